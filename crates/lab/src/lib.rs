@@ -1,1 +1,13 @@
-//! The laboratory.
+//! Experiments as data: a matrix of variants, run in shuffled rounds, compared by paired
+//! statistics and judged against what a publication claimed.
+//!
+//! The lab knows no system. A [`driver::Driver`] tells it how to start one cell as a child
+//! process.
+
+pub mod driver;
+pub mod experiment;
+pub mod fingerprint;
+pub mod result;
+pub mod sample;
+pub mod unit;
+pub mod value;

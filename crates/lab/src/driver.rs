@@ -1,0 +1,101 @@
+//! What the lab must know of a workload: its words, whether it can run here, how to start it.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::unit::Dimension;
+use crate::value::Parameters;
+
+/// A workload that experiments can name.
+///
+/// A driver only describes: the work itself happens in the child process that
+/// [`Driver::invocation`] starts, which speaks JSON lines on its standard output. It may
+/// therefore be any program in any language, here or, later, on another machine.
+pub trait Driver: Send + Sync {
+    /// The words an experiment may use with this driver.
+    fn vocabulary(&self) -> Vocabulary;
+
+    /// Whether this machine can run a cell.
+    ///
+    /// # Errors
+    /// What is missing, and the command that would change it.
+    fn check(&self, parameters: &Parameters) -> Result<(), Missing>;
+
+    /// The process to start for one trial of a cell.
+    fn invocation(&self, parameters: &Parameters) -> Invocation;
+}
+
+/// Something that this machine lacks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// What, in words.
+    pub reason: String,
+    /// The command or change that would help, where there is one.
+    pub remedy: Option<String>,
+}
+
+/// A process to start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Invocation {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Variables added to its environment.
+    pub environment: BTreeMap<OsString, OsString>,
+    /// Whether the program speaks the protocol. A program that does not is timed as a whole: it
+    /// gives the metric `time` and one operation.
+    pub speaks_protocol: bool,
+}
+
+/// The words of a driver: what an experiment file may say, so that a misspelt one is found
+/// before anything runs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Vocabulary {
+    /// The driver's name.
+    pub name: String,
+    /// One line for people.
+    pub about: String,
+    /// The parameters it takes.
+    pub parameters: Vec<Parameter>,
+    /// The peers that `beside` may name.
+    pub peers: Vec<String>,
+    /// The metrics its trials give.
+    pub metrics: Vec<(String, Dimension)>,
+    /// The counters its trials give; `operations` is always among them.
+    pub counters: Vec<String>,
+    /// Whether parameters, metrics and counters beyond these are taken as they come (a driver for
+    /// programs it does not know).
+    pub open: bool,
+}
+
+/// A parameter of a driver.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    /// Its name.
+    pub name: String,
+    /// What it may be.
+    pub kind: ParameterKind,
+    /// Its value when the experiment gives none; a parameter without one must be given.
+    pub default: Option<crate::value::Value>,
+    /// One line for people.
+    pub about: String,
+}
+
+/// What a parameter's value may be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ParameterKind {
+    /// A whole number in this range, both ends included.
+    Int(i64, i64),
+    /// A finite number.
+    Number,
+    /// Any text.
+    Text,
+    /// `true` or `false`.
+    Bool,
+    /// One of these words.
+    Choice(Vec<String>),
+    /// A quantity of that dimension, as text: `"40 ms"`.
+    Quantity(Dimension),
+}

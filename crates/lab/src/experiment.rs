@@ -1,0 +1,232 @@
+//! What an experiment is: a matrix of cells, what is measured in each, and what was claimed.
+//!
+//! These are plain values; [`crate::file`] reads them from TOML and guarantees that every
+//! name in them resolves: a claim's selector chooses at least one cell, an axis named by
+//! `over` exists and has numbers where numbers are needed.
+
+use serde::{Deserialize, Serialize};
+
+use crate::unit::{Better, Unit};
+use crate::value::{Parameters, Point, Selector, Value, BESIDE};
+
+/// One experiment, resolved for a machine (its processor count is already filled in).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Experiment {
+    /// `suite/name`, unique in a run; the part before the slash is the suite.
+    pub id: String,
+    /// One line for people.
+    pub title: String,
+    /// The publication and the place in it.
+    pub source: String,
+    /// The driver that runs a cell.
+    pub driver: String,
+    /// Parameters that are the same in every cell.
+    pub fixed: Parameters,
+    /// The axes, in the order of the file; their product less `exclude` is the matrix.
+    pub axes: Vec<Axis>,
+    /// Points left out of the product.
+    pub exclude: Vec<Selector>,
+    /// Peers that run in the same rounds, one cell each.
+    pub beside: Vec<String>,
+    /// The cell that runs twice a round (the A/A cell); the first cell where none is named.
+    pub baseline: Option<Selector>,
+    /// What is measured; the first is what figures show. Never empty.
+    pub metrics: Vec<Metric>,
+    /// Values the publication printed, drawn beside the measured ones.
+    pub published: Vec<Published>,
+    /// What the publication said.
+    pub claims: Vec<Claim>,
+}
+
+/// An axis of the matrix.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Axis {
+    /// The parameter that varies.
+    pub name: String,
+    /// Its values, in order, without repeats. Never empty.
+    pub values: Vec<Value>,
+    /// Whether figures draw the axis on a logarithmic scale.
+    pub log: bool,
+}
+
+/// What is measured in a cell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Metric {
+    /// The name that the trial's samples carry.
+    pub name: String,
+    /// How a trial's samples become the trial's value.
+    pub statistic: Statistic,
+    /// The unit in which the value is kept and printed.
+    pub unit: Unit,
+    /// Which direction is the good one.
+    pub better: Better,
+    /// The counter that holds the work done; work an operation must be equal in cells that are
+    /// compared. `None` where the metric is itself a count of events.
+    pub work: Option<String>,
+}
+
+/// How a trial's samples become one value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Statistic {
+    /// The median (of one sample: that sample).
+    #[default]
+    Median,
+    /// The arithmetic mean.
+    Mean,
+    /// The smallest.
+    Min,
+    /// The largest.
+    Max,
+    /// The 50th percentile of the operations of the trial.
+    P50,
+    /// The 90th percentile.
+    P90,
+    /// The 99th percentile.
+    P99,
+    /// The 99.9th percentile.
+    P999,
+}
+
+/// A figure that the publication printed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Published {
+    /// The cell it belongs to; it may name values that this machine's matrix lacks.
+    pub at: Point,
+    /// The metric's name.
+    pub metric: String,
+    /// The value, converted to the metric's unit.
+    pub value: f64,
+    /// Where it was printed, when that differs from the experiment's source.
+    pub source: Option<String>,
+}
+
+/// One claim of the publication, in a form that can be judged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Claim {
+    /// Unique in its experiment; reports show `experiment/claim`.
+    pub id: String,
+    /// The claim in words.
+    pub text: String,
+    /// Where it was made, when that differs from the experiment's source.
+    pub source: Option<String>,
+    /// The metric it speaks of.
+    pub metric: String,
+    /// What must hold.
+    pub kind: ClaimKind,
+    /// The figure that the publication gave, in the claim's own terms (a ratio, a slope…).
+    pub published: Option<f64>,
+}
+
+/// The six kinds of claim.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClaimKind {
+    /// Cell A / cell B. Where the selectors leave axes free, cells pair up by their values on
+    /// them and the claim must hold for every pair.
+    Ratio {
+        /// The numerator.
+        of: Selector,
+        /// The denominator.
+        to: Selector,
+        /// What the ratio must be.
+        bound: Bound,
+    },
+    /// The largest over the smallest along an axis; must hold for every line along it.
+    Flat {
+        /// The axis.
+        over: String,
+        /// The cells it speaks of.
+        within: Selector,
+        /// The largest ratio that still counts as flat; above 1.
+        at_most: f64,
+    },
+    /// The slope of log(metric) against log(axis): 1 is proportional, 0 is flat.
+    Scales {
+        /// The axis; its values are positive numbers.
+        over: String,
+        /// The cells it speaks of.
+        within: Selector,
+        /// Only axis values up to this one, where given.
+        up_to: Option<f64>,
+        /// What the slope must be.
+        bound: Bound,
+    },
+    /// Variants from best to worst in the metric's own direction.
+    Order {
+        /// The variants, best first; at least two. Each chooses exactly one cell.
+        ranked: Vec<Selector>,
+        /// By how much each must beat the next, as a ratio; 1 or more.
+        margin: f64,
+    },
+    /// A figure that does not depend on the machine.
+    Value {
+        /// The cells.
+        of: Selector,
+        /// What it must be, in the metric's unit.
+        bound: Bound,
+    },
+    /// A counter that must be zero over all trials of the cells.
+    Zero {
+        /// The counter's name.
+        counter: String,
+        /// The cells.
+        within: Selector,
+        /// The counter that proves there was something to count (draws, packets); must not be 0.
+        out_of: String,
+    },
+}
+
+/// A lower limit, an upper limit, or both (`between`).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bound {
+    /// The lower limit.
+    pub at_least: Option<f64>,
+    /// The upper limit.
+    pub at_most: Option<f64>,
+}
+
+impl Experiment {
+    /// The part of the id before the slash: `tare run SUITE` runs all of it.
+    pub fn suite(&self) -> &str {
+        self.id.split('/').next().unwrap_or(&self.id)
+    }
+
+    /// Every cell: the product of the axes in file order (the last axis varies fastest) less
+    /// the excluded points, then one cell for each peer.
+    pub fn points(&self) -> Vec<Point> {
+        let mut points = vec![Point::default()];
+        for axis in &self.axes {
+            points = points
+                .iter()
+                .flat_map(|point| {
+                    axis.values.iter().map(|value| {
+                        let mut next = point.clone();
+                        next.0.insert(axis.name.clone(), value.clone());
+                        next
+                    })
+                })
+                .collect();
+        }
+        points.retain(|point| !self.exclude.iter().any(|left_out| left_out.matches(point)));
+        points.extend(self.beside.iter().map(|name| {
+            Point(Parameters::from([(
+                BESIDE.to_owned(),
+                Value::Text(name.clone()),
+            )]))
+        }));
+        points
+    }
+
+    /// The metric of that name.
+    pub fn metric(&self, name: &str) -> Option<&Metric> {
+        self.metrics.iter().find(|metric| metric.name == name)
+    }
+
+    /// All parameters of the cell at `point`: the fixed ones and the point's own.
+    pub fn parameters(&self, point: &Point) -> Parameters {
+        let mut all = self.fixed.clone();
+        all.extend(point.0.clone());
+        all
+    }
+}

@@ -1,0 +1,159 @@
+//! What a run came to: cells with their samples, claims with their verdicts.
+//!
+//! This is the schema of `tare run --json` and of the report's data.
+
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::{Axis, Published};
+use crate::fingerprint::Machine;
+use crate::unit::{Better, Unit};
+use crate::value::Point;
+
+/// The version of this schema.
+pub const SCHEMA: u32 = 1;
+
+/// A whole run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunResult {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The run's name: the name of its directory.
+    pub run: String,
+    /// The version of `tare` that ran it.
+    pub tare: String,
+    /// `quick`, `full`, as planned.
+    pub size: String,
+    /// The seed of every shuffle and bootstrap.
+    pub seed: u64,
+    /// When it began, RFC 3339 in UTC.
+    pub started: String,
+    /// Rounds planned.
+    pub rounds: u32,
+    /// Whether every planned trial is in; false for a run that was stopped half-way.
+    pub complete: bool,
+    /// What it ran on.
+    pub machine: Machine,
+    /// What may hurt the result, one sentence each.
+    pub warnings: Vec<String>,
+    /// The experiments, in plan order.
+    pub experiments: Vec<ExperimentResult>,
+}
+
+/// One experiment of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExperimentResult {
+    /// The experiment's id.
+    pub id: String,
+    /// Its title.
+    pub title: String,
+    /// The publication.
+    pub source: String,
+    /// The axes of the matrix, for figures.
+    pub axes: Vec<Axis>,
+    /// What the publication printed.
+    pub published: Vec<Published>,
+    /// The baseline against itself, one for each metric that could be taken.
+    pub noise: Vec<Noise>,
+    /// One entry a cell and metric.
+    pub cells: Vec<CellResult>,
+    /// One entry a claim.
+    pub claims: Vec<ClaimResult>,
+}
+
+/// The A/A cell: the baseline measured twice in every round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Noise {
+    /// The metric.
+    pub metric: String,
+    /// The baseline cell.
+    pub at: Point,
+    /// Rounds in which both were measured.
+    pub n: usize,
+    /// Median over rounds of second / first; 1 on a quiet machine.
+    pub ratio: f64,
+    /// Its 95 % interval.
+    pub ci95: [f64; 2],
+    /// Two-sided p of "the two are the same".
+    pub p: f64,
+}
+
+/// One cell's figures for one metric.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CellResult {
+    /// Where it stands.
+    pub at: Point,
+    /// The metric's name.
+    pub metric: String,
+    /// The unit of `median`, `ci95` and `samples`.
+    pub unit: Unit,
+    /// The good direction.
+    pub better: Better,
+    /// Trials that gave a value.
+    pub n: usize,
+    /// The median of the trials; absent where there is none.
+    pub median: Option<f64>,
+    /// Bootstrap interval of the median; absent below two trials.
+    pub ci95: Option<[f64; 2]>,
+    /// The trials' values, by round; `null` for a round without one.
+    pub samples: Vec<Option<f64>>,
+    /// Work an operation (median over trials), in the work counter's own unit.
+    pub work_per_operation: Option<f64>,
+    /// Trials that failed.
+    pub failed: usize,
+    /// Why there is no figure, in words (not testable here, every trial failed…).
+    pub reason: Option<String>,
+}
+
+/// One claim, judged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClaimResult {
+    /// `experiment/claim`.
+    pub id: String,
+    /// The claim in words.
+    pub text: String,
+    /// Where it was made.
+    pub source: String,
+    /// What must hold, in words: `at least 0.97`, `between 920 and 1130`.
+    pub criterion: String,
+    /// The publication's figure, where it gave one.
+    pub published: Option<f64>,
+    /// This machine's figure.
+    pub measured: Option<f64>,
+    /// Its 95 % interval.
+    pub ci95: Option<[f64; 2]>,
+    /// The p of the claim's test before correction; absent for counts.
+    pub p: Option<f64>,
+    /// After Holm's correction over the run.
+    pub p_holm: Option<f64>,
+    /// Rounds the figure rests on.
+    pub n: usize,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Why, where the verdict is not plain from the figures.
+    pub reason: Option<String>,
+}
+
+/// What a run says of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// The whole interval is on the claim's side and the test is significant.
+    Reproduced,
+    /// The whole interval is on the other side and the test is significant.
+    NotReproduced,
+    /// The rounds do not carry a verdict.
+    Inconclusive,
+    /// This machine cannot run it, or the cells may not be compared.
+    NotTestable,
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Verdict::Reproduced => "reproduced",
+            Verdict::NotReproduced => "not-reproduced",
+            Verdict::Inconclusive => "inconclusive",
+            Verdict::NotTestable => "not-testable",
+        })
+    }
+}

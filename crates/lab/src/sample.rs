@@ -1,0 +1,60 @@
+//! The record of one trial, as `samples.jsonl` keeps it: one JSON object a line.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::value::Point;
+
+/// One trial.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrialRecord {
+    /// The experiment's id.
+    pub experiment: String,
+    /// The round, from 0.
+    pub round: u32,
+    /// The cell.
+    pub at: Point,
+    /// Whether this is the second run of the baseline (the A/A cell).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub again: bool,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// The trial's whole time on the wall, in ms, its start and end included.
+    pub elapsed_ms: f64,
+    /// The part of `elapsed_ms` that the lab and the process start cost, in ms.
+    pub overhead_ms: Option<f64>,
+    /// The log file of a failed trial, relative to the run directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<String>,
+}
+
+/// What came of a trial.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "kebab-case")]
+pub enum Outcome {
+    /// It ran to its end.
+    Done {
+        /// Metric name to value, in the metric's unit.
+        values: BTreeMap<String, f64>,
+        /// The raw samples behind each value, in the metric's unit.
+        samples: BTreeMap<String, Vec<f64>>,
+        /// Work done, by counter.
+        counters: BTreeMap<String, u64>,
+    },
+    /// It crashed, hung, printed rubbish or broke the protocol.
+    Failed {
+        /// What went wrong, in words.
+        reason: String,
+    },
+    /// The machine lacks something.
+    NotTestable {
+        /// What is missing.
+        reason: String,
+        /// The command or change that would help, where there is one.
+        remedy: Option<String>,
+    },
+}
+
+/// The counter that every driver reports: how many operations the work was done in.
+pub const OPERATIONS: &str = "operations";
