@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::unit::Dimension;
 use crate::value::Parameters;
@@ -10,7 +11,7 @@ use crate::value::Parameters;
 /// A workload that experiments can name.
 ///
 /// A driver only describes: the work itself happens in the child process that
-/// [`Driver::invocation`] starts, which speaks JSON lines on its standard output. It may
+/// [`Driver::invocation`] starts, which speaks [`crate::protocol`] on its standard output. It may
 /// therefore be any program in any language, here or, later, on another machine.
 pub trait Driver: Send + Sync {
     /// The words an experiment may use with this driver.
@@ -24,6 +25,30 @@ pub trait Driver: Send + Sync {
 
     /// The process to start for one trial of a cell.
     fn invocation(&self, parameters: &Parameters) -> Invocation;
+}
+
+/// The drivers that a program has.
+#[derive(Default)]
+pub struct Drivers(Vec<Box<dyn Driver>>);
+
+impl Drivers {
+    /// With these drivers.
+    pub fn new(drivers: Vec<Box<dyn Driver>>) -> Drivers {
+        Drivers(drivers)
+    }
+
+    /// The driver of that name.
+    pub fn get(&self, name: &str) -> Option<&dyn Driver> {
+        self.0
+            .iter()
+            .find(|driver| driver.vocabulary().name == name)
+            .map(Box::as_ref)
+    }
+
+    /// The words of all of them.
+    pub fn vocabularies(&self) -> Vec<Vocabulary> {
+        self.0.iter().map(|driver| driver.vocabulary()).collect()
+    }
 }
 
 /// Something that this machine lacks.
@@ -47,6 +72,8 @@ pub struct Invocation {
     /// Whether the program speaks the protocol. A program that does not is timed as a whole: it
     /// gives the metric `time` and one operation.
     pub speaks_protocol: bool,
+    /// How long the whole trial may take before it is stopped and recorded as failed.
+    pub limit: Duration,
 }
 
 /// The words of a driver: what an experiment file may say, so that a misspelt one is found

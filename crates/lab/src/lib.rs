@@ -7,7 +7,12 @@
 pub mod driver;
 pub mod experiment;
 pub mod fingerprint;
+pub mod plan;
+pub mod protocol;
 pub mod result;
+pub mod runner;
 pub mod sample;
+pub mod store;
+pub mod trial;
 pub mod unit;
 pub mod value;

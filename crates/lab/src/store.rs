@@ -1,0 +1,299 @@
+//! A run's directory: `run.json` (the plan), `samples.jsonl` (a line a trial, appended as it
+//! ends), `logs/` (of trials that failed) and whatever a report adds.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::plan::{Plan, Trial};
+use crate::result::SCHEMA;
+use crate::sample::{Outcome, TrialRecord};
+
+/// The largest `run.json` or `samples.jsonl` that is read, in bytes.
+const FILE_MAX: u64 = 1 << 30;
+
+/// A run on disk, held by this process alone.
+#[derive(Debug)]
+pub struct RunDirectory {
+    path: PathBuf,
+    plan: Plan,
+    records: Vec<TrialRecord>,
+    samples: File,
+}
+
+/// Why a run directory cannot be used.
+#[derive(Debug)]
+pub enum StoreError {
+    /// The file system refused.
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What it said.
+        error: io::Error,
+    },
+    /// There is a run in it already.
+    Exists(PathBuf),
+    /// Another process is running it.
+    Busy(PathBuf),
+    /// A file does not hold what it should.
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What was found and expected.
+        what: String,
+    },
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreError::Io { path, error } => write!(f, "{}: {error}", path.display()),
+            StoreError::Exists(path) => write!(
+                f,
+                "{}: there is a run in this directory already; give --resume to go on with it, or another --out",
+                path.display()
+            ),
+            StoreError::Busy(path) => write!(
+                f,
+                "{}: another process is running this run; wait for it, or stop it",
+                path.display()
+            ),
+            StoreError::Damaged { path, line, what } => {
+                write!(f, "{}:{line}: {what}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for StoreError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            StoreError::Io { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> StoreError + '_ {
+    move |error| StoreError::Io {
+        path: path.to_owned(),
+        error,
+    }
+}
+
+impl RunDirectory {
+    /// Begins a run in `path`, which may exist but holds no run yet.
+    ///
+    /// # Errors
+    /// [`StoreError::Exists`], or what the file system says.
+    pub fn create(path: &Path, plan: Plan) -> Result<RunDirectory, StoreError> {
+        fs::create_dir_all(path.join("logs")).map_err(io_error(path))?;
+        let file = path.join("samples.jsonl");
+        let samples = OpenOptions::new()
+            .append(true)
+            .create_new(true)
+            .open(&file)
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists => StoreError::Exists(path.to_owned()),
+                _ => StoreError::Io { path: file, error },
+            })?;
+        lock(&samples, path)?;
+        let mut json = serde_json::to_vec_pretty(&plan).expect("a plan is plain data");
+        json.push(b'\n');
+        write_whole(&path.join("run.json"), &json)?;
+        Ok(RunDirectory {
+            path: path.to_owned(),
+            plan,
+            records: Vec::new(),
+            samples,
+        })
+    }
+
+    /// Opens a run to go on with it. A last line that was cut short (the process was killed while
+    /// it wrote) is removed; its trial runs again.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] where a file holds something else, [`StoreError::Busy`], or what
+    /// the file system says.
+    pub fn open(path: &Path) -> Result<RunDirectory, StoreError> {
+        let plan = read_plan(path)?;
+        let file = path.join("samples.jsonl");
+        let mut samples = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(&file)
+            .map_err(io_error(&file))?;
+        lock(&samples, path)?;
+        let (records, whole) = read_records(&mut samples, &file)?;
+        samples.set_len(whole).map_err(io_error(&file))?;
+        Ok(RunDirectory {
+            path: path.to_owned(),
+            plan,
+            records,
+            samples,
+        })
+    }
+
+    /// Reads a run without taking hold of it: a report of a run that is under way.
+    ///
+    /// # Errors
+    /// As [`RunDirectory::open`].
+    pub fn read(path: &Path) -> Result<(Plan, Vec<TrialRecord>), StoreError> {
+        let plan = read_plan(path)?;
+        let file = path.join("samples.jsonl");
+        let mut samples = File::open(&file).map_err(io_error(&file))?;
+        let (records, _) = read_records(&mut samples, &file)?;
+        Ok((plan, records))
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The trials so far, in the order they ended.
+    pub fn records(&self) -> &[TrialRecord] {
+        &self.records
+    }
+
+    /// Adds a trial, and the log of one that failed; it is with the operating system on return.
+    ///
+    /// # Errors
+    /// What the file system says; the record is then not in.
+    pub fn append(&mut self, mut record: TrialRecord, log: &[u8]) -> Result<(), StoreError> {
+        if matches!(record.outcome, Outcome::Failed { .. }) {
+            let name = format!(
+                "logs/{}-round{}-{}.log",
+                record.experiment.replace(['/', '\\'], "-"),
+                record.round,
+                self.records.len()
+            );
+            let path = self.path.join(&name);
+            fs::write(&path, log).map_err(io_error(&path))?;
+            record.log = Some(name);
+        }
+        let mut line = serde_json::to_vec(&record).expect("a record is plain data");
+        line.push(b'\n');
+        self.samples
+            .write_all(&line)
+            .map_err(io_error(&self.path.join("samples.jsonl")))?;
+        self.records.push(record);
+        Ok(())
+    }
+
+    /// The trials of the plan that are not in yet, in the plan's order. A cell that this machine
+    /// cannot run is not tried again.
+    pub fn remaining(&self) -> Vec<Trial> {
+        let key =
+            |experiment: &str, round, at: String, again| (experiment.to_owned(), round, at, again);
+        let mut done = HashSet::new();
+        let mut untestable = HashSet::new();
+        for record in &self.records {
+            let at = record.at.to_string();
+            if matches!(record.outcome, Outcome::NotTestable { .. }) {
+                untestable.insert((record.experiment.clone(), at.clone()));
+            }
+            done.insert(key(&record.experiment, record.round, at, record.again));
+        }
+        (0..self.plan.rounds)
+            .flat_map(|round| self.plan.round(round))
+            .filter(|trial| {
+                let id = &self.plan.experiments[trial.experiment].id;
+                let at = trial.at.to_string();
+                !untestable.contains(&(id.clone(), at.clone()))
+                    && !done.contains(&key(id, trial.round, at, trial.again))
+            })
+            .collect()
+    }
+}
+
+/// Takes the run for this process. A process that was just started elsewhere in this program
+/// holds a copy of the lock until it executes its own program, so being busy is believed only
+/// when it lasts.
+fn lock(samples: &File, path: &Path) -> Result<(), StoreError> {
+    let until = Instant::now() + Duration::from_millis(250);
+    loop {
+        match samples.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            Err(TryLockError::WouldBlock) => return Err(StoreError::Busy(path.to_owned())),
+            Err(TryLockError::Error(error)) => return Err(io_error(path)(error)),
+        }
+    }
+}
+
+/// Writes a file so that a reader sees the old one or the new one, never a part.
+///
+/// # Errors
+/// What the file system says.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".part");
+    let partial = PathBuf::from(partial);
+    let mut file = File::create(&partial).map_err(io_error(&partial))?;
+    file.write_all(bytes)
+        .and_then(|()| file.sync_all())
+        .map_err(io_error(&partial))?;
+    fs::rename(&partial, path).map_err(io_error(path))
+}
+
+fn read_plan(path: &Path) -> Result<Plan, StoreError> {
+    let file = path.join("run.json");
+    let mut text = Vec::new();
+    File::open(&file)
+        .and_then(|file| file.take(FILE_MAX).read_to_end(&mut text))
+        .map_err(io_error(&file))?;
+    let damaged = |line, what| StoreError::Damaged {
+        path: file.clone(),
+        line,
+        what,
+    };
+    let plan: Plan = serde_json::from_slice(&text)
+        .map_err(|error| damaged(error.line(), format!("expected a run's plan: {error}")))?;
+    if plan.schema != SCHEMA {
+        return Err(damaged(
+            1,
+            format!("found schema {}, expected {SCHEMA}", plan.schema),
+        ));
+    }
+    Ok(plan)
+}
+
+/// The records and how many bytes of the file are whole lines.
+fn read_records(samples: &mut File, path: &Path) -> Result<(Vec<TrialRecord>, u64), StoreError> {
+    let mut text = Vec::new();
+    samples
+        .seek(SeekFrom::Start(0))
+        .and_then(|_| samples.take(FILE_MAX).read_to_end(&mut text))
+        .map_err(io_error(path))?;
+    let whole = text
+        .iter()
+        .rposition(|&byte| byte == b'\n')
+        .map_or(0, |last| last + 1);
+    let records = text[..whole]
+        .split_inclusive(|&byte| byte == b'\n')
+        .enumerate()
+        .map(|(at, line)| {
+            serde_json::from_slice(line).map_err(|error| StoreError::Damaged {
+                path: path.to_owned(),
+                line: at + 1,
+                what: format!("expected a trial's record: {error}"),
+            })
+        })
+        .collect::<Result<_, _>>()?;
+    Ok((records, whole as u64))
+}
