@@ -1,1 +1,45 @@
-//! Hardware random numbers.
+//! Hardware random numbers that fail loudly.
+//!
+//! RDRAND and RDSEED are not sold on speed here (a userspace cipher is faster) but on
+//! guarantees: a start-up self-test that knows the broken processors, continuous health
+//! tests, bounded retries, exact lengths, and errors instead of zeros.
+//!
+//! ```
+//! use tare_rdrand::{Error, Rdrand};
+//!
+//! let mut key = [0; 32];
+//! match Rdrand::new().and_then(|mut rdrand| rdrand.fill_bytes(&mut key)) {
+//!     Ok(()) => assert_ne!(key, [0; 32]),
+//!     Err(Error::Unsupported { .. }) => {} // use the operating system's generator
+//!     Err(other) => panic!("{other}"),
+//! }
+//! ```
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | [`Rdrand`], [`Rdseed`], [`Generator`] | numbers: bytes, 16-, 32- and 64-bit arrays, single values |
+//! | [`reseed`] | output with a hardware reseed between any two values |
+//! | [`health`] | the cut-offs of the health tests and where they come from |
+//! | [`processor`] | what CPUID says, and the processors known to be broken |
+//! | [`source`], [`scripted`] | the instruction, and hardware played by a script for tests |
+//! | [`instruction`] | the bare loop, as a limit to measure against |
+#![no_std]
+
+#[cfg(any(feature = "std", test))]
+extern crate std;
+
+mod error;
+mod generator;
+pub mod health;
+pub mod instruction;
+pub mod processor;
+pub mod reseed;
+pub mod scripted;
+pub mod source;
+
+pub use error::{Error, HealthFailure, Instruction};
+pub use generator::{
+    Counts, Generator, Rdrand, Rdseed, RDRAND_ATTEMPTS, RDSEED_ATTEMPTS, SELF_TEST_DRAWS,
+};
+pub use processor::KnownIssue;
+pub use source::Source;

@@ -1,0 +1,461 @@
+//! A source with its retries bounded, its health watched and its draws counted.
+
+use crate::error::{Error, HealthFailure, Instruction};
+use crate::health::Monitor;
+use crate::processor::{KnownIssue, Processor};
+use crate::source::{RdrandInstruction, RdseedInstruction, Source};
+
+/// Random numbers from RDRAND.
+pub type Rdrand = Generator<RdrandInstruction>;
+
+/// Random numbers from RDSEED. Only the 64-bit form of the instruction is used, also for
+/// narrower values: the narrow forms are unsound on AMD Zen 5.
+pub type Rdseed = Generator<RdseedInstruction>;
+
+/// Attempts for one RDRAND value, as Intel's implementation guide recommends.
+pub const RDRAND_ATTEMPTS: u32 = 10;
+
+/// Attempts for one RDSEED value, with PAUSE between them, as the same guide recommends.
+pub const RDSEED_ATTEMPTS: u32 = 100;
+
+/// 64-bit values that the start-up self-test draws and throws away (SP 800-90B, 4.3: at
+/// least 1024).
+pub const SELF_TEST_DRAWS: usize = 1024;
+
+/// What a generator has done so far, the self-test and re-tests included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Executions that delivered a value (CF = 1).
+    pub draws: u64,
+    /// Executions that had none (CF = 0).
+    pub underflows: u64,
+}
+
+/// Random numbers from a [`Source`], with everything between the instruction and the
+/// caller: start-up self-test, bounded retries, continuous health tests, counts.
+///
+/// Not shared between threads: give each thread its own, the hardware is shared anyway.
+/// The last value drawn stays inside until the next draw, because the repetition count
+/// test needs it; it is overwritten on drop.
+///
+/// Every filling method returns `Ok` only when the whole destination is filled. On
+/// [`Error::Underflow`] the first [`Error::written`] elements are good; on
+/// [`Error::Health`] the destination is zeroed.
+pub struct Generator<S: Source> {
+    source: S,
+    attempts: u32,
+    values64: Monitor<8>,
+    values32: Monitor<4>,
+    values16: Monitor<2>,
+    counts: Counts,
+    failed: Option<HealthFailure>,
+}
+
+impl Generator<RdrandInstruction> {
+    /// Detects RDRAND and runs the start-up self-test (about 40 µs).
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], [`Error::SelfTest`], or [`Error::Underflow`] when the
+    /// hardware delivers nothing.
+    pub fn new() -> Result<Self, Error> {
+        Self::with_source_on(RdrandInstruction::detect()?, Processor::current())
+    }
+}
+
+impl Generator<RdseedInstruction> {
+    /// Detects RDSEED and runs the start-up self-test (about 1 ms).
+    ///
+    /// # Errors
+    /// As [`Rdrand::new`].
+    pub fn new() -> Result<Self, Error> {
+        Self::with_source_on(RdseedInstruction::detect()?, Processor::current())
+    }
+}
+
+impl<S: Source> Generator<S> {
+    /// Takes any source and runs the start-up self-test on it.
+    ///
+    /// # Errors
+    /// [`Error::SelfTest`] or [`Error::Underflow`].
+    pub fn with_source(source: S) -> Result<Self, Error> {
+        Self::with_source_on(source, None)
+    }
+
+    /// As [`with_source`](Self::with_source), with a processor whose known defect explains
+    /// a failure.
+    ///
+    /// # Errors
+    /// [`Error::SelfTest`] or [`Error::Underflow`].
+    pub fn with_source_on(source: S, processor: Option<Processor>) -> Result<Self, Error> {
+        let mut generator = Self::with_source_untested(source);
+        generator.self_test(processor.and_then(|processor| processor.known_issue()))?;
+        Ok(generator)
+    }
+
+    /// Takes a source without the start-up self-test, for tests of what comes after it.
+    /// The continuous tests run.
+    #[must_use]
+    pub const fn with_source_untested(source: S) -> Self {
+        Generator {
+            source,
+            attempts: Self::DEFAULT_ATTEMPTS,
+            values64: Monitor::new(),
+            values32: Monitor::new(),
+            values16: Monitor::new(),
+            counts: Counts {
+                draws: 0,
+                underflows: 0,
+            },
+            failed: None,
+        }
+    }
+
+    /// [`RDRAND_ATTEMPTS`] or [`RDSEED_ATTEMPTS`].
+    pub const DEFAULT_ATTEMPTS: u32 = match S::INSTRUCTION {
+        Instruction::Rdrand => RDRAND_ATTEMPTS,
+        Instruction::Rdseed => RDSEED_ATTEMPTS,
+    };
+
+    /// Attempts that one value may take; 0 counts as 1.
+    #[inline]
+    pub fn set_attempts(&mut self, attempts: u32) {
+        self.attempts = if attempts == 0 { 1 } else { attempts };
+    }
+
+    /// Attempts that one value may take.
+    #[must_use]
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// Draws and underflows so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// The source, for its own counts.
+    #[must_use]
+    pub fn source(&self) -> &S {
+        &self.source
+    }
+
+    /// Fills with random bytes, at any alignment, with exactly `⌈len / 8⌉` draws.
+    /// `written` of an error counts bytes.
+    ///
+    /// # Errors
+    /// [`Error::Underflow`] or [`Error::Health`].
+    #[inline]
+    pub fn fill_bytes(&mut self, destination: &mut [u8]) -> Result<(), Error> {
+        if self.failed.is_some() {
+            return Err(self.refuse(destination));
+        }
+        // Locals, so that the loop keeps the tests' state in registers.
+        let mut monitor = self.values64;
+        let mut counts = self.counts;
+        let mut stopped = None;
+        let (words, rest) = destination.as_chunks_mut::<8>();
+        let whole = words.len();
+        for (index, word) in words.iter_mut().enumerate() {
+            match draw(&mut self.source, &mut monitor, &mut counts, self.attempts) {
+                Ok(value) => *word = value.to_ne_bytes(),
+                Err(stop) => {
+                    stopped = Some((stop, index));
+                    break;
+                }
+            }
+        }
+        if stopped.is_none() && !rest.is_empty() {
+            match draw(&mut self.source, &mut monitor, &mut counts, self.attempts) {
+                Ok(value) => rest.copy_from_slice(&value.to_ne_bytes()[..rest.len()]),
+                Err(stop) => stopped = Some((stop, whole)),
+            }
+        }
+        self.values64 = monitor;
+        self.counts = counts;
+        match stopped {
+            None => Ok(()),
+            Some((stop, draws)) => Err(self.stopped(stop, draws * 8, destination)),
+        }
+    }
+
+    /// Fills with 16-bit values, four a draw. `written` of an error counts values.
+    ///
+    /// # Errors
+    /// [`Error::Underflow`] or [`Error::Health`].
+    #[inline]
+    pub fn fill_u16(&mut self, destination: &mut [u16]) -> Result<(), Error> {
+        self.fill_bytes(u16::bytes_of(destination))
+            .map_err(|e| e.with_written(e.written() / 2))
+    }
+
+    /// Fills with 32-bit values, two a draw. `written` of an error counts values.
+    ///
+    /// # Errors
+    /// [`Error::Underflow`] or [`Error::Health`].
+    #[inline]
+    pub fn fill_u32(&mut self, destination: &mut [u32]) -> Result<(), Error> {
+        self.fill_bytes(u32::bytes_of(destination))
+            .map_err(|e| e.with_written(e.written() / 4))
+    }
+
+    /// Fills with 64-bit values, one a draw. `written` of an error counts values.
+    ///
+    /// # Errors
+    /// [`Error::Underflow`] or [`Error::Health`].
+    #[inline]
+    pub fn fill_u64(&mut self, destination: &mut [u64]) -> Result<(), Error> {
+        self.fill_bytes(u64::bytes_of(destination))
+            .map_err(|e| e.with_written(e.written() / 8))
+    }
+
+    /// One 64-bit value.
+    ///
+    /// # Errors
+    /// [`Error::Underflow`] or [`Error::Health`].
+    #[inline]
+    pub fn next_u64(&mut self) -> Result<u64, Error> {
+        if self.failed.is_some() {
+            return Err(self.refuse(&mut []));
+        }
+        draw(
+            &mut self.source,
+            &mut self.values64,
+            &mut self.counts,
+            self.attempts,
+        )
+        .map_err(|stop| self.stopped(stop, 0, &mut []))
+    }
+
+    /// One 32-bit value, by the 32-bit form of RDRAND or from the 64-bit form of RDSEED.
+    ///
+    /// # Errors
+    /// [`Error::Underflow`] or [`Error::Health`].
+    #[inline]
+    pub fn next_u32(&mut self) -> Result<u32, Error> {
+        if matches!(S::INSTRUCTION, Instruction::Rdseed) {
+            return self.next_u64().map(|value| value as u32);
+        }
+        if self.failed.is_some() {
+            return Err(self.refuse(&mut []));
+        }
+        draw(
+            &mut self.source,
+            &mut self.values32,
+            &mut self.counts,
+            self.attempts,
+        )
+        .map(|value| value as u32)
+        .map_err(|stop| self.stopped(stop, 0, &mut []))
+    }
+
+    /// One 16-bit value, by the 16-bit form of RDRAND or from the 64-bit form of RDSEED.
+    ///
+    /// # Errors
+    /// [`Error::Underflow`] or [`Error::Health`].
+    #[inline]
+    pub fn next_u16(&mut self) -> Result<u16, Error> {
+        if matches!(S::INSTRUCTION, Instruction::Rdseed) {
+            return self.next_u64().map(|value| value as u16);
+        }
+        if self.failed.is_some() {
+            return Err(self.refuse(&mut []));
+        }
+        draw(
+            &mut self.source,
+            &mut self.values16,
+            &mut self.counts,
+            self.attempts,
+        )
+        .map(|value| value as u16)
+        .map_err(|stop| self.stopped(stop, 0, &mut []))
+    }
+
+    /// Draws what the start-up test needs, throws it away, and leaves the tests running.
+    fn self_test(&mut self, known: Option<KnownIssue>) -> Result<(), Error> {
+        // A thousand values in a row ask more of a busy RDSEED than any caller does.
+        let attempts = self.attempts.saturating_mul(10);
+        for _ in 0..SELF_TEST_DRAWS {
+            let drawn = draw(
+                &mut self.source,
+                &mut self.values64,
+                &mut self.counts,
+                attempts,
+            );
+            match drawn {
+                Ok(_) => {}
+                Err(Stop::Dry) => {
+                    let instruction = S::INSTRUCTION;
+                    return Err(Error::Underflow {
+                        instruction,
+                        attempts,
+                        written: 0,
+                    });
+                }
+                Err(Stop::Sick(failure)) => {
+                    let known = known.filter(|issue| issue.explains(S::INSTRUCTION, &failure));
+                    return Err(Error::SelfTest {
+                        instruction: S::INSTRUCTION,
+                        failure,
+                        known,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn stopped(&mut self, stop: Stop, written: usize, destination: &mut [u8]) -> Error {
+        match stop {
+            Stop::Dry => Error::Underflow {
+                instruction: S::INSTRUCTION,
+                attempts: self.attempts,
+                written,
+            },
+            Stop::Sick(failure) => {
+                self.failed = Some(failure);
+                destination.fill(0);
+                Error::Health {
+                    instruction: S::INSTRUCTION,
+                    failure,
+                }
+            }
+        }
+    }
+
+    /// A generator that failed a health test stays failed.
+    #[cold]
+    fn refuse(&self, destination: &mut [u8]) -> Error {
+        destination.fill(0);
+        let failure = self.failed.unwrap_or(HealthFailure::Repetition {
+            value: 0,
+            bits: 64,
+            run: 0,
+        });
+        Error::Health {
+            instruction: S::INSTRUCTION,
+            failure,
+        }
+    }
+}
+
+impl<S: Source> Drop for Generator<S> {
+    fn drop(&mut self) {
+        self.values64.forget();
+        self.values32.forget();
+        self.values16.forget();
+    }
+}
+
+/// Why a draw gave nothing.
+enum Stop {
+    Dry,
+    Sick(HealthFailure),
+}
+
+/// One value of `BYTES` bytes: retried, tested, counted.
+#[inline(always)]
+fn draw<S: Source, const BYTES: u32>(
+    source: &mut S,
+    monitor: &mut Monitor<BYTES>,
+    counts: &mut Counts,
+    attempts: u32,
+) -> Result<u64, Stop> {
+    let value = match step::<S, BYTES>(source) {
+        Some(value) => value,
+        None => retry::<S, BYTES>(source, counts, attempts)?,
+    };
+    counts.draws += 1;
+    monitor.observe(value).map_err(Stop::Sick)?;
+    // What the known broken processors return: zero or all-ones.
+    if value == 0 || value == u64::MAX >> (64 - 8 * BYTES) {
+        retest(source, monitor, counts, attempts, value)?;
+    }
+    Ok(value)
+}
+
+#[inline(always)]
+fn step<S: Source, const BYTES: u32>(source: &mut S) -> Option<u64> {
+    match BYTES {
+        2 => source.step_u16().map(u64::from),
+        4 => source.step_u32().map(u64::from),
+        _ => source.step_u64(),
+    }
+}
+
+/// The attempts after the first.
+#[cold]
+#[inline(never)]
+fn retry<S: Source, const BYTES: u32>(
+    source: &mut S,
+    counts: &mut Counts,
+    attempts: u32,
+) -> Result<u64, Stop> {
+    counts.underflows += 1;
+    for _ in 1..attempts {
+        if matches!(S::INSTRUCTION, Instruction::Rdseed) {
+            core::hint::spin_loop(); // PAUSE
+        }
+        match step::<S, BYTES>(source) {
+            Some(value) => return Ok(value),
+            None => counts.underflows += 1,
+        }
+    }
+    Err(Stop::Dry)
+}
+
+/// A suspicious value is legitimate now and then, and dropping it would bias the output.
+/// So more is drawn (and thrown away) until a different value clears it or the repetition
+/// count test condemns the source.
+#[cold]
+#[inline(never)]
+fn retest<S: Source, const BYTES: u32>(
+    source: &mut S,
+    monitor: &mut Monitor<BYTES>,
+    counts: &mut Counts,
+    attempts: u32,
+    suspicious: u64,
+) -> Result<(), Stop> {
+    loop {
+        let value = match step::<S, BYTES>(source) {
+            Some(value) => value,
+            None => retry::<S, BYTES>(source, counts, attempts)?,
+        };
+        counts.draws += 1;
+        monitor.observe(value).map_err(Stop::Sick)?;
+        if value != suspicious {
+            return Ok(());
+        }
+    }
+}
+
+/// The bytes of an array of 64-bit values.
+pub(crate) fn bytes_of_u64(values: &mut [u64]) -> &mut [u8] {
+    u64::bytes_of(values)
+}
+
+/// Integers whose arrays may be filled as bytes.
+trait Bytes: Sized {
+    fn bytes_of(values: &mut [Self]) -> &mut [u8];
+}
+
+macro_rules! bytes {
+    ($($type:ty),*) => {$(
+        impl Bytes for $type {
+            #[inline(always)]
+            fn bytes_of(values: &mut [$type]) -> &mut [u8] {
+                // SAFETY: the memory is valid for this many bytes and borrowed for as long,
+                // a byte needs no alignment, and every bit pattern is a valid integer.
+                unsafe {
+                    core::slice::from_raw_parts_mut(
+                        values.as_mut_ptr().cast::<u8>(),
+                        core::mem::size_of_val(values),
+                    )
+                }
+            }
+        }
+    )*};
+}
+
+bytes!(u16, u32, u64);

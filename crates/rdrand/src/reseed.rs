@@ -1,0 +1,109 @@
+//! RDRAND output with a reseed of the hardware generator between any two values.
+//!
+//! The hardware reseeds its generator at the latest after 511 samples of 128 bits, which is
+//! 1022 draws of 64 bits (Intel's implementation guide). *Skip* throws 1024 draws away
+//! before each value it keeps, which holds whatever other programs do. *Delay* leaves the
+//! hardware idle for 20 µs, in which it reseeds by itself, unless other cores keep drawing:
+//! then only the bound of 1022 holds, and skip is the stronger of the two.
+
+use crate::error::Error;
+use crate::generator::Generator;
+use crate::source::Source;
+
+/// 64-bit draws thrown away for each value that skip keeps: more than the 1022 after which
+/// a reseed is certain, and the 1024 of 1025 that librdrand's users know.
+pub const SKIPPED_DRAWS: usize = 1024;
+
+/// The pause of the delay method, in microseconds.
+pub const DELAY_US: u64 = 20;
+
+impl<S: Source> Generator<S> {
+    /// Fills with bytes; each 8 (and the rest) come from one value kept of 1025 drawn.
+    /// Writes exactly `destination.len()` bytes.
+    ///
+    /// # Errors
+    /// [`Error::Underflow`] (`written` in bytes) or [`Error::Health`].
+    pub fn fill_bytes_reseed_skip(&mut self, destination: &mut [u8]) -> Result<(), Error> {
+        self.fill_apart(destination, |generator| {
+            for _ in 0..SKIPPED_DRAWS {
+                generator.next_u64()?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Fills with values, each kept of 1025 drawn.
+    ///
+    /// # Errors
+    /// [`Error::Underflow`] (`written` in values) or [`Error::Health`].
+    pub fn fill_u64_reseed_skip(&mut self, destination: &mut [u64]) -> Result<(), Error> {
+        in_values(destination, |bytes| self.fill_bytes_reseed_skip(bytes))
+    }
+
+    /// Fills with bytes; `wait` is called before each draw and must let at least
+    /// [`DELAY_US`] pass.
+    ///
+    /// # Errors
+    /// [`Error::Underflow`] (`written` in bytes) or [`Error::Health`].
+    pub fn fill_bytes_reseed_delay_with(
+        &mut self,
+        destination: &mut [u8],
+        mut wait: impl FnMut(),
+    ) -> Result<(), Error> {
+        self.fill_apart(destination, |_| {
+            wait();
+            Ok(())
+        })
+    }
+
+    /// Fills with bytes, sleeping [`DELAY_US`] before each draw. The system's timer slack
+    /// (50 µs by default on Linux) comes on top.
+    ///
+    /// # Errors
+    /// [`Error::Underflow`] (`written` in bytes) or [`Error::Health`].
+    #[cfg(feature = "std")]
+    pub fn fill_bytes_reseed_delay(&mut self, destination: &mut [u8]) -> Result<(), Error> {
+        let pause = std::time::Duration::from_micros(DELAY_US);
+        self.fill_bytes_reseed_delay_with(destination, || std::thread::sleep(pause))
+    }
+
+    /// Fills with values, sleeping [`DELAY_US`] before each draw.
+    ///
+    /// # Errors
+    /// [`Error::Underflow`] (`written` in values) or [`Error::Health`].
+    #[cfg(feature = "std")]
+    pub fn fill_u64_reseed_delay(&mut self, destination: &mut [u64]) -> Result<(), Error> {
+        in_values(destination, |bytes| self.fill_bytes_reseed_delay(bytes))
+    }
+
+    /// Eight bytes at a time, with `between` before each.
+    fn fill_apart(
+        &mut self,
+        destination: &mut [u8],
+        mut between: impl FnMut(&mut Self) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut written = 0;
+        for chunk in destination.chunks_mut(8) {
+            let drawn = between(self).and_then(|()| self.next_u64());
+            match drawn {
+                Ok(value) => chunk.copy_from_slice(&value.to_ne_bytes()[..chunk.len()]),
+                Err(error @ Error::Underflow { .. }) => return Err(error.with_written(written)),
+                Err(error) => {
+                    destination.fill(0);
+                    return Err(error);
+                }
+            }
+            written += chunk.len();
+        }
+        Ok(())
+    }
+}
+
+/// Runs a byte filler over 64-bit values.
+fn in_values(
+    destination: &mut [u64],
+    fill: impl FnOnce(&mut [u8]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    fill(crate::generator::bytes_of_u64(destination))
+        .map_err(|error| error.with_written(error.written() / 8))
+}

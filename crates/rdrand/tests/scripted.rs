@@ -1,0 +1,392 @@
+//! Every path between the instruction and the caller, on scripted hardware.
+
+use tare_rdrand::health::cutoff;
+use tare_rdrand::processor::Processor;
+use tare_rdrand::scripted::{healthy_value, Carry, ScriptedRdrand, ScriptedRdseed, Values};
+use tare_rdrand::{
+    Error, Generator, HealthFailure, Instruction, KnownIssue, RDRAND_ATTEMPTS, RDSEED_ATTEMPTS,
+    SELF_TEST_DRAWS,
+};
+
+fn healthy_bytes(seed: u64, len: usize) -> Vec<u8> {
+    (0..)
+        .flat_map(|index| healthy_value(seed, index).to_ne_bytes())
+        .take(len)
+        .collect()
+}
+
+#[test]
+fn sixteen_bytes_at_any_offset_draw_two_numbers() {
+    for offset in 0..8 {
+        let mut generator = Generator::with_source_untested(ScriptedRdrand::healthy(1));
+        let mut memory = [0_u64; 4].map(u64::to_ne_bytes).concat();
+        generator
+            .fill_bytes(&mut memory[offset..offset + 16])
+            .unwrap();
+        assert_eq!(generator.source().executed(), 2, "offset {offset}");
+        assert_eq!(memory[offset..offset + 16], healthy_bytes(1, 16));
+        assert!(memory[..offset]
+            .iter()
+            .chain(&memory[offset + 16..])
+            .all(|&byte| byte == 0));
+    }
+}
+
+#[test]
+fn the_retry_limit_counts_attempts() {
+    for limit in 1..20 {
+        for tries in 1..20 {
+            let mut generator =
+                Generator::with_source_untested(ScriptedRdrand::after_tries(2, tries));
+            generator.set_attempts(limit);
+            let expected = if tries <= limit { Ok(3) } else { Err(limit) };
+            let got = generator
+                .fill_u64(&mut [0; 3])
+                .map(|()| 3)
+                .map_err(|error| match error {
+                    Error::Underflow {
+                        attempts,
+                        written: 0,
+                        instruction: Instruction::Rdrand,
+                    } => attempts,
+                    other => panic!("{other}"),
+                });
+            assert_eq!(got, expected, "limit {limit}, tries {tries}");
+            if got.is_err() {
+                assert_eq!(generator.source().executed(), u64::from(limit));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_limit_of_zero_makes_one_attempt() {
+    let mut generator = Generator::with_source_untested(ScriptedRdrand::healthy(2));
+    generator.set_attempts(0);
+    assert_eq!(generator.next_u64(), Ok(healthy_value(2, 0)));
+}
+
+#[test]
+fn the_sixteen_bit_value_is_retried_like_the_others() {
+    let mut generator = Generator::with_source_untested(ScriptedRdrand::after_tries(3, 7));
+    assert_eq!(generator.next_u16(), Ok(healthy_value(3, 0) as u16));
+    assert_eq!(generator.next_u32(), Ok(healthy_value(3, 1) as u32));
+    assert_eq!(generator.next_u64(), Ok(healthy_value(3, 2)));
+    assert_eq!(generator.source().executed(), 21);
+    let counts = generator.counts();
+    assert_eq!((counts.draws, counts.underflows), (3, 18));
+}
+
+#[test]
+fn hardware_that_runs_dry_reports_the_elements_written() {
+    let dry_after = |executions| {
+        let script = ScriptedRdrand::new(Values::Healthy(4), Carry::Until(executions));
+        Generator::with_source_untested(script)
+    };
+    let mut bytes = [0xee; 100];
+    let error = dry_after(5).fill_bytes(&mut bytes).unwrap_err();
+    assert_eq!(error.written(), 40);
+    assert_eq!(bytes[..40], healthy_bytes(4, 40));
+    assert_eq!(
+        bytes[40..],
+        [0xee; 60],
+        "what was not delivered is not touched"
+    );
+
+    assert_eq!(
+        dry_after(5).fill_u16(&mut [0; 100]).unwrap_err().written(),
+        20
+    );
+    assert_eq!(
+        dry_after(5).fill_u32(&mut [0; 100]).unwrap_err().written(),
+        10
+    );
+    assert_eq!(
+        dry_after(5).fill_u64(&mut [0; 100]).unwrap_err().written(),
+        5
+    );
+    assert_eq!(
+        dry_after(3 * 1025)
+            .fill_u64_reseed_skip(&mut [0; 5])
+            .unwrap_err()
+            .written(),
+        3
+    );
+    assert_eq!(
+        dry_after(3)
+            .fill_u64_reseed_delay(&mut [0; 5])
+            .unwrap_err()
+            .written(),
+        3
+    );
+}
+
+#[test]
+fn an_underflow_does_not_stop_the_generator_for_good() {
+    let script = ScriptedRdrand::new(
+        Values::Healthy(4),
+        Carry::Pattern {
+            bits: 1,
+            length: 11,
+        },
+    );
+    let mut generator = Generator::with_source_untested(script);
+    assert!(generator.next_u64().is_ok());
+    assert!(matches!(
+        generator.next_u64(),
+        Err(Error::Underflow { attempts: 10, .. })
+    ));
+    assert!(generator.next_u64().is_ok());
+}
+
+#[test]
+fn the_default_attempts_are_those_of_the_guide() {
+    assert_eq!((RDRAND_ATTEMPTS, RDSEED_ATTEMPTS), (10, 100));
+    let mut seeds = Generator::with_source_untested(ScriptedRdseed::after_tries(5, 100));
+    assert!(seeds.next_u64().is_ok());
+    let mut seeds = Generator::with_source_untested(ScriptedRdseed::after_tries(5, 101));
+    let error = seeds.next_u64().unwrap_err();
+    assert!(
+        matches!(error, Error::Underflow { attempts: 100, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn hardware_stuck_from_the_start_fails_the_self_test() {
+    for stuck in [0, u64::MAX, 0x1234_5678_9abc_def0] {
+        let error = Generator::with_source(ScriptedRdrand::stuck(stuck))
+            .err()
+            .unwrap();
+        let Error::SelfTest {
+            failure,
+            known: None,
+            ..
+        } = error
+        else {
+            panic!("{error}")
+        };
+        assert_eq!(
+            failure,
+            HealthFailure::Repetition {
+                value: stuck,
+                bits: 64,
+                run: 3
+            }
+        );
+    }
+}
+
+#[test]
+fn the_self_test_names_the_known_defect_that_fits() {
+    let zen2 = Processor {
+        vendor: *b"AuthenticAMD",
+        family: 0x17,
+        model: 0x71,
+    };
+    let on = |value| Generator::with_source_on(ScriptedRdrand::stuck(value), Some(zen2)).err();
+    let error = on(u64::MAX).unwrap();
+    assert!(matches!(
+        error,
+        Error::SelfTest {
+            known: Some(KnownIssue::AmdZen2AllOnes),
+            ..
+        }
+    ));
+    assert!(error.to_string().contains("update the firmware"), "{error}");
+    assert!(matches!(
+        on(0).unwrap(),
+        Error::SelfTest { known: None, .. }
+    ));
+}
+
+#[test]
+fn a_repaired_processor_of_a_broken_model_is_used() {
+    let zen2 = Processor {
+        vendor: *b"AuthenticAMD",
+        family: 0x17,
+        model: 0x71,
+    };
+    assert!(Generator::with_source_on(ScriptedRdrand::healthy(6), Some(zen2)).is_ok());
+}
+
+#[test]
+fn the_self_test_draws_at_least_1024_values_and_leaves_them_out_of_the_output() {
+    let mut generator = Generator::with_source(ScriptedRdrand::healthy(7)).unwrap();
+    assert_eq!(generator.source().delivered(), 1024);
+    assert_eq!(
+        generator.next_u64(),
+        Ok(healthy_value(7, SELF_TEST_DRAWS as u64))
+    );
+}
+
+#[test]
+fn dead_hardware_fails_the_self_test_as_an_underflow() {
+    let error = Generator::with_source(ScriptedRdrand::never())
+        .err()
+        .unwrap();
+    assert!(
+        matches!(error, Error::Underflow { written: 0, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn hardware_that_gets_stuck_later_delivers_nothing_and_stays_stopped() {
+    for value in [0, u64::MAX, 42] {
+        let values = Values::Burst {
+            seed: 8,
+            healthy: 20,
+            value,
+            count: 5,
+        };
+        let script = ScriptedRdrand::new(values, Carry::Always);
+        let mut generator = Generator::with_source_untested(script);
+        let mut bytes = [0xee; 400];
+        let error = generator.fill_bytes(&mut bytes).unwrap_err();
+        assert!(matches!(error, Error::Health { .. }), "{error}");
+        assert_eq!(error.written(), 0);
+        assert_eq!(
+            bytes, [0; 400],
+            "nothing that a broken source gave is left behind"
+        );
+        // The burst is over, the generator does not come back by itself.
+        let mut again = [0xee; 16];
+        assert!(matches!(
+            generator.fill_bytes(&mut again),
+            Err(Error::Health { .. })
+        ));
+        assert_eq!(again, [0; 16]);
+        assert!(generator.next_u64().is_err() && generator.next_u32().is_err());
+        assert!(generator.fill_bytes_reseed_skip(&mut again).is_err());
+    }
+}
+
+#[test]
+fn one_suspicious_value_is_retested_and_kept() {
+    for (value, count) in [(0, 1), (u64::MAX, 1), (0, 2), (u64::MAX, 2)] {
+        let values = Values::Burst {
+            seed: 9,
+            healthy: 1,
+            value,
+            count,
+        };
+        let script = ScriptedRdrand::new(values, Carry::Always);
+        let mut generator = Generator::with_source_untested(script);
+        let mut got = [7; 3];
+        generator.fill_u64(&mut got).unwrap();
+        // Kept once; what cleared it (count values in all) is thrown away.
+        let after = healthy_value(9, 2 + count);
+        assert_eq!(
+            got,
+            [healthy_value(9, 0), value, after],
+            "{value:#x} × {count}"
+        );
+        assert_eq!(generator.source().delivered(), 3 + count);
+    }
+}
+
+#[test]
+fn narrow_values_are_watched_with_their_own_cut_offs() {
+    let stuck = || Generator::with_source_untested(ScriptedRdrand::stuck(0x55));
+    let mut generator = stuck();
+    let good = (0..).take_while(|_| generator.next_u16().is_ok()).count() as u32;
+    assert_eq!(good + 1, cutoff::repetition_of_width(2));
+    let mut generator = stuck();
+    let good = (0..).take_while(|_| generator.next_u32().is_ok()).count() as u32;
+    assert_eq!(good + 1, cutoff::repetition_of_width(4));
+}
+
+#[test]
+fn zero_is_an_ordinary_16_bit_value() {
+    let mut generator = Generator::with_source_untested(ScriptedRdrand::healthy(10));
+    let zeros = (0..400_000)
+        .filter(|_| generator.next_u16().unwrap() == 0)
+        .count();
+    assert!((1..30).contains(&zeros), "{zeros}: expected about 6");
+}
+
+#[test]
+fn narrow_seeds_do_not_touch_the_narrow_instruction_that_zen_5_breaks() {
+    let script = ScriptedRdseed::new(
+        Values::NarrowZeros {
+            seed: 11,
+            one_in: 2,
+        },
+        Carry::Always,
+    );
+    let mut generator = Generator::with_source(script).unwrap();
+    let narrow: Vec<u32> = (0..1000).map(|_| generator.next_u32().unwrap()).collect();
+    assert!(narrow.iter().all(|&value| value != 0));
+    let narrow: Vec<u16> = (0..1000).map(|_| generator.next_u16().unwrap()).collect();
+    assert!(narrow.iter().filter(|&&value| value == 0).count() < 5);
+}
+
+#[test]
+fn reseed_skip_writes_3705_bytes_when_asked_for_3705() {
+    let mut generator = Generator::with_source_untested(ScriptedRdrand::healthy(12));
+    let mut bytes = [0; 3705 + 7];
+    generator
+        .fill_bytes_reseed_skip(&mut bytes[..3705])
+        .unwrap();
+    assert_eq!(generator.source().executed(), 464 * 1025);
+    let kept = (0..464_u64).flat_map(|n| healthy_value(12, n * 1025 + 1024).to_ne_bytes());
+    assert_eq!(bytes[..3705], kept.take(3705).collect::<Vec<u8>>());
+    assert_eq!(bytes[3705..], [0; 7]);
+}
+
+#[test]
+fn reseed_delay_waits_before_every_draw() {
+    let mut generator = Generator::with_source_untested(ScriptedRdrand::healthy(13));
+    let mut waits = 0;
+    let mut bytes = [0; 21];
+    generator
+        .fill_bytes_reseed_delay_with(&mut bytes, || waits += 1)
+        .unwrap();
+    assert_eq!((waits, generator.source().executed()), (3, 3));
+    let started = std::time::Instant::now();
+    generator.fill_u64_reseed_delay(&mut [0; 10]).unwrap();
+    assert!(started.elapsed().as_micros() >= 200);
+}
+
+#[test]
+fn every_error_is_a_sentence_with_something_to_do() {
+    let failure = HealthFailure::Proportion {
+        byte: 0,
+        count: 60,
+        window: 512,
+    };
+    let errors = [
+        Error::Unsupported {
+            instruction: Instruction::Rdrand,
+        },
+        Error::Underflow {
+            instruction: Instruction::Rdseed,
+            attempts: 100,
+            written: 3,
+        },
+        Error::SelfTest {
+            instruction: Instruction::Rdrand,
+            failure,
+            known: None,
+        },
+        Error::Health {
+            instruction: Instruction::Rdrand,
+            failure,
+        },
+        Error::KeyLength { key: 5, nonce: 5 },
+        Error::NoKey,
+        Error::Length {
+            source: 1,
+            destination: 2,
+        },
+        Error::KeyExhausted,
+    ];
+    for error in errors {
+        let text = error.to_string();
+        assert!(
+            text.len() > 30 && !text.ends_with('.') && !text.contains('\n'),
+            "{text}"
+        );
+    }
+}
