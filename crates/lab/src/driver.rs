@@ -17,13 +17,14 @@ pub trait Driver: Send + Sync {
     /// The words an experiment may use with this driver.
     fn vocabulary(&self) -> Vocabulary;
 
-    /// Whether this machine can run a cell.
+    /// Whether this machine can run a cell. Parameters come [complete](Vocabulary::complete).
     ///
     /// # Errors
     /// What is missing, and the command that would change it.
     fn check(&self, parameters: &Parameters) -> Result<(), Missing>;
 
-    /// The process to start for one trial of a cell.
+    /// The process to start for one trial of a cell. Parameters come
+    /// [complete](Vocabulary::complete).
     fn invocation(&self, parameters: &Parameters) -> Invocation;
 }
 
@@ -95,6 +96,20 @@ pub struct Vocabulary {
     /// Whether parameters, metrics and counters beyond these are taken as they come (a driver for
     /// programs it does not know).
     pub open: bool,
+}
+
+impl Vocabulary {
+    /// The parameters with the defaults of those that were not given.
+    pub fn complete(&self, mut parameters: Parameters) -> Parameters {
+        for parameter in &self.parameters {
+            if let Some(default) = &parameter.default {
+                parameters
+                    .entry(parameter.name.clone())
+                    .or_insert_with(|| default.clone());
+            }
+        }
+        parameters
+    }
 }
 
 /// A parameter of a driver.

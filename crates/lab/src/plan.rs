@@ -1,11 +1,14 @@
 //! What a run will do: every trial of every round, decided before the first one starts.
 
+use std::collections::HashSet;
+
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::Experiment;
 use crate::fingerprint::Machine;
+use crate::sample::{Outcome, TrialRecord};
 use crate::value::Point;
 
 /// A run's plan, as `run.json` keeps it: enough to repeat the run, or to go on with it.
@@ -71,6 +74,29 @@ impl Plan {
             trials.swap(last, below(&mut random, last as u64 + 1) as usize);
         }
         trials
+    }
+
+    /// The trials that `records` lack, in the plan's order. A cell that this machine cannot run is
+    /// not tried again.
+    pub fn remaining(&self, records: &[TrialRecord]) -> Vec<Trial> {
+        let mut done = HashSet::new();
+        let mut untestable = HashSet::new();
+        for record in records {
+            let at = record.at.to_string();
+            if matches!(record.outcome, Outcome::NotTestable { .. }) {
+                untestable.insert((record.experiment.as_str(), at.clone()));
+            }
+            done.insert((record.experiment.as_str(), record.round, at, record.again));
+        }
+        (0..self.rounds)
+            .flat_map(|round| self.round(round))
+            .filter(|trial| {
+                let id = self.experiments[trial.experiment].id.as_str();
+                let at = trial.at.to_string();
+                !untestable.contains(&(id, at.clone()))
+                    && !done.contains(&(id, trial.round, at, trial.again))
+            })
+            .collect()
     }
 
     /// How many trials the whole run has.

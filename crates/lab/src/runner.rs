@@ -57,7 +57,9 @@ pub fn run(
             continue; // Already set aside.
         };
         let began = Instant::now();
-        let parameters = experiment.parameters(&trial.at);
+        let parameters = driver
+            .vocabulary()
+            .complete(experiment.parameters(&trial.at));
         let finished = trial::run(
             &driver.invocation(&parameters),
             &experiment.metrics,
@@ -94,7 +96,10 @@ fn set_aside_untestable(directory: &mut RunDirectory, drivers: &Drivers) -> Resu
         }
         let experiment = &directory.plan().experiments[trial.experiment];
         let checked = match drivers.get(&experiment.driver) {
-            Some(driver) => driver.check(&experiment.parameters(&trial.at)),
+            Some(driver) => {
+                let parameters = experiment.parameters(&trial.at);
+                driver.check(&driver.vocabulary().complete(parameters))
+            }
             None => Err(Missing {
                 reason: format!("this program has no driver \"{}\"", experiment.driver),
                 remedy: None,

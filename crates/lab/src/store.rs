@@ -1,7 +1,6 @@
 //! A run's directory: `run.json` (the plan), `samples.jsonl` (a line a trial, appended as it
 //! ends), `logs/` (of trials that failed) and whatever a report adds.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -193,29 +192,9 @@ impl RunDirectory {
         Ok(())
     }
 
-    /// The trials of the plan that are not in yet, in the plan's order. A cell that this machine
-    /// cannot run is not tried again.
+    /// The trials that are not in yet: [`Plan::remaining`].
     pub fn remaining(&self) -> Vec<Trial> {
-        let key =
-            |experiment: &str, round, at: String, again| (experiment.to_owned(), round, at, again);
-        let mut done = HashSet::new();
-        let mut untestable = HashSet::new();
-        for record in &self.records {
-            let at = record.at.to_string();
-            if matches!(record.outcome, Outcome::NotTestable { .. }) {
-                untestable.insert((record.experiment.clone(), at.clone()));
-            }
-            done.insert(key(&record.experiment, record.round, at, record.again));
-        }
-        (0..self.plan.rounds)
-            .flat_map(|round| self.plan.round(round))
-            .filter(|trial| {
-                let id = &self.plan.experiments[trial.experiment].id;
-                let at = trial.at.to_string();
-                !untestable.contains(&(id.clone(), at.clone()))
-                    && !done.contains(&key(id, trial.round, at, trial.again))
-            })
-            .collect()
+        self.plan.remaining(&self.records)
     }
 }
 
