@@ -53,14 +53,22 @@ fn run(rounds: usize) -> Result<(), Error> {
             rounds,
             quadwords,
             || instruction::fill_u64(bare, black_box(&mut limit)),
-            || rdrand.fill_u64(black_box(&mut values)).expect("RDRAND delivers"),
+            || {
+                rdrand
+                    .fill_u64(black_box(&mut values))
+                    .expect("RDRAND delivers")
+            },
         );
         compare(
             &format!("bytes / bare loop, {quadwords} qw"),
             rounds,
             quadwords,
             || instruction::fill_u64(bare, black_box(&mut limit)),
-            || rdrand.fill_bytes(black_box(&mut bytes[..quadwords * 8])).expect("RDRAND delivers"),
+            || {
+                rdrand
+                    .fill_bytes(black_box(&mut bytes[..quadwords * 8]))
+                    .expect("RDRAND delivers")
+            },
         );
         compare(
             &format!("bytes at p % 8 = 1 / aligned, {quadwords} qw"),
@@ -68,13 +76,17 @@ fn run(rounds: usize) -> Result<(), Error> {
             quadwords,
             || {
                 let end = aligned + quadwords * 8;
-                second.fill_bytes(black_box(&mut other[aligned..end])).expect("RDRAND delivers");
+                second
+                    .fill_bytes(black_box(&mut other[aligned..end]))
+                    .expect("RDRAND delivers");
             },
             || {
                 let start = (bytes.as_ptr().align_offset(8) + 1) % 8;
                 let start = start.min(1);
                 let end = start + quadwords * 8;
-                rdrand.fill_bytes(black_box(&mut bytes[start..end])).expect("RDRAND delivers");
+                rdrand
+                    .fill_bytes(black_box(&mut bytes[start..end]))
+                    .expect("RDRAND delivers");
             },
         );
     }

@@ -22,6 +22,9 @@ pub const RDSEED_ATTEMPTS: u32 = 100;
 /// least 1024).
 pub const SELF_TEST_DRAWS: usize = 1024;
 
+/// Up to here values are drawn and tested one by one, beyond it in blocks.
+const FEW_BYTES: usize = 40;
+
 /// What a generator has done so far, the self-test and re-tests included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -47,7 +50,7 @@ pub struct Generator<S: Source> {
     values64: Monitor<8>,
     values32: Monitor<4>,
     values16: Monitor<2>,
-    counts: Counts,
+    underflows: u64,
     failed: Option<HealthFailure>,
 }
 
@@ -102,10 +105,7 @@ impl<S: Source> Generator<S> {
             values64: Monitor::new(),
             values32: Monitor::new(),
             values16: Monitor::new(),
-            counts: Counts {
-                draws: 0,
-                underflows: 0,
-            },
+            underflows: 0,
             failed: None,
         }
     }
@@ -131,7 +131,17 @@ impl<S: Source> Generator<S> {
     /// Draws and underflows so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.counts
+        let draws = [
+            self.values64.draws(),
+            self.values32.draws(),
+            self.values16.draws(),
+        ]
+        .iter()
+        .sum();
+        Counts {
+            draws,
+            underflows: self.underflows,
+        }
     }
 
     /// The source, for its own counts.
@@ -147,36 +157,91 @@ impl<S: Source> Generator<S> {
     /// [`Error::Underflow`] or [`Error::Health`].
     #[inline]
     pub fn fill_bytes(&mut self, destination: &mut [u8]) -> Result<(), Error> {
+        // Small requests do not pay for the blocks.
+        if let Ok(word) = <&mut [u8; 8]>::try_from(&mut *destination) {
+            *word = self.next_u64()?.to_ne_bytes();
+            return Ok(());
+        }
+        if destination.len() <= FEW_BYTES {
+            return self.fill_apart(destination, |_| Ok(()));
+        }
+        self.fill_blocks(destination)
+    }
+
+    /// Blocks of draws, each tested as a whole while it is in the nearest cache: the loop
+    /// around the instruction stays as tight as it can be, and the tests run over many
+    /// values at once. Nothing is delivered untested, because a failure zeroes it all.
+    fn fill_blocks(&mut self, destination: &mut [u8]) -> Result<(), Error> {
         if self.failed.is_some() {
             return Err(self.refuse(destination));
         }
-        // Locals, so that the loop keeps the tests' state in registers.
-        let mut monitor = self.values64;
-        let mut counts = self.counts;
+        let (mut words, rest) = destination.as_chunks_mut::<8>();
+        let mut written = 0;
         let mut stopped = None;
-        let (words, rest) = destination.as_chunks_mut::<8>();
-        let whole = words.len();
-        for (index, word) in words.iter_mut().enumerate() {
-            match draw(&mut self.source, &mut monitor, &mut counts, self.attempts) {
-                Ok(value) => *word = value.to_ne_bytes(),
-                Err(stop) => {
-                    stopped = Some((stop, index));
-                    break;
-                }
-            }
+        while !words.is_empty() && stopped.is_none() {
+            let length = words.len().min(self.values64.until_fold() as usize);
+            let (block, more) = core::mem::take(&mut words).split_at_mut(length);
+            words = more;
+            let drawn = self.draw_block(block);
+            written += drawn * 8;
+            stopped = match self.values64.observe_block(&block[..drawn]) {
+                Err(failure) => Some(Stop::Sick(failure)),
+                Ok(()) if drawn < length => Some(Stop::Dry),
+                Ok(()) => None,
+            };
         }
-        if stopped.is_none() && !rest.is_empty() {
-            match draw(&mut self.source, &mut monitor, &mut counts, self.attempts) {
-                Ok(value) => rest.copy_from_slice(&value.to_ne_bytes()[..rest.len()]),
-                Err(stop) => stopped = Some((stop, whole)),
-            }
+        if stopped.is_none() {
+            stopped = self.finish(rest).err();
         }
-        self.values64 = monitor;
-        self.counts = counts;
         match stopped {
             None => Ok(()),
-            Some((stop, draws)) => Err(self.stopped(stop, draws * 8, destination)),
+            Some(stop) => Err(self.stopped(stop, written, destination)),
         }
+    }
+
+    /// The bare loop with bounded retries; how many values came.
+    #[inline(always)]
+    fn draw_block(&mut self, block: &mut [[u8; 8]]) -> usize {
+        for (index, word) in block.iter_mut().enumerate() {
+            let value = match self.source.step_u64() {
+                Some(value) => value,
+                None => {
+                    match retry::<S, 8>(&mut self.source, &mut self.underflows, self.attempts) {
+                        Ok(value) => value,
+                        Err(_) => return index,
+                    }
+                }
+            };
+            *word = value.to_ne_bytes();
+        }
+        block.len()
+    }
+
+    /// The last draw for fewer than eight bytes; without it, the re-test of the last value
+    /// of a block, which no following value has cleared.
+    fn finish(&mut self, rest: &mut [u8]) -> Result<(), Stop> {
+        let last = self.values64.last();
+        if rest.is_empty() {
+            return if suspicious::<8>(last) {
+                retest(
+                    &mut self.source,
+                    &mut self.values64,
+                    &mut self.underflows,
+                    self.attempts,
+                    last,
+                )
+            } else {
+                Ok(())
+            };
+        }
+        let value = draw(
+            &mut self.source,
+            &mut self.values64,
+            &mut self.underflows,
+            self.attempts,
+        )?;
+        rest.copy_from_slice(&value.to_ne_bytes()[..rest.len()]);
+        Ok(())
     }
 
     /// Fills with 16-bit values, four a draw. `written` of an error counts values.
@@ -205,6 +270,10 @@ impl<S: Source> Generator<S> {
     /// [`Error::Underflow`] or [`Error::Health`].
     #[inline]
     pub fn fill_u64(&mut self, destination: &mut [u64]) -> Result<(), Error> {
+        if let [one] = destination {
+            *one = self.next_u64()?;
+            return Ok(());
+        }
         self.fill_bytes(u64::bytes_of(destination))
             .map_err(|e| e.with_written(e.written() / 8))
     }
@@ -215,13 +284,31 @@ impl<S: Source> Generator<S> {
     /// [`Error::Underflow`] or [`Error::Health`].
     #[inline]
     pub fn next_u64(&mut self) -> Result<u64, Error> {
+        match self.source.step_u64() {
+            Some(value)
+                if self
+                    .values64
+                    .observe_ordinary(value, suspicious::<8>(value)) =>
+            {
+                Ok(value)
+            }
+            first => self.next_u64_slowly(first),
+        }
+    }
+
+    /// One 64-bit value of which the first attempt gave `first`, with everything that is
+    /// rare: no data, a suspicious or repeated value, the end of a window, a failed test.
+    #[cold]
+    #[inline(never)]
+    fn next_u64_slowly(&mut self, first: Option<u64>) -> Result<u64, Error> {
         if self.failed.is_some() {
             return Err(self.refuse(&mut []));
         }
-        draw(
+        accept(
+            first,
             &mut self.source,
             &mut self.values64,
-            &mut self.counts,
+            &mut self.underflows,
             self.attempts,
         )
         .map_err(|stop| self.stopped(stop, 0, &mut []))
@@ -242,7 +329,7 @@ impl<S: Source> Generator<S> {
         draw(
             &mut self.source,
             &mut self.values32,
-            &mut self.counts,
+            &mut self.underflows,
             self.attempts,
         )
         .map(|value| value as u32)
@@ -264,7 +351,7 @@ impl<S: Source> Generator<S> {
         draw(
             &mut self.source,
             &mut self.values16,
-            &mut self.counts,
+            &mut self.underflows,
             self.attempts,
         )
         .map(|value| value as u16)
@@ -279,7 +366,7 @@ impl<S: Source> Generator<S> {
             let drawn = draw(
                 &mut self.source,
                 &mut self.values64,
-                &mut self.counts,
+                &mut self.underflows,
                 attempts,
             );
             match drawn {
@@ -315,6 +402,7 @@ impl<S: Source> Generator<S> {
             },
             Stop::Sick(failure) => {
                 self.failed = Some(failure);
+                self.values64.end_ordinary();
                 destination.fill(0);
                 Error::Health {
                     instruction: S::INSTRUCTION,
@@ -359,20 +447,39 @@ enum Stop {
 fn draw<S: Source, const BYTES: u32>(
     source: &mut S,
     monitor: &mut Monitor<BYTES>,
-    counts: &mut Counts,
+    underflows: &mut u64,
     attempts: u32,
 ) -> Result<u64, Stop> {
-    let value = match step::<S, BYTES>(source) {
+    let first = step::<S, BYTES>(source);
+    accept(first, source, monitor, underflows, attempts)
+}
+
+/// The rest of [`draw`] after its first attempt.
+#[inline(always)]
+fn accept<S: Source, const BYTES: u32>(
+    first: Option<u64>,
+    source: &mut S,
+    monitor: &mut Monitor<BYTES>,
+    underflows: &mut u64,
+    attempts: u32,
+) -> Result<u64, Stop> {
+    let value = match first {
         Some(value) => value,
-        None => retry::<S, BYTES>(source, counts, attempts)?,
+        None => retry::<S, BYTES>(source, underflows, attempts)?,
     };
-    counts.draws += 1;
     monitor.observe(value).map_err(Stop::Sick)?;
-    // What the known broken processors return: zero or all-ones.
-    if value == 0 || value == u64::MAX >> (64 - 8 * BYTES) {
-        retest(source, monitor, counts, attempts, value)?;
+    if suspicious::<BYTES>(value) {
+        retest(source, monitor, underflows, attempts, value)?;
     }
     Ok(value)
+}
+
+/// Zero or all-ones: what every known broken processor returns.
+#[inline(always)]
+fn suspicious<const BYTES: u32>(value: u64) -> bool {
+    // One comparison for both: all-ones + 1 is 0, 0 + 1 is 1.
+    let mask = u64::MAX >> (64 - 8 * BYTES);
+    value.wrapping_add(1) & mask <= 1
 }
 
 #[inline(always)]
@@ -389,17 +496,17 @@ fn step<S: Source, const BYTES: u32>(source: &mut S) -> Option<u64> {
 #[inline(never)]
 fn retry<S: Source, const BYTES: u32>(
     source: &mut S,
-    counts: &mut Counts,
+    underflows: &mut u64,
     attempts: u32,
 ) -> Result<u64, Stop> {
-    counts.underflows += 1;
+    *underflows += 1;
     for _ in 1..attempts {
         if matches!(S::INSTRUCTION, Instruction::Rdseed) {
             core::hint::spin_loop(); // PAUSE
         }
         match step::<S, BYTES>(source) {
             Some(value) => return Ok(value),
-            None => counts.underflows += 1,
+            None => *underflows += 1,
         }
     }
     Err(Stop::Dry)
@@ -413,16 +520,15 @@ fn retry<S: Source, const BYTES: u32>(
 fn retest<S: Source, const BYTES: u32>(
     source: &mut S,
     monitor: &mut Monitor<BYTES>,
-    counts: &mut Counts,
+    underflows: &mut u64,
     attempts: u32,
     suspicious: u64,
 ) -> Result<(), Stop> {
     loop {
         let value = match step::<S, BYTES>(source) {
             Some(value) => value,
-            None => retry::<S, BYTES>(source, counts, attempts)?,
+            None => retry::<S, BYTES>(source, underflows, attempts)?,
         };
-        counts.draws += 1;
         monitor.observe(value).map_err(Stop::Sick)?;
         if value != suspicious {
             return Ok(());

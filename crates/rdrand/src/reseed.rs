@@ -77,7 +77,7 @@ impl<S: Source> Generator<S> {
     }
 
     /// Eight bytes at a time, with `between` before each.
-    fn fill_apart(
+    pub(crate) fn fill_apart(
         &mut self,
         destination: &mut [u8],
         mut between: impl FnMut(&mut Self) -> Result<(), Error>,
@@ -86,7 +86,10 @@ impl<S: Source> Generator<S> {
         for chunk in destination.chunks_mut(8) {
             let drawn = between(self).and_then(|()| self.next_u64());
             match drawn {
-                Ok(value) => chunk.copy_from_slice(&value.to_ne_bytes()[..chunk.len()]),
+                Ok(value) => match <&mut [u8; 8]>::try_from(&mut *chunk) {
+                    Ok(word) => *word = value.to_ne_bytes(),
+                    Err(_) => chunk.copy_from_slice(&value.to_ne_bytes()[..chunk.len()]),
+                },
                 Err(error @ Error::Underflow { .. }) => return Err(error.with_written(written)),
                 Err(error) => {
                     destination.fill(0);

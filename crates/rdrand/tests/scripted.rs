@@ -271,18 +271,42 @@ fn one_suspicious_value_is_retested_and_kept() {
             value,
             count,
         };
-        let script = ScriptedRdrand::new(values, Carry::Always);
-        let mut generator = Generator::with_source_untested(script);
-        let mut got = [7; 3];
-        generator.fill_u64(&mut got).unwrap();
-        // Kept once; what cleared it (count values in all) is thrown away.
-        let after = healthy_value(9, 2 + count);
-        assert_eq!(
-            got,
-            [healthy_value(9, 0), value, after],
-            "{value:#x} × {count}"
-        );
-        assert_eq!(generator.source().delivered(), 3 + count);
+        let generator =
+            || Generator::with_source_untested(ScriptedRdrand::new(values, Carry::Always));
+
+        // Drawn alone or last of a block, it is cleared by values that are thrown away.
+        let mut alone = generator();
+        assert_eq!(alone.next_u64(), Ok(healthy_value(9, 0)));
+        assert_eq!(alone.next_u64(), Ok(value), "{value:#x} × {count}");
+        assert_eq!(alone.source().delivered(), 2 + count);
+        let last = Values::Burst {
+            seed: 9,
+            healthy: 99,
+            value,
+            count: 1,
+        };
+        let mut block = [7; 100];
+        let mut source = ScriptedRdrand::new(last, Carry::Always);
+        Generator::with_source_untested(&mut source)
+            .fill_u64(&mut block)
+            .unwrap();
+        assert_eq!((block[99], source.delivered()), (value, 101));
+
+        // Within a block, the values that follow it clear it.
+        let mut block = [7; 100];
+        let mut within = generator();
+        within.fill_u64(&mut block).unwrap();
+        let script: Vec<u64> = (0..100)
+            .map(|index| {
+                if (1..1 + count).contains(&index) {
+                    value
+                } else {
+                    healthy_value(9, index)
+                }
+            })
+            .collect();
+        assert_eq!(block[..], script);
+        assert_eq!(within.source().delivered(), 100);
     }
 }
 

@@ -10,6 +10,7 @@
 //! reference out, and it is Bin(512, p) exactly. The byte lanes take turns in giving the
 //! reference. The first window has the reference 0.
 
+mod block;
 pub mod cutoff;
 
 use crate::error::HealthFailure;
@@ -36,6 +37,8 @@ pub(crate) struct Monitor<const BYTES: u32> {
     matches: u32,
     /// Bytes of the window before the last fold.
     seen: u32,
+    /// Values of all folds so far; with those since, the number of values ever seen.
+    folded: u64,
     /// Where in the last value the next reference byte lies; every lane has its turn.
     shift: u32,
 }
@@ -57,6 +60,7 @@ impl<const BYTES: u32> Monitor<BYTES> {
             lanes: 0,
             matches: 0,
             seen: 0,
+            folded: 0,
             shift: 0,
         }
     }
@@ -64,6 +68,7 @@ impl<const BYTES: u32> Monitor<BYTES> {
     /// Takes note of one value.
     #[inline(always)]
     pub(crate) fn observe(&mut self, value: u64) -> Result<(), HealthFailure> {
+        self.until_fold -= 1;
         if value == self.last {
             self.run += 1;
             if self.run >= Self::REPETITION {
@@ -74,11 +79,65 @@ impl<const BYTES: u32> Monitor<BYTES> {
             self.run = 1;
         }
         self.lanes += equal_lanes(value, self.pattern) & Self::LANES;
-        self.until_fold -= 1;
         if self.until_fold == 0 {
             return self.fold();
         }
         Ok(())
+    }
+
+    /// Takes note of a value that changes nothing but counters; otherwise says `false` and
+    /// leaves it to [`observe`](Self::observe).
+    #[inline(always)]
+    pub(crate) fn observe_ordinary(&mut self, value: u64, suspicious: bool) -> bool {
+        if (value == self.last) | (self.until_fold == 1) | suspicious {
+            return false;
+        }
+        self.last = value;
+        self.run = 1;
+        self.lanes += equal_lanes(value, self.pattern) & Self::LANES;
+        self.until_fold -= 1;
+        true
+    }
+
+    /// Values seen so far.
+    pub(crate) fn draws(&self) -> u64 {
+        self.folded.wrapping_add(u64::from(FOLD - self.until_fold))
+    }
+
+    /// Makes the next value anything but ordinary, for ever after a failure.
+    pub(crate) fn end_ordinary(&mut self) {
+        let draws = self.draws();
+        self.until_fold = 1;
+        self.folded = draws.wrapping_sub(u64::from(FOLD - self.until_fold));
+    }
+
+    /// Takes note of a block of at most [`until_fold`](Self::until_fold) values.
+    pub(crate) fn observe_block(&mut self, block: &[[u8; 8]]) -> Result<(), HealthFailure> {
+        let Some(last) = block.last() else {
+            return Ok(());
+        };
+        let found = block::look(block, self.last, self.pattern as u8);
+        if found.may_repeat || block.len() > self.until_fold as usize {
+            return self.observe_each(block);
+        }
+        self.matches += found.matches;
+        self.last = u64::from_ne_bytes(*last);
+        self.run = 1;
+        self.until_fold -= block.len() as u32;
+        if self.until_fold == 0 {
+            return self.fold();
+        }
+        Ok(())
+    }
+
+    /// The last value seen, 0 before the first.
+    pub(crate) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// The longest block that [`observe_block`](Self::observe_block) takes now.
+    pub(crate) fn until_fold(&self) -> u32 {
+        self.until_fold
     }
 
     /// Overwrites what is left of the output in here.
@@ -86,6 +145,15 @@ impl<const BYTES: u32> Monitor<BYTES> {
         // SAFETY: a unique reference to an initialised integer; volatile only so that the
         // store is not dropped as dead.
         unsafe { core::ptr::write_volatile(&mut self.last, 0) };
+    }
+
+    /// One at a time: where two neighbours are equal, and where the block is too long.
+    #[cold]
+    #[inline(never)]
+    fn observe_each(&mut self, block: &[[u8; 8]]) -> Result<(), HealthFailure> {
+        block
+            .iter()
+            .try_for_each(|word| self.observe(u64::from_ne_bytes(*word)))
     }
 
     #[cold]
@@ -107,6 +175,7 @@ impl<const BYTES: u32> Monitor<BYTES> {
             .map(|&lane| u32::from(lane))
             .sum::<u32>();
         self.seen += FOLD * BYTES;
+        self.folded = self.folded.wrapping_add(u64::from(FOLD));
         self.lanes = 0;
         self.until_fold = FOLD;
         if self.matches >= cutoff::PROPORTION {
