@@ -6,6 +6,7 @@
 
 pub mod driver;
 pub mod experiment;
+pub mod file;
 pub mod fingerprint;
 pub mod plan;
 pub mod protocol;

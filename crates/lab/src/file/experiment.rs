@@ -1,0 +1,141 @@
+//! One `[[experiment]]`.
+
+use super::node::{quoted, Fields, Node};
+use super::selector::{exclusions, Cells};
+use super::words::Words;
+use super::{claim, matrix, metric, Context, Size};
+use crate::driver::Vocabulary;
+use crate::experiment::{Claim, Experiment, Metric};
+
+const MAX_PEERS: usize = 64;
+const MAX_CLAIMS: usize = 64;
+
+pub(super) fn read(node: &Node<'_>, context: &Context<'_>) -> Option<Experiment> {
+    let mut fields = Fields::open(node, "a table")?;
+    let id = fields
+        .need("id", "suite/name")
+        .and_then(|node| id(&node, true));
+    let title = line(&mut fields, "title", "one line for people");
+    let source = line(&mut fields, "source", "the publication and the place in it");
+    let vocabulary = fields
+        .need("driver", "the driver that runs a cell")
+        .and_then(|node| driver(&node, context.drivers));
+    let words = Words::new(vocabulary, context.cpus);
+    let matrix = matrix::read(&mut fields, &words);
+    let beside = match fields.get("beside") {
+        Some(node) => peers(&node, &words),
+        None => Vec::new(),
+    };
+    let (metrics, metrics_sound) = metric::read(&mut fields, &words);
+
+    let mut cells = Cells::new(&matrix, words, beside.clone());
+    let mut exclude = Vec::new();
+    if let Some(node) = fields.get("exclude") {
+        exclude = exclusions(&node, &cells);
+        cells.exclude(&exclude);
+        if cells.known() && Size::ALL.iter().any(|size| cells.count(*size) == 0) {
+            node.reject("every cell excluded", "at least one cell left at each size");
+        }
+    }
+    let baseline = fields
+        .get("baseline")
+        .and_then(|node| cells.one_cell(&node));
+    let published = match fields.get("published") {
+        Some(node) if metrics_sound => metric::published(&node, &cells, &metrics),
+        _ => Vec::new(),
+    };
+    let claims = match fields.get("claim") {
+        Some(node) if metrics_sound => claims(&node, &cells, &metrics),
+        _ => Vec::new(),
+    };
+    fields.close();
+
+    let shape = matrix.shape(context.size);
+    // Where the baseline is a cell of another size or machine, the first cell stands in.
+    let here = baseline.filter(|chosen| !cells.chosen(chosen)[context.size as usize].is_empty());
+    Some(Experiment {
+        id: id?,
+        title: title?,
+        source: source?,
+        driver: vocabulary?.name.clone(),
+        fixed: shape.fixed.clone(),
+        axes: shape.lines.iter().map(|line| line.axis.clone()).collect(),
+        exclude,
+        beside,
+        baseline: here.map(|chosen| chosen.selector),
+        metrics,
+        published,
+        claims,
+    })
+}
+
+/// A line of text that must be there.
+pub(super) fn line(fields: &mut Fields<'_>, key: &'static str, expected: &str) -> Option<String> {
+    let node = fields.need(key, expected)?;
+    node.text().map(str::to_owned)
+}
+
+/// An id: it stands on command lines, in file names and in links.
+pub(super) fn id(node: &Node<'_>, with_suite: bool) -> Option<String> {
+    let text = node.text()?;
+    let plain = |part: &str| {
+        (1..=64).contains(&part.len())
+            && part.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && part
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+    };
+    let parts: Vec<&str> = text.split('/').collect();
+    let right = parts.len() == if with_suite { 2 } else { 1 } && parts.iter().all(|p| plain(p));
+    if !right {
+        let form = if with_suite { "suite/name" } else { "a name" };
+        node.wrong(format!("{form} of letters, digits, \"-\", \"_\" and \".\""));
+    }
+    right.then(|| text.to_owned())
+}
+
+fn driver<'d>(node: &Node<'_>, drivers: &'d [Vocabulary]) -> Option<&'d Vocabulary> {
+    let text = node.text()?;
+    let driver = drivers.iter().find(|driver| driver.name == text);
+    if driver.is_none() {
+        let known: Vec<&str> = drivers.iter().map(|driver| driver.name.as_str()).collect();
+        node.unknown(text, &known);
+    }
+    driver
+}
+
+fn peers(node: &Node<'_>, words: &Words<'_>) -> Vec<String> {
+    let items = node.list("names of peers", MAX_PEERS).unwrap_or_default();
+    let mut peers: Vec<String> = Vec::new();
+    for item in items {
+        let Some(peer) = words.peer(&item) else {
+            continue;
+        };
+        if peers.contains(&peer) {
+            item.reject(format!("{} again", quoted(&peer)), "each peer once");
+            continue;
+        }
+        peers.push(peer);
+    }
+    peers
+}
+
+fn claims(node: &Node<'_>, cells: &Cells<'_>, metrics: &[Metric]) -> Vec<Claim> {
+    let items = node
+        .list("[[experiment.claim]] tables", MAX_CLAIMS)
+        .unwrap_or_default();
+    let mut claims: Vec<Claim> = Vec::new();
+    for item in items {
+        let Some(claim) = claim::read(&item, cells, metrics) else {
+            continue;
+        };
+        if claims.iter().any(|other| other.id == claim.id) {
+            item.field("id").unwrap_or(item).reject(
+                format!("a second {}", quoted(&claim.id)),
+                "an id of its own in the experiment",
+            );
+        }
+        claims.push(claim);
+    }
+    claims
+}

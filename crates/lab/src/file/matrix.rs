@@ -1,0 +1,334 @@
+//! `fixed`, `matrix` and what `[experiment.quick]` and `[experiment.full]` change of them.
+
+use std::collections::BTreeSet;
+
+use super::node::{Fields, Node, Scalar};
+use super::words::{Resolved, Words};
+use super::{Size, MAX_CELLS};
+use crate::experiment::Axis;
+use crate::value::{Parameters, Value, BESIDE};
+
+/// Keys that a `published` entry uses for itself, and the key of peers.
+const RESERVED: [&str; 4] = [BESIDE, "value", "metric", "source"];
+
+/// An axis and how it came about.
+#[derive(Clone)]
+pub(super) struct Line {
+    pub(super) axis: Axis,
+    /// Whether its values depend on the machine's processors.
+    pub(super) from_cpus: bool,
+}
+
+/// The parameters of an experiment at one size.
+#[derive(Clone, Default)]
+pub(super) struct Shape {
+    pub(super) fixed: Parameters,
+    pub(super) lines: Vec<Line>,
+}
+
+/// The parameters of an experiment at both sizes.
+pub(super) struct Matrix {
+    /// The names of the axes, those included whose values are wrong.
+    pub(super) names: Vec<String>,
+    /// One for each of [`Size::ALL`].
+    pub(super) shapes: [Shape; 2],
+    /// Whether all of it could be read; otherwise what depends on it is not judged.
+    pub(super) sound: bool,
+}
+
+impl Matrix {
+    pub(super) fn shape(&self, size: Size) -> &Shape {
+        &self.shapes[size as usize]
+    }
+
+    /// The axis of that name at each size.
+    pub(super) fn lines(&self, name: &str) -> Vec<&Line> {
+        let lines = self.shapes.iter().flat_map(|shape| &shape.lines);
+        lines.filter(|line| line.axis.name == name).collect()
+    }
+
+    /// The values of an axis at either size, without repeats.
+    pub(super) fn values(&self, name: &str) -> Vec<&Value> {
+        let lines = self.lines(name);
+        let mut values: Vec<&Value> = Vec::new();
+        for line in &lines {
+            if values.is_empty() {
+                values.extend(&line.axis.values);
+            } else if line.axis.values != lines[0].axis.values {
+                let new = line.axis.values.iter().filter(|v| !values.contains(v));
+                let new: Vec<&Value> = new.collect();
+                values.extend(new);
+            }
+        }
+        values
+    }
+
+    pub(super) fn depends_on_cpus(&self, name: &str) -> bool {
+        self.lines(name).iter().any(|line| line.from_cpus)
+    }
+}
+
+/// Reads the keys `fixed`, `matrix`, `quick` and `full` of an experiment.
+pub(super) fn read(experiment: &mut Fields<'_>, words: &Words<'_>) -> Matrix {
+    let errors_before = experiment.report().count();
+    let mut base = Shape::default();
+    let mut names = Vec::new();
+    if let Some(node) = experiment.get("matrix") {
+        let keys = Fields::open(&node, AXES).map(|fields| fields.entries());
+        names = keys
+            .unwrap_or_default()
+            .iter()
+            .map(|(name, _)| (*name).to_owned())
+            .collect();
+        change_axes(&node, words, &mut base, |_| true);
+    }
+    if let Some(node) = experiment.get("fixed") {
+        change_fixed(&node, words, &mut base, &names);
+    }
+    let shapes = Size::ALL.map(|size| {
+        let mut shape = base.clone();
+        if let Some(node) = experiment.get(size.name()) {
+            if let Some(mut fields) = Fields::open(&node, "a table of fixed and matrix") {
+                if let Some(node) = fields.get("matrix") {
+                    change_axes(&node, words, &mut shape, |name| {
+                        names.iter().any(|known| known == name)
+                    });
+                }
+                if let Some(node) = fields.get("fixed") {
+                    change_fixed(&node, words, &mut shape, &names);
+                }
+                fields.close();
+            }
+        }
+        shape
+    });
+    for shape in &shapes {
+        limit_cells(experiment, shape);
+    }
+    need_parameters(experiment, words, &shapes, &names);
+    Matrix {
+        names,
+        shapes,
+        sound: experiment.report().count() == errors_before,
+    }
+}
+
+const AXES: &str = "a table of axes";
+
+fn change_fixed(node: &Node<'_>, words: &Words<'_>, shape: &mut Shape, axes: &[String]) {
+    let Some(fields) = Fields::open(node, "a table of parameters") else {
+        return;
+    };
+    for (name, node) in fields.entries() {
+        if !words.knows_parameter(name) || name == BESIDE {
+            fields.unknown_key(name, &words.parameter_names());
+        } else if axes.iter().any(|axis| axis == name) {
+            node.reject("a fixed value of an axis", "it in matrix only");
+        } else if let Some(resolved) = words.value(name, &node) {
+            shape.fixed.insert(name.to_owned(), resolved.value);
+        }
+    }
+}
+
+/// Adds the axes of `node` to the shape, or replaces them where they are there already.
+fn change_axes(
+    node: &Node<'_>,
+    words: &Words<'_>,
+    shape: &mut Shape,
+    may_have: impl Fn(&str) -> bool,
+) {
+    let Some(fields) = Fields::open(node, AXES) else {
+        return;
+    };
+    for (name, node) in fields.entries() {
+        if RESERVED.contains(&name) || !words.knows_parameter(name) {
+            fields.unknown_key(name, &words.parameter_names());
+        } else if !may_have(name) {
+            node.reject("an axis that the experiment's matrix lacks", "it there too");
+        } else if let Some(line) = line(name, &node, words) {
+            match shape.lines.iter_mut().find(|l| l.axis.name == name) {
+                Some(old) => *old = line,
+                None => shape.lines.push(line),
+            }
+        }
+    }
+}
+
+fn line(name: &str, node: &Node<'_>, words: &Words<'_>) -> Option<Line> {
+    let (resolved, log) = if node.is_list() {
+        (listed(name, node, words)?, false)
+    } else {
+        let mut fields = Fields::open(node, "a list of values or { from = 1, to = 8, step = 1 }")?;
+        let log = fields.get("log");
+        let (resolved, geometric) = match fields.get("values") {
+            Some(values) => (listed(name, &values, words), false),
+            None => range(name, &mut fields, words),
+        };
+        fields.close();
+        let log = match log {
+            Some(node) => node.boolean()?,
+            None => geometric,
+        };
+        (resolved?, log)
+    };
+    let from_cpus = resolved.iter().any(|r| r.from_cpus);
+    let mut values: Vec<Value> = Vec::new();
+    for Resolved { value, .. } in resolved {
+        if !values.iter().any(|other| words.same(name, other, &value)) {
+            values.push(value);
+        }
+    }
+    // What the list's order was on the author's machine is not what it is on this one.
+    if from_cpus && values.iter().all(|value| value.as_f64().is_some()) {
+        values.sort_by(|a, b| {
+            a.as_f64()
+                .partial_cmp(&b.as_f64())
+                .unwrap_or(std::cmp::Ordering::Equal)
+        });
+    }
+    Some(Line {
+        axis: Axis {
+            name: name.to_owned(),
+            values,
+            log,
+        },
+        from_cpus,
+    })
+}
+
+fn listed(name: &str, node: &Node<'_>, words: &Words<'_>) -> Option<Vec<Resolved>> {
+    let items = node.list("values", MAX_LISTED_VALUES)?;
+    // All of them are looked at, so that every wrong one is reported.
+    let values: Vec<Option<Resolved>> = items.iter().map(|item| words.value(name, item)).collect();
+    values.into_iter().collect()
+}
+
+/// Longer axes are ranges.
+const MAX_LISTED_VALUES: usize = 1000;
+
+/// `{ from, to, step }` or `{ from, to, times }`, and whether it is the latter.
+fn range(name: &str, fields: &mut Fields<'_>, words: &Words<'_>) -> (Option<Vec<Resolved>>, bool) {
+    let from = fields.need("from", "the first value");
+    let to = fields.need("to", "the last value");
+    let step = fields.get("step").map(|node| (whole(&node, 1), node));
+    let times = fields.get("times").map(|node| (whole(&node, 2), node));
+    let geometric = times.is_some();
+    if let (Some(_), Some((_, node))) = (&step, &times) {
+        node.reject("times beside step", "one of the two");
+        return (None, geometric);
+    }
+    let (Some(from), Some(to)) = (from, to) else {
+        return (None, geometric);
+    };
+    let (first, last) = (end(name, &from, words), end(name, &to, words));
+    let (Some(first), Some(last)) = (first, last) else {
+        return (None, geometric);
+    };
+    let from_cpus = first.1 || last.1;
+    let (first, last) = (first.0, last.0);
+    if first > last && !from_cpus {
+        to.wrong(format!("{first} or more"));
+        return (None, geometric);
+    }
+    if geometric && first < 1 {
+        from.wrong("1 or more, to be multiplied");
+        return (None, geometric);
+    }
+    let next: Box<dyn Fn(i64) -> Option<i64>> = match (step, times) {
+        (Some((None, _)), _) | (_, Some((None, _))) => return (None, geometric),
+        (_, Some((Some(times), _))) => Box::new(move |n| n.checked_mul(times)),
+        (Some((Some(step), _)), _) => Box::new(move |n| n.checked_add(step)),
+        (None, None) => Box::new(|n| n.checked_add(1)),
+    };
+    // The first value stays even where "cpus" ends below it: an axis is never empty.
+    let mut values = vec![first];
+    while let Some(n) = values.last().and_then(|n| next(*n)).filter(|n| *n <= last) {
+        values.push(n);
+        if values.len() > MAX_CELLS {
+            to.reject(
+                format!("an axis of more than {MAX_CELLS} values"),
+                "a larger step",
+            );
+            return (None, geometric);
+        }
+    }
+    let float = matches!(
+        words.parameter(name).map(|p| &p.kind),
+        Some(crate::driver::ParameterKind::Number)
+    );
+    let resolved = values.into_iter().map(|n| Resolved {
+        value: if float {
+            Value::Float(n as f64)
+        } else {
+            Value::Int(n)
+        },
+        from_cpus,
+    });
+    (Some(resolved.collect()), geometric)
+}
+
+/// An end of a range and whether it depends on the processors.
+fn end(name: &str, node: &Node<'_>, words: &Words<'_>) -> Option<(i64, bool)> {
+    let resolved = words.value(name, node)?;
+    match resolved.value {
+        Value::Int(n) => Some((n, resolved.from_cpus)),
+        Value::Float(x) if x.fract() == 0.0 && x.abs() < 1e15 => {
+            Some((x as i64, resolved.from_cpus))
+        }
+        _ => {
+            node.wrong("a whole number, or a list of values in place of the range");
+            None
+        }
+    }
+}
+
+fn whole(node: &Node<'_>, min: i64) -> Option<i64> {
+    let expected = format!("a whole number of {min} or more");
+    match node.scalar(&expected)? {
+        Scalar::Int(n) if n >= min => Some(n),
+        _ => {
+            node.wrong(expected);
+            None
+        }
+    }
+}
+
+fn limit_cells(experiment: &Fields<'_>, shape: &Shape) {
+    let cells = shape
+        .lines
+        .iter()
+        .fold(1usize, |n, line| n.saturating_mul(line.axis.values.len()));
+    if cells > MAX_CELLS || shape.lines.len() > 16 {
+        if let Some(node) = experiment.field("matrix") {
+            node.reject(
+                format!("{cells} cells on {} axes", shape.lines.len()),
+                format!("at most {MAX_CELLS} cells on 16 axes"),
+            );
+        }
+    }
+}
+
+/// Reports the parameters that the driver must be given and is not.
+fn need_parameters(
+    experiment: &Fields<'_>,
+    words: &Words<'_>,
+    shapes: &[Shape; 2],
+    axes: &[String],
+) {
+    let given: BTreeSet<&str> = shapes[0]
+        .fixed
+        .keys()
+        .filter(|name| shapes[1].fixed.contains_key(*name))
+        .chain(axes)
+        .map(String::as_str)
+        .collect();
+    let parameters = words.vocabulary.map_or(&[][..], |v| &v.parameters);
+    for parameter in parameters {
+        if parameter.default.is_none() && !given.contains(parameter.name.as_str()) {
+            experiment.lacks(
+                &format!("fixed.{}", parameter.name),
+                "a value at both sizes: the driver has none of its own",
+            );
+        }
+    }
+}

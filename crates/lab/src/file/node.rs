@@ -1,0 +1,416 @@
+//! A document's values together with their places, and the report that collects errors.
+
+use std::cell::RefCell;
+
+use toml::de::{DeTable, DeValue};
+use toml::Spanned;
+
+use super::nearest::nearest;
+use super::{FileError, MAX_ERRORS};
+
+/// Texts are printed on terminals and in tables, so they are short and of one line.
+const MAX_TEXT_CHARS: usize = 1000;
+/// How much of the document an error quotes.
+const MAX_QUOTE_CHARS: usize = 60;
+/// How many possibilities an error lists.
+const MAX_LISTED: usize = 24;
+
+/// How many errors are kept before they are sorted and cut to [`MAX_ERRORS`].
+const MAX_KEPT: usize = 10 * MAX_ERRORS;
+
+/// Collects what is wrong with one file.
+pub(super) struct Report<'a> {
+    text: &'a str,
+    name: &'a str,
+    line_starts: Vec<usize>,
+    errors: RefCell<Vec<FileError>>,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(text: &'a str, name: &'a str) -> Self {
+        let after_newlines = text.bytes().enumerate().filter(|(_, b)| *b == b'\n');
+        Report {
+            text,
+            name,
+            line_starts: std::iter::once(0)
+                .chain(after_newlines.map(|(i, _)| i + 1))
+                .collect(),
+            errors: RefCell::default(),
+        }
+    }
+
+    /// The errors in file order, the first [`MAX_ERRORS`] of them.
+    pub(super) fn into_errors(self) -> Vec<FileError> {
+        let mut errors = self.errors.into_inner();
+        errors.sort_by_key(|error| (error.line, error.column));
+        errors.dedup();
+        errors.truncate(MAX_ERRORS);
+        errors
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.errors.borrow().len()
+    }
+
+    pub(super) fn syntax(&self, at: usize, message: &str) {
+        let (what, expected) = message.split_once(", expected ").unwrap_or((message, ""));
+        self.add(at, "", format!("broken TOML ({what})"), expected, None);
+    }
+
+    pub(super) fn add(
+        &self,
+        at: usize,
+        key: &str,
+        found: impl Into<String>,
+        expected: impl Into<String>,
+        suggestion: Option<String>,
+    ) {
+        let mut errors = self.errors.borrow_mut();
+        if errors.len() >= MAX_KEPT {
+            return;
+        }
+        let line = self.line_starts.partition_point(|start| *start <= at);
+        let start = self.line_starts[line - 1];
+        let column = self.text.get(start..at).map_or(0, |l| l.chars().count()) + 1;
+        errors.push(FileError {
+            file: self.name.to_owned(),
+            line,
+            column,
+            key: key.to_owned(),
+            found: found.into(),
+            expected: expected.into(),
+            suggestion,
+        });
+    }
+}
+
+/// A value of the document and where it stands.
+#[derive(Clone)]
+pub(super) struct Node<'a> {
+    path: String,
+    start: usize,
+    end: usize,
+    value: &'a DeValue<'a>,
+    report: &'a Report<'a>,
+}
+
+/// A value without structure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Scalar<'a> {
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Text(&'a str),
+}
+
+impl<'a> Node<'a> {
+    fn new(path: String, value: &'a Spanned<DeValue<'a>>, report: &'a Report<'a>) -> Self {
+        Node {
+            path,
+            start: value.span().start,
+            end: value.span().end,
+            value: value.get_ref(),
+            report,
+        }
+    }
+
+    pub(super) fn report(&self) -> &'a Report<'a> {
+        self.report
+    }
+
+    /// Reports that this value is not what was expected.
+    pub(super) fn wrong(&self, expected: impl Into<String>) {
+        self.reject(self.quote(), expected);
+    }
+
+    /// Reports `found` at this value.
+    pub(super) fn reject(&self, found: impl Into<String>, expected: impl Into<String>) {
+        self.report
+            .add(self.start, &self.path, found, expected, None);
+    }
+
+    /// Reports that this value is none of the `known` words, naming the nearest.
+    pub(super) fn unknown(&self, found: &str, known: &[&str]) {
+        let suggestion = nearest(found, known).map(quoted);
+        self.report.add(
+            self.start,
+            &self.path,
+            self.quote(),
+            one_of(known),
+            suggestion,
+        );
+    }
+
+    /// The value as the file writes it, cut to a length that fits a line.
+    pub(super) fn quote(&self) -> String {
+        match self.value {
+            DeValue::String(text) => quoted(text),
+            _ => {
+                let text = self.report.text.get(self.start..self.end).unwrap_or("");
+                shortened(&text.split_whitespace().collect::<Vec<_>>().join(" "))
+            }
+        }
+    }
+
+    /// The value as a number, text or boolean; reports `expected` otherwise.
+    pub(super) fn scalar(&self, expected: &str) -> Option<Scalar<'a>> {
+        let scalar = match self.value {
+            DeValue::String(text) => Some(Scalar::Text(text)),
+            DeValue::Boolean(value) => Some(Scalar::Bool(*value)),
+            DeValue::Integer(digits) => i64::from_str_radix(digits.as_str(), digits.radix())
+                .ok()
+                .map(Scalar::Int),
+            DeValue::Float(digits) => digits
+                .as_str()
+                .parse::<f64>()
+                .ok()
+                .filter(|value| value.is_finite())
+                .map(Scalar::Float),
+            DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,
+        };
+        if scalar.is_none() {
+            self.wrong(expected);
+        }
+        scalar
+    }
+
+    /// The value as a finite number.
+    pub(super) fn number(&self, expected: &str) -> Option<f64> {
+        match self.scalar(expected)? {
+            Scalar::Int(n) => Some(n as f64),
+            Scalar::Float(x) => Some(x),
+            Scalar::Bool(_) | Scalar::Text(_) => {
+                self.wrong(expected);
+                None
+            }
+        }
+    }
+
+    /// The value as a line of text that is not empty.
+    pub(super) fn text(&self) -> Option<&'a str> {
+        const EXPECTED: &str = "a line of text";
+        let Scalar::Text(text) = self.scalar(EXPECTED)? else {
+            self.wrong(EXPECTED);
+            return None;
+        };
+        if text.trim().is_empty() || text.chars().any(char::is_control) {
+            self.wrong(EXPECTED);
+            return None;
+        }
+        if text.chars().count() > MAX_TEXT_CHARS {
+            self.wrong(format!("at most {MAX_TEXT_CHARS} characters"));
+            return None;
+        }
+        Some(text)
+    }
+
+    /// The value as `true` or `false`.
+    pub(super) fn boolean(&self) -> Option<bool> {
+        let Scalar::Bool(value) = self.scalar("true or false")? else {
+            self.wrong("true or false");
+            return None;
+        };
+        Some(value)
+    }
+
+    /// The text as one of a few words, each with its meaning.
+    pub(super) fn word<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
+        let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        let Scalar::Text(text) = self.scalar(&one_of(&known))? else {
+            self.wrong(one_of(&known));
+            return None;
+        };
+        let meaning = words.iter().find(|(word, _)| *word == text);
+        if meaning.is_none() {
+            self.unknown(text, &known);
+        }
+        meaning.map(|(_, meaning)| *meaning)
+    }
+
+    /// The items of a list of 1 to `max` `things`.
+    pub(super) fn list(&self, things: &str, max: usize) -> Option<Vec<Node<'a>>> {
+        let DeValue::Array(items) = self.value else {
+            self.wrong(format!("a list of {things}"));
+            return None;
+        };
+        if items.is_empty() || items.len() > max {
+            self.reject(
+                format!("a list of {}", items.len()),
+                format!("1 to {max} {things}"),
+            );
+            return None;
+        }
+        Some(
+            items
+                .iter()
+                .enumerate()
+                .map(|(i, item)| Node::new(format!("{}[{i}]", self.path), item, self.report))
+                .collect(),
+        )
+    }
+
+    /// Whether the value is a list.
+    pub(super) fn is_list(&self) -> bool {
+        matches!(self.value, DeValue::Array(_))
+    }
+
+    /// The value of one key of this table, where there is one.
+    pub(super) fn field(&self, name: &str) -> Option<Node<'a>> {
+        let DeValue::Table(table) = self.value else {
+            return None;
+        };
+        let value = table.get(name)?;
+        Some(Node::new(join(&self.path, name), value, self.report))
+    }
+}
+
+/// A table whose keys are read one by one; [`Fields::close`] reports the ones nobody asked for.
+pub(super) struct Fields<'a> {
+    path: String,
+    start: usize,
+    table: &'a DeTable<'a>,
+    report: &'a Report<'a>,
+    asked: Vec<&'static str>,
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn root(table: &'a DeTable<'a>, report: &'a Report<'a>) -> Self {
+        Fields {
+            path: String::new(),
+            start: 0,
+            table,
+            report,
+            asked: Vec::new(),
+        }
+    }
+
+    /// Opens a table; reports `expected` where `node` is none.
+    pub(super) fn open(node: &Node<'a>, expected: &str) -> Option<Self> {
+        let DeValue::Table(table) = node.value else {
+            node.wrong(expected);
+            return None;
+        };
+        Some(Fields {
+            path: node.path.clone(),
+            start: node.start,
+            table,
+            report: node.report,
+            asked: Vec::new(),
+        })
+    }
+
+    pub(super) fn report(&self) -> &'a Report<'a> {
+        self.report
+    }
+
+    /// The value of a key, without asking for it.
+    pub(super) fn field(&self, key: &str) -> Option<Node<'a>> {
+        let value = self.table.get(key)?;
+        Some(Node::new(join(&self.path, key), value, self.report))
+    }
+
+    /// The value of a key that may be absent.
+    pub(super) fn get(&mut self, key: &'static str) -> Option<Node<'a>> {
+        self.asked.push(key);
+        self.field(key)
+    }
+
+    /// The value of a key that must be there.
+    pub(super) fn need(&mut self, key: &'static str, expected: &str) -> Option<Node<'a>> {
+        let node = self.get(key);
+        if node.is_none() {
+            self.lacks(key, expected);
+        }
+        node
+    }
+
+    /// Reports that `key` (a path, where it has dots) is not in this table.
+    pub(super) fn lacks(&self, key: &str, expected: &str) {
+        let path = [self.path.as_str(), key].join(".");
+        let path = path.trim_start_matches('.');
+        self.report.add(self.start, path, "nothing", expected, None);
+    }
+
+    /// Every key and its value, in file order.
+    pub(super) fn entries(&self) -> Vec<(&'a str, Node<'a>)> {
+        let mut entries: Vec<_> = self.table.iter().collect();
+        entries.sort_by_key(|(key, _)| key.span().start);
+        entries
+            .into_iter()
+            .map(|(key, value)| {
+                let key: &'a str = key.get_ref();
+                (key, Node::new(join(&self.path, key), value, self.report))
+            })
+            .collect()
+    }
+
+    /// Reports the keys that were not asked for.
+    pub(super) fn close(self) {
+        for (key, _) in self.entries() {
+            if !self.asked.contains(&key) {
+                self.unknown_key(key, &self.asked);
+            }
+        }
+    }
+
+    /// Reports that `key` is none of the `known` keys.
+    pub(super) fn unknown_key(&self, key: &str, known: &[&str]) {
+        let at = self
+            .table
+            .get_key_value(key)
+            .map_or(self.start, |(key, _)| key.span().start);
+        self.report.add(
+            at,
+            &join(&self.path, key),
+            format!("unknown key {}", quoted(key)),
+            one_of(known),
+            nearest(key, known).map(quoted),
+        );
+    }
+}
+
+/// The possibilities in words: `"a"`, `"a" or "b"`, `one of "a", "b", "c"`.
+pub(super) fn one_of(known: &[&str]) -> String {
+    let words: Vec<String> = known.iter().map(|word| quoted(word)).collect();
+    alternatives(&words)
+}
+
+/// The possibilities in words, as they are.
+pub(super) fn alternatives(words: &[String]) -> String {
+    match words {
+        [] => "nothing here".to_owned(),
+        [one] => one.clone(),
+        [one, other] => format!("{one} or {other}"),
+        many => {
+            let listed = &many[..many.len().min(MAX_LISTED)];
+            let more = if many.len() > MAX_LISTED { ", …" } else { "" };
+            format!("one of {}{more}", listed.join(", "))
+        }
+    }
+}
+
+/// Text in quotation marks, control characters escaped, cut to a length that fits a line.
+pub(super) fn quoted(text: &str) -> String {
+    format!("{:?}", shortened(text))
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(MAX_QUOTE_CHARS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+fn join(path: &str, key: &str) -> String {
+    let bare = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    let key = if !key.is_empty() && key.chars().all(bare) {
+        shortened(key)
+    } else {
+        quoted(key)
+    };
+    if path.is_empty() {
+        key
+    } else {
+        format!("{path}.{key}")
+    }
+}

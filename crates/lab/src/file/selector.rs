@@ -1,0 +1,235 @@
+//! Selectors against the cells of both sizes.
+
+use super::matrix::Matrix;
+use super::node::{alternatives, Fields, Node};
+use super::words::{written, Words};
+use super::Size;
+use crate::experiment::{Axis, Experiment};
+use crate::value::{Parameters, Point, Selector, Value, BESIDE};
+
+/// How many of an axis's values an error lists.
+const MAX_LISTED_VALUES: usize = 12;
+
+/// The cells of an experiment at both sizes, for whoever chooses among them.
+pub(super) struct Cells<'a> {
+    pub(super) matrix: &'a Matrix,
+    pub(super) words: Words<'a>,
+    pub(super) peers: Vec<String>,
+    /// One list for each of [`Size::ALL`]; empty where the matrix could not be read.
+    points: [Vec<Point>; 2],
+}
+
+/// A selector that was read, and whether it speaks of processors: such a selector may choose
+/// nothing here, or the same as another, without being wrong.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Chosen {
+    pub(super) selector: Selector,
+    pub(super) from_cpus: bool,
+}
+
+impl<'a> Cells<'a> {
+    pub(super) fn new(matrix: &'a Matrix, words: Words<'a>, peers: Vec<String>) -> Self {
+        let mut cells = Cells {
+            matrix,
+            words,
+            peers,
+            points: [Vec::new(), Vec::new()],
+        };
+        if matrix.sound {
+            cells.lay_out(&[]);
+        }
+        cells
+    }
+
+    /// Whether there are cells to judge selectors by.
+    pub(super) fn known(&self) -> bool {
+        self.points.iter().any(|points| !points.is_empty())
+    }
+
+    /// Leaves points out.
+    pub(super) fn exclude(&mut self, exclude: &[Selector]) {
+        if self.known() && !exclude.is_empty() {
+            self.lay_out(exclude);
+        }
+    }
+
+    fn lay_out(&mut self, exclude: &[Selector]) {
+        self.points = Size::ALL.map(|size| {
+            let axes = self.matrix.shape(size).lines.iter();
+            let axes: Vec<Axis> = axes.map(|line| line.axis.clone()).collect();
+            points(axes, exclude.to_vec(), self.peers.clone())
+        });
+    }
+
+    /// The cells that a selector chooses, at each size.
+    pub(super) fn chosen(&self, chosen: &Chosen) -> [Vec<&Point>; 2] {
+        Size::ALL.map(|size| {
+            let points = self.points[size as usize].iter();
+            points.filter(|p| chosen.selector.matches(p)).collect()
+        })
+    }
+
+    /// How many cells a size has, its peers not counted.
+    pub(super) fn count(&self, size: Size) -> usize {
+        self.points[size as usize].len() - self.peers.len()
+    }
+
+    /// Reads a selector that chooses at least one cell.
+    pub(super) fn selector(&self, node: &Node<'_>) -> Option<Chosen> {
+        let chosen = self.read(node, true)?;
+        if self.known() && !chosen.from_cpus && self.chosen(&chosen).iter().all(Vec::is_empty) {
+            node.reject(
+                format!("{}, which chooses no cell", node.quote()),
+                "a cell that is not excluded, at either size",
+            );
+            return None;
+        }
+        Some(chosen)
+    }
+
+    /// Reads a selector that chooses exactly one cell.
+    pub(super) fn one_cell(&self, node: &Node<'_>) -> Option<Chosen> {
+        let chosen = self.selector(node)?;
+        let most = self.chosen(&chosen).iter().map(Vec::len).max();
+        match most {
+            Some(n) if n > 1 => {
+                node.reject(
+                    format!("{}, which chooses {n} cells", node.quote()),
+                    "exactly one cell",
+                );
+                None
+            }
+            _ => Some(chosen),
+        }
+    }
+
+    /// Reads a selector, without asking whether there is a cell in which all its values meet.
+    pub(super) fn read(&self, node: &Node<'_>, may_name_peer: bool) -> Option<Chosen> {
+        let fields = Fields::open(node, "a selector such as { method = \"fast\" }")?;
+        let entries = fields.entries();
+        let mut parameters = Parameters::new();
+        let mut from_cpus = false;
+        let mut right = true;
+        for (name, node) in &entries {
+            let read = if *name == BESIDE && may_name_peer {
+                if entries.len() > 1 {
+                    node.reject("a peer with axes", "it alone: a peer is one cell");
+                    None
+                } else {
+                    self.peer(node).map(|peer| (Value::Text(peer), false))
+                }
+            } else if self.matrix.names.iter().any(|axis| axis == name) {
+                self.on_axis(name, node)
+            } else {
+                self.unknown_axis(&fields, name, may_name_peer);
+                None
+            };
+            match read {
+                Some((value, cpus)) => {
+                    from_cpus |= cpus;
+                    parameters.insert((*name).to_owned(), value);
+                }
+                None => right = false,
+            }
+        }
+        right.then_some(Chosen {
+            selector: Selector(parameters),
+            from_cpus,
+        })
+    }
+
+    /// Reports that `name` is no axis.
+    pub(super) fn unknown_axis(&self, fields: &Fields<'_>, name: &str, may_name_peer: bool) {
+        let mut known: Vec<&str> = self.matrix.names.iter().map(String::as_str).collect();
+        if may_name_peer && !self.peers.is_empty() {
+            known.push(BESIDE);
+        }
+        fields.unknown_key(name, &known);
+    }
+
+    /// A peer of this experiment.
+    pub(super) fn peer(&self, node: &Node<'_>) -> Option<String> {
+        let text = node.text()?;
+        if !self.peers.iter().any(|peer| peer == text) {
+            let known: Vec<&str> = self.peers.iter().map(String::as_str).collect();
+            node.unknown(text, &known);
+            return None;
+        }
+        Some(text.to_owned())
+    }
+
+    /// A value on an axis, spelt as the axis spells it, and whether it depends on the machine.
+    fn on_axis(&self, name: &str, node: &Node<'_>) -> Option<(Value, bool)> {
+        let resolved = self.words.value(name, node)?;
+        let values = self.matrix.values(name);
+        let same = |value: &&&Value| self.words.same(name, value, &resolved.value);
+        if let Some(value) = values.iter().find(same) {
+            return Some(((*value).clone(), resolved.from_cpus));
+        }
+        // Another machine's axis may have it, and nothing is known of an axis that is wrong.
+        if self.matrix.depends_on_cpus(name) || !self.matrix.sound {
+            return Some((resolved.value, true));
+        }
+        let texts: Vec<&str> = values.iter().filter_map(|value| value.as_str()).collect();
+        if texts.len() == values.len() {
+            node.unknown(&resolved.value.to_string(), &texts);
+        } else {
+            let mut listed: Vec<String> = values.iter().map(|value| written(value)).collect();
+            if listed.len() > MAX_LISTED_VALUES {
+                listed.truncate(MAX_LISTED_VALUES);
+                listed.push("…".to_owned());
+            }
+            node.wrong(alternatives(&listed));
+        }
+        None
+    }
+
+    /// Reads the name of an axis.
+    pub(super) fn axis(&self, node: &Node<'_>) -> Option<String> {
+        let text = node.text()?;
+        if !self.matrix.names.iter().any(|name| name == text) {
+            let known: Vec<&str> = self.matrix.names.iter().map(String::as_str).collect();
+            node.unknown(text, &known);
+            return None;
+        }
+        Some(text.to_owned())
+    }
+}
+
+/// Reads a list of selectors of the matrix that leaves at least one cell at each size.
+pub(super) fn exclusions(node: &Node<'_>, cells: &Cells<'_>) -> Vec<Selector> {
+    let items = node.list("selectors", 1000).unwrap_or_default();
+    let mut exclude = Vec::new();
+    for item in items {
+        let Some(chosen) = cells.read(&item, false) else {
+            continue;
+        };
+        let nothing = cells.chosen(&chosen).iter().all(Vec::is_empty);
+        if cells.known() && !chosen.from_cpus && nothing {
+            item.reject(
+                format!("{}, which chooses no cell", item.quote()),
+                "a cell of the matrix",
+            );
+        }
+        exclude.push(chosen.selector);
+    }
+    exclude
+}
+
+fn points(axes: Vec<Axis>, exclude: Vec<Selector>, beside: Vec<String>) -> Vec<Point> {
+    Experiment {
+        id: String::new(),
+        title: String::new(),
+        source: String::new(),
+        driver: String::new(),
+        fixed: Parameters::new(),
+        axes,
+        exclude,
+        beside,
+        baseline: None,
+        metrics: Vec::new(),
+        published: Vec::new(),
+        claims: Vec::new(),
+    }
+    .points()
+}

@@ -1,0 +1,231 @@
+//! Parameter values against a driver's vocabulary, and the word `cpus`.
+
+use super::node::{one_of, quoted, Node, Scalar};
+use crate::driver::{Parameter, ParameterKind, Vocabulary};
+use crate::unit::{Dimension, Quantity, Unit};
+use crate::value::Value;
+
+/// The most processors a machine is believed to have, and the most times `cpus` is multiplied.
+const MAX_CPUS: i64 = 4096;
+
+/// The words that an experiment may use, on a machine with so many processors.
+#[derive(Clone, Copy)]
+pub(super) struct Words<'a> {
+    /// `None` where the file names no driver that is known: then every word passes, because the
+    /// driver's name is the error.
+    pub(super) vocabulary: Option<&'a Vocabulary>,
+    pub(super) cpus: i64,
+}
+
+/// A value that a parameter may take.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Resolved {
+    pub(super) value: Value,
+    /// Whether the file wrote it in terms of the machine's processors.
+    pub(super) from_cpus: bool,
+}
+
+impl<'a> Words<'a> {
+    pub(super) fn new(vocabulary: Option<&'a Vocabulary>, cpus: usize) -> Self {
+        let cpus = i64::try_from(cpus).unwrap_or(MAX_CPUS).clamp(1, MAX_CPUS);
+        Words { vocabulary, cpus }
+    }
+
+    /// Whether words beyond the vocabulary pass.
+    fn open(&self) -> bool {
+        self.vocabulary.is_none_or(|vocabulary| vocabulary.open)
+    }
+
+    pub(super) fn parameter(&self, name: &str) -> Option<&'a Parameter> {
+        self.vocabulary?.parameters.iter().find(|p| p.name == name)
+    }
+
+    /// Whether the driver takes the parameter `name`.
+    pub(super) fn knows_parameter(&self, name: &str) -> bool {
+        self.open() || self.parameter(name).is_some()
+    }
+
+    pub(super) fn parameter_names(&self) -> Vec<&'a str> {
+        self.vocabulary
+            .iter()
+            .flat_map(|vocabulary| vocabulary.parameters.iter().map(|p| p.name.as_str()))
+            .collect()
+    }
+
+    /// What the driver's metric `name` measures: `Ok(None)` where anything may.
+    pub(super) fn metric(&self, name: &str) -> Result<Option<Dimension>, Vec<&'a str>> {
+        let metrics = self.vocabulary.map_or(&[][..], |v| &v.metrics);
+        match metrics.iter().find(|(known, _)| known == name) {
+            Some((_, dimension)) => Ok(Some(*dimension)),
+            None if self.open() => Ok(None),
+            None => Err(metrics.iter().map(|(known, _)| known.as_str()).collect()),
+        }
+    }
+
+    /// The text of `node` as the name of a counter.
+    pub(super) fn counter(&self, node: &Node<'_>) -> Option<String> {
+        self.known(node, |vocabulary| &vocabulary.counters)
+    }
+
+    /// The text of `node` as the name of a peer.
+    pub(super) fn peer(&self, node: &Node<'_>) -> Option<String> {
+        self.known(node, |vocabulary| &vocabulary.peers)
+    }
+
+    fn known(&self, node: &Node<'_>, list: fn(&Vocabulary) -> &Vec<String>) -> Option<String> {
+        let text = node.text()?;
+        let known = self.vocabulary.map_or(&[][..], |v| list(v).as_slice());
+        if !self.open() && !known.iter().any(|word| word == text) {
+            let known: Vec<&str> = known.iter().map(String::as_str).collect();
+            node.unknown(text, &known);
+            return None;
+        }
+        Some(text.to_owned())
+    }
+
+    /// The number that `"cpus"` or `"2 x cpus"` stands for; `None` for any other text.
+    pub(super) fn cpus_of(&self, text: &str) -> Option<i64> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        match words.as_slice() {
+            ["cpus"] => Some(self.cpus),
+            [times, "x", "cpus"] => times
+                .parse()
+                .ok()
+                .filter(|times| (1..=MAX_CPUS).contains(times))
+                .map(|times: i64| times * self.cpus),
+            _ => None,
+        }
+    }
+
+    /// The value of `node` as a value of the parameter `name`; reports what is wrong with it.
+    pub(super) fn value(&self, name: &str, node: &Node<'_>) -> Option<Resolved> {
+        let kind = self.parameter(name).map(|parameter| &parameter.kind);
+        let expected = match kind {
+            Some(kind) => kind_in_words(kind),
+            None => "a number, a text, true or false".to_owned(),
+        };
+        let scalar = node.scalar(&expected)?;
+        let numeric = matches!(
+            kind,
+            None | Some(ParameterKind::Int(..) | ParameterKind::Number)
+        );
+        let from_cpus = match scalar {
+            Scalar::Text(text) if numeric => self.cpus_of(text),
+            _ => None,
+        };
+        if let Some(number) = from_cpus {
+            let value = match kind {
+                // A machine may have more processors than a driver takes threads.
+                Some(ParameterKind::Int(_, max)) => Value::Int(number.min(*max)),
+                Some(ParameterKind::Number) => Value::Float(number as f64),
+                _ => Value::Int(number),
+            };
+            return Some(Resolved {
+                value,
+                from_cpus: true,
+            });
+        }
+        let value = match (kind, scalar) {
+            (None, Scalar::Bool(b)) | (Some(ParameterKind::Bool), Scalar::Bool(b)) => {
+                Value::Bool(b)
+            }
+            (None, Scalar::Int(n)) => Value::Int(n),
+            (None, Scalar::Float(x)) => Value::Float(x),
+            (None, Scalar::Text(_)) | (Some(ParameterKind::Text), Scalar::Text(_)) => {
+                Value::from(node.text()?)
+            }
+            (Some(ParameterKind::Int(min, max)), Scalar::Int(n)) if (*min..=*max).contains(&n) => {
+                Value::Int(n)
+            }
+            (Some(ParameterKind::Number), Scalar::Int(n)) => Value::Float(n as f64),
+            (Some(ParameterKind::Number), Scalar::Float(x)) => Value::Float(x),
+            (Some(ParameterKind::Choice(words)), Scalar::Text(text)) => {
+                if !words.iter().any(|word| word == text) {
+                    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                    node.unknown(text, &words);
+                    return None;
+                }
+                Value::from(text)
+            }
+            (Some(ParameterKind::Quantity(dimension)), Scalar::Text(text)) => {
+                let right = |q: &Quantity| q.unit.dimension() == *dimension && q.value >= 0.0;
+                if !text.parse::<Quantity>().is_ok_and(|q| right(&q)) {
+                    node.wrong(expected);
+                    return None;
+                }
+                Value::from(text)
+            }
+            _ => {
+                node.wrong(expected);
+                return None;
+            }
+        };
+        Some(Resolved {
+            value,
+            from_cpus: false,
+        })
+    }
+
+    pub(super) fn is_quantity(&self, name: &str) -> bool {
+        let kind = self.parameter(name).map(|parameter| &parameter.kind);
+        matches!(kind, Some(ParameterKind::Quantity(_)))
+    }
+
+    /// Whether two values of the parameter `name` are the same, however they are spelt.
+    pub(super) fn same(&self, name: &str, a: &Value, b: &Value) -> bool {
+        let quantity = |value: &Value| value.as_str().and_then(|t| t.parse::<Quantity>().ok());
+        match self.parameter(name).map(|parameter| &parameter.kind) {
+            Some(ParameterKind::Quantity(_)) => match (quantity(a), quantity(b)) {
+                (Some(a), Some(b)) => b.in_unit(a.unit) == Ok(a.value),
+                _ => false,
+            },
+            _ => a == b,
+        }
+    }
+}
+
+/// A value as a file would write it.
+pub(super) fn written(value: &Value) -> String {
+    match value {
+        Value::Text(text) => quoted(text),
+        other => other.to_string(),
+    }
+}
+
+fn kind_in_words(kind: &ParameterKind) -> String {
+    match kind {
+        ParameterKind::Int(min, max) => format!("a whole number from {min} to {max}"),
+        ParameterKind::Number => "a number".to_owned(),
+        ParameterKind::Text => "a line of text".to_owned(),
+        ParameterKind::Bool => "true or false".to_owned(),
+        ParameterKind::Choice(words) => {
+            one_of(&words.iter().map(String::as_str).collect::<Vec<_>>())
+        }
+        ParameterKind::Quantity(dimension) => quantity_in_words(*dimension),
+    }
+}
+
+/// A dimension by name and example, and never negative: there is no such time or amount.
+fn quantity_in_words(dimension: Dimension) -> String {
+    let (noun, example) = match dimension {
+        Dimension::Time => ("a time", "40 ms"),
+        Dimension::Data => ("an amount of data", "16 B"),
+        Dimension::DataRate => ("a data rate", "100 MB/s"),
+        Dimension::OperationRate => ("an operation rate", "1000 ops/s"),
+        Dimension::PacketRate => ("a packet rate", "1.5 Mpps"),
+        Dimension::Frequency => ("a frequency", "800 MHz"),
+        Dimension::Ratio => ("a ratio", "5 %"),
+        Dimension::Count => ("a count", "10 count"),
+    };
+    format!("{noun} such as \"{example}\"")
+}
+
+/// The units of one dimension, in words.
+pub(super) fn units_of(dimension: Dimension) -> String {
+    let units: Vec<&str> = Unit::ALL
+        .iter()
+        .filter(|unit| unit.dimension() == dimension)
+        .map(|unit| unit.spelling())
+        .collect();
+    one_of(&units)
+}
