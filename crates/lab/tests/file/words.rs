@@ -1,0 +1,140 @@
+//! The words of the drivers that the tests' files name.
+
+use tare_lab::driver::{Parameter, ParameterKind, Vocabulary};
+use tare_lab::unit::Dimension;
+use tare_lab::value::Value;
+
+/// The drivers of the RdRand chapter and one of the design's example.
+pub(crate) fn drivers() -> Vec<Vocabulary> {
+    vec![rdrand(), underflow(), battery(), farmem(), anything()]
+}
+
+fn rdrand() -> Vocabulary {
+    Vocabulary {
+        name: "rdrand".into(),
+        about: "Fills buffers with random numbers".into(),
+        parameters: vec![
+            required(
+                "method",
+                choice(
+                    "get_bytes uint8_array uint16_array uint32_array uint64_array reseed_delay \
+                     reseed_skip aes_ctr rdseed seed bare_16 bare_32 bare_64 getrandom_syscall \
+                     getrandom_libc rand_chacha aws_lc_rs rdrand_crate",
+                ),
+            ),
+            optional("size", ParameterKind::Int(1, 1_048_576), 2048),
+            optional("threads", ParameterKind::Int(1, 1024), 1),
+            optional("offset", ParameterKind::Int(0, 63), 0),
+            required("duration", ParameterKind::Quantity(Dimension::Time)),
+        ],
+        peers: words(
+            "bare_64 getrandom_syscall getrandom_libc rand_chacha aws_lc_rs rdrand_crate rdseed",
+        ),
+        metrics: vec![
+            ("throughput".into(), Dimension::DataRate),
+            ("cpu_throughput".into(), Dimension::DataRate),
+        ],
+        counters: words("bytes operations draws underflows"),
+        open: false,
+    }
+}
+
+fn underflow() -> Vocabulary {
+    Vocabulary {
+        name: "rdrand-underflow".into(),
+        about: "Counts draws that give nothing".into(),
+        parameters: vec![
+            required("instruction", choice("rdrand rdseed")),
+            optional("threads", ParameterKind::Int(1, 1024), 1),
+            required("duration", ParameterKind::Quantity(Dimension::Time)),
+        ],
+        peers: Vec::new(),
+        metrics: vec![("underflow_rate".into(), Dimension::Ratio)],
+        counters: words("draws underflows operations"),
+        open: false,
+    }
+}
+
+fn battery() -> Vocabulary {
+    Vocabulary {
+        name: "rng-battery".into(),
+        about: "Tests streams of random numbers".into(),
+        parameters: vec![
+            required(
+                "generator",
+                choice(
+                    "get_bytes uint64_array aes_ctr rdseed seed getrandom_syscall rand_chacha \
+                     counter constant biased repeating",
+                ),
+            ),
+            required("amount", ParameterKind::Quantity(Dimension::Data)),
+        ],
+        peers: Vec::new(),
+        metrics: vec![("failed_tests".into(), Dimension::Count)],
+        counters: words("bytes operations wrong_verdicts judged"),
+        open: false,
+    }
+}
+
+fn farmem() -> Vocabulary {
+    Vocabulary {
+        name: "farmem".into(),
+        about: "Remote memory".into(),
+        parameters: vec![
+            required("transport", choice("shm udp")),
+            required("size", ParameterKind::Quantity(Dimension::Data)),
+            required("op", choice("read write")),
+            optional("sessions", ParameterKind::Int(1, 100_000), 1),
+            Parameter {
+                default: Some(Value::Bool(false)),
+                ..required("encrypt", ParameterKind::Bool)
+            },
+            Parameter {
+                default: Some(Value::Float(0.0)),
+                ..required("loss", ParameterKind::Number)
+            },
+            Parameter {
+                default: Some(Value::from("")),
+                ..required("note", ParameterKind::Text)
+            },
+        ],
+        peers: words("ping-pong/udp ping-pong/shm"),
+        metrics: vec![("latency".into(), Dimension::Time)],
+        counters: vec!["operations".into(), "bytes verified".into()],
+        open: false,
+    }
+}
+
+/// A driver for programs it knows nothing of.
+fn anything() -> Vocabulary {
+    Vocabulary {
+        name: "program".into(),
+        counters: words("operations"),
+        open: true,
+        ..Vocabulary::default()
+    }
+}
+
+fn required(name: &str, kind: ParameterKind) -> Parameter {
+    Parameter {
+        name: name.into(),
+        kind,
+        default: None,
+        about: String::new(),
+    }
+}
+
+fn optional(name: &str, kind: ParameterKind, default: i64) -> Parameter {
+    Parameter {
+        default: Some(Value::Int(default)),
+        ..required(name, kind)
+    }
+}
+
+fn choice(text: &str) -> ParameterKind {
+    ParameterKind::Choice(words(text))
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
