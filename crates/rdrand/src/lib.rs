@@ -28,6 +28,8 @@
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
+#[cfg(feature = "std")]
+pub mod battery;
 mod error;
 mod generator;
 pub mod health;
