@@ -80,7 +80,7 @@ fn the_quick_chapter_takes_less_than_a_minute_on_two_processors() {
     assert!(run_s < 50.0, "{run_s} s");
 }
 
-/// The measured part of a trial; for the batteries, a generous guess at 5 MB/s.
+/// The measured part of a trial; for the batteries, a generous guess at 10 MB/s.
 fn measured_ms(experiment: &Experiment) -> f64 {
     let quantity = |name: &str, unit: &str| {
         let value = experiment.fixed.get(name).and_then(Value::as_str)?;
@@ -88,7 +88,7 @@ fn measured_ms(experiment: &Experiment) -> f64 {
         Some(quantity.in_unit(unit.parse().unwrap()).unwrap())
     };
     quantity("duration", "ms")
-        .or_else(|| Some(quantity("amount", "MB")? / 5.0 * 1000.0))
+        .or_else(|| Some(quantity("amount", "MB")? / 10.0 * 1000.0))
         .unwrap()
 }
 
