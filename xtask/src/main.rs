@@ -1,2 +1,59 @@
-//! The chores.
-fn main() {}
+//! The project's chores: `cargo xtask test`, `cargo xtask check`, `cargo xtask book`.
+
+mod check;
+mod packages;
+mod shell;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+The project's chores.
+
+  cargo xtask test     every test; installs the packages that tests need when it may
+  cargo xtask check    rustfmt, clippy, documentation, dependencies, the lock file
+  cargo xtask book     build the guide in docs/ into docs/book
+
+Environment: CI=true makes a missing package a failure instead of a notice.
+";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let done = match words[..] {
+        ["test"] => test(),
+        ["check"] => check::all(),
+        ["book"] => check::book(),
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        _ => {
+            eprint!("xtask: found \"{}\"\n\n{HELP}", words.join(" "));
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Every test of the workspace, then the documentation's examples.
+fn test() -> Result<(), String> {
+    packages::provide()?;
+    shell::step(
+        "tests",
+        "cargo",
+        &["test", "--workspace", "--all-targets", "--locked"],
+    )?;
+    shell::step(
+        "documentation examples",
+        "cargo",
+        &["test", "--workspace", "--doc", "--locked"],
+    )?;
+    eprintln!("xtask: every test passed");
+    Ok(())
+}

@@ -1,2 +1,57 @@
-//! The command.
-fn main() {}
+//! `tare`: what isolation, encryption and distance cost your I/O.
+
+mod catalog;
+mod cli;
+mod doctor;
+mod drivers;
+mod explain;
+mod progress;
+mod report;
+mod rng;
+mod run;
+mod terminal;
+mod trial;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use cli::{Cli, Command};
+
+/// Wrong usage, or it could not run.
+const COULD_NOT_RUN: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match dispatch(cli) {
+        Ok(code) => code,
+        Err(error) if terminal::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tare: {error:#}");
+            ExitCode::from(COULD_NOT_RUN)
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
+    match cli.command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::List(arguments) => explain::list(arguments.json),
+        Command::Show(arguments) => explain::show(&arguments),
+        Command::Doctor(arguments) => doctor::doctor(arguments.json),
+        Command::Report(arguments) => report::report(&arguments),
+        Command::Export(arguments) => report::export(&arguments),
+        Command::Completions(arguments) => {
+            let mut script = Vec::new();
+            clap_complete::generate(arguments.shell, &mut Cli::command(), "tare", &mut script);
+            terminal::print(&String::from_utf8_lossy(&script))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Man(arguments) => {
+            std::fs::create_dir_all(&arguments.out)?;
+            clap_mangen::generate_to(Cli::command(), &arguments.out)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Trial(arguments) => trial::trial(&arguments),
+    }
+}

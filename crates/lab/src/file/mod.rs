@@ -18,6 +18,7 @@ mod selector;
 mod words;
 
 pub use error::FileError;
+pub use nearest::nearest;
 
 use toml::de::DeTable;
 

@@ -5,7 +5,7 @@ const MAX_CHARS: usize = 64;
 
 /// The word nearest to `found`, where one is near enough to be what was meant: at most a third
 /// of the longer word's letters differ, and always one.
-pub(super) fn nearest<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
+pub fn nearest<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
     let (distance, word) = known
         .iter()
         .map(|word| (distance(found, word), *word))

@@ -1,0 +1,172 @@
+//! The command line: what can be said, and nothing of how it is done.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tare_lab::file::Size;
+
+/// What isolation, encryption and distance cost your I/O, measured on this machine.
+#[derive(Parser)]
+#[command(
+    name = "tare",
+    version,
+    about,
+    after_help = "Examples:\n  \
+        tare run                     every experiment at quick size, with its claims judged\n  \
+        tare run rdrand --full       one suite at the published size\n  \
+        tare show rdrand/size        what an experiment measures and claims\n  \
+        tare doctor                  what this machine can test, and what is missing\n  \
+        tare rng gen -n 16 | xxd     sixteen hardware random bytes\n\n\
+        Exit status: 0 done; 1 a claim was not reproduced or a test failed; 2 wrong usage or it could not run."
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run experiments and judge their claims
+    Run(Run),
+    /// List the experiments
+    List(Json),
+    /// Show one experiment: its matrix, metrics, published values and claims
+    Show(Show),
+    /// Say what this machine can test, what is missing, and the command that gets it
+    Doctor(Json),
+    /// Judge a run again and write its report
+    Report(Report),
+    /// Write a run's figures in another format
+    Export(Export),
+    /// Print a shell's completion script
+    Completions(Completions),
+    /// Write the manual pages
+    Man(Man),
+    /// One trial, in the process that a run starts for it
+    #[command(hide = true)]
+    Trial(Trial),
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    tare run                         everything, about two minutes\n  \
+    tare run rdrand/size rdrand/width\n  \
+    tare run my-experiment.toml --rounds 20\n  \
+    tare run --resume tare-runs/20260101T120000Z\n\n\
+    The claims go to standard output, progress to standard error.")]
+pub(crate) struct Run {
+    /// Experiments: an id (rdrand/size), a suite (rdrand) or a file; all where none is named
+    #[arg(value_name = "EXPERIMENT")]
+    pub(crate) experiments: Vec<String>,
+    /// Short trials, eight rounds or what the number of claims needs (the default)
+    #[arg(long, conflicts_with = "full")]
+    pub(crate) quick: bool,
+    /// The published size, ten rounds or what the number of claims needs
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// Rounds, instead of the size's own number
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) rounds: Option<u32>,
+    /// The seed of every shuffle and interval [default: drawn from the operating system]
+    #[arg(long, value_name = "S")]
+    pub(crate) seed: Option<u64>,
+    /// The run's directory [default: tare-runs/ and the time]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Go on with a run that was stopped
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["experiments", "quick", "full", "rounds", "seed", "out"])]
+    pub(crate) resume: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Run {
+    pub(crate) fn size(&self) -> Size {
+        if self.full {
+            Size::Full
+        } else {
+            Size::Quick
+        }
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct Json {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Show {
+    /// An experiment's id, a suite, or a file
+    pub(crate) experiment: String,
+    /// At the published size instead of the quick one
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "Example:\n  tare report tare-runs/20260101T120000Z")]
+pub(crate) struct Report {
+    /// The run's directory
+    pub(crate) run: PathBuf,
+    /// Also show every cell's figures
+    #[arg(long)]
+    pub(crate) cells: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A format of `tare export`.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Format {
+    /// The result, as `tare run --json` prints it
+    Json,
+    /// One line a sample
+    Csv,
+    /// Tables for a document
+    Markdown,
+    /// The report
+    Html,
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  tare export tare-runs/20260101T120000Z --format csv > samples.csv"
+)]
+pub(crate) struct Export {
+    /// The run's directory
+    pub(crate) run: PathBuf,
+    /// The format
+    #[arg(long)]
+    pub(crate) format: Format,
+}
+
+#[derive(Args)]
+#[command(after_help = "Example:\n  tare completions bash > /etc/bash_completion.d/tare")]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Args)]
+#[command(after_help = "Example:\n  tare man --out /usr/local/share/man/man1")]
+pub(crate) struct Man {
+    /// The folder for tare.1 and a page for each subcommand
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct Trial {
+    /// The driver
+    pub(crate) driver: String,
+    /// The cell's parameters, as a JSON object
+    pub(crate) parameters: String,
+}

@@ -1,0 +1,180 @@
+//! `tare doctor`: what this machine can test, what is missing, and the command that gets it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde::Serialize;
+use tare_lab::file::Size;
+use tare_lab::fingerprint::Machine;
+
+use crate::{catalog, drivers, terminal};
+
+/// Programs that parts of Tare drive where they are installed, and the package of each.
+const PROGRAMS: &[(&str, &str, &str)] = &[
+    ("dieharder", "dieharder", "tare rng test"),
+    ("rngtest", "rng-tools5", "tare rng test"),
+    ("ent", "ent", "tare rng test"),
+];
+
+#[derive(Serialize)]
+struct Diagnosis {
+    machine: Machine,
+    warnings: Vec<String>,
+    experiments: Vec<Readiness>,
+    programs: Vec<Program>,
+}
+
+#[derive(Serialize)]
+struct Readiness {
+    id: String,
+    cells: usize,
+    testable: usize,
+    missing: Vec<Lack>,
+}
+
+#[derive(Serialize)]
+struct Lack {
+    cells: usize,
+    reason: String,
+    remedy: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Program {
+    name: &'static str,
+    used_by: &'static str,
+    path: Option<PathBuf>,
+    remedy: Option<String>,
+}
+
+/// Looks at the machine; 0 whatever it finds, as a lack is no failure.
+pub(crate) fn doctor(json: bool) -> anyhow::Result<ExitCode> {
+    let machine = Machine::read();
+    let diagnosis = Diagnosis {
+        warnings: machine.warnings(),
+        machine,
+        experiments: readiness()?,
+        programs: programs(),
+    };
+    if json {
+        terminal::print(&serde_json::to_string(&diagnosis)?)?;
+    } else {
+        terminal::print(&in_words(&diagnosis))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn readiness() -> anyhow::Result<Vec<Readiness>> {
+    let drivers = drivers::all();
+    let experiments = catalog::embedded(Size::Quick, &drivers)?;
+    Ok(experiments
+        .iter()
+        .map(|experiment| {
+            let points = experiment.points();
+            let mut missing: BTreeMap<(String, Option<String>), usize> = BTreeMap::new();
+            for point in &points {
+                let checked = drivers.get(&experiment.driver).map_or(Ok(()), |driver| {
+                    let parameters = experiment.parameters(point);
+                    driver.check(&driver.vocabulary().complete(parameters))
+                });
+                if let Err(lack) = checked {
+                    *missing.entry((lack.reason, lack.remedy)).or_default() += 1;
+                }
+            }
+            Readiness {
+                id: experiment.id.clone(),
+                cells: points.len(),
+                testable: points.len() - missing.values().sum::<usize>(),
+                missing: missing
+                    .into_iter()
+                    .map(|((reason, remedy), cells)| Lack {
+                        cells,
+                        reason,
+                        remedy,
+                    })
+                    .collect(),
+            }
+        })
+        .collect())
+}
+
+fn programs() -> Vec<Program> {
+    let folders: Vec<PathBuf> = std::env::var_os("PATH")
+        .map(|path| std::env::split_paths(&path).collect())
+        .unwrap_or_default();
+    PROGRAMS
+        .iter()
+        .map(|&(name, package, used_by)| {
+            let path = folders
+                .iter()
+                .map(|folder| folder.join(name))
+                .find(|file| file.is_file());
+            let remedy = path.is_none().then(|| format!("apt-get install {package}"));
+            Program {
+                name,
+                used_by,
+                path,
+                remedy,
+            }
+        })
+        .collect()
+}
+
+fn in_words(diagnosis: &Diagnosis) -> String {
+    let mut text = String::from("Machine\n");
+    let machine = &diagnosis.machine;
+    let _ = writeln!(
+        text,
+        "  {} × {}, {:.1} GiB, {}",
+        machine.cpus,
+        machine.cpu_model.as_deref().unwrap_or("unknown processor"),
+        machine.memory as f64 / f64::from(1 << 30),
+        machine.kernel
+    );
+    for warning in &diagnosis.warnings {
+        let _ = writeln!(text, "  ! {warning}");
+    }
+    text.push_str("\nExperiments\n");
+    let widest = diagnosis
+        .experiments
+        .iter()
+        .map(|e| e.id.len())
+        .max()
+        .unwrap_or(0);
+    for experiment in &diagnosis.experiments {
+        let _ = writeln!(
+            text,
+            "  {} {:widest$}  {} of {} cells can run here",
+            if experiment.missing.is_empty() {
+                "✓"
+            } else {
+                "!"
+            },
+            experiment.id,
+            experiment.testable,
+            experiment.cells
+        );
+        for lack in &experiment.missing {
+            let _ = writeln!(text, "      {} cells: {}", lack.cells, lack.reason);
+            if let Some(remedy) = &lack.remedy {
+                let _ = writeln!(text, "      to change that: {remedy}");
+            }
+        }
+    }
+    text.push_str("\nPrograms\n");
+    for program in &diagnosis.programs {
+        let _ = match (&program.path, &program.remedy) {
+            (Some(path), _) => writeln!(text, "  ✓ {} ({})", program.name, path.display()),
+            (None, remedy) => writeln!(
+                text,
+                "  ! {} is not installed ({} uses it): {}",
+                program.name,
+                program.used_by,
+                remedy.as_deref().unwrap_or("not packaged")
+            ),
+        };
+    }
+    text
+}

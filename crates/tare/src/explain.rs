@@ -1,0 +1,186 @@
+//! `tare list` and `tare show`: what there is to run, before anything runs.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use tare_lab::experiment::{Bound, Claim, ClaimKind, Experiment};
+use tare_lab::file::Size;
+
+use crate::{catalog, cli, drivers, run, terminal};
+
+/// Lists the experiments that come with the command.
+pub(crate) fn list(json: bool) -> anyhow::Result<ExitCode> {
+    let experiments = catalog::embedded(Size::Quick, &drivers::all())?;
+    if json {
+        let list: Vec<_> = experiments
+            .iter()
+            .map(|experiment| {
+                serde_json::json!({
+                    "id": experiment.id,
+                    "title": experiment.title,
+                    "source": experiment.source,
+                    "driver": experiment.driver,
+                    "cells": experiment.points().len(),
+                    "claims": experiment.claims.len(),
+                })
+            })
+            .collect();
+        terminal::print(&serde_json::to_string(&list)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let widest = experiments.iter().map(|e| e.id.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for experiment in &experiments {
+        let _ = writeln!(
+            text,
+            "{:widest$}  {:>3} cells  {:>2} claims  {}",
+            experiment.id,
+            experiment.points().len(),
+            experiment.claims.len(),
+            experiment.title
+        );
+    }
+    let _ = writeln!(
+        text,
+        "\n`tare show ID` explains one, `tare run ID` runs it; the word before the slash stands for all of its kind."
+    );
+    terminal::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows what experiments measure and claim.
+pub(crate) fn show(arguments: &cli::Show) -> anyhow::Result<ExitCode> {
+    let size = if arguments.full {
+        Size::Full
+    } else {
+        Size::Quick
+    };
+    let words = std::slice::from_ref(&arguments.experiment);
+    let experiments = catalog::chosen(words, size, &drivers::all())?;
+    if arguments.json {
+        terminal::print(&serde_json::to_string(&experiments)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = String::new();
+    for experiment in &experiments {
+        describe(experiment, &mut text);
+        text.push('\n');
+    }
+    let rounds = run::rounds(size, &experiments);
+    let _ = writeln!(
+        text,
+        "{rounds} rounds at {} size. To run: tare run {}{}",
+        size.name(),
+        arguments.experiment,
+        if arguments.full { " --full" } else { "" }
+    );
+    terminal::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn describe(experiment: &Experiment, text: &mut String) {
+    let _ = writeln!(text, "{} — {}", experiment.id, experiment.title);
+    let _ = writeln!(text, "  source   {}", experiment.source);
+    let _ = writeln!(text, "  driver   {}", experiment.driver);
+    for (name, value) in &experiment.fixed {
+        let _ = writeln!(text, "  fixed    {name} = {value}");
+    }
+    for axis in &experiment.axes {
+        let values: Vec<String> = axis.values.iter().map(ToString::to_string).collect();
+        let _ = writeln!(text, "  axis     {} = {}", axis.name, values.join(", "));
+    }
+    for left_out in &experiment.exclude {
+        let _ = writeln!(text, "  without  {left_out}");
+    }
+    if !experiment.beside.is_empty() {
+        let _ = writeln!(text, "  beside   {}", experiment.beside.join(", "));
+    }
+    for metric in &experiment.metrics {
+        let _ = writeln!(
+            text,
+            "  metric   {} in {}, {} is better{}",
+            metric.name,
+            metric.unit,
+            match metric.better {
+                tare_lab::unit::Better::Higher => "higher",
+                tare_lab::unit::Better::Lower => "lower",
+            },
+            metric
+                .work
+                .as_ref()
+                .map_or_else(String::new, |work| format!(
+                    "; equal work: {work} an operation"
+                ))
+        );
+    }
+    for published in &experiment.published {
+        let unit = experiment.metric(&published.metric).map(|m| m.unit);
+        let value = unit.map_or_else(
+            || published.value.to_string(),
+            |unit| unit.show(published.value),
+        );
+        let _ = writeln!(text, "  printed  {} at {}", value, published.at);
+    }
+    for claim in &experiment.claims {
+        let _ = writeln!(text, "  claim    {}: {}", claim.id, claim.text);
+        let _ = writeln!(text, "           {}", criterion(claim));
+    }
+}
+
+fn criterion(claim: &Claim) -> String {
+    let metric = &claim.metric;
+    match &claim.kind {
+        ClaimKind::Ratio { of, to, bound } => {
+            format!("{metric} at {of} / {metric} at {to}: {}", words(bound))
+        }
+        ClaimKind::Flat {
+            over,
+            within,
+            at_most,
+        } => format!(
+            "{metric} along {over}{}: largest / smallest at most {at_most}",
+            among(within)
+        ),
+        ClaimKind::Scales {
+            over,
+            within,
+            up_to,
+            bound,
+        } => format!(
+            "slope of log {metric} over log {over}{}{}: {}",
+            among(within),
+            up_to.map_or_else(String::new, |limit| format!(" up to {limit}")),
+            words(bound)
+        ),
+        ClaimKind::Order { ranked, margin } => {
+            let ranked: Vec<String> = ranked.iter().map(ToString::to_string).collect();
+            format!(
+                "{metric}, best first: {}; each by a factor of at least {margin}",
+                ranked.join(" > ")
+            )
+        }
+        ClaimKind::Value { of, bound } => format!("{metric} at {of}: {}", words(bound)),
+        ClaimKind::Zero {
+            counter,
+            within,
+            out_of,
+        } => format!("{counter}{} is 0 out of all {out_of}", among(within)),
+    }
+}
+
+fn among(within: &tare_lab::value::Selector) -> String {
+    if within.0.is_empty() {
+        String::new()
+    } else {
+        format!(" at {within}")
+    }
+}
+
+fn words(bound: &Bound) -> String {
+    match (bound.at_least, bound.at_most) {
+        (Some(low), Some(high)) => format!("between {low} and {high}"),
+        (Some(low), None) => format!("at least {low}"),
+        (None, Some(high)) => format!("at most {high}"),
+        (None, None) => "any".into(),
+    }
+}

@@ -1,0 +1,148 @@
+//! What holds the code together besides its tests.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::shell::{has, is_ci, root, step, succeeds};
+
+/// The version of cargo-deny that the checks are written for.
+const CARGO_DENY: &str = "0.20.2";
+
+/// The version of mdBook that the guide is written for.
+const MDBOOK: &str = "0.5.4";
+
+/// Formatting, lints, documentation, links, dependencies, the lock file.
+pub(crate) fn all() -> Result<(), String> {
+    step("rustfmt", "cargo", &["fmt", "--all", "--check"])?;
+    step(
+        "lock file",
+        "cargo",
+        &["metadata", "--locked", "--format-version=1", "--quiet"],
+    )?;
+    step(
+        "clippy",
+        "cargo",
+        &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--locked",
+            "--",
+            "-D",
+            "warnings",
+        ],
+    )?;
+    std::env::set_var("RUSTDOCFLAGS", "-D warnings");
+    step(
+        "documentation",
+        "cargo",
+        &[
+            "doc",
+            "--workspace",
+            "--no-deps",
+            "--document-private-items",
+            "--locked",
+        ],
+    )?;
+    links()?;
+    dependencies()
+}
+
+/// Builds the guide.
+pub(crate) fn book() -> Result<(), String> {
+    if !has("mdbook") {
+        step(
+            "mdBook",
+            "cargo",
+            &["install", "mdbook", "--locked", "--version", MDBOOK],
+        )?;
+    }
+    step("guide", "mdbook", &["build", "docs"])
+}
+
+fn dependencies() -> Result<(), String> {
+    if !has("cargo-deny") {
+        if !is_ci() {
+            eprintln!("xtask: NOT CHECKED: dependencies: cargo-deny is missing: cargo install cargo-deny --locked --version {CARGO_DENY}");
+            return Ok(());
+        }
+        step(
+            "cargo-deny",
+            "cargo",
+            &["install", "cargo-deny", "--locked", "--version", CARGO_DENY],
+        )?;
+    }
+    step(
+        "dependencies",
+        "cargo",
+        &["deny", "--locked", "check", "bans", "licenses", "sources"],
+    )?;
+    if succeeds("cargo", &["deny", "fetch", "db"]) {
+        step(
+            "advisories",
+            "cargo",
+            &["deny", "--locked", "check", "advisories"],
+        )
+    } else {
+        eprintln!("xtask: NOT CHECKED: advisories: their database cannot be reached from here");
+        Ok(())
+    }
+}
+
+/// Every relative link in the documents leads to a file.
+fn links() -> Result<(), String> {
+    let mut documents = Vec::new();
+    for folder in [".", "docs", "crates"] {
+        collect(&root().join(folder), folder == ".", &mut documents);
+    }
+    let mut broken = Vec::new();
+    let mut count = 0;
+    for document in &documents {
+        let text = fs::read_to_string(document)
+            .map_err(|error| format!("{}: {error}", document.display()))?;
+        let folder = document.parent().unwrap_or(Path::new("."));
+        for (at, line) in text.lines().enumerate() {
+            for target in targets(line) {
+                count += 1;
+                if !folder.join(target).exists() {
+                    broken.push(format!("{}:{}: {target}", document.display(), at + 1));
+                }
+            }
+        }
+    }
+    if broken.is_empty() {
+        eprintln!(
+            "xtask: links: {count} in {} documents lead somewhere",
+            documents.len()
+        );
+        Ok(())
+    } else {
+        Err(format!(
+            "links that lead nowhere:\n  {}",
+            broken.join("\n  ")
+        ))
+    }
+}
+
+fn collect(folder: &Path, flat: bool, documents: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        if path.is_dir() && !flat && path.file_name().is_some_and(|name| name != "book") {
+            collect(&path, false, documents);
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            documents.push(path);
+        }
+    }
+}
+
+/// The relative targets of a line's Markdown links, without their anchors.
+fn targets(line: &str) -> Vec<&str> {
+    line.split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split_once(')'))
+        .map(|(target, _)| target.split('#').next().unwrap_or(target))
+        .filter(|target| !target.is_empty() && !target.contains(':') && !target.contains(' '))
+        .collect()
+}

@@ -1,0 +1,61 @@
+//! The programs that tests drive, and the Debian packages that bring them.
+
+use crate::shell::{has, is_ci, step, succeeds};
+
+/// Program, package, and what is not tested without it.
+const NEEDED: &[(&str, &str, &str)] = &[
+    ("gcc", "gcc", "the C interface of librdrand"),
+    ("g++", "g++", "the C header under C++"),
+    ("nm", "binutils", "the exported symbols of librdrand"),
+    (
+        "pkg-config",
+        "pkg-config",
+        "the pkg-config file of librdrand",
+    ),
+    ("man", "man-db", "the manual pages"),
+    ("chromium", "chromium", "the report in a browser"),
+    ("dieharder", "dieharder", "the dieharder battery"),
+    ("ent", "ent", "the ent battery"),
+    ("rngtest", "rng-tools5", "the rngtest battery"),
+];
+
+/// Installs what is missing when this process may, and says what is missing when not.
+pub(crate) fn provide() -> Result<(), String> {
+    let missing = || -> Vec<_> {
+        NEEDED
+            .iter()
+            .filter(|(program, _, _)| !has(program))
+            .collect()
+    };
+    let before = missing();
+    if before.is_empty() {
+        return Ok(());
+    }
+    let packages: Vec<&str> = before.iter().map(|(_, package, _)| *package).collect();
+    let command = format!(
+        "apt-get install --no-install-recommends {}",
+        packages.join(" ")
+    );
+    if !has("apt-get") {
+        eprintln!("xtask: this is no Debian: nothing is installed");
+    } else if !succeeds("sh", &["-c", "test \"$(id -u)\" = 0"]) {
+        eprintln!("xtask: not root: nothing is installed. As root: {command}");
+    } else {
+        // A fresh image has no package lists; an old list is good enough otherwise.
+        let mut arguments = vec!["install", "-y", "--no-install-recommends"];
+        arguments.extend(&packages);
+        std::env::set_var("DEBIAN_FRONTEND", "noninteractive");
+        if step("packages", "apt-get", &arguments).is_err() {
+            step("package lists", "apt-get", &["update"])?;
+            step("packages", "apt-get", &arguments)?;
+        }
+    }
+    let after = missing();
+    for (program, package, what) in &after {
+        eprintln!("xtask: NOT TESTED: {what}: {program} is missing (package {package})");
+    }
+    if is_ci() && !after.is_empty() {
+        return Err(format!("CI=true and {} packages are missing", after.len()));
+    }
+    Ok(())
+}

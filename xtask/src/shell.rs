@@ -1,0 +1,57 @@
+//! Runs other programs, and says which and for how long.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// Runs a program to its end with its output shown; its failure is an error that names it.
+pub(crate) fn step(title: &str, program: &str, arguments: &[&str]) -> Result<(), String> {
+    eprintln!("\nxtask: {title}: {program} {}", arguments.join(" "));
+    let began = Instant::now();
+    let status = Command::new(program)
+        .args(arguments)
+        .current_dir(root())
+        .status()
+        .map_err(|error| format!("{program} could not be started: {error}"))?;
+    let took = began.elapsed().as_secs_f64();
+    if status.success() {
+        eprintln!("xtask: {title}: done in {took:.0} s");
+        Ok(())
+    } else {
+        Err(format!(
+            "{title} failed after {took:.0} s: {program} {}",
+            arguments.join(" ")
+        ))
+    }
+}
+
+/// Whether a program runs to a good end with these arguments; what it prints is thrown away.
+pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
+    Command::new(program)
+        .args(arguments)
+        .current_dir(root())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// Whether a program of that name is on the path.
+pub(crate) fn has(program: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    })
+}
+
+/// The workspace's root.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap_or(Path::new("."))
+}
+
+/// Whether this is a CI machine, where nothing may be left out.
+pub(crate) fn is_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true")
+}
