@@ -13,6 +13,7 @@ pub mod protocol;
 pub mod result;
 pub mod runner;
 pub mod sample;
+pub mod stats;
 pub mod store;
 pub mod trial;
 pub mod unit;
