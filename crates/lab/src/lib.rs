@@ -8,6 +8,7 @@ pub mod driver;
 pub mod experiment;
 pub mod file;
 pub mod fingerprint;
+pub mod judge;
 pub mod plan;
 pub mod protocol;
 pub mod result;

@@ -1,0 +1,356 @@
+//! What a claim compares: its cells, whether they may be compared, and the comparisons.
+
+use super::comparison::{Comparison, Scale, Wanted};
+use super::trials::{Cell, Obstacle, Trials};
+use super::words;
+use crate::experiment::{Bound, Claim, ClaimKind, Experiment, Metric};
+use crate::stats::{log_ratios, slope};
+use crate::unit::Better;
+use crate::value::{Selector, Value};
+
+/// The largest difference of work an operation between cells that still did the same work.
+const SAME_WORK: f64 = 0.01;
+
+/// The comparisons that must all hold for `claim` to hold; none for a claim that counts.
+///
+/// # Errors
+/// What keeps them from being made. A cell that this machine cannot run comes first, then one
+/// that gave no figure, then cells that did not do the same work.
+pub(super) fn comparisons(
+    experiment: &Experiment,
+    claim: &Claim,
+    trials: &Trials<'_>,
+) -> Result<Vec<Comparison>, Obstacle> {
+    let metric = experiment.metric(&claim.metric).ok_or_else(|| {
+        Obstacle::NotTestable(format!("the experiment does not measure {}", claim.metric))
+    })?;
+    let made = match &claim.kind {
+        ClaimKind::Ratio { of, to, bound } => {
+            let pairs = pairs(experiment, trials, of, to);
+            usable(pairs.iter().flat_map(|(of, to)| [*of, *to]), metric)?;
+            let mut made = Vec::new();
+            for (of, to) in pairs {
+                same_work(&[of, to], metric)?;
+                let rounds = ratios(of, to, metric)?;
+                made.extend(Comparison::of_bound(
+                    &versus(of, to),
+                    &rounds,
+                    Scale::Log,
+                    *bound,
+                ));
+            }
+            made
+        }
+        ClaimKind::Flat {
+            over,
+            within,
+            at_most,
+        } => flat(
+            &lines(experiment, trials, over, within, None),
+            metric,
+            *at_most,
+        )?,
+        ClaimKind::Scales {
+            over,
+            within,
+            up_to,
+            bound,
+        } => {
+            let lines = lines(experiment, trials, over, within, *up_to);
+            scales(&lines, over, metric, *bound)?
+        }
+        ClaimKind::Order { ranked, margin } => order(trials, ranked, metric, *margin)?,
+        ClaimKind::Value { of, bound } => {
+            let cells: Vec<&Cell<'_>> = chosen(trials, of).collect();
+            usable(cells.iter().copied(), metric)?;
+            cells
+                .into_iter()
+                .flat_map(|cell| value(cell, metric, *bound))
+                .collect()
+        }
+        ClaimKind::Zero { .. } => return Ok(Vec::new()),
+    };
+    if made.is_empty() {
+        return Err(Obstacle::NotTestable(
+            "the matrix has no cells that this claim could compare".to_owned(),
+        ));
+    }
+    Ok(made)
+}
+
+/// The cells that `selector` chooses.
+pub(super) fn chosen<'t, 'a>(
+    trials: &'t Trials<'a>,
+    selector: &'t Selector,
+) -> impl Iterator<Item = &'t Cell<'a>> {
+    trials
+        .cells
+        .iter()
+        .filter(|cell| selector.matches(&cell.at))
+}
+
+/// Numerators with their denominators: cells that agree on every axis that neither selector
+/// names. A peer has no axes, so it pairs with every cell.
+fn pairs<'t, 'a>(
+    experiment: &Experiment,
+    trials: &'t Trials<'a>,
+    of: &'t Selector,
+    to: &'t Selector,
+) -> Vec<(&'t Cell<'a>, &'t Cell<'a>)> {
+    let free: Vec<&str> = experiment
+        .axes
+        .iter()
+        .map(|axis| axis.name.as_str())
+        .filter(|axis| !of.0.contains_key(*axis) && !to.0.contains_key(*axis))
+        .collect();
+    let agree = |a: &Cell<'_>, b: &Cell<'_>| {
+        free.iter()
+            .all(|axis| match (a.at.0.get(*axis), b.at.0.get(*axis)) {
+                (Some(a), Some(b)) => a == b,
+                _ => true,
+            })
+    };
+    chosen(trials, of)
+        .flat_map(|a| chosen(trials, to).map(move |b| (a, b)))
+        .filter(|(a, b)| a.at != b.at && agree(a, b))
+        .collect()
+}
+
+/// The chosen cells, line by line along the axis `over`, each with its value on the axis, in the
+/// axis's order. A line of one cell is none.
+fn lines<'t, 'a>(
+    experiment: &Experiment,
+    trials: &'t Trials<'a>,
+    over: &str,
+    within: &'t Selector,
+    up_to: Option<f64>,
+) -> Vec<Vec<(Value, &'t Cell<'a>)>> {
+    let mut lines: Vec<Vec<(Value, &Cell<'_>)>> = Vec::new();
+    let elsewhere = |cell: &Cell<'_>| {
+        let mut at = cell.at.clone();
+        at.0.remove(over);
+        at
+    };
+    for cell in chosen(trials, within) {
+        let Some(value) = cell.at.0.get(over) else {
+            continue;
+        };
+        if let (Some(limit), Some(value)) = (up_to, value.as_f64()) {
+            if value > limit {
+                continue;
+            }
+        }
+        let entry = (value.clone(), cell);
+        match lines
+            .iter_mut()
+            .find(|line| elsewhere(line[0].1) == elsewhere(cell))
+        {
+            Some(line) => line.push(entry),
+            None => lines.push(vec![entry]),
+        }
+    }
+    if let Some(axis) = experiment.axes.iter().find(|axis| axis.name == over) {
+        let place = |value: &Value| axis.values.iter().position(|other| other == value);
+        for line in &mut lines {
+            line.sort_by_key(|(value, _)| place(value));
+        }
+    }
+    lines.retain(|line| line.len() > 1);
+    lines
+}
+
+fn flat(
+    lines: &[Vec<(Value, &Cell<'_>)>],
+    metric: &Metric,
+    at_most: f64,
+) -> Result<Vec<Comparison>, Obstacle> {
+    usable(lines.iter().flatten().map(|(_, cell)| *cell), metric)?;
+    let mut made = Vec::new();
+    for line in lines {
+        let cells: Vec<&Cell<'_>> = line.iter().map(|(_, cell)| *cell).collect();
+        same_work(&cells, metric)?;
+        for of in &cells {
+            for to in cells.iter().filter(|to| to.at != of.at) {
+                made.push(Comparison {
+                    name: versus(of, to),
+                    rounds: ratios(of, to, metric)?,
+                    scale: Scale::Log,
+                    threshold: at_most,
+                    wanted: Wanted::Below,
+                });
+            }
+        }
+    }
+    Ok(made)
+}
+
+fn scales(
+    lines: &[Vec<(Value, &Cell<'_>)>],
+    over: &str,
+    metric: &Metric,
+    bound: Bound,
+) -> Result<Vec<Comparison>, Obstacle> {
+    usable(lines.iter().flatten().map(|(_, cell)| *cell), metric)?;
+    let mut made = Vec::new();
+    for line in lines {
+        let cells: Vec<&Cell<'_>> = line.iter().map(|(_, cell)| *cell).collect();
+        same_work(&cells, metric)?;
+        let mut logs = Vec::new();
+        for (value, cell) in line {
+            let Some(x) = value.as_f64().filter(|x| *x > 0.0) else {
+                return Err(Obstacle::NotTestable(format!(
+                    "{over} = {value} has no logarithm, so no slope goes through it"
+                )));
+            };
+            let ones: Vec<_> = cell.rounds.iter().map(|_| Some(1.0)).collect();
+            let y = log_ratios(&cell.values(&metric.name), &ones)
+                .map_err(|round| no_logarithm(&[cell], metric, round))?;
+            logs.push((x.ln(), y));
+        }
+        // A slope through part of the line would not be the same figure, so a round needs all of it.
+        let rounds: Vec<Option<f64>> = (0..cells[0].rounds.len())
+            .map(|round| {
+                let points: Option<Vec<(f64, f64)>> =
+                    logs.iter().map(|(x, y)| Some((*x, y[round]?))).collect();
+                slope(&points?)
+            })
+            .collect();
+        let mut name = cells[0].at.clone();
+        name.0.remove(over);
+        made.extend(Comparison::of_bound(
+            &name.to_string(),
+            &rounds,
+            Scale::Linear,
+            bound,
+        ));
+    }
+    Ok(made)
+}
+
+fn order(
+    trials: &Trials<'_>,
+    ranked: &[Selector],
+    metric: &Metric,
+    margin: f64,
+) -> Result<Vec<Comparison>, Obstacle> {
+    let cells: Vec<&Cell<'_>> = ranked
+        .iter()
+        .filter_map(|selector| chosen(trials, selector).next())
+        .collect();
+    usable(cells.iter().copied(), metric)?;
+    same_work(&cells, metric)?;
+    cells
+        .windows(2)
+        .map(|two| {
+            let (of, to) = match metric.better {
+                Better::Higher => (two[0], two[1]),
+                Better::Lower => (two[1], two[0]),
+            };
+            Ok(Comparison {
+                name: versus(of, to),
+                rounds: ratios(of, to, metric)?,
+                scale: Scale::Log,
+                threshold: margin,
+                wanted: Wanted::Above,
+            })
+        })
+        .collect()
+}
+
+/// A figure against its limits, on the logarithmic scale where all of them are positive.
+fn value(cell: &Cell<'_>, metric: &Metric, bound: Bound) -> Vec<Comparison> {
+    let rounds = cell.values(&metric.name);
+    let limits = [bound.at_least, bound.at_most];
+    let positive = rounds
+        .iter()
+        .chain(&limits)
+        .flatten()
+        .all(|figure| *figure > 0.0);
+    let scale = if positive { Scale::Log } else { Scale::Linear };
+    let kept: Vec<_> = rounds
+        .iter()
+        .map(|figure| figure.map(|f| scale.keep(f)))
+        .collect();
+    Comparison::of_bound(&cell.name(), &kept, scale, bound)
+}
+
+fn ratios(of: &Cell<'_>, to: &Cell<'_>, metric: &Metric) -> Result<Vec<Option<f64>>, Obstacle> {
+    let ratios = log_ratios(&of.values(&metric.name), &to.values(&metric.name))
+        .map_err(|round| no_logarithm(&[of, to], metric, round))?;
+    if ratios.iter().all(Option::is_none) {
+        return Err(Obstacle::Inconclusive(format!(
+            "{} and {} were not both measured in any round",
+            of.name(),
+            to.name()
+        )));
+    }
+    Ok(ratios)
+}
+
+fn no_logarithm(cells: &[&Cell<'_>], metric: &Metric, round: usize) -> Obstacle {
+    let names: Vec<String> = cells.iter().map(|cell| cell.name()).collect();
+    Obstacle::Inconclusive(format!(
+        "no ratio: {} of {} was zero or negative in round {}",
+        metric.name,
+        names.join(" or "),
+        round + 1
+    ))
+}
+
+fn versus(of: &Cell<'_>, to: &Cell<'_>) -> String {
+    format!("{} against {}", of.name(), to.name())
+}
+
+/// Whether every cell has a figure.
+fn usable<'t, 'a: 't>(
+    cells: impl Iterator<Item = &'t Cell<'a>>,
+    metric: &Metric,
+) -> Result<(), Obstacle> {
+    let mut first = None;
+    for cell in cells {
+        match cell.obstacle(metric) {
+            Some(untestable @ Obstacle::NotTestable(_)) => return Err(untestable),
+            Some(inconclusive) => first = first.or(Some(inconclusive)),
+            None => {}
+        }
+    }
+    first.map_or(Ok(()), Err)
+}
+
+/// Whether all cells did the same work an operation, to one part in a hundred. A metric without
+/// a work counter is a count of events itself and has nothing to check.
+fn same_work(cells: &[&Cell<'_>], metric: &Metric) -> Result<(), Obstacle> {
+    let Some(counter) = &metric.work else {
+        return Ok(());
+    };
+    let mut work = Vec::new();
+    for cell in cells {
+        let Some(amount) = cell.work_per_operation(counter) else {
+            return Err(Obstacle::NotTestable(format!(
+                "{} did not count its work ({counter} and operations), so nothing shows that it \
+                 did the same as the others",
+                cell.name()
+            )));
+        };
+        if amount == 0.0 {
+            return Err(Obstacle::NotTestable(format!(
+                "{} did no work: {counter} stayed 0",
+                cell.name()
+            )));
+        }
+        work.push((amount, *cell));
+    }
+    work.sort_by(|a, b| a.0.total_cmp(&b.0));
+    match (work.first(), work.last()) {
+        (Some((least, less)), Some((most, more))) if most / least > 1.0 + SAME_WORK => {
+            Err(Obstacle::NotTestable(format!(
+                "not the same work: {} did {} an operation, {} {}",
+                more.name(),
+                words::work(*most, counter),
+                less.name(),
+                words::work(*least, counter)
+            )))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,163 @@
+//! One comparison against one threshold: the piece that five of the six kinds of claim are made of.
+
+use crate::experiment::Bound;
+use crate::stats::{interval, median, sign_flip, SignFlip};
+
+/// On which side of the threshold the claim wants the figure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Wanted {
+    /// At or above it.
+    Above,
+    /// At or below it.
+    Below,
+}
+
+/// How a round's figure is kept while it is tested.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Scale {
+    /// As its logarithm: ratios, and quantities that are always positive.
+    Log,
+    /// As it is: slopes, counts, shares.
+    Linear,
+}
+
+impl Scale {
+    /// The figure on this scale.
+    pub(super) fn keep(self, figure: f64) -> f64 {
+        match self {
+            Scale::Log => figure.ln(),
+            Scale::Linear => figure,
+        }
+    }
+
+    /// Back from this scale.
+    pub(super) fn show(self, kept: f64) -> f64 {
+        match self {
+            Scale::Log => kept.exp(),
+            Scale::Linear => kept,
+        }
+    }
+}
+
+/// A figure by round, and the threshold it must be on one side of.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Comparison {
+    /// What is compared, in words.
+    pub(super) name: String,
+    /// The figure of each round, kept on `scale`.
+    pub(super) rounds: Vec<Option<f64>>,
+    /// The scale of `rounds`.
+    pub(super) scale: Scale,
+    /// The threshold, in the claim's own terms.
+    pub(super) threshold: f64,
+    /// The side that the claim is on.
+    pub(super) wanted: Wanted,
+}
+
+/// A comparison, measured.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Measured {
+    /// The median over rounds, in the claim's own terms.
+    pub(super) effect: f64,
+    /// Its 95 % interval.
+    pub(super) ci95: [f64; 2],
+    /// How far the effect is on the claim's side, on the scale of the rounds; negative beyond.
+    pub(super) margin: f64,
+    /// Where the interval lies.
+    pub(super) side: Side,
+    /// The signed distance of each round from the threshold; positive is the claim's side.
+    pub(super) distances: Vec<Option<f64>>,
+    /// The p of both directions; `above` is the claim's.
+    pub(super) p: SignFlip,
+    /// Rounds with a figure.
+    pub(super) n: usize,
+}
+
+/// Where an interval lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// Wholly on the claim's side; the threshold itself belongs to it.
+    Claim,
+    /// Wholly on the other side.
+    Other,
+    /// On both.
+    Both,
+}
+
+impl Comparison {
+    /// One comparison for each limit of `bound`, of the same figures.
+    pub(super) fn of_bound(
+        name: &str,
+        rounds: &[Option<f64>],
+        scale: Scale,
+        bound: Bound,
+    ) -> Vec<Comparison> {
+        let limits = [
+            (bound.at_least, Wanted::Above),
+            (bound.at_most, Wanted::Below),
+        ];
+        limits
+            .into_iter()
+            .filter_map(|(threshold, wanted)| {
+                Some(Comparison {
+                    name: name.to_owned(),
+                    rounds: rounds.to_vec(),
+                    scale,
+                    threshold: threshold?,
+                    wanted,
+                })
+            })
+            .collect()
+    }
+
+    /// Measures it; `None` below two rounds, which give no interval.
+    pub(super) fn measure(&self, seed: u64) -> Option<Measured> {
+        let threshold = self.scale.keep(self.threshold);
+        // The same division in two roundings is still a tie.
+        let tie = 1e-12 * threshold.abs().max(1.0);
+        let distance = |figure: f64| {
+            let distance = match self.wanted {
+                Wanted::Above => figure - threshold,
+                Wanted::Below => threshold - figure,
+            };
+            if distance.abs() <= tie {
+                0.0
+            } else {
+                distance
+            }
+        };
+        let distances: Vec<Option<f64>> = self
+            .rounds
+            .iter()
+            .map(|figure| figure.map(distance))
+            .collect();
+        let present: Vec<f64> = distances.iter().flatten().copied().collect();
+        let margin = median(&present)?;
+        let [low, high] = interval(&present, seed)?;
+        let figure = |distance: f64| {
+            self.scale.show(match self.wanted {
+                Wanted::Above => threshold + distance,
+                Wanted::Below => threshold - distance,
+            })
+        };
+        let ci95 = match self.wanted {
+            Wanted::Above => [figure(low), figure(high)],
+            Wanted::Below => [figure(high), figure(low)],
+        };
+        Some(Measured {
+            effect: figure(margin),
+            ci95,
+            margin,
+            side: if low >= 0.0 {
+                Side::Claim
+            } else if high < 0.0 {
+                Side::Other
+            } else {
+                Side::Both
+            },
+            p: sign_flip(&present),
+            n: present.len(),
+            distances,
+        })
+    }
+}

@@ -1,0 +1,180 @@
+//! From measured comparisons to a verdict.
+//!
+//! A claim is the conjunction of its comparisons. Two hypotheses are tested of it:
+//!
+//! - *The claim is false.* It is rejected only where every comparison rejects its own half, so p
+//!   is the largest one-sided p of them (intersection–union: Berger, "Multiparameter hypothesis
+//!   testing and acceptance sampling", Technometrics, 1982). No correction for their number is
+//!   needed. Rejecting it says `reproduced`.
+//! - *The claim is true.* It is rejected where any comparison lies beyond its threshold, by flips
+//!   of whole rounds that keep the comparisons' dependence ([`any_beyond`]). Rejecting it says
+//!   `not-reproduced`.
+//!
+//! Exactly one of the two is true of every claim. Holm's correction runs over all claims of the
+//! run, once for each of the two questions. So in a whole run the chance of any false
+//! `reproduced` is at most α, and so is the chance of any false `not-reproduced`.
+
+use super::comparison::{Comparison, Measured, Side};
+use super::{seed_of, words, Judging};
+use crate::result::{ClaimResult, Verdict};
+use crate::stats::{any_beyond, rounds_for, smallest_p};
+use crate::unit::significant;
+
+/// A claim's two tests, before correction.
+pub(super) struct Test {
+    /// p of "the claim is false".
+    pub(super) claim: f64,
+    /// p of "the claim is true".
+    pub(super) other: f64,
+    /// The comparison closest to failing, or furthest beyond.
+    worst: Measured,
+    /// Its name, and its threshold.
+    worst_name: (String, f64),
+    /// How many comparisons the claim is made of.
+    comparisons: usize,
+    /// Whether the interval of every comparison is on the claim's side.
+    all_on_side: bool,
+    /// A comparison whose interval is on both sides, and its threshold.
+    undecided: Option<(String, f64, [f64; 2])>,
+    /// The fewest rounds of a comparison that are not exactly on its threshold.
+    rounds: usize,
+}
+
+/// What correction over the run made of a test.
+pub(super) struct Corrected {
+    /// Corrected p of "the claim is false".
+    pub(super) claim: f64,
+    /// Corrected p of "the claim is true".
+    pub(super) other: f64,
+    /// Claims in the correction.
+    pub(super) tests: usize,
+}
+
+impl Test {
+    /// Measures and tests `comparisons`, at least one; `id` seeds the resampling.
+    ///
+    /// # Errors
+    /// In words, a comparison that has fewer than two rounds.
+    pub(super) fn new(comparisons: &[Comparison], id: &str, seed: u64) -> Result<Self, String> {
+        let mut measured = Vec::new();
+        for comparison in comparisons {
+            let one = comparison
+                .measure(seed_of(seed, &[id, &comparison.name]))
+                .ok_or_else(|| format!("{}: one round gives no interval", comparison.name))?;
+            measured.push(one);
+        }
+        let beyond: Vec<Vec<Option<f64>>> = measured
+            .iter()
+            .map(|one| one.distances.iter().map(|d| d.map(|d| -d)).collect())
+            .collect();
+        let undecided = measured.iter().position(|one| one.side == Side::Both);
+        let worst = (0..measured.len())
+            .min_by(|&a, &b| measured[a].margin.total_cmp(&measured[b].margin))
+            .ok_or("nothing to compare")?;
+        let named = |index: usize| {
+            (
+                comparisons[index].name.clone(),
+                comparisons[index].threshold,
+            )
+        };
+        Ok(Test {
+            claim: measured.iter().map(|one| one.p.above).fold(0.0, f64::max),
+            other: any_beyond(&beyond, seed_of(seed, &[id, "any beyond"])),
+            worst_name: named(worst),
+            comparisons: comparisons.len(),
+            all_on_side: measured.iter().all(|one| one.side == Side::Claim),
+            undecided: undecided.map(|index| {
+                let (name, threshold) = named(index);
+                (name, threshold, measured[index].ci95)
+            }),
+            rounds: measured.iter().map(|one| one.p.rounds).min().unwrap_or(0),
+            worst: measured.swap_remove(worst),
+        })
+    }
+
+    /// Writes the figures, the verdict and its reason into `result`.
+    pub(super) fn decide(
+        &self,
+        corrected: &Corrected,
+        options: &Judging,
+        result: &mut ClaimResult,
+    ) {
+        let worst = &self.worst;
+        let holds = worst.margin >= 0.0;
+        result.measured = Some(worst.effect);
+        result.ci95 = Some(worst.ci95);
+        result.n = worst.n;
+        result.p = Some(if holds { self.claim } else { self.other });
+        result.p_holm = Some(if holds {
+            corrected.claim
+        } else {
+            corrected.other
+        });
+        (result.verdict, result.reason) = if self.all_on_side && corrected.claim <= options.alpha {
+            (Verdict::Reproduced, self.fewer_rounds(options))
+        } else if worst.side == Side::Other && corrected.other <= options.alpha {
+            let furthest = (self.comparisons > 1 && !self.worst_name.0.is_empty())
+                .then(|| format!("furthest off: {}", self.worst_name.0));
+            (Verdict::NotReproduced, furthest)
+        } else {
+            (Verdict::Inconclusive, Some(self.doubt(corrected, options)))
+        };
+    }
+
+    /// Why there is no verdict.
+    fn doubt(&self, corrected: &Corrected, options: &Judging) -> String {
+        let n = self.worst.n;
+        let claims = words::count(corrected.tests, "claim");
+        if corrected.tests as f64 * smallest_p(self.rounds) > options.alpha {
+            let enough = rounds_for(corrected.tests, options.alpha);
+            let mut reason = words::reach(self.rounds);
+            if self.rounds < n {
+                reason += &format!(
+                    " ({} more on the threshold itself speak for neither side)",
+                    n - self.rounds
+                );
+            } else if let Some(fewer) = self.fewer_rounds(options) {
+                reason += &format!(" ({fewer})");
+            }
+            reason += &format!("; with {claims} in this run {enough} rounds would do");
+            if enough > options.rounds {
+                reason += &format!(": --rounds {enough}");
+            }
+            return reason;
+        }
+        if let Some((name, threshold, [low, high])) = &self.undecided {
+            let name = if self.comparisons > 1 && !name.is_empty() {
+                format!(" of {name}")
+            } else {
+                String::new()
+            };
+            return format!(
+                "the interval{name}, {} to {}, is on both sides of {}",
+                significant(*low),
+                significant(*high),
+                significant(*threshold)
+            );
+        }
+        let (side, p, corrected_p) = if self.all_on_side {
+            ("the claim's", self.claim, corrected.claim)
+        } else {
+            ("the other", self.other, corrected.other)
+        };
+        format!(
+            "the whole interval is on {side} side, but p = {} is {} after correction over {claims}",
+            significant(p),
+            significant(corrected_p)
+        )
+    }
+
+    /// Says so where the figure rests on fewer rounds than were planned.
+    fn fewer_rounds(&self, options: &Judging) -> Option<String> {
+        (self.worst.n < options.rounds as usize).then(|| {
+            format!(
+                "{} of {} have a figure",
+                self.worst.n,
+                words::count(options.rounds as usize, "round")
+            )
+        })
+    }
+}

@@ -1,0 +1,109 @@
+//! Counts that must be zero: exact, without a p.
+
+use super::claims::chosen;
+use super::trials::{Obstacle, Trials};
+use super::words;
+use crate::result::Verdict;
+use crate::sample::Outcome;
+use crate::value::Selector;
+
+/// What was counted over all trials of a claim's cells.
+pub(super) struct Counted {
+    /// How often it happened; `None` where nothing says.
+    pub(super) happened: Option<u64>,
+    /// Rounds with a trial that counted.
+    pub(super) rounds: usize,
+    /// The verdict.
+    pub(super) verdict: Verdict,
+    /// Why.
+    pub(super) reason: String,
+}
+
+/// Sums `counter` over every trial of the cells, second runs of the baseline included.
+///
+/// One event refutes the claim, whatever else went wrong. None confirms it only where every
+/// trial counted, and had something to count: `out_of` is above 0.
+///
+/// # Errors
+/// A cell that this machine cannot run.
+pub(super) fn count(
+    trials: &Trials<'_>,
+    counter: &str,
+    within: &Selector,
+    out_of: &str,
+) -> Result<Counted, Obstacle> {
+    let mut happened = 0u64;
+    let mut chances = 0u64;
+    let mut counted = 0usize;
+    let mut silent = 0usize;
+    let mut failed = 0usize;
+    let mut rounds = 0usize;
+    let mut missing = 0usize;
+    for cell in chosen(trials, within) {
+        if let Some(obstacle) = cell.not_testable() {
+            return Err(obstacle);
+        }
+        missing += usize::from(cell.ran() == 0);
+        for outcome in cell.outcomes() {
+            let Outcome::Done { counters, .. } = outcome else {
+                failed += 1;
+                continue;
+            };
+            match (counters.get(counter), counters.get(out_of)) {
+                (Some(events), Some(of)) => {
+                    happened = happened.saturating_add(*events);
+                    chances = chances.saturating_add(*of);
+                    counted += 1;
+                }
+                (Some(events), None) => {
+                    happened = happened.saturating_add(*events);
+                    silent += 1;
+                }
+                _ => silent += 1,
+            }
+        }
+        rounds = rounds.max(cell.ran() - cell.failed());
+    }
+    let (verdict, reason) = if happened > 0 {
+        (
+            Verdict::NotReproduced,
+            format!("{counter} was {happened} of {chances} {out_of}"),
+        )
+    } else if counted == 0 && silent == 0 {
+        let why = if failed > 0 {
+            "every trial failed"
+        } else {
+            "no trial has run"
+        };
+        (Verdict::Inconclusive, why.to_owned())
+    } else if silent > 0 {
+        let trials = words::count(silent, "trial");
+        (
+            Verdict::Inconclusive,
+            format!("{trials} did not report {counter} and {out_of}"),
+        )
+    } else if chances == 0 {
+        (
+            Verdict::Inconclusive,
+            format!("nothing was counted: {out_of} is 0"),
+        )
+    } else if failed > 0 || missing > 0 {
+        let failed = words::count(failed, "trial");
+        let missing = words::count(missing, "cell");
+        (
+            Verdict::Inconclusive,
+            format!(
+                "0 of {chances} {out_of}, but {failed} failed and {missing} did not run, and \
+                 nobody knows what they would have counted"
+            ),
+        )
+    } else {
+        (Verdict::Reproduced, format!("0 of {chances} {out_of}"))
+    };
+    Ok(Counted {
+        happened: (counted + silent > 0 && (silent == 0 || happened > 0)).then_some(happened),
+        rounds,
+        verdict,
+        reason,
+    })
+}
