@@ -183,3 +183,6 @@ fn seed_of(seed: u64, name: &[&str]) -> u64 {
     }
     hash
 }
+
+#[cfg(test)]
+mod tests;

@@ -36,8 +36,10 @@ pub(super) struct Test {
     all_on_side: bool,
     /// A comparison whose interval is on both sides, and its threshold.
     undecided: Option<(String, f64, [f64; 2])>,
-    /// The fewest rounds of a comparison that are not exactly on its threshold.
+    /// The fewest rounds of a comparison that speak for a side.
     rounds: usize,
+    /// Its rounds exactly on the threshold, which speak for neither.
+    ties: usize,
 }
 
 /// What correction over the run made of a test.
@@ -71,6 +73,11 @@ impl Test {
         let worst = (0..measured.len())
             .min_by(|&a, &b| measured[a].margin.total_cmp(&measured[b].margin))
             .ok_or("nothing to compare")?;
+        let fewest = measured
+            .iter()
+            .min_by_key(|one| one.p.rounds)
+            .ok_or("nothing to compare")?;
+        let (rounds, ties) = (fewest.p.rounds, fewest.n - fewest.p.rounds);
         let named = |index: usize| {
             (
                 comparisons[index].name.clone(),
@@ -87,7 +94,8 @@ impl Test {
                 let (name, threshold) = named(index);
                 (name, threshold, measured[index].ci95)
             }),
-            rounds: measured.iter().map(|one| one.p.rounds).min().unwrap_or(0),
+            rounds,
+            ties,
             worst: measured.swap_remove(worst),
         })
     }
@@ -123,17 +131,18 @@ impl Test {
 
     /// Why there is no verdict.
     fn doubt(&self, corrected: &Corrected, options: &Judging) -> String {
-        let n = self.worst.n;
         let claims = words::count(corrected.tests, "claim");
         if corrected.tests as f64 * smallest_p(self.rounds) > options.alpha {
             let enough = rounds_for(corrected.tests, options.alpha);
-            let mut reason = words::reach(self.rounds);
-            if self.rounds < n {
-                reason += &format!(
-                    " ({} more on the threshold itself speak for neither side)",
-                    n - self.rounds
+            if self.ties > 0 {
+                return format!(
+                    "{} of {} lie exactly on the threshold and speak for neither side",
+                    self.ties,
+                    words::count(self.ties + self.rounds, "round")
                 );
-            } else if let Some(fewer) = self.fewer_rounds(options) {
+            }
+            let mut reason = words::reach(self.rounds);
+            if let Some(fewer) = self.fewer_rounds(options) {
                 reason += &format!(" ({fewer})");
             }
             reason += &format!("; with {claims} in this run {enough} rounds would do");
@@ -169,12 +178,10 @@ impl Test {
 
     /// Says so where the figure rests on fewer rounds than were planned.
     fn fewer_rounds(&self, options: &Judging) -> Option<String> {
-        (self.worst.n < options.rounds as usize).then(|| {
-            format!(
-                "{} of {} have a figure",
-                self.worst.n,
-                words::count(options.rounds as usize, "round")
-            )
+        let figures = self.rounds + self.ties;
+        (figures < options.rounds as usize).then(|| {
+            let planned = words::count(options.rounds as usize, "round");
+            format!("{figures} of {planned} have a figure")
         })
     }
 }

@@ -1,0 +1,477 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::experiment::{Axis, Bound, Metric, Statistic};
+use crate::sample::{Outcome, OPERATIONS};
+use crate::unit::{Better, Unit};
+use crate::value::{Parameters, Point, Selector, Value, BESIDE};
+
+const AT_LEAST_1: Bound = Bound {
+    at_least: Some(1.0),
+    at_most: None,
+};
+const AT_MOST_1: Bound = Bound {
+    at_least: None,
+    at_most: Some(1.0),
+};
+
+fn selector(keys: &[(&str, i64)]) -> Selector {
+    Selector(
+        keys.iter()
+            .map(|(key, value)| ((*key).to_owned(), Value::Int(*value)))
+            .collect(),
+    )
+}
+
+fn axis(name: &str, values: &[i64]) -> Axis {
+    Axis {
+        name: name.into(),
+        values: values.iter().map(|value| Value::Int(*value)).collect(),
+        log: false,
+    }
+}
+
+fn claim(id: &str, kind: ClaimKind) -> Claim {
+    Claim {
+        id: id.into(),
+        text: "It holds".into(),
+        source: None,
+        metric: "time".into(),
+        kind,
+        published: None,
+    }
+}
+
+fn ratio(of: &[(&str, i64)], to: &[(&str, i64)], bound: Bound) -> ClaimKind {
+    ClaimKind::Ratio {
+        of: selector(of),
+        to: selector(to),
+        bound,
+    }
+}
+
+fn experiment(axes: Vec<Axis>, kinds: Vec<ClaimKind>) -> Experiment {
+    Experiment {
+        id: "suite/one".into(),
+        title: "One".into(),
+        source: "A paper".into(),
+        driver: "synthetic".into(),
+        fixed: Parameters::new(),
+        axes,
+        exclude: vec![],
+        beside: vec![],
+        baseline: None,
+        metrics: vec![Metric {
+            name: "time".into(),
+            statistic: Statistic::Median,
+            unit: Unit::Nanoseconds,
+            better: Better::Lower,
+            work: Some("bytes".into()),
+        }],
+        published: vec![],
+        claims: kinds
+            .into_iter()
+            .enumerate()
+            .map(|(place, kind)| claim(&format!("c{place}"), kind))
+            .collect(),
+    }
+}
+
+fn done(value: f64, bytes: u64) -> Outcome {
+    Outcome::Done {
+        values: BTreeMap::from([("time".to_owned(), value)]),
+        samples: BTreeMap::new(),
+        counters: BTreeMap::from([(OPERATIONS.to_owned(), 10), ("bytes".to_owned(), bytes)]),
+    }
+}
+
+fn record(at: &Point, round: u32, outcome: Outcome) -> TrialRecord {
+    TrialRecord {
+        experiment: "suite/one".into(),
+        round,
+        at: at.clone(),
+        again: false,
+        outcome,
+        elapsed_ms: 1.0,
+        overhead_ms: None,
+        log: None,
+    }
+}
+
+/// A record of every cell in every round.
+fn records(
+    experiment: &Experiment,
+    rounds: u32,
+    outcome: impl Fn(&Point, u32) -> Outcome,
+) -> Vec<TrialRecord> {
+    let points = experiment.points();
+    (0..rounds)
+        .flat_map(|round| points.iter().map(move |at| (round, at)))
+        .map(|(round, at)| record(at, round, outcome(at, round)))
+        .collect()
+}
+
+fn on(at: &Point, axis: &str) -> f64 {
+    at.0.get(axis).and_then(Value::as_f64).unwrap_or(1.0)
+}
+
+/// A little deterministic noise, so that intervals have a width.
+fn wobble(round: u32) -> f64 {
+    1.0 + 0.001 * f64::from((round * 7) % 5)
+}
+
+/// The claims of an experiment whose cells read `value` and did `bytes` of work.
+fn judged(
+    experiment: &Experiment,
+    rounds: u32,
+    outcome: impl Fn(&Point, u32) -> Outcome,
+) -> Vec<ClaimResult> {
+    let records = records(experiment, rounds, outcome);
+    let options = Judging::new(1, rounds);
+    judge(std::slice::from_ref(experiment), &records, &options)
+        .remove(0)
+        .claims
+}
+
+fn reason(claim: &ClaimResult) -> &str {
+    claim.reason.as_deref().unwrap_or("")
+}
+
+fn zero() -> ClaimKind {
+    ClaimKind::Zero {
+        counter: "lost".into(),
+        within: Selector::default(),
+        out_of: "draws".into(),
+    }
+}
+
+mod kinds;
+
+#[test]
+fn cells_that_did_not_do_the_same_work_get_no_ratio() {
+    let one = experiment(
+        vec![axis("way", &[0, 1])],
+        vec![ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1)],
+    );
+    let with = |work: u64| {
+        judged(&one, 8, move |at, round| {
+            done(
+                (1.0 + on(at, "way")) * wobble(round),
+                if on(at, "way") == 1.0 { work } else { 109_000 },
+            )
+        })
+    };
+    let refused = &with(8_600)[0];
+    assert_eq!(refused.verdict, Verdict::NotTestable);
+    assert_eq!(
+        (refused.measured, refused.ci95, refused.p),
+        (None, None, None)
+    );
+    assert_eq!(
+        reason(refused),
+        "not the same work: way=0 did 10.9 kB an operation, way=1 0.86 kB"
+    );
+    assert_eq!(with(110_000)[0].verdict, Verdict::Reproduced, "0.9 % apart");
+    assert_eq!(
+        with(110_200)[0].verdict,
+        Verdict::NotTestable,
+        "1.1 % apart"
+    );
+    assert_eq!(reason(&with(0)[0]), "way=1 did no work: bytes stayed 0");
+}
+
+#[test]
+fn cells_that_did_not_count_their_work_get_no_ratio() {
+    let mut one = experiment(
+        vec![axis("way", &[0, 1])],
+        vec![ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1)],
+    );
+    one.metrics[0].work = Some("packets".into());
+    let outcome = |at: &Point, round: u32| done((1.0 + on(at, "way")) * wobble(round), 10);
+    let claims = judged(&one, 8, outcome);
+    assert_eq!(claims[0].verdict, Verdict::NotTestable);
+    assert!(reason(&claims[0]).contains("did not count its work (packets and operations)"));
+    one.metrics[0].work = None;
+    assert_eq!(
+        judged(&one, 8, outcome)[0].verdict,
+        Verdict::Reproduced,
+        "a metric of events"
+    );
+}
+
+#[test]
+fn too_few_rounds_are_inconclusive_and_the_reason_says_how_many_would_do() {
+    let kind = || ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1);
+    let with = |claims: usize, rounds: u32| {
+        let one = experiment(
+            vec![axis("way", &[0, 1])],
+            (0..claims).map(|_| kind()).collect(),
+        );
+        judged(&one, rounds, |at, round| {
+            done((1.0 + on(at, "way")) * wobble(round), 10)
+        })
+        .remove(0)
+    };
+    let short = with(20, 8);
+    assert_eq!(short.verdict, Verdict::Inconclusive);
+    assert_eq!(
+        reason(&short),
+        "8 rounds reach p = 1/256; with 20 claims in this run 9 rounds would do: --rounds 9"
+    );
+    assert_eq!(short.p, Some(1.0 / 256.0));
+    assert_eq!(short.p_holm, Some(20.0 / 256.0));
+    assert_eq!(with(20, 9).verdict, Verdict::Reproduced);
+    assert_eq!(
+        with(12, 8).verdict,
+        Verdict::Reproduced,
+        "eight rounds are enough for a dozen"
+    );
+    assert_eq!(with(13, 8).verdict, Verdict::Inconclusive);
+    assert!(reason(&with(1, 1)).contains("one round gives no interval"));
+}
+
+#[test]
+fn the_correction_covers_every_experiment_of_the_run() {
+    let mut experiments = Vec::new();
+    let mut all = Vec::new();
+    for place in 0..13 {
+        let mut one = experiment(
+            vec![axis("way", &[0, 1])],
+            vec![ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1), zero()],
+        );
+        one.id = format!("suite/{place}");
+        let mut made = records(&one, 8, |at, round| {
+            done((1.0 + on(at, "way")) * wobble(round), 10)
+        });
+        made.iter_mut()
+            .for_each(|record| record.experiment.clone_from(&one.id));
+        all.extend(made);
+        experiments.push(one);
+    }
+    assert_eq!(tests_in(&experiments), 13, "counts have no p");
+    assert_eq!(rounds_for(tests_in(&experiments), 0.05), 9);
+    let results = judge(&experiments, &all, &Judging::new(1, 8));
+    assert!(results
+        .iter()
+        .all(|one| one.claims[0].verdict == Verdict::Inconclusive));
+    assert!(results
+        .iter()
+        .all(|one| one.claims[0].p_holm == Some(13.0 / 256.0)));
+}
+
+#[test]
+fn rounds_exactly_on_the_threshold_speak_for_neither_side() {
+    let one = experiment(
+        vec![axis("way", &[0, 1])],
+        vec![
+            ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1),
+            ratio(&[("way", 1)], &[("way", 0)], AT_MOST_1),
+        ],
+    );
+    for claim in judged(&one, 8, |_, round| done(0.3 * wobble(round), 10)) {
+        assert_eq!(claim.verdict, Verdict::Inconclusive);
+        assert_eq!((claim.measured, claim.ci95), (Some(1.0), Some([1.0, 1.0])));
+        assert!(reason(&claim).starts_with("8 of 8 rounds lie exactly on the threshold"));
+    }
+}
+
+#[test]
+fn an_interval_on_both_sides_of_the_threshold_is_inconclusive() {
+    let one = experiment(
+        vec![axis("way", &[0, 1])],
+        vec![ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1)],
+    );
+    let claim = judged(&one, 10, |at, round| {
+        done(1.0 + on(at, "way") * 0.01 * (f64::from(round) - 4.4), 10)
+    })
+    .remove(0);
+    assert_eq!(claim.verdict, Verdict::Inconclusive);
+    assert!(
+        reason(&claim).ends_with("is on both sides of 1"),
+        "{}",
+        reason(&claim)
+    );
+}
+
+#[test]
+fn what_the_machine_lacks_makes_a_claim_not_testable_with_the_remedy() {
+    let one = experiment(
+        vec![axis("way", &[0, 1])],
+        vec![
+            ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1),
+            zero(),
+            ClaimKind::Value {
+                of: selector(&[("way", 0)]),
+                bound: AT_LEAST_1,
+            },
+        ],
+    );
+    let made = records(&one, 8, |at, round| match on(at, "way") {
+        0.0 => done(2.0 * wobble(round), 10),
+        _ => Outcome::NotTestable {
+            reason: "needs nginx".into(),
+            remedy: Some("apt install nginx-light".into()),
+        },
+    });
+    let result = judge(&[one], &made, &Judging::new(1, 8)).remove(0);
+    for claim in &result.claims[..2] {
+        assert_eq!(claim.verdict, Verdict::NotTestable);
+        assert_eq!(reason(claim), "needs nginx; apt install nginx-light");
+    }
+    assert_eq!(
+        result.claims[2].verdict,
+        Verdict::Reproduced,
+        "it needs only the other cell"
+    );
+    assert_eq!(
+        result.claims[2].p_holm,
+        Some(1.0 / 256.0),
+        "only one claim was tested"
+    );
+    assert_eq!(
+        result.cells[1].reason.as_deref(),
+        Some("needs nginx; apt install nginx-light")
+    );
+    assert_eq!((result.cells[1].n, result.cells[1].median), (0, None));
+}
+
+#[test]
+fn failed_trials_leave_their_rounds_out_and_failing_always_is_inconclusive() {
+    let one = experiment(
+        vec![axis("way", &[0, 1])],
+        vec![ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1)],
+    );
+    let with = |failing: u32| {
+        let made = records(&one, 8, |at, round| {
+            if on(at, "way") == 1.0 && round < failing {
+                Outcome::Failed {
+                    reason: "it hung".into(),
+                }
+            } else {
+                done((1.0 + on(at, "way")) * wobble(round), 10)
+            }
+        });
+        judge(std::slice::from_ref(&one), &made, &Judging::new(1, 8)).remove(0)
+    };
+    let some = with(2);
+    assert_eq!(
+        (some.claims[0].verdict, some.claims[0].n),
+        (Verdict::Reproduced, 6)
+    );
+    assert_eq!(reason(&some.claims[0]), "6 of 8 rounds have a figure");
+    assert_eq!((some.cells[1].n, some.cells[1].failed), (6, 2));
+    assert_eq!(
+        some.cells[1].samples[..3],
+        [None, None, Some(2.0 * wobble(2))]
+    );
+    let all = with(8);
+    assert_eq!(all.claims[0].verdict, Verdict::Inconclusive);
+    assert_eq!(
+        reason(&all.claims[0]),
+        "every trial of way=1 failed: it hung"
+    );
+    assert_eq!(
+        all.cells[1].reason.as_deref(),
+        Some("every trial of way=1 failed: it hung")
+    );
+}
+
+#[test]
+fn values_that_are_no_numbers_or_have_no_logarithm_are_never_taken_for_small_ones() {
+    let one = experiment(
+        vec![axis("way", &[0, 1])],
+        vec![ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1)],
+    );
+    let with = |odd: f64| {
+        judged(&one, 8, move |at, round| {
+            done(
+                if round == 3 && on(at, "way") == 1.0 {
+                    odd
+                } else {
+                    (1.0 + on(at, "way")) * wobble(round)
+                },
+                10,
+            )
+        })
+        .remove(0)
+    };
+    assert_eq!(with(f64::NAN).n, 7, "a missing number is missing");
+    assert_eq!(with(f64::INFINITY).n, 7);
+    for odd in [0.0, -1.0] {
+        let claim = with(odd);
+        assert_eq!(
+            (claim.verdict, claim.measured),
+            (Verdict::Inconclusive, None)
+        );
+        assert_eq!(
+            reason(&claim),
+            "no ratio: time of way=1 or way=0 was zero or negative in round 4"
+        );
+    }
+}
+
+#[test]
+fn an_empty_run_judges_without_a_figure() {
+    let one = experiment(
+        vec![axis("way", &[0, 1])],
+        vec![ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1), zero()],
+    );
+    let result = judge(&[one], &[], &Judging::new(1, 8)).remove(0);
+    assert_eq!(reason(&result.claims[0]), "no trial of way=1 has run");
+    assert_eq!(reason(&result.claims[1]), "no trial has run");
+    assert_eq!(result.cells[0].samples, vec![None; 8]);
+    assert!(result.noise.is_empty());
+}
+
+#[test]
+fn the_baseline_against_itself_is_the_noise_floor() {
+    let one = experiment(vec![axis("way", &[0, 1])], vec![]);
+    let mut made = records(&one, 8, |_, round| done(2.0 * wobble(round), 10));
+    for round in 0..8 {
+        let mut again = record(&one.points()[0], round, done(2.02 * wobble(round), 10));
+        again.again = true;
+        made.push(again);
+    }
+    let result = judge(&[one], &made, &Judging::new(1, 8)).remove(0);
+    let [noise] = &result.noise[..] else {
+        panic!("{:?}", result.noise)
+    };
+    assert!((noise.ratio - 1.01).abs() < 1e-9);
+    assert_eq!((noise.n, noise.p), (8, 2.0 / 256.0));
+    assert_eq!(
+        result.cells[0].n, 8,
+        "second trials are no trials of the cell"
+    );
+}
+
+#[test]
+fn the_later_record_of_a_trial_counts() {
+    let one = experiment(vec![axis("way", &[0])], vec![]);
+    let mut made = records(&one, 2, |_, _| Outcome::Failed {
+        reason: "killed".into(),
+    });
+    made.extend(records(&one, 2, |_, _| done(3.0, 10)));
+    let result = judge(&[one], &made, &Judging::new(1, 2)).remove(0);
+    assert_eq!((result.cells[0].n, result.cells[0].failed), (2, 0));
+    assert_eq!(result.cells[0].work_per_operation, Some(1.0));
+}
+
+#[test]
+fn the_seed_decides_the_result_and_a_figure_does_not_depend_on_its_neighbours() {
+    let mut one = experiment(
+        vec![axis("way", &[0, 1])],
+        vec![ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1)],
+    );
+    let made = records(&one, 8, |at, round| {
+        done(wobble(round * 3 + on(at, "way") as u32), 10)
+    });
+    let once = judge(std::slice::from_ref(&one), &made, &Judging::new(1, 8));
+    assert_eq!(
+        once,
+        judge(std::slice::from_ref(&one), &made, &Judging::new(1, 8))
+    );
+    one.claims.insert(0, claim("another", zero()));
+    let beside = judge(&[one], &made, &Judging::new(1, 8));
+    assert_eq!(once[0].cells, beside[0].cells);
+    assert_eq!(once[0].claims[0].ci95, beside[0].claims[1].ci95);
+}
