@@ -16,6 +16,7 @@ pub mod runner;
 pub mod sample;
 pub mod stats;
 pub mod store;
+pub mod synthetic;
 pub mod trial;
 pub mod unit;
 pub mod value;

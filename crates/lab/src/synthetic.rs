@@ -1,0 +1,200 @@
+//! An instrument whose truth is known: readings with ordered noise, so that the lab itself can be
+//! tested.
+//!
+//! A reading is the truth times a factor of three parts: log-normal noise, a slow drift across
+//! the run, and now and then a stall. `tests/instrument.rs` runs thousands of such runs through
+//! the judge.
+
+use std::collections::BTreeMap;
+
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
+
+use crate::experiment::Experiment;
+use crate::plan::Plan;
+use crate::sample::{Outcome, TrialRecord};
+use crate::unit::Better;
+use crate::value::Point;
+
+/// What disturbs a reading. The default is a perfect instrument.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Noise {
+    /// Standard deviation of a reading's logarithm: 0.03 is 3 % noise.
+    pub sigma: f64,
+    /// By how much the machine slows down from the first trial to the last, as a logarithm; a
+    /// negative drift speeds it up.
+    pub drift: f64,
+    /// The chance that a trial stalls, 0 to 1.
+    pub stall_probability: f64,
+    /// How many times longer a stalled trial takes.
+    pub stall_factor: f64,
+}
+
+impl Default for Noise {
+    fn default() -> Self {
+        Noise {
+            sigma: 0.0,
+            drift: 0.0,
+            stall_probability: 0.0,
+            stall_factor: 1.0,
+        }
+    }
+}
+
+/// A noisy instrument; the same noise and seed give the same readings.
+#[derive(Clone, Debug)]
+pub struct Instrument {
+    noise: Noise,
+    random: ChaCha8Rng,
+}
+
+impl Instrument {
+    /// An instrument with that noise.
+    pub fn new(noise: Noise, seed: u64) -> Self {
+        Instrument {
+            noise,
+            random: ChaCha8Rng::seed_from_u64(seed),
+        }
+    }
+
+    /// One reading of a quantity of this `truth`, above 0, at a `position` in the run from 0 (its
+    /// start) to 1 (its end). Noise that slows the machine down makes a time longer and a
+    /// throughput smaller.
+    pub fn sample(&mut self, truth: f64, better: Better, position: f64) -> f64 {
+        let slower = self.slower(position);
+        match better {
+            Better::Lower => truth * slower,
+            Better::Higher => truth / slower,
+        }
+    }
+
+    /// How many times longer than undisturbed the next trial takes.
+    fn slower(&mut self, position: f64) -> f64 {
+        let log = self.noise.sigma * self.normal() + self.noise.drift * position;
+        // Drawn even where no stall can come, so that noise alone decides what follows.
+        let stalls = self.uniform() < self.noise.stall_probability;
+        log.exp() * if stalls { self.noise.stall_factor } else { 1.0 }
+    }
+
+    /// A draw of the standard normal distribution (Box and Muller, "A note on the generation of
+    /// random normal deviates", 1958).
+    fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.uniform()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.uniform()).cos()
+    }
+
+    /// A draw from [0, 1).
+    fn uniform(&mut self) -> f64 {
+        (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// What a cell would read on a perfect machine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Truth {
+    /// Metric name to value, in the metric's unit.
+    pub values: BTreeMap<String, f64>,
+    /// Work done in a trial, by counter; counted without noise.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// The records of a whole run of `plan`, in the order of its rounds, as an instrument with this
+/// noise and the plan's seed would leave them.
+pub fn records(
+    plan: &Plan,
+    noise: Noise,
+    truth: impl Fn(&Experiment, &Point) -> Truth,
+) -> Vec<TrialRecord> {
+    let mut instrument = Instrument::new(noise, plan.seed);
+    let mut records = Vec::new();
+    for round in 0..plan.rounds {
+        let trials = plan.round(round);
+        let count = trials.len() as f64;
+        for (place, trial) in trials.into_iter().enumerate() {
+            let experiment = &plan.experiments[trial.experiment];
+            let position = (f64::from(round) + place as f64 / count) / f64::from(plan.rounds);
+            let Truth { values, counters } = truth(experiment, &trial.at);
+            let values: BTreeMap<String, f64> = values
+                .into_iter()
+                .map(|(name, value)| {
+                    let better = experiment.metric(&name).map_or(Better::Lower, |m| m.better);
+                    let reading = instrument.sample(value, better, position);
+                    (name, reading)
+                })
+                .collect();
+            let samples = values
+                .iter()
+                .map(|(name, value)| (name.clone(), vec![*value]));
+            records.push(TrialRecord {
+                experiment: experiment.id.clone(),
+                round,
+                at: trial.at,
+                again: trial.again,
+                outcome: Outcome::Done {
+                    samples: samples.collect(),
+                    values,
+                    counters,
+                },
+                elapsed_ms: 0.0,
+                overhead_ms: None,
+                log: None,
+            });
+        }
+    }
+    records
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::median;
+
+    fn logs(noise: Noise, better: Better) -> Vec<f64> {
+        let mut instrument = Instrument::new(noise, 1);
+        let mut sample = |i: u32| instrument.sample(2.0, better, f64::from(i) / 1e4);
+        (0..10_000).map(|i| (sample(i) / 2.0).ln()).collect()
+    }
+
+    #[test]
+    fn a_perfect_instrument_reads_the_truth() {
+        assert!(logs(Noise::default(), Better::Lower)
+            .iter()
+            .all(|log| *log == 0.0));
+    }
+
+    #[test]
+    fn the_noise_is_log_normal_with_the_ordered_deviation() {
+        let sigma = 0.03;
+        let logs = logs(
+            Noise {
+                sigma,
+                ..Noise::default()
+            },
+            Better::Lower,
+        );
+        let variance = logs.iter().map(|log| log * log).sum::<f64>() / logs.len() as f64;
+        assert!((variance.sqrt() / sigma - 1.0).abs() < 0.03);
+        assert!(median(&logs).unwrap().abs() < 0.002);
+        let within = logs.iter().filter(|log| log.abs() < 1.96 * sigma).count();
+        assert!((9_430..9_570).contains(&within), "{within}");
+    }
+
+    #[test]
+    fn drift_and_stalls_lengthen_times_and_lower_throughputs() {
+        let noise = Noise {
+            drift: 0.2,
+            stall_probability: 0.1,
+            stall_factor: 3.0,
+            ..Noise::default()
+        };
+        let times = logs(noise, Better::Lower);
+        assert!(times[9_000..].iter().all(|log| *log > 0.17));
+        let stalls = times.iter().filter(|log| **log > 1.0).count();
+        assert!((900..1_100).contains(&stalls), "{stalls}");
+        let rates = logs(noise, Better::Higher);
+        assert!(times
+            .iter()
+            .zip(&rates)
+            .all(|(time, rate)| (time + rate).abs() < 1e-12));
+    }
+}
