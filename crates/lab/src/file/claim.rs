@@ -32,7 +32,7 @@ pub(super) fn read(node: &Node<'_>, cells: &Cells<'_>, metrics: &[Metric]) -> Op
         .collect();
     let kind = match given.as_slice() {
         [] => {
-            fields.lacks("kind", &one_of(&KINDS));
+            fields.need_one("kind", &KINDS, &one_of(&KINDS));
             None
         }
         [(kind, node)] => metric.and_then(|metric| Reader { cells, metric }.kind(kind, node)),
@@ -96,8 +96,8 @@ impl Reader<'_> {
         });
         let numerator = of.as_ref().and_then(|node| self.cells.selector(node));
         let denominator = to.as_ref().and_then(|node| self.cells.selector(node));
-        let (of, to) = (numerator?, denominator?);
-        self.pair(&of, &to, fields)?;
+        let (of, to_node, to) = (numerator?, to, denominator?);
+        self.pair(&of, &to, &to_node?, fields)?;
         Some(ClaimKind::Ratio {
             of: of.selector,
             to: to.selector,
@@ -106,10 +106,16 @@ impl Reader<'_> {
     }
 
     /// Checks that the cells of both selectors pair up by their values on the free axes.
-    fn pair(&self, of: &Chosen, to: &Chosen, fields: &Fields<'_>) -> Option<()> {
+    fn pair(
+        &self,
+        of: &Chosen,
+        to: &Chosen,
+        to_node: &Node<'_>,
+        fields: &Fields<'_>,
+    ) -> Option<()> {
         let from_cpus = of.from_cpus || to.from_cpus;
         if of.selector == to.selector && !from_cpus {
-            fields.lacks("to", "other cells than those of \"of\"");
+            to_node.reject("the cells of \"of\" again", "other cells");
             return None;
         }
         let [left, right] = [of, to].map(|chosen| self.cells.chosen(chosen));
@@ -131,7 +137,10 @@ impl Reader<'_> {
             }
         }
         if !paired && !from_cpus && self.cells.known() {
-            fields.lacks("to", "a cell to pair with each cell of \"of\"");
+            to_node.reject(
+                format!("{}, which pairs with no cell of \"of\"", to_node.quote()),
+                "the same axes left free on both sides (a peer has none)",
+            );
             return None;
         }
         Some(())
@@ -368,7 +377,8 @@ impl Reader<'_> {
         };
         let (low, high, last) = match (at_least, at_most, between) {
             (None, None, None) => {
-                fields.lacks("at_least", "at_least, at_most or between");
+                let others = &["at_most", "between"];
+                fields.need_one("at_least", others, "at_least, at_most or between");
                 return None;
             }
             (None, None, Some(node)) => {

@@ -1,7 +1,5 @@
 //! `fixed`, `matrix` and what `[experiment.quick]` and `[experiment.full]` change of them.
 
-use std::collections::BTreeSet;
-
 use super::node::{Fields, Node, Scalar};
 use super::words::{Resolved, Words};
 use super::{Size, MAX_CELLS};
@@ -74,13 +72,7 @@ pub(super) fn read(experiment: &mut Fields<'_>, words: &Words<'_>) -> Matrix {
     let mut base = Shape::default();
     let mut names = Vec::new();
     if let Some(node) = experiment.get("matrix") {
-        let keys = Fields::open(&node, AXES).map(|fields| fields.entries());
-        names = keys
-            .unwrap_or_default()
-            .iter()
-            .map(|(name, _)| (*name).to_owned())
-            .collect();
-        change_axes(&node, words, &mut base, |_| true);
+        names = change_axes(&node, words, &mut base, None);
     }
     if let Some(node) = experiment.get("fixed") {
         change_fixed(&node, words, &mut base, &names);
@@ -90,9 +82,7 @@ pub(super) fn read(experiment: &mut Fields<'_>, words: &Words<'_>) -> Matrix {
         if let Some(node) = experiment.get(size.name()) {
             if let Some(mut fields) = Fields::open(&node, "a table of fixed and matrix") {
                 if let Some(node) = fields.get("matrix") {
-                    change_axes(&node, words, &mut shape, |name| {
-                        names.iter().any(|known| known == name)
-                    });
+                    change_axes(&node, words, &mut shape, Some(&names));
                 }
                 if let Some(node) = fields.get("fixed") {
                     change_fixed(&node, words, &mut shape, &names);
@@ -102,10 +92,10 @@ pub(super) fn read(experiment: &mut Fields<'_>, words: &Words<'_>) -> Matrix {
         }
         shape
     });
-    for shape in &shapes {
-        limit_cells(experiment, shape);
+    for (size, shape) in Size::ALL.iter().zip(&shapes) {
+        limit_cells(experiment, *size, shape);
     }
-    need_parameters(experiment, words, &shapes, &names);
+    need_parameters(experiment, words, &names);
     Matrix {
         names,
         shapes,
@@ -113,6 +103,7 @@ pub(super) fn read(experiment: &mut Fields<'_>, words: &Words<'_>) -> Matrix {
     }
 }
 
+const MAX_AXES: usize = 16;
 const AXES: &str = "a table of axes";
 
 fn change_fixed(node: &Node<'_>, words: &Words<'_>, shape: &mut Shape, axes: &[String]) {
@@ -121,37 +112,53 @@ fn change_fixed(node: &Node<'_>, words: &Words<'_>, shape: &mut Shape, axes: &[S
     };
     for (name, node) in fields.entries() {
         if !words.knows_parameter(name) || name == BESIDE {
-            fields.unknown_key(name, &words.parameter_names());
+            let _ = fields.unknown_key(name, &words.parameter_names());
         } else if axes.iter().any(|axis| axis == name) {
-            node.reject("a fixed value of an axis", "it in matrix only");
+            node.reject(
+                "an axis of the matrix",
+                "a parameter that is the same in every cell",
+            );
         } else if let Some(resolved) = words.value(name, &node) {
             shape.fixed.insert(name.to_owned(), resolved.value);
         }
     }
 }
 
-/// Adds the axes of `node` to the shape, or replaces them where they are there already.
+/// Adds the axes of `node` to the shape, or, where it may change only some, replaces those.
+/// Returns the names of the axes.
 fn change_axes(
     node: &Node<'_>,
     words: &Words<'_>,
     shape: &mut Shape,
-    may_have: impl Fn(&str) -> bool,
-) {
+    only: Option<&[String]>,
+) -> Vec<String> {
+    let mut names = Vec::new();
     let Some(fields) = Fields::open(node, AXES) else {
-        return;
+        return names;
     };
     for (name, node) in fields.entries() {
-        if RESERVED.contains(&name) || !words.knows_parameter(name) {
-            fields.unknown_key(name, &words.parameter_names());
-        } else if !may_have(name) {
-            node.reject("an axis that the experiment's matrix lacks", "it there too");
-        } else if let Some(line) = line(name, &node, words) {
+        let known = match only {
+            Some(axes) => axes.iter().map(String::as_str).collect(),
+            None => words.parameter_names(),
+        };
+        let may_be = match only {
+            Some(_) => known.contains(&name),
+            None => words.knows_parameter(name) && !RESERVED.contains(&name),
+        };
+        if !may_be {
+            // Selectors that name the axis that was meant are right.
+            names.extend(fields.unknown_key(name, &known).map(str::to_owned));
+            continue;
+        }
+        names.push(name.to_owned());
+        if let Some(line) = line(name, &node, words) {
             match shape.lines.iter_mut().find(|l| l.axis.name == name) {
                 Some(old) => *old = line,
                 None => shape.lines.push(line),
             }
         }
     }
+    names
 }
 
 fn line(name: &str, node: &Node<'_>, words: &Words<'_>) -> Option<Line> {
@@ -293,38 +300,41 @@ fn whole(node: &Node<'_>, min: i64) -> Option<i64> {
     }
 }
 
-fn limit_cells(experiment: &Fields<'_>, shape: &Shape) {
+fn limit_cells(experiment: &Fields<'_>, size: Size, shape: &Shape) {
     let cells = shape
         .lines
         .iter()
         .fold(1usize, |n, line| n.saturating_mul(line.axis.values.len()));
-    if cells > MAX_CELLS || shape.lines.len() > 16 {
-        if let Some(node) = experiment.field("matrix") {
+    if cells > MAX_CELLS || shape.lines.len() > MAX_AXES {
+        let own = experiment.field(size.name());
+        let own = own.and_then(|node| node.field("matrix"));
+        if let Some(node) = own.or_else(|| experiment.field("matrix")) {
             node.reject(
                 format!("{cells} cells on {} axes", shape.lines.len()),
-                format!("at most {MAX_CELLS} cells on 16 axes"),
+                format!("at most {MAX_CELLS} cells on at most {MAX_AXES} axes"),
             );
         }
     }
 }
 
 /// Reports the parameters that the driver must be given and is not.
-fn need_parameters(
-    experiment: &Fields<'_>,
-    words: &Words<'_>,
-    shapes: &[Shape; 2],
-    axes: &[String],
-) {
-    let given: BTreeSet<&str> = shapes[0]
-        .fixed
-        .keys()
-        .filter(|name| shapes[1].fixed.contains_key(*name))
-        .chain(axes)
-        .map(String::as_str)
-        .collect();
+fn need_parameters(experiment: &Fields<'_>, words: &Words<'_>, axes: &[String]) {
+    let sizes = Size::ALL.map(|size| {
+        let own = experiment.field(size.name());
+        let own = own.and_then(|node| node.field("fixed"));
+        let tables = [experiment.field("fixed"), own].into_iter().flatten();
+        let mut given: Vec<String> = tables.flat_map(|node| node.keys()).collect();
+        given.extend(axes.iter().cloned());
+        given
+    });
+    let mut given = sizes.iter().flatten();
+    if !given.all(|name| words.knows_parameter(name)) {
+        // A misspelt one is reported already, and is most likely the one that is missing.
+        return;
+    }
     let parameters = words.vocabulary.map_or(&[][..], |v| &v.parameters);
-    for parameter in parameters {
-        if parameter.default.is_none() && !given.contains(parameter.name.as_str()) {
+    for parameter in parameters.iter().filter(|p| p.default.is_none()) {
+        if !sizes.iter().all(|given| given.contains(&parameter.name)) {
             experiment.lacks(
                 &format!("fixed.{}", parameter.name),
                 "a value at both sizes: the driver has none of its own",

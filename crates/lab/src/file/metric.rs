@@ -4,7 +4,7 @@ use super::node::{quoted, Fields, Node, Scalar};
 use super::selector::Cells;
 use super::words::{units_of, Words};
 use crate::experiment::{Metric, Published, Statistic};
-use crate::unit::{Better, Quantity, Unit, UnitError};
+use crate::unit::{Better, Dimension, Quantity, Unit, UnitError};
 use crate::value::{Parameters, Point, Value, BESIDE};
 
 const MAX_METRICS: usize = 16;
@@ -34,7 +34,7 @@ pub(super) fn read(experiment: &mut Fields<'_>, words: &Words<'_>) -> (Vec<Metri
         (Some(one), None) => vec![one],
         (None, Some(many)) => many.list("metrics", MAX_METRICS).unwrap_or_default(),
         (None, None) => {
-            experiment.lacks("metric", "a table of name, unit and better");
+            experiment.need_one("metric", &["metrics"], "a table of name, unit and better");
             Vec::new()
         }
     };
@@ -75,14 +75,8 @@ fn one(node: &Node<'_>, words: &Words<'_>) -> Option<Metric> {
         }
     });
     let unit = unit.and_then(|node| {
-        let unit = read_unit(&node)?;
-        match name.as_ref().and_then(|(_, dimension)| *dimension) {
-            Some(dimension) if dimension != unit.dimension() => {
-                node.wrong(units_of(dimension));
-                None
-            }
-            _ => Some(unit),
-        }
+        let dimension = name.as_ref().and_then(|(_, dimension)| *dimension);
+        read_unit(&node, dimension)
     });
     let statistic = match statistic {
         Some(node) => node.word(&STATISTICS),
@@ -102,12 +96,17 @@ fn one(node: &Node<'_>, words: &Words<'_>) -> Option<Metric> {
     })
 }
 
-fn read_unit(node: &Node<'_>) -> Option<Unit> {
+/// A unit of that dimension, or of any where there is none.
+fn read_unit(node: &Node<'_>, dimension: Option<Dimension>) -> Option<Unit> {
     let text = node.text()?;
-    let unit = text.parse().ok();
+    let right = |unit: &Unit| dimension.is_none_or(|dimension| unit.dimension() == dimension);
+    let unit = text.parse().ok().filter(right);
     if unit.is_none() {
-        let known: Vec<&str> = Unit::ALL.iter().map(|unit| unit.spelling()).collect();
-        node.unknown(text, &known);
+        let known = Unit::ALL.iter().filter(|unit| right(unit));
+        let known: Vec<&str> = known.map(|unit| unit.spelling()).collect();
+        // Only the case may be a slip: between units, one letter is a factor of a thousand.
+        let meant = known.iter().find(|unit| unit.eq_ignore_ascii_case(text));
+        node.unlisted(&known, meant.copied());
     }
     unit
 }
@@ -183,10 +182,7 @@ fn published_one(node: &Node<'_>, cells: &Cells<'_>, metrics: &[Metric]) -> Opti
             _ if cells.matrix.names.iter().any(|axis| axis == name) => {
                 cells.published_value(name, &node)
             }
-            _ => {
-                cells.unknown_axis(&fields, name, true);
-                None
-            }
+            _ => None,
         };
         match read {
             Some(value) => {
@@ -198,6 +194,7 @@ fn published_one(node: &Node<'_>, cells: &Cells<'_>, metrics: &[Metric]) -> Opti
     if right && !at.contains_key(BESIDE) {
         right = cells.complete(&mut at, &fields);
     }
+    fields.close_with(&cells.keys());
     let metric = named(metric.as_ref(), metrics);
     let source = match source {
         Some(node) => Some(Some(node.text()?.to_owned())),

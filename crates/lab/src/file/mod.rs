@@ -94,11 +94,8 @@ pub fn parse(
         return Err(report.into_errors());
     }
     let (document, syntax_errors) = DeTable::parse_recoverable(text);
-    for error in &syntax_errors {
-        let at = error.span().map_or(0, |span| span.start);
-        report.syntax(at, error.message());
-    }
     if !syntax_errors.is_empty() {
+        report.syntax(&syntax_errors);
         // What a recovering parser makes of the rest would only add errors that are not there.
         return Err(report.into_errors());
     }
@@ -126,6 +123,10 @@ fn document_of<'a>(
     let mut experiments: Vec<Experiment> = Vec::new();
     for node in items {
         let Some(experiment) = experiment::read(&node, context) else {
+            // Its errors say why; were there none, it must not go missing in silence.
+            if report.count() == 0 {
+                node.reject("an experiment that cannot be read", "");
+            }
             continue;
         };
         if experiments.iter().any(|other| other.id == experiment.id) {

@@ -13,7 +13,9 @@ const MAX_TEXT_CHARS: usize = 1000;
 /// How much of the document an error quotes.
 const MAX_QUOTE_CHARS: usize = 60;
 /// How many possibilities an error lists.
-const MAX_LISTED: usize = 24;
+const MAX_LISTED: usize = 40;
+/// How many errors of syntax are reported: after the first few, they are echoes.
+const MAX_SYNTAX_ERRORS: usize = 3;
 
 /// How many errors are kept before they are sorted and cut to [`MAX_ERRORS`].
 const MAX_KEPT: usize = 10 * MAX_ERRORS;
@@ -52,9 +54,23 @@ impl<'a> Report<'a> {
         self.errors.borrow().len()
     }
 
-    pub(super) fn syntax(&self, at: usize, message: &str) {
-        let (what, expected) = message.split_once(", expected ").unwrap_or((message, ""));
-        self.add(at, "", format!("broken TOML ({what})"), expected, None);
+    /// Reports the first few errors of syntax, at most one a line.
+    pub(super) fn syntax(&self, errors: &[toml::de::Error]) {
+        let mut errors: Vec<(usize, &str)> = errors
+            .iter()
+            .map(|error| (error.span().map_or(0, |span| span.start), error.message()))
+            .collect();
+        errors.sort_by_key(|(at, _)| *at);
+        errors.dedup_by_key(|(at, _)| self.line(*at));
+        for (at, message) in errors.into_iter().take(MAX_SYNTAX_ERRORS) {
+            let (what, expected) = message.split_once(", expected ").unwrap_or((message, ""));
+            let expected = if expected == "nothing" { "" } else { expected };
+            self.add(at, "", format!("broken TOML ({what})"), expected, None);
+        }
+    }
+
+    fn line(&self, at: usize) -> usize {
+        self.line_starts.partition_point(|start| *start <= at)
     }
 
     pub(super) fn add(
@@ -69,7 +85,7 @@ impl<'a> Report<'a> {
         if errors.len() >= MAX_KEPT {
             return;
         }
-        let line = self.line_starts.partition_point(|start| *start <= at);
+        let line = self.line(at);
         let start = self.line_starts[line - 1];
         let column = self.text.get(start..at).map_or(0, |l| l.chars().count()) + 1;
         errors.push(FileError {
@@ -131,13 +147,17 @@ impl<'a> Node<'a> {
 
     /// Reports that this value is none of the `known` words, naming the nearest.
     pub(super) fn unknown(&self, found: &str, known: &[&str]) {
-        let suggestion = nearest(found, known).map(quoted);
+        self.unlisted(known, nearest(found, known));
+    }
+
+    /// Reports that this value is none of the `known` words, naming one of them.
+    pub(super) fn unlisted(&self, known: &[&str], suggestion: Option<&str>) {
         self.report.add(
             self.start,
             &self.path,
             self.quote(),
             one_of(known),
-            suggestion,
+            suggestion.map(quoted),
         );
     }
 
@@ -254,6 +274,13 @@ impl<'a> Node<'a> {
         matches!(self.value, DeValue::Array(_))
     }
 
+    /// The keys of this table; none where it is no table.
+    pub(super) fn keys(&self) -> Vec<String> {
+        let table = self.value.as_table();
+        let keys = table.into_iter().flat_map(|table| table.keys());
+        keys.map(|key| key.get_ref().to_string()).collect()
+    }
+
     /// The value of one key of this table, where there is one.
     pub(super) fn field(&self, name: &str) -> Option<Node<'a>> {
         let DeValue::Table(table) = self.value else {
@@ -271,6 +298,14 @@ pub(super) struct Fields<'a> {
     table: &'a DeTable<'a>,
     report: &'a Report<'a>,
     asked: Vec<&'static str>,
+    missing: Vec<Missing>,
+}
+
+/// What a table lacks; reported when it is closed, unless an unknown key was meant to be it.
+struct Missing {
+    key: &'static str,
+    instead: &'static [&'static str],
+    expected: String,
 }
 
 impl<'a> Fields<'a> {
@@ -281,6 +316,7 @@ impl<'a> Fields<'a> {
             table,
             report,
             asked: Vec::new(),
+            missing: Vec::new(),
         }
     }
 
@@ -296,6 +332,7 @@ impl<'a> Fields<'a> {
             table,
             report: node.report,
             asked: Vec::new(),
+            missing: Vec::new(),
         })
     }
 
@@ -319,9 +356,23 @@ impl<'a> Fields<'a> {
     pub(super) fn need(&mut self, key: &'static str, expected: &str) -> Option<Node<'a>> {
         let node = self.get(key);
         if node.is_none() {
-            self.lacks(key, expected);
+            self.need_one(key, &[], expected);
         }
         node
+    }
+
+    /// Says that neither `key` nor any of those `instead` of it are there, and one must be.
+    pub(super) fn need_one(
+        &mut self,
+        key: &'static str,
+        instead: &'static [&'static str],
+        expected: &str,
+    ) {
+        self.missing.push(Missing {
+            key,
+            instead,
+            expected: expected.to_owned(),
+        });
     }
 
     /// Reports that `key` (a path, where it has dots) is not in this table.
@@ -344,17 +395,36 @@ impl<'a> Fields<'a> {
             .collect()
     }
 
-    /// Reports the keys that were not asked for.
+    /// Reports the keys that were not asked for and those that were asked for in vain. Every
+    /// table whose keys are asked for is closed.
     pub(super) fn close(self) {
+        self.close_with(&[]);
+    }
+
+    /// The same for a table that may have `others` too.
+    pub(super) fn close_with(self, others: &[&str]) {
+        let known: Vec<&str> = self.asked.iter().chain(others).copied().collect();
+        let mut meant = Vec::new();
         for (key, _) in self.entries() {
-            if !self.asked.contains(&key) {
-                self.unknown_key(key, &self.asked);
+            if !known.contains(&key) {
+                meant.extend(self.unknown_key(key, &known));
+            }
+        }
+        for Missing {
+            key,
+            instead,
+            expected,
+        } in &self.missing
+        {
+            if !meant.iter().any(|m| m == key || instead.contains(m)) {
+                self.lacks(key, expected);
             }
         }
     }
 
-    /// Reports that `key` is none of the `known` keys.
-    pub(super) fn unknown_key(&self, key: &str, known: &[&str]) {
+    /// Reports that `key` is none of the `known` keys; returns the one it may be meant to be.
+    pub(super) fn unknown_key<'k>(&self, key: &str, known: &[&'k str]) -> Option<&'k str> {
+        let meant = nearest(key, known);
         let at = self
             .table
             .get_key_value(key)
@@ -364,8 +434,9 @@ impl<'a> Fields<'a> {
             &join(&self.path, key),
             format!("unknown key {}", quoted(key)),
             one_of(known),
-            nearest(key, known).map(quoted),
+            meant.map(quoted),
         );
+        meant
     }
 }
 

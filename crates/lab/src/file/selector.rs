@@ -121,7 +121,9 @@ impl<'a> Cells<'a> {
             } else if self.matrix.names.iter().any(|axis| axis == name) {
                 self.on_axis(name, node)
             } else {
-                self.unknown_axis(&fields, name, may_name_peer);
+                let mut known = self.keys();
+                known.retain(|key| may_name_peer || *key != BESIDE);
+                let _ = fields.unknown_key(name, &known);
                 None
             };
             match read {
@@ -138,13 +140,11 @@ impl<'a> Cells<'a> {
         })
     }
 
-    /// Reports that `name` is no axis.
-    pub(super) fn unknown_axis(&self, fields: &Fields<'_>, name: &str, may_name_peer: bool) {
-        let mut known: Vec<&str> = self.matrix.names.iter().map(String::as_str).collect();
-        if may_name_peer && !self.peers.is_empty() {
-            known.push(BESIDE);
-        }
-        fields.unknown_key(name, &known);
+    /// The keys that name a cell: the axes, and the key of peers where there are any.
+    pub(super) fn keys(&self) -> Vec<&str> {
+        let axes = self.matrix.names.iter().map(String::as_str);
+        let beside = (!self.peers.is_empty()).then_some(BESIDE);
+        axes.chain(beside).collect()
     }
 
     /// A peer of this experiment.

@@ -2,10 +2,16 @@
 //! makes the reader panic.
 
 mod chapter;
+mod errors;
+mod meaning;
+mod mutations;
 mod words;
 
 use tare_lab::experiment::Experiment;
 use tare_lab::file::{parse, Context, FileError, Size};
+
+/// The design's example.
+const BASE: &str = include_str!("base.toml");
 
 /// Reads `text` as on a machine with `cpus` processors.
 fn read(text: &str, cpus: usize, size: Size) -> Result<Vec<Experiment>, Vec<FileError>> {
