@@ -105,7 +105,8 @@ impl Reader<'_> {
         })
     }
 
-    /// Checks that the cells of both selectors pair up by their values on the free axes.
+    /// Checks that the cells of both selectors pair up by their values on the free axes. A peer
+    /// has no axes, so it pairs with every cell.
     fn pair(
         &self,
         of: &Chosen,
@@ -117,6 +118,12 @@ impl Reader<'_> {
         if of.selector == to.selector && !from_cpus {
             to_node.reject("the cells of \"of\" again", "other cells");
             return None;
+        }
+        if [of, to]
+            .iter()
+            .any(|side| side.selector.0.contains_key(BESIDE))
+        {
+            return Some(());
         }
         let [left, right] = [of, to].map(|chosen| self.cells.chosen(chosen));
         let mut paired = false;
@@ -139,7 +146,7 @@ impl Reader<'_> {
         if !paired && !from_cpus && self.cells.known() {
             to_node.reject(
                 format!("{}, which pairs with no cell of \"of\"", to_node.quote()),
-                "the same axes left free on both sides (a peer has none)",
+                "cells with the same values on the axes that neither side names",
             );
             return None;
         }
@@ -148,9 +155,7 @@ impl Reader<'_> {
 
     /// Reports the axes that only one of the two selectors fixes.
     fn loose(&self, of: &Chosen, to: &Chosen, fields: &Fields<'_>) {
-        let names = |chosen: &Chosen, name: &str| {
-            chosen.selector.0.contains_key(name) || chosen.selector.0.contains_key(BESIDE)
-        };
+        let names = |chosen: &Chosen, name: &str| chosen.selector.0.contains_key(name);
         for name in &self.cells.matrix.names {
             let free = match (names(of, name), names(to, name)) {
                 (true, false) => "to",

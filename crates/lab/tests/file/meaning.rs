@@ -176,9 +176,9 @@ fn each_kind_of_claim_is_read() {
             },
         ),
         (
-            r#"ratio = { of = { op = "read", sessions = 1 }, to = { beside = "ping-pong/udp" }, at_most = 2 }"#,
+            r#"ratio = { of = { op = "read" }, to = { beside = "ping-pong/udp" }, at_most = 2 }"#,
             ClaimKind::Ratio {
-                of: one("read"),
+                of: read.clone(),
                 to: selector(&[("beside", Value::from("ping-pong/udp"))]),
                 bound: bound(None, Some(2.0)),
             },
