@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tare_lab::file::Size;
 
+use crate::rng;
+
 /// What isolation, encryption and distance cost your I/O, measured on this machine.
 #[derive(Parser)]
 #[command(
@@ -38,6 +40,9 @@ pub(crate) enum Command {
     Report(Report),
     /// Write a run's figures in another format
     Export(Export),
+    /// Hardware random numbers: write, measure or test them
+    #[command(subcommand)]
+    Rng(rng::Command),
     /// Print a shell's completion script
     Completions(Completions),
     /// Write the manual pages

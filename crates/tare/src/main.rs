@@ -41,6 +41,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Doctor(arguments) => doctor::doctor(arguments.json),
         Command::Report(arguments) => report::report(&arguments),
         Command::Export(arguments) => report::export(&arguments),
+        Command::Rng(command) => rng::run(&command),
         Command::Completions(arguments) => {
             let mut script = Vec::new();
             clap_complete::generate(arguments.shell, &mut Cli::command(), "tare", &mut script);

@@ -1,6 +1,7 @@
 //! The workloads that experiments can name: one file each. The only place where the lab and the
 //! systems meet.
 
+mod battery;
 mod command;
 mod rdrand;
 mod synthetic;
@@ -29,6 +30,7 @@ fn workloads() -> Vec<Box<dyn Workload>> {
     vec![
         Box::new(rdrand::Rdrand),
         Box::new(underflow::Underflow),
+        Box::new(battery::Battery),
         Box::new(synthetic::Synthetic),
     ]
 }

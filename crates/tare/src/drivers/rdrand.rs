@@ -99,6 +99,7 @@ impl Workload for Rdrand {
             offset: count(parameters, "offset")?,
             threads: count(parameters, "threads")?,
             duration,
+            calls_max: None,
             warm_up: duration.mul_f64(WARM_UP),
         };
         let work = workload::run(&workload, || Ok(speaker.start()?))?;

@@ -40,6 +40,8 @@ pub(crate) struct Workload {
     pub(crate) threads: usize,
     /// The measured part, on the wall.
     pub(crate) duration: Duration,
+    /// Calls after which a thread ends, even if there is time left.
+    pub(crate) calls_max: Option<u64>,
     /// The unmeasured part before it.
     pub(crate) warm_up: Duration,
 }
@@ -258,13 +260,15 @@ fn measure<S, E: Into<anyhow::Error>>(
     let cpu_before = clock_gettime(ClockId::ThreadCPUTime);
     let from = Instant::now();
     let mut operations = 0;
+    let calls_max = workload.calls_max.unwrap_or(u64::MAX);
     let until = loop {
-        for _ in 0..batch {
+        let calls = batch.min(calls_max - operations);
+        for _ in 0..calls {
             fill(&mut state).map_err(Into::into)?;
         }
-        operations += batch;
+        operations += calls;
         let now = Instant::now();
-        if now - from >= workload.duration {
+        if now - from >= workload.duration || operations == calls_max {
             break now;
         }
     };
@@ -337,6 +341,7 @@ mod tests {
             offset: 3,
             threads,
             duration: Duration::from_millis(5),
+            calls_max: None,
             warm_up: Duration::from_millis(1),
         }
     }
@@ -362,6 +367,18 @@ mod tests {
             if let Some(draws) = draws_a_call {
                 assert_eq!(work.draws, work.operations * draws, "{method}");
             }
+        }
+    }
+
+    #[test]
+    fn a_number_of_calls_is_kept_exactly() {
+        for calls in [1, 7, 100_000] {
+            let workload = Workload {
+                calls_max: Some(calls),
+                duration: Duration::MAX,
+                ..workload(Method::RandChacha, 3)
+            };
+            assert_eq!(run(&workload, || Ok(())).unwrap().operations, 3 * calls);
         }
     }
 

@@ -1,0 +1,252 @@
+//! `tare rng bench`: the speed of a method on this machine, beside the bare instruction.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::{json, Value};
+use tare_lab::unit::Unit;
+
+use super::method::Method;
+use super::workload::{self, Work, Workload};
+use crate::terminal;
+
+/// Bytes of the original's "number": a quadword.
+const NUMBER_BYTES: u64 = 8;
+/// The part of the duration that warms up before it.
+const WARM_UP: f64 = 0.1;
+const WARM_UP_MAX: Duration = Duration::from_millis(300);
+/// The limit: nothing gets numbers out of RDRAND faster.
+const LIMIT: Method = Method::Bare64;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tare rng bench                        the original's defaults: 2 threads, 3 s, 2 repeats, 2048 numbers a call\n  \
+    tare rng bench -m reseed_skip -t 1\n  \
+    tare rng bench -c 1 -r 5 -d 0.5       one number a call\n\n\
+    Threads run freely: no barrier between calls measures itself. Each repeat measures the method and the bare instruction loop \
+    in turn. Wall is what a program gets; CPU is bytes for each second of processor time, which other programs on the machine \
+    cannot take away.")]
+pub(crate) struct Args {
+    /// How the numbers are got
+    #[arg(short, long, default_value = "get_bytes")]
+    method: Method,
+    /// Threads, each with a generator of its own
+    #[arg(short, long, visible_alias = "thread", value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: u16,
+    /// Numbers of 64 bits a call
+    #[arg(short, long, value_name = "COUNT", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    chunk_size: u32,
+    /// Seconds a repeat; more than none
+    #[arg(short, long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
+    duration: Duration,
+    /// Repeats; the median is shown
+    #[arg(short, long, visible_alias = "repetition", value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
+    repeats: u16,
+    /// Instead of a duration: numbers of 64 bits a repeat, all threads together, in whole calls
+    #[arg(short, long, value_name = "COUNT", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
+    numbers: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    text.parse()
+        .ok()
+        .filter(|&seconds: &f64| seconds > 0.0 && seconds <= 86_400.0)
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| format!("found \"{text}\", expected seconds above 0, at most 86400"))
+}
+
+impl Args {
+    fn workload(&self, method: Method) -> Workload {
+        let threads = u64::from(self.threads);
+        let a_round = u64::from(self.chunk_size) * threads;
+        // With a count, a method that is slow takes the time that it takes.
+        let (duration, calls_max) = match self.numbers {
+            Some(numbers) => (Duration::MAX, Some(numbers.div_ceil(a_round))),
+            None => (self.duration, None),
+        };
+        Workload {
+            method,
+            chunk: self.chunk_size as usize * NUMBER_BYTES as usize,
+            offset: 0,
+            threads: self.threads.into(),
+            duration,
+            calls_max,
+            warm_up: self.duration.mul_f64(WARM_UP).min(WARM_UP_MAX),
+        }
+    }
+}
+
+/// One method's repeats.
+struct Series {
+    method: Method,
+    repeats: Vec<Work>,
+}
+
+impl Series {
+    fn median(&self, figure: impl Fn(&Work) -> f64) -> f64 {
+        median(self.repeats.iter().map(figure).collect())
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[middle],
+        _ => (values[middle - 1] + values[middle]) / 2.0,
+    }
+}
+
+/// Measures and prints.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut methods = vec![args.method];
+    if args.method != LIMIT {
+        methods.push(LIMIT);
+    }
+    let mut all: Vec<Series> = methods
+        .into_iter()
+        .map(|method| Series {
+            method,
+            repeats: Vec::new(),
+        })
+        .collect();
+    // Interleaved, so that a change of the machine's mood meets both.
+    for _ in 0..args.repeats {
+        for series in &mut all {
+            series
+                .repeats
+                .push(workload::run(&args.workload(series.method), || Ok(()))?);
+        }
+    }
+    if args.json {
+        terminal::print(&serde_json::to_string_pretty(&as_json(args, &all))?)?;
+    } else {
+        terminal::print(&as_text(args, &all))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn as_json(args: &Args, all: &[Series]) -> Value {
+    let work = |work: &Work| {
+        json!({
+            "bytes": work.bytes,
+            "calls": work.operations,
+            "draws": work.draws,
+            "underflows": work.underflows,
+            "wall_ns": work.wall.as_nanos() as u64,
+            "cpu_ns": work.cpu.as_nanos() as u64,
+            "throughput": work.throughput(),
+            "cpu_throughput": work.cpu_throughput(),
+        })
+    };
+    let series = |series: &Series| {
+        json!({
+            "method": series.method.name(),
+            "median": {
+                "throughput": series.median(Work::throughput),
+                "cpu_throughput": series.median(Work::cpu_throughput),
+            },
+            "repeats": series.repeats.iter().map(work).collect::<Vec<_>>(),
+        })
+    };
+    json!({
+        "schema": 1,
+        "threads": args.threads,
+        "chunk_bytes": u64::from(args.chunk_size) * NUMBER_BYTES,
+        "unit": Unit::BytesPerSecond.spelling(),
+        "better": "higher",
+        "of_bare": of_bare(all),
+        "series": all.iter().map(series).collect::<Vec<_>>(),
+    })
+}
+
+/// The method's share of the limit in processor time: the median of the repeats' own ratios.
+fn of_bare(all: &[Series]) -> Option<f64> {
+    let [method, bare] = all else { return None };
+    let pairs = method.repeats.iter().zip(&bare.repeats);
+    Some(median(
+        pairs
+            .map(|(a, b)| a.cpu_throughput() / b.cpu_throughput())
+            .collect(),
+    ))
+}
+
+fn as_text(args: &Args, all: &[Series]) -> String {
+    let threads = match args.threads {
+        1 => "1 thread".into(),
+        threads => format!("{threads} threads"),
+    };
+    let each = match args.numbers {
+        Some(numbers) => format!("{numbers} numbers"),
+        None => format!("{} s", args.duration.as_secs_f64()),
+    };
+    let mut text = format!(
+        "{threads}, {} numbers of 64 bits a call, {each} a repeat\n\n{:18} {:7} {:>14} {:>14} {:>14} {:>12}\n",
+        args.chunk_size, "method", "repeat", "wall", "wall", "CPU", "underflows"
+    );
+    let rate = |unit: Unit, bytes_per_second: f64| unit.show(bytes_per_second / unit.scale());
+    let mut row = |name: &str, repeat: &str, wall: f64, cpu: f64, underflows: &str| {
+        text.push_str(&format!(
+            "{name:18} {repeat:7} {:>14} {:>14} {:>14} {underflows:>12}\n",
+            rate(Unit::MebibytesPerSecond, wall),
+            rate(Unit::MegabytesPerSecond, wall),
+            rate(Unit::MebibytesPerSecond, cpu),
+        ));
+    };
+    for series in all {
+        let name = series.method.name();
+        for (i, work) in series.repeats.iter().enumerate() {
+            // A method that does not count its draws has no underflows to show, not 0.
+            let underflows = if work.draws > 0 {
+                work.underflows.to_string()
+            } else {
+                "-".into()
+            };
+            let repeat = (i + 1).to_string();
+            row(
+                name,
+                &repeat,
+                work.throughput(),
+                work.cpu_throughput(),
+                &underflows,
+            );
+        }
+        row(
+            name,
+            "median",
+            series.median(Work::throughput),
+            series.median(Work::cpu_throughput),
+            "",
+        );
+    }
+    text.push_str("\nwall: bytes for each second on the clock; CPU: for each second of processor time, all threads\n");
+    if let (Some(share), Some(series)) = (of_bare(all), all.first()) {
+        let name = series.method.name();
+        text.push_str(&format!("{name} gets {share:.4} of what the bare instruction loop does for the same processor time\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between_the_middle_two() {
+        assert_eq!(median(vec![3.0, 1.0]), 2.0);
+        assert_eq!(median(vec![3.0, 1.0, 10.0]), 3.0);
+        assert!(median(Vec::new()).is_nan());
+    }
+
+    #[test]
+    fn durations_above_none_are_read() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for text in ["0", "-1", "inf", "nan", "x", "1e9"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The test batteries that others wrote, driven where they are installed.
+
+mod drive;
+mod parse;
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use drive::{drive, Limits};
+pub(crate) use parse::Finding;
+
+/// A battery that this program knows how to drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Tool {
+    Dieharder,
+    Rngtest,
+    Ent,
+    Practrand,
+}
+
+/// The tests of dieharder that want at most a few seconds each, cheapest first, so that a short
+/// time gives as many answers as it can. The others are suspect by dieharder's own list, or take
+/// minutes.
+const DIEHARDER_TESTS: [u32; 20] = [
+    15, 8, 100, 11, 206, 0, 204, 10, 12, 3, 9, 207, 16, 1, 205, 209, 101, 13, 102, 2,
+];
+
+impl Tool {
+    /// The program's file.
+    pub(crate) fn program(self) -> &'static str {
+        match self {
+            Tool::Dieharder => "dieharder",
+            Tool::Rngtest => "rngtest",
+            Tool::Ent => "ent",
+            Tool::Practrand => "RNG_test",
+        }
+    }
+
+    /// The name that people call it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Tool::Practrand => "PractRand",
+            other => other.program(),
+        }
+    }
+
+    /// How to get it.
+    pub(crate) fn install(self) -> &'static str {
+        match self {
+            Tool::Dieharder => "apt-get install dieharder",
+            Tool::Rngtest => "apt-get install rng-tools5",
+            Tool::Ent => "apt-get install ent",
+            Tool::Practrand => {
+                "build it from https://pracrand.sourceforge.net (no package), RNG_test on the PATH"
+            }
+        }
+    }
+
+    /// It takes as much of a generator as it wants; the others take all that they are given.
+    pub(crate) fn wants_as_it_goes(self) -> bool {
+        self == Tool::Dieharder
+    }
+
+    /// Where it is installed.
+    pub(crate) fn find(self) -> Option<PathBuf> {
+        let path = std::env::var_os("PATH")?;
+        std::env::split_paths(&path)
+            .map(|folder| folder.join(self.program()))
+            .find(|file| is_executable(file))
+    }
+}
+
+fn is_executable(file: &std::path::Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    file.metadata()
+        .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+/// How a battery judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Status {
+    Pass,
+    Fail,
+    /// It ran and came to no judgement: too little time or data, or output that makes no sense.
+    Inconclusive,
+    /// Not installed.
+    Missing,
+}
+
+impl Status {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Status::Pass => "pass",
+            Status::Fail => "fail",
+            Status::Inconclusive => "inconclusive",
+            Status::Missing => "missing",
+        }
+    }
+}
+
+/// What a battery said.
+#[derive(Debug, Serialize)]
+pub(crate) struct Verdict {
+    pub(crate) battery: &'static str,
+    pub(crate) status: Status,
+    /// One line for people.
+    pub(crate) summary: String,
+    /// Bytes that it took.
+    pub(crate) bytes: u64,
+    pub(crate) seconds: f64,
+    pub(crate) findings: Vec<Finding>,
+}
+
+/// Runs a battery on what `open` gives, anew for each program that it takes to run it.
+///
+/// # Errors
+/// The stream could not be opened or read. What goes wrong with the battery is its verdict.
+pub(crate) fn judge(
+    tool: Tool,
+    bytes: u64,
+    time: Duration,
+    open: &dyn Fn() -> anyhow::Result<Box<dyn Read + Send>>,
+) -> anyhow::Result<Verdict> {
+    let Some(program) = tool.find() else {
+        return Ok(Verdict {
+            battery: tool.name(),
+            status: Status::Missing,
+            summary: format!("not installed: {}", tool.install()),
+            bytes: 0,
+            seconds: 0.0,
+            findings: Vec::new(),
+        });
+    };
+    let from = Instant::now();
+    let until = from + time;
+    let limits = Limits { bytes, until };
+    let mut taken = 0;
+    let mut run = |arguments: &[&str], limits| -> anyhow::Result<drive::Ran> {
+        let ran = drive(&program, arguments, open()?, limits)?;
+        taken += ran.bytes;
+        Ok(ran)
+    };
+    let mut judged = match tool {
+        Tool::Ent => parse::ent(&run(&["-t"], limits)?.output),
+        Tool::Rngtest => parse::rngtest(&run(&[], limits)?.output),
+        Tool::Practrand => {
+            // It reports at powers of two, and wants 64 KiB for the first.
+            let length = format!("{}KB", 1u64 << (bytes / 1024).max(64).ilog2());
+            parse::practrand(
+                &run(&["stdin64", "-tlmin", "64KB", "-tlmax", &length], limits)?.output,
+            )
+        }
+        Tool::Dieharder => {
+            let mut lines = String::new();
+            for test in DIEHARDER_TESTS {
+                if Instant::now() >= until {
+                    break;
+                }
+                let number = test.to_string();
+                let mut arguments = vec!["-g", "200", "-d", &number, "-c", "|"];
+                for field in [
+                    "test_name",
+                    "ntuple",
+                    "tsamples",
+                    "psamples",
+                    "pvalues",
+                    "assessment",
+                ] {
+                    arguments.extend(["-D", field]);
+                }
+                let ran = run(&arguments, limits)?;
+                if ran.complete {
+                    lines.push_str(&ran.output);
+                }
+            }
+            parse::dieharder(&lines, DIEHARDER_TESTS.len())
+        }
+    };
+    let seconds = from.elapsed().as_secs_f64();
+    if Instant::now() >= until {
+        judged
+            .summary
+            .push_str(&format!("; stopped after {} s", time.as_secs()));
+    }
+    Ok(Verdict {
+        battery: tool.name(),
+        status: judged.status,
+        summary: judged.summary,
+        bytes: taken,
+        seconds,
+        findings: judged.findings,
+    })
+}
