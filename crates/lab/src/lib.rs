@@ -11,6 +11,7 @@ pub mod fingerprint;
 pub mod judge;
 pub mod plan;
 pub mod protocol;
+pub mod report;
 pub mod result;
 pub mod runner;
 pub mod sample;
