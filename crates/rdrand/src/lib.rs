@@ -18,6 +18,9 @@
 //! | room | what is in it |
 //! |---|---|
 //! | [`Rdrand`], [`Rdseed`], [`Generator`] | numbers: bytes, 16-, 32- and 64-bit arrays, single values |
+//! | [`seed()`], [`Seeder`] | seeds for other generators, with their grade |
+//! | `AesCtr` | RDRAND encrypted under a key that the hardware does not know |
+//! | `stream` | exact numbers of bytes into a writer |
 //! | [`reseed`] | output with a hardware reseed between any two values |
 //! | [`health`] | the cut-offs of the health tests and where they come from |
 //! | [`processor`] | what CPUID says, and the processors known to be broken |
@@ -28,20 +31,32 @@
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
+#[cfg(feature = "aes")]
+pub mod aes_ctr;
 #[cfg(feature = "std")]
 pub mod battery;
 mod error;
+#[cfg(feature = "aes")]
+mod fork;
 mod generator;
 pub mod health;
 pub mod instruction;
 pub mod processor;
 pub mod reseed;
+#[cfg(feature = "rand_core")]
+mod rng;
 pub mod scripted;
+mod seed;
 pub mod source;
+#[cfg(feature = "std")]
+pub mod stream;
 
+#[cfg(feature = "aes")]
+pub use aes_ctr::AesCtr;
 pub use error::{Error, HealthFailure, Instruction};
 pub use generator::{
     Counts, Generator, Rdrand, Rdseed, RDRAND_ATTEMPTS, RDSEED_ATTEMPTS, SELF_TEST_DRAWS,
 };
 pub use processor::KnownIssue;
+pub use seed::{seed, SeedGrade, Seeder};
 pub use source::Source;

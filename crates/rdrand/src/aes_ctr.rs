@@ -1,0 +1,350 @@
+//! RDRAND output encrypted with AES-CTR, so that whoever could predict the hardware would
+//! still have to know the key.
+//!
+//! - **Keys** are set by the caller or made at random: by [`Seeder`](crate::Seeder), and with
+//!   `std` on Unix also by the operating system, both combined by exclusive or, so that the
+//!   hardware alone does not know them.
+//! - **Replaced**: a random key encrypts at most [`RANDOM_KEY_BYTES`]; the caller's keys take
+//!   turns every [`KEY_TURN_BYTES`], each with its own counter that never repeats.
+//! - **Thread-safe**: a call reserves counter values under a lock and works outside of it.
+//! - **Safe across fork**: a child makes a new random key, or continues the caller's keys at
+//!   random counters; parent and child never share keystream. See the module `fork`.
+//! - **Wiped**: keys and cipher states are overwritten when they are dropped. There is no
+//!   `Debug`.
+
+extern crate alloc;
+
+use alloc::vec::Vec;
+
+use aes::cipher::consts::U16;
+use aes::cipher::{
+    BlockCipherEncrypt, BlockSizeUser, InnerIvInit, KeyInit, StreamCipher, StreamCipherCoreWrapper,
+};
+use zeroize::Zeroize;
+
+use crate::error::Error;
+use crate::fork::{generation, ForkLock};
+use crate::generator::Generator;
+use crate::seed::seed;
+use crate::source::Source;
+
+/// Bytes that one random key encrypts at most.
+pub const RANDOM_KEY_BYTES: u64 = 1 << 20;
+
+/// Bytes after which the next of the caller's keys takes its turn.
+pub const KEY_TURN_BYTES: usize = 4096;
+
+/// Bytes of a random key.
+pub const RANDOM_KEY_LENGTH: usize = 32;
+
+/// AES-CTR over RDRAND output; see the [module](self).
+pub struct AesCtr {
+    state: ForkLock<State>,
+}
+
+struct State {
+    keys: Vec<Key>,
+    /// Which key has its turn.
+    turn: usize,
+    /// Bytes left of the turn, for random keys of the key.
+    left: u64,
+    /// The keys are made here and replaced, not the caller's.
+    random: bool,
+    /// The generation of the process that the counters belong to.
+    process: u64,
+}
+
+impl AesCtr {
+    /// Makes a random AES-256 key.
+    ///
+    /// # Errors
+    /// What stopped the hardware.
+    pub fn with_random_key() -> Result<Self, Error> {
+        let process = generation();
+        let keys = Vec::from([Key::random()?]);
+        let state = State {
+            keys,
+            turn: 0,
+            left: RANDOM_KEY_BYTES,
+            random: true,
+            process,
+        };
+        Ok(AesCtr {
+            state: ForkLock::new(state),
+        })
+    }
+
+    /// Takes keys of 16, 24 or 32 bytes, each with a nonce of half its length, which becomes
+    /// the leading bytes of the counter block. They take turns in the order given.
+    ///
+    /// # Errors
+    /// [`Error::NoKey`] or [`Error::KeyLength`].
+    pub fn with_keys(keys: &[(&[u8], &[u8])]) -> Result<Self, Error> {
+        if keys.is_empty() {
+            return Err(Error::NoKey);
+        }
+        let keys: Result<Vec<Key>, Error> = keys
+            .iter()
+            .map(|(key, nonce)| Key::new(key, nonce))
+            .collect();
+        let (left, process) = (KEY_TURN_BYTES as u64, generation());
+        let state = State {
+            keys: keys?,
+            turn: 0,
+            left,
+            random: false,
+            process,
+        };
+        Ok(AesCtr {
+            state: ForkLock::new(state),
+        })
+    }
+
+    /// Fills with output of `generator`, encrypted. `written` of an error counts bytes.
+    ///
+    /// # Errors
+    /// What stopped the generator or the making of a key, or [`Error::KeyExhausted`]. What
+    /// was not encrypted is zeroed.
+    pub fn fill_bytes<S: Source>(
+        &self,
+        generator: &mut Generator<S>,
+        destination: &mut [u8],
+    ) -> Result<(), Error> {
+        let mut written = 0;
+        for chunk in destination.chunks_mut(KEY_TURN_BYTES) {
+            let drawn = generator.fill_bytes(chunk);
+            let good = drawn.as_ref().map_or_else(Error::written, |()| chunk.len());
+            chunk[good..].fill(0);
+            if let Err(error) = self.apply(&mut chunk[..good]) {
+                chunk.fill(0);
+                return Err(error);
+            }
+            written += good;
+            drawn.map_err(|error| error.with_written(written))?;
+        }
+        Ok(())
+    }
+
+    /// Encrypts `source` into `destination` with the next keystream. Applied with the same
+    /// keys in the same order of calls, it decrypts.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when the lengths differ, [`Error::KeyExhausted`], or what stopped the
+    /// making of a key.
+    pub fn encrypt(&self, destination: &mut [u8], source: &[u8]) -> Result<(), Error> {
+        if destination.len() != source.len() {
+            let (source, destination) = (source.len(), destination.len());
+            return Err(Error::Length {
+                source,
+                destination,
+            });
+        }
+        destination.copy_from_slice(source);
+        self.apply(destination).inspect_err(|_| destination.fill(0))
+    }
+
+    /// Encrypts in place.
+    fn apply(&self, mut data: &mut [u8]) -> Result<(), Error> {
+        while !data.is_empty() {
+            let reserved = {
+                let mut state = self.state.lock();
+                let here = state.here;
+                state.reserve(data.len(), here)?
+            };
+            let (now, later) = data.split_at_mut(reserved.length);
+            reserved.apply(now);
+            data = later;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Sets `length` or fewer bytes of keystream aside that nobody else gets, in the process
+    /// whose generation is `here`.
+    fn reserve(&mut self, length: usize, here: u64) -> Result<Reserved, Error> {
+        if self.process != here {
+            self.part_from_parent()?;
+            self.process = here;
+        }
+        if self.left == 0 {
+            self.next_turn()?;
+        }
+        let length = length.min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let key = self.keys.get_mut(self.turn).ok_or(Error::NoKey)?;
+        let reserved = key.reserve(length)?;
+        // Counted in whole blocks, as the counter is, so that no turn ends within a block.
+        self.left = self
+            .left
+            .saturating_sub(length.next_multiple_of(BLOCK) as u64);
+        Ok(reserved)
+    }
+
+    /// Sets up counters or a key that the parent of this process cannot be using.
+    fn part_from_parent(&mut self) -> Result<(), Error> {
+        if self.random {
+            return self.renew();
+        }
+        for key in &mut self.keys {
+            let mut counter = [0; BLOCK];
+            seed(&mut counter)?;
+            key.counter = u128::from_be_bytes(counter);
+        }
+        Ok(())
+    }
+
+    fn next_turn(&mut self) -> Result<(), Error> {
+        if self.random {
+            return self.renew();
+        }
+        self.turn = (self.turn + 1) % self.keys.len().max(1);
+        self.left = KEY_TURN_BYTES as u64;
+        Ok(())
+    }
+
+    fn renew(&mut self) -> Result<(), Error> {
+        let key = Key::random()?;
+        self.keys.clear();
+        self.keys.push(key);
+        self.turn = 0;
+        self.left = RANDOM_KEY_BYTES;
+        Ok(())
+    }
+}
+
+/// Bytes of an AES block.
+const BLOCK: usize = 16;
+
+/// Blocks that one key encrypts at most: far below the 2⁶⁴ where AES-CTR tells itself from
+/// chance, and the whole counter beside a nonce of twelve bytes.
+const KEY_BLOCKS: u64 = 1 << 32;
+
+/// A key and the counter block that it has not used yet.
+struct Key {
+    bytes: [u8; 32],
+    length: usize,
+    counter: u128,
+    blocks_left: u64,
+}
+
+impl Key {
+    fn new(key: &[u8], nonce: &[u8]) -> Result<Self, Error> {
+        if !matches!(key.len(), 16 | 24 | 32) || nonce.len() != key.len() / 2 {
+            return Err(Error::KeyLength {
+                key: key.len(),
+                nonce: nonce.len(),
+            });
+        }
+        let mut made = Key {
+            bytes: [0; 32],
+            length: key.len(),
+            counter: 0,
+            blocks_left: KEY_BLOCKS,
+        };
+        made.bytes[..key.len()].copy_from_slice(key);
+        let mut counter = [0; BLOCK];
+        counter[..nonce.len()].copy_from_slice(nonce);
+        made.counter = u128::from_be_bytes(counter);
+        Ok(made)
+    }
+
+    fn random() -> Result<Self, Error> {
+        let mut made = Key {
+            bytes: [0; 32],
+            length: RANDOM_KEY_LENGTH,
+            counter: 0,
+            blocks_left: KEY_BLOCKS,
+        };
+        seed(&mut made.bytes)?;
+        add_system_randomness(&mut made.bytes);
+        Ok(made)
+    }
+
+    fn reserve(&mut self, length: usize) -> Result<Reserved, Error> {
+        let blocks = length.div_ceil(BLOCK) as u64;
+        if blocks > self.blocks_left {
+            return Err(Error::KeyExhausted);
+        }
+        self.blocks_left -= blocks;
+        let counter = self.counter;
+        self.counter = counter.wrapping_add(u128::from(blocks));
+        Ok(Reserved {
+            key: self.bytes,
+            key_length: self.length,
+            counter,
+            length,
+        })
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        self.bytes.zeroize();
+        self.counter.zeroize();
+    }
+}
+
+/// Keystream that belongs to one caller.
+struct Reserved {
+    key: [u8; 32],
+    key_length: usize,
+    counter: u128,
+    length: usize,
+}
+
+impl Reserved {
+    fn apply(&self, data: &mut [u8]) {
+        let nonce = self.counter.to_be_bytes();
+        match self.key_length {
+            16 => apply::<aes::Aes128>(&self.key[..16], nonce, data),
+            24 => apply::<aes::Aes192>(&self.key[..24], nonce, data),
+            _ => apply::<aes::Aes256>(&self.key, nonce, data),
+        }
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.key.zeroize();
+        self.counter.zeroize();
+    }
+}
+
+/// AES in counter mode with a 128-bit big-endian counter (SP 800-38A, 6.5). The cipher wipes
+/// itself when it is dropped.
+fn apply<C>(key: &[u8], counter: [u8; BLOCK], data: &mut [u8])
+where
+    C: BlockCipherEncrypt + BlockSizeUser<BlockSize = U16> + KeyInit,
+{
+    if let Ok(cipher) = C::new_from_slice(key) {
+        let core =
+            ctr::CtrCore::<C, ctr::flavors::Ctr128BE>::inner_iv_init(cipher, &counter.into());
+        let mut stream = StreamCipherCoreWrapper::from_core(core);
+        // Cannot fail: a turn is far shorter than the period of the counter.
+        stream.apply_keystream(data);
+    }
+}
+
+/// Combines with what the operating system's generator gives, where there is one.
+#[cfg(all(feature = "std", unix))]
+fn add_system_randomness(key: &mut [u8; 32]) {
+    let mut system = zeroize::Zeroizing::new([0; 32]);
+    let mut filled = 0;
+    while filled < system.len() {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        match rustix::rand::getrandom(&mut system[filled..], flags) {
+            Ok(bytes) => filled += bytes,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => break, // the hardware's part stands alone
+        }
+    }
+    key.iter_mut()
+        .zip(system.iter())
+        .for_each(|(byte, other)| *byte ^= other);
+}
+
+#[cfg(not(all(feature = "std", unix)))]
+fn add_system_randomness(_key: &mut [u8; 32]) {}
+
+#[cfg(test)]
+mod tests;

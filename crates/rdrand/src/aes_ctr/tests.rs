@@ -1,0 +1,246 @@
+use core::mem::ManuallyDrop;
+use std::vec;
+
+use super::*;
+use crate::scripted::{Carry, ScriptedRdrand, Values};
+
+fn hex<const N: usize>(text: &str) -> [u8; N] {
+    core::array::from_fn(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).unwrap())
+}
+
+fn generator() -> Generator<ScriptedRdrand> {
+    Generator::with_source_untested(ScriptedRdrand::healthy(1))
+}
+
+const PLAIN: &str =
+    "6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e5130c81c46a35ce411\
+                     e5fbc1191a0a52eff69f2445df4f9b17ad2b417be66c3710";
+
+#[test]
+fn aes_256_agrees_with_sp_800_38a() {
+    // SP 800-38A, F.5.5.
+    let key = hex::<32>("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4");
+    let nonce = hex::<16>("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff");
+    let expected = hex::<64>(
+        "601ec313775789a5b7a7f504bbf3d228f443e3ca4d62b59aca84e990cacaf5c52b0930daa23de94ce87017ba\
+         2d84988ddfc9c58db67aada613c2dd08457941a6",
+    );
+    let cipher = AesCtr::with_keys(&[(&key, &nonce)]).unwrap();
+    let mut got = [0; 64];
+    cipher.encrypt(&mut got, &hex::<64>(PLAIN)).unwrap();
+    assert_eq!(got, expected);
+    // In pieces of whole blocks it is the same stream, and it decrypts.
+    let cipher = AesCtr::with_keys(&[(&key, &nonce)]).unwrap();
+    let mut plain = [0; 64];
+    cipher.encrypt(&mut plain[..32], &expected[..32]).unwrap();
+    cipher.encrypt(&mut plain[32..], &expected[32..]).unwrap();
+    assert_eq!(plain, hex::<64>(PLAIN));
+}
+
+#[test]
+fn aes_128_and_192_agree_with_sp_800_38a() {
+    // F.5.1 and F.5.3 have counters that no nonce of half a key's length gives, so this goes
+    // one room further in.
+    let counter = hex::<16>("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff");
+    let mut data: [u8; 16] = hex(PLAIN);
+    apply::<aes::Aes128>(
+        &hex::<16>("2b7e151628aed2a6abf7158809cf4f3c"),
+        counter,
+        &mut data,
+    );
+    assert_eq!(data, hex("874d6191b620e3261bef6864990db6ce"));
+    let mut data: [u8; 16] = hex(PLAIN);
+    let key = hex::<24>("8e73b0f7da0e6452c810f32b809079e562f8ead2522c6b7b");
+    apply::<aes::Aes192>(&key, counter, &mut data);
+    assert_eq!(data, hex("1abc932417521ca24f2b0459fe7e6e0b"));
+}
+
+#[test]
+fn keys_take_turns_and_no_keystream_comes_twice() {
+    for length in [16, 24, 32] {
+        let keys: Vec<(Vec<u8>, Vec<u8>)> = (1..4)
+            .map(|k| (vec![k; length], vec![k; length / 2]))
+            .collect();
+        let keys: Vec<(&[u8], &[u8])> = keys.iter().map(|(k, n)| (&k[..], &n[..])).collect();
+        let cipher = AesCtr::with_keys(&keys).unwrap();
+        let mut stream = vec![0; 6 * KEY_TURN_BYTES];
+        let zeros = stream.clone();
+        cipher.encrypt(&mut stream, &zeros).unwrap();
+        let single = AesCtr::with_keys(&keys[1..2]).unwrap();
+        let mut second = vec![0; 2 * KEY_TURN_BYTES];
+        single
+            .encrypt(&mut second, &zeros[..2 * KEY_TURN_BYTES])
+            .unwrap();
+        let turn = |n: usize| n * KEY_TURN_BYTES..(n + 1) * KEY_TURN_BYTES;
+        assert_eq!(stream[turn(1)], second[turn(0)]);
+        assert_eq!(stream[turn(4)], second[turn(1)]);
+        let mut blocks: Vec<&[u8]> = stream.chunks(16).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        assert_eq!(blocks.len(), 6 * KEY_TURN_BYTES / 16);
+    }
+}
+
+#[test]
+fn odd_lengths_never_reuse_a_block() {
+    let cipher = AesCtr::with_keys(&[(&[1; 16], &[2; 8])]).unwrap();
+    let mut seen = Vec::new();
+    for length in (1..200).chain([4095, 4097, 9000]) {
+        let mut stream = vec![0; length];
+        cipher.encrypt(&mut stream, &vec![0; length]).unwrap();
+        seen.extend(
+            stream
+                .chunks(16)
+                .filter(|block| block.len() == 16)
+                .map(Vec::from),
+        );
+    }
+    let all = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), all);
+}
+
+#[test]
+fn wrong_keys_and_lengths_are_refused() {
+    assert_eq!(AesCtr::with_keys(&[]).err(), Some(Error::NoKey));
+    for (key, nonce) in [(0, 0), (15, 7), (16, 16), (17, 8), (32, 8), (64, 32)] {
+        let made = AesCtr::with_keys(&[(&vec![0; key], &vec![0; nonce])]);
+        assert_eq!(made.err(), Some(Error::KeyLength { key, nonce }));
+    }
+    let cipher = AesCtr::with_keys(&[(&[1; 16], &[2; 8])]).unwrap();
+    let result = cipher.encrypt(&mut [0; 3], &[0; 4]);
+    assert_eq!(
+        result,
+        Err(Error::Length {
+            source: 4,
+            destination: 3
+        })
+    );
+}
+
+#[test]
+fn an_exhausted_key_stops_instead_of_starting_over() {
+    let cipher = AesCtr::with_keys(&[(&[1; 24], &[2; 12])]).unwrap();
+    cipher.state.lock().keys[0].blocks_left = 2;
+    assert_eq!(cipher.encrypt(&mut [0; 32], &[0; 32]), Ok(()));
+    let mut out = [9; 16];
+    assert_eq!(cipher.encrypt(&mut out, &[1; 16]), Err(Error::KeyExhausted));
+    assert_eq!(out, [0; 16]);
+}
+
+#[test]
+fn the_output_is_the_encrypted_output_of_the_generator() {
+    let (key, nonce) = ([7; 32], [8; 16]);
+    let mut output = vec![0; 10_001];
+    let cipher = AesCtr::with_keys(&[(&key, &nonce)]).unwrap();
+    cipher.fill_bytes(&mut generator(), &mut output).unwrap();
+    let mut raw = vec![0; 10_001];
+    generator().fill_bytes(&mut raw).unwrap();
+    assert_ne!(output, raw);
+    let mut decrypted = vec![0; 10_001];
+    let cipher = AesCtr::with_keys(&[(&key, &nonce)]).unwrap();
+    cipher.encrypt(&mut decrypted, &output).unwrap();
+    assert_eq!(decrypted, raw);
+}
+
+#[test]
+fn an_underflow_leaves_encrypted_bytes_and_zeros() {
+    let script = ScriptedRdrand::new(Values::Healthy(1), Carry::Until(700));
+    let mut dry = Generator::with_source_untested(script);
+    let mut output = vec![0xee; 10_000];
+    let cipher = AesCtr::with_keys(&[(&[1; 16], &[2; 8])]).unwrap();
+    let error = cipher.fill_bytes(&mut dry, &mut output).unwrap_err();
+    assert_eq!(error.written(), 5600);
+    assert!(output[5600..8192].iter().all(|&byte| byte == 0));
+    let mut raw = vec![0; 5600];
+    generator().fill_bytes(&mut raw).unwrap();
+    assert!(
+        output[..5600]
+            .iter()
+            .zip(&raw)
+            .filter(|(a, b)| a == b)
+            .count()
+            < 100
+    );
+}
+
+#[test]
+fn keys_are_wiped_when_they_are_dropped() {
+    let mut key = ManuallyDrop::new(Key::new(&[0xa5; 32], &[0xa5; 16]).unwrap());
+    let mut reserved = ManuallyDrop::new(key.reserve(16).unwrap());
+    let (bytes, copy) = (&raw const key.bytes, &raw const reserved.key);
+    // SAFETY: dropped once and not used as a `Key` afterwards; the array has no drop of its
+    // own, so its memory, which lives until the end of this function, may still be read.
+    let left = unsafe {
+        ManuallyDrop::drop(&mut key);
+        ManuallyDrop::drop(&mut reserved);
+        [
+            core::ptr::read_volatile(bytes),
+            core::ptr::read_volatile(copy),
+        ]
+    };
+    assert_eq!(left, [[0; 32]; 2]);
+}
+
+#[test]
+fn round_keys_are_wiped_when_the_cipher_is_dropped() {
+    let mut cipher = ManuallyDrop::new(aes::Aes256::new(&[0xa5; 32].into()));
+    let start = (&raw const *cipher).cast::<u8>();
+    let holds_key = |bytes: &[u8]| bytes.windows(16).any(|window| window == [0xa5; 16]);
+    // SAFETY: the cipher is plain memory of this size that outlives the reads; bytes read as
+    // `MaybeUninit` would be enough for padding, of which this type has none that is read.
+    let read = |start: *const u8| unsafe {
+        (0..size_of::<aes::Aes256>())
+            .map(|i| core::ptr::read_volatile(start.add(i)))
+            .collect()
+    };
+    let before: Vec<u8> = read(start);
+    // SAFETY: dropped once and not used as a cipher afterwards.
+    unsafe { ManuallyDrop::drop(&mut cipher) };
+    let after: Vec<u8> = read(start);
+    assert!(holds_key(&before), "the first round key is the key itself");
+    assert!(!holds_key(&after) && after.iter().filter(|&&byte| byte != 0).count() < 16);
+}
+
+#[test]
+fn a_new_process_gets_other_counters_and_other_random_keys() {
+    if crate::processor::has_rdrand() {
+        for make in [
+            || AesCtr::with_keys(&[(&[1; 16], &[2; 8])]),
+            || AesCtr::with_random_key(),
+        ] {
+            let cipher = make().unwrap();
+            let seen = |cipher: &AesCtr| {
+                let state = cipher.state.lock();
+                (state.keys[0].bytes, state.keys[0].counter)
+            };
+            let before = seen(&cipher);
+            // What a child finds: a state of another process.
+            let mut state = cipher.state.lock();
+            let here = state.here;
+            state.process = here.wrapping_sub(1);
+            drop(state);
+            cipher.encrypt(&mut [0; 16], &[0; 16]).unwrap();
+            let (bytes, counter) = seen(&cipher);
+            assert_ne!((bytes, counter.wrapping_sub(1)), before);
+            assert_eq!(cipher.state.lock().process, here);
+        }
+    }
+}
+
+#[test]
+fn a_random_key_is_replaced_in_time() {
+    if crate::processor::has_rdrand() {
+        let cipher = AesCtr::with_random_key().unwrap();
+        let key = || cipher.state.lock().keys[0].bytes;
+        let first = key();
+        let mut output = vec![0; RANDOM_KEY_BYTES as usize];
+        cipher.fill_bytes(&mut generator(), &mut output).unwrap();
+        assert_eq!(key(), first);
+        cipher
+            .fill_bytes(&mut generator(), &mut output[..1])
+            .unwrap();
+        assert_ne!(key(), first);
+    }
+}

@@ -1,0 +1,238 @@
+//! Noticing a fork, and a lock that survives one.
+//!
+//! A child process starts with a copy of its parent's keys and counters; used as they are,
+//! both would encrypt with the same keystream. The sign of a fork is a page that the kernel
+//! hands to a child zeroed (`MADV_WIPEONFORK`, Linux 4.14), whoever forked and however;
+//! where there is none, the process number. A lock that some other thread held at the moment
+//! of the fork has no holder in the child; it is taken over instead of waited for.
+
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// A number that differs between a process and its ancestors, and not within a process.
+///
+/// Without `std` nothing can be noticed and it is always 0.
+pub(crate) use sign::generation;
+
+/// A short-term lock whose holder is known to live in this process.
+pub(crate) struct ForkLock<T> {
+    /// 0 when free, otherwise the holder's generation plus one.
+    holder: AtomicU64,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached only through the one guard that exists at a time.
+unsafe impl<T: Send> Sync for ForkLock<T> {}
+
+/// The lock, held.
+pub(crate) struct Guard<'a, T> {
+    lock: &'a ForkLock<T>,
+    /// The generation of this process.
+    pub(crate) here: u64,
+}
+
+impl<T> ForkLock<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        ForkLock {
+            holder: AtomicU64::new(0),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Waits for the lock. After a fork the value may be in the middle of a change of the
+    /// parent's: a holder that sees a new generation must set it up anew.
+    pub(crate) fn lock(&self) -> Guard<'_, T> {
+        let generation = generation();
+        let mine = generation.wrapping_add(1).max(1);
+        let mut waits = 0_u32;
+        loop {
+            let holder = self.holder.load(Ordering::Relaxed);
+            // Free, or left over from an ancestor.
+            if holder != mine
+                && self
+                    .holder
+                    .compare_exchange(holder, mine, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+            {
+                return Guard {
+                    lock: self,
+                    here: generation,
+                };
+            }
+            wait(waits);
+            waits = waits.saturating_add(1);
+        }
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: this guard is the only one of its lock, see `ForkLock::lock`.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`, and `self` is borrowed mutably.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        self.lock.holder.store(0, Ordering::Release);
+    }
+}
+
+/// Spins a little, then gives the processor away, then sleeps: the holder may be waiting for
+/// the processor that the waiter uses.
+fn wait(waits: u32) {
+    match waits {
+        0..=15 => core::hint::spin_loop(),
+        #[cfg(feature = "std")]
+        16..=63 => std::thread::yield_now(),
+        #[cfg(feature = "std")]
+        _ => std::thread::sleep(std::time::Duration::from_micros(50)),
+        #[cfg(not(feature = "std"))]
+        _ => core::hint::spin_loop(),
+    }
+}
+
+#[cfg(all(feature = "std", unix))]
+mod sign {
+    use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+    /// What the page holds: zero in a child that nobody counted yet.
+    const WIPED: u32 = 0;
+    const COUNTED: u32 = 1;
+    const BEING_COUNTED: u32 = 2;
+
+    /// The page that a child finds zeroed; null until first use or where there is none.
+    static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+
+    /// Forks noticed by this process and its ancestors.
+    static FORKS: AtomicU64 = AtomicU64::new(0);
+
+    pub(crate) fn generation() -> u64 {
+        let Some(page) = page() else {
+            // A child may in the end get the number of a dead ancestor; the page knows better.
+            return u64::from(std::process::id());
+        };
+        while page.load(Ordering::Acquire) != COUNTED {
+            // Whoever counts is in this process: a fork would have wiped the claim.
+            let claim =
+                page.compare_exchange(WIPED, BEING_COUNTED, Ordering::AcqRel, Ordering::Acquire);
+            if claim.is_ok() {
+                FORKS.fetch_add(1, Ordering::AcqRel);
+                page.store(COUNTED, Ordering::Release);
+            } else {
+                core::hint::spin_loop();
+            }
+        }
+        FORKS.load(Ordering::Acquire)
+    }
+
+    fn page() -> Option<&'static AtomicU32> {
+        let page = PAGE.load(Ordering::Acquire);
+        // SAFETY: once published, the page stays mapped as long as the process lives.
+        unsafe { page.as_ref() }.or_else(map_page)
+    }
+
+    #[cfg(target_os = "linux")]
+    #[cold]
+    fn map_page() -> Option<&'static AtomicU32> {
+        use rustix::mm::{madvise, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
+
+        const LENGTH: usize = 4096;
+        /// The kernel has no `MADV_WIPEONFORK`: asked once, answered for ever.
+        static ABSENT: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
+
+        if ABSENT.load(Ordering::Relaxed) {
+            return None;
+        }
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new private mapping at an address of the kernel's choice.
+        let start =
+            unsafe { mmap_anonymous(core::ptr::null_mut(), LENGTH, access, MapFlags::PRIVATE) };
+        let Ok(start) = start else {
+            ABSENT.store(true, Ordering::Relaxed);
+            return None;
+        };
+        // SAFETY: the mapping made above, whole.
+        if unsafe { madvise(start, LENGTH, Advice::LinuxWipeOnFork) }.is_err() {
+            // SAFETY: nobody else knows the mapping yet.
+            let _ = unsafe { munmap(start, LENGTH) };
+            ABSENT.store(true, Ordering::Relaxed);
+            return None;
+        }
+        let page = start.cast::<AtomicU32>();
+        // SAFETY: a fresh page is zeroed, aligned and large enough for the number.
+        unsafe { &*page }.store(COUNTED, Ordering::Release);
+        let null = core::ptr::null_mut();
+        match PAGE.compare_exchange(null, page, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: published just now and never unmapped.
+            Ok(_) => Some(unsafe { &*page }),
+            Err(other) => {
+                // SAFETY: this page was not published, nobody else knows it.
+                let _ = unsafe { munmap(start, LENGTH) };
+                // SAFETY: the published page is never unmapped.
+                unsafe { other.as_ref() }
+            }
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn map_page() -> Option<&'static AtomicU32> {
+        None
+    }
+}
+
+#[cfg(not(all(feature = "std", unix)))]
+mod sign {
+    pub(crate) fn generation() -> u64 {
+        0
+    }
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lock_excludes() {
+        let lock = ForkLock::new(0_u32);
+        std::thread::scope(|scope| {
+            for _ in 0..16 {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        let mut guard = lock.lock();
+                        let before = *guard;
+                        std::hint::black_box(before);
+                        *guard = before + 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(*lock.lock(), 32_000);
+    }
+
+    #[test]
+    fn a_lock_held_by_a_thread_that_is_not_in_this_process_is_taken_over() {
+        let lock = ForkLock::new(7_u32);
+        // What a child finds: held, by the generation of its parent.
+        lock.holder
+            .store(generation().wrapping_add(1000), Ordering::Relaxed);
+        assert_eq!(*lock.lock(), 7);
+        assert_eq!(lock.holder.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_process_that_does_not_fork_keeps_its_generation() {
+        let before = generation();
+        assert!((0..1000).all(|_| generation() == before));
+    }
+}
