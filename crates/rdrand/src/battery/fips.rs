@@ -15,7 +15,7 @@ const EVERY_BLOCKS: u64 = 2;
 /// Probability that an ideal block fails at least one of the four. Measured, not derived, because
 /// the four depend on each other: 4013 of 5,000,000 blocks of ChaCha8, plus one standard deviation
 /// and a little.
-const FAILURE_RATE: f64 = 8.2e-4;
+pub const FIPS_140_FAILURE_RATE: f64 = 8.2e-4;
 /// Runs of 1, 2, … 5, and 6 or more bits, of either value: the least and the most allowed.
 const RUNS_ALLOWED: [(u32, u32); 6] = [
     (2315, 2685),
@@ -129,7 +129,7 @@ impl Test for Fips140 {
     }
 
     fn outcomes(&self, bytes: u64, out: &mut Vec<Outcome>) {
-        let p = binomial_upper(self.failed, self.blocks, FAILURE_RATE);
+        let p = binomial_upper(self.failed, self.blocks, FIPS_140_FAILURE_RATE);
         let [monobit, poker, runs, long_run] = self.by_test;
         let note = format!(
             "of {}; monobit {monobit}, poker {poker}, runs {runs}, long run {long_run}",

@@ -65,9 +65,10 @@ mod rank;
 mod repeats;
 mod report;
 mod sp800_90b;
-mod special;
+pub mod special;
 mod words;
 
+pub use fips::FIPS_140_FAILURE_RATE;
 pub use report::{Outcome, Report, Verdict};
 
 use std::boxed::Box;

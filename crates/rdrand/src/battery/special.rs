@@ -15,24 +15,24 @@ const TINY: f64 = 1e-300;
 const TERMS_MAX: u32 = 2_000_000;
 
 /// P(|Z| ≥ |z|) of the standard normal distribution.
-pub(super) fn normal_two_sided(z: f64) -> f64 {
+pub fn normal_two_sided(z: f64) -> f64 {
     libm::erfc(z.abs() * FRAC_1_SQRT_2)
 }
 
 /// P(Z ≥ z) of the standard normal distribution.
-pub(super) fn normal_upper(z: f64) -> f64 {
+pub fn normal_upper(z: f64) -> f64 {
     0.5 * libm::erfc(z * FRAC_1_SQRT_2)
 }
 
 /// Twice the smaller tail of the chi-square distribution: a histogram may also be *too* even, as
 /// that of a counter is.
-pub(super) fn chi_square_two_sided(x: f64, degrees: f64) -> f64 {
+pub fn chi_square_two_sided(x: f64, degrees: f64) -> f64 {
     let (a, half) = (degrees / 2.0, x / 2.0);
     two_sided(gamma_lower(a, half), gamma_upper(a, half))
 }
 
 /// P(N ≥ `count`) of the Poisson distribution.
-pub(super) fn poisson_upper(count: u64, mean: f64) -> f64 {
+pub fn poisson_upper(count: u64, mean: f64) -> f64 {
     match count {
         0 => 1.0,
         n => gamma_lower(n as f64, mean),
@@ -40,13 +40,13 @@ pub(super) fn poisson_upper(count: u64, mean: f64) -> f64 {
 }
 
 /// Twice the smaller tail of the Poisson distribution, at most 1.
-pub(super) fn poisson_two_sided(count: u64, mean: f64) -> f64 {
+pub fn poisson_two_sided(count: u64, mean: f64) -> f64 {
     let lower = gamma_upper(count as f64 + 1.0, mean);
     two_sided(lower, poisson_upper(count, mean))
 }
 
 /// P(N ≥ `count`) of `trials` trials that succeed with probability `p`.
-pub(super) fn binomial_upper(count: u64, trials: u64, p: f64) -> f64 {
+pub fn binomial_upper(count: u64, trials: u64, p: f64) -> f64 {
     if count == 0 {
         return 1.0;
     }
@@ -57,19 +57,19 @@ pub(super) fn binomial_upper(count: u64, trials: u64, p: f64) -> f64 {
 }
 
 /// Twice the smaller tail of the binomial distribution, at most 1.
-pub(super) fn binomial_two_sided(count: u64, trials: u64, p: f64) -> f64 {
+pub fn binomial_two_sided(count: u64, trials: u64, p: f64) -> f64 {
     // P(N ≤ count) is P(trials − N ≥ trials − count).
     let lower = binomial_upper(trials - count, trials, 1.0 - p);
     two_sided(lower, binomial_upper(count, trials, p))
 }
 
 /// P(at least one of `trials` independent events of probability `p`), without losing a small `p`.
-pub(super) fn at_least_once(p: f64, trials: f64) -> f64 {
+pub fn at_least_once(p: f64, trials: f64) -> f64 {
     -libm::expm1(trials * libm::log1p(-p.min(1.0)))
 }
 
 /// P(max |S_k| / √n ≥ `z`) of a random walk of n steps, n large, by the reflection principle.
-pub(super) fn walk_extreme(z: f64) -> f64 {
+pub fn walk_extreme(z: f64) -> f64 {
     if z < 0.2 {
         return 1.0; // the first omitted digit is the 1e-13th
     }

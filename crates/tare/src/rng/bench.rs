@@ -28,7 +28,7 @@ const LIMIT: Method = Method::Bare64;
     cannot take away.")]
 pub(crate) struct Args {
     /// How the numbers are got
-    #[arg(short, long, default_value = "get_bytes")]
+    #[arg(short, long, default_value = "get_bytes", value_parser = super::any_method())]
     method: Method,
     /// Threads, each with a generator of its own
     #[arg(short, long, visible_alias = "thread", value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=1024))]

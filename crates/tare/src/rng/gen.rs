@@ -13,7 +13,7 @@ use anyhow::{anyhow, bail, Context as _};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::method::{Method, Origin};
+use super::method::Method;
 use super::output::Output;
 use super::size::parse_bytes;
 use super::stream;
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     #[arg(short = 'n', long, value_name = "BYTES", value_parser = parse_bytes)]
     bytes: Option<u64>,
     /// How the numbers are got
-    #[arg(short, long, default_value = "get_bytes", value_parser = of_the_library)]
+    #[arg(short, long, default_value = "get_bytes", value_parser = super::own_method())]
     method: Method,
     /// Threads, each with a generator of its own
     #[arg(short, long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -48,24 +48,6 @@ pub(crate) struct Args {
     /// The file; `-` is standard output, also when it is a terminal
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-}
-
-/// A method that is the library's own.
-fn of_the_library(text: &str) -> Result<Method, String> {
-    let mut own = Method::ALL
-        .iter()
-        .filter(|method| method.origin() == Origin::Library);
-    own.clone()
-        .find(|method| method.name() == text)
-        .copied()
-        .ok_or_else(|| {
-            let names = own
-                .by_ref()
-                .map(|method| method.name())
-                .collect::<Vec<_>>()
-                .join(", ");
-            format!("found \"{text}\", expected one of {names}")
-        })
 }
 
 /// Generates.

@@ -13,7 +13,10 @@ pub(crate) mod workload;
 
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::Subcommand;
+
+use method::{Method, Origin};
 
 /// What `tare rng` can do.
 #[derive(Subcommand)]
@@ -37,4 +40,24 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Bench(args) => bench::run(args),
         Command::Test(args) => test::run(args),
     }
+}
+
+/// Reads the name of any method.
+fn any_method() -> impl TypedValueParser<Value = Method> {
+    one_of(Method::ALL.iter().copied())
+}
+
+/// Reads the name of a method of the library.
+fn own_method() -> impl TypedValueParser<Value = Method> {
+    one_of(
+        Method::ALL
+            .iter()
+            .copied()
+            .filter(|method| method.origin() == Origin::Library),
+    )
+}
+
+fn one_of(methods: impl Iterator<Item = Method>) -> impl TypedValueParser<Value = Method> {
+    let names = methods.map(|method| PossibleValue::new(method.name()).help(method.about()));
+    PossibleValuesParser::new(names).try_map(|name| name.parse())
 }

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::{Rng as _, SeedableRng as _, TryRng as _};
 use rustix::rand::GetRandomFlags;
 use tare_rdrand::instruction::{self, RdrandInstruction};
-use tare_rdrand::{AesCtr, Rdrand, Rdseed, Seeder, Source};
+use tare_rdrand::{AesCtr, Rdrand, Rdseed, Seeder};
 
 use super::method::Method;
 use crate::drivers;

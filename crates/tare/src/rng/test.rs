@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     /// Test this method instead of a file [default: get_bytes]
-    #[arg(short, long, conflicts_with_all = ["file", "generator"])]
+    #[arg(short, long, conflicts_with_all = ["file", "generator"], value_parser = super::any_method())]
     method: Option<Method>,
     /// Test a generator that is broken on purpose
     #[arg(long, value_name = "BROKEN", conflicts_with = "file")]

@@ -298,7 +298,7 @@ mod tests {
     fn the_figures_are_those_of_the_output() {
         let judged = rngtest(RNGTEST_GOOD);
         assert!(
-            judged.summary.starts_with("0 of 399 blocks"),
+            judged.summary.starts_with("3 of 3199 blocks"),
             "{}",
             judged.summary
         );
