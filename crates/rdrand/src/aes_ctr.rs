@@ -14,6 +14,7 @@
 
 extern crate alloc;
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use aes::cipher::consts::U16;
@@ -143,6 +144,14 @@ impl AesCtr {
         self.apply(destination).inspect_err(|_| destination.fill(0))
     }
 
+    /// Encrypts in place with the next keystream, as [`encrypt`](Self::encrypt) does.
+    ///
+    /// # Errors
+    /// As [`encrypt`](Self::encrypt); the data are zeroed then.
+    pub fn encrypt_in_place(&self, data: &mut [u8]) -> Result<(), Error> {
+        self.apply(data).inspect_err(|_| data.fill(0))
+    }
+
     /// Encrypts in place.
     fn apply(&self, mut data: &mut [u8]) -> Result<(), Error> {
         while !data.is_empty() {
@@ -156,6 +165,47 @@ impl AesCtr {
             data = later;
         }
         Ok(())
+    }
+}
+
+/// A place for the one [`AesCtr`] of a whole program, which may be changed and used by any
+/// thread, and in a child process whatever the parent's threads were doing.
+pub struct Slot {
+    current: ForkLock<Option<Arc<AesCtr>>>,
+}
+
+impl Slot {
+    /// An empty place.
+    #[must_use]
+    pub const fn new() -> Self {
+        Slot {
+            current: ForkLock::new(None),
+        }
+    }
+
+    /// Puts a generator in, or takes it out with `None`. The one before is wiped as soon as
+    /// no call is using it any more.
+    pub fn set(&self, next: Option<AesCtr>) {
+        let next = next.map(Arc::new);
+        // A fork in between leaves the pointer of before or of after, never a half of each;
+        // the old one is dropped after the lock is free again.
+        let before = core::mem::replace(&mut *self.current.lock(), next);
+        drop(before);
+    }
+
+    /// Runs `work` with the generator.
+    ///
+    /// # Errors
+    /// [`Error::NoKey`] when the place is empty, otherwise the error of `work`.
+    pub fn with<T>(&self, work: impl FnOnce(&AesCtr) -> Result<T, Error>) -> Result<T, Error> {
+        let current = self.current.lock().clone();
+        current.map_or(Err(Error::NoKey), |cipher| work(&cipher))
+    }
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

@@ -22,9 +22,9 @@ pub(super) fn look(block: &[[u8; 8]], before: u64, reference: u8) -> Found {
     let value = |index: usize| block.get(index).map_or(0, |word| i64::from_ne_bytes(*word));
     let pairs = block.len() / 2;
     let start = block.as_ptr().cast::<__m128i>();
-    // SAFETY (of the loads): vector `index` covers values `2 * index` and the one after it,
-    // both below `2 * pairs <= block.len()`; unaligned loads need no alignment.
-    // SAFETY (of the rest): SSE2 belongs to every x86-64 processor.
+    // SAFETY: SSE2 belongs to every x86-64 processor. Vector `index` covers values `2 * index`
+    // and the one after it, both below `2 * pairs <= block.len()`, and its load needs no
+    // alignment.
     unsafe {
         let wanted = _mm_set1_epi8(reference as i8);
         let mut counts = _mm_setzero_si128();

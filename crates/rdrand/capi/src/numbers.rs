@@ -1,0 +1,141 @@
+//! Steps, single values, arrays, bytes.
+
+use std::ffi::{c_int, c_void};
+
+use tare_rdrand::{Error, Generator, Source};
+
+use crate::thread::with_generator;
+use crate::{status, RDRAND_SUPPORTED, RDRAND_UNSUPPORTED};
+
+/// Whether RDRAND can be used here: `RDRAND_SUPPORTED` or `RDRAND_UNSUPPORTED`.
+#[no_mangle]
+pub extern "C" fn rdrand_testSupport() -> c_int {
+    match with_generator(-1, |_| Ok(())) {
+        // A dry moment says nothing against the processor.
+        Ok(()) | Err(Error::Underflow { .. }) => RDRAND_SUPPORTED,
+        Err(_) => RDRAND_UNSUPPORTED,
+    }
+}
+
+/// A C array as a slice; `None` for NULL, for no elements, and for more than an address space
+/// can hold.
+///
+/// # Safety
+/// `dest` is NULL or points to `count` elements that may be written and that nobody else uses.
+pub(crate) unsafe fn slice<'a, T>(dest: *mut T, count: usize) -> Option<&'a mut [T]> {
+    let bytes = count.checked_mul(size_of::<T>())?;
+    if dest.is_null() || count == 0 || isize::try_from(bytes).is_err() || !dest.is_aligned() {
+        return None;
+    }
+    // SAFETY: not NULL, aligned, within the limits of a slice; the rest is the caller's promise.
+    Some(unsafe { std::slice::from_raw_parts_mut(dest, count) })
+}
+
+macro_rules! single {
+    ($step:ident, $retry:ident, $type:ty, $next:ident) => {
+        /// One attempt at one value.
+        ///
+        /// # Safety
+        /// `x` is NULL or points to a value that may be written.
+        #[no_mangle]
+        pub unsafe extern "C" fn $step(x: *mut $type) -> c_int {
+            // SAFETY: the same promise.
+            unsafe { $retry(x, 1) }
+        }
+
+        /// One value in at most `retry_limit` attempts; 10 if that is negative.
+        ///
+        /// # Safety
+        /// `dest` is NULL or points to a value that may be written.
+        #[no_mangle]
+        pub unsafe extern "C" fn $retry(dest: *mut $type, retry_limit: c_int) -> c_int {
+            if dest.is_null() {
+                return status(false);
+            }
+            match with_generator(retry_limit, Generator::$next) {
+                Ok(value) => {
+                    // SAFETY: not NULL, and the caller promises the rest but alignment.
+                    unsafe { dest.write_unaligned(value) };
+                    status(true)
+                }
+                Err(_) => status(false),
+            }
+        }
+    };
+}
+
+single!(rdrand16_step, rdrand_get_uint16_retry, u16, next_u16);
+single!(rdrand32_step, rdrand_get_uint32_retry, u32, next_u32);
+single!(rdrand64_step, rdrand_get_uint64_retry, u64, next_u64);
+
+/// Fills an array whose elements have `size_of::<T>()` bytes; counts whole elements. Goes by
+/// bytes, so that no alignment is asked of the caller.
+///
+/// # Safety
+/// As [`slice`].
+pub(crate) unsafe fn array<T, S: Source>(
+    generator: &mut Generator<S>,
+    dest: *mut T,
+    count: usize,
+    fill: impl FnOnce(&mut Generator<S>, &mut [u8]) -> Result<(), Error>,
+) -> Result<usize, Error> {
+    let Some(size) = count.checked_mul(size_of::<T>()) else {
+        return Ok(0);
+    };
+    // SAFETY: as many bytes as the caller promises.
+    match unsafe { slice(dest.cast::<u8>(), size) } {
+        Some(bytes) => match fill(generator, bytes) {
+            Ok(()) => Ok(count),
+            Err(error @ Error::Underflow { .. }) => Ok(error.written() / size_of::<T>()),
+            Err(error) => Err(error),
+        },
+        None => Ok(0),
+    }
+}
+
+macro_rules! arrays {
+    ($($name:ident, $type:ty, $fill:ident;)*) => {$(
+        /// Fills an array; returns the number of elements that are good.
+        ///
+        /// # Safety
+        /// `dest` is NULL or points to `count` elements that may be written.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name(
+            dest: *mut $type,
+            count: usize,
+            retry_limit: c_int,
+        ) -> usize {
+            with_generator(retry_limit, |generator| {
+                // SAFETY: the same promise.
+                unsafe { array(generator, dest, count, Generator::$fill) }
+            })
+            .unwrap_or(0)
+        }
+    )*};
+}
+
+arrays! {
+    rdrand_get_uint8_array_retry, u8, fill_bytes;
+    rdrand_get_uint16_array_retry, u16, fill_bytes;
+    rdrand_get_uint32_array_retry, u32, fill_bytes;
+    rdrand_get_uint64_array_retry, u64, fill_bytes;
+    rdrand_get_uint64_array_reseed_delay, u64, fill_bytes_reseed_delay;
+    rdrand_get_uint64_array_reseed_skip, u64, fill_bytes_reseed_skip;
+}
+
+/// Fills memory; returns the number of bytes that are good.
+///
+/// # Safety
+/// `dest` is NULL or points to `size` bytes that may be written.
+#[no_mangle]
+pub unsafe extern "C" fn rdrand_get_bytes_retry(
+    dest: *mut c_void,
+    size: usize,
+    retry_limit: c_int,
+) -> usize {
+    // SAFETY: the same promise.
+    unsafe { rdrand_get_uint8_array_retry(dest.cast(), size, retry_limit) }
+}
+
+#[cfg(test)]
+mod tests;
