@@ -60,3 +60,8 @@ pub use generator::{
 pub use processor::KnownIssue;
 pub use seed::{seed, SeedGrade, Seeder};
 pub use source::Source;
+
+/// The examples of the README are tests.
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
