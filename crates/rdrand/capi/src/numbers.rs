@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use tare_rdrand::{Error, Generator, Source};
+use tare_rdrand::{Error, Generator, Rdrand, Source};
 
 use crate::thread::with_generator;
 use crate::{status, RDRAND_SUPPORTED, RDRAND_UNSUPPORTED};
@@ -93,6 +93,25 @@ pub(crate) unsafe fn array<T, S: Source>(
     }
 }
 
+/// [`array`] with this thread's generator. Not inlined: the short way of a single number
+/// would have to save registers for it.
+///
+/// # Safety
+/// As [`slice`].
+#[inline(never)]
+unsafe fn with_array<T>(
+    dest: *mut T,
+    count: usize,
+    retry_limit: c_int,
+    fill: impl FnOnce(&mut Rdrand, &mut [u8]) -> Result<(), Error>,
+) -> usize {
+    // SAFETY: the same promise.
+    with_generator(retry_limit, |generator| unsafe {
+        array(generator, dest, count, fill)
+    })
+    .unwrap_or(0)
+}
+
 macro_rules! arrays {
     ($($name:ident, $type:ty, $fill:ident;)*) => {$(
         /// Fills an array; returns the number of elements that are good.
@@ -105,11 +124,8 @@ macro_rules! arrays {
             count: usize,
             retry_limit: c_int,
         ) -> usize {
-            with_generator(retry_limit, |generator| {
-                // SAFETY: the same promise.
-                unsafe { array(generator, dest, count, Generator::$fill) }
-            })
-            .unwrap_or(0)
+            // SAFETY: the same promise.
+            unsafe { with_array(dest, count, retry_limit, Generator::$fill) }
         }
     )*};
 }
@@ -118,9 +134,45 @@ arrays! {
     rdrand_get_uint8_array_retry, u8, fill_bytes;
     rdrand_get_uint16_array_retry, u16, fill_bytes;
     rdrand_get_uint32_array_retry, u32, fill_bytes;
-    rdrand_get_uint64_array_retry, u64, fill_bytes;
     rdrand_get_uint64_array_reseed_delay, u64, fill_bytes_reseed_delay;
     rdrand_get_uint64_array_reseed_skip, u64, fill_bytes_reseed_skip;
+}
+
+/// Fills an array; returns the number of elements that are good.
+///
+/// # Safety
+/// `dest` is NULL or points to `count` elements that may be written.
+#[no_mangle]
+pub unsafe extern "C" fn rdrand_get_uint64_array_retry(
+    dest: *mut u64,
+    count: usize,
+    retry_limit: c_int,
+) -> usize {
+    if count == 1 {
+        // SAFETY: the same promise.
+        return usize::from(unsafe { one(dest, retry_limit) });
+    }
+    // SAFETY: the same promise.
+    unsafe { with_array(dest, count, retry_limit, Generator::fill_bytes) }
+}
+
+/// The short way of a single number, the commonest small request.
+///
+/// # Safety
+/// `dest` is NULL or points to eight bytes that may be written.
+#[inline(always)]
+unsafe fn one(dest: *mut u64, retry_limit: c_int) -> bool {
+    if dest.is_null() {
+        return false;
+    }
+    match with_generator(retry_limit, Generator::next_u64) {
+        Ok(value) => {
+            // SAFETY: not NULL, and the caller promises the rest but alignment.
+            unsafe { dest.write_unaligned(value) };
+            true
+        }
+        Err(_) => false,
+    }
 }
 
 /// Fills memory; returns the number of bytes that are good.
@@ -133,8 +185,12 @@ pub unsafe extern "C" fn rdrand_get_bytes_retry(
     size: usize,
     retry_limit: c_int,
 ) -> usize {
+    if size == 8 {
+        // SAFETY: the same promise.
+        return 8 * usize::from(unsafe { one(dest.cast(), retry_limit) });
+    }
     // SAFETY: the same promise.
-    unsafe { rdrand_get_uint8_array_retry(dest.cast(), size, retry_limit) }
+    unsafe { with_array(dest.cast::<u8>(), size, retry_limit, Generator::fill_bytes) }
 }
 
 #[cfg(test)]

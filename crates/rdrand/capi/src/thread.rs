@@ -18,26 +18,25 @@ pub(crate) fn attempts(retry_limit: i32) -> u32 {
 
 /// Runs `work` with this thread's generator, which is made and tested at first use and anew
 /// after a health test failed.
-#[inline]
+#[inline(always)]
 pub(crate) fn with_generator<T>(
     retry_limit: i32,
     work: impl FnOnce(&mut Rdrand) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    GENERATOR.with(|slot| {
-        // SAFETY: the slot belongs to this thread, and no `work` of this library comes back
-        // here or runs code of others, so this is the only reference.
-        let slot = unsafe { &mut *slot.get() };
-        let generator = match slot {
-            Some(generator) => generator,
-            None => make(slot)?,
-        };
-        generator.set_attempts(attempts(retry_limit));
-        let result = work(generator);
-        if let Err(Error::Health { .. }) = result {
-            *slot = None;
-        }
-        result
-    })
+    let slot = GENERATOR.with(UnsafeCell::get);
+    // SAFETY: the slot belongs to this thread and lives as long as it, and no `work` of this
+    // library comes back here or runs code of others, so this is the only reference.
+    let slot = unsafe { &mut *slot };
+    let generator = match slot {
+        Some(generator) => generator,
+        None => make(slot)?,
+    };
+    generator.set_attempts(attempts(retry_limit));
+    let result = work(generator);
+    if let Err(Error::Health { .. }) = result {
+        *slot = None;
+    }
+    result
 }
 
 #[cold]
