@@ -137,9 +137,13 @@ fn change_axes(
         return names;
     };
     for (name, node) in fields.entries() {
-        let known = match only {
+        let known: Vec<&str> = match only {
             Some(axes) => axes.iter().map(String::as_str).collect(),
-            None => words.parameter_names(),
+            None => {
+                let mut names = words.parameter_names();
+                names.retain(|name| !RESERVED.contains(name));
+                names
+            }
         };
         let may_be = match only {
             Some(_) => known.contains(&name),

@@ -25,7 +25,7 @@ impl Driver for Synthetic {
             about: "known readings with known noise, to test the lab itself".into(),
             parameters: vec![
                 parameter(
-                    "value",
+                    "reading",
                     ParameterKind::Number,
                     Some(Value::Float(1.0)),
                     "the reading without noise, in ms",
@@ -106,7 +106,7 @@ impl Workload for Synthetic {
         }
         speaker.start()?;
         std::thread::sleep(duration(parameters, "duration")?);
-        let value = number(parameters, "value")? * (number(parameters, "noise")? * normal()?).exp();
+        let value = number(parameters, "reading")? * (number(parameters, "noise")? * normal()?).exp();
         speaker.sample("time", value, Unit::Milliseconds)?;
         speaker.counters(&[
             (OPERATIONS, 1),

@@ -159,12 +159,12 @@ impl Subject<'_> {
 /// Tests and prints what was found.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let subject = Subject::of(args)?;
-    for tool in args
+    let mut missing = args
         .external
         .tools
         .iter()
-        .filter(|tool| args.external.named && tool.find().is_none())
-    {
+        .filter(|tool| tool.find().is_none());
+    if let (true, Some(tool)) = (args.external.named, missing.next()) {
         bail!("{} is not installed: {}", tool.name(), tool.install());
     }
     let bytes = args.bytes.unwrap_or_else(|| subject.bytes_default());

@@ -1,0 +1,366 @@
+//! `tare run` as a person meets it: files, exit codes, Ctrl-C, SIGKILL, mistakes.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{kill_process, Pid, Signal};
+use serde_json::Value;
+
+/// Two variants a factor of two apart, one that crashes, one that the machine lacks.
+const EXPERIMENT: &str = r#"
+[[experiment]]
+id     = "doors/speed"
+title  = "Two doors"
+source = "the test"
+driver = "synthetic"
+fixed  = { noise = 0.01, duration = "10 ms" }
+matrix = { reading = [1.0, 2.0] }
+metric = { name = "time", unit = "ms", better = "lower", work = "bytes" }
+
+[[experiment.claim]]
+id    = "twice"
+text  = "The second door takes twice as long"
+ratio = { of = { reading = 2.0 }, to = { reading = 1.0 }, between = [1.8, 2.2] }
+
+[[experiment]]
+id     = "doors/faults"
+title  = "Doors that jam"
+source = "the test"
+driver = "synthetic"
+matrix = { fault = ["none", "crash", "hang", "missing"] }
+metric = { name = "time", unit = "ms", better = "lower" }
+
+[[experiment.claim]]
+id    = "jammed"
+text  = "A door that jams is as fast as one that does not"
+ratio = { of = { fault = "crash" }, to = { fault = "none" }, at_most = 1.1 }
+
+[[experiment.claim]]
+id    = "absent"
+text  = "A door that is not there is as fast as one that is"
+ratio = { of = { fault = "missing" }, to = { fault = "none" }, at_most = 1.1 }
+"#;
+
+fn tare(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tare"));
+    command.args(arguments).current_dir(folder);
+    command
+}
+
+fn output(folder: &Path, arguments: &[&str]) -> Output {
+    tare(folder, arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("doors.toml"), EXPERIMENT).unwrap();
+    folder
+}
+
+fn samples(run: &Path) -> usize {
+    fs::read_to_string(run.join("samples.jsonl")).map_or(0, |text| text.lines().count())
+}
+
+fn start_and_wait_for_samples(folder: &Path, n: usize) -> Child {
+    let child = tare(
+        folder,
+        &[
+            "run",
+            "doors.toml",
+            "--rounds",
+            "12",
+            "--seed",
+            "5",
+            "--out",
+            "r",
+        ],
+    )
+    .stdout(Stdio::null())
+    .stderr(Stdio::null())
+    .spawn()
+    .unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while samples(&folder.join("r")) < n {
+        assert!(Instant::now() < until, "the run did not get going");
+        sleep(Duration::from_millis(5));
+    }
+    child
+}
+
+fn verdict<'a>(result: &'a Value, id: &str) -> &'a Value {
+    result["experiments"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|experiment| experiment["claims"].as_array().unwrap())
+        .find(|claim| claim["id"] == id)
+        .unwrap()
+}
+
+/// Processes that run one of our trials out of `folder`.
+fn trials_alive(folder: &Path) -> usize {
+    fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter(|process| {
+            let words = fs::read(process.path().join("cmdline")).unwrap_or_default();
+            let here = fs::read_link(process.path().join("cwd")).unwrap_or_default();
+            here == folder && words.split(|&byte| byte == 0).any(|word| word == b"trial")
+        })
+        .count()
+}
+
+#[test]
+fn a_run_leaves_its_files_and_prints_its_claims() {
+    let folder = folder();
+    let done = output(
+        folder.path(),
+        &[
+            "run",
+            "doors.toml",
+            "--rounds",
+            "8",
+            "--seed",
+            "1",
+            "--out",
+            "r",
+            "--json",
+        ],
+    );
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(result["schema"], 1);
+    assert_eq!(result["complete"], true);
+    assert_eq!(
+        verdict(&result, "doors/speed/twice")["verdict"],
+        "reproduced"
+    );
+    let jammed = verdict(&result, "doors/faults/jammed");
+    assert_eq!(jammed["verdict"], "inconclusive");
+    assert_eq!(
+        jammed["measured"],
+        Value::Null,
+        "a missing value is missing"
+    );
+    assert!(
+        jammed["reason"].as_str().unwrap().contains("signal 6"),
+        "{jammed}"
+    );
+    let absent = verdict(&result, "doors/faults/absent");
+    assert_eq!(absent["verdict"], "not-testable");
+    assert!(
+        absent["reason"].as_str().unwrap().contains("order fault"),
+        "{absent}"
+    );
+    let run = folder.path().join("r");
+    for file in ["run.json", "samples.jsonl", "report.html"] {
+        assert!(run.join(file).is_file(), "{file}");
+    }
+    assert_eq!(
+        fs::read_dir(run.join("logs")).unwrap().count(),
+        16,
+        "a log a failed trial"
+    );
+    let plan: Value = serde_json::from_slice(&fs::read(run.join("run.json")).unwrap()).unwrap();
+    for key in ["cpu_flags", "kernel", "mitigations", "memory", "interfaces"] {
+        assert!(!plan["machine"][key].is_null(), "{key}");
+    }
+    // The same figures come out of the files again.
+    let again = output(folder.path(), &["report", "r", "--json"]);
+    assert_eq!(
+        serde_json::from_slice::<Value>(&again.stdout).unwrap(),
+        result
+    );
+}
+
+#[test]
+fn a_claim_that_fails_is_exit_code_1() {
+    let folder = folder();
+    let wrong = EXPERIMENT.replace("[1.8, 2.2]", "[2.8, 3.2]");
+    fs::write(folder.path().join("wrong.toml"), wrong).unwrap();
+    let done = output(
+        folder.path(),
+        &["run", "wrong.toml", "--rounds", "10", "--out", "r"],
+    );
+    assert_eq!(done.status.code(), Some(1), "{}", text(&done.stderr));
+    assert!(
+        text(&done.stdout).contains("not reproduced"),
+        "{}",
+        text(&done.stdout)
+    );
+}
+
+#[test]
+fn ctrl_c_leaves_a_valid_run_and_no_child() {
+    let folder = folder();
+    let mut child = start_and_wait_for_samples(folder.path(), 7);
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(trials_alive(folder.path()), 0);
+    let report = output(folder.path(), &["report", "r", "--json"]);
+    let result: Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!(result["complete"], false);
+    finish(folder.path());
+}
+
+#[test]
+fn sigkill_in_the_middle_and_resume_gives_every_cell_its_rounds() {
+    let folder = folder();
+    for more in [9, 11] {
+        let had = samples(&folder.path().join("r"));
+        let mut child = if had == 0 {
+            start_and_wait_for_samples(folder.path(), more)
+        } else {
+            let child = tare(folder.path(), &["run", "--resume", "r"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            while samples(&folder.path().join("r")) < had + more {
+                sleep(Duration::from_millis(5));
+            }
+            child
+        };
+        kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
+        child.wait().unwrap();
+        let until = Instant::now() + Duration::from_secs(2);
+        while trials_alive(folder.path()) > 0 {
+            assert!(Instant::now() < until, "a trial outlived the run");
+        }
+    }
+    finish(folder.path());
+}
+
+/// Resumes a run and sees that nothing is missing.
+fn finish(folder: &Path) {
+    let done = output(folder, &["run", "--resume", "r", "--json"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(result["complete"], true);
+    for cell in result["experiments"][0]["cells"].as_array().unwrap() {
+        assert_eq!(cell["n"], 12, "{cell}");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_order() {
+    let folder = folder();
+    let order = |out: &str| -> Vec<(Value, Value)> {
+        let run = [
+            "run",
+            "doors.toml",
+            "--rounds",
+            "2",
+            "--seed",
+            "77",
+            "--out",
+            out,
+        ];
+        output(folder.path(), &run);
+        fs::read_to_string(folder.path().join(out).join("samples.jsonl"))
+            .unwrap()
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap())
+            .map(|record| (record["at"].clone(), record["again"].clone()))
+            .collect()
+    };
+    assert_eq!(order("a"), order("b"));
+}
+
+#[test]
+fn a_mistake_is_one_clear_line_and_exit_code_2() {
+    let folder = folder();
+    let bad = EXPERIMENT.replace("better = \"lower\", work", "beter = \"lower\", work");
+    fs::write(folder.path().join("bad.toml"), bad).unwrap();
+    fs::create_dir(folder.path().join("empty")).unwrap();
+    let cases: &[(&[&str], &str)] = &[
+        (&["run", "rdrnd"], "did you mean \"rdrand\"?"),
+        (&["run", "no.toml"], "no.toml: cannot be read"),
+        (&["run", "bad.toml"], "bad.toml:9"),
+        (&["run", "--resume", "empty"], "run.json"),
+        (&["report", "nowhere"], "nowhere/run.json"),
+        (&["run", "--rounds", "0"], "0"),
+        (&["show", "rdrand/siez"], "did you mean \"rdrand/size\"?"),
+        (&["frobnicate"], "frobnicate"),
+    ];
+    for (arguments, expected) in cases {
+        let done = output(folder.path(), arguments);
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+        assert!(
+            done.stdout.is_empty(),
+            "{arguments:?}: results only on standard output"
+        );
+    }
+    let run = ["run", "doors.toml", "--rounds", "1", "--out", "r"];
+    assert_eq!(output(folder.path(), &run).status.code(), Some(0));
+    let twice = output(folder.path(), &run);
+    assert_eq!(twice.status.code(), Some(2));
+    assert!(
+        text(&twice.stderr).contains("--resume"),
+        "{}",
+        text(&twice.stderr)
+    );
+}
+
+#[test]
+fn what_comes_with_the_command_lists_shows_and_diagnoses_itself() {
+    let folder = folder();
+    let list: Value =
+        serde_json::from_slice(&output(folder.path(), &["list", "--json"]).stdout).unwrap();
+    for experiment in list.as_array().unwrap() {
+        let id = experiment["id"].as_str().unwrap();
+        for size in [&["show", id][..], &["show", id, "--full", "--json"]] {
+            let shown = output(folder.path(), size);
+            assert_eq!(shown.status.code(), Some(0), "{id}");
+            assert!(text(&shown.stdout).contains(id));
+        }
+    }
+    let doctor: Value =
+        serde_json::from_slice(&output(folder.path(), &["doctor", "--json"]).stdout).unwrap();
+    assert_eq!(
+        doctor["experiments"].as_array().unwrap().len(),
+        list.as_array().unwrap().len()
+    );
+}
+
+#[test]
+fn a_closed_pipe_is_a_quiet_end() {
+    let folder = folder();
+    let mut child = tare(folder.path(), &["show", "rdrand"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let done = child.wait_with_output().unwrap();
+    assert_eq!(text(&done.stderr), "");
+    assert_eq!(done.status.code(), Some(0));
+}
+
+#[test]
+fn completions_and_manual_pages_cover_every_command() {
+    let folder = folder();
+    let script = text(&output(folder.path(), &["completions", "bash"]).stdout);
+    assert!(
+        script.contains("--resume") && !script.contains("tare__trial"),
+        "{script}"
+    );
+    let made = output(folder.path(), &["man", "--out", "man1"]);
+    assert_eq!(made.status.code(), Some(0));
+    for page in ["tare.1", "tare-run.1", "tare-rng-gen.1", "tare-report.1"] {
+        assert!(folder.path().join("man1").join(page).is_file(), "{page}");
+    }
+    assert!(
+        !folder.path().join("man1/tare-trial.1").exists(),
+        "an inner command has no page"
+    );
+}
