@@ -12,7 +12,7 @@ use serde_json::{json, Value};
 use tare_lab::unit::{significant, Unit};
 use tare_rdrand::battery::{Battery, Config, Report, Verdict, BYTES_MIN};
 
-use super::external::{self, Status, Tool};
+use super::external::{self, probability, Status, Tool};
 use super::known_bad::KnownBad;
 use super::method::Method;
 use super::size::parse_bytes;
@@ -339,13 +339,4 @@ fn as_text(
         ));
     }
     text
-}
-
-/// A p-value as people read it.
-fn probability(p: f64) -> String {
-    match p {
-        0.0 => "< 1e-300".into(),
-        p if p < 1e-4 => format!("{p:.1e}"),
-        p => format!("{p:.4}"),
-    }
 }

@@ -182,7 +182,9 @@ pub(crate) fn judge(
         }
     };
     let seconds = from.elapsed().as_secs_f64();
-    if Instant::now() >= until {
+    if Instant::now() >= until && judged.status == Status::Inconclusive {
+        judged.summary = format!("no result after {} s; give it more --time", time.as_secs());
+    } else if Instant::now() >= until {
         judged
             .summary
             .push_str(&format!("; stopped after {} s", time.as_secs()));
@@ -195,4 +197,13 @@ pub(crate) fn judge(
         seconds,
         findings: judged.findings,
     })
+}
+
+/// A p-value as people read it.
+pub(crate) fn probability(p: f64) -> String {
+    match p {
+        0.0 => "< 1e-300".into(),
+        p if p < 1e-4 => format!("{p:.1e}"),
+        p => format!("{p:.4}"),
+    }
 }

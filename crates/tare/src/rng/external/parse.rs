@@ -5,7 +5,7 @@ use serde::Serialize;
 use tare_rdrand::battery::special::{binomial_upper, chi_square_two_sided};
 use tare_rdrand::battery::FIPS_140_FAILURE_RATE;
 
-use super::Status;
+use super::{probability, Status};
 
 /// The false alarm rate at which counts are judged here.
 const ALPHA: f64 = 1e-6;
@@ -76,7 +76,7 @@ pub(super) fn ent(output: &str) -> Judged {
     };
     Judged {
         status,
-        summary: format!("entropy {entropy} bits a byte, chi-square {chi_square} (p {p:.3}), serial correlation {correlation}"),
+        summary: format!("entropy {entropy} bits a byte, chi-square {chi_square} (p {}), serial correlation {correlation}", probability(p)),
         findings: vec![
             finding("entropy", None, format!("{entropy} bits a byte")),
             finding("chi-square", Some(p), format!("{chi_square}")),
@@ -123,8 +123,9 @@ pub(super) fn rngtest(output: &str) -> Judged {
     Judged {
         status,
         summary: format!(
-            "{failures} of {blocks} blocks of {FIPS_BLOCK_BITS} bits failed, {:.1} expected (p {p:.3})",
-            blocks as f64 * FIPS_140_FAILURE_RATE
+            "{failures} of {blocks} blocks of {FIPS_BLOCK_BITS} bits failed, {:.1} expected (p {})",
+            blocks as f64 * FIPS_140_FAILURE_RATE,
+            probability(p)
         ),
         findings: findings.collect(),
     }
@@ -169,12 +170,14 @@ pub(super) fn dieharder(output: &str, tests: usize) -> Judged {
         _ => Status::Fail,
     };
     let mut summary = format!("{passed} passed, {weak} weak, {failed} failed");
-    for finding in findings
+    let mut names: Vec<&str> = findings
         .iter()
         .filter(|finding| finding.assessment == "FAILED")
-        .take(3)
-    {
-        summary.push_str(&format!("; {}", finding.test));
+        .map(|finding| finding.test.as_str())
+        .collect();
+    names.dedup();
+    for name in names.into_iter().take(3) {
+        summary.push_str(&format!("; {name}"));
     }
     if starved > 0 {
         summary.push_str(&format!("; {starved} of {tests} tests had too few bytes"));
