@@ -11,7 +11,7 @@ const CARGO_DENY: &str = "0.20.2";
 /// The version of mdBook that the guide is written for.
 const MDBOOK: &str = "0.5.4";
 
-/// Formatting, lints, documentation, links, dependencies, the lock file.
+/// Formatting, lints, documentation, links, promises, dependencies, the lock file.
 pub(crate) fn all() -> Result<(), String> {
     step("rustfmt", "cargo", &["fmt", "--all", "--check"])?;
     step(
@@ -45,6 +45,7 @@ pub(crate) fn all() -> Result<(), String> {
         ],
     )?;
     links()?;
+    promises()?;
     dependencies()
 }
 
@@ -89,12 +90,47 @@ fn dependencies() -> Result<(), String> {
     }
 }
 
+/// Every test that SPECIFICATION.md names exists.
+fn promises() -> Result<(), String> {
+    let text = fs::read_to_string(root().join("SPECIFICATION.md"))
+        .map_err(|error| format!("SPECIFICATION.md: {error}"))?;
+    let mut sources = Vec::new();
+    collect(&root().join("crates"), "rs", &mut sources);
+    let sources: String = sources
+        .iter()
+        .filter_map(|path| fs::read_to_string(path).ok())
+        .collect();
+    let mut broken = Vec::new();
+    let mut count = 0;
+    for (at, line) in text.lines().enumerate() {
+        let Some((_, tests)) = line
+            .strip_prefix("| ")
+            .and_then(|row| row.split_once(" | "))
+        else {
+            continue;
+        };
+        for name in tests.split('`').skip(1).step_by(2) {
+            count += 1;
+            if !sources.contains(&format!("fn {name}(")) {
+                broken.push(format!(
+                    "SPECIFICATION.md:{}: there is no test {name}",
+                    at + 1
+                ));
+            }
+        }
+    }
+    if broken.is_empty() {
+        eprintln!("xtask: promises: {count} tests keep them");
+        Ok(())
+    } else {
+        Err(broken.join("\n  "))
+    }
+}
+
 /// Every relative link in the documents leads to a file.
 fn links() -> Result<(), String> {
     let mut documents = Vec::new();
-    for folder in [".", "docs", "crates"] {
-        collect(&root().join(folder), folder == ".", &mut documents);
-    }
+    collect(root(), "md", &mut documents);
     let mut broken = Vec::new();
     let mut count = 0;
     for document in &documents {
@@ -124,15 +160,19 @@ fn links() -> Result<(), String> {
     }
 }
 
-fn collect(folder: &Path, flat: bool, documents: &mut Vec<PathBuf>) {
+/// The files below `folder` with this extension, what is built or fetched left out.
+fn collect(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     let Ok(entries) = fs::read_dir(folder) else {
         return;
     };
     for path in entries.flatten().map(|entry| entry.path()) {
-        if path.is_dir() && !flat && path.file_name().is_some_and(|name| name != "book") {
-            collect(&path, false, documents);
-        } else if path.extension().is_some_and(|extension| extension == "md") {
-            documents.push(path);
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path.is_dir() {
+            if !name.starts_with('.') && !["target", "book", "tare-runs"].contains(&&*name) {
+                collect(&path, extension, found);
+            }
+        } else if path.extension().is_some_and(|own| own == extension) {
+            found.push(path);
         }
     }
 }

@@ -106,7 +106,8 @@ impl Workload for Synthetic {
         }
         speaker.start()?;
         std::thread::sleep(duration(parameters, "duration")?);
-        let value = number(parameters, "reading")? * (number(parameters, "noise")? * normal()?).exp();
+        let value =
+            number(parameters, "reading")? * (number(parameters, "noise")? * normal()?).exp();
         speaker.sample("time", value, Unit::Milliseconds)?;
         speaker.counters(&[
             (OPERATIONS, 1),
