@@ -61,7 +61,7 @@ impl Test for BlankWords {
     }
 }
 
-/// Counts zero second differences: w[i] − 2 w[i−1] + w[i−2] = 0 says that three words in a row
+/// Counts zero second differences: `w[i] − 2 w[i−1] + w[i−2] = 0` says that three words in a row
 /// have a constant stride. For independent uniform words the differences are independent and
 /// uniform, so the count is binomial.
 pub(super) struct Stride {
