@@ -54,23 +54,28 @@ pub(super) struct Comparison {
     pub(super) wanted: Wanted,
 }
 
-/// A comparison, measured.
+/// A comparison, measured and tested.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Measured {
     /// The median over rounds, in the claim's own terms.
     pub(super) effect: f64,
-    /// Its 95 % interval.
-    pub(super) ci95: [f64; 2],
     /// How far the effect is on the claim's side, on the scale of the rounds; negative beyond.
     pub(super) margin: f64,
-    /// Where the interval lies.
-    pub(super) side: Side,
     /// The signed distance of each round from the threshold; positive is the claim's side.
     pub(super) distances: Vec<Option<f64>>,
     /// The p of both directions; `above` is the claim's.
     pub(super) p: SignFlip,
     /// Rounds with a figure.
     pub(super) n: usize,
+}
+
+/// The 95 % interval of a comparison's effect.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Interval {
+    /// Its ends, in the claim's own terms.
+    pub(super) ci95: [f64; 2],
+    /// Where it lies.
+    pub(super) side: Side,
 }
 
 /// Where an interval lies.
@@ -110,8 +115,8 @@ impl Comparison {
             .collect()
     }
 
-    /// Measures it; `None` below two rounds, which give no interval.
-    pub(super) fn measure(&self, seed: u64) -> Option<Measured> {
+    /// Measures and tests it; `None` without a round.
+    pub(super) fn measure(&self) -> Option<Measured> {
         let threshold = self.scale.keep(self.threshold);
         // The same division in two roundings is still a tie.
         let tie = 1e-12 * threshold.abs().max(1.0);
@@ -133,21 +138,24 @@ impl Comparison {
             .collect();
         let present: Vec<f64> = distances.iter().flatten().copied().collect();
         let margin = median(&present)?;
-        let [low, high] = interval(&present, seed)?;
-        let figure = |distance: f64| {
-            self.scale.show(match self.wanted {
-                Wanted::Above => threshold + distance,
-                Wanted::Below => threshold - distance,
-            })
-        };
-        let ci95 = match self.wanted {
-            Wanted::Above => [figure(low), figure(high)],
-            Wanted::Below => [figure(high), figure(low)],
-        };
         Some(Measured {
-            effect: figure(margin),
-            ci95,
+            effect: self.figure(margin),
             margin,
+            p: sign_flip(&present),
+            n: present.len(),
+            distances,
+        })
+    }
+
+    /// The interval of what was `measured`; `None` below two rounds.
+    pub(super) fn interval(&self, measured: &Measured, seed: u64) -> Option<Interval> {
+        let present: Vec<f64> = measured.distances.iter().flatten().copied().collect();
+        let [low, high] = interval(&present, seed)?;
+        Some(Interval {
+            ci95: match self.wanted {
+                Wanted::Above => [self.figure(low), self.figure(high)],
+                Wanted::Below => [self.figure(high), self.figure(low)],
+            },
             side: if low >= 0.0 {
                 Side::Claim
             } else if high < 0.0 {
@@ -155,9 +163,15 @@ impl Comparison {
             } else {
                 Side::Both
             },
-            p: sign_flip(&present),
-            n: present.len(),
-            distances,
+        })
+    }
+
+    /// The figure at that signed distance from the threshold, in the claim's own terms.
+    fn figure(&self, distance: f64) -> f64 {
+        let threshold = self.scale.keep(self.threshold);
+        self.scale.show(match self.wanted {
+            Wanted::Above => threshold + distance,
+            Wanted::Below => threshold - distance,
         })
     }
 }

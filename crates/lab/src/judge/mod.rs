@@ -156,7 +156,7 @@ fn examine(
             Err(obstacle) => obstacle,
         },
         _ => match claims::comparisons(experiment, claim, trials) {
-            Ok(made) => match Test::new(&made, &result.id, options.seed) {
+            Ok(made) => match Test::new(&made, &result.id, options) {
                 Ok(test) => return Some(test),
                 Err(reason) => Obstacle::Inconclusive(reason),
             },

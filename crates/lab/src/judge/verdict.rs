@@ -14,7 +14,7 @@
 //! run, once for each of the two questions. So in a whole run the chance of any false
 //! `reproduced` is at most α, and so is the chance of any false `not-reproduced`.
 
-use super::comparison::{Comparison, Measured, Side};
+use super::comparison::{Comparison, Interval, Measured, Side};
 use super::{seed_of, words, Judging};
 use crate::result::{ClaimResult, Verdict};
 use crate::stats::{any_beyond, rounds_for, smallest_p};
@@ -28,14 +28,16 @@ pub(super) struct Test {
     pub(super) other: f64,
     /// The comparison closest to failing, or furthest beyond.
     worst: Measured,
-    /// Its name, and its threshold.
-    worst_name: (String, f64),
+    /// Its interval.
+    interval: Interval,
+    /// Its name.
+    name: String,
     /// How many comparisons the claim is made of.
     comparisons: usize,
     /// Whether the interval of every comparison is on the claim's side.
     all_on_side: bool,
-    /// A comparison whose interval is on both sides, and its threshold.
-    undecided: Option<(String, f64, [f64; 2])>,
+    /// A comparison whose interval is on both sides, if any: its words for the reason.
+    undecided: Option<String>,
     /// The fewest rounds of a comparison that speak for a side.
     rounds: usize,
     /// Its rounds exactly on the threshold, which speak for neither.
@@ -57,19 +59,25 @@ impl Test {
     ///
     /// # Errors
     /// In words, a comparison that has fewer than two rounds.
-    pub(super) fn new(comparisons: &[Comparison], id: &str, seed: u64) -> Result<Self, String> {
+    pub(super) fn new(
+        comparisons: &[Comparison],
+        id: &str,
+        options: &Judging,
+    ) -> Result<Self, String> {
+        let few = |comparison: &Comparison| {
+            let name = &comparison.name;
+            format!("{name}: fewer than two rounds have a figure, which gives no interval")
+        };
         let mut measured = Vec::new();
         for comparison in comparisons {
-            let one = comparison
-                .measure(seed_of(seed, &[id, &comparison.name]))
-                .ok_or_else(|| format!("{}: one round gives no interval", comparison.name))?;
-            measured.push(one);
+            measured.push(comparison.measure().ok_or_else(|| few(comparison))?);
         }
+        let claim = measured.iter().map(|one| one.p.above).fold(0.0, f64::max);
         let beyond: Vec<Vec<Option<f64>>> = measured
             .iter()
             .map(|one| one.distances.iter().map(|d| d.map(|d| -d)).collect())
             .collect();
-        let undecided = measured.iter().position(|one| one.side == Side::Both);
+        let other = any_beyond(&beyond, seed_of(options.seed, &[id, "any beyond"]));
         let worst = (0..measured.len())
             .min_by(|&a, &b| measured[a].margin.total_cmp(&measured[b].margin))
             .ok_or("nothing to compare")?;
@@ -78,22 +86,38 @@ impl Test {
             .min_by_key(|one| one.p.rounds)
             .ok_or("nothing to compare")?;
         let (rounds, ties) = (fewest.p.rounds, fewest.n - fewest.p.rounds);
-        let named = |index: usize| {
-            (
-                comparisons[index].name.clone(),
-                comparisons[index].threshold,
-            )
+
+        let interval = |index: usize| {
+            let comparison = &comparisons[index];
+            comparison
+                .interval(
+                    &measured[index],
+                    seed_of(options.seed, &[id, &comparison.name]),
+                )
+                .ok_or_else(|| few(comparison))
         };
+        let of_worst = interval(worst)?;
+        let mut all_on_side = of_worst.side == Side::Claim && claim <= options.alpha;
+        let mut undecided = (of_worst.side == Side::Both).then_some((worst, of_worst));
+        if all_on_side {
+            // Only a claim whose p would do depends on the intervals of the others.
+            for index in 0..measured.len() {
+                let one = interval(index)?;
+                if one.side != Side::Claim {
+                    all_on_side = false;
+                    undecided = Some((index, one));
+                    break;
+                }
+            }
+        }
         Ok(Test {
-            claim: measured.iter().map(|one| one.p.above).fold(0.0, f64::max),
-            other: any_beyond(&beyond, seed_of(seed, &[id, "any beyond"])),
-            worst_name: named(worst),
+            claim,
+            other,
+            interval: of_worst,
+            name: comparisons[worst].name.clone(),
             comparisons: comparisons.len(),
-            all_on_side: measured.iter().all(|one| one.side == Side::Claim),
-            undecided: undecided.map(|index| {
-                let (name, threshold) = named(index);
-                (name, threshold, measured[index].ci95)
-            }),
+            all_on_side,
+            undecided: undecided.map(|(index, one)| straddles(comparisons, index, one)),
             rounds,
             ties,
             worst: measured.swap_remove(worst),
@@ -110,7 +134,7 @@ impl Test {
         let worst = &self.worst;
         let holds = worst.margin >= 0.0;
         result.measured = Some(worst.effect);
-        result.ci95 = Some(worst.ci95);
+        result.ci95 = Some(self.interval.ci95);
         result.n = worst.n;
         result.p = Some(if holds { self.claim } else { self.other });
         result.p_holm = Some(if holds {
@@ -120,9 +144,9 @@ impl Test {
         });
         (result.verdict, result.reason) = if self.all_on_side && corrected.claim <= options.alpha {
             (Verdict::Reproduced, self.fewer_rounds(options))
-        } else if worst.side == Side::Other && corrected.other <= options.alpha {
-            let furthest = (self.comparisons > 1 && !self.worst_name.0.is_empty())
-                .then(|| format!("furthest off: {}", self.worst_name.0));
+        } else if self.interval.side == Side::Other && corrected.other <= options.alpha {
+            let furthest = (self.comparisons > 1 && !self.name.is_empty())
+                .then(|| format!("furthest off: {}", self.name));
             (Verdict::NotReproduced, furthest)
         } else {
             (Verdict::Inconclusive, Some(self.doubt(corrected, options)))
@@ -151,20 +175,10 @@ impl Test {
             }
             return reason;
         }
-        if let Some((name, threshold, [low, high])) = &self.undecided {
-            let name = if self.comparisons > 1 && !name.is_empty() {
-                format!(" of {name}")
-            } else {
-                String::new()
-            };
-            return format!(
-                "the interval{name}, {} to {}, is on both sides of {}",
-                significant(*low),
-                significant(*high),
-                significant(*threshold)
-            );
+        if let Some(undecided) = &self.undecided {
+            return undecided.clone();
         }
-        let (side, p, corrected_p) = if self.all_on_side {
+        let (side, p, corrected_p) = if self.interval.side == Side::Claim {
             ("the claim's", self.claim, corrected.claim)
         } else {
             ("the other", self.other, corrected.other)
@@ -184,4 +198,16 @@ impl Test {
             format!("{figures} of {planned} have a figure")
         })
     }
+}
+
+/// That an interval has the threshold inside, in words.
+fn straddles(comparisons: &[Comparison], index: usize, interval: Interval) -> String {
+    let comparison = &comparisons[index];
+    let mut name = String::new();
+    if comparisons.len() > 1 && !comparison.name.is_empty() {
+        name = format!(" of {}", comparison.name);
+    }
+    let [low, high] = interval.ci95.map(significant);
+    let threshold = significant(comparison.threshold);
+    format!("the interval{name}, {low} to {high}, is on both sides of {threshold}")
 }

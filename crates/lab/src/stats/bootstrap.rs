@@ -5,12 +5,13 @@ use rand_core::{Rng, SeedableRng};
 
 use super::summary::{median_in_place, quantile};
 
-/// Resamples of up to [`FEW`] values.
-const RESAMPLES: usize = 2_000;
-/// The count of values from which on fewer resamples are drawn, so that the work is bounded.
-const FEW: usize = 50;
-/// The fewest resamples.
-const RESAMPLES_MIN: usize = 1_000;
+/// Resamples: with 1,999 the 50th and the 1,950th of them bound exactly 95 % (Davison and Hinkley,
+/// *Bootstrap Methods and their Application*, 1997, section 2.7).
+const RESAMPLES: usize = 1_999;
+/// Resamples of more than [`MANY`] values, whose median needs fewer, so that the work is bounded.
+const RESAMPLES_OF_MANY: usize = 999;
+/// See [`RESAMPLES_OF_MANY`].
+const MANY: usize = 30;
 
 /// The 95 % interval of the median of `values`, in their unit; `None` below two values or where
 /// one is not finite. The same values and seed give the same interval.
@@ -29,20 +30,26 @@ pub fn interval(values: &[f64], seed: u64) -> Option<[f64; 2]> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     let width = kernel_width(&sorted);
-    let resamples = (RESAMPLES * FEW / sorted.len()).clamp(RESAMPLES_MIN, RESAMPLES);
+    let resamples = if sorted.len() > MANY {
+        RESAMPLES_OF_MANY
+    } else {
+        RESAMPLES
+    };
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let mut resample = vec![0.0; sorted.len()];
     let mut medians: Vec<f64> = (0..resamples)
         .map(|_| {
             for value in &mut resample {
-                let chosen = (u64::from(random.next_u32()) * sorted.len() as u64) >> 32;
-                *value = sorted[chosen as usize] + width * triangular(random.next_u64());
+                let bits = random.next_u64();
+                let chosen = ((bits >> 32) * sorted.len() as u64) >> 32;
+                *value = sorted[chosen as usize] + width * triangular(bits as u32);
             }
             median_in_place(&mut resample)
         })
         .collect();
-    medians.sort_unstable_by(f64::total_cmp);
-    Some([quantile(&medians, 0.025), quantile(&medians, 0.975)])
+    let tail = (resamples + 1) / 40;
+    let mut end = |rank: usize| *medians.select_nth_unstable_by(rank - 1, f64::total_cmp).1;
+    Some([end(tail), end(resamples + 1 - tail)])
 }
 
 /// Half the base of the triangular kernel for these sorted values.
@@ -56,11 +63,9 @@ fn kernel_width(sorted: &[f64]) -> f64 {
 }
 
 /// The sum of two uniform draws on ±½, made of the halves of `bits`.
-fn triangular(bits: u64) -> f64 {
-    const UNIT: f64 = 1.0 / 4_294_967_296.0;
-    let first = (bits >> 32) as f64 + 0.5;
-    let second = (bits & 0xffff_ffff) as f64 + 0.5;
-    (first + second) * UNIT - 1.0
+fn triangular(bits: u32) -> f64 {
+    let sum = (bits >> 16) + (bits & 0xffff);
+    (f64::from(sum) + 1.0) / 65_536.0 - 1.0
 }
 
 #[cfg(test)]
