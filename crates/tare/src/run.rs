@@ -101,6 +101,9 @@ fn begin(
     RunDirectory::create(&path, plan).context("the run's directory")
 }
 
+/// Rounds beyond the fewest that can carry a verdict, so that one bad round does not cost it.
+const SPARE_ROUNDS: u32 = 2;
+
 /// The size's own number of rounds, or as many as its claims need for a verdict after
 /// correction, whichever is more.
 pub(crate) fn rounds(size: Size, experiments: &[Experiment]) -> u32 {
@@ -108,8 +111,9 @@ pub(crate) fn rounds(size: Size, experiments: &[Experiment]) -> u32 {
         Size::Quick => 8,
         Size::Full => 10,
     };
-    let needed = judge::rounds_for(judge::tests_in(experiments), ALPHA);
-    least.max(needed as u32)
+    // A claim can turn out either way, and being outside a range is two tests.
+    let tests = 2 * judge::tests_in(experiments);
+    least.max(judge::rounds_for(tests, ALPHA) + SPARE_ROUNDS)
 }
 
 /// Opens a run to go on with it: only by the same program on the same machine, as samples of two
