@@ -1,7 +1,7 @@
 //! One comparison against one threshold: the piece that five of the six kinds of claim are made of.
 
 use crate::experiment::Bound;
-use crate::stats::{interval, median, sign_flip, SignFlip};
+use crate::stats::{interval, interval_limits, median, sign_flip, SignFlip};
 
 /// On which side of the threshold the claim wants the figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -164,6 +164,12 @@ impl Comparison {
                 Side::Both
             },
         })
+    }
+
+    /// Whether the interval must be on the claim's side, whatever resampling says.
+    pub(super) fn plainly_holds(measured: &Measured) -> bool {
+        let present: Vec<f64> = measured.distances.iter().flatten().copied().collect();
+        interval_limits(&present).is_some_and(|[lowest, _]| lowest >= 0.0)
     }
 
     /// The figure at that signed distance from the threshold, in the claim's own terms.

@@ -52,6 +52,18 @@ pub fn interval(values: &[f64], seed: u64) -> Option<[f64; 2]> {
     Some([end(tail), end(resamples + 1 - tail)])
 }
 
+/// The ends that no interval of these values can go beyond, without resampling: the smallest and
+/// the largest value, a kernel's width further out. `None` where [`interval`] has none.
+pub fn interval_limits(values: &[f64]) -> Option<[f64; 2]> {
+    if values.len() < 2 || values.iter().any(|value| !value.is_finite()) {
+        return None;
+    }
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let width = kernel_width(&sorted);
+    Some([sorted[0] - width, sorted[sorted.len() - 1] + width])
+}
+
 /// Half the base of the triangular kernel for these sorted values.
 fn kernel_width(sorted: &[f64]) -> f64 {
     /// Quartile range of the standard normal distribution.
@@ -117,6 +129,16 @@ mod tests {
             for (moved, plain) in interval(&moved, seed).unwrap().into_iter().zip(plain) {
                 prop_assert!((moved - (plain * scale + shift)).abs() < 1e-6);
             }
+        }
+
+        #[test]
+        fn the_interval_lies_within_its_limits(
+            values in prop::collection::vec(-1e3..1e3f64, 2..30),
+            seed: u64,
+        ) {
+            let [low, high] = interval(&values, seed).unwrap();
+            let [lowest, highest] = interval_limits(&values).unwrap();
+            prop_assert!(lowest <= low && low <= high && high <= highest);
         }
 
         #[test]

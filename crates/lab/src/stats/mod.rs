@@ -15,7 +15,7 @@ mod holm;
 mod sign_flip;
 mod summary;
 
-pub use bootstrap::interval;
+pub use bootstrap::{interval, interval_limits};
 pub use holm::{holm, rounds_for, smallest_p};
 pub use sign_flip::{any_beyond, sign_flip, SignFlip};
 pub use summary::{log_ratios, median, quantile, slope};

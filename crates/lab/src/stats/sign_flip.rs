@@ -70,7 +70,8 @@ pub fn sign_flip(distances: &[f64]) -> SignFlip {
 /// the largest signed rank sum: the max-T procedure of Westfall and Young (*Resampling-Based
 /// Multiple Testing*, 1993). It costs far less than Bonferroni's correction where the comparisons
 /// share their rounds. Every pattern of signs is tried up to 14 rounds, 9,999 random ones from
-/// `seed` beyond. One comparison alone gives [`SignFlip::above`].
+/// `seed` beyond. One comparison alone gives [`SignFlip::above`]. Where no rank sum is positive, p
+/// is above one half whatever the patterns say, and 1 is returned without trying them.
 pub fn any_beyond(comparisons: &[Vec<Option<f64>>], seed: u64) -> f64 {
     if let [only] = comparisons {
         let present: Vec<f64> = only.iter().flatten().copied().collect();
@@ -88,6 +89,9 @@ pub fn any_beyond(comparisons: &[Vec<Option<f64>>], seed: u64) -> f64 {
         }
     }
     let observed = largest(&sums);
+    if observed <= 0 {
+        return 1.0;
+    }
     let rounds = by_round.len();
     if rounds <= ENUMERATED {
         let mut flipped = vec![false; rounds];
@@ -171,6 +175,14 @@ fn signed_ranks(distances: &[f64]) -> Vec<i64> {
 
 /// The share of sign patterns whose negative ranks sum to `negative` or less.
 fn exact_tail(ranks: &[i64], negative: i64) -> f64 {
+    let rest = ranks.iter().map(|rank| rank.abs()).sum::<i64>() - negative - 1;
+    if rest < 0 {
+        return 1.0;
+    }
+    if rest < negative {
+        // The other tail is shorter, and the distribution is symmetric.
+        return 1.0 - exact_tail(ranks, rest);
+    }
     // ways[s]: the share of patterns of the ranks so far whose negative ones sum to s.
     let mut ways = vec![0.0f64; negative as usize + 1];
     ways[0] = 1.0;
