@@ -115,6 +115,9 @@ pub struct ClaimResult {
     pub source: String,
     /// What must hold, in words: `at least 0.97`, `between 920 and 1130`.
     pub criterion: String,
+    /// The unit of `published`, `measured` and `ci95`: the metric's for a value, a ratio for what
+    /// compares cells, a count for what is counted.
+    pub unit: Unit,
     /// The publication's figure, where it gave one.
     pub published: Option<f64>,
     /// This machine's figure.

@@ -14,6 +14,7 @@ mod trial;
 
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use cli::{Cli, Command};
@@ -22,7 +23,10 @@ use cli::{Cli, Command};
 const COULD_NOT_RUN: u8 = 2;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
     match dispatch(cli) {
         Ok(code) => code,
         Err(error) if terminal::is_closed_pipe(&error) => ExitCode::SUCCESS,
@@ -31,6 +35,26 @@ fn main() -> ExitCode {
             ExitCode::from(COULD_NOT_RUN)
         }
     }
+}
+
+/// Help and version as clap prints them; a mistake as one line.
+fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        error.exit();
+    }
+    let text = error.render().to_string();
+    let said: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"))
+        .filter(|line| !line.is_empty())
+        .collect();
+    let said = said.join(" ");
+    eprintln!(
+        "tare: {} (see --help)",
+        said.strip_prefix("error: ").unwrap_or(&said)
+    );
+    ExitCode::from(COULD_NOT_RUN)
 }
 
 fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {

@@ -295,6 +295,7 @@ fn a_mistake_is_one_clear_line_and_exit_code_2() {
         let said = text(&done.stderr);
         assert_eq!(done.status.code(), Some(2), "{arguments:?}: {said}");
         assert!(said.contains(expected), "{arguments:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
         assert!(
             done.stdout.is_empty(),
             "{arguments:?}: results only on standard output"

@@ -15,6 +15,7 @@ use crate::result::{ClaimResult, ExperimentResult, Verdict};
 use crate::sample::TrialRecord;
 use crate::stats::holm;
 pub use crate::stats::rounds_for;
+use crate::unit::Unit;
 use trials::{Obstacle, Trials};
 use verdict::{Corrected, Test};
 
@@ -121,6 +122,13 @@ fn unjudged(experiment: &Experiment, claim: &Claim) -> ClaimResult {
             .clone()
             .unwrap_or_else(|| experiment.source.clone()),
         criterion: words::criterion(claim, experiment.metric(&claim.metric)),
+        unit: match &claim.kind {
+            ClaimKind::Zero { .. } => Unit::Count,
+            ClaimKind::Value { .. } => experiment
+                .metric(&claim.metric)
+                .map_or(Unit::Ratio, |metric| metric.unit),
+            _ => Unit::Ratio,
+        },
         published: claim.published,
         measured: None,
         ci95: None,

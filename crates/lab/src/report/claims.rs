@@ -58,8 +58,8 @@ fn row(out: &mut String, claim: &ClaimResult) {
     let _ = write!(
         out,
         "</th><td class=\"n\">{}</td><td class=\"n\">{}{}</td><td class=\"criterion\">",
-        number(claim.published),
-        number(claim.measured),
+        figure(claim, claim.published),
+        figure(claim, claim.measured),
         match claim.ci95 {
             Some([low, high]) => format!(
                 "<span class=\"sub\">{} … {}</span>",
@@ -84,6 +84,11 @@ fn row(out: &mut String, claim: &ClaimResult) {
         Shown(&p),
         claim.n
     );
+}
+
+/// A figure of the claim with its unit, or a dash.
+pub(super) fn figure(claim: &ClaimResult, value: Option<f64>) -> String {
+    value.map_or_else(|| "–".to_owned(), |value| claim.unit.show(value))
 }
 
 /// A verdict with sign, word and colour.

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::claims::figure;
 use super::escape::visible;
 use super::{p_value, section, summary, symbol, words};
 use crate::result::{CellResult, ExperimentResult, RunResult};
@@ -26,8 +27,8 @@ pub fn markdown(result: &RunResult) -> String {
             words(claim.verdict),
             plain(&claim.text),
             plain(&claim.source),
-            number(claim.published),
-            number(claim.measured),
+            figure(claim, claim.published),
+            figure(claim, claim.measured),
             interval(claim.ci95),
             plain(&claim.criterion),
             claim

@@ -99,7 +99,7 @@ fn paragraph(out: &mut String, claim: &ClaimResult, width: usize, colour: bool) 
         figures.push(format!("measured {}", measured(claim)));
     }
     if let Some(published) = claim.published {
-        figures.push(format!("published {}", significant(published)));
+        figures.push(format!("published {}", claim.unit.show(published)));
     }
     if let Some(p) = claim.p_holm {
         figures.push(format!("p={}", p_value(p)));
@@ -118,18 +118,18 @@ fn measured(claim: &ClaimResult) -> String {
     match (claim.measured, claim.ci95) {
         (Some(value), Some([low, high])) => format!(
             "{} [{}, {}]",
-            significant(value),
+            claim.unit.show(value),
             significant(low),
             significant(high)
         ),
-        (Some(value), None) => significant(value),
+        (Some(value), None) => claim.unit.show(value),
         (None, _) => "–".to_owned(),
     }
 }
 
 fn published(claim: &ClaimResult) -> String {
     match claim.published {
-        Some(published) => format!("pub. {}", significant(published)),
+        Some(published) => format!("pub. {}", claim.unit.show(published)),
         None => String::new(),
     }
 }

@@ -508,6 +508,7 @@ fn claim(
         text: text.into(),
         source: "librdrand, section 5".into(),
         criterion: criterion.into(),
+        unit: Unit::Ratio,
         published: measured.map(|_| 1.0),
         measured: measured.map(|(value, _)| value),
         ci95: measured.map(|(_, ci95)| ci95),
