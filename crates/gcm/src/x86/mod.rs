@@ -1,0 +1,339 @@
+//! The paths for x86-64: one algorithm on registers of 512, 256 and 128 bits.
+
+mod bulk;
+mod finish;
+mod finish512;
+mod ghash;
+mod lanes;
+mod once;
+mod schedule;
+
+pub(crate) use finish::{copy_in, copy_out};
+pub(crate) use schedule::{Block, Schedule};
+
+use core::arch::x86_64::*;
+use finish512::Before;
+use lanes::{Lanes, Pair, Quad, Single};
+
+/// Seals or opens a message that is contiguous on both sides, and returns its tag.
+///
+/// # Safety
+/// The processor must have the path's instructions; the schedule must have been filled for the path; the
+/// given number of bytes must be readable at the source and writable at the destination, which either
+/// are the same or do not overlap.
+pub(crate) type Whole = unsafe fn(&Schedule, &[u8; 12], &[u8], *const u8, *mut u8, usize) -> u128;
+
+/// Seals or opens a number of whole steps of a message.
+///
+/// # Safety
+/// As for [`Whole`].
+pub(crate) type Steps = unsafe fn(&Schedule, &mut Progress, *const u8, *mut u8, usize);
+
+/// Seals or opens the end of a message, shorter than a step, and returns its tag.
+///
+/// # Safety
+/// As for [`Whole`].
+pub(crate) type Finish = unsafe fn(&Schedule, &mut Progress, *const u8, *mut u8, usize) -> u128;
+
+/// What is done of a message that comes in pieces.
+pub(crate) struct Progress {
+    nonce: [u8; 12],
+    aad_len: usize,
+    data_len: u64,
+    /// Byte-reversed: before any data the last block of additional data with the state before it, else the state.
+    hash: Block,
+}
+
+impl Progress {
+    fn before(&self) -> Before {
+        // SAFETY: SSE2 is part of x86-64; the block is aligned.
+        let hash = unsafe { _mm_load_si128((&raw const self.hash).cast()) };
+        if self.data_len == 0 {
+            Before::Additional(hash)
+        } else {
+            Before::State(hash)
+        }
+    }
+
+    /// The counter of the next block: 1 is J0's.
+    fn next_counter(&self) -> u32 {
+        (self.data_len / 16) as u32 + 2
+    }
+}
+
+/// The functions of one path and key size.
+pub(crate) struct Kernel {
+    /// Blocks in a register, for [`Schedule::fill`].
+    pub(crate) lanes: usize,
+    /// Bytes in a step.
+    pub(crate) step_len: usize,
+    pub(crate) begin: unsafe fn(&Schedule, &[u8; 12], &[u8]) -> Progress,
+    pub(crate) seal: Whole,
+    pub(crate) open: Whole,
+    pub(crate) seal_steps: Steps,
+    pub(crate) open_steps: Steps,
+    pub(crate) seal_finish: Finish,
+    pub(crate) open_finish: Finish,
+}
+
+/// The end of a message, by the registers it is done on.
+///
+/// # Safety
+/// As for [`Lanes`].
+unsafe trait End: Lanes {
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn finish<const ROUNDS: usize, const SEAL: bool>(
+        schedule: &Schedule,
+        nonce: __m128i,
+        first: u32,
+        before: Before,
+        lengths: __m128i,
+        src: *const u8,
+        dst: *mut u8,
+        len: usize,
+    ) -> __m128i;
+}
+
+macro_rules! end {
+    ($register:ident, $($finish:tt)*) => {
+        // SAFETY: hands its arguments and its contract on.
+        unsafe impl End for $register {
+            #[inline(always)]
+            unsafe fn finish<const ROUNDS: usize, const SEAL: bool>(
+                schedule: &Schedule,
+                nonce: __m128i,
+                first: u32,
+                before: Before,
+                lengths: __m128i,
+                src: *const u8,
+                dst: *mut u8,
+                len: usize,
+            ) -> __m128i {
+                // SAFETY: the caller's contract.
+                unsafe { $($finish)*::<ROUNDS, SEAL>(schedule, nonce, first, before, lengths, src, dst, len) }
+            }
+        }
+    };
+}
+// One call each, because a generic argument list cannot be pasted onto another.
+end!(Quad, finish512::finish);
+end!(Pair, finish::finish_pair);
+end!(Single, finish::finish_single);
+
+/// The nonce with a zero counter.
+#[inline(always)]
+unsafe fn load_nonce(nonce: &[u8; 12]) -> __m128i {
+    // SAFETY: both parts are within the 12 bytes.
+    unsafe {
+        let low = _mm_loadl_epi64(nonce.as_ptr().cast());
+        let high = nonce.as_ptr().add(8).cast::<i32>().read_unaligned();
+        _mm_insert_epi32::<2>(low, high)
+    }
+}
+
+/// Up to 16 bytes of private memory, zero-padded and byte-reversed.
+#[inline(always)]
+unsafe fn load_partial<V: Lanes>(bytes: &[u8]) -> __m128i {
+    // SAFETY: the mask keeps the load within the bytes; the copy is of at most 16.
+    unsafe {
+        let block = if V::COUNT == 4 {
+            let mask = _bzhi_u32(0xffff, bytes.len() as u32) as u16;
+            _mm_maskz_loadu_epi8(mask, bytes.as_ptr().cast())
+        } else {
+            let mut block = Block::ZERO;
+            block.0[..bytes.len()].copy_from_slice(bytes);
+            _mm_load_si128((&raw const block).cast())
+        };
+        _mm_shuffle_epi8(block, ghash::byte_reversal())
+    }
+}
+
+/// All additional data hashed but for the multiplication that follows its last block.
+#[inline(always)]
+unsafe fn hash_additional<V: Lanes>(schedule: &Schedule, mut aad: &[u8]) -> __m128i {
+    // SAFETY: under the contract of Lanes; blocks are within `aad`.
+    unsafe {
+        let mut state = _mm_setzero_si128();
+        if aad.len() > 16 {
+            let h = Single::load_private(schedule.powers_from(1));
+            while aad.len() > 16 {
+                let (block, rest) = aad.split_at(16);
+                let block = _mm_shuffle_epi8(_mm_loadu_si128(block.as_ptr().cast()), ghash::byte_reversal());
+                state = ghash::multiply(Single(_mm_xor_si128(state, block)), h).0;
+                aad = rest;
+            }
+        }
+        _mm_xor_si128(state, load_partial::<V>(aad))
+    }
+}
+
+/// The block of lengths in bits, byte-reversed.
+#[inline(always)]
+unsafe fn length_block(aad_len: usize, data_len: u64) -> __m128i {
+    // SAFETY: SSE2 is part of x86-64.
+    unsafe { _mm_set_epi64x(aad_len as i64 * 8, data_len as i64 * 8) }
+}
+
+#[inline(always)]
+unsafe fn to_u128(v: __m128i) -> u128 {
+    // SAFETY: both are 16 bytes of plain data.
+    unsafe { core::mem::transmute(v) }
+}
+
+#[inline(always)]
+unsafe fn whole<V: End, const N: usize, const ROUNDS: usize, const SEAL: bool>(
+    schedule: &Schedule,
+    nonce: &[u8; 12],
+    aad: &[u8],
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+) -> u128 {
+    // SAFETY: the caller's contract; steps and rest add up to `len`.
+    unsafe {
+        let nonce = load_nonce(nonce);
+        let lengths = length_block(aad.len(), len as u64);
+        let additional = hash_additional::<V>(schedule, aad);
+        let step_len = 16 * N * V::COUNT;
+        if len < step_len {
+            let before = Before::Additional(additional);
+            return to_u128(V::finish::<ROUNDS, SEAL>(schedule, nonce, 2, before, lengths, src, dst, len));
+        }
+        let count = len / step_len;
+        let state = ghash::multiply(Single(additional), Single::load_private(schedule.powers_from(1))).0;
+        let state = bulk::steps::<V, N, ROUNDS, SEAL>(schedule, nonce, 2, state, src, dst, count);
+        let done = count * step_len;
+        let first = (done / 16) as u32 + 2;
+        let before = Before::State(state);
+        let (src, dst) = (src.add(done), dst.add(done));
+        to_u128(V::finish::<ROUNDS, SEAL>(schedule, nonce, first, before, lengths, src, dst, len - done))
+    }
+}
+
+#[inline(always)]
+unsafe fn steps<V: End, const N: usize, const ROUNDS: usize, const SEAL: bool>(
+    schedule: &Schedule,
+    progress: &mut Progress,
+    src: *const u8,
+    dst: *mut u8,
+    count: usize,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let state = match progress.before() {
+            Before::Additional(a) => {
+                ghash::multiply(Single(a), Single::load_private(schedule.powers_from(1))).0
+            }
+            Before::State(state) => state,
+        };
+        let nonce = load_nonce(&progress.nonce);
+        let first = progress.next_counter();
+        let state = bulk::steps::<V, N, ROUNDS, SEAL>(schedule, nonce, first, state, src, dst, count);
+        _mm_store_si128((&raw mut progress.hash).cast(), state);
+        progress.data_len += (16 * N * V::COUNT * count) as u64;
+    }
+}
+
+#[inline(always)]
+unsafe fn finish_pieces<V: End, const ROUNDS: usize, const SEAL: bool>(
+    schedule: &Schedule,
+    progress: &mut Progress,
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+) -> u128 {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let nonce = load_nonce(&progress.nonce);
+        let lengths = length_block(progress.aad_len, progress.data_len + len as u64);
+        let first = progress.next_counter();
+        let before = progress.before();
+        to_u128(V::finish::<ROUNDS, SEAL>(schedule, nonce, first, before, lengths, src, dst, len))
+    }
+}
+
+/// The entry points of one path: functions that enable its instructions around the generic code.
+macro_rules! path {
+    ($module:ident, $register:ident, $registers:literal, $features:literal) => {
+        pub(crate) mod $module {
+            use super::*;
+
+            #[target_feature(enable = $features)]
+            unsafe fn whole<const ROUNDS: usize, const SEAL: bool>(
+                schedule: &Schedule,
+                nonce: &[u8; 12],
+                aad: &[u8],
+                src: *const u8,
+                dst: *mut u8,
+                len: usize,
+            ) -> u128 {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    super::whole::<$register, $registers, ROUNDS, SEAL>(schedule, nonce, aad, src, dst, len)
+                }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn begin(schedule: &Schedule, nonce: &[u8; 12], aad: &[u8]) -> Progress {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    let mut hash = Block::ZERO;
+                    _mm_store_si128((&raw mut hash).cast(), hash_additional::<$register>(schedule, aad));
+                    Progress { nonce: *nonce, aad_len: aad.len(), data_len: 0, hash }
+                }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn steps<const ROUNDS: usize, const SEAL: bool>(
+                schedule: &Schedule,
+                progress: &mut Progress,
+                src: *const u8,
+                dst: *mut u8,
+                count: usize,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    super::steps::<$register, $registers, ROUNDS, SEAL>(schedule, progress, src, dst, count)
+                }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn finish<const ROUNDS: usize, const SEAL: bool>(
+                schedule: &Schedule,
+                progress: &mut Progress,
+                src: *const u8,
+                dst: *mut u8,
+                len: usize,
+            ) -> u128 {
+                // SAFETY: the caller's contract.
+                unsafe { finish_pieces::<$register, ROUNDS, SEAL>(schedule, progress, src, dst, len) }
+            }
+
+            const fn kernel<const ROUNDS: usize>() -> Kernel {
+                Kernel {
+                    lanes: $register::COUNT,
+                    step_len: 16 * $registers * $register::COUNT,
+                    begin,
+                    seal: whole::<ROUNDS, true>,
+                    open: whole::<ROUNDS, false>,
+                    seal_steps: steps::<ROUNDS, true>,
+                    open_steps: steps::<ROUNDS, false>,
+                    seal_finish: finish::<ROUNDS, true>,
+                    open_finish: finish::<ROUNDS, false>,
+                }
+            }
+
+            pub(crate) static AES_128: Kernel = kernel::<10>();
+            pub(crate) static AES_256: Kernel = kernel::<14>();
+        }
+    };
+}
+
+path!(
+    vaes512,
+    Quad,
+    4,
+    "avx512f,avx512bw,avx512vl,avx512dq,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2"
+);
+path!(vaes256, Pair, 4, "avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1");
+path!(aesni, Single, 8, "aes,pclmulqdq,ssse3,sse4.1");

@@ -1,0 +1,131 @@
+//! Loads and stores that happen exactly once.
+//!
+//! A plain load may be repeated, split or moved by the compiler, because it may assume that nobody
+//! else writes there. An `asm!` block without `pure` is emitted exactly as often as the program says.
+//! Each width uses an instruction that the compiler does not choose by itself (`vmovdqu8` without a
+//! mask, `vlddqu`, `lddqu`; `vmovupd`, `movupd` on integers), so that a test over the machine code can tell
+//! these accesses from all others.
+
+use core::arch::asm;
+use core::arch::x86_64::*;
+
+/// Loads the I-th 64 bytes from `p` on.
+///
+/// # Safety
+/// They must be mapped and readable.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn load_512<const I: usize>(p: *const u8) -> __m512i {
+    let v;
+    // SAFETY: reads 64 bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!("vmovdqu8 {v}, zmmword ptr [{p} + {offset}]", v = lateout(zmm_reg) v, p = in(reg) p,
+            offset = const 64 * I, options(nostack, readonly, preserves_flags));
+    }
+    v
+}
+
+/// Loads those of the 64 bytes at `p` whose bit in `mask` is set; the others are zero, and are not
+/// accessed at all.
+///
+/// # Safety
+/// The bytes whose bit is set must be mapped and readable.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn load_512_masked(p: *const u8, mask: u64) -> __m512i {
+    let v;
+    // SAFETY: as above; masked-out bytes neither fault nor are read.
+    unsafe {
+        asm!("vmovdqu8 {v} {{{k}}}{{z}}, zmmword ptr [{p}]", v = lateout(zmm_reg) v, p = in(reg) p,
+            k = in(kreg) mask, options(nostack, readonly, preserves_flags));
+    }
+    v
+}
+
+/// Stores the I-th 64 bytes from `p` on.
+///
+/// # Safety
+/// They must be mapped and writable.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn store_512<const I: usize>(p: *mut u8, v: __m512i) {
+    // SAFETY: writes 64 bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!("vmovdqu8 zmmword ptr [{p} + {offset}], {v}", v = in(zmm_reg) v, p = in(reg) p,
+            offset = const 64 * I, options(nostack, preserves_flags));
+    }
+}
+
+/// Stores those of the 64 bytes at `p` whose bit in `mask` is set, and does not access the others.
+///
+/// # Safety
+/// The bytes whose bit is set must be mapped and writable.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn store_512_masked(p: *mut u8, v: __m512i, mask: u64) {
+    // SAFETY: as above; masked-out bytes neither fault nor are written.
+    unsafe {
+        asm!("vmovdqu8 zmmword ptr [{p}] {{{k}}}, {v}", v = in(zmm_reg) v, p = in(reg) p,
+            k = in(kreg) mask, options(nostack, preserves_flags));
+    }
+}
+
+/// Loads the I-th 32 bytes from `p` on.
+///
+/// # Safety
+/// They must be mapped and readable.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn load_256<const I: usize>(p: *const u8) -> __m256i {
+    let v;
+    // SAFETY: reads 32 bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!("vlddqu {v}, ymmword ptr [{p} + {offset}]", v = lateout(ymm_reg) v, p = in(reg) p,
+            offset = const 32 * I, options(nostack, readonly, preserves_flags));
+    }
+    v
+}
+
+/// Stores the I-th 32 bytes from `p` on.
+///
+/// # Safety
+/// They must be mapped and writable.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn store_256<const I: usize>(p: *mut u8, v: __m256i) {
+    // SAFETY: writes 32 bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!("vmovupd ymmword ptr [{p} + {offset}], {v}", v = in(ymm_reg) v, p = in(reg) p,
+            offset = const 32 * I, options(nostack, preserves_flags));
+    }
+}
+
+/// Loads the I-th 16 bytes from `p` on.
+///
+/// # Safety
+/// They must be mapped and readable.
+#[inline]
+#[target_feature(enable = "sse3")]
+pub(super) unsafe fn load_128<const I: usize>(p: *const u8) -> __m128i {
+    let v;
+    // SAFETY: reads 16 bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!("lddqu {v}, xmmword ptr [{p} + {offset}]", v = lateout(xmm_reg) v, p = in(reg) p,
+            offset = const 16 * I, options(nostack, readonly, preserves_flags));
+    }
+    v
+}
+
+/// Stores the I-th 16 bytes from `p` on.
+///
+/// # Safety
+/// They must be mapped and writable.
+#[inline]
+#[target_feature(enable = "sse2")]
+pub(super) unsafe fn store_128<const I: usize>(p: *mut u8, v: __m128i) {
+    // SAFETY: writes 16 bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!("movupd xmmword ptr [{p} + {offset}], {v}", v = in(xmm_reg) v, p = in(reg) p,
+            offset = const 16 * I, options(nostack, preserves_flags));
+    }
+}
