@@ -25,8 +25,19 @@ impl Stream<'_> {
         }
     }
 
+    /// Bytes in the head of the message, which comes before the steps; 0 when it is done.
+    fn head_len(&self) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Stream::X86 { kernel, progress, .. } if progress.is_new() => kernel.head_len,
+            _ => 0,
+        }
+    }
+
+    /// The head, when it is still to be done, and `count` steps.
+    ///
     /// # Safety
-    /// `count` steps must be readable at `src` and writable at `dst`, the same or without overlap.
+    /// So many bytes must be readable at `src` and writable at `dst`, the same or without overlap.
     unsafe fn steps(&mut self, seal: bool, src: *const u8, dst: *mut u8, count: usize) {
         // SAFETY: the caller's contract; a kernel is only ever paired with a schedule filled for it on a
         // processor that has its instructions (Key::with_path).
@@ -47,7 +58,7 @@ impl Stream<'_> {
     }
 
     /// # Safety
-    /// As for `steps`, with `len` bytes, fewer than a step.
+    /// As for `steps`, with `len` bytes, fewer than a step (or than the head, when it is still to be done).
     unsafe fn finish(&mut self, seal: bool, src: *const u8, dst: *mut u8, len: usize) -> u128 {
         // SAFETY: as in `steps`.
         unsafe {
@@ -87,16 +98,18 @@ impl Stream<'_> {
         // SAFETY: each branch takes as many bytes as it hands on, and no more than the pieces have left.
         let tag = unsafe {
             loop {
+                let head_len = self.head_len();
                 let contiguous = src.contiguous().min(dst.contiguous()).min(left);
-                let count = contiguous / step_len;
-                if count > 0 {
-                    let bytes = count * step_len;
+                let direct = contiguous.checked_sub(head_len).map(|rest| rest / step_len);
+                if let Some(count) = direct.filter(|count| head_len > 0 || *count > 0) {
+                    let bytes = head_len + count * step_len;
                     self.steps(seal, src.take(bytes), dst.take(bytes), count);
                     left -= bytes;
                     continue;
                 }
-                let bytes = left.min(step_len);
-                let last = left < step_len;
+                let (whole, count) = if head_len > 0 { (head_len, 0) } else { (step_len, 1) };
+                let bytes = left.min(whole);
+                let last = left < whole;
                 let from = if src.contiguous() >= bytes {
                     src.take(bytes).cast_const()
                 } else {
@@ -110,7 +123,7 @@ impl Stream<'_> {
                 if last {
                     tag = self.finish(seal, from, to, bytes);
                 } else {
-                    self.steps(seal, from, to, 1);
+                    self.steps(seal, from, to, count);
                 }
                 if !direct {
                     staged = true;

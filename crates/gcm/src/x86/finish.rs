@@ -3,11 +3,9 @@
 //! The bytes are copied in once and out once; in between they are handled as on 512-bit registers (see
 //! `finish512`): one pass over [J0, C1, …], one sum of products.
 
-use super::bulk::counter_order;
-use super::finish512::Before;
+use super::Before;
 use super::ghash::{self, Sum};
-use super::lanes::{Lanes, Pair, Single};
-use super::once;
+use super::lanes::{Lanes, Single};
 use super::schedule::{Block, Schedule};
 use core::arch::asm;
 use core::arch::x86_64::*;
@@ -15,14 +13,15 @@ use core::arch::x86_64::*;
 /// Blocks on the stage: J0 or additional data, up to 8 of data, one of lengths.
 const STAGE: usize = 10;
 
-/// Seals or opens the last `len` ≤ 127 bytes and returns the tag; arguments as for `finish512::finish`.
+/// Seals or opens the last `len` ≤ 127 bytes and returns the tag; `first` is the counter of the
+/// first block, the rest as for `finish512`.
 ///
 /// # Safety
 /// The processor must have what `V` needs; `len` bytes must be readable at `src` and writable at
 /// `dst`, which either are the same or do not overlap.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
-unsafe fn finish<V: Lanes, const ROUNDS: usize, const SEAL: bool>(
+pub(super) unsafe fn finish<V: Lanes, const ROUNDS: usize, const SEAL: bool>(
     schedule: &Schedule,
     nonce: __m128i,
     first: u32,
@@ -48,34 +47,6 @@ unsafe fn finish<V: Lanes, const ROUNDS: usize, const SEAL: bool>(
     }
 }
 
-macro_rules! finish_on {
-    ($name:ident, $register:ident) => {
-        /// [`finish`] on one kind of register.
-        ///
-        /// # Safety
-        /// As for [`finish`].
-        #[inline(always)]
-        #[allow(clippy::too_many_arguments)]
-        pub(super) unsafe fn $name<const ROUNDS: usize, const SEAL: bool>(
-            schedule: &Schedule,
-            nonce: __m128i,
-            first: u32,
-            before: Before,
-            lengths: __m128i,
-            src: *const u8,
-            dst: *mut u8,
-            len: usize,
-        ) -> __m128i {
-            // SAFETY: the caller's contract.
-            unsafe {
-                finish::<$register, ROUNDS, SEAL>(schedule, nonce, first, before, lengths, src, dst, len)
-            }
-        }
-    };
-}
-finish_on!(finish_pair, Pair);
-finish_on!(finish_single, Single);
-
 /// # Safety
 /// As for `finish`; `R` registers must hold ⌈len/16⌉ + 2 blocks and no more than the stage.
 #[inline(always)]
@@ -96,23 +67,19 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
         let keys = schedule.round_keys.as_ptr();
         let mut stage = [Block::ZERO; STAGE];
         let stage = stage.as_mut_ptr();
-        copy_in(src, stage.add(1).cast(), len);
+        copy_in_on::<V>(src, stage.add(1).cast(), len);
 
-        let order = V::splat(counter_order());
-        let first_key = V::splat_from(keys);
-        let one_lane = V::splat(_mm_set_epi32(V::COUNT as i32, 0, 0, 0));
-        let mut counter = V::splat(_mm_add_epi32(nonce, _mm_set_epi32(first.wrapping_sub(2) as i32, 0, 0, 0)))
-            .add_words(V::lane_numbers());
-        let j0 = _mm_add_epi32(nonce, _mm_set_epi32(1, 0, 0, 0));
-        let mut state = [V::zero(); R];
-        for s in &mut state {
-            *s = counter;
-            counter = counter.add_words(one_lane);
+        // Counters: 1 (that of J0) in the first place, then `first`, `first` + 1, …
+        let mut counters = [Block::ZERO; STAGE];
+        for (i, block) in counters.iter_mut().enumerate() {
+            let counter = if i == 0 { 1 } else { first.wrapping_add(i as u32 - 1) };
+            let block_vector = _mm_insert_epi32::<3>(nonce, counter.swap_bytes() as i32);
+            _mm_store_si128((&raw mut *block).cast(), block_vector);
         }
-        let displaced = state[0].first_lane();
-        state[0] = state[0].xor(V::in_first_lane(_mm_xor_si128(displaced, j0)));
-        for s in &mut state {
-            *s = s.permute(order).xor(first_key);
+        let first_key = V::splat_from(keys);
+        let mut state = [V::zero(); R];
+        for (i, s) in state.iter_mut().enumerate() {
+            *s = V::load_private(counters.as_ptr().add(i * V::COUNT)).xor(first_key);
         }
         macro_rules! rounds {
             ($($r:literal)*) => {$(
@@ -134,7 +101,7 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
             V::store_private(stage.add(i * V::COUNT), output[i]);
         }
         let tag_mask = output[0].first_lane();
-        copy_out(stage.add(1).cast(), dst, len);
+        copy_out_on::<V>(stage.add(1).cast(), dst, len);
 
         // The hashed blocks go back on the stage, where additional data and lengths are put around them.
         let data_blocks = len.div_ceil(16);
@@ -171,8 +138,26 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
 ///
 /// # Safety
 /// `len` bytes must be readable at `src` and writable at `dst`; `dst` is private.
+pub(crate) unsafe fn copy_in(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: the caller's contract; the older encoding runs on every x86-64.
+    unsafe { copy_in_on::<Single>(src, dst, len) }
+}
+
+/// Copies `len` bytes to memory that may be shared, each stored once.
+///
+/// # Safety
+/// `len` bytes must be readable at `src` and writable at `dst`; `src` is private.
+pub(crate) unsafe fn copy_out(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: as above.
+    unsafe { copy_out_on::<Single>(src, dst, len) }
+}
+
+/// [`copy_in`], in the instruction encoding of `V`.
+///
+/// # Safety
+/// As for [`copy_in`].
 #[inline(always)]
-pub(crate) unsafe fn copy_in(mut src: *const u8, mut dst: *mut u8, mut len: usize) {
+unsafe fn copy_in_on<V: Lanes>(mut src: *const u8, mut dst: *mut u8, mut len: usize) {
     macro_rules! piece {
         ($bytes:literal, $type:ty, $text:literal) => {
             if len & $bytes != 0 {
@@ -187,7 +172,7 @@ pub(crate) unsafe fn copy_in(mut src: *const u8, mut dst: *mut u8, mut len: usiz
     // SAFETY: the pieces add up to `len`.
     unsafe {
         while len >= 16 {
-            _mm_storeu_si128(dst.cast(), once::load_128::<0>(src));
+            _mm_storeu_si128(dst.cast(), V::load_block_once(src));
             src = src.add(16);
             dst = dst.add(16);
             len -= 16;
@@ -204,12 +189,12 @@ pub(crate) unsafe fn copy_in(mut src: *const u8, mut dst: *mut u8, mut len: usiz
     }
 }
 
-/// Copies `len` bytes to memory that may be shared, each stored once.
+/// [`copy_out`], in the instruction encoding of `V`.
 ///
 /// # Safety
-/// `len` bytes must be readable at `src` and writable at `dst`; `src` is private.
+/// As for [`copy_out`].
 #[inline(always)]
-pub(crate) unsafe fn copy_out(mut src: *const u8, mut dst: *mut u8, mut len: usize) {
+unsafe fn copy_out_on<V: Lanes>(mut src: *const u8, mut dst: *mut u8, mut len: usize) {
     macro_rules! piece {
         ($bytes:literal, $type:ty, $text:literal) => {
             if len & $bytes != 0 {
@@ -223,7 +208,7 @@ pub(crate) unsafe fn copy_out(mut src: *const u8, mut dst: *mut u8, mut len: usi
     // SAFETY: the pieces add up to `len`.
     unsafe {
         while len >= 16 {
-            once::store_128::<0>(dst, _mm_loadu_si128(src.cast()));
+            V::store_block_once(dst, _mm_loadu_si128(src.cast()));
             src = src.add(16);
             dst = dst.add(16);
             len -= 16;

@@ -33,14 +33,24 @@ pub(super) unsafe trait Lanes: Copy {
     unsafe fn load_once<const I: usize>(p: *const u8) -> Self;
     /// Stores the `I`-th `COUNT` blocks to memory that may be shared, once.
     unsafe fn store_once<const I: usize>(p: *mut u8, v: Self);
+    /// Loads one block from memory that may be shared, once, in the path's own instruction encoding.
+    unsafe fn load_block_once(p: *const u8) -> __m128i;
+    /// Stores one block to memory that may be shared, once.
+    unsafe fn store_block_once(p: *mut u8, v: __m128i);
     /// Exclusive or.
     unsafe fn xor(self, other: Self) -> Self;
     /// Exclusive or of three.
     unsafe fn xor3(self, b: Self, c: Self) -> Self;
-    /// Adds 32-bit words.
-    unsafe fn add_words(self, other: Self) -> Self;
-    /// Adds one to the last 32-bit word of lane 0, two in lane 1, and so on.
-    unsafe fn lane_numbers() -> Self;
+    /// The last 32-bit word of every lane replaced.
+    unsafe fn with_last_words(self, word: u32) -> Self;
+    /// Loads the `I`-th register of the head of a message: the first two blocks of the first are not data, and zero.
+    unsafe fn load_head<const I: usize>(p: *const u8) -> Self;
+    /// Stores the data of the `I`-th register of the head.
+    unsafe fn store_head<const I: usize>(p: *mut u8, v: Self);
+    /// The second block of the head, when this, its `I`-th register, holds it.
+    unsafe fn block_one<const I: usize>(self) -> Option<__m128i>;
+    /// The `I`-th register of the head with its first two blocks replaced by zero and `block`.
+    unsafe fn with_head<const I: usize>(self, block: __m128i) -> Self;
     /// Permutes the bytes of every lane by the same `order`.
     unsafe fn permute(self, order: Self) -> Self;
     /// Swaps the 64-bit halves of every lane.
@@ -81,10 +91,23 @@ unsafe impl Lanes for Quad {
     } }
     #[inline(always)] unsafe fn load_once<const I: usize>(p: *const u8) -> Self { unsafe { Self(once::load_512::<I>(p)) } }
     #[inline(always)] unsafe fn store_once<const I: usize>(p: *mut u8, v: Self) { unsafe { once::store_512::<I>(p, v.0) } }
+    #[inline(always)] unsafe fn load_block_once(p: *const u8) -> __m128i { unsafe { once::load_128_vex(p) } }
+    #[inline(always)] unsafe fn store_block_once(p: *mut u8, v: __m128i) { unsafe { once::store_128_vex(p, v) } }
     #[inline(always)] unsafe fn xor(self, b: Self) -> Self { unsafe { Self(_mm512_xor_si512(self.0, b.0)) } }
     #[inline(always)] unsafe fn xor3(self, b: Self, c: Self) -> Self { unsafe { Self(_mm512_ternarylogic_epi64::<0x96>(self.0, b.0, c.0)) } }
-    #[inline(always)] unsafe fn add_words(self, b: Self) -> Self { unsafe { Self(_mm512_add_epi32(self.0, b.0)) } }
-    #[inline(always)] unsafe fn lane_numbers() -> Self { unsafe { Self(_mm512_set_epi32(4, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0)) } }
+    #[inline(always)] unsafe fn with_last_words(self, w: u32) -> Self { unsafe { Self(_mm512_mask_set1_epi32(self.0, 0x8888, w as i32)) } }
+    #[inline(always)] unsafe fn load_head<const I: usize>(p: *const u8) -> Self { unsafe {
+        if I == 0 { Self(once::load_upper_half_512(p)) } else { Self::load_once::<I>(p.wrapping_sub(32)) }
+    } }
+    #[inline(always)] unsafe fn store_head<const I: usize>(p: *mut u8, v: Self) { unsafe {
+        if I == 0 { once::store_upper_half_512(p, v.0) } else { Self::store_once::<I>(p.wrapping_sub(32), v) }
+    } }
+    #[inline(always)] unsafe fn block_one<const I: usize>(self) -> Option<__m128i> { unsafe {
+        if I == 0 { Some(_mm256_extracti128_si256::<1>(_mm512_castsi512_si256(self.0))) } else { None }
+    } }
+    #[inline(always)] unsafe fn with_head<const I: usize>(self, b: __m128i) -> Self { unsafe {
+        if I == 0 { Self(_mm512_inserti64x4::<0>(self.0, _mm256_inserti128_si256::<1>(_mm256_setzero_si256(), b))) } else { self }
+    } }
     #[inline(always)] unsafe fn permute(self, o: Self) -> Self { unsafe { Self(_mm512_shuffle_epi8(self.0, o.0)) } }
     #[inline(always)] unsafe fn swap_halves(self) -> Self { unsafe { Self(_mm512_shuffle_epi32::<0x4e>(self.0)) } }
     #[inline(always)] unsafe fn aes(self, k: Self) -> Self { unsafe { Self(_mm512_aesenc_epi128(self.0, k.0)) } }
@@ -106,10 +129,23 @@ unsafe impl Lanes for Pair {
     #[inline(always)] unsafe fn sum_of_lanes(self) -> __m128i { unsafe { _mm_xor_si128(self.first_lane(), _mm256_extracti128_si256::<1>(self.0)) } }
     #[inline(always)] unsafe fn load_once<const I: usize>(p: *const u8) -> Self { unsafe { Self(once::load_256::<I>(p)) } }
     #[inline(always)] unsafe fn store_once<const I: usize>(p: *mut u8, v: Self) { unsafe { once::store_256::<I>(p, v.0) } }
+    #[inline(always)] unsafe fn load_block_once(p: *const u8) -> __m128i { unsafe { once::load_128_vex(p) } }
+    #[inline(always)] unsafe fn store_block_once(p: *mut u8, v: __m128i) { unsafe { once::store_128_vex(p, v) } }
     #[inline(always)] unsafe fn xor(self, b: Self) -> Self { unsafe { Self(_mm256_xor_si256(self.0, b.0)) } }
     #[inline(always)] unsafe fn xor3(self, b: Self, c: Self) -> Self { unsafe { self.xor(b).xor(c) } }
-    #[inline(always)] unsafe fn add_words(self, b: Self) -> Self { unsafe { Self(_mm256_add_epi32(self.0, b.0)) } }
-    #[inline(always)] unsafe fn lane_numbers() -> Self { unsafe { Self(_mm256_set_epi32(2, 0, 0, 0, 1, 0, 0, 0)) } }
+    #[inline(always)] unsafe fn with_last_words(self, w: u32) -> Self { unsafe { Self(_mm256_blend_epi32::<0x88>(self.0, _mm256_set1_epi32(w as i32))) } }
+    #[inline(always)] unsafe fn load_head<const I: usize>(p: *const u8) -> Self { unsafe {
+        if I == 0 { Self::zero() } else { Self::load_once::<I>(p.wrapping_sub(32)) }
+    } }
+    #[inline(always)] unsafe fn store_head<const I: usize>(p: *mut u8, v: Self) { unsafe {
+        if I > 0 { Self::store_once::<I>(p.wrapping_sub(32), v) }
+    } }
+    #[inline(always)] unsafe fn block_one<const I: usize>(self) -> Option<__m128i> { unsafe {
+        if I == 0 { Some(_mm256_extracti128_si256::<1>(self.0)) } else { None }
+    } }
+    #[inline(always)] unsafe fn with_head<const I: usize>(self, b: __m128i) -> Self { unsafe {
+        if I == 0 { Self(_mm256_inserti128_si256::<1>(_mm256_setzero_si256(), b)) } else { self }
+    } }
     #[inline(always)] unsafe fn permute(self, o: Self) -> Self { unsafe { Self(_mm256_shuffle_epi8(self.0, o.0)) } }
     #[inline(always)] unsafe fn swap_halves(self) -> Self { unsafe { Self(_mm256_shuffle_epi32::<0x4e>(self.0)) } }
     #[inline(always)] unsafe fn aes(self, k: Self) -> Self { unsafe { Self(_mm256_aesenc_epi128(self.0, k.0)) } }
@@ -131,10 +167,21 @@ unsafe impl Lanes for Single {
     #[inline(always)] unsafe fn sum_of_lanes(self) -> __m128i { self.0 }
     #[inline(always)] unsafe fn load_once<const I: usize>(p: *const u8) -> Self { unsafe { Self(once::load_128::<I>(p)) } }
     #[inline(always)] unsafe fn store_once<const I: usize>(p: *mut u8, v: Self) { unsafe { once::store_128::<I>(p, v.0) } }
+    #[inline(always)] unsafe fn load_block_once(p: *const u8) -> __m128i { unsafe { once::load_128::<0>(p) } }
+    #[inline(always)] unsafe fn store_block_once(p: *mut u8, v: __m128i) { unsafe { once::store_128::<0>(p, v) } }
     #[inline(always)] unsafe fn xor(self, b: Self) -> Self { unsafe { Self(_mm_xor_si128(self.0, b.0)) } }
     #[inline(always)] unsafe fn xor3(self, b: Self, c: Self) -> Self { unsafe { self.xor(b).xor(c) } }
-    #[inline(always)] unsafe fn add_words(self, b: Self) -> Self { unsafe { Self(_mm_add_epi32(self.0, b.0)) } }
-    #[inline(always)] unsafe fn lane_numbers() -> Self { unsafe { Self(_mm_set_epi32(1, 0, 0, 0)) } }
+    #[inline(always)] unsafe fn with_last_words(self, w: u32) -> Self { unsafe { Self(_mm_insert_epi32::<3>(self.0, w as i32)) } }
+    #[inline(always)] unsafe fn load_head<const I: usize>(p: *const u8) -> Self { unsafe {
+        if I < 2 { Self::zero() } else { Self::load_once::<I>(p.wrapping_sub(32)) }
+    } }
+    #[inline(always)] unsafe fn store_head<const I: usize>(p: *mut u8, v: Self) { unsafe {
+        if I > 1 { Self::store_once::<I>(p.wrapping_sub(32), v) }
+    } }
+    #[inline(always)] unsafe fn block_one<const I: usize>(self) -> Option<__m128i> { if I == 1 { Some(self.0) } else { None } }
+    #[inline(always)] unsafe fn with_head<const I: usize>(self, b: __m128i) -> Self { unsafe {
+        match I { 0 => Self::zero(), 1 => Self(b), _ => self }
+    } }
     #[inline(always)] unsafe fn permute(self, o: Self) -> Self { unsafe { Self(_mm_shuffle_epi8(self.0, o.0)) } }
     #[inline(always)] unsafe fn swap_halves(self) -> Self { unsafe { Self(_mm_shuffle_epi32::<0x4e>(self.0)) } }
     #[inline(always)] unsafe fn aes(self, k: Self) -> Self { unsafe { Self(_mm_aesenc_si128(self.0, k.0)) } }

@@ -12,7 +12,6 @@ pub(crate) use finish::{copy_in, copy_out};
 pub(crate) use schedule::{Block, Schedule};
 
 use core::arch::x86_64::*;
-use finish512::Before;
 use lanes::{Lanes, Pair, Quad, Single};
 
 /// Seals or opens a message that is contiguous on both sides, and returns its tag.
@@ -23,41 +22,47 @@ use lanes::{Lanes, Pair, Quad, Single};
 /// are the same or do not overlap.
 pub(crate) type Whole = unsafe fn(&Schedule, &[u8; 12], &[u8], *const u8, *mut u8, usize) -> u128;
 
-/// Seals or opens a number of whole steps of a message.
+/// Seals or opens the next whole steps of a message; of a new message the head and that many steps.
 ///
 /// # Safety
 /// As for [`Whole`].
 pub(crate) type Steps = unsafe fn(&Schedule, &mut Progress, *const u8, *mut u8, usize);
 
-/// Seals or opens the end of a message, shorter than a step, and returns its tag.
+/// Seals or opens the end of a message, shorter than a step (of a new message, than a head), and returns its tag.
 ///
 /// # Safety
 /// As for [`Whole`].
 pub(crate) type Finish = unsafe fn(&Schedule, &mut Progress, *const u8, *mut u8, usize) -> u128;
+
+/// What the hash holds at some point of a message, byte-reversed.
+#[derive(Clone, Copy)]
+enum Before {
+    /// No ciphertext yet: the last block of additional data, plus the state before it.
+    Additional(__m128i),
+    /// The state after all ciphertext so far.
+    State(__m128i),
+}
 
 /// What is done of a message that comes in pieces.
 pub(crate) struct Progress {
     nonce: [u8; 12],
     aad_len: usize,
     data_len: u64,
-    /// Byte-reversed: before any data the last block of additional data with the state before it, else the state.
+    /// As in [`Before`]: additional data until there is data, then the state.
     hash: Block,
+    /// The encryption of J0, once there is data.
+    tag_mask: Block,
 }
 
 impl Progress {
-    fn before(&self) -> Before {
-        // SAFETY: SSE2 is part of x86-64; the block is aligned.
-        let hash = unsafe { _mm_load_si128((&raw const self.hash).cast()) };
-        if self.data_len == 0 {
-            Before::Additional(hash)
-        } else {
-            Before::State(hash)
-        }
-    }
-
     /// The counter of the next block: 1 is J0's.
     fn next_counter(&self) -> u32 {
         (self.data_len / 16) as u32 + 2
+    }
+
+    /// Whether no data has been worked on.
+    pub(crate) fn is_new(&self) -> bool {
+        self.data_len == 0
     }
 }
 
@@ -65,7 +70,9 @@ impl Progress {
 pub(crate) struct Kernel {
     /// Blocks in a register, for [`Schedule::fill`].
     pub(crate) lanes: usize,
-    /// Bytes in a step.
+    /// Bytes in the first step of a message.
+    pub(crate) head_len: usize,
+    /// Bytes in every further step.
     pub(crate) step_len: usize,
     pub(crate) begin: unsafe fn(&Schedule, &[u8; 12], &[u8]) -> Progress,
     pub(crate) seal: Whole,
@@ -76,17 +83,30 @@ pub(crate) struct Kernel {
     pub(crate) open_finish: Finish,
 }
 
-/// The end of a message, by the registers it is done on.
+/// Short messages and the ends of long ones, by the registers that they are done on.
 ///
 /// # Safety
 /// As for [`Lanes`].
-unsafe trait End: Lanes {
-    #[allow(clippy::too_many_arguments)]
-    unsafe fn finish<const ROUNDS: usize, const SEAL: bool>(
+#[allow(clippy::too_many_arguments)]
+unsafe trait Ends: Lanes {
+    /// A message shorter than the head of a long one.
+    unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
         schedule: &Schedule,
         nonce: __m128i,
-        first: u32,
-        before: Before,
+        additional: __m128i,
+        lengths: __m128i,
+        src: *const u8,
+        dst: *mut u8,
+        len: usize,
+    ) -> __m128i;
+
+    /// What is left after the last whole step.
+    unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
+        schedule: &Schedule,
+        nonce: __m128i,
+        counter: u32,
+        state: __m128i,
+        tag_mask: __m128i,
         lengths: __m128i,
         src: *const u8,
         dst: *mut u8,
@@ -94,31 +114,89 @@ unsafe trait End: Lanes {
     ) -> __m128i;
 }
 
-macro_rules! end {
-    ($register:ident, $($finish:tt)*) => {
+// SAFETY: hands its arguments and its contract on.
+unsafe impl Ends for Quad {
+    #[inline(always)]
+    unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
+        schedule: &Schedule,
+        nonce: __m128i,
+        additional: __m128i,
+        lengths: __m128i,
+        src: *const u8,
+        dst: *mut u8,
+        len: usize,
+    ) -> __m128i {
+        // SAFETY: the caller's contract.
+        unsafe { finish512::short::<ROUNDS, SEAL>(schedule, nonce, additional, lengths, src, dst, len) }
+    }
+
+    #[inline(always)]
+    unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
+        schedule: &Schedule,
+        nonce: __m128i,
+        counter: u32,
+        state: __m128i,
+        tag_mask: __m128i,
+        lengths: __m128i,
+        src: *const u8,
+        dst: *mut u8,
+        len: usize,
+    ) -> __m128i {
+        // SAFETY: the caller's contract.
+        unsafe {
+            finish512::tail::<ROUNDS, SEAL>(
+                schedule, nonce, counter, state, tag_mask, lengths, src, dst, len,
+            )
+        }
+    }
+}
+
+macro_rules! staged_ends {
+    ($register:ident) => {
         // SAFETY: hands its arguments and its contract on.
-        unsafe impl End for $register {
+        unsafe impl Ends for $register {
             #[inline(always)]
-            unsafe fn finish<const ROUNDS: usize, const SEAL: bool>(
+            unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
                 schedule: &Schedule,
                 nonce: __m128i,
-                first: u32,
-                before: Before,
+                additional: __m128i,
                 lengths: __m128i,
                 src: *const u8,
                 dst: *mut u8,
                 len: usize,
             ) -> __m128i {
+                let before = Before::Additional(additional);
                 // SAFETY: the caller's contract.
-                unsafe { $($finish)*::<ROUNDS, SEAL>(schedule, nonce, first, before, lengths, src, dst, len) }
+                unsafe {
+                    finish::finish::<Self, ROUNDS, SEAL>(schedule, nonce, 2, before, lengths, src, dst, len)
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
+                schedule: &Schedule,
+                nonce: __m128i,
+                counter: u32,
+                state: __m128i,
+                _tag_mask: __m128i,
+                lengths: __m128i,
+                src: *const u8,
+                dst: *mut u8,
+                len: usize,
+            ) -> __m128i {
+                let before = Before::State(state);
+                // SAFETY: the caller's contract.
+                unsafe {
+                    finish::finish::<Self, ROUNDS, SEAL>(
+                        schedule, nonce, counter, before, lengths, src, dst, len,
+                    )
+                }
             }
         }
     };
 }
-// One call each, because a generic argument list cannot be pasted onto another.
-end!(Quad, finish512::finish);
-end!(Pair, finish::finish_pair);
-end!(Single, finish::finish_single);
+staged_ends!(Pair);
+staged_ends!(Single);
 
 /// The nonce with a zero counter.
 #[inline(always)]
@@ -181,7 +259,7 @@ unsafe fn to_u128(v: __m128i) -> u128 {
 }
 
 #[inline(always)]
-unsafe fn whole<V: End, const N: usize, const ROUNDS: usize, const SEAL: bool>(
+unsafe fn whole<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
     schedule: &Schedule,
     nonce: &[u8; 12],
     aad: &[u8],
@@ -189,66 +267,80 @@ unsafe fn whole<V: End, const N: usize, const ROUNDS: usize, const SEAL: bool>(
     dst: *mut u8,
     len: usize,
 ) -> u128 {
-    // SAFETY: the caller's contract; steps and rest add up to `len`.
+    // SAFETY: the caller's contract; head, steps and tail add up to `len`.
     unsafe {
         let nonce = load_nonce(nonce);
         let lengths = length_block(aad.len(), len as u64);
         let additional = hash_additional::<V>(schedule, aad);
-        let step_len = 16 * N * V::COUNT;
-        if len < step_len {
-            let before = Before::Additional(additional);
-            return to_u128(V::finish::<ROUNDS, SEAL>(schedule, nonce, 2, before, lengths, src, dst, len));
+        let head_len = bulk::head_len(V::COUNT, N);
+        if len < head_len {
+            return to_u128(V::short::<ROUNDS, SEAL>(schedule, nonce, additional, lengths, src, dst, len));
         }
-        let count = len / step_len;
-        let state = ghash::multiply(Single(additional), Single::load_private(schedule.powers_from(1))).0;
-        let state = bulk::steps::<V, N, ROUNDS, SEAL>(schedule, nonce, 2, state, src, dst, count);
-        let done = count * step_len;
-        let first = (done / 16) as u32 + 2;
-        let before = Before::State(state);
-        let (src, dst) = (src.add(done), dst.add(done));
-        to_u128(V::finish::<ROUNDS, SEAL>(schedule, nonce, first, before, lengths, src, dst, len - done))
+        let step_len = 16 * N * V::COUNT;
+        let count = (len - head_len) / step_len;
+        let begun = bulk::begin::<V, N, ROUNDS, SEAL>(schedule, nonce, additional, src, dst, count);
+        let done = head_len + count * step_len;
+        let counter = (done / 16) as u32 + 2;
+        to_u128(V::tail::<ROUNDS, SEAL>(
+            schedule,
+            nonce,
+            counter,
+            begun.state,
+            begun.tag_mask,
+            lengths,
+            src.add(done),
+            dst.add(done),
+            len - done,
+        ))
     }
 }
 
 #[inline(always)]
-unsafe fn steps<V: End, const N: usize, const ROUNDS: usize, const SEAL: bool>(
+unsafe fn steps<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
     schedule: &Schedule,
     progress: &mut Progress,
     src: *const u8,
     dst: *mut u8,
     count: usize,
 ) {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller's contract; the blocks are aligned.
     unsafe {
-        let state = match progress.before() {
-            Before::Additional(a) => {
-                ghash::multiply(Single(a), Single::load_private(schedule.powers_from(1))).0
-            }
-            Before::State(state) => state,
-        };
         let nonce = load_nonce(&progress.nonce);
-        let first = progress.next_counter();
-        let state = bulk::steps::<V, N, ROUNDS, SEAL>(schedule, nonce, first, state, src, dst, count);
+        let hash = _mm_load_si128((&raw const progress.hash).cast());
+        let mut done = 16 * N * V::COUNT * count;
+        let state = if progress.is_new() {
+            done += bulk::head_len(V::COUNT, N);
+            let begun = bulk::begin::<V, N, ROUNDS, SEAL>(schedule, nonce, hash, src, dst, count);
+            _mm_store_si128((&raw mut progress.tag_mask).cast(), begun.tag_mask);
+            begun.state
+        } else {
+            let counter = progress.next_counter();
+            bulk::proceed::<V, N, ROUNDS, SEAL>(schedule, nonce, counter, hash, src, dst, count)
+        };
         _mm_store_si128((&raw mut progress.hash).cast(), state);
-        progress.data_len += (16 * N * V::COUNT * count) as u64;
+        progress.data_len += done as u64;
     }
 }
 
 #[inline(always)]
-unsafe fn finish_pieces<V: End, const ROUNDS: usize, const SEAL: bool>(
+unsafe fn finish_pieces<V: Ends, const ROUNDS: usize, const SEAL: bool>(
     schedule: &Schedule,
     progress: &mut Progress,
     src: *const u8,
     dst: *mut u8,
     len: usize,
 ) -> u128 {
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller's contract; the blocks are aligned.
     unsafe {
         let nonce = load_nonce(&progress.nonce);
         let lengths = length_block(progress.aad_len, progress.data_len + len as u64);
-        let first = progress.next_counter();
-        let before = progress.before();
-        to_u128(V::finish::<ROUNDS, SEAL>(schedule, nonce, first, before, lengths, src, dst, len))
+        let hash = _mm_load_si128((&raw const progress.hash).cast());
+        if progress.is_new() {
+            return to_u128(V::short::<ROUNDS, SEAL>(schedule, nonce, hash, lengths, src, dst, len));
+        }
+        let counter = progress.next_counter();
+        let tag_mask = _mm_load_si128((&raw const progress.tag_mask).cast());
+        to_u128(V::tail::<ROUNDS, SEAL>(schedule, nonce, counter, hash, tag_mask, lengths, src, dst, len))
     }
 }
 
@@ -279,7 +371,7 @@ macro_rules! path {
                 unsafe {
                     let mut hash = Block::ZERO;
                     _mm_store_si128((&raw mut hash).cast(), hash_additional::<$register>(schedule, aad));
-                    Progress { nonce: *nonce, aad_len: aad.len(), data_len: 0, hash }
+                    Progress { nonce: *nonce, aad_len: aad.len(), data_len: 0, hash, tag_mask: Block::ZERO }
                 }
             }
 
@@ -312,6 +404,7 @@ macro_rules! path {
             const fn kernel<const ROUNDS: usize>() -> Kernel {
                 Kernel {
                     lanes: $register::COUNT,
+                    head_len: bulk::head_len($register::COUNT, $registers),
                     step_len: 16 * $registers * $register::COUNT,
                     begin,
                     seal: whole::<ROUNDS, true>,

@@ -104,8 +104,7 @@ pub(super) unsafe fn store_256<const I: usize>(p: *mut u8, v: __m256i) {
 ///
 /// # Safety
 /// They must be mapped and readable.
-#[inline]
-#[target_feature(enable = "sse3")]
+#[inline(always)]
 pub(super) unsafe fn load_128<const I: usize>(p: *const u8) -> __m128i {
     let v;
     // SAFETY: reads 16 bytes that the caller vouches for, and changes nothing else.
@@ -120,12 +119,71 @@ pub(super) unsafe fn load_128<const I: usize>(p: *const u8) -> __m128i {
 ///
 /// # Safety
 /// They must be mapped and writable.
-#[inline]
-#[target_feature(enable = "sse2")]
+#[inline(always)]
 pub(super) unsafe fn store_128<const I: usize>(p: *mut u8, v: __m128i) {
     // SAFETY: writes 16 bytes that the caller vouches for, and changes nothing else.
     unsafe {
         asm!("movupd xmmword ptr [{p} + {offset}], {v}", v = in(xmm_reg) v, p = in(reg) p,
             offset = const 16 * I, options(nostack, preserves_flags));
+    }
+}
+
+/// Loads the 16 bytes at `p`, in the encoding of AVX: mixed with wider registers the older one is slow.
+///
+/// # Safety
+/// They must be mapped and readable.
+#[inline]
+#[target_feature(enable = "avx")]
+pub(super) unsafe fn load_128_vex(p: *const u8) -> __m128i {
+    let v;
+    // SAFETY: reads 16 bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!("vlddqu {v}, xmmword ptr [{p}]", v = lateout(xmm_reg) v, p = in(reg) p,
+            options(nostack, readonly, preserves_flags));
+    }
+    v
+}
+
+/// Stores 16 bytes at `p`, in the encoding of AVX.
+///
+/// # Safety
+/// They must be mapped and writable.
+#[inline]
+#[target_feature(enable = "avx")]
+pub(super) unsafe fn store_128_vex(p: *mut u8, v: __m128i) {
+    // SAFETY: writes 16 bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!("vmovupd xmmword ptr [{p}], {v}", v = in(xmm_reg) v, p = in(reg) p,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// Loads the 32 bytes at `p` into the upper half of a register; the lower half is zero.
+///
+/// # Safety
+/// They must be mapped and readable.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn load_upper_half_512(p: *const u8) -> __m512i {
+    let v;
+    // SAFETY: reads 32 bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!("vbroadcasti64x4 {v} {{{k}}}{{z}}, ymmword ptr [{p}]", v = lateout(zmm_reg) v, p = in(reg) p,
+            k = in(kreg) 0xf0_u8, options(nostack, readonly, preserves_flags));
+    }
+    v
+}
+
+/// Stores the upper half of a register to the 32 bytes at `p`.
+///
+/// # Safety
+/// They must be mapped and writable.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn store_upper_half_512(p: *mut u8, v: __m512i) {
+    // SAFETY: writes 32 bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!("vextracti64x4 ymmword ptr [{p}], {v}, 1", v = in(zmm_reg) v, p = in(reg) p,
+            options(nostack, preserves_flags));
     }
 }
