@@ -92,7 +92,7 @@ impl Key {
         check(aad.len(), plaintext.len(), out.len())?;
         // SAFETY: both sides have the same number of bytes, `plaintext` is a slice, and the view vouches
         // for `out`. They do not overlap, for `plaintext` is borrowed and nobody else may write to it.
-        let tag = unsafe { self.whole(true, &nonce, aad, plaintext.as_ptr(), out.start(), out.len()) };
+        let tag = unsafe { self.whole(true, &nonce.0, aad, plaintext.as_ptr(), out.start(), out.len()) };
         Ok(Tag::from_u128(tag))
     }
 
@@ -116,7 +116,7 @@ impl Key {
         // SAFETY: both sides have the same number of bytes, `out` is a slice, and the view vouches for
         // `ciphertext`. They do not overlap, for `out` is borrowed exclusively.
         let computed =
-            unsafe { self.whole(false, nonce, aad, ciphertext.start(), out.as_mut_ptr(), out.len()) };
+            unsafe { self.whole(false, &nonce.0, aad, ciphertext.start(), out.as_mut_ptr(), out.len()) };
         if tag.matches(computed) {
             Ok(())
         } else {
@@ -134,7 +134,7 @@ impl Key {
         check(aad.len(), data.len(), data.len())?;
         let p = data.as_mut_ptr();
         // SAFETY: source and destination are the same slice.
-        let tag = unsafe { self.whole(true, &nonce, aad, p, p, data.len()) };
+        let tag = unsafe { self.whole(true, &nonce.0, aad, p, p, data.len()) };
         Ok(Tag::from_u128(tag))
     }
 
@@ -154,7 +154,7 @@ impl Key {
         check(aad.len(), data.len(), data.len())?;
         let p = data.as_mut_ptr();
         // SAFETY: source and destination are the same slice.
-        let computed = unsafe { self.whole(false, nonce, aad, p, p, data.len()) };
+        let computed = unsafe { self.whole(false, &nonce.0, aad, p, p, data.len()) };
         if tag.matches(computed) {
             Ok(())
         } else {
@@ -179,7 +179,7 @@ impl Key {
         let mut src = Pieces::new(plaintext.iter().map(|piece| (piece.as_ptr().cast_mut(), piece.len())));
         let mut dst = Pieces::new(out.iter().map(|piece| (piece.start(), piece.len())));
         // SAFETY: as in `seal`, piece by piece; the source is only read.
-        let tag = unsafe { self.stream(&nonce, aad).run(true, &mut src, &mut dst, len) };
+        let tag = unsafe { self.stream(&nonce.0, aad).run(true, &mut src, &mut dst, len) };
         Ok(Tag::from_u128(tag))
     }
 
@@ -200,7 +200,7 @@ impl Key {
         let mut src = Pieces::new(ciphertext.iter().map(|piece| (piece.start().cast_mut(), piece.len())));
         let mut dst = Pieces::new(out.iter_mut().map(|piece| (piece.as_mut_ptr(), piece.len())));
         // SAFETY: as in `open`, piece by piece; the source is only read.
-        let computed = unsafe { self.stream(nonce, aad).run(false, &mut src, &mut dst, len) };
+        let computed = unsafe { self.stream(&nonce.0, aad).run(false, &mut src, &mut dst, len) };
         if tag.matches(computed) {
             Ok(())
         } else {
@@ -209,15 +209,38 @@ impl Key {
         }
     }
 
-    fn stream(&self, nonce: &Nonce, aad: &[u8]) -> Stream<'_> {
+    /// What the x86 paths need, when the key is for one of them.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    pub(crate) fn x86(&self) -> Option<(&Schedule, &'static Kernel)> {
+        match &self.engine {
+            Engine::X86 { schedule, kernel } => Some((schedule, kernel)),
+            Engine::Portable(_) => None,
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    pub(crate) fn schedule(&self) -> Option<&Schedule> {
+        self.x86().map(|(schedule, _)| schedule)
+    }
+
+    /// How four short packets are worked on together, when the path has a way to.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    pub(crate) fn fours(&self) -> Option<&'static x86::Fours> {
+        self.x86().and_then(|(_, kernel)| kernel.fours.as_ref())
+    }
+
+    fn stream(&self, nonce: &[u8; 12], aad: &[u8]) -> Stream<'_> {
         match &self.engine {
             #[cfg(target_arch = "x86_64")]
             Engine::X86 { schedule, kernel } => {
                 // SAFETY: `with_path` paired the kernel with its schedule and its processor.
-                let progress = unsafe { (kernel.begin)(schedule, &nonce.0, aad) };
+                let progress = unsafe { (kernel.begin)(schedule, nonce, aad) };
                 Stream::X86 { schedule, kernel, progress }
             }
-            Engine::Portable(key) => Stream::Portable(PortableStream::new(key, &nonce.0, aad)),
+            Engine::Portable(key) => Stream::Portable(PortableStream::new(key, nonce, aad)),
         }
     }
 
@@ -227,7 +250,7 @@ impl Key {
     pub(crate) unsafe fn whole(
         &self,
         seal: bool,
-        nonce: &Nonce,
+        nonce: &[u8; 12],
         aad: &[u8],
         src: *const u8,
         dst: *mut u8,
@@ -238,7 +261,7 @@ impl Key {
             Engine::X86 { schedule, kernel } => {
                 let whole = if seal { kernel.seal } else { kernel.open };
                 // SAFETY: the caller's contract; `with_path` paired the kernel with its schedule and processor.
-                unsafe { whole(schedule, &nonce.0, aad, src, dst, len) }
+                unsafe { whole(schedule, nonce, aad, src, dst, len) }
             }
             Engine::Portable(_) => {
                 let mut src = Pieces::new(core::iter::once((src.cast_mut(), len)));

@@ -29,7 +29,7 @@ macro_rules! rounds {
 
 /// The bytes present in the register that begins `at`, of `len` bytes in all.
 #[inline(always)]
-unsafe fn mask_from(len: usize, at: usize) -> u64 {
+pub(super) unsafe fn mask_from(len: usize, at: usize) -> u64 {
     // SAFETY: BMI2 is enabled wherever this is inlined. Lengths here are below 256, as the instruction wants.
     unsafe { _bzhi_u64(u64::MAX, len.saturating_sub(at) as u32) }
 }

@@ -73,17 +73,6 @@ impl<V: Lanes> Sum<V> {
         }
     }
 
-    /// Adds another sum.
-    #[inline(always)]
-    pub(super) unsafe fn merge(&mut self, other: Self) {
-        // SAFETY: as above.
-        unsafe {
-            self.low = self.low.xor(other.low);
-            self.middle = self.middle.xor(other.middle);
-            self.high = self.high.xor(other.high);
-        }
-    }
-
     /// The remainder modulo the GHASH polynomial, in every lane.
     ///
     /// The polynomial's tail times the lowest 64 bits cancels them, twice.

@@ -1,5 +1,6 @@
 //! The paths for x86-64: one algorithm on registers of 512, 256 and 128 bits.
 
+mod batch512;
 mod bulk;
 mod finish;
 mod finish512;
@@ -8,6 +9,7 @@ mod lanes;
 mod once;
 mod schedule;
 
+pub(crate) use batch512::{Short, SHORT_LEN_MAX};
 pub(crate) use finish::{copy_in, copy_out};
 pub(crate) use schedule::{Block, Schedule};
 
@@ -33,6 +35,21 @@ pub(crate) type Steps = unsafe fn(&Schedule, &mut Progress, *const u8, *mut u8, 
 /// # Safety
 /// As for [`Whole`].
 pub(crate) type Finish = unsafe fn(&Schedule, &mut Progress, *const u8, *mut u8, usize) -> u128;
+
+/// Seals or opens four packets of at most [`SHORT_LEN_MAX`] bytes, with at most 16 of additional data, and leaves
+/// their tags.
+///
+/// # Safety
+/// As for [`Whole`], for each packet; all schedules must be of the kernel's key size.
+pub(crate) type Four = unsafe fn([&Short<'_>; 4], &mut [Block; 4]);
+
+/// The two of them, with the rounds of AES that they do.
+#[derive(Clone, Copy)]
+pub(crate) struct Fours {
+    pub(crate) rounds: usize,
+    pub(crate) seal: Four,
+    pub(crate) open: Four,
+}
 
 /// What the hash holds at some point of a message, byte-reversed.
 #[derive(Clone, Copy)]
@@ -81,6 +98,8 @@ pub(crate) struct Kernel {
     pub(crate) open_steps: Steps,
     pub(crate) seal_finish: Finish,
     pub(crate) open_finish: Finish,
+    /// Seal and open four short packets together, on paths that have a way to.
+    pub(crate) fours: Option<Fours>,
 }
 
 /// Short messages and the ends of long ones, by the registers that they are done on.
@@ -346,7 +365,7 @@ unsafe fn finish_pieces<V: Ends, const ROUNDS: usize, const SEAL: bool>(
 
 /// The entry points of one path: functions that enable its instructions around the generic code.
 macro_rules! path {
-    ($module:ident, $register:ident, $registers:literal, $features:literal) => {
+    ($module:ident, $register:ident, $registers:literal, $features:literal, $fours_128:expr, $fours_256:expr) => {
         pub(crate) mod $module {
             use super::*;
 
@@ -401,7 +420,7 @@ macro_rules! path {
                 unsafe { finish_pieces::<$register, ROUNDS, SEAL>(schedule, progress, src, dst, len) }
             }
 
-            const fn kernel<const ROUNDS: usize>() -> Kernel {
+            const fn kernel<const ROUNDS: usize>(fours: Option<Fours>) -> Kernel {
                 Kernel {
                     lanes: $register::COUNT,
                     head_len: bulk::head_len($register::COUNT, $registers),
@@ -413,11 +432,12 @@ macro_rules! path {
                     open_steps: steps::<ROUNDS, false>,
                     seal_finish: finish::<ROUNDS, true>,
                     open_finish: finish::<ROUNDS, false>,
+                    fours,
                 }
             }
 
-            pub(crate) static AES_128: Kernel = kernel::<10>();
-            pub(crate) static AES_256: Kernel = kernel::<14>();
+            pub(crate) static AES_128: Kernel = kernel::<10>($fours_128);
+            pub(crate) static AES_256: Kernel = kernel::<14>($fours_256);
         }
     };
 }
@@ -426,7 +446,28 @@ path!(
     vaes512,
     Quad,
     4,
-    "avx512f,avx512bw,avx512vl,avx512dq,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2"
+    "avx512f,avx512bw,avx512vl,avx512dq,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2",
+    Some(Fours { rounds: 10, seal: four::<10, true>, open: four::<10, false> }),
+    Some(Fours { rounds: 14, seal: four::<14, true>, open: four::<14, false> })
 );
-path!(vaes256, Pair, 4, "avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1");
-path!(aesni, Single, 8, "aes,pclmulqdq,ssse3,sse4.1");
+path!(vaes256, Pair, 4, "avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1", None, None);
+path!(aesni, Single, 8, "aes,pclmulqdq,ssse3,sse4.1", None, None);
+
+/// [`batch512::four`] by the packets' lengths and whether they share a key.
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2"
+)]
+unsafe fn four<const ROUNDS: usize, const SEAL: bool>(packets: [&Short<'_>; 4], tags: &mut [Block; 4]) {
+    // SAFETY: the caller's contract; the tags are 64 bytes.
+    unsafe {
+        let mixed = packets.iter().any(|p| p.address() != packets[0].address());
+        let long = packets.iter().any(|p| p.len > 64);
+        let lanes = match (long, mixed) {
+            (false, false) => batch512::four::<ROUNDS, SEAL, 1, false>(packets),
+            (false, true) => batch512::four::<ROUNDS, SEAL, 1, true>(packets),
+            (true, false) => batch512::four::<ROUNDS, SEAL, 2, false>(packets),
+            (true, true) => batch512::four::<ROUNDS, SEAL, 2, true>(packets),
+        };
+        _mm512_storeu_si512(tags.as_mut_ptr().cast(), lanes);
+    }
+}
