@@ -3,6 +3,7 @@
 use super::Op;
 use crate::{Error, Key, Nonce, Path, SharedRead, SharedWrite, Tag};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering::Relaxed};
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 /// What is attacked.
@@ -140,9 +141,11 @@ impl Record {
         record.extend_from_slice(self.tag.as_bytes());
         let arena = Arena::new(&record);
         let (stop, writes) = (AtomicBool::new(false), AtomicU64::new(0));
+        let ready = Barrier::new(2);
         std::thread::scope(|threads| {
             threads.spawn(|| {
                 let (mut random, mut count) = (1, 0);
+                ready.wait();
                 while !stop.load(Relaxed) {
                     let at = place(&mut random, len.max(1).min(record.len()), record.len() - len);
                     arena.0[at].store(record[at] ^ 1 << (random >> 8 & 7), Relaxed);
@@ -153,6 +156,7 @@ impl Record {
                 }
                 writes.store(count, Relaxed);
             });
+            ready.wait();
             let report = self.open_until(race, &arena);
             stop.store(true, Relaxed);
             report
@@ -207,9 +211,11 @@ impl Record {
         let len = self.plaintext.len();
         let arena = Arena::new(&vec![BLANK; len]);
         let (stop, writes, exposed) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+        let ready = Barrier::new(2);
         std::thread::scope(|threads| {
             threads.spawn(|| {
                 let (mut random, mut count, mut seen) = (1, 0, 0);
+                ready.wait();
                 while !stop.load(Relaxed) {
                     let at = place(&mut random, len.max(1), 0);
                     let Some(byte) = arena.0.get(at) else { break };
@@ -224,6 +230,7 @@ impl Record {
                 writes.store(count, Relaxed);
                 exposed.store(seen, Relaxed);
             });
+            ready.wait();
             let report = self.seal_until(race, &arena);
             stop.store(true, Relaxed);
             report
