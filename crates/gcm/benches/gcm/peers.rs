@@ -14,6 +14,15 @@ pub enum Op {
     Open,
 }
 
+impl Op {
+    pub fn name(self) -> &'static str {
+        match self {
+            Op::Seal => "seal",
+            Op::Open => "open",
+        }
+    }
+}
+
 /// Bytes at a fixed offset in a page: where buffers lie decides how loads and stores get in each other's way
 /// (4 KiB aliasing), and it must be the same for everyone.
 pub struct Placed {
@@ -24,7 +33,7 @@ pub struct Placed {
 
 impl Placed {
     fn new(bytes: &[u8], offset: usize) -> Self {
-        let mut room = vec![0; bytes.len() + 3 * 4096];
+        let mut room = vec![0; bytes.len() + 4 * 4096];
         let start = room.as_ptr().align_offset(4096) + offset;
         room[start..start + bytes.len()].copy_from_slice(bytes);
         Self { room, start, len: bytes.len() }
@@ -57,13 +66,15 @@ pub struct Message {
 
 impl Message {
     /// A message of `len` bytes, sealed under `key` when it is to be opened.
-    pub fn new(key: &[u8], op: Op, len: usize, seed: u8) -> Self {
+    ///
+    /// `offset` moves both its buffers within their pages.
+    pub fn new(key: &[u8], op: Op, len: usize, seed: u8, offset: usize) -> Self {
         let plaintext: Vec<u8> = (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect();
         let mut this = Self {
             nonce: [seed; 12],
             aad: [7; AAD_LEN],
-            input: Placed::new(&plaintext, 64),
-            output: Placed::new(&vec![0; len], 2048 + 64),
+            input: Placed::new(&plaintext, 64 + offset),
+            output: Placed::new(&vec![0; len], 2048 + 64 + offset),
             tag: [0; 16],
         };
         if op == Op::Open {
@@ -77,7 +88,7 @@ impl Message {
 
 /// An implementation under test.
 pub trait Peer {
-    fn name(&self) -> String;
+    fn name(&self) -> &'static str;
     /// Seals or opens one message; the nonce is the message's own.
     fn run(&mut self, op: Op, message: &mut Message);
 }
@@ -86,8 +97,8 @@ pub trait Peer {
 pub struct Ours(pub Key);
 
 impl Peer for Ours {
-    fn name(&self) -> String {
-        self.0.path().name().to_owned()
+    fn name(&self) -> &'static str {
+        self.0.path().name()
     }
 
     fn run(&mut self, op: Op, m: &mut Message) {
@@ -116,9 +127,17 @@ impl AwsLc {
     }
 }
 
+impl AwsLc {
+    /// Opens ciphertext and tag where they are.
+    pub fn open_in_place(&self, m: &mut Message, ciphertext_and_tag: &mut [u8]) {
+        let nonce = aws::Nonce::assume_unique_for_key(m.nonce);
+        self.0.open_in_place(nonce, aws::Aad::from(m.aad), ciphertext_and_tag).expect("a valid tag");
+    }
+}
+
 impl Peer for AwsLc {
-    fn name(&self) -> String {
-        "aws-lc-rs".to_owned()
+    fn name(&self) -> &'static str {
+        "aws-lc-rs"
     }
 
     fn run(&mut self, op: Op, m: &mut Message) {
@@ -152,8 +171,8 @@ impl Ring {
 }
 
 impl Peer for Ring {
-    fn name(&self) -> String {
-        "ring".to_owned()
+    fn name(&self) -> &'static str {
+        "ring"
     }
 
     fn run(&mut self, op: Op, m: &mut Message) {
@@ -228,8 +247,8 @@ impl IpsecMb {
 }
 
 impl Peer for IpsecMb {
-    fn name(&self) -> String {
-        "ipsec-mb".to_owned()
+    fn name(&self) -> &'static str {
+        "ipsec-mb"
     }
 
     fn run(&mut self, op: Op, m: &mut Message) {
