@@ -5,6 +5,8 @@
 //! Every figure is the median over rounds in which all contenders run one after the other, in an order shuffled
 //! anew; every comparison is the median of the ratios within a round, with its 95 % bootstrap interval.
 
+#![allow(unreachable_pub)] // a program of its own: nothing here is reachable from outside
+
 mod batch;
 mod cold;
 mod measure;
@@ -127,26 +129,40 @@ fn single(settings: &Settings, report: &mut Report, random: &mut Random) {
     }
 }
 
-/// The bound of the units, and how close each path comes at 16 KiB.
+/// The bound of the units, and how close each path comes at 16 KiB. The clock changes from moment to moment, so
+/// cycles are counted by a chain of known length in the same rounds.
 fn bounds(settings: &Settings, report: &mut Report, random: &mut Random) {
     let rounds = if settings.key.len() == 16 { 10.0 } else { 14.0 };
     let len = 16384;
     let op = Op::Open;
-    let cells = Path::available()
-        .filter_map(|path| Some(Ours(Key::with_path(&settings.key, path).ok()?)))
-        .map(|mut peer| {
-            let mut message = Message::new(&settings.key, op, len, 3, 0);
-            Cell {
-                name: peer.name().to_owned(),
-                run: Box::new(move |n| (0..n).for_each(|_| peer.run(op, &mut message))),
-            }
-        })
-        .collect();
-    let samples = interleave(cells, settings.rounds, 400, random);
-    let cycle_ns = units::cycle_ns();
+    let mut state = 3;
+    let mut cells: Vec<Cell<'_>> = vec![Cell {
+        name: "chain".to_owned(),
+        run: Box::new(move |n| (0..n).for_each(|_| units::chain(&mut state))),
+    }];
     for path in Path::available() {
-        if let (Some(bound), Some(ns)) = (units::bound(path, rounds, cycle_ns), samples.best_ns(path.name())) {
-            report.bound(path.name(), cycle_ns, &bound, ns / cycle_ns / len as f64);
+        let Some((aes, multiply)) = units::kernels(path) else { continue };
+        for (unit, kernel) in [("aes", aes), ("multiply", multiply)] {
+            let run = Box::new(move |n| (0..n).for_each(|_| kernel()));
+            cells.push(Cell { name: format!("{path} {unit}"), run });
         }
+        let Ok(key) = Key::with_path(&settings.key, path) else { continue };
+        let (mut peer, mut message) = (Ours(key), Message::new(&settings.key, op, len, 3, 0));
+        let run = Box::new(move |n| (0..n).for_each(|_| peer.run(op, &mut message)));
+        cells.push(Cell { name: path.name().to_owned(), run });
+    }
+    let samples = interleave(cells, settings.rounds, 300, random);
+    let Some(chain_ns) = samples.median_ns("chain") else { return };
+    for path in Path::available() {
+        let mut cycles =
+            |name: &str| Some(samples.speedup("chain", name, random)?.median * units::CHAIN_CYCLES);
+        let unit = |name: &str| format!("{path} {name}");
+        let (Some(aes), Some(multiply), Some(message)) =
+            (cycles(&unit("aes")), cycles(&unit("multiply")), cycles(path.name()))
+        else {
+            continue;
+        };
+        let bound = units::bound(path, rounds, units::KERNEL_LEN / aes, units::KERNEL_LEN / multiply);
+        report.bound(path.name(), chain_ns / units::CHAIN_CYCLES, &bound, message / len as f64);
     }
 }

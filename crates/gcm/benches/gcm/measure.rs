@@ -74,11 +74,6 @@ impl Samples {
         self.of(name).map(|ns| median(ns.to_vec()))
     }
 
-    /// The shortest time of a cell in nanoseconds, to be held against a bound.
-    pub fn best_ns(&self, name: &str) -> Option<f64> {
-        self.of(name).map(|ns| ns.iter().copied().fold(f64::MAX, f64::min))
-    }
-
     /// How many times faster `fast` is than `slow`: the median over rounds of slow / fast.
     pub fn speedup(&self, fast: &str, slow: &str, random: &mut Random) -> Option<Estimate> {
         let ratios: Vec<f64> = self.of(slow)?.iter().zip(self.of(fast)?).map(|(s, f)| s / f).collect();

@@ -2,32 +2,21 @@
 //! with small kernels, and what bound they set to each path.
 
 use std::arch::asm;
-use std::time::Instant;
 use tare_gcm::Path;
 
-/// Nanoseconds an instruction, the best of several tries (a unit cannot be faster than it is).
-fn best_ns(instructions: u32, mut kernel: impl FnMut()) -> f64 {
-    let repetitions = 1000;
-    (0..60)
-        .map(|_| {
-            let start = Instant::now();
-            for _ in 0..repetitions {
-                kernel();
-            }
-            start.elapsed().as_nanos() as f64 / f64::from(repetitions * instructions)
-        })
-        .fold(f64::MAX, f64::min)
-}
+/// Cycles that one run of [`chain`] takes.
+pub const CHAIN_CYCLES: f64 = 3.0 * 256.0;
 
-/// The time of one cycle in nanoseconds: a chain of operations of one cycle, each on the result before.
-pub fn cycle_ns() -> f64 {
-    best_ns(256, || {
-        // SAFETY: register arithmetic only.
-        unsafe {
-            asm!(".rept 256", "xor {a}, {b}", ".endr", a = inout(reg) 1u64 => _, b = in(reg) 3u64,
-                options(nomem, nostack));
-        }
-    })
+/// Instructions in one run of a throughput kernel.
+pub const KERNEL_LEN: f64 = 120.0;
+
+/// A chain of multiplications, each on the result before. They take three cycles on every processor with these paths
+/// (Intel since Nehalem, AMD since Zen), and none is ever skipped. `state` ties one run to the next.
+pub fn chain(state: &mut u64) {
+    // SAFETY: register arithmetic only.
+    unsafe {
+        asm!(".rept 256", "imul {a}, {a}", ".endr", a = inout(reg) *state, options(nomem, nostack));
+    }
 }
 
 /// Twelve independent registers, ten times over: more work in flight than any latency needs.
@@ -82,34 +71,34 @@ impl Bound {
     }
 }
 
-/// Measures the units of a path; None for the portable one and for paths that the processor lacks.
-pub fn bound(path: Path, rounds: f64, cycle_ns: f64) -> Option<Bound> {
-    if !path.is_available() {
-        return None;
-    }
-    let rate = |kernel: fn()| cycle_ns / best_ns(120, kernel);
-    // Vector operations besides rounds and the four multiplications, a register: whitening, data, byte order, and sums
-    // (two with three-way additions, four or five without); ports: two for 512 bits, three for less.
-    let (len, aes, multiply, others, ports) = match path {
-        Path::Vaes512 => {
-            let aes: fn() = kernel!("vaesenc", "zmm", "");
-            (64.0, rate(aes), rate(kernel!("vpclmulqdq", "zmm", ", 1")), 5.0, 2.0)
-        }
-        Path::Vaes256 => {
-            let aes: fn() = kernel!("vaesenc", "ymm", "");
-            (32.0, rate(aes), rate(kernel!("vpclmulqdq", "ymm", ", 1")), 7.0, 3.0)
-        }
+/// The throughput kernels of a path, AES and multiplication; None for the portable one and for paths that the
+/// processor lacks.
+pub fn kernels(path: Path) -> Option<(fn(), fn())> {
+    match path {
+        _ if !path.is_available() => None,
+        Path::Vaes512 => Some((kernel!("vaesenc", "zmm", ""), kernel!("vpclmulqdq", "zmm", ", 1"))),
+        Path::Vaes256 => Some((kernel!("vaesenc", "ymm", ""), kernel!("vpclmulqdq", "ymm", ", 1"))),
         Path::AesNi if std::arch::is_x86_feature_detected!("avx") => {
-            let aes: fn() = kernel!("vaesenc", "xmm", "");
-            (16.0, rate(aes), rate(kernel!("vpclmulqdq", "xmm", ", 1")), 7.0, 3.0)
+            Some((kernel!("vaesenc", "xmm", ""), kernel!("vpclmulqdq", "xmm", ", 1")))
         }
-        _ => return None,
+        _ => None,
+    }
+}
+
+/// The bound of a path whose units do so many instructions a cycle.
+pub fn bound(path: Path, rounds: f64, aes_per_cycle: f64, multiplications_per_cycle: f64) -> Bound {
+    // Vector operations besides rounds and the four multiplications, a register: whitening, data, byte order, and sums
+    // (two with three-way additions, four without); ports: two for 512 bits, three for less.
+    let (len, others, ports) = match path {
+        Path::Vaes512 => (64.0, 5.0, 2.0),
+        Path::Vaes256 => (32.0, 7.0, 3.0),
+        _ => (16.0, 7.0, 3.0),
     };
-    Some(Bound {
-        aes_per_cycle: aes,
-        multiplications_per_cycle: multiply,
-        aes: rounds / aes / len,
-        multiply: 4.0 / multiply / len,
+    Bound {
+        aes_per_cycle,
+        multiplications_per_cycle,
+        aes: rounds / aes_per_cycle / len,
+        multiply: 4.0 / multiplications_per_cycle / len,
         ports: (rounds + 4.0 + others) / ports / len,
-    })
+    }
 }
