@@ -1,0 +1,168 @@
+//! AES-GCM side by side: this crate's paths, aws-lc-rs, ring, and ipsec-mb when it is installed.
+//!
+//! `cargo bench -p tare-gcm [-- --json] [-- --rounds N] [-- --key-bits 256] [-- --only single|batch|cold|bound]`
+//!
+//! Every figure is the median over rounds in which all contenders run one after the other, in an order shuffled
+//! anew; every comparison is the median of the ratios within a round, with its 95 % bootstrap interval.
+
+#![allow(unreachable_pub)] // a program of its own: nothing here is reachable from outside
+
+mod batch;
+mod cold;
+mod measure;
+mod peers;
+mod report;
+mod units;
+
+use measure::{interleave, Cell, Random};
+use peers::{AwsLc, IpsecMb, Message, Op, Ours, Peer, Ring};
+use report::{Report, Target};
+use std::process::ExitCode;
+use tare_gcm::{Key, Path};
+
+const LENS: [usize; 5] = [60, 576, 1440, 8192, 16384];
+
+/// What the command line says.
+pub struct Settings {
+    rounds: usize,
+    key: Vec<u8>,
+    only: Option<String>,
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    let mut settings = Settings { rounds: 31, key: vec![9; 16], only: None, json: false };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--bench" => {} // what cargo says
+            "--json" => settings.json = true,
+            "--rounds" => match args.next().and_then(|n| n.parse().ok()).filter(|n| *n >= 3) {
+                Some(n) => settings.rounds = n,
+                None => return usage("--rounds wants a number, at least 3"),
+            },
+            "--key-bits" => match args.next().as_deref() {
+                Some("128") => settings.key = vec![9; 16],
+                Some("256") => settings.key = vec![9; 32],
+                _ => return usage("--key-bits wants 128 or 256"),
+            },
+            "--only" => match args.next() {
+                Some(part) if ["single", "batch", "cold", "bound"].contains(&part.as_str()) => {
+                    settings.only = Some(part);
+                }
+                _ => return usage("--only wants single, batch, cold or bound"),
+            },
+            _ => return usage(&format!("unknown argument {arg}")),
+        }
+    }
+    let wants = |part: &str| settings.only.as_deref().is_none_or(|only| only == part);
+    let mut random = Random(0x7a7e);
+    let mut report = Report::new(settings.json, settings.key.len() * 8);
+    if wants("single") {
+        single(&settings, &mut report, &mut random);
+    }
+    if wants("batch") {
+        batch::run(&settings, &mut report, &mut random);
+    }
+    if wants("cold") {
+        cold::run(&settings, &mut report, &mut random);
+    }
+    if wants("bound") {
+        bounds(&settings, &mut report, &mut random);
+    }
+    report.finish();
+    ExitCode::SUCCESS
+}
+
+fn usage(problem: &str) -> ExitCode {
+    eprintln!("gcm: {problem}\nusage: gcm [--json] [--rounds N] [--key-bits 128|256] [--only PART]");
+    ExitCode::from(2)
+}
+
+/// Every path of this crate and every peer there is.
+fn peers(key: &[u8]) -> Vec<Box<dyn Peer>> {
+    let mut peers: Vec<Box<dyn Peer>> = Vec::new();
+    for path in Path::ALL {
+        match Key::with_path(key, path) {
+            Ok(key) => peers.push(Box::new(Ours(key))),
+            Err(error) => eprintln!("not measured: {error}"),
+        }
+    }
+    peers.push(Box::new(AwsLc::new(key)));
+    peers.push(Box::new(Ring::new(key)));
+    match IpsecMb::load(key) {
+        Some(peer) => peers.push(Box::new(peer)),
+        None => eprintln!("not measured: ipsec-mb (apt-get install libipsec-mb1, on a processor with VAES and AVX-512)"),
+    }
+    peers
+}
+
+fn single(settings: &Settings, report: &mut Report, random: &mut Random) {
+    for len in LENS {
+        for op in [Op::Seal, Op::Open] {
+            let cells = peers(&settings.key)
+                .into_iter()
+                .map(|mut peer| {
+                    let mut message = Message::new(&settings.key, op, len, 3, 0);
+                    Cell {
+                        name: peer.name().to_owned(),
+                        run: Box::new(move |n| (0..n).for_each(|_| peer.run(op, &mut message))),
+                    }
+                })
+                .collect();
+            let samples = interleave(cells, settings.rounds, 400, random);
+            let what = format!("{} {len} B", op.name());
+            let best = Path::best().name();
+            let of_aws = match len {
+                60 => Some(1.7),
+                1440 => Some(1.3),
+                16384 => Some(1.0),
+                _ => None,
+            };
+            let targets = [
+                Target { fast: best, slow: "ipsec-mb", at_least: Some(1.0) },
+                Target { fast: best, slow: "aws-lc-rs", at_least: of_aws },
+                Target { fast: best, slow: "ring", at_least: None },
+            ];
+            report.section(&what, len as f64, &samples, &targets, random);
+        }
+    }
+}
+
+/// The bound of the units, and how close each path comes at 16 KiB. The clock changes from moment to moment, so
+/// cycles are counted by a chain of known length in the same rounds.
+fn bounds(settings: &Settings, report: &mut Report, random: &mut Random) {
+    let rounds = if settings.key.len() == 16 { 10.0 } else { 14.0 };
+    let len = 16384;
+    let op = Op::Open;
+    let mut state = 3;
+    let mut cells: Vec<Cell<'_>> = vec![Cell {
+        name: "chain".to_owned(),
+        run: Box::new(move |n| (0..n).for_each(|_| units::chain(&mut state))),
+    }];
+    for path in Path::available() {
+        let Some((aes, multiply)) = units::kernels(path) else { continue };
+        for (unit, kernel) in [("aes", aes), ("multiply", multiply)] {
+            let run = Box::new(move |n| (0..n).for_each(|_| kernel()));
+            cells.push(Cell { name: format!("{path} {unit}"), run });
+        }
+        let Ok(key) = Key::with_path(&settings.key, path) else { continue };
+        let (mut peer, mut message) = (Ours(key), Message::new(&settings.key, op, len, 3, 0));
+        let run = Box::new(move |n| (0..n).for_each(|_| peer.run(op, &mut message)));
+        cells.push(Cell { name: path.name().to_owned(), run });
+    }
+    let samples = interleave(cells, settings.rounds, 300, random);
+    let Some(chain_ns) = samples.median_ns("chain") else { return };
+    for path in Path::available() {
+        let mut cycles =
+            |name: &str| Some(samples.speedup("chain", name, random)?.median * units::CHAIN_CYCLES);
+        let unit = |name: &str| format!("{path} {name}");
+        let (Some(aes), Some(multiply), Some(message)) =
+            (cycles(&unit("aes")), cycles(&unit("multiply")), cycles(path.name()))
+        else {
+            continue;
+        };
+        let bound = units::bound(path, rounds, units::KERNEL_LEN / aes, units::KERNEL_LEN / multiply);
+        report.bound(path.name(), chain_ns / units::CHAIN_CYCLES, &bound, message / len as f64);
+    }
+}

@@ -1,0 +1,104 @@
+//! What the processor's units can do: the clock and the throughput of AES and carry-less multiplication, measured
+//! with small kernels, and what bound they set to each path.
+
+use std::arch::asm;
+use tare_gcm::Path;
+
+/// Cycles that one run of [`chain`] takes.
+pub const CHAIN_CYCLES: f64 = 3.0 * 256.0;
+
+/// Instructions in one run of a throughput kernel.
+pub const KERNEL_LEN: f64 = 120.0;
+
+/// A chain of multiplications, each on the result before. They take three cycles on every processor with these paths
+/// (Intel since Nehalem, AMD since Zen), and none is ever skipped. `state` ties one run to the next.
+pub fn chain(state: &mut u64) {
+    // SAFETY: register arithmetic only.
+    unsafe {
+        asm!(".rept 256", "imul {a}, {a}", ".endr", a = inout(reg) *state, options(nomem, nostack));
+    }
+}
+
+/// Twelve independent registers, ten times over: more work in flight than any latency needs.
+macro_rules! kernel {
+    ($operation:literal, $width:literal, $middle:literal) => {
+        || {
+            // SAFETY: register arithmetic only, by instructions that the caller has checked for.
+            unsafe {
+                asm!(
+                    ".rept 10",
+                    concat!($operation, " ", $width, "0, ", $width, "0, ", $width, "15", $middle),
+                    concat!($operation, " ", $width, "1, ", $width, "1, ", $width, "15", $middle),
+                    concat!($operation, " ", $width, "2, ", $width, "2, ", $width, "15", $middle),
+                    concat!($operation, " ", $width, "3, ", $width, "3, ", $width, "15", $middle),
+                    concat!($operation, " ", $width, "4, ", $width, "4, ", $width, "15", $middle),
+                    concat!($operation, " ", $width, "5, ", $width, "5, ", $width, "15", $middle),
+                    concat!($operation, " ", $width, "6, ", $width, "6, ", $width, "15", $middle),
+                    concat!($operation, " ", $width, "7, ", $width, "7, ", $width, "15", $middle),
+                    concat!($operation, " ", $width, "8, ", $width, "8, ", $width, "15", $middle),
+                    concat!($operation, " ", $width, "9, ", $width, "9, ", $width, "15", $middle),
+                    concat!($operation, " ", $width, "10, ", $width, "10, ", $width, "15", $middle),
+                    concat!($operation, " ", $width, "11, ", $width, "11, ", $width, "15", $middle),
+                    ".endr",
+                    "vzeroupper",
+                    out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _,
+                    out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                    options(nomem, nostack),
+                );
+            }
+        }
+    };
+}
+
+/// What one path's units allow.
+pub struct Bound {
+    /// AES rounds of one register a cycle, measured.
+    pub aes_per_cycle: f64,
+    /// Carry-less multiplications of one register a cycle, measured.
+    pub multiplications_per_cycle: f64,
+    /// Cycles a byte that the AES unit needs.
+    pub aes: f64,
+    /// Cycles a byte that the multiplier needs.
+    pub multiply: f64,
+    /// Cycles a byte that all vector operations need together on the ports there are.
+    pub ports: f64,
+}
+
+impl Bound {
+    /// The largest of the three, in cycles a byte.
+    pub fn cycles_per_byte(&self) -> f64 {
+        self.aes.max(self.multiply).max(self.ports)
+    }
+}
+
+/// The throughput kernels of a path, AES and multiplication; None for the portable one and for paths that the
+/// processor lacks.
+pub fn kernels(path: Path) -> Option<(fn(), fn())> {
+    match path {
+        _ if !path.is_available() => None,
+        Path::Vaes512 => Some((kernel!("vaesenc", "zmm", ""), kernel!("vpclmulqdq", "zmm", ", 1"))),
+        Path::Vaes256 => Some((kernel!("vaesenc", "ymm", ""), kernel!("vpclmulqdq", "ymm", ", 1"))),
+        Path::AesNi if std::arch::is_x86_feature_detected!("avx") => {
+            Some((kernel!("vaesenc", "xmm", ""), kernel!("vpclmulqdq", "xmm", ", 1")))
+        }
+        _ => None,
+    }
+}
+
+/// The bound of a path whose units do so many instructions a cycle.
+pub fn bound(path: Path, rounds: f64, aes_per_cycle: f64, multiplications_per_cycle: f64) -> Bound {
+    // Vector operations besides rounds and the four multiplications, a register: whitening, data, byte order, and sums
+    // (two with three-way additions, four without); ports: two for 512 bits, three for less.
+    let (len, others, ports) = match path {
+        Path::Vaes512 => (64.0, 5.0, 2.0),
+        Path::Vaes256 => (32.0, 7.0, 3.0),
+        _ => (16.0, 7.0, 3.0),
+    };
+    Bound {
+        aes_per_cycle,
+        multiplications_per_cycle,
+        aes: rounds / aes_per_cycle / len,
+        multiply: 4.0 / multiplications_per_cycle / len,
+        ports: (rounds + 4.0 + others) / ports / len,
+    }
+}

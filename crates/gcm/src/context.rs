@@ -1,0 +1,120 @@
+//! Keys that give out their own nonces.
+
+use crate::{Error, Key, Nonce, SharedWrite, Tag};
+
+/// How a protocol makes a 96-bit nonce of a 64-bit sequence number.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum NonceScheme {
+    /// Four bytes of salt, then the sequence number, big-endian: ESP (RFC 4106, section 4; RFC 8750 for
+    /// the implicit form).
+    Salt([u8; 4]),
+    /// Twelve bytes of initialisation vector, the sequence number exclusive-ored onto the last eight,
+    /// big-endian: TLS 1.3 (RFC 8446, section 5.3).
+    Xor([u8; 12]),
+}
+
+impl NonceScheme {
+    /// The nonce of a sequence number, for opening what a peer has sealed.
+    #[inline]
+    pub fn nonce(&self, sequence: u64) -> Nonce {
+        let mut nonce = [0; Nonce::LEN];
+        match self {
+            NonceScheme::Salt(salt) => nonce[..4].copy_from_slice(salt),
+            NonceScheme::Xor(iv) => nonce = *iv,
+        }
+        for (byte, number) in nonce[4..].iter_mut().zip(sequence.to_be_bytes()) {
+            *byte ^= number;
+        }
+        Nonce::from(nonce)
+    }
+}
+
+/// A key for sealing that counts: every message gets the next sequence number, and none gets one twice.
+///
+/// The context owns its key, so no other way to seal with it is left; two contexts must not be made from the
+/// same key bytes and the same scheme with overlapping sequence numbers.
+pub struct SealingContext {
+    key: Key,
+    scheme: NonceScheme,
+    /// None when the last number has been given out.
+    next: Option<u64>,
+    last: u64,
+}
+
+impl SealingContext {
+    /// A context whose first message has the sequence number `first` and whose last one `last`.
+    ///
+    /// Protocols bound how much one key may seal: for TLS 1.3 with AES-GCM 2^24.5 full records (RFC 8446,
+    /// section 5.5), for ESP the sequence numbers.
+    pub fn new(key: Key, scheme: NonceScheme, first: u64, last: u64) -> Self {
+        Self { key, scheme, next: (first <= last).then_some(first), last }
+    }
+
+    /// The sequence number that the next message will have; `None` when all are used.
+    pub fn next_sequence(&self) -> Option<u64> {
+        self.next
+    }
+
+    /// Takes the next sequence number and its nonce, for a [`SealPacket`](crate::SealPacket) with
+    /// [`SealingContext::key`].
+    ///
+    /// # Errors
+    /// [`Error::NoncesExhausted`].
+    #[inline]
+    pub fn take(&mut self) -> Result<(u64, Nonce), Error> {
+        let sequence = self.next.ok_or(Error::NoncesExhausted)?;
+        self.next = if sequence < self.last { Some(sequence + 1) } else { None };
+        Ok((sequence, self.scheme.nonce(sequence)))
+    }
+
+    /// The key, for batches with nonces from [`SealingContext::take`].
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// [`Key::seal`] with the next sequence number, which is returned with the tag.
+    ///
+    /// `aad` makes the additional data from the sequence number, which ESP and DTLS put there.
+    ///
+    /// # Errors
+    /// [`Error::NoncesExhausted`], and those of [`Key::seal`]; the sequence number is spent then too.
+    pub fn seal<A: AsRef<[u8]>>(
+        &mut self,
+        aad: impl FnOnce(u64) -> A,
+        plaintext: &[u8],
+        out: SharedWrite<'_>,
+    ) -> Result<(u64, Tag), Error> {
+        let (sequence, nonce) = self.take()?;
+        let tag = self.key.seal(nonce, aad(sequence).as_ref(), plaintext, out)?;
+        Ok((sequence, tag))
+    }
+
+    /// [`Key::seal_in_place`] with the next sequence number.
+    ///
+    /// # Errors
+    /// As [`SealingContext::seal`].
+    pub fn seal_in_place<A: AsRef<[u8]>>(
+        &mut self,
+        aad: impl FnOnce(u64) -> A,
+        data: &mut [u8],
+    ) -> Result<(u64, Tag), Error> {
+        let (sequence, nonce) = self.take()?;
+        let tag = self.key.seal_in_place(nonce, aad(sequence).as_ref(), data)?;
+        Ok((sequence, tag))
+    }
+
+    /// [`Key::seal_scattered`] with the next sequence number.
+    ///
+    /// # Errors
+    /// As [`SealingContext::seal`].
+    pub fn seal_scattered<A: AsRef<[u8]>>(
+        &mut self,
+        aad: impl FnOnce(u64) -> A,
+        plaintext: &[&[u8]],
+        out: &mut [SharedWrite<'_>],
+    ) -> Result<(u64, Tag), Error> {
+        let (sequence, nonce) = self.take()?;
+        let tag = self.key.seal_scattered(nonce, aad(sequence).as_ref(), plaintext, out)?;
+        Ok((sequence, tag))
+    }
+}

@@ -1,0 +1,305 @@
+//! Keys, and the calls that seal and open one message.
+
+use crate::portable::{PortableKey, PortableStream};
+use crate::stream::{Pieces, Stream};
+#[cfg(target_arch = "x86_64")]
+use crate::x86::{self, Kernel, Schedule};
+use crate::{Error, Nonce, Path, SharedRead, SharedWrite, Tag, AAD_LEN_MAX, MESSAGE_LEN_MAX};
+use zeroize::Zeroize;
+
+/// An AES-128-GCM or AES-256-GCM key, expanded for one [`Path`], wiped on drop.
+///
+/// The calls take the nonce from the caller, who must never seal twice with the same one under the same
+/// key; [`SealingContext`](crate::SealingContext) sees to that.
+///
+/// `Key` implements neither `Debug` nor `Clone`. What it holds lives in one place on the heap, so
+/// moving it leaves no copies behind.
+pub struct Key {
+    engine: Engine,
+    path: Path,
+}
+
+enum Engine {
+    #[cfg(target_arch = "x86_64")]
+    X86 { schedule: Box<Schedule>, kernel: &'static Kernel },
+    Portable(Box<PortableKey>),
+}
+
+impl Key {
+    /// Expands a key of 16 or 32 bytes for the fastest path of this processor. The caller wipes `key`.
+    ///
+    /// # Errors
+    /// [`Error::KeyLength`] for any other length.
+    pub fn new(key: &[u8]) -> Result<Self, Error> {
+        Self::with_path(key, Path::best())
+    }
+
+    /// Expands a key for a path of the caller's choice, for tests and measurements.
+    ///
+    /// # Errors
+    /// [`Error::KeyLength`]; [`Error::PathUnavailable`] when the processor lacks the instructions.
+    pub fn with_path(key: &[u8], path: Path) -> Result<Self, Error> {
+        if !matches!(key.len(), 16 | 32) {
+            return Err(Error::KeyLength { found: key.len() });
+        }
+        if !path.is_available() {
+            return Err(Error::PathUnavailable { path });
+        }
+        let engine = match path {
+            Path::Portable => Engine::Portable(Box::new(
+                PortableKey::new(key).ok_or(Error::KeyLength { found: key.len() })?,
+            )),
+            #[cfg(target_arch = "x86_64")]
+            Path::Vaes512 | Path::Vaes256 | Path::AesNi => {
+                let kernel = match (path, key.len()) {
+                    (Path::Vaes512, 16) => &x86::vaes512::AES_128,
+                    (Path::Vaes512, _) => &x86::vaes512::AES_256,
+                    (Path::Vaes256, 16) => &x86::vaes256::AES_128,
+                    (Path::Vaes256, _) => &x86::vaes256::AES_256,
+                    (_, 16) => &x86::aesni::AES_128,
+                    (_, _) => &x86::aesni::AES_256,
+                };
+                let mut schedule = Box::new(Schedule::EMPTY);
+                // SAFETY: the path is available, so the processor has AES-NI, PCLMULQDQ and SSSE3.
+                unsafe { schedule.fill(key, kernel.lanes) };
+                Engine::X86 { schedule, kernel }
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => return Err(Error::PathUnavailable { path }),
+        };
+        Ok(Self { engine, path })
+    }
+
+    /// The path that the key was expanded for.
+    pub fn path(&self) -> Path {
+        self.path
+    }
+
+    /// Seals `plaintext` into `out` and returns the tag.
+    ///
+    /// Every byte of `out` is stored once, as ciphertext; nothing is read from it.
+    ///
+    /// # Errors
+    /// [`Error::LengthMismatch`], [`Error::MessageTooLong`], [`Error::AadTooLong`]; nothing is stored then.
+    #[inline]
+    pub fn seal(
+        &self,
+        nonce: Nonce,
+        aad: &[u8],
+        plaintext: &[u8],
+        out: SharedWrite<'_>,
+    ) -> Result<Tag, Error> {
+        check(aad.len(), plaintext.len(), out.len())?;
+        // SAFETY: both sides have the same number of bytes, `plaintext` is a slice, and the view vouches
+        // for `out`. They do not overlap, for `plaintext` is borrowed and nobody else may write to it.
+        let tag = unsafe { self.whole(true, &nonce.0, aad, plaintext.as_ptr(), out.start(), out.len()) };
+        Ok(Tag::from_u128(tag))
+    }
+
+    /// Opens `ciphertext` into `out`, which is private memory.
+    ///
+    /// Every byte of `ciphertext` is loaded once, and what is decrypted is what was authenticated.
+    ///
+    /// # Errors
+    /// [`Error::Forged`], with `out` wiped; [`Error::LengthMismatch`], [`Error::MessageTooLong`],
+    /// [`Error::AadTooLong`], with `out` untouched.
+    #[inline]
+    pub fn open(
+        &self,
+        nonce: &Nonce,
+        aad: &[u8],
+        ciphertext: SharedRead<'_>,
+        tag: &Tag,
+        out: &mut [u8],
+    ) -> Result<(), Error> {
+        check(aad.len(), ciphertext.len(), out.len())?;
+        // SAFETY: both sides have the same number of bytes, `out` is a slice, and the view vouches for
+        // `ciphertext`. They do not overlap, for `out` is borrowed exclusively.
+        let computed =
+            unsafe { self.whole(false, &nonce.0, aad, ciphertext.start(), out.as_mut_ptr(), out.len()) };
+        if tag.matches(computed) {
+            Ok(())
+        } else {
+            out.fill(0);
+            Err(Error::Forged)
+        }
+    }
+
+    /// Seals private memory in place and returns the tag.
+    ///
+    /// # Errors
+    /// [`Error::MessageTooLong`], [`Error::AadTooLong`]; `data` is untouched then.
+    #[inline]
+    pub fn seal_in_place(&self, nonce: Nonce, aad: &[u8], data: &mut [u8]) -> Result<Tag, Error> {
+        check(aad.len(), data.len(), data.len())?;
+        let p = data.as_mut_ptr();
+        // SAFETY: source and destination are the same slice.
+        let tag = unsafe { self.whole(true, &nonce.0, aad, p, p, data.len()) };
+        Ok(Tag::from_u128(tag))
+    }
+
+    /// Opens private memory in place.
+    ///
+    /// # Errors
+    /// [`Error::Forged`], with `data` wiped; [`Error::MessageTooLong`], [`Error::AadTooLong`], with `data`
+    /// untouched.
+    #[inline]
+    pub fn open_in_place(
+        &self,
+        nonce: &Nonce,
+        aad: &[u8],
+        data: &mut [u8],
+        tag: &Tag,
+    ) -> Result<(), Error> {
+        check(aad.len(), data.len(), data.len())?;
+        let p = data.as_mut_ptr();
+        // SAFETY: source and destination are the same slice.
+        let computed = unsafe { self.whole(false, &nonce.0, aad, p, p, data.len()) };
+        if tag.matches(computed) {
+            Ok(())
+        } else {
+            data.fill(0);
+            Err(Error::Forged)
+        }
+    }
+
+    /// [`Key::seal`] from and to lists of pieces, cut wherever they like.
+    ///
+    /// # Errors
+    /// As [`Key::seal`], with the sums of the lengths.
+    pub fn seal_scattered(
+        &self,
+        nonce: Nonce,
+        aad: &[u8],
+        plaintext: &[&[u8]],
+        out: &mut [SharedWrite<'_>],
+    ) -> Result<Tag, Error> {
+        let len = total(plaintext.iter().map(|piece| piece.len()));
+        check(aad.len(), len, total(out.iter().map(SharedWrite::len)))?;
+        let mut src = Pieces::new(plaintext.iter().map(|piece| (piece.as_ptr().cast_mut(), piece.len())));
+        let mut dst = Pieces::new(out.iter().map(|piece| (piece.start(), piece.len())));
+        // SAFETY: as in `seal`, piece by piece; the source is only read.
+        let tag = unsafe { self.stream(&nonce.0, aad).run(true, &mut src, &mut dst, len) };
+        Ok(Tag::from_u128(tag))
+    }
+
+    /// [`Key::open`] from and to lists of pieces, cut wherever they like.
+    ///
+    /// # Errors
+    /// As [`Key::open`], with the sums of the lengths.
+    pub fn open_scattered(
+        &self,
+        nonce: &Nonce,
+        aad: &[u8],
+        ciphertext: &[SharedRead<'_>],
+        tag: &Tag,
+        out: &mut [&mut [u8]],
+    ) -> Result<(), Error> {
+        let len = total(ciphertext.iter().map(SharedRead::len));
+        check(aad.len(), len, total(out.iter().map(|piece| piece.len())))?;
+        let mut src = Pieces::new(ciphertext.iter().map(|piece| (piece.start().cast_mut(), piece.len())));
+        let mut dst = Pieces::new(out.iter_mut().map(|piece| (piece.as_mut_ptr(), piece.len())));
+        // SAFETY: as in `open`, piece by piece; the source is only read.
+        let computed = unsafe { self.stream(&nonce.0, aad).run(false, &mut src, &mut dst, len) };
+        if tag.matches(computed) {
+            Ok(())
+        } else {
+            out.iter_mut().for_each(|piece| piece.fill(0));
+            Err(Error::Forged)
+        }
+    }
+
+    /// What the x86 paths need, when the key is for one of them.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    pub(crate) fn x86(&self) -> Option<(&Schedule, &'static Kernel)> {
+        match &self.engine {
+            Engine::X86 { schedule, kernel } => Some((schedule, kernel)),
+            Engine::Portable(_) => None,
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    pub(crate) fn schedule(&self) -> Option<&Schedule> {
+        self.x86().map(|(schedule, _)| schedule)
+    }
+
+    /// How four short packets are worked on together, when the path has a way to.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    pub(crate) fn fours(&self) -> Option<&'static x86::Fours> {
+        self.x86().and_then(|(_, kernel)| kernel.fours.as_ref())
+    }
+
+    fn stream(&self, nonce: &[u8; 12], aad: &[u8]) -> Stream<'_> {
+        match &self.engine {
+            #[cfg(target_arch = "x86_64")]
+            Engine::X86 { schedule, kernel } => {
+                // SAFETY: `with_path` paired the kernel with its schedule and its processor.
+                let progress = unsafe { (kernel.begin)(schedule, nonce, aad) };
+                Stream::X86 { schedule, kernel, progress }
+            }
+            Engine::Portable(key) => Stream::Portable(PortableStream::new(key, nonce, aad)),
+        }
+    }
+
+    /// # Safety
+    /// `len` bytes must be readable at `src` and writable at `dst`, the same or without overlap.
+    #[inline]
+    pub(crate) unsafe fn whole(
+        &self,
+        seal: bool,
+        nonce: &[u8; 12],
+        aad: &[u8],
+        src: *const u8,
+        dst: *mut u8,
+        len: usize,
+    ) -> u128 {
+        match &self.engine {
+            #[cfg(target_arch = "x86_64")]
+            Engine::X86 { schedule, kernel } => {
+                let whole = if seal { kernel.seal } else { kernel.open };
+                // SAFETY: the caller's contract; `with_path` paired the kernel with its schedule and processor.
+                unsafe { whole(schedule, nonce, aad, src, dst, len) }
+            }
+            Engine::Portable(_) => {
+                let mut src = Pieces::new(core::iter::once((src.cast_mut(), len)));
+                let mut dst = Pieces::new(core::iter::once((dst, len)));
+                // SAFETY: the caller's contract; the source is only read.
+                unsafe { self.stream(nonce, aad).run(seal, &mut src, &mut dst, len) }
+            }
+        }
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        match &mut self.engine {
+            #[cfg(target_arch = "x86_64")]
+            Engine::X86 { schedule, .. } => schedule.zeroize(),
+            // Its parts wipe themselves.
+            Engine::Portable(_) => {}
+        }
+    }
+}
+
+/// The sum of lengths; saturating, because a list may name the same bytes many times.
+fn total(lens: impl Iterator<Item = usize>) -> usize {
+    lens.fold(0, usize::saturating_add)
+}
+
+/// Refuses what AES-GCM does not allow, before any byte is touched.
+#[inline]
+pub(crate) fn check(aad_len: usize, input: usize, output: usize) -> Result<(), Error> {
+    if input != output {
+        return Err(Error::LengthMismatch { input, output });
+    }
+    if input as u64 > MESSAGE_LEN_MAX {
+        return Err(Error::MessageTooLong { found: input as u64 });
+    }
+    if aad_len as u64 > AAD_LEN_MAX {
+        return Err(Error::AadTooLong { found: aad_len as u64 });
+    }
+    Ok(())
+}

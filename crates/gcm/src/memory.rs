@@ -1,0 +1,140 @@
+//! Views of memory that somebody else may be writing to.
+//!
+//! A `&[u8]` promises the compiler that nobody changes the bytes while it is alive; memory that a
+//! hostile host can write keeps no such promise, so even holding a slice over it would be undefined
+//! behaviour, and the compiler may read a byte twice and get two answers. These views are a raw
+//! pointer and a length instead. They offer no way to a slice, to a byte, or to iteration: only this
+//! crate touches what they point at, and it touches each byte once.
+//!
+//! ```compile_fail
+//! let bytes = [0u8; 4];
+//! let view = tare_gcm::SharedRead::from(&bytes[..]);
+//! let slice: &[u8] = view.as_ref(); // no such way
+//! ```
+//! ```compile_fail
+//! let bytes = [0u8; 4];
+//! let view = tare_gcm::SharedRead::from(&bytes[..]);
+//! let first = view[0]; // nor this one
+//! ```
+//! Opening into shared memory does not compile either, because plaintext may only go to a `&mut [u8]`:
+//! ```compile_fail
+//! # use tare_gcm::*;
+//! let (mut key, mut bytes) = (Key::new(&[0; 16]).unwrap(), [0u8; 4]);
+//! let shared = SharedWrite::from(&mut bytes[..]);
+//! let _ = key.open(&Nonce::from([0; 12]), &[], SharedRead::from(&[0u8; 4][..]), &Tag::from([0; 16]), shared);
+//! ```
+
+use std::marker::PhantomData;
+
+/// Bytes to be read, once each, from memory that others may write to at the same moment.
+///
+/// Private memory is a special case: every `&[u8]` is a `SharedRead`.
+#[derive(Clone, Copy)]
+pub struct SharedRead<'a> {
+    start: *const u8,
+    len: usize,
+    memory: PhantomData<&'a ()>,
+}
+
+impl<'a> SharedRead<'a> {
+    /// A view of `len` bytes at `start`.
+    ///
+    /// # Safety
+    /// For all of `'a` the bytes must stay mapped and readable. They may change at any time, by
+    /// other processes, devices, virtual machines, or threads that write with atomic or volatile
+    /// accesses; what is read is then any mixture of old and new bytes, which is what this crate is for.
+    pub const unsafe fn new(start: *const u8, len: usize) -> Self {
+        Self { start, len, memory: PhantomData }
+    }
+
+    /// The number of bytes.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes before `at` and those from `at` on; `None` when there are fewer than `at`.
+    pub fn split_at(self, at: usize) -> Option<(Self, Self)> {
+        let rest = self.len.checked_sub(at)?;
+        // SAFETY: both parts lie within the bytes that this view was made for.
+        Some(unsafe { (Self::new(self.start, at), Self::new(self.start.add(at), rest)) })
+    }
+
+    pub(crate) const fn start(&self) -> *const u8 {
+        self.start
+    }
+}
+
+impl<'a> From<&'a [u8]> for SharedRead<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        // SAFETY: the slice is readable, and borrowed, for 'a.
+        unsafe { Self::new(bytes.as_ptr(), bytes.len()) }
+    }
+}
+
+/// Bytes to be written, once each, in memory that others may read and write at the same moment.
+///
+/// Private memory is a special case: every `&mut [u8]` can be made a `SharedWrite`.
+pub struct SharedWrite<'a> {
+    start: *mut u8,
+    len: usize,
+    memory: PhantomData<&'a mut ()>,
+}
+
+impl<'a> SharedWrite<'a> {
+    /// A view of `len` bytes at `start`.
+    ///
+    /// # Safety
+    /// For all of `'a` the bytes must stay mapped and writable, and no Rust reference to them may be
+    /// in use. Others may read and write them at any time, as with [`SharedRead::new`].
+    pub const unsafe fn new(start: *mut u8, len: usize) -> Self {
+        Self { start, len, memory: PhantomData }
+    }
+
+    /// The number of bytes.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes before `at` and those from `at` on; `None` when there are fewer than `at`.
+    pub fn split_at(self, at: usize) -> Option<(Self, Self)> {
+        let rest = self.len.checked_sub(at)?;
+        // SAFETY: both parts lie within the bytes that this view was made for, and do not overlap.
+        Some(unsafe { (Self::new(self.start, at), Self::new(self.start.add(at), rest)) })
+    }
+
+    /// The same bytes for a shorter time, to use a view more than once.
+    pub fn reborrow(&mut self) -> SharedWrite<'_> {
+        SharedWrite { start: self.start, len: self.len, memory: PhantomData }
+    }
+
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start
+    }
+}
+
+impl<'a> From<&'a mut [u8]> for SharedWrite<'a> {
+    fn from(bytes: &'a mut [u8]) -> Self {
+        // SAFETY: the slice is writable, and borrowed by nobody else, for 'a.
+        unsafe { Self::new(bytes.as_mut_ptr(), bytes.len()) }
+    }
+}
+
+// SAFETY: a view is an address and a length; the memory behind it is, by the contract of `new`, open to
+// accesses from other threads at any time, so which thread holds the view makes no difference.
+unsafe impl Send for SharedRead<'_> {}
+// SAFETY: as above; a shared view offers nothing but its length.
+unsafe impl Sync for SharedRead<'_> {}
+// SAFETY: as above.
+unsafe impl Send for SharedWrite<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for SharedWrite<'_> {}

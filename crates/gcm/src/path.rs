@@ -1,0 +1,77 @@
+//! The ways this crate can run AES-GCM, and which of them this processor can.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+/// One implementation. All give the same results and keep the same contract.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Path {
+    /// VAES and VPCLMULQDQ on 512-bit registers, with AVX-512 byte masks (Ice Lake, Zen 4 and later).
+    Vaes512,
+    /// VAES and VPCLMULQDQ on 256-bit registers (Alder Lake, Zen 3 and later).
+    Vaes256,
+    /// AES-NI and PCLMULQDQ on 128-bit registers (Westmere and later).
+    AesNi,
+    /// Any processor: staged through a small private buffer into the `aes` and `ghash` crates.
+    Portable,
+}
+
+impl Path {
+    /// Every path, the fastest first.
+    pub const ALL: [Path; 4] = [Path::Vaes512, Path::Vaes256, Path::AesNi, Path::Portable];
+
+    /// The fastest path of this processor; found once, the same for all keys and inputs.
+    pub fn best() -> Path {
+        static BEST: OnceLock<Path> = OnceLock::new();
+        *BEST.get_or_init(|| Path::available().next().unwrap_or(Path::Portable))
+    }
+
+    /// The paths that this processor can run, the fastest first; the last is always [`Path::Portable`].
+    pub fn available() -> impl Iterator<Item = Path> {
+        Path::ALL.into_iter().filter(|path| path.is_available())
+    }
+
+    /// Whether this processor can run the path.
+    pub fn is_available(self) -> bool {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            let aesni = has!("aes") && has!("pclmulqdq") && has!("ssse3") && has!("sse4.1");
+            let vaes = aesni && has!("avx2") && has!("vaes") && has!("vpclmulqdq");
+            match self {
+                Path::Vaes512 => {
+                    let avx512 = has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq");
+                    vaes && avx512 && has!("bmi1") && has!("bmi2")
+                }
+                Path::Vaes256 => vaes,
+                Path::AesNi => aesni,
+                Path::Portable => true,
+            }
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        {
+            self == Path::Portable
+        }
+    }
+
+    /// The path's name on command lines and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Path::Vaes512 => "vaes512",
+            Path::Vaes256 => "vaes256",
+            Path::AesNi => "aesni",
+            Path::Portable => "portable",
+        }
+    }
+
+    /// The path with this name.
+    pub fn by_name(name: &str) -> Option<Path> {
+        Path::ALL.into_iter().find(|path| path.name() == name)
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

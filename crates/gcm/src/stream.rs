@@ -1,0 +1,210 @@
+//! A message that lies in several pieces on either side.
+
+use crate::once::{copy_in, copy_out};
+use crate::portable::{self, PortableStream};
+#[cfg(target_arch = "x86_64")]
+use crate::x86::{Kernel, Progress, Schedule};
+use zeroize::Zeroize;
+
+/// The longest step of any path, in bytes.
+const STEP_LEN_MAX: usize = 256;
+
+/// A message under way on one of the paths.
+pub(crate) enum Stream<'k> {
+    #[cfg(target_arch = "x86_64")]
+    X86 { schedule: &'k Schedule, kernel: &'static Kernel, progress: Progress },
+    Portable(PortableStream<'k>),
+}
+
+impl Stream<'_> {
+    fn step_len(&self) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Stream::X86 { kernel, .. } => kernel.step_len,
+            Stream::Portable(_) => portable::STEP_LEN,
+        }
+    }
+
+    /// Bytes in the head of the message, which comes before the steps; 0 when it is done.
+    fn head_len(&self) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Stream::X86 { kernel, progress, .. } if progress.is_new() => kernel.head_len,
+            _ => 0,
+        }
+    }
+
+    /// The head, when it is still to be done, and `count` steps.
+    ///
+    /// # Safety
+    /// So many bytes must be readable at `src` and writable at `dst`, the same or without overlap.
+    unsafe fn steps(&mut self, seal: bool, src: *const u8, dst: *mut u8, count: usize) {
+        // SAFETY: the caller's contract; a kernel is only ever paired with a schedule filled for it on a
+        // processor that has its instructions (Key::with_path).
+        unsafe {
+            match self {
+                #[cfg(target_arch = "x86_64")]
+                Stream::X86 { schedule, kernel, progress } => {
+                    let steps = if seal { kernel.seal_steps } else { kernel.open_steps };
+                    steps(schedule, progress, src, dst, count);
+                }
+                Stream::Portable(stream) => {
+                    for at in (0..count).map(|i| i * portable::STEP_LEN) {
+                        stream.piece(seal, src.add(at), dst.add(at), portable::STEP_LEN);
+                    }
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for `steps`, with `len` bytes, fewer than a step (or than the head, when it is still to be done).
+    unsafe fn finish(&mut self, seal: bool, src: *const u8, dst: *mut u8, len: usize) -> u128 {
+        // SAFETY: as in `steps`.
+        unsafe {
+            match self {
+                #[cfg(target_arch = "x86_64")]
+                Stream::X86 { schedule, kernel, progress } => {
+                    let finish = if seal { kernel.seal_finish } else { kernel.open_finish };
+                    finish(schedule, progress, src, dst, len)
+                }
+                Stream::Portable(stream) => {
+                    stream.piece(seal, src, dst, len);
+                    stream.tag()
+                }
+            }
+        }
+    }
+
+    /// Seals or opens a whole message of `len` bytes and returns its tag.
+    ///
+    /// Steps that lie in one piece on both sides are worked on where they are. A step across a border is
+    /// staged in private memory: copied in once, or out once, by the bytes.
+    ///
+    /// # Safety
+    /// The pieces on either side must add up to `len`, be readable or writable, and not overlap but where
+    /// source and destination are the same.
+    pub(crate) unsafe fn run(
+        mut self,
+        seal: bool,
+        src: &mut Pieces<impl Iterator<Item = (*mut u8, usize)>>,
+        dst: &mut Pieces<impl Iterator<Item = (*mut u8, usize)>>,
+        len: usize,
+    ) -> u128 {
+        let step_len = self.step_len();
+        let mut stage = [0u8; STEP_LEN_MAX];
+        let mut staged = false;
+        let mut left = len;
+        // SAFETY: each branch takes as many bytes as it hands on, and no more than the pieces have left.
+        let tag = unsafe {
+            loop {
+                let head_len = self.head_len();
+                let contiguous = src.contiguous().min(dst.contiguous()).min(left);
+                let direct = contiguous.checked_sub(head_len).map(|rest| rest / step_len);
+                if let Some(count) = direct.filter(|count| head_len > 0 || *count > 0) {
+                    let bytes = head_len + count * step_len;
+                    self.steps(seal, src.take(bytes), dst.take(bytes), count);
+                    left -= bytes;
+                    continue;
+                }
+                let (whole, count) = if head_len > 0 { (head_len, 0) } else { (step_len, 1) };
+                let bytes = left.min(whole);
+                let last = left < whole;
+                let from = if src.contiguous() >= bytes {
+                    src.take(bytes).cast_const()
+                } else {
+                    staged = true;
+                    src.copy_in(&mut stage[..bytes]);
+                    stage.as_ptr()
+                };
+                let direct = dst.contiguous() >= bytes;
+                let to = if direct { dst.take(bytes) } else { stage.as_mut_ptr() };
+                let mut tag = 0;
+                if last {
+                    tag = self.finish(seal, from, to, bytes);
+                } else {
+                    self.steps(seal, from, to, count);
+                }
+                if !direct {
+                    staged = true;
+                    dst.copy_out(&stage[..bytes]);
+                }
+                if last {
+                    break tag;
+                }
+                left -= bytes;
+            }
+        };
+        if staged {
+            stage.zeroize();
+        }
+        tag
+    }
+}
+
+/// A position in a list of pieces of memory.
+pub(crate) struct Pieces<I> {
+    rest: I,
+    start: *mut u8,
+    left: usize,
+}
+
+impl<I: Iterator<Item = (*mut u8, usize)>> Pieces<I> {
+    pub(crate) fn new(pieces: I) -> Self {
+        let mut this = Self { rest: pieces, start: core::ptr::null_mut(), left: 0 };
+        this.skip_empty();
+        this
+    }
+
+    fn skip_empty(&mut self) {
+        while self.left == 0 {
+            match self.rest.next() {
+                Some((start, len)) => (self.start, self.left) = (start, len),
+                None => return,
+            }
+        }
+    }
+
+    /// Bytes before the next border.
+    fn contiguous(&self) -> usize {
+        self.left
+    }
+
+    /// The address of the next `bytes` bytes, at most [`Pieces::contiguous`], which it moves past.
+    ///
+    /// # Safety
+    /// The pieces must be what they claim to be.
+    unsafe fn take(&mut self, bytes: usize) -> *mut u8 {
+        debug_assert!(bytes <= self.left);
+        let start = self.start;
+        // SAFETY: the piece has `bytes` more bytes.
+        self.start = unsafe { start.add(bytes) };
+        self.left -= bytes;
+        self.skip_empty();
+        start
+    }
+
+    /// # Safety
+    /// The pieces must have `to.len()` more bytes, readable.
+    unsafe fn copy_in(&mut self, mut to: &mut [u8]) {
+        while !to.is_empty() && self.left > 0 {
+            let bytes = to.len().min(self.left);
+            let (now, rest) = to.split_at_mut(bytes);
+            // SAFETY: both sides have `bytes` bytes.
+            unsafe { copy_in(self.take(bytes), now.as_mut_ptr(), bytes) };
+            to = rest;
+        }
+    }
+
+    /// # Safety
+    /// The pieces must have `from.len()` more bytes, writable.
+    unsafe fn copy_out(&mut self, mut from: &[u8]) {
+        while !from.is_empty() && self.left > 0 {
+            let bytes = from.len().min(self.left);
+            let (now, rest) = from.split_at(bytes);
+            // SAFETY: both sides have `bytes` bytes.
+            unsafe { copy_out(now.as_ptr(), self.take(bytes), bytes) };
+            from = rest;
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! The long middle of a message: whole steps of `N` registers, encryption and hashing woven together.
+//!
+//! A step holds the blocks whose counters share all but their lowest bits, so the counter blocks of a step
+//! differ by constants: one addition (exclusive or) makes the input of AES, the first round key included.
+//! The first step of a message, the head, has the counters 0 and 1 in its first two places. Counter 1 is that of
+//! J0, which masks the tag, and its place is where GHASH wants the additional data, right before the first
+//! block of ciphertext: so the head makes the tag's mask and hashes the additional data at no extra cost.
+//!
+//! Every lane hashes its own share of the blocks (every `lanes`-th one) with powers of K = H^lanes, so
+//! the loop never crosses lanes; up to [`STRIDES`] registers are summed before one reduction. The last step
+//! uses the consecutive powers H^n … H instead, which puts the shares back in their places, and only
+//! then the lanes are added up.
+//!
+//! Hashing runs one step behind encryption in both directions. It always works on the register that was
+//! loaded (open) or that is about to be stored (seal), never on what memory holds.
+
+use super::ghash::{self, Sum};
+use super::lanes::Lanes;
+use super::schedule::{Block, Schedule, STRIDES};
+use core::arch::x86_64::*;
+
+/// Blocks of the head that hold no data.
+const HEAD_OFFSET: usize = 2;
+
+/// How far ahead of the loads the source is fetched into the cache, in bytes. The loop works on a few hundred bytes at a
+/// time; what a device or another processor has written needs more in flight.
+const PREFETCH: usize = 4096;
+
+/// Fetches the lines of `len` bytes that begin [`PREFETCH`] bytes after `p`.
+#[inline(always)]
+unsafe fn fetch_ahead(p: *const u8, len: usize) {
+    for line in 0..len / 64 {
+        // SAFETY: a hint never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.wrapping_add(PREFETCH + 64 * line).cast()) };
+    }
+}
+
+/// Bytes of data in the head of a message, on registers of `lanes` blocks, `registers` to a step.
+pub(super) const fn head_len(lanes: usize, registers: usize) -> usize {
+    16 * (lanes * registers - HEAD_OFFSET)
+}
+
+/// Blocks whose last byte is their number, all others zero: what the counters of a step add to the first.
+pub(super) static NUMBERS: [Block; 20] = {
+    let mut blocks = [Block::ZERO; 20];
+    let mut i = 0;
+    while i < blocks.len() {
+        blocks[i].0[15] = i as u8;
+        i += 1;
+    }
+    blocks
+};
+
+/// Where a step takes its powers of the hash key from.
+#[derive(Clone, Copy)]
+enum Powers {
+    /// One power a register, the same in every lane.
+    Strides(*const Block),
+    /// One power a lane, descending.
+    Consecutive(*const Block),
+}
+
+impl Powers {
+    #[inline(always)]
+    unsafe fn of_register<V: Lanes>(self, i: usize) -> V {
+        // SAFETY: the callers below pass addresses with enough powers after them.
+        unsafe {
+            match self {
+                Powers::Strides(p) => V::splat_from(p.add(i)),
+                Powers::Consecutive(p) => V::load_private(p.add(i * V::COUNT)),
+            }
+        }
+    }
+}
+
+/// What the steps of a message need besides the data.
+struct Steps<'k, V, const N: usize> {
+    schedule: &'k Schedule,
+    /// Nonce and first round key in every lane; the last words are overwritten by the counter.
+    nonce_and_key: V,
+    /// The last word of the first round key.
+    key_word: u32,
+    /// The counter of the first block of the next step.
+    counter: u32,
+    byte_reversal: V,
+    /// Ciphertext of the step before, byte-reversed, not yet hashed.
+    pending: [V; N],
+}
+
+impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
+    #[inline(always)]
+    unsafe fn new(schedule: &'k Schedule, nonce: __m128i, counter: u32) -> Self {
+        // SAFETY: under the contract of Lanes, as everywhere in this file.
+        unsafe {
+            let key = _mm_load_si128(schedule.round_keys.as_ptr().cast());
+            Self {
+                schedule,
+                nonce_and_key: V::splat(_mm_xor_si128(nonce, key)),
+                key_word: _mm_cvtsi128_si32(_mm_shuffle_epi32::<3>(key)) as u32,
+                counter,
+                byte_reversal: V::splat(ghash::byte_reversal()),
+                pending: [V::zero(); N],
+            }
+        }
+    }
+
+    /// Keystream of one step up to the last round; when `HASH`, adds the pending blocks to `sum` meanwhile.
+    #[inline(always)]
+    unsafe fn keystream<const ROUNDS: usize, const HASH: bool>(
+        &mut self,
+        sum: &mut Sum<V>,
+        powers: Powers,
+    ) -> [V; N] {
+        // SAFETY: as above; there are 16 numbers and 15 round keys.
+        unsafe {
+            let keys = self.schedule.round_keys.as_ptr();
+            let first = self.nonce_and_key.with_last_words(self.counter.swap_bytes() ^ self.key_word);
+            self.counter = self.counter.wrapping_add((N * V::COUNT) as u32);
+            let mut state = [V::zero(); N];
+            for (i, s) in state.iter_mut().enumerate() {
+                *s = first.xor(V::load_private(NUMBERS.as_ptr().add(i * V::COUNT)));
+            }
+            macro_rules! rounds {
+                ($($r:literal)*) => {$(
+                    if $r < ROUNDS {
+                        let key = V::splat_from(keys.add($r));
+                        for s in &mut state {
+                            *s = s.aes(key);
+                        }
+                        // Two registers are hashed at a time, so that the multiplier and the cipher both have
+                        // work all the time.
+                        let i = if N == 4 { [8, 0, 8, 8, 8, 2, 8, 8, 8][($r - 1) % 9] } else { $r - 1 };
+                        if HASH && $r < 10 && i % 2 == 0 && i + 1 < N {
+                            sum.add2(
+                                self.pending[i], powers.of_register(i),
+                                self.pending[i + 1], powers.of_register(i + 1),
+                            );
+                        }
+                    }
+                )*};
+            }
+            rounds!(1 2 3 4 5 6 7 8 9 10 11 12 13);
+            state
+        }
+    }
+
+    /// Encrypts or decrypts one step.
+    #[inline(always)]
+    unsafe fn step<const ROUNDS: usize, const SEAL: bool, const HASH: bool>(
+        &mut self,
+        src: *const u8,
+        dst: *mut u8,
+        sum: &mut Sum<V>,
+        powers: Powers,
+    ) {
+        // SAFETY: under the contract of `run`: a whole step is at `src` and `dst`.
+        unsafe {
+            // Hints, not loads: no value reaches the program, and an address past the end does no harm.
+            fetch_ahead(src, 16 * N * V::COUNT);
+            let state = self.keystream::<ROUNDS, HASH>(sum, powers);
+            let last_key = V::splat_from(self.schedule.round_keys.as_ptr().add(ROUNDS));
+            macro_rules! registers {
+                ($($i:literal)*) => {$(
+                    if $i < N {
+                        let input = V::load_once::<$i>(src);
+                        let output = state[$i].aes_last(last_key.xor(input));
+                        V::store_once::<$i>(dst, output);
+                        self.pending[$i] = if SEAL { output } else { input }.permute(self.byte_reversal);
+                    }
+                )*};
+            }
+            registers!(0 1 2 3 4 5 6 7);
+        }
+    }
+
+    /// Encrypts or decrypts the head, and returns the encryption of J0.
+    #[inline(always)]
+    unsafe fn head<const ROUNDS: usize, const SEAL: bool>(
+        &mut self,
+        additional: __m128i,
+        src: *const u8,
+        dst: *mut u8,
+    ) -> __m128i {
+        // SAFETY: under the contract of `run`: `head_len` bytes are at `src` and `dst`.
+        unsafe {
+            let none = Powers::Strides(self.schedule.strides_end());
+            let state = self.keystream::<ROUNDS, false>(&mut Sum::zero(), none);
+            let last_key = V::splat_from(self.schedule.round_keys.as_ptr().add(ROUNDS));
+            let mut tag_mask = _mm_setzero_si128();
+            macro_rules! registers {
+                ($($i:literal)*) => {$(
+                    if $i < N {
+                        let input = V::load_head::<$i>(src);
+                        let output = state[$i].aes_last(last_key.xor(input));
+                        V::store_head::<$i>(dst, output);
+                        if let Some(mask) = output.block_one::<$i>() {
+                            tag_mask = mask;
+                        }
+                        self.pending[$i] = if SEAL { output } else { input }
+                            .permute(self.byte_reversal)
+                            .with_head::<$i>(additional);
+                    }
+                )*};
+            }
+            registers!(0 1 2 3 4 5 6 7);
+            tag_mask
+        }
+    }
+
+    /// `count` further steps; returns the GHASH state after all of them.
+    #[inline(always)]
+    unsafe fn run<const ROUNDS: usize, const SEAL: bool>(
+        &mut self,
+        mut src: *const u8,
+        mut dst: *mut u8,
+        count: usize,
+    ) -> __m128i {
+        // SAFETY: `count` steps are at `src` and `dst`; powers are read from the tables that the schedule
+        // holds, at most STRIDES registers before their end.
+        unsafe {
+            let step_len = 16 * N * V::COUNT;
+            let mut carried = V::zero();
+            let mut left = count;
+            while left > 0 {
+                let together = left.min(STRIDES / N);
+                let mut powers = self.schedule.strides_end().sub(together * N);
+                let mut sum = Sum::zero();
+                for _ in 0..together {
+                    self.pending[0] = self.pending[0].xor(carried);
+                    carried = V::zero();
+                    self.step::<ROUNDS, SEAL, true>(src, dst, &mut sum, Powers::Strides(powers));
+                    powers = powers.add(N);
+                    src = src.add(step_len);
+                    dst = dst.add(step_len);
+                }
+                carried = sum.reduce();
+                left -= together;
+            }
+            self.pending[0] = self.pending[0].xor(carried);
+            let powers = Powers::Consecutive(self.schedule.powers_from(N * V::COUNT));
+            let mut sum = Sum::zero();
+            for i in 0..N / 2 {
+                sum.add2(
+                    self.pending[2 * i],
+                    powers.of_register(2 * i),
+                    self.pending[2 * i + 1],
+                    powers.of_register(2 * i + 1),
+                );
+            }
+            sum.reduce().sum_of_lanes()
+        }
+    }
+}
+
+/// What the beginning of a message leaves behind.
+pub(super) struct Begun {
+    /// The encryption of J0.
+    pub(super) tag_mask: __m128i,
+    /// The GHASH state, byte-reversed.
+    pub(super) state: __m128i,
+}
+
+/// Seals or opens the head and `count` whole steps after it.
+///
+/// `nonce` is the 96-bit nonce with a zero counter; `additional` the last block of additional data with the
+/// state before it, byte-reversed.
+///
+/// # Safety
+/// The processor must have what `V` needs; [`head_len`] bytes and `count` steps must be readable at `src`
+/// and writable at `dst`, which either are the same or do not overlap.
+#[inline(always)]
+pub(super) unsafe fn begin<V: Lanes, const N: usize, const ROUNDS: usize, const SEAL: bool>(
+    schedule: &Schedule,
+    nonce: __m128i,
+    additional: __m128i,
+    src: *const u8,
+    dst: *mut u8,
+    count: usize,
+) -> Begun {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if count * 16 * N * V::COUNT >= PREFETCH {
+            fetch_ahead(src.wrapping_sub(PREFETCH), PREFETCH);
+        }
+        let mut steps = Steps::<V, N>::new(schedule, nonce, 0);
+        let tag_mask = steps.head::<ROUNDS, SEAL>(additional, src, dst);
+        let head_len = head_len(V::COUNT, N);
+        let state = steps.run::<ROUNDS, SEAL>(src.add(head_len), dst.add(head_len), count);
+        Begun { tag_mask, state }
+    }
+}
+
+/// Seals or opens `count` ≥ 1 whole steps that do not begin the message, and returns the state after them.
+///
+/// `counter` is that of the first block, a multiple of the blocks in a step; `state` the state before it.
+///
+/// # Safety
+/// As for [`begin`].
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub(super) unsafe fn proceed<V: Lanes, const N: usize, const ROUNDS: usize, const SEAL: bool>(
+    schedule: &Schedule,
+    nonce: __m128i,
+    counter: u32,
+    state: __m128i,
+    src: *const u8,
+    dst: *mut u8,
+    count: usize,
+) -> __m128i {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut steps = Steps::<V, N>::new(schedule, nonce, counter);
+        let none = Powers::Strides(schedule.strides_end());
+        steps.step::<ROUNDS, SEAL, false>(src, dst, &mut Sum::zero(), none);
+        steps.pending[0] = steps.pending[0].xor(V::in_first_lane(state));
+        let step_len = 16 * N * V::COUNT;
+        steps.run::<ROUNDS, SEAL>(src.add(step_len), dst.add(step_len), count - 1)
+    }
+}

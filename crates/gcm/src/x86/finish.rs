@@ -1,0 +1,224 @@
+//! The end of a message on registers without byte masks: up to 127 bytes, staged in private memory.
+//!
+//! The bytes are copied in once and out once; in between they are handled as on 512-bit registers (see
+//! `finish512`): one pass over [J0, C1, …], one sum of products.
+
+use super::Before;
+use super::ghash::{self, Sum};
+use super::lanes::{Lanes, Single};
+use super::schedule::{Block, Schedule};
+use core::arch::asm;
+use core::arch::x86_64::*;
+
+/// Blocks on the stage: J0 or additional data, up to 8 of data, one of lengths.
+const STAGE: usize = 10;
+
+/// Seals or opens the last `len` ≤ 127 bytes and returns the tag; `first` is the counter of the
+/// first block, the rest as for `finish512`.
+///
+/// # Safety
+/// The processor must have what `V` needs; `len` bytes must be readable at `src` and writable at
+/// `dst`, which either are the same or do not overlap.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub(super) unsafe fn finish<V: Lanes, const ROUNDS: usize, const SEAL: bool>(
+    schedule: &Schedule,
+    nonce: __m128i,
+    first: u32,
+    before: Before,
+    lengths: __m128i,
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+) -> __m128i {
+    // SAFETY: the stage holds 1 + 8 + 1 blocks, enough for 127 bytes; each case covers len/16 + 2 blocks.
+    unsafe {
+        macro_rules! run {
+            ($registers:literal) => {
+                run::<V, ROUNDS, SEAL, $registers>(schedule, nonce, first, before, lengths, src, dst, len)
+            };
+        }
+        match (V::COUNT, len > 64) {
+            (2, false) => run!(3),
+            (2, true) => run!(5),
+            (_, false) => run!(6),
+            (_, true) => run!(10),
+        }
+    }
+}
+
+/// # Safety
+/// As for `finish`; `R` registers must hold ⌈len/16⌉ + 2 blocks and no more than the stage.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
+    schedule: &Schedule,
+    nonce: __m128i,
+    first: u32,
+    before: Before,
+    lengths: __m128i,
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+) -> __m128i {
+    // SAFETY: all private accesses are within the stage or the schedule; shared ones within `len` bytes.
+    unsafe {
+        let reversal = V::splat(ghash::byte_reversal());
+        let keys = schedule.round_keys.as_ptr();
+        let mut stage = [Block::ZERO; STAGE];
+        let stage = stage.as_mut_ptr();
+        copy_in_on::<V>(src, stage.add(1).cast(), len);
+
+        // Counters: 1 (that of J0) in the first place, then `first`, `first` + 1, …
+        let mut counters = [Block::ZERO; STAGE];
+        for (i, block) in counters.iter_mut().enumerate() {
+            let counter = if i == 0 { 1 } else { first.wrapping_add(i as u32 - 1) };
+            let block_vector = _mm_insert_epi32::<3>(nonce, counter.swap_bytes() as i32);
+            _mm_store_si128((&raw mut *block).cast(), block_vector);
+        }
+        let first_key = V::splat_from(keys);
+        let mut state = [V::zero(); R];
+        for (i, s) in state.iter_mut().enumerate() {
+            *s = V::load_private(counters.as_ptr().add(i * V::COUNT)).xor(first_key);
+        }
+        macro_rules! rounds {
+            ($($r:literal)*) => {$(
+                if $r < ROUNDS {
+                    let key = V::splat_from(keys.add($r));
+                    for s in &mut state {
+                        *s = s.aes(key);
+                    }
+                }
+            )*};
+        }
+        rounds!(1 2 3 4 5 6 7 8 9 10 11 12 13);
+        let last_key = V::splat_from(keys.add(ROUNDS));
+        let mut input = [V::zero(); R];
+        let mut output = [V::zero(); R];
+        for i in 0..R {
+            input[i] = V::load_private(stage.add(i * V::COUNT));
+            output[i] = state[i].aes_last(last_key.xor(input[i]));
+            V::store_private(stage.add(i * V::COUNT), output[i]);
+        }
+        let tag_mask = output[0].first_lane();
+        copy_out_on::<V>(stage.add(1).cast(), dst, len);
+
+        // The hashed blocks go back on the stage, where additional data and lengths are put around them.
+        let data_blocks = len.div_ceil(16);
+        if SEAL {
+            core::ptr::write_bytes(stage.add(1).cast::<u8>().add(len), 0, 16 * (STAGE - 1) - len);
+        } else {
+            for (i, x) in input.iter().enumerate() {
+                V::store_private(stage.add(i * V::COUNT), *x);
+            }
+        }
+        let lengths = _mm_shuffle_epi8(lengths, ghash::byte_reversal());
+        _mm_store_si128(stage.add(data_blocks + 1).cast(), lengths);
+        _mm_store_si128(stage.cast(), _mm_setzero_si128());
+        let (at, b) = match before {
+            Before::Additional(b) => (0, b),
+            Before::State(b) => (1, b),
+        };
+        let block = _mm_load_si128(stage.add(at).cast());
+        _mm_store_si128(stage.add(at).cast(), _mm_xor_si128(block, _mm_shuffle_epi8(b, ghash::byte_reversal())));
+
+        let powers = schedule.powers_from(data_blocks + 2);
+        let mut sum = Sum::zero();
+        for i in 0..R {
+            let x = V::load_private(stage.add(i * V::COUNT)).permute(reversal);
+            sum.add(x, V::load_private(powers.add(i * V::COUNT)));
+        }
+        let hash = sum.reduce().sum_of_lanes();
+        // What is left on the stage is ciphertext; its plaintext, if any, has been overwritten.
+        _mm_xor_si128(_mm_shuffle_epi8(hash, ghash::byte_reversal()), tag_mask)
+    }
+}
+
+/// Copies `len` bytes from memory that may be shared, each loaded once.
+///
+/// # Safety
+/// `len` bytes must be readable at `src` and writable at `dst`; `dst` is private.
+pub(crate) unsafe fn copy_in(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: the caller's contract; the older encoding runs on every x86-64.
+    unsafe { copy_in_on::<Single>(src, dst, len) }
+}
+
+/// Copies `len` bytes to memory that may be shared, each stored once.
+///
+/// # Safety
+/// `len` bytes must be readable at `src` and writable at `dst`; `src` is private.
+pub(crate) unsafe fn copy_out(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: as above.
+    unsafe { copy_out_on::<Single>(src, dst, len) }
+}
+
+/// [`copy_in`], in the instruction encoding of `V`.
+///
+/// # Safety
+/// As for [`copy_in`].
+#[inline(always)]
+unsafe fn copy_in_on<V: Lanes>(mut src: *const u8, mut dst: *mut u8, mut len: usize) {
+    macro_rules! piece {
+        ($bytes:literal, $type:ty, $text:literal) => {
+            if len & $bytes != 0 {
+                let v: $type;
+                asm!($text, v = lateout(reg) v, p = in(reg) src, options(nostack, readonly, preserves_flags));
+                dst.cast::<$type>().write_unaligned(v);
+                src = src.add($bytes);
+                dst = dst.add($bytes);
+            }
+        };
+    }
+    // SAFETY: the pieces add up to `len`.
+    unsafe {
+        while len >= 16 {
+            _mm_storeu_si128(dst.cast(), V::load_block_once(src));
+            src = src.add(16);
+            dst = dst.add(16);
+            len -= 16;
+        }
+        piece!(8, u64, "mov {v:r}, qword ptr [{p}]");
+        piece!(4, u32, "mov {v:e}, dword ptr [{p}]");
+        piece!(2, u16, "mov {v:x}, word ptr [{p}]");
+        if len & 1 != 0 {
+            let v: u8;
+            asm!("mov {v}, byte ptr [{p}]", v = lateout(reg_byte) v, p = in(reg) src,
+                options(nostack, readonly, preserves_flags));
+            dst.write(v);
+        }
+    }
+}
+
+/// [`copy_out`], in the instruction encoding of `V`.
+///
+/// # Safety
+/// As for [`copy_out`].
+#[inline(always)]
+unsafe fn copy_out_on<V: Lanes>(mut src: *const u8, mut dst: *mut u8, mut len: usize) {
+    macro_rules! piece {
+        ($bytes:literal, $type:ty, $text:literal) => {
+            if len & $bytes != 0 {
+                let v = src.cast::<$type>().read_unaligned();
+                asm!($text, v = in(reg) v, p = in(reg) dst, options(nostack, preserves_flags));
+                src = src.add($bytes);
+                dst = dst.add($bytes);
+            }
+        };
+    }
+    // SAFETY: the pieces add up to `len`.
+    unsafe {
+        while len >= 16 {
+            V::store_block_once(dst, _mm_loadu_si128(src.cast()));
+            src = src.add(16);
+            dst = dst.add(16);
+            len -= 16;
+        }
+        piece!(8, u64, "mov qword ptr [{p}], {v:r}");
+        piece!(4, u32, "mov dword ptr [{p}], {v:e}");
+        piece!(2, u16, "mov word ptr [{p}], {v:x}");
+        if len & 1 != 0 {
+            asm!("mov byte ptr [{p}], {v}", v = in(reg_byte) src.read(), p = in(reg) dst,
+                options(nostack, preserves_flags));
+        }
+    }
+}

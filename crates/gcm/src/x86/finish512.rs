@@ -1,0 +1,276 @@
+//! Short messages and the ends of long ones on 512-bit registers.
+//!
+//! A short message is one pass that holds everything in place: the lane in which GHASH wants the additional data
+//! is the lane in which counter mode has the block for the tag (J0), and the block of lengths follows the
+//! last block of data. So AES runs once over [J0, C1, C2, …], and one sum of products, reduced once, covers
+//! additional data, ciphertext and lengths. In registers the data therefore sits one block further up than
+//! in memory; it is moved by register shifts, because an access 16 bytes before the data would touch what
+//! the caller has just written there (a header, an IV) and wait for it.
+//!
+//! Masks keep every access to the bytes that exist, each once.
+
+use super::bulk::NUMBERS;
+use super::ghash::{self, Sum};
+use super::lanes::{Lanes, Quad};
+use super::once;
+use super::schedule::Schedule;
+use core::arch::x86_64::*;
+
+macro_rules! rounds {
+    ($keys:expr, $state:expr; $($r:literal)*) => {$(
+        if $r < ROUNDS {
+            let key = Quad::splat_from($keys.add($r));
+            for s in &mut $state {
+                *s = s.aes(key);
+            }
+        }
+    )*};
+}
+
+/// The bytes present in the register that begins `at`, of `len` bytes in all.
+#[inline(always)]
+pub(super) unsafe fn mask_from(len: usize, at: usize) -> u64 {
+    // SAFETY: BMI2 is enabled wherever this is inlined. Lengths here are below 256, as the instruction wants.
+    unsafe { _bzhi_u64(u64::MAX, len.saturating_sub(at) as u32) }
+}
+
+/// Seals or opens a whole message of `len` < 240 bytes and returns its tag.
+///
+/// `nonce` has a zero counter; `additional` is the last block of additional data with the state before it,
+/// `lengths` the block of lengths, both byte-reversed.
+///
+/// # Safety
+/// The processor must have the 512-bit path's instructions; `len` bytes must be readable at `src` and
+/// writable at `dst`, which either are the same or do not overlap.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub(super) unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
+    schedule: &Schedule,
+    nonce: __m128i,
+    additional: __m128i,
+    lengths: __m128i,
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+) -> __m128i {
+    // SAFETY: the number of registers passed is ⌈(len + 16) / 64⌉, as the function demands.
+    unsafe {
+        macro_rules! on {
+            ($registers:literal) => {
+                short_on::<ROUNDS, SEAL, $registers>(schedule, nonce, additional, lengths, src, dst, len)
+            };
+        }
+        match (len + 16).div_ceil(64) {
+            0 | 1 => on!(1),
+            2 => on!(2),
+            3 => on!(3),
+            _ => on!(4),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`short`]; `R` must be ⌈(len + 16) / 64⌉.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
+    schedule: &Schedule,
+    nonce: __m128i,
+    additional: __m128i,
+    lengths: __m128i,
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+) -> __m128i {
+    // SAFETY: masks limit all accesses to the `len` bytes.
+    unsafe {
+        let reversal = Quad::splat(ghash::byte_reversal());
+        let keys = schedule.round_keys.as_ptr();
+        let (nonce, first_key) = (Quad::splat(nonce), Quad::splat_from(keys));
+        let mut state = [Quad::zero(); R];
+        for (i, s) in state.iter_mut().enumerate() {
+            *s = nonce.xor3(first_key, Quad::load_private(NUMBERS.as_ptr().add(1 + 4 * i)));
+        }
+
+        // The last register may hold only what was shifted up into it.
+        let last_has_memory = len > 64 * (R - 1);
+        let in_memory = |i: usize| if i + 2 < R { u64::MAX } else { mask_from(len, 64 * i) };
+        let mut input = [Quad::zero(); R];
+        let mut below = Quad::zero();
+        for (i, x) in input.iter_mut().enumerate() {
+            let mut data = Quad::zero();
+            if i + 2 < R {
+                data.0 = once::load_512::<0>(src.add(64 * i));
+            } else if i + 1 < R || last_has_memory {
+                data.0 = once::load_512_masked(src.add(64 * i), in_memory(i));
+            }
+            x.0 = _mm512_alignr_epi64::<6>(data.0, below.0);
+            below = data;
+        }
+
+        rounds!(keys, state; 1 2 3 4 5 6 7 8 9 10 11 12 13);
+        let last_key = Quad::splat_from(keys.add(ROUNDS));
+        let mut output = [Quad::zero(); R];
+        for i in 0..R {
+            output[i] = state[i].aes_last(last_key.xor(input[i]));
+        }
+        for i in 0..R {
+            let above = if i + 1 < R { output[i + 1] } else { Quad::zero() };
+            let data = _mm512_alignr_epi64::<2>(above.0, output[i].0);
+            if i + 2 < R {
+                once::store_512::<0>(dst.add(64 * i), data);
+            } else if i + 1 < R || last_has_memory {
+                once::store_512_masked(dst.add(64 * i), data, in_memory(i));
+            }
+        }
+        // Nothing was loaded into lane 0 of the first register, so this is the encryption of J0.
+        let tag_mask = output[0].first_lane();
+
+        let mut blocks = input;
+        if SEAL {
+            blocks = output;
+            // What counter mode made of bytes that do not exist is not hashed.
+            blocks[R - 1].0 = _mm512_maskz_mov_epi8(mask_from(len + 16, 64 * (R - 1)), blocks[R - 1].0);
+        }
+        for b in &mut blocks {
+            *b = b.permute(reversal);
+        }
+        blocks[0].0 = _mm512_inserti32x4::<0>(blocks[0].0, additional);
+        let data_blocks = len.div_ceil(16);
+        let powers = schedule.powers_from(data_blocks + 2);
+        hash::<R>(schedule, blocks, powers, data_blocks + 1, lengths, tag_mask)
+    }
+}
+
+/// Seals or opens the last `len` < 256 bytes of a longer message and returns the tag.
+///
+/// `counter` is that of the first block, a multiple of 16; `state` the GHASH state before it.
+///
+/// # Safety
+/// As for [`short`].
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub(super) unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
+    schedule: &Schedule,
+    nonce: __m128i,
+    counter: u32,
+    state: __m128i,
+    tag_mask: __m128i,
+    lengths: __m128i,
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+) -> __m128i {
+    // SAFETY: the number of registers passed is ⌈len / 64⌉, as the function demands.
+    unsafe {
+        macro_rules! on {
+            ($registers:literal) => {
+                tail_on::<ROUNDS, SEAL, $registers>(
+                    schedule, nonce, counter, state, tag_mask, lengths, src, dst, len,
+                )
+            };
+        }
+        match len.div_ceil(64) {
+            0 => {
+                let block = Quad::in_first_lane(_mm_xor_si128(state, lengths));
+                let hash = ghash::multiply(block, Quad::load_private(schedule.powers_from(1))).first_lane();
+                _mm_xor_si128(_mm_shuffle_epi8(hash, ghash::byte_reversal()), tag_mask)
+            }
+            1 => on!(1),
+            2 => on!(2),
+            3 => on!(3),
+            _ => on!(4),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`tail`]; `R` must be ⌈len / 64⌉.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
+    schedule: &Schedule,
+    nonce: __m128i,
+    counter: u32,
+    state_before: __m128i,
+    tag_mask: __m128i,
+    lengths: __m128i,
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+) -> __m128i {
+    // SAFETY: the mask limits accesses to the `len` bytes.
+    unsafe {
+        let reversal = Quad::splat(ghash::byte_reversal());
+        let keys = schedule.round_keys.as_ptr();
+        let first_key = Quad::splat_from(keys);
+        let nonce = Quad::splat(_mm_insert_epi32::<3>(nonce, counter.swap_bytes() as i32));
+        let mut state = [Quad::zero(); R];
+        for (i, s) in state.iter_mut().enumerate() {
+            *s = nonce.xor3(first_key, Quad::load_private(NUMBERS.as_ptr().add(4 * i)));
+        }
+        let in_last = mask_from(len, 64 * (R - 1));
+        let mut input = [Quad::zero(); R];
+        for (i, x) in input.iter_mut().enumerate() {
+            let p = src.add(64 * i);
+            x.0 = if i + 1 < R { once::load_512::<0>(p) } else { once::load_512_masked(p, in_last) };
+        }
+        rounds!(keys, state; 1 2 3 4 5 6 7 8 9 10 11 12 13);
+        let last_key = Quad::splat_from(keys.add(ROUNDS));
+        let mut blocks = input;
+        for i in 0..R {
+            let output = state[i].aes_last(last_key.xor(input[i]));
+            let p = dst.add(64 * i);
+            if i + 1 < R {
+                once::store_512::<0>(p, output.0);
+            } else {
+                once::store_512_masked(p, output.0, in_last);
+            }
+            if SEAL {
+                blocks[i] = output;
+            }
+        }
+        if SEAL {
+            blocks[R - 1].0 = _mm512_maskz_mov_epi8(in_last, blocks[R - 1].0);
+        }
+        for b in &mut blocks {
+            *b = b.permute(reversal);
+        }
+        blocks[0] = blocks[0].xor(Quad::in_first_lane(state_before));
+        let data_blocks = len.div_ceil(16);
+        let powers = schedule.powers_from(data_blocks + 1);
+        hash::<R>(schedule, blocks, powers, data_blocks, lengths, tag_mask)
+    }
+}
+
+/// The tag over `blocks`, of which the first `count` are in use, and the block of lengths after them.
+///
+/// # Safety
+/// `powers` must be followed by `R` registers of powers; the processor as for [`short`].
+#[inline(always)]
+unsafe fn hash<const R: usize>(
+    schedule: &Schedule,
+    mut blocks: [Quad; R],
+    powers: *const super::Block,
+    count: usize,
+    lengths: __m128i,
+    tag_mask: __m128i,
+) -> __m128i {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut sum = Sum::zero();
+        let lane = count % 4;
+        if lane == 0 {
+            // The registers are full: the lengths take the first lane of one more.
+            sum = Sum::of(Quad::in_first_lane(lengths), Quad::load_private(schedule.powers_from(1)));
+        } else {
+            let last = &mut blocks[R - 1].0;
+            *last = _mm512_mask_broadcast_i32x4(*last, 0xf << (4 * lane), lengths);
+        }
+        for (i, b) in blocks.iter().enumerate() {
+            sum.add(*b, Quad::load_private(powers.add(4 * i)));
+        }
+        let hash = sum.reduce().sum_of_lanes();
+        _mm_xor_si128(_mm_shuffle_epi8(hash, ghash::byte_reversal()), tag_mask)
+    }
+}

@@ -1,0 +1,473 @@
+//! The paths for x86-64: one algorithm on registers of 512, 256 and 128 bits.
+
+mod batch512;
+mod bulk;
+mod finish;
+mod finish512;
+mod ghash;
+mod lanes;
+mod once;
+mod schedule;
+
+pub(crate) use batch512::{Short, SHORT_LEN_MAX};
+pub(crate) use finish::{copy_in, copy_out};
+pub(crate) use schedule::{Block, Schedule};
+
+use core::arch::x86_64::*;
+use lanes::{Lanes, Pair, Quad, Single};
+
+/// Seals or opens a message that is contiguous on both sides, and returns its tag.
+///
+/// # Safety
+/// The processor must have the path's instructions; the schedule must have been filled for the path; the
+/// given number of bytes must be readable at the source and writable at the destination, which either
+/// are the same or do not overlap.
+pub(crate) type Whole = unsafe fn(&Schedule, &[u8; 12], &[u8], *const u8, *mut u8, usize) -> u128;
+
+/// Seals or opens the next whole steps of a message; of a new message the head and that many steps.
+///
+/// # Safety
+/// As for [`Whole`].
+pub(crate) type Steps = unsafe fn(&Schedule, &mut Progress, *const u8, *mut u8, usize);
+
+/// Seals or opens the end of a message, shorter than a step (of a new message, than a head), and returns its tag.
+///
+/// # Safety
+/// As for [`Whole`].
+pub(crate) type Finish = unsafe fn(&Schedule, &mut Progress, *const u8, *mut u8, usize) -> u128;
+
+/// Seals or opens four packets of at most [`SHORT_LEN_MAX`] bytes, with at most 16 of additional data, and leaves
+/// their tags.
+///
+/// # Safety
+/// As for [`Whole`], for each packet; all schedules must be of the kernel's key size.
+pub(crate) type Four = unsafe fn([&Short<'_>; 4], &mut [Block; 4]);
+
+/// The two of them, with the rounds of AES that they do.
+#[derive(Clone, Copy)]
+pub(crate) struct Fours {
+    pub(crate) rounds: usize,
+    pub(crate) seal: Four,
+    pub(crate) open: Four,
+}
+
+/// What the hash holds at some point of a message, byte-reversed.
+#[derive(Clone, Copy)]
+enum Before {
+    /// No ciphertext yet: the last block of additional data, plus the state before it.
+    Additional(__m128i),
+    /// The state after all ciphertext so far.
+    State(__m128i),
+}
+
+/// What is done of a message that comes in pieces.
+pub(crate) struct Progress {
+    nonce: [u8; 12],
+    aad_len: usize,
+    data_len: u64,
+    /// As in [`Before`]: additional data until there is data, then the state.
+    hash: Block,
+    /// The encryption of J0, once there is data.
+    tag_mask: Block,
+}
+
+impl Progress {
+    /// The counter of the next block: 1 is J0's.
+    fn next_counter(&self) -> u32 {
+        (self.data_len / 16) as u32 + 2
+    }
+
+    /// Whether no data has been worked on.
+    pub(crate) fn is_new(&self) -> bool {
+        self.data_len == 0
+    }
+}
+
+/// The functions of one path and key size.
+pub(crate) struct Kernel {
+    /// Blocks in a register, for [`Schedule::fill`].
+    pub(crate) lanes: usize,
+    /// Bytes in the first step of a message.
+    pub(crate) head_len: usize,
+    /// Bytes in every further step.
+    pub(crate) step_len: usize,
+    pub(crate) begin: unsafe fn(&Schedule, &[u8; 12], &[u8]) -> Progress,
+    pub(crate) seal: Whole,
+    pub(crate) open: Whole,
+    pub(crate) seal_steps: Steps,
+    pub(crate) open_steps: Steps,
+    pub(crate) seal_finish: Finish,
+    pub(crate) open_finish: Finish,
+    /// Seal and open four short packets together, on paths that have a way to.
+    pub(crate) fours: Option<Fours>,
+}
+
+/// Short messages and the ends of long ones, by the registers that they are done on.
+///
+/// # Safety
+/// As for [`Lanes`].
+#[allow(clippy::too_many_arguments)]
+unsafe trait Ends: Lanes {
+    /// A message shorter than the head of a long one.
+    unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
+        schedule: &Schedule,
+        nonce: __m128i,
+        additional: __m128i,
+        lengths: __m128i,
+        src: *const u8,
+        dst: *mut u8,
+        len: usize,
+    ) -> __m128i;
+
+    /// What is left after the last whole step.
+    unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
+        schedule: &Schedule,
+        nonce: __m128i,
+        counter: u32,
+        state: __m128i,
+        tag_mask: __m128i,
+        lengths: __m128i,
+        src: *const u8,
+        dst: *mut u8,
+        len: usize,
+    ) -> __m128i;
+}
+
+// SAFETY: hands its arguments and its contract on.
+unsafe impl Ends for Quad {
+    #[inline(always)]
+    unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
+        schedule: &Schedule,
+        nonce: __m128i,
+        additional: __m128i,
+        lengths: __m128i,
+        src: *const u8,
+        dst: *mut u8,
+        len: usize,
+    ) -> __m128i {
+        // SAFETY: the caller's contract.
+        unsafe { finish512::short::<ROUNDS, SEAL>(schedule, nonce, additional, lengths, src, dst, len) }
+    }
+
+    #[inline(always)]
+    unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
+        schedule: &Schedule,
+        nonce: __m128i,
+        counter: u32,
+        state: __m128i,
+        tag_mask: __m128i,
+        lengths: __m128i,
+        src: *const u8,
+        dst: *mut u8,
+        len: usize,
+    ) -> __m128i {
+        // SAFETY: the caller's contract.
+        unsafe {
+            finish512::tail::<ROUNDS, SEAL>(
+                schedule, nonce, counter, state, tag_mask, lengths, src, dst, len,
+            )
+        }
+    }
+}
+
+macro_rules! staged_ends {
+    ($register:ident) => {
+        // SAFETY: hands its arguments and its contract on.
+        unsafe impl Ends for $register {
+            #[inline(always)]
+            unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
+                schedule: &Schedule,
+                nonce: __m128i,
+                additional: __m128i,
+                lengths: __m128i,
+                src: *const u8,
+                dst: *mut u8,
+                len: usize,
+            ) -> __m128i {
+                let before = Before::Additional(additional);
+                // SAFETY: the caller's contract.
+                unsafe {
+                    finish::finish::<Self, ROUNDS, SEAL>(schedule, nonce, 2, before, lengths, src, dst, len)
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
+                schedule: &Schedule,
+                nonce: __m128i,
+                counter: u32,
+                state: __m128i,
+                _tag_mask: __m128i,
+                lengths: __m128i,
+                src: *const u8,
+                dst: *mut u8,
+                len: usize,
+            ) -> __m128i {
+                let before = Before::State(state);
+                // SAFETY: the caller's contract.
+                unsafe {
+                    finish::finish::<Self, ROUNDS, SEAL>(
+                        schedule, nonce, counter, before, lengths, src, dst, len,
+                    )
+                }
+            }
+        }
+    };
+}
+staged_ends!(Pair);
+staged_ends!(Single);
+
+/// The nonce with a zero counter.
+#[inline(always)]
+unsafe fn load_nonce(nonce: &[u8; 12]) -> __m128i {
+    // SAFETY: both parts are within the 12 bytes.
+    unsafe {
+        let low = _mm_loadl_epi64(nonce.as_ptr().cast());
+        let high = nonce.as_ptr().add(8).cast::<i32>().read_unaligned();
+        _mm_insert_epi32::<2>(low, high)
+    }
+}
+
+/// Up to 16 bytes of private memory, zero-padded and byte-reversed.
+#[inline(always)]
+unsafe fn load_partial<V: Lanes>(bytes: &[u8]) -> __m128i {
+    // SAFETY: the mask keeps the load within the bytes; the copy is of at most 16.
+    unsafe {
+        let block = if V::COUNT == 4 {
+            let mask = _bzhi_u32(0xffff, bytes.len() as u32) as u16;
+            _mm_maskz_loadu_epi8(mask, bytes.as_ptr().cast())
+        } else {
+            let mut block = Block::ZERO;
+            block.0[..bytes.len()].copy_from_slice(bytes);
+            _mm_load_si128((&raw const block).cast())
+        };
+        _mm_shuffle_epi8(block, ghash::byte_reversal())
+    }
+}
+
+/// All additional data hashed but for the multiplication that follows its last block.
+#[inline(always)]
+unsafe fn hash_additional<V: Lanes>(schedule: &Schedule, mut aad: &[u8]) -> __m128i {
+    // SAFETY: under the contract of Lanes; blocks are within `aad`.
+    unsafe {
+        let mut state = _mm_setzero_si128();
+        if aad.len() > 16 {
+            let h = Single::load_private(schedule.powers_from(1));
+            while aad.len() > 16 {
+                let (block, rest) = aad.split_at(16);
+                let block = _mm_shuffle_epi8(_mm_loadu_si128(block.as_ptr().cast()), ghash::byte_reversal());
+                state = ghash::multiply(Single(_mm_xor_si128(state, block)), h).0;
+                aad = rest;
+            }
+        }
+        _mm_xor_si128(state, load_partial::<V>(aad))
+    }
+}
+
+/// The block of lengths in bits, byte-reversed.
+#[inline(always)]
+unsafe fn length_block(aad_len: usize, data_len: u64) -> __m128i {
+    // SAFETY: SSE2 is part of x86-64.
+    unsafe { _mm_set_epi64x(aad_len as i64 * 8, data_len as i64 * 8) }
+}
+
+#[inline(always)]
+unsafe fn to_u128(v: __m128i) -> u128 {
+    // SAFETY: both are 16 bytes of plain data.
+    unsafe { core::mem::transmute(v) }
+}
+
+#[inline(always)]
+unsafe fn whole<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
+    schedule: &Schedule,
+    nonce: &[u8; 12],
+    aad: &[u8],
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+) -> u128 {
+    // SAFETY: the caller's contract; head, steps and tail add up to `len`.
+    unsafe {
+        let nonce = load_nonce(nonce);
+        let lengths = length_block(aad.len(), len as u64);
+        let additional = hash_additional::<V>(schedule, aad);
+        let head_len = bulk::head_len(V::COUNT, N);
+        if len < head_len {
+            return to_u128(V::short::<ROUNDS, SEAL>(schedule, nonce, additional, lengths, src, dst, len));
+        }
+        let step_len = 16 * N * V::COUNT;
+        let count = (len - head_len) / step_len;
+        let begun = bulk::begin::<V, N, ROUNDS, SEAL>(schedule, nonce, additional, src, dst, count);
+        let done = head_len + count * step_len;
+        let counter = (done / 16) as u32 + 2;
+        to_u128(V::tail::<ROUNDS, SEAL>(
+            schedule,
+            nonce,
+            counter,
+            begun.state,
+            begun.tag_mask,
+            lengths,
+            src.add(done),
+            dst.add(done),
+            len - done,
+        ))
+    }
+}
+
+#[inline(always)]
+unsafe fn steps<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
+    schedule: &Schedule,
+    progress: &mut Progress,
+    src: *const u8,
+    dst: *mut u8,
+    count: usize,
+) {
+    // SAFETY: the caller's contract; the blocks are aligned.
+    unsafe {
+        let nonce = load_nonce(&progress.nonce);
+        let hash = _mm_load_si128((&raw const progress.hash).cast());
+        let mut done = 16 * N * V::COUNT * count;
+        let state = if progress.is_new() {
+            done += bulk::head_len(V::COUNT, N);
+            let begun = bulk::begin::<V, N, ROUNDS, SEAL>(schedule, nonce, hash, src, dst, count);
+            _mm_store_si128((&raw mut progress.tag_mask).cast(), begun.tag_mask);
+            begun.state
+        } else {
+            let counter = progress.next_counter();
+            bulk::proceed::<V, N, ROUNDS, SEAL>(schedule, nonce, counter, hash, src, dst, count)
+        };
+        _mm_store_si128((&raw mut progress.hash).cast(), state);
+        progress.data_len += done as u64;
+    }
+}
+
+#[inline(always)]
+unsafe fn finish_pieces<V: Ends, const ROUNDS: usize, const SEAL: bool>(
+    schedule: &Schedule,
+    progress: &mut Progress,
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+) -> u128 {
+    // SAFETY: the caller's contract; the blocks are aligned.
+    unsafe {
+        let nonce = load_nonce(&progress.nonce);
+        let lengths = length_block(progress.aad_len, progress.data_len + len as u64);
+        let hash = _mm_load_si128((&raw const progress.hash).cast());
+        if progress.is_new() {
+            return to_u128(V::short::<ROUNDS, SEAL>(schedule, nonce, hash, lengths, src, dst, len));
+        }
+        let counter = progress.next_counter();
+        let tag_mask = _mm_load_si128((&raw const progress.tag_mask).cast());
+        to_u128(V::tail::<ROUNDS, SEAL>(schedule, nonce, counter, hash, tag_mask, lengths, src, dst, len))
+    }
+}
+
+/// The entry points of one path: functions that enable its instructions around the generic code.
+macro_rules! path {
+    ($module:ident, $register:ident, $registers:literal, $features:literal, $fours_128:expr, $fours_256:expr) => {
+        pub(crate) mod $module {
+            use super::*;
+
+            #[target_feature(enable = $features)]
+            unsafe fn whole<const ROUNDS: usize, const SEAL: bool>(
+                schedule: &Schedule,
+                nonce: &[u8; 12],
+                aad: &[u8],
+                src: *const u8,
+                dst: *mut u8,
+                len: usize,
+            ) -> u128 {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    super::whole::<$register, $registers, ROUNDS, SEAL>(schedule, nonce, aad, src, dst, len)
+                }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn begin(schedule: &Schedule, nonce: &[u8; 12], aad: &[u8]) -> Progress {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    let mut hash = Block::ZERO;
+                    _mm_store_si128((&raw mut hash).cast(), hash_additional::<$register>(schedule, aad));
+                    Progress { nonce: *nonce, aad_len: aad.len(), data_len: 0, hash, tag_mask: Block::ZERO }
+                }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn steps<const ROUNDS: usize, const SEAL: bool>(
+                schedule: &Schedule,
+                progress: &mut Progress,
+                src: *const u8,
+                dst: *mut u8,
+                count: usize,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    super::steps::<$register, $registers, ROUNDS, SEAL>(schedule, progress, src, dst, count)
+                }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn finish<const ROUNDS: usize, const SEAL: bool>(
+                schedule: &Schedule,
+                progress: &mut Progress,
+                src: *const u8,
+                dst: *mut u8,
+                len: usize,
+            ) -> u128 {
+                // SAFETY: the caller's contract.
+                unsafe { finish_pieces::<$register, ROUNDS, SEAL>(schedule, progress, src, dst, len) }
+            }
+
+            const fn kernel<const ROUNDS: usize>(fours: Option<Fours>) -> Kernel {
+                Kernel {
+                    lanes: $register::COUNT,
+                    head_len: bulk::head_len($register::COUNT, $registers),
+                    step_len: 16 * $registers * $register::COUNT,
+                    begin,
+                    seal: whole::<ROUNDS, true>,
+                    open: whole::<ROUNDS, false>,
+                    seal_steps: steps::<ROUNDS, true>,
+                    open_steps: steps::<ROUNDS, false>,
+                    seal_finish: finish::<ROUNDS, true>,
+                    open_finish: finish::<ROUNDS, false>,
+                    fours,
+                }
+            }
+
+            pub(crate) static AES_128: Kernel = kernel::<10>($fours_128);
+            pub(crate) static AES_256: Kernel = kernel::<14>($fours_256);
+        }
+    };
+}
+
+path!(
+    vaes512,
+    Quad,
+    4,
+    "avx512f,avx512bw,avx512vl,avx512dq,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2",
+    Some(Fours { rounds: 10, seal: four::<10, true>, open: four::<10, false> }),
+    Some(Fours { rounds: 14, seal: four::<14, true>, open: four::<14, false> })
+);
+path!(vaes256, Pair, 4, "avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1", None, None);
+path!(aesni, Single, 8, "aes,pclmulqdq,ssse3,sse4.1", None, None);
+
+/// [`batch512::four`] by the packets' lengths and whether they share a key.
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2"
+)]
+unsafe fn four<const ROUNDS: usize, const SEAL: bool>(packets: [&Short<'_>; 4], tags: &mut [Block; 4]) {
+    // SAFETY: the caller's contract; the tags are 64 bytes.
+    unsafe {
+        let mixed = packets.iter().any(|p| p.address() != packets[0].address());
+        let long = packets.iter().any(|p| p.len > 64);
+        let lanes = match (long, mixed) {
+            (false, false) => batch512::four::<ROUNDS, SEAL, 1, false>(packets),
+            (false, true) => batch512::four::<ROUNDS, SEAL, 1, true>(packets),
+            (true, false) => batch512::four::<ROUNDS, SEAL, 2, false>(packets),
+            (true, true) => batch512::four::<ROUNDS, SEAL, 2, true>(packets),
+        };
+        _mm512_storeu_si512(tags.as_mut_ptr().cast(), lanes);
+    }
+}

@@ -1,0 +1,206 @@
+//! Loads and stores that happen exactly once.
+//!
+//! A plain load may be repeated, split or moved by the compiler, because it may assume that nobody
+//! else writes there. An `asm!` block without `pure` is emitted exactly as often as the program says.
+//! Each width uses an instruction that the compiler does not choose by itself (`vmovdqu8` without a
+//! mask, `vlddqu`, `lddqu`; `vmovupd`, `movupd` on integers), so that a test over the machine code can tell
+//! these accesses from all others.
+
+use core::arch::asm;
+use core::arch::x86_64::*;
+
+/// Loads the I-th 64 bytes from `p` on.
+///
+/// # Safety
+/// They must be mapped and readable.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn load_512<const I: usize>(p: *const u8) -> __m512i {
+    let v;
+    // SAFETY: reads 64 bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!("vmovdqu8 {v}, zmmword ptr [{p} + {offset}]", v = lateout(zmm_reg) v, p = in(reg) p,
+            offset = const 64 * I, options(nostack, readonly, preserves_flags));
+    }
+    v
+}
+
+/// Loads those of the 64 bytes at `p` whose bit in `mask` is set; the others are zero, and are not
+/// accessed at all.
+///
+/// # Safety
+/// The bytes whose bit is set must be mapped and readable.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn load_512_masked(p: *const u8, mask: u64) -> __m512i {
+    let v;
+    // SAFETY: as above; masked-out bytes neither fault nor are read.
+    unsafe {
+        asm!("vmovdqu8 {v} {{{k}}}{{z}}, zmmword ptr [{p}]", v = lateout(zmm_reg) v, p = in(reg) p,
+            k = in(kreg) mask, options(nostack, readonly, preserves_flags));
+    }
+    v
+}
+
+/// Stores the I-th 64 bytes from `p` on.
+///
+/// # Safety
+/// They must be mapped and writable.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn store_512<const I: usize>(p: *mut u8, v: __m512i) {
+    // SAFETY: writes 64 bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!("vmovdqu8 zmmword ptr [{p} + {offset}], {v}", v = in(zmm_reg) v, p = in(reg) p,
+            offset = const 64 * I, options(nostack, preserves_flags));
+    }
+}
+
+/// Stores those of the 64 bytes at `p` whose bit in `mask` is set, and does not access the others.
+///
+/// # Safety
+/// The bytes whose bit is set must be mapped and writable.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn store_512_masked(p: *mut u8, v: __m512i, mask: u64) {
+    // SAFETY: as above; masked-out bytes neither fault nor are written.
+    unsafe {
+        asm!("vmovdqu8 zmmword ptr [{p}] {{{k}}}, {v}", v = in(zmm_reg) v, p = in(reg) p,
+            k = in(kreg) mask, options(nostack, preserves_flags));
+    }
+}
+
+/// Loads the I-th 32 bytes from `p` on.
+///
+/// # Safety
+/// They must be mapped and readable.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn load_256<const I: usize>(p: *const u8) -> __m256i {
+    let v;
+    // SAFETY: reads 32 bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!("vlddqu {v}, ymmword ptr [{p} + {offset}]", v = lateout(ymm_reg) v, p = in(reg) p,
+            offset = const 32 * I, options(nostack, readonly, preserves_flags));
+    }
+    v
+}
+
+/// Stores the I-th 32 bytes from `p` on.
+///
+/// # Safety
+/// They must be mapped and writable.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn store_256<const I: usize>(p: *mut u8, v: __m256i) {
+    // SAFETY: writes 32 bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!("vmovupd ymmword ptr [{p} + {offset}], {v}", v = in(ymm_reg) v, p = in(reg) p,
+            offset = const 32 * I, options(nostack, preserves_flags));
+    }
+}
+
+/// Loads the I-th 16 bytes from `p` on.
+///
+/// # Safety
+/// They must be mapped and readable.
+#[inline(always)]
+pub(super) unsafe fn load_128<const I: usize>(p: *const u8) -> __m128i {
+    let v;
+    // SAFETY: reads 16 bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!("lddqu {v}, xmmword ptr [{p} + {offset}]", v = lateout(xmm_reg) v, p = in(reg) p,
+            offset = const 16 * I, options(nostack, readonly, preserves_flags));
+    }
+    v
+}
+
+/// Stores the I-th 16 bytes from `p` on.
+///
+/// # Safety
+/// They must be mapped and writable.
+#[inline(always)]
+pub(super) unsafe fn store_128<const I: usize>(p: *mut u8, v: __m128i) {
+    // SAFETY: writes 16 bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!("movupd xmmword ptr [{p} + {offset}], {v}", v = in(xmm_reg) v, p = in(reg) p,
+            offset = const 16 * I, options(nostack, preserves_flags));
+    }
+}
+
+/// Loads the 16 bytes at `p`, in the encoding of AVX: mixed with wider registers the older one is slow.
+///
+/// # Safety
+/// They must be mapped and readable.
+#[inline]
+#[target_feature(enable = "avx")]
+pub(super) unsafe fn load_128_vex(p: *const u8) -> __m128i {
+    let v;
+    // SAFETY: reads 16 bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!("vlddqu {v}, xmmword ptr [{p}]", v = lateout(xmm_reg) v, p = in(reg) p,
+            options(nostack, readonly, preserves_flags));
+    }
+    v
+}
+
+/// Stores 16 bytes at `p`, in the encoding of AVX.
+///
+/// # Safety
+/// They must be mapped and writable.
+#[inline]
+#[target_feature(enable = "avx")]
+pub(super) unsafe fn store_128_vex(p: *mut u8, v: __m128i) {
+    // SAFETY: writes 16 bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!("vmovupd xmmword ptr [{p}], {v}", v = in(xmm_reg) v, p = in(reg) p,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// Loads the 32 bytes at `p` into the upper half of a register; the lower half is zero.
+///
+/// # Safety
+/// They must be mapped and readable.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn load_upper_half_512(p: *const u8) -> __m512i {
+    let v;
+    // SAFETY: reads 32 bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!("vbroadcasti64x4 {v} {{{k}}}{{z}}, ymmword ptr [{p}]", v = lateout(zmm_reg) v, p = in(reg) p,
+            k = in(kreg) 0xf0_u8, options(nostack, readonly, preserves_flags));
+    }
+    v
+}
+
+/// Stores the upper half of a register to the 32 bytes at `p`.
+///
+/// # Safety
+/// They must be mapped and writable.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn store_upper_half_512(p: *mut u8, v: __m512i) {
+    // SAFETY: writes 32 bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!("vextracti64x4 ymmword ptr [{p}], {v}, 1", v = in(zmm_reg) v, p = in(reg) p,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// The 12 bytes of a nonce, and zero after them, in every lane. (Not shared memory; the mask makes a 16-byte load
+/// of 12 bytes, which saves putting two loads together.)
+///
+/// # Safety
+/// They must be mapped and readable.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn load_nonce_512(p: *const u8) -> __m512i {
+    let v;
+    // SAFETY: the words of which the mask has a bit are the 12 bytes that the caller vouches for.
+    unsafe {
+        asm!("vbroadcasti32x4 {v} {{{k}}}{{z}}, xmmword ptr [{p}]", v = lateout(zmm_reg) v, p = in(reg) p,
+            k = in(kreg) 0x7777_u16, options(pure, readonly, nostack, preserves_flags));
+    }
+    v
+}

@@ -1,0 +1,92 @@
+//! A batch gives what single calls give.
+
+use tare_gcm::{open_batch, seal_batch, Key, Nonce, OpenPacket, Path, SealPacket, SharedRead, SharedWrite, Tag};
+
+/// The same packets, one at a time and as a batch, must have the same ciphertext and tags.
+fn check(path: Path, keys: &[Key], lens: &[usize]) {
+    let plaintexts: Vec<Vec<u8>> =
+        lens.iter().enumerate().map(|(i, len)| (0..*len).map(|b| (b * 7 + i) as u8).collect()).collect();
+    let aads: Vec<Vec<u8>> = (0..lens.len()).map(|i| vec![i as u8; [0, 5, 8, 12, 13, 16, 17, 40][i % 8]]).collect();
+    let key = |i: usize| &keys[i % keys.len()];
+    let mut outs: Vec<Vec<u8>> = lens.iter().map(|len| vec![0; *len]).collect();
+    let mut packets: Vec<SealPacket<'_>> = outs
+        .iter_mut()
+        .enumerate()
+        .map(|(i, out)| {
+            let out = SharedWrite::from(&mut out[..]);
+            SealPacket::new(key(i), Nonce::from([i as u8; 12]), &aads[i], &plaintexts[i], out).unwrap()
+        })
+        .collect();
+    seal_batch(&mut packets);
+    let tags: Vec<Tag> = packets.iter().map(|p| p.tag().unwrap()).collect();
+    drop(packets);
+    for i in 0..lens.len() {
+        let mut single = plaintexts[i].clone();
+        let tag = key(i).seal_in_place(Nonce::from([i as u8; 12]), &aads[i], &mut single).unwrap();
+        assert_eq!(outs[i], single, "{path}: packet {i} of {lens:?}");
+        assert_eq!(tags[i], tag, "{path}: packet {i} of {lens:?}");
+    }
+
+    // Every fifth packet is forged: it alone must be refused, and wiped.
+    let mut backs: Vec<Vec<u8>> = lens.iter().map(|len| vec![0xaa; *len]).collect();
+    let mut packets: Vec<OpenPacket<'_>> = backs
+        .iter_mut()
+        .enumerate()
+        .map(|(i, back)| {
+            let mut tag = *tags[i].as_bytes();
+            tag[i % 16] ^= u8::from(i % 5 == 0);
+            let ciphertext = SharedRead::from(&outs[i][..]);
+            OpenPacket::new(key(i), Nonce::from([i as u8; 12]), &aads[i], ciphertext, Tag::from(tag), back).unwrap()
+        })
+        .collect();
+    let authentic = open_batch(&mut packets);
+    assert_eq!(authentic, (0..lens.len()).filter(|i| i % 5 != 0).count());
+    let outcomes: Vec<bool> = packets.iter().map(|p| p.outcome().unwrap().is_ok()).collect();
+    drop(packets);
+    for i in 0..lens.len() {
+        assert_eq!(outcomes[i], i % 5 != 0);
+        let expected = if outcomes[i] { plaintexts[i].clone() } else { vec![0; lens[i]] };
+        assert_eq!(backs[i], expected, "{path}: packet {i} of {lens:?}");
+    }
+
+    // In place, both ways.
+    let mut data = plaintexts.clone();
+    let mut packets: Vec<SealPacket<'_>> = data
+        .iter_mut()
+        .enumerate()
+        .map(|(i, data)| SealPacket::in_place(key(i), Nonce::from([i as u8; 12]), &aads[i], data).unwrap())
+        .collect();
+    seal_batch(&mut packets);
+    seal_batch(&mut packets); // again, which must change nothing
+    assert!(packets.iter().zip(&tags).all(|(p, tag)| p.tag() == Some(*tag)));
+    drop(packets);
+    assert_eq!(data, outs);
+    let mut packets: Vec<OpenPacket<'_>> = data
+        .iter_mut()
+        .enumerate()
+        .map(|(i, data)| OpenPacket::in_place(key(i), Nonce::from([i as u8; 12]), &aads[i], data, tags[i]).unwrap())
+        .collect();
+    assert_eq!(open_batch(&mut packets), lens.len());
+    drop(packets);
+    assert_eq!(data, plaintexts);
+}
+
+#[test]
+fn a_batch_equals_single_calls() {
+    for path in Path::available() {
+        let key = |seed: u8, len: usize| Key::with_path(&vec![seed; len], path).unwrap();
+        let one = [key(1, 16)];
+        let same_size = [key(1, 32), key(2, 32), key(3, 32)];
+        let both_sizes = [key(1, 16), key(2, 32), key(3, 16), key(4, 32), key(5, 16)];
+        for len in 0..=200 {
+            check(path, &one, &[len; 4]);
+            check(path, &same_size, &[len; 5]);
+        }
+        let lens: Vec<usize> = (0..150).map(|i| (i * 37) % 300).collect();
+        for keys in [&one[..], &same_size[..], &both_sizes[..]] {
+            check(path, keys, &lens);
+            check(path, keys, &[60; 33]);
+            check(path, keys, &[]);
+        }
+    }
+}

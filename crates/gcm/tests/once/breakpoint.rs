@@ -1,0 +1,210 @@
+//! A hardware breakpoint on one byte counts the instructions that access it, however wide they are.
+
+use std::io;
+use tare_gcm::{open_batch, seal_batch, Key, Nonce, OpenPacket, Path, SealPacket, SharedRead, SharedWrite, Tag};
+
+/// Counts reads and writes of one byte by this thread.
+struct Watch(i32);
+
+impl Watch {
+    /// Sets the breakpoint, which stands until this is dropped.
+    fn on(byte: *const u8) -> io::Result<Self> {
+        // The start of `struct perf_event_attr` (linux/perf_event.h), 64 bytes long in its first version, and the breakpoint's
+        // address and length at 56 and 64.
+        let mut attr = [0u64; 16];
+        const PERF_TYPE_BREAKPOINT: u64 = 5;
+        const EXCLUDE_KERNEL_AND_HYPERVISOR: u64 = 1 << 5 | 1 << 6;
+        const HW_BREAKPOINT_RW: u64 = 3;
+        attr[0] = PERF_TYPE_BREAKPOINT | (size_of_val(&attr) as u64) << 32;
+        attr[5] = EXCLUDE_KERNEL_AND_HYPERVISOR;
+        attr[6] = HW_BREAKPOINT_RW << 32;
+        attr[7] = byte.addr() as u64;
+        attr[8] = 1;
+        // SAFETY: the attribute block is alive and as long as it says; this thread, any CPU, no group, no flags.
+        let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, attr.as_ptr(), 0, -1, -1, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self(fd as i32))
+    }
+
+    /// Accesses so far.
+    fn count(&self) -> u64 {
+        let mut count = 0u64;
+        // SAFETY: reads eight bytes into a u64.
+        let read = unsafe { libc::read(self.0, (&raw mut count).cast(), 8) };
+        assert_eq!(read, 8);
+        count
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is this watch's own.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+/// The watched memory, which only raw pointers touch.
+struct Shared(Vec<u8>);
+
+impl Shared {
+    fn new(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+
+    fn at(&self, i: usize) -> *const u8 {
+        self.0.as_ptr().wrapping_add(i)
+    }
+
+    /// Pieces of the given lengths, one after the other.
+    fn reads(&self, lens: &[usize]) -> Vec<SharedRead<'_>> {
+        let mut rest = SharedRead::from(&self.0[..]);
+        lens.iter().map(|len| { let (piece, after) = rest.split_at(*len).unwrap(); rest = after; piece }).collect()
+    }
+
+    fn writes(&mut self, lens: &[usize]) -> Vec<SharedWrite<'_>> {
+        let mut rest = Some(SharedWrite::from(&mut self.0[..]));
+        lens.iter()
+            .map(|len| {
+                let (piece, after) = rest.take().unwrap().split_at(*len).unwrap();
+                rest = Some(after);
+                piece
+            })
+            .collect()
+    }
+}
+
+/// Whether breakpoints work here: one read and one write must count as two.
+fn breakpoints_work() -> bool {
+    let byte = Box::new(5u8);
+    let p: *const u8 = &raw const *byte;
+    let counted = Watch::on(p).map(|watch| {
+        // SAFETY: the byte is alive; volatile, so that each access happens.
+        let _ = unsafe { (p.read_volatile(), p.read_volatile()) };
+        watch.count()
+    });
+    match counted {
+        Ok(2) => true,
+        other => {
+            println!(
+                "NOT TESTED: no hardware breakpoints here ({other:?}); accesses are not counted. Allow \
+                 perf_event_open (kernel.perf_event_paranoid at most 2) on a machine with debug registers."
+            );
+            false
+        }
+    }
+}
+
+/// The bytes of a message that are worth a look: all of a short one, ends and a sample of a long one.
+fn places(len: usize) -> Vec<usize> {
+    (0..len).filter(|i| len <= 300 || *i < 40 || len - i < 40 || i % 67 == 0).collect()
+}
+
+const LENS: [usize; 12] = [1, 15, 16, 48, 60, 63, 64, 200, 224, 255, 1440, 4100];
+
+#[test]
+fn every_byte_is_accessed_once() {
+    if !breakpoints_work() {
+        return;
+    }
+    for path in Path::ALL {
+        if !path.is_available() {
+            println!("NOT TESTED: this processor cannot run the {path} path");
+            continue;
+        }
+        for key_len in [16, 32] {
+            let key = Key::with_path(&vec![1; key_len], path).unwrap();
+            for len in LENS {
+                let plaintext: Vec<u8> = (0..len).map(|i| i as u8).collect();
+                let mut ciphertext = plaintext.clone();
+                let tag = key.seal_in_place(Nonce::from([2; 12]), b"aad", &mut ciphertext).unwrap();
+                let source = Shared::new(&ciphertext);
+                let mut target = Shared::new(&vec![0; len]);
+                let mut out = vec![0; len];
+                let pieces = [len / 3, 0, len - len / 3 - len / 7, len / 7];
+                for at in places(len) {
+                    let name = || format!("{path}, key {key_len}, byte {at} of {len}");
+                    let watch = Watch::on(source.at(at)).unwrap();
+                    let whole = source.reads(&[len])[0];
+                    key.open(&Nonce::from([2; 12]), b"aad", whole, &tag, &mut out).unwrap();
+                    assert_eq!(watch.count(), 1, "open: {}", name());
+                    let list = source.reads(&pieces);
+                    key.open_scattered(&Nonce::from([2; 12]), b"aad", &list, &tag, &mut [&mut out[..]]).unwrap();
+                    assert_eq!(watch.count(), 2, "open scattered: {}", name());
+                    drop(watch);
+
+                    let watch = Watch::on(target.at(at)).unwrap();
+                    let whole = target.writes(&[len]).pop().unwrap();
+                    key.seal(Nonce::from([2; 12]), b"aad", &plaintext, whole).unwrap();
+                    assert_eq!(watch.count(), 1, "seal: {}", name());
+                    let mut list = target.writes(&pieces);
+                    key.seal_scattered(Nonce::from([2; 12]), b"aad", &[&plaintext], &mut list).unwrap();
+                    assert_eq!(watch.count(), 2, "seal scattered: {}", name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_byte_of_a_batch_is_accessed_once() {
+    if !breakpoints_work() {
+        return;
+    }
+    for path in Path::available() {
+        let keys = [1u8, 2].map(|seed| Key::with_path(&[seed; 16], path).unwrap());
+        for (len, mixed) in [(48usize, false), (60, true), (100, false), (128, true)] {
+            let key = |i: usize| &keys[if mixed { i % 2 } else { 0 }];
+            let plaintext = vec![3; len];
+            let mut ciphertexts: Vec<Vec<u8>> = vec![plaintext.clone(); 4];
+            let tags: Vec<Tag> = (0..4)
+                .map(|i| key(i).seal_in_place(Nonce::from([i as u8; 12]), b"aad", &mut ciphertexts[i]).unwrap())
+                .collect();
+            let sources: Vec<Shared> = ciphertexts.iter().map(|c| Shared::new(c)).collect();
+            let mut targets: Vec<Shared> = (0..4).map(|_| Shared::new(&plaintext)).collect();
+            let mut outs = vec![vec![0; len]; 4];
+            for at in 0..len {
+                let watch = Watch::on(sources[at % 4].at(at)).unwrap();
+                let mut packets: Vec<OpenPacket<'_>> = outs
+                    .iter_mut()
+                    .enumerate()
+                    .map(|(i, out)| {
+                        let source = sources[i].reads(&[len])[0];
+                        OpenPacket::new(key(i), Nonce::from([i as u8; 12]), b"aad", source, tags[i], out).unwrap()
+                    })
+                    .collect();
+                assert_eq!(open_batch(&mut packets), 4);
+                assert_eq!(watch.count(), 1, "{path}, byte {at} of {len}");
+                drop((watch, packets));
+
+                let watch = Watch::on(targets[at % 4].at(at)).unwrap();
+                let mut packets: Vec<SealPacket<'_>> = targets
+                    .iter_mut()
+                    .enumerate()
+                    .map(|(i, target)| {
+                        let target = target.writes(&[len]).pop().unwrap();
+                        SealPacket::new(key(i), Nonce::from([i as u8; 12]), b"aad", &plaintext, target).unwrap()
+                    })
+                    .collect();
+                seal_batch(&mut packets);
+                assert_eq!(watch.count(), 1, "{path}, byte {at} of {len}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_byte_of_a_tag_is_accessed_once() {
+    if !breakpoints_work() {
+        return;
+    }
+    let mut tag = Shared::new(&[9; 16]);
+    for at in 0..16 {
+        let watch = Watch::on(tag.at(at)).unwrap();
+        let loaded = Tag::load(tag.reads(&[16])[0]).unwrap();
+        assert_eq!(watch.count(), 1);
+        loaded.store(tag.writes(&[16]).pop().unwrap()).unwrap();
+        assert_eq!(watch.count(), 2);
+    }
+}
