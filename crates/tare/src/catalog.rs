@@ -11,10 +11,16 @@ use tare_lab::experiment::Experiment;
 use tare_lab::file::{self, Context, Size};
 
 /// The files of `experiments/`, in the order in which `tare run` takes them.
-const EMBEDDED: &[(&str, &str)] = &[(
-    "experiments/rdrand.toml",
-    include_str!("../../../experiments/rdrand.toml"),
-)];
+const EMBEDDED: &[(&str, &str)] = &[
+    (
+        "experiments/rdrand.toml",
+        include_str!("../../../experiments/rdrand.toml"),
+    ),
+    (
+        "experiments/gcm.toml",
+        include_str!("../../../experiments/gcm.toml"),
+    ),
+];
 
 /// The largest experiment file that is read, in bytes.
 const FILE_MAX: u64 = 1 << 20;

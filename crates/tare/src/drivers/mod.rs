@@ -3,6 +3,8 @@
 
 mod battery;
 mod command;
+mod gcm;
+mod gcm_race;
 mod rdrand;
 mod synthetic;
 mod underflow;
@@ -31,6 +33,8 @@ fn workloads() -> Vec<Box<dyn Workload>> {
         Box::new(rdrand::Rdrand),
         Box::new(underflow::Underflow),
         Box::new(battery::Battery),
+        Box::new(gcm::Gcm),
+        Box::new(gcm_race::GcmRace),
         Box::new(synthetic::Synthetic),
     ]
 }

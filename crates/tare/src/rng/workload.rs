@@ -1,8 +1,7 @@
 //! The generators at work: free-running threads, timed on the wall and on the processor.
 //!
 //! Threads meet once, before the measured part, and never again: a barrier at each chunk would
-//! measure itself. The clock is read once in many calls, so that a call for eight bytes is not
-//! priced at two clock readings.
+//! measure itself.
 
 use std::convert::Infallible;
 use std::hint::black_box;
@@ -14,15 +13,11 @@ use anyhow::{anyhow, bail, Context as _};
 use rand_chacha::ChaCha20Rng;
 use rand_core::{Rng as _, SeedableRng as _, TryRng as _};
 use rustix::rand::GetRandomFlags;
-use rustix::time::{clock_gettime, ClockId};
 use tare_rdrand::instruction::{self, RdrandInstruction};
 use tare_rdrand::{AesCtr, Counts, Rdrand, Rdseed, Seeder};
 
 use super::method::Method;
-use crate::drivers;
-
-/// How long the clock may go unread.
-const CLOCK_EVERY: Duration = Duration::from_micros(50);
+use crate::{drivers, pace};
 
 /// Bytes to which buffers are aligned before `offset` is added: a cache line.
 const ALIGNMENT: usize = 64;
@@ -261,59 +256,25 @@ fn measure<S, E: Into<anyhow::Error>>(
     mut fill: impl FnMut(&mut S) -> Result<(), E>,
     counts: impl Fn(&S) -> Counts,
 ) -> anyhow::Result<Part> {
-    let batch = warm_up(workload.warm_up, || fill(&mut state))?;
+    let batch = pace::warm_up(workload.warm_up, || fill(&mut state))?;
     let before = counts(&state);
     if !meet() {
         bail!("another thread could not be started");
     }
-    let cpu_before = clock_gettime(ClockId::ThreadCPUTime);
-    let from = Instant::now();
-    let mut operations = 0;
-    let calls_max = workload.calls_max.unwrap_or(u64::MAX);
-    let until = loop {
-        let calls = batch.min(calls_max - operations);
-        for _ in 0..calls {
-            fill(&mut state).map_err(Into::into)?;
-        }
-        operations += calls;
-        let now = Instant::now();
-        if now - from >= workload.duration || operations == calls_max {
-            break now;
-        }
-    };
-    let cpu_after = clock_gettime(ClockId::ThreadCPUTime);
+    let timed = pace::run(batch, workload.duration, workload.calls_max, || {
+        fill(&mut state)
+    })?;
     let after = counts(&state);
     Ok(Part {
-        operations,
+        operations: timed.operations,
         counts: Counts {
             draws: after.draws - before.draws,
             underflows: after.underflows - before.underflows,
         },
-        from,
-        until,
-        cpu: Duration::try_from(cpu_after - cpu_before).context("the thread's clock")?,
+        from: timed.from,
+        until: timed.until,
+        cpu: timed.cpu,
     })
-}
-
-/// Runs for `time`, at least once, and finds how many calls fit between two readings of the clock.
-fn warm_up<E: Into<anyhow::Error>>(
-    time: Duration,
-    mut fill: impl FnMut() -> Result<(), E>,
-) -> anyhow::Result<u64> {
-    let from = Instant::now();
-    let mut batch = 1;
-    loop {
-        let batch_from = Instant::now();
-        for _ in 0..batch {
-            fill().map_err(Into::into)?;
-        }
-        let took = batch_from.elapsed();
-        if took < CLOCK_EVERY / 2 {
-            batch *= 2;
-        } else if from.elapsed() >= time {
-            return Ok(batch);
-        }
-    }
 }
 
 /// A buffer whose first byte lies `offset` bytes past a cache line's start.

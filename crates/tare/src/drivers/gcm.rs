@@ -1,0 +1,413 @@
+//! AES-GCM's speed: this house's paths, and other libraries beside them.
+
+use std::hint::black_box;
+
+use anyhow::anyhow;
+use aws_lc_rs::aead as aws;
+use ring::aead as ring_aead;
+use tare_gcm::{
+    open_batch, seal_batch, Key, Nonce, OpenPacket, Path, SealPacket, SharedRead, SharedWrite, Tag,
+};
+use tare_lab::driver::{Driver, Invocation, Missing, Parameter, ParameterKind, Vocabulary};
+use tare_lab::sample::OPERATIONS;
+use tare_lab::unit::{Dimension, Unit};
+use tare_lab::value::Parameters;
+
+use super::{count, duration, own_trial, parameter, text, Workload};
+use crate::pace;
+use crate::trial::{Speaker, TrialError};
+
+/// The part of a trial's duration that its warm-up takes on top.
+const WARM_UP: f64 = 0.15;
+
+/// Bytes of source that no processor's private cache holds.
+const COLD_BYTES: usize = 64 << 20;
+
+/// Additional data of a message: those of ESP with extended sequence numbers.
+const AAD: [u8; 12] = [7; 12];
+
+pub(super) struct Gcm;
+
+/// Which way a message goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Operation {
+    /// From private to shared memory.
+    Seal,
+    /// From shared to private memory.
+    Open,
+}
+
+impl Driver for Gcm {
+    fn vocabulary(&self) -> Vocabulary {
+        let mut implementations = vec!["best".to_owned()];
+        implementations.extend(Path::ALL.iter().map(ToString::to_string));
+        implementations.extend(["aws_lc_rs", "copy_aws_lc_rs", "ring"].map(String::from));
+        Vocabulary {
+            name: "gcm".into(),
+            about: "AES-GCM sealed and opened, by this house's paths and by other libraries".into(),
+            parameters: vec![
+                parameter(
+                    "implementation",
+                    ParameterKind::Choice(implementations),
+                    Some("best".into()),
+                    "best, a path, or another library; copy_aws_lc_rs copies to private memory first",
+                ),
+                operation_parameter(),
+                key_parameter(),
+                parameter(
+                    "size",
+                    ParameterKind::Int(1, 1 << 20),
+                    Some(1440.into()),
+                    "bytes of payload a message",
+                ),
+                parameter(
+                    "batch",
+                    ParameterKind::Int(1, 1024),
+                    Some(1.into()),
+                    "messages a call; other libraries take them one by one",
+                ),
+                parameter(
+                    "source",
+                    ParameterKind::Choice(vec!["cached".into(), "cold".into()]),
+                    Some("cached".into()),
+                    "whether the private caches hold the source",
+                ),
+                parameter(
+                    "duration",
+                    ParameterKind::Quantity(Dimension::Time),
+                    Some("30 ms".into()),
+                    "the measured part of a trial",
+                ),
+            ],
+            peers: vec![],
+            metrics: vec![
+                ("message_rate".into(), Dimension::OperationRate),
+                ("throughput".into(), Dimension::DataRate),
+                ("time".into(), Dimension::Time),
+            ],
+            counters: [OPERATIONS, "bytes"].map(String::from).to_vec(),
+            open: false,
+        }
+    }
+
+    fn check(&self, parameters: &Parameters) -> Result<(), Missing> {
+        match text(parameters, "implementation")
+            .ok()
+            .and_then(Path::by_name)
+        {
+            Some(path) => check_path(path),
+            None => Ok(()),
+        }
+    }
+
+    fn invocation(&self, parameters: &Parameters) -> Invocation {
+        let expected = duration(parameters, "duration").unwrap_or_default();
+        own_trial("gcm", parameters, expected.mul_f64(1.0 + WARM_UP))
+    }
+}
+
+impl Workload for Gcm {
+    fn run(&self, parameters: &Parameters, speaker: &mut Speaker) -> Result<(), TrialError> {
+        let operation = operation(parameters)?;
+        let size = count(parameters, "size")?;
+        let batch = count(parameters, "batch")?;
+        let duration = duration(parameters, "duration")?;
+        let key = vec![9; key_length(parameters)?];
+        let messages = match text(parameters, "source")? {
+            "cold" => (COLD_BYTES / size).max(batch),
+            _ => batch,
+        };
+        let mut messages = Messages::new(&key, operation, size, messages, batch)?;
+        let mut cipher = Cipher::new(text(parameters, "implementation")?, &key)?;
+        let mut turn = || match operation {
+            Operation::Seal => cipher.seal(&mut messages),
+            Operation::Open => cipher.open(&mut messages),
+        };
+        let calls = pace::warm_up(duration.mul_f64(WARM_UP), &mut turn)?;
+        speaker.start()?;
+        let timed = pace::run(calls, duration, None, &mut turn)?;
+        let done = timed.operations * batch as u64;
+        let seconds = timed.cpu.as_secs_f64();
+        let rate = done as f64 / seconds;
+        speaker.sample("message_rate", rate, Unit::OperationsPerSecond)?;
+        speaker.sample("throughput", rate * size as f64, Unit::BytesPerSecond)?;
+        speaker.sample("time", 1.0 / rate, Unit::Seconds)?;
+        speaker.counters(&[(OPERATIONS, done), ("bytes", done * size as u64)])?;
+        Ok(())
+    }
+}
+
+/// Messages in a row, taken `batch` at a time and over again.
+struct Messages {
+    size: usize,
+    batch: usize,
+    at: usize,
+    sources: Vec<u8>,
+    tags: Vec<Tag>,
+    outputs: Vec<u8>,
+}
+
+impl Messages {
+    fn new(
+        key: &[u8],
+        operation: Operation,
+        size: usize,
+        messages: usize,
+        batch: usize,
+    ) -> anyhow::Result<Messages> {
+        let mut sources: Vec<u8> = (0..size * messages).map(|at| at as u8).collect();
+        let mut tags = vec![Tag::from([0; 16]); messages];
+        if operation == Operation::Open {
+            let key = Key::new(key)?;
+            for (at, message) in sources.chunks_exact_mut(size).enumerate() {
+                tags[at] = key.seal_in_place(nonce(at), &AAD, message)?;
+            }
+        }
+        Ok(Messages {
+            size,
+            batch,
+            at: 0,
+            sources,
+            tags,
+            outputs: vec![0; size * batch],
+        })
+    }
+
+    /// The number of the next call's first message.
+    fn advance(&mut self) -> usize {
+        let at = self.at;
+        self.at += self.batch;
+        if self.at + self.batch > self.tags.len() {
+            self.at = 0;
+        }
+        at
+    }
+}
+
+fn nonce(message: usize) -> Nonce {
+    let mut bytes = [0x5c; 12];
+    bytes[4..].copy_from_slice(&(message as u64).to_be_bytes());
+    Nonce::from(bytes)
+}
+
+/// An implementation with its key.
+enum Cipher {
+    Ours(Key),
+    Aws(aws::LessSafeKey),
+    /// Copies each message to private memory first: what makes an ordinary library safe here.
+    CopyAws(aws::LessSafeKey, Vec<u8>),
+    Ring(ring_aead::LessSafeKey, Vec<u8>),
+}
+
+impl Cipher {
+    fn new(name: &str, key: &[u8]) -> anyhow::Result<Cipher> {
+        let aws_key = || {
+            let algorithm = if key.len() == 16 {
+                &aws::AES_128_GCM
+            } else {
+                &aws::AES_256_GCM
+            };
+            aws::UnboundKey::new(algorithm, key)
+                .map(aws::LessSafeKey::new)
+                .map_err(|_| anyhow!("aws-lc-rs refused the key"))
+        };
+        Ok(match name {
+            "best" => Cipher::Ours(Key::new(key)?),
+            "aws_lc_rs" => Cipher::Aws(aws_key()?),
+            "copy_aws_lc_rs" => Cipher::CopyAws(aws_key()?, Vec::new()),
+            "ring" => {
+                let algorithm = if key.len() == 16 {
+                    &ring_aead::AES_128_GCM
+                } else {
+                    &ring_aead::AES_256_GCM
+                };
+                let key = ring_aead::UnboundKey::new(algorithm, key)
+                    .map_err(|_| anyhow!("ring refused the key"))?;
+                Cipher::Ring(ring_aead::LessSafeKey::new(key), Vec::new())
+            }
+            path => {
+                let path = Path::by_name(path)
+                    .ok_or_else(|| anyhow!("found implementation \"{path}\""))?;
+                Cipher::Ours(Key::with_path(key, path)?)
+            }
+        })
+    }
+
+    /// Seals the next call's messages. Other libraries seal where the plaintext lies.
+    fn seal(&mut self, messages: &mut Messages) -> anyhow::Result<()> {
+        let first = messages.advance();
+        let size = messages.size;
+        let sources = &messages.sources[first * size..][..messages.batch * size];
+        let outputs = &mut messages.outputs[..];
+        match self {
+            Cipher::Ours(key) if messages.batch == 1 => {
+                black_box(key.seal(nonce(first), &AAD, sources, SharedWrite::from(outputs))?);
+            }
+            Cipher::Ours(key) => {
+                let mut packets = Vec::with_capacity(messages.batch);
+                for (at, (source, output)) in sources
+                    .chunks_exact(size)
+                    .zip(outputs.chunks_exact_mut(size))
+                    .enumerate()
+                {
+                    let output = SharedWrite::from(output);
+                    packets.push(SealPacket::new(
+                        key,
+                        nonce(first + at),
+                        &AAD,
+                        source,
+                        output,
+                    )?);
+                }
+                seal_batch(&mut packets);
+                black_box(packets.last().and_then(SealPacket::tag));
+            }
+            Cipher::Aws(key) | Cipher::CopyAws(key, _) => {
+                for (at, output) in outputs.chunks_exact_mut(size).enumerate() {
+                    let nonce = aws::Nonce::assume_unique_for_key(*nonce(first + at).as_bytes());
+                    let tag = key
+                        .seal_in_place_separate_tag(nonce, aws::Aad::from(AAD), output)
+                        .map_err(|_| anyhow!("aws-lc-rs did not seal"))?;
+                    let _ = black_box(tag);
+                }
+            }
+            Cipher::Ring(key, _) => {
+                for (at, output) in outputs.chunks_exact_mut(size).enumerate() {
+                    let nonce =
+                        ring_aead::Nonce::assume_unique_for_key(*nonce(first + at).as_bytes());
+                    let tag = key
+                        .seal_in_place_separate_tag(nonce, ring_aead::Aad::from(AAD), output)
+                        .map_err(|_| anyhow!("ring did not seal"))?;
+                    let _ = black_box(tag);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the next call's messages, from one buffer into another.
+    fn open(&mut self, messages: &mut Messages) -> anyhow::Result<()> {
+        let first = messages.advance();
+        let (size, batch) = (messages.size, messages.batch);
+        let sources = &messages.sources[first * size..][..batch * size];
+        let tags = &messages.tags[first..first + batch];
+        let outputs = &mut messages.outputs[..];
+        match self {
+            Cipher::Ours(key) if batch == 1 => {
+                key.open(
+                    &nonce(first),
+                    &AAD,
+                    SharedRead::from(sources),
+                    &tags[0],
+                    outputs,
+                )?;
+            }
+            Cipher::Ours(key) => {
+                let mut packets = Vec::with_capacity(batch);
+                for (at, (source, output)) in sources
+                    .chunks_exact(size)
+                    .zip(outputs.chunks_exact_mut(size))
+                    .enumerate()
+                {
+                    let source = SharedRead::from(source);
+                    packets.push(OpenPacket::new(
+                        key,
+                        nonce(first + at),
+                        &AAD,
+                        source,
+                        tags[at],
+                        output,
+                    )?);
+                }
+                let opened = open_batch(&mut packets);
+                anyhow::ensure!(opened == batch, "{opened} of {batch} messages were opened");
+            }
+            Cipher::Aws(key) => {
+                for (at, (source, output)) in sources
+                    .chunks_exact(size)
+                    .zip(outputs.chunks_exact_mut(size))
+                    .enumerate()
+                {
+                    let nonce = aws::Nonce::assume_unique_for_key(*nonce(first + at).as_bytes());
+                    let tag = tags[at].as_bytes();
+                    key.open_separate_gather(nonce, aws::Aad::from(AAD), source, tag, output)
+                        .map_err(|_| anyhow!("aws-lc-rs did not open"))?;
+                }
+            }
+            Cipher::CopyAws(key, private) => {
+                for (at, source) in sources.chunks_exact(size).enumerate() {
+                    let nonce = aws::Nonce::assume_unique_for_key(*nonce(first + at).as_bytes());
+                    copy(private, source, &tags[at]);
+                    key.open_in_place(nonce, aws::Aad::from(AAD), private)
+                        .map_err(|_| anyhow!("aws-lc-rs did not open"))?;
+                }
+            }
+            Cipher::Ring(key, private) => {
+                for (at, source) in sources.chunks_exact(size).enumerate() {
+                    let nonce =
+                        ring_aead::Nonce::assume_unique_for_key(*nonce(first + at).as_bytes());
+                    copy(private, source, &tags[at]);
+                    key.open_in_place(nonce, ring_aead::Aad::from(AAD), private)
+                        .map_err(|_| anyhow!("ring did not open"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn copy(private: &mut Vec<u8>, source: &[u8], tag: &Tag) {
+    private.clear();
+    private.extend_from_slice(source);
+    private.extend_from_slice(tag.as_bytes());
+}
+
+pub(super) fn operation_parameter() -> Parameter {
+    parameter(
+        "operation",
+        ParameterKind::Choice(vec!["seal".into(), "open".into()]),
+        Some("seal".into()),
+        "private to shared memory, or shared to private",
+    )
+}
+
+pub(super) fn key_parameter() -> Parameter {
+    parameter(
+        "key",
+        ParameterKind::Int(128, 256),
+        Some(128.into()),
+        "bits of the key: 128 or 256",
+    )
+}
+
+pub(super) fn operation(parameters: &Parameters) -> anyhow::Result<Operation> {
+    match text(parameters, "operation")? {
+        "seal" => Ok(Operation::Seal),
+        "open" => Ok(Operation::Open),
+        other => Err(anyhow!(
+            "parameter operation: found \"{other}\", expected seal or open"
+        )),
+    }
+}
+
+/// The key's length in bytes.
+pub(super) fn key_length(parameters: &Parameters) -> anyhow::Result<usize> {
+    match count(parameters, "key")? {
+        bits @ (128 | 256) => Ok(bits / 8),
+        other => Err(anyhow!("parameter key: found {other}, expected 128 or 256")),
+    }
+}
+
+/// Whether this processor has what a path needs.
+pub(super) fn check_path(path: Path) -> Result<(), Missing> {
+    if path.is_available() {
+        return Ok(());
+    }
+    Err(Missing {
+        reason: format!("this processor lacks the instructions of the path {path}"),
+        remedy: Some(
+            "a processor with VAES and VPCLMULQDQ (Intel Ice Lake, AMD Zen 3 or later), or a hypervisor that passes them on"
+                .into(),
+        ),
+    })
+}

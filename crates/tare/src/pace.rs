@@ -1,0 +1,81 @@
+//! Calls in a loop, timed without the clock in the way: it is read once in many calls, so that a
+//! call of forty nanoseconds is not priced at two readings of the clock.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use rustix::time::{clock_gettime, ClockId};
+
+/// How long the clock may go unread.
+const CLOCK_EVERY: Duration = Duration::from_micros(50);
+
+/// A timed loop.
+pub(crate) struct Timed {
+    /// Calls.
+    pub(crate) operations: u64,
+    /// When the first began.
+    pub(crate) from: Instant,
+    /// When the last ended.
+    pub(crate) until: Instant,
+    /// This thread's processor time.
+    pub(crate) cpu: Duration,
+}
+
+/// Runs for `time`, at least once, and finds how many calls fit between two readings of the clock.
+///
+/// # Errors
+/// That of the call.
+pub(crate) fn warm_up<E: Into<anyhow::Error>>(
+    time: Duration,
+    mut call: impl FnMut() -> Result<(), E>,
+) -> anyhow::Result<u64> {
+    let from = Instant::now();
+    let mut batch = 1;
+    loop {
+        let batch_from = Instant::now();
+        for _ in 0..batch {
+            call().map_err(Into::into)?;
+        }
+        let took = batch_from.elapsed();
+        if took < CLOCK_EVERY / 2 {
+            batch *= 2;
+        } else if from.elapsed() >= time {
+            return Ok(batch);
+        }
+    }
+}
+
+/// Runs until `duration` is over, or `calls_max` calls are made, reading the clock each `batch`
+/// calls.
+///
+/// # Errors
+/// That of the call.
+pub(crate) fn run<E: Into<anyhow::Error>>(
+    batch: u64,
+    duration: Duration,
+    calls_max: Option<u64>,
+    mut call: impl FnMut() -> Result<(), E>,
+) -> anyhow::Result<Timed> {
+    let calls_max = calls_max.unwrap_or(u64::MAX);
+    let cpu_before = clock_gettime(ClockId::ThreadCPUTime);
+    let from = Instant::now();
+    let mut operations = 0;
+    let until = loop {
+        let calls = batch.min(calls_max - operations);
+        for _ in 0..calls {
+            call().map_err(Into::into)?;
+        }
+        operations += calls;
+        let now = Instant::now();
+        if now - from >= duration || operations == calls_max {
+            break now;
+        }
+    };
+    let cpu_after = clock_gettime(ClockId::ThreadCPUTime);
+    Ok(Timed {
+        operations,
+        from,
+        until,
+        cpu: Duration::try_from(cpu_after - cpu_before).context("the thread's clock")?,
+    })
+}
