@@ -12,6 +12,7 @@ The project's chores.
   cargo xtask test     every test; installs the packages that tests need when it may
   cargo xtask check    rustfmt, clippy, documentation, dependencies, the lock file
   cargo xtask book     build the guide in docs/ into docs/book
+  cargo xtask race [S] the cipher against a hostile thread on every path, for S seconds in all (600)
 
 Environment: CI=true makes a missing package a failure instead of a notice.
 ";
@@ -23,6 +24,8 @@ fn main() -> ExitCode {
         ["test"] => test(),
         ["check"] => check::all(),
         ["book"] => check::book(),
+        ["race"] => race("600"),
+        ["race", seconds] => race(seconds),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             Ok(())
@@ -41,13 +44,31 @@ fn main() -> ExitCode {
     }
 }
 
+/// The long race: the tests have a short one.
+fn race(seconds: &str) -> Result<(), String> {
+    let arguments =
+        "run --release --locked -p tare-gcm --features testing --example race -- --seconds";
+    let mut arguments: Vec<&str> = arguments.split(' ').collect();
+    arguments.push(seconds);
+    shell::step("race", "cargo", &arguments)
+}
+
 /// Every test of the workspace, then the documentation's examples.
 fn test() -> Result<(), String> {
     packages::provide()?;
     shell::step(
         "tests",
         "cargo",
-        &["test", "--workspace", "--all-targets", "--locked"],
+        // Benches measure, they do not test; clippy builds them.
+        &[
+            "test",
+            "--workspace",
+            "--lib",
+            "--bins",
+            "--tests",
+            "--examples",
+            "--locked",
+        ],
     )?;
     shell::step(
         "documentation examples",

@@ -13,6 +13,12 @@ const NEEDED: &[(&str, &str, &str)] = &[
         "the pkg-config file of librdrand",
     ),
     ("man", "man-db", "the manual pages"),
+    ("objdump", "binutils", "the machine code of the cipher"),
+    (
+        "valgrind",
+        "valgrind",
+        "the cipher's memory accesses and timing",
+    ),
     ("chromium", "chromium", "the report in a browser"),
     ("dieharder", "dieharder", "the dieharder battery"),
     ("ent", "ent", "the ent battery"),
