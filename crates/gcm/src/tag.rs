@@ -67,7 +67,11 @@ impl TryFrom<&[u8]> for Tag {
     type Error = Error;
 
     fn try_from(bytes: &[u8]) -> Result<Self, Error> {
-        Ok(Self(bytes.try_into().map_err(|_| Error::TagLength { found: bytes.len() })?))
+        Ok(Self(
+            bytes
+                .try_into()
+                .map_err(|_| Error::TagLength { found: bytes.len() })?,
+        ))
     }
 }
 
@@ -99,6 +103,10 @@ impl TryFrom<&[u8]> for Nonce {
     type Error = Error;
 
     fn try_from(bytes: &[u8]) -> Result<Self, Error> {
-        Ok(Self(bytes.try_into().map_err(|_| Error::NonceLength { found: bytes.len() })?))
+        Ok(Self(
+            bytes
+                .try_into()
+                .map_err(|_| Error::NonceLength { found: bytes.len() })?,
+        ))
     }
 }
