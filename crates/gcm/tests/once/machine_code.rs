@@ -121,7 +121,7 @@ fn loops(function: &Function) -> Vec<&[Instruction]> {
 #[test]
 fn bulk_loops_load_and_store_each_byte_once() {
     let Some(functions) = disassemble().filter(|f| !f.is_empty()) else {
-        println!("NOT TESTED: objdump is not installed, so the machine code is not read");
+        eprint_always!("NOT TESTED: objdump is not installed, so the machine code is not read");
         return;
     };
     for (path, register_len, registers) in [
@@ -220,7 +220,7 @@ fn bulk_loops_load_and_store_each_byte_once() {
 #[test]
 fn no_flag_mask_or_address_is_made_of_vector_data() {
     let Some(functions) = disassemble().filter(|f| !f.is_empty()) else {
-        println!("NOT TESTED: objdump is not installed, so the machine code is not read");
+        eprint_always!("NOT TESTED: objdump is not installed, so the machine code is not read");
         return;
     };
     for path in [Path::Vaes512, Path::Vaes256, Path::AesNi] {
