@@ -236,25 +236,38 @@ unsafe fn load_nonce(nonce: &[u8; 12]) -> __m128i {
 }
 
 /// Up to 16 bytes of private memory, zero-padded and byte-reversed.
+///
+/// A masked load would be shorter, but wait for whatever was just stored into the bytes that its mask leaves out:
+/// headers and tags lie close to additional data.
 #[inline(always)]
-unsafe fn load_partial<V: Lanes>(bytes: &[u8]) -> __m128i {
-    // SAFETY: the mask keeps the load within the bytes; the copy is of at most 16.
+unsafe fn load_partial(bytes: &[u8]) -> __m128i {
+    let (p, len) = (bytes.as_ptr(), bytes.len());
+    // SAFETY: each load is of bytes within the slice; where two overlap, the second is shifted to leave what is new.
     unsafe {
-        let block = if V::COUNT == 4 {
-            let mask = _bzhi_u32(0xffff, bytes.len() as u32) as u16;
-            _mm_maskz_loadu_epi8(mask, bytes.as_ptr().cast())
+        let (low, high) = if len >= 8 {
+            let high = p.add(len - 8).cast::<u64>().read_unaligned();
+            // Twice half the shift, for it may be all 64 bits.
+            let half = 4 * (16 - len as u32);
+            (p.cast::<u64>().read_unaligned(), high >> half >> half)
+        } else if len >= 4 {
+            let high = u64::from(p.add(len - 4).cast::<u32>().read_unaligned());
+            let low = u64::from(p.cast::<u32>().read_unaligned());
+            (low | high >> (8 * (8 - len)) << 32, 0)
         } else {
-            let mut block = Block::ZERO;
-            block.0[..bytes.len()].copy_from_slice(bytes);
-            _mm_load_si128((&raw const block).cast())
+            let mut low = 0;
+            for (i, byte) in bytes.iter().enumerate() {
+                low |= u64::from(*byte) << (8 * i);
+            }
+            (low, 0)
         };
-        _mm_shuffle_epi8(block, ghash::byte_reversal())
+        // Reversed, the first byte is the highest.
+        _mm_set_epi64x(low.swap_bytes() as i64, high.swap_bytes() as i64)
     }
 }
 
 /// All additional data hashed but for the multiplication that follows its last block.
 #[inline(always)]
-unsafe fn hash_additional<V: Lanes>(schedule: &Schedule, mut aad: &[u8]) -> __m128i {
+unsafe fn hash_additional(schedule: &Schedule, mut aad: &[u8]) -> __m128i {
     // SAFETY: under the contract of Lanes; blocks are within `aad`.
     unsafe {
         let mut state = _mm_setzero_si128();
@@ -270,7 +283,7 @@ unsafe fn hash_additional<V: Lanes>(schedule: &Schedule, mut aad: &[u8]) -> __m1
                 aad = rest;
             }
         }
-        _mm_xor_si128(state, load_partial::<V>(aad))
+        _mm_xor_si128(state, load_partial(aad))
     }
 }
 
@@ -300,7 +313,7 @@ unsafe fn whole<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
     unsafe {
         let nonce = load_nonce(nonce);
         let lengths = length_block(aad.len(), len as u64);
-        let additional = hash_additional::<V>(schedule, aad);
+        let additional = hash_additional(schedule, aad);
         let head_len = bulk::head_len(V::COUNT, N);
         if len < head_len {
             return to_u128(V::short::<ROUNDS, SEAL>(
@@ -409,7 +422,7 @@ macro_rules! path {
                     let mut hash = Block::ZERO;
                     _mm_store_si128(
                         (&raw mut hash).cast(),
-                        hash_additional::<$register>(schedule, aad),
+                        hash_additional(schedule, aad),
                     );
                     Progress {
                         nonce: *nonce,
