@@ -32,7 +32,7 @@ impl<'a> SealPacket<'a> {
     ///
     /// # Errors
     /// As [`Key::seal`].
-    #[inline]
+    #[inline(always)]
     pub fn new(
         key: &'a Key,
         nonce: Nonce,
@@ -52,7 +52,7 @@ impl<'a> SealPacket<'a> {
     ///
     /// # Errors
     /// As [`Key::seal_in_place`].
-    #[inline]
+    #[inline(always)]
     pub fn in_place(
         key: &'a Key,
         nonce: Nonce,
@@ -92,7 +92,7 @@ impl<'a> OpenPacket<'a> {
     ///
     /// # Errors
     /// As [`Key::open`], but for [`Error::Forged`].
-    #[inline]
+    #[inline(always)]
     pub fn new(
         key: &'a Key,
         nonce: Nonce,
@@ -114,7 +114,7 @@ impl<'a> OpenPacket<'a> {
     ///
     /// # Errors
     /// As [`Key::open_in_place`], but for [`Error::Forged`].
-    #[inline]
+    #[inline(always)]
     pub fn in_place(
         key: &'a Key,
         nonce: Nonce,

@@ -331,7 +331,7 @@ fn total(lens: impl Iterator<Item = usize>) -> usize {
 }
 
 /// Refuses what AES-GCM does not allow, before any byte is touched.
-#[inline]
+#[inline(always)]
 pub(crate) fn check(aad_len: usize, input: usize, output: usize) -> Result<(), Error> {
     if input != output {
         return Err(Error::LengthMismatch { input, output });

@@ -104,36 +104,37 @@ fn one_by_one(keys: &[Key], key: impl Fn(usize) -> usize, op: Op, messages: &mut
 }
 
 fn seal_all(keys: &[Key], key: impl Fn(usize) -> usize, messages: &mut [Message]) {
-    let mut tags = [Tag::from([0; 16]); PACKETS];
-    let mut packets: Vec<SealPacket<'_>> = Vec::with_capacity(PACKETS);
-    for (i, m) in messages.iter_mut().enumerate() {
+    let mut messages = messages.iter_mut().enumerate();
+    // On the stack, as a worker of the gateway would have them; and each message's tag where it belongs.
+    let mut tags: [Option<&mut [u8; 16]>; PACKETS] = [const { None }; PACKETS];
+    let mut packets: [SealPacket<'_>; PACKETS] = std::array::from_fn(|slot| {
+        let (i, m) = messages.next().expect("as many messages as packets");
+        tags[slot] = Some(&mut m.tag);
         let out = SharedWrite::from(&mut m.output[..]);
-        let packet = SealPacket::new(&keys[key(i)], Nonce::from(m.nonce), &m.aad, &m.input, out);
-        packets.push(packet.expect("a short message"));
-    }
+        SealPacket::new(&keys[key(i)], Nonce::from(m.nonce), &m.aad, &m.input, out)
+            .expect("a short message")
+    });
     seal_batch(&mut packets);
-    for (tag, packet) in tags.iter_mut().zip(&packets) {
-        *tag = packet.tag().expect("sealed");
-    }
-    drop(packets);
-    for (m, tag) in messages.iter_mut().zip(tags) {
-        m.tag = *tag.as_bytes();
+    for (to, packet) in tags.into_iter().flatten().zip(&packets) {
+        *to = *packet.tag().expect("sealed").as_bytes();
     }
 }
 
 fn open_all(keys: &[Key], key: impl Fn(usize) -> usize, messages: &mut [Message]) {
-    let mut packets: Vec<OpenPacket<'_>> = Vec::with_capacity(PACKETS);
-    for (i, m) in messages.iter_mut().enumerate() {
+    let mut messages = messages.iter_mut().enumerate();
+    let mut packets: [OpenPacket<'_>; PACKETS] = std::array::from_fn(|_| {
+        let (i, m) = messages.next().expect("as many messages as packets");
         let input = SharedRead::from(&m.input[..]);
-        let packet = OpenPacket::new(
+        let tag = Tag::from(m.tag);
+        OpenPacket::new(
             &keys[key(i)],
             Nonce::from(m.nonce),
             &m.aad,
             input,
-            Tag::from(m.tag),
+            tag,
             &mut m.output,
-        );
-        packets.push(packet.expect("a short message"));
-    }
+        )
+        .expect("a short message")
+    });
     assert_eq!(open_batch(&mut packets), PACKETS);
 }

@@ -420,10 +420,7 @@ macro_rules! path {
                 // SAFETY: the caller's contract.
                 unsafe {
                     let mut hash = Block::ZERO;
-                    _mm_store_si128(
-                        (&raw mut hash).cast(),
-                        hash_additional(schedule, aad),
-                    );
+                    _mm_store_si128((&raw mut hash).cast(), hash_additional(schedule, aad));
                     Progress {
                         nonce: *nonce,
                         aad_len: aad.len(),
