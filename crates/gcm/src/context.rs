@@ -31,8 +31,8 @@ impl NonceScheme {
 
 /// A key for sealing that counts: every message gets the next sequence number, and none gets one twice.
 ///
-/// The context owns its key, so no other way to seal with it is left; two contexts must not be made from the
-/// same key bytes and the same scheme with overlapping sequence numbers.
+/// The context owns its key: take nonces for it from [`SealingContext::take`] alone. Two contexts must not be made from
+/// the same key bytes and the same scheme with overlapping sequence numbers.
 pub struct SealingContext {
     key: Key,
     scheme: NonceScheme,
@@ -76,7 +76,7 @@ impl SealingContext {
         Ok((sequence, self.scheme.nonce(sequence)))
     }
 
-    /// The key, for batches with nonces from [`SealingContext::take`].
+    /// The key, for batches. Sealing with it under any nonce but one from [`SealingContext::take`] breaks the promise.
     pub fn key(&self) -> &Key {
         &self.key
     }
