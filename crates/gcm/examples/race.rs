@@ -52,7 +52,13 @@ fn main() -> ExitCode {
             let (mut attempts, mut accepted, mut bad, mut writes) = (0, 0, 0, 0);
             for (i, record_len) in RECORD_LENS.into_iter().enumerate() {
                 let key_len = if i % 2 == 0 { 16 } else { 32 };
-                match race(&Race { subject, op, key_len, record_len, duration }) {
+                match race(&Race {
+                    subject,
+                    op,
+                    key_len,
+                    record_len,
+                    duration,
+                }) {
                     Ok(report) => {
                         attempts += report.attempts;
                         accepted += report.accepted;

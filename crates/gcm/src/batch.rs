@@ -32,7 +32,7 @@ impl<'a> SealPacket<'a> {
     ///
     /// # Errors
     /// As [`Key::seal`].
-    #[inline]
+    #[inline(always)]
     pub fn new(
         key: &'a Key,
         nonce: Nonce,
@@ -42,18 +42,29 @@ impl<'a> SealPacket<'a> {
     ) -> Result<Self, Error> {
         check(aad.len(), plaintext.len(), out.len())?;
         let (src, dst, len) = (plaintext.as_ptr(), out.start(), out.len());
-        Ok(Self { packet: Packet::new(key, nonce, aad, src, dst, len), tag: None })
+        Ok(Self {
+            packet: Packet::new(key, nonce, aad, src, dst, len),
+            tag: None,
+        })
     }
 
     /// In place, as [`Key::seal_in_place`].
     ///
     /// # Errors
     /// As [`Key::seal_in_place`].
-    #[inline]
-    pub fn in_place(key: &'a Key, nonce: Nonce, aad: &'a [u8], data: &'a mut [u8]) -> Result<Self, Error> {
+    #[inline(always)]
+    pub fn in_place(
+        key: &'a Key,
+        nonce: Nonce,
+        aad: &'a [u8],
+        data: &'a mut [u8],
+    ) -> Result<Self, Error> {
         check(aad.len(), data.len(), data.len())?;
         let (dst, len) = (data.as_mut_ptr(), data.len());
-        Ok(Self { packet: Packet::new(key, nonce, aad, dst, dst, len), tag: None })
+        Ok(Self {
+            packet: Packet::new(key, nonce, aad, dst, dst, len),
+            tag: None,
+        })
     }
 
     /// The tag, once the packet is sealed.
@@ -81,7 +92,7 @@ impl<'a> OpenPacket<'a> {
     ///
     /// # Errors
     /// As [`Key::open`], but for [`Error::Forged`].
-    #[inline]
+    #[inline(always)]
     pub fn new(
         key: &'a Key,
         nonce: Nonce,
@@ -92,14 +103,18 @@ impl<'a> OpenPacket<'a> {
     ) -> Result<Self, Error> {
         check(aad.len(), ciphertext.len(), out.len())?;
         let (src, dst, len) = (ciphertext.start(), out.as_mut_ptr(), out.len());
-        Ok(Self { packet: Packet::new(key, nonce, aad, src, dst, len), tag, outcome: Outcome::Due })
+        Ok(Self {
+            packet: Packet::new(key, nonce, aad, src, dst, len),
+            tag,
+            outcome: Outcome::Due,
+        })
     }
 
     /// In place, as [`Key::open_in_place`].
     ///
     /// # Errors
     /// As [`Key::open_in_place`], but for [`Error::Forged`].
-    #[inline]
+    #[inline(always)]
     pub fn in_place(
         key: &'a Key,
         nonce: Nonce,
@@ -109,7 +124,11 @@ impl<'a> OpenPacket<'a> {
     ) -> Result<Self, Error> {
         check(aad.len(), data.len(), data.len())?;
         let (dst, len) = (data.as_mut_ptr(), data.len());
-        Ok(Self { packet: Packet::new(key, nonce, aad, dst, dst, len), tag, outcome: Outcome::Due })
+        Ok(Self {
+            packet: Packet::new(key, nonce, aad, dst, dst, len),
+            tag,
+            outcome: Outcome::Due,
+        })
     }
 
     /// Whether the packet was authentic, once it has been opened; otherwise [`Error::Forged`], and its output
@@ -149,7 +168,10 @@ pub fn open_batch(packets: &mut [OpenPacket<'_>]) -> usize {
             };
         },
     );
-    packets.iter().filter(|p| p.outcome == Outcome::Authentic).count()
+    packets
+        .iter()
+        .filter(|p| p.outcome == Outcome::Authentic)
+        .count()
 }
 
 /// Runs the packets that `due` picks, four at a time where possible, and gives each its tag.
@@ -183,7 +205,9 @@ fn run<P>(
         }
         let now = at;
         at += 1;
-        let Some(packet) = due(&packets[now]) else { continue };
+        let Some(packet) = due(&packets[now]) else {
+            continue;
+        };
         let class = packet.class;
         if class == ALONE {
             // SAFETY: the packet's constructors made sure of its memory.
@@ -253,21 +277,47 @@ fn run<P>(
 
 impl<'a> Packet<'a> {
     #[inline(always)]
-    fn new(key: &'a Key, nonce: Nonce, aad: &'a [u8], src: *const u8, dst: *mut u8, len: usize) -> Self {
-        let short = Short { schedule: key.schedule(), nonce: nonce.0, aad, src, dst, len };
+    fn new(
+        key: &'a Key,
+        nonce: Nonce,
+        aad: &'a [u8],
+        src: *const u8,
+        dst: *mut u8,
+        len: usize,
+    ) -> Self {
+        let short = Short {
+            schedule: key.schedule(),
+            nonce: nonce.0,
+            aad,
+            src,
+            dst,
+            len,
+        };
         let class = match key.fours() {
             Some(fours) if len <= SHORT_LEN_MAX && aad.len() <= 16 => {
                 2 * usize::from(fours.rounds == 14) + usize::from(len > 64)
             }
             _ => ALONE,
         };
-        Self { key, short, class, memory: PhantomData }
+        Self {
+            key,
+            short,
+            class,
+            memory: PhantomData,
+        }
     }
 
     /// # Safety
     /// Source and destination must still be what the constructors checked.
     unsafe fn whole(&self, seal: bool) -> u128 {
-        let Short { nonce, aad, src, dst, len, .. } = &self.short;
+        let Short {
+            nonce,
+            aad,
+            src,
+            dst,
+            len,
+            ..
+        } = &self.short;
         // SAFETY: the caller's contract.
         unsafe { self.key.whole(seal, nonce, aad, *src, *dst, *len) }
     }

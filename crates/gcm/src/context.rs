@@ -31,8 +31,8 @@ impl NonceScheme {
 
 /// A key for sealing that counts: every message gets the next sequence number, and none gets one twice.
 ///
-/// The context owns its key, so no other way to seal with it is left; two contexts must not be made from the
-/// same key bytes and the same scheme with overlapping sequence numbers.
+/// The context owns its key: take nonces for it from [`SealingContext::take`] alone. Two contexts must not be made from
+/// the same key bytes and the same scheme with overlapping sequence numbers.
 pub struct SealingContext {
     key: Key,
     scheme: NonceScheme,
@@ -47,7 +47,12 @@ impl SealingContext {
     /// Protocols bound how much one key may seal: for TLS 1.3 with AES-GCM 2^24.5 full records (RFC 8446,
     /// section 5.5), for ESP the sequence numbers.
     pub fn new(key: Key, scheme: NonceScheme, first: u64, last: u64) -> Self {
-        Self { key, scheme, next: (first <= last).then_some(first), last }
+        Self {
+            key,
+            scheme,
+            next: (first <= last).then_some(first),
+            last,
+        }
     }
 
     /// The sequence number that the next message will have; `None` when all are used.
@@ -63,11 +68,15 @@ impl SealingContext {
     #[inline]
     pub fn take(&mut self) -> Result<(u64, Nonce), Error> {
         let sequence = self.next.ok_or(Error::NoncesExhausted)?;
-        self.next = if sequence < self.last { Some(sequence + 1) } else { None };
+        self.next = if sequence < self.last {
+            Some(sequence + 1)
+        } else {
+            None
+        };
         Ok((sequence, self.scheme.nonce(sequence)))
     }
 
-    /// The key, for batches with nonces from [`SealingContext::take`].
+    /// The key, for batches. Sealing with it under any nonce but one from [`SealingContext::take`] breaks the promise.
     pub fn key(&self) -> &Key {
         &self.key
     }
@@ -85,7 +94,9 @@ impl SealingContext {
         out: SharedWrite<'_>,
     ) -> Result<(u64, Tag), Error> {
         let (sequence, nonce) = self.take()?;
-        let tag = self.key.seal(nonce, aad(sequence).as_ref(), plaintext, out)?;
+        let tag = self
+            .key
+            .seal(nonce, aad(sequence).as_ref(), plaintext, out)?;
         Ok((sequence, tag))
     }
 
@@ -99,7 +110,9 @@ impl SealingContext {
         data: &mut [u8],
     ) -> Result<(u64, Tag), Error> {
         let (sequence, nonce) = self.take()?;
-        let tag = self.key.seal_in_place(nonce, aad(sequence).as_ref(), data)?;
+        let tag = self
+            .key
+            .seal_in_place(nonce, aad(sequence).as_ref(), data)?;
         Ok((sequence, tag))
     }
 
@@ -114,7 +127,9 @@ impl SealingContext {
         out: &mut [SharedWrite<'_>],
     ) -> Result<(u64, Tag), Error> {
         let (sequence, nonce) = self.take()?;
-        let tag = self.key.seal_scattered(nonce, aad(sequence).as_ref(), plaintext, out)?;
+        let tag = self
+            .key
+            .seal_scattered(nonce, aad(sequence).as_ref(), plaintext, out)?;
         Ok((sequence, tag))
     }
 }

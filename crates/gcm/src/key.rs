@@ -21,7 +21,10 @@ pub struct Key {
 
 enum Engine {
     #[cfg(target_arch = "x86_64")]
-    X86 { schedule: Box<Schedule>, kernel: &'static Kernel },
+    X86 {
+        schedule: Box<Schedule>,
+        kernel: &'static Kernel,
+    },
     Portable(Box<PortableKey>),
 }
 
@@ -92,7 +95,16 @@ impl Key {
         check(aad.len(), plaintext.len(), out.len())?;
         // SAFETY: both sides have the same number of bytes, `plaintext` is a slice, and the view vouches
         // for `out`. They do not overlap, for `plaintext` is borrowed and nobody else may write to it.
-        let tag = unsafe { self.whole(true, &nonce.0, aad, plaintext.as_ptr(), out.start(), out.len()) };
+        let tag = unsafe {
+            self.whole(
+                true,
+                &nonce.0,
+                aad,
+                plaintext.as_ptr(),
+                out.start(),
+                out.len(),
+            )
+        };
         Ok(Tag::from_u128(tag))
     }
 
@@ -115,8 +127,16 @@ impl Key {
         check(aad.len(), ciphertext.len(), out.len())?;
         // SAFETY: both sides have the same number of bytes, `out` is a slice, and the view vouches for
         // `ciphertext`. They do not overlap, for `out` is borrowed exclusively.
-        let computed =
-            unsafe { self.whole(false, &nonce.0, aad, ciphertext.start(), out.as_mut_ptr(), out.len()) };
+        let computed = unsafe {
+            self.whole(
+                false,
+                &nonce.0,
+                aad,
+                ciphertext.start(),
+                out.as_mut_ptr(),
+                out.len(),
+            )
+        };
         if tag.matches(computed) {
             Ok(())
         } else {
@@ -176,10 +196,17 @@ impl Key {
     ) -> Result<Tag, Error> {
         let len = total(plaintext.iter().map(|piece| piece.len()));
         check(aad.len(), len, total(out.iter().map(SharedWrite::len)))?;
-        let mut src = Pieces::new(plaintext.iter().map(|piece| (piece.as_ptr().cast_mut(), piece.len())));
+        let mut src = Pieces::new(
+            plaintext
+                .iter()
+                .map(|piece| (piece.as_ptr().cast_mut(), piece.len())),
+        );
         let mut dst = Pieces::new(out.iter().map(|piece| (piece.start(), piece.len())));
         // SAFETY: as in `seal`, piece by piece; the source is only read.
-        let tag = unsafe { self.stream(&nonce.0, aad).run(true, &mut src, &mut dst, len) };
+        let tag = unsafe {
+            self.stream(&nonce.0, aad)
+                .run(true, &mut src, &mut dst, len)
+        };
         Ok(Tag::from_u128(tag))
     }
 
@@ -197,10 +224,20 @@ impl Key {
     ) -> Result<(), Error> {
         let len = total(ciphertext.iter().map(SharedRead::len));
         check(aad.len(), len, total(out.iter().map(|piece| piece.len())))?;
-        let mut src = Pieces::new(ciphertext.iter().map(|piece| (piece.start().cast_mut(), piece.len())));
-        let mut dst = Pieces::new(out.iter_mut().map(|piece| (piece.as_mut_ptr(), piece.len())));
+        let mut src = Pieces::new(
+            ciphertext
+                .iter()
+                .map(|piece| (piece.start().cast_mut(), piece.len())),
+        );
+        let mut dst = Pieces::new(
+            out.iter_mut()
+                .map(|piece| (piece.as_mut_ptr(), piece.len())),
+        );
         // SAFETY: as in `open`, piece by piece; the source is only read.
-        let computed = unsafe { self.stream(&nonce.0, aad).run(false, &mut src, &mut dst, len) };
+        let computed = unsafe {
+            self.stream(&nonce.0, aad)
+                .run(false, &mut src, &mut dst, len)
+        };
         if tag.matches(computed) {
             Ok(())
         } else {
@@ -238,7 +275,11 @@ impl Key {
             Engine::X86 { schedule, kernel } => {
                 // SAFETY: `with_path` paired the kernel with its schedule and its processor.
                 let progress = unsafe { (kernel.begin)(schedule, nonce, aad) };
-                Stream::X86 { schedule, kernel, progress }
+                Stream::X86 {
+                    schedule,
+                    kernel,
+                    progress,
+                }
             }
             Engine::Portable(key) => Stream::Portable(PortableStream::new(key, nonce, aad)),
         }
@@ -290,16 +331,20 @@ fn total(lens: impl Iterator<Item = usize>) -> usize {
 }
 
 /// Refuses what AES-GCM does not allow, before any byte is touched.
-#[inline]
+#[inline(always)]
 pub(crate) fn check(aad_len: usize, input: usize, output: usize) -> Result<(), Error> {
     if input != output {
         return Err(Error::LengthMismatch { input, output });
     }
     if input as u64 > MESSAGE_LEN_MAX {
-        return Err(Error::MessageTooLong { found: input as u64 });
+        return Err(Error::MessageTooLong {
+            found: input as u64,
+        });
     }
     if aad_len as u64 > AAD_LEN_MAX {
-        return Err(Error::AadTooLong { found: aad_len as u64 });
+        return Err(Error::AadTooLong {
+            found: aad_len as u64,
+        });
     }
     Ok(())
 }

@@ -44,7 +44,11 @@ impl<'a> SharedRead<'a> {
     /// other processes, devices, virtual machines, or threads that write with atomic or volatile
     /// accesses; what is read is then any mixture of old and new bytes, which is what this crate is for.
     pub const unsafe fn new(start: *const u8, len: usize) -> Self {
-        Self { start, len, memory: PhantomData }
+        Self {
+            start,
+            len,
+            memory: PhantomData,
+        }
     }
 
     /// The number of bytes.
@@ -61,7 +65,12 @@ impl<'a> SharedRead<'a> {
     pub fn split_at(self, at: usize) -> Option<(Self, Self)> {
         let rest = self.len.checked_sub(at)?;
         // SAFETY: both parts lie within the bytes that this view was made for.
-        Some(unsafe { (Self::new(self.start, at), Self::new(self.start.add(at), rest)) })
+        Some(unsafe {
+            (
+                Self::new(self.start, at),
+                Self::new(self.start.add(at), rest),
+            )
+        })
     }
 
     pub(crate) const fn start(&self) -> *const u8 {
@@ -92,7 +101,11 @@ impl<'a> SharedWrite<'a> {
     /// For all of `'a` the bytes must stay mapped and writable, and no Rust reference to them may be
     /// in use. Others may read and write them at any time, as with [`SharedRead::new`].
     pub const unsafe fn new(start: *mut u8, len: usize) -> Self {
-        Self { start, len, memory: PhantomData }
+        Self {
+            start,
+            len,
+            memory: PhantomData,
+        }
     }
 
     /// The number of bytes.
@@ -109,12 +122,21 @@ impl<'a> SharedWrite<'a> {
     pub fn split_at(self, at: usize) -> Option<(Self, Self)> {
         let rest = self.len.checked_sub(at)?;
         // SAFETY: both parts lie within the bytes that this view was made for, and do not overlap.
-        Some(unsafe { (Self::new(self.start, at), Self::new(self.start.add(at), rest)) })
+        Some(unsafe {
+            (
+                Self::new(self.start, at),
+                Self::new(self.start.add(at), rest),
+            )
+        })
     }
 
     /// The same bytes for a shorter time, to use a view more than once.
     pub fn reborrow(&mut self) -> SharedWrite<'_> {
-        SharedWrite { start: self.start, len: self.len, memory: PhantomData }
+        SharedWrite {
+            start: self.start,
+            len: self.len,
+            memory: PhantomData,
+        }
     }
 
     pub(crate) fn start(&self) -> *mut u8 {

@@ -40,7 +40,8 @@ impl Path {
             let vaes = aesni && has!("avx2") && has!("vaes") && has!("vpclmulqdq");
             match self {
                 Path::Vaes512 => {
-                    let avx512 = has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq");
+                    let avx512 =
+                        has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq");
                     vaes && avx512 && has!("bmi1") && has!("bmi2")
                 }
                 Path::Vaes256 => vaes,

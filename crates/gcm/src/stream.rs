@@ -10,9 +10,14 @@ use zeroize::Zeroize;
 const STEP_LEN_MAX: usize = 256;
 
 /// A message under way on one of the paths.
+#[allow(clippy::large_enum_variant)] // it lives on the stack for one call
 pub(crate) enum Stream<'k> {
     #[cfg(target_arch = "x86_64")]
-    X86 { schedule: &'k Schedule, kernel: &'static Kernel, progress: Progress },
+    X86 {
+        schedule: &'k Schedule,
+        kernel: &'static Kernel,
+        progress: Progress,
+    },
     Portable(PortableStream<'k>),
 }
 
@@ -29,7 +34,9 @@ impl Stream<'_> {
     fn head_len(&self) -> usize {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Stream::X86 { kernel, progress, .. } if progress.is_new() => kernel.head_len,
+            Stream::X86 {
+                kernel, progress, ..
+            } if progress.is_new() => kernel.head_len,
             _ => 0,
         }
     }
@@ -44,8 +51,16 @@ impl Stream<'_> {
         unsafe {
             match self {
                 #[cfg(target_arch = "x86_64")]
-                Stream::X86 { schedule, kernel, progress } => {
-                    let steps = if seal { kernel.seal_steps } else { kernel.open_steps };
+                Stream::X86 {
+                    schedule,
+                    kernel,
+                    progress,
+                } => {
+                    let steps = if seal {
+                        kernel.seal_steps
+                    } else {
+                        kernel.open_steps
+                    };
                     steps(schedule, progress, src, dst, count);
                 }
                 Stream::Portable(stream) => {
@@ -64,8 +79,16 @@ impl Stream<'_> {
         unsafe {
             match self {
                 #[cfg(target_arch = "x86_64")]
-                Stream::X86 { schedule, kernel, progress } => {
-                    let finish = if seal { kernel.seal_finish } else { kernel.open_finish };
+                Stream::X86 {
+                    schedule,
+                    kernel,
+                    progress,
+                } => {
+                    let finish = if seal {
+                        kernel.seal_finish
+                    } else {
+                        kernel.open_finish
+                    };
                     finish(schedule, progress, src, dst, len)
                 }
                 Stream::Portable(stream) => {
@@ -107,18 +130,25 @@ impl Stream<'_> {
                     left -= bytes;
                     continue;
                 }
-                let (whole, count) = if head_len > 0 { (head_len, 0) } else { (step_len, 1) };
+                let (whole, count) = if head_len > 0 {
+                    (head_len, 0)
+                } else {
+                    (step_len, 1)
+                };
                 let bytes = left.min(whole);
                 let last = left < whole;
                 let from = if src.contiguous() >= bytes {
-                    src.take(bytes).cast_const()
+                    Some(src.take(bytes).cast_const())
                 } else {
                     staged = true;
                     src.copy_in(&mut stage[..bytes]);
-                    stage.as_ptr()
+                    None
                 };
                 let direct = dst.contiguous() >= bytes;
-                let to = if direct { dst.take(bytes) } else { stage.as_mut_ptr() };
+                // One pointer for both sides: the stage may be worked on in place.
+                let on_stage = stage.as_mut_ptr();
+                let from = from.unwrap_or(on_stage);
+                let to = if direct { dst.take(bytes) } else { on_stage };
                 let mut tag = 0;
                 if last {
                     tag = self.finish(seal, from, to, bytes);
@@ -151,7 +181,11 @@ pub(crate) struct Pieces<I> {
 
 impl<I: Iterator<Item = (*mut u8, usize)>> Pieces<I> {
     pub(crate) fn new(pieces: I) -> Self {
-        let mut this = Self { rest: pieces, start: core::ptr::null_mut(), left: 0 };
+        let mut this = Self {
+            rest: pieces,
+            start: core::ptr::null_mut(),
+            left: 0,
+        };
         this.skip_empty();
         this
     }

@@ -53,7 +53,8 @@ impl Tag {
     #[inline]
     pub(crate) fn matches(&self, computed: u128) -> bool {
         // One comparison of the whole difference: there is no early exit to time.
-        core::hint::black_box(u128::from_le_bytes(self.0) ^ computed) == 0
+        let difference = u128::from_le_bytes(self.0) ^ computed;
+        core::hint::black_box(difference as u64 | (difference >> 64) as u64) == 0
     }
 }
 
@@ -67,7 +68,11 @@ impl TryFrom<&[u8]> for Tag {
     type Error = Error;
 
     fn try_from(bytes: &[u8]) -> Result<Self, Error> {
-        Ok(Self(bytes.try_into().map_err(|_| Error::TagLength { found: bytes.len() })?))
+        Ok(Self(
+            bytes
+                .try_into()
+                .map_err(|_| Error::TagLength { found: bytes.len() })?,
+        ))
     }
 }
 
@@ -99,6 +104,10 @@ impl TryFrom<&[u8]> for Nonce {
     type Error = Error;
 
     fn try_from(bytes: &[u8]) -> Result<Self, Error> {
-        Ok(Self(bytes.try_into().map_err(|_| Error::NonceLength { found: bytes.len() })?))
+        Ok(Self(
+            bytes
+                .try_into()
+                .map_err(|_| Error::NonceLength { found: bytes.len() })?,
+        ))
     }
 }

@@ -1,12 +1,19 @@
 //! A batch gives what single calls give.
 
-use tare_gcm::{open_batch, seal_batch, Key, Nonce, OpenPacket, Path, SealPacket, SharedRead, SharedWrite, Tag};
+use tare_gcm::{
+    open_batch, seal_batch, Key, Nonce, OpenPacket, Path, SealPacket, SharedRead, SharedWrite, Tag,
+};
 
 /// The same packets, one at a time and as a batch, must have the same ciphertext and tags.
 fn check(path: Path, keys: &[Key], lens: &[usize]) {
-    let plaintexts: Vec<Vec<u8>> =
-        lens.iter().enumerate().map(|(i, len)| (0..*len).map(|b| (b * 7 + i) as u8).collect()).collect();
-    let aads: Vec<Vec<u8>> = (0..lens.len()).map(|i| vec![i as u8; [0, 5, 8, 12, 13, 16, 17, 40][i % 8]]).collect();
+    let plaintexts: Vec<Vec<u8>> = lens
+        .iter()
+        .enumerate()
+        .map(|(i, len)| (0..*len).map(|b| (b * 7 + i) as u8).collect())
+        .collect();
+    let aads: Vec<Vec<u8>> = (0..lens.len())
+        .map(|i| vec![i as u8; [0, 5, 8, 12, 13, 16, 17, 40][i % 8]])
+        .collect();
     let key = |i: usize| &keys[i % keys.len()];
     let mut outs: Vec<Vec<u8>> = lens.iter().map(|len| vec![0; *len]).collect();
     let mut packets: Vec<SealPacket<'_>> = outs
@@ -14,7 +21,14 @@ fn check(path: Path, keys: &[Key], lens: &[usize]) {
         .enumerate()
         .map(|(i, out)| {
             let out = SharedWrite::from(&mut out[..]);
-            SealPacket::new(key(i), Nonce::from([i as u8; 12]), &aads[i], &plaintexts[i], out).unwrap()
+            SealPacket::new(
+                key(i),
+                Nonce::from([i as u8; 12]),
+                &aads[i],
+                &plaintexts[i],
+                out,
+            )
+            .unwrap()
         })
         .collect();
     seal_batch(&mut packets);
@@ -22,7 +36,9 @@ fn check(path: Path, keys: &[Key], lens: &[usize]) {
     drop(packets);
     for i in 0..lens.len() {
         let mut single = plaintexts[i].clone();
-        let tag = key(i).seal_in_place(Nonce::from([i as u8; 12]), &aads[i], &mut single).unwrap();
+        let tag = key(i)
+            .seal_in_place(Nonce::from([i as u8; 12]), &aads[i], &mut single)
+            .unwrap();
         assert_eq!(outs[i], single, "{path}: packet {i} of {lens:?}");
         assert_eq!(tags[i], tag, "{path}: packet {i} of {lens:?}");
     }
@@ -36,16 +52,31 @@ fn check(path: Path, keys: &[Key], lens: &[usize]) {
             let mut tag = *tags[i].as_bytes();
             tag[i % 16] ^= u8::from(i % 5 == 0);
             let ciphertext = SharedRead::from(&outs[i][..]);
-            OpenPacket::new(key(i), Nonce::from([i as u8; 12]), &aads[i], ciphertext, Tag::from(tag), back).unwrap()
+            OpenPacket::new(
+                key(i),
+                Nonce::from([i as u8; 12]),
+                &aads[i],
+                ciphertext,
+                Tag::from(tag),
+                back,
+            )
+            .unwrap()
         })
         .collect();
     let authentic = open_batch(&mut packets);
     assert_eq!(authentic, (0..lens.len()).filter(|i| i % 5 != 0).count());
-    let outcomes: Vec<bool> = packets.iter().map(|p| p.outcome().unwrap().is_ok()).collect();
+    let outcomes: Vec<bool> = packets
+        .iter()
+        .map(|p| p.outcome().unwrap().is_ok())
+        .collect();
     drop(packets);
     for i in 0..lens.len() {
         assert_eq!(outcomes[i], i % 5 != 0);
-        let expected = if outcomes[i] { plaintexts[i].clone() } else { vec![0; lens[i]] };
+        let expected = if outcomes[i] {
+            plaintexts[i].clone()
+        } else {
+            vec![0; lens[i]]
+        };
         assert_eq!(backs[i], expected, "{path}: packet {i} of {lens:?}");
     }
 
@@ -54,17 +85,25 @@ fn check(path: Path, keys: &[Key], lens: &[usize]) {
     let mut packets: Vec<SealPacket<'_>> = data
         .iter_mut()
         .enumerate()
-        .map(|(i, data)| SealPacket::in_place(key(i), Nonce::from([i as u8; 12]), &aads[i], data).unwrap())
+        .map(|(i, data)| {
+            SealPacket::in_place(key(i), Nonce::from([i as u8; 12]), &aads[i], data).unwrap()
+        })
         .collect();
     seal_batch(&mut packets);
     seal_batch(&mut packets); // again, which must change nothing
-    assert!(packets.iter().zip(&tags).all(|(p, tag)| p.tag() == Some(*tag)));
+    assert!(packets
+        .iter()
+        .zip(&tags)
+        .all(|(p, tag)| p.tag() == Some(*tag)));
     drop(packets);
     assert_eq!(data, outs);
     let mut packets: Vec<OpenPacket<'_>> = data
         .iter_mut()
         .enumerate()
-        .map(|(i, data)| OpenPacket::in_place(key(i), Nonce::from([i as u8; 12]), &aads[i], data, tags[i]).unwrap())
+        .map(|(i, data)| {
+            OpenPacket::in_place(key(i), Nonce::from([i as u8; 12]), &aads[i], data, tags[i])
+                .unwrap()
+        })
         .collect();
     assert_eq!(open_batch(&mut packets), lens.len());
     drop(packets);

@@ -1,26 +1,59 @@
 //! What the calls promise apart from their arithmetic.
 
-use tare_gcm::{Error, Key, Nonce, NonceScheme, Path, SealingContext, SharedRead, SharedWrite, Tag};
+use tare_gcm::{
+    Error, Key, Nonce, NonceScheme, Path, SealingContext, SharedRead, SharedWrite, Tag,
+};
+
+/// Prints past the test runner's capture: what is not tested must be seen.
+macro_rules! eprint_always {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
 
 #[test]
 fn wrong_lengths_are_refused_before_anything_is_touched() {
     let key = Key::new(&[1; 16]).unwrap();
     let nonce = || Nonce::from([0; 12]);
     let mut out = [7; 5];
-    let mismatch = Error::LengthMismatch { input: 4, output: 5 };
-    assert_eq!(key.seal(nonce(), &[], &[0; 4], SharedWrite::from(&mut out[..])), Err(mismatch));
+    let mismatch = Error::LengthMismatch {
+        input: 4,
+        output: 5,
+    };
+    assert_eq!(
+        key.seal(nonce(), &[], &[0; 4], SharedWrite::from(&mut out[..])),
+        Err(mismatch)
+    );
     let input = [0; 4];
     let tag = Tag::from([0; 16]);
-    assert_eq!(key.open(&nonce(), &[], SharedRead::from(&input[..]), &tag, &mut out), Err(mismatch));
+    assert_eq!(
+        key.open(&nonce(), &[], SharedRead::from(&input[..]), &tag, &mut out),
+        Err(mismatch)
+    );
     let pieces = [&input[..2], &input[2..]];
-    let scattered = key.seal_scattered(nonce(), &[], &pieces, &mut [SharedWrite::from(&mut out[..])]);
+    let scattered = key.seal_scattered(
+        nonce(),
+        &[],
+        &pieces,
+        &mut [SharedWrite::from(&mut out[..])],
+    );
     assert_eq!(scattered, Err(mismatch));
     assert_eq!(out, [7; 5]);
     for len in [0, 15, 17, 24, 31, 33] {
-        assert_eq!(Key::new(&vec![0; len]).err(), Some(Error::KeyLength { found: len }));
+        assert_eq!(
+            Key::new(&vec![0; len]).err(),
+            Some(Error::KeyLength { found: len })
+        );
     }
-    assert_eq!(Tag::load(SharedRead::from(&input[..])), Err(Error::TagLength { found: 4 }));
-    assert_eq!(Nonce::try_from(&input[..]), Err(Error::NonceLength { found: 4 }));
+    assert_eq!(
+        Tag::load(SharedRead::from(&input[..])),
+        Err(Error::TagLength { found: 4 })
+    );
+    assert_eq!(
+        Nonce::try_from(&input[..]),
+        Err(Error::NonceLength { found: 4 })
+    );
 }
 
 /// 2^36 − 31 bytes are not at hand; a view that merely claims them is refused without an access.
@@ -33,22 +66,44 @@ fn a_message_over_the_limit_is_refused() {
     let mut pieces = [0; 3].map(|_| unsafe { SharedWrite::new(&raw mut byte, chunk) });
     let bytes = [0u8; 1];
     let result = key.seal_scattered(Nonce::from([0; 12]), &[], &[&bytes], &mut pieces);
-    assert_eq!(result, Err(Error::LengthMismatch { input: 1, output: 3 * chunk }));
+    assert_eq!(
+        result,
+        Err(Error::LengthMismatch {
+            input: 1,
+            output: 3 * chunk
+        })
+    );
     // SAFETY: as above.
     let reads = [0; 3].map(|_| unsafe { SharedRead::new(&raw const byte, usize::MAX / 2) });
-    let result = key.open_scattered(&Nonce::from([0; 12]), &[], &reads, &Tag::from([0; 16]), &mut []);
-    assert_eq!(result, Err(Error::LengthMismatch { input: usize::MAX, output: 0 }));
+    let result = key.open_scattered(
+        &Nonce::from([0; 12]),
+        &[],
+        &reads,
+        &Tag::from([0; 16]),
+        &mut [],
+    );
+    assert_eq!(
+        result,
+        Err(Error::LengthMismatch {
+            input: usize::MAX,
+            output: 0
+        })
+    );
 }
 
 #[test]
 fn a_context_gives_each_number_once_and_stops() {
     let scheme = NonceScheme::Salt([9; 4]);
-    let mut sealing = SealingContext::new(Key::new(&[1; 16]).unwrap(), scheme, u64::MAX - 1, u64::MAX);
+    let mut sealing =
+        SealingContext::new(Key::new(&[1; 16]).unwrap(), scheme, u64::MAX - 1, u64::MAX);
     let mut data = *b"one";
-    let (first, tag) = sealing.seal_in_place(|n| n.to_be_bytes(), &mut data).unwrap();
+    let (first, tag) = sealing
+        .seal_in_place(|n| n.to_be_bytes(), &mut data)
+        .unwrap();
     assert_eq!(first, u64::MAX - 1);
     let key = Key::new(&[1; 16]).unwrap();
-    key.open_in_place(&scheme.nonce(first), &first.to_be_bytes(), &mut data, &tag).unwrap();
+    key.open_in_place(&scheme.nonce(first), &first.to_be_bytes(), &mut data, &tag)
+        .unwrap();
     assert_eq!(&data, b"one");
     assert_eq!(sealing.next_sequence(), Some(u64::MAX));
     assert_eq!(sealing.take().unwrap().0, u64::MAX);
@@ -66,7 +121,7 @@ fn the_best_path_is_available_and_fixed() {
         assert_eq!(Path::by_name(path.name()), Some(path));
         assert_eq!(path.is_available(), Key::with_path(&[0; 16], path).is_ok());
         if !path.is_available() {
-            println!("NOT TESTED: this processor cannot run the {path} path");
+            eprint_always!("NOT TESTED: this processor cannot run the {path} path");
         }
     }
 }
@@ -78,11 +133,16 @@ fn errors_are_sentences() {
         Error::KeyLength { found: 3 },
         Error::NonceLength { found: 3 },
         Error::TagLength { found: 3 },
-        Error::LengthMismatch { input: 1, output: 2 },
+        Error::LengthMismatch {
+            input: 1,
+            output: 2,
+        },
         Error::MessageTooLong { found: 1 << 40 },
         Error::AadTooLong { found: 1 << 62 },
         Error::NoncesExhausted,
-        Error::PathUnavailable { path: Path::Vaes512 },
+        Error::PathUnavailable {
+            path: Path::Vaes512,
+        },
     ] {
         assert!(error.to_string().len() > 30, "{error:?}: {error}");
     }

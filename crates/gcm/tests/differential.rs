@@ -4,18 +4,34 @@ use aws_lc_rs::aead::{self, LessSafeKey, UnboundKey};
 use proptest::prelude::*;
 use tare_gcm::{Error, Key, Nonce, Path, SharedRead, SharedWrite, Tag};
 
+/// Prints past the test runner's capture: what is not tested must be seen.
+macro_rules! eprint_always {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
 /// What aws-lc-rs makes of it.
 fn reference(key: &[u8], nonce: [u8; 12], aad: &[u8], plaintext: &[u8]) -> (Vec<u8>, [u8; 16]) {
-    let algorithm = if key.len() == 16 { &aead::AES_128_GCM } else { &aead::AES_256_GCM };
+    let algorithm = if key.len() == 16 {
+        &aead::AES_128_GCM
+    } else {
+        &aead::AES_256_GCM
+    };
     let key = LessSafeKey::new(UnboundKey::new(algorithm, key).unwrap());
     let mut data = plaintext.to_vec();
     let nonce = aead::Nonce::assume_unique_for_key(nonce);
-    let tag = key.seal_in_place_separate_tag(nonce, aead::Aad::from(aad), &mut data).unwrap();
+    let tag = key
+        .seal_in_place_separate_tag(nonce, aead::Aad::from(aad), &mut data)
+        .unwrap();
     (data, tag.as_ref().try_into().unwrap())
 }
 
 fn bytes(len: usize, seed: u8) -> Vec<u8> {
-    (0..len).map(|i| (i as u8).wrapping_mul(101).wrapping_add((i >> 8) as u8) ^ seed).collect()
+    (0..len)
+        .map(|i| (i as u8).wrapping_mul(101).wrapping_add((i >> 8) as u8) ^ seed)
+        .collect()
 }
 
 /// A buffer whose first byte is `offset` bytes past a multiple of 64, with guards around it.
@@ -30,7 +46,11 @@ impl Aligned {
         let mut room = vec![0xa5; content.len() + 256];
         let start = room.as_ptr().align_offset(64) + 64 + offset;
         room[start..start + content.len()].copy_from_slice(content);
-        Self { room, start, len: content.len() }
+        Self {
+            room,
+            start,
+            len: content.len(),
+        }
     }
 
     fn bytes(&mut self) -> &mut [u8] {
@@ -40,16 +60,26 @@ impl Aligned {
     /// Nothing was written before or after the buffer.
     fn is_intact(&self) -> bool {
         let (before, rest) = self.room.split_at(self.start);
-        before.iter().chain(&rest[self.len..]).all(|byte| *byte == 0xa5)
+        before
+            .iter()
+            .chain(&rest[self.len..])
+            .all(|byte| *byte == 0xa5)
     }
 }
 
 /// Cuts at the given places, in order; places beyond the end make empty pieces.
 fn lens(total: usize, cuts: &[usize]) -> Vec<usize> {
-    let mut places: Vec<usize> = cuts.iter().map(|cut| cut % (total + 1)).chain([total]).collect();
+    let mut places: Vec<usize> = cuts
+        .iter()
+        .map(|cut| cut % (total + 1))
+        .chain([total])
+        .collect();
     places.sort_unstable();
     let mut from = 0;
-    places.into_iter().map(|to| (to - std::mem::replace(&mut from, to), to).0).collect()
+    places
+        .into_iter()
+        .map(|to| (to - std::mem::replace(&mut from, to), to).0)
+        .collect()
 }
 
 fn split<'a>(mut bytes: &'a [u8], lens: &[usize]) -> Vec<&'a [u8]> {
@@ -89,47 +119,131 @@ fn check(path: Path, ours: &Key, case: &Case<'_>) {
     let nonce = || Nonce::from(nonce_bytes);
     let (ciphertext, tag) = reference(case.key, nonce_bytes, &aad, &plaintext);
     let tag = Tag::from(tag);
-    let name = || format!("{path}, {} bytes, key {}, +{}→+{}", case.len, case.key.len(), case.from, case.to);
+    let name = || {
+        format!(
+            "{path}, {} bytes, key {}, +{}→+{}",
+            case.len,
+            case.key.len(),
+            case.from,
+            case.to
+        )
+    };
 
     let mut private = Aligned::new(&plaintext, case.from);
     let mut shared = Aligned::new(&vec![0x11; case.len], case.to);
     let out = SharedWrite::from(shared.bytes());
-    assert_eq!(ours.seal(nonce(), &aad, private.bytes(), out), Ok(tag), "{}", name());
-    assert!(shared.bytes() == ciphertext && shared.is_intact(), "{}", name());
+    assert_eq!(
+        ours.seal(nonce(), &aad, private.bytes(), out),
+        Ok(tag),
+        "{}",
+        name()
+    );
+    assert!(
+        shared.bytes() == ciphertext && shared.is_intact(),
+        "{}",
+        name()
+    );
 
     let mut opened = Aligned::new(&vec![0x22; case.len], case.from);
-    let result = ours.open(&nonce(), &aad, SharedRead::from(&*shared.bytes()), &tag, opened.bytes());
+    let result = ours.open(
+        &nonce(),
+        &aad,
+        SharedRead::from(&*shared.bytes()),
+        &tag,
+        opened.bytes(),
+    );
     assert_eq!(result, Ok(()), "{}", name());
-    assert!(opened.bytes() == plaintext && opened.is_intact(), "{}", name());
+    assert!(
+        opened.bytes() == plaintext && opened.is_intact(),
+        "{}",
+        name()
+    );
 
-    assert_eq!(ours.seal_in_place(nonce(), &aad, private.bytes()), Ok(tag), "{}", name());
-    assert!(private.bytes() == ciphertext && private.is_intact(), "in place: {}", name());
-    assert_eq!(ours.open_in_place(&nonce(), &aad, private.bytes(), &tag), Ok(()), "{}", name());
-    assert!(private.bytes() == plaintext && private.is_intact(), "in place: {}", name());
+    assert_eq!(
+        ours.seal_in_place(nonce(), &aad, private.bytes()),
+        Ok(tag),
+        "{}",
+        name()
+    );
+    assert!(
+        private.bytes() == ciphertext && private.is_intact(),
+        "in place: {}",
+        name()
+    );
+    assert_eq!(
+        ours.open_in_place(&nonce(), &aad, private.bytes(), &tag),
+        Ok(()),
+        "{}",
+        name()
+    );
+    assert!(
+        private.bytes() == plaintext && private.is_intact(),
+        "in place: {}",
+        name()
+    );
 
     let (lens_in, lens_out) = (lens(case.len, case.cuts_in), lens(case.len, case.cuts_out));
     let mut scattered = Aligned::new(&vec![0x33; case.len], case.to);
-    let mut out: Vec<SharedWrite<'_>> =
-        split_mut(scattered.bytes(), &lens_out).into_iter().map(SharedWrite::from).collect();
+    let mut out: Vec<SharedWrite<'_>> = split_mut(scattered.bytes(), &lens_out)
+        .into_iter()
+        .map(SharedWrite::from)
+        .collect();
     let made = ours.seal_scattered(nonce(), &aad, &split(&plaintext, &lens_in), &mut out);
     assert_eq!(made, Ok(tag), "{lens_in:?} → {lens_out:?}: {}", name());
     drop(out);
-    assert!(scattered.bytes() == ciphertext && scattered.is_intact(), "{lens_in:?} → {lens_out:?}: {}", name());
-    let pieces: Vec<SharedRead<'_>> = split(&ciphertext, &lens_in).into_iter().map(SharedRead::from).collect();
+    assert!(
+        scattered.bytes() == ciphertext && scattered.is_intact(),
+        "{lens_in:?} → {lens_out:?}: {}",
+        name()
+    );
+    let pieces: Vec<SharedRead<'_>> = split(&ciphertext, &lens_in)
+        .into_iter()
+        .map(SharedRead::from)
+        .collect();
     let mut back = Aligned::new(&vec![0x44; case.len], case.from);
-    let result = ours.open_scattered(&nonce(), &aad, &pieces, &tag, &mut split_mut(back.bytes(), &lens_out));
+    let result = ours.open_scattered(
+        &nonce(),
+        &aad,
+        &pieces,
+        &tag,
+        &mut split_mut(back.bytes(), &lens_out),
+    );
     assert_eq!(result, Ok(()), "{lens_in:?} → {lens_out:?}: {}", name());
-    assert!(back.bytes() == plaintext && back.is_intact(), "{lens_in:?} → {lens_out:?}: {}", name());
+    assert!(
+        back.bytes() == plaintext && back.is_intact(),
+        "{lens_in:?} → {lens_out:?}: {}",
+        name()
+    );
 
     let mut forged = *tag.as_bytes();
     forged[case.len % 16] ^= 1 << (case.len % 8);
     let forged = Tag::from(forged);
-    let result = ours.open(&nonce(), &aad, SharedRead::from(&ciphertext[..]), &forged, opened.bytes());
+    let result = ours.open(
+        &nonce(),
+        &aad,
+        SharedRead::from(&ciphertext[..]),
+        &forged,
+        opened.bytes(),
+    );
     assert_eq!(result, Err(Error::Forged));
-    assert!(opened.bytes().iter().all(|b| *b == 0) && opened.is_intact(), "not wiped: {}", name());
-    let result = ours.open_scattered(&nonce(), &aad, &pieces, &forged, &mut split_mut(back.bytes(), &lens_out));
+    assert!(
+        opened.bytes().iter().all(|b| *b == 0) && opened.is_intact(),
+        "not wiped: {}",
+        name()
+    );
+    let result = ours.open_scattered(
+        &nonce(),
+        &aad,
+        &pieces,
+        &forged,
+        &mut split_mut(back.bytes(), &lens_out),
+    );
     assert_eq!(result, Err(Error::Forged));
-    assert!(back.bytes().iter().all(|b| *b == 0) && back.is_intact(), "not wiped: {}", name());
+    assert!(
+        back.bytes().iter().all(|b| *b == 0) && back.is_intact(),
+        "not wiped: {}",
+        name()
+    );
 }
 
 fn keys() -> [Vec<u8>; 2] {
@@ -140,13 +254,16 @@ fn keys() -> [Vec<u8>; 2] {
 fn every_length_to_4096() {
     for path in Path::ALL {
         if !path.is_available() {
-            println!("NOT TESTED: this processor cannot run the {path} path");
+            eprint_always!("NOT TESTED: this processor cannot run the {path} path");
             continue;
         }
         for key in keys() {
             let ours = Key::with_path(&key, path).unwrap();
             for len in 0..=4096 {
-                let (cuts_in, cuts_out) = ([len * 3 / 7, len / 2, len * 5 / 7], [len / 3, len * 29 / 31]);
+                let (cuts_in, cuts_out) = (
+                    [len * 3 / 7, len / 2, len * 5 / 7],
+                    [len / 3, len * 29 / 31],
+                );
                 let case = Case {
                     key: &key,
                     aad_len: [0, 5, 8, 12, 13, 16, 20, 100][len % 8],
@@ -170,7 +287,15 @@ fn long_messages_carry_the_counter() {
             let ours = Key::with_path(&key, path).unwrap();
             for len in [16 * 254, 16 * 65_534 + 5, 1 << 21] {
                 let (cuts_in, cuts_out) = ([1, 100_000], [65_536, 65_537]);
-                let case = Case { key: &key, aad_len: 5, len, from: 1, to: 2, cuts_in: &cuts_in, cuts_out: &cuts_out };
+                let case = Case {
+                    key: &key,
+                    aad_len: 5,
+                    len,
+                    from: 1,
+                    to: 2,
+                    cuts_in: &cuts_in,
+                    cuts_out: &cuts_out,
+                };
                 check(path, &ours, &case);
             }
         }

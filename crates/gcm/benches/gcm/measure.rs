@@ -36,7 +36,12 @@ impl Random {
 }
 
 /// Runs every cell once a round, in an order shuffled anew each round, for about `micros` each.
-pub fn interleave(mut cells: Vec<Cell<'_>>, rounds: usize, micros: u64, random: &mut Random) -> Samples {
+pub fn interleave(
+    mut cells: Vec<Cell<'_>>,
+    rounds: usize,
+    micros: u64,
+    random: &mut Random,
+) -> Samples {
     let iterations: Vec<u32> = cells
         .iter_mut()
         .map(|cell| {
@@ -61,12 +66,18 @@ pub fn interleave(mut cells: Vec<Cell<'_>>, rounds: usize, micros: u64, random: 
             ns[i].push(start.elapsed().as_nanos() as f64 / f64::from(iterations[i]));
         }
     }
-    Samples { names: cells.into_iter().map(|cell| cell.name).collect(), ns }
+    Samples {
+        names: cells.into_iter().map(|cell| cell.name).collect(),
+        ns,
+    }
 }
 
 impl Samples {
     fn of(&self, name: &str) -> Option<&[f64]> {
-        self.names.iter().position(|n| n == name).map(|i| &self.ns[i][..])
+        self.names
+            .iter()
+            .position(|n| n == name)
+            .map(|i| &self.ns[i][..])
     }
 
     /// The median time of a cell in nanoseconds.
@@ -76,12 +87,27 @@ impl Samples {
 
     /// How many times faster `fast` is than `slow`: the median over rounds of slow / fast.
     pub fn speedup(&self, fast: &str, slow: &str, random: &mut Random) -> Option<Estimate> {
-        let ratios: Vec<f64> = self.of(slow)?.iter().zip(self.of(fast)?).map(|(s, f)| s / f).collect();
+        let ratios: Vec<f64> = self
+            .of(slow)?
+            .iter()
+            .zip(self.of(fast)?)
+            .map(|(s, f)| s / f)
+            .collect();
         let mut medians: Vec<f64> = (0..1000)
-            .map(|_| median((0..ratios.len()).map(|_| ratios[random.below(ratios.len())]).collect()))
+            .map(|_| {
+                median(
+                    (0..ratios.len())
+                        .map(|_| ratios[random.below(ratios.len())])
+                        .collect(),
+                )
+            })
             .collect();
         medians.sort_by(f64::total_cmp);
-        Some(Estimate { median: median(ratios), low: medians[25], high: medians[974] })
+        Some(Estimate {
+            median: median(ratios),
+            low: medians[25],
+            high: medians[974],
+        })
     }
 }
 

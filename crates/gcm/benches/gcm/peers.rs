@@ -36,7 +36,11 @@ impl Placed {
         let mut room = vec![0; bytes.len() + 4 * 4096];
         let start = room.as_ptr().align_offset(4096) + offset;
         room[start..start + bytes.len()].copy_from_slice(bytes);
-        Self { room, start, len: bytes.len() }
+        Self {
+            room,
+            start,
+            len: bytes.len(),
+        }
     }
 }
 
@@ -69,7 +73,9 @@ impl Message {
     ///
     /// `offset` moves both its buffers within their pages.
     pub fn new(key: &[u8], op: Op, len: usize, seed: u8, offset: usize) -> Self {
-        let plaintext: Vec<u8> = (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect();
+        let plaintext: Vec<u8> = (0..len)
+            .map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed))
+            .collect();
         let mut this = Self {
             nonce: [seed; 12],
             aad: [7; AAD_LEN],
@@ -111,7 +117,9 @@ impl Peer for Ours {
             Op::Open => {
                 let input = SharedRead::from(&m.input[..]);
                 let tag = Tag::from(m.tag);
-                self.0.open(&Nonce::from(m.nonce), &m.aad, input, &tag, &mut m.output).expect("a valid tag");
+                self.0
+                    .open(&Nonce::from(m.nonce), &m.aad, input, &tag, &mut m.output)
+                    .expect("a valid tag");
             }
         }
     }
@@ -122,8 +130,14 @@ pub struct AwsLc(pub aws::LessSafeKey);
 
 impl AwsLc {
     pub fn new(key: &[u8]) -> Self {
-        let algorithm = if key.len() == 16 { &aws::AES_128_GCM } else { &aws::AES_256_GCM };
-        Self(aws::LessSafeKey::new(aws::UnboundKey::new(algorithm, key).expect("the key fits the algorithm")))
+        let algorithm = if key.len() == 16 {
+            &aws::AES_128_GCM
+        } else {
+            &aws::AES_256_GCM
+        };
+        Self(aws::LessSafeKey::new(
+            aws::UnboundKey::new(algorithm, key).expect("the key fits the algorithm"),
+        ))
     }
 }
 
@@ -131,7 +145,9 @@ impl AwsLc {
     /// Opens ciphertext and tag where they are.
     pub fn open_in_place(&self, m: &mut Message, ciphertext_and_tag: &mut [u8]) {
         let nonce = aws::Nonce::assume_unique_for_key(m.nonce);
-        self.0.open_in_place(nonce, aws::Aad::from(m.aad), ciphertext_and_tag).expect("a valid tag");
+        self.0
+            .open_in_place(nonce, aws::Aad::from(m.aad), ciphertext_and_tag)
+            .expect("a valid tag");
     }
 }
 
@@ -146,7 +162,8 @@ impl Peer for AwsLc {
         match op {
             Op::Seal => {
                 let tag = self.0.seal_in_place_separate_tag(nonce, aad, &mut m.output);
-                m.tag.copy_from_slice(tag.expect("a short message").as_ref());
+                m.tag
+                    .copy_from_slice(tag.expect("a short message").as_ref());
             }
             Op::Open => self
                 .0
@@ -164,9 +181,16 @@ pub struct Ring {
 
 impl Ring {
     pub fn new(key: &[u8]) -> Self {
-        let algorithm = if key.len() == 16 { &ring_aead::AES_128_GCM } else { &ring_aead::AES_256_GCM };
+        let algorithm = if key.len() == 16 {
+            &ring_aead::AES_128_GCM
+        } else {
+            &ring_aead::AES_256_GCM
+        };
         let key = ring_aead::UnboundKey::new(algorithm, key).expect("the key fits the algorithm");
-        Self { key: ring_aead::LessSafeKey::new(key), scratch: Vec::new() }
+        Self {
+            key: ring_aead::LessSafeKey::new(key),
+            scratch: Vec::new(),
+        }
     }
 }
 
@@ -180,14 +204,19 @@ impl Peer for Ring {
         let aad = ring_aead::Aad::from(m.aad);
         match op {
             Op::Seal => {
-                let tag = self.key.seal_in_place_separate_tag(nonce, aad, &mut m.output);
-                m.tag.copy_from_slice(tag.expect("a short message").as_ref());
+                let tag = self
+                    .key
+                    .seal_in_place_separate_tag(nonce, aad, &mut m.output);
+                m.tag
+                    .copy_from_slice(tag.expect("a short message").as_ref());
             }
             Op::Open => {
                 self.scratch.clear();
                 self.scratch.extend_from_slice(&m.input);
                 self.scratch.extend_from_slice(&m.tag);
-                self.key.open_in_place(nonce, aad, &mut self.scratch).expect("a valid tag");
+                self.key
+                    .open_in_place(nonce, aad, &mut self.scratch)
+                    .expect("a valid tag");
             }
         }
     }
@@ -241,7 +270,13 @@ impl IpsecMb {
             let decrypt = *library.get::<Crypt>(symbol("dec")).ok()?;
             let mut room = Box::new(Room([0; 4096]));
             precompute(key.as_ptr(), room.0.as_mut_ptr());
-            Some(Self { key: room, context: Box::new(Room([0; 4096])), encrypt, decrypt, _library: library })
+            Some(Self {
+                key: room,
+                context: Box::new(Room([0; 4096])),
+                encrypt,
+                decrypt,
+                _library: library,
+            })
         }
     }
 }
@@ -253,7 +288,11 @@ impl Peer for IpsecMb {
 
     fn run(&mut self, op: Op, m: &mut Message) {
         let mut tag = [0u8; 16];
-        let crypt = if op == Op::Seal { self.encrypt } else { self.decrypt };
+        let crypt = if op == Op::Seal {
+            self.encrypt
+        } else {
+            self.decrypt
+        };
         // SAFETY: all buffers have the lengths passed; the key was precomputed by the same library.
         unsafe {
             crypt(

@@ -21,7 +21,10 @@ impl Report {
         if !json {
             println!("AES-{key_bits}-GCM, 12 bytes of additional data; ns an operation, medians of interleaved rounds");
         }
-        Self { json, missed: Vec::new() }
+        Self {
+            json,
+            missed: Vec::new(),
+        }
     }
 
     /// One experiment: the times of its cells, for `bytes` each, and its comparisons.
@@ -37,7 +40,9 @@ impl Report {
             println!("\n{what}");
         }
         for name in &samples.names {
-            let Some(ns) = samples.median_ns(name) else { continue };
+            let Some(ns) = samples.median_ns(name) else {
+                continue;
+            };
             if self.json {
                 println!("{{\"experiment\":\"{what}\",\"cell\":\"{name}\",\"metric\":\"time\",\"unit\":\"ns\",\"better\":\"lower\",\"n\":{},\"median\":{ns:.2}}}", samples.ns[0].len());
             } else {
@@ -45,7 +50,9 @@ impl Report {
             }
         }
         for target in targets {
-            let Some(e) = samples.speedup(target.fast, target.slow, random) else { continue };
+            let Some(e) = samples.speedup(target.fast, target.slow, random) else {
+                continue;
+            };
             let verdict = match target.at_least {
                 None => "",
                 Some(least) if e.low >= least => "met",
@@ -53,14 +60,24 @@ impl Report {
                 Some(_) => "inconclusive",
             };
             if self.json {
-                let least = target.at_least.map_or("null".to_owned(), |least| least.to_string());
+                let least = target
+                    .at_least
+                    .map_or("null".to_owned(), |least| least.to_string());
                 println!("{{\"experiment\":\"{what}\",\"fast\":\"{}\",\"slow\":\"{}\",\"metric\":\"speedup\",\"unit\":\"ratio\",\"better\":\"higher\",\"median\":{:.3},\"ci95\":[{:.3},{:.3}],\"at_least\":{least},\"verdict\":\"{verdict}\"}}", target.fast, target.slow, e.median, e.low, e.high);
             } else {
-                let least = target.at_least.map_or(String::new(), |least| format!("  at least {least}: {verdict}"));
-                println!("  {} is {:.2} × as fast as {} [{:.2}, {:.2}]{least}", target.fast, e.median, target.slow, e.low, e.high);
+                let least = target.at_least.map_or(String::new(), |least| {
+                    format!("  at least {least}: {verdict}")
+                });
+                println!(
+                    "  {} is {:.2} × as fast as {} [{:.2}, {:.2}]{least}",
+                    target.fast, e.median, target.slow, e.low, e.high
+                );
             }
             if matches!(verdict, "missed" | "inconclusive") {
-                self.missed.push(format!("{what}: {} over {} {:.2} [{:.2}, {:.2}], {verdict}", target.fast, target.slow, e.median, e.low, e.high));
+                self.missed.push(format!(
+                    "{what}: {} over {} {:.2} [{:.2}, {:.2}], {verdict}",
+                    target.fast, target.slow, e.median, e.low, e.high
+                ));
             }
         }
     }

@@ -15,7 +15,13 @@ pub const KERNEL_LEN: f64 = 120.0;
 pub fn chain(state: &mut u64) {
     // SAFETY: register arithmetic only.
     unsafe {
-        asm!(".rept 256", "imul {a}, {a}", ".endr", a = inout(reg) *state, options(nomem, nostack));
+        asm!(
+            ".rept 256",
+            "imul {a}, {a}",
+            ".endr",
+            a = inout(reg) * state,
+            options(nomem, nostack)
+        );
     }
 }
 
@@ -71,16 +77,26 @@ impl Bound {
     }
 }
 
+/// AES and multiplication.
+type Kernels = (fn(), fn());
+
 /// The throughput kernels of a path, AES and multiplication; None for the portable one and for paths that the
 /// processor lacks.
-pub fn kernels(path: Path) -> Option<(fn(), fn())> {
+pub fn kernels(path: Path) -> Option<Kernels> {
     match path {
         _ if !path.is_available() => None,
-        Path::Vaes512 => Some((kernel!("vaesenc", "zmm", ""), kernel!("vpclmulqdq", "zmm", ", 1"))),
-        Path::Vaes256 => Some((kernel!("vaesenc", "ymm", ""), kernel!("vpclmulqdq", "ymm", ", 1"))),
-        Path::AesNi if std::arch::is_x86_feature_detected!("avx") => {
-            Some((kernel!("vaesenc", "xmm", ""), kernel!("vpclmulqdq", "xmm", ", 1")))
-        }
+        Path::Vaes512 => Some((
+            kernel!("vaesenc", "zmm", ""),
+            kernel!("vpclmulqdq", "zmm", ", 1"),
+        )),
+        Path::Vaes256 => Some((
+            kernel!("vaesenc", "ymm", ""),
+            kernel!("vpclmulqdq", "ymm", ", 1"),
+        )),
+        Path::AesNi if std::arch::is_x86_feature_detected!("avx") => Some((
+            kernel!("vaesenc", "xmm", ""),
+            kernel!("vpclmulqdq", "xmm", ", 1"),
+        )),
         _ => None,
     }
 }

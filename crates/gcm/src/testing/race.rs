@@ -104,12 +104,21 @@ pub fn race(race: &Race) -> Result<RaceReport, Error> {
         Subject::Path(path) => path,
         Subject::TwoReads => Path::best(),
     };
-    let key_bytes = KEY.get(..race.key_len).ok_or(Error::KeyLength { found: race.key_len })?;
+    let key_bytes = KEY.get(..race.key_len).ok_or(Error::KeyLength {
+        found: race.key_len,
+    })?;
     let key = Key::with_path(key_bytes, path)?;
-    let plaintext: Vec<u8> = (0..race.record_len).map(|i| (i as u8).wrapping_mul(29) ^ 0x35).collect();
+    let plaintext: Vec<u8> = (0..race.record_len)
+        .map(|i| (i as u8).wrapping_mul(29) ^ 0x35)
+        .collect();
     let mut ciphertext = plaintext.clone();
     let tag = key.seal_in_place(Nonce::from(NONCE), &AAD, &mut ciphertext)?;
-    let record = Record { key, plaintext, ciphertext, tag };
+    let record = Record {
+        key,
+        plaintext,
+        ciphertext,
+        tag,
+    };
     match race.op {
         Op::Open => record.race_open(race),
         Op::Seal => record.race_seal(race),
@@ -125,8 +134,13 @@ struct Record {
 
 /// A hostile thread's choice of places: anywhere, the last block, the tag.
 fn place(random: &mut u64, payload: usize, tag: usize) -> usize {
-    *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    let (kind, number) = ((*random >> 60) as usize, (*random >> 20) as usize & 0xff_ffff);
+    *random = random
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    let (kind, number) = (
+        (*random >> 60) as usize,
+        (*random >> 20) as usize & 0xff_ffff,
+    );
     match kind {
         0..=1 if tag > 0 => payload + number % tag,
         0..=5 => payload - 1 - number % payload.min(16),
@@ -147,7 +161,11 @@ impl Record {
                 let (mut random, mut count) = (1, 0);
                 ready.wait();
                 while !stop.load(Relaxed) {
-                    let at = place(&mut random, len.max(1).min(record.len()), record.len() - len);
+                    let at = place(
+                        &mut random,
+                        len.max(1).min(record.len()),
+                        record.len() - len,
+                    );
                     arena.0[at].store(record[at] ^ 1 << (random >> 8 & 7), Relaxed);
                     pause(random >> 12);
                     arena.0[at].store(record[at], Relaxed);
@@ -161,7 +179,10 @@ impl Record {
             stop.store(true, Relaxed);
             report
         })
-        .map(|report| RaceReport { hostile_writes: writes.load(Relaxed), ..report })
+        .map(|report| RaceReport {
+            hostile_writes: writes.load(Relaxed),
+            ..report
+        })
     }
 
     fn open_until(&self, race: &Race, arena: &Arena) -> Result<RaceReport, Error> {
@@ -173,9 +194,13 @@ impl Record {
             out.fill(0x99);
             let tag = Tag::load(arena.read(len, Tag::LEN))?;
             let opened = match race.subject {
-                Subject::Path(_) => {
-                    self.key.open(&Nonce::from(NONCE), &AAD, arena.read(0, len), &tag, &mut out)
-                }
+                Subject::Path(_) => self.key.open(
+                    &Nonce::from(NONCE),
+                    &AAD,
+                    arena.read(0, len),
+                    &tag,
+                    &mut out,
+                ),
                 Subject::TwoReads => self.open_reading_twice(arena, &tag, &mut out),
             };
             report.attempts += 1;
@@ -198,7 +223,13 @@ impl Record {
     fn open_reading_twice(&self, arena: &Arena, tag: &Tag, out: &mut [u8]) -> Result<(), Error> {
         let mut hashed = vec![0; out.len()];
         arena.copy(0, &mut hashed);
-        self.key.open(&Nonce::from(NONCE), &AAD, SharedRead::from(&hashed[..]), tag, out)?;
+        self.key.open(
+            &Nonce::from(NONCE),
+            &AAD,
+            SharedRead::from(&hashed[..]),
+            tag,
+            out,
+        )?;
         let mut decrypted = vec![0; out.len()];
         arena.copy(0, &mut decrypted);
         for ((out, a), b) in out.iter_mut().zip(hashed).zip(decrypted) {
@@ -210,7 +241,8 @@ impl Record {
     fn race_seal(&self, race: &Race) -> Result<RaceReport, Error> {
         let len = self.plaintext.len();
         let arena = Arena::new(&vec![BLANK; len]);
-        let (stop, writes, exposed) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+        let (stop, writes, exposed) =
+            (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
         let ready = Barrier::new(2);
         std::thread::scope(|threads| {
             threads.spawn(|| {
@@ -222,7 +254,8 @@ impl Record {
                     let found = byte.load(Relaxed);
                     // What this thread itself wrote is the third value that may be there.
                     let own = self.ciphertext[at] ^ 0x80;
-                    seen += u64::from(found != BLANK && found != self.ciphertext[at] && found != own);
+                    seen +=
+                        u64::from(found != BLANK && found != self.ciphertext[at] && found != own);
                     byte.store(own, Relaxed);
                     pause(random >> 12);
                     count += 1;
@@ -248,9 +281,12 @@ impl Record {
         let end = Instant::now() + race.duration;
         while report.attempts % 64 != 0 || report.attempts == 0 || Instant::now() < end {
             let tag = match race.subject {
-                Subject::Path(_) => {
-                    self.key.seal(Nonce::from(NONCE), &AAD, &self.plaintext, arena.write(0, len))?
-                }
+                Subject::Path(_) => self.key.seal(
+                    Nonce::from(NONCE),
+                    &AAD,
+                    &self.plaintext,
+                    arena.write(0, len),
+                )?,
                 Subject::TwoReads => self.seal_reading_back(arena)?,
             };
             report.attempts += 1;
@@ -266,14 +302,24 @@ impl Record {
     /// Stores the ciphertext and makes the tag of what it then reads there.
     fn seal_reading_back(&self, arena: &Arena) -> Result<Tag, Error> {
         let len = self.plaintext.len();
-        self.key.seal(Nonce::from(NONCE), &AAD, &self.plaintext, arena.write(0, len))?;
+        self.key.seal(
+            Nonce::from(NONCE),
+            &AAD,
+            &self.plaintext,
+            arena.write(0, len),
+        )?;
         let mut read_back = vec![0; len];
         arena.copy(0, &mut read_back);
         // The tag of any ciphertext is that of sealing the plaintext that belongs to it.
-        for ((byte, p), c) in read_back.iter_mut().zip(&self.plaintext).zip(&self.ciphertext) {
+        for ((byte, p), c) in read_back
+            .iter_mut()
+            .zip(&self.plaintext)
+            .zip(&self.ciphertext)
+        {
             *byte ^= p ^ c;
         }
-        self.key.seal_in_place(Nonce::from(NONCE), &AAD, &mut read_back)
+        self.key
+            .seal_in_place(Nonce::from(NONCE), &AAD, &mut read_back)
     }
 }
 

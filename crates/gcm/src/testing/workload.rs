@@ -1,7 +1,7 @@
 //! Repeated work on one path, to be timed.
 
-use crate::{Error, Key, Nonce, Path, SealPacket, SharedRead, SharedWrite, Tag};
 use crate::{open_batch, seal_batch, OpenPacket};
+use crate::{Error, Key, Nonce, Path, SealPacket, SharedRead, SharedWrite, Tag};
 use std::time::{Duration, Instant};
 
 /// Which way.
@@ -31,7 +31,13 @@ impl Workload {
     ///
     /// # Errors
     /// [`Error::PathUnavailable`] and [`Error::KeyLength`].
-    pub fn new(path: Path, key_len: usize, op: Op, len: usize, batch: usize) -> Result<Self, Error> {
+    pub fn new(
+        path: Path,
+        key_len: usize,
+        op: Op,
+        len: usize,
+        batch: usize,
+    ) -> Result<Self, Error> {
         let key = Key::with_path(&vec![9; key_len], path)?;
         let mut inputs: Vec<u8> = (0..len * batch).map(|i| i as u8).collect();
         let mut tags = vec![Tag::from([0; 16]); batch];
@@ -40,7 +46,15 @@ impl Workload {
                 *tag = key.seal_in_place(nonce(i), &AAD, message)?;
             }
         }
-        Ok(Self { key, op, len, batch, outputs: vec![0; inputs.len()], inputs, tags })
+        Ok(Self {
+            key,
+            op,
+            len,
+            batch,
+            outputs: vec![0; inputs.len()],
+            inputs,
+            tags,
+        })
     }
 
     /// Bytes of payload in one repetition.
@@ -73,19 +87,30 @@ impl Workload {
             }
             Op::Open => {
                 let input = SharedRead::from(&self.inputs[..]);
-                self.key.open(&nonce(0), &AAD, input, &self.tags[0], &mut self.outputs)
+                self.key
+                    .open(&nonce(0), &AAD, input, &self.tags[0], &mut self.outputs)
             }
         }
     }
 
     fn many(&mut self) -> Result<(), Error> {
         let len = self.len.max(1);
-        let pairs = self.inputs.chunks_exact(len).zip(self.outputs.chunks_exact_mut(len)).enumerate();
+        let pairs = self
+            .inputs
+            .chunks_exact(len)
+            .zip(self.outputs.chunks_exact_mut(len))
+            .enumerate();
         match self.op {
             Op::Seal => {
                 let mut packets = Vec::with_capacity(self.batch);
                 for (i, (input, output)) in pairs {
-                    packets.push(SealPacket::new(&self.key, nonce(i), &AAD, input, SharedWrite::from(output))?);
+                    packets.push(SealPacket::new(
+                        &self.key,
+                        nonce(i),
+                        &AAD,
+                        input,
+                        SharedWrite::from(output),
+                    )?);
                 }
                 seal_batch(&mut packets);
                 for (tag, packet) in self.tags.iter_mut().zip(&packets) {
@@ -96,7 +121,14 @@ impl Workload {
                 let mut packets = Vec::with_capacity(self.batch);
                 for (i, (input, output)) in pairs {
                     let input = SharedRead::from(input);
-                    packets.push(OpenPacket::new(&self.key, nonce(i), &AAD, input, self.tags[i], output)?);
+                    packets.push(OpenPacket::new(
+                        &self.key,
+                        nonce(i),
+                        &AAD,
+                        input,
+                        self.tags[i],
+                        output,
+                    )?);
                 }
                 if open_batch(&mut packets) != packets.len() {
                     return Err(Error::Forged);

@@ -75,7 +75,10 @@ unsafe fn sums_of_lanes([a, b, c, d]: [Quad; 4]) -> Quad {
             )
         };
         let (ab, cd) = (half(a, b), half(c, d));
-        Quad(_mm512_xor_si512(_mm512_shuffle_i64x2::<0x88>(ab, cd), _mm512_shuffle_i64x2::<0xdd>(ab, cd)))
+        Quad(_mm512_xor_si512(
+            _mm512_shuffle_i64x2::<0x88>(ab, cd),
+            _mm512_shuffle_i64x2::<0xdd>(ab, cd),
+        ))
     }
 }
 
@@ -86,7 +89,12 @@ unsafe fn sums_of_lanes([a, b, c, d]: [Quad; 4]) -> Quad {
 /// each packet of at most 64·`D` bytes with at most 16 of additional data, readable at its source and writable at its destination, which
 /// either are the same or do not overlap with anything else.
 #[inline(always)]
-pub(super) unsafe fn four<const ROUNDS: usize, const SEAL: bool, const D: usize, const MIXED: bool>(
+pub(super) unsafe fn four<
+    const ROUNDS: usize,
+    const SEAL: bool,
+    const D: usize,
+    const MIXED: bool,
+>(
     packets: [&Short<'_>; 4],
 ) -> __m512i {
     // SAFETY: masks limit all accesses to the bytes of the packets; powers of H run to H^(4·D + 2).
@@ -104,11 +112,15 @@ pub(super) unsafe fn four<const ROUNDS: usize, const SEAL: bool, const D: usize,
         };
         let key_of = |j: usize, r: usize| Quad::splat_from(keys[if MIXED { j } else { 0 }].add(r));
 
-        let mut tag_masks = first_lanes(nonces).xor3(key_lanes(0), Quad::splat_from(NUMBERS.as_ptr().add(1)));
+        let mut tag_masks =
+            first_lanes(nonces).xor3(key_lanes(0), Quad::splat_from(NUMBERS.as_ptr().add(1)));
         let mut state = [[Quad::zero(); D]; 4];
         for j in 0..4 {
             for i in 0..D {
-                state[j][i] = nonces[j].xor3(key_of(j, 0), Quad::load_private(NUMBERS.as_ptr().add(2 + 4 * i)));
+                state[j][i] = nonces[j].xor3(
+                    key_of(j, 0),
+                    Quad::load_private(NUMBERS.as_ptr().add(2 + 4 * i)),
+                );
             }
         }
         let mask = |j: usize, i: usize| super::finish512::mask_from(packets[j].len, 64 * i);
@@ -145,8 +157,15 @@ pub(super) unsafe fn four<const ROUNDS: usize, const SEAL: bool, const D: usize,
                 let input = Quad(once::load_512_masked(src, mask));
                 let output = state[j][i].aes_last(last_key.xor(input));
                 once::store_512_masked(dst, output.0, mask);
-                let hashed = if SEAL { Quad(_mm512_maskz_mov_epi8(mask, output.0)) } else { input };
-                let (x, power) = (hashed.permute(reversal), Quad::load_private(powers.add(4 * i)));
+                let hashed = if SEAL {
+                    Quad(_mm512_maskz_mov_epi8(mask, output.0))
+                } else {
+                    input
+                };
+                let (x, power) = (
+                    hashed.permute(reversal),
+                    Quad::load_private(powers.add(4 * i)),
+                );
                 if i == 0 {
                     sums[j] = Sum::of(x, power);
                 } else {
@@ -170,9 +189,8 @@ pub(super) unsafe fn four<const ROUNDS: usize, const SEAL: bool, const D: usize,
         }
         lane!(0 1 2 3);
         let lengths = Quad(_mm512_maskz_shuffle_epi32::<0b11_01_11_00>(0x5555, lengths));
-        let powers_of_additional = gather([0, 1, 2, 3].map(|j| {
-            schedules[j].powers_from(packets[j].len.div_ceil(16) + 2)
-        }));
+        let powers_of_additional =
+            gather([0, 1, 2, 3].map(|j| schedules[j].powers_from(packets[j].len.div_ceil(16) + 2)));
         let powers_of_lengths = if MIXED {
             gather(schedules.map(|s| s.powers_from(1)))
         } else {

@@ -114,7 +114,9 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
         // SAFETY: as above; there are 16 numbers and 15 round keys.
         unsafe {
             let keys = self.schedule.round_keys.as_ptr();
-            let first = self.nonce_and_key.with_last_words(self.counter.swap_bytes() ^ self.key_word);
+            let first = self
+                .nonce_and_key
+                .with_last_words(self.counter.swap_bytes() ^ self.key_word);
             self.counter = self.counter.wrapping_add((N * V::COUNT) as u32);
             let mut state = [V::zero(); N];
             for (i, s) in state.iter_mut().enumerate() {

@@ -3,10 +3,10 @@
 //! The bytes are copied in once and out once; in between they are handled as on 512-bit registers (see
 //! `finish512`): one pass over [J0, C1, …], one sum of products.
 
-use super::Before;
 use super::ghash::{self, Sum};
 use super::lanes::{Lanes, Single};
 use super::schedule::{Block, Schedule};
+use super::Before;
 use core::arch::asm;
 use core::arch::x86_64::*;
 
@@ -35,7 +35,9 @@ pub(super) unsafe fn finish<V: Lanes, const ROUNDS: usize, const SEAL: bool>(
     unsafe {
         macro_rules! run {
             ($registers:literal) => {
-                run::<V, ROUNDS, SEAL, $registers>(schedule, nonce, first, before, lengths, src, dst, len)
+                run::<V, ROUNDS, SEAL, $registers>(
+                    schedule, nonce, first, before, lengths, src, dst, len,
+                )
             };
         }
         match (V::COUNT, len > 64) {
@@ -72,7 +74,11 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
         // Counters: 1 (that of J0) in the first place, then `first`, `first` + 1, …
         let mut counters = [Block::ZERO; STAGE];
         for (i, block) in counters.iter_mut().enumerate() {
-            let counter = if i == 0 { 1 } else { first.wrapping_add(i as u32 - 1) };
+            let counter = if i == 0 {
+                1
+            } else {
+                first.wrapping_add(i as u32 - 1)
+            };
             let block_vector = _mm_insert_epi32::<3>(nonce, counter.swap_bytes() as i32);
             _mm_store_si128((&raw mut *block).cast(), block_vector);
         }
@@ -106,7 +112,11 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
         // The hashed blocks go back on the stage, where additional data and lengths are put around them.
         let data_blocks = len.div_ceil(16);
         if SEAL {
-            core::ptr::write_bytes(stage.add(1).cast::<u8>().add(len), 0, 16 * (STAGE - 1) - len);
+            core::ptr::write_bytes(
+                stage.add(1).cast::<u8>().add(len),
+                0,
+                16 * (STAGE - 1) - len,
+            );
         } else {
             for (i, x) in input.iter().enumerate() {
                 V::store_private(stage.add(i * V::COUNT), *x);
@@ -120,7 +130,10 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
             Before::State(b) => (1, b),
         };
         let block = _mm_load_si128(stage.add(at).cast());
-        _mm_store_si128(stage.add(at).cast(), _mm_xor_si128(block, _mm_shuffle_epi8(b, ghash::byte_reversal())));
+        _mm_store_si128(
+            stage.add(at).cast(),
+            _mm_xor_si128(block, _mm_shuffle_epi8(b, ghash::byte_reversal())),
+        );
 
         let powers = schedule.powers_from(data_blocks + 2);
         let mut sum = Sum::zero();

@@ -57,7 +57,9 @@ pub(super) unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
     unsafe {
         macro_rules! on {
             ($registers:literal) => {
-                short_on::<ROUNDS, SEAL, $registers>(schedule, nonce, additional, lengths, src, dst, len)
+                short_on::<ROUNDS, SEAL, $registers>(
+                    schedule, nonce, additional, lengths, src, dst, len,
+                )
             };
         }
         match (len + 16).div_ceil(64) {
@@ -89,12 +91,21 @@ unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
         let (nonce, first_key) = (Quad::splat(nonce), Quad::splat_from(keys));
         let mut state = [Quad::zero(); R];
         for (i, s) in state.iter_mut().enumerate() {
-            *s = nonce.xor3(first_key, Quad::load_private(NUMBERS.as_ptr().add(1 + 4 * i)));
+            *s = nonce.xor3(
+                first_key,
+                Quad::load_private(NUMBERS.as_ptr().add(1 + 4 * i)),
+            );
         }
 
         // The last register may hold only what was shifted up into it.
         let last_has_memory = len > 64 * (R - 1);
-        let in_memory = |i: usize| if i + 2 < R { u64::MAX } else { mask_from(len, 64 * i) };
+        let in_memory = |i: usize| {
+            if i + 2 < R {
+                u64::MAX
+            } else {
+                mask_from(len, 64 * i)
+            }
+        };
         let mut input = [Quad::zero(); R];
         let mut below = Quad::zero();
         for (i, x) in input.iter_mut().enumerate() {
@@ -115,7 +126,11 @@ unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
             output[i] = state[i].aes_last(last_key.xor(input[i]));
         }
         for i in 0..R {
-            let above = if i + 1 < R { output[i + 1] } else { Quad::zero() };
+            let above = if i + 1 < R {
+                output[i + 1]
+            } else {
+                Quad::zero()
+            };
             let data = _mm512_alignr_epi64::<2>(above.0, output[i].0);
             if i + 2 < R {
                 once::store_512::<0>(dst.add(64 * i), data);
@@ -130,7 +145,8 @@ unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
         if SEAL {
             blocks = output;
             // What counter mode made of bytes that do not exist is not hashed.
-            blocks[R - 1].0 = _mm512_maskz_mov_epi8(mask_from(len + 16, 64 * (R - 1)), blocks[R - 1].0);
+            blocks[R - 1].0 =
+                _mm512_maskz_mov_epi8(mask_from(len + 16, 64 * (R - 1)), blocks[R - 1].0);
         }
         for b in &mut blocks {
             *b = b.permute(reversal);
@@ -173,7 +189,8 @@ pub(super) unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
         match len.div_ceil(64) {
             0 => {
                 let block = Quad::in_first_lane(_mm_xor_si128(state, lengths));
-                let hash = ghash::multiply(block, Quad::load_private(schedule.powers_from(1))).first_lane();
+                let hash = ghash::multiply(block, Quad::load_private(schedule.powers_from(1)))
+                    .first_lane();
                 _mm_xor_si128(_mm_shuffle_epi8(hash, ghash::byte_reversal()), tag_mask)
             }
             1 => on!(1),
@@ -213,7 +230,11 @@ unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
         let mut input = [Quad::zero(); R];
         for (i, x) in input.iter_mut().enumerate() {
             let p = src.add(64 * i);
-            x.0 = if i + 1 < R { once::load_512::<0>(p) } else { once::load_512_masked(p, in_last) };
+            x.0 = if i + 1 < R {
+                once::load_512::<0>(p)
+            } else {
+                once::load_512_masked(p, in_last)
+            };
         }
         rounds!(keys, state; 1 2 3 4 5 6 7 8 9 10 11 12 13);
         let last_key = Quad::splat_from(keys.add(ROUNDS));
@@ -262,7 +283,10 @@ unsafe fn hash<const R: usize>(
         let lane = count % 4;
         if lane == 0 {
             // The registers are full: the lengths take the first lane of one more.
-            sum = Sum::of(Quad::in_first_lane(lengths), Quad::load_private(schedule.powers_from(1)));
+            sum = Sum::of(
+                Quad::in_first_lane(lengths),
+                Quad::load_private(schedule.powers_from(1)),
+            );
         } else {
             let last = &mut blocks[R - 1].0;
             *last = _mm512_mask_broadcast_i32x4(*last, 0xf << (4 * lane), lengths);

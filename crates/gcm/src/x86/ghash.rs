@@ -34,7 +34,13 @@ impl<V: Lanes> Sum<V> {
     #[inline(always)]
     pub(super) unsafe fn zero() -> Self {
         // SAFETY: under the contract of Lanes, as in all of this file.
-        unsafe { Self { low: V::zero(), middle: V::zero(), high: V::zero() } }
+        unsafe {
+            Self {
+                low: V::zero(),
+                middle: V::zero(),
+                high: V::zero(),
+            }
+        }
     }
 
     /// x·p, in every lane.
@@ -81,8 +87,11 @@ impl<V: Lanes> Sum<V> {
         // SAFETY: as above.
         unsafe {
             let poly = polynomial::<V>();
-            let middle = self.middle.xor3(self.low.swap_halves(), self.low.product::<0x10>(poly));
-            self.high.xor3(middle.swap_halves(), middle.product::<0x10>(poly))
+            let middle = self
+                .middle
+                .xor3(self.low.swap_halves(), self.low.product::<0x10>(poly));
+            self.high
+                .xor3(middle.swap_halves(), middle.product::<0x10>(poly))
         }
     }
 }

@@ -1,5 +1,8 @@
 //! One algorithm, three register widths: a vector of 1, 2 or 4 blocks of 128 bits.
 
+// One argument covers every block here; it stands before each implementation.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
 use super::once;
 use super::schedule::Block;
 use core::arch::x86_64::*;

@@ -1,5 +1,8 @@
 //! The paths for x86-64: one algorithm on registers of 512, 256 and 128 bits.
 
+// Lanes and registers are numbered, and the numbers are constants to the compiler.
+#![allow(clippy::needless_range_loop)]
+
 mod batch512;
 mod bulk;
 mod finish;
@@ -146,7 +149,9 @@ unsafe impl Ends for Quad {
         len: usize,
     ) -> __m128i {
         // SAFETY: the caller's contract.
-        unsafe { finish512::short::<ROUNDS, SEAL>(schedule, nonce, additional, lengths, src, dst, len) }
+        unsafe {
+            finish512::short::<ROUNDS, SEAL>(schedule, nonce, additional, lengths, src, dst, len)
+        }
     }
 
     #[inline(always)]
@@ -187,7 +192,9 @@ macro_rules! staged_ends {
                 let before = Before::Additional(additional);
                 // SAFETY: the caller's contract.
                 unsafe {
-                    finish::finish::<Self, ROUNDS, SEAL>(schedule, nonce, 2, before, lengths, src, dst, len)
+                    finish::finish::<Self, ROUNDS, SEAL>(
+                        schedule, nonce, 2, before, lengths, src, dst, len,
+                    )
                 }
             }
 
@@ -229,25 +236,38 @@ unsafe fn load_nonce(nonce: &[u8; 12]) -> __m128i {
 }
 
 /// Up to 16 bytes of private memory, zero-padded and byte-reversed.
+///
+/// A masked load would be shorter, but wait for whatever was just stored into the bytes that its mask leaves out:
+/// headers and tags lie close to additional data.
 #[inline(always)]
-unsafe fn load_partial<V: Lanes>(bytes: &[u8]) -> __m128i {
-    // SAFETY: the mask keeps the load within the bytes; the copy is of at most 16.
+unsafe fn load_partial(bytes: &[u8]) -> __m128i {
+    let (p, len) = (bytes.as_ptr(), bytes.len());
+    // SAFETY: each load is of bytes within the slice; where two overlap, the second is shifted to leave what is new.
     unsafe {
-        let block = if V::COUNT == 4 {
-            let mask = _bzhi_u32(0xffff, bytes.len() as u32) as u16;
-            _mm_maskz_loadu_epi8(mask, bytes.as_ptr().cast())
+        let (low, high) = if len >= 8 {
+            let high = p.add(len - 8).cast::<u64>().read_unaligned();
+            // Twice half the shift, for it may be all 64 bits.
+            let half = 4 * (16 - len as u32);
+            (p.cast::<u64>().read_unaligned(), high >> half >> half)
+        } else if len >= 4 {
+            let high = u64::from(p.add(len - 4).cast::<u32>().read_unaligned());
+            let low = u64::from(p.cast::<u32>().read_unaligned());
+            (low | high >> (8 * (8 - len)) << 32, 0)
         } else {
-            let mut block = Block::ZERO;
-            block.0[..bytes.len()].copy_from_slice(bytes);
-            _mm_load_si128((&raw const block).cast())
+            let mut low = 0;
+            for (i, byte) in bytes.iter().enumerate() {
+                low |= u64::from(*byte) << (8 * i);
+            }
+            (low, 0)
         };
-        _mm_shuffle_epi8(block, ghash::byte_reversal())
+        // Reversed, the first byte is the highest.
+        _mm_set_epi64x(low.swap_bytes() as i64, high.swap_bytes() as i64)
     }
 }
 
 /// All additional data hashed but for the multiplication that follows its last block.
 #[inline(always)]
-unsafe fn hash_additional<V: Lanes>(schedule: &Schedule, mut aad: &[u8]) -> __m128i {
+unsafe fn hash_additional(schedule: &Schedule, mut aad: &[u8]) -> __m128i {
     // SAFETY: under the contract of Lanes; blocks are within `aad`.
     unsafe {
         let mut state = _mm_setzero_si128();
@@ -255,12 +275,15 @@ unsafe fn hash_additional<V: Lanes>(schedule: &Schedule, mut aad: &[u8]) -> __m1
             let h = Single::load_private(schedule.powers_from(1));
             while aad.len() > 16 {
                 let (block, rest) = aad.split_at(16);
-                let block = _mm_shuffle_epi8(_mm_loadu_si128(block.as_ptr().cast()), ghash::byte_reversal());
+                let block = _mm_shuffle_epi8(
+                    _mm_loadu_si128(block.as_ptr().cast()),
+                    ghash::byte_reversal(),
+                );
                 state = ghash::multiply(Single(_mm_xor_si128(state, block)), h).0;
                 aad = rest;
             }
         }
-        _mm_xor_si128(state, load_partial::<V>(aad))
+        _mm_xor_si128(state, load_partial(aad))
     }
 }
 
@@ -290,10 +313,12 @@ unsafe fn whole<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
     unsafe {
         let nonce = load_nonce(nonce);
         let lengths = length_block(aad.len(), len as u64);
-        let additional = hash_additional::<V>(schedule, aad);
+        let additional = hash_additional(schedule, aad);
         let head_len = bulk::head_len(V::COUNT, N);
         if len < head_len {
-            return to_u128(V::short::<ROUNDS, SEAL>(schedule, nonce, additional, lengths, src, dst, len));
+            return to_u128(V::short::<ROUNDS, SEAL>(
+                schedule, nonce, additional, lengths, src, dst, len,
+            ));
         }
         let step_len = 16 * N * V::COUNT;
         let count = (len - head_len) / step_len;
@@ -355,11 +380,15 @@ unsafe fn finish_pieces<V: Ends, const ROUNDS: usize, const SEAL: bool>(
         let lengths = length_block(progress.aad_len, progress.data_len + len as u64);
         let hash = _mm_load_si128((&raw const progress.hash).cast());
         if progress.is_new() {
-            return to_u128(V::short::<ROUNDS, SEAL>(schedule, nonce, hash, lengths, src, dst, len));
+            return to_u128(V::short::<ROUNDS, SEAL>(
+                schedule, nonce, hash, lengths, src, dst, len,
+            ));
         }
         let counter = progress.next_counter();
         let tag_mask = _mm_load_si128((&raw const progress.tag_mask).cast());
-        to_u128(V::tail::<ROUNDS, SEAL>(schedule, nonce, counter, hash, tag_mask, lengths, src, dst, len))
+        to_u128(V::tail::<ROUNDS, SEAL>(
+            schedule, nonce, counter, hash, tag_mask, lengths, src, dst, len,
+        ))
     }
 }
 
@@ -380,7 +409,9 @@ macro_rules! path {
             ) -> u128 {
                 // SAFETY: the caller's contract.
                 unsafe {
-                    super::whole::<$register, $registers, ROUNDS, SEAL>(schedule, nonce, aad, src, dst, len)
+                    super::whole::<$register, $registers, ROUNDS, SEAL>(
+                        schedule, nonce, aad, src, dst, len,
+                    )
                 }
             }
 
@@ -389,8 +420,14 @@ macro_rules! path {
                 // SAFETY: the caller's contract.
                 unsafe {
                     let mut hash = Block::ZERO;
-                    _mm_store_si128((&raw mut hash).cast(), hash_additional::<$register>(schedule, aad));
-                    Progress { nonce: *nonce, aad_len: aad.len(), data_len: 0, hash, tag_mask: Block::ZERO }
+                    _mm_store_si128((&raw mut hash).cast(), hash_additional(schedule, aad));
+                    Progress {
+                        nonce: *nonce,
+                        aad_len: aad.len(),
+                        data_len: 0,
+                        hash,
+                        tag_mask: Block::ZERO,
+                    }
                 }
             }
 
@@ -404,7 +441,9 @@ macro_rules! path {
             ) {
                 // SAFETY: the caller's contract.
                 unsafe {
-                    super::steps::<$register, $registers, ROUNDS, SEAL>(schedule, progress, src, dst, count)
+                    super::steps::<$register, $registers, ROUNDS, SEAL>(
+                        schedule, progress, src, dst, count,
+                    )
                 }
             }
 
@@ -417,7 +456,9 @@ macro_rules! path {
                 len: usize,
             ) -> u128 {
                 // SAFETY: the caller's contract.
-                unsafe { finish_pieces::<$register, ROUNDS, SEAL>(schedule, progress, src, dst, len) }
+                unsafe {
+                    finish_pieces::<$register, ROUNDS, SEAL>(schedule, progress, src, dst, len)
+                }
             }
 
             const fn kernel<const ROUNDS: usize>(fours: Option<Fours>) -> Kernel {
@@ -447,17 +488,35 @@ path!(
     Quad,
     4,
     "avx512f,avx512bw,avx512vl,avx512dq,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2",
-    Some(Fours { rounds: 10, seal: four::<10, true>, open: four::<10, false> }),
-    Some(Fours { rounds: 14, seal: four::<14, true>, open: four::<14, false> })
+    Some(Fours {
+        rounds: 10,
+        seal: four::<10, true>,
+        open: four::<10, false>
+    }),
+    Some(Fours {
+        rounds: 14,
+        seal: four::<14, true>,
+        open: four::<14, false>
+    })
 );
-path!(vaes256, Pair, 4, "avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1", None, None);
+path!(
+    vaes256,
+    Pair,
+    4,
+    "avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1",
+    None,
+    None
+);
 path!(aesni, Single, 8, "aes,pclmulqdq,ssse3,sse4.1", None, None);
 
 /// [`batch512::four`] by the packets' lengths and whether they share a key.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2"
 )]
-unsafe fn four<const ROUNDS: usize, const SEAL: bool>(packets: [&Short<'_>; 4], tags: &mut [Block; 4]) {
+unsafe fn four<const ROUNDS: usize, const SEAL: bool>(
+    packets: [&Short<'_>; 4],
+    tags: &mut [Block; 4],
+) {
     // SAFETY: the caller's contract; the tags are 64 bytes.
     unsafe {
         let mixed = packets.iter().any(|p| p.address() != packets[0].address());

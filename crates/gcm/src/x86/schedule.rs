@@ -75,7 +75,10 @@ impl Schedule {
                     _mm_store_si128(self.powers.as_mut_ptr().add(POWER_MAX - k).cast(), power);
                 }
                 if k % lanes == 0 && k / lanes <= STRIDES {
-                    _mm_store_si128(self.strides.as_mut_ptr().add(STRIDES - k / lanes).cast(), power);
+                    _mm_store_si128(
+                        self.strides.as_mut_ptr().add(STRIDES - k / lanes).cast(),
+                        power,
+                    );
                 }
                 power = ghash::multiply(Single(power), Single(h)).0;
             }
@@ -98,7 +101,8 @@ impl Schedule {
             if i % words_in_key == 0 {
                 word = substitute(word).rotate_right(8) ^ round_constant;
                 // Doubling in GF(2^8); the constants are public.
-                round_constant = (round_constant << 1) ^ if round_constant & 0x80 != 0 { 0x11b } else { 0 };
+                round_constant =
+                    (round_constant << 1) ^ if round_constant & 0x80 != 0 { 0x11b } else { 0 };
             } else if words_in_key == 8 && i % 8 == 4 {
                 word = substitute(word);
             }
@@ -115,7 +119,12 @@ impl Schedule {
 
 impl Zeroize for Schedule {
     fn zeroize(&mut self) {
-        for block in self.round_keys.iter_mut().chain(&mut self.powers).chain(&mut self.strides) {
+        for block in self
+            .round_keys
+            .iter_mut()
+            .chain(&mut self.powers)
+            .chain(&mut self.strides)
+        {
             block.0.zeroize();
         }
         self.rounds.zeroize();

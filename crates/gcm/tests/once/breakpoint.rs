@@ -1,7 +1,9 @@
 //! A hardware breakpoint on one byte counts the instructions that access it, however wide they are.
 
 use std::io;
-use tare_gcm::{open_batch, seal_batch, Key, Nonce, OpenPacket, Path, SealPacket, SharedRead, SharedWrite, Tag};
+use tare_gcm::{
+    open_batch, seal_batch, Key, Nonce, OpenPacket, Path, SealPacket, SharedRead, SharedWrite, Tag,
+};
 
 /// Counts reads and writes of one byte by this thread.
 struct Watch(i32);
@@ -60,7 +62,13 @@ impl Shared {
     /// Pieces of the given lengths, one after the other.
     fn reads(&self, lens: &[usize]) -> Vec<SharedRead<'_>> {
         let mut rest = SharedRead::from(&self.0[..]);
-        lens.iter().map(|len| { let (piece, after) = rest.split_at(*len).unwrap(); rest = after; piece }).collect()
+        lens.iter()
+            .map(|len| {
+                let (piece, after) = rest.split_at(*len).unwrap();
+                rest = after;
+                piece
+            })
+            .collect()
     }
 
     fn writes(&mut self, lens: &[usize]) -> Vec<SharedWrite<'_>> {
@@ -87,7 +95,7 @@ fn breakpoints_work() -> bool {
     match counted {
         Ok(2) => true,
         other => {
-            println!(
+            eprint_always!(
                 "NOT TESTED: no hardware breakpoints here ({other:?}); accesses are not counted. Allow \
                  perf_event_open (kernel.perf_event_paranoid at most 2) on a machine with debug registers."
             );
@@ -98,7 +106,9 @@ fn breakpoints_work() -> bool {
 
 /// The bytes of a message that are worth a look: all of a short one, ends and a sample of a long one.
 fn places(len: usize) -> Vec<usize> {
-    (0..len).filter(|i| len <= 300 || *i < 40 || len - i < 40 || i % 67 == 0).collect()
+    (0..len)
+        .filter(|i| len <= 300 || *i < 40 || len - i < 40 || i % 67 == 0)
+        .collect()
 }
 
 const LENS: [usize; 12] = [1, 15, 16, 48, 60, 63, 64, 200, 224, 255, 1440, 4100];
@@ -110,7 +120,7 @@ fn every_byte_is_accessed_once() {
     }
     for path in Path::ALL {
         if !path.is_available() {
-            println!("NOT TESTED: this processor cannot run the {path} path");
+            eprint_always!("NOT TESTED: this processor cannot run the {path} path");
             continue;
         }
         for key_len in [16, 32] {
@@ -118,7 +128,9 @@ fn every_byte_is_accessed_once() {
             for len in LENS {
                 let plaintext: Vec<u8> = (0..len).map(|i| i as u8).collect();
                 let mut ciphertext = plaintext.clone();
-                let tag = key.seal_in_place(Nonce::from([2; 12]), b"aad", &mut ciphertext).unwrap();
+                let tag = key
+                    .seal_in_place(Nonce::from([2; 12]), b"aad", &mut ciphertext)
+                    .unwrap();
                 let source = Shared::new(&ciphertext);
                 let mut target = Shared::new(&vec![0; len]);
                 let mut out = vec![0; len];
@@ -127,19 +139,29 @@ fn every_byte_is_accessed_once() {
                     let name = || format!("{path}, key {key_len}, byte {at} of {len}");
                     let watch = Watch::on(source.at(at)).unwrap();
                     let whole = source.reads(&[len])[0];
-                    key.open(&Nonce::from([2; 12]), b"aad", whole, &tag, &mut out).unwrap();
+                    key.open(&Nonce::from([2; 12]), b"aad", whole, &tag, &mut out)
+                        .unwrap();
                     assert_eq!(watch.count(), 1, "open: {}", name());
                     let list = source.reads(&pieces);
-                    key.open_scattered(&Nonce::from([2; 12]), b"aad", &list, &tag, &mut [&mut out[..]]).unwrap();
+                    key.open_scattered(
+                        &Nonce::from([2; 12]),
+                        b"aad",
+                        &list,
+                        &tag,
+                        &mut [&mut out[..]],
+                    )
+                    .unwrap();
                     assert_eq!(watch.count(), 2, "open scattered: {}", name());
                     drop(watch);
 
                     let watch = Watch::on(target.at(at)).unwrap();
                     let whole = target.writes(&[len]).pop().unwrap();
-                    key.seal(Nonce::from([2; 12]), b"aad", &plaintext, whole).unwrap();
+                    key.seal(Nonce::from([2; 12]), b"aad", &plaintext, whole)
+                        .unwrap();
                     assert_eq!(watch.count(), 1, "seal: {}", name());
                     let mut list = target.writes(&pieces);
-                    key.seal_scattered(Nonce::from([2; 12]), b"aad", &[&plaintext], &mut list).unwrap();
+                    key.seal_scattered(Nonce::from([2; 12]), b"aad", &[&plaintext], &mut list)
+                        .unwrap();
                     assert_eq!(watch.count(), 2, "seal scattered: {}", name());
                 }
             }
@@ -159,7 +181,11 @@ fn every_byte_of_a_batch_is_accessed_once() {
             let plaintext = vec![3; len];
             let mut ciphertexts: Vec<Vec<u8>> = vec![plaintext.clone(); 4];
             let tags: Vec<Tag> = (0..4)
-                .map(|i| key(i).seal_in_place(Nonce::from([i as u8; 12]), b"aad", &mut ciphertexts[i]).unwrap())
+                .map(|i| {
+                    key(i)
+                        .seal_in_place(Nonce::from([i as u8; 12]), b"aad", &mut ciphertexts[i])
+                        .unwrap()
+                })
                 .collect();
             let sources: Vec<Shared> = ciphertexts.iter().map(|c| Shared::new(c)).collect();
             let mut targets: Vec<Shared> = (0..4).map(|_| Shared::new(&plaintext)).collect();
@@ -171,7 +197,15 @@ fn every_byte_of_a_batch_is_accessed_once() {
                     .enumerate()
                     .map(|(i, out)| {
                         let source = sources[i].reads(&[len])[0];
-                        OpenPacket::new(key(i), Nonce::from([i as u8; 12]), b"aad", source, tags[i], out).unwrap()
+                        OpenPacket::new(
+                            key(i),
+                            Nonce::from([i as u8; 12]),
+                            b"aad",
+                            source,
+                            tags[i],
+                            out,
+                        )
+                        .unwrap()
                     })
                     .collect();
                 assert_eq!(open_batch(&mut packets), 4);
@@ -184,7 +218,14 @@ fn every_byte_of_a_batch_is_accessed_once() {
                     .enumerate()
                     .map(|(i, target)| {
                         let target = target.writes(&[len]).pop().unwrap();
-                        SealPacket::new(key(i), Nonce::from([i as u8; 12]), b"aad", &plaintext, target).unwrap()
+                        SealPacket::new(
+                            key(i),
+                            Nonce::from([i as u8; 12]),
+                            b"aad",
+                            &plaintext,
+                            target,
+                        )
+                        .unwrap()
                     })
                     .collect();
                 seal_batch(&mut packets);

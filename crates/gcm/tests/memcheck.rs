@@ -1,0 +1,67 @@
+//! Memory errors, and branches or addresses that depend on secrets, on the paths that valgrind can run.
+//!
+//! (Valgrind 3.19 knows neither AVX-512 nor VAES; `tests/once/machine_code.rs` looks at those paths' code instead.)
+
+use std::process::Command;
+
+/// Prints past the test runner's capture: what is not tested must be seen.
+macro_rules! eprint_always {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
+#[test]
+fn valgrind_finds_no_errors_and_no_secret_dependent_branches() {
+    let own = std::env::current_exe().unwrap();
+    let target = own.ancestors().nth(2).unwrap();
+    let example = target.join("examples/memcheck");
+    if !example.exists() {
+        eprint_always!(
+            "NOT TESTED: {} is not built (cargo test builds it unless --test is given)",
+            example.display()
+        );
+        return;
+    }
+    let valgrind = Command::new("valgrind")
+        .args([
+            "--tool=memcheck",
+            "--read-inline-info=yes",
+            "--num-callers=3",
+            "-q",
+        ])
+        .arg(&example)
+        .output();
+    let Ok(output) = valgrind else {
+        eprint_always!("NOT TESTED: valgrind is not installed (apt-get install valgrind)");
+        return;
+    };
+    let (out, errors) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    print!("{out}");
+    assert!(output.status.success(), "{errors}");
+    assert!(
+        out.contains("ran: aesni") || out.contains("NOT TESTED: the aesni path"),
+        "{out}{errors}"
+    );
+    assert!(out.contains("ran: portable"), "{out}{errors}");
+    // The one branch on a secret is whether the tag matched, in `open`.
+    let mut reports = errors.lines().filter(|line| line.contains("   at 0x"));
+    let allowed = |line: &&str| line.contains("(key.rs:") || line.contains("(tag.rs:");
+    // It must be there, too: otherwise the marking does not work, and silence means nothing.
+    assert!(
+        errors.contains("Conditional jump"),
+        "secrets were not marked: {out}{errors}"
+    );
+    let bad: Vec<&str> = reports.by_ref().filter(|line| !allowed(line)).collect();
+    assert!(bad.is_empty(), "{errors}");
+    let uses = errors
+        .lines()
+        .filter(|line| line.contains("uninitialised") || line.contains("Invalid"));
+    for line in uses {
+        assert!(line.contains("Conditional jump"), "{errors}");
+    }
+}
