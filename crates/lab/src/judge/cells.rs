@@ -73,8 +73,8 @@ fn noise_of(id: &str, cell: &Cell<'_>, metric: &Metric, seed: u64) -> Option<Noi
         metric: metric.name.clone(),
         at: cell.at.clone(),
         n: present.len(),
-        ratio: median(&present)?.exp(),
-        ci95: ends.map(f64::exp),
+        ratio: Scale::Log.show(median(&present)?),
+        ci95: ends.map(|end| Scale::Log.show(end)),
         p: sign_flip(&present).two_sided(),
     })
 }
