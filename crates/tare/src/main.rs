@@ -5,6 +5,7 @@ mod cli;
 mod doctor;
 mod drivers;
 mod explain;
+mod program;
 mod progress;
 mod report;
 mod rng;
