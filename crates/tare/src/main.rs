@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if terminal::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tare: {error:#}");
+            terminal::say(&format!("tare: {error:#}"));
             ExitCode::from(COULD_NOT_RUN)
         }
     }
@@ -51,10 +51,10 @@ fn usage(error: &clap::Error) -> ExitCode {
         .filter(|line| !line.is_empty())
         .collect();
     let said = said.join(" ");
-    eprintln!(
+    terminal::say(&format!(
         "tare: {} (see --help)",
         said.strip_prefix("error: ").unwrap_or(&said)
-    );
+    ));
     ExitCode::from(COULD_NOT_RUN)
 }
 
