@@ -139,6 +139,9 @@ proptest! {
             for figure in figures {
                 prop_assert!(figure.is_finite(), "{cell:?}");
             }
+            if let (Some(median), Some([low, high])) = (cell.median, cell.ci95) {
+                prop_assert!(low <= median && median <= high, "{cell:?}");
+            }
         }
         let result = RunResult {
             schema: SCHEMA,
