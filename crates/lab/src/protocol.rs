@@ -19,6 +19,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::{Metric, Statistic};
+use crate::sample::{is_measurable, VALUE_MAX};
 use crate::unit::Unit;
 
 /// The version of this protocol.
@@ -290,7 +291,9 @@ impl Conversation {
                 }
                 let value = unit
                     .convert(*value, metric.unit)
-                    .map_err(|error| Violation(format!("metric \"{}\": {error}", metric.name)))?;
+                    .map_err(|error| error.to_string())
+                    .and_then(measurable)
+                    .map_err(|what| Violation(format!("metric \"{}\": {what}", metric.name)))?;
                 match statistic {
                     None => of_metric.push(value),
                     Some(statistic) if *statistic == metric.statistic => reduced = Some(value),
@@ -305,6 +308,8 @@ impl Conversation {
                         metric.name
                     ))
                 })?;
+            measurable(value)
+                .map_err(|what| Violation(format!("metric \"{}\": {what}", metric.name)))?;
             values.insert(metric.name.clone(), value);
             samples.insert(
                 metric.name.clone(),
@@ -324,6 +329,17 @@ impl Conversation {
 
     fn violation(&self, what: String) -> Violation {
         Violation(format!("line {} of its output: {what}", self.lines))
+    }
+}
+
+/// A record is JSON, which has no infinity: what went beyond all numbers would come back missing.
+fn measurable(value: f64) -> Result<f64, String> {
+    if is_measurable(value) {
+        Ok(value)
+    } else {
+        Err(format!(
+            "found {value:e}, expected 0 or 1e-150 to {VALUE_MAX:e} in size"
+        ))
     }
 }
 
@@ -428,6 +444,16 @@ mod tests {
             (&[VERSION, START, r#"{"type":"sample","metric":"throughput","value":1,"unit":"Hz"}"#, END], "Hz cannot be converted to MiB/s"),
             (&[VERSION, START, r#"{"type":"sample","metric":"throughput","value":1,"unit":"furlong"}"#], "found unit"),
             (&[VERSION, START, r#"{"type":"sample","metric":"throughput","value":1e999,"unit":"B/s"}"#], "line 3"),
+            (&[VERSION, START, r#"{"type":"sample","metric":"throughput","value":1.7e308,"unit":"GiB/s"}"#, END], "metric \"throughput\": found inf"),
+            (
+                &[
+                    VERSION,
+                    START,
+                    r#"{"type":"sample","metric":"throughput","value":1e200,"unit":"MiB/s"}"#,
+                    END,
+                ],
+                "metric \"throughput\": found 1e200",
+            ),
             (&[VERSION, START, r#"{"type":"counters","counters":{"bytes":-1}}"#], "line 3"),
         ];
         for (lines, expected) in cases {

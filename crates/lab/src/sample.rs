@@ -56,5 +56,14 @@ pub enum Outcome {
     },
 }
 
+/// Whether `value` is one that something could have measured: 0, or of a size from
+/// 1/[`VALUE_MAX`] to [`VALUE_MAX`], so that sums, differences and quotients are numbers too.
+pub fn is_measurable(value: f64) -> bool {
+    value == 0.0 || (1.0 / VALUE_MAX..=VALUE_MAX).contains(&value.abs())
+}
+
+/// The largest value that a trial may give, of either sign and in any unit.
+pub const VALUE_MAX: f64 = 1e150;
+
 /// The counter that every driver reports: how many operations the work was done in.
 pub const OPERATIONS: &str = "operations";

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::plan::{Plan, Trial};
+use crate::plan::{Plan, Trial, ROUNDS_MAX};
 use crate::result::SCHEMA;
 use crate::sample::{Outcome, TrialRecord};
 
@@ -70,14 +70,8 @@ impl fmt::Display for StoreError {
     }
 }
 
-impl std::error::Error for StoreError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            StoreError::Io { error, .. } => Some(error),
-            _ => None,
-        }
-    }
-}
+// Without a source: what the file system said is in the sentence, and would be said twice.
+impl std::error::Error for StoreError {}
 
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> StoreError + '_ {
     move |error| StoreError::Io {
@@ -93,19 +87,30 @@ impl RunDirectory {
     /// [`StoreError::Exists`], or what the file system says.
     pub fn create(path: &Path, plan: Plan) -> Result<RunDirectory, StoreError> {
         fs::create_dir_all(path.join("logs")).map_err(io_error(path))?;
+        let exists = || StoreError::Exists(path.to_owned());
+        let plan_file = path.join("run.json");
+        if plan_file.exists() {
+            return Err(exists());
+        }
         let file = path.join("samples.jsonl");
         let samples = OpenOptions::new()
             .append(true)
-            .create_new(true)
+            .create(true)
             .open(&file)
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::AlreadyExists => StoreError::Exists(path.to_owned()),
-                _ => StoreError::Io { path: file, error },
-            })?;
-        lock(&samples, path)?;
+            .map_err(io_error(&file))?;
+        lock(&samples, path).map_err(|error| match error {
+            StoreError::Busy(_) => exists(),
+            other => other,
+        })?;
+        // Another may have begun between the first look and the lock. Without a plan and a sample
+        // nothing has: the disk was full, or the process was killed before the plan was written.
+        let metadata = samples.metadata().map_err(io_error(&file))?;
+        if plan_file.exists() || metadata.len() > 0 {
+            return Err(exists());
+        }
         let mut json = serde_json::to_vec_pretty(&plan).expect("a plan is plain data");
         json.push(b'\n');
-        write_whole(&path.join("run.json"), &json)?;
+        write_whole(&plan_file, &json)?;
         Ok(RunDirectory {
             path: path.to_owned(),
             plan,
@@ -130,7 +135,7 @@ impl RunDirectory {
             .open(&file)
             .map_err(io_error(&file))?;
         lock(&samples, path)?;
-        let (records, whole) = read_records(&mut samples, &file)?;
+        let (records, whole) = read_records(&mut samples, &file, &plan)?;
         samples.set_len(whole).map_err(io_error(&file))?;
         Ok(RunDirectory {
             path: path.to_owned(),
@@ -148,7 +153,7 @@ impl RunDirectory {
         let plan = read_plan(path)?;
         let file = path.join("samples.jsonl");
         let mut samples = File::open(&file).map_err(io_error(&file))?;
-        let (records, _) = read_records(&mut samples, &file)?;
+        let (records, _) = read_records(&mut samples, &file, &plan)?;
         Ok((plan, records))
     }
 
@@ -215,27 +220,28 @@ fn lock(samples: &File, path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Writes a file so that a reader sees the old one or the new one, never a part.
+/// Writes a file so that a reader sees the old one or the new one, never a part, even while
+/// another process writes it too. A file that could not be written leaves nothing behind.
 ///
 /// # Errors
 /// What the file system says.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     let mut partial = path.as_os_str().to_owned();
-    partial.push(".part");
+    partial.push(format!(".{}.part", std::process::id()));
     let partial = PathBuf::from(partial);
-    let mut file = File::create(&partial).map_err(io_error(&partial))?;
+    let mut file = File::create(&partial).map_err(io_error(path))?;
     file.write_all(bytes)
         .and_then(|()| file.sync_all())
-        .map_err(io_error(&partial))?;
-    fs::rename(&partial, path).map_err(io_error(path))
+        .and_then(|()| fs::rename(&partial, path))
+        .map_err(|error| {
+            let _ = fs::remove_file(&partial);
+            io_error(path)(error)
+        })
 }
 
 fn read_plan(path: &Path) -> Result<Plan, StoreError> {
     let file = path.join("run.json");
-    let mut text = Vec::new();
-    File::open(&file)
-        .and_then(|file| file.take(FILE_MAX).read_to_end(&mut text))
-        .map_err(io_error(&file))?;
+    let text = read_bounded(&mut File::open(&file).map_err(io_error(&file))?, &file)?;
     let damaged = |line, what| StoreError::Damaged {
         path: file.clone(),
         line,
@@ -249,16 +255,25 @@ fn read_plan(path: &Path) -> Result<Plan, StoreError> {
             format!("found schema {}, expected {SCHEMA}", plan.schema),
         ));
     }
+    if plan.rounds > ROUNDS_MAX {
+        return Err(damaged(
+            1,
+            format!(
+                "found {} rounds, expected at most {ROUNDS_MAX}",
+                plan.rounds
+            ),
+        ));
+    }
     Ok(plan)
 }
 
 /// The records and how many bytes of the file are whole lines.
-fn read_records(samples: &mut File, path: &Path) -> Result<(Vec<TrialRecord>, u64), StoreError> {
-    let mut text = Vec::new();
-    samples
-        .seek(SeekFrom::Start(0))
-        .and_then(|_| samples.take(FILE_MAX).read_to_end(&mut text))
-        .map_err(io_error(path))?;
+fn read_records(
+    samples: &mut File,
+    path: &Path,
+    plan: &Plan,
+) -> Result<(Vec<TrialRecord>, u64), StoreError> {
+    let text = read_bounded(samples, path)?;
     let whole = text
         .iter()
         .rposition(|&byte| byte == b'\n')
@@ -267,12 +282,38 @@ fn read_records(samples: &mut File, path: &Path) -> Result<(Vec<TrialRecord>, u6
         .split_inclusive(|&byte| byte == b'\n')
         .enumerate()
         .map(|(at, line)| {
-            serde_json::from_slice(line).map_err(|error| StoreError::Damaged {
+            let damaged = |what| StoreError::Damaged {
                 path: path.to_owned(),
                 line: at + 1,
-                what: format!("expected a trial's record: {error}"),
-            })
+                what,
+            };
+            let record: TrialRecord = serde_json::from_slice(line)
+                .map_err(|error| damaged(format!("expected a trial's record: {error}")))?;
+            if record.round >= plan.rounds {
+                return Err(damaged(format!(
+                    "found round {}, expected less than the plan's {}",
+                    record.round, plan.rounds
+                )));
+            }
+            Ok(record)
         })
         .collect::<Result<_, _>>()?;
     Ok((records, whole as u64))
+}
+
+/// The whole file, or an error: a part of one would be taken for all of it.
+fn read_bounded(file: &mut File, path: &Path) -> Result<Vec<u8>, StoreError> {
+    let length = file.metadata().map_err(io_error(path))?.len();
+    if length > FILE_MAX {
+        return Err(StoreError::Damaged {
+            path: path.to_owned(),
+            line: 1,
+            what: format!("found {length} bytes, expected at most {FILE_MAX}"),
+        });
+    }
+    let mut text = Vec::new();
+    file.seek(SeekFrom::Start(0))
+        .and_then(|_| file.take(length).read_to_end(&mut text))
+        .map_err(io_error(path))?;
+    Ok(text)
 }

@@ -1,14 +1,17 @@
 //! One trial: a child process, watched from its start to its last trace.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::event::{poll, PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{kill_process_group, pidfd_open, Pid, PidfdFlags, Signal};
 
@@ -16,6 +19,7 @@ use crate::driver::Invocation;
 use crate::experiment::Metric;
 use crate::protocol::{Conversation, Findings, Heard, LINE_MAX};
 use crate::sample::{Outcome, OPERATIONS};
+use crate::unit::Unit;
 
 /// How much of a trial's output a log keeps, in bytes, from its end.
 const LOG_MAX: usize = 64 * 1024;
@@ -32,7 +36,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// The counter of bytes that a program without the protocol wrote to its standard output.
 pub const STDOUT_BYTES: &str = "stdout_bytes";
 
-/// The metric of a program without the protocol: its time on the wall, in seconds.
+/// The metric of a program without the protocol: its time on the wall.
 pub const TIME: &str = "time";
 
 /// A finished trial.
@@ -52,13 +56,15 @@ pub struct Finished {
 enum Event {
     Line(Vec<u8>),
     LineTooLong,
-    OutputClosed { bytes: u64 },
+    OutputClosed,
     ErrorOutput(Vec<u8>),
+    Exited(Instant),
 }
 
 /// Runs one trial to its end, or to its limit, or until `interrupted`.
 ///
-/// Whatever happens, no process of the trial's group is left behind.
+/// A trial is over when its process is, whoever still holds its output. Whatever happens, no
+/// process of its group is left behind.
 ///
 /// # Errors
 /// The process could not be started.
@@ -70,51 +76,38 @@ pub fn run(
 ) -> io::Result<Finished> {
     let began = Instant::now();
     let mut child = Group::start(invocation)?;
-    let events = child.listen(invocation.speaks_protocol);
-    let mut watch = Watch {
-        conversation: Conversation::default(),
-        spoke_from: None,
-        spoke_until: None,
-        output: Vec::new(),
-        errors: Vec::new(),
-        stdout_bytes: 0,
-    };
-    let ended = watch.follow(&events, began, invocation, interrupted, progress);
-    let limit = began + invocation.limit;
-    let status = match &ended {
-        Ended::Over => child.wait(limit.min(Instant::now() + EXIT_GRACE), interrupted)?,
-        Ended::OutputClosed => child.wait(limit, interrupted)?,
-        _ => None,
-    };
-    let exited = began.elapsed();
-    child.stop()?;
-    let ended = match watch.drain(&events) {
-        Some(violation) if matches!(ended, Ended::Over) => Ended::Violation(violation),
-        _ => ended,
-    };
+    let stdout_bytes = Arc::new(AtomicU64::new(0));
+    let events = child.listen(invocation.speaks_protocol, &stdout_bytes)?;
+    let mut watch = Watch::default();
+    watch.follow(&child, &events, invocation.limit, interrupted, progress);
+    let status = child.stop()?;
     let elapsed = began.elapsed();
     let overhead = match (watch.spoke_from, watch.spoke_until) {
         (Some(from), Some(until)) => Some(elapsed.saturating_sub(until - from)),
         _ => None,
     };
     let log = watch.log();
-    let outcome = match ended {
-        _ if status.is_none() && interrupted() => None,
-        Ended::Interrupted => None,
-        Ended::Hung => Some(failed(format!(
-            "it did not end within its limit of {} s",
-            invocation.limit.as_secs_f64()
+    let limit = invocation.limit.as_secs_f64();
+    let outcome = match (watch.violation.take(), watch.exited) {
+        (None, None) if watch.interrupted => None,
+        (Some(violation), _) => Some(failed(violation)),
+        (None, None) if watch.spoke_until.is_some() => Some(failed(format!(
+            "it did not exit within {} s of its last message, or its limit of {limit} s",
+            EXIT_GRACE.as_secs()
         ))),
-        Ended::Violation(what) => Some(failed(what)),
-        Ended::OutputClosed | Ended::Over => Some(match status {
-            None => failed(format!(
-                "it closed its output but did not exit within {} s or its limit of {} s",
-                EXIT_GRACE.as_secs(),
-                invocation.limit.as_secs_f64()
-            )),
-            Some(status) if invocation.speaks_protocol => watch.findings(metrics, status),
-            Some(status) => whole_process(status, exited, watch.stdout_bytes),
-        }),
+        (None, None) if watch.output_closed => Some(failed(format!(
+            "it closed its output but did not exit within its limit of {limit} s"
+        ))),
+        (None, None) => Some(failed(format!(
+            "it did not end within its limit of {limit} s"
+        ))),
+        (None, Some(_)) if invocation.speaks_protocol => Some(watch.findings(metrics, status)),
+        (None, Some(exited)) => Some(whole_process(
+            metrics,
+            status,
+            exited - began,
+            stdout_bytes.load(Ordering::Relaxed),
+        )),
     };
     Ok(Finished {
         outcome,
@@ -124,90 +117,87 @@ pub fn run(
     })
 }
 
-enum Ended {
-    Over,
-    OutputClosed,
-    Hung,
-    Interrupted,
-    Violation(String),
-}
-
+/// What is known of a trial.
+#[derive(Default)]
 struct Watch {
     conversation: Conversation,
     spoke_from: Option<Instant>,
     spoke_until: Option<Instant>,
     output: Vec<u8>,
     errors: Vec<u8>,
-    stdout_bytes: u64,
+    output_closed: bool,
+    exited: Option<Instant>,
+    interrupted: bool,
+    violation: Option<String>,
 }
 
 impl Watch {
+    /// Listens until the process and its output are gone, or nobody will wait longer.
     fn follow(
         &mut self,
+        child: &Group,
         events: &Receiver<Event>,
-        began: Instant,
-        invocation: &Invocation,
+        limit: Duration,
         interrupted: &dyn Fn() -> bool,
         progress: &mut dyn FnMut(f64),
-    ) -> Ended {
+    ) {
+        let mut patience = Patience::new(limit);
         loop {
-            if interrupted() {
-                return Ended::Interrupted;
+            if self.exited.is_none() && interrupted() {
+                self.interrupted = true;
+                return;
             }
-            let Some(left) = invocation.limit.checked_sub(began.elapsed()) else {
-                return Ended::Hung;
-            };
+            let left = patience.left();
+            if left.is_zero() {
+                return;
+            }
             match events.recv_timeout(left.min(TICK)) {
                 Ok(Event::Line(line)) => {
                     keep_end(&mut self.output, &line);
                     self.output.push(b'\n');
-                    match self.conversation.hear(&line) {
-                        Ok(Heard::Introduced) => self.spoke_from = Some(Instant::now()),
-                        Ok(Heard::Progress(done)) => progress(done),
-                        Ok(Heard::Over) => {
-                            self.spoke_until = Some(Instant::now());
-                            return Ended::Over;
-                        }
-                        Ok(Heard::Started | Heard::Noted) => {}
-                        Err(violation) => return Ended::Violation(violation.0),
-                    }
+                    self.hear(&line, progress);
                 }
-                Ok(Event::LineTooLong) => {
-                    return Ended::Violation(format!(
-                        "found a line of over {LINE_MAX} bytes in its output"
-                    ))
-                }
-                Ok(Event::OutputClosed { bytes }) => {
-                    self.stdout_bytes = bytes;
-                    return Ended::OutputClosed;
-                }
+                Ok(Event::LineTooLong) => self.break_off(format!(
+                    "found a line of over {LINE_MAX} bytes in its output"
+                )),
+                Ok(Event::OutputClosed) => self.output_closed = true,
                 Ok(Event::ErrorOutput(bytes)) => keep_end(&mut self.errors, &bytes),
+                Ok(Event::Exited(at)) => {
+                    self.exited = Some(at);
+                    child.kill();
+                    patience.at_most(DRAIN_MAX);
+                }
+                // Its standard error alone is not waited for.
+                Err(RecvTimeoutError::Timeout) if self.exited.is_some() && self.output_closed => {
+                    return
+                }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Ended::OutputClosed,
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if self.violation.is_some() && self.exited.is_none() {
+                child.kill();
+                patience.at_most(DRAIN_MAX);
+            } else if self.spoke_until.is_some() {
+                patience.at_most(EXIT_GRACE);
             }
         }
     }
 
-    /// Takes what the readers still hold once every writer is gone. A line after the end is a
-    /// breach of the protocol, and is returned as one.
-    fn drain(&mut self, events: &Receiver<Event>) -> Option<String> {
-        let until = Instant::now() + DRAIN_MAX;
-        let mut violation = None;
-        while Instant::now() < until {
-            match events.recv_timeout(TICK) {
-                Ok(Event::Line(line)) => {
-                    keep_end(&mut self.output, &line);
-                    self.output.push(b'\n');
-                    if let Err(breach) = self.conversation.hear(&line) {
-                        violation.get_or_insert(breach.0);
-                    }
-                }
-                Ok(Event::ErrorOutput(bytes)) => keep_end(&mut self.errors, &bytes),
-                Ok(Event::LineTooLong | Event::OutputClosed { .. }) => {}
-                Err(_) => break,
-            }
+    fn hear(&mut self, line: &[u8], progress: &mut dyn FnMut(f64)) {
+        if self.violation.is_some() {
+            return;
         }
-        violation
+        match self.conversation.hear(line) {
+            Ok(Heard::Introduced) => self.spoke_from = Some(Instant::now()),
+            Ok(Heard::Progress(done)) => progress(done),
+            Ok(Heard::Over) => self.spoke_until = Some(Instant::now()),
+            Ok(Heard::Started | Heard::Noted) => {}
+            Err(violation) => self.break_off(violation.0),
+        }
+    }
+
+    fn break_off(&mut self, violation: String) {
+        self.violation.get_or_insert(violation);
     }
 
     fn findings(&mut self, metrics: &[Metric], status: ExitStatus) -> Outcome {
@@ -235,24 +225,44 @@ impl Watch {
         }
     }
 
-    fn log(&mut self) -> Vec<u8> {
-        let mut log = std::mem::take(&mut self.output);
+    fn log(&self) -> Vec<u8> {
+        let mut log = end_of(&self.output).to_vec();
         if !self.errors.is_empty() {
             log.extend_from_slice(b"-- standard error --\n");
-            log.append(&mut self.errors);
+            log.extend_from_slice(end_of(&self.errors));
         }
         log
     }
 }
 
-fn whole_process(status: ExitStatus, elapsed: Duration, stdout_bytes: u64) -> Outcome {
+fn whole_process(
+    metrics: &[Metric],
+    status: ExitStatus,
+    elapsed: Duration,
+    stdout_bytes: u64,
+) -> Outcome {
     if !status.success() {
         return failed(describe(status));
     }
-    let seconds = elapsed.as_secs_f64();
+    let mut values = BTreeMap::new();
+    for metric in metrics {
+        if metric.name != TIME {
+            return failed(format!(
+                "a program without the protocol gives the metric \"{TIME}\" only, not \"{}\"",
+                metric.name
+            ));
+        }
+        match Unit::Seconds.convert(elapsed.as_secs_f64(), metric.unit) {
+            Ok(value) => values.insert(TIME.to_owned(), value),
+            Err(error) => return failed(format!("metric \"{TIME}\": {error}")),
+        };
+    }
+    let samples = values
+        .iter()
+        .map(|(name, value)| (name.clone(), vec![*value]));
     Outcome::Done {
-        values: [(TIME.to_owned(), seconds)].into(),
-        samples: [(TIME.to_owned(), vec![seconds])].into(),
+        samples: samples.collect(),
+        values,
         counters: [
             (OPERATIONS.to_owned(), 1),
             (STDOUT_BYTES.to_owned(), stdout_bytes),
@@ -273,10 +283,47 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
+/// Adds to a log of which only the end matters. It is cut now and then, not at every line.
 fn keep_end(log: &mut Vec<u8>, more: &[u8]) {
-    log.extend_from_slice(&more[more.len().saturating_sub(LOG_MAX)..]);
-    if log.len() > LOG_MAX {
+    log.extend_from_slice(end_of(more));
+    if log.len() > 4 * LOG_MAX {
         log.drain(..log.len() - LOG_MAX);
+    }
+}
+
+fn end_of(log: &[u8]) -> &[u8] {
+    &log[log.len().saturating_sub(LOG_MAX)..]
+}
+
+/// How much longer a trial is waited for.
+///
+/// A stretch in which this process did not run either (Ctrl-Z) is not the trial's fault and counts
+/// for no more than [`Patience::STRETCH_MAX`].
+struct Patience {
+    left: Duration,
+    since: Instant,
+}
+
+impl Patience {
+    const STRETCH_MAX: Duration = Duration::from_millis(500);
+
+    fn new(left: Duration) -> Patience {
+        Patience {
+            left,
+            since: Instant::now(),
+        }
+    }
+
+    fn left(&mut self) -> Duration {
+        let now = Instant::now();
+        let passed = (now - self.since).min(Self::STRETCH_MAX);
+        self.since = now;
+        self.left = self.left.saturating_sub(passed);
+        self.left
+    }
+
+    fn at_most(&mut self, most: Duration) {
+        self.left = self.left.min(most);
     }
 }
 
@@ -284,7 +331,7 @@ fn keep_end(log: &mut Vec<u8>, more: &[u8]) {
 struct Group {
     child: Child,
     id: Pid,
-    gone: bool,
+    reaped: Option<ExitStatus>,
 }
 
 impl Group {
@@ -301,24 +348,33 @@ impl Group {
         Ok(Group {
             child,
             id,
-            gone: false,
+            reaped: None,
         })
     }
 
-    fn listen(&mut self, speaks_protocol: bool) -> Receiver<Event> {
+    /// Everything that happens to the child, as it happens. The channel closes when the child is
+    /// gone and nobody holds its output.
+    fn listen(
+        &mut self,
+        speaks_protocol: bool,
+        stdout_bytes: &Arc<AtomicU64>,
+    ) -> io::Result<Receiver<Event>> {
         // Bounded, so that a child that floods its output waits instead of filling memory.
         let (sender, receiver) = mpsc::sync_channel(256);
+        let process = pidfd_open(self.id, PidfdFlags::empty())?;
         if let Some(stdout) = self.child.stdout.take() {
-            let sender = sender.clone();
+            let (sender, bytes) = (sender.clone(), Arc::clone(stdout_bytes));
             thread::spawn(move || {
                 if speaks_protocol {
                     read_lines(stdout, &sender);
                 } else {
-                    count_bytes(stdout, &sender);
+                    count_bytes(stdout, &bytes);
+                    let _ = sender.send(Event::OutputClosed);
                 }
             });
         }
         if let Some(mut stderr) = self.child.stderr.take() {
+            let sender = sender.clone();
             thread::spawn(move || {
                 let mut buffer = vec![0; 8192];
                 while let Ok(n @ 1..) = stderr.read(&mut buffer) {
@@ -331,41 +387,28 @@ impl Group {
                 }
             });
         }
-        receiver
+        thread::spawn(move || {
+            while let Err(Errno::INTR) = poll(&mut [PollFd::new(&process, PollFlags::IN)], None) {}
+            let _ = sender.send(Event::Exited(Instant::now()));
+        });
+        Ok(receiver)
     }
 
-    /// Waits for the child to exit, at most until `until`. It is left unreaped until its group is
-    /// gone, so that the group's id cannot pass to another process in between.
-    fn wait(
-        &mut self,
-        until: Instant,
-        interrupted: &dyn Fn() -> bool,
-    ) -> io::Result<Option<ExitStatus>> {
-        let process = pidfd_open(self.id, PidfdFlags::empty())?;
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let tick = Timespec::try_from(left.min(TICK)).map_err(io::Error::other)?;
-            let mut exit = [PollFd::new(&process, PollFlags::IN)];
-            match poll(&mut exit, Some(&tick)) {
-                Ok(0) if left.is_zero() || interrupted() => return Ok(None),
-                Ok(0) | Err(Errno::INTR) => {}
-                Ok(_) => {
-                    let _ = kill_process_group(self.id, Signal::KILL);
-                    self.gone = true;
-                    return self.child.wait().map(Some);
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
+    /// Ends every process of the group. The child is left unreaped, so that the group's id cannot
+    /// pass to another process in between.
+    fn kill(&self) {
+        let _ = kill_process_group(self.id, Signal::KILL);
     }
 
-    fn stop(&mut self) -> io::Result<()> {
-        if !self.gone {
-            let _ = kill_process_group(self.id, Signal::KILL);
-            self.child.wait()?;
-            self.gone = true;
+    /// Ends the group and reaps the child; its status is its own where it had exited before.
+    fn stop(&mut self) -> io::Result<ExitStatus> {
+        if let Some(status) = self.reaped {
+            return Ok(status);
         }
-        Ok(())
+        self.kill();
+        let status = self.child.wait()?;
+        self.reaped = Some(status);
+        Ok(status)
     }
 }
 
@@ -377,13 +420,12 @@ impl Drop for Group {
 
 fn read_lines(stdout: impl Read, events: &SyncSender<Event>) {
     let mut reader = BufReader::new(stdout);
-    let mut bytes = 0;
     loop {
         let mut line = Vec::new();
         let limit = LINE_MAX as u64 + 1;
         match reader.by_ref().take(limit).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => break,
-            Ok(n) => bytes += n as u64,
+            Ok(_) => {}
         }
         let event = match line.last() {
             Some(b'\n') => {
@@ -398,14 +440,12 @@ fn read_lines(stdout: impl Read, events: &SyncSender<Event>) {
             return;
         }
     }
-    let _ = events.send(Event::OutputClosed { bytes });
+    let _ = events.send(Event::OutputClosed);
 }
 
-fn count_bytes(mut stdout: impl Read, events: &SyncSender<Event>) {
+fn count_bytes(mut stdout: impl Read, bytes: &AtomicU64) {
     let mut buffer = vec![0; 64 * 1024];
-    let mut bytes = 0;
     while let Ok(n @ 1..) = stdout.read(&mut buffer) {
-        bytes += n as u64;
+        bytes.fetch_add(n as u64, Ordering::Relaxed);
     }
-    let _ = events.send(Event::OutputClosed { bytes });
 }

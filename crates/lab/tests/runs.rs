@@ -10,7 +10,7 @@ use tare_lab::fingerprint::Machine;
 use tare_lab::plan::{Plan, Trial};
 use tare_lab::runner::{self, Ended, Observer};
 use tare_lab::sample::{Outcome, TrialRecord};
-use tare_lab::store::{RunDirectory, StoreError};
+use tare_lab::store::{self, RunDirectory, StoreError};
 use tare_lab::unit::{Better, Unit};
 use tare_lab::value::{Parameters, Value};
 
@@ -217,4 +217,73 @@ fn a_damaged_file_is_named_with_its_line() {
         error.contains("run.json:3: expected a run's plan"),
         "{error}"
     );
+}
+
+#[test]
+fn a_folder_in_which_no_plan_could_be_written_can_be_used_again() {
+    let folder = tempfile::tempdir().unwrap();
+    // What a full disk or a SIGKILL leaves between the two files.
+    fs::write(folder.path().join("samples.jsonl"), "").unwrap();
+    drop(RunDirectory::create(folder.path(), plan(1)).unwrap());
+    assert!(matches!(
+        RunDirectory::create(folder.path(), plan(1)),
+        Err(StoreError::Exists(_))
+    ));
+}
+
+#[test]
+fn a_file_that_cannot_be_written_leaves_nothing_and_is_said_once() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("page")).unwrap();
+    fs::write(folder.path().join("page/x"), "").unwrap();
+    let error = store::write_whole(&folder.path().join("page"), b"x").unwrap_err();
+    let said: Vec<String> =
+        std::iter::successors(Some(&error as &dyn std::error::Error), |error| {
+            error.source()
+        })
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(said.concat().matches("os error").count(), 1, "{said:?}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn samples_too_large_to_read_are_refused_and_not_cut_off() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(RunDirectory::create(folder.path(), plan(1)).unwrap());
+    let length = (1 << 30) + 1;
+    let samples = fs::OpenOptions::new()
+        .write(true)
+        .open(folder.path().join("samples.jsonl"))
+        .unwrap();
+    samples.set_len(length).unwrap();
+    let error = RunDirectory::open(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("expected at most"), "{error}");
+    assert_eq!(samples.metadata().unwrap().len(), length);
+}
+
+#[test]
+fn rounds_that_no_plan_has_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut directory = RunDirectory::create(folder.path(), plan(1)).unwrap();
+    assert_eq!(go(&mut directory, usize::MAX), Ended::Complete);
+    drop(directory);
+    let file = folder.path().join("samples.jsonl");
+    let whole = fs::read_to_string(&file).unwrap();
+    fs::write(&file, whole.replace("\"round\":0", "\"round\":4294967295")).unwrap();
+    let error = RunDirectory::read(folder.path()).unwrap_err().to_string();
+    assert!(
+        error.contains("samples.jsonl:1: found round 4294967295"),
+        "{error}"
+    );
+    fs::write(&file, "").unwrap();
+    let file = folder.path().join("run.json");
+    let json = fs::read_to_string(&file).unwrap();
+    fs::write(
+        &file,
+        json.replace("\"rounds\": 1", "\"rounds\": 4294967295"),
+    )
+    .unwrap();
+    let error = RunDirectory::read(folder.path()).unwrap_err().to_string();
+    assert!(error.contains("found 4294967295 rounds"), "{error}");
 }

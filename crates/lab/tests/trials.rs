@@ -15,6 +15,16 @@ const SAMPLE: &str = r#"echo '{"type":"sample","metric":"time","value":2,"unit":
 const END: &str = r#"echo '{"type":"end"}'"#;
 
 fn shell(script: &str, speaks_protocol: bool, limit: Duration) -> Finished {
+    shell_in(script, speaks_protocol, limit, "time", Unit::Seconds)
+}
+
+fn shell_in(
+    script: &str,
+    speaks_protocol: bool,
+    limit: Duration,
+    metric: &str,
+    unit: Unit,
+) -> Finished {
     let invocation = Invocation {
         program: "/bin/sh".into(),
         arguments: vec!["-c".into(), script.into()],
@@ -23,9 +33,9 @@ fn shell(script: &str, speaks_protocol: bool, limit: Duration) -> Finished {
         ..Invocation::default()
     };
     let metrics = [Metric {
-        name: "time".into(),
+        name: metric.into(),
         statistic: Statistic::Median,
-        unit: Unit::Seconds,
+        unit,
         better: Better::Lower,
         work: None,
     }];
@@ -138,6 +148,70 @@ fn a_program_that_knows_nothing_of_the_protocol_is_timed_as_a_whole() {
     };
     assert!((0.05..1.0).contains(&values["time"]), "{values:?}");
     assert_eq!((counters["operations"], counters["stdout_bytes"]), (1, 5));
+}
+
+#[test]
+fn a_flood_of_complaints_does_not_stop_a_trial_that_has_closed_or_ended_its_output() {
+    let flood = "head -c 20000000 /dev/zero >&2";
+    let closed = shell(
+        &format!("exec >&-; {flood}"),
+        false,
+        Duration::from_secs(10),
+    );
+    let ended = shell(
+        &format!("{PREFIX} {SAMPLE} {END}; {flood}"),
+        true,
+        Duration::from_secs(10),
+    );
+    for finished in [closed, ended] {
+        assert!(
+            matches!(finished.outcome, Some(Outcome::Done { .. })),
+            "{:?}",
+            finished.outcome
+        );
+        assert!(finished.log.len() < 70_000, "{}", finished.log.len());
+    }
+}
+
+#[test]
+fn a_trial_is_over_when_its_process_is_whoever_still_holds_its_output() {
+    for script in [
+        "printf 12345; sleep 20 &",
+        "printf 12345; setsid sleep 20 &",
+    ] {
+        let began = Instant::now();
+        let finished = shell(script, false, Duration::from_secs(15));
+        assert!(began.elapsed() < Duration::from_secs(5), "{script}");
+        let Some(Outcome::Done {
+            values, counters, ..
+        }) = finished.outcome
+        else {
+            panic!("{script}: {:?}", finished.outcome)
+        };
+        assert!(values["time"] < 5.0, "{script}: {values:?}");
+        assert_eq!(counters["stdout_bytes"], 5, "{script}");
+    }
+    let began = Instant::now();
+    let reason = failure("sleep 20 & exit 3");
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(reason.contains("status 3"), "{reason}");
+}
+
+#[test]
+fn a_program_without_the_protocol_is_timed_in_the_metrics_unit_and_gives_no_other_metric() {
+    let limit = Duration::from_secs(5);
+    let timed = shell_in("sleep 0.05", false, limit, "time", Unit::Milliseconds);
+    let Some(Outcome::Done { values, .. }) = timed.outcome else {
+        panic!("{timed:?}")
+    };
+    assert!((50.0..1000.0).contains(&values["time"]), "{values:?}");
+    for (metric, unit) in [("throughput", Unit::BytesPerSecond), ("time", Unit::Bytes)] {
+        let refused = shell_in("true", false, limit, metric, unit);
+        assert!(
+            matches!(refused.outcome, Some(Outcome::Failed { .. })),
+            "{metric} in {unit}: {refused:?}"
+        );
+    }
 }
 
 #[test]

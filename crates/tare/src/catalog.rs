@@ -55,8 +55,13 @@ pub(crate) fn chosen(
             found = from_file(word, size, drivers, &embedded)?;
         }
         for experiment in found {
-            if !chosen.iter().any(|before| before.id == experiment.id) {
-                chosen.push(experiment);
+            match chosen.iter().find(|before| before.id == experiment.id) {
+                None => chosen.push(experiment),
+                Some(before) if *before == experiment => {}
+                Some(_) => bail!(
+                    "{word}: found another experiment with the id \"{}\", expected each id once in a run",
+                    experiment.id
+                ),
             }
         }
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tare_lab::file::Size;
+use tare_lab::plan::ROUNDS_MAX;
 
 use crate::rng;
 
@@ -70,7 +71,7 @@ pub(crate) struct Run {
     #[arg(long)]
     pub(crate) full: bool,
     /// Rounds, instead of the size's own number
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(ROUNDS_MAX)))]
     pub(crate) rounds: Option<u32>,
     /// The seed of every shuffle and interval [default: drawn from the operating system]
     #[arg(long, value_name = "S")]

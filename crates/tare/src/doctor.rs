@@ -5,18 +5,13 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::ValueEnum as _;
 use serde::Serialize;
 use tare_lab::file::Size;
 use tare_lab::fingerprint::Machine;
 
+use crate::rng::external::Tool;
 use crate::{catalog, drivers, terminal};
-
-/// Programs that parts of Tare drive where they are installed, and the package of each.
-const PROGRAMS: &[(&str, &str, &str)] = &[
-    ("dieharder", "dieharder", "tare rng test"),
-    ("rngtest", "rng-tools5", "tare rng test"),
-    ("ent", "ent", "tare rng test"),
-];
 
 #[derive(Serialize)]
 struct Diagnosis {
@@ -46,7 +41,7 @@ struct Program {
     name: &'static str,
     used_by: &'static str,
     path: Option<PathBuf>,
-    remedy: Option<String>,
+    remedy: Option<&'static str>,
 }
 
 /// Looks at the machine; 0 whatever it finds, as a lack is no failure.
@@ -101,25 +96,16 @@ fn readiness() -> anyhow::Result<Vec<Readiness>> {
 }
 
 fn programs() -> Vec<Program> {
-    let folders: Vec<PathBuf> = std::env::var_os("PATH")
-        .map(|path| std::env::split_paths(&path).collect())
-        .unwrap_or_default();
-    PROGRAMS
-        .iter()
-        .map(|&(name, package, used_by)| {
-            let path = folders
-                .iter()
-                .map(|folder| folder.join(name))
-                .find(|file| file.is_file());
-            let remedy = path.is_none().then(|| format!("apt-get install {package}"));
-            Program {
-                name,
-                used_by,
-                path,
-                remedy,
-            }
-        })
-        .collect()
+    let batteries = Tool::value_variants().iter().map(|tool| {
+        let path = tool.find();
+        Program {
+            name: tool.program(),
+            used_by: "tare rng test",
+            remedy: path.is_none().then(|| tool.install()),
+            path,
+        }
+    });
+    batteries.collect()
 }
 
 fn in_words(diagnosis: &Diagnosis) -> String {
@@ -172,7 +158,7 @@ fn in_words(diagnosis: &Diagnosis) -> String {
                 "  ! {} is not installed ({} uses it): {}",
                 program.name,
                 program.used_by,
-                remedy.as_deref().unwrap_or("not packaged")
+                remedy.unwrap_or("not packaged")
             ),
         };
     }

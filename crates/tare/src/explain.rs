@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use tare_lab::experiment::{Bound, Claim, ClaimKind, Experiment};
 use tare_lab::file::Size;
+use tare_lab::unit::Unit;
 
 use crate::{catalog, cli, drivers, run, terminal};
 
@@ -66,6 +67,9 @@ pub(crate) fn show(arguments: &cli::Show) -> anyhow::Result<ExitCode> {
         describe(experiment, &mut text);
         text.push('\n');
     }
+    // It may be somebody else's file.
+    let mut text = terminal::plain(&text);
+    text.push('\n');
     let rounds = run::rounds(size, &experiments);
     let _ = writeln!(
         text,
@@ -123,15 +127,19 @@ fn describe(experiment: &Experiment, text: &mut String) {
     }
     for claim in &experiment.claims {
         let _ = writeln!(text, "  claim    {}: {}", claim.id, claim.text);
-        let _ = writeln!(text, "           {}", criterion(claim));
+        let unit = experiment.metric(&claim.metric).map(|metric| metric.unit);
+        let _ = writeln!(text, "           {}", criterion(claim, unit));
     }
 }
 
-fn criterion(claim: &Claim) -> String {
+fn criterion(claim: &Claim, unit: Option<Unit>) -> String {
     let metric = &claim.metric;
     match &claim.kind {
         ClaimKind::Ratio { of, to, bound } => {
-            format!("{metric} at {of} / {metric} at {to}: {}", words(bound))
+            format!(
+                "{metric} at {of} / {metric} at {to}: {}",
+                words(bound, None)
+            )
         }
         ClaimKind::Flat {
             over,
@@ -150,7 +158,7 @@ fn criterion(claim: &Claim) -> String {
             "slope of log {metric} over log {over}{}{}: {}",
             among(within),
             up_to.map_or_else(String::new, |limit| format!(" up to {limit}")),
-            words(bound)
+            words(bound, None)
         ),
         ClaimKind::Order { ranked, margin } => {
             let ranked: Vec<String> = ranked.iter().map(ToString::to_string).collect();
@@ -159,7 +167,7 @@ fn criterion(claim: &Claim) -> String {
                 ranked.join(" > ")
             )
         }
-        ClaimKind::Value { of, bound } => format!("{metric} at {of}: {}", words(bound)),
+        ClaimKind::Value { of, bound } => format!("{metric} at {of}: {}", words(bound, unit)),
         ClaimKind::Zero {
             counter,
             within,
@@ -176,8 +184,9 @@ fn among(within: &tare_lab::value::Selector) -> String {
     }
 }
 
-fn words(bound: &Bound) -> String {
-    match (bound.at_least, bound.at_most) {
+fn words(bound: &Bound, unit: Option<Unit>) -> String {
+    let show = |limit: f64| unit.map_or_else(|| limit.to_string(), |unit| unit.show(limit));
+    match (bound.at_least.map(show), bound.at_most.map(show)) {
         (Some(low), Some(high)) => format!("between {low} and {high}"),
         (Some(low), None) => format!("at least {low}"),
         (None, Some(high)) => format!("at most {high}"),

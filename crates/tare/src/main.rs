@@ -6,6 +6,7 @@ mod doctor;
 mod drivers;
 mod explain;
 mod pace;
+mod program;
 mod progress;
 mod report;
 mod rng;
@@ -32,7 +33,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if terminal::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tare: {error:#}");
+            terminal::say(&format!("tare: {error:#}"));
             ExitCode::from(COULD_NOT_RUN)
         }
     }
@@ -51,10 +52,10 @@ fn usage(error: &clap::Error) -> ExitCode {
         .filter(|line| !line.is_empty())
         .collect();
     let said = said.join(" ");
-    eprintln!(
+    terminal::say(&format!(
         "tare: {} (see --help)",
         said.strip_prefix("error: ").unwrap_or(&said)
-    );
+    ));
     ExitCode::from(COULD_NOT_RUN)
 }
 

@@ -5,8 +5,11 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tare_lab::plan::Trial;
+use tare_lab::report::text::clean;
 use tare_lab::runner::Observer;
 use tare_lab::sample::{Outcome, TrialRecord};
+
+use crate::terminal;
 
 /// How often a log hears of a run.
 const LOG_EVERY: Duration = Duration::from_secs(15);
@@ -34,9 +37,11 @@ impl Bar {
         ) {
             bar.set_style(style.progress_chars("━╸─"));
         }
+        let hidden = bar.is_hidden();
         Bar {
             bar,
-            logged: (!terminal).then(Instant::now),
+            // A terminal that cannot draw (TERM=dumb) is a log too.
+            logged: hidden.then(Instant::now),
             failed: 0,
         }
     }
@@ -50,13 +55,14 @@ impl Observer for Bar {
     fn begins(&mut self, done: usize, total: usize, experiment: &str, trial: &Trial) {
         self.bar.set_length(total as u64);
         self.bar.set_position(done as u64);
-        self.bar.set_message(format!("{experiment} {}", trial.at));
+        self.bar
+            .set_message(clean(&format!("{experiment} {}", trial.at)));
         if self.logged.is_some_and(|last| last.elapsed() > LOG_EVERY) {
             self.logged = Some(Instant::now());
-            eprintln!(
+            terminal::say(&format!(
                 "tare: {done} of {total} trials done, {} failed",
                 self.failed
-            );
+            ));
         }
     }
 
@@ -70,7 +76,8 @@ impl Observer for Bar {
             // The first few say what is wrong; a flood of them says nothing more.
             if self.failed <= 5 {
                 let what = format!("{} {}: {reason}", record.experiment, record.at);
-                self.bar.suspend(|| eprintln!("tare: trial failed: {what}"));
+                self.bar
+                    .suspend(|| terminal::say(&format!("tare: trial failed: {what}")));
             }
         }
     }

@@ -17,10 +17,7 @@ use crate::{cli, terminal};
 pub(crate) fn report(arguments: &cli::Report) -> anyhow::Result<ExitCode> {
     let (plan, records) = RunDirectory::read(&arguments.run)?;
     let result = judged(&plan, &records);
-    let page = write_html(&arguments.run, &result)?;
-    print(&result, arguments.json, arguments.cells)?;
-    eprintln!("tare: report: {}", page.display());
-    Ok(exit_code(&result))
+    finish(&arguments.run, &result, arguments.json, arguments.cells)
 }
 
 /// Prints a run in another format.
@@ -58,15 +55,29 @@ pub(crate) fn judged(plan: &Plan, records: &[TrialRecord]) -> RunResult {
     }
 }
 
+/// Prints what a run came to and writes its page. The page may have no place (a directory that can
+/// only be read, a full disk), and the reader of the result may be gone: neither costs the other.
+pub(crate) fn finish(
+    directory: &Path,
+    result: &RunResult,
+    json: bool,
+    cells: bool,
+) -> anyhow::Result<ExitCode> {
+    let page = write_html(directory, result);
+    print(result, json, cells)?;
+    terminal::say(&format!("tare: report: {}", page?.display()));
+    Ok(exit_code(result))
+}
+
 /// Writes the page into the run's directory.
-pub(crate) fn write_html(directory: &Path, result: &RunResult) -> anyhow::Result<PathBuf> {
+fn write_html(directory: &Path, result: &RunResult) -> anyhow::Result<PathBuf> {
     let page = directory.join("report.html");
     store::write_whole(&page, report::html(result).as_bytes())?;
     Ok(page)
 }
 
 /// Prints the claims, and every cell where asked, or all of it as JSON.
-pub(crate) fn print(result: &RunResult, json: bool, cells: bool) -> anyhow::Result<()> {
+fn print(result: &RunResult, json: bool, cells: bool) -> anyhow::Result<()> {
     if json {
         return Ok(terminal::print(&serde_json::to_string(result)?)?);
     }
@@ -83,7 +94,7 @@ pub(crate) fn print(result: &RunResult, json: bool, cells: bool) -> anyhow::Resu
 }
 
 /// 1 where a claim was not reproduced, 2 where nothing could be measured at all, else 0.
-pub(crate) fn exit_code(result: &RunResult) -> ExitCode {
+fn exit_code(result: &RunResult) -> ExitCode {
     let mut claims = result.experiments.iter().flat_map(|e| &e.claims);
     if claims.any(|claim| claim.verdict == Verdict::NotReproduced) {
         return ExitCode::from(1);
@@ -92,6 +103,7 @@ pub(crate) fn exit_code(result: &RunResult) -> ExitCode {
     if cells.any(|cell| cell.n > 0) {
         ExitCode::SUCCESS
     } else {
+        terminal::say("tare: nothing was measured: no trial gave a figure");
         ExitCode::from(2)
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use anyhow::{bail, Context as _};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tare_lab::experiment::Experiment;
 use tare_lab::file::Size;
 use tare_lab::fingerprint::Machine;
@@ -13,10 +14,10 @@ use tare_lab::judge;
 use tare_lab::plan::Plan;
 use tare_lab::result::SCHEMA;
 use tare_lab::runner::{self, Ended};
-use tare_lab::store::RunDirectory;
+use tare_lab::store::{RunDirectory, StoreError};
 
 use crate::progress::Bar;
-use crate::{catalog, cli, drivers, report};
+use crate::{catalog, cli, drivers, report, terminal};
 
 /// The status of a process that Ctrl-C ended, as shells have it.
 const INTERRUPTED: u8 = 130;
@@ -32,10 +33,10 @@ pub(crate) fn run(arguments: &cli::Run) -> anyhow::Result<ExitCode> {
         None => begin(arguments, &drivers)?,
     };
     for warning in &directory.plan().warnings {
-        eprintln!("tare: warning: {warning}");
+        terminal::say(&format!("tare: warning: {warning}"));
     }
     let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    for signal in signals_to_end() {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
     let mut bar = Bar::new();
@@ -48,18 +49,31 @@ pub(crate) fn run(arguments: &cli::Run) -> anyhow::Result<ExitCode> {
     bar.finish();
     let path = directory.path().to_owned();
     if ended? == Ended::Interrupted {
-        eprintln!(
+        terminal::say(&format!(
             "tare: stopped; {} trials are in. To go on: tare run --resume {}",
             directory.records().len(),
             path.display()
-        );
+        ));
         return Ok(ExitCode::from(INTERRUPTED));
     }
     let result = report::judged(directory.plan(), directory.records());
-    let page = report::write_html(&path, &result)?;
-    report::print(&result, arguments.json, false)?;
-    eprintln!("tare: report: {}", page.display());
-    Ok(report::exit_code(&result))
+    report::finish(&path, &result, arguments.json, false)
+}
+
+/// The signals that ask a program to end: Ctrl-C, `kill`, and a terminal that is closed. The last
+/// stays without effect where it was (`nohup`).
+fn signals_to_end() -> Vec<i32> {
+    let mut signals = vec![SIGINT, SIGTERM];
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Signal n is bit n - 1.
+    if ignored.is_some_and(|mask| mask >> (SIGHUP - 1) & 1 == 0) {
+        signals.push(SIGHUP);
+    }
+    signals
 }
 
 fn begin(
@@ -73,20 +87,14 @@ fn begin(
     }
     let machine = Machine::read();
     let started = jiff::Timestamp::now();
-    let path = match &arguments.out {
-        Some(path) => path.clone(),
-        None => PathBuf::from("tare-runs").join(started.strftime("%Y%m%dT%H%M%SZ").to_string()),
-    };
     let seed = match arguments.seed {
         Some(seed) => seed,
         // 53 bits, so that JSON readers without whole numbers read the same seed.
         None => drivers::system_random()? >> 11,
     };
-    let plan = Plan {
+    let mut plan = Plan {
         schema: SCHEMA,
-        run: path
-            .file_name()
-            .map_or_else(|| "run".into(), |name| name.to_string_lossy().into_owned()),
+        run: String::new(),
         tare: env!("CARGO_PKG_VERSION").into(),
         size: size.name().into(),
         seed,
@@ -98,7 +106,23 @@ fn begin(
         machine,
         experiments,
     };
-    RunDirectory::create(&path, plan).context("the run's directory")
+    let time = started.strftime("%Y%m%dT%H%M%SZ");
+    let mut place = 1;
+    loop {
+        let path = match &arguments.out {
+            Some(path) => path.clone(),
+            None if place == 1 => PathBuf::from(format!("tare-runs/{time}")),
+            None => PathBuf::from(format!("tare-runs/{time}-{place}")),
+        };
+        plan.run = path
+            .file_name()
+            .map_or_else(|| "run".into(), |name| name.to_string_lossy().into_owned());
+        match RunDirectory::create(&path, plan.clone()) {
+            // Another run that began in the same second.
+            Err(StoreError::Exists(_)) if arguments.out.is_none() && place < 1000 => place += 1,
+            created => return created.context("the run's directory"),
+        }
+    }
 }
 
 /// Rounds beyond the fewest that can carry a verdict, so that one bad round does not cost it.
@@ -136,6 +160,11 @@ fn resume(path: &Path) -> anyhow::Result<RunDirectory> {
             "kernel",
             &Some(plan.machine.kernel.clone()),
             &Some(machine.kernel.clone()),
+        ),
+        (
+            "number of processors",
+            &Some(plan.machine.cpus.to_string()),
+            &Some(machine.cpus.to_string()),
         ),
     ] {
         if then != now {

@@ -2,14 +2,31 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use tare_lab::report::text::clean;
+
 /// Prints to standard output; a closed pipe is an error that `main` takes for a quiet end.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
+    let mut printed = out.write_all(text.as_bytes());
     if !text.ends_with('\n') {
-        out.write_all(b"\n")?;
+        printed = printed.and_then(|()| out.write_all(b"\n"));
     }
-    out.flush()
+    printed
+        .and_then(|()| out.flush())
+        .map_err(|error| io::Error::new(error.kind(), format!("standard output: {error}")))
+}
+
+/// Says something on standard error. Where nobody can hear it (a full disk, a closed pipe) the
+/// work goes on: it is no reason to lose a run.
+pub(crate) fn say(text: &str) {
+    let mut lines = plain(text);
+    lines.push('\n');
+    let _ = io::stderr().write_all(lines.as_bytes());
+}
+
+/// `text` line by line, without what could drive the terminal.
+pub(crate) fn plain(text: &str) -> String {
+    text.lines().map(clean).collect::<Vec<_>>().join("\n")
 }
 
 /// Whether whoever reads our output has stopped reading.

@@ -331,6 +331,10 @@ fn what_comes_with_the_command_lists_shows_and_diagnoses_itself() {
         doctor["experiments"].as_array().unwrap().len(),
         list.as_array().unwrap().len()
     );
+    let programs = doctor["programs"].as_array().unwrap();
+    for battery in ["dieharder", "rngtest", "ent", "RNG_test"] {
+        assert!(programs.iter().any(|p| p["name"] == battery), "{battery}");
+    }
 }
 
 #[test]
@@ -345,6 +349,204 @@ fn a_closed_pipe_is_a_quiet_end() {
     let done = child.wait_with_output().unwrap();
     assert_eq!(text(&done.stderr), "");
     assert_eq!(done.status.code(), Some(0));
+}
+
+#[test]
+fn a_run_goes_on_and_says_its_result_when_nobody_hears_its_progress() {
+    let folder = folder();
+    let full = fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let done = tare(folder.path(), &["run", "doors.toml", "--rounds", "1"])
+        .stderr(full)
+        .output()
+        .unwrap();
+    assert_eq!(done.status.code(), Some(0));
+    assert!(text(&done.stdout).contains("inconclusive"));
+}
+
+#[test]
+fn a_result_that_cannot_be_printed_says_where() {
+    let folder = folder();
+    let full = fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let done = tare(folder.path(), &["list"])
+        .stdout(full)
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    assert_eq!(done.status.code(), Some(2));
+    let said = text(&done.stderr);
+    assert!(said.contains("standard output: No space left"), "{said}");
+}
+
+#[test]
+fn runs_that_begin_in_the_same_second_have_a_directory_each() {
+    let folder = folder();
+    let runs: Vec<Child> = (0..4)
+        .map(|_| {
+            tare(folder.path(), &["run", "doors.toml", "--rounds", "1"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for run in runs {
+        let done = run.wait_with_output().unwrap();
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    }
+    let places = fs::read_dir(folder.path().join("tare-runs")).unwrap();
+    let complete = places
+        .flatten()
+        .filter(|place| samples(&place.path()) == 8)
+        .count();
+    assert_eq!(complete, 4);
+}
+
+#[test]
+fn a_terminal_that_is_closed_ends_a_run_as_ctrl_c_does_unless_told_otherwise() {
+    let folder = folder();
+    let mut child = start_and_wait_for_samples(folder.path(), 3);
+    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(trials_alive(folder.path()), 0);
+    let mut child = Command::new("nohup")
+        .arg(env!("CARGO_BIN_EXE_tare"))
+        .args(["run", "--resume", "r"])
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let had = samples(&folder.path().join("r"));
+    while samples(&folder.path().join("r")) < had + 2 {
+        sleep(Duration::from_millis(5));
+    }
+    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// An experiment of shell commands, one for each value of the axis `way`.
+fn commands(folder: &Path, limit: &str, ways: &str) {
+    let experiment = format!(
+        r#"
+[[experiment]]
+id     = "shell/ways"
+title  = "Ways"
+source = "the test"
+driver = "command"
+fixed  = {{ command = "sh {{way}}", protocol = true, limit = "{limit}" }}
+matrix = {{ way = {ways} }}
+metric = {{ name = "time", unit = "ms", better = "lower" }}
+
+[[experiment.claim]]
+id    = "speed"
+text  = "It is fast"
+value = {{ of = {{}}, at_most = "2 s" }}
+"#
+    );
+    fs::write(folder.join("ways.toml"), experiment).unwrap();
+}
+
+#[test]
+fn a_run_that_is_stopped_and_continued_does_not_blame_its_trial() {
+    let folder = folder();
+    commands(folder.path(), "3 s", "[\"slow\"]");
+    let slow = r#"echo '{"type":"version","protocol":1,"program":"sh"}'
+        echo '{"type":"start"}'
+        touch started
+        sleep 0.5
+        echo '{"type":"sample","metric":"time","value":1,"unit":"s"}'
+        echo '{"type":"end"}'"#;
+    fs::write(folder.path().join("slow"), slow).unwrap();
+    let child = tare(
+        folder.path(),
+        &["run", "ways.toml", "--rounds", "1", "--out", "r", "--json"],
+    )
+    .stdout(Stdio::piped())
+    .stderr(Stdio::piped())
+    .spawn()
+    .unwrap();
+    while !folder.path().join("started").exists() {
+        sleep(Duration::from_millis(5));
+    }
+    kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
+    sleep(Duration::from_secs(4));
+    kill_process(Pid::from_child(&child), Signal::CONT).unwrap();
+    let done = child.wait_with_output().unwrap();
+    let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let cell = &result["experiments"][0]["cells"][0];
+    assert_eq!(
+        (&cell["n"], &cell["failed"]),
+        (&1.into(), &0.into()),
+        "{cell}"
+    );
+}
+
+#[test]
+fn nothing_that_a_trial_or_a_file_says_steers_the_terminal() {
+    let folder = folder();
+    commands(folder.path(), "5 s", "[\"hostile\", \"\\u001b[2J\"]");
+    let hostile = r#"echo '{"type":"version","protocol":1,"program":"sh"}'
+        echo '{"type":"error","message":"\u001b[2Jgone\ntare: all is well"}'"#;
+    fs::write(folder.path().join("hostile"), hostile).unwrap();
+    for arguments in [
+        &["run", "ways.toml", "--rounds", "1", "--out", "r"][..],
+        &["show", "ways.toml"],
+        &["report", "r", "--cells"],
+        &["run", "\u{1b}[2J"],
+    ] {
+        let done = output(folder.path(), arguments);
+        let said = text(&done.stderr) + &text(&done.stdout);
+        assert!(!said.contains('\u{1b}'), "{arguments:?}: {said:?}");
+        assert!(!said.contains("\ntare: all is well"), "{said}");
+    }
+}
+
+#[test]
+fn a_page_that_cannot_be_written_does_not_cost_the_result() {
+    let folder = folder();
+    let run = ["run", "doors.toml", "--rounds", "1", "--out", "r"];
+    assert_eq!(output(folder.path(), &run).status.code(), Some(0));
+    let page = folder.path().join("r/report.html");
+    fs::remove_file(&page).unwrap();
+    fs::create_dir(&page).unwrap();
+    let done = output(folder.path(), &["report", "r"]);
+    assert_eq!(done.status.code(), Some(2));
+    assert!(text(&done.stdout).contains("inconclusive"));
+    let said = text(&done.stderr);
+    assert_eq!(said.matches("os error").count(), 1, "{said}");
+    assert!(said.contains("report.html: "), "{said}");
+}
+
+#[test]
+fn values_that_are_the_same_word_are_one_cell_and_an_id_stands_for_one_experiment() {
+    let folder = folder();
+    commands(folder.path(), "5 s", "[1, 1.0, \"1\", 2]");
+    let shown = output(folder.path(), &["show", "ways.toml"]);
+    assert!(
+        text(&shown.stdout).contains("axis     way = 1, 2\n"),
+        "{}",
+        text(&shown.stdout)
+    );
+    assert!(
+        text(&shown.stdout).contains("at most 2000 ms"),
+        "{}",
+        text(&shown.stdout)
+    );
+    let first = fs::read_to_string(folder.path().join("ways.toml")).unwrap();
+    fs::write(folder.path().join("other.toml"), first.replace("Ways", "W")).unwrap();
+    let refused = output(folder.path(), &["run", "ways.toml", "other.toml"]);
+    assert!(
+        text(&refused.stderr).contains("other.toml: found another experiment with the id"),
+        "{}",
+        text(&refused.stderr)
+    );
 }
 
 #[test]

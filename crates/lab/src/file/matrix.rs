@@ -185,7 +185,10 @@ fn line(name: &str, node: &Node<'_>, words: &Words<'_>) -> Option<Line> {
     let from_cpus = resolved.iter().any(|r| r.from_cpus);
     let mut values: Vec<Value> = Vec::new();
     for Resolved { value, .. } in resolved {
-        if !values.iter().any(|other| words.same(name, other, &value)) {
+        // 1, 1.0 and "1" reach a trial as the same word, and are one cell.
+        let written = value.to_string();
+        let again = |other: &Value| words.same(name, other, &value) || other.to_string() == written;
+        if !values.iter().any(again) {
             values.push(value);
         }
     }

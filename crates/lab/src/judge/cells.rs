@@ -33,14 +33,20 @@ fn figure(cell: &Cell<'_>, metric: &Metric, seed: u64) -> CellResult {
     };
     let kept: Vec<f64> = present.iter().map(|value| scale.keep(*value)).collect();
     let work = metric.work.as_ref();
+    let middle = median(&present);
+    // The way to the logarithm and back must not put the median beside its interval.
+    let around = |[low, high]: [f64; 2]| match middle {
+        Some(middle) => [low.min(middle), high.max(middle)],
+        None => [low, high],
+    };
     CellResult {
         at: cell.at.clone(),
         metric: metric.name.clone(),
         unit: metric.unit,
         better: metric.better,
         n: present.len(),
-        median: median(&present),
-        ci95: interval(&kept, seed).map(|ends| ends.map(|end| scale.show(end))),
+        median: middle,
+        ci95: interval(&kept, seed).map(|ends| around(ends.map(|end| scale.show(end)))),
         samples,
         work_per_operation: work.and_then(|counter| cell.work_per_operation(counter)),
         failed: cell.failed(),
@@ -73,8 +79,8 @@ fn noise_of(id: &str, cell: &Cell<'_>, metric: &Metric, seed: u64) -> Option<Noi
         metric: metric.name.clone(),
         at: cell.at.clone(),
         n: present.len(),
-        ratio: median(&present)?.exp(),
-        ci95: ends.map(f64::exp),
+        ratio: Scale::Log.show(median(&present)?),
+        ci95: ends.map(|end| Scale::Log.show(end)),
         p: sign_flip(&present).two_sided(),
     })
 }

@@ -30,10 +30,10 @@ impl Scale {
         }
     }
 
-    /// Back from this scale.
+    /// Back from this scale; finite, as JSON has no infinity.
     pub(super) fn show(self, kept: f64) -> f64 {
         match self {
-            Scale::Log => kept.exp(),
+            Scale::Log => kept.exp().min(f64::MAX),
             Scale::Linear => kept,
         }
     }

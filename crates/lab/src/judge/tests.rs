@@ -145,6 +145,7 @@ fn zero() -> ClaimKind {
     }
 }
 
+mod anything;
 mod kinds;
 
 #[test]

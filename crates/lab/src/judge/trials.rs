@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use crate::experiment::{Experiment, Metric};
-use crate::sample::{Outcome, TrialRecord, OPERATIONS};
+use crate::plan::ROUNDS_MAX;
+use crate::sample::{is_measurable, Outcome, TrialRecord, OPERATIONS};
 use crate::stats::median;
 use crate::value::Point;
 
@@ -32,14 +33,15 @@ pub(super) enum Obstacle {
 }
 
 /// Sorts `records` by experiment, cell and round. Where a trial was recorded twice (in a run that
-/// was resumed) the later record counts; records of cells that the experiment lacks are left out.
+/// was resumed) the later record counts; records of cells that the experiment lacks and of rounds
+/// beyond what any run has are left out.
 pub(super) fn sort<'a>(
     experiments: &[Experiment],
     records: &'a [TrialRecord],
     rounds: u32,
 ) -> Vec<Trials<'a>> {
-    let length = records
-        .iter()
+    let records = || records.iter().filter(|record| record.round < ROUNDS_MAX);
+    let length = records()
         .map(|record| record.round as usize + 1)
         .max()
         .unwrap_or(0)
@@ -58,7 +60,7 @@ pub(super) fn sort<'a>(
         }
         sorted.push(Trials { cells });
     }
-    for record in records {
+    for record in records() {
         let key = (record.experiment.as_str(), record.at.to_string());
         let Some(&(experiment, cell)) = places.get(&key) else {
             continue;
@@ -77,7 +79,7 @@ pub(super) fn sort<'a>(
 
 impl<'a> Cell<'a> {
     /// The metric's value of each round; `None` without a trial, or with one that failed or gave
-    /// no finite number.
+    /// no measurable number.
     pub(super) fn values(&self, metric: &str) -> Vec<Option<f64>> {
         values(&self.rounds, metric)
     }
@@ -171,7 +173,7 @@ fn values(rounds: &[Option<&Outcome>], metric: &str) -> Vec<Option<f64>> {
             Some(Outcome::Done { values, .. }) => values
                 .get(metric)
                 .copied()
-                .filter(|value| value.is_finite()),
+                .filter(|value| is_measurable(*value)),
             _ => None,
         })
         .collect()

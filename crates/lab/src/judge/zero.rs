@@ -25,7 +25,7 @@ pub(super) struct Counted {
 /// trial counted, and had something to count: `out_of` is above 0.
 ///
 /// # Errors
-/// A cell that this machine cannot run.
+/// A cell that this machine cannot run, where no other says enough.
 pub(super) fn count(
     trials: &Trials<'_>,
     counter: &str,
@@ -39,10 +39,9 @@ pub(super) fn count(
     let mut failed = 0usize;
     let mut rounds = 0usize;
     let mut missing = 0usize;
+    let mut obstacle = None;
     for cell in chosen(trials, within) {
-        if let Some(obstacle) = cell.not_testable() {
-            return Err(obstacle);
-        }
+        obstacle = obstacle.or_else(|| cell.not_testable());
         missing += usize::from(cell.ran() == 0);
         for outcome in cell.outcomes() {
             let Outcome::Done { counters, .. } = outcome else {
@@ -63,6 +62,9 @@ pub(super) fn count(
             }
         }
         rounds = rounds.max(cell.ran() - cell.failed());
+    }
+    if let Some(obstacle) = obstacle.filter(|_| happened == 0) {
+        return Err(obstacle);
     }
     let (verdict, reason) = if happened > 0 {
         (

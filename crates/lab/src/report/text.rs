@@ -102,7 +102,7 @@ fn paragraph(out: &mut String, claim: &ClaimResult, width: usize, colour: bool) 
         figures.push(format!("published {}", claim.unit.show(published)));
     }
     if let Some(p) = claim.p_holm {
-        figures.push(format!("p={}", p_value(p)));
+        figures.push(format!("p {}", p_value(p)));
     }
     let mut lines = wrap(&clean(&clip(&claim.text, LONGEST)), width - 4);
     lines.extend(wrap(&clean(&clip(&figures.join(", "), LONGEST)), width - 4));
@@ -204,8 +204,8 @@ fn cell_row(experiment: &ExperimentResult, cell: &CellResult) -> [String; 6] {
     ]
 }
 
-/// Text that cannot drive the terminal.
-fn clean(text: &str) -> String {
+/// Text on one line that cannot drive the terminal.
+pub fn clean(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 

@@ -82,7 +82,7 @@ pub fn any_beyond(comparisons: &[Vec<Option<f64>>], seed: u64) -> f64 {
     if by_round.is_empty() {
         return 1.0;
     }
-    let mut sums = vec![0i64; comparisons.len()];
+    let mut sums = vec![0i32; comparisons.len()];
     for ranks in &by_round {
         for (sum, rank) in sums.iter_mut().zip(ranks) {
             *sum += rank;
@@ -124,9 +124,10 @@ pub fn any_beyond(comparisons: &[Vec<Option<f64>>], seed: u64) -> f64 {
     f64::from(extreme) / f64::from(PATTERNS + 1)
 }
 
-/// The signed ranks of every round that has one, comparison by comparison.
-fn ranks_by_round(comparisons: &[Vec<Option<f64>>], rounds: usize) -> Vec<Vec<i64>> {
-    let mut by_round = vec![vec![0i64; comparisons.len()]; rounds];
+/// The signed ranks of every round that has one, comparison by comparison. In 32 bits, where the
+/// sums of 46,340 rounds have room and ten thousand comparisons fit into the fastest cache.
+fn ranks_by_round(comparisons: &[Vec<Option<f64>>], rounds: usize) -> Vec<Vec<i32>> {
+    let mut by_round = vec![vec![0i32; comparisons.len()]; rounds];
     for (comparison, distances) in comparisons.iter().enumerate() {
         let (places, present): (Vec<usize>, Vec<f64>) = distances
             .iter()
@@ -134,15 +135,15 @@ fn ranks_by_round(comparisons: &[Vec<Option<f64>>], rounds: usize) -> Vec<Vec<i6
             .filter_map(|(round, distance)| Some((round, (*distance)?)))
             .unzip();
         for (round, rank) in places.into_iter().zip(signed_ranks(&present)) {
-            by_round[round][comparison] = rank;
+            by_round[round][comparison] = rank as i32;
         }
     }
     by_round.retain(|ranks| ranks.iter().any(|rank| *rank != 0));
     by_round
 }
 
-fn largest(sums: &[i64]) -> i64 {
-    sums.iter().copied().max().unwrap_or(i64::MIN)
+fn largest(sums: &[i32]) -> i32 {
+    sums.iter().copied().max().unwrap_or(i32::MIN)
 }
 
 /// Twice the rank of each distance among all by size, with its sign; 0 for a distance of 0.

@@ -9,6 +9,7 @@ use tare_lab::unit::Dimension;
 use tare_lab::value::{Parameters, Value};
 
 use super::{duration, parameter, text};
+use crate::program;
 
 /// Runs `command`, in which `{name}` stands for the parameter of that name.
 pub(super) struct Command;
@@ -47,15 +48,7 @@ impl Driver for Command {
 
     fn check(&self, parameters: &Parameters) -> Result<(), Missing> {
         let words = words(parameters)?;
-        let program = std::path::Path::new(&words[0]);
-        let found = if program.components().count() > 1 {
-            program.is_file()
-        } else {
-            std::env::var_os("PATH").is_some_and(|path| {
-                std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
-            })
-        };
-        if found {
+        if program::find(&words[0]).is_some() {
             return Ok(());
         }
         Err(Missing {
@@ -91,22 +84,28 @@ fn words(parameters: &Parameters) -> Result<Vec<String>, Missing> {
                 "found command \"{command}\", expected words with matching quotes"
             ))
         })?;
-    Ok(words.iter().map(|word| fill_in(word, parameters)).collect())
+    words
+        .iter()
+        .map(|word| fill_in(word, parameters).map_err(&missing))
+        .collect()
 }
 
-fn fill_in(word: &str, parameters: &Parameters) -> String {
+/// Replaces each `{name}` by the parameter of that name. Braces around anything that is no name
+/// stay as they are.
+fn fill_in(word: &str, parameters: &Parameters) -> Result<String, String> {
     let mut filled = String::new();
     let mut rest = word;
     while let Some(open) = rest.find('{') {
         filled.push_str(&rest[..open]);
         let after = &rest[open + 1..];
-        let value = after
-            .find('}')
-            .and_then(|close| Some((close, parameters.get(&after[..close])?)));
-        match value {
-            Some((close, value)) => {
+        let name = after.split_once('}').map(|(name, _)| name);
+        match name.filter(|name| is_name(name)) {
+            Some(name) => {
+                let value = parameters.get(name).ok_or_else(|| {
+                    format!("the command names {{{name}}}, and there is no parameter {name}")
+                })?;
                 filled.push_str(&value.to_string());
-                rest = &after[close + 1..];
+                rest = &after[name.len() + 1..];
             }
             None => {
                 filled.push('{');
@@ -115,7 +114,14 @@ fn fill_in(word: &str, parameters: &Parameters) -> String {
         }
     }
     filled.push_str(rest);
-    filled
+    Ok(filled)
+}
+
+fn is_name(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
 }
 
 #[cfg(test)]
@@ -125,14 +131,21 @@ mod tests {
     #[test]
     fn a_value_stays_one_word_and_is_not_filled_in_again() {
         let parameters = Parameters::from([
-            ("command".into(), "cat '{file}' --n={n} {unknown} {".into()),
+            ("command".into(), "cat '{file}' --n={n} {} '{a b}' {".into()),
             ("file".into(), "a b; {n}".into()),
             ("n".into(), Value::Int(3)),
         ]);
         assert_eq!(
             words(&parameters).unwrap(),
-            ["cat", "a b; {n}", "--n=3", "{unknown}", "{"]
+            ["cat", "a b; {n}", "--n=3", "{}", "{a b}", "{"]
         );
+    }
+
+    #[test]
+    fn a_name_that_is_no_parameter_is_refused() {
+        let parameters = Parameters::from([("command".into(), "gzip -{levl}".into())]);
+        let refused = words(&parameters).unwrap_err().reason;
+        assert!(refused.contains("no parameter levl"), "{refused}");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::method::Method;
 use super::output::Output;
 use super::size::parse_bytes;
 use super::stream;
+use crate::terminal;
 
 /// The conventional status of a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
@@ -90,7 +91,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })?;
     bar.finish();
     if written < bytes {
-        eprintln!("tare: interrupted; incomplete after {written} bytes");
+        terminal::say(&format!(
+            "tare: interrupted; incomplete after {written} bytes"
+        ));
         return Ok(ExitCode::from(INTERRUPTED));
     }
     output.complete()?;

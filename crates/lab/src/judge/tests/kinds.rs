@@ -277,3 +277,31 @@ fn an_event_beside_a_failed_trial_still_refutes_a_zero() {
     .remove(0);
     assert_eq!(claim.verdict, Verdict::NotReproduced);
 }
+
+#[test]
+fn an_event_refutes_a_zero_whatever_this_machine_cannot_run() {
+    let one = experiment(vec![axis("way", &[0, 1])], vec![zero()]);
+    let missing = || Outcome::NotTestable {
+        reason: "no second way".into(),
+        remedy: None,
+    };
+    for (events, verdict) in [(0, Verdict::NotTestable), (3, Verdict::NotReproduced)] {
+        let claims = judged(&one, 2, |at, _| match on(at, "way") {
+            0.0 => counts(Some(events), 10),
+            _ => missing(),
+        });
+        assert_eq!(claims[0].verdict, verdict, "{:?}", claims[0]);
+    }
+}
+
+#[test]
+fn an_order_with_a_cell_that_the_matrix_lacks_is_no_order_of_the_others() {
+    let ranked = [1, 2, 9].map(|x| selector(&[("x", x)])).to_vec();
+    let kind = ClaimKind::Order {
+        ranked,
+        margin: 1.0,
+    };
+    let one = experiment(vec![axis("x", &[1, 2])], vec![kind]);
+    let claims = judged(&one, 8, |at, round| done(on(at, "x") * wobble(round), 80));
+    assert_eq!(claims[0].verdict, Verdict::NotTestable, "{:?}", claims[0]);
+}

@@ -13,6 +13,8 @@ use serde::Serialize;
 use drive::{drive, Limits};
 pub(crate) use parse::Finding;
 
+use crate::program;
+
 /// A battery that this program knows how to drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Tool {
@@ -67,17 +69,8 @@ impl Tool {
 
     /// Where it is installed.
     pub(crate) fn find(self) -> Option<PathBuf> {
-        let path = std::env::var_os("PATH")?;
-        std::env::split_paths(&path)
-            .map(|folder| folder.join(self.program()))
-            .find(|file| is_executable(file))
+        program::find(self.program())
     }
-}
-
-fn is_executable(file: &std::path::Path) -> bool {
-    use std::os::unix::fs::PermissionsExt as _;
-    file.metadata()
-        .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
 /// How a battery judged.
