@@ -322,8 +322,9 @@ impl Patience {
         self.left
     }
 
+    /// From now on. A stretch before now is not taken from `most`.
     fn at_most(&mut self, most: Duration) {
-        self.left = self.left.min(most);
+        self.left = self.left().min(most);
     }
 }
 
@@ -447,5 +448,18 @@ fn count_bytes(mut stdout: impl Read, bytes: &AtomicU64) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(n @ 1..) = stdout.read(&mut buffer) {
         bytes.fetch_add(n as u64, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_limit_begins_when_it_is_set() {
+        let mut patience = Patience::new(Duration::from_secs(60));
+        thread::sleep(2 * DRAIN_MAX);
+        patience.at_most(DRAIN_MAX);
+        assert!(patience.left() > DRAIN_MAX / 2);
     }
 }
