@@ -159,13 +159,102 @@ impl<S: Source> Generator<S> {
     pub fn fill_bytes(&mut self, destination: &mut [u8]) -> Result<(), Error> {
         // Small requests do not pay for the blocks.
         if let Ok(word) = <&mut [u8; 8]>::try_from(&mut *destination) {
-            *word = self.next_u64()?.to_ne_bytes();
-            return Ok(());
+            return match self.next_u64_if_ordinary() {
+                Ok(value) => {
+                    *word = value.to_ne_bytes();
+                    Ok(())
+                }
+                Err(first) => self.fill_few_from(first, 0, destination),
+            };
         }
         if destination.len() <= FEW_BYTES {
-            return self.fill_apart(destination, |_| Ok(()));
+            return self.fill_few(destination);
         }
         self.fill_blocks(destination)
+    }
+
+    /// One value after another, each tested as it comes; no block, and nothing that is rare.
+    #[inline]
+    fn fill_few(&mut self, destination: &mut [u8]) -> Result<(), Error> {
+        let (words, rest) = destination.as_chunks_mut::<8>();
+        let length = 8 * words.len();
+        if let Err((written, first)) = self.fill_few_if_ordinary(words) {
+            return self.fill_few_from(first, written, destination);
+        }
+        if !rest.is_empty() {
+            match self.next_u64_if_ordinary() {
+                Ok(value) => rest.copy_from_slice(&value.to_ne_bytes()[..rest.len()]),
+                Err(first) => return self.fill_few_from(first, length, destination),
+            }
+        }
+        Ok(())
+    }
+
+    /// [`next_u64_if_ordinary`](Self::next_u64_if_ordinary) for each of a few values.
+    ///
+    /// # Errors
+    /// How many bytes are written, and [`Unusual`], which
+    /// [`fill_few_from`](Self::fill_few_from) must be given next.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn fill_few_if_ordinary(&mut self, words: &mut [[u8; 8]]) -> Result<(), (usize, Unusual)> {
+        if words.is_empty() {
+            return Ok(());
+        }
+        let Some(mut ordinary) = self.values64.ordinary(words.len() as u32) else {
+            return Err((0, Unusual(None)));
+        };
+        let mut taken = 0;
+        for word in words {
+            match self.source.step_u64() {
+                Some(value) if ordinary.takes(value, suspicious::<8>(value)) => {
+                    *word = value.to_ne_bytes();
+                }
+                first => {
+                    if taken > 0 {
+                        self.values64.took(ordinary, taken);
+                    }
+                    return Err((8 * taken as usize, Unusual(Some(first))));
+                }
+            }
+            taken += 1;
+        }
+        self.values64.took(ordinary, taken);
+        Ok(())
+    }
+
+    /// Fills what is left after `written` bytes, a multiple of eight, of which `first` is the
+    /// next attempt.
+    ///
+    /// # Errors
+    /// [`Error::Underflow`] or [`Error::Health`].
+    #[doc(hidden)]
+    #[cold]
+    #[inline(never)]
+    pub fn fill_few_from(
+        &mut self,
+        first: Unusual,
+        mut written: usize,
+        destination: &mut [u8],
+    ) -> Result<(), Error> {
+        let mut drawn = self.next_u64_from(first);
+        loop {
+            let value = match drawn {
+                Ok(value) => value.to_ne_bytes(),
+                Err(error @ Error::Underflow { .. }) => return Err(error.with_written(written)),
+                Err(error) => {
+                    destination.fill(0);
+                    return Err(error);
+                }
+            };
+            let length = (destination.len() - written).min(8);
+            destination[written..written + length].copy_from_slice(&value[..length]);
+            written += length;
+            if written == destination.len() {
+                return Ok(());
+            }
+            drawn = self.next_u64();
+        }
     }
 
     /// Blocks of draws, each tested as a whole while it is in the nearest cache: the loop
@@ -270,10 +359,6 @@ impl<S: Source> Generator<S> {
     /// [`Error::Underflow`] or [`Error::Health`].
     #[inline]
     pub fn fill_u64(&mut self, destination: &mut [u64]) -> Result<(), Error> {
-        if let [one] = destination {
-            *one = self.next_u64()?;
-            return Ok(());
-        }
         self.fill_bytes(u64::bytes_of(destination))
             .map_err(|e| e.with_written(e.written() / 8))
     }
@@ -284,26 +369,58 @@ impl<S: Source> Generator<S> {
     /// [`Error::Underflow`] or [`Error::Health`].
     #[inline]
     pub fn next_u64(&mut self) -> Result<u64, Error> {
-        match self.source.step_u64() {
-            Some(value)
-                if self
-                    .values64
-                    .observe_ordinary(value, suspicious::<8>(value)) =>
-            {
-                Ok(value)
-            }
-            first => self.next_u64_slowly(first),
+        match self.next_u64_if_ordinary() {
+            Ok(value) => Ok(value),
+            Err(first) => self.next_u64_from(first),
         }
     }
 
-    /// One 64-bit value of which the first attempt gave `first`, with everything that is
-    /// rare: no data, a suspicious or repeated value, the end of a window, a failed test.
+    /// One attempt at one 64-bit value, given out if all that happens is ordinary. For callers
+    /// that, like the C interface, keep what is rare out of the way of what is not;
+    /// [`next_u64`](Self::next_u64) is this and the other together.
+    ///
+    /// # Errors
+    /// [`Unusual`], which [`next_u64_from`](Self::next_u64_from) must be given next.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn next_u64_if_ordinary(&mut self) -> Result<u64, Unusual> {
+        let first = self.source.step_u64();
+        self.admit(first)
+    }
+
+    /// [`next_u64_if_ordinary`](Self::next_u64_if_ordinary) with an attempt that the caller made
+    /// at the same source, for callers that have the source at hand sooner than the generator.
+    ///
+    /// # Errors
+    /// [`Unusual`], which [`next_u64_from`](Self::next_u64_from) must be given next.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn admit(&mut self, first: Option<u64>) -> Result<u64, Unusual> {
+        if let (Some(value), Some(mut ordinary)) = (first, self.values64.ordinary(1)) {
+            if ordinary.takes(value, suspicious::<8>(value)) {
+                self.values64.took(ordinary, 1);
+                return Ok(value);
+            }
+        }
+        Err(Unusual(Some(first)))
+    }
+
+    /// What [`next_u64_if_ordinary`](Self::next_u64_if_ordinary) did not finish: no data, a
+    /// suspicious or repeated value, the end of a window, a failed test.
+    ///
+    /// # Errors
+    /// [`Error::Underflow`] or [`Error::Health`].
+    #[doc(hidden)]
     #[cold]
     #[inline(never)]
-    fn next_u64_slowly(&mut self, first: Option<u64>) -> Result<u64, Error> {
+    pub fn next_u64_from(&mut self, first: Unusual) -> Result<u64, Error> {
         if self.failed.is_some() {
             return Err(self.refuse(&mut []));
         }
+        let first = match first.0 {
+            Some(first) => first,
+            None => self.source.step_u64(),
+        };
         accept(
             first,
             &mut self.source,
@@ -435,6 +552,12 @@ impl<S: Source> Drop for Generator<S> {
         self.values16.forget();
     }
 }
+
+/// A first attempt that takes more than a look: what it gave, neither tested nor delivered
+/// yet; `None` before it was made.
+#[doc(hidden)]
+#[must_use]
+pub struct Unusual(Option<Option<u64>>);
 
 /// Why a draw gave nothing.
 enum Stop {

@@ -54,6 +54,8 @@ pub mod stream;
 #[cfg(feature = "aes")]
 pub use aes_ctr::AesCtr;
 pub use error::{Error, HealthFailure, Instruction};
+#[doc(hidden)]
+pub use generator::Unusual;
 pub use generator::{
     Counts, Generator, Rdrand, Rdseed, RDRAND_ATTEMPTS, RDSEED_ATTEMPTS, SELF_TEST_DRAWS,
 };

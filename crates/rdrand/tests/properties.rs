@@ -75,4 +75,48 @@ proptest! {
         prop_assert_eq!(counts.draws, source.delivered());
         prop_assert_eq!(counts.draws + counts.underflows, source.executed());
     }
+
+    #[test]
+    fn a_few_values_at_once_are_drawn_and_tested_like_one_after_another(
+        seed: u64, requests in prop::collection::vec(1_usize..=40, 1..80),
+        value in prop_oneof![Just(0), Just(u64::MAX), any::<u64>()],
+        healthy in 0_u64..200, count in 0_u64..5,
+        bits: u64, length in 1_u32..=64, limit in 1_u32..16,
+    ) {
+        let script = ScriptedRdrand::new(
+            Values::Burst { seed, healthy, value, count },
+            Carry::Pattern { bits, length },
+        );
+        let mut few = Generator::with_source_untested(script.clone());
+        let mut single = Generator::with_source_untested(script);
+        few.set_attempts(limit);
+        single.set_attempts(limit);
+        for len in requests {
+            let (mut memory, mut expected) = ([0xee_u8; 40], [0xee_u8; 40]);
+            let result = few.fill_bytes(&mut memory[..len]);
+            let mut good = Ok(());
+            for (index, chunk) in expected[..len].chunks_mut(8).enumerate() {
+                match single.next_u64() {
+                    Ok(value) => chunk.copy_from_slice(&value.to_ne_bytes()[..chunk.len()]),
+                    Err(error) => {
+                        good = Err((index * 8, error));
+                        break;
+                    }
+                }
+            }
+            match (result, good) {
+                (Ok(()), Ok(())) => {}
+                (Err(error @ Error::Underflow { .. }), Err((written, Error::Underflow { .. }))) => {
+                    prop_assert_eq!(error.written(), written);
+                }
+                (Err(error @ Error::Health { .. }), Err((_, other))) => {
+                    prop_assert_eq!(error, other);
+                    expected[..len].fill(0);
+                }
+                other => return Err(TestCaseError::fail(format!("{other:?}"))),
+            }
+            prop_assert_eq!(memory, expected);
+            prop_assert_eq!(few.counts(), single.counts());
+        }
+    }
 }

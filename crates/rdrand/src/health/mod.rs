@@ -12,15 +12,39 @@
 
 mod block;
 pub mod cutoff;
+mod lanes;
 
 use crate::error::HealthFailure;
+use lanes::{equal_lanes, Lanes, Pattern};
 
-const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
 const ONES: u64 = 0x0101_0101_0101_0101;
 
 /// Values between two evaluations of the byte counts; eight counters of eight bits cannot
 /// overflow in so few.
 const FOLD: u32 = 64;
+
+/// What the tests need to know while nothing but ordinary values come, in registers. The
+/// instruction that draws starts when all before it is done, and nothing after it starts before
+/// it is done, so what waits for memory in between adds to its own time.
+#[derive(Clone, Copy)]
+pub(crate) struct Ordinary {
+    last: u64,
+    lanes: Lanes,
+    pattern: Pattern,
+}
+
+impl Ordinary {
+    /// Takes note of a 64-bit value if it is ordinary.
+    #[inline(always)]
+    pub(crate) fn takes(&mut self, value: u64, suspicious: bool) -> bool {
+        if suspicious || value == self.last {
+            return false;
+        }
+        self.last = value;
+        self.lanes.count(value, self.pattern);
+        true
+    }
+}
 
 /// Both tests over values of `BYTES` bytes (2, 4 or 8).
 #[derive(Clone, Copy)]
@@ -85,18 +109,27 @@ impl<const BYTES: u32> Monitor<BYTES> {
         Ok(())
     }
 
-    /// Takes note of a value that changes nothing but counters; otherwise says `false` and
-    /// leaves it to [`observe`](Self::observe).
+    /// Starts on at most `values` ordinary values, those that change nothing but counters. No
+    /// value is ordinary when the lanes have to be added up within so many.
     #[inline(always)]
-    pub(crate) fn observe_ordinary(&mut self, value: u64, suspicious: bool) -> bool {
-        if (value == self.last) | (self.until_fold == 1) | suspicious {
-            return false;
+    pub(crate) fn ordinary(&self, values: u32) -> Option<Ordinary> {
+        if self.until_fold <= values || BYTES != 8 {
+            return None;
         }
-        self.last = value;
+        Some(Ordinary {
+            last: self.last,
+            lanes: Lanes::new(read_eight(&self.lanes)),
+            pattern: Pattern::new(self.pattern),
+        })
+    }
+
+    /// Takes note of the `values` ordinary values, at least one, that `ordinary` took.
+    #[inline(always)]
+    pub(crate) fn took(&mut self, ordinary: Ordinary, values: u32) {
+        self.last = ordinary.last;
         self.run = 1;
-        self.lanes += equal_lanes(value, self.pattern) & Self::LANES;
-        self.until_fold -= 1;
-        true
+        self.lanes = ordinary.lanes.bytes();
+        self.until_fold -= values;
     }
 
     /// Values seen so far.
@@ -196,12 +229,13 @@ impl<const BYTES: u32> Monitor<BYTES> {
     }
 }
 
-/// 1 in every byte lane where `a` and `b` are equal, 0 elsewhere; no carry between lanes.
+/// Reads eight bytes and not, as the compiler would have it, the sixteen that fill a vector
+/// register, of which eight were just written: the processor would wait for those to reach the
+/// cache.
 #[inline(always)]
-fn equal_lanes(a: u64, b: u64) -> u64 {
-    let difference = a ^ b;
-    let some_bit = ((difference & LOW_BITS) + LOW_BITS) | difference;
-    (!some_bit >> 7) & ONES
+fn read_eight(field: &u64) -> u64 {
+    // SAFETY: a reference to an initialised integer.
+    unsafe { core::ptr::read_volatile(field) }
 }
 
 #[cfg(test)]

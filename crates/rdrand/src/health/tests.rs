@@ -113,13 +113,3 @@ fn a_proportion_that_comes_late_is_found_within_two_windows() {
     assert!(at < 6400 + 640, "{at} {failure:?}");
     both(&values);
 }
-
-#[test]
-fn lanes_compare_without_carries() {
-    assert_eq!(equal_lanes(0, 0), ONES);
-    assert_eq!(equal_lanes(0x8000_0000_0000_0001, 0), 0x0001_0101_0101_0100);
-    assert_eq!(
-        equal_lanes(u64::MAX, 0x7fff_ffff_ffff_fffe),
-        0x0001_0101_0101_0100
-    );
-}
