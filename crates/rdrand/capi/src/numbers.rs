@@ -2,10 +2,10 @@
 
 use std::ffi::{c_int, c_void};
 
-use tare_rdrand::{Error, Generator, Rdrand, Source};
+use tare_rdrand::{Error, Generator, Rdrand, Source, Unusual};
 
-use crate::thread::with_generator;
-use crate::{status, RDRAND_SUPPORTED, RDRAND_UNSUPPORTED};
+use crate::thread::{attempt_and_generator, ready_generator, with_generator};
+use crate::{status, RDRAND_SUCCESS, RDRAND_SUPPORTED, RDRAND_UNSUPPORTED};
 
 /// Whether RDRAND can be used here: `RDRAND_SUPPORTED` or `RDRAND_UNSUPPORTED`.
 #[no_mangle]
@@ -66,7 +66,72 @@ macro_rules! single {
 
 single!(rdrand16_step, rdrand_get_uint16_retry, u16, next_u16);
 single!(rdrand32_step, rdrand_get_uint32_retry, u32, next_u32);
-single!(rdrand64_step, rdrand_get_uint64_retry, u64, next_u64);
+
+/// One attempt at one value.
+///
+/// # Safety
+/// `x` is NULL or points to a value that may be written.
+#[no_mangle]
+pub unsafe extern "C" fn rdrand64_step(x: *mut u64) -> c_int {
+    // SAFETY: the same promise.
+    unsafe { rdrand_get_uint64_retry(x, 1) }
+}
+
+/// One value in at most `retry_limit` attempts; 10 if that is negative.
+///
+/// # Safety
+/// `dest` is NULL or points to a value that may be written.
+#[no_mangle]
+pub unsafe extern "C" fn rdrand_get_uint64_retry(dest: *mut u64, retry_limit: c_int) -> c_int {
+    // SAFETY: the same promise.
+    match unsafe { one(dest) } {
+        Ok(()) => RDRAND_SUCCESS,
+        // SAFETY: the same promise.
+        Err(first) => unsafe { one_from(dest, retry_limit, first) },
+    }
+}
+
+/// The short way of a single number, the commonest small request: nothing runs beside the
+/// instruction that draws, so what is rare, and what only that needs, is elsewhere. An error is
+/// the first attempt, or that there was none.
+///
+/// # Safety
+/// `dest` is NULL or points to eight bytes that may be written.
+#[inline(always)]
+unsafe fn one(dest: *mut u64) -> Result<(), Option<Unusual>> {
+    if dest.is_null() {
+        return Err(None);
+    }
+    // SAFETY: used here only.
+    let (first, generator) = unsafe { attempt_and_generator() }.ok_or(None)?;
+    let value = generator.admit(first).map_err(Some)?;
+    // SAFETY: not NULL, and the caller promises the rest but alignment.
+    unsafe { dest.write_unaligned(value) };
+    Ok(())
+}
+
+/// What [`one`] did not finish. `extern "C"`, because only what cannot unwind is left with a
+/// jump, and so costs the short way nothing.
+///
+/// # Safety
+/// As [`one`].
+#[cold]
+#[inline(never)]
+#[expect(improper_ctypes_definitions, reason = "called from here only")]
+unsafe extern "C" fn one_from(dest: *mut u64, retry_limit: c_int, first: Option<Unusual>) -> c_int {
+    if dest.is_null() {
+        return status(false);
+    }
+    let drawn = with_generator(retry_limit, |generator| match first {
+        Some(first) => generator.next_u64_from(first),
+        None => generator.next_u64(),
+    });
+    if let Ok(value) = drawn {
+        // SAFETY: not NULL, and the caller promises the rest but alignment.
+        unsafe { dest.write_unaligned(value) };
+    }
+    status(drawn.is_ok())
+}
 
 /// Fills an array whose elements have `size_of::<T>()` bytes; counts whole elements. Goes by
 /// bytes, so that no alignment is asked of the caller.
@@ -93,12 +158,11 @@ pub(crate) unsafe fn array<T, S: Source>(
     }
 }
 
-/// [`array`] with this thread's generator. Not inlined: the short way of a single number
-/// would have to save registers for it.
+/// [`array`] with this thread's generator.
 ///
 /// # Safety
 /// As [`slice`].
-#[inline(never)]
+#[inline(always)]
 unsafe fn with_array<T>(
     dest: *mut T,
     count: usize,
@@ -138,6 +202,9 @@ arrays! {
     rdrand_get_uint64_array_reseed_skip, u64, fill_bytes_reseed_skip;
 }
 
+/// Up to as many numbers are drawn and tested one by one, without what is rare.
+const FEW: usize = 5;
+
 /// Fills an array; returns the number of elements that are good.
 ///
 /// # Safety
@@ -148,30 +215,19 @@ pub unsafe extern "C" fn rdrand_get_uint64_array_retry(
     count: usize,
     retry_limit: c_int,
 ) -> usize {
-    if count == 1 {
-        // SAFETY: the same promise.
-        return usize::from(unsafe { one(dest, retry_limit) });
-    }
-    // SAFETY: the same promise.
-    unsafe { with_array(dest, count, retry_limit, Generator::fill_bytes) }
-}
-
-/// The short way of a single number, the commonest small request.
-///
-/// # Safety
-/// `dest` is NULL or points to eight bytes that may be written.
-#[inline(always)]
-unsafe fn one(dest: *mut u64, retry_limit: c_int) -> bool {
-    if dest.is_null() {
-        return false;
-    }
-    match with_generator(retry_limit, Generator::next_u64) {
-        Ok(value) => {
-            // SAFETY: not NULL, and the caller promises the rest but alignment.
-            unsafe { dest.write_unaligned(value) };
-            true
+    // SAFETY: the same promise, in every case.
+    unsafe {
+        if count == 1 {
+            match one(dest) {
+                Ok(()) => 1,
+                Err(Some(first)) => rest(dest, 1, retry_limit, 0, first),
+                Err(None) => any(dest, 1, retry_limit),
+            }
+        } else if count <= FEW {
+            few::<_, 1>(dest, count, retry_limit)
+        } else {
+            any(dest, count, retry_limit)
         }
-        Err(_) => false,
     }
 }
 
@@ -185,12 +241,78 @@ pub unsafe extern "C" fn rdrand_get_bytes_retry(
     size: usize,
     retry_limit: c_int,
 ) -> usize {
-    if size == 8 {
-        // SAFETY: the same promise.
-        return 8 * usize::from(unsafe { one(dest.cast(), retry_limit) });
+    let dest = dest.cast::<u8>();
+    // SAFETY: the same promise, in every case.
+    unsafe {
+        if size == 8 {
+            match one(dest.cast()) {
+                Ok(()) => 8,
+                Err(Some(first)) => rest(dest, 8, retry_limit, 0, first),
+                Err(None) => any(dest, 8, retry_limit),
+            }
+        } else if size <= 8 * FEW && size.is_multiple_of(8) {
+            few::<_, 8>(dest, size, retry_limit)
+        } else {
+            any(dest, size, retry_limit)
+        }
     }
+}
+
+/// From none to [`FEW`] numbers, each `A_NUMBER` elements. `extern "C"` as [`one_from`].
+///
+/// # Safety
+/// As [`slice`].
+#[inline(never)]
+unsafe extern "C" fn few<T, const A_NUMBER: usize>(
+    dest: *mut T,
+    count: usize,
+    retry_limit: c_int,
+) -> usize {
     // SAFETY: the same promise.
-    unsafe { with_array(dest.cast::<u8>(), size, retry_limit, Generator::fill_bytes) }
+    let numbers = unsafe { slice(dest.cast::<[u8; 8]>(), count / A_NUMBER) };
+    // SAFETY: used here only.
+    let generator = unsafe { ready_generator() };
+    let (Some(numbers), Some(generator)) = (numbers, generator) else {
+        // SAFETY: the same promise.
+        return unsafe { any(dest, count, retry_limit) };
+    };
+    match generator.fill_few_if_ordinary(numbers) {
+        Ok(()) => count,
+        // SAFETY: the same promise.
+        Err((written, first)) => unsafe { rest(dest, count, retry_limit, written, first) },
+    }
+}
+
+/// What is left of a few numbers after `written` bytes and a first attempt.
+///
+/// # Safety
+/// As [`slice`].
+#[cold]
+#[inline(never)]
+#[expect(improper_ctypes_definitions, reason = "called from here only")]
+unsafe extern "C" fn rest<T>(
+    dest: *mut T,
+    count: usize,
+    retry_limit: c_int,
+    written: usize,
+    first: Unusual,
+) -> usize {
+    // SAFETY: the same promise.
+    unsafe {
+        with_array(dest, count, retry_limit, |generator, bytes| {
+            generator.fill_few_from(first, written, bytes)
+        })
+    }
+}
+
+/// Any number of elements. Apart from [`one`], which would have to save registers for it.
+///
+/// # Safety
+/// As [`slice`].
+#[inline(never)]
+unsafe extern "C" fn any<T>(dest: *mut T, count: usize, retry_limit: c_int) -> usize {
+    // SAFETY: the same promise.
+    unsafe { with_array(dest, count, retry_limit, Generator::fill_bytes) }
 }
 
 #[cfg(test)]

@@ -1,15 +1,11 @@
 //! One generator a thread: no lock, no limit on the number of threads.
 
-use std::cell::UnsafeCell;
+mod slot;
 
-use tare_rdrand::{Error, Rdrand, RDRAND_ATTEMPTS};
+use std::sync::OnceLock;
 
-thread_local! {
-    // Without a destructor, so that it can be used for as long as the thread runs, also by
-    // destructors of other libraries.
-    static GENERATOR: UnsafeCell<Option<std::mem::ManuallyDrop<Rdrand>>> =
-        const { UnsafeCell::new(None) };
-}
+use tare_rdrand::instruction::RdrandInstruction;
+use tare_rdrand::{Error, Rdrand, Source, RDRAND_ATTEMPTS};
 
 /// What a C limit means: a negative one the default, 0 and 1 a single attempt.
 pub(crate) fn attempts(retry_limit: i32) -> u32 {
@@ -23,27 +19,56 @@ pub(crate) fn with_generator<T>(
     retry_limit: i32,
     work: impl FnOnce(&mut Rdrand) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let slot = GENERATOR.with(UnsafeCell::get);
-    // SAFETY: the slot belongs to this thread and lives as long as it, and no `work` of this
-    // library comes back here or runs code of others, so this is the only reference.
-    let slot = unsafe { &mut *slot };
-    let generator = match slot {
+    // SAFETY: no `work` of this library comes back here or runs code of others, so this is the
+    // only reference.
+    let slot = unsafe { slot::of_this_thread() };
+    let generator = match slot.generator() {
         Some(generator) => generator,
-        None => make(slot)?,
+        None => {
+            let generator = Rdrand::new()?;
+            INSTRUCTION.get_or_init(|| *generator.source());
+            slot.insert(generator)
+        }
     };
     generator.set_attempts(attempts(retry_limit));
     let result = work(generator);
     if let Err(Error::Health { .. }) = result {
-        *slot = None;
+        slot.clear();
     }
     result
 }
 
-#[cold]
-fn make(
-    slot: &mut Option<std::mem::ManuallyDrop<Rdrand>>,
-) -> Result<&mut std::mem::ManuallyDrop<Rdrand>, Error> {
-    Ok(slot.insert(std::mem::ManuallyDrop::new(Rdrand::new()?)))
+/// This thread's generator if there is one already; the number of attempts is that of the call
+/// before.
+///
+/// # Safety
+/// The reference is the only one at a time, and does not leave the thread.
+#[inline(always)]
+pub(crate) unsafe fn ready_generator<'a>() -> Option<&'a mut Rdrand> {
+    // SAFETY: the same promise.
+    unsafe { slot::of_this_thread() }.generator()
+}
+
+/// Where one attempt is made before the generator is at hand, see [`attempt_and_generator`].
+static INSTRUCTION: OnceLock<RdrandInstruction> = OnceLock::new();
+
+/// One attempt, and then this thread's generator; `None` if there is none or if no thread has
+/// one yet.
+///
+/// The order is what makes a single number cheap. The instruction starts when all before it is
+/// done, and nothing after it starts before it is done. To find the generator and then read it
+/// is one long wait for memory; on the two sides of the instruction, its halves belong to two
+/// calls and pass at the same time.
+///
+/// # Safety
+/// As [`ready_generator`].
+#[inline(always)]
+pub(crate) unsafe fn attempt_and_generator<'a>() -> Option<(Option<u64>, &'a mut Rdrand)> {
+    let mut instruction = *INSTRUCTION.get()?;
+    // SAFETY: the same promise.
+    let slot = unsafe { slot::of_this_thread() };
+    let first = instruction.step_u64();
+    Some((first, slot.generator()?))
 }
 
 #[cfg(test)]
