@@ -1,5 +1,6 @@
-//! A C program, compiled against the header and both libraries, calls every function; and the
-//! shared library exports what the header declares and nothing else.
+//! A C program, compiled against the header and both libraries, calls every function; another
+//! loads the shared library as a plug-in would; the shared library exports what the header
+//! declares and nothing else; and the manual pages render.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -36,7 +37,11 @@ fn text(bytes: &[u8]) -> String {
 
 /// Runs a tool; `None`, and a loud note, where it is not installed and nobody requires it.
 fn run(program: &str, arguments: &[&str]) -> Option<Output> {
-    match Command::new(program).args(arguments).output() {
+    found(program, Command::new(program).args(arguments).output())
+}
+
+fn found(program: &str, output: std::io::Result<Output>) -> Option<Output> {
+    match output {
         Ok(output) => Some(output),
         Err(error) if env::var("CI").is_ok_and(|value| value == "true") => {
             panic!("{program} is required where CI=true: {error}")
@@ -92,6 +97,46 @@ fn a_c_program_uses_every_function_of_both_libraries() {
 }
 
 #[test]
+fn copies_load_unload_and_load_again_in_threads_that_run_already() {
+    let library = libraries().join("librdrand.so");
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (program, copy) = (
+        directory.join("dlopen"),
+        directory.join("librdrand-copy.so"),
+    );
+    std::fs::copy(&library, &copy).expect("a copy");
+    let source = format!("{HERE}/tests/dlopen.c");
+    let output = program.to_str().expect("a path in UTF-8");
+    let arguments = [
+        "-std=gnu99",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-O1",
+        &source,
+        "-o",
+        output,
+        "-lpthread",
+        "-ldl",
+    ];
+    let Some(compiled) = run("gcc", &arguments) else {
+        return;
+    };
+    assert!(compiled.status.success(), "{}", text(&compiled.stderr));
+    let ran = Command::new(&program)
+        .args([&library, &copy])
+        .output()
+        .expect("the program runs");
+    let report = text(&ran.stdout);
+    if report.starts_with("1..0 # SKIP") {
+        eprintln!("\n*** NOT TESTED HERE: {report} ***\n");
+        return;
+    }
+    assert!(ran.status.success(), "{report}{}", text(&ran.stderr));
+    assert!(report.contains("\n1..6"), "{report}");
+}
+
+#[test]
 fn the_header_is_valid_cpp() {
     let path = libraries();
     let directory = format!("-L{}", path.display());
@@ -139,6 +184,28 @@ fn every_function_has_a_manual_page() {
             .unwrap_or_else(|error| panic!("{name}.3: {error}"));
         assert!(page.contains(".so man3/librdrand.3"), "{name}.3");
         assert!(main.contains(&name), "librdrand.3 says nothing of {name}");
+    }
+}
+
+#[test]
+fn every_manual_page_renders_without_a_warning() {
+    let manual = Path::new(HERE).join("man");
+    for page in std::fs::read_dir(manual.join("man3")).expect("pages") {
+        let name = page.expect("a page").file_name();
+        let page = format!("man3/{}", name.to_str().expect("a name in UTF-8"));
+        // From here, because most pages only name the one that they stand for.
+        let rendered = Command::new("man")
+            .args(["--warnings", "-E", "UTF-8", "-l", &page])
+            .current_dir(&manual)
+            .env("MANPAGER", "cat")
+            .env("MANWIDTH", "80")
+            .output();
+        let Some(rendered) = found("man", rendered) else {
+            return;
+        };
+        assert!(rendered.status.success(), "{page}: {}", rendered.status);
+        assert_eq!(text(&rendered.stderr), "", "{page}");
+        assert!(text(&rendered.stdout).contains("SYNOPSIS"), "{page}");
     }
 }
 
