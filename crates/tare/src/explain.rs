@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use tare_lab::experiment::{Bound, Claim, ClaimKind, Experiment};
+use tare_lab::experiment::{Claim, ClaimKind, Experiment};
 use tare_lab::file::Size;
-use tare_lab::unit::Unit;
+use tare_lab::judge;
+use tare_lab::value::Selector;
 
 use crate::{catalog, cli, drivers, run, terminal};
 
@@ -127,69 +128,30 @@ fn describe(experiment: &Experiment, text: &mut String) {
     }
     for claim in &experiment.claims {
         let _ = writeln!(text, "  claim    {}: {}", claim.id, claim.text);
-        let unit = experiment.metric(&claim.metric).map(|metric| metric.unit);
-        let _ = writeln!(text, "           {}", criterion(claim, unit));
+        let _ = writeln!(text, "           {}", criterion(experiment, claim));
     }
 }
 
-fn criterion(claim: &Claim, unit: Option<Unit>) -> String {
+/// What a claim compares, then what must hold of it, in the report's words.
+fn criterion(experiment: &Experiment, claim: &Claim) -> String {
     let metric = &claim.metric;
-    match &claim.kind {
-        ClaimKind::Ratio { of, to, bound } => {
-            format!(
-                "{metric} at {of} / {metric} at {to}: {}",
-                words(bound, None)
-            )
+    let about = match &claim.kind {
+        ClaimKind::Ratio { of, to, .. } => format!("{metric} at {of} / {metric} at {to}"),
+        ClaimKind::Flat { within, .. } | ClaimKind::Scales { within, .. } => {
+            format!("{metric}{}", among(within))
         }
-        ClaimKind::Flat {
-            over,
-            within,
-            at_most,
-        } => format!(
-            "{metric} along {over}{}: largest / smallest at most {at_most}",
-            among(within)
-        ),
-        ClaimKind::Scales {
-            over,
-            within,
-            up_to,
-            bound,
-        } => format!(
-            "slope of log {metric} over log {over}{}{}: {}",
-            among(within),
-            up_to.map_or_else(String::new, |limit| format!(" up to {limit}")),
-            words(bound, None)
-        ),
-        ClaimKind::Order { ranked, margin } => {
-            let ranked: Vec<String> = ranked.iter().map(ToString::to_string).collect();
-            format!(
-                "{metric}, best first: {}; each by a factor of at least {margin}",
-                ranked.join(" > ")
-            )
-        }
-        ClaimKind::Value { of, bound } => format!("{metric} at {of}: {}", words(bound, unit)),
-        ClaimKind::Zero {
-            counter,
-            within,
-            out_of,
-        } => format!("{counter}{} is 0 out of all {out_of}", among(within)),
-    }
+        ClaimKind::Order { .. } => metric.clone(),
+        ClaimKind::Value { of, .. } => format!("{metric}{}", among(of)),
+        ClaimKind::Zero { within, .. } => format!("count{}", among(within)),
+    };
+    let holds = judge::criterion(claim, experiment.metric(metric));
+    format!("{about}: {holds}")
 }
 
-fn among(within: &tare_lab::value::Selector) -> String {
+fn among(within: &Selector) -> String {
     if within.0.is_empty() {
         String::new()
     } else {
         format!(" at {within}")
-    }
-}
-
-fn words(bound: &Bound, unit: Option<Unit>) -> String {
-    let show = |limit: f64| unit.map_or_else(|| limit.to_string(), |unit| unit.show(limit));
-    match (bound.at_least.map(show), bound.at_most.map(show)) {
-        (Some(low), Some(high)) => format!("between {low} and {high}"),
-        (Some(low), None) => format!("at least {low}"),
-        (None, Some(high)) => format!("at most {high}"),
-        (None, None) => "any".into(),
     }
 }

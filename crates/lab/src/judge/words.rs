@@ -4,7 +4,7 @@ use crate::experiment::{Bound, Claim, ClaimKind, Metric};
 use crate::unit::{significant, Better, Unit};
 
 /// What a claim asks for, in words: `at least 0.97`.
-pub(super) fn criterion(claim: &Claim, metric: Option<&Metric>) -> String {
+pub fn criterion(claim: &Claim, metric: Option<&Metric>) -> String {
     match &claim.kind {
         ClaimKind::Ratio { bound, .. } => limits(*bound, &significant),
         ClaimKind::Flat { over, at_most, .. } => format!(

@@ -196,7 +196,7 @@ enum Cipher {
     Aws(aws::LessSafeKey),
     /// Copies each message to private memory first: what makes an ordinary library safe here.
     CopyAws(aws::LessSafeKey, Vec<u8>),
-    Ring(ring_aead::LessSafeKey, Vec<u8>),
+    Ring(Box<ring_aead::LessSafeKey>, Vec<u8>),
 }
 
 impl Cipher {
@@ -223,7 +223,7 @@ impl Cipher {
                 };
                 let key = ring_aead::UnboundKey::new(algorithm, key)
                     .map_err(|_| anyhow!("ring refused the key"))?;
-                Cipher::Ring(ring_aead::LessSafeKey::new(key), Vec::new())
+                Cipher::Ring(Box::new(ring_aead::LessSafeKey::new(key)), Vec::new())
             }
             path => {
                 let path = Path::by_name(path)
