@@ -31,7 +31,7 @@ pub struct Machine {
     /// The kernel's command line.
     pub kernel_command_line: Option<String>,
     /// Memory in bytes.
-    pub memory: u64,
+    pub memory: Option<u64>,
     /// Network interfaces: name and driver (or kind).
     pub interfaces: Vec<Interface>,
     /// One-minute load average when the run began.
@@ -248,13 +248,13 @@ impl Kernel<'_> {
         parts.collect::<Vec<_>>().join(" ")
     }
 
-    fn memory(&self) -> u64 {
+    fn memory(&self) -> Option<u64> {
         let text = self.text("proc/meminfo").unwrap_or_default();
         let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
         total
             .and_then(|total| total.trim().strip_suffix("kB"))
             .and_then(|kibibytes| kibibytes.trim().parse::<u64>().ok())
-            .map_or(0, |kibibytes| kibibytes.saturating_mul(1024))
+            .map(|kibibytes| kibibytes.saturating_mul(1024))
     }
 
     fn interfaces(&self) -> Vec<Interface> {

@@ -113,10 +113,13 @@ fn in_words(diagnosis: &Diagnosis) -> String {
     let machine = &diagnosis.machine;
     let _ = writeln!(
         text,
-        "  {} × {}, {:.1} GiB, {}",
+        "  {} × {}, {}, {}",
         machine.cpus,
         machine.cpu_model.as_deref().unwrap_or("unknown processor"),
-        machine.memory as f64 / f64::from(1 << 30),
+        machine.memory.map_or_else(
+            || "unknown memory".to_owned(),
+            |bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
+        ),
         machine.kernel
     );
     for warning in &diagnosis.warnings {

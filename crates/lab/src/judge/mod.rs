@@ -15,10 +15,10 @@ use crate::result::{ClaimResult, ExperimentResult, Verdict};
 use crate::sample::TrialRecord;
 use crate::stats::holm;
 pub use crate::stats::rounds_for;
-pub use words::criterion;
 use crate::unit::Unit;
 use trials::{Obstacle, Trials};
 use verdict::{Corrected, Test};
+pub use words::criterion;
 
 /// How to judge.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -182,6 +182,38 @@ fn cells_that_did_not_do_the_same_work_get_no_ratio() {
 }
 
 #[test]
+fn less_work_in_a_single_round_is_not_the_same_work() {
+    let one = experiment(
+        vec![axis("way", &[0, 1])],
+        vec![ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1)],
+    );
+    let claims = judged(&one, 8, |at, round| {
+        let lazy = round == 5 && on(at, "way") == 1.0;
+        done(
+            (1.0 + on(at, "way")) * wobble(round),
+            if lazy { 500 } else { 1_000 },
+        )
+    });
+    assert_eq!(claims[0].verdict, Verdict::NotTestable, "{:?}", claims[0]);
+    assert!(reason(&claims[0]).starts_with("not the same work"));
+}
+
+#[test]
+fn a_zero_over_an_incomplete_run_is_no_verdict() {
+    let one = experiment(vec![axis("way", &[0, 1])], vec![zero()]);
+    let counted = |_: &Point, _| Outcome::Done {
+        values: BTreeMap::new(),
+        samples: BTreeMap::new(),
+        counters: [("lost".to_owned(), 0), ("draws".to_owned(), 10)].into(),
+    };
+    let records = records(&one, 3, counted);
+    let judged = judge(std::slice::from_ref(&one), &records, &Judging::new(1, 5));
+    let claim = &judged[0].claims[0];
+    assert_eq!(claim.verdict, Verdict::Inconclusive);
+    assert!(reason(claim).contains("4 trials did not run"), "{claim:?}");
+}
+
+#[test]
 fn cells_that_did_not_count_their_work_get_no_ratio() {
     let mut one = experiment(
         vec![axis("way", &[0, 1])],

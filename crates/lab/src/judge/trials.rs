@@ -105,20 +105,24 @@ impl<'a> Cell<'a> {
 
     /// Work an operation, the median over trials; `None` where the counters do not say.
     pub(super) fn work_per_operation(&self, work: &str) -> Option<f64> {
-        let each: Vec<f64> = self
-            .rounds
-            .iter()
-            .flatten()
-            .filter_map(|outcome| {
-                let Outcome::Done { counters, .. } = outcome else {
-                    return None;
-                };
-                let operations = *counters.get(OPERATIONS)?;
-                let work = *counters.get(work)?;
-                (operations > 0).then(|| work as f64 / operations as f64)
-            })
-            .collect();
+        let each: Vec<f64> = self.work_by_round(work).into_iter().flatten().collect();
         median(&each)
+    }
+
+    /// Work an operation of each round; `None` where the counters do not say.
+    pub(super) fn work_by_round(&self, work: &str) -> Vec<Option<f64>> {
+        let of = |outcome: &Outcome| {
+            let Outcome::Done { counters, .. } = outcome else {
+                return None;
+            };
+            let operations = *counters.get(OPERATIONS)?;
+            let work = *counters.get(work)?;
+            (operations > 0).then(|| work as f64 / operations as f64)
+        };
+        self.rounds
+            .iter()
+            .map(|outcome| outcome.and_then(of))
+            .collect()
     }
 
     /// What keeps the cell from having a figure for `metric`, if anything does.

@@ -42,7 +42,7 @@ pub(super) fn count(
     let mut obstacle = None;
     for cell in chosen(trials, within) {
         obstacle = obstacle.or_else(|| cell.not_testable());
-        missing += usize::from(cell.ran() == 0);
+        missing += cell.rounds.len() - cell.ran();
         for outcome in cell.outcomes() {
             let Outcome::Done { counters, .. } = outcome else {
                 failed += 1;
@@ -91,7 +91,7 @@ pub(super) fn count(
         )
     } else if failed > 0 || missing > 0 {
         let failed = words::count(failed, "trial");
-        let missing = words::count(missing, "cell");
+        let missing = words::count(missing, "trial");
         (
             Verdict::Inconclusive,
             format!(

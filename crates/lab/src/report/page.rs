@@ -180,6 +180,9 @@ fn machine(out: &mut String, machine: &Machine, warnings: &[String]) {
     let threads = machine.threads_per_core.map(|n| n.to_string());
     let load = machine.load.map(|load| format!("{load:.2}"));
     let turbo = machine.turbo.map(|on| if on { "on" } else { "off" });
+    let memory = machine
+        .memory
+        .map(|bytes| format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64));
     let rows = [
         ("Processor", or(machine.cpu_model.as_deref(), UNKNOWN)),
         ("Processors usable", machine.cpus.to_string()),
@@ -190,10 +193,7 @@ fn machine(out: &mut String, machine: &Machine, warnings: &[String]) {
             or(machine.governor.as_deref(), "none"),
         ),
         ("Turbo", or(turbo, UNKNOWN)),
-        (
-            "Memory",
-            format!("{:.1} GiB", machine.memory as f64 / (1u64 << 30) as f64),
-        ),
+        ("Memory", or(memory.as_deref(), UNKNOWN)),
         ("Kernel", clip(&machine.kernel, 300)),
         ("Load at the start", or(load.as_deref(), UNKNOWN)),
     ];

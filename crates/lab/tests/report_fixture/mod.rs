@@ -54,7 +54,7 @@ fn machine() -> Machine {
         mitigations: BTreeMap::from([("srbds".into(), "Not affected".into())]),
         kernel: "Linux 6.18.5 #1 SMP".into(),
         kernel_command_line: Some("console=ttyS0 root=/dev/vda".into()),
-        memory: 8 << 30,
+        memory: Some(8 << 30),
         interfaces: vec![Interface {
             name: "eth0".into(),
             driver: Some("virtio_net".into()),
