@@ -359,6 +359,14 @@ impl<S: Source> Generator<S> {
     /// [`Error::Underflow`] or [`Error::Health`].
     #[inline]
     pub fn fill_u64(&mut self, destination: &mut [u64]) -> Result<(), Error> {
+        if let [one] = destination {
+            *one = self.next_u64().inspect_err(|error| {
+                if matches!(error, Error::Health { .. }) {
+                    *one = 0;
+                }
+            })?;
+            return Ok(());
+        }
         self.fill_bytes(u64::bytes_of(destination))
             .map_err(|e| e.with_written(e.written() / 8))
     }

@@ -414,3 +414,14 @@ fn every_error_is_a_sentence_with_something_to_do() {
         );
     }
 }
+
+#[test]
+fn a_single_value_is_zeroed_too_when_a_health_test_fails() {
+    let generator = || Generator::with_source_untested(ScriptedRdrand::stuck(7));
+    let (mut words, mut bytes) = ([1_u64], [1_u8; 8]);
+    let mut first = generator();
+    while first.fill_u64(&mut words).is_ok() {}
+    let mut second = generator();
+    while second.fill_bytes(&mut bytes).is_ok() {}
+    assert_eq!((words, bytes), ([0], [0; 8]));
+}

@@ -134,7 +134,7 @@ fn published(claim: &ClaimResult) -> String {
     }
 }
 
-/// The cells of an experiment: one table a metric, columns as wide as their text, at most `width`
+/// The cells of an experiment and its noise floor: one table a metric, columns as wide as their text, at most `width`
 /// columns (at least 40); what does not fit is cut with an ellipsis.
 pub fn cells(experiment: &ExperimentResult, width: usize) -> String {
     let width = width.max(40);
@@ -174,6 +174,16 @@ pub fn cells(experiment: &ExperimentResult, width: usize) -> String {
                 let _ = write!(line, "  {}", ahead(words, *wide));
             }
             let _ = write!(line, "  {}", row[5]);
+            let _ = writeln!(out, "{}", cut(line.trim_end(), width));
+        }
+        for noise in experiment.noise.iter().filter(|n| n.metric == metric) {
+            let [low, high] = noise.ci95.map(significant);
+            let line = clean(&format!(
+                "  noise floor: {} measured twice a round, second / first {} [{low}, {high}] of {} rounds",
+                clip(&noise.at.to_string(), 80),
+                significant(noise.ratio),
+                noise.n
+            ));
             let _ = writeln!(out, "{}", cut(line.trim_end(), width));
         }
     }
