@@ -442,3 +442,49 @@ impl<'a> Packet<'a> {
 unsafe impl Send for Packet<'_> {}
 // SAFETY: as above; nothing can be done with a shared packet but look at its tag or outcome.
 unsafe impl Sync for Packet<'_> {}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    /// `cargo test -p tare-gcm --release --lib -- --ignored --nocapture`: what four packets cost that are described already.
+    #[test]
+    #[ignore = "a measurement"]
+    fn kernel_alone() {
+        let keys: Vec<Key> = (0..32u8).filter_map(|i| Key::new(&[i; 16]).ok()).collect();
+        for (name, mixed) in [("one key", false), ("a key each", true)] {
+            let mut data = vec![[0u8; 64]; 32];
+            let mut groups: Vec<MaybeUninit<Columns>> =
+                (0..8).map(|_| MaybeUninit::uninit()).collect();
+            let mut fours = None;
+            for (i, data) in data.iter_mut().enumerate() {
+                let key = &keys[if mixed { i } else { 0 }];
+                let p = data.as_mut_ptr();
+                let packet = Packet::new(key, Nonce::from([1; 12]), &[7; 12], p, p, 60);
+                let Some((these, schedule)) = key.fours() else {
+                    return;
+                };
+                fours = Some(these);
+                // SAFETY: the place is there.
+                unsafe { packet.describe(schedule, groups[i / 4].as_mut_ptr(), i % 4) };
+            }
+            let Some(fours) = fours else { return };
+            for (op, work) in [("seal", fours.seal), ("open", fours.open)] {
+                let mut tags = MaybeUninit::<Tags>::uninit();
+                let mut best = f64::MAX;
+                for _ in 0..2000 {
+                    let start = Instant::now();
+                    for _ in 0..20 {
+                        for group in &groups {
+                            // SAFETY: all four are described, and their memory is alive.
+                            unsafe { work(&*group.as_ptr(), &mut tags) };
+                        }
+                    }
+                    best = best.min(start.elapsed().as_nanos() as f64 / (20.0 * 32.0));
+                }
+                println!("{op} 60 B, {name}: {best:.2} ns a packet in the kernel");
+            }
+        }
+    }
+}

@@ -51,13 +51,9 @@ unsafe fn gather(from: [*const Block; 4]) -> Quad {
 
 /// Lane 0 of the first, lane 1 of the second, and so on, of registers that hold one block in every lane.
 #[inline(always)]
-unsafe fn first_lanes([a, b, c, d]: [Quad; 4]) -> Quad {
+unsafe fn first_lanes(from: [Quad; 4]) -> Quad {
     // SAFETY: as above.
-    unsafe {
-        let ab = _mm512_mask_mov_epi64(a.0, 0x0c, b.0);
-        let abc = _mm512_mask_mov_epi64(ab, 0x30, c.0);
-        Quad(_mm512_mask_mov_epi64(abc, 0xc0, d.0))
-    }
+    unsafe { Quad(once::blend_lanes_512(from.map(|q| q.0))) }
 }
 
 /// Lane j of register i becomes lane i of register j.

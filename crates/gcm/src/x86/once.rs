@@ -245,3 +245,19 @@ pub(super) unsafe fn together(four: &mut [__m512i; 4], fifth: &mut __m512i) {
         );
     }
 }
+
+/// Lane 0 of the first, lane 1 of the second, and so on, by blends: the compiler would shuffle, which one port does
+/// instead of two.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn blend_lanes_512([a, b, c, d]: [__m512i; 4]) -> __m512i {
+    let mut v = a;
+    // SAFETY: registers only.
+    unsafe {
+        asm!("vmovdqa64 {v} {{{k1}}}, {b}", "vmovdqa64 {v} {{{k2}}}, {c}", "vmovdqa64 {v} {{{k3}}}, {d}",
+            v = inout(zmm_reg) v, b = in(zmm_reg) b, c = in(zmm_reg) c, d = in(zmm_reg) d,
+            k1 = in(kreg) 0x0c_u8, k2 = in(kreg) 0x30_u8, k3 = in(kreg) 0xc0_u8,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    v
+}
