@@ -246,27 +246,14 @@ impl Key {
         }
     }
 
-    /// What the x86 paths need, when the key is for one of them.
+    /// How short packets under this key are worked on together, when the path has a way to, and the schedule.
     #[cfg(target_arch = "x86_64")]
-    #[inline]
-    pub(crate) fn x86(&self) -> Option<(&Schedule, &'static Kernel)> {
+    #[inline(always)]
+    pub(crate) fn fours(&self) -> Option<(&'static x86::Fours, &Schedule)> {
         match &self.engine {
-            Engine::X86 { schedule, kernel } => Some((schedule, kernel)),
+            Engine::X86 { schedule, kernel } => Some((kernel.fours?, schedule)),
             Engine::Portable(_) => None,
         }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[inline]
-    pub(crate) fn schedule(&self) -> Option<&Schedule> {
-        self.x86().map(|(schedule, _)| schedule)
-    }
-
-    /// How four short packets are worked on together, when the path has a way to.
-    #[cfg(target_arch = "x86_64")]
-    #[inline]
-    pub(crate) fn fours(&self) -> Option<&'static x86::Fours> {
-        self.x86().and_then(|(_, kernel)| kernel.fours.as_ref())
     }
 
     fn stream(&self, nonce: &[u8; 12], aad: &[u8]) -> Stream<'_> {

@@ -24,7 +24,7 @@
 //! # Types
 //! [`SharedRead`] and [`SharedWrite`] are views of memory that never become slices. Private memory is a special
 //! case of both, so each call also works from private to private memory; `…_in_place` works on one buffer,
-//! `…_scattered` on lists of pieces, [`seal_batch`] and [`open_batch`] on many small packets at once.
+//! `…_scattered` on lists of pieces, [`seal_each`], [`open_each`], [`seal_batch`] and [`open_batch`] on many small packets at once.
 //! [`SealingContext`] gives out nonces, so that none is used twice.
 //!
 //! ```
@@ -60,7 +60,7 @@ pub mod testing;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use batch::{open_batch, seal_batch, OpenPacket, SealPacket};
+pub use batch::{open_batch, open_each, seal_batch, seal_each, OpenPacket, SealPacket};
 pub use context::{NonceScheme, SealingContext};
 pub use error::Error;
 pub use key::Key;

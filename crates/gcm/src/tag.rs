@@ -45,6 +45,19 @@ impl Tag {
         &self.0
     }
 
+    /// As two little-endian words.
+    #[inline(always)]
+    pub(crate) fn words(self) -> [u64; 2] {
+        let tag = u128::from_le_bytes(self.0);
+        [tag as u64, (tag >> 64) as u64]
+    }
+
+    #[inline(always)]
+    pub(crate) fn from_words([low, high]: [u64; 2]) -> Self {
+        Self::from_u128(u128::from(low) | u128::from(high) << 64)
+    }
+
+    #[inline(always)]
     pub(crate) fn from_u128(tag: u128) -> Self {
         Self(tag.to_le_bytes())
     }
@@ -87,6 +100,24 @@ pub struct Nonce(pub(crate) [u8; 12]);
 impl Nonce {
     /// The length in bytes.
     pub const LEN: usize = 12;
+
+    /// As two little-endian words, zero-padded.
+    #[inline(always)]
+    pub(crate) fn words(self) -> [u64; 2] {
+        let n = self.0;
+        [
+            u64::from_le_bytes([n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7]]),
+            u64::from(u32::from_le_bytes([n[8], n[9], n[10], n[11]])),
+        ]
+    }
+
+    #[inline(always)]
+    pub(crate) fn from_words([low, high]: [u64; 2]) -> Self {
+        let mut nonce = [0; Self::LEN];
+        nonce[..8].copy_from_slice(&low.to_le_bytes());
+        nonce[8..].copy_from_slice(&(high as u32).to_le_bytes());
+        Self(nonce)
+    }
 
     /// The bytes.
     pub const fn as_bytes(&self) -> &[u8; 12] {

@@ -1,7 +1,8 @@
 //! A batch gives what single calls give.
 
 use tare_gcm::{
-    open_batch, seal_batch, Key, Nonce, OpenPacket, Path, SealPacket, SharedRead, SharedWrite, Tag,
+    open_batch, open_each, seal_batch, seal_each, Error, Key, Nonce, OpenPacket, Path, SealPacket,
+    SharedRead, SharedWrite, Tag,
 };
 
 /// The same packets, one at a time and as a batch, must have the same ciphertext and tags.
@@ -79,6 +80,43 @@ fn check(path: Path, keys: &[Key], lens: &[usize]) {
         };
         assert_eq!(backs[i], expected, "{path}: packet {i} of {lens:?}");
     }
+
+    // The same, described as they go; some have been worked on before.
+    let mut data = plaintexts.clone();
+    let mut each = vec![None; lens.len()];
+    let packets = data.iter_mut().enumerate().map(|(i, data)| {
+        let nonce = Nonce::from([i as u8; 12]);
+        let mut packet = SealPacket::in_place(key(i), nonce, &aads[i], data).unwrap();
+        if i % 7 == 3 {
+            seal_batch(std::slice::from_mut(&mut packet));
+        }
+        packet
+    });
+    seal_each(packets, |i, tag| assert!(each[i].replace(tag).is_none()));
+    assert!(each.iter().zip(&tags).all(|(e, tag)| *e == Some(*tag)));
+    assert_eq!(data, outs);
+    let mut each = vec![None; lens.len()];
+    let packets = data.iter_mut().enumerate().map(|(i, data)| {
+        let mut tag = *tags[i].as_bytes();
+        tag[i % 16] ^= u8::from(i % 5 == 0);
+        let nonce = Nonce::from([i as u8; 12]);
+        let mut packet =
+            OpenPacket::in_place(key(i), nonce, &aads[i], data, Tag::from(tag)).unwrap();
+        if i % 7 >= 5 {
+            open_batch(std::slice::from_mut(&mut packet));
+        }
+        packet
+    });
+    let count = open_each(packets, |i, outcome| {
+        assert!(each[i].replace(outcome).is_none());
+    });
+    assert_eq!(count, authentic);
+    let expected = |i: usize| match i % 5 {
+        0 => Err(Error::Forged),
+        _ => Ok(()),
+    };
+    assert!((0..lens.len()).all(|i| each[i] == Some(expected(i))));
+    assert_eq!(data, backs);
 
     // In place, both ways.
     let mut data = plaintexts.clone();

@@ -53,13 +53,19 @@ pub struct Trial {
 }
 
 impl Plan {
-    /// The trials of one round: every cell of every experiment once and every baseline twice,
-    /// shuffled together so that a drift of the machine falls on all of them alike.
+    /// The trials of one round: every cell of every experiment once and every baseline twice. The
+    /// experiments come in a shuffled order, and so do the cells of each: what is compared runs
+    /// close together, in the same mood of the machine, and a drift falls on all of it alike.
     ///
     /// The same seed gives the same order in every version of Tare.
     pub fn round(&self, round: u32) -> Vec<Trial> {
+        let mut random = ChaCha8Rng::seed_from_u64(self.seed);
+        random.set_stream(u64::from(round));
+        let mut order: Vec<usize> = (0..self.experiments.len()).collect();
+        shuffle(&mut order, &mut random);
         let mut trials = Vec::new();
-        for (experiment, of) in self.experiments.iter().enumerate() {
+        for experiment in order {
+            let of = &self.experiments[experiment];
             let trial = |at: Point, again| Trial {
                 experiment,
                 round,
@@ -68,13 +74,10 @@ impl Plan {
             };
             let points = of.points();
             let baseline = of.baseline_of(&points);
-            trials.extend(baseline.map(|at| trial(at, true)));
-            trials.extend(points.into_iter().map(|at| trial(at, false)));
-        }
-        let mut random = ChaCha8Rng::seed_from_u64(self.seed);
-        random.set_stream(u64::from(round));
-        for last in (1..trials.len()).rev() {
-            trials.swap(last, below(&mut random, last as u64 + 1) as usize);
+            let mut cells: Vec<Trial> = baseline.map(|at| trial(at, true)).into_iter().collect();
+            cells.extend(points.into_iter().map(|at| trial(at, false)));
+            shuffle(&mut cells, &mut random);
+            trials.append(&mut cells);
         }
         trials
     }
@@ -116,6 +119,13 @@ impl Experiment {
             None => points.first(),
         }
         .cloned()
+    }
+}
+
+/// Every order equally likely (Fisher and Yates).
+fn shuffle<T>(items: &mut [T], random: &mut ChaCha8Rng) {
+    for last in (1..items.len()).rev() {
+        items.swap(last, below(random, last as u64 + 1) as usize);
     }
 }
 
@@ -194,6 +204,23 @@ pub(crate) mod tests {
             other
         );
         assert_eq!(plan.trials(), 44);
+    }
+
+    #[test]
+    fn the_cells_of_an_experiment_run_close_together() {
+        let mut plan = plan(1);
+        let mut other = plan.experiments[0].clone();
+        other.id = "a/c".into();
+        plan.experiments.push(other);
+        let mut firsts = std::collections::HashSet::new();
+        for seed in 0..20 {
+            plan.seed = seed;
+            let order: Vec<usize> = plan.round(0).iter().map(|t| t.experiment).collect();
+            let changes = order.windows(2).filter(|two| two[0] != two[1]).count();
+            assert_eq!(changes, 1, "{order:?}");
+            firsts.insert(order[0]);
+        }
+        assert_eq!(firsts.len(), 2, "either may come first");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::peers::{Message, Op};
 use crate::report::{Report, Target};
 use crate::Settings;
 use tare_gcm::{
-    open_batch, seal_batch, Key, Nonce, OpenPacket, SealPacket, SharedRead, SharedWrite, Tag,
+    open_each, seal_each, Key, Nonce, OpenPacket, SealPacket, SharedRead, SharedWrite, Tag,
 };
 
 const PACKETS: usize = 32;
@@ -28,6 +28,7 @@ pub fn run(settings: &Settings, report: &mut Report, random: &mut Random) {
                     .map(|i| Message::new(&key_bytes(key(i)), op, len, i as u8, i * 64 % 2048))
                     .collect();
                 let keys = &keys;
+                let mut tags = [[0; 16]; PACKETS];
                 let name = format!(
                     "{}, {}",
                     if batched { "batch" } else { "single" },
@@ -38,9 +39,9 @@ pub fn run(settings: &Settings, report: &mut Report, random: &mut Random) {
                     run: Box::new(move |n| {
                         for _ in 0..n {
                             match (batched, op) {
-                                (true, Op::Seal) => seal_all(keys, key, &mut messages),
+                                (true, Op::Seal) => seal_all(keys, key, &mut messages, &mut tags),
                                 (true, Op::Open) => open_all(keys, key, &mut messages),
-                                (false, _) => one_by_one(keys, key, op, &mut messages),
+                                (false, _) => one_by_one(keys, key, op, &mut messages, &mut tags),
                             }
                         }
                     }),
@@ -77,7 +78,13 @@ pub fn run(settings: &Settings, report: &mut Report, random: &mut Random) {
     }
 }
 
-fn one_by_one(keys: &[Key], key: impl Fn(usize) -> usize, op: Op, messages: &mut [Message]) {
+fn one_by_one(
+    keys: &[Key],
+    key: impl Fn(usize) -> usize,
+    op: Op,
+    messages: &mut [Message],
+    tags: &mut [[u8; 16]],
+) {
     for (i, m) in messages.iter_mut().enumerate() {
         let key = &keys[key(i)];
         match op {
@@ -86,7 +93,7 @@ fn one_by_one(keys: &[Key], key: impl Fn(usize) -> usize, op: Op, messages: &mut
                 let tag = key
                     .seal(Nonce::from(m.nonce), &m.aad, &m.input, out)
                     .expect("a short message");
-                m.tag = *tag.as_bytes();
+                tags[i] = *tag.as_bytes();
             }
             Op::Open => {
                 let input = SharedRead::from(&m.input[..]);
@@ -103,38 +110,29 @@ fn one_by_one(keys: &[Key], key: impl Fn(usize) -> usize, op: Op, messages: &mut
     }
 }
 
-fn seal_all(keys: &[Key], key: impl Fn(usize) -> usize, messages: &mut [Message]) {
-    let mut messages = messages.iter_mut().enumerate();
-    // On the stack, as a worker of the gateway would have them; and each message's tag where it belongs.
-    let mut tags: [Option<&mut [u8; 16]>; PACKETS] = [const { None }; PACKETS];
-    let mut packets: [SealPacket<'_>; PACKETS] = std::array::from_fn(|slot| {
-        let (i, m) = messages.next().expect("as many messages as packets");
-        tags[slot] = Some(&mut m.tag);
+/// A batch, described as it goes.
+fn seal_all(
+    keys: &[Key],
+    key: impl Fn(usize) -> usize,
+    messages: &mut [Message],
+    tags: &mut [[u8; 16]],
+) {
+    let packets = messages.iter_mut().enumerate().map(|(i, m)| {
         let out = SharedWrite::from(&mut m.output[..]);
         SealPacket::new(&keys[key(i)], Nonce::from(m.nonce), &m.aad, &m.input, out)
             .expect("a short message")
     });
-    seal_batch(&mut packets);
-    for (to, packet) in tags.into_iter().flatten().zip(&packets) {
-        *to = *packet.tag().expect("sealed").as_bytes();
-    }
+    seal_each(packets, |i, tag| tags[i] = *tag.as_bytes());
 }
 
+/// The same for opening.
 fn open_all(keys: &[Key], key: impl Fn(usize) -> usize, messages: &mut [Message]) {
-    let mut messages = messages.iter_mut().enumerate();
-    let mut packets: [OpenPacket<'_>; PACKETS] = std::array::from_fn(|_| {
-        let (i, m) = messages.next().expect("as many messages as packets");
+    let packets = messages.iter_mut().enumerate().map(|(i, m)| {
         let input = SharedRead::from(&m.input[..]);
-        let tag = Tag::from(m.tag);
-        OpenPacket::new(
-            &keys[key(i)],
-            Nonce::from(m.nonce),
-            &m.aad,
-            input,
-            tag,
-            &mut m.output,
-        )
-        .expect("a short message")
+        let (nonce, tag) = (Nonce::from(m.nonce), Tag::from(m.tag));
+        OpenPacket::new(&keys[key(i)], nonce, &m.aad, input, tag, &mut m.output)
+            .expect("a short message")
     });
-    assert_eq!(open_batch(&mut packets), PACKETS);
+    let authentic = open_each(packets, |_, outcome| outcome.expect("a valid tag"));
+    assert_eq!(authentic, PACKETS);
 }

@@ -12,11 +12,13 @@ mod lanes;
 mod once;
 mod schedule;
 
-pub(crate) use batch512::{Short, SHORT_LEN_MAX};
+pub(crate) use batch512::{Columns, Tags};
 pub(crate) use finish::{copy_in, copy_out};
-pub(crate) use schedule::{Block, Schedule};
+use schedule::Block;
+pub(crate) use schedule::Schedule;
 
 use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
 use lanes::{Lanes, Pair, Quad, Single};
 
 /// Seals or opens a message that is contiguous on both sides, and returns its tag.
@@ -39,19 +41,57 @@ pub(crate) type Steps = unsafe fn(&Schedule, &mut Progress, *const u8, *mut u8, 
 /// As for [`Whole`].
 pub(crate) type Finish = unsafe fn(&Schedule, &mut Progress, *const u8, *mut u8, usize) -> u128;
 
-/// Seals or opens four packets of at most [`SHORT_LEN_MAX`] bytes, with at most 16 of additional data, and leaves
-/// their tags.
+/// Seals or opens four packets of 49 to 64 bytes, with at most 16 of additional data, and leaves their tags.
 ///
 /// # Safety
-/// As for [`Whole`], for each packet; all schedules must be of the kernel's key size.
-pub(crate) type Four = unsafe fn([&Short<'_>; 4], &mut [Block; 4]);
+/// As for [`Whole`], for each packet; all schedules must be of the kernel's path and key size.
+pub(crate) type Four = unsafe fn(&Columns, &mut MaybeUninit<Tags>);
 
-/// The two of them, with the rounds of AES that they do.
-#[derive(Clone, Copy)]
+/// How packets of one path and key size are worked on together, and how one that is left over is.
 pub(crate) struct Fours {
-    pub(crate) rounds: usize,
     pub(crate) seal: Four,
     pub(crate) open: Four,
+    alone: &'static Kernel,
+}
+
+static FOURS_128: Fours = Fours {
+    seal: four::<10, true>,
+    open: four::<10, false>,
+    alone: &vaes512::AES_128,
+};
+
+static FOURS_256: Fours = Fours {
+    seal: four::<14, true>,
+    open: four::<14, false>,
+    alone: &vaes512::AES_256,
+};
+
+impl Fours {
+    /// Seals or opens one of the packets and returns its tag.
+    ///
+    /// # Safety
+    /// As for [`Whole`]; the `i`-th of each column must be filled.
+    pub(crate) unsafe fn one(&self, columns: &Columns, i: usize, seal: bool) -> u128 {
+        let work = if seal {
+            self.alone.seal
+        } else {
+            self.alone.open
+        };
+        // SAFETY: the caller's contract; nonces and additional data are that long.
+        unsafe {
+            work(
+                &*columns.schedule[i],
+                &*columns.nonce[i].as_ptr().cast(),
+                core::slice::from_raw_parts(
+                    columns.aad[i].as_ptr().cast(),
+                    columns.lengths[i][1] as usize / 8,
+                ),
+                columns.src[i],
+                columns.dst[i],
+                columns.len[i],
+            )
+        }
+    }
 }
 
 /// What the hash holds at some point of a message, byte-reversed.
@@ -101,8 +141,8 @@ pub(crate) struct Kernel {
     pub(crate) open_steps: Steps,
     pub(crate) seal_finish: Finish,
     pub(crate) open_finish: Finish,
-    /// Seal and open four short packets together, on paths that have a way to.
-    pub(crate) fours: Option<Fours>,
+    /// How four short packets are worked on together, on paths that have a way to.
+    pub(crate) fours: Option<&'static Fours>,
 }
 
 /// Short messages and the ends of long ones, by the registers that they are done on.
@@ -241,27 +281,34 @@ unsafe fn load_nonce(nonce: &[u8; 12]) -> __m128i {
 /// headers and tags lie close to additional data.
 #[inline(always)]
 unsafe fn load_partial(bytes: &[u8]) -> __m128i {
+    let [low, high] = words(bytes);
+    // Reversed, the first byte is the highest.
+    // SAFETY: SSE2 is part of x86-64.
+    unsafe { _mm_set_epi64x(low.swap_bytes() as i64, high.swap_bytes() as i64) }
+}
+
+/// Up to 16 bytes of private memory, zero-padded, as two little-endian words.
+#[inline(always)]
+pub(crate) fn words(bytes: &[u8]) -> [u64; 2] {
     let (p, len) = (bytes.as_ptr(), bytes.len());
     // SAFETY: each load is of bytes within the slice; where two overlap, the second is shifted to leave what is new.
     unsafe {
-        let (low, high) = if len >= 8 {
+        if len >= 8 {
             let high = p.add(len - 8).cast::<u64>().read_unaligned();
             // Twice half the shift, for it may be all 64 bits.
             let half = 4 * (16 - len as u32);
-            (p.cast::<u64>().read_unaligned(), high >> half >> half)
+            [p.cast::<u64>().read_unaligned(), high >> half >> half]
         } else if len >= 4 {
             let high = u64::from(p.add(len - 4).cast::<u32>().read_unaligned());
             let low = u64::from(p.cast::<u32>().read_unaligned());
-            (low | high >> (8 * (8 - len)) << 32, 0)
+            [low | high >> (8 * (8 - len)) << 32, 0]
         } else {
             let mut low = 0;
             for (i, byte) in bytes.iter().enumerate() {
                 low |= u64::from(*byte) << (8 * i);
             }
-            (low, 0)
-        };
-        // Reversed, the first byte is the highest.
-        _mm_set_epi64x(low.swap_bytes() as i64, high.swap_bytes() as i64)
+            [low, 0]
+        }
     }
 }
 
@@ -461,7 +508,7 @@ macro_rules! path {
                 }
             }
 
-            const fn kernel<const ROUNDS: usize>(fours: Option<Fours>) -> Kernel {
+            const fn kernel<const ROUNDS: usize>(fours: Option<&'static Fours>) -> Kernel {
                 Kernel {
                     lanes: $register::COUNT,
                     head_len: bulk::head_len($register::COUNT, $registers),
@@ -488,16 +535,8 @@ path!(
     Quad,
     4,
     "avx512f,avx512bw,avx512vl,avx512dq,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2",
-    Some(Fours {
-        rounds: 10,
-        seal: four::<10, true>,
-        open: four::<10, false>
-    }),
-    Some(Fours {
-        rounds: 14,
-        seal: four::<14, true>,
-        open: four::<14, false>
-    })
+    Some(&FOURS_128),
+    Some(&FOURS_256)
 );
 path!(
     vaes256,
@@ -509,24 +548,22 @@ path!(
 );
 path!(aesni, Single, 8, "aes,pclmulqdq,ssse3,sse4.1", None, None);
 
-/// [`batch512::four`] by the packets' lengths and whether they share a key.
+/// [`batch512::four`] by whether the packets share a key.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2"
 )]
 unsafe fn four<const ROUNDS: usize, const SEAL: bool>(
-    packets: [&Short<'_>; 4],
-    tags: &mut [Block; 4],
+    packets: &Columns,
+    tags: &mut MaybeUninit<Tags>,
 ) {
     // SAFETY: the caller's contract; the tags are 64 bytes.
     unsafe {
-        let mixed = packets.iter().any(|p| p.address() != packets[0].address());
-        let long = packets.iter().any(|p| p.len > 64);
-        let lanes = match (long, mixed) {
-            (false, false) => batch512::four::<ROUNDS, SEAL, 1, false>(packets),
-            (false, true) => batch512::four::<ROUNDS, SEAL, 1, true>(packets),
-            (true, false) => batch512::four::<ROUNDS, SEAL, 2, false>(packets),
-            (true, true) => batch512::four::<ROUNDS, SEAL, 2, true>(packets),
+        let [a, b, c, d] = packets.schedule;
+        let lanes = if a == b && a == c && a == d {
+            batch512::four::<ROUNDS, SEAL, false>(packets)
+        } else {
+            batch512::four::<ROUNDS, SEAL, true>(packets)
         };
-        _mm512_storeu_si512(tags.as_mut_ptr().cast(), lanes);
+        _mm512_store_si512(tags.as_mut_ptr().cast(), lanes);
     }
 }

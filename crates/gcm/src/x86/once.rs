@@ -188,19 +188,76 @@ pub(super) unsafe fn store_upper_half_512(p: *mut u8, v: __m512i) {
     }
 }
 
-/// The 12 bytes of a nonce, and zero after them, in every lane. (Not shared memory; the mask makes a 16-byte load
-/// of 12 bytes, which saves putting two loads together.)
+/// [`store_512_masked`] to four places. One block, so that the compiler has no reason to finish one register before it
+/// begins the next.
+///
+/// # Safety
+/// As for [`store_512_masked`], for each.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn store_4_512_masked(p: [*mut u8; 4], v: [__m512i; 4], mask: [u64; 4]) {
+    // SAFETY: writes bytes that the caller vouches for, and changes nothing else.
+    unsafe {
+        asm!(
+            "vmovdqu8 zmmword ptr [{p0}] {{{k0}}}, {v0}",
+            "vmovdqu8 zmmword ptr [{p1}] {{{k1}}}, {v1}",
+            "vmovdqu8 zmmword ptr [{p2}] {{{k2}}}, {v2}",
+            "vmovdqu8 zmmword ptr [{p3}] {{{k3}}}, {v3}",
+            p0 = in(reg) p[0], p1 = in(reg) p[1], p2 = in(reg) p[2], p3 = in(reg) p[3],
+            v0 = in(zmm_reg) v[0], v1 = in(zmm_reg) v[1], v2 = in(zmm_reg) v[2], v3 = in(zmm_reg) v[3],
+            k0 = in(kreg) mask[0], k1 = in(kreg) mask[1], k2 = in(kreg) mask[2], k3 = in(kreg) mask[3],
+            options(nostack, preserves_flags));
+    }
+}
+
+/// Two words from `p` on in every lane, each loaded by itself: two stores may just have written them, which one load of both would
+/// wait for. (Not shared memory.)
 ///
 /// # Safety
 /// They must be mapped and readable.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-pub(super) unsafe fn load_nonce_512(p: *const u8) -> __m512i {
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn load_words_512(p: *const [u64; 2]) -> __m512i {
     let v;
-    // SAFETY: the words of which the mask has a bit are the 12 bytes that the caller vouches for.
+    // SAFETY: reads 16 bytes that the caller vouches for.
     unsafe {
-        asm!("vbroadcasti32x4 {v} {{{k}}}{{z}}, xmmword ptr [{p}]", v = lateout(zmm_reg) v, p = in(reg) p,
-            k = in(kreg) 0x7777_u16, options(pure, readonly, nostack, preserves_flags));
+        asm!("vpbroadcastq {v}, qword ptr [{p}]", "vpbroadcastq {v} {{{k}}}, qword ptr [{p} + 8]", v = out(zmm_reg) v,
+            p = in(reg) p, k = in(kreg) 0xaa_u8, options(pure, readonly, nostack, preserves_flags));
+    }
+    v
+}
+
+/// Nothing, to all five at once: what is computed after it is not computed before all of them.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn together(four: &mut [__m512i; 4], fifth: &mut __m512i) {
+    let [a, b, c, d] = four;
+    // SAFETY: no instruction.
+    unsafe {
+        asm!(
+            "/* {} {} {} {} {} */",
+            inout(zmm_reg) * a,
+            inout(zmm_reg) * b,
+            inout(zmm_reg) * c,
+            inout(zmm_reg) * d,
+            inout(zmm_reg) * fifth,
+            options(nomem, nostack, preserves_flags)
+        );
+    }
+}
+
+/// Lane 0 of the first, lane 1 of the second, and so on, by blends: the compiler would shuffle, which one port does
+/// instead of two.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn blend_lanes_512([a, b, c, d]: [__m512i; 4]) -> __m512i {
+    let mut v = a;
+    // SAFETY: registers only.
+    unsafe {
+        asm!("vmovdqa64 {v} {{{k1}}}, {b}", "vmovdqa64 {v} {{{k2}}}, {c}", "vmovdqa64 {v} {{{k3}}}, {d}",
+            v = inout(zmm_reg) v, b = in(zmm_reg) b, c = in(zmm_reg) c, d = in(zmm_reg) d,
+            k1 = in(kreg) 0x0c_u8, k2 = in(kreg) 0x30_u8, k3 = in(kreg) 0xc0_u8,
+            options(pure, nomem, nostack, preserves_flags));
     }
     v
 }

@@ -176,7 +176,13 @@ fn every_byte_of_a_batch_is_accessed_once() {
     }
     for path in Path::available() {
         let keys = [1u8, 2].map(|seed| Key::with_path(&[seed; 16], path).unwrap());
-        for (len, mixed) in [(48usize, false), (60, true), (100, false), (128, true)] {
+        for (len, mixed) in [
+            (49usize, false),
+            (60, true),
+            (60, false),
+            (64, true),
+            (100, false),
+        ] {
             let key = |i: usize| &keys[if mixed { i % 2 } else { 0 }];
             let plaintext = vec![3; len];
             let mut ciphertexts: Vec<Vec<u8>> = vec![plaintext.clone(); 4];

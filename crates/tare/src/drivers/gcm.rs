@@ -6,7 +6,7 @@ use anyhow::anyhow;
 use aws_lc_rs::aead as aws;
 use ring::aead as ring_aead;
 use tare_gcm::{
-    open_batch, seal_batch, Key, Nonce, OpenPacket, Path, SealPacket, SharedRead, SharedWrite, Tag,
+    open_each, seal_each, Key, Nonce, OpenPacket, Path, SealPacket, SharedRead, SharedWrite, Tag,
 };
 use tare_lab::driver::{Driver, Invocation, Missing, Parameter, ParameterKind, Vocabulary};
 use tare_lab::sample::OPERATIONS;
@@ -241,26 +241,28 @@ impl Cipher {
         let outputs = &mut messages.outputs[..];
         match self {
             Cipher::Ours(key) if messages.batch == 1 => {
-                black_box(key.seal(nonce(first), &AAD, sources, SharedWrite::from(outputs))?);
+                messages.tags[first] =
+                    key.seal(nonce(first), &AAD, sources, SharedWrite::from(outputs))?;
             }
             Cipher::Ours(key) => {
-                let mut packets = Vec::with_capacity(messages.batch);
-                for (at, (source, output)) in sources
+                let buffers = sources
                     .chunks_exact(size)
-                    .zip(outputs.chunks_exact_mut(size))
-                    .enumerate()
-                {
+                    .zip(outputs.chunks_exact_mut(size));
+                let packets = buffers.enumerate().map_while(|(at, (source, output))| {
                     let output = SharedWrite::from(output);
-                    packets.push(SealPacket::new(
-                        key,
-                        nonce(first + at),
-                        &AAD,
-                        source,
-                        output,
-                    )?);
-                }
-                seal_batch(&mut packets);
-                black_box(packets.last().and_then(SealPacket::tag));
+                    SealPacket::new(key, nonce(first + at), &AAD, source, output).ok()
+                });
+                let tags = &mut messages.tags[first..first + messages.batch];
+                let mut sealed = 0;
+                seal_each(packets, |number, tag| {
+                    tags[number] = tag;
+                    sealed += 1;
+                });
+                anyhow::ensure!(
+                    sealed == tags.len(),
+                    "{sealed} of {} messages were sealed",
+                    tags.len()
+                );
             }
             Cipher::Aws(key) | Cipher::CopyAws(key, _) => {
                 for (at, output) in outputs.chunks_exact_mut(size).enumerate() {
@@ -303,23 +305,14 @@ impl Cipher {
                 )?;
             }
             Cipher::Ours(key) => {
-                let mut packets = Vec::with_capacity(batch);
-                for (at, (source, output)) in sources
+                let buffers = sources
                     .chunks_exact(size)
-                    .zip(outputs.chunks_exact_mut(size))
-                    .enumerate()
-                {
+                    .zip(outputs.chunks_exact_mut(size));
+                let packets = buffers.enumerate().map_while(|(at, (source, output))| {
                     let source = SharedRead::from(source);
-                    packets.push(OpenPacket::new(
-                        key,
-                        nonce(first + at),
-                        &AAD,
-                        source,
-                        tags[at],
-                        output,
-                    )?);
-                }
-                let opened = open_batch(&mut packets);
+                    OpenPacket::new(key, nonce(first + at), &AAD, source, tags[at], output).ok()
+                });
+                let opened = open_each(packets, |_, _| {});
                 anyhow::ensure!(opened == batch, "{opened} of {batch} messages were opened");
             }
             Cipher::Aws(key) => {
