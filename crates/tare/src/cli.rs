@@ -64,7 +64,7 @@ pub(crate) struct Run {
     /// Experiments: an id (rdrand/size), a suite (rdrand) or a file; all where none is named
     #[arg(value_name = "EXPERIMENT")]
     pub(crate) experiments: Vec<String>,
-    /// Short trials, eight rounds or what the number of claims needs (the default)
+    /// Short trials, 24 rounds or what the number of claims needs (the default)
     #[arg(long, conflicts_with = "full")]
     pub(crate) quick: bool,
     /// The published size, ten rounds or what the number of claims needs
