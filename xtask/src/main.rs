@@ -75,6 +75,18 @@ fn test() -> Result<(), String> {
         "cargo",
         &["test", "--workspace", "--doc", "--locked"],
     )?;
+    miri()?;
     eprintln!("xtask: every test passed");
     Ok(())
+}
+
+/// The cipher's portable path under Miri, where a nightly toolchain has it.
+fn miri() -> Result<(), String> {
+    if !shell::succeeds("cargo", &["+nightly", "miri", "setup"]) {
+        eprintln!("xtask: NOT TESTED: the portable cipher under Miri: rustup component add --toolchain nightly miri rust-src");
+        return Ok(());
+    }
+    let arguments = "+nightly miri test --locked -p tare-gcm --test portable";
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    shell::step("Miri", "cargo", &arguments)
 }
