@@ -140,6 +140,8 @@ impl Workload for Gcm {
 /// Messages in a row, taken `batch` at a time and over again.
 struct Messages {
     size: usize,
+    /// From one message's first byte to the next one's: whole cache lines, as packet buffers have.
+    stride: usize,
     batch: usize,
     at: usize,
     sources: Vec<u8>,
@@ -155,21 +157,23 @@ impl Messages {
         messages: usize,
         batch: usize,
     ) -> anyhow::Result<Messages> {
-        let mut sources: Vec<u8> = (0..size * messages).map(|at| at as u8).collect();
+        let stride = size.next_multiple_of(64);
+        let mut sources: Vec<u8> = (0..stride * messages).map(|at| at as u8).collect();
         let mut tags = vec![Tag::from([0; 16]); messages];
         if operation == Operation::Open {
             let key = Key::new(key)?;
-            for (at, message) in sources.chunks_exact_mut(size).enumerate() {
-                tags[at] = key.seal_in_place(nonce(at), &AAD, message)?;
+            for (at, message) in sources.chunks_exact_mut(stride).enumerate() {
+                tags[at] = key.seal_in_place(nonce(at), &AAD, &mut message[..size])?;
             }
         }
         Ok(Messages {
             size,
+            stride,
             batch,
             at: 0,
             sources,
             tags,
-            outputs: vec![0; size * batch],
+            outputs: vec![0; stride * batch],
         })
     }
 
@@ -236,18 +240,20 @@ impl Cipher {
     /// Seals the next call's messages. Other libraries seal where the plaintext lies.
     fn seal(&mut self, messages: &mut Messages) -> anyhow::Result<()> {
         let first = messages.advance();
-        let size = messages.size;
-        let sources = &messages.sources[first * size..][..messages.batch * size];
+        let (size, stride) = (messages.size, messages.stride);
+        let sources = &messages.sources[first * stride..][..messages.batch * stride];
         let outputs = &mut messages.outputs[..];
         match self {
             Cipher::Ours(key) if messages.batch == 1 => {
-                messages.tags[first] =
-                    key.seal(nonce(first), &AAD, sources, SharedWrite::from(outputs))?;
+                messages.tags[first] = key.seal(
+                    nonce(first),
+                    &AAD,
+                    &sources[..size],
+                    SharedWrite::from(&mut outputs[..size]),
+                )?;
             }
             Cipher::Ours(key) => {
-                let buffers = sources
-                    .chunks_exact(size)
-                    .zip(outputs.chunks_exact_mut(size));
+                let buffers = pieces(sources, stride, size).zip(pieces_mut(outputs, stride, size));
                 let packets = buffers.enumerate().map_while(|(at, (source, output))| {
                     let output = SharedWrite::from(output);
                     SealPacket::new(key, nonce(first + at), &AAD, source, output).ok()
@@ -265,7 +271,7 @@ impl Cipher {
                 );
             }
             Cipher::Aws(key) | Cipher::CopyAws(key, _) => {
-                for (at, output) in outputs.chunks_exact_mut(size).enumerate() {
+                for (at, output) in pieces_mut(outputs, stride, size).enumerate() {
                     let nonce = aws::Nonce::assume_unique_for_key(*nonce(first + at).as_bytes());
                     let tag = key
                         .seal_in_place_separate_tag(nonce, aws::Aad::from(AAD), output)
@@ -274,7 +280,7 @@ impl Cipher {
                 }
             }
             Cipher::Ring(key, _) => {
-                for (at, output) in outputs.chunks_exact_mut(size).enumerate() {
+                for (at, output) in pieces_mut(outputs, stride, size).enumerate() {
                     let nonce =
                         ring_aead::Nonce::assume_unique_for_key(*nonce(first + at).as_bytes());
                     let tag = key
@@ -290,8 +296,8 @@ impl Cipher {
     /// Opens the next call's messages, from one buffer into another.
     fn open(&mut self, messages: &mut Messages) -> anyhow::Result<()> {
         let first = messages.advance();
-        let (size, batch) = (messages.size, messages.batch);
-        let sources = &messages.sources[first * size..][..batch * size];
+        let (size, stride, batch) = (messages.size, messages.stride, messages.batch);
+        let sources = &messages.sources[first * stride..][..batch * stride];
         let tags = &messages.tags[first..first + batch];
         let outputs = &mut messages.outputs[..];
         match self {
@@ -299,15 +305,13 @@ impl Cipher {
                 key.open(
                     &nonce(first),
                     &AAD,
-                    SharedRead::from(sources),
+                    SharedRead::from(&sources[..size]),
                     &tags[0],
-                    outputs,
+                    &mut outputs[..size],
                 )?;
             }
             Cipher::Ours(key) => {
-                let buffers = sources
-                    .chunks_exact(size)
-                    .zip(outputs.chunks_exact_mut(size));
+                let buffers = pieces(sources, stride, size).zip(pieces_mut(outputs, stride, size));
                 let packets = buffers.enumerate().map_while(|(at, (source, output))| {
                     let source = SharedRead::from(source);
                     OpenPacket::new(key, nonce(first + at), &AAD, source, tags[at], output).ok()
@@ -316,9 +320,8 @@ impl Cipher {
                 anyhow::ensure!(opened == batch, "{opened} of {batch} messages were opened");
             }
             Cipher::Aws(key) => {
-                for (at, (source, output)) in sources
-                    .chunks_exact(size)
-                    .zip(outputs.chunks_exact_mut(size))
+                for (at, (source, output)) in pieces(sources, stride, size)
+                    .zip(pieces_mut(outputs, stride, size))
                     .enumerate()
                 {
                     let nonce = aws::Nonce::assume_unique_for_key(*nonce(first + at).as_bytes());
@@ -328,7 +331,7 @@ impl Cipher {
                 }
             }
             Cipher::CopyAws(key, private) => {
-                for (at, source) in sources.chunks_exact(size).enumerate() {
+                for (at, source) in pieces(sources, stride, size).enumerate() {
                     let nonce = aws::Nonce::assume_unique_for_key(*nonce(first + at).as_bytes());
                     copy(private, source, &tags[at]);
                     key.open_in_place(nonce, aws::Aad::from(AAD), private)
@@ -336,7 +339,7 @@ impl Cipher {
                 }
             }
             Cipher::Ring(key, private) => {
-                for (at, source) in sources.chunks_exact(size).enumerate() {
+                for (at, source) in pieces(sources, stride, size).enumerate() {
                     let nonce =
                         ring_aead::Nonce::assume_unique_for_key(*nonce(first + at).as_bytes());
                     copy(private, source, &tags[at]);
@@ -347,6 +350,16 @@ impl Cipher {
         }
         Ok(())
     }
+}
+
+/// The first `size` bytes of each `stride`.
+fn pieces(all: &[u8], stride: usize, size: usize) -> impl Iterator<Item = &[u8]> {
+    all.chunks_exact(stride).map(move |piece| &piece[..size])
+}
+
+fn pieces_mut(all: &mut [u8], stride: usize, size: usize) -> impl Iterator<Item = &mut [u8]> {
+    all.chunks_exact_mut(stride)
+        .map(move |piece| &mut piece[..size])
 }
 
 fn copy(private: &mut Vec<u8>, source: &[u8], tag: &Tag) {
