@@ -1,0 +1,1 @@
+//! A packet load tester that finds the no-drop rate of a device.
