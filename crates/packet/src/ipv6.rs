@@ -1,0 +1,140 @@
+//! IPv6 headers (RFC 8200), checked once and then plain values.
+
+/// Bytes of a header.
+pub const HEADER: usize = 40;
+
+/// Why bytes are no IPv6 packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// Shorter than a header, or than the header says it is.
+    Truncated,
+    /// The version is not 6.
+    Version,
+}
+
+/// What a header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv6 {
+    /// Bytes of header and payload; the bytes checked have at least these.
+    pub total_len: usize,
+    /// DSCP (6 bits) and ECN (2 bits).
+    pub traffic_class: u8,
+    /// The flow that the packet belongs to, 20 bits.
+    pub flow_label: u32,
+    /// Hops left.
+    pub hop_limit: u8,
+    /// Protocol of the payload, or of the first extension header.
+    pub next_header: u8,
+    /// Source address.
+    pub src: u128,
+    /// Destination address.
+    pub dst: u128,
+}
+
+impl Ipv6 {
+    /// Reads and checks the header at the start of `bytes`, which may be longer than the packet (Ethernet pads).
+    ///
+    /// # Errors
+    /// See [`Malformed`].
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<Ipv6, Malformed> {
+        let Some(h) = bytes.first_chunk::<HEADER>() else {
+            return Err(Malformed::Truncated);
+        };
+        let first = u32::from_be_bytes([h[0], h[1], h[2], h[3]]);
+        if first >> 28 != 6 {
+            return Err(Malformed::Version);
+        }
+        let total_len = HEADER + usize::from(u16::from_be_bytes([h[4], h[5]]));
+        if bytes.len() < total_len {
+            return Err(Malformed::Truncated);
+        }
+        let address = |at: usize| {
+            let mut bytes = [0; 16];
+            bytes.copy_from_slice(&h[at..at + 16]);
+            u128::from_be_bytes(bytes)
+        };
+        Ok(Ipv6 {
+            total_len,
+            traffic_class: (first >> 20) as u8,
+            flow_label: first & 0xf_ffff,
+            hop_limit: h[7],
+            next_header: h[6],
+            src: address(8),
+            dst: address(24),
+        })
+    }
+}
+
+/// Takes a hop off the packet at the start of `bytes`.
+#[inline]
+pub fn decrement_hop_limit(bytes: &mut [u8]) {
+    if let Some(hop_limit) = bytes.get_mut(7) {
+        *hop_limit = hop_limit.wrapping_sub(1);
+    }
+}
+
+/// Sets DSCP and ECN of the packet at the start of `bytes`.
+#[inline]
+pub fn set_traffic_class(bytes: &mut [u8], class: u8) {
+    if let Some(h) = bytes.first_chunk_mut::<2>() {
+        h[0] = h[0] & 0xf0 | class >> 4;
+        h[1] = h[1] & 0x0f | class << 4;
+    }
+}
+
+/// Writes a header for a payload of `payload_len` bytes; the flow label is 0.
+#[inline]
+pub fn header(
+    src: u128,
+    dst: u128,
+    next_header: u8,
+    hop_limit: u8,
+    class: u8,
+    payload_len: u16,
+) -> [u8; HEADER] {
+    let mut h = [0; HEADER];
+    h[..4].copy_from_slice(&(6u32 << 28 | u32::from(class) << 20).to_be_bytes());
+    h[4..6].copy_from_slice(&payload_len.to_be_bytes());
+    h[6] = next_header;
+    h[7] = hop_limit;
+    h[8..24].copy_from_slice(&src.to_be_bytes());
+    h[24..].copy_from_slice(&dst.to_be_bytes());
+    h
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_wrong_with_a_header_is_named() {
+        let good = header(1, 2, 17, 64, 0, 0);
+        assert_eq!(Ipv6::parse(&good[..39]), Err(Malformed::Truncated));
+        let mut h = good;
+        h[5] = 1;
+        assert_eq!(Ipv6::parse(&h), Err(Malformed::Truncated));
+        let mut h = good;
+        h[0] = 0x45;
+        assert_eq!(Ipv6::parse(&h), Err(Malformed::Version));
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_written_is_read_also_after_changes(
+            src: u128, dst: u128, next: u8, hops in 1u8.., class: u8, new: u8,
+        ) {
+            let mut h = header(src, dst, next, hops, class, 0);
+            let read = Ipv6::parse(&h).unwrap();
+            prop_assert_eq!(
+                (read.src, read.dst, read.next_header, read.hop_limit, read.traffic_class),
+                (src, dst, next, hops, class)
+            );
+            decrement_hop_limit(&mut h);
+            set_traffic_class(&mut h, new);
+            let read = Ipv6::parse(&h).unwrap();
+            prop_assert_eq!((read.hop_limit, read.traffic_class, read.flow_label), (hops - 1, new, 0));
+        }
+    }
+}
