@@ -144,7 +144,7 @@ impl Pool {
         }
     }
 
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+    #[allow(dead_code)]
     pub(crate) fn memory(&self) -> (NonNull<u8>, usize, usize) {
         (self.0.base, self.0.bytes, self.0.stride)
     }
@@ -220,8 +220,20 @@ impl Frame {
         self.end = self.start + len.min(self.len()) as u16;
     }
 
+    /// A copy in another slot of the same pool, with the same headroom; none when all slots are taken.
+    pub fn duplicate(&self) -> Option<Frame> {
+        let pool = Pool(Rc::clone(&self.memory));
+        let mut copy = pool.adopt(
+            pool.take_slot()?,
+            usize::from(self.start),
+            usize::from(self.end),
+        );
+        copy.copy_from_slice(self);
+        Some(copy)
+    }
+
     /// Gives the slot up to the caller, who owes it to [`Pool::adopt`] or [`Pool::give_back`].
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+    #[allow(dead_code)]
     pub(crate) fn into_slot(self) -> (u32, usize, usize) {
         let given = (self.slot, usize::from(self.start), usize::from(self.end));
         let mut this = std::mem::ManuallyDrop::new(self);

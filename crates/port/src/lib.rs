@@ -4,12 +4,16 @@
 //! that sends it, and grows at either end on the way. What crosses a port's border is Ethernet frames without their checksum.
 
 mod frame;
+mod line;
+mod line_port;
 mod memory;
 mod time;
 
 use std::io;
 
 pub use frame::{Frame, Layout, Pool, HEADROOM};
+pub use line::{Carried, Line, LineConfig, LineCounters, Queue, OVERHEAD, SHORTEST};
+pub use line_port::{joined, LinePort};
 pub use memory::{memory, Memory};
 pub use time::Instant;
 

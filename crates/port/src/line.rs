@@ -1,0 +1,412 @@
+//! A wire in virtual time: a rate, a delay, a queue, and faults with a seed.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::{Frame, Instant};
+
+/// What a frame occupies on the wire beyond its own bytes: preamble (7), start of frame (1), checksum (4) and gap (12).
+pub const OVERHEAD: usize = 24;
+
+/// The shortest frame without checksum; a shorter one is padded on the wire.
+pub const SHORTEST: usize = 60;
+
+/// What a [`Line`] carries: frames, or small descriptors of them, with which a simulation of 10⁹ packets touches little memory.
+pub trait Carried: Sized {
+    /// Length of the Ethernet frame without its checksum, in bytes; up to 2³⁰.
+    fn frame_len(&self) -> usize;
+
+    /// Another one of the same content, where that can be made.
+    fn duplicate(&self) -> Option<Self>;
+}
+
+impl Carried for Frame {
+    fn frame_len(&self) -> usize {
+        self.len()
+    }
+
+    fn duplicate(&self) -> Option<Frame> {
+        Frame::duplicate(self)
+    }
+}
+
+/// How much may wait in front of a line behind the frame that is being sent; what finds no place is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// So many frames.
+    Frames(usize),
+    /// Frames of so many bytes in all, without checksums and overhead.
+    Bytes(usize),
+}
+
+/// What a line is like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LineConfig {
+    /// Rate in bits a second, of which each frame takes [`OVERHEAD`] bytes more than its length.
+    pub bits_per_second: u64,
+    /// From the last bit sent to the last bit received.
+    pub delay: Duration,
+    /// What may wait.
+    pub queue: Queue,
+    /// Share of the frames sent that are lost after they have taken their time on the line, 0 to 1.
+    pub loss: f64,
+    /// Share of the frames sent that arrive twice, the copy right behind the original and at the same moment.
+    pub duplication: f64,
+    /// Share of the frames sent that are held back until [`LineConfig::overtakers`] later ones have arrived. No two of loss,
+    /// duplication and reordering befall the same frame, so the three shares add up to at most 1.
+    pub reordering: f64,
+    /// How many later frames arrive before one that is held back, at least 1. Lost ones, copies and others that are
+    /// held back do not count; frames held back keep the order among themselves. So each is late by exactly this many.
+    pub overtakers: u32,
+    /// A frame is held back no longer than this, so that the last of a stream arrive. One that nothing has
+    /// overtaken by then is not counted as reordered.
+    pub hold: Duration,
+    /// The same seed makes the same faults.
+    pub seed: u64,
+}
+
+impl LineConfig {
+    /// A line without fault or delay, and a queue of 1000 frames.
+    pub const fn new(bits_per_second: u64) -> LineConfig {
+        LineConfig {
+            bits_per_second,
+            delay: Duration::ZERO,
+            queue: Queue::Frames(1000),
+            loss: 0.0,
+            duplication: 0.0,
+            reordering: 0.0,
+            overtakers: 3,
+            hold: Duration::from_millis(10),
+            seed: 0,
+        }
+    }
+}
+
+/// What happened on a line, exactly: `offered + duplicated = queue_dropped + lost + delivered +` [`Line::in_flight`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LineCounters {
+    /// Frames offered.
+    pub offered: u64,
+    /// Offered frames that found the queue full.
+    pub queue_dropped: u64,
+    /// Frames sent that never arrive.
+    pub lost: u64,
+    /// Copies made. None is made, or counted, where the pool has no slot for it.
+    pub duplicated: u64,
+    /// Frames that arrived after later ones: "reordered" as RFC 4737 section 3 has it, copies aside.
+    pub reordered: u64,
+    /// Frames that arrived, copies included.
+    pub delivered: u64,
+}
+
+/// One direction of a wire in virtual time. Frames go in at a moment and come out at another; nothing here looks at a clock.
+///
+/// Times are exact: a frame's last bit leaves at a fraction of a nanosecond that is carried on to the next, so 10⁹ frames take
+/// what their bits take; a frame arrives at the first whole nanosecond by which it is there. Moments given must not
+/// run backwards; one that does counts as the latest given.
+///
+/// Memory is what the queue and the delay hold; nothing is allocated for a frame once that much was in use.
+#[derive(Debug)]
+pub struct Line<T> {
+    rate: u64,
+    delay_ns: u64,
+    hold_ns: u64,
+    queue: Queue,
+    overtakers: u64,
+    faults: Faults,
+    now: u64,
+    /// When the last frame accepted has left: nanoseconds, and so many `rate`ths of another.
+    free_ns: u64,
+    free_fraction: u64,
+    /// Time that a frame of the latest length takes, in the same two parts.
+    length: usize,
+    takes: (u64, u64),
+    /// Frames that have not begun to leave: when they do, and their length.
+    waiting: VecDeque<(u64, u32)>,
+    waiting_bytes: usize,
+    flight: VecDeque<Flying<T>>,
+    held: VecDeque<Held<T>>,
+    /// Frames, neither copies nor held back, that have gone into `flight` and come out of it.
+    sent: u64,
+    passed: u64,
+    /// When the latest of them arrived.
+    latest: u64,
+    counters: LineCounters,
+}
+
+#[derive(Debug)]
+struct Flying<T> {
+    arrival: u64,
+    copy: bool,
+    item: T,
+}
+
+#[derive(Debug)]
+struct Held<T> {
+    /// `Line::sent` when it would have gone.
+    behind: u64,
+    /// When it arrives even if nothing overtakes it.
+    deadline: u64,
+    item: T,
+}
+
+impl<T: Carried> Line<T> {
+    /// An idle line.
+    ///
+    /// # Panics
+    /// On a rate of 0 or above 2⁶², shares that are not within 0 to 1 or add up to more, and no overtakers.
+    pub fn new(config: &LineConfig) -> Line<T> {
+        let rate = config.bits_per_second;
+        assert!((1..=1 << 62).contains(&rate), "the rate of a line");
+        assert!(config.overtakers > 0, "overtakers of a frame held back");
+        Line {
+            rate,
+            delay_ns: nanos(config.delay),
+            hold_ns: nanos(config.hold),
+            queue: config.queue,
+            overtakers: u64::from(config.overtakers),
+            faults: Faults::new(config),
+            now: 0,
+            free_ns: 0,
+            free_fraction: 0,
+            length: usize::MAX,
+            takes: (0, 0),
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            flight: VecDeque::new(),
+            held: VecDeque::new(),
+            sent: 0,
+            passed: 0,
+            latest: 0,
+            counters: LineCounters::default(),
+        }
+    }
+
+    /// Hands a frame to the sending end, and says whether the queue had room for it.
+    #[inline]
+    pub fn offer(&mut self, now: Instant, item: T) -> bool {
+        self.advance(now);
+        self.counters.offered += 1;
+        let length = item.frame_len();
+        if self.free_ns >= self.now && !self.enqueue(length) {
+            self.counters.queue_dropped += 1;
+            return false;
+        }
+        let arrival = self.transmit(length).saturating_add(self.delay_ns);
+        match self.faults.next() {
+            Fate::Arrives => self.fly(arrival, item),
+            Fate::Lost => self.counters.lost += 1,
+            Fate::Duplicated => {
+                let copy = item.duplicate();
+                self.fly(arrival, item);
+                if let Some(item) = copy {
+                    self.counters.duplicated += 1;
+                    self.flight.push_back(Flying {
+                        arrival,
+                        copy: true,
+                        item,
+                    });
+                }
+            }
+            Fate::HeldBack => self.held.push_back(Held {
+                behind: self.sent,
+                deadline: arrival.saturating_add(self.hold_ns),
+                item,
+            }),
+        }
+        true
+    }
+
+    /// The next frame that has arrived by `now`, and when it did. Call until there is none.
+    #[inline]
+    pub fn pop(&mut self, now: Instant) -> Option<(Instant, T)> {
+        self.advance(now);
+        let (arrival, from_held) = self.next()?;
+        if arrival > self.now {
+            return None;
+        }
+        self.counters.delivered += 1;
+        let item = if from_held {
+            let held = self.held.pop_front()?;
+            self.counters.reordered += u64::from(self.passed > held.behind);
+            held.item
+        } else {
+            let flying = self.flight.pop_front()?;
+            self.passed += u64::from(!flying.copy);
+            self.latest = arrival;
+            flying.item
+        };
+        Some((Instant::from_nanos(arrival), item))
+    }
+
+    /// Adds what has arrived by `now` to `arrived`, in its order, and returns how many.
+    pub fn deliver(&mut self, now: Instant, arrived: &mut Vec<T>) -> usize {
+        let before = arrived.len();
+        while let Some((_, item)) = self.pop(now) {
+            arrived.push(item);
+        }
+        arrived.len() - before
+    }
+
+    /// When the next frame arrives, if no other is offered.
+    #[inline]
+    pub fn next_arrival(&self) -> Option<Instant> {
+        self.next().map(|(at, _)| Instant::from_nanos(at))
+    }
+
+    /// When the line has sent all that it accepted, in whole nanoseconds: a frame offered from then on does not wait.
+    pub fn idle_at(&self) -> Instant {
+        Instant::from_nanos(self.free())
+    }
+
+    /// Frames accepted that are neither delivered nor lost, copies included.
+    pub fn in_flight(&self) -> usize {
+        self.flight.len() + self.held.len()
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> LineCounters {
+        self.counters
+    }
+
+    fn advance(&mut self, now: Instant) {
+        self.now = self.now.max(now.as_nanos());
+    }
+
+    /// The arrival that comes next, and whether it is of a frame held back.
+    #[inline]
+    fn next(&self) -> Option<(u64, bool)> {
+        let flying = self.flight.front().map(|flying| flying.arrival);
+        let Some(held) = self.held.front() else {
+            return Some((flying?, false));
+        };
+        if self.passed >= held.behind + self.overtakers {
+            return Some((self.latest, true));
+        }
+        match flying {
+            Some(arrival) if arrival <= held.deadline => Some((arrival, false)),
+            _ => Some((held.deadline, true)),
+        }
+    }
+
+    /// Whether there is a place for a frame that may have to wait; it takes it.
+    #[inline]
+    fn enqueue(&mut self, length: usize) -> bool {
+        while let Some(&(start, bytes)) = self.waiting.front() {
+            if start > self.now {
+                break;
+            }
+            self.waiting_bytes -= bytes as usize;
+            self.waiting.pop_front();
+        }
+        let start = self.free();
+        if start <= self.now {
+            return true;
+        }
+        let room = match self.queue {
+            Queue::Frames(most) => self.waiting.len() < most,
+            Queue::Bytes(most) => self.waiting_bytes + length <= most,
+        };
+        if room {
+            self.waiting.push_back((start, length as u32));
+            self.waiting_bytes += length;
+        }
+        room
+    }
+
+    /// Sends a frame once the line is free; returns the first whole nanosecond by which it has left.
+    #[inline]
+    fn transmit(&mut self, length: usize) -> u64 {
+        if length != self.length {
+            let bits = (length.max(SHORTEST) + OVERHEAD) as u128 * 8_000_000_000;
+            let rate = u128::from(self.rate);
+            self.takes = ((bits / rate) as u64, (bits % rate) as u64);
+            self.length = length;
+        }
+        if self.free_ns < self.now {
+            self.free_ns = self.now;
+            self.free_fraction = 0;
+        }
+        self.free_ns = self.free_ns.saturating_add(self.takes.0);
+        self.free_fraction += self.takes.1;
+        if self.free_fraction >= self.rate {
+            self.free_fraction -= self.rate;
+            self.free_ns = self.free_ns.saturating_add(1);
+        }
+        self.free()
+    }
+
+    /// The first whole nanosecond by which all frames accepted have left.
+    #[inline]
+    fn free(&self) -> u64 {
+        self.free_ns
+            .saturating_add(u64::from(self.free_fraction > 0))
+    }
+
+    fn fly(&mut self, arrival: u64, item: T) {
+        self.sent += 1;
+        self.flight.push_back(Flying {
+            arrival,
+            copy: false,
+            item,
+        });
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+enum Fate {
+    Arrives,
+    Lost,
+    Duplicated,
+    HeldBack,
+}
+
+/// Draws what becomes of each frame.
+#[derive(Debug)]
+struct Faults {
+    /// Draws below are lost, below are duplicated, below are held back.
+    below: [u64; 3],
+    state: u64,
+}
+
+impl Faults {
+    fn new(config: &LineConfig) -> Faults {
+        let mut sum = 0.0;
+        let below = [config.loss, config.duplication, config.reordering].map(|share| {
+            assert!((0.0..=1.0).contains(&share), "a share of faults on a line");
+            sum += share;
+            (sum * DRAWS as f64) as u64
+        });
+        // A few shares such as 0.1 add up to a rounding error more than they should.
+        assert!(sum <= 1.0 + 1e-9, "shares of faults on a line in all");
+        Faults {
+            below,
+            state: config.seed,
+        }
+    }
+
+    #[inline]
+    fn next(&mut self) -> Fate {
+        if self.below[2] == 0 {
+            return Fate::Arrives;
+        }
+        // SplitMix64 (Steele, Lea, Flood 2014).
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let draw = (z ^ (z >> 31)) >> 1;
+        match self.below {
+            [loss, ..] if draw < loss => Fate::Lost,
+            [_, duplication, _] if draw < duplication => Fate::Duplicated,
+            [.., reordering] if draw < reordering => Fate::HeldBack,
+            _ => Fate::Arrives,
+        }
+    }
+}
+
+/// How many draws there are.
+const DRAWS: u64 = 1 << 63;
