@@ -5,7 +5,9 @@
 
 pub mod checksum;
 pub mod ethernet;
+pub mod imix;
 pub mod ipv4;
 pub mod ipv6;
+pub mod pcap;
 
 pub use smoltcp::wire;
