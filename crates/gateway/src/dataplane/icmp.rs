@@ -1,0 +1,197 @@
+//! ICMP errors about packets that cannot go on (RFC 792, RFC 1191, RFC 4443), at a bounded rate.
+
+use std::time::Duration;
+
+use tare_packet::checksum;
+use tare_packet::ethernet::{self, HEADER};
+use tare_packet::ipv4::{self, Ipv4};
+use tare_packet::ipv6::{self, Ipv6};
+use tare_port::{Burst, Frame, Instant};
+
+use super::{is_multicast6, Dataplane, Direction};
+
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+
+/// Hops that an error starts with.
+const TTL: u8 = 64;
+
+/// Bytes that an error may have: RFC 1812, 4.3.2.3, and RFC 4443, 2.4 (c).
+const ERROR_MAX_V4: usize = 576;
+const ERROR_MAX_V6: usize = 1280;
+
+/// A bucket of tokens: one is spent for each error, and they come back with time.
+#[derive(Clone, Copy, Debug)]
+pub struct RateLimit {
+    tokens: u32,
+    filled: Instant,
+}
+
+impl RateLimit {
+    /// Errors that may be sent at once.
+    pub const BURST: u32 = 50;
+    /// Time after which one more may be sent.
+    pub const INTERVAL: Duration = Duration::from_millis(10);
+
+    /// Whether one may be sent now.
+    pub fn allow(&mut self, now: Instant) -> bool {
+        let interval = Self::INTERVAL.as_nanos() as u64;
+        let earned = now.since(self.filled).as_nanos() as u64 / interval;
+        if earned > 0 {
+            self.tokens = Self::BURST.min(self.tokens.saturating_add(earned.min(1000) as u32));
+            self.filled += Duration::from_nanos(earned.saturating_mul(interval));
+        } else if now < self.filled {
+            // The clock was set back.
+            self.filled = now;
+        }
+        let allowed = self.tokens > 0;
+        self.tokens = self.tokens.saturating_sub(1);
+        allowed
+    }
+}
+
+impl Default for RateLimit {
+    fn default() -> RateLimit {
+        RateLimit {
+            tokens: Self::BURST,
+            filled: Instant::ZERO,
+        }
+    }
+}
+
+/// Kinds of error, with what their second word says.
+#[derive(Clone, Copy)]
+enum Kind {
+    TimeExceeded,
+    NoRoute,
+    TooBig(usize),
+}
+
+pub(super) fn time_exceeded(worker: &mut Dataplane, now: Instant, about: &Frame, to: &mut Burst) {
+    report(worker, now, about, Kind::TimeExceeded, to);
+}
+
+pub(super) fn no_route(worker: &mut Dataplane, now: Instant, about: &Frame, to: &mut Burst) {
+    report(worker, now, about, Kind::NoRoute, to);
+}
+
+pub(super) fn too_big(
+    worker: &mut Dataplane,
+    now: Instant,
+    about: &Frame,
+    mtu: usize,
+    to: &mut Burst,
+) {
+    report(worker, now, about, Kind::TooBig(mtu), to);
+}
+
+/// Adds an error about a packet to `to`, unless the packet must not be answered or too many were sent. Off the fast path.
+#[cold]
+fn report(worker: &mut Dataplane, now: Instant, about: &Frame, kind: Kind, to: &mut Burst) {
+    let inner = about.get(HEADER..).unwrap_or_default();
+    let error = match ethernet::kind(about) {
+        Some(ethernet::IPV4) => about_v4(worker, inner, kind),
+        _ => about_v6(worker, inner, kind),
+    };
+    let Some(error) = error else { return };
+    let allowed = worker.errors.allow(now);
+    let direction: &mut Direction = &mut worker.sent;
+    if !allowed {
+        direction.errors_suppressed += 1;
+        return;
+    }
+    // It goes back to the station that the packet came from.
+    let source = about.get(6..12).and_then(|mac| mac.try_into().ok());
+    let (Some(mut frame), Some(station)) = (worker.pool.take(), source) else {
+        direction.errors_suppressed += 1;
+        return;
+    };
+    let mac = worker.tables.private.mac;
+    let kind = ethernet::kind(about).unwrap_or_default();
+    let header = ethernet::header(station, mac, kind);
+    let written = frame
+        .append(HEADER + error.len())
+        .map(|place| {
+            let (front, rest) = place.split_at_mut(HEADER);
+            front.copy_from_slice(&header);
+            rest.copy_from_slice(&error);
+        })
+        .is_some();
+    if written {
+        direction.errors_sent += 1;
+        to.push(frame);
+    } else {
+        direction.errors_suppressed += 1;
+    }
+}
+
+fn about_v4(worker: &Dataplane, packet: &[u8], kind: Kind) -> Option<Vec<u8>> {
+    let own = worker.tables.private.ip4?;
+    let ip = Ipv4::parse(packet).ok()?;
+    // RFC 1812, 4.3.2.7: no error about an ICMP error, about a fragment other than the first, or to an address that is not
+    // one host's.
+    let is_host = ip.src != 0 && ip.src >> 28 < 0xe && ip.src >> 24 != 127;
+    if !is_host || ip.is_later_fragment() || ip.dst >> 28 >= 0xe {
+        return None;
+    }
+    let payload = packet.get(ip.header_len..ip.total_len)?;
+    if ip.protocol == ICMP && !payload.first().is_some_and(|&kind| is_query4(kind)) {
+        return None;
+    }
+    let (kind, code, word) = match kind {
+        Kind::TimeExceeded => (11, 0, 0),
+        Kind::NoRoute => (3, 0, 0),
+        // RFC 1191, 4: the lower half of the second word is the MTU of the next hop.
+        Kind::TooBig(mtu) => (3, 4, mtu.min(0xffff) as u32),
+    };
+    let quoted = ip.total_len.min(ERROR_MAX_V4 - ipv4::HEADER - 8);
+    let mut message = icmp(kind, code, word, &packet[..quoted]);
+    let sum = checksum::finish(checksum::sum(&message));
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let total = (ipv4::HEADER + message.len()) as u16;
+    let mut error = ipv4::header(own, ip.src, ICMP, TTL, 0xc0, total, 0).to_vec();
+    error.extend_from_slice(&message);
+    Some(error)
+}
+
+fn about_v6(worker: &Dataplane, packet: &[u8], kind: Kind) -> Option<Vec<u8>> {
+    let own = worker.tables.private.ip6?;
+    let ip = Ipv6::parse(packet).ok()?;
+    // RFC 4443, 2.4 (e).
+    if ip.src == 0 || is_multicast6(ip.src) || is_multicast6(ip.dst) {
+        return None;
+    }
+    let payload = packet.get(ipv6::HEADER..ip.total_len)?;
+    if ip.next_header == ICMPV6 && payload.first().is_none_or(|&kind| kind < 128) {
+        return None;
+    }
+    let (kind, code, word) = match kind {
+        Kind::TimeExceeded => (3, 0, 0),
+        Kind::NoRoute => (1, 0, 0),
+        // RFC 8200, 5: every link takes 1280 bytes.
+        Kind::TooBig(mtu) => (2, 0, mtu.max(ERROR_MAX_V6) as u32),
+    };
+    let quoted = ip.total_len.min(ERROR_MAX_V6 - ipv6::HEADER - 8);
+    let mut message = icmp(kind, code, word, &packet[..quoted]);
+    let (src, dst) = (own.to_be_bytes(), ip.src.to_be_bytes());
+    let pseudo = checksum::pseudo_header(&src, &dst, ICMPV6, message.len());
+    let sum = checksum::finish(pseudo + checksum::sum(&message));
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let len = message.len() as u16;
+    let mut error = ipv6::header(own, ip.src, ICMPV6, TTL, 0, len).to_vec();
+    error.extend_from_slice(&message);
+    Some(error)
+}
+
+/// A message with no checksum yet.
+fn icmp(kind: u8, code: u8, word: u32, quoted: &[u8]) -> Vec<u8> {
+    let mut message = vec![kind, code, 0, 0];
+    message.extend_from_slice(&word.to_be_bytes());
+    message.extend_from_slice(quoted);
+    message
+}
+
+/// Echo, timestamp and their like, which are not errors.
+fn is_query4(kind: u8) -> bool {
+    matches!(kind, 0 | 8 | 9 | 10 | 13..=18)
+}

@@ -1,0 +1,354 @@
+//! From the public side to the private one.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tare_gcm::{open_each, OpenPacket, Tag};
+use tare_packet::ethernet::{self, HEADER};
+use tare_packet::ipv4::{self, Ipv4};
+use tare_packet::ipv6::{self, Ipv6};
+use tare_port::{Burst, Frame, Instant};
+
+use super::{address, fragment, icmp, is_multicast6, is_own4, is_own6, Cause, Dataplane, Output};
+use crate::ecn;
+use crate::esp::{self, Aad};
+use crate::sa::{Counting, InboundSa};
+use crate::tables::Tables;
+use crate::window::Refused;
+
+/// IP protocol numbers that are for the control side.
+const ICMP: u8 = 1;
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+
+/// Packets on their way through the passes.
+#[derive(Default)]
+pub(super) struct Scratch {
+    frames: Vec<Frame>,
+    jobs: Vec<Job>,
+    /// Whether each is authentic, and then whether it is new.
+    outcomes: Vec<Result<(), Cause>>,
+}
+
+#[derive(Clone, Copy)]
+struct Job {
+    /// Place of the SA.
+    sa: u32,
+    /// DSCP and ECN of the outer packet.
+    tos: u8,
+    /// Where the ESP header begins.
+    front: u8,
+    /// Bytes that are encrypted.
+    len: u16,
+    sequence: u64,
+    aad: Aad,
+}
+
+pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, output: &mut Output) {
+    let mut scratch = std::mem::take(&mut worker.inbound);
+    for mut frame in input.drain(..) {
+        worker.received.received += 1;
+        worker.received.received_bytes += frame.len() as u64;
+        match admit(&worker.tables, &mut frame) {
+            Ok(Admitted::Esp(job)) => {
+                scratch.frames.push(frame);
+                scratch.jobs.push(job);
+            }
+            Ok(Admitted::Control) => {
+                worker.received.control += 1;
+                output.control.push(frame);
+            }
+            Err(cause) => worker.received.drop(cause),
+        }
+    }
+    open(&worker.tables, &mut scratch);
+    let before = output.forward.len();
+    finish(worker, now, &mut scratch, output);
+    for frame in &output.forward[before..] {
+        worker.received.forwarded_bytes += frame.len() as u64;
+    }
+    worker.inbound = scratch;
+}
+
+enum Admitted {
+    Esp(Job),
+    Control,
+}
+
+/// The first pass: outer headers, SA, and a look at the window.
+#[inline]
+fn admit(tables: &Tables, frame: &mut Frame) -> Result<Admitted, Cause> {
+    let (protocol, tos, front, end) = match ethernet::kind(frame) {
+        Some(ethernet::IPV4) => {
+            let ip = Ipv4::parse(&frame[HEADER..]).map_err(|_| Cause::Malformed)?;
+            if !is_own4(tables, ip.dst) {
+                return Err(Cause::NotForUs);
+            }
+            if ip.is_fragment() {
+                return Err(Cause::OuterFragment);
+            }
+            let (front, end) = (HEADER + ip.header_len, HEADER + ip.total_len);
+            (ip.protocol, ip.tos, front, end)
+        }
+        Some(ethernet::IPV6) => {
+            let ip = Ipv6::parse(&frame[HEADER..]).map_err(|_| Cause::Malformed)?;
+            if is_multicast6(ip.dst) && ip.next_header == ICMPV6 {
+                return Ok(Admitted::Control);
+            }
+            if !is_own6(tables, ip.dst) {
+                return Err(Cause::NotForUs);
+            }
+            let (front, end) = (HEADER + ipv6::HEADER, HEADER + ip.total_len);
+            (ip.next_header, ip.traffic_class, front, end)
+        }
+        Some(ethernet::ARP) => return Ok(Admitted::Control),
+        _ => return Err(Cause::NotIp),
+    };
+    match protocol {
+        esp::PROTOCOL => {}
+        UDP => {
+            let port = frame.get(front + 2..front + 4).ok_or(Cause::Malformed)?;
+            if u16::from_be_bytes([port[0], port[1]]) == tables.exchange_port {
+                return Ok(Admitted::Control);
+            }
+            return Err(Cause::UnknownProtocol);
+        }
+        ICMP | ICMPV6 => return Ok(Admitted::Control),
+        _ => return Err(Cause::UnknownProtocol),
+    }
+    frame.truncate(end);
+    let header = frame[front..].first_chunk::<8>().ok_or(Cause::Malformed)?;
+    if end < front + esp::HEADER + esp::TRAILER + esp::ICV {
+        return Err(Cause::Malformed);
+    }
+    let spi = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
+    let low = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
+    let place = tables.inbound.find(spi).ok_or(Cause::UnknownSpi)?;
+    let sa = tables.inbound.at(place).ok_or(Cause::UnknownSpi)?;
+    let sequence = match sa.counting {
+        Counting::Extended => sa.window.extend(low).ok_or(Cause::TooOld),
+        Counting::Plain => Ok(u64::from(low)),
+    };
+    let sequence = sequence
+        .and_then(|n| sa.window.check(n).map(|()| n).map_err(cause_of))
+        .inspect_err(|_| {
+            sa.replayed.fetch_add(1, Ordering::Relaxed);
+        })?;
+    Ok(Admitted::Esp(Job {
+        sa: place,
+        tos,
+        front: front as u8,
+        len: (end - front - esp::HEADER - esp::ICV) as u16,
+        sequence,
+        aad: Aad::new(spi, sequence, sa.counting),
+    }))
+}
+
+fn cause_of(refused: Refused) -> Cause {
+    match refused {
+        Refused::Replayed => Cause::Replayed,
+        Refused::TooOld | Refused::Zero => Cause::TooOld,
+    }
+}
+
+/// The second pass: opens. A packet that cannot be described stays unauthentic, as do those behind it.
+fn open(tables: &Tables, scratch: &mut Scratch) {
+    let Scratch {
+        frames,
+        jobs,
+        outcomes,
+    } = scratch;
+    outcomes.clear();
+    outcomes.resize(frames.len(), Err(Cause::Forged));
+    let packets = frames.iter_mut().zip(&*jobs).map_while(|(frame, job)| {
+        let sa = tables.inbound.at(job.sa)?;
+        let payload = &mut frame[usize::from(job.front) + 8..];
+        let (iv, rest) = payload.split_first_chunk_mut::<8>()?;
+        let (data, icv) = rest.split_last_chunk_mut::<{ esp::ICV }>()?;
+        let nonce = esp::nonce(sa.salt, *iv);
+        let tag = Tag::from(*icv);
+        OpenPacket::in_place(&sa.key, nonce, job.aad.as_slice(), data, tag).ok()
+    });
+    open_each(packets, |number, result| {
+        outcomes[number] = result.map_err(|_| Cause::Forged);
+    });
+}
+
+/// The third pass: claims sequence numbers, a run of packets of one SA at a time, so that its lock is taken and its counters
+/// are touched once.
+fn claim(alone: bool, tables: &Tables, scratch: &mut Scratch) {
+    let mut rest = &mut scratch.outcomes[..];
+    for run in scratch.jobs.chunk_by(|a, b| a.sa == b.sa) {
+        let outcomes = rest.split_off_mut(..run.len()).unwrap_or_default();
+        let Some(sa) = tables.inbound.at(run[0].sa) else {
+            outcomes.fill(Err(Cause::UnknownSpi));
+            continue;
+        };
+        let mut claims = sa.window.lock(alone);
+        for (outcome, job) in outcomes.iter_mut().zip(run) {
+            *outcome = outcome.and_then(|()| claims.claim(job.sequence).map_err(cause_of));
+        }
+        drop(claims);
+        let count = |to: &AtomicU64, what: fn(&Result<(), Cause>) -> bool| {
+            let n = outcomes.iter().filter(|outcome| what(outcome)).count();
+            if n > 0 {
+                to.fetch_add(n as u64, Ordering::Relaxed);
+            }
+        };
+        let bytes: u64 = outcomes
+            .iter()
+            .zip(run)
+            .filter(|(o, _)| o.is_ok())
+            .map(|(_, job)| u64::from(job.len))
+            .sum();
+        sa.bytes.fetch_add(bytes, Ordering::Relaxed);
+        count(&sa.packets, Result::is_ok);
+        count(&sa.forged, |outcome| *outcome == Err(Cause::Forged));
+        count(&sa.replayed, |outcome| {
+            matches!(outcome, Err(Cause::Replayed | Cause::TooOld))
+        });
+    }
+}
+
+/// The last pass: looks at what was inside.
+fn finish(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut Output) {
+    let tables = std::sync::Arc::clone(&worker.tables);
+    claim(worker.alone, &tables, scratch);
+    let packets = scratch.frames.drain(..).zip(&scratch.jobs);
+    for ((frame, job), outcome) in packets.zip(&scratch.outcomes) {
+        let (frame, next_header) = match outcome.and_then(|()| unwrap(job, frame)) {
+            Ok(unwrapped) => unwrapped,
+            Err(cause) => {
+                worker.received.drop(cause);
+                continue;
+            }
+        };
+        let Some(sa) = tables.inbound.at(job.sa) else {
+            worker.received.drop(Cause::UnknownSpi);
+            continue;
+        };
+        match next_header {
+            esp::INNER_IPV4 => leave_v4(worker, &tables, now, sa, job, frame, output),
+            esp::INNER_IPV6 => leave_v6(worker, &tables, now, sa, job, frame, output),
+            esp::DUMMY => worker.received.drop(Cause::Dummy),
+            _ => worker.received.drop(Cause::InnerMalformed),
+        }
+    }
+    scratch.jobs.clear();
+}
+
+/// The packet as a frame that has room for an Ethernet header and then the inner packet, and what the trailer says it is.
+#[inline]
+fn unwrap(job: &Job, mut frame: Frame) -> Result<(Frame, u8), Cause> {
+    let end = frame.len() - esp::ICV;
+    let inner = usize::from(job.front) + esp::HEADER;
+    let &[pad_len, next_header] = frame[inner..end]
+        .last_chunk::<2>()
+        .ok_or(Cause::InnerMalformed)?;
+    let len = (end - inner - esp::TRAILER)
+        .checked_sub(usize::from(pad_len))
+        .ok_or(Cause::InnerMalformed)?;
+    frame.truncate(inner + len);
+    frame.trim_front(inner - HEADER);
+    Ok((frame, next_header))
+}
+
+#[inline]
+fn leave_v4(
+    worker: &mut Dataplane,
+    tables: &Tables,
+    now: Instant,
+    sa: &InboundSa,
+    job: &Job,
+    mut frame: Frame,
+    output: &mut Output,
+) {
+    let Ok(ip) = Ipv4::parse(&frame[HEADER..]) else {
+        return worker.received.drop(Cause::InnerMalformed);
+    };
+    // RFC 4301, 5.2: the packet's header is to match "the selectors" of the SA it came by.
+    if tables.prefixes.v4(ip.src) != sa.route {
+        return worker.received.drop(Cause::InnerSource);
+    }
+    let Some(tos) = ecn::leaving(ip.tos, job.tos) else {
+        return worker.received.drop(Cause::EcnIllegal);
+    };
+    // What is behind the packet is padding that hides its length (RFC 4303, 2.7).
+    frame.truncate(HEADER + ip.total_len);
+    if tos != ip.tos {
+        ipv4::set_tos(&mut frame[HEADER..], tos);
+    }
+    let addressed = address(&mut frame, &tables.private, ethernet::IPV4);
+    if is_own4(tables, ip.dst) {
+        worker.received.control += 1;
+        return output.control.push(frame);
+    }
+    if ip.ttl <= 1 {
+        icmp::time_exceeded(worker, now, &frame, &mut output.tunnel);
+        return worker.received.drop(Cause::TtlExceeded);
+    }
+    if let Err(cause) = addressed {
+        return worker.received.drop(cause);
+    }
+    ipv4::decrement_ttl(&mut frame[HEADER..]);
+    let mtu = usize::from(tables.private.mtu);
+    if ip.total_len <= mtu {
+        worker.received.forwarded += 1;
+        output.forward.push(frame);
+    } else if ip.dont_fragment() {
+        icmp::too_big(worker, now, &frame, mtu, &mut output.tunnel);
+        worker.received.drop(Cause::TooBig);
+    } else {
+        match fragment::fragment(&frame, &ip, mtu, &worker.pool, &mut output.forward) {
+            Some(n) => {
+                worker.received.forwarded += 1;
+                worker.received.fragments += n as u64 - 1;
+            }
+            None => worker.received.drop(Cause::NoBuffer),
+        }
+    }
+}
+
+#[inline]
+fn leave_v6(
+    worker: &mut Dataplane,
+    tables: &Tables,
+    now: Instant,
+    sa: &InboundSa,
+    job: &Job,
+    mut frame: Frame,
+    output: &mut Output,
+) {
+    let Ok(ip) = Ipv6::parse(&frame[HEADER..]) else {
+        return worker.received.drop(Cause::InnerMalformed);
+    };
+    if tables.prefixes.v6(ip.src) != sa.route {
+        return worker.received.drop(Cause::InnerSource);
+    }
+    let Some(class) = ecn::leaving(ip.traffic_class, job.tos) else {
+        return worker.received.drop(Cause::EcnIllegal);
+    };
+    frame.truncate(HEADER + ip.total_len);
+    if class != ip.traffic_class {
+        ipv6::set_traffic_class(&mut frame[HEADER..], class);
+    }
+    let addressed = address(&mut frame, &tables.private, ethernet::IPV6);
+    if is_own6(tables, ip.dst) {
+        worker.received.control += 1;
+        return output.control.push(frame);
+    }
+    if ip.hop_limit <= 1 {
+        icmp::time_exceeded(worker, now, &frame, &mut output.tunnel);
+        return worker.received.drop(Cause::TtlExceeded);
+    }
+    if let Err(cause) = addressed {
+        return worker.received.drop(cause);
+    }
+    ipv6::decrement_hop_limit(&mut frame[HEADER..]);
+    let mtu = usize::from(tables.private.mtu);
+    if ip.total_len > mtu {
+        icmp::too_big(worker, now, &frame, mtu, &mut output.tunnel);
+        return worker.received.drop(Cause::TooBig);
+    }
+    worker.received.forwarded += 1;
+    output.forward.push(frame);
+}

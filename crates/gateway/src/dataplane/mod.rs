@@ -1,0 +1,123 @@
+//! What workers do: packets of the private side become ESP, ESP of the public side becomes packets again.
+//!
+//! Each direction takes a burst and goes over it in passes (look at headers and find the SA; write headers; seal or open;
+//! finish), so that what one packet waits for, a load or a cipher, the others fill.
+
+mod counters;
+mod fragment;
+mod icmp;
+mod inbound;
+mod outbound;
+
+use std::sync::Arc;
+
+use tare_packet::ethernet;
+use tare_port::{Burst, Frame, Instant, Pool};
+
+pub use counters::{Cause, Direction};
+pub use icmp::RateLimit;
+
+use crate::tables::{Side, Tables};
+
+/// One worker's half of the gateway: no clock, no ports, no locks of its own.
+pub struct Dataplane {
+    tables: Arc<Tables>,
+    pool: Pool,
+    /// Whether no other worker uses the same SAs.
+    alone: bool,
+    errors: RateLimit,
+    outbound: outbound::Scratch,
+    inbound: inbound::Scratch,
+    sent: Direction,
+    received: Direction,
+}
+
+/// Where packets go. Bursts are added to, and the caller's to empty.
+#[derive(Default)]
+pub struct Output {
+    /// To the other side.
+    pub forward: Burst,
+    /// Back to the side they came from: errors about them.
+    pub back: Burst,
+    /// To the control side: ARP, neighbor discovery, ICMP to this gateway, the key exchange.
+    pub control: Burst,
+    /// To the peers, through the tunnel: errors about packets that came through it. They are to be given to
+    /// [`Dataplane::outbound`] like packets of the private side.
+    pub tunnel: Burst,
+}
+
+impl Dataplane {
+    /// A worker that takes the frames of fragments and errors from `pool`. `alone`: no other worker uses these tables.
+    pub fn new(tables: Arc<Tables>, pool: Pool, alone: bool) -> Dataplane {
+        Dataplane {
+            tables,
+            pool,
+            alone,
+            errors: RateLimit::default(),
+            outbound: outbound::Scratch::default(),
+            inbound: inbound::Scratch::default(),
+            sent: Direction::default(),
+            received: Direction::default(),
+        }
+    }
+
+    /// Goes on with other tables.
+    pub fn replace(&mut self, tables: Arc<Tables>) {
+        self.tables = tables;
+    }
+
+    /// The tables in use.
+    pub fn tables(&self) -> &Arc<Tables> {
+        &self.tables
+    }
+
+    /// What happened to packets of the private side.
+    pub fn sent(&self) -> &Direction {
+        &self.sent
+    }
+
+    /// What happened to packets of the public side.
+    pub fn received(&self) -> &Direction {
+        &self.received
+    }
+
+    /// Seals the packets of `input`, which came in on the private side.
+    pub fn outbound(&mut self, now: Instant, input: &mut Burst, output: &mut Output) {
+        outbound::run(self, now, input, output);
+    }
+
+    /// Opens the packets of `input`, which came in on the public side.
+    pub fn inbound(&mut self, now: Instant, input: &mut Burst, output: &mut Output) {
+        inbound::run(self, now, input, output);
+    }
+}
+
+/// Whether a packet to `dst` is for this gateway itself.
+#[inline]
+fn is_own4(tables: &Tables, dst: u32) -> bool {
+    tables.private.ip4 == Some(dst) || tables.public.ip4 == Some(dst)
+}
+
+#[inline]
+fn is_own6(tables: &Tables, dst: u128) -> bool {
+    tables.private.ip6 == Some(dst) || tables.public.ip6 == Some(dst)
+}
+
+/// Whether an IPv6 destination is multicast, as those of neighbor discovery are.
+#[inline]
+fn is_multicast6(dst: u128) -> bool {
+    dst >> 120 == 0xff
+}
+
+/// Writes an Ethernet header over the first bytes of a frame, for the next hop of `side`.
+#[inline]
+fn address(frame: &mut Frame, side: &Side, kind: u16) -> Result<(), Cause> {
+    let next_hop = match kind {
+        ethernet::IPV4 => side.next_hop4,
+        _ => side.next_hop6,
+    };
+    let header = ethernet::header(next_hop.ok_or(Cause::NextHopUnknown)?, side.mac, kind);
+    let place = frame.first_chunk_mut().ok_or(Cause::NoBuffer)?;
+    *place = header;
+    Ok(())
+}

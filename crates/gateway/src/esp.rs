@@ -1,0 +1,106 @@
+//! ESP in tunnel mode with AES-GCM (RFC 4303, RFC 4106): where the bytes stand.
+//!
+//! ```text
+//! Ethernet 14 | outer IPv4 20 or IPv6 40 | SPI 4, sequence 4 | IV 8 | inner packet, padding, pad length, next header | ICV 16
+//! ```
+
+use tare_gcm::Nonce;
+
+use crate::sa::Counting;
+
+/// IP protocol number of ESP.
+pub const PROTOCOL: u8 = 50;
+
+/// SPI, sequence number and IV.
+pub const HEADER: usize = 16;
+
+/// Integrity check value.
+pub const ICV: usize = 16;
+
+/// Pad length and next header.
+pub const TRAILER: usize = 2;
+
+/// Next header of an inner IPv4 packet.
+pub const INNER_IPV4: u8 = 4;
+/// Next header of an inner IPv6 packet.
+pub const INNER_IPV6: u8 = 41;
+/// Next header of a dummy packet.
+pub const DUMMY: u8 = 59;
+
+/// Bytes of padding for an inner packet. RFC 4303, 2.4: the ciphertext is to end "on a 4-byte boundary".
+#[inline]
+pub fn padding(inner: usize) -> usize {
+    (inner + TRAILER).wrapping_neg() & 3
+}
+
+/// The longest inner packet whose outer packet fits `mtu`, given the bytes of the outer IP header.
+pub fn inner_max(mtu: usize, outer_header: usize) -> usize {
+    let payload = mtu.saturating_sub(outer_header + HEADER + ICV) & !3;
+    payload.saturating_sub(TRAILER)
+}
+
+/// RFC 4106, 4: "the nonce ... salt ... IV". The IV is the whole sequence number, which no two packets of a key share.
+#[inline]
+pub(crate) fn nonce(salt: [u8; 4], iv: [u8; 8]) -> Nonce {
+    let mut nonce = [0; 12];
+    nonce[..4].copy_from_slice(&salt);
+    nonce[4..].copy_from_slice(&iv);
+    Nonce::from(nonce)
+}
+
+/// What is authenticated and not encrypted: SPI and sequence number (RFC 4106, 5), the latter in full where it is extended.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Aad {
+    bytes: [u8; 12],
+    len: u8,
+}
+
+impl Aad {
+    #[inline]
+    pub(crate) fn new(spi: u32, sequence: u64, counting: Counting) -> Aad {
+        let mut bytes = [0; 12];
+        bytes[..4].copy_from_slice(&spi.to_be_bytes());
+        let len = match counting {
+            Counting::Extended => {
+                bytes[4..].copy_from_slice(&sequence.to_be_bytes());
+                12
+            }
+            Counting::Plain => {
+                bytes[4..8].copy_from_slice(&(sequence as u32).to_be_bytes());
+                8
+            }
+        };
+        Aad { bytes, len }
+    }
+
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len).min(12)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_inner_packet_fits_and_one_more_byte_does_not() {
+        for mtu in 100..2000 {
+            for outer in [20, 40] {
+                let whole = |inner: usize| outer + HEADER + inner + padding(inner) + TRAILER + ICV;
+                let inner = inner_max(mtu, outer);
+                assert!(whole(inner) <= mtu, "{mtu} {outer}");
+                assert!(whole(inner + 1) > mtu, "{mtu} {outer}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_of_60_bytes_becomes_one_of_114() {
+        let inner = 60 - 14;
+        assert_eq!(
+            14 + 20 + HEADER + inner + padding(inner) + TRAILER + ICV,
+            114
+        );
+    }
+}
