@@ -17,15 +17,13 @@ impl NonceScheme {
     /// The nonce of a sequence number, for opening what a peer has sealed.
     #[inline]
     pub fn nonce(&self, sequence: u64) -> Nonce {
-        let mut nonce = [0; Nonce::LEN];
-        match self {
-            NonceScheme::Salt(salt) => nonce[..4].copy_from_slice(salt),
-            NonceScheme::Xor(iv) => nonce = *iv,
+        match *self {
+            NonceScheme::Salt(salt) => Nonce::from_parts(salt, sequence),
+            NonceScheme::Xor([a, b, c, d, e, f, g, h, i, j, k, l]) => {
+                let iv = u64::from_be_bytes([e, f, g, h, i, j, k, l]);
+                Nonce::from_parts([a, b, c, d], iv ^ sequence)
+            }
         }
-        for (byte, number) in nonce[4..].iter_mut().zip(sequence.to_be_bytes()) {
-            *byte ^= number;
-        }
-        Nonce::from(nonce)
     }
 }
 

@@ -13,7 +13,7 @@ fn check(path: Path, keys: &[Key], lens: &[usize]) {
         .map(|(i, len)| (0..*len).map(|b| (b * 7 + i) as u8).collect())
         .collect();
     let aads: Vec<Vec<u8>> = (0..lens.len())
-        .map(|i| vec![i as u8; [0, 5, 8, 12, 13, 16, 17, 40][i % 8]])
+        .map(|i| vec![i as u8; [0, 5, 8, 12, 13, 16, 17, 40, 1, 2, 3][i % 11]])
         .collect();
     let key = |i: usize| &keys[i % keys.len()];
     let mut outs: Vec<Vec<u8>> = lens.iter().map(|len| vec![0; *len]).collect();
@@ -160,9 +160,13 @@ fn a_batch_equals_single_calls() {
             check(path, &same_size, &[len; 5]);
         }
         let lens: Vec<usize> = (0..150).map(|i| (i * 37) % 300).collect();
+        // All that go four at a time, in all company.
+        let short: Vec<usize> = (0..150).map(|i| (i * 37 + i / 13) % 66).collect();
         for keys in [&one[..], &same_size[..], &both_sizes[..]] {
             check(path, keys, &lens);
+            check(path, keys, &short);
             check(path, keys, &[60; 33]);
+            check(path, keys, &[48; 33]);
             check(path, keys, &[]);
         }
     }

@@ -113,6 +113,36 @@ fn a_context_gives_each_number_once_and_stops() {
 }
 
 #[test]
+fn a_nonce_of_parts_is_the_salt_and_the_vector_in_network_order() {
+    let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
+    let nonce = Nonce::from_parts([1, 2, 3, 4], 0x0506_0708_090a_0b0c);
+    assert_eq!(nonce.as_bytes(), &bytes);
+    assert_eq!(nonce, Nonce::from(bytes));
+    assert_eq!(nonce, Nonce::try_from(&bytes[..]).unwrap());
+    let salt = NonceScheme::Salt([1, 2, 3, 4]);
+    assert_eq!(salt.nonce(0x0506_0708_090a_0b0c), nonce);
+    let xor = NonceScheme::Xor([1, 2, 3, 4, 0xff, 6, 7, 8, 9, 10, 11, 0]);
+    assert_eq!(xor.nonce(0xfa00_0000_0000_000c), nonce);
+    assert_eq!(
+        format!("{nonce:?}"),
+        "Nonce([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])"
+    );
+    assert_eq!(Tag::from([3; 16]).as_bytes(), &[3; 16]);
+}
+
+#[test]
+fn a_key_may_be_fetched_ahead_for_any_length() {
+    for path in Path::available() {
+        for key_len in [16, 32] {
+            let key = Key::with_path(&vec![1; key_len], path).unwrap();
+            for len in [0, 1, 48, 64, 240, 288, 289, 1440, usize::MAX] {
+                key.prefetch(len);
+            }
+        }
+    }
+}
+
+#[test]
 fn the_best_path_is_available_and_fixed() {
     assert!(Path::best().is_available());
     assert_eq!(Path::best(), Path::available().next().unwrap());

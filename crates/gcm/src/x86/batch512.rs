@@ -1,11 +1,17 @@
-//! Four packets of four blocks at a time on 512-bit registers.
+//! Four packets of up to four blocks at a time on 512-bit registers.
 //!
-//! A packet of 49 to 64 bytes has five blocks to encrypt, which alone fill two registers badly, and a hash whose reduction
-//! costs as much as that of a longer one. Here each packet's data has a register, and J0, additional data and lengths of
-//! the four packets share one each, one lane a packet. For the hash the data is transposed, so that a lane holds one
-//! packet there too: no sums across lanes, and one reduction for all.
+//! A packet of up to 64 bytes leaves most of the cipher and the multiplier idle, and the reduction of its hash costs as much
+//! as that of a longer one. Here each packet's data has a register, and additional data and lengths of the four packets
+//! share one each, one lane a packet. For the hash the data is transposed, so that a lane holds one packet there too: no
+//! sums across lanes, and one reduction for all.
+//!
+//! Packets of up to three blocks have J0 in the last lane of their data: transposed, that is a register of tag masks.
+//! Of longer ones the four J0s share a register.
 //!
 //! The packets may have different keys and lengths.
+//!
+//! No closure holds a register here, nor does `array::map`: what the compiler then leaves out of line lacks the caller's
+//! instructions and passes registers through memory, at five times the price (`tests/once/machine_code.rs` looks for calls).
 
 use super::bulk::NUMBERS;
 use super::ghash::{self, Sum};
@@ -34,26 +40,244 @@ pub(crate) struct Columns {
 #[repr(C, align(64))]
 pub(crate) struct Tags(pub(crate) [[u64; 2]; 4]);
 
-/// Blocks of data in each packet.
-const BLOCKS: usize = 4;
+/// The longest packet that has room for J0 in its register.
+const LEN_MAX_WITH_J0: usize = 48;
 
-/// One block from each of four places, one a lane.
+/// The bytes of a register's last lane.
+const LAST_LANE: u64 = 0xffff << LEN_MAX_WITH_J0;
+
+/// Counters of a packet of up to three blocks, J0's last.
+static NUMBERS_WITH_J0: [Block; 4] = [NUMBERS[2], NUMBERS[3], NUMBERS[4], NUMBERS[1]];
+
+/// Seals or opens four packets of up to 64 bytes and returns their tags, one a lane.
+///
+/// # Safety
+/// The processor must have the 512-bit path's instructions and all schedules be filled for it, of `ROUNDS` rounds;
+/// each packet of up to 64 bytes with at most 16 of additional data, readable at its source and writable at its
+/// destination, which either are the same or do not overlap with anything else.
 #[inline(always)]
-unsafe fn gather(from: [*const Block; 4]) -> Quad {
-    // SAFETY: the callers pass addresses of blocks; otherwise under the contract of Lanes, as everywhere in this file.
+pub(super) unsafe fn four<const ROUNDS: usize, const SEAL: bool>(packets: &Columns) -> __m512i {
+    let ([a, b, c, d], [k, l, m, n]) = (packets.schedule, packets.len);
+    // Between one block less, which is too short, and so many, which is enough.
+    let all_have = |blocks: usize| {
+        let over = |len: usize| len.wrapping_sub(16 * blocks - 15) < 16;
+        over(k) & over(l) & over(m) & over(n)
+    };
+    let one_key = a == b && a == c && a == d;
+    // SAFETY: the caller's contract; the lengths are what each shape wants.
     unsafe {
-        let [a, b, c, d] = from.map(|p| _mm_load_si128(p.cast()));
-        let low = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(a), b);
-        let high = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(c), d);
-        Quad(_mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high))
+        if all_have(3) {
+            if one_key {
+                of_shape::<ROUNDS, SEAL, 3, true, true>(packets)
+            } else {
+                of_shape::<ROUNDS, SEAL, 3, true, false>(packets)
+            }
+        } else if all_have(4) {
+            if one_key {
+                of_shape::<ROUNDS, SEAL, 4, true, true>(packets)
+            } else {
+                of_shape::<ROUNDS, SEAL, 4, true, false>(packets)
+            }
+        } else if k.max(l).max(m).max(n) <= LEN_MAX_WITH_J0 {
+            of_shape::<ROUNDS, SEAL, 3, false, false>(packets)
+        } else {
+            of_shape::<ROUNDS, SEAL, 4, false, false>(packets)
+        }
+    }
+}
+
+/// [`four`] on packets of at most `BLOCKS` (3 or 4) blocks of data; `FULL`: of exactly so many; `ONE_KEY`: `FULL` ones under
+/// the same key.
+///
+/// # Safety
+/// As for [`four`].
+#[inline(always)]
+unsafe fn of_shape<
+    const ROUNDS: usize,
+    const SEAL: bool,
+    const BLOCKS: usize,
+    const FULL: bool,
+    const ONE_KEY: bool,
+>(
+    packets: &Columns,
+) -> __m512i {
+    // SAFETY: masks limit all accesses to the bytes of the packets.
+    unsafe {
+        let reversal = Quad::splat(ghash::byte_reversal());
+        let (src, dst, len) = (packets.src, packets.dst, packets.len);
+        let [a, b, c, d] = packets.schedule;
+        let schedules = [&*a, &*b, &*c, &*d];
+
+        let mut masks = [0; 4];
+        let mut inputs = [Quad::zero(); 4];
+        let mut nonces = [Quad::zero(); 4];
+        for j in 0..4 {
+            masks[j] = _bzhi_u64(u64::MAX, len[j] as u32);
+            inputs[j].0 = once::load_512_masked(src[j], masks[j]);
+            nonces[j].0 = once::load_words_512(&raw const packets.nonce[j]);
+        }
+
+        // A round's keys: of each packet in every lane, and of all packets in their lanes.
+        macro_rules! round_keys {
+            ($r:expr) => {{
+                let mut each = [Quad::splat_from(schedules[0].round_keys.as_ptr().add($r)); 4];
+                let mut lanes = each[0];
+                if !ONE_KEY {
+                    for j in 1..4 {
+                        each[j] = Quad::splat_from(schedules[j].round_keys.as_ptr().add($r));
+                    }
+                    if BLOCKS == 4 {
+                        lanes = first_lanes(each);
+                    }
+                }
+                (each, lanes)
+            }};
+        }
+        let numbers = if BLOCKS == 3 {
+            Quad::load_private(NUMBERS_WITH_J0.as_ptr())
+        } else {
+            Quad::load_private(NUMBERS.as_ptr().add(2))
+        };
+        let (first_keys, first_lane_keys) = round_keys!(0);
+        let mut state = [Quad::zero(); 4];
+        for j in 0..4 {
+            state[j] = nonces[j].xor3(first_keys[j], numbers);
+        }
+        let mut tag_masks = Quad::zero();
+        if BLOCKS == 4 {
+            let one = Quad::splat_from(NUMBERS.as_ptr().add(1));
+            tag_masks = first_lanes(nonces).xor3(first_lane_keys, one);
+        }
+        macro_rules! rounds {
+            ($($r:literal)*) => {$(
+                if $r < ROUNDS {
+                    let (each, lanes) = round_keys!($r);
+                    for j in 0..4 {
+                        state[j] = state[j].aes(each[j]);
+                    }
+                    if BLOCKS == 4 {
+                        tag_masks = tag_masks.aes(lanes);
+                    }
+                    if !ONE_KEY {
+                        // The compiler would load the keys of all rounds first, and spill them.
+                        let mut four = [state[0].0, state[1].0, state[2].0, state[3].0];
+                        once::together(&mut four, &mut tag_masks.0);
+                        for j in 0..4 {
+                            state[j].0 = four[j];
+                        }
+                    }
+                }
+            )*};
+        }
+        rounds!(1 2 3 4 5 6 7 8 9 10 11 12 13);
+        let (last_keys, last_lane_keys) = round_keys!(ROUNDS);
+        let mut outputs = state;
+        for j in 0..4 {
+            outputs[j] = state[j].aes_last(last_keys[j].xor(inputs[j]));
+        }
+        let [o, p, q, r] = outputs;
+        once::store_4_512_masked(dst, [o.0, p.0, q.0, r.0], masks);
+
+        // What counter mode made of bytes that do not exist is not hashed.
+        let mut blocks = if SEAL { outputs } else { inputs };
+        if SEAL && !FULL {
+            for j in 0..4 {
+                let mask = masks[j] | if BLOCKS == 3 { LAST_LANE } else { 0 };
+                blocks[j].0 = _mm512_maskz_mov_epi8(mask, blocks[j].0);
+            }
+        }
+        let mut blocks = transpose(blocks);
+        if BLOCKS == 4 {
+            tag_masks = tag_masks.aes_last(last_lane_keys);
+        } else if SEAL {
+            tag_masks = blocks[3];
+        } else {
+            tag_masks = last_lanes(outputs);
+        }
+        for block in blocks.iter_mut().take(BLOCKS) {
+            *block = block.permute(reversal);
+        }
+        if SEAL && FULL {
+            // Reversed, the bytes that do not exist come first.
+            let last = &mut blocks[BLOCKS - 1].0;
+            let mut mask = 0;
+            for j in (0..4).rev() {
+                let missing = (16 * BLOCKS - len[j]) as u32 & 15;
+                mask = mask << 16 | (0xffff << missing) & 0xffff;
+            }
+            *last = _mm512_maskz_mov_epi8(mask, *last);
+        }
+
+        // Powers of additional data, of each block of data, of lengths.
+        let mut powers = [Quad::zero(); 6];
+        if ONE_KEY {
+            for (i, power) in powers.iter_mut().take(BLOCKS + 2).enumerate() {
+                *power = Quad::splat_from(schedules[0].powers_from(BLOCKS + 2).add(i));
+            }
+        } else {
+            let mut each = [Quad::zero(); 4];
+            for j in 0..4 {
+                let count = if FULL { BLOCKS } else { len[j].div_ceil(16) };
+                each[j] = Quad::load_private(schedules[j].powers_from(count + 2));
+            }
+            let first = transpose(each);
+            powers[..4].copy_from_slice(&first);
+            // A fourth block there is only in packets that have four; for others it is zero.
+            let last = last_powers(schedules);
+            powers[4] = last[0];
+            powers[BLOCKS + 1] = last[1];
+        }
+        let additional = Quad::load_private(packets.aad.as_ptr().cast()).permute(reversal);
+        let lengths = Quad::load_private(packets.lengths.as_ptr().cast());
+        let mut sum = Sum::of(additional, powers[0]);
+        sum.add2(blocks[0], powers[1], blocks[1], powers[2]);
+        if BLOCKS == 3 {
+            sum.add2(blocks[2], powers[3], lengths, powers[4]);
+        } else {
+            sum.add2(blocks[2], powers[3], blocks[3], powers[4]);
+            sum.add(lengths, powers[5]);
+        }
+        sum.reduce().permute(reversal).xor(tag_masks).0
+    }
+}
+
+/// The second and the first power of each key, one key a lane.
+#[inline(always)]
+unsafe fn last_powers([a, b, c, d]: [&Schedule; 4]) -> [Quad; 2] {
+    // SAFETY: two powers are 32 bytes; otherwise under the contract of Lanes, as everywhere in this file.
+    unsafe {
+        macro_rules! two {
+            ($first:expr, $second:expr) => {
+                _mm512_inserti64x4::<1>(
+                    _mm512_castsi256_si512(_mm256_loadu_si256($first.powers_from(2).cast())),
+                    _mm256_loadu_si256($second.powers_from(2).cast()),
+                )
+            };
+        }
+        let (ab, cd) = (two!(a, b), two!(c, d));
+        [
+            Quad(_mm512_shuffle_i64x2::<0x88>(ab, cd)),
+            Quad(_mm512_shuffle_i64x2::<0xdd>(ab, cd)),
+        ]
     }
 }
 
 /// Lane 0 of the first, lane 1 of the second, and so on, of registers that hold one block in every lane.
 #[inline(always)]
-unsafe fn first_lanes(from: [Quad; 4]) -> Quad {
+unsafe fn first_lanes([a, b, c, d]: [Quad; 4]) -> Quad {
     // SAFETY: as above.
-    unsafe { Quad(once::blend_lanes_512(from.map(|q| q.0))) }
+    unsafe { Quad(once::blend_lanes_512([a.0, b.0, c.0, d.0])) }
+}
+
+/// Lane 3 of each.
+#[inline(always)]
+unsafe fn last_lanes([a, b, c, d]: [Quad; 4]) -> Quad {
+    // SAFETY: as above.
+    unsafe {
+        let ab = _mm512_shuffle_i64x2::<0xff>(a.0, b.0);
+        let cd = _mm512_shuffle_i64x2::<0xff>(c.0, d.0);
+        Quad(_mm512_shuffle_i64x2::<0x88>(ab, cd))
+    }
 }
 
 /// Lane j of register i becomes lane i of register j.
@@ -75,97 +299,5 @@ unsafe fn transpose([a, b, c, d]: [Quad; 4]) -> [Quad; 4] {
             Quad(_mm512_shuffle_i64x2::<0x88>(ab.1, cd.1)),
             Quad(_mm512_shuffle_i64x2::<0xdd>(ab.1, cd.1)),
         ]
-    }
-}
-
-/// Seals or opens four packets and returns their tags, one a lane. `MIXED`: their keys differ.
-///
-/// # Safety
-/// The processor must have the 512-bit path's instructions and all schedules be filled for it, of `ROUNDS` rounds;
-/// each packet of 49 to 64 bytes with at most 16 of additional data, readable at its source and writable at its
-/// destination, which either are the same or do not overlap with anything else.
-#[inline(always)]
-pub(super) unsafe fn four<const ROUNDS: usize, const SEAL: bool, const MIXED: bool>(
-    packets: &Columns,
-) -> __m512i {
-    // SAFETY: masks limit all accesses to the bytes of the packets.
-    unsafe {
-        let reversal = Quad::splat(ghash::byte_reversal());
-        let schedules = packets.schedule.map(|s| &*s);
-        let keys = schedules.map(|s| s.round_keys.as_ptr());
-        // A round's keys: of each packet in every lane, and of all packets in their lanes.
-        let round_keys = |r: usize| {
-            if MIXED {
-                let each = keys.map(|k| Quad::splat_from(k.add(r)));
-                (each, first_lanes(each))
-            } else {
-                let key = Quad::splat_from(keys[0].add(r));
-                ([key; 4], key)
-            }
-        };
-
-        let nonces = [0, 1, 2, 3].map(|j| Quad(once::load_words_512(&raw const packets.nonce[j])));
-        let masks = packets.len.map(|len| _bzhi_u64(u64::MAX, len as u32));
-        let inputs = [0, 1, 2, 3].map(|j| Quad(once::load_512_masked(packets.src[j], masks[j])));
-        let numbers = Quad::load_private(NUMBERS.as_ptr().add(2));
-        let (first_keys, lanes) = round_keys(0);
-        let mut state = [0, 1, 2, 3].map(|j| nonces[j].xor3(first_keys[j], numbers));
-        let mut tag_masks =
-            first_lanes(nonces).xor3(lanes, Quad::splat_from(NUMBERS.as_ptr().add(1)));
-        macro_rules! rounds {
-            ($($r:literal)*) => {$(
-                if $r < ROUNDS {
-                    let (each, lanes) = round_keys($r);
-                    for j in 0..4 {
-                        state[j] = state[j].aes(each[j]);
-                    }
-                    tag_masks = tag_masks.aes(lanes);
-                    if MIXED {
-                        // The compiler would load the keys of all rounds first, and spill them.
-                        let mut four = state.map(|s| s.0);
-                        once::together(&mut four, &mut tag_masks.0);
-                        state = four.map(Quad);
-                    }
-                }
-            )*};
-        }
-        rounds!(1 2 3 4 5 6 7 8 9 10 11 12 13);
-        let (last_keys, last_lanes) = round_keys(ROUNDS);
-        tag_masks = tag_masks.aes_last(last_lanes);
-
-        let mut outputs = state;
-        for j in 0..4 {
-            outputs[j] = state[j].aes_last(last_keys[j].xor(inputs[j]));
-        }
-        once::store_4_512_masked(packets.dst, outputs.map(|o| o.0), masks);
-        let blocks = if SEAL { outputs } else { inputs };
-        let mut blocks = transpose(blocks).map(|b| b.permute(reversal));
-        if SEAL {
-            // What counter mode made of bytes that do not exist is not hashed. Reversed, these come first.
-            let mask = packets.len.iter().rev().fold(0, |mask, len| {
-                mask << 16 | (0xffff_0000_u64 >> ((len - 48) & 31)) & 0xffff
-            });
-            blocks[3].0 = _mm512_maskz_mov_epi8(mask, blocks[3].0);
-        }
-
-        let power_lanes = |k: usize| {
-            if MIXED {
-                gather(schedules.map(|s| s.powers_from(k)))
-            } else {
-                Quad::splat_from(schedules[0].powers_from(k))
-            }
-        };
-        let powers: [Quad; BLOCKS] = if MIXED {
-            transpose(schedules.map(|s| Quad::load_private(s.powers_from(BLOCKS + 1))))
-        } else {
-            [5, 4, 3, 2].map(power_lanes)
-        };
-        let additional = Quad::load_private(packets.aad.as_ptr().cast()).permute(reversal);
-        let lengths = Quad::load_private(packets.lengths.as_ptr().cast());
-        let mut sum = Sum::of(additional, power_lanes(BLOCKS + 2));
-        sum.add2(blocks[0], powers[0], blocks[1], powers[1]);
-        sum.add2(blocks[2], powers[2], blocks[3], powers[3]);
-        sum.add(lengths, power_lanes(1));
-        sum.reduce().permute(reversal).xor(tag_masks).0
     }
 }

@@ -41,7 +41,7 @@ pub(crate) type Steps = unsafe fn(&Schedule, &mut Progress, *const u8, *mut u8, 
 /// As for [`Whole`].
 pub(crate) type Finish = unsafe fn(&Schedule, &mut Progress, *const u8, *mut u8, usize) -> u128;
 
-/// Seals or opens four packets of 49 to 64 bytes, with at most 16 of additional data, and leaves their tags.
+/// Seals or opens four packets of up to 64 bytes, with at most 16 of additional data, and leaves their tags.
 ///
 /// # Safety
 /// As for [`Whole`], for each packet; all schedules must be of the kernel's path and key size.
@@ -128,6 +128,8 @@ impl Progress {
 
 /// The functions of one path and key size.
 pub(crate) struct Kernel {
+    /// Rounds of AES.
+    pub(crate) rounds: usize,
     /// Blocks in a register, for [`Schedule::fill`].
     pub(crate) lanes: usize,
     /// Bytes in the first step of a message.
@@ -288,9 +290,18 @@ unsafe fn load_partial(bytes: &[u8]) -> __m128i {
 }
 
 /// Up to 16 bytes of private memory, zero-padded, as two little-endian words.
+///
+/// The additional data of ESP (8 or 12 bytes) is loaded four bytes at a time: whoever has just stored it did so in parts of
+/// four or eight bytes, and a load across two stores waits until both have reached the cache.
 #[inline(always)]
 pub(crate) fn words(bytes: &[u8]) -> [u64; 2] {
     let (p, len) = (bytes.as_ptr(), bytes.len());
+    // SAFETY: the callers below pass offsets of four bytes within the slice.
+    let quarter = |at: usize| u64::from(unsafe { p.add(at).cast::<u32>().read_unaligned() });
+    if len == 8 || len == 12 {
+        let high = if len == 12 { quarter(8) } else { 0 };
+        return [quarter(0) | quarter(4) << 32, high];
+    }
     // SAFETY: each load is of bytes within the slice; where two overlap, the second is shifted to leave what is new.
     unsafe {
         if len >= 8 {
@@ -303,11 +314,12 @@ pub(crate) fn words(bytes: &[u8]) -> [u64; 2] {
             let low = u64::from(p.cast::<u32>().read_unaligned());
             [low | high >> (8 * (8 - len)) << 32, 0]
         } else {
-            let mut low = 0;
-            for (i, byte) in bytes.iter().enumerate() {
-                low |= u64::from(*byte) << (8 * i);
+            if len == 0 {
+                return [0, 0];
             }
-            [low, 0]
+            // The first, the middle and the last of one to three bytes, which may be the same ones.
+            let byte = |at: usize| u64::from(p.add(at).read()) << (8 * at);
+            [byte(0) | byte(len / 2) | byte(len - 1), 0]
         }
     }
 }
@@ -510,6 +522,7 @@ macro_rules! path {
 
             const fn kernel<const ROUNDS: usize>(fours: Option<&'static Fours>) -> Kernel {
                 Kernel {
+                    rounds: ROUNDS,
                     lanes: $register::COUNT,
                     head_len: bulk::head_len($register::COUNT, $registers),
                     step_len: 16 * $registers * $register::COUNT,
@@ -548,7 +561,7 @@ path!(
 );
 path!(aesni, Single, 8, "aes,pclmulqdq,ssse3,sse4.1", None, None);
 
-/// [`batch512::four`] by whether the packets share a key.
+/// [`batch512::four`] with its instructions.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2"
 )]
@@ -558,12 +571,7 @@ unsafe fn four<const ROUNDS: usize, const SEAL: bool>(
 ) {
     // SAFETY: the caller's contract; the tags are 64 bytes.
     unsafe {
-        let [a, b, c, d] = packets.schedule;
-        let lanes = if a == b && a == c && a == d {
-            batch512::four::<ROUNDS, SEAL, false>(packets)
-        } else {
-            batch512::four::<ROUNDS, SEAL, true>(packets)
-        };
+        let lanes = batch512::four::<ROUNDS, SEAL>(packets);
         _mm512_store_si512(tags.as_mut_ptr().cast(), lanes);
     }
 }

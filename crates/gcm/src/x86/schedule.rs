@@ -3,6 +3,8 @@
 use super::ghash;
 use super::lanes::Single;
 use core::arch::x86_64::*;
+use core::mem::offset_of;
+use core::ops::Range;
 use zeroize::Zeroize;
 
 /// 16 bytes, aligned.
@@ -45,11 +47,35 @@ impl Schedule {
         strides: [Block::ZERO; STRIDES],
     };
 
+    /// Asks for the cache lines that a message of `len` bytes needs, for AES of so many rounds. (The schedule knows its rounds,
+    /// but reading them would be the wait that this is to avoid.)
+    #[inline]
+    pub(crate) fn prefetch(&self, rounds: usize, len: usize) {
+        const LINE: usize = 64;
+        let fetch = |bytes: Range<usize>| {
+            for at in (bytes.start / LINE * LINE..bytes.end).step_by(LINE) {
+                let line = (&raw const *self).cast::<i8>().wrapping_add(at);
+                // SAFETY: a hint never faults.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
+            }
+        };
+        fetch(0..size_of::<Block>() * (rounds + 1));
+        let powers = offset_of!(Schedule, powers);
+        // Additional data and lengths have a power each, too.
+        match POWER_MAX.checked_sub(len.div_ceil(16) + 2) {
+            // A register that begins with the first power ends in the zeros after it.
+            Some(first) => fetch(
+                powers + size_of::<Block>() * first..powers + size_of::<Block>() * (POWER_MAX + 3),
+            ),
+            None => fetch(powers..size_of::<Schedule>()),
+        }
+    }
+
     /// Where H^k/x is, with the lower powers after it.
     #[inline(always)]
     pub(super) fn powers_from(&self, k: usize) -> *const Block {
         debug_assert!(k <= POWER_MAX);
-        self.powers[POWER_MAX - k..].as_ptr()
+        self.powers.as_ptr().wrapping_add(POWER_MAX - k)
     }
 
     /// One past K/x, the last stride.

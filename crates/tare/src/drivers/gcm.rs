@@ -1,6 +1,7 @@
 //! AES-GCM's speed: this house's paths, and other libraries beside them.
 
 use std::hint::black_box;
+use std::time::Duration;
 
 use anyhow::anyhow;
 use aws_lc_rs::aead as aws;
@@ -14,7 +15,7 @@ use tare_lab::unit::{Dimension, Unit};
 use tare_lab::value::Parameters;
 
 use super::{count, duration, own_trial, parameter, text, Workload};
-use crate::pace;
+use crate::pace::{self, Timed};
 use crate::trial::{Speaker, TrialError};
 
 /// The part of a trial's duration that its warm-up takes on top.
@@ -22,6 +23,9 @@ const WARM_UP: f64 = 0.15;
 
 /// Bytes of source that no processor's private cache holds.
 const COLD_BYTES: usize = 64 << 20;
+
+/// Messages that the cache holds, at least: single calls then work on as many as batches do.
+const CACHED_MESSAGES: usize = 32;
 
 /// Additional data of a message: those of ESP with extended sequence numbers.
 const AAD: [u8; 12] = [7; 12];
@@ -65,6 +69,12 @@ impl Driver for Gcm {
                     ParameterKind::Int(1, 1024),
                     Some(1.into()),
                     "messages a call; other libraries take them one by one",
+                ),
+                parameter(
+                    "keys",
+                    ParameterKind::Choice(vec!["one".into(), "each".into()]),
+                    Some("one".into()),
+                    "one key for all messages, or a key each; a key each is for this house's paths and cached sources",
                 ),
                 parameter(
                     "source",
@@ -112,20 +122,47 @@ impl Workload for Gcm {
         let size = count(parameters, "size")?;
         let batch = count(parameters, "batch")?;
         let duration = duration(parameters, "duration")?;
-        let key = vec![9; key_length(parameters)?];
-        let messages = match text(parameters, "source")? {
-            "cold" => (COLD_BYTES / size).max(batch),
-            _ => batch,
+        let implementation = text(parameters, "implementation")?;
+        let cold = text(parameters, "source")? == "cold";
+        let messages = if cold {
+            (COLD_BYTES / size).max(batch)
+        } else {
+            CACHED_MESSAGES.max(batch)
         };
-        let mut messages = Messages::new(&key, operation, size, messages, batch)?;
-        let mut cipher = Cipher::new(text(parameters, "implementation")?, &key)?;
-        let mut turn = || match operation {
-            Operation::Seal => cipher.seal(&mut messages),
-            Operation::Open => cipher.open(&mut messages),
+        let keys = match text(parameters, "keys")? {
+            "each" if cold => return Err(anyhow!("keys: a key each is for cached sources").into()),
+            "each" => messages,
+            _ => 1,
         };
-        let calls = pace::warm_up(duration.mul_f64(WARM_UP), &mut turn)?;
-        speaker.start()?;
-        let timed = pace::run(calls, duration, None, &mut turn)?;
+        let keys: Vec<Vec<u8>> = (0..keys)
+            .map(|number| {
+                let mut key = vec![9; key_length(parameters)?];
+                key[..4].copy_from_slice(&(number as u32).to_le_bytes());
+                Ok(key)
+            })
+            .collect::<anyhow::Result<_>>()?;
+        let messages = &mut Messages::new(&keys, operation, size, messages, batch)?;
+        // Chosen here, outside the loop, which else would pay for the choice in each of its calls of 15 ns.
+        let timed = match (Cipher::new(implementation, &keys)?, operation) {
+            (Cipher::Ours(keys), Operation::Seal) if batch == 1 => {
+                timed(duration, speaker, || keys.seal_one(messages))?
+            }
+            (Cipher::Ours(keys), Operation::Open) if batch == 1 => {
+                timed(duration, speaker, || keys.open_one(messages))?
+            }
+            (Cipher::Ours(keys), Operation::Seal) => {
+                timed(duration, speaker, || keys.seal_batch(messages))?
+            }
+            (Cipher::Ours(keys), Operation::Open) => {
+                timed(duration, speaker, || keys.open_batch(messages))?
+            }
+            (Cipher::Other(mut other), Operation::Seal) => {
+                timed(duration, speaker, || other.seal(messages))?
+            }
+            (Cipher::Other(mut other), Operation::Open) => {
+                timed(duration, speaker, || other.open(messages))?
+            }
+        };
         let done = timed.operations * batch as u64;
         let seconds = timed.cpu.as_secs_f64();
         let rate = done as f64 / seconds;
@@ -137,6 +174,17 @@ impl Workload for Gcm {
     }
 }
 
+/// Warms up, starts the trial and times it.
+fn timed(
+    duration: Duration,
+    speaker: &mut Speaker,
+    mut turn: impl FnMut() -> anyhow::Result<()>,
+) -> anyhow::Result<Timed> {
+    let calls = pace::warm_up(duration.mul_f64(WARM_UP), &mut turn)?;
+    speaker.start()?;
+    pace::run(calls, duration, None, turn)
+}
+
 /// Messages in a row, taken `batch` at a time and over again.
 struct Messages {
     size: usize,
@@ -144,26 +192,61 @@ struct Messages {
     stride: usize,
     batch: usize,
     at: usize,
-    sources: Vec<u8>,
+    sources: Placed,
     tags: Vec<Tag>,
-    outputs: Vec<u8>,
+    outputs: Placed,
+}
+
+/// Bytes at a chosen offset in a page. Where messages lie decides how often an access takes two cache lines, and how often a
+/// load waits for a store to the same place of another page; the allocator would choose anew in every trial.
+struct Placed {
+    room: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+/// The smallest page.
+const PAGE: usize = 4096;
+
+impl Placed {
+    fn new(len: usize, offset: usize) -> Placed {
+        let room = vec![0; len + 2 * PAGE];
+        Placed {
+            start: room.as_ptr().align_offset(PAGE) + offset,
+            room,
+            len,
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.room[self.start..][..self.len]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.room[self.start..][..self.len]
+    }
 }
 
 impl Messages {
     fn new(
-        key: &[u8],
+        keys: &[Vec<u8>],
         operation: Operation,
         size: usize,
         messages: usize,
         batch: usize,
     ) -> anyhow::Result<Messages> {
         let stride = size.next_multiple_of(64);
-        let mut sources: Vec<u8> = (0..stride * messages).map(|at| at as u8).collect();
+        let mut sources = Placed::new(stride * messages, 0);
+        for (at, byte) in sources.bytes_mut().iter_mut().enumerate() {
+            *byte = at as u8;
+        }
         let mut tags = vec![Tag::from([0; 16]); messages];
         if operation == Operation::Open {
-            let key = Key::new(key)?;
-            for (at, message) in sources.chunks_exact_mut(stride).enumerate() {
-                tags[at] = key.seal_in_place(nonce(at), &AAD, &mut message[..size])?;
+            let keys = Keys::new(keys, Path::best())?;
+            for (at, message) in sources.bytes_mut().chunks_exact_mut(stride).enumerate() {
+                tags[at] = keys
+                    .of(at)
+                    .seal_in_place(nonce(at), &AAD, &mut message[..size])?;
             }
         }
         Ok(Messages {
@@ -173,11 +256,12 @@ impl Messages {
             at: 0,
             sources,
             tags,
-            outputs: vec![0; stride * batch],
+            outputs: Placed::new(stride * batch, PAGE / 2),
         })
     }
 
     /// The number of the next call's first message.
+    #[inline(always)]
     fn advance(&mut self) -> usize {
         let at = self.at;
         self.at += self.batch;
@@ -186,17 +270,51 @@ impl Messages {
         }
         at
     }
+
+    /// The next call's messages.
+    #[inline(always)]
+    fn next(&mut self) -> Call<'_> {
+        let first = self.advance();
+        Call {
+            first,
+            size: self.size,
+            stride: self.stride,
+            sources: &self.sources.bytes()[first * self.stride..][..self.batch * self.stride],
+            tags: &mut self.tags[first..][..self.batch],
+            outputs: self.outputs.bytes_mut(),
+        }
+    }
+}
+
+/// The messages of one call.
+struct Call<'a> {
+    /// The number of the first.
+    first: usize,
+    size: usize,
+    stride: usize,
+    sources: &'a [u8],
+    tags: &'a mut [Tag],
+    outputs: &'a mut [u8],
 }
 
 fn nonce(message: usize) -> Nonce {
-    let mut bytes = [0x5c; 12];
-    bytes[4..].copy_from_slice(&(message as u64).to_be_bytes());
-    Nonce::from(bytes)
+    Nonce::from_parts([0x5c; 4], message as u64)
 }
 
 /// An implementation with its key.
 enum Cipher {
-    Ours(Key),
+    Ours(Keys),
+    Other(Other),
+}
+
+/// One key for all messages, or a key each.
+struct Keys {
+    keys: Vec<Key>,
+    /// Of a message's number: which key it has.
+    mask: usize,
+}
+
+enum Other {
     Aws(aws::LessSafeKey),
     /// Copies each message to private memory first: what makes an ordinary library safe here.
     CopyAws(aws::LessSafeKey, Vec<u8>),
@@ -204,7 +322,17 @@ enum Cipher {
 }
 
 impl Cipher {
-    fn new(name: &str, key: &[u8]) -> anyhow::Result<Cipher> {
+    fn new(name: &str, keys: &[Vec<u8>]) -> anyhow::Result<Cipher> {
+        let path = match name {
+            "best" => Some(Path::best()),
+            name => Path::by_name(name),
+        };
+        if let Some(path) = path {
+            return Ok(Cipher::Ours(Keys::new(keys, path)?));
+        }
+        let [key] = keys else {
+            return Err(anyhow!("keys: found each, expected one for {name}"));
+        };
         let aws_key = || {
             let algorithm = if key.len() == 16 {
                 &aws::AES_128_GCM
@@ -215,10 +343,9 @@ impl Cipher {
                 .map(aws::LessSafeKey::new)
                 .map_err(|_| anyhow!("aws-lc-rs refused the key"))
         };
-        Ok(match name {
-            "best" => Cipher::Ours(Key::new(key)?),
-            "aws_lc_rs" => Cipher::Aws(aws_key()?),
-            "copy_aws_lc_rs" => Cipher::CopyAws(aws_key()?, Vec::new()),
+        Ok(Cipher::Other(match name {
+            "aws_lc_rs" => Other::Aws(aws_key()?),
+            "copy_aws_lc_rs" => Other::CopyAws(aws_key()?, Vec::new()),
             "ring" => {
                 let algorithm = if key.len() == 16 {
                     &ring_aead::AES_128_GCM
@@ -227,64 +354,131 @@ impl Cipher {
                 };
                 let key = ring_aead::UnboundKey::new(algorithm, key)
                     .map_err(|_| anyhow!("ring refused the key"))?;
-                Cipher::Ring(Box::new(ring_aead::LessSafeKey::new(key)), Vec::new())
+                Other::Ring(Box::new(ring_aead::LessSafeKey::new(key)), Vec::new())
             }
-            path => {
-                let path = Path::by_name(path)
-                    .ok_or_else(|| anyhow!("found implementation \"{path}\""))?;
-                Cipher::Ours(Key::with_path(key, path)?)
-            }
-        })
+            other => return Err(anyhow!("found implementation \"{other}\"")),
+        }))
+    }
+}
+
+impl Keys {
+    fn new(keys: &[Vec<u8>], path: Path) -> anyhow::Result<Keys> {
+        let keys = keys
+            .iter()
+            .map(|key| Key::with_path(key, path))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mask = if keys.len() == 1 { 0 } else { usize::MAX };
+        Ok(Keys { keys, mask })
     }
 
-    /// Seals the next call's messages. Other libraries seal where the plaintext lies.
+    #[inline(always)]
+    fn of(&self, message: usize) -> &Key {
+        &self.keys[message & self.mask]
+    }
+
+    fn seal_one(&self, messages: &mut Messages) -> anyhow::Result<()> {
+        let call = messages.next();
+        call.tags[0] = self.of(call.first).seal(
+            nonce(call.first),
+            &AAD,
+            &call.sources[..call.size],
+            SharedWrite::from(&mut call.outputs[..call.size]),
+        )?;
+        Ok(())
+    }
+
+    fn open_one(&self, messages: &mut Messages) -> anyhow::Result<()> {
+        let call = messages.next();
+        self.of(call.first).open(
+            &nonce(call.first),
+            &AAD,
+            SharedRead::from(&call.sources[..call.size]),
+            &call.tags[0],
+            &mut call.outputs[..call.size],
+        )?;
+        Ok(())
+    }
+
+    fn seal_batch(&self, messages: &mut Messages) -> anyhow::Result<()> {
+        let Call {
+            first,
+            size,
+            stride,
+            sources,
+            tags,
+            outputs,
+        } = messages.next();
+        let buffers = pieces(sources, stride, size).zip(pieces_mut(outputs, stride, size));
+        let packets = buffers.enumerate().map_while(|(at, (source, output))| {
+            let number = first + at;
+            let output = SharedWrite::from(output);
+            SealPacket::new(self.of(number), nonce(number), &AAD, source, output).ok()
+        });
+        let mut sealed = 0;
+        seal_each(packets, |number, tag| {
+            tags[number] = tag;
+            sealed += 1;
+        });
+        anyhow::ensure!(
+            sealed == tags.len(),
+            "{sealed} of {} messages were sealed",
+            tags.len()
+        );
+        Ok(())
+    }
+
+    fn open_batch(&self, messages: &mut Messages) -> anyhow::Result<()> {
+        let Call {
+            first,
+            size,
+            stride,
+            sources,
+            tags,
+            outputs,
+        } = messages.next();
+        let buffers = pieces(sources, stride, size).zip(pieces_mut(outputs, stride, size));
+        let packets = buffers
+            .zip(tags.iter())
+            .enumerate()
+            .map_while(|(at, buffers)| {
+                let ((source, output), tag) = buffers;
+                let number = first + at;
+                let source = SharedRead::from(source);
+                OpenPacket::new(self.of(number), nonce(number), &AAD, source, *tag, output).ok()
+            });
+        let opened = open_each(packets, |_, _| {});
+        let batch = tags.len();
+        anyhow::ensure!(opened == batch, "{opened} of {batch} messages were opened");
+        Ok(())
+    }
+}
+
+impl Other {
+    /// Seals the next call's messages one by one, where the plaintext lies.
     fn seal(&mut self, messages: &mut Messages) -> anyhow::Result<()> {
-        let first = messages.advance();
-        let (size, stride) = (messages.size, messages.stride);
-        let sources = &messages.sources[first * stride..][..messages.batch * stride];
-        let outputs = &mut messages.outputs[..];
+        let call = messages.next();
+        let pieces = pieces_mut(call.outputs, call.stride, call.size).enumerate();
         match self {
-            Cipher::Ours(key) if messages.batch == 1 => {
-                messages.tags[first] = key.seal(
-                    nonce(first),
-                    &AAD,
-                    &sources[..size],
-                    SharedWrite::from(&mut outputs[..size]),
-                )?;
-            }
-            Cipher::Ours(key) => {
-                let buffers = pieces(sources, stride, size).zip(pieces_mut(outputs, stride, size));
-                let packets = buffers.enumerate().map_while(|(at, (source, output))| {
-                    let output = SharedWrite::from(output);
-                    SealPacket::new(key, nonce(first + at), &AAD, source, output).ok()
-                });
-                let tags = &mut messages.tags[first..first + messages.batch];
-                let mut sealed = 0;
-                seal_each(packets, |number, tag| {
-                    tags[number] = tag;
-                    sealed += 1;
-                });
-                anyhow::ensure!(
-                    sealed == tags.len(),
-                    "{sealed} of {} messages were sealed",
-                    tags.len()
-                );
-            }
-            Cipher::Aws(key) | Cipher::CopyAws(key, _) => {
-                for (at, output) in pieces_mut(outputs, stride, size).enumerate() {
-                    let nonce = aws::Nonce::assume_unique_for_key(*nonce(first + at).as_bytes());
+            Other::Aws(key) | Other::CopyAws(key, _) => {
+                for (at, output) in pieces {
                     let tag = key
-                        .seal_in_place_separate_tag(nonce, aws::Aad::from(AAD), output)
+                        .seal_in_place_separate_tag(
+                            aws_nonce(call.first + at),
+                            aws::Aad::from(AAD),
+                            output,
+                        )
                         .map_err(|_| anyhow!("aws-lc-rs did not seal"))?;
                     let _ = black_box(tag);
                 }
             }
-            Cipher::Ring(key, _) => {
-                for (at, output) in pieces_mut(outputs, stride, size).enumerate() {
-                    let nonce =
-                        ring_aead::Nonce::assume_unique_for_key(*nonce(first + at).as_bytes());
+            Other::Ring(key, _) => {
+                for (at, output) in pieces {
                     let tag = key
-                        .seal_in_place_separate_tag(nonce, ring_aead::Aad::from(AAD), output)
+                        .seal_in_place_separate_tag(
+                            ring_nonce(call.first + at),
+                            ring_aead::Aad::from(AAD),
+                            output,
+                        )
                         .map_err(|_| anyhow!("ring did not seal"))?;
                     let _ = black_box(tag);
                 }
@@ -293,56 +487,31 @@ impl Cipher {
         Ok(())
     }
 
-    /// Opens the next call's messages, from one buffer into another.
+    /// Opens the next call's messages one by one, from one buffer into another.
     fn open(&mut self, messages: &mut Messages) -> anyhow::Result<()> {
-        let first = messages.advance();
-        let (size, stride, batch) = (messages.size, messages.stride, messages.batch);
-        let sources = &messages.sources[first * stride..][..batch * stride];
-        let tags = &messages.tags[first..first + batch];
-        let outputs = &mut messages.outputs[..];
+        let call = messages.next();
+        let pieces = pieces(call.sources, call.stride, call.size).enumerate();
         match self {
-            Cipher::Ours(key) if batch == 1 => {
-                key.open(
-                    &nonce(first),
-                    &AAD,
-                    SharedRead::from(&sources[..size]),
-                    &tags[0],
-                    &mut outputs[..size],
-                )?;
-            }
-            Cipher::Ours(key) => {
-                let buffers = pieces(sources, stride, size).zip(pieces_mut(outputs, stride, size));
-                let packets = buffers.enumerate().map_while(|(at, (source, output))| {
-                    let source = SharedRead::from(source);
-                    OpenPacket::new(key, nonce(first + at), &AAD, source, tags[at], output).ok()
-                });
-                let opened = open_each(packets, |_, _| {});
-                anyhow::ensure!(opened == batch, "{opened} of {batch} messages were opened");
-            }
-            Cipher::Aws(key) => {
-                for (at, (source, output)) in pieces(sources, stride, size)
-                    .zip(pieces_mut(outputs, stride, size))
-                    .enumerate()
-                {
-                    let nonce = aws::Nonce::assume_unique_for_key(*nonce(first + at).as_bytes());
-                    let tag = tags[at].as_bytes();
+            Other::Aws(key) => {
+                let outputs = pieces_mut(call.outputs, call.stride, call.size);
+                for ((at, source), output) in pieces.zip(outputs) {
+                    let nonce = aws_nonce(call.first + at);
+                    let tag = call.tags[at].as_bytes();
                     key.open_separate_gather(nonce, aws::Aad::from(AAD), source, tag, output)
                         .map_err(|_| anyhow!("aws-lc-rs did not open"))?;
                 }
             }
-            Cipher::CopyAws(key, private) => {
-                for (at, source) in pieces(sources, stride, size).enumerate() {
-                    let nonce = aws::Nonce::assume_unique_for_key(*nonce(first + at).as_bytes());
-                    copy(private, source, &tags[at]);
-                    key.open_in_place(nonce, aws::Aad::from(AAD), private)
+            Other::CopyAws(key, private) => {
+                for (at, source) in pieces {
+                    copy(private, source, &call.tags[at]);
+                    key.open_in_place(aws_nonce(call.first + at), aws::Aad::from(AAD), private)
                         .map_err(|_| anyhow!("aws-lc-rs did not open"))?;
                 }
             }
-            Cipher::Ring(key, private) => {
-                for (at, source) in pieces(sources, stride, size).enumerate() {
-                    let nonce =
-                        ring_aead::Nonce::assume_unique_for_key(*nonce(first + at).as_bytes());
-                    copy(private, source, &tags[at]);
+            Other::Ring(key, private) => {
+                for (at, source) in pieces {
+                    let nonce = ring_nonce(call.first + at);
+                    copy(private, source, &call.tags[at]);
                     key.open_in_place(nonce, ring_aead::Aad::from(AAD), private)
                         .map_err(|_| anyhow!("ring did not open"))?;
                 }
@@ -350,6 +519,14 @@ impl Cipher {
         }
         Ok(())
     }
+}
+
+fn aws_nonce(message: usize) -> aws::Nonce {
+    aws::Nonce::assume_unique_for_key(*nonce(message).as_bytes())
+}
+
+fn ring_nonce(message: usize) -> ring_aead::Nonce {
+    ring_aead::Nonce::assume_unique_for_key(*nonce(message).as_bytes())
 }
 
 /// The first `size` bytes of each `stride`.
