@@ -1,15 +1,17 @@
 //! Frames: packet buffers that keep room in front of and behind what they hold.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::rc::Rc;
+use std::rc::Weak;
+
+use crate::xdp::Socket;
 
 /// Room in front of what a fresh frame holds, in bytes: an outer Ethernet (14), IPv6 (40), ESP (8) and IV (8) header
-/// take 70 less the 14 of the inner Ethernet header that they replace.
-pub const HEADROOM: usize = 192;
+/// take 70 less the 14 of the inner Ethernet header that they replace. What a frame holds then begins on a cache line.
+pub const HEADROOM: usize = 192 - SLOT;
 
 /// How the memory of a pool is cut into slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +23,8 @@ pub enum Layout {
     PowerOfTwo,
 }
 
-/// Memory for frames of one worker. Cheap to clone; frames keep it alive.
-#[derive(Clone)]
-pub struct Pool(Rc<Memory>);
+/// Memory for frames of one worker. Cheap to clone; frames keep it alive. Neither pools nor frames leave their thread.
+pub struct Pool(NonNull<Memory>);
 
 struct Memory {
     base: NonNull<u8>,
@@ -33,9 +34,26 @@ struct Memory {
     /// Bytes of a slot that a frame may use.
     capacity: usize,
     slots: usize,
-    /// Slots that belong to nobody, the last freed on top: it is the one that the caches hold.
-    free: UnsafeCell<Vec<u32>>,
+    /// Pools that are handles of this memory. It goes when there are none and no slot is taken.
+    handles: Cell<usize>,
+    /// Slots that belong to nobody, the last freed on top: it is the one that the caches hold. Has room for all.
+    free: Vec<u32>,
+    /// AF_XDP sockets that this memory is registered with.
+    sockets: RefCell<Vec<Weak<Socket>>>,
 }
+
+/// What stands at the start of a slot. A frame is a pointer to it: moving frames moves eight bytes. Were its fields in the
+/// frame, moving one right after it changed would wait for narrow stores to reach the cache.
+#[repr(C)]
+struct Slot {
+    memory: NonNull<Memory>,
+    number: u32,
+    /// Where the frame's bytes begin and end, counted from the slot's start.
+    start: u16,
+    end: u16,
+}
+
+const SLOT: usize = size_of::<Slot>();
 
 impl Pool {
     /// A pool of `slots` frames that hold up to `capacity` bytes each, headroom included.
@@ -44,9 +62,9 @@ impl Pool {
     /// Where the memory cannot be had.
     ///
     /// # Panics
-    /// On a capacity of zero or above 65,535, and on no slot or more than 2²⁴.
+    /// On a capacity below 64 or above 65,535, and on no slot or more than 2²⁴.
     pub fn new(slots: usize, capacity: usize, layout: Layout) -> io::Result<Pool> {
-        assert!((1..=usize::from(u16::MAX)).contains(&capacity), "capacity");
+        assert!((64..=usize::from(u16::MAX)).contains(&capacity), "capacity");
         assert!((1..=1 << 24).contains(&slots), "slots");
         let stride = match layout {
             Layout::Spread => (capacity.div_ceil(64) | 1) * 64,
@@ -71,21 +89,37 @@ impl Pool {
         // SAFETY: advice on the mapping just made.
         unsafe { libc::madvise(base, bytes, libc::MADV_HUGEPAGE) };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Pool(Rc::new(Memory {
+        let memory = NonNull::from(Box::leak(Box::new(Memory {
             base,
             bytes,
             stride,
             capacity,
             slots,
-            free: UnsafeCell::new((0..slots as u32).rev().collect()),
-        })))
+            handles: Cell::new(1),
+            free: (0..slots as u32).rev().collect(),
+            sockets: RefCell::default(),
+        })));
+        for number in 0..slots as u32 {
+            // SAFETY: the slot is within the fresh mapping and aligned to its stride, a multiple of 64.
+            unsafe {
+                base.add(number as usize * stride)
+                    .cast::<Slot>()
+                    .write(Slot {
+                        memory,
+                        number,
+                        start: 0,
+                        end: 0,
+                    });
+            }
+        }
+        Ok(Pool(memory))
     }
 
     /// An empty frame with [`HEADROOM`], or as much of it as the capacity allows; none when all slots are taken.
     #[inline]
     pub fn take(&self) -> Option<Frame> {
         let slot = self.take_slot()?;
-        let start = HEADROOM.min(self.0.capacity);
+        let start = (SLOT + HEADROOM).min(self.inner().capacity);
         Some(self.adopt(slot, start, start))
     }
 
@@ -99,54 +133,69 @@ impl Pool {
 
     /// How many frames can be taken.
     pub fn available(&self) -> usize {
-        // SAFETY: as in `take_slot`.
-        unsafe { (*self.0.free.get()).len() }
+        self.inner().free.len()
     }
 
     /// How many frames there are, taken and not.
     pub fn slots(&self) -> usize {
-        self.0.slots
+        self.inner().slots
     }
 
-    /// Bytes that a frame has in all, headroom included.
+    /// Bytes that a frame can hold, with its headroom.
     pub fn capacity(&self) -> usize {
-        self.0.capacity
+        self.inner().capacity - SLOT
     }
 
     /// Whether `frame` is of this pool.
     pub fn owns(&self, frame: &Frame) -> bool {
-        Rc::ptr_eq(&self.0, &frame.memory)
+        frame.slot().memory == self.0
+    }
+
+    #[inline]
+    fn inner(&self) -> &Memory {
+        // SAFETY: this handle keeps the memory. References to it are shared ones, but for those to the list of free slots, which
+        // none of the methods that make one hands out or calls anything with.
+        unsafe { self.0.as_ref() }
     }
 
     #[inline]
     pub(crate) fn take_slot(&self) -> Option<u32> {
-        // SAFETY: a pool is not `Sync` and no method lets a reference into the list out, so this is the only one.
-        unsafe { (*self.0.free.get()).pop() }
+        // SAFETY: as in `inner`; pools stay on one thread, so nobody else looks at the list now.
+        unsafe { (*self.0.as_ptr()).free.pop() }
     }
 
     /// The frame in `slot`, holding its bytes from `start` to `end`. The slot must be the caller's: taken by
     /// [`Pool::take_slot`] or given up by [`Frame::into_slot`], and in no frame. What the kernel says about a
-    /// slot is checked here.
+    /// slot is checked here; it leaves the front of a slot alone.
     #[inline]
     pub(crate) fn adopt(&self, slot: u32, start: usize, end: usize) -> Frame {
+        let inner = self.inner();
         assert!(
-            (slot as usize) < self.0.slots && start <= end && end <= self.0.capacity,
+            (slot as usize) < inner.slots && SLOT <= start && start <= end && end <= inner.capacity,
             "a slot outside its pool"
         );
-        // SAFETY: below the number of slots, so within the mapping.
-        let data = unsafe { self.0.base.add(slot as usize * self.0.stride) };
-        Frame {
-            data,
-            memory: Rc::clone(&self.0),
-            slot,
-            start: start as u16,
-            end: end as u16,
-        }
+        // SAFETY: below the number of slots, so within the mapping, where `new` put a header.
+        let mut frame = Frame(unsafe { inner.base.add(slot as usize * inner.stride).cast() });
+        let slot = frame.slot_mut();
+        slot.start = start as u16;
+        slot.end = end as u16;
+        frame
     }
 
-    #[allow(dead_code)]
+    /// Takes back a slot that was the caller's.
+    #[inline]
+    pub(crate) fn give_back(&self, slot: u32) {
+        drop(self.adopt(slot, SLOT, SLOT));
+    }
+
+    /// The first byte of the first slot, how many bytes further the next is, and how many of those a slot may use.
     pub(crate) fn memory(&self) -> (NonNull<u8>, usize, usize) {
-        (self.0.base, self.0.bytes, self.0.stride)
+        let inner = self.inner();
+        (inner.base, inner.stride, inner.capacity)
+    }
+
+    pub(crate) fn sockets(&self) -> &RefCell<Vec<Weak<Socket>>> {
+        &self.inner().sockets
     }
 }
 
@@ -156,34 +205,74 @@ impl fmt::Debug for Pool {
     }
 }
 
+impl Clone for Pool {
+    fn clone(&self) -> Pool {
+        let handles = &self.inner().handles;
+        handles.set(handles.get() + 1);
+        Pool(self.0)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let inner = self.inner();
+        inner.handles.set(inner.handles.get() - 1);
+        let unused = inner.handles.get() == 0 && inner.free.len() == inner.slots;
+        if unused {
+            // SAFETY: this was the last handle, and no frame is left.
+            unsafe { release(self.0) };
+        }
+    }
+}
+
+/// Gives the memory back to the system.
+///
+/// # Safety
+/// No handle and no frame may be left.
+unsafe fn release(memory: NonNull<Memory>) {
+    // SAFETY: it was leaked from a box in `Pool::new`, and nobody else is left to do this.
+    drop(unsafe { Box::from_raw(memory.as_ptr()) });
+}
+
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `Pool::new`; every frame holds a count on this, so none is left.
+        // SAFETY: the mapping made in `Pool::new`, in which no frame is left.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
 
 /// A packet in a slot of a [`Pool`], with room before and after it. Dropped, it goes back.
-pub struct Frame {
-    /// The slot's first byte.
-    data: NonNull<u8>,
-    memory: Rc<Memory>,
-    slot: u32,
-    start: u16,
-    end: u16,
-}
+pub struct Frame(NonNull<Slot>);
 
 impl Frame {
+    #[inline]
+    fn slot(&self) -> &Slot {
+        // SAFETY: a frame points to the header of a slot that is its own, in memory that lasts while a slot is taken.
+        unsafe { self.0.as_ref() }
+    }
+
+    #[inline]
+    fn slot_mut(&mut self) -> &mut Slot {
+        // SAFETY: as in `slot`.
+        unsafe { self.0.as_mut() }
+    }
+
+    #[inline]
+    fn memory(&self) -> &Memory {
+        // SAFETY: as in `slot`; see `Pool::inner` for the references.
+        unsafe { self.slot().memory.as_ref() }
+    }
+
     /// Bytes free in front.
     #[inline]
     pub fn headroom(&self) -> usize {
-        usize::from(self.start)
+        usize::from(self.slot().start) - SLOT
     }
 
     /// Bytes free behind.
     #[inline]
     pub fn tailroom(&self) -> usize {
-        self.memory.capacity - usize::from(self.end)
+        self.memory().capacity - usize::from(self.slot().end)
     }
 
     /// Grows by `n` bytes in front and gives those; what they hold is left over from earlier. None, and no change, when
@@ -191,7 +280,10 @@ impl Frame {
     #[inline]
     #[must_use = "there may have been no room"]
     pub fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
-        self.start = usize::from(self.start).checked_sub(n)? as u16;
+        if n > self.headroom() {
+            return None;
+        }
+        self.slot_mut().start -= n as u16;
         self.get_mut(..n)
     }
 
@@ -204,42 +296,43 @@ impl Frame {
             return None;
         }
         let len = self.len();
-        self.end += n as u16;
+        self.slot_mut().end += n as u16;
         self.get_mut(len..)
     }
 
     /// Drops `n` bytes in front, or all when there are fewer.
     #[inline]
     pub fn trim_front(&mut self, n: usize) {
-        self.start += n.min(self.len()) as u16;
+        let n = n.min(self.len()) as u16;
+        self.slot_mut().start += n;
     }
 
     /// Drops what is behind the first `len` bytes.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
-        self.end = self.start + len.min(self.len()) as u16;
+        let len = len.min(self.len()) as u16;
+        let slot = self.slot_mut();
+        slot.end = slot.start + len;
     }
 
     /// A copy in another slot of the same pool, with the same headroom; none when all slots are taken.
     pub fn duplicate(&self) -> Option<Frame> {
-        let pool = Pool(Rc::clone(&self.memory));
-        let mut copy = pool.adopt(
-            pool.take_slot()?,
-            usize::from(self.start),
-            usize::from(self.end),
-        );
+        let &Slot {
+            memory, start, end, ..
+        } = self.slot();
+        // A handle that is not counted: this frame keeps the memory.
+        let pool = std::mem::ManuallyDrop::new(Pool(memory));
+        let mut copy = pool.adopt(pool.take_slot()?, usize::from(start), usize::from(end));
         copy.copy_from_slice(self);
         Some(copy)
     }
 
-    /// Gives the slot up to the caller, who owes it to [`Pool::adopt`] or [`Pool::give_back`].
-    #[allow(dead_code)]
+    /// Gives the slot up to the caller, who owes it to [`Pool::adopt`] or [`Pool::give_back`]: its number, and where its bytes begin
+    /// and end.
     pub(crate) fn into_slot(self) -> (u32, usize, usize) {
-        let given = (self.slot, usize::from(self.start), usize::from(self.end));
-        let mut this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: `this` is never dropped and not used again, so the count is taken down once.
-        unsafe { std::ptr::drop_in_place(&mut this.memory) };
-        given
+        let slot = std::mem::ManuallyDrop::new(self);
+        let slot = slot.slot();
+        (slot.number, usize::from(slot.start), usize::from(slot.end))
     }
 }
 
@@ -248,28 +341,40 @@ impl Deref for Frame {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        let (start, end) = (usize::from(self.start), usize::from(self.end));
-        // SAFETY: start <= end <= capacity is kept by every method, so this is within the slot, which is this frame's alone
-        // and was zeroed by the kernel.
-        unsafe { std::slice::from_raw_parts(self.data.as_ptr().add(start), end - start) }
+        let slot = self.slot();
+        let (start, end) = (usize::from(slot.start), usize::from(slot.end));
+        // SAFETY: SLOT <= start <= end <= capacity is kept by every method, so this is within the slot and behind its header; the
+        // slot is this frame's alone and was zeroed by the kernel.
+        unsafe { std::slice::from_raw_parts(self.0.cast::<u8>().add(start).as_ptr(), end - start) }
     }
 }
 
 impl DerefMut for Frame {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        let (start, end) = (usize::from(self.start), usize::from(self.end));
+        let slot = self.slot();
+        let (start, end) = (usize::from(slot.start), usize::from(slot.end));
         // SAFETY: as in `deref`.
-        unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr().add(start), end - start) }
+        unsafe {
+            std::slice::from_raw_parts_mut(self.0.cast::<u8>().add(start).as_ptr(), end - start)
+        }
     }
 }
 
 impl Drop for Frame {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: as in `Pool::take_slot`: frames hold an `Rc`, so they stay on their pool's thread. The list was made with room
-        // for all slots and each is in it at most once, so this does not allocate.
-        unsafe { (*self.memory.free.get()).push(self.slot) };
+        let &Slot { memory, number, .. } = self.slot();
+        // SAFETY: the memory lasts while this slot is taken. Frames stay on their pool's thread and no method keeps a reference to
+        // the list, so this one is alone. The list has room for all slots and each is in it at most once: it does not grow.
+        let inner = unsafe {
+            (*memory.as_ptr()).free.push(number);
+            memory.as_ref()
+        };
+        if inner.handles.get() == 0 && inner.free.len() == inner.slots {
+            // SAFETY: no handle, and this was the last frame.
+            unsafe { release(memory) };
+        }
     }
 }
 
@@ -300,7 +405,7 @@ mod tests {
         let pool = Pool::new(1, 512, Layout::PowerOfTwo).unwrap();
         let mut frame = pool.take().unwrap();
         assert!(frame.prepend(HEADROOM + 1).is_none());
-        assert!(frame.append(512 - HEADROOM + 1).is_none());
+        assert!(frame.append(pool.capacity() - HEADROOM + 1).is_none());
         assert!(frame.is_empty());
         assert!(pool.take().is_none());
         frame.trim_front(9);

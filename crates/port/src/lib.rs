@@ -3,19 +3,31 @@
 //! Nothing is copied inside a process: a [`Frame`] moves from the port that received it through the protocol core to the port
 //! that sends it, and grows at either end on the way. What crosses a port's border is Ethernet frames without their checksum.
 
+mod error;
 mod frame;
+mod interface;
 mod line;
 mod line_port;
 mod memory;
+mod open;
+mod packet_socket;
+mod syscall;
 mod time;
+mod xdp;
 
 use std::io;
+use std::os::fd::BorrowedFd;
 
+pub use error::{Error, Refused};
 pub use frame::{Frame, Layout, Pool, HEADROOM};
+pub use interface::{Interface, Offload};
 pub use line::{Carried, Line, LineConfig, LineCounters, Queue, OVERHEAD, SHORTEST};
 pub use line_port::{joined, LinePort};
 pub use memory::{memory, Memory};
+pub use open::{open, Kind, Opened};
+pub use packet_socket::PacketPort;
 pub use time::Instant;
+pub use xdp::{XdpMode, XdpPort};
 
 /// Frames on their way, first to last.
 pub type Burst = Vec<Frame>;
@@ -58,6 +70,11 @@ pub trait Port {
 
     /// What was counted so far.
     fn counters(&self) -> Counters;
+
+    /// Readable when there may be something to receive; none where there is no descriptor to wait on.
+    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 impl<P: Port + ?Sized> Port for Box<P> {
@@ -71,5 +88,9 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn counters(&self) -> Counters {
         (**self).counters()
+    }
+
+    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
+        (**self).wait_on()
     }
 }

@@ -1,0 +1,93 @@
+//! Opening the best kind of port that an interface allows.
+
+use crate::{Error, Interface, Offload, PacketPort, Pool, Port, Refused, XdpMode, XdpPort};
+
+/// A kind of port to an interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The first that works of AF_XDP, in the order of [`XdpMode::preferred`], and a packet socket.
+    #[default]
+    Auto,
+    /// AF_XDP in this mode.
+    Xdp(XdpMode),
+    /// A packet socket. Several "queues" of an interface share what arrives flow by flow, however many queues it has.
+    Packet,
+}
+
+/// What was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// The kind; never [`Kind::Auto`].
+    pub kind: Kind,
+    /// Kinds that would have been better, and why they were not taken.
+    pub refused: Vec<Refused>,
+    /// Offloads of the interface that make frames which no wire carries; see [`Interface::offloads`].
+    pub offloads: Vec<Offload>,
+}
+
+/// Opens a queue of an interface.
+///
+/// # Errors
+/// Where no kind asked for works; the error says why for each.
+pub fn open(
+    interface: &Interface,
+    queue: u32,
+    pool: &Pool,
+    kind: Kind,
+) -> Result<(Box<dyn Port>, Opened), Error> {
+    let (port, kind, refused): (Box<dyn Port>, _, _) = match kind {
+        Kind::Auto => {
+            let modes = XdpMode::preferred(interface.driver().as_deref());
+            match XdpPort::open(interface, queue, pool, modes) {
+                Ok((port, refused)) => {
+                    let mode = port.mode();
+                    (Box::new(port), Kind::Xdp(mode), refused)
+                }
+                Err(Error::Refused { refused, .. }) => packet(interface, pool, refused)?,
+                Err(error) => {
+                    let why = error.to_string();
+                    packet(
+                        interface,
+                        pool,
+                        vec![Refused {
+                            kind: "AF_XDP",
+                            why,
+                        }],
+                    )?
+                }
+            }
+        }
+        Kind::Xdp(mode) => {
+            let (port, refused) = XdpPort::open(interface, queue, pool, &[mode])?;
+            (Box::new(port), kind, refused)
+        }
+        Kind::Packet => packet(interface, pool, Vec::new())?,
+    };
+    Ok((
+        port,
+        Opened {
+            kind,
+            refused,
+            offloads: interface.offloads(),
+        },
+    ))
+}
+
+type Chosen = (Box<dyn Port>, Kind, Vec<Refused>);
+
+fn packet(interface: &Interface, pool: &Pool, mut refused: Vec<Refused>) -> Result<Chosen, Error> {
+    match PacketPort::open_share(interface, pool) {
+        Ok(port) => Ok((Box::new(port), Kind::Packet, refused)),
+        Err(error) if refused.is_empty() => Err(error),
+        Err(error) => {
+            refused.push(Refused {
+                kind: "packet socket",
+                why: error.to_string(),
+            });
+            Err(Error::Refused {
+                interface: interface.name().to_owned(),
+                refused,
+            })
+        }
+    }
+}

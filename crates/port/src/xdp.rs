@@ -1,0 +1,438 @@
+//! Ports over AF_XDP: the kernel and this process hand chunks of one memory to each other.
+
+mod program;
+mod ring;
+mod socket;
+
+use std::fmt;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::interface::promiscuous;
+use crate::{Burst, Counters, Error, Interface, Pool, Port, Refused};
+use program::Attachment;
+use ring::Ring;
+pub(crate) use socket::Socket;
+
+/// How frames come from an interface to an AF_XDP port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum XdpMode {
+    /// The kernel makes its packet buffer of a frame and copies from that. Works with every interface.
+    Generic,
+    /// The driver hands the frame over before the kernel makes a packet buffer of it, and the kernel copies it.
+    Native,
+    /// The network card reads and writes the pool itself.
+    ZeroCopy,
+}
+
+impl XdpMode {
+    /// What to try, best first, with an interface of this driver.
+    ///
+    /// With veth, native mode: it has the other end cut what it sends into frames of the wire's length, while in generic mode
+    /// TCP's superframes arrive whole, are too long, and are dropped.
+    pub fn preferred(driver: Option<&str>) -> &'static [XdpMode] {
+        match driver {
+            Some("veth") => &[XdpMode::Native, XdpMode::Generic],
+            _ => &[XdpMode::ZeroCopy, XdpMode::Native, XdpMode::Generic],
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            XdpMode::Generic => "AF_XDP generic",
+            XdpMode::Native => "AF_XDP native",
+            XdpMode::ZeroCopy => "AF_XDP zero-copy",
+        }
+    }
+}
+
+impl fmt::Display for XdpMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A queue of an interface, received from and sent to through AF_XDP.
+///
+/// Frames are received into the pool given when it was opened, and those of that pool are sent without a copy in this process, so two
+/// ports over one pool forward in place; frames of other pools are copied. A quarter of the pool waits in each port for what arrives.
+///
+/// All frames of the queue go to the port and none to the kernel. The interface is promiscuous while the port is open. What is in
+/// the transmit ring when the interface goes down leaves when it is up again; what is sent after that is dropped.
+pub struct XdpPort {
+    kernel: ManuallyDrop<Kernel>,
+    mode: XdpMode,
+    pool: Pool,
+    /// Bytes from one chunk to the next, a power of two.
+    stride: usize,
+    /// Who has each slot, as far as this port has to do with it. What the kernel gives back is checked against it.
+    holders: Vec<Holder>,
+    /// Slots in the fill and the transmit ring or further on.
+    filled: u32,
+    sending: u32,
+    /// Down when last used.
+    down: bool,
+    /// Receptions of nothing in a row.
+    idle: u32,
+    counters: Counters,
+}
+
+/// What the kernel shares with this process; closed before the slots go back.
+struct Kernel {
+    rx: Ring<libc::xdp_desc>,
+    tx: Ring<libc::xdp_desc>,
+    fill: Ring<u64>,
+    completion: Ring<u64>,
+    socket: Rc<Socket>,
+    _promiscuous: std::os::fd::OwnedFd,
+    attachment: Arc<Attachment>,
+    queue: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holder {
+    /// The pool, a frame, or another port.
+    Elsewhere,
+    Filled,
+    Sending,
+}
+
+/// After so many receptions of nothing the interface is asked whether it is still there.
+const IDLE: u32 = 64;
+
+/// The shortest frame that the kernel takes: an Ethernet header. It does not give back a shorter one.
+const HEADER: usize = 14;
+
+impl XdpPort {
+    /// Opens a queue of an interface in the first of `modes` that works, and says why those before it do not.
+    ///
+    /// All ports over one pool either copy or do not: the first one opened decides. `pool` must have [`crate::Layout::PowerOfTwo`],
+    /// at least 256 slots and a capacity of 2048 or 4096.
+    ///
+    /// # Errors
+    /// Where no mode works, the pool does not fit or there is no such queue.
+    pub fn open(
+        interface: &Interface,
+        queue: u32,
+        pool: &Pool,
+        modes: &[XdpMode],
+    ) -> Result<(XdpPort, Vec<Refused>), Error> {
+        let (_, stride, capacity) = pool.memory();
+        if pool.slots() < 256 || capacity != stride || !matches!(stride, 2048 | 4096) {
+            return Err(Error::UnfitPool {
+                slots: pool.slots(),
+                capacity,
+            });
+        }
+        let queues = interface.queues();
+        if queue >= queues {
+            return Err(Error::NoSuchQueue {
+                interface: interface.name().to_owned(),
+                queue,
+                queues,
+            });
+        }
+        let mut refused = Vec::new();
+        for &mode in modes {
+            match XdpPort::open_in(interface, queue, pool, mode) {
+                Ok(port) => return Ok((port, refused)),
+                Err(error) => refused.push(Refused {
+                    kind: mode.name(),
+                    why: socket::explain(&error, mode),
+                }),
+            }
+        }
+        Err(Error::Refused {
+            interface: interface.name().to_owned(),
+            refused,
+        })
+    }
+
+    /// The mode that was chosen.
+    pub fn mode(&self) -> XdpMode {
+        self.mode
+    }
+
+    fn open_in(
+        interface: &Interface,
+        queue: u32,
+        pool: &Pool,
+        mode: XdpMode,
+    ) -> io::Result<XdpPort> {
+        let attachment = Attachment::new(interface, mode)?;
+        let quarter = (pool.slots() / 4 + 1).next_power_of_two() / 2;
+        let size = quarter.min(4096) as u32;
+        let (socket, ([fill, completion], [rx, tx])) =
+            socket::bind(interface, queue, pool, size, mode)?;
+        attachment.direct(queue, socket.as_fd())?;
+        let mut port = XdpPort {
+            kernel: ManuallyDrop::new(Kernel {
+                rx,
+                tx,
+                fill,
+                completion,
+                socket,
+                _promiscuous: promiscuous(interface)?,
+                attachment,
+                queue,
+            }),
+            mode,
+            stride: pool.memory().1,
+            holders: vec![Holder::Elsewhere; pool.slots()],
+            pool: pool.clone(),
+            filled: 0,
+            sending: 0,
+            down: false,
+            idle: 0,
+            counters: Counters::default(),
+        };
+        port.refill();
+        Ok(port)
+    }
+
+    /// Fills the fill ring from the pool.
+    #[inline]
+    fn refill(&mut self) {
+        let wanted = self.kernel.fill.size() - self.filled;
+        let mut put = 0;
+        while put < wanted {
+            let Some(slot) = self.pool.take_slot() else {
+                break;
+            };
+            self.holders[slot as usize] = Holder::Filled;
+            self.kernel.fill.put((slot as usize * self.stride) as u64);
+            put += 1;
+        }
+        if put > 0 {
+            self.kernel.fill.publish();
+            self.filled += put;
+        }
+    }
+
+    /// Takes a slot over from the kernel, where it had it.
+    #[inline]
+    fn regain(&mut self, address: u64, from: Holder) -> io::Result<u32> {
+        let slot = address as usize / self.stride;
+        match self.holders.get_mut(slot) {
+            Some(holder) if *holder == from => {
+                *holder = Holder::Elsewhere;
+                Ok(slot as u32)
+            }
+            _ => Err(io::Error::other(
+                "AF_XDP gave back a buffer that it did not have",
+            )),
+        }
+    }
+
+    /// Gives the slots of frames that have left back to the pool.
+    #[inline]
+    fn reclaim(&mut self) -> io::Result<()> {
+        if self.sending == 0 {
+            return Ok(());
+        }
+        let ready = self.kernel.completion.ready()?;
+        for _ in 0..ready {
+            let address = self.kernel.completion.take();
+            let slot = self.regain(address, Holder::Sending)?;
+            self.sending -= 1;
+            self.pool.give_back(slot);
+        }
+        if ready > 0 {
+            self.kernel.completion.release();
+        }
+        Ok(())
+    }
+
+    /// Puts a frame's slot into the transmit ring.
+    #[inline]
+    fn put(&mut self, slot: u32, start: usize, end: usize) {
+        self.holders[slot as usize] = Holder::Sending;
+        self.sending += 1;
+        self.kernel.tx.put(libc::xdp_desc {
+            addr: (slot as usize * self.stride + start) as u64,
+            len: (end - start) as u32,
+            options: 0,
+        });
+    }
+
+    /// Has the kernel send what is in the transmit ring.
+    #[inline]
+    fn kick(&mut self) -> io::Result<()> {
+        if !self.kernel.tx.needs_wakeup() {
+            return Ok(());
+        }
+        let mut before = self.kernel.tx.untaken();
+        // Each turn sends, drops or stops.
+        loop {
+            match self.kernel.socket.wake_transmit() {
+                Ok(()) => {
+                    self.down = false;
+                    return Ok(());
+                }
+                Err(error) => match error.raw_os_error() {
+                    // It sends so many a call.
+                    Some(libc::EAGAIN | libc::ENOBUFS) => self.down = false,
+                    Some(libc::EBUSY) => {
+                        // In copy mode: the driver has dropped one, and the rest is still there.
+                        self.down = false;
+                        if self.mode != XdpMode::ZeroCopy {
+                            self.counters.tx_dropped += 1;
+                        }
+                    }
+                    Some(libc::ENETDOWN) => {
+                        self.down = true;
+                        return Ok(());
+                    }
+                    Some(libc::EINTR) => continue,
+                    _ => return Err(socket::gone(error)),
+                },
+            }
+            let left = self.kernel.tx.untaken();
+            if left == 0 || left == before {
+                return Ok(());
+            }
+            before = left;
+        }
+    }
+
+    /// What an idle reception does: it wakes a driver that sleeps, and finds out whether the interface is still there.
+    #[cold]
+    fn look(&mut self) -> io::Result<()> {
+        self.idle = 0;
+        self.kernel.socket.wake_receive().map_err(socket::gone)
+    }
+}
+
+impl Port for XdpPort {
+    #[inline]
+    fn receive(&mut self, burst: &mut Burst, max: usize) -> io::Result<usize> {
+        let n = (self.kernel.rx.ready()? as usize).min(max);
+        if n == 0 {
+            self.idle += 1;
+            // What was left over: frames that the kernel had no room for, slots that the pool did not have.
+            self.reclaim()?;
+            if self.sending > 0 && self.kernel.tx.untaken() > 0 {
+                self.kick()?;
+            }
+            self.refill();
+            if self.idle >= IDLE || self.kernel.fill.needs_wakeup() {
+                self.look()?;
+            }
+            return Ok(0);
+        }
+        self.idle = 0;
+        for _ in 0..n {
+            let descriptor = self.kernel.rx.take();
+            let slot = self.regain(descriptor.addr, Holder::Filled)?;
+            self.filled -= 1;
+            let start = descriptor.addr as usize % self.stride;
+            let len = descriptor.len as usize;
+            if len > self.stride - start {
+                self.pool.give_back(slot);
+                return Err(io::Error::other(
+                    "AF_XDP gave a frame longer than its buffer",
+                ));
+            }
+            burst.push(self.pool.adopt(slot, start, start + len));
+            self.counters.rx_bytes += len as u64;
+        }
+        self.kernel.rx.release();
+        self.counters.rx_packets += n as u64;
+        self.refill();
+        if self.kernel.fill.needs_wakeup() {
+            self.look()?;
+        }
+        Ok(n)
+    }
+
+    #[inline]
+    fn send(&mut self, burst: &mut Burst) -> io::Result<usize> {
+        self.reclaim()?;
+        if self.down {
+            self.kick()?;
+        }
+        let room = (self.kernel.tx.size() - self.sending) as usize;
+        let mut copies = self.pool.available();
+        let mut n = 0;
+        // A frame of another pool needs a slot of this one.
+        while n < burst.len() && (self.down || n < room) {
+            if !self.down && !self.pool.owns(&burst[n]) {
+                if copies == 0 {
+                    break;
+                }
+                copies -= 1;
+            }
+            n += 1;
+        }
+        for frame in burst.drain(..n) {
+            self.counters.tx_bytes += frame.len() as u64;
+            let sendable = !self.down && frame.len() >= HEADER;
+            let frame = match frame {
+                _ if !sendable => None,
+                frame if self.pool.owns(&frame) => Some(frame),
+                frame => self.pool.copy(&frame),
+            };
+            match frame {
+                Some(frame) => {
+                    let (slot, start, end) = frame.into_slot();
+                    self.put(slot, start, end);
+                }
+                None => self.counters.tx_dropped += 1,
+            }
+        }
+        self.counters.tx_packets += n as u64;
+        if n > 0 {
+            self.kernel.tx.publish();
+        }
+        if self.kernel.tx.untaken() > 0 {
+            self.kick()?;
+        }
+        Ok(n)
+    }
+
+    fn counters(&self) -> Counters {
+        let mut counters = self.counters;
+        if let Ok(statistics) = self.kernel.socket.statistics() {
+            counters.rx_dropped = statistics.rx_dropped + statistics.rx_ring_full;
+            counters.tx_dropped += statistics.tx_invalid_descs;
+        }
+        counters
+    }
+
+    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
+    }
+}
+
+impl AsFd for XdpPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.kernel.socket.as_fd()
+    }
+}
+
+impl fmt::Debug for XdpPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "XdpPort({}, {:?})", self.mode, self.counters())
+    }
+}
+
+impl Drop for XdpPort {
+    fn drop(&mut self) {
+        // A process that was just forked may keep the socket open a moment longer: it must not receive into what others own by then.
+        self.kernel.attachment.stop(self.kernel.queue);
+        // SAFETY: dropped here only, and not used below. The rings hold the socket as well, so it closes once all is gone.
+        unsafe { ManuallyDrop::drop(&mut self.kernel) };
+        if self.mode == XdpMode::ZeroCopy {
+            // The card may write to what it was given for a while after the close. Those slots stay out of the pool.
+            return;
+        }
+        for (slot, holder) in self.holders.iter().enumerate() {
+            if *holder != Holder::Elsewhere {
+                self.pool.give_back(slot as u32);
+            }
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Ports of the kernel, over pairs of veth in network namespaces that each test makes for itself.
+
+mod every_kind;
+mod namespace;
+mod traffic;

@@ -1,0 +1,117 @@
+//! Numbered frames of every length, and a receiver that checks each byte.
+
+use std::alloc::{GlobalAlloc, Layout as Memory, System};
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use tare_port::{Burst, Frame, Pool, Port};
+
+/// Counts what a thread allocates.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: leaves everything to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Memory) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: as the caller says.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Memory) {
+        // SAFETY: as the caller says.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How often this thread has allocated.
+pub(crate) fn allocations() -> u64 {
+    ALLOCATIONS.with(Cell::get)
+}
+
+pub(crate) const SHORTEST: usize = 60;
+pub(crate) const LONGEST: usize = 1514;
+
+/// Length of the frame of a number: each from the shortest to the longest in turn, neighbours far apart.
+fn length(number: u32) -> usize {
+    let lengths = LONGEST - SHORTEST + 1;
+    SHORTEST + (number as usize * 577) % lengths
+}
+
+fn byte(number: u32, at: usize) -> u8 {
+    (number as usize ^ (at * 151)) as u8
+}
+
+/// The frame of this number.
+pub(crate) fn numbered(pool: &Pool, number: u32) -> Frame {
+    let mut frame = pool.take().expect("a slot");
+    let bytes = frame.append(length(number)).unwrap();
+    bytes[..6].fill(0xff);
+    bytes[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+    // An experimental protocol, which the kernel ignores.
+    bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+    bytes[14..18].copy_from_slice(&number.to_be_bytes());
+    for (at, value) in bytes.iter_mut().enumerate().skip(18) {
+        *value = byte(number, at);
+    }
+    frame
+}
+
+/// The number of a frame, all of whose bytes are as they were sent.
+pub(crate) fn number(frame: &Frame) -> u32 {
+    let number = u32::from_be_bytes(frame[14..18].try_into().unwrap());
+    assert_eq!(frame.len(), length(number), "length of frame {number}");
+    let intact = frame
+        .iter()
+        .enumerate()
+        .skip(18)
+        .all(|(at, &value)| value == byte(number, at));
+    assert!(intact, "bytes of frame {number}");
+    number
+}
+
+/// Receives until there are as many as asked for, or nothing has come for a while.
+pub(crate) fn receive(port: &mut dyn Port, burst: &mut Burst, wanted: usize) {
+    let mut last = Instant::now();
+    while burst.len() < wanted && last.elapsed() < Duration::from_millis(300) {
+        if port.receive(burst, wanted - burst.len()).unwrap() > 0 {
+            last = Instant::now();
+        }
+    }
+}
+
+/// Sends all of a burst.
+pub(crate) fn send(port: &mut dyn Port, burst: &mut Burst) {
+    let begin = Instant::now();
+    while !burst.is_empty() {
+        port.send(burst).unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(5), "it takes nothing");
+    }
+}
+
+/// Sends numbered frames, receives them, and sees that all arrive once, in order and intact.
+pub(crate) fn carries(from: &mut dyn Port, to: &mut dyn Port, pool: &Pool, frames: u32) {
+    let before = (from.counters(), to.counters());
+    let (mut burst, mut bytes) = (Burst::new(), 0);
+    for first in (0..frames).step_by(64) {
+        let numbers = first..(first + 64).min(frames);
+        burst.extend(numbers.clone().map(|n| numbered(pool, n)));
+        bytes += burst.iter().map(|frame| frame.len() as u64).sum::<u64>();
+        send(from, &mut burst);
+        receive(to, &mut burst, numbers.len());
+        assert!(numbers.eq(burst.drain(..).map(|frame| number(&frame))));
+    }
+    let after = (from.counters(), to.counters());
+    assert_eq!(after.0.tx_packets - before.0.tx_packets, u64::from(frames));
+    assert_eq!(after.0.tx_bytes - before.0.tx_bytes, bytes);
+    assert_eq!(after.0.tx_dropped, before.0.tx_dropped);
+    assert_eq!(after.1.rx_packets - before.1.rx_packets, u64::from(frames));
+    assert_eq!(after.1.rx_bytes - before.1.rx_bytes, bytes);
+    assert_eq!(after.1.rx_dropped, before.1.rx_dropped);
+}
