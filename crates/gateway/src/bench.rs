@@ -237,7 +237,16 @@ struct Loop {
 fn template(size: usize, src: u32, dst: u32, n: usize) -> Box<[u8]> {
     let mut bytes = ethernet::header(MAC, MAC, ethernet::IPV4).to_vec();
     let total = (size - HEADER) as u16;
-    bytes.extend(ipv4::header(src, dst, 17, 64, 0, total, 0x4000));
+    let header = ipv4::Repr {
+        src,
+        dst,
+        protocol: 17,
+        ttl: 64,
+        tos: 0,
+        total_len: total,
+        fragment: 0x4000,
+    };
+    bytes.extend(header.to_bytes());
     let mut udp = vec![0x10, 0x01, 0x10, 0x02];
     udp.extend((total - 20).to_be_bytes());
     udp.extend([0, 0]);

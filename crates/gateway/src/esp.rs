@@ -4,8 +4,6 @@
 //! Ethernet 14 | outer IPv4 20 or IPv6 40 | SPI 4, sequence 4 | IV 8 | inner packet, padding, pad length, next header | ICV 16
 //! ```
 
-use tare_gcm::Nonce;
-
 use crate::sa::Counting;
 
 /// IP protocol number of ESP.
@@ -39,15 +37,6 @@ pub fn inner_max(mtu: usize, outer_header: usize) -> usize {
     payload.saturating_sub(TRAILER)
 }
 
-/// RFC 4106, 4: "the nonce ... salt ... IV". The IV is the whole sequence number, which no two packets of a key share.
-#[inline]
-pub(crate) fn nonce(salt: [u8; 4], iv: [u8; 8]) -> Nonce {
-    let mut nonce = [0; 12];
-    nonce[..4].copy_from_slice(&salt);
-    nonce[4..].copy_from_slice(&iv);
-    Nonce::from(nonce)
-}
-
 /// What is authenticated and not encrypted: SPI and sequence number (RFC 4106, 5), the latter in full where it is extended.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Aad {
@@ -57,20 +46,18 @@ pub(crate) struct Aad {
 
 impl Aad {
     #[inline]
-    pub(crate) fn new(spi: u32, sequence: u64, counting: Counting) -> Aad {
-        let mut bytes = [0; 12];
-        bytes[..4].copy_from_slice(&spi.to_be_bytes());
-        let len = match counting {
+    pub(crate) fn set(&mut self, spi: u32, sequence: u64, counting: Counting) {
+        self.bytes[..4].copy_from_slice(&spi.to_be_bytes());
+        self.len = match counting {
             Counting::Extended => {
-                bytes[4..].copy_from_slice(&sequence.to_be_bytes());
+                self.bytes[4..].copy_from_slice(&sequence.to_be_bytes());
                 12
             }
             Counting::Plain => {
-                bytes[4..8].copy_from_slice(&(sequence as u32).to_be_bytes());
+                self.bytes[4..8].copy_from_slice(&(sequence as u32).to_be_bytes());
                 8
             }
         };
-        Aad { bytes, len }
     }
 
     #[inline]

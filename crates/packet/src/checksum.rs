@@ -4,7 +4,10 @@
 #[inline]
 pub fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
-    let mut sum: u64 = words.iter().map(|w| u64::from(u32::from_be_bytes(*w))).sum();
+    let mut sum: u64 = words
+        .iter()
+        .map(|w| u64::from(u32::from_be_bytes(*w)))
+        .sum();
     if let Some((pair, odd)) = rest.split_first_chunk::<2>() {
         sum += u64::from(u16::from_be_bytes(*pair));
         sum += odd.first().map_or(0, |&b| u64::from(b) << 8);
@@ -17,9 +20,7 @@ pub fn sum(bytes: &[u8]) -> u64 {
 /// A sum folded to 16 bits and inverted: what stands in a checksum field.
 #[inline]
 pub fn finish(sum: u64) -> u16 {
-    let sum = (sum >> 32) + (sum & 0xffff_ffff);
-    let sum = (sum >> 32) + (sum & 0xffff_ffff);
-    let sum = (sum >> 16) + (sum & 0xffff);
+    let sum = (sum >> 48) + (sum >> 32 & 0xffff) + (sum >> 16 & 0xffff) + (sum & 0xffff);
     let sum = (sum >> 16) + (sum & 0xffff);
     let sum = (sum >> 16) + (sum & 0xffff);
     !(sum as u16)

@@ -100,13 +100,14 @@ impl Ipv4 {
     }
 }
 
-/// Takes a hop off the packet at the start of `bytes`, and mends its checksum.
+/// Takes a hop off the packet at the start of `bytes`, and mends its checksum: one less in the upper byte of a word is one
+/// more in that of the checksum, with the carry brought around (RFC 1624).
 #[inline]
 pub fn decrement_ttl(bytes: &mut [u8]) {
     if let Some(h) = bytes.first_chunk_mut::<HEADER>() {
-        let old = u16::from_be_bytes([h[8], h[9]]);
-        let new = old.wrapping_sub(0x0100);
-        rewrite(h, 8, old, new);
+        h[8] = h[8].wrapping_sub(1);
+        let sum = u32::from(u16::from_be_bytes([h[10], h[11]])) + 0x0100;
+        h[10..12].copy_from_slice(&((sum + (sum >> 16)) as u16).to_be_bytes());
     }
 }
 
@@ -127,29 +128,50 @@ fn rewrite(h: &mut [u8; HEADER], at: usize, old: u16, new: u16) {
     h[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Writes a header without options for a packet of `total_len` bytes; `fragment` as in [`Ipv4`].
-#[inline]
-pub fn header(
-    src: u32,
-    dst: u32,
-    protocol: u8,
-    ttl: u8,
-    tos: u8,
-    total_len: u16,
-    fragment: u32,
-) -> [u8; HEADER] {
-    let mut h = [0; HEADER];
-    h[0] = 0x45;
-    h[1] = tos;
-    h[2..4].copy_from_slice(&total_len.to_be_bytes());
-    h[4..8].copy_from_slice(&fragment.to_be_bytes());
-    h[8] = ttl;
-    h[9] = protocol;
-    h[12..16].copy_from_slice(&src.to_be_bytes());
-    h[16..].copy_from_slice(&dst.to_be_bytes());
-    let checksum = checksum::finish(checksum::sum(&h));
-    h[10..12].copy_from_slice(&checksum.to_be_bytes());
-    h
+/// What a new header without options is to say; see [`Ipv4`].
+#[derive(Clone, Copy, Debug)]
+pub struct Repr {
+    /// Source address.
+    pub src: u32,
+    /// Destination address.
+    pub dst: u32,
+    /// Protocol of the payload.
+    pub protocol: u8,
+    /// Hops left.
+    pub ttl: u8,
+    /// DSCP and ECN.
+    pub tos: u8,
+    /// Bytes of header and payload.
+    pub total_len: u16,
+    /// Identification, flags and fragment offset.
+    pub fragment: u32,
+}
+
+impl Repr {
+    /// Writes the header, word by word: built elsewhere and then copied it would wait for its own narrow stores.
+    #[inline]
+    pub fn write(&self, to: &mut [u8; HEADER]) {
+        let words = [
+            0x4500_0000 | u32::from(self.tos) << 16 | u32::from(self.total_len),
+            self.fragment,
+            u32::from(self.ttl) << 24 | u32::from(self.protocol) << 16,
+            self.src,
+            self.dst,
+        ];
+        let checksum = checksum::finish(words.iter().map(|&w| u64::from(w)).sum());
+        to[..4].copy_from_slice(&words[0].to_be_bytes());
+        to[4..8].copy_from_slice(&words[1].to_be_bytes());
+        to[8..12].copy_from_slice(&(words[2] | u32::from(checksum)).to_be_bytes());
+        to[12..16].copy_from_slice(&words[3].to_be_bytes());
+        to[16..].copy_from_slice(&words[4].to_be_bytes());
+    }
+
+    /// The header's bytes.
+    pub fn to_bytes(&self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        self.write(&mut bytes);
+        bytes
+    }
 }
 
 #[cfg(test)]
@@ -159,7 +181,16 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_a_header_is_named() {
-        let good = header(1, 2, 17, 64, 0, 20, 0);
+        let good = Repr {
+            src: 1,
+            dst: 2,
+            protocol: 17,
+            ttl: 64,
+            tos: 0,
+            total_len: 20,
+            fragment: 0,
+        };
+        let good = good.to_bytes();
         let with = |at: usize, value: u8| {
             let mut h = good;
             h[at] = value;
@@ -178,7 +209,7 @@ mod tests {
         fn what_was_written_is_read_also_after_changes(
             src: u32, dst: u32, protocol: u8, ttl in 1u8.., tos: u8, new_tos: u8, fragment: u32,
         ) {
-            let mut h = header(src, dst, protocol, ttl, tos, 20, fragment);
+            let mut h = Repr { src, dst, protocol, ttl, tos, total_len: 20, fragment }.to_bytes();
             let read = Ipv4::parse(&h).unwrap();
             prop_assert_eq!(
                 (read.src, read.dst, read.protocol, read.ttl, read.tos, read.fragment),

@@ -83,24 +83,43 @@ pub fn set_traffic_class(bytes: &mut [u8], class: u8) {
     }
 }
 
-/// Writes a header for a payload of `payload_len` bytes; the flow label is 0.
-#[inline]
-pub fn header(
-    src: u128,
-    dst: u128,
-    next_header: u8,
-    hop_limit: u8,
-    class: u8,
-    payload_len: u16,
-) -> [u8; HEADER] {
-    let mut h = [0; HEADER];
-    h[..4].copy_from_slice(&(6u32 << 28 | u32::from(class) << 20).to_be_bytes());
-    h[4..6].copy_from_slice(&payload_len.to_be_bytes());
-    h[6] = next_header;
-    h[7] = hop_limit;
-    h[8..24].copy_from_slice(&src.to_be_bytes());
-    h[24..].copy_from_slice(&dst.to_be_bytes());
-    h
+/// What a new header is to say; see [`Ipv6`]. The flow label is 0.
+#[derive(Clone, Copy, Debug)]
+pub struct Repr {
+    /// Source address.
+    pub src: u128,
+    /// Destination address.
+    pub dst: u128,
+    /// Protocol of the payload.
+    pub next_header: u8,
+    /// Hops left.
+    pub hop_limit: u8,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// Bytes behind the header.
+    pub payload_len: u16,
+}
+
+impl Repr {
+    /// Writes the header, word by word.
+    #[inline]
+    pub fn write(&self, to: &mut [u8; HEADER]) {
+        let first = 6 << 28 | u32::from(self.traffic_class) << 20;
+        let second = u32::from(self.payload_len) << 16
+            | u32::from(self.next_header) << 8
+            | u32::from(self.hop_limit);
+        to[..4].copy_from_slice(&first.to_be_bytes());
+        to[4..8].copy_from_slice(&second.to_be_bytes());
+        to[8..24].copy_from_slice(&self.src.to_be_bytes());
+        to[24..].copy_from_slice(&self.dst.to_be_bytes());
+    }
+
+    /// The header's bytes.
+    pub fn to_bytes(&self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        self.write(&mut bytes);
+        bytes
+    }
 }
 
 #[cfg(test)]
@@ -110,7 +129,15 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_a_header_is_named() {
-        let good = header(1, 2, 17, 64, 0, 0);
+        let good = Repr {
+            src: 1,
+            dst: 2,
+            next_header: 17,
+            hop_limit: 64,
+            traffic_class: 0,
+            payload_len: 0,
+        };
+        let good = good.to_bytes();
         assert_eq!(Ipv6::parse(&good[..39]), Err(Malformed::Truncated));
         let mut h = good;
         h[5] = 1;
@@ -125,7 +152,10 @@ mod tests {
         fn what_was_written_is_read_also_after_changes(
             src: u128, dst: u128, next: u8, hops in 1u8.., class: u8, new: u8,
         ) {
-            let mut h = header(src, dst, next, hops, class, 0);
+            let header = Repr {
+                src, dst, next_header: next, hop_limit: hops, traffic_class: class, payload_len: 0,
+            };
+            let mut h = header.to_bytes();
             let read = Ipv6::parse(&h).unwrap();
             prop_assert_eq!(
                 (read.src, read.dst, read.next_header, read.hop_limit, read.traffic_class),

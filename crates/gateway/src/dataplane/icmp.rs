@@ -149,7 +149,17 @@ fn about_v4(worker: &Dataplane, packet: &[u8], kind: Kind) -> Option<Vec<u8>> {
     let sum = checksum::finish(checksum::sum(&message));
     message[2..4].copy_from_slice(&sum.to_be_bytes());
     let total = (ipv4::HEADER + message.len()) as u16;
-    let mut error = ipv4::header(own, ip.src, ICMP, TTL, 0xc0, total, 0).to_vec();
+    let header = ipv4::Repr {
+        src: own,
+        dst: ip.src,
+        protocol: ICMP,
+        ttl: TTL,
+        // RFC 1812, 4.3.2.5: "INTERNETWORK CONTROL".
+        tos: 0xc0,
+        total_len: total,
+        fragment: 0,
+    };
+    let mut error = header.to_bytes().to_vec();
     error.extend_from_slice(&message);
     Some(error)
 }
@@ -177,8 +187,15 @@ fn about_v6(worker: &Dataplane, packet: &[u8], kind: Kind) -> Option<Vec<u8>> {
     let pseudo = checksum::pseudo_header(&src, &dst, ICMPV6, message.len());
     let sum = checksum::finish(pseudo + checksum::sum(&message));
     message[2..4].copy_from_slice(&sum.to_be_bytes());
-    let len = message.len() as u16;
-    let mut error = ipv6::header(own, ip.src, ICMPV6, TTL, 0, len).to_vec();
+    let header = ipv6::Repr {
+        src: own,
+        dst: ip.src,
+        next_header: ICMPV6,
+        hop_limit: TTL,
+        traffic_class: 0,
+        payload_len: message.len() as u16,
+    };
+    let mut error = header.to_bytes().to_vec();
     error.extend_from_slice(&message);
     Some(error)
 }

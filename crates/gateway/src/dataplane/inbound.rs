@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tare_gcm::{open_each, OpenPacket, Tag};
+use tare_gcm::{open_each, Nonce, OpenPacket, Tag};
 use tare_packet::ethernet::{self, HEADER};
 use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6::{self, Ipv6};
@@ -24,12 +24,13 @@ const ICMPV6: u8 = 58;
 #[derive(Default)]
 pub(super) struct Scratch {
     frames: Vec<Frame>,
+    /// What is known of each frame; as many as there ever were at once. Written in place, as the other direction does.
     jobs: Vec<Job>,
     /// Whether each is authentic, and then whether it is new.
     outcomes: Vec<Result<(), Cause>>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Job {
     /// Place of the SA.
     sa: u32,
@@ -45,14 +46,18 @@ struct Job {
 
 pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, output: &mut Output) {
     let mut scratch = std::mem::take(&mut worker.inbound);
+    scratch.frames.reserve(input.len());
+    if input.len() > scratch.jobs.len() {
+        scratch.jobs.resize(input.len(), Job::default());
+        scratch.outcomes.resize(input.len(), Err(Cause::Forged));
+    }
+    output.forward.reserve(input.len());
     for mut frame in input.drain(..) {
         worker.received.received += 1;
         worker.received.received_bytes += frame.len() as u64;
-        match admit(&worker.tables, &mut frame) {
-            Ok(Admitted::Esp(job)) => {
-                scratch.frames.push(frame);
-                scratch.jobs.push(job);
-            }
+        let job = &mut scratch.jobs[scratch.frames.len()];
+        match admit(&worker.tables, &mut frame, job) {
+            Ok(Admitted::Esp) => scratch.frames.push(frame),
             Ok(Admitted::Control) => {
                 worker.received.control += 1;
                 output.control.push(frame);
@@ -61,22 +66,19 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
         }
     }
     open(&worker.tables, &mut scratch);
-    let before = output.forward.len();
     finish(worker, now, &mut scratch, output);
-    for frame in &output.forward[before..] {
-        worker.received.forwarded_bytes += frame.len() as u64;
-    }
     worker.inbound = scratch;
 }
 
 enum Admitted {
-    Esp(Job),
+    /// To be opened; the job is filled in.
+    Esp,
     Control,
 }
 
 /// The first pass: outer headers, SA, and a look at the window.
 #[inline]
-fn admit(tables: &Tables, frame: &mut Frame) -> Result<Admitted, Cause> {
+fn admit(tables: &Tables, frame: &mut Frame, job: &mut Job) -> Result<Admitted, Cause> {
     let (protocol, tos, front, end) = match ethernet::kind(frame) {
         Some(ethernet::IPV4) => {
             let ip = Ipv4::parse(&frame[HEADER..]).map_err(|_| Cause::Malformed)?;
@@ -133,14 +135,13 @@ fn admit(tables: &Tables, frame: &mut Frame) -> Result<Admitted, Cause> {
         .inspect_err(|_| {
             sa.replayed.fetch_add(1, Ordering::Relaxed);
         })?;
-    Ok(Admitted::Esp(Job {
-        sa: place,
-        tos,
-        front: front as u8,
-        len: (end - front - esp::HEADER - esp::ICV) as u16,
-        sequence,
-        aad: Aad::new(spi, sequence, sa.counting),
-    }))
+    job.sa = place;
+    job.tos = tos;
+    job.front = front as u8;
+    job.len = (end - front - esp::HEADER - esp::ICV) as u16;
+    job.sequence = sequence;
+    job.aad.set(spi, sequence, sa.counting);
+    Ok(Admitted::Esp)
 }
 
 fn cause_of(refused: Refused) -> Cause {
@@ -157,14 +158,14 @@ fn open(tables: &Tables, scratch: &mut Scratch) {
         jobs,
         outcomes,
     } = scratch;
-    outcomes.clear();
-    outcomes.resize(frames.len(), Err(Cause::Forged));
+    let outcomes = &mut outcomes[..frames.len()];
+    outcomes.fill(Err(Cause::Forged));
     let packets = frames.iter_mut().zip(&*jobs).map_while(|(frame, job)| {
         let sa = tables.inbound.at(job.sa)?;
         let payload = &mut frame[usize::from(job.front) + 8..];
         let (iv, rest) = payload.split_first_chunk_mut::<8>()?;
         let (data, icv) = rest.split_last_chunk_mut::<{ esp::ICV }>()?;
-        let nonce = esp::nonce(sa.salt, *iv);
+        let nonce = Nonce::from_parts(sa.salt, u64::from_be_bytes(*iv));
         let tag = Tag::from(*icv);
         OpenPacket::in_place(&sa.key, nonce, job.aad.as_slice(), data, tag).ok()
     });
@@ -176,8 +177,8 @@ fn open(tables: &Tables, scratch: &mut Scratch) {
 /// The third pass: claims sequence numbers, a run of packets of one SA at a time, so that its lock is taken and its counters
 /// are touched once.
 fn claim(alone: bool, tables: &Tables, scratch: &mut Scratch) {
-    let mut rest = &mut scratch.outcomes[..];
-    for run in scratch.jobs.chunk_by(|a, b| a.sa == b.sa) {
+    let mut rest = &mut scratch.outcomes[..scratch.frames.len()];
+    for run in scratch.jobs[..rest.len()].chunk_by(|a, b| a.sa == b.sa) {
         let outcomes = rest.split_off_mut(..run.len()).unwrap_or_default();
         let Some(sa) = tables.inbound.at(run[0].sa) else {
             outcomes.fill(Err(Cause::UnknownSpi));
@@ -213,8 +214,8 @@ fn claim(alone: bool, tables: &Tables, scratch: &mut Scratch) {
 fn finish(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut Output) {
     let tables = std::sync::Arc::clone(&worker.tables);
     claim(worker.alone, &tables, scratch);
-    let packets = scratch.frames.drain(..).zip(&scratch.jobs);
-    for ((frame, job), outcome) in packets.zip(&scratch.outcomes) {
+    let known = scratch.jobs.iter().zip(&scratch.outcomes);
+    for (frame, (job, outcome)) in scratch.frames.drain(..).zip(known) {
         let (frame, next_header) = match outcome.and_then(|()| unwrap(job, frame)) {
             Ok(unwrapped) => unwrapped,
             Err(cause) => {
@@ -233,7 +234,6 @@ fn finish(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &
             _ => worker.received.drop(Cause::InnerMalformed),
         }
     }
-    scratch.jobs.clear();
 }
 
 /// The packet as a frame that has room for an Ethernet header and then the inner packet, and what the trailer says it is.
@@ -277,7 +277,7 @@ fn leave_v4(
     if tos != ip.tos {
         ipv4::set_tos(&mut frame[HEADER..], tos);
     }
-    let addressed = address(&mut frame, &tables.private, ethernet::IPV4);
+    let addressed = address(&mut frame, &worker.private.v4);
     if is_own4(tables, ip.dst) {
         worker.received.control += 1;
         return output.control.push(frame);
@@ -292,14 +292,15 @@ fn leave_v4(
     ipv4::decrement_ttl(&mut frame[HEADER..]);
     let mtu = usize::from(tables.private.mtu);
     if ip.total_len <= mtu {
-        worker.received.forwarded += 1;
-        output.forward.push(frame);
+        forward(worker, frame, output);
     } else if ip.dont_fragment() {
         icmp::too_big(worker, now, &frame, mtu, &mut output.tunnel);
         worker.received.drop(Cause::TooBig);
     } else {
         match fragment::fragment(&frame, &ip, mtu, &worker.pool, &mut output.forward) {
             Some(n) => {
+                let made = output.forward.iter().rev().take(n);
+                worker.received.forwarded_bytes += made.map(|f| f.len() as u64).sum::<u64>();
                 worker.received.forwarded += 1;
                 worker.received.fragments += n as u64 - 1;
             }
@@ -331,7 +332,7 @@ fn leave_v6(
     if class != ip.traffic_class {
         ipv6::set_traffic_class(&mut frame[HEADER..], class);
     }
-    let addressed = address(&mut frame, &tables.private, ethernet::IPV6);
+    let addressed = address(&mut frame, &worker.private.v6);
     if is_own6(tables, ip.dst) {
         worker.received.control += 1;
         return output.control.push(frame);
@@ -349,6 +350,12 @@ fn leave_v6(
         icmp::too_big(worker, now, &frame, mtu, &mut output.tunnel);
         return worker.received.drop(Cause::TooBig);
     }
+    forward(worker, frame, output);
+}
+
+#[inline]
+fn forward(worker: &mut Dataplane, frame: Frame, output: &mut Output) {
     worker.received.forwarded += 1;
+    worker.received.forwarded_bytes += frame.len() as u64;
     output.forward.push(frame);
 }

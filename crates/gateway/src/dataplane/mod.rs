@@ -11,7 +11,7 @@ mod outbound;
 
 use std::sync::Arc;
 
-use tare_packet::ethernet;
+use tare_packet::ethernet::{self, HEADER};
 use tare_port::{Burst, Frame, Instant, Pool};
 
 pub use counters::{Cause, Direction};
@@ -22,6 +22,8 @@ use crate::tables::{Side, Tables};
 /// One worker's half of the gateway: no clock, no ports, no locks of its own.
 pub struct Dataplane {
     tables: Arc<Tables>,
+    private: Headers,
+    public: Headers,
     pool: Pool,
     /// Whether no other worker uses the same SAs.
     alone: bool,
@@ -50,6 +52,8 @@ impl Dataplane {
     /// A worker that takes the frames of fragments and errors from `pool`. `alone`: no other worker uses these tables.
     pub fn new(tables: Arc<Tables>, pool: Pool, alone: bool) -> Dataplane {
         Dataplane {
+            private: Headers::new(&tables.private),
+            public: Headers::new(&tables.public),
             tables,
             pool,
             alone,
@@ -63,6 +67,8 @@ impl Dataplane {
 
     /// Goes on with other tables.
     pub fn replace(&mut self, tables: Arc<Tables>) {
+        self.private = Headers::new(&tables.private);
+        self.public = Headers::new(&tables.public);
         self.tables = tables;
     }
 
@@ -109,15 +115,28 @@ fn is_multicast6(dst: u128) -> bool {
     dst >> 120 == 0xff
 }
 
-/// Writes an Ethernet header over the first bytes of a frame, for the next hop of `side`.
+/// The Ethernet headers of packets that leave by one side: none while the next hop's station is not known.
+#[derive(Clone, Copy, Default)]
+struct Headers {
+    v4: Option<[u8; HEADER]>,
+    v6: Option<[u8; HEADER]>,
+}
+
+impl Headers {
+    fn new(side: &Side) -> Headers {
+        let header = |hop: Option<_>, kind| hop.map(|hop| ethernet::header(hop, side.mac, kind));
+        Headers {
+            v4: header(side.next_hop4, ethernet::IPV4),
+            v6: header(side.next_hop6, ethernet::IPV6),
+        }
+    }
+}
+
+/// Writes an Ethernet header over the first bytes of a frame.
 #[inline]
-fn address(frame: &mut Frame, side: &Side, kind: u16) -> Result<(), Cause> {
-    let next_hop = match kind {
-        ethernet::IPV4 => side.next_hop4,
-        _ => side.next_hop6,
-    };
-    let header = ethernet::header(next_hop.ok_or(Cause::NextHopUnknown)?, side.mac, kind);
+fn address(frame: &mut Frame, header: &Option<[u8; HEADER]>) -> Result<(), Cause> {
+    let header = header.as_ref().ok_or(Cause::NextHopUnknown)?;
     let place = frame.first_chunk_mut().ok_or(Cause::NoBuffer)?;
-    *place = header;
+    *place = *header;
     Ok(())
 }

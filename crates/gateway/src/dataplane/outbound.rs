@@ -1,12 +1,14 @@
 //! From the private side to the public one.
 
-use tare_gcm::{seal_each, SealPacket, Tag};
+use tare_gcm::{seal_each, Nonce, SealPacket, Tag};
 use tare_packet::ethernet::{self, HEADER};
 use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6::{self, Ipv6};
-use tare_port::{Burst, Frame, Instant};
+use tare_port::{Burst, Frame, Instant, BURST};
 
-use super::{address, fragment, icmp, is_multicast6, is_own4, is_own6, Cause, Dataplane, Output};
+use super::{
+    address, fragment, icmp, is_multicast6, is_own4, is_own6, Cause, Dataplane, Headers, Output,
+};
 use crate::esp::{self, Aad};
 use crate::prefixes::NONE;
 use crate::sa::{OutboundSa, Outer};
@@ -23,12 +25,16 @@ const DONT_FRAGMENT: u32 = 0x4000;
 #[derive(Default)]
 pub(super) struct Scratch {
     frames: Vec<Frame>,
+    /// What is known of each frame; as many as there ever were at once.
     jobs: Vec<Job>,
     tags: Vec<Tag>,
 }
 
+/// Written field by field and in place: a value made elsewhere would be copied by wide loads, which wait for the narrow stores
+/// that made it.
 #[derive(Clone, Copy, Default)]
 struct Job {
+    sequence: u64,
     route: u32,
     /// DSCP and ECN of the inner packet.
     tos: u8,
@@ -36,11 +42,23 @@ struct Job {
     /// Bytes in front of what is encrypted.
     front: u8,
     aad: Aad,
-    iv: [u8; 8],
+}
+
+impl Scratch {
+    /// Makes room for `n` frames on top.
+    fn reserve(&mut self, n: usize) {
+        let n = self.frames.len() + n;
+        self.frames.reserve(n);
+        if n > self.jobs.len() {
+            self.jobs.resize(n, Job::default());
+            self.tags.resize(n, Tag::from([0; 16]));
+        }
+    }
 }
 
 pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, output: &mut Output) {
     let mut scratch = std::mem::take(&mut worker.outbound);
+    scratch.reserve(input.len());
     for frame in input.drain(..) {
         worker.sent.received += 1;
         worker.sent.received_bytes += frame.len() as u64;
@@ -51,12 +69,8 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
             _ => worker.sent.drop(Cause::NotIp),
         }
     }
-    let before = output.forward.len();
     encapsulate(worker, &mut scratch);
     seal(worker, &mut scratch, output);
-    for frame in &output.forward[before..] {
-        worker.sent.forwarded_bytes += frame.len() as u64;
-    }
     worker.outbound = scratch;
 }
 
@@ -101,23 +115,26 @@ fn admit_v4(
         return worker.sent.drop(Cause::TooBig);
     }
     ipv4::decrement_ttl(&mut frame[HEADER..]);
-    let job = Job {
-        route,
-        tos: ip.tos,
-        next_header: esp::INNER_IPV4,
-        ..Job::default()
-    };
     if ip.total_len <= inner_max {
+        let job = &mut scratch.jobs[scratch.frames.len()];
+        job.route = route;
+        job.tos = ip.tos;
+        job.next_header = esp::INNER_IPV4;
         scratch.frames.push(frame);
-        scratch.jobs.push(job);
-    } else {
-        match fragment::fragment(&frame, &ip, inner_max, &worker.pool, &mut scratch.frames) {
-            Some(n) => {
-                scratch.jobs.resize(scratch.jobs.len() + n, job);
-                worker.sent.fragments += n as u64 - 1;
+        return;
+    }
+    let first = scratch.frames.len();
+    match fragment::fragment(&frame, &ip, inner_max, &worker.pool, &mut scratch.frames) {
+        Some(n) => {
+            worker.sent.fragments += n as u64 - 1;
+            scratch.reserve(BURST);
+            for job in &mut scratch.jobs[first..first + n] {
+                job.route = route;
+                job.tos = ip.tos;
+                job.next_header = esp::INNER_IPV4;
             }
-            None => worker.sent.drop(Cause::NoBuffer),
         }
+        None => worker.sent.drop(Cause::NoBuffer),
     }
 }
 
@@ -155,13 +172,11 @@ fn admit_v6(
         return worker.sent.drop(Cause::TooBig);
     }
     ipv6::decrement_hop_limit(&mut frame[HEADER..]);
+    let job = &mut scratch.jobs[scratch.frames.len()];
+    job.route = route;
+    job.tos = ip.traffic_class;
+    job.next_header = esp::INNER_IPV6;
     scratch.frames.push(frame);
-    scratch.jobs.push(Job {
-        route,
-        tos: ip.traffic_class,
-        next_header: esp::INNER_IPV6,
-        ..Job::default()
-    });
 }
 
 /// Bytes that an inner packet of this route may have.
@@ -180,42 +195,45 @@ fn inner_max(tables: &Tables, route: u32) -> Result<usize, Cause> {
 /// The second pass: takes sequence numbers, a run of packets of one route at a time, and writes headers and trailer.
 fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
     let tables = &*worker.tables;
+    let Scratch { frames, jobs, .. } = scratch;
     let mut kept = 0;
     let mut at = 0;
-    while at < scratch.jobs.len() {
-        let route = scratch.jobs[at].route;
-        let run = scratch.jobs[at..]
+    while at < frames.len() {
+        let route = jobs[at].route;
+        let end = at
+            + jobs[at..frames.len()]
+                .iter()
+                .take_while(|j| j.route == route)
+                .count();
+        let bytes = frames[at..end]
             .iter()
-            .take_while(|j| j.route == route)
-            .count();
-        let frames = &scratch.frames[at..at + run];
-        let bytes = frames.iter().map(|f| (f.len() - HEADER) as u64).sum();
-        let sa = outbound_sa(tables, route);
-        let first = sa.map(|sa| sa.take(run as u64, bytes));
-        for i in at..at + run {
-            let result = match (sa, first) {
-                (Some(sa), Some(Some(first))) => {
-                    let sequence = first + (i - at) as u64;
-                    let (frame, job) = (&mut scratch.frames[i], &mut scratch.jobs[i]);
-                    write_headers(tables, sa, sequence, frame, job)
-                }
-                (Some(_), _) => Err(Cause::SequenceExhausted),
-                _ => Err(Cause::NoSa),
-            };
-            match result {
-                // Packets that stay move up over those that do not.
-                Ok(()) => {
-                    scratch.frames.swap(kept, i);
-                    scratch.jobs.swap(kept, i);
-                    kept += 1;
-                }
-                Err(cause) => worker.sent.drop(cause),
+            .map(|f| (f.len() - HEADER) as u64)
+            .sum();
+        let numbers = outbound_sa(tables, route)
+            .ok_or(Cause::NoSa)
+            .and_then(|sa| {
+                let first = sa.take((end - at) as u64, bytes);
+                Ok((sa, first.ok_or(Cause::SequenceExhausted)?))
+            });
+        for i in at..end {
+            let written = numbers.and_then(|(sa, first)| {
+                jobs[i].sequence = first + (i - at) as u64;
+                write_headers(&worker.public, sa, &mut frames[i], &mut jobs[i])
+            });
+            if let Err(cause) = written {
+                worker.sent.drop(cause);
+                continue;
             }
+            // Packets that stay move up over those that do not.
+            if kept != i {
+                frames.swap(kept, i);
+                jobs.swap(kept, i);
+            }
+            kept += 1;
         }
-        at += run;
+        at = end;
     }
-    scratch.frames.truncate(kept);
-    scratch.jobs.truncate(kept);
+    frames.truncate(kept);
 }
 
 #[inline]
@@ -225,9 +243,8 @@ fn outbound_sa(tables: &Tables, route: u32) -> Option<&OutboundSa> {
 
 #[inline]
 fn write_headers(
-    tables: &Tables,
+    headers: &Headers,
     sa: &OutboundSa,
-    sequence: u64,
     frame: &mut Frame,
     job: &mut Job,
 ) -> Result<(), Cause> {
@@ -238,65 +255,79 @@ fn write_headers(
         .ok_or(Cause::NoBuffer)?;
     // RFC 4303, 2.4: "the first padding byte appended to the plaintext is numbered 1, with subsequent padding bytes
     // making up a monotonically increasing sequence".
-    let trailer = [1, 2, 3];
-    behind[..padding].copy_from_slice(&trailer[..padding]);
+    for (i, byte) in behind[..padding].iter_mut().enumerate() {
+        *byte = i as u8 + 1;
+    }
     behind[padding] = padding as u8;
     behind[padding + 1] = job.next_header;
-    let (outer_len, kind) = match sa.outer {
-        Outer::V4 { .. } => (ipv4::HEADER, ethernet::IPV4),
-        Outer::V6 { .. } => (ipv6::HEADER, ethernet::IPV6),
-    };
-    frame
-        .prepend(outer_len + esp::HEADER)
-        .ok_or(Cause::NoBuffer)?;
-    address(frame, &tables.public, kind)?;
     let payload = esp::HEADER + inner + padding + esp::TRAILER + esp::ICV;
-    let (outer, rest) = frame[HEADER..].split_at_mut(outer_len);
-    match sa.outer {
+    let esp_header = match sa.outer {
         Outer::V4 { src, dst } => {
-            let total = (ipv4::HEADER + payload) as u16;
-            let tos = job.tos;
-            outer.copy_from_slice(&ipv4::header(
+            let front = open_front(frame, ipv4::HEADER, &headers.v4)?;
+            job.front = (HEADER + ipv4::HEADER + esp::HEADER) as u8;
+            let (outer, rest) = front.split_first_chunk_mut().ok_or(Cause::NoBuffer)?;
+            let header = ipv4::Repr {
                 src,
                 dst,
-                esp::PROTOCOL,
-                OUTER_TTL,
-                tos,
-                total,
-                DONT_FRAGMENT,
-            ));
+                protocol: esp::PROTOCOL,
+                ttl: OUTER_TTL,
+                tos: job.tos,
+                total_len: (ipv4::HEADER + payload) as u16,
+                fragment: DONT_FRAGMENT,
+            };
+            header.write(outer);
+            rest
         }
-        Outer::V6 { src, dst } => outer.copy_from_slice(&ipv6::header(
-            src,
-            dst,
-            esp::PROTOCOL,
-            OUTER_TTL,
-            job.tos,
-            payload as u16,
-        )),
-    }
-    job.iv = sequence.to_be_bytes();
-    job.aad = Aad::new(sa.spi, sequence, sa.counting);
-    job.front = (HEADER + outer_len + esp::HEADER) as u8;
-    rest[..4].copy_from_slice(&sa.spi.to_be_bytes());
-    rest[4..8].copy_from_slice(&job.iv[4..]);
-    rest[8..16].copy_from_slice(&job.iv);
+        Outer::V6 { src, dst } => {
+            let front = open_front(frame, ipv6::HEADER, &headers.v6)?;
+            job.front = (HEADER + ipv6::HEADER + esp::HEADER) as u8;
+            let (outer, rest) = front.split_first_chunk_mut().ok_or(Cause::NoBuffer)?;
+            let header = ipv6::Repr {
+                src,
+                dst,
+                next_header: esp::PROTOCOL,
+                hop_limit: OUTER_TTL,
+                traffic_class: job.tos,
+                payload_len: payload as u16,
+            };
+            header.write(outer);
+            rest
+        }
+    };
+    job.aad.set(sa.spi, job.sequence, sa.counting);
+    let esp_header = esp_header
+        .first_chunk_mut::<{ esp::HEADER }>()
+        .ok_or(Cause::NoBuffer)?;
+    esp_header[..4].copy_from_slice(&sa.spi.to_be_bytes());
+    esp_header[4..8].copy_from_slice(&(job.sequence as u32).to_be_bytes());
+    esp_header[8..].copy_from_slice(&job.sequence.to_be_bytes());
     Ok(())
+}
+
+/// Makes room for outer headers, writes the Ethernet header, and gives what is behind that.
+#[inline]
+fn open_front<'a>(
+    frame: &'a mut Frame,
+    outer: usize,
+    header: &Option<[u8; HEADER]>,
+) -> Result<&'a mut [u8], Cause> {
+    frame.prepend(outer + esp::HEADER).ok_or(Cause::NoBuffer)?;
+    address(frame, header)?;
+    Ok(&mut frame[HEADER..])
 }
 
 /// The last passes: seals, and writes the tags.
 fn seal(worker: &mut Dataplane, scratch: &mut Scratch, output: &mut Output) {
     let tables = &*worker.tables;
     let Scratch { frames, jobs, tags } = scratch;
-    tags.clear();
-    tags.resize(frames.len(), Tag::from([0; 16]));
     let mut sealed = 0;
     // The first that cannot be described ends the iteration; it is never sent, nor is any behind it.
     let packets = frames.iter_mut().zip(&*jobs).map_while(|(frame, job)| {
         let sa = outbound_sa(tables, job.route)?;
         let end = frame.len() - esp::ICV;
         let data = &mut frame[usize::from(job.front)..end];
-        let nonce = esp::nonce(sa.salt, job.iv);
+        // RFC 4106, 4: salt and IV. The IV is the whole sequence number, which no two packets of a key share.
+        let nonce = Nonce::from_parts(sa.salt, job.sequence);
         SealPacket::in_place(&sa.key, nonce, job.aad.as_slice(), data).ok()
     });
     seal_each(packets, |number, tag| {
@@ -307,11 +338,12 @@ fn seal(worker: &mut Dataplane, scratch: &mut Scratch, output: &mut Output) {
         worker.sent.drop(Cause::NoSa);
     }
     frames.truncate(sealed);
-    jobs.clear();
-    for (mut frame, tag) in frames.drain(..).zip(&*tags) {
-        let end = frame.len() - esp::ICV;
-        frame[end..].copy_from_slice(tag.as_bytes());
-        output.forward.push(frame);
+    for (frame, tag) in frames.iter_mut().zip(&*tags) {
+        worker.sent.forwarded_bytes += frame.len() as u64;
+        if let Some(icv) = frame.last_chunk_mut() {
+            *icv = *tag.as_bytes();
+        }
     }
+    output.forward.append(frames);
     worker.sent.forwarded += sealed as u64;
 }
