@@ -1,0 +1,108 @@
+//! What can go wrong.
+
+use std::fmt;
+use std::io;
+
+/// Why the tester cannot start or go on.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// A stream without frames.
+    NoFrames {
+        /// The stream.
+        stream: String,
+    },
+    /// A frame that is no Ethernet frame or too long to send.
+    FrameLength {
+        /// The stream.
+        stream: String,
+        /// Which frame, from 1.
+        frame: usize,
+        /// Its bytes.
+        length: usize,
+    },
+    /// A frame that cannot be made of another size.
+    Resize {
+        /// The stream.
+        stream: String,
+        /// Which frame, from 1.
+        frame: usize,
+        /// The bytes wanted.
+        length: usize,
+        /// Why not.
+        why: &'static str,
+    },
+    /// Two streams of the same name.
+    DuplicateName(String),
+    /// A stream that is to be received where no stream is sent.
+    UnknownReceiver {
+        /// The stream.
+        stream: String,
+        /// The name under which its frames were to be received.
+        rx: String,
+    },
+    /// No stream, or more than a stamp can tell apart.
+    StreamCount(usize),
+    /// A load outside what a trial can do.
+    Load(String),
+    /// The generator could not offer the load, in any of the attempts.
+    NotOffered {
+        /// Attempts made.
+        attempts: u32,
+        /// Why the last of them was invalid.
+        reason: String,
+    },
+    /// A port failed for good.
+    Port {
+        /// Which, from 0.
+        port: usize,
+        /// What it said.
+        error: io::Error,
+    },
+    /// No memory for frames.
+    Memory(io::Error),
+    /// Somebody asked to stop.
+    Interrupted,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoFrames { stream } => {
+                write!(f, "stream {stream}: found no frames, expected at least one")
+            }
+            Error::FrameLength { stream, frame, length } => write!(
+                f,
+                "stream {stream}: frame {frame} has {length} bytes, expected 14 to {}",
+                crate::stream::FRAME_MAX
+            ),
+            Error::Resize { stream, frame, length, why } => write!(
+                f,
+                "stream {stream}: frame {frame} cannot be made {length} bytes long: {why}"
+            ),
+            Error::DuplicateName(name) => write!(f, "two streams are named {name}; each needs its own name"),
+            Error::UnknownReceiver { stream, rx } => write!(
+                f,
+                "stream {stream} is to be received by {rx}, which is the name of no stream"
+            ),
+            Error::StreamCount(count) => write!(f, "found {count} streams, expected 1 to 255"),
+            Error::Load(why) => write!(f, "{why}"),
+            Error::NotOffered { attempts, reason } => write!(
+                f,
+                "the load could not be offered in {attempts} attempts: {reason}; lower the rate, or give the tester a core of its own (--cpu)"
+            ),
+            Error::Port { port, error } => write!(f, "port {port}: {error}"),
+            Error::Memory(error) => write!(f, "no memory for frames: {error}"),
+            Error::Interrupted => write!(f, "interrupted"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Port { error, .. } | Error::Memory(error) => Some(error),
+            _ => None,
+        }
+    }
+}

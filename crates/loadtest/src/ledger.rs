@@ -1,0 +1,257 @@
+//! What arrived of one stream in one trial.
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// The longest latency that is told apart, in nanoseconds: a minute.
+const LATENCY_MAX_NS: u64 = 60_000_000_000;
+
+/// What a sequence that arrived was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// The first of its number, after all lower ones that have come.
+    InOrder,
+    /// The first of its number, after a higher one: "reordered" as RFC 4737 section 3 has it.
+    Reordered,
+    /// Its number had come before.
+    Duplicate,
+    /// So far behind that it cannot be told whether its number had come before. It counts as lost.
+    Late,
+}
+
+/// Which sequences of a stream have arrived in a trial, and how long they took.
+///
+/// Memory is fixed: one bit for each of the last `window` sequences, and a histogram. What is further behind
+/// the highest sequence than the window is [`Seen::Late`].
+#[derive(Debug)]
+pub struct Ledger {
+    bits: Box<[u64]>,
+    /// One more than the highest sequence that came: "NextExp" of RFC 4737.
+    next: u64,
+    unique: u64,
+    bytes: u64,
+    duplicates: u64,
+    reordered: u64,
+    reorder_offset_max: u64,
+    late: u64,
+    latency: Histogram<u64>,
+}
+
+impl Ledger {
+    /// An empty ledger with a window of at least so many sequences.
+    pub fn new(window: usize) -> Ledger {
+        // The word that is emptied for the newest sequences takes up to 64 of the oldest with it.
+        let words = (window.div_ceil(64) + 1).next_power_of_two();
+        let mut latency = Histogram::new_with_max(LATENCY_MAX_NS, 3)
+            .unwrap_or_else(|error| unreachable!("a minute at three digits: {error}"));
+        latency.auto(false);
+        Ledger {
+            bits: vec![0; words].into(),
+            next: 0,
+            unique: 0,
+            bytes: 0,
+            duplicates: 0,
+            reordered: 0,
+            reorder_offset_max: 0,
+            late: 0,
+            latency,
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        let used = self.next.div_ceil(64).min(self.bits.len() as u64) as usize;
+        self.bits[..used].fill(0);
+        self.next = 0;
+        self.unique = 0;
+        self.bytes = 0;
+        self.duplicates = 0;
+        self.reordered = 0;
+        self.reorder_offset_max = 0;
+        self.late = 0;
+        self.latency.reset();
+    }
+
+    /// How many sequences the window holds.
+    pub fn window(&self) -> u64 {
+        (self.bits.len() as u64 - 1) * 64
+    }
+
+    /// Enters a frame of `length` bytes that took `latency_ns`.
+    #[inline]
+    pub fn record(&mut self, sequence: u64, length: usize, latency_ns: u64) -> Seen {
+        let seen = if sequence >= self.next {
+            self.open(sequence);
+            Seen::InOrder
+        } else if self.next - sequence > self.window() {
+            self.late += 1;
+            return Seen::Late;
+        } else if self.bits[self.word(sequence)] & bit(sequence) != 0 {
+            self.duplicates += 1;
+            return Seen::Duplicate;
+        } else {
+            self.reordered += 1;
+            self.reorder_offset_max = self.reorder_offset_max.max(self.next - sequence);
+            Seen::Reordered
+        };
+        let word = self.word(sequence);
+        self.bits[word] |= bit(sequence);
+        self.unique += 1;
+        self.bytes += length as u64;
+        self.latency.saturating_record(latency_ns);
+        seen
+    }
+
+    /// Moves the window up to a new highest sequence: the words that it reaches anew are empty.
+    #[inline]
+    fn open(&mut self, sequence: u64) {
+        let words = self.bits.len() as u64;
+        let first = self.next.div_ceil(64);
+        let last = sequence / 64;
+        // A jump beyond the window empties each word once.
+        for word in first.max((last + 1).saturating_sub(words))..=last {
+            self.bits[(word % words) as usize] = 0;
+        }
+        self.next = sequence + 1;
+    }
+
+    #[inline]
+    fn word(&self, sequence: u64) -> usize {
+        (sequence / 64 % self.bits.len() as u64) as usize
+    }
+
+    /// Sequences that arrived, each counted once.
+    pub fn unique(&self) -> u64 {
+        self.unique
+    }
+
+    /// Bytes of those.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Frames that arrived again.
+    pub fn duplicates(&self) -> u64 {
+        self.duplicates
+    }
+
+    /// Sequences that arrived after a higher one.
+    pub fn reordered(&self) -> u64 {
+        self.reordered
+    }
+
+    /// How far behind the highest sequence plus one a reordered one was at most.
+    pub fn reorder_offset_max(&self) -> u64 {
+        self.reorder_offset_max
+    }
+
+    /// Frames beyond the window.
+    pub fn late(&self) -> u64 {
+        self.late
+    }
+
+    /// How long the frames took; none where none came.
+    pub fn latency(&self) -> Option<Latency> {
+        let at = |quantile| self.latency.value_at_quantile(quantile);
+        (!self.latency.is_empty()).then(|| Latency {
+            count: self.latency.len(),
+            min_ns: self.latency.min(),
+            mean_ns: self.latency.mean(),
+            p50_ns: at(0.5),
+            p90_ns: at(0.9),
+            p99_ns: at(0.99),
+            p999_ns: at(0.999),
+            max_ns: self.latency.max(),
+        })
+    }
+}
+
+#[inline]
+fn bit(sequence: u64) -> u64 {
+    1 << (sequence % 64)
+}
+
+/// From sending to receiving, in nanoseconds, to three digits.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Latency {
+    /// Frames measured.
+    pub count: u64,
+    /// The shortest.
+    pub min_ns: u64,
+    /// The mean.
+    pub mean_ns: f64,
+    /// The median.
+    pub p50_ns: u64,
+    /// What 90 % do not exceed.
+    pub p90_ns: u64,
+    /// What 99 % do not exceed.
+    pub p99_ns: u64,
+    /// What 99.9 % do not exceed.
+    pub p999_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Against a set that remembers everything.
+        #[test]
+        fn a_window_says_what_a_full_memory_says(jumps in proptest::collection::vec((0u64..400, 0u64..500), 1..400)) {
+            let mut ledger = Ledger::new(192);
+            let window = ledger.window();
+            prop_assert_eq!(window, 192);
+            let mut seen = HashSet::new();
+            let (mut base, mut next) = (0u64, 0u64);
+            for (forward, back) in jumps {
+                base += forward;
+                let sequence = base.saturating_sub(back);
+                let expected = if sequence >= next {
+                    Seen::InOrder
+                } else if next - sequence > window {
+                    Seen::Late
+                } else if seen.contains(&sequence) {
+                    Seen::Duplicate
+                } else {
+                    Seen::Reordered
+                };
+                prop_assert_eq!(ledger.record(sequence, 60, 5), expected);
+                if expected != Seen::Late {
+                    seen.insert(sequence);
+                }
+                next = next.max(sequence + 1);
+            }
+            prop_assert_eq!(ledger.unique(), seen.len() as u64);
+            ledger.clear();
+            prop_assert!(ledger.bits.iter().all(|&word| word == 0));
+            prop_assert_eq!(ledger.record(0, 60, 5), Seen::InOrder);
+        }
+    }
+
+    #[test]
+    fn latencies_are_told_to_three_digits() {
+        let mut ledger = Ledger::new(1 << 12);
+        for n in 0..1000 {
+            ledger.record(n, 60, 1000 + n);
+        }
+        let latency = ledger.latency().unwrap();
+        assert_eq!((latency.count, latency.min_ns), (1000, 1000));
+        for (value, exact) in [
+            (latency.p50_ns, 1500),
+            (latency.p99_ns, 1990),
+            (latency.max_ns, 1999),
+        ] {
+            assert!(value.abs_diff(exact) <= 2, "{value} for {exact}");
+        }
+    }
+
+    #[test]
+    fn nothing_received_has_no_latency() {
+        assert!(Ledger::new(64).latency().is_none());
+    }
+}

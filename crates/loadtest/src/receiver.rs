@@ -1,0 +1,178 @@
+//! What the frames are that arrive.
+
+use tare_port::Instant;
+
+use crate::ledger::Ledger;
+use crate::stamp::{self, Found, IpPacket};
+use crate::stream::Stream;
+
+/// What arrived at a port in a trial: `received` is all the others and the frames that the ledgers took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PortCounts {
+    pub(crate) received: u64,
+    pub(crate) stray: u64,
+    pub(crate) damaged: u64,
+    pub(crate) foreign: u64,
+    pub(crate) misdelivered: u64,
+}
+
+/// Sorts arriving frames into the ledgers of their streams.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    rx_ports: Vec<usize>,
+    pub(crate) ledgers: Vec<Ledger>,
+    /// Frames without a stamp that are one of a stream's, by stream.
+    pub(crate) plain: Vec<Plain>,
+    /// What the streams' frames look like from outside, sorted.
+    looks: Vec<Look>,
+    pub(crate) ports: Vec<PortCounts>,
+    pub(crate) trial: u16,
+    pub(crate) start: Instant,
+    /// When the last frame of this trial came.
+    pub(crate) last: Instant,
+}
+
+/// Unstamped frames that arrived of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plain {
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Look {
+    fingerprint: u64,
+    stream: usize,
+    stamped: bool,
+}
+
+impl Receiver {
+    pub(crate) fn new(streams: &[Stream], ports: usize, window: usize) -> Receiver {
+        let mut receiver = Receiver {
+            rx_ports: Vec::new(),
+            ledgers: streams.iter().map(|_| Ledger::new(window)).collect(),
+            plain: vec![Plain::default(); streams.len()],
+            looks: Vec::new(),
+            ports: vec![PortCounts::default(); ports],
+            trial: 0,
+            start: Instant::ZERO,
+            last: Instant::ZERO,
+        };
+        receiver.expect(streams);
+        receiver
+    }
+
+    /// Replaces what is expected by as many other streams.
+    pub(crate) fn expect(&mut self, streams: &[Stream]) {
+        self.rx_ports = streams.iter().map(|stream| stream.rx_port).collect();
+        self.looks = streams
+            .iter()
+            .enumerate()
+            .flat_map(|(n, stream)| {
+                stream.templates.iter().map(move |template| Look {
+                    fingerprint: fingerprint(&template.bytes),
+                    stream: n,
+                    stamped: template.has_room(),
+                })
+            })
+            .collect();
+        self.looks.sort_unstable();
+        self.looks.dedup();
+    }
+
+    /// Begins a trial.
+    pub(crate) fn begin(&mut self, trial: u16, start: Instant) {
+        self.ledgers.iter_mut().for_each(Ledger::clear);
+        self.plain.fill(Plain::default());
+        self.ports.fill(PortCounts::default());
+        self.trial = trial;
+        self.start = start;
+        self.last = start;
+    }
+
+    /// Enters a frame. `produced` says how many stamped frames each stream has made in this trial.
+    #[inline]
+    pub(crate) fn accept(
+        &mut self,
+        port: usize,
+        at: Instant,
+        frame: &[u8],
+        produced: impl Fn(usize) -> u64,
+    ) {
+        let counts = &mut self.ports[port];
+        counts.received += 1;
+        match stamp::read(frame) {
+            Found::Stamp(stamp) => {
+                let stream = usize::from(stamp.stream);
+                if stamp.trial != self.trial || stream >= self.ledgers.len() {
+                    counts.stray += 1;
+                } else if stamp.sequence >= produced(stream) {
+                    counts.damaged += 1;
+                } else if self.rx_ports[stream] != port {
+                    counts.misdelivered += 1;
+                } else {
+                    let elapsed = at.as_nanos().saturating_sub(self.start.as_nanos());
+                    let latency = elapsed.saturating_sub(stamp.time_ns);
+                    self.ledgers[stream].record(stamp.sequence, frame.len(), latency);
+                    self.last = self.last.max(at);
+                }
+            }
+            Found::Damaged => counts.damaged += 1,
+            Found::Nothing => self.accept_plain(port, at, frame),
+        }
+    }
+
+    fn accept_plain(&mut self, port: usize, at: Instant, frame: &[u8]) {
+        let fingerprint = fingerprint(frame);
+        let first = self
+            .looks
+            .partition_point(|look| look.fingerprint < fingerprint);
+        let mut alike = self.looks[first..]
+            .iter()
+            .take_while(|look| look.fingerprint == fingerprint);
+        match alike.find(|look| self.rx_ports[look.stream] == port) {
+            // It was sent with a stamp.
+            Some(look) if look.stamped => self.ports[port].damaged += 1,
+            Some(look) => {
+                let plain = &mut self.plain[look.stream];
+                plain.packets += 1;
+                plain.bytes += frame.len() as u64;
+                self.last = self.last.max(at);
+            }
+            None => self.ports[port].foreign += 1,
+        }
+    }
+}
+
+/// What a router leaves of a frame: of an IP packet addresses, protocol and length, of another all behind the addresses.
+fn fingerprint(frame: &[u8]) -> u64 {
+    let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
+    let Some(packet) = IpPacket::of(frame) else {
+        hash.add(frame.get(12..60).or(frame.get(12..)).unwrap_or_default());
+        return hash.0;
+    };
+    let ip = frame.get(packet.header..packet.end).unwrap_or_default();
+    hash.add(&((packet.end - packet.header) as u64).to_be_bytes());
+    match packet.version {
+        4 => {
+            hash.add(ip.get(9..10).unwrap_or_default());
+            hash.add(ip.get(12..20).unwrap_or_default());
+        }
+        _ => {
+            hash.add(ip.get(6..7).unwrap_or_default());
+            hash.add(ip.get(8..40).unwrap_or_default());
+        }
+    }
+    hash.0
+}
+
+/// FNV-1a.
+struct Fnv(u64);
+
+impl Fnv {
+    fn add(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! A network to try the tester on, without hardware and without root: two gateways with a line between them, in virtual time.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use tare_port::{Carried, Frame, Instant, Line, LineConfig, LineCounters, Queue};
+
+use crate::bed::Network;
+use crate::stream::Stream;
+
+/// What a gateway adds to a frame on the line between two of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overhead {
+    /// So many bytes.
+    Bytes(usize),
+    /// ESP in tunnel mode over IPv4 with AES-GCM: outer header (20), ESP header (8), IV (8), padding to four bytes with the two
+    /// bytes of trailer, ICV (16).
+    Esp,
+}
+
+impl Overhead {
+    /// Bytes added to a frame of this length, both without checksum.
+    pub fn of(self, length: usize) -> usize {
+        match self {
+            Overhead::Bytes(bytes) => bytes,
+            Overhead::Esp => {
+                let padded = (length.saturating_sub(14) + 2).next_multiple_of(4);
+                (14 + 20 + 8 + 8 + padded + 16) - length.max(14)
+            }
+        }
+    }
+}
+
+/// What a simulated network is like: a line to the first gateway, one between the gateways, and one from the second, in each direction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Simulation {
+    /// All lines, without faults.
+    pub line: LineConfig,
+    /// What the gateways add between them.
+    pub overhead: Overhead,
+    /// The line between the gateways: faults are there.
+    pub between: LineConfig,
+}
+
+impl Simulation {
+    /// Lines of this rate, with queues of 512 frames as network cards have them, and ESP between the gateways.
+    pub fn new(bits_per_second: u64) -> Simulation {
+        let line = LineConfig {
+            queue: Queue::Frames(512),
+            ..LineConfig::new(bits_per_second)
+        };
+        Simulation {
+            line,
+            overhead: Overhead::Esp,
+            between: line,
+        }
+    }
+}
+
+impl FromStr for Simulation {
+    type Err = String;
+
+    /// Reads `rate=1e9,overhead=esp,queue=512,delay=10e-6,loss=0.01,duplication=0,reordering=0,seed=1`, each part by choice.
+    fn from_str(text: &str) -> Result<Simulation, String> {
+        let mut simulation = Simulation::new(1_000_000_000);
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            let wrong = |expected: &str| format!("{key}: found \"{value}\", expected {expected}");
+            let number = |least: f64, most: f64, expected: &str| {
+                value
+                    .parse()
+                    .ok()
+                    .filter(|number: &f64| (least..=most).contains(number))
+                    .ok_or_else(|| wrong(expected))
+            };
+            let share = || number(0.0, 1.0, "a share from 0 to 1");
+            match key {
+                "rate" => {
+                    let rate = number(1e3, 1e12, "bits a second from 1e3 to 1e12")? as u64;
+                    simulation.line.bits_per_second = rate;
+                    simulation.between.bits_per_second = rate;
+                }
+                "overhead" if value == "esp" => simulation.overhead = Overhead::Esp,
+                "overhead" => {
+                    let bytes = number(0.0, 1000.0, "esp, or bytes from 0 to 1000")?;
+                    simulation.overhead = Overhead::Bytes(bytes as usize);
+                }
+                "queue" => {
+                    let frames = number(0.0, 1e6, "frames from 0 to 1e6")?;
+                    simulation.line.queue = Queue::Frames(frames as usize);
+                    simulation.between.queue = simulation.line.queue;
+                }
+                "delay" => {
+                    let delay = Duration::from_secs_f64(number(0.0, 1.0, "seconds from 0 to 1")?);
+                    simulation.between.delay = delay;
+                }
+                "loss" => simulation.between.loss = share()?,
+                "duplication" => simulation.between.duplication = share()?,
+                "reordering" => simulation.between.reordering = share()?,
+                "seed" => {
+                    let seed = value.parse().map_err(|_| wrong("a whole number"))?;
+                    simulation.between.seed = seed;
+                }
+                _ => {
+                    return Err(format!(
+                        "found \"{key}\", expected rate, overhead, queue, delay, loss, duplication, reordering or seed"
+                    ))
+                }
+            }
+        }
+        let faults = simulation.between;
+        if faults.loss + faults.duplication + faults.reordering > 1.0 {
+            return Err("loss, duplication and reordering together are more than 1".into());
+        }
+        Ok(simulation)
+    }
+}
+
+/// A frame and what a gateway has put around it.
+#[derive(Debug)]
+struct Wrapped {
+    frame: Frame,
+    extra: usize,
+}
+
+impl Carried for Wrapped {
+    fn frame_len(&self) -> usize {
+        self.frame.len() + self.extra
+    }
+
+    fn duplicate(&self) -> Option<Wrapped> {
+        Some(Wrapped {
+            frame: self.frame.duplicate()?,
+            extra: self.extra,
+        })
+    }
+}
+
+/// One direction.
+#[derive(Debug)]
+struct Path {
+    to: usize,
+    into: Line<Frame>,
+    between: Line<Wrapped>,
+    out: Line<Frame>,
+}
+
+/// Pairs of gateways between ports.
+#[derive(Debug)]
+pub struct Gateways {
+    overhead: Overhead,
+    /// By the port at which it begins.
+    paths: Vec<Option<Path>>,
+}
+
+impl Gateways {
+    /// A network in which each stream's frames come out where they are expected.
+    ///
+    /// # Errors
+    /// Where streams of one port are expected at different ones.
+    pub fn new(simulation: &Simulation, streams: &[Stream]) -> Result<Gateways, String> {
+        let mut paths: Vec<Option<Path>> = Vec::new();
+        for stream in streams {
+            let ports = stream.tx_port.max(stream.rx_port) + 1;
+            if paths.len() < ports {
+                paths.resize_with(ports, || None);
+            }
+            let seed = simulation.between.seed.wrapping_add(stream.tx_port as u64);
+            match &paths[stream.tx_port] {
+                Some(path) if path.to != stream.rx_port => {
+                    return Err(format!(
+                        "stream {}: the simulated network delivers what one interface sends to one interface only",
+                        stream.name
+                    ))
+                }
+                Some(_) => {}
+                None => {
+                    paths[stream.tx_port] = Some(Path {
+                        to: stream.rx_port,
+                        into: Line::new(&simulation.line),
+                        between: Line::new(&LineConfig {
+                            seed,
+                            ..simulation.between
+                        }),
+                        out: Line::new(&simulation.line),
+                    });
+                }
+            }
+        }
+        Ok(Gateways {
+            overhead: simulation.overhead,
+            paths,
+        })
+    }
+
+    /// How many ports it has.
+    pub fn ports(&self) -> usize {
+        self.paths.len()
+    }
+
+    /// What happened between the gateways in the direction that begins at a port.
+    pub fn between(&self, port: usize) -> Option<LineCounters> {
+        Some(self.paths.get(port)?.as_ref()?.between.counters())
+    }
+}
+
+impl Network for Gateways {
+    fn offer(&mut self, now: Instant, port: usize, frame: Frame) {
+        if let Some(Some(path)) = self.paths.get_mut(port) {
+            path.into.offer(now, frame);
+        }
+    }
+
+    fn advance(&mut self, to: Instant, deliver: &mut dyn FnMut(usize, Instant, Frame)) {
+        for path in self.paths.iter_mut().flatten() {
+            while let Some((at, frame)) = path.into.pop(to) {
+                let extra = self.overhead.of(frame.len());
+                path.between.offer(at, Wrapped { frame, extra });
+            }
+            while let Some((at, wrapped)) = path.between.pop(to) {
+                path.out.offer(at, wrapped.frame);
+            }
+            while let Some((at, frame)) = path.out.pop(to) {
+                deliver(path.to, at, frame);
+            }
+        }
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        let paths = self.paths.iter().flatten();
+        paths
+            .flat_map(|path| {
+                [
+                    path.into.next_arrival(),
+                    path.between.next_arrival(),
+                    path.out.next_arrival(),
+                ]
+            })
+            .flatten()
+            .min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn esp_makes_114_bytes_of_60() {
+        assert_eq!(60 + Overhead::Esp.of(60), 114);
+        // 1500 bytes of IP: 14 + 20 + 8 + 8 + 1504 + 16.
+        assert_eq!(1514 + Overhead::Esp.of(1514), 1570);
+    }
+
+    #[test]
+    fn a_simulation_is_read_or_refused_by_name() {
+        let simulation: Simulation = "rate=10e9,overhead=0,queue=16,delay=1e-3,loss=0.25,seed=7"
+            .parse()
+            .unwrap();
+        assert_eq!(simulation.line.bits_per_second, 10_000_000_000);
+        assert_eq!(simulation.between.queue, Queue::Frames(16));
+        assert_eq!(simulation.between.delay, Duration::from_millis(1));
+        assert_eq!((simulation.between.loss, simulation.line.loss), (0.25, 0.0));
+        assert_eq!(simulation.overhead, Overhead::Bytes(0));
+        for (text, named) in [
+            ("speed=1", "speed"),
+            ("rate=fast", "fast"),
+            ("rate=0", "rate"),
+            ("loss=1.5", "loss"),
+            ("loss=nan", "loss"),
+            ("loss=0.6,duplication=0.6", "together"),
+            ("queue", "queue"),
+        ] {
+            let error = text.parse::<Simulation>().unwrap_err();
+            assert!(error.contains(named), "{text}: {error}");
+        }
+    }
+}

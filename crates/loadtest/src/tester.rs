@@ -1,0 +1,677 @@
+//! Runs trials: warm up, offer the load, stop, drain, then read.
+
+use std::fmt;
+use std::time::Duration;
+
+use tare_port::{Burst, Counters, Instant, Layout, Pool, BURST, HEADROOM};
+
+use crate::bed::{Arrival, Bed};
+use crate::receiver::Receiver;
+use crate::schedule::{time_of, wire_bits, Schedule};
+use crate::stamp::{Stamp, SEQUENCES, TIMES_NS};
+use crate::stream::Stream;
+use crate::trial::{Length, Load, PortRecord, StreamRecord, Trial};
+use crate::{Error, Rate};
+
+/// The longest trial.
+const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// Loops between two looks at whether somebody wants to know or to stop.
+const LOOPS_PER_PULSE: u32 = 1024;
+
+/// How a tester works.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Sent and forgotten before the first trial.
+    pub warm_up: Option<Load>,
+    /// Sent and forgotten before each trial.
+    pub warm_up_each: Option<Load>,
+    /// How much less than the load may be offered, as a share of it, before a trial is invalid.
+    pub tolerance: f64,
+    /// How often a trial is begun again after it was invalid.
+    pub invalid_retries: u32,
+    /// When all has arrived, how long to wait for what else may come.
+    pub quiet: Duration,
+    /// When something is missing, how long nothing must have come before it is given up.
+    pub patience: Duration,
+    /// The longest wait after sending.
+    pub drain_max: Duration,
+    /// By how many frames the generator may catch up at once when it was held up.
+    pub catch_up: u32,
+    /// Sequences within which duplicates and late packets are told apart: one bit each.
+    pub window: usize,
+    /// Frames that may be under way at a time.
+    pub frames: usize,
+    /// The number of the first trial. Different for two runs in a row, leftovers of the first are known in the second.
+    pub first_trial: u16,
+}
+
+impl Default for Options {
+    /// No warm-up, 0.5 % tolerance, three retries, a window of 2²⁴ sequences (2 MiB a stream) and 2¹⁴ frames.
+    fn default() -> Options {
+        Options {
+            warm_up: None,
+            warm_up_each: None,
+            tolerance: 0.005,
+            invalid_retries: 3,
+            quiet: Duration::from_millis(20),
+            patience: Duration::from_millis(250),
+            drain_max: Duration::from_secs(2),
+            catch_up: 256,
+            window: (1 << 24) - 64,
+            frames: 1 << 14,
+            first_trial: 0,
+        }
+    }
+}
+
+/// How far a trial is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pulse {
+    /// What is being offered.
+    pub load: Load,
+    /// Whether it is a warm-up.
+    pub warm_up: bool,
+    /// Which part of the sending is done, 0 to 1.
+    pub done: f64,
+}
+
+type OnPulse = Box<dyn FnMut(&Pulse) -> bool>;
+
+/// Offers loads to a bed and counts what becomes of them.
+pub struct Tester<B> {
+    bed: B,
+    streams: Vec<Stream>,
+    options: Options,
+    pool: Pool,
+    receiver: Receiver,
+    number: u16,
+    is_warm: bool,
+    on_pulse: Option<OnPulse>,
+    // Kept for their memory.
+    sources: Vec<Source>,
+    arrivals: Vec<Arrival>,
+}
+
+impl<B: Bed> Tester<B> {
+    /// A tester of these streams, which name ports of `bed`.
+    ///
+    /// # Errors
+    /// Where there is no memory for the frames.
+    ///
+    /// # Panics
+    /// On a stream on a port that the bed does not have.
+    pub fn new(bed: B, streams: Vec<Stream>, options: Options) -> Result<Tester<B>, Error> {
+        let ports = bed.ports();
+        for stream in &streams {
+            assert!(
+                stream.tx_port < ports && stream.rx_port < ports,
+                "a port that the bed has"
+            );
+        }
+        Ok(Tester {
+            receiver: Receiver::new(&streams, ports, options.window),
+            pool: pool(&streams, options.frames)?,
+            number: options.first_trial,
+            is_warm: false,
+            on_pulse: None,
+            sources: streams.iter().map(|_| Source::new()).collect(),
+            arrivals: Vec::with_capacity(ports * BURST),
+            bed,
+            streams,
+            options,
+        })
+    }
+
+    /// Calls `on_pulse` every now and then during a trial; when it says false, the trial ends with [`Error::Interrupted`].
+    pub fn on_pulse(&mut self, on_pulse: impl FnMut(&Pulse) -> bool + 'static) {
+        self.on_pulse = Some(Box::new(on_pulse));
+    }
+
+    /// What is sent.
+    pub fn streams(&self) -> &[Stream] {
+        &self.streams
+    }
+
+    /// Sends other frames from now on.
+    ///
+    /// # Errors
+    /// As [`Tester::new`].
+    ///
+    /// # Panics
+    /// Where they are not as many streams on the same ports as before.
+    pub fn replace_streams(&mut self, streams: Vec<Stream>) -> Result<(), Error> {
+        let ports = |streams: &[Stream]| -> Vec<_> {
+            streams.iter().map(|s| (s.tx_port, s.rx_port)).collect()
+        };
+        assert_eq!(ports(&streams), ports(&self.streams), "the same ports");
+        self.pool = pool(&streams, self.options.frames)?;
+        self.receiver.expect(&streams);
+        self.streams = streams;
+        Ok(())
+    }
+
+    /// The bed.
+    pub fn bed(&self) -> &B {
+        &self.bed
+    }
+
+    /// The bed, to change it between trials.
+    pub fn bed_mut(&mut self) -> &mut B {
+        &mut self.bed
+    }
+
+    /// Runs a trial, again if the load was not offered.
+    ///
+    /// # Errors
+    /// [`Error::Load`] on a load that no trial can be made of, [`Error::NotOffered`] when all attempts were invalid,
+    /// [`Error::Interrupted`], and what the ports say.
+    pub fn trial(&mut self, load: &Load) -> Result<Trial, Error> {
+        self.check(load)?;
+        if !self.is_warm {
+            if let Some(load) = self.options.warm_up {
+                self.check(&load)?;
+                self.attempt(&load, true)?;
+            }
+            self.is_warm = true;
+        }
+        let mut invalid = Vec::new();
+        loop {
+            if let Some(load) = self.options.warm_up_each {
+                self.check(&load)?;
+                self.attempt(&load, true)?;
+            }
+            let mut trial = self.attempt(load, false)?;
+            match self.shortfall(load, &trial) {
+                None => {
+                    trial.invalid = invalid;
+                    return Ok(trial);
+                }
+                Some(reason) if invalid.len() >= self.options.invalid_retries as usize => {
+                    return Err(Error::NotOffered {
+                        attempts: self.options.invalid_retries + 1,
+                        reason,
+                    })
+                }
+                Some(reason) => invalid.push(reason),
+            }
+        }
+    }
+
+    fn check(&self, load: &Load) -> Result<(), Error> {
+        if load.rate.bits() == 0 {
+            return Err(Error::Load("found a rate of 0, expected more".into()));
+        }
+        let (time, frames) = (self.time(load), self.frames(load));
+        if time.is_zero() || time > TIME_MAX || frames >= SEQUENCES {
+            return Err(Error::Load(format!(
+                "found a trial of {time:?} and {frames} frames a stream, expected more than none, at most 24 hours, and fewer than 2^40 frames"
+            )));
+        }
+        Ok(())
+    }
+
+    /// How long a load is to be offered.
+    fn time(&self, load: &Load) -> Duration {
+        match load.length {
+            Length::Time(time) => time,
+            Length::Frames(frames) => {
+                let bits = self.streams.iter().map(|stream| stream.bits_of(frames));
+                time_of(bits.max().unwrap_or(0), load.rate)
+            }
+        }
+    }
+
+    /// How many frames a stream is at most offered with.
+    fn frames(&self, load: &Load) -> u64 {
+        match load.length {
+            Length::Frames(frames) => frames,
+            Length::Time(time) => {
+                let shortest = wire_bits(0) as f64;
+                (time.as_secs_f64() * load.rate.bits() as f64 / shortest) as u64
+            }
+        }
+    }
+
+    fn attempt(&mut self, load: &Load, warm_up: bool) -> Result<Trial, Error> {
+        let number = self.number;
+        self.number = number.wrapping_add(1);
+        let time = self.time(load);
+        let before: Vec<Counters> = (0..self.bed.ports())
+            .map(|port| self.bed.counters(port))
+            .collect();
+        let start = self.bed.now();
+        self.receiver.begin(number, start);
+        for (source, stream) in self.sources.iter_mut().zip(&self.streams) {
+            source.begin(stream, load, start, self.options.catch_up);
+        }
+        let mut pulse = Pulse {
+            load: *load,
+            warm_up,
+            done: 0.0,
+        };
+        self.send(start, time, &mut pulse)?;
+        let on_time: Vec<u64> = (0..self.streams.len())
+            .map(|stream| self.arrived(stream))
+            .collect();
+        self.drain(&pulse)?;
+        Ok(self.read(number, load, time, &before, &on_time))
+    }
+
+    fn send(&mut self, start: Instant, time: Duration, pulse: &mut Pulse) -> Result<(), Error> {
+        let end = start + time;
+        // A port that takes no more frames must not hold the tester for ever.
+        let give_up = end + time / 2 + Duration::from_secs(1);
+        let mut loops = 0;
+        loop {
+            let now = self.bed.now();
+            let (mut all_sent, mut blocked, mut due) = (true, false, Instant::NEVER);
+            for (n, source) in self.sources.iter_mut().enumerate() {
+                let stream = &self.streams[n];
+                source.fill(
+                    stream,
+                    &self.pool,
+                    n as u8,
+                    self.receiver.trial,
+                    start,
+                    now,
+                    end,
+                );
+                if !source.pending.is_empty() {
+                    let taken = self.bed.send(stream.tx_port, &mut source.pending)?;
+                    source.took(stream, taken);
+                }
+                if !source.is_done() {
+                    all_sent = false;
+                    blocked |= source.is_blocked();
+                    if !self.bed.is_real() {
+                        due = due.min(source.schedule.as_ref().map_or(end, Schedule::due));
+                    }
+                }
+            }
+            self.receive()?;
+            if (all_sent && now >= end) || now >= give_up {
+                return Ok(());
+            }
+            let next = if blocked {
+                now + Duration::from_micros(1)
+            } else {
+                due
+            };
+            // What is due after the end is not sent any more.
+            let next = if all_sent || (next > end && now < end) {
+                end
+            } else {
+                next
+            };
+            self.bed.wait(next.max(now));
+            loops += 1;
+            if loops % LOOPS_PER_PULSE == 0 {
+                pulse.done = (now.since(start).as_secs_f64() / time.as_secs_f64()).min(1.0);
+                self.pulse(pulse)?;
+            }
+        }
+    }
+
+    fn pulse(&mut self, pulse: &Pulse) -> Result<(), Error> {
+        let go_on = self
+            .on_pulse
+            .as_mut()
+            .is_none_or(|on_pulse| on_pulse(pulse));
+        go_on.then_some(()).ok_or(Error::Interrupted)
+    }
+
+    #[inline]
+    fn receive(&mut self) -> Result<(), Error> {
+        self.bed.receive(&mut self.arrivals)?;
+        for arrival in self.arrivals.drain(..) {
+            let sources = &self.sources;
+            let taken = |stream: usize| sources[stream].stamped;
+            self.receiver
+                .accept(arrival.port, arrival.at, &arrival.frame, taken);
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing more is to be expected.
+    fn drain(&mut self, pulse: &Pulse) -> Result<(), Error> {
+        let stopped = self.bed.now();
+        let deadline = stopped + self.options.drain_max;
+        let mut loops = 0;
+        loop {
+            self.receive()?;
+            let now = self.bed.now();
+            if self.bed.is_quiet() || now >= deadline {
+                return Ok(());
+            }
+            if self.bed.is_real() {
+                let all_here =
+                    (0..self.streams.len()).all(|n| self.arrived(n) >= self.sources[n].packets);
+                let enough = if all_here {
+                    self.options.quiet
+                } else {
+                    self.options.patience
+                };
+                if now.since(self.receiver.last.max(stopped)) >= enough {
+                    return Ok(());
+                }
+            }
+            self.bed.wait(now + Duration::from_micros(10));
+            loops += 1;
+            if loops % LOOPS_PER_PULSE == 0 {
+                self.pulse(pulse)?;
+            }
+        }
+    }
+
+    /// Packets of a stream that have arrived, each counted once.
+    fn arrived(&self, stream: usize) -> u64 {
+        let plain = self.receiver.plain[stream]
+            .packets
+            .min(self.sources[stream].plain());
+        self.receiver.ledgers[stream].unique() + plain
+    }
+
+    fn read(
+        &self,
+        number: u16,
+        load: &Load,
+        time: Duration,
+        before: &[Counters],
+        on_time: &[u64],
+    ) -> Trial {
+        let counters: Vec<Counters> = (0..self.bed.ports())
+            .map(|port| self.bed.counters(port))
+            .collect();
+        let since = |port: usize, field: fn(&Counters) -> u64| {
+            field(&counters[port]).saturating_sub(field(&before[port]))
+        };
+        // What an interface dropped is shared out among the streams that miss packets there.
+        let mut dropped: Vec<u64> = (0..counters.len())
+            .map(|port| since(port, |c| c.rx_dropped))
+            .collect();
+        let streams = self.streams.iter().enumerate().map(|(n, stream)| {
+            let (source, ledger, plain) = (
+                &self.sources[n],
+                &self.receiver.ledgers[n],
+                &self.receiver.plain[n],
+            );
+            let rx_packets = self.arrived(n);
+            let lost = source.packets - rx_packets;
+            let ingress_drop = lost.min(dropped[stream.rx_port]);
+            dropped[stream.rx_port] -= ingress_drop;
+            // Of unstamped ones, surplus bytes cannot be told from the others: their mean is taken.
+            let counted = plain.packets.min(source.plain());
+            let plain_bytes = (u128::from(plain.bytes) * u128::from(counted))
+                .checked_div(u128::from(plain.packets))
+                .unwrap_or(0) as u64;
+            StreamRecord {
+                name: stream.name.clone(),
+                tx_packets: source.packets,
+                tx_bytes: source.bytes,
+                rx_packets,
+                rx_bytes: ledger.bytes() + plain_bytes,
+                lost,
+                ingress_drop,
+                duplicates: ledger.duplicates(),
+                reordered: ledger.reordered(),
+                reorder_offset_max: ledger.reorder_offset_max(),
+                late: ledger.late(),
+                drained: rx_packets - on_time[n],
+                tx_unstamped: source.plain(),
+                surplus: plain.packets - counted,
+                latency: ledger.latency(),
+            }
+        });
+        let ports = self
+            .receiver
+            .ports
+            .iter()
+            .enumerate()
+            .map(|(n, counts)| PortRecord {
+                received: counts.received,
+                stray: counts.stray,
+                damaged: counts.damaged,
+                foreign: counts.foreign,
+                misdelivered: counts.misdelivered,
+                ingress_drop: since(n, |c| c.rx_dropped),
+                egress_drop: since(n, |c| c.tx_dropped),
+                slipped_ns: self.slipped(n).as_nanos() as u64,
+            });
+        Trial {
+            number,
+            load: load.rate,
+            duration: time,
+            invalid: Vec::new(),
+            streams: streams.collect(),
+            ports: ports.collect(),
+        }
+    }
+
+    /// The most time that a stream on this port did not make up for.
+    fn slipped(&self, port: usize) -> Duration {
+        let mine = self
+            .streams
+            .iter()
+            .zip(&self.sources)
+            .filter(|(stream, _)| stream.tx_port == port);
+        let slipped =
+            mine.filter_map(|(_, source)| source.schedule.as_ref().map(Schedule::slipped));
+        slipped.max().unwrap_or_default()
+    }
+
+    /// Why a trial is invalid, if it is.
+    fn shortfall(&self, load: &Load, trial: &Trial) -> Option<String> {
+        let tolerance = self.options.tolerance;
+        for (stream, source) in self.streams.iter().zip(&self.sources) {
+            let name = &stream.name;
+            let port = &trial.ports[stream.tx_port];
+            if port.egress_drop as f64 > tolerance * source.packets as f64 {
+                let dropped = port.egress_drop;
+                return Some(format!(
+                    "{name}: the sending interface dropped {dropped} of {} packets",
+                    source.packets
+                ));
+            }
+            let asked = match load.length {
+                Length::Time(time) => time.as_secs_f64() * load.rate.bits() as f64,
+                Length::Frames(frames) => stream.bits_of(frames) as f64,
+            };
+            let offered = (source.bytes as f64 + source.packets as f64 * wire_overhead()) * 8.0;
+            let longest = stream
+                .templates
+                .iter()
+                .map(|t| wire_bits(t.bytes.len()))
+                .max()
+                .unwrap_or(0);
+            // What starts in the last moment counts whole, so a frame more or less is no shortfall.
+            if offered + longest as f64 <= asked * (1.0 - tolerance) {
+                let seconds = trial.duration.as_secs_f64();
+                let rate = Rate::from_f64(offered / seconds);
+                return Some(format!("{name}: {rate} offered of {} asked", load.rate));
+            }
+            let slipped = source
+                .schedule
+                .as_ref()
+                .map_or(Duration::ZERO, Schedule::slipped);
+            if slipped.as_secs_f64() > tolerance * trial.duration.as_secs_f64()
+                && matches!(load.length, Length::Frames(_))
+            {
+                return Some(format!("{name}: the burst was held up for {slipped:?}"));
+            }
+        }
+        None
+    }
+}
+
+fn wire_overhead() -> f64 {
+    crate::schedule::OVERHEAD as f64
+}
+
+fn pool(streams: &[Stream], frames: usize) -> Result<Pool, Error> {
+    let templates = streams.iter().flat_map(|stream| &stream.templates);
+    let longest = templates
+        .map(|template| template.bytes.len())
+        .max()
+        .unwrap_or(0);
+    Pool::new(frames, HEADROOM + longest + 64, Layout::Spread).map_err(Error::Memory)
+}
+
+impl<B: fmt::Debug> fmt::Debug for Tester<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tester")
+            .field("bed", &self.bed)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The sending side of a stream in a trial.
+#[derive(Debug)]
+struct Source {
+    schedule: Option<Schedule>,
+    /// Frames made and not yet taken by the port.
+    pending: Burst,
+    /// Frames still to be made, where that is what ends the trial.
+    left: u64,
+    /// No more frames are to be made.
+    ended: bool,
+    /// There was no frame to be had.
+    starved: bool,
+    /// The place in the loop of the first frame that is not taken yet.
+    index: usize,
+    packets: u64,
+    bytes: u64,
+    /// Of those, with a stamp: the sequence of the next.
+    stamped: u64,
+    /// The sequence of the next frame made.
+    sequence: u64,
+}
+
+impl Source {
+    fn new() -> Source {
+        Source {
+            schedule: None,
+            pending: Burst::with_capacity(BURST),
+            left: 0,
+            ended: true,
+            starved: false,
+            index: 0,
+            packets: 0,
+            bytes: 0,
+            stamped: 0,
+            sequence: 0,
+        }
+    }
+
+    fn begin(&mut self, stream: &Stream, load: &Load, start: Instant, catch_up: u32) {
+        let lengths = stream.templates.iter().map(|template| template.bytes.len());
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.clear();
+        *self = Source {
+            schedule: Some(Schedule::new(load.rate, lengths, start, catch_up)),
+            pending,
+            left: match load.length {
+                Length::Time(_) => u64::MAX,
+                Length::Frames(frames) => frames,
+            },
+            ended: false,
+            ..Source::new()
+        };
+    }
+
+    fn plain(&self) -> u64 {
+        self.packets - self.stamped
+    }
+
+    fn is_done(&self) -> bool {
+        self.ended && self.pending.is_empty()
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.starved || !self.pending.is_empty()
+    }
+
+    /// Makes the frames that are due.
+    #[allow(clippy::too_many_arguments)]
+    #[inline]
+    fn fill(
+        &mut self,
+        stream: &Stream,
+        pool: &Pool,
+        id: u8,
+        trial: u16,
+        start: Instant,
+        now: Instant,
+        end: Instant,
+    ) {
+        let mut stamp = Stamp {
+            trial,
+            stream: id,
+            sequence: self.stamped,
+            time_ns: now
+                .as_nanos()
+                .saturating_sub(start.as_nanos())
+                .min(TIMES_NS - 1),
+        };
+        if !self.pending.is_empty() {
+            self.restamp(stream, stamp);
+        }
+        let Some(schedule) = &mut self.schedule else {
+            return;
+        };
+        if self.ended {
+            return;
+        }
+        // A burst of a number of frames takes the time that it takes.
+        let last = if self.left == u64::MAX {
+            end - Duration::from_nanos(1)
+        } else {
+            Instant::NEVER
+        };
+        let allowance = schedule.allowance(now.min(last));
+        self.starved = false;
+        while self.pending.len() < BURST && self.left > 0 && schedule.bits() <= allowance {
+            let template = &stream.templates[schedule.index()];
+            let Some(mut frame) = pool.copy(&template.bytes) else {
+                self.starved = true;
+                return;
+            };
+            schedule.take(allowance);
+            if template.has_room() {
+                stamp.sequence = self.sequence;
+                self.sequence += 1;
+                template.stamp(&mut frame, &stamp);
+            }
+            self.pending.push(frame);
+            self.left -= u64::from(self.left != u64::MAX);
+        }
+        self.ended = self.left == 0 || (now > last && schedule.bits() > allowance);
+    }
+
+    /// Frames that had to wait are sent now, and say so.
+    #[cold]
+    fn restamp(&mut self, stream: &Stream, mut stamp: Stamp) {
+        let loop_frames = stream.templates.iter().cycle().skip(self.index);
+        for (frame, template) in self.pending.iter_mut().zip(loop_frames) {
+            if template.has_room() {
+                template.stamp(frame, &stamp);
+                stamp.sequence += 1;
+            }
+        }
+    }
+
+    #[inline]
+    fn took(&mut self, stream: &Stream, frames: usize) {
+        for _ in 0..frames {
+            let template = &stream.templates[self.index];
+            self.packets += 1;
+            self.bytes += template.bytes.len() as u64;
+            self.stamped += u64::from(template.has_room());
+            self.index += 1;
+            if self.index == stream.templates.len() {
+                self.index = 0;
+            }
+        }
+    }
+}

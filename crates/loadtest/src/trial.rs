@@ -1,0 +1,173 @@
+//! What a trial is asked to do, and what became of it.
+
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+use crate::ledger::Latency;
+use crate::schedule::Rate;
+
+/// How long a trial sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// For a time.
+    Time(Duration),
+    /// So many frames of each stream.
+    Frames(u64),
+}
+
+/// What a trial offers on each stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// The rate of each stream.
+    pub rate: Rate,
+    /// How long.
+    pub length: Length,
+}
+
+impl Load {
+    /// A rate for a time.
+    pub const fn new(rate: Rate, time: Duration) -> Load {
+        Load {
+            rate,
+            length: Length::Time(time),
+        }
+    }
+}
+
+/// One trial, counted to the last packet.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Trial {
+    /// Its number, which its stamps carry.
+    pub number: u16,
+    /// The rate asked for, of each stream.
+    #[serde(rename = "load_bits_per_second")]
+    pub load: Rate,
+    /// How long it was to send.
+    #[serde(rename = "duration_ns", serialize_with = "as_nanos")]
+    pub duration: Duration,
+    /// Why attempts before this one were invalid.
+    pub invalid: Vec<String>,
+    /// Its streams, as they were given.
+    pub streams: Vec<StreamRecord>,
+    /// Its ports.
+    pub ports: Vec<PortRecord>,
+}
+
+/// What became of a stream's packets: `tx_packets = rx_packets + lost`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct StreamRecord {
+    /// The stream.
+    pub name: String,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Their bytes, without checksums.
+    pub tx_bytes: u64,
+    /// Of those sent, packets that arrived, each counted once.
+    pub rx_packets: u64,
+    /// Their bytes, without checksums.
+    pub rx_bytes: u64,
+    /// Packets sent that did not arrive.
+    pub lost: u64,
+    /// Of those lost, what the receiving interface dropped.
+    pub ingress_drop: u64,
+    /// Packets that arrived again.
+    pub duplicates: u64,
+    /// Packets that arrived after later ones (RFC 4737 section 3).
+    pub reordered: u64,
+    /// How many numbers such a packet was behind at most.
+    pub reorder_offset_max: u64,
+    /// Packets too far behind to tell whether they had arrived; they count as lost.
+    pub late: u64,
+    /// Packets that arrived when no more was being sent: what the network had queued, and its delay.
+    pub drained: u64,
+    /// Of `tx_packets`, those without room for a stamp; the rest of the record knows only their totals.
+    pub tx_unstamped: u64,
+    /// Packets without a stamp that arrived beyond those sent.
+    pub surplus: u64,
+    /// How long packets took; none where none was stamped.
+    pub latency: Option<Latency>,
+}
+
+/// What else a port has seen: `received` is every frame, those of the streams included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PortRecord {
+    /// Frames received.
+    pub received: u64,
+    /// Stamped frames of an earlier trial or an unknown stream.
+    pub stray: u64,
+    /// Frames of the streams whose contents have changed.
+    pub damaged: u64,
+    /// Frames of nobody here.
+    pub foreign: u64,
+    /// Stamped frames that were to be received elsewhere.
+    pub misdelivered: u64,
+    /// Frames that the interface received and dropped.
+    pub ingress_drop: u64,
+    /// Frames that the interface took and did not send.
+    pub egress_drop: u64,
+    /// Time that the generator lost and did not make up for, in nanoseconds.
+    pub slipped_ns: u64,
+}
+
+impl Trial {
+    /// Packets sent on all streams.
+    pub fn sent(&self) -> u64 {
+        self.streams.iter().map(|stream| stream.tx_packets).sum()
+    }
+
+    /// Packets lost on all streams.
+    pub fn lost(&self) -> u64 {
+        self.streams.iter().map(|stream| stream.lost).sum()
+    }
+
+    /// Lost of sent, of all streams; 0 where none was sent.
+    pub fn loss_ratio(&self) -> f64 {
+        ratio(self.lost(), self.sent())
+    }
+
+    /// Whether nothing was lost.
+    pub fn is_lossless(&self) -> bool {
+        self.lost() == 0
+    }
+
+    /// Packets that arrived on all streams after sending had ended.
+    pub fn drained(&self) -> u64 {
+        self.streams.iter().map(|stream| stream.drained).sum()
+    }
+
+    /// Packets a second, in millions.
+    pub fn mpps(&self, packets: u64) -> f64 {
+        packets as f64 / self.duration.as_secs_f64() / 1e6
+    }
+
+    /// Gigabits a second on the wire.
+    pub fn gbps(&self, packets: u64, bytes: u64) -> f64 {
+        let bytes = bytes + packets * crate::schedule::OVERHEAD as u64;
+        bytes as f64 * 8.0 / self.duration.as_secs_f64() / 1e9
+    }
+}
+
+impl StreamRecord {
+    /// Packets lost on the way, not at the receiving interface.
+    pub fn lost_elsewhere(&self) -> u64 {
+        self.lost - self.ingress_drop
+    }
+
+    /// Lost of sent, in percent.
+    pub fn lost_percent(&self) -> f64 {
+        ratio(self.lost, self.tx_packets) * 100.0
+    }
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
+}
+
+fn as_nanos<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+}
