@@ -2,6 +2,9 @@
 
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
+
+use tare_packet::pcap;
 
 /// Why a port could not be opened, and what to do about it.
 #[derive(Debug)]
@@ -50,6 +53,13 @@ pub enum Error {
         interface: String,
         /// What was tried, in its order.
         refused: Vec<Refused>,
+    },
+    /// A capture could not be read or made.
+    Capture {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        source: pcap::Error,
     },
     /// The operating system said no.
     Os {
@@ -136,6 +146,7 @@ impl fmt::Display for Error {
                 }
                 Ok(())
             }
+            Error::Capture { path, source } => write!(f, "{}: {source}", path.display()),
             Error::Os { doing, source } => {
                 write!(f, "{doing}: {source}")?;
                 match source.kind() {
@@ -153,6 +164,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::Os { source, .. } => Some(source),
+            Error::Capture { source, .. } => Some(source),
             _ => None,
         }
     }

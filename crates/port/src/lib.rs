@@ -11,7 +11,9 @@ mod line_port;
 mod memory;
 mod open;
 mod packet_socket;
+mod pcap_file;
 mod syscall;
+mod tap;
 mod time;
 mod xdp;
 
@@ -26,6 +28,8 @@ pub use line_port::{joined, LinePort};
 pub use memory::{memory, Memory};
 pub use open::{open, Kind, Opened};
 pub use packet_socket::PacketPort;
+pub use pcap_file::{PcapPort, CAPTURE_BYTES_MAX};
+pub use tap::TapPort;
 pub use time::Instant;
 pub use xdp::{XdpMode, XdpPort};
 

@@ -17,6 +17,8 @@ use crate::{Interface, Pool};
 pub(crate) struct Socket {
     fd: OwnedFd,
     zero_copy: bool,
+    /// The interface's number and the queue's.
+    at: (u32, u32),
 }
 
 /// The fill and the completion ring, and the receive and the transmit ring.
@@ -33,8 +35,14 @@ pub(super) fn bind(
     let zero_copy = mode == XdpMode::ZeroCopy;
     let mut sockets = pool.sockets().borrow_mut();
     sockets.retain(|socket| socket.strong_count() > 0);
+    let at = (interface.index(), queue);
     let mut bound = None;
     for first in sockets.iter().filter_map(Weak::upgrade) {
+        if first.at == at {
+            return Err(io::Error::other(
+                "this pool has a port on this queue already",
+            ));
+        }
         if first.zero_copy != zero_copy {
             let does = if zero_copy { "copies" } else { "does not copy" };
             return Err(io::Error::other(format!(
@@ -62,7 +70,7 @@ pub(super) fn bind(
     if (options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0) != zero_copy {
         return Err(io::Error::other("the kernel chose another mode"));
     }
-    let socket = Rc::new(Socket { fd, zero_copy });
+    let socket = Rc::new(Socket { fd, zero_copy, at });
     sockets.push(Rc::downgrade(&socket));
     Ok((socket, rings))
 }

@@ -2,4 +2,7 @@
 
 mod every_kind;
 mod namespace;
+mod offloads;
+mod opening;
+mod tap;
 mod traffic;
