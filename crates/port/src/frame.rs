@@ -53,7 +53,8 @@ struct Slot {
     end: u16,
 }
 
-const SLOT: usize = size_of::<Slot>();
+/// Bytes of that; what a slot's frame holds is behind them.
+pub(crate) const SLOT: usize = size_of::<Slot>();
 
 impl Pool {
     /// A pool of `slots` frames that hold up to `capacity` bytes each, headroom included.

@@ -1,5 +1,7 @@
 //! Opening the best kind of port that an interface allows.
 
+use std::fmt;
+
 use crate::{Error, Interface, Offload, PacketPort, Pool, Port, Refused, XdpMode, XdpPort};
 
 /// A kind of port to an interface.
@@ -12,6 +14,16 @@ pub enum Kind {
     Xdp(XdpMode),
     /// A packet socket. Several "queues" of an interface share what arrives flow by flow, however many queues it has.
     Packet,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Auto => "the best there is",
+            Kind::Xdp(mode) => mode.name(),
+            Kind::Packet => "packet socket",
+        })
+    }
 }
 
 /// What was opened.
