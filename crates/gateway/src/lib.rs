@@ -4,6 +4,7 @@
 //! is the command; what runs it in a test is a loop.
 
 pub mod bench;
+pub mod config;
 pub mod dataplane;
 pub mod ecn;
 pub mod esp;

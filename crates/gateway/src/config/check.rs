@@ -1,0 +1,232 @@
+//! What must hold between the parts of a configuration.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::error::{Mistake, Mistakes, Warning};
+use super::interface::Interface;
+use super::route::{Keys, ManualSa, Route, RouteRead};
+use super::section::Placed;
+
+/// Tells what two routes share and must not: ids, SPIs, prefixes, SPIs of SAs.
+pub(crate) fn distinct(routes: &[RouteRead], data_plane: bool, mistakes: &mut Mistakes) {
+    let ids = routes.iter().flat_map(|route| {
+        let id = route.id.as_ref();
+        id.map(|id| (route, id, id.value.as_str()))
+    });
+    unique(ids, "a name of its own", mistakes, |id| format!("{id:?}"));
+    if !data_plane {
+        let spis = routes.iter().flat_map(|route| {
+            let spi = route.spi.as_ref();
+            spi.map(|spi| (route, spi, spi.value))
+        });
+        unique(spis, "a number of its own", mistakes, u32::to_string);
+    }
+    let prefixes = routes.iter().flat_map(|route| {
+        route
+            .prefixes
+            .iter()
+            .map(move |net| (route, net, net.value))
+    });
+    unique(prefixes, "a prefix of no other", mistakes, IpNet::to_string);
+    let inbound = routes.iter().flat_map(|route| {
+        route
+            .inbound
+            .iter()
+            .map(move |sa| (route, sa, sa.value.spi))
+    });
+    unique(
+        inbound,
+        "an inbound SPI of its own",
+        mistakes,
+        u32::to_string,
+    );
+    // What the peer tells its SAs apart by.
+    let outbound = routes.iter().flat_map(|route| {
+        let gateway = route.gateway.as_ref().map(|gateway| gateway.value);
+        let sas = route.outbound.iter();
+        sas.filter_map(move |sa| Some((route, sa, (gateway?, sa.value.spi))))
+    });
+    unique(
+        outbound,
+        "an SPI of its own at that gateway",
+        mistakes,
+        |(_, spi): &(IpAddr, u32)| spi.to_string(),
+    );
+}
+
+/// Tells each value that was there before.
+fn unique<'r, T: 'r, K: Hash + Eq>(
+    values: impl Iterator<Item = (&'r RouteRead, &'r Placed<T>, K)>,
+    expected: &str,
+    mistakes: &mut Mistakes,
+    show: impl Fn(&K) -> String,
+) {
+    let mut seen: HashMap<K, (&RouteRead, u32)> = HashMap::new();
+    for (route, placed, key) in values {
+        let shown = show(&key);
+        match seen.entry(key) {
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                entry.insert((route, placed.line));
+            }
+            std::collections::hash_map::Entry::Occupied(entry) => {
+                let (first, line) = entry.get();
+                let whose = if std::ptr::eq(*first, route) {
+                    "this route".to_string()
+                } else {
+                    format!("{} too", first.place)
+                };
+                let has = if whose == "this route" {
+                    "already has"
+                } else {
+                    "has"
+                };
+                mistakes.push(
+                    Mistake::at(placed.line)
+                        .within(&route.place)
+                        .leaf(placed.leaf)
+                        .found(format!("{shown}, which {whose} {has} (line {line})"))
+                        .expected(expected),
+                );
+            }
+        }
+    }
+}
+
+/// Tells which interface lacks an address of a family that a route needs.
+pub(crate) fn families(
+    routes: &[RouteRead],
+    private: Option<&Interface>,
+    public: Option<&Interface>,
+    mistakes: &mut Mistakes,
+) {
+    let of = |six: bool| if six { "IPv6" } else { "IPv4" };
+    for route in routes {
+        if let (Some(public), Some(gateway)) = (public, &route.gateway) {
+            if public.address_towards(gateway.value).is_none() {
+                let family = of(gateway.value.is_ipv6());
+                mistakes.push(
+                    Mistake::at(gateway.line)
+                        .within(&route.place)
+                        .leaf(gateway.leaf)
+                        .found(format!(
+                            "{}, while the public interface has no {family} address",
+                            gateway.value
+                        ))
+                        .expected(format!(
+                            "an {} address, or one of {family} there",
+                            of(!gateway.value.is_ipv6())
+                        )),
+                );
+            }
+        }
+        let Some(private) = private else { continue };
+        for net in &route.prefixes {
+            if private.address_towards(net.value.addr()).is_none() {
+                let family = of(net.value.addr().is_ipv6());
+                mistakes.push(
+                    Mistake::at(net.line)
+                        .within(&route.place)
+                        .leaf(net.leaf)
+                        .found(format!(
+                            "{}, while the private interface has no {family} address",
+                            net.value
+                        ))
+                        .expected(format!(
+                            "an {} prefix, or an address of {family} there",
+                            of(!net.value.addr().is_ipv6())
+                        )),
+                );
+            }
+        }
+    }
+}
+
+/// What is allowed and probably not meant.
+pub(crate) fn doubts(
+    file: &str,
+    private: &Interface,
+    public: &Interface,
+    routes: &[(Route, u32)],
+) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    let mut warn = |line: Option<u32>, text: String| {
+        warnings.push(Warning {
+            file: file.into(),
+            line,
+            text,
+        });
+    };
+    // Each kind is told once, with how many there are: a test file may have 10,000.
+    let mut tell = |which: Vec<&(Route, u32)>, what: &str| {
+        if let Some((first, line)) = which.first() {
+            let others = match which.len() {
+                1 => String::new(),
+                2 => " and one more route".into(),
+                n => format!(" and {} more routes", n - 1),
+            };
+            warn(Some(*line), format!("route {}{others}: {what}", first.id));
+        }
+    };
+    let exchange = |route: &Route| match &route.keys {
+        Keys::Exchange { preshared_key, .. } => Some(preshared_key.clone()),
+        Keys::Manual { .. } => None,
+    };
+    let zero = routes
+        .iter()
+        .filter(|(route, _)| exchange(route).is_some_and(|key| key.is_zero()));
+    tell(
+        zero.collect(),
+        "the preshared key is all zeros, which is for tests only; make one with tare gateway keygen",
+    );
+    let mut seen = HashMap::new();
+    for (route, _) in routes {
+        if let Keys::Exchange { preshared_key, .. } = &route.keys {
+            *seen.entry(preshared_key.bytes()).or_insert(0u32) += 1;
+        }
+    }
+    let shared = routes.iter().filter(|(route, _)| match &route.keys {
+        Keys::Exchange { preshared_key, .. } => {
+            !preshared_key.is_zero() && seen.get(preshared_key.bytes()).is_some_and(|&n| n > 1)
+        }
+        Keys::Manual { .. } => false,
+    });
+    tell(
+        shared.collect(),
+        "the preshared key is that of another route too; give each its own",
+    );
+    let own = |sa: &ManualSa, others: &[ManualSa]| others.iter().any(|other| other.key == sa.key);
+    let both_ways = routes.iter().filter(|(route, _)| match &route.keys {
+        Keys::Manual { inbound, outbound } => own(outbound, inbound),
+        Keys::Exchange { .. } => false,
+    });
+    tell(
+        both_ways.collect(),
+        "the same key and salt in both directions repeat nonces, which gives the key away; give each SA its own",
+    );
+    let back = routes.iter().filter(|(route, _)| {
+        [public.ip4.map(IpAddr::V4), public.ip6.map(IpAddr::V6)].contains(&Some(route.gateway))
+    });
+    tell(back.collect(), "the gateway is this gateway itself");
+    let covered = routes.iter().filter(|(route, _)| {
+        let next_hops = [
+            private.nexthop_ip4.map(IpAddr::V4),
+            private.nexthop_ip6.map(IpAddr::V6),
+        ];
+        let mut next_hops = next_hops.into_iter().flatten();
+        next_hops.any(|hop| {
+            route
+                .prefixes
+                .iter()
+                .any(|net| net.prefix_len() > 0 && net.contains(&hop))
+        })
+    });
+    tell(
+        covered.collect(),
+        "a prefix holds the private interface's own next hop: what is sent to that goes to the peer",
+    );
+    warnings
+}

@@ -1,0 +1,313 @@
+//! The gateway's configuration: Vita's files of leaves and blocks, read into values that need no further check.
+//!
+//! ```text
+//! private-interface { pci 23:00.0; ip4 172.16.0.10; nexthop-ip4 172.16.0.1; }
+//! public-interface { device eth1; ip4 203.0.113.10; nexthop-ip4 203.0.113.1; }
+//! route {
+//!   id site2;
+//!   gw-ip4 198.51.100.2;
+//!   net-cidr4 "172.17.1.0/24";
+//!   net-cidr6 "2001:db8:1::/48";
+//!   preshared-key 91440DA06376A668AC4959A840A125D75FB544E8AA25A08B813E49F0A4B2E270;
+//!   spi 1001;
+//! }
+//! ```
+//!
+//! Every block and leaf is in [`GATEWAY_FILE`], in words in [`reference`]. Besides what Vita reads, in its older and its newer
+//! spelling, there are interfaces by name, several prefixes a route, IPv6 in every combination, sequence numbers of 32 bits,
+//! 256-bit keys, windows, and SAs with given keys for some routes beside the exchange for others.
+//!
+//! What is wrong is told with line, leaf, what was found and what was expected; what could be a key is never quoted.
+
+mod check;
+mod error;
+mod interface;
+mod leaves;
+mod permissions;
+mod reference;
+mod route;
+mod secret;
+pub(crate) mod section;
+pub(crate) mod syntax;
+mod text;
+pub(crate) mod value;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use zeroize::Zeroizing;
+
+pub use error::{Error, Mistake, Mistakes, Warning};
+pub use interface::Interface;
+pub use leaves::{Block, Leaf, GATEWAY_FILE, GENTEST_FILE};
+pub use permissions::permissions_warning;
+pub use reference::reference;
+pub use route::{Keys, ManualSa, Route};
+pub use secret::{Aead, PresharedKey, SaKey};
+pub use value::{Device, NoPciAddress, PciAddress};
+
+use route::{Defaults, RouteRead, ROUTES, SAS};
+use section::Section;
+
+/// The longest file that is read, in bytes: some 300,000 routes.
+pub const BYTES_MAX: usize = 64 << 20;
+
+/// The configuration of a gateway, complete and consistent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where plaintext comes in and goes out.
+    pub private: Interface,
+    /// Where encrypted packets go out and come in.
+    pub public: Interface,
+    /// The peers, in the order of the file. The public interface has an address of the family of every gateway, the private
+    /// one of every prefix.
+    pub routes: Vec<Route>,
+    /// Bytes that a packet from the private interface may have, without Ethernet header; none where the public interface
+    /// decides.
+    pub mtu: Option<u16>,
+    /// How long a key exchange may take.
+    pub negotiation_ttl: Duration,
+    /// How long a key is used.
+    pub sa_ttl: Duration,
+    /// The UDP port of the key exchange.
+    pub protocol_port: u16,
+    /// Where Prometheus is answered.
+    pub metrics: Option<SocketAddr>,
+    /// Where `tare gateway status` is answered.
+    pub status_socket: Option<PathBuf>,
+}
+
+impl Config {
+    /// Seconds that a key exchange may take, where nothing is said.
+    pub const NEGOTIATION_TTL: Duration = Duration::from_secs(5);
+    /// Seconds that a key is used, where nothing is said.
+    pub const SA_TTL: Duration = Duration::from_secs(600);
+    /// The port of the key exchange, where nothing is said.
+    pub const PROTOCOL_PORT: u16 = 303;
+    /// Packets that an anti-replay window covers, where nothing is said.
+    pub const WINDOW: u32 = 1024;
+
+    /// A gateway of these interfaces and routes, with everything else as where nothing is said.
+    pub fn new(private: Interface, public: Interface, routes: Vec<Route>) -> Config {
+        Config {
+            private,
+            public,
+            routes,
+            mtu: None,
+            negotiation_ttl: Config::NEGOTIATION_TTL,
+            sa_ttl: Config::SA_TTL,
+            protocol_port: Config::PROTOCOL_PORT,
+            metrics: None,
+            status_socket: None,
+        }
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or what is wrong with it, line by line.
+    pub fn load(path: &Path) -> Result<(Config, Vec<Warning>), Error> {
+        let (bytes, permissions) = read_file(path)?;
+        let (config, mut warnings) = Config::parse(&path.display().to_string(), &bytes)?;
+        warnings.extend(permissions);
+        Ok((config, warnings))
+    }
+
+    /// Reads what stands in a file that errors call `file`.
+    ///
+    /// # Errors
+    /// What is wrong with it, line by line.
+    pub fn parse(file: &str, bytes: &[u8]) -> Result<(Config, Vec<Warning>), Error> {
+        let (mut mistakes, statements) = statements(file, bytes)?;
+        let section = Section::file(&GATEWAY_FILE, &statements, &mut mistakes);
+        let config = read(file, &section, &mut mistakes);
+        mistakes.or(config)
+    }
+}
+
+/// The bytes of a file and what is to be said about its permissions.
+pub(crate) fn read_file(path: &Path) -> Result<(Zeroizing<Vec<u8>>, Option<Warning>), Error> {
+    let cannot = |source| Error::Read {
+        path: path.into(),
+        source,
+    };
+    let file = File::open(path).map_err(cannot)?;
+    let metadata = file.metadata().map_err(cannot)?;
+    // One allocation: a vector that grows leaves copies of keys behind.
+    let length = usize::try_from(metadata.len())
+        .unwrap_or(usize::MAX)
+        .min(BYTES_MAX);
+    let mut bytes = Zeroizing::new(Vec::with_capacity(length + 1));
+    let read = file.take(BYTES_MAX as u64 + 1).read_to_end(&mut bytes);
+    read.map_err(cannot)?;
+    Ok((bytes, permissions_warning(path, &metadata)))
+}
+
+/// What stands in a file, as statements, and the list for its mistakes.
+pub(crate) fn statements<'t>(
+    file: &str,
+    bytes: &'t [u8],
+) -> Result<(Mistakes, Vec<syntax::Statement<'t>>), Error> {
+    if bytes.len() > BYTES_MAX {
+        return Err(Error::TooLong { file: file.into() });
+    }
+    let mut mistakes = Mistakes::of(file);
+    let parsed = match std::str::from_utf8(bytes) {
+        Ok(text) => syntax::parse(text),
+        Err(error) => {
+            let before = bytes.get(..error.valid_up_to()).unwrap_or_default();
+            let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+            Err(Mistake::at(line as u32)
+                .found("bytes that are not UTF-8")
+                .expected("text"))
+        }
+    };
+    match parsed {
+        Ok(statements) => Ok((mistakes, statements)),
+        Err(mistake) => {
+            mistakes.push(mistake);
+            Err(Error::Invalid(mistakes))
+        }
+    }
+}
+
+/// The interfaces that a file describes.
+pub(crate) fn interfaces(
+    file: &Section<'_>,
+    mistakes: &mut Mistakes,
+) -> (Option<Interface>, Option<Interface>) {
+    let private = [
+        "private-interface",
+        "private-interface4",
+        "private-interface6",
+    ];
+    let public = ["public-interface", "public-interface4", "public-interface6"];
+    (
+        interface::read(file, private, mistakes),
+        interface::read(file, public, mistakes),
+    )
+}
+
+/// The times that a file gives: of a negotiation and of an SA.
+pub(crate) fn ttls(
+    file: &Section<'_>,
+    mistakes: &mut Mistakes,
+) -> (Option<Duration>, Option<Duration>) {
+    let mut ttl = |name| {
+        let seconds = file.optional(name, mistakes, value::number(1..=u32::MAX))?;
+        Some(Duration::from_secs(seconds.value.into()))
+    };
+    (ttl("negotiation-ttl"), ttl("sa-ttl"))
+}
+
+fn read(name: &str, file: &Section<'_>, mistakes: &mut Mistakes) -> Option<(Config, Vec<Warning>)> {
+    let (private, public) = interfaces(file, mistakes);
+    let (negotiation_ttl, sa_ttl) = ttls(file, mistakes);
+    let mtu = file.optional("mtu", mistakes, value::number16(68..=8923));
+    let port = file.optional("protocol-port", mistakes, value::number16(1..=u16::MAX));
+    let metrics = file.optional("metrics", mistakes, value::socket_address);
+    let status_socket = file.optional("status-socket", mistakes, value::socket_path);
+    file.optional("tfc", mistakes, |text| match text {
+        "false" => Ok(()),
+        _ => Err(value::Wrong::default()),
+    });
+    let aead = file.optional("aead", mistakes, value::aead);
+    let esn = file.optional("esn", mistakes, value::boolean);
+    let window = file.optional("window", mistakes, route::window());
+    let data_plane = file.optional("data-plane", mistakes, value::boolean);
+    let defaults = Defaults {
+        aead: aead.map_or(Aead::default(), |aead| aead.value),
+        esn: esn.is_none_or(|esn| esn.value),
+        window: window.map_or(Config::WINDOW, |window| window.value),
+        data_plane: data_plane.is_some_and(|data_plane| data_plane.value),
+    };
+    let routes = read_routes(file, &defaults, mistakes);
+    check::distinct(&routes, defaults.data_plane, mistakes);
+    // An address that is wrong is not one that is missing.
+    if mistakes.is_empty() {
+        check::families(&routes, private.as_ref(), public.as_ref(), mistakes);
+    }
+    let mut prefixes = routes.iter().flat_map(|route| &route.prefixes);
+    if let Some(mtu) = &mtu {
+        // RFC 8200, section 5: "every link in the Internet have an MTU of 1280 octets or greater".
+        if mtu.value < 1280 && prefixes.any(|net| net.value.addr().is_ipv6()) {
+            mistakes.push(
+                file.mistake(mtu.line)
+                    .leaf("mtu")
+                    .found(mtu.value.to_string())
+                    .expected("at least 1280, as there are IPv6 prefixes"),
+            );
+        }
+    }
+    let routes: Vec<(Route, u32)> = routes
+        .into_iter()
+        .filter_map(|route| {
+            let line = route.line;
+            Some((route.complete(&defaults, mistakes)?, line))
+        })
+        .collect();
+    let (private, public) = (private?, public?);
+    let mut warnings = check::doubts(name, &private, &public, &routes);
+    if let Some(metrics) = metrics.as_ref().filter(|at| !at.value.ip().is_loopback()) {
+        warnings.push(Warning {
+            file: name.into(),
+            line: Some(metrics.line),
+            text: format!(
+                "metrics at {} can be read from outside of this machine",
+                metrics.value
+            ),
+        });
+    }
+    let routes = routes.into_iter().map(|(route, _)| route).collect();
+    let config = Config {
+        mtu: mtu.map(|mtu| mtu.value),
+        negotiation_ttl: negotiation_ttl.unwrap_or(Config::NEGOTIATION_TTL),
+        sa_ttl: sa_ttl.unwrap_or(Config::SA_TTL),
+        protocol_port: port.map_or(Config::PROTOCOL_PORT, |port| port.value),
+        metrics: metrics.map(|metrics| metrics.value),
+        status_socket: status_socket.map(|path| path.value),
+        ..Config::new(private, public, routes)
+    };
+    Some((config, warnings))
+}
+
+/// The routes, with the SAs that stand beside them.
+fn read_routes(file: &Section<'_>, defaults: &Defaults, mistakes: &mut Mistakes) -> Vec<RouteRead> {
+    let mut routes: Vec<RouteRead> = file
+        .blocks(&ROUTES, mistakes)
+        .iter()
+        .map(|section| RouteRead::read(section, defaults, mistakes))
+        .collect();
+    let sas = file.blocks(&SAS, mistakes);
+    if sas.is_empty() {
+        return routes;
+    }
+    let ids: HashMap<String, usize> = routes
+        .iter()
+        .enumerate()
+        .filter_map(|(i, route)| Some((route.id.as_ref()?.value.clone(), i)))
+        .collect();
+    for sa in &sas {
+        let Some(id) = sa.required("route", mistakes, value::id) else {
+            continue;
+        };
+        match ids.get(&id.value).and_then(|&route| routes.get_mut(route)) {
+            Some(route) => route.add(sa, mistakes),
+            None => {
+                let known: Vec<&str> = ids.keys().take(1000).map(String::as_str).collect();
+                let mut mistake = sa
+                    .mistake(id.line)
+                    .leaf("route")
+                    .found(format!("{:?}", id.value))
+                    .expected("the id of a route");
+                mistake.suggestion = section::nearest(&id.value, &known).map(Box::from);
+                mistakes.push(mistake);
+            }
+        }
+    }
+    routes
+}
