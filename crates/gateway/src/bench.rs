@@ -58,7 +58,10 @@ const MAC: ethernet::Mac = [2, 0, 0, 0, 0, 0];
 pub struct Bench {
     near: Arc<Tables>,
     far: Arc<Tables>,
-    templates: Arc<[Box<[u8]>]>,
+    /// A packet of each size of the mix.
+    templates: Vec<Box<[u8]>>,
+    /// What a packet of each route has in place of the template's.
+    flows: Vec<Flow>,
     alone: bool,
 }
 
@@ -86,16 +89,8 @@ impl Bench {
             let key = || Key::new(&secret[..setup.key_bytes.min(32)]).map_err(|e| e.to_string());
             let salt = [secret[32], secret[33], secret[34], secret[35]];
             let spi = 1001 + n as u32;
-            near.push(Route {
-                outbound: Some(Arc::new(OutboundSa::new(
-                    spi,
-                    key()?,
-                    salt,
-                    setup.counting,
-                    outer,
-                ))),
-                path_mtu: 9000,
-            });
+            let sa = OutboundSa::new(spi, key()?, salt, setup.counting, outer);
+            near.push(Route::new(Some(Arc::new(sa)), 9000));
             let window = WINDOW_DEFAULT;
             let sa = InboundSa::new(spi, key()?, salt, setup.counting, window, n);
             inbound.push(Arc::new(sa));
@@ -122,24 +117,13 @@ impl Bench {
                 exchange_port: 303,
             })
         };
-        let rounds = setup.sizes.len().max(1);
-        // Each route gets packets of all sizes, once the two have gone through each other's length.
-        let count = setup.routes
-            * if setup.routes % rounds == 0 {
-                rounds
-            } else {
-                1
-            };
-        let count = count.max(setup.sizes.len());
-        let templates = (0..count).map(|n| {
-            let dst = net(n % setup.routes) + 1;
-            let size = setup.sizes[(n + n / setup.routes) % setup.sizes.len()];
-            template(usize::from(size), dst ^ MIRROR, dst, n)
-        });
+        let template = |&size: &u16| template(usize::from(size));
+        let flow = |n: usize| Flow::between((net(n) + 1) ^ MIRROR, net(n) + 1);
         Ok(Bench {
             near: tables(NEAR, to_far, near, vec![]),
             far: tables(FAR, from_near, vec![], inbound),
-            templates: templates.collect(),
+            templates: setup.sizes.iter().map(template).collect(),
+            flows: (0..setup.routes).map(flow).collect(),
             alone: setup.workers == 1,
         })
     }
@@ -156,7 +140,7 @@ impl Bench {
         let mut near = Dataplane::new(Arc::clone(&self.near), pool.clone(), self.alone);
         let mut far = Dataplane::new(Arc::clone(&self.far), pool.clone(), self.alone);
         let mut loops = Loop::default();
-        for _ in 0..self.templates.len().div_ceil(BURST).clamp(16, 1000) {
+        for _ in 0..self.flows.len().div_ceil(BURST).max(16) {
             self.burst(BURST, &pool, &mut near, &mut far, &mut loops);
         }
         let (sent, received) = (*near.sent(), *far.received());
@@ -190,31 +174,88 @@ impl Bench {
         far: &mut Dataplane,
         l: &mut Loop,
     ) {
-        let first = l.next;
+        let mut made = l.next;
         for _ in 0..n {
-            l.packets.extend(pool.copy(&self.templates[l.next]));
-            l.next = self.after(l.next);
+            let (template, flow) = self.after(&mut made);
+            let frame = pool.copy(template).map(|mut frame| {
+                flow.write(&mut frame);
+                frame
+            });
+            l.packets.extend(frame);
         }
         near.outbound(Instant::ZERO, &mut l.packets, &mut l.public);
         far.inbound(Instant::ZERO, &mut l.public.forward, &mut l.private);
-        let mut expected = first;
         for frame in l.private.forward.drain(..) {
-            let template = &self.templates[expected];
-            expected = self.after(expected);
-            // Addresses, lengths and payload: all but the Ethernet header and the hops.
-            if frame[HEADER + 12..] == template[HEADER + 12..] {
+            let (template, flow) = self.after(&mut l.next);
+            if flow.is_of(&frame) && frame[PAYLOAD..] == template[PAYLOAD..] {
                 l.outcome.packets += 1;
                 l.outcome.bytes += frame.len() as u64;
             }
         }
     }
 
-    fn after(&self, at: usize) -> usize {
-        if at + 1 == self.templates.len() {
+    /// The next packet: sizes and routes in turn.
+    #[inline]
+    fn after(&self, at: &mut Turn) -> (&[u8], &Flow) {
+        let next = (&*self.templates[at.size], &self.flows[at.route]);
+        at.size = if at.size + 1 == self.templates.len() {
             0
         } else {
-            at + 1
+            at.size + 1
+        };
+        at.route = if at.route + 1 == self.flows.len() {
+            0
+        } else {
+            at.route + 1
+        };
+        next
+    }
+}
+
+/// Where in the mix and in the routes a sequence of packets is.
+#[derive(Clone, Copy, Default)]
+struct Turn {
+    size: usize,
+    route: usize,
+}
+
+/// Addresses of a packet, and what they add to the checksum.
+struct Flow {
+    src: [u8; 4],
+    dst: [u8; 4],
+    sum: u32,
+}
+
+/// Where the payload of UDP over IPv4 begins.
+const PAYLOAD: usize = HEADER + ipv4::HEADER;
+
+impl Flow {
+    fn between(src: u32, dst: u32) -> Flow {
+        let (src, dst) = (src.to_be_bytes(), dst.to_be_bytes());
+        let sum = (checksum::sum(&src) + checksum::sum(&dst)) as u64;
+        Flow {
+            src,
+            dst,
+            sum: u32::from(!checksum::finish(sum)),
         }
+    }
+
+    /// Puts the addresses into a copy of a template, whose own are zero.
+    #[inline]
+    fn write(&self, frame: &mut [u8]) {
+        let Some(frame) = frame.first_chunk_mut::<PAYLOAD>() else {
+            return;
+        };
+        let sum = u32::from(!u16::from_be_bytes([frame[24], frame[25]])) + self.sum;
+        let checksum = !((sum + (sum >> 16)) as u16);
+        frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+        frame[26..30].copy_from_slice(&self.src);
+        frame[30..34].copy_from_slice(&self.dst);
+    }
+
+    #[inline]
+    fn is_of(&self, frame: &[u8]) -> bool {
+        frame.get(26..30) == Some(&self.src) && frame.get(30..34) == Some(&self.dst)
     }
 }
 
@@ -226,34 +267,30 @@ const PROGRESS: u64 = 1 << 18;
 
 #[derive(Default)]
 struct Loop {
-    next: usize,
+    next: Turn,
     packets: Burst,
     public: Output,
     private: Output,
     outcome: Outcome,
 }
 
-/// A UDP packet of `size` bytes with its Ethernet header.
-fn template(size: usize, src: u32, dst: u32, n: usize) -> Box<[u8]> {
+/// A UDP packet of `size` bytes with its Ethernet header, with no addresses yet and no UDP checksum.
+fn template(size: usize) -> Box<[u8]> {
     let mut bytes = ethernet::header(MAC, MAC, ethernet::IPV4).to_vec();
-    let total = (size - HEADER) as u16;
+    let total = size - HEADER;
     let header = ipv4::Repr {
-        src,
-        dst,
+        src: 0,
+        dst: 0,
         protocol: 17,
         ttl: 64,
         tos: 0,
-        total_len: total,
+        total_len: total as u16,
         fragment: 0x4000,
     };
     bytes.extend(header.to_bytes());
-    let mut udp = vec![0x10, 0x01, 0x10, 0x02];
-    udp.extend((total - 20).to_be_bytes());
-    udp.extend([0, 0]);
-    udp.extend((8..usize::from(total) - 20).map(|i| (i * 7 + n) as u8));
-    let pseudo = checksum::pseudo_header(&src.to_be_bytes(), &dst.to_be_bytes(), 17, udp.len());
-    let sum = checksum::finish(pseudo + checksum::sum(&udp));
-    udp[6..8].copy_from_slice(&sum.to_be_bytes());
-    bytes.extend(udp);
+    bytes.extend([0x10, 0x01, 0x10, 0x02]);
+    bytes.extend(((total - ipv4::HEADER) as u16).to_be_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend((bytes.len()..size).map(|i| (i * 7) as u8));
     bytes.into()
 }

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tare_gcm::Key;
 
+use tare_port::prefetch;
+
 use crate::window::Window;
 
 /// The addresses of a tunnel's outside.
@@ -52,17 +54,17 @@ pub enum Counting {
     Plain,
 }
 
-/// Packets on their way out, to one peer.
-#[repr(align(64))]
+/// Packets on their way out, to one peer. Over IPv4, what a packet touches is one cache line.
+#[repr(C, align(64))]
 pub struct OutboundSa {
     /// The last number used.
     sequence: AtomicU64,
     bytes: AtomicU64,
     pub(crate) key: Key,
-    pub(crate) outer: Outer,
     pub(crate) salt: [u8; 4],
     pub(crate) spi: u32,
     pub(crate) counting: Counting,
+    pub(crate) outer: Outer,
 }
 
 impl OutboundSa {
@@ -77,6 +79,13 @@ impl OutboundSa {
             spi,
             counting,
         }
+    }
+
+    /// Goes on behind the numbers of an earlier SA with the same key, which may still be in use for as long as it takes a worker
+    /// to send `margin` packets: a number used twice would give the key away.
+    pub(crate) fn follow(&self, earlier: &OutboundSa, margin: u64) {
+        let last = earlier.packets().saturating_add(margin);
+        self.sequence.fetch_max(last, Ordering::Relaxed);
     }
 
     /// The security parameters index.
@@ -94,12 +103,12 @@ impl OutboundSa {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes `n` numbers in a row, of `bytes` in all, and gives the first; none where the SA has no more.
+    /// Takes `n` numbers in a row and gives the first; none where the SA has no more.
     ///
     /// The number is the nonce: that no two packets share one is what keeps the key secret, so it is taken from one
     /// counter whoever asks.
     #[inline]
-    pub(crate) fn take(&self, n: u64, bytes: u64) -> Option<u64> {
+    pub(crate) fn take(&self, n: u64) -> Option<u64> {
         let first = self
             .sequence
             .fetch_add(n, Ordering::Relaxed)
@@ -115,23 +124,44 @@ impl OutboundSa {
             self.sequence.fetch_sub(n, Ordering::Relaxed);
             return None;
         }
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
         Some(first)
+    }
+
+    /// Asks for what a packet will touch, but for the key.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(&self.sequence);
+    }
+
+    #[inline]
+    pub(crate) fn count(&self, bytes: u64, alone: bool) {
+        add(&self.bytes, bytes, alone);
     }
 }
 
-/// Packets on their way in, from one peer.
-#[repr(align(64))]
+/// Adds to a counter. A worker that is alone need not keep others out, which takes as long as twenty instructions.
+#[inline]
+pub(crate) fn add(counter: &AtomicU64, n: u64, alone: bool) {
+    if alone {
+        counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+    } else {
+        counter.fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+/// Packets on their way in, from one peer. What every packet touches stands in front, up to the window's bits: one cache line
+/// and one word.
+#[repr(C, align(64))]
 pub struct InboundSa {
     pub(crate) key: Key,
-    pub(crate) spi: u32,
+    pub(crate) packets: AtomicU64,
+    pub(crate) bytes: AtomicU64,
     pub(crate) salt: [u8; 4],
     /// The route that inner packets must come from.
     pub(crate) route: u32,
-    pub(crate) counting: Counting,
     pub(crate) window: Window,
-    pub(crate) packets: AtomicU64,
-    pub(crate) bytes: AtomicU64,
+    pub(crate) counting: Counting,
+    pub(crate) spi: u32,
     pub(crate) replayed: AtomicU64,
     pub(crate) forged: AtomicU64,
 }
@@ -158,6 +188,13 @@ impl InboundSa {
             replayed: AtomicU64::new(0),
             forged: AtomicU64::new(0),
         }
+    }
+
+    /// Asks for what a packet with this lower half of a sequence number will touch, but for the key.
+    #[inline]
+    pub(crate) fn prefetch(&self, low: u32) {
+        prefetch(&self.packets);
+        self.window.prefetch(low);
     }
 
     /// The security parameters index.

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use tare_packet::ethernet::Mac;
+use tare_packet::{ipv4, ipv6};
+use tare_port::prefetch;
 
+use crate::esp;
 use crate::prefixes::Prefixes;
-use crate::sa::{InboundSa, OutboundSa};
+use crate::sa::{InboundSa, OutboundSa, Outer};
 
 /// One state of the gateway. The control side makes the next one from this; workers go on with theirs until they
 /// have time to take it, so a packet sees one state and never half of two.
@@ -27,10 +30,43 @@ pub struct Tables {
 /// A route, as a worker sees it.
 #[derive(Clone)]
 pub struct Route {
+    outbound: Option<Arc<OutboundSa>>,
+    /// Bytes that an inner packet may have.
+    inner_max: u16,
+}
+
+impl Route {
+    /// A route whose outer packets may have `path_mtu` bytes, which is no more than the public interface takes. `outbound` is what
+    /// seals its packets; none before keys are agreed on.
+    pub fn new(outbound: Option<Arc<OutboundSa>>, path_mtu: u16) -> Route {
+        let header = match outbound.as_ref().map(|sa| sa.outer) {
+            Some(Outer::V6 { .. }) => ipv6::HEADER,
+            _ => ipv4::HEADER,
+        };
+        let inner_max = esp::inner_max(usize::from(path_mtu), header) as u16;
+        Route {
+            outbound,
+            inner_max,
+        }
+    }
+
+    /// The same, with inner packets of at most `inner` bytes.
+    pub fn at_most(mut self, inner: u16) -> Route {
+        self.inner_max = self.inner_max.min(inner);
+        self
+    }
+
     /// What seals its packets; none before keys are agreed on.
-    pub outbound: Option<Arc<OutboundSa>>,
-    /// Bytes that an outer packet of this route may have.
-    pub path_mtu: u16,
+    #[inline]
+    pub fn outbound(&self) -> Option<&Arc<OutboundSa>> {
+        self.outbound.as_ref()
+    }
+
+    /// Bytes that an inner packet may have.
+    #[inline]
+    pub fn inner_max(&self) -> usize {
+        usize::from(self.inner_max)
+    }
 }
 
 /// One of the two interfaces.
@@ -53,7 +89,8 @@ pub struct Side {
 /// Inbound SAs by SPI: a table at most half full, probed in a line.
 #[derive(Default)]
 pub struct Spis {
-    slots: Vec<Option<Arc<InboundSa>>>,
+    /// The SPI stands beside its SA, so that looking for it touches nothing else.
+    slots: Vec<Option<(u32, Arc<InboundSa>)>>,
     shift: u32,
 }
 
@@ -68,16 +105,24 @@ impl Spis {
         };
         for sa in sas {
             let mut at = spis.start(sa.spi);
-            while spis.slots[at].as_ref().is_some_and(|s| s.spi != sa.spi) {
+            while spis.slots[at].as_ref().is_some_and(|s| s.0 != sa.spi) {
                 at = (at + 1) & (size - 1);
             }
-            spis.slots[at].get_or_insert(sa);
+            spis.slots[at].get_or_insert((sa.spi, sa));
         }
         spis
     }
 
     fn start(&self, spi: u32) -> usize {
         (spi.wrapping_mul(0x9e37_79b1) >> self.shift) as usize
+    }
+
+    /// Asks for where the SA with this SPI would stand.
+    #[inline]
+    pub(crate) fn prefetch(&self, spi: u32) {
+        if let Some(slot) = self.slots.get(self.start(spi)) {
+            prefetch(slot);
+        }
     }
 
     /// The place of the SA with this SPI.
@@ -87,8 +132,8 @@ impl Spis {
         let mut at = self.start(spi);
         loop {
             // The table is at most half full, so this ends; an empty one has no slot at all.
-            let sa = self.slots.get(at)?.as_ref()?;
-            if sa.spi == spi {
+            let (found, _) = self.slots.get(at)?.as_ref()?;
+            if *found == spi {
                 return Some(at as u32);
             }
             at = (at + 1) & mask;
@@ -98,17 +143,19 @@ impl Spis {
     /// The SA in a place that `find` gave.
     #[inline]
     pub(crate) fn at(&self, place: u32) -> Option<&InboundSa> {
-        self.slots.get(place as usize)?.as_deref()
+        let (_, sa) = self.slots.get(place as usize)?.as_ref()?;
+        Some(sa)
     }
 
     /// The SA with this SPI.
     pub fn by_spi(&self, spi: u32) -> Option<&Arc<InboundSa>> {
-        self.slots.get(self.find(spi)? as usize)?.as_ref()
+        let (_, sa) = self.slots.get(self.find(spi)? as usize)?.as_ref()?;
+        Some(sa)
     }
 
     /// All of them, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<InboundSa>> {
-        self.slots.iter().flatten()
+        self.slots.iter().flatten().map(|(_, sa)| sa)
     }
 }
 

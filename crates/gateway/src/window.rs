@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use tare_port::prefetch;
+
 const WORDS: usize = 64;
 
 /// The most packets a window can span.
@@ -16,11 +18,12 @@ pub const WINDOW_DEFAULT: u32 = 2048;
 
 /// The sequence numbers that were received. Workers share it: a claim is made under a lock that is held for some
 /// ten instructions.
+#[repr(C)]
 pub struct Window {
-    lock: AtomicBool,
     /// The highest number received; 0 before the first, for numbers start at 1 (RFC 4303, 2.2).
     top: AtomicU64,
-    size: u64,
+    size: u32,
+    lock: AtomicBool,
     bits: [AtomicU64; WORDS],
 }
 
@@ -41,9 +44,19 @@ impl Window {
         Window {
             lock: AtomicBool::new(false),
             top: AtomicU64::new(0),
-            size: u64::from(size.clamp(32, WINDOW_MAX)),
+            size: size.clamp(32, WINDOW_MAX),
             bits: [const { AtomicU64::new(0) }; WORDS],
         }
+    }
+
+    fn size(&self) -> u64 {
+        u64::from(self.size)
+    }
+
+    /// Asks for what claiming a number with this lower half will touch, but for the window's start.
+    #[inline]
+    pub(crate) fn prefetch(&self, low: u32) {
+        prefetch(&self.bits[word_of(u64::from(low))]);
     }
 
     /// The highest number received.
@@ -57,10 +70,10 @@ impl Window {
     pub fn extend(&self, low: u32) -> Option<u64> {
         let top = self.top.load(Ordering::Relaxed);
         let (high, top_low) = (top >> 32, top as u32);
-        let bottom = top_low.wrapping_sub(self.size as u32 - 1);
+        let bottom = top_low.wrapping_sub(self.size - 1);
         // RFC 4303, A2.1. Case A, the window is within one subspace: a lower half behind its bottom is of the next one.
         // Case B, the window spans two: a lower half ahead of its bottom is of the one before.
-        let high = if u64::from(top_low) >= self.size - 1 {
+        let high = if u64::from(top_low) >= self.size() - 1 {
             high.checked_add(u64::from(low < bottom))?
         } else if low >= bottom {
             high.checked_sub(1)?
@@ -81,7 +94,7 @@ impl Window {
         if number == 0 {
             return Err(Refused::Zero);
         }
-        if top - number >= self.size {
+        if top - number >= self.size() {
             return Err(Refused::TooOld);
         }
         let word = self.bits[word_of(number)].load(Ordering::Relaxed);
@@ -129,7 +142,7 @@ impl Window {
             self.top.store(number, Ordering::Relaxed);
         } else if number == 0 {
             return Err(Refused::Zero);
-        } else if top - number >= self.size {
+        } else if top - number >= self.size() {
             return Err(Refused::TooOld);
         }
         let slot = &self.bits[word_of(number)];
@@ -192,7 +205,7 @@ mod tests {
             if number == 0 {
                 return Err(Refused::Zero);
             }
-            if number <= self.top && self.top - number >= self.size {
+            if number <= self.top && self.top - number >= self.size() {
                 return Err(Refused::TooOld);
             }
             if !self.seen.insert(number) {

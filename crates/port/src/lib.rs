@@ -3,6 +3,7 @@
 //! Nothing is copied inside a process: a [`Frame`] moves from the port that received it through the protocol core to the port
 //! that sends it, and grows at either end on the way. What crosses a port's border is Ethernet frames without their checksum.
 
+mod cache;
 mod error;
 mod frame;
 mod interface;
@@ -20,6 +21,7 @@ mod xdp;
 use std::io;
 use std::os::fd::BorrowedFd;
 
+pub use cache::prefetch;
 pub use error::{Error, Refused};
 pub use frame::{Frame, Layout, Pool, HEADROOM};
 pub use interface::{Interface, Offload};

@@ -1,6 +1,8 @@
 //! What happened to packets: every one that comes in is forwarded, handed to the control side, or dropped for a cause
 //! that has a name.
 
+use tare_port::Burst;
+
 /// Why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
@@ -130,6 +132,21 @@ impl Direction {
     #[inline]
     pub(crate) fn drop(&mut self, cause: Cause) {
         self.dropped[cause as usize] += 1;
+    }
+
+    /// Counts frames as dropped after all that were counted as forwarded, and drops them. Frames forwarded and fragments on top
+    /// are together as many as have left, before and after.
+    #[cold]
+    pub(crate) fn take_back(&mut self, refused: &mut Burst) {
+        for frame in refused.drain(..) {
+            if self.forwarded > 0 {
+                self.forwarded -= 1;
+                self.drop(Cause::PortFull);
+            } else {
+                self.fragments = self.fragments.saturating_sub(1);
+            }
+            self.forwarded_bytes = self.forwarded_bytes.saturating_sub(frame.len() as u64);
+        }
     }
 
     /// How many were dropped for this cause.

@@ -1,7 +1,5 @@
 //! From the public side to the private one.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use tare_gcm::{open_each, Nonce, OpenPacket, Tag};
 use tare_packet::ethernet::{self, HEADER};
 use tare_packet::ipv4::{self, Ipv4};
@@ -11,7 +9,7 @@ use tare_port::{Burst, Frame, Instant};
 use super::{address, fragment, icmp, is_multicast6, is_own4, is_own6, Cause, Dataplane, Output};
 use crate::ecn;
 use crate::esp::{self, Aad};
-use crate::sa::{Counting, InboundSa};
+use crate::sa::{add, Counting, InboundSa};
 use crate::tables::Tables;
 use crate::window::Refused;
 
@@ -32,6 +30,7 @@ pub(super) struct Scratch {
 
 #[derive(Clone, Copy, Default)]
 struct Job {
+    spi: u32,
     /// Place of the SA.
     sa: u32,
     /// DSCP and ECN of the outer packet.
@@ -55,9 +54,12 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
     for mut frame in input.drain(..) {
         worker.received.received += 1;
         worker.received.received_bytes += frame.len() as u64;
-        let job = &mut scratch.jobs[scratch.frames.len()];
-        match admit(&worker.tables, &mut frame, job) {
-            Ok(Admitted::Esp) => scratch.frames.push(frame),
+        let at = scratch.frames.len();
+        match admit(&worker.tables, &mut frame, &mut scratch.jobs[at]) {
+            Ok(Admitted::Esp) => {
+                scratch.frames.push(frame);
+                find_ahead(&worker.tables, &mut scratch.jobs, at);
+            }
             Ok(Admitted::Control) => {
                 worker.received.control += 1;
                 output.control.push(frame);
@@ -65,6 +67,11 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
             Err(cause) => worker.received.drop(cause),
         }
     }
+    let n = scratch.frames.len();
+    for at in n..n + 2 * AHEAD {
+        find_ahead(&worker.tables, &mut scratch.jobs[..n], at);
+    }
+    number_all(worker, &mut scratch);
     open(&worker.tables, &mut scratch);
     finish(worker, now, &mut scratch, output);
     worker.inbound = scratch;
@@ -76,7 +83,7 @@ enum Admitted {
     Control,
 }
 
-/// The first pass: outer headers, SA, and a look at the window.
+/// The first pass: outer headers.
 #[inline]
 fn admit(tables: &Tables, frame: &mut Frame, job: &mut Job) -> Result<Admitted, Cause> {
     let (protocol, tos, front, end) = match ethernet::kind(frame) {
@@ -124,24 +131,72 @@ fn admit(tables: &Tables, frame: &mut Frame, job: &mut Job) -> Result<Admitted, 
     }
     let spi = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
     let low = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
-    let place = tables.inbound.find(spi).ok_or(Cause::UnknownSpi)?;
-    let sa = tables.inbound.at(place).ok_or(Cause::UnknownSpi)?;
-    let sequence = match sa.counting {
-        Counting::Extended => sa.window.extend(low).ok_or(Cause::TooOld),
-        Counting::Plain => Ok(u64::from(low)),
-    };
-    let sequence = sequence
-        .and_then(|n| sa.window.check(n).map(|()| n).map_err(cause_of))
-        .inspect_err(|_| {
-            sa.replayed.fetch_add(1, Ordering::Relaxed);
-        })?;
-    job.sa = place;
+    tables.inbound.prefetch(spi);
+    job.spi = spi;
     job.tos = tos;
     job.front = front as u8;
     job.len = (end - front - esp::HEADER - esp::ICV) as u16;
-    job.sequence = sequence;
-    job.aad.set(spi, sequence, sa.counting);
+    job.sequence = u64::from(low);
     Ok(Admitted::Esp)
+}
+
+/// How many packets pass between asking for memory and reading it.
+const AHEAD: usize = 6;
+
+/// Finds the SA of a packet that was looked at some packets ago, and asks for the key of one before that. What each reads was
+/// asked for a step earlier, so nothing waits for memory while there are other packets to look at.
+#[inline]
+fn find_ahead(tables: &Tables, jobs: &mut [Job], at: usize) {
+    if let Some(job) = at.checked_sub(AHEAD).and_then(|at| jobs.get_mut(at)) {
+        job.sa = tables.inbound.find(job.spi).unwrap_or(u32::MAX);
+        if let Some(sa) = tables.inbound.at(job.sa) {
+            sa.prefetch(job.sequence as u32);
+        }
+    }
+    if let Some(job) = at.checked_sub(2 * AHEAD).and_then(|at| jobs.get(at)) {
+        if let Some(sa) = tables.inbound.at(job.sa) {
+            sa.key.prefetch(usize::from(job.len));
+        }
+    }
+}
+
+/// The second pass: whole sequence numbers, and a look at the windows.
+fn number_all(worker: &mut Dataplane, scratch: &mut Scratch) {
+    let tables = &*worker.tables;
+    let Scratch { frames, jobs, .. } = scratch;
+    let mut kept = 0;
+    for i in 0..frames.len() {
+        match number(worker.alone, tables, &mut jobs[i]) {
+            Ok(()) => {
+                // Packets that stay move up over those that do not.
+                if kept != i {
+                    frames.swap(kept, i);
+                    jobs.swap(kept, i);
+                }
+                kept += 1;
+            }
+            Err(cause) => worker.received.drop(cause),
+        }
+    }
+    frames.truncate(kept);
+}
+
+/// The whole sequence number of a packet, if its window may take it.
+#[inline]
+fn number(alone: bool, tables: &Tables, job: &mut Job) -> Result<(), Cause> {
+    let sa = tables.inbound.at(job.sa).ok_or(Cause::UnknownSpi)?;
+    let low = job.sequence as u32;
+    let whole = match sa.counting {
+        Counting::Extended => sa.window.extend(low).ok_or(Cause::TooOld),
+        Counting::Plain => Ok(u64::from(low)),
+    };
+    let checked = whole.and_then(|n| sa.window.check(n).map(|()| n).map_err(cause_of));
+    if checked.is_err() {
+        add(&sa.replayed, 1, alone);
+    }
+    job.sequence = checked?;
+    job.aad.set(job.spi, job.sequence, sa.counting);
+    Ok(())
 }
 
 fn cause_of(refused: Refused) -> Cause {
@@ -151,7 +206,7 @@ fn cause_of(refused: Refused) -> Cause {
     }
 }
 
-/// The second pass: opens. A packet that cannot be described stays unauthentic, as do those behind it.
+/// The third pass: opens. A packet that cannot be described stays unauthentic, as do those behind it.
 fn open(tables: &Tables, scratch: &mut Scratch) {
     let Scratch {
         frames,
@@ -174,7 +229,7 @@ fn open(tables: &Tables, scratch: &mut Scratch) {
     });
 }
 
-/// The third pass: claims sequence numbers, a run of packets of one SA at a time, so that its lock is taken and its counters
+/// The fourth pass: claims sequence numbers, a run of packets of one SA at a time, so that its lock is taken and its counters
 /// are touched once.
 fn claim(alone: bool, tables: &Tables, scratch: &mut Scratch) {
     let mut rest = &mut scratch.outcomes[..scratch.frames.len()];
@@ -184,29 +239,26 @@ fn claim(alone: bool, tables: &Tables, scratch: &mut Scratch) {
             outcomes.fill(Err(Cause::UnknownSpi));
             continue;
         };
+        let (mut packets, mut bytes, mut forged, mut replayed) = (0, 0, 0, 0);
         let mut claims = sa.window.lock(alone);
         for (outcome, job) in outcomes.iter_mut().zip(run) {
             *outcome = outcome.and_then(|()| claims.claim(job.sequence).map_err(cause_of));
+            match outcome {
+                Ok(()) => {
+                    packets += 1;
+                    bytes += u64::from(job.len);
+                }
+                Err(Cause::Forged) => forged += 1,
+                Err(_) => replayed += 1,
+            }
         }
         drop(claims);
-        let count = |to: &AtomicU64, what: fn(&Result<(), Cause>) -> bool| {
-            let n = outcomes.iter().filter(|outcome| what(outcome)).count();
-            if n > 0 {
-                to.fetch_add(n as u64, Ordering::Relaxed);
-            }
-        };
-        let bytes: u64 = outcomes
-            .iter()
-            .zip(run)
-            .filter(|(o, _)| o.is_ok())
-            .map(|(_, job)| u64::from(job.len))
-            .sum();
-        sa.bytes.fetch_add(bytes, Ordering::Relaxed);
-        count(&sa.packets, Result::is_ok);
-        count(&sa.forged, |outcome| *outcome == Err(Cause::Forged));
-        count(&sa.replayed, |outcome| {
-            matches!(outcome, Err(Cause::Replayed | Cause::TooOld))
-        });
+        add(&sa.packets, packets, alone);
+        add(&sa.bytes, bytes, alone);
+        if forged + replayed > 0 {
+            add(&sa.forged, forged, alone);
+            add(&sa.replayed, replayed, alone);
+        }
     }
 }
 
@@ -280,7 +332,7 @@ fn leave_v4(
     let addressed = address(&mut frame, &worker.private.v4);
     if is_own4(tables, ip.dst) {
         worker.received.control += 1;
-        return output.control.push(frame);
+        return output.inner.push(frame);
     }
     if ip.ttl <= 1 {
         icmp::time_exceeded(worker, now, &frame, &mut output.tunnel);
@@ -335,7 +387,7 @@ fn leave_v6(
     let addressed = address(&mut frame, &worker.private.v6);
     if is_own6(tables, ip.dst) {
         worker.received.control += 1;
-        return output.control.push(frame);
+        return output.inner.push(frame);
     }
     if ip.hop_limit <= 1 {
         icmp::time_exceeded(worker, now, &frame, &mut output.tunnel);

@@ -41,8 +41,10 @@ pub struct Output {
     pub forward: Burst,
     /// Back to the side they came from: errors about them.
     pub back: Burst,
-    /// To the control side: ARP, neighbor discovery, ICMP to this gateway, the key exchange.
+    /// To the control side, from the wire: ARP, neighbor discovery, ICMP to this gateway, the key exchange.
     pub control: Burst,
+    /// To the control side, out of the tunnel: packets to this gateway. Their Ethernet headers say nothing.
+    pub inner: Burst,
     /// To the peers, through the tunnel: errors about packets that came through it. They are to be given to
     /// [`Dataplane::outbound`] like packets of the private side.
     pub tunnel: Burst,
@@ -85,6 +87,16 @@ impl Dataplane {
     /// What happened to packets of the public side.
     pub fn received(&self) -> &Direction {
         &self.received
+    }
+
+    /// Takes back frames of the private side that the public port did not take, and counts them as dropped.
+    pub fn not_sent(&mut self, refused: &mut Burst) {
+        self.sent.take_back(refused);
+    }
+
+    /// Takes back frames of the public side that the private port did not take, and counts them as dropped.
+    pub fn not_delivered(&mut self, refused: &mut Burst) {
+        self.received.take_back(refused);
     }
 
     /// Seals the packets of `input`, which came in on the private side.

@@ -104,9 +104,8 @@ fn admit_v4(
         icmp::no_route(worker, now, &frame, &mut output.back);
         return worker.sent.drop(Cause::NoRoute);
     }
-    let inner_max = match inner_max(tables, route) {
-        Ok(inner_max) => inner_max,
-        Err(cause) => return worker.sent.drop(cause),
+    let Some(inner_max) = look_up(tables, route) else {
+        return worker.sent.drop(Cause::NoRoute);
     };
     // Ethernet pads what is short.
     frame.truncate(HEADER + ip.total_len);
@@ -162,9 +161,8 @@ fn admit_v6(
         icmp::no_route(worker, now, &frame, &mut output.back);
         return worker.sent.drop(Cause::NoRoute);
     }
-    let inner_max = match inner_max(tables, route) {
-        Ok(inner_max) => inner_max,
-        Err(cause) => return worker.sent.drop(cause),
+    let Some(inner_max) = look_up(tables, route) else {
+        return worker.sent.drop(Cause::NoRoute);
     };
     frame.truncate(HEADER + ip.total_len);
     if ip.total_len > inner_max {
@@ -179,17 +177,14 @@ fn admit_v6(
     scratch.frames.push(frame);
 }
 
-/// Bytes that an inner packet of this route may have.
+/// How long an inner packet of this route may be. Asks for the SA, which the next pass reads.
 #[inline]
-fn inner_max(tables: &Tables, route: u32) -> Result<usize, Cause> {
-    let route = tables.routes.get(route as usize).ok_or(Cause::NoRoute)?;
-    let sa = route.outbound.as_deref().ok_or(Cause::NoSa)?;
-    let header = match sa.outer {
-        Outer::V4 { .. } => ipv4::HEADER,
-        Outer::V6 { .. } => ipv6::HEADER,
-    };
-    let mtu = route.path_mtu.min(tables.public.mtu);
-    Ok(esp::inner_max(usize::from(mtu), header))
+fn look_up(tables: &Tables, route: u32) -> Option<usize> {
+    let route = tables.routes.get(route as usize)?;
+    if let Some(sa) = route.outbound() {
+        sa.prefetch();
+    }
+    Some(route.inner_max())
 }
 
 /// The second pass: takes sequence numbers, a run of packets of one route at a time, and writes headers and trailer.
@@ -212,8 +207,11 @@ fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
         let numbers = outbound_sa(tables, route)
             .ok_or(Cause::NoSa)
             .and_then(|sa| {
-                let first = sa.take((end - at) as u64, bytes);
-                Ok((sa, first.ok_or(Cause::SequenceExhausted)?))
+                let first = sa.take((end - at) as u64).ok_or(Cause::SequenceExhausted)?;
+                sa.count(bytes, worker.alone);
+                // The next pass reads it; of thousands of routes it is not in the caches.
+                sa.key.prefetch(frames[at].len());
+                Ok((sa, first))
             });
         for i in at..end {
             let written = numbers.and_then(|(sa, first)| {
@@ -238,7 +236,7 @@ fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
 
 #[inline]
 fn outbound_sa(tables: &Tables, route: u32) -> Option<&OutboundSa> {
-    tables.routes.get(route as usize)?.outbound.as_deref()
+    Some(tables.routes.get(route as usize)?.outbound()?)
 }
 
 #[inline]
