@@ -147,14 +147,16 @@ pub fn seal_each<'a>(
     mut sealed: impl FnMut(usize, Tag),
 ) {
     let mut queue = Queue::<_, true>::new();
-    for (number, p) in packets.into_iter().enumerate() {
-        match p.tag {
+    // Not a `for` loop, which would put each packet into an `Option` in memory first.
+    packets
+        .into_iter()
+        .enumerate()
+        .for_each(|(number, p)| match p.tag {
             Some(tag) => sealed(number, tag),
             None => queue.push(&p.packet, number, &mut |done: Done<usize>| {
                 sealed(done.item, Tag::from_u128(done.computed));
             }),
-        }
-    }
+        });
     queue.finish(&mut |done| sealed(done.item, Tag::from_u128(done.computed)));
 }
 

@@ -43,9 +43,6 @@ pub(crate) struct Tags(pub(crate) [[u64; 2]; 4]);
 /// The longest packet that has room for J0 in its register.
 const LEN_MAX_WITH_J0: usize = 48;
 
-/// The bytes of a register's last lane.
-const LAST_LANE: u64 = 0xffff << LEN_MAX_WITH_J0;
-
 /// Counters of a packet of up to three blocks, J0's last.
 static NUMBERS_WITH_J0: [Block; 4] = [NUMBERS[2], NUMBERS[3], NUMBERS[4], NUMBERS[1]];
 
@@ -178,34 +175,21 @@ unsafe fn of_shape<
         let [o, p, q, r] = outputs;
         once::store_4_512_masked(dst, [o.0, p.0, q.0, r.0], masks);
 
-        // What counter mode made of bytes that do not exist is not hashed.
-        let mut blocks = if SEAL { outputs } else { inputs };
-        if SEAL && !FULL {
-            for j in 0..4 {
-                let mask = masks[j] | if BLOCKS == 3 { LAST_LANE } else { 0 };
-                blocks[j].0 = _mm512_maskz_mov_epi8(mask, blocks[j].0);
-            }
-        }
-        let mut blocks = transpose(blocks);
         if BLOCKS == 4 {
             tag_masks = tag_masks.aes_last(last_lane_keys);
-        } else if SEAL {
-            tag_masks = blocks[3];
         } else {
             tag_masks = last_lanes(outputs);
         }
+        let mut blocks = if SEAL { outputs } else { inputs };
+        if SEAL {
+            // What counter mode made of bytes that do not exist is not hashed.
+            for j in 0..4 {
+                blocks[j].0 = _mm512_maskz_mov_epi8(masks[j], blocks[j].0);
+            }
+        }
+        let mut blocks = transpose(blocks);
         for block in blocks.iter_mut().take(BLOCKS) {
             *block = block.permute(reversal);
-        }
-        if SEAL && FULL {
-            // Reversed, the bytes that do not exist come first.
-            let last = &mut blocks[BLOCKS - 1].0;
-            let mut mask = 0;
-            for j in (0..4).rev() {
-                let missing = (16 * BLOCKS - len[j]) as u32 & 15;
-                mask = mask << 16 | (0xffff << missing) & 0xffff;
-            }
-            *last = _mm512_maskz_mov_epi8(mask, *last);
         }
 
         // Powers of additional data, of each block of data, of lengths.
