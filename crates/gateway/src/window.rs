@@ -205,7 +205,7 @@ mod tests {
             if number == 0 {
                 return Err(Refused::Zero);
             }
-            if number <= self.top && self.top - number >= self.size() {
+            if number <= self.top && self.top - number >= self.size {
                 return Err(Refused::TooOld);
             }
             if !self.seen.insert(number) {

@@ -112,7 +112,7 @@ pub struct Direction {
     pub received: u64,
     /// Their bytes, with Ethernet headers.
     pub received_bytes: u64,
-    /// Packets of those that went on; one that was fragmented counts once.
+    /// Packets that went on, each fragment counted.
     pub forwarded: u64,
     /// Bytes that went on, with Ethernet headers.
     pub forwarded_bytes: u64,
@@ -120,7 +120,7 @@ pub struct Direction {
     pub control: u64,
     /// Packets of those that were dropped, by [`Cause`].
     pub dropped: [u64; Cause::ALL.len()],
-    /// Packets made on top, by fragmenting.
+    /// Packets more than came in, by fragmenting.
     pub fragments: u64,
     /// ICMP errors made on top.
     pub errors_sent: u64,
@@ -161,7 +161,7 @@ impl Direction {
 
     /// Whether every packet that came in is accounted for.
     pub fn adds_up(&self) -> bool {
-        self.received == self.forwarded + self.control + self.dropped_total()
+        self.received + self.fragments == self.forwarded + self.control + self.dropped_total()
     }
 
     /// What was counted on top of an earlier state.

@@ -353,7 +353,7 @@ fn leave_v4(
             Some(n) => {
                 let made = output.forward.iter().rev().take(n);
                 worker.received.forwarded_bytes += made.map(|f| f.len() as u64).sum::<u64>();
-                worker.received.forwarded += 1;
+                worker.received.forwarded += n as u64;
                 worker.received.fragments += n as u64 - 1;
             }
             None => worker.received.drop(Cause::NoBuffer),

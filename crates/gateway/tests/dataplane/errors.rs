@@ -1,0 +1,175 @@
+//! What is said about packets that cannot go on.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tare_gateway::dataplane::{Cause, RateLimit};
+use tare_packet::ethernet::HEADER;
+use tare_packet::ipv4::Ipv4;
+use tare_packet::ipv6::Ipv6;
+use tare_packet::wire::{Icmpv4Message, Icmpv4Packet, Icmpv6Message, Icmpv6Packet};
+use tare_packet::{checksum, ethernet};
+use tare_port::Instant;
+
+use crate::pair::{bytes, Packet, Pair, Shape, FAR4, HOST, NEAR4, NEAR6};
+
+/// Type, code, second word and quoted bytes of an ICMP error, whose addresses and checksums are checked.
+fn error(frame: &[u8]) -> (u8, u8, u32, Vec<u8>) {
+    assert_eq!(frame[..6], HOST, "it goes back to the station it came from");
+    if ethernet::kind(frame) == Some(ethernet::IPV4) {
+        let ip = Ipv4::parse(&frame[HEADER..]).unwrap();
+        assert_eq!((ip.src, ip.dst), (NEAR4 + 0xfe, NEAR4));
+        let message = &frame[HEADER + 20..];
+        assert_eq!(checksum::finish(checksum::sum(message)), 0);
+        let icmp = Icmpv4Packet::new_checked(message).unwrap();
+        assert!(matches!(
+            icmp.msg_type(),
+            Icmpv4Message::DstUnreachable | Icmpv4Message::TimeExceeded
+        ));
+        parts(message)
+    } else {
+        let ip = Ipv6::parse(&frame[HEADER..]).unwrap();
+        assert_eq!((ip.src, ip.dst), (NEAR6 + 0xfe, NEAR6));
+        let message = &frame[HEADER + 40..];
+        let icmp = Icmpv6Packet::new_checked(message).unwrap();
+        assert!(icmp.msg_type().is_error() || icmp.msg_type() == Icmpv6Message::PktTooBig);
+        assert!(icmp.verify_checksum(&ip.src.into(), &ip.dst.into()));
+        parts(message)
+    }
+}
+
+fn parts(message: &[u8]) -> (u8, u8, u32, Vec<u8>) {
+    let word = u32::from_be_bytes(message[4..8].try_into().unwrap());
+    (message[0], message[1], word, message[8..].to_vec())
+}
+
+#[test]
+fn a_packet_with_no_hop_left_is_answered() {
+    let mut pair = Pair::new(Shape::default());
+    for ttl in [0, 1] {
+        let packets = [
+            Packet {
+                ttl,
+                ..Packet::v4(100)
+            },
+            Packet {
+                ttl,
+                ..Packet::v6(100)
+            },
+        ];
+        let output = pair.seal(&packets.map(|p| p.bytes()));
+        let found: Vec<_> = output.back.iter().map(|frame| error(frame)).collect();
+        assert_eq!(found[0], (11, 0, 0, packets[0].bytes()[HEADER..].to_vec()));
+        assert_eq!(found[1], (3, 0, 0, packets[1].bytes()[HEADER..].to_vec()));
+    }
+    assert_eq!(pair.near.sent().dropped(Cause::TtlExceeded), 4);
+    assert_eq!(pair.near.sent().errors_sent, 4);
+}
+
+#[test]
+fn a_packet_with_no_route_is_answered() {
+    let mut pair = Pair::new(Shape::default());
+    let packet = Packet {
+        dst: "10.9.9.9".parse().unwrap(),
+        ..Packet::v4(100)
+    };
+    let output = pair.seal(&[packet.bytes()]);
+    let (kind, code, ..) = error(&output.back[0]);
+    assert_eq!((kind, code), (3, 0));
+    assert_eq!(pair.near.sent().dropped(Cause::NoRoute), 1);
+}
+
+#[test]
+fn a_packet_that_is_too_long_is_answered_with_what_would_fit() {
+    let mut pair = Pair::new(Shape::default());
+    let output = pair.seal(&[Packet::v4(1514).bytes(), Packet::v6(1514).bytes()]);
+    let (v4, v6) = (error(&output.back[0]), error(&output.back[1]));
+    assert_eq!((v4.0, v4.1, v4.2), (3, 4, 1446));
+    assert_eq!((v6.0, v6.1, v6.2), (2, 0, 1446));
+    assert_eq!(pair.near.sent().dropped(Cause::TooBig), 2);
+    // What would fit does.
+    assert_eq!(pair.seal(&[Packet::v4(1446 + 14).bytes()]).forward.len(), 1);
+    assert_eq!(pair.seal(&[Packet::v4(1447 + 14).bytes()]).forward.len(), 0);
+}
+
+#[test]
+fn some_packets_are_never_answered() {
+    let mut pair = Pair::new(Shape::default());
+    let silent: [IpAddr; 4] =
+        ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255"].map(|a| a.parse().unwrap());
+    for src in silent {
+        let output = pair.seal(&[Packet {
+            src,
+            ttl: 1,
+            ..Packet::v4(100)
+        }
+        .bytes()]);
+        assert!(output.back.is_empty(), "{src}");
+    }
+    // An ICMP error, and a fragment that is not the first.
+    let mut about = Packet {
+        ttl: 1,
+        ..Packet::v4(100)
+    }
+    .bytes();
+    about[HEADER + 9] = 1;
+    about[HEADER + 20] = 3;
+    mend(&mut about);
+    let mut later = Packet {
+        ttl: 1,
+        df: false,
+        ..Packet::v4(100)
+    }
+    .bytes();
+    later[HEADER + 7] = 5;
+    mend(&mut later);
+    assert!(pair.seal(&[about, later]).back.is_empty());
+    assert_eq!(pair.near.sent().dropped(Cause::TtlExceeded), 6);
+}
+
+/// Makes the header's checksum right again.
+pub(crate) fn mend(frame: &mut [u8]) {
+    let header = &mut frame[HEADER..HEADER + 20];
+    header[10..12].fill(0);
+    let sum = checksum::finish(checksum::sum(header));
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
+#[test]
+fn errors_about_what_came_through_the_tunnel_go_back_through_it() {
+    let mut pair = Pair::new(Shape::default());
+    let sealed = bytes(
+        &pair
+            .seal(&[Packet {
+                ttl: 2,
+                ..Packet::v4(100)
+            }
+            .bytes()])
+            .forward,
+    );
+    let output = pair.open(&sealed);
+    assert_eq!(pair.far.received().dropped(Cause::TtlExceeded), 1);
+    assert_eq!(output.tunnel.len(), 1);
+    let ip = Ipv4::parse(&output.tunnel[0][HEADER..]).unwrap();
+    assert_eq!((ip.src, ip.dst, ip.protocol), (FAR4 + 0xfe, NEAR4, 1));
+    // The far gateway has a route for it.
+    let mut tunnel = output.tunnel;
+    let mut out = tare_gateway::dataplane::Output::default();
+    pair.far.outbound(pair.now, &mut tunnel, &mut out);
+    assert_eq!(out.forward.len(), 1);
+}
+
+#[test]
+fn errors_come_at_a_bounded_rate() {
+    let mut limit = RateLimit::default();
+    let mut now = Instant::from_nanos(5_000_000_000);
+    let sent = |limit: &mut RateLimit, now| (0..1000).filter(|_| limit.allow(now)).count();
+    assert_eq!(sent(&mut limit, now), RateLimit::BURST as usize);
+    now += Duration::from_millis(100);
+    assert_eq!(sent(&mut limit, now), 10);
+    // The clock is set back, and goes on from there.
+    now = Instant::from_nanos(1_000_000_000);
+    assert_eq!(sent(&mut limit, now), 0);
+    now += Duration::from_millis(100);
+    assert_eq!(sent(&mut limit, now), 10);
+}

@@ -1,0 +1,315 @@
+//! Two gateways with a route to each other, and packets for them.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use tare_gateway::dataplane::{Cause, Dataplane, Output};
+use tare_gateway::prefixes::Prefixes;
+use tare_gateway::sa::{Counting, InboundSa, OutboundSa, Outer};
+use tare_gateway::tables::{Route, Side, Spis, Tables};
+use tare_gcm::{Key, Nonce};
+use tare_packet::ethernet::{self, Mac, HEADER};
+use tare_packet::{ipv4, ipv6};
+use tare_port::{Burst, Instant, Layout, Pool};
+
+/// What a pair is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) outer_v6: bool,
+    pub(crate) key_bytes: usize,
+    pub(crate) counting: Counting,
+    pub(crate) path_mtu: u16,
+    pub(crate) private_mtu: u16,
+    pub(crate) window: u32,
+}
+
+impl Default for Shape {
+    fn default() -> Shape {
+        Shape {
+            outer_v6: false,
+            key_bytes: 16,
+            counting: Counting::Extended,
+            path_mtu: 1500,
+            private_mtu: 1500,
+            window: 1024,
+        }
+    }
+}
+
+impl Shape {
+    /// Every combination of outer family, key length and counting.
+    pub(crate) fn all() -> impl Iterator<Item = Shape> {
+        (0..8).map(|bits| Shape {
+            outer_v6: bits & 1 != 0,
+            key_bytes: if bits & 2 != 0 { 32 } else { 16 },
+            counting: if bits & 4 != 0 {
+                Counting::Plain
+            } else {
+                Counting::Extended
+            },
+            ..Shape::default()
+        })
+    }
+}
+
+pub(crate) const SPI: u32 = 1001;
+pub(crate) const HOST: Mac = [2, 0, 0, 0, 0, 9];
+pub(crate) const NEAR4: u32 = 0x0a01_0001;
+pub(crate) const FAR4: u32 = 0x0a02_0001;
+const NEAR_NET: [&str; 2] = ["10.1.0.0/16", "fd01::/64"];
+const FAR_NET: [&str; 2] = ["10.2.0.0/16", "fd02::/64"];
+pub(crate) const NEAR6: u128 = 0xfd01 << 112 | 1;
+pub(crate) const FAR6: u128 = 0xfd02 << 112 | 1;
+pub(crate) const NEAR_OUTER4: u32 = 0xc0a8_0001;
+pub(crate) const FAR_OUTER4: u32 = 0xc0a8_0002;
+const NEAR_OUTER6: u128 = 0xfe80 << 112 | 1;
+const FAR_OUTER6: u128 = 0xfe80 << 112 | 2;
+
+pub(crate) struct Pair {
+    pub(crate) pool: Pool,
+    pub(crate) near: Dataplane,
+    pub(crate) far: Dataplane,
+    pub(crate) now: Instant,
+}
+
+impl Pair {
+    pub(crate) fn new(shape: Shape) -> Pair {
+        let pool = Pool::new(1024, 4096, Layout::Spread).unwrap();
+        let end = |is_near: bool| {
+            let secret = [7; 32];
+            let (own, peer) = if is_near { (0, 1) } else { (1, 0) };
+            let key = || Key::new(&secret[..shape.key_bytes]).unwrap();
+            let v4 = [NEAR_OUTER4, FAR_OUTER4];
+            let v6 = [NEAR_OUTER6, FAR_OUTER6];
+            let outer = if shape.outer_v6 {
+                Outer::V6 {
+                    src: v6[own],
+                    dst: v6[peer],
+                }
+            } else {
+                Outer::V4 {
+                    src: v4[own],
+                    dst: v4[peer],
+                }
+            };
+            // Each direction has an SPI, a salt and thereby nonces of its own.
+            let spi = |sender: usize| SPI + sender as u32;
+            let salt = |sender: usize| [sender as u8; 4];
+            let out = OutboundSa::new(spi(own), key(), salt(own), shape.counting, outer);
+            let inbound = InboundSa::new(
+                spi(peer),
+                key(),
+                salt(peer),
+                shape.counting,
+                shape.window,
+                0,
+            );
+            let nets = [NEAR_NET, FAR_NET][peer];
+            let side = Side {
+                mac: [2, 0, 0, 0, 1, own as u8],
+                ip4: Some(v4[own]),
+                ip6: Some(v6[own]),
+                next_hop4: Some(HOST),
+                next_hop6: Some(HOST),
+                mtu: shape.path_mtu,
+            };
+            let tables = Tables {
+                prefixes: Arc::new(Prefixes::new(nets.map(|net| (net.parse().unwrap(), 0)))),
+                routes: vec![Route::new(Some(Arc::new(out)), shape.path_mtu)],
+                inbound: Spis::new([Arc::new(inbound)]),
+                private: Side {
+                    ip4: Some([NEAR4, FAR4][own] + 0xfe),
+                    ip6: Some([NEAR6, FAR6][own] + 0xfe),
+                    mtu: shape.private_mtu,
+                    ..side
+                },
+                public: side,
+                exchange_port: 303,
+            };
+            Dataplane::new(Arc::new(tables), pool.clone(), true)
+        };
+        Pair {
+            near: end(true),
+            far: end(false),
+            now: Instant::from_nanos(1),
+            pool,
+        }
+    }
+
+    /// What the near gateway makes of frames of its private side.
+    pub(crate) fn seal(&mut self, frames: &[Vec<u8>]) -> Output {
+        let mut burst = self.burst(frames);
+        let mut output = Output::default();
+        self.near.outbound(self.now, &mut burst, &mut output);
+        assert!(burst.is_empty());
+        assert!(self.near.sent().adds_up(), "{:?}", self.near.sent());
+        output
+    }
+
+    /// What the far gateway makes of frames of its public side.
+    pub(crate) fn open(&mut self, frames: &[Vec<u8>]) -> Output {
+        let mut burst = self.burst(frames);
+        let mut output = Output::default();
+        self.far.inbound(self.now, &mut burst, &mut output);
+        assert!(burst.is_empty());
+        assert!(self.far.received().adds_up(), "{:?}", self.far.received());
+        output
+    }
+
+    /// Frames through both gateways.
+    pub(crate) fn through(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let sealed = bytes(&self.seal(frames).forward);
+        bytes(&self.open(&sealed).forward)
+    }
+
+    /// Why the far gateway drops a frame.
+    pub(crate) fn refusal(&mut self, frame: Vec<u8>) -> Cause {
+        let before = *self.far.received();
+        let output = self.open(&[frame]);
+        assert!(output.forward.is_empty() && output.control.is_empty());
+        let since = self.far.received().since(&before);
+        *Cause::ALL
+            .iter()
+            .find(|&&cause| since.dropped(cause) == 1)
+            .unwrap()
+    }
+
+    fn burst(&self, frames: &[Vec<u8>]) -> Burst {
+        let copies = frames.iter().map(|bytes| self.pool.copy(bytes).unwrap());
+        copies.collect()
+    }
+}
+
+/// A frame of the near gateway of [`Shape::default`] that carries this payload, trailer and all.
+pub(crate) fn sealed_by_hand(payload: &[u8], number: u64) -> Vec<u8> {
+    let mut data = payload.to_vec();
+    let mut aad = SPI.to_be_bytes().to_vec();
+    aad.extend(number.to_be_bytes());
+    let key = Key::new(&[7; 16]).unwrap();
+    let nonce = Nonce::from_parts([0; 4], number);
+    let tag = key.seal_in_place(nonce, &aad, &mut data).unwrap();
+    let header = ipv4::Repr {
+        src: NEAR_OUTER4,
+        dst: FAR_OUTER4,
+        protocol: 50,
+        ttl: 64,
+        tos: 0,
+        total_len: (20 + 16 + data.len() + 16) as u16,
+        fragment: 0,
+    };
+    let mut frame = ethernet::header(HOST, HOST, ethernet::IPV4).to_vec();
+    frame.extend(header.to_bytes());
+    frame.extend(SPI.to_be_bytes());
+    frame.extend((number as u32).to_be_bytes());
+    frame.extend(number.to_be_bytes());
+    frame.extend(data);
+    frame.extend(tag.as_bytes());
+    frame
+}
+
+pub(crate) fn bytes(burst: &Burst) -> Vec<Vec<u8>> {
+    burst.iter().map(|frame| frame.to_vec()).collect()
+}
+
+/// A packet of the near host to the far one, with its Ethernet header.
+#[derive(Clone, Copy)]
+pub(crate) struct Packet {
+    pub(crate) v6: bool,
+    /// Bytes with Ethernet header.
+    pub(crate) size: usize,
+    pub(crate) ttl: u8,
+    pub(crate) tos: u8,
+    pub(crate) df: bool,
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    pub(crate) seed: u8,
+}
+
+impl Packet {
+    pub(crate) fn v4(size: usize) -> Packet {
+        Packet {
+            v6: false,
+            size,
+            ttl: 64,
+            tos: 0,
+            df: true,
+            src: IpAddr::V4(NEAR4.into()),
+            dst: IpAddr::V4(FAR4.into()),
+            seed: 0,
+        }
+    }
+
+    pub(crate) fn v6(size: usize) -> Packet {
+        Packet {
+            v6: true,
+            src: IpAddr::V6(NEAR6.into()),
+            dst: IpAddr::V6(FAR6.into()),
+            ..Packet::v4(size)
+        }
+    }
+
+    /// A frame of the near gateway of [`Shape::default`] that carries this payload, trailer and all.
+    pub(crate) fn sealed_by_hand(payload: &[u8], number: u64) -> Vec<u8> {
+        let mut data = payload.to_vec();
+        let mut aad = SPI.to_be_bytes().to_vec();
+        aad.extend(number.to_be_bytes());
+        let key = Key::new(&[7; 16]).unwrap();
+        let nonce = Nonce::from_parts([0; 4], number);
+        let tag = key.seal_in_place(nonce, &aad, &mut data).unwrap();
+        let header = ipv4::Repr {
+            src: NEAR_OUTER4,
+            dst: FAR_OUTER4,
+            protocol: 50,
+            ttl: 64,
+            tos: 0,
+            total_len: (20 + 16 + data.len() + 16) as u16,
+            fragment: 0,
+        };
+        let mut frame = ethernet::header(HOST, HOST, ethernet::IPV4).to_vec();
+        frame.extend(header.to_bytes());
+        frame.extend(SPI.to_be_bytes());
+        frame.extend((number as u32).to_be_bytes());
+        frame.extend(number.to_be_bytes());
+        frame.extend(data);
+        frame.extend(tag.as_bytes());
+        frame
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        let kind = if self.v6 {
+            ethernet::IPV6
+        } else {
+            ethernet::IPV4
+        };
+        let mut bytes = ethernet::header([2, 0, 0, 0, 1, 0], HOST, kind).to_vec();
+        match (self.src, self.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let header = ipv4::Repr {
+                    src: src.to_bits(),
+                    dst: dst.to_bits(),
+                    protocol: 17,
+                    ttl: self.ttl,
+                    tos: self.tos,
+                    total_len: (self.size - HEADER) as u16,
+                    fragment: if self.df { 0x4000 } else { 0x1234_0000 },
+                };
+                bytes.extend(header.to_bytes());
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let header = ipv6::Repr {
+                    src: src.to_bits(),
+                    dst: dst.to_bits(),
+                    next_header: 17,
+                    hop_limit: self.ttl,
+                    traffic_class: self.tos,
+                    payload_len: (self.size - HEADER - ipv6::HEADER) as u16,
+                };
+                bytes.extend(header.to_bytes());
+            }
+            mixed => panic!("{mixed:?}"),
+        }
+        let from = bytes.len();
+        bytes.extend((from..self.size).map(|i| (i * 31) as u8 ^ self.seed));
+        bytes
+    }
+}
