@@ -8,6 +8,8 @@ pub mod config;
 pub mod dataplane;
 pub mod ecn;
 pub mod esp;
+pub mod gentest;
+pub mod keygen;
 pub mod prefixes;
 pub mod sa;
 pub mod tables;

@@ -333,8 +333,8 @@ const ROUTE_ESN: Leaf = leaf(
 );
 const ROUTE_WINDOW: Leaf = leaf(
     "window",
-    "a number from 64 to 65536",
-    "4096",
+    "a number from 64 to 4032",
+    "1024",
     "How many packets back a late one is still accepted; where it is not given, what the file's `window` says.",
 );
 const GATEWAY: Block = Block {
@@ -522,11 +522,11 @@ pub const GATEWAY_FILE: Block = Block {
         leaf("esn", BOOLEAN, "false", "Whether sequence numbers have 64 bits.").or("true"),
         leaf(
             "window",
-            "a number from 64 to 65536",
-            "4096",
+            "a number from 64 to 4032",
+            "1024",
             "How many packets back a late one is still accepted.",
         )
-        .or("1024"),
+        .or("2048"),
         NEGOTIATION_TTL,
         SA_TTL,
         leaf(

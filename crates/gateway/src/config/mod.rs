@@ -13,7 +13,7 @@
 //! }
 //! ```
 //!
-//! Every block and leaf is in [`GATEWAY_FILE`], in words in [`reference`]. Besides what Vita reads, in its older and its newer
+//! Every block and leaf is in [`GATEWAY_FILE`], in words in [`reference()`]. Besides what Vita reads, in its older and its newer
 //! spelling, there are interfaces by name, several prefixes a route, IPv6 in every combination, sequence numbers of 32 bits,
 //! 256-bit keys, windows, and SAs with given keys for some routes beside the exchange for others.
 //!
@@ -53,6 +53,8 @@ pub use value::{Device, NoPciAddress, PciAddress};
 use route::{Defaults, RouteRead, ROUTES, SAS};
 use section::Section;
 
+use crate::window::WINDOW_DEFAULT;
+
 /// The longest file that is read, in bytes: some 300,000 routes.
 pub const BYTES_MAX: usize = 64 << 20;
 
@@ -89,7 +91,7 @@ impl Config {
     /// The port of the key exchange, where nothing is said.
     pub const PROTOCOL_PORT: u16 = 303;
     /// Packets that an anti-replay window covers, where nothing is said.
-    pub const WINDOW: u32 = 1024;
+    pub const WINDOW: u32 = WINDOW_DEFAULT;
 
     /// A gateway of these interfaces and routes, with everything else as where nothing is said.
     pub fn new(private: Interface, public: Interface, routes: Vec<Route>) -> Config {

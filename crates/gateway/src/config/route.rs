@@ -9,6 +9,7 @@ use super::leaves::{PRESHARED_KEY, SPI};
 use super::secret::{Aead, PresharedKey, SaKey};
 use super::section::{Placed, Section};
 use super::value::{self, Wrong};
+use crate::window::WINDOW_MAX;
 
 /// A peer and what is behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -238,7 +239,9 @@ impl RouteRead {
 
 /// Reads the numbers of packets that a window may cover.
 pub(crate) fn window() -> impl Fn(&str) -> Result<u32, Wrong> {
-    value::number(64..=65536)
+    // The number that the leaves' descriptions have.
+    const { assert!(WINDOW_MAX == 4032) };
+    value::number(64..=WINDOW_MAX)
 }
 
 fn read_gateway(section: &Section<'_>, mistakes: &mut Mistakes) -> Option<Placed<IpAddr>> {

@@ -47,7 +47,7 @@ fn seed_node(this: u8, other: u8, private: &str, public: &str) -> Config {
                 aead: Aead::Aes128Gcm,
             },
             esn: true,
-            window: 1024,
+            window: 2048,
         }],
     )
 }
@@ -100,7 +100,7 @@ fn every_combination_of_families_is_accepted() {
                 spi 258; preshared-key KEY3; }
         route { id six-in-six; gw-ip6 2001:db8:e::4; net-cidr6 \"2001:db8:4::/48\"; net 0.0.0.0/0;
                 spi 4294967295; preshared-key KEY4; window 64; }
-        mtu 1400; window 4096; esn true; aead aes-gcm-16-icv; tfc false; data-plane false;
+        mtu 1400; window 4032; esn true; aead aes-gcm-16-icv; tfc false; data-plane false;
         metrics [::1]:9303; status-socket /run/tare/gateway.sock;
         negotiation-ttl 7; sa-ttl 1200; protocol-port 4303;";
     let config = (1..=4).fold(config.to_string(), |text, n| {
@@ -147,9 +147,9 @@ fn every_combination_of_families_is_accepted() {
     assert_eq!(
         kinds,
         [
-            (2, Aead::Aes128Gcm, true, 4096),
-            (1, Aead::Aes256Gcm, true, 4096),
-            (1, Aead::Aes128Gcm, false, 4096),
+            (2, Aead::Aes128Gcm, true, 4032),
+            (1, Aead::Aes256Gcm, true, 4032),
+            (1, Aead::Aes128Gcm, false, 4032),
             (2, Aead::Aes128Gcm, true, 64),
         ]
     );

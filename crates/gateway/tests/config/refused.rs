@@ -17,7 +17,7 @@ node.conf:17: route test1: found leaf "spii", expected one of id, gw-ip4, gw-ip6
         ("spi 1001;", "spi 1001; spi 1002;", r#"17: route test1: found "spi" again, expected only that of line 17"#),
         ("spi 1001;", "spi 1001; mtu 1400;", r#"17: route test1: found leaf "mtu", expected one of id, gw-ip4, gw-ip6, net-cidr4, net-cidr6, net, preshared-key, spi, aead, esn, window, gateway, inbound-sa, outbound-sa"#),
         ("spi 1001;", "spi 1001; esn no;", r#"17: route test1: leaf "esn": found "no", expected true or false"#),
-        ("spi 1001;", "spi 1001; window 63;", r#"17: route test1: leaf "window": found "63", expected a number from 64 to 65536"#),
+        ("spi 1001;", "spi 1001; window 63;", r#"17: route test1: leaf "window": found "63", expected a number from 64 to 4032"#),
         ("spi 1001;", "spi 1001; aead chacha20;", r#"17: route test1: leaf "aead": found "chacha20", expected aes-128-gcm or aes-256-gcm"#),
         ("spi 1001;", "spi 1001\n", r#"17: leaf "spi": found "}" on line 19, expected ";" after its value"#),
         ("spi 1001;", "spi;", r#"17: leaf "spi": found ";", expected a value or "{""#),

@@ -108,7 +108,7 @@ fn route() -> impl Strategy<Value = Route> {
         prefixes,
         prop_oneof![exchange, manual],
         any::<bool>(),
-        64..=65536u32,
+        64..=4032u32,
     )
         .prop_map(|(id, gateway, prefixes, keys, esn, window)| Route {
             id,
