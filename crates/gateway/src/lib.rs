@@ -8,6 +8,7 @@ pub mod config;
 pub mod dataplane;
 pub mod ecn;
 pub mod esp;
+pub mod exchange;
 pub mod gentest;
 pub mod keygen;
 pub mod prefixes;

@@ -1,0 +1,485 @@
+//! Keys: the authenticated exchange that Vita speaks (vita-ske, version 5), and the life of the SAs that come of it.
+//!
+//! For each route one side knocks, the other challenges with a nonce, the first proposes and the second agrees
+//! (Noise_NNpsk0_25519_AESGCM_BLAKE2s), and both have a pair of SAs. It is sans-I/O: messages and the time go in, [`Event`]s
+//! come out. Messages travel as UDP payload, from and to [`PORT`], with a checksum: Vita drops those without.
+//!
+//! What is Vita's: formats, lifetimes, when new keys are negotiated and when they are first used. What is added, in a way that
+//! Vita does not notice:
+//! - Knocks and proposals are repeated within the time of a negotiation, and a proposal seen before gets its agreement again,
+//!   so that a lost message costs a fraction of a second and not a negotiation.
+//! - An outbound SA that a peer may not have, because the agreement may be lost, is not used while the peer seems to be
+//!   trying still, and is used at once when the data plane says that the peer has it ([`Exchange::used`]).
+//! - Negotiations of many routes take turns, and those with a peer that is gone become rare.
+
+mod agenda;
+mod counters;
+mod handshake;
+mod message;
+mod rate;
+mod route;
+mod sas;
+mod shared;
+mod status;
+mod suite;
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tare_port::Instant;
+
+use crate::config::{Aead, PresharedKey, SaKey};
+use agenda::Agenda;
+pub use counters::{Cause, Counters};
+use message::Message;
+use route::Route;
+pub use shared::Entropy;
+use shared::{Shared, MAX_FRESH};
+pub use status::{Negotiation, RouteStatus, SaStatus};
+
+/// The UDP port that messages come from and go to.
+pub const PORT: u16 = 303;
+
+/// Routes that one [`Exchange::tick`] attends to.
+const TICK: usize = 256;
+
+/// A route as the exchange needs to know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteKeys {
+    /// The caller's number for it, the same in every configuration that has this route.
+    pub route: usize,
+    /// The SPI that both sides know the route by, 256 or more.
+    pub spi: u32,
+    /// The key that both sides know.
+    pub psk: PresharedKey,
+    /// What its SAs encrypt with. Both sides must name the same; Vita knows AES-128-GCM alone.
+    pub aead: Aead,
+    /// This gateway's address as the peer sees it, behind a NAT the outer one.
+    pub local: IpAddr,
+    /// The peer's address.
+    pub remote: IpAddr,
+}
+
+/// How long things take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timers {
+    /// The life of an SA. After half of it and up to an eighth more, new keys are negotiated.
+    pub sa_ttl: Duration,
+    /// How long to wait for an answer. After one and a half times that, a new outbound SA replaces an older one.
+    pub negotiation_ttl: Duration,
+}
+
+impl Default for Timers {
+    /// Vita's: ten minutes, five seconds.
+    fn default() -> Timers {
+        Timers {
+            sa_ttl: Duration::from_secs(600),
+            negotiation_ttl: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Timers {
+    fn activation(&self) -> Duration {
+        self.negotiation_ttl * 3 / 2
+    }
+}
+
+/// What an exchange is to do.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// The routes.
+    pub routes: Vec<RouteKeys>,
+    /// How long things take.
+    pub timers: Timers,
+    /// SPIs of inbound SAs that are keyed by hand.
+    pub reserved: HashSet<u32>,
+}
+
+/// SPI and keys of one SA.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SaKeys {
+    /// Chosen by the receiving side.
+    pub spi: u32,
+    /// AEAD, key and salt.
+    pub key: SaKey,
+}
+
+/// What the caller is to do, in this order.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Send a message.
+    Send {
+        /// About this route.
+        route: usize,
+        /// From this gateway.
+        from: IpAddr,
+        /// To the peer.
+        to: IpAddr,
+        /// The UDP payload.
+        message: Vec<u8>,
+    },
+    /// Accept packets under this SA too.
+    InstallInbound {
+        /// Of this route.
+        route: usize,
+        /// Its SPI, which no other inbound SA has, and keys.
+        keys: SaKeys,
+        /// When a [`Event::RemoveInbound`] is to follow at the latest.
+        expires: Instant,
+    },
+    /// Accept packets under this SA no longer.
+    RemoveInbound {
+        /// Of this route.
+        route: usize,
+        /// Its SPI.
+        spi: u32,
+    },
+    /// Send the packets of the route under this SA, in place of the one before if there is one.
+    InstallOutbound {
+        /// Of this route.
+        route: usize,
+        /// Its SPI and keys.
+        keys: SaKeys,
+        /// When a [`Event::RemoveOutbound`] is to follow at the latest, unless another takes its place.
+        expires: Instant,
+    },
+    /// The route has no outbound SA any more.
+    RemoveOutbound {
+        /// The route.
+        route: usize,
+        /// The SPI that it had.
+        spi: u32,
+    },
+    /// For the log: a negotiation ran out of time. Another follows.
+    Unanswered {
+        /// The route.
+        route: usize,
+        /// How many in a row.
+        failures: u32,
+    },
+}
+
+/// Why an exchange cannot do what it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// Two routes have one number.
+    SameRoute(usize),
+    /// Two routes have one SPI.
+    SameSpi(u32),
+    /// A route's SPI is below 256.
+    LowSpi(u32),
+    /// One of the addresses is IPv4, the other IPv6.
+    Families(IpAddr, IpAddr),
+    /// A route leads to this gateway itself.
+    Itself(IpAddr),
+    /// The life of an SA is less than eight times that of a negotiation, or that is zero.
+    Timers(Timers),
+    /// The system gives no random numbers.
+    Entropy,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::SameRoute(route) => write!(f, "two routes have the number {route}"),
+            Error::SameSpi(spi) => write!(f, "two routes have the SPI {spi}; each needs its own"),
+            Error::LowSpi(spi) => write!(f, "the SPI {spi} is reserved; a route needs 256 or more"),
+            Error::Families(local, remote) => {
+                write!(f, "{local} and {remote} are not of one address family")
+            }
+            Error::Itself(address) => write!(f, "a route leads from {address} to itself"),
+            Error::Timers(timers) => write!(
+                f,
+                "SAs live for {:?} and negotiations for {:?}; the first must be at least eight times the second",
+                timers.sa_ttl, timers.negotiation_ttl
+            ),
+            Error::Entropy => f.write_str("the system gives no random numbers"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Random bytes from the operating system.
+///
+/// # Errors
+/// Where it has none.
+pub fn system_entropy() -> Result<Entropy, Error> {
+    getrandom::fill(&mut [0; 32]).map_err(|_| Error::Entropy)?;
+    Ok(Box::new(|bytes| {
+        getrandom::fill(bytes).expect("the system gave random numbers before");
+    }))
+}
+
+/// The key exchange of all routes of a gateway.
+pub struct Exchange {
+    routes: HashMap<usize, Route>,
+    /// Routes by their SPI.
+    spis: HashMap<u32, usize>,
+    agenda: Agenda,
+    shared: Shared,
+}
+
+impl Exchange {
+    /// Begins with the first [`Exchange::tick`].
+    ///
+    /// # Errors
+    /// Where the settings contradict themselves.
+    pub fn new(settings: Settings, entropy: Entropy) -> Result<Exchange, Error> {
+        check(&settings)?;
+        let Settings {
+            routes,
+            timers,
+            reserved,
+        } = settings;
+        let mut exchange = Exchange {
+            routes: HashMap::with_capacity(routes.len()),
+            spis: HashMap::with_capacity(routes.len()),
+            agenda: Agenda::default(),
+            shared: Shared::new(timers, reserved, entropy),
+        };
+        for keys in routes {
+            exchange.insert(keys);
+        }
+        Ok(exchange)
+    }
+
+    /// Takes a message, the UDP payload that came from an address, and adds what is to be done to `events`.
+    ///
+    /// Every message is counted, dropped ones under their [`Cause`]. A route answers up to 100 knocks a second, looks at up to
+    /// 1,000 forged proposals and, while it waits for one, at up to 100 forged agreements; nothing that is not
+    /// authentic makes it remember anything.
+    pub fn receive(&mut self, now: Instant, from: IpAddr, message: &[u8], events: &mut Vec<Event>) {
+        let now = self.shared.inside(now);
+        self.shared.counters.received += 1;
+        if let Err(cause) = self.handle(now, from, message, events) {
+            self.shared.counters.drop_for(cause);
+        }
+        self.take_turns(now, events);
+    }
+
+    fn handle(
+        &mut self,
+        now: Instant,
+        from: IpAddr,
+        message: &[u8],
+        events: &mut Vec<Event>,
+    ) -> Result<(), Cause> {
+        let Message { spi, body } = Message::parse(message)?;
+        let id = self.spis.get(&spi).ok_or(Cause::Route)?;
+        let route = self.routes.get_mut(id).ok_or(Cause::Route)?;
+        if route.keys.remote != from {
+            return Err(Cause::Address);
+        }
+        route.receive(now, body, &mut self.shared, events)?;
+        route.tick(now, &mut self.shared, events);
+        schedule(route, &mut self.agenda);
+        Ok(())
+    }
+
+    /// Does what is due, or a part of that: then [`Exchange::next_deadline`] is not later than `now`.
+    pub fn tick(&mut self, now: Instant, events: &mut Vec<Event>) {
+        let now = self.shared.inside(now);
+        for _ in 0..TICK {
+            let Some((at, id)) = self.agenda.pop(now) else {
+                break;
+            };
+            let Some(route) = self.routes.get_mut(&id) else {
+                continue;
+            };
+            if route.scheduled == at {
+                route.scheduled = Instant::NEVER;
+                route.tick(now, &mut self.shared, events);
+                schedule(route, &mut self.agenda);
+            }
+        }
+        self.take_turns(now, events);
+        if self.agenda.len() > 64 + 2 * self.routes.len() {
+            let routes = &self.routes;
+            self.agenda
+                .retain(|at, id| routes.get(&id).is_some_and(|route| route.scheduled == at));
+        }
+    }
+
+    /// When to call [`Exchange::tick`] next: not later; earlier does no harm. A clock that steps back is noticed at the next call of
+    /// anything that takes the time, so let there be one every few seconds.
+    pub fn next_deadline(&self) -> Instant {
+        self.shared.outside(self.agenda.next())
+    }
+
+    /// The data plane has received authentic packets on this inbound SA. Tell it, of the routes that [`Exchange::unconfirmed`]
+    /// names at least, about once a second; then a change of keys waits for proof, and a peer that lost its SAs
+    /// is followed to the new ones at once.
+    pub fn used(&mut self, now: Instant, spi: u32, events: &mut Vec<Event>) {
+        let now = self.shared.inside(now);
+        let Some(route) = self
+            .shared
+            .spis
+            .get(&spi)
+            .and_then(|id| self.routes.get_mut(id))
+        else {
+            return;
+        };
+        route.sas.used(now, spi, &self.shared);
+        route.tick(now, &mut self.shared, events);
+        schedule(route, &mut self.agenda);
+        self.take_turns(now, events);
+    }
+
+    /// Whether the route has agreed to an outbound SA that its peer may not have.
+    pub fn unconfirmed(&self, route: usize) -> bool {
+        self.routes
+            .get(&route)
+            .is_some_and(|route| route.sas.unconfirmed())
+    }
+
+    /// Negotiates new keys for the route before the time: its sequence numbers are running out, or somebody asks.
+    pub fn renew(&mut self, now: Instant, route: usize, events: &mut Vec<Event>) {
+        let now = self.shared.inside(now);
+        if let Some(route) = self.routes.get_mut(&route) {
+            route.sas.renew = true;
+            route.tick(now, &mut self.shared, events);
+            schedule(route, &mut self.agenda);
+        }
+        self.take_turns(now, events);
+    }
+
+    /// Goes on with other settings. A route with the same number, SPI, pre-shared key and AEAD keeps its SAs, and with the
+    /// same addresses its negotiation; the SAs of all others are removed. SAs keep the life that they had.
+    ///
+    /// # Errors
+    /// Where the settings contradict themselves; then nothing changes.
+    pub fn reconfigure(
+        &mut self,
+        now: Instant,
+        settings: Settings,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Error> {
+        check(&settings)?;
+        let now = self.shared.inside(now);
+        let Settings {
+            routes,
+            timers,
+            reserved,
+        } = settings;
+        self.shared.timers = timers;
+        self.shared.reserved = reserved;
+        let new: HashMap<usize, &RouteKeys> =
+            routes.iter().map(|keys| (keys.route, keys)).collect();
+        let mut gone: Vec<usize> = self
+            .routes
+            .values()
+            .filter(|old| {
+                !new.get(&old.keys.route)
+                    .is_some_and(|new| old.keys.keeps_sas(new))
+            })
+            .map(|old| old.keys.route)
+            .collect();
+        gone.sort_unstable();
+        for id in gone {
+            if let Some(route) = self.routes.remove(&id) {
+                self.spis.remove(&route.keys.spi);
+                self.shared.waiting.retain(|waiting| *waiting != id);
+                route.remove(&mut self.shared, events);
+            }
+        }
+        for keys in routes {
+            if let Some(route) = self.routes.get_mut(&keys.route) {
+                route.evict(&mut self.shared, events);
+                if route.keys != keys {
+                    route.move_to(keys, &mut self.shared);
+                }
+                route.tick(now, &mut self.shared, events);
+                schedule(route, &mut self.agenda);
+            } else {
+                self.insert(keys);
+            }
+        }
+        self.take_turns(now, events);
+        Ok(())
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> Counters {
+        self.shared.counters
+    }
+
+    /// The state of a route.
+    pub fn status(&self, route: usize) -> Option<RouteStatus> {
+        let route = self.routes.get(&route)?;
+        Some(RouteStatus::of(route, self.shared.last()))
+    }
+
+    fn insert(&mut self, keys: RouteKeys) {
+        let (id, spi) = (keys.route, keys.spi);
+        let mut route = Route::new(keys, &mut self.shared);
+        schedule(&mut route, &mut self.agenda);
+        self.spis.insert(spi, id);
+        self.routes.insert(id, route);
+    }
+
+    /// Begins negotiations that wait, as many as may.
+    fn take_turns(&mut self, now: Instant, events: &mut Vec<Event>) {
+        while self.shared.fresh < MAX_FRESH {
+            let Some(id) = self.shared.waiting.pop_front() else {
+                break;
+            };
+            if let Some(route) = self.routes.get_mut(&id) {
+                route.begin(now, &mut self.shared, events);
+                schedule(route, &mut self.agenda);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Exchange({} routes)", self.routes.len())
+    }
+}
+
+impl RouteKeys {
+    /// Whether SAs that were negotiated with these are those of `other` too.
+    fn keeps_sas(&self, other: &RouteKeys) -> bool {
+        (self.route, self.spi, self.aead) == (other.route, other.spi, other.aead)
+            && self.psk == other.psk
+    }
+}
+
+fn schedule(route: &mut Route, agenda: &mut Agenda) {
+    let due = route.due();
+    if due < route.scheduled {
+        route.scheduled = due;
+        agenda.push(due, route.keys.route);
+    }
+}
+
+fn check(settings: &Settings) -> Result<(), Error> {
+    let timers = settings.timers;
+    if timers.negotiation_ttl.is_zero() || timers.sa_ttl < timers.negotiation_ttl.saturating_mul(8)
+    {
+        return Err(Error::Timers(timers));
+    }
+    let (mut routes, mut spis) = (HashSet::new(), HashSet::new());
+    for keys in &settings.routes {
+        if keys.spi < 256 {
+            return Err(Error::LowSpi(keys.spi));
+        }
+        if keys.local.is_ipv4() != keys.remote.is_ipv4() {
+            return Err(Error::Families(keys.local, keys.remote));
+        }
+        if keys.local == keys.remote {
+            return Err(Error::Itself(keys.local));
+        }
+        if !routes.insert(keys.route) {
+            return Err(Error::SameRoute(keys.route));
+        }
+        if !spis.insert(keys.spi) {
+            return Err(Error::SameSpi(keys.spi));
+        }
+    }
+    Ok(())
+}

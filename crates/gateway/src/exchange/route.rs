@@ -1,0 +1,419 @@
+//! One route: its SAs, its part as responder, and its negotiations as initiator.
+
+use std::time::Duration;
+
+use tare_port::Instant;
+
+use super::counters::Cause;
+use super::handshake::{aead_name, Answer, KeyPair, Proposed, Terms};
+use super::message::{AeadName, Body, Message, Noise, Nonce, VERSION};
+use super::rate::Rate;
+use super::sas::{Pair, Sas};
+use super::shared::Shared;
+use super::{Event, Negotiation, RouteKeys, SaKeys};
+
+pub(crate) struct Route {
+    pub(crate) keys: RouteKeys,
+    pub(crate) sas: Sas,
+    /// What the next proposal must have seen. It changes when one was accepted, so none is accepted twice.
+    nonce: Nonce,
+    /// The last proposal that was accepted, in case that its agreement gets lost.
+    answered: Option<Answered>,
+    replies: Rate,
+    proposals: Rate,
+    agreements: Rate,
+    phase: Phase,
+    /// Of the inbound SA under negotiation. Kept until that succeeds: a peer that made an SA of an earlier proposal
+    /// replaces it then.
+    spi: Option<u32>,
+    /// Whether a proposal has left with that SPI.
+    offered: bool,
+    /// Negotiations in a row that ran out of time.
+    pub(crate) failures: u32,
+    /// No negotiation before.
+    resume: Instant,
+    /// When the earliest entry of the agenda for this route is.
+    pub(crate) scheduled: Instant,
+}
+
+struct Answered {
+    proposal: Noise,
+    agreement: Noise,
+    until: Instant,
+}
+
+enum Phase {
+    Idle,
+    Waiting,
+    Knocking(Times),
+    Proposed(Times, Box<Proposed>),
+}
+
+/// When a negotiation does what.
+struct Times {
+    /// When the proposal left first.
+    since: Instant,
+    deadline: Instant,
+    resend: Instant,
+    /// Until when it counts as fresh, if it still does.
+    fresh: Option<Instant>,
+}
+
+impl Route {
+    pub(crate) fn new(keys: RouteKeys, shared: &mut Shared) -> Route {
+        Route {
+            keys,
+            sas: Sas::default(),
+            nonce: *shared.seed(),
+            answered: None,
+            replies: Rate::new(Duration::from_millis(10), 50),
+            proposals: Rate::new(Duration::from_millis(1), 100),
+            agreements: Rate::new(Duration::from_millis(10), 20),
+            phase: Phase::Idle,
+            spi: None,
+            offered: false,
+            failures: 0,
+            resume: Instant::ZERO,
+            scheduled: Instant::NEVER,
+        }
+    }
+
+    pub(crate) fn negotiation(&self) -> Negotiation {
+        match self.phase {
+            Phase::Idle => Negotiation::Idle,
+            Phase::Waiting => Negotiation::Waiting,
+            Phase::Knocking(_) => Negotiation::Knocking,
+            Phase::Proposed(..) => Negotiation::Proposed,
+        }
+    }
+
+    /// Answers a message that is for this route and from its peer.
+    pub(crate) fn receive(
+        &mut self,
+        now: Instant,
+        body: Body<'_>,
+        shared: &mut Shared,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Cause> {
+        match body {
+            Body::Knock => self.knocked(now, shared, events),
+            Body::Challenge {
+                version,
+                aead,
+                nonce,
+            } => self.challenged(now, version, aead, nonce, shared, events),
+            Body::Proposal(proposal) => self.proposed(now, proposal, shared, events),
+            Body::Agreement(agreement) => self.agreed(now, agreement, shared, events),
+        }
+    }
+
+    /// As responder: the challenge is the same for every knock and goes to the peer whoever knocked, so a flood of forged knocks
+    /// costs no memory and keeps nobody out.
+    fn knocked(
+        &mut self,
+        now: Instant,
+        shared: &mut Shared,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Cause> {
+        self.replies.take(now)?;
+        shared.counters.knocks += 1;
+        self.sas.unsettled(now, shared);
+        let aead = aead_name(self.keys.aead);
+        let challenge = Body::Challenge {
+            version: VERSION,
+            aead: &aead,
+            nonce: &self.nonce,
+        };
+        events.push(send(&self.keys, challenge, shared));
+        Ok(())
+    }
+
+    /// As initiator: challenges are not authentic; a forged one costs one negotiation.
+    fn challenged(
+        &mut self,
+        now: Instant,
+        version: u32,
+        aead: &AeadName,
+        nonce: &Nonce,
+        shared: &mut Shared,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Cause> {
+        let (Phase::Knocking(times), Some(spi)) = (&self.phase, self.spi) else {
+            return Err(Cause::Unexpected);
+        };
+        if version != VERSION {
+            return Err(Cause::Version);
+        }
+        if *aead != aead_name(self.keys.aead) {
+            return Err(Cause::Aead);
+        }
+        let terms = Terms {
+            spi: self.keys.spi,
+            initiator: self.keys.local,
+            responder: self.keys.remote,
+            aead: self.keys.aead,
+            nonce,
+            psk: &self.keys.psk,
+        };
+        let (mask, ephemeral) = (shared.seed(), shared.seed());
+        let proposed = Proposed::new(&terms, spi, mask, ephemeral, &mut shared.counters)?;
+        let ttl = shared.timers.negotiation_ttl;
+        let deadline = now + ttl;
+        let times = Times {
+            since: now,
+            deadline,
+            resend: now + ttl / 20,
+            fresh: times.fresh.map(|_| deadline),
+        };
+        shared.counters.challenges += 1;
+        events.push(send(&self.keys, Body::Proposal(&proposed.proposal), shared));
+        self.offered = true;
+        self.phase = Phase::Proposed(times, Box::new(proposed));
+        Ok(())
+    }
+
+    /// As responder.
+    fn proposed(
+        &mut self,
+        now: Instant,
+        proposal: &Noise,
+        shared: &mut Shared,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Cause> {
+        if let Some(answered) = &self.answered {
+            if answered.proposal == *proposal && now < answered.until {
+                self.replies.take(now)?;
+                shared.counters.repeats += 1;
+                self.sas.unsettled(now, shared);
+                events.push(send(
+                    &self.keys,
+                    Body::Agreement(&answered.agreement),
+                    shared,
+                ));
+                return Ok(());
+            }
+        }
+        self.proposals.take(now)?;
+        let terms = Terms {
+            spi: self.keys.spi,
+            initiator: self.keys.remote,
+            responder: self.keys.local,
+            aead: self.keys.aead,
+            nonce: &self.nonce,
+            psk: &self.keys.psk,
+        };
+        let answer = Answer::read(&terms, proposal, shared.seed())?;
+        let (outbound, inbound) = (answer.spi, shared.take_spi(self.keys.route));
+        let ephemeral = shared.seed();
+        let (agreement, keys) = answer
+            .agree(inbound, ephemeral, &mut shared.counters)
+            .inspect_err(|_| {
+                shared.spis.remove(&inbound);
+            })?;
+        self.proposals.give_back();
+        self.nonce = *shared.seed();
+        shared.counters.proposals += 1;
+        let KeyPair {
+            initiator,
+            responder,
+        } = keys;
+        let pair = Pair {
+            inbound: SaKeys {
+                spi: inbound,
+                key: responder,
+            },
+            outbound: SaKeys {
+                spi: outbound,
+                key: initiator,
+            },
+            confirmed: false,
+            since: now,
+        };
+        self.sas.add(now, self.keys.route, pair, shared, events);
+        events.push(send(&self.keys, Body::Agreement(&agreement), shared));
+        self.answered = Some(Answered {
+            proposal: *proposal,
+            agreement,
+            until: now + shared.timers.negotiation_ttl * 2,
+        });
+        self.failures = 0;
+        Ok(())
+    }
+
+    /// As initiator.
+    fn agreed(
+        &mut self,
+        now: Instant,
+        agreement: &Noise,
+        shared: &mut Shared,
+        events: &mut Vec<Event>,
+    ) -> Result<(), Cause> {
+        let (Phase::Proposed(times, proposed), Some(inbound)) = (&mut self.phase, self.spi) else {
+            return Err(Cause::Unexpected);
+        };
+        self.agreements.take(now)?;
+        let (outbound, keys) = proposed.accept(agreement, &mut shared.counters)?;
+        self.agreements.give_back();
+        shared.counters.agreements += 1;
+        let KeyPair {
+            initiator,
+            responder,
+        } = keys;
+        let pair = Pair {
+            inbound: SaKeys {
+                spi: inbound,
+                key: initiator,
+            },
+            outbound: SaKeys {
+                spi: outbound,
+                key: responder,
+            },
+            confirmed: true,
+            since: times.since,
+        };
+        self.stop(shared);
+        (self.spi, self.offered, self.failures) = (None, false, 0);
+        self.sas.add(now, self.keys.route, pair, shared, events);
+        Ok(())
+    }
+
+    /// Does what is due.
+    pub(crate) fn tick(&mut self, now: Instant, shared: &mut Shared, events: &mut Vec<Event>) {
+        self.sas.tick(now, self.keys.route, shared, events);
+        let wanted = self.offered || self.sas.rekey() <= now;
+        let (times, again) = match &mut self.phase {
+            Phase::Idle if wanted && self.resume <= now => {
+                self.phase = Phase::Waiting;
+                shared.waiting.push_back(self.keys.route);
+                return;
+            }
+            Phase::Idle | Phase::Waiting => return,
+            Phase::Knocking(_) if !wanted => return self.stop(shared),
+            Phase::Knocking(times) => (times, Body::Knock),
+            Phase::Proposed(times, proposed) => (times, Body::Proposal(&proposed.proposal)),
+        };
+        if times.deadline <= now {
+            return self.failed(now, shared, events);
+        }
+        if times.fresh.take_if(|until| *until <= now).is_some() {
+            shared.fresh = shared.fresh.saturating_sub(1);
+        }
+        if times.resend <= now {
+            times.resend = now + shared.timers.negotiation_ttl / 10;
+            events.push(send(&self.keys, again, shared));
+        }
+    }
+
+    /// Begins the negotiation that waited for its turn.
+    pub(crate) fn begin(&mut self, now: Instant, shared: &mut Shared, events: &mut Vec<Event>) {
+        if !matches!(self.phase, Phase::Waiting) {
+            return;
+        }
+        self.phase = Phase::Idle;
+        if !self.offered && self.sas.rekey() > now {
+            return;
+        }
+        if self.spi.is_none() {
+            self.spi = Some(shared.take_spi(self.keys.route));
+        }
+        let ttl = shared.timers.negotiation_ttl;
+        self.phase = Phase::Knocking(Times {
+            since: now,
+            deadline: now + ttl,
+            // A peer that seems to be gone is not asked more often than Vita would.
+            resend: if self.failures < 3 {
+                now + ttl / 20
+            } else {
+                Instant::NEVER
+            },
+            fresh: Some(now + ttl / 5),
+        });
+        shared.fresh += 1;
+        shared.counters.negotiations += 1;
+        events.push(send(&self.keys, Body::Knock, shared));
+    }
+
+    fn failed(&mut self, now: Instant, shared: &mut Shared, events: &mut Vec<Event>) {
+        self.stop(shared);
+        self.failures = self.failures.saturating_add(1);
+        shared.counters.negotiations_expired += 1;
+        let pause = match self.failures {
+            0..=2 => Duration::ZERO,
+            n => shared.timers.negotiation_ttl * (1 << (n - 3).min(3)),
+        };
+        self.resume = now + pause + shared.jitter(pause / 4);
+        events.push(Event::Unanswered {
+            route: self.keys.route,
+            failures: self.failures,
+        });
+    }
+
+    fn stop(&mut self, shared: &mut Shared) {
+        if let Phase::Knocking(times) | Phase::Proposed(times, _) = &self.phase {
+            shared.fresh = shared
+                .fresh
+                .saturating_sub(usize::from(times.fresh.is_some()));
+        }
+        self.phase = Phase::Idle;
+    }
+
+    /// When there is something to do.
+    pub(crate) fn due(&self) -> Instant {
+        let negotiation = match &self.phase {
+            Phase::Idle if self.offered => self.resume,
+            Phase::Idle => self.resume.max(self.sas.rekey()),
+            Phase::Waiting => Instant::NEVER,
+            Phase::Knocking(times) | Phase::Proposed(times, _) => {
+                let fresh = times.fresh.unwrap_or(Instant::NEVER);
+                times.deadline.min(times.resend).min(fresh)
+            }
+        };
+        negotiation.min(self.sas.due())
+    }
+
+    /// Goes on with other addresses: what was negotiated stays, what is being negotiated begins anew.
+    pub(crate) fn move_to(&mut self, keys: RouteKeys, shared: &mut Shared) {
+        if !matches!(self.phase, Phase::Waiting) {
+            self.stop(shared);
+        }
+        self.keys = keys;
+        self.nonce = *shared.seed();
+        self.answered = None;
+        (self.failures, self.resume) = (0, Instant::ZERO);
+    }
+
+    /// Gives up the SPIs that somebody else needs now.
+    pub(crate) fn evict(&mut self, shared: &mut Shared, events: &mut Vec<Event>) {
+        self.sas.evict(self.keys.route, shared, events);
+        if let Some(spi) = self.spi.take_if(|spi| shared.is_reserved(*spi)) {
+            shared.spis.remove(&spi);
+            self.offered = false;
+            if !matches!(self.phase, Phase::Waiting) {
+                self.stop(shared);
+            }
+        }
+    }
+
+    /// Ends: SAs, negotiation and all.
+    pub(crate) fn remove(mut self, shared: &mut Shared, events: &mut Vec<Event>) {
+        self.stop(shared);
+        if let Some(spi) = self.spi {
+            shared.spis.remove(&spi);
+        }
+        self.sas.clear(self.keys.route, shared, events);
+    }
+}
+
+fn send(keys: &RouteKeys, body: Body<'_>, shared: &mut Shared) -> Event {
+    shared.counters.sent += 1;
+    Event::Send {
+        route: keys.route,
+        from: keys.local,
+        to: keys.remote,
+        message: Message {
+            spi: keys.spi,
+            body,
+        }
+        .emit(),
+    }
+}

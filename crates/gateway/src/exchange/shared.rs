@@ -1,0 +1,111 @@
+//! What all routes of an exchange share.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use tare_port::Instant;
+use zeroize::Zeroizing;
+
+use super::counters::Counters;
+use super::handshake::Seed;
+use super::{Event, Timers};
+
+/// Fills memory with random bytes that nobody can guess.
+pub type Entropy = Box<dyn FnMut(&mut [u8]) + Send>;
+
+/// Negotiations that may wait for their first answer at a time; the others begin when one of these got it.
+pub(crate) const MAX_FRESH: usize = 256;
+
+pub(crate) struct Shared {
+    pub(crate) timers: Timers,
+    pub(crate) counters: Counters,
+    /// Routes that want to negotiate and wait for their turn, each once.
+    pub(crate) waiting: VecDeque<usize>,
+    /// Negotiations that have their turn.
+    pub(crate) fresh: usize,
+    /// Inbound SPIs in use and on offer, and their routes.
+    pub(crate) spis: HashMap<u32, usize>,
+    pub(crate) reserved: HashSet<u32>,
+    pub(crate) entropy: Entropy,
+    clock: Clock,
+}
+
+/// Time that never goes back. Where the caller's does, it stands still for as long, and goes on from there.
+#[derive(Default)]
+struct Clock {
+    last: Instant,
+    /// How far the time here is ahead of the caller's.
+    ahead: Duration,
+}
+
+impl Shared {
+    pub(crate) fn new(timers: Timers, reserved: HashSet<u32>, entropy: Entropy) -> Shared {
+        Shared {
+            timers,
+            counters: Counters::default(),
+            waiting: VecDeque::new(),
+            fresh: 0,
+            spis: HashMap::new(),
+            reserved,
+            entropy,
+            clock: Clock::default(),
+        }
+    }
+
+    /// The time here for the caller's.
+    pub(crate) fn inside(&mut self, now: Instant) -> Instant {
+        self.clock.ahead += self.clock.last.since(now);
+        self.clock.last = now;
+        now + self.clock.ahead
+    }
+
+    /// The last time that the caller told, as it is here.
+    pub(crate) fn last(&self) -> Instant {
+        self.clock.last + self.clock.ahead
+    }
+
+    /// The caller's time for the time here.
+    pub(crate) fn outside(&self, time: Instant) -> Instant {
+        if time == Instant::NEVER {
+            time
+        } else {
+            time - self.clock.ahead
+        }
+    }
+
+    pub(crate) fn seed(&mut self) -> Seed {
+        let mut seed = Zeroizing::new([0; 32]);
+        (self.entropy)(&mut seed[..]);
+        seed
+    }
+
+    /// Up to `most`, evenly.
+    pub(crate) fn jitter(&mut self, most: Duration) -> Duration {
+        let mut random = [0; 4];
+        (self.entropy)(&mut random);
+        most.mul_f64(f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX))
+    }
+
+    pub(crate) fn is_reserved(&self, spi: u32) -> bool {
+        // RFC 4303, 2.1: "The set of SPI values in the range 1 through 255 are reserved"; zero is for local use.
+        spi < 256 || self.reserved.contains(&spi)
+    }
+
+    /// An SPI that no SA has, for the route.
+    pub(crate) fn take_spi(&mut self, route: usize) -> u32 {
+        let mut random = [0; 4];
+        (self.entropy)(&mut random);
+        let mut spi = u32::from_le_bytes(random);
+        // Ends: there are 2³² of them, and memory for far fewer in use.
+        while self.is_reserved(spi) || self.spis.contains_key(&spi) {
+            spi = spi.wrapping_add(1);
+        }
+        self.spis.insert(spi, route);
+        spi
+    }
+
+    pub(crate) fn remove_inbound(&mut self, route: usize, spi: u32, events: &mut Vec<Event>) {
+        self.spis.remove(&spi);
+        events.push(Event::RemoveInbound { route, spi });
+    }
+}

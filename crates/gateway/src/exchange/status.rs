@@ -1,0 +1,75 @@
+//! What a route is doing, for people to read.
+
+use std::time::Duration;
+
+use tare_port::Instant;
+
+use super::route::Route;
+
+/// How far the initiator's side of a route is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Negotiation {
+    /// Nothing to negotiate, or a pause after failures.
+    Idle,
+    /// In line behind other routes.
+    Waiting,
+    /// Has knocked.
+    Knocking,
+    /// Has proposed.
+    Proposed,
+}
+
+/// One SA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SaStatus {
+    /// Its SPI.
+    pub spi: u32,
+    /// Since it was negotiated.
+    pub age: Duration,
+    /// Until it ends.
+    pub left: Duration,
+}
+
+/// One route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteStatus {
+    /// What its initiator is doing.
+    pub negotiation: Negotiation,
+    /// Negotiations in a row that ran out of time.
+    pub failures: u32,
+    /// Inbound SAs, oldest first.
+    pub inbound: Vec<SaStatus>,
+    /// The outbound SA.
+    pub outbound: Option<SaStatus>,
+    /// Outbound SAs that wait to take its place, oldest first.
+    pub queued: Vec<SaStatus>,
+    /// Since the last negotiation that succeeded, if an SA of it is left.
+    pub negotiated: Option<Duration>,
+}
+
+impl RouteStatus {
+    pub(crate) fn of(route: &Route, now: Instant) -> RouteStatus {
+        let sa = |spi: u32, since: Instant, expires: Instant| SaStatus {
+            spi,
+            age: now.since(since),
+            left: expires.since(now),
+        };
+        let sas = &route.sas;
+        RouteStatus {
+            negotiation: route.negotiation(),
+            failures: route.failures,
+            inbound: sas
+                .inbound
+                .iter()
+                .map(|i| sa(i.spi, i.since, i.expires))
+                .collect(),
+            outbound: sas.outbound.as_ref().map(|o| sa(o.spi, o.since, o.expires)),
+            queued: sas
+                .queue
+                .iter()
+                .map(|q| sa(q.spi(), q.since(), q.expires()))
+                .collect(),
+            negotiated: sas.youngest(now),
+        }
+    }
+}

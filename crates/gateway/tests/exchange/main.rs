@@ -1,0 +1,9 @@
+//! The key exchange through its public interface.
+
+mod handshake;
+mod hostile;
+mod lifecycle;
+mod noise;
+mod pair;
+mod simulation;
+mod transcripts;
