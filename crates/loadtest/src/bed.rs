@@ -49,6 +49,40 @@ pub trait Bed {
     fn is_real(&self) -> bool;
 }
 
+impl<B: Bed + ?Sized> Bed for Box<B> {
+    fn ports(&self) -> usize {
+        (**self).ports()
+    }
+
+    fn now(&mut self) -> Instant {
+        (**self).now()
+    }
+
+    fn send(&mut self, port: usize, burst: &mut Burst) -> Result<usize, Error> {
+        (**self).send(port, burst)
+    }
+
+    fn receive(&mut self, arrivals: &mut Vec<Arrival>) -> Result<(), Error> {
+        (**self).receive(arrivals)
+    }
+
+    fn wait(&mut self, until: Instant) {
+        (**self).wait(until);
+    }
+
+    fn is_quiet(&self) -> bool {
+        (**self).is_quiet()
+    }
+
+    fn counters(&self, port: usize) -> Counters {
+        (**self).counters(port)
+    }
+
+    fn is_real(&self) -> bool {
+        (**self).is_real()
+    }
+}
+
 /// Real ports, polled without pause by one thread.
 #[derive(Debug)]
 pub struct Ports<P> {

@@ -29,6 +29,7 @@ pub mod report;
 pub mod rfc2544;
 mod schedule;
 pub mod simulate;
+mod source;
 pub mod stamp;
 mod stream;
 mod tester;

@@ -234,22 +234,32 @@ impl<B: Bed> Bench<'_, '_, B> {
         let longest = (longest as u64).max(1);
         let mut frames = Vec::new();
         for _ in 0..self.config.burst_trials {
-            // A burst of a number of frames that arrives whole is found as a rate is that passes.
-            let mut search = Bisection::new(Rate::from_bits(longest), Rate::from_bits(1), 0);
-            while let Some(burst) = search.next_rate() {
-                let trial = self.trial(
-                    "back-to-back",
-                    self.config.max,
-                    Length::Frames(burst.bits()),
-                )?;
-                search.record(trial.is_lossless());
-            }
-            frames.push(search.limit().passed.bits());
+            frames.push(self.longest_burst(longest)?);
         }
         Ok(BackToBack {
             mean_frames: frames.iter().sum::<u64>() as f64 / frames.len().max(1) as f64,
             frames,
             longest_tried: longest,
         })
+    }
+
+    /// Bursts of twice the length until one does not arrive whole, then by halves between.
+    fn longest_burst(&mut self, longest: u64) -> Result<u64, Error> {
+        let (mut whole, mut broken) = (0, None);
+        let mut burst = longest.min(64);
+        loop {
+            let trial = self.trial("back-to-back", self.config.max, Length::Frames(burst))?;
+            if trial.is_lossless() {
+                whole = burst;
+            } else {
+                broken = Some(burst);
+            }
+            burst = match broken {
+                None if whole == longest => return Ok(whole),
+                None => (whole * 2).min(longest),
+                Some(broken) if broken - whole == 1 => return Ok(whole),
+                Some(broken) => whole + (broken - whole) / 2,
+            };
+        }
     }
 }

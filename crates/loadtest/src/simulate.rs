@@ -3,6 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use tare_packet::checksum;
 use tare_port::{Carried, Frame, Instant, Line, LineConfig, LineCounters, Queue};
 
 use crate::bed::Network;
@@ -114,6 +115,27 @@ impl FromStr for Simulation {
         }
         Ok(simulation)
     }
+}
+
+/// An Ethernet frame with a UDP packet over IPv4, `length` bytes long without its checksum, for a network that has no capture.
+/// Shorter than 60 bytes or longer than an IPv4 packet it cannot be.
+pub fn frame(length: usize) -> Vec<u8> {
+    const IP: usize = 14;
+    const UDP: usize = 34;
+    let length = length.clamp(tare_port::SHORTEST, usize::from(u16::MAX));
+    let mut frame = vec![0; length];
+    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
+    frame[12..IP].copy_from_slice(&[0x08, 0x00]);
+    frame[IP] = 0x45;
+    frame[IP + 2..IP + 4].copy_from_slice(&((length - IP) as u16).to_be_bytes());
+    frame[IP + 8..IP + 10].copy_from_slice(&[64, 17]);
+    // The networks of RFC 2544 for tests (RFC 6890), and the discard service.
+    frame[IP + 12..IP + 20].copy_from_slice(&[198, 18, 0, 1, 198, 19, 0, 1]);
+    let sum = checksum::finish(checksum::sum(&frame[IP..UDP]));
+    frame[IP + 10..IP + 12].copy_from_slice(&sum.to_be_bytes());
+    frame[UDP..UDP + 4].copy_from_slice(&[0, 9, 0, 9]);
+    frame[UDP + 4..UDP + 6].copy_from_slice(&((length - UDP) as u16).to_be_bytes());
+    frame
 }
 
 /// A frame and what a gateway has put around it.

@@ -8,7 +8,7 @@ use crate::stamp::{self, IpPacket, Place, Stamp};
 use crate::Error;
 
 /// The longest frame that can be sent, in bytes.
-pub(crate) const FRAME_MAX: usize = u16::MAX as usize - HEADROOM;
+pub(crate) const FRAME_MAX: usize = u16::MAX as usize - HEADROOM - 64;
 
 /// The shortest thing that has an Ethernet header.
 const FRAME_MIN: usize = 14;
@@ -90,6 +90,12 @@ impl Stream {
     pub fn frames(&self) -> (usize, usize) {
         let plain = self.templates.iter().filter(|t| t.room.is_none()).count();
         (self.templates.len(), plain)
+    }
+
+    /// Bytes of the longest frame.
+    pub fn longest(&self) -> usize {
+        let lengths = self.templates.iter().map(|template| template.bytes.len());
+        lengths.max().unwrap_or(0)
     }
 
     /// Bits that so many frames of the loop occupy on the wire.
@@ -224,13 +230,29 @@ impl Template {
         } else {
             bytes[header + 4..header + 6].copy_from_slice(&(total - 40).to_be_bytes());
         }
-        if let Some(Transport {
-            start,
-            protocol: UDP,
-            ..
-        }) = transport
-        {
-            bytes[start + 4..start + 6].copy_from_slice(&((length - start) as u16).to_be_bytes());
+        if let Some(transport) = transport {
+            let start = transport.start;
+            if transport.protocol == UDP {
+                let length = (length - start) as u16;
+                bytes[start + 4..start + 6].copy_from_slice(&length.to_be_bytes());
+            }
+            // The field of a stamped template is empty: stamping fills it.
+            let own = self.room.and_then(|room| room.checksum);
+            let field = own.map(|own| own.at);
+            if let Some(field) = field.or(transport.checksum_in(&bytes, &packet)) {
+                bytes[field..field + 2].fill(0);
+                let resized = IpPacket {
+                    end: length,
+                    ..packet
+                };
+                let sum = checksum::finish(transport.sum(&bytes, &resized));
+                let sum = if transport.protocol == UDP && sum == 0 {
+                    0xffff
+                } else {
+                    sum
+                };
+                bytes[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+            }
         }
         Ok(Template::new(&bytes))
     }
@@ -284,6 +306,29 @@ impl Transport {
             checksum: checksum.map(|at| start + at),
         })
     }
+
+    /// Where the checksum is, if the packet has one: a UDP checksum of zero over IPv4 is none (RFC 768).
+    fn checksum_in(&self, frame: &[u8], packet: &IpPacket) -> Option<usize> {
+        let optional = self.protocol == UDP && packet.version == 4;
+        self.checksum
+            .filter(|&field| !(optional && frame[field..field + 2] == [0, 0]))
+    }
+
+    /// The sum of all that the checksum covers.
+    fn sum(&self, frame: &[u8], packet: &IpPacket) -> u64 {
+        let segment = checksum::sum(&frame[self.start..packet.end]);
+        if self.protocol == ICMP {
+            return segment;
+        }
+        // The final destination stands in a routing header where there is one; none is expected here.
+        let addresses = match packet.version {
+            4 => packet.header + 12..packet.header + 20,
+            _ => packet.header + 8..packet.header + 40,
+        };
+        let (src, dst) = frame[addresses.clone()].split_at(addresses.len() / 2);
+        let length = packet.end - self.start;
+        segment + checksum::pseudo_header(src, dst, self.protocol, length)
+    }
 }
 
 /// The room for a stamp in a frame; the bytes that it takes are zeroed.
@@ -301,27 +346,11 @@ fn room(frame: &mut [u8]) -> Option<Room> {
         return None;
     }
     frame.get_mut(at..packet.end)?.fill(0);
-    let field = transport.checksum.filter(|&field| {
-        // A UDP checksum of zero over IPv4 is none (RFC 768).
-        let none = frame[field..field + 2] == [0, 0];
-        !(none && transport.protocol == UDP && packet.version == 4)
-    });
-    let checksum = field.map(|field| {
+    let checksum = transport.checksum_in(frame, &packet).map(|field| {
         frame[field..field + 2].fill(0);
-        let mut rest = checksum::sum(&frame[transport.start..packet.end]);
-        if transport.protocol != ICMP {
-            // The final destination stands in a routing header where there is one; none is expected here.
-            let addresses = match packet.version {
-                4 => packet.header + 12..packet.header + 20,
-                _ => packet.header + 8..packet.header + 40,
-            };
-            let (src, dst) = frame[addresses.clone()].split_at(addresses.len() / 2);
-            rest +=
-                checksum::pseudo_header(src, dst, transport.protocol, packet.end - transport.start);
-        }
         Checksum {
             at: field,
-            rest,
+            rest: transport.sum(frame, &packet),
             odd: (at - transport.start) % 2 == 1,
             udp: transport.protocol == UDP,
         }

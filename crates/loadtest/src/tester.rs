@@ -3,12 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use tare_port::{Burst, Counters, Instant, Layout, Pool, BURST, HEADROOM};
+use tare_port::{Counters, Instant, Layout, Pool, BURST, HEADROOM};
 
 use crate::bed::{Arrival, Bed};
 use crate::receiver::Receiver;
 use crate::schedule::{time_of, wire_bits, Schedule};
-use crate::stamp::{Stamp, SEQUENCES, TIMES_NS};
+use crate::source::Source;
+use crate::stamp::SEQUENCES;
 use crate::stream::Stream;
 use crate::trial::{Length, Load, PortRecord, StreamRecord, Trial};
 use crate::{Error, Rate};
@@ -102,6 +103,32 @@ impl<B: Bed> Tester<B> {
     /// # Panics
     /// On a stream on a port that the bed does not have.
     pub fn new(bed: B, streams: Vec<Stream>, options: Options) -> Result<Tester<B>, Error> {
+        let pool = pool(&streams, options.frames)?;
+        Ok(Tester::assemble(bed, streams, options, pool))
+    }
+
+    /// A tester that sends frames of this pool, which saves ports over the same pool a copy; where its slots are too short,
+    /// of one of its own.
+    ///
+    /// # Errors
+    /// As [`Tester::new`].
+    ///
+    /// # Panics
+    /// As [`Tester::new`].
+    pub fn with_pool(
+        bed: B,
+        streams: Vec<Stream>,
+        options: Options,
+        shared: Pool,
+    ) -> Result<Tester<B>, Error> {
+        if fits(&shared, &streams) {
+            Ok(Tester::assemble(bed, streams, options, shared))
+        } else {
+            Tester::new(bed, streams, options)
+        }
+    }
+
+    fn assemble(bed: B, streams: Vec<Stream>, options: Options, pool: Pool) -> Tester<B> {
         let ports = bed.ports();
         for stream in &streams {
             assert!(
@@ -109,9 +136,9 @@ impl<B: Bed> Tester<B> {
                 "a port that the bed has"
             );
         }
-        Ok(Tester {
+        Tester {
             receiver: Receiver::new(&streams, ports, options.window),
-            pool: pool(&streams, options.frames)?,
+            pool,
             number: options.first_trial,
             is_warm: false,
             on_pulse: None,
@@ -120,7 +147,7 @@ impl<B: Bed> Tester<B> {
             bed,
             streams,
             options,
-        })
+        }
     }
 
     /// Calls `on_pulse` every now and then during a trial; when it says false, the trial ends with [`Error::Interrupted`].
@@ -145,7 +172,9 @@ impl<B: Bed> Tester<B> {
             streams.iter().map(|s| (s.tx_port, s.rx_port)).collect()
         };
         assert_eq!(ports(&streams), ports(&self.streams), "the same ports");
-        self.pool = pool(&streams, self.options.frames)?;
+        if !fits(&self.pool, &streams) {
+            self.pool = pool(&streams, self.options.frames)?;
+        }
         self.receiver.expect(&streams);
         self.streams = streams;
         Ok(())
@@ -509,12 +538,19 @@ fn wire_overhead() -> f64 {
 }
 
 fn pool(streams: &[Stream], frames: usize) -> Result<Pool, Error> {
+    let capacity = capacity(streams).min(usize::from(u16::MAX));
+    Pool::new(frames, capacity, Layout::Spread).map_err(Error::Memory)
+}
+
+fn fits(pool: &Pool, streams: &[Stream]) -> bool {
+    pool.capacity() >= capacity(streams)
+}
+
+/// What a slot needs for the longest frame: what a pool keeps in front of each frame is within the last number.
+fn capacity(streams: &[Stream]) -> usize {
     let templates = streams.iter().flat_map(|stream| &stream.templates);
-    let longest = templates
-        .map(|template| template.bytes.len())
-        .max()
-        .unwrap_or(0);
-    Pool::new(frames, HEADROOM + longest + 64, Layout::Spread).map_err(Error::Memory)
+    let longest = templates.map(|template| template.bytes.len()).max();
+    HEADROOM + longest.unwrap_or(0) + 64
 }
 
 impl<B: fmt::Debug> fmt::Debug for Tester<B> {
@@ -523,155 +559,5 @@ impl<B: fmt::Debug> fmt::Debug for Tester<B> {
             .field("bed", &self.bed)
             .field("options", &self.options)
             .finish_non_exhaustive()
-    }
-}
-
-/// The sending side of a stream in a trial.
-#[derive(Debug)]
-struct Source {
-    schedule: Option<Schedule>,
-    /// Frames made and not yet taken by the port.
-    pending: Burst,
-    /// Frames still to be made, where that is what ends the trial.
-    left: u64,
-    /// No more frames are to be made.
-    ended: bool,
-    /// There was no frame to be had.
-    starved: bool,
-    /// The place in the loop of the first frame that is not taken yet.
-    index: usize,
-    packets: u64,
-    bytes: u64,
-    /// Of those, with a stamp: the sequence of the next.
-    stamped: u64,
-    /// The sequence of the next frame made.
-    sequence: u64,
-}
-
-impl Source {
-    fn new() -> Source {
-        Source {
-            schedule: None,
-            pending: Burst::with_capacity(BURST),
-            left: 0,
-            ended: true,
-            starved: false,
-            index: 0,
-            packets: 0,
-            bytes: 0,
-            stamped: 0,
-            sequence: 0,
-        }
-    }
-
-    fn begin(&mut self, stream: &Stream, load: &Load, start: Instant, catch_up: u32) {
-        let lengths = stream.templates.iter().map(|template| template.bytes.len());
-        let mut pending = std::mem::take(&mut self.pending);
-        pending.clear();
-        *self = Source {
-            schedule: Some(Schedule::new(load.rate, lengths, start, catch_up)),
-            pending,
-            left: match load.length {
-                Length::Time(_) => u64::MAX,
-                Length::Frames(frames) => frames,
-            },
-            ended: false,
-            ..Source::new()
-        };
-    }
-
-    fn plain(&self) -> u64 {
-        self.packets - self.stamped
-    }
-
-    fn is_done(&self) -> bool {
-        self.ended && self.pending.is_empty()
-    }
-
-    fn is_blocked(&self) -> bool {
-        self.starved || !self.pending.is_empty()
-    }
-
-    /// Makes the frames that are due.
-    #[allow(clippy::too_many_arguments)]
-    #[inline]
-    fn fill(
-        &mut self,
-        stream: &Stream,
-        pool: &Pool,
-        id: u8,
-        trial: u16,
-        start: Instant,
-        now: Instant,
-        end: Instant,
-    ) {
-        let mut stamp = Stamp {
-            trial,
-            stream: id,
-            sequence: self.stamped,
-            time_ns: now
-                .as_nanos()
-                .saturating_sub(start.as_nanos())
-                .min(TIMES_NS - 1),
-        };
-        if !self.pending.is_empty() {
-            self.restamp(stream, stamp);
-        }
-        let Some(schedule) = &mut self.schedule else {
-            return;
-        };
-        if self.ended {
-            return;
-        }
-        // A burst of a number of frames takes the time that it takes.
-        let last = if self.left == u64::MAX {
-            end - Duration::from_nanos(1)
-        } else {
-            Instant::NEVER
-        };
-        let allowance = schedule.allowance(now.min(last));
-        self.starved = false;
-        while self.pending.len() < BURST && self.left > 0 && schedule.bits() <= allowance {
-            let template = &stream.templates[schedule.index()];
-            let Some(mut frame) = pool.copy(&template.bytes) else {
-                self.starved = true;
-                return;
-            };
-            schedule.take(allowance);
-            if template.has_room() {
-                stamp.sequence = self.sequence;
-                self.sequence += 1;
-                template.stamp(&mut frame, &stamp);
-            }
-            self.pending.push(frame);
-            self.left -= u64::from(self.left != u64::MAX);
-        }
-        self.ended = self.left == 0 || (now > last && schedule.bits() > allowance);
-    }
-
-    /// Frames that had to wait are sent now, and say so.
-    #[cold]
-    fn restamp(&mut self, stream: &Stream, mut stamp: Stamp) {
-        let loop_frames = stream.templates.iter().cycle().skip(self.index);
-        for (frame, template) in self.pending.iter_mut().zip(loop_frames) {
-            if template.has_room() {
-                template.stamp(frame, &stamp);
-                stamp.sequence += 1;
-            }
-        }
-    }
-
-    #[inline]
-    fn took(&mut self, stream: &Stream, frames: usize) {
-        for _ in 0..frames {
-            let template = &stream.templates[self.index];
-            self.packets += 1;
-            self.bytes += template.bytes.len() as u64;
-            self.stamped += u64::from(template.has_room());
-            self.index += 1;
-            if self.index == stream.templates.len() {
-                self.index = 0;
-            }
-        }
     }
 }

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tare_lab::file::Size;
 use tare_lab::plan::ROUNDS_MAX;
 
-use crate::rng;
+use crate::{loadtest, rng};
 
 /// What isolation, encryption and distance cost your I/O, measured on this machine.
 #[derive(Parser)]
@@ -44,6 +44,9 @@ pub(crate) enum Command {
     /// Hardware random numbers: write, measure or test them
     #[command(subcommand)]
     Rng(rng::Command),
+    /// Packets sent into a network: the rate without loss, patterns, the benchmarks of RFC 2544
+    #[command(subcommand)]
+    Loadtest(loadtest::Command),
     /// Print a shell's completion script
     Completions(Completions),
     /// Write the manual pages

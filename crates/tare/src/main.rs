@@ -5,6 +5,7 @@ mod cli;
 mod doctor;
 mod drivers;
 mod explain;
+mod loadtest;
 mod pace;
 mod program;
 mod progress;
@@ -68,6 +69,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Report(arguments) => report::report(&arguments),
         Command::Export(arguments) => report::export(&arguments),
         Command::Rng(command) => rng::run(&command),
+        Command::Loadtest(command) => loadtest::run(&command),
         Command::Completions(arguments) => {
             let mut script = Vec::new();
             clap_complete::generate(arguments.shell, &mut Cli::command(), "tare", &mut script);

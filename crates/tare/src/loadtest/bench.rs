@@ -1,0 +1,124 @@
+//! A tester that tells what it does.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{json, Value};
+use tare_loadtest::{report, Bed, Load, Options, Rate, Tester, Trial};
+
+use super::notice::Notice;
+use super::setup::Setup;
+use crate::terminal;
+
+/// What the warm-up offers at most, as the original does.
+const WARM_UP_RATE: Rate = Rate::from_bits(1_000_000_000);
+/// How long real interfaces warm up unless told otherwise.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// A tester, its arguments, and the trials so far.
+pub(super) struct Bench {
+    pub(super) tester: Tester<Box<dyn Bed>>,
+    pub(super) notice: Notice,
+    pub(super) trials: Vec<Trial>,
+    is_simulated: bool,
+    with_latency: bool,
+    is_json: bool,
+}
+
+impl Bench {
+    /// For loads up to `max`, in about `expected` trials.
+    pub(super) fn new(setup: &Setup, max: Rate, expected: u64) -> anyhow::Result<Bench> {
+        let ready = setup.ready()?;
+        let is_simulated = setup.simulate.is_some();
+        let default = if is_simulated {
+            Duration::ZERO
+        } else {
+            WARM_UP
+        };
+        let warm_up = Load::new(max.min(WARM_UP_RATE), setup.warm_up.unwrap_or(default));
+        let has_warm_up = setup.warm_up.unwrap_or(default) > Duration::ZERO;
+        // Two runs within 18 hours do not take each other's leftovers for their own.
+        let first_trial = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |now| now.as_secs() as u16);
+        let options = Options {
+            warm_up: has_warm_up.then_some(warm_up),
+            first_trial: if is_simulated { 0 } else { first_trial },
+            ..Options::default()
+        };
+        if let Some(unstamped) = report::unstamped(&ready.streams) {
+            terminal::say(&format!("tare: {}", unstamped.replace('\n', "\ntare: ")));
+        }
+        let mut tester = match ready.pool {
+            Some(pool) => Tester::with_pool(ready.bed, ready.streams, options, pool)?,
+            None => Tester::new(ready.bed, ready.streams, options)?,
+        };
+        let notice = Notice::new(expected, setup.json);
+        tester.on_pulse(notice.watch()?);
+        let bench = Bench {
+            tester,
+            notice,
+            trials: Vec::new(),
+            is_simulated,
+            with_latency: setup.latency,
+            is_json: setup.json,
+        };
+        if has_warm_up {
+            let seconds = warm_up_seconds(&warm_up);
+            bench.say(&format!(
+                "Warming up at {:.6} Gb/s for {seconds} seconds.",
+                warm_up.rate.gbps()
+            ))?;
+        }
+        Ok(bench)
+    }
+
+    /// A line of the report, unless that is JSON.
+    pub(super) fn say(&self, text: &str) -> anyhow::Result<()> {
+        if !self.is_json {
+            self.notice.print(text)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a trial and reports it.
+    pub(super) fn trial(&mut self, load: &Load) -> anyhow::Result<&Trial> {
+        self.say(&report::applying(load.rate))?;
+        let trial = self.tester.trial(load);
+        self.notice.trial_done();
+        let trial = trial.inspect_err(|_| self.notice.finish())?;
+        self.say(&report::trial(&trial, self.with_latency))?;
+        self.trials.push(trial);
+        Ok(&self.trials[self.trials.len() - 1])
+    }
+
+    /// Ends the report: as JSON with what `result` adds to it.
+    pub(super) fn finish(&self, command: &str, result: Value) -> anyhow::Result<()> {
+        self.notice.finish();
+        if !self.is_json {
+            return Ok(());
+        }
+        let streams = self.tester.streams().iter().map(|stream| {
+            let (frames, unstamped) = stream.frames();
+            json!({"name": stream.name(), "frames": frames, "frames_without_stamp": unstamped})
+        });
+        let mut all = json!({
+            "schema": 1,
+            "command": command,
+            "simulated": self.is_simulated,
+            "streams": streams.collect::<Vec<_>>(),
+            "trials": self.trials,
+        });
+        if let (Some(all), Value::Object(result)) = (all.as_object_mut(), result) {
+            all.extend(result);
+        }
+        terminal::print(&serde_json::to_string_pretty(&all)?)?;
+        Ok(())
+    }
+}
+
+fn warm_up_seconds(load: &Load) -> f64 {
+    match load.length {
+        tare_loadtest::Length::Time(time) => time.as_secs_f64(),
+        tare_loadtest::Length::Frames(_) => 0.0,
+    }
+}

@@ -1,0 +1,180 @@
+//! `tare loadtest find-limit`: the highest rate at which nothing is lost.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::{bail, Context as _};
+use serde_json::json;
+use tare_loadtest::mlr::{Goal, GoalResult, Search};
+use tare_loadtest::{report, Bisection, Load, Rate};
+
+use super::bench::Bench;
+use super::setup::Setup;
+use super::{value, FAILED};
+
+/// How many trials MLRsearch may take.
+const MLR_TRIALS_MAX: u32 = 1000;
+/// How many it takes as a rule.
+const MLR_TRIALS_EXPECTED: u64 = 60;
+/// The least that it tries, as a part of the most.
+const MLR_MIN: u64 = 1000;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tare loadtest find-limit --simulate -b 1e9             two gateways on simulated 1 GbE lines: 0.609\n  \
+    tare loadtest find-limit -b 1e9 --cpu 10 \\\n    \
+        node1-private-in.pcap node1 node2 22:00.0 \\\n    \
+        node2-private-in.pcap node2 node1 23:00.2\n  \
+    tare loadtest find-limit --algorithm mlr in.pcap eth1  NDR and PDR of one interface, looped\n\n\
+    A rate counts 24 bytes of Ethernet overhead a frame. The last line is the answer in Gb/s. A device with a queue passes more than its rate for \
+    a while: `-D 10` finds a rate ten times as precisely as `-D 1`.\n\n\
+    Exit status: 0 a rate was found; 1 no rate passed, or the load could not be offered; 2 wrong usage or it could not run; 130 interrupted.")]
+pub(crate) struct Args {
+    /// The highest rate tested, in bits a second
+    #[arg(short, long, value_name = "BITRATE", default_value = "10e9", value_parser = value::rate)]
+    bitrate: Rate,
+    /// Seconds of each trial
+    #[arg(short = 'D', long, value_name = "SECONDS", default_value = "1", value_parser = value::seconds)]
+    duration: Duration,
+    /// Steps of the search, in bits a second
+    #[arg(short, long, value_name = "PRECISION", default_value = "0.001e9", value_parser = value::rate)]
+    precision: Rate,
+    /// How often a rate that fails is tried again
+    #[arg(short, long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(..=100))]
+    retry_count: u32,
+    /// Run this in a shell after each trial: the rate passes if that succeeds, whatever was lost
+    #[arg(short, long, value_name = "COMMAND")]
+    exec: Option<String>,
+    /// How rates are chosen
+    #[arg(short, long, value_name = "NAME", default_value = "bisect")]
+    algorithm: Algorithm,
+    /// With mlr: the loss ratio of the partial drop rate
+    #[arg(long, value_name = "RATIO", default_value = "0.005", value_parser = value::share)]
+    pdr: f64,
+    /// With mlr: how close the bounds are to be, relative to the upper one
+    #[arg(long, value_name = "RATIO", default_value = "0.005", value_parser = value::share)]
+    width: f64,
+    /// Write each trial to this file as CSV
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    #[command(flatten)]
+    setup: Setup,
+}
+
+/// How rates are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Algorithm {
+    /// By halves: the no-drop rate
+    Bisect,
+    /// MLRsearch (RFC 9971): no-drop rate and partial drop rate, each between bounds
+    Mlr,
+}
+
+/// Searches and reports.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.precision > args.bitrate {
+        bail!("--precision: found more than --bitrate, expected less");
+    }
+    match args.algorithm {
+        Algorithm::Bisect => bisect(args),
+        Algorithm::Mlr if args.exec.is_some() => {
+            bail!("--exec cannot be used with --algorithm mlr, which needs loss ratios")
+        }
+        Algorithm::Mlr => mlr(args),
+    }
+}
+
+fn bisect(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut search = Bisection::new(args.bitrate, args.precision, args.retry_count);
+    let mut bench = Bench::new(&args.setup, args.bitrate, search.rates_expected().into())?;
+    while let Some(rate) = search.next_rate() {
+        let trial = bench.trial(&Load::new(rate, args.duration))?;
+        let lossless = trial.is_lossless();
+        let passed = match &args.exec {
+            Some(command) => succeeds(command)?,
+            None => lossless,
+        };
+        bench.say(&report::verdict(search.record(passed)))?;
+    }
+    let limit = search.limit();
+    bench.say(&report::figure(limit.passed))?;
+    write_csv(args, &bench)?;
+    bench.finish("find-limit", json!({"algorithm": "bisect", "limit": limit}))?;
+    Ok(status(limit.passed.bits() > 0))
+}
+
+fn mlr(args: &Args) -> anyhow::Result<ExitCode> {
+    let goal = |name, loss_ratio| Goal::new(name, loss_ratio, args.duration, args.width);
+    let goals = vec![goal("NDR", 0.0), goal("PDR", args.pdr)];
+    let min = Rate::from_bits((args.bitrate.bits() / MLR_MIN).max(1));
+    if min >= args.bitrate {
+        bail!(
+            "--bitrate: found {}, expected at least 2 bits a second",
+            args.bitrate.bits()
+        );
+    }
+    let mut search = Search::new(goals, min, args.bitrate, MLR_TRIALS_MAX);
+    let mut bench = Bench::new(&args.setup, args.bitrate, MLR_TRIALS_EXPECTED)?;
+    while let Some(input) = search.next_trial() {
+        let loss_ratio = bench
+            .trial(&Load::new(input.load, input.duration))?
+            .loss_ratio();
+        search.record(loss_ratio);
+    }
+    let results = search.results();
+    for result in &results {
+        bench.say(&goal_line(result))?;
+    }
+    let ndr = results[0].lower.unwrap_or_default();
+    bench.say(&report::figure(ndr))?;
+    write_csv(args, &bench)?;
+    bench.finish("find-limit", json!({"algorithm": "mlr", "goals": results}))?;
+    Ok(status(ndr.bits() > 0))
+}
+
+fn goal_line(result: &GoalResult) -> String {
+    let rate =
+        |rate: Option<Rate>| rate.map_or("none".into(), |rate| format!("{:.6}", rate.gbps()));
+    let irregular = match (result.regular, result.lower, result.upper) {
+        (true, ..) => "",
+        (_, None, _) => " (irregular: every load lost too much)",
+        (_, _, None) => " (irregular: the highest rate tested passed)",
+        _ => " (irregular: the bounds are further apart than asked)",
+    };
+    format!(
+        "{}: lower bound {} Gbps, upper bound {} Gbps, conditional throughput {} Gbps{irregular}",
+        result.goal.name,
+        rate(result.lower),
+        rate(result.upper),
+        rate(result.conditional_throughput)
+    )
+}
+
+fn status(found: bool) -> ExitCode {
+    if found {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(FAILED)
+    }
+}
+
+fn succeeds(command: &str) -> anyhow::Result<bool> {
+    // Its output is not part of the report.
+    let status = Command::new("sh")
+        .args(["-c", command])
+        .stdout(std::io::stderr())
+        .status()
+        .with_context(|| format!("--exec: sh -c {command:?}"))?;
+    Ok(status.success())
+}
+
+fn write_csv(args: &Args, bench: &Bench) -> anyhow::Result<()> {
+    if let Some(path) = &args.csv {
+        let rows: String = bench.trials.iter().map(report::csv).collect();
+        fs::write(path, format!("{}\n{rows}", report::CSV_HEADER))
+            .with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! `tare loadtest rfc2544`: the benchmarks of RFC 2544.
+
+use std::cell::RefCell;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::bail;
+use serde_json::json;
+use tare_loadtest::rfc2544::{self, Config, SizeReport};
+use tare_loadtest::Rate;
+
+use super::bench::Bench;
+use super::setup::Setup;
+use super::{value, FAILED};
+
+/// Trials of a size, as a rule: halving, latency, loss and bursts.
+const TRIALS_PER_SIZE: u64 = 12 + 10 + 20;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tare loadtest rfc2544 --simulate -b 1e9 -D 0.1 --sizes 64,512,1518\n  \
+    tare loadtest rfc2544 -b 10e9 -D 60 --burst-trials 50 in.pcap eth1     as long as the RFC says\n\n\
+    The frames of the captures are made of each size; sizes count the Ethernet checksum, as the RFC does. Durations are shorter than the \
+    RFC's unless told otherwise, and latency is that of all packets, not of one a trial.\n\n\
+    Exit status: 0 done; 1 some size passed at no rate, or the load could not be offered; 2 wrong usage or it could not run; 130 interrupted.")]
+pub(crate) struct Args {
+    /// The rate of the medium, in bits a second
+    #[arg(short, long, value_name = "BITRATE", default_value = "10e9", value_parser = value::rate)]
+    bitrate: Rate,
+    /// Seconds of each trial
+    #[arg(short = 'D', long, value_name = "SECONDS", default_value = "1", value_parser = value::seconds)]
+    duration: Duration,
+    /// Steps of the search for the throughput, in bits a second [default: a thousandth of the rate]
+    #[arg(short, long, value_name = "PRECISION", value_parser = value::rate)]
+    precision: Option<Rate>,
+    /// Frame sizes, Ethernet checksum included
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = rfc2544::SIZES.map(|size| size as u16),
+        value_parser = clap::value_parser!(u16).range(64..=9018))]
+    sizes: Vec<u16>,
+    /// Trials of the latency
+    #[arg(long, value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(..=1000))]
+    latency_trials: u32,
+    /// Seconds of the longest burst
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = value::seconds)]
+    burst: Duration,
+    /// How often the longest burst is searched for
+    #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    burst_trials: u32,
+    #[command(flatten)]
+    setup: Setup,
+}
+
+/// Measures and reports.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let precision = args
+        .precision
+        .unwrap_or(Rate::from_bits((args.bitrate.bits() / 1000).max(1)));
+    if precision > args.bitrate {
+        bail!("--precision: found more than --bitrate, expected less");
+    }
+    let config = Config {
+        sizes: args.sizes.iter().map(|&size| size.into()).collect(),
+        max: args.bitrate,
+        precision,
+        duration: args.duration,
+        latency_trials: args.latency_trials,
+        burst_max: args.burst,
+        burst_trials: args.burst_trials,
+    };
+    let expected = config.sizes.len() as u64 * (TRIALS_PER_SIZE + u64::from(args.latency_trials));
+    let mut bench = Bench::new(&args.setup, args.bitrate, expected)?;
+    let notice = bench.notice.clone();
+    let trials = RefCell::new(0u64);
+    let reports = rfc2544::run(&mut bench.tester, &config, &mut |_, _, _| {
+        notice.trial_done();
+        *trials.borrow_mut() += 1;
+    });
+    let reports = reports.inspect_err(|_| notice.finish())?;
+    for report in &reports {
+        bench.say(&text(report))?;
+    }
+    let trials = trials.into_inner();
+    bench.finish(
+        "rfc2544",
+        json!({"sizes": reports, "trial_count": trials, "duration_s": args.duration.as_secs_f64(), "burst_max_s": args.burst.as_secs_f64()}),
+    )?;
+    let all_pass = reports
+        .iter()
+        .all(|report| report.throughput.passed.bits() > 0);
+    Ok(if all_pass {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(FAILED)
+    })
+}
+
+fn text(report: &SizeReport) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "{} bytes:", report.frame_bytes);
+    let _ = writeln!(
+        out,
+        "  Throughput {:.6} Gbps, {:.0} packets/s of {:.0} that the medium carries",
+        report.throughput.passed.gbps(),
+        report.throughput_pps,
+        report.medium_pps
+    );
+    match &report.latency {
+        Some(latency) => {
+            let us = |ns: f64| ns / 1e3;
+            let _ = writeln!(
+                out,
+                "  Latency mean {:.3} us, min {:.3} us, p99 {:.3} us, max {:.3} us ({} trials)",
+                us(latency.mean_ns),
+                us(latency.min_ns as f64),
+                us(latency.p99_ns as f64),
+                us(latency.max_ns as f64),
+                latency.trials
+            );
+        }
+        None => out.push_str("  Latency not measured\n"),
+    }
+    let losses = report
+        .frame_loss
+        .iter()
+        .map(|loss| format!("{:.3}% at {}%", loss.loss_percent, loss.percent_of_max));
+    let _ = writeln!(
+        out,
+        "  Frame loss {}",
+        losses.collect::<Vec<_>>().join(", ")
+    );
+    let burst = &report.back_to_back;
+    let or_more = if burst.mean_frames >= burst.longest_tried as f64 {
+        " or more"
+    } else {
+        ""
+    };
+    let _ = write!(
+        out,
+        "  Back-to-back {:.1} frames{or_more} ({} searches)",
+        burst.mean_frames,
+        burst.frames.len()
+    );
+    out
+}

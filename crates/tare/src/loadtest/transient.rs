@@ -1,0 +1,117 @@
+//! `tare loadtest transient`: a traffic pattern, and what arrives of it.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{bail, Context as _};
+use serde_json::json;
+use tare_loadtest::transient::Program;
+use tare_loadtest::{report, Load, Rate};
+
+use super::bench::Bench;
+use super::setup::Setup;
+use super::value;
+
+/// The most trials of a pattern.
+const TRIALS_MAX: u64 = 100_000;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tare loadtest transient --simulate -b 1e9 -D 0.1\n  \
+    tare loadtest transient -D 1 -b 5e9 -s 0.2e9 --csv ramp.csv \\\n    \
+        in1.pcap \"NIC 0\" \"NIC 1\" 01:00.0 in2.pcap \"NIC 1\" \"NIC 0\" 01:00.1\n\n\
+    Between two steps the tester waits until what was sent has arrived, so each step counts its own packets.\n\n\
+    Exit status: 0 done, whatever was lost; 1 the load could not be offered; 2 wrong usage or it could not run; 130 interrupted.")]
+pub(crate) struct Args {
+    /// The peak, in bits a second
+    #[arg(short, long, value_name = "BITRATE", default_value = "10e9", value_parser = value::rate)]
+    bitrate: Rate,
+    /// The step, in bits a second [default: a tenth of the peak]
+    #[arg(short, long, value_name = "STEP", value_parser = value::rate)]
+    step: Option<Rate>,
+    /// Seconds of each step
+    #[arg(short = 'D', long, value_name = "SECONDS", default_value = "5", value_parser = value::seconds)]
+    duration: Duration,
+    /// The pattern
+    #[arg(short, long, value_name = "PROGRAM", default_value = "ramp_up_down")]
+    program: Name,
+    /// The rates of the program steps, such as 0.1e9,0.5e9,1e9
+    #[arg(long, value_name = "RATES", value_delimiter = ',', value_parser = value::rate, required_if_eq("program", "steps"))]
+    rates: Vec<Rate>,
+    /// How often the program constant offers the peak
+    #[arg(long, value_name = "TIMES", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    count: u32,
+    /// Write each step to this file as CSV, as soon as it is over
+    #[arg(long, visible_alias = "bench-file", value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// In the file, one figure a line: benchmark,id,score,unit
+    #[arg(short = 'y', long, requires = "csv")]
+    hydra: bool,
+    #[command(flatten)]
+    setup: Setup,
+}
+
+/// A pattern.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Name {
+    /// From a step to the peak
+    RampUp,
+    /// From the peak to a step
+    RampDown,
+    /// Up, then down
+    RampUpDown,
+    /// The peak
+    Constant,
+    /// The rates of --rates
+    Steps,
+}
+
+/// Offers the pattern and reports.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let step = args
+        .step
+        .unwrap_or(Rate::from_bits(args.bitrate.bits().div_ceil(10)));
+    if args.bitrate.bits().div_ceil(step.bits()) > TRIALS_MAX {
+        bail!("--step: found more than {TRIALS_MAX} steps up to --bitrate, expected fewer");
+    }
+    let program = match args.program {
+        Name::RampUp => Program::RampUp,
+        Name::RampDown => Program::RampDown,
+        Name::RampUpDown => Program::RampUpDown,
+        Name::Constant => Program::Constant(args.count),
+        Name::Steps => Program::Steps(args.rates.clone()),
+    };
+    let rates = program.rates(args.bitrate, step);
+    let header = if args.hydra {
+        report::HYDRA_HEADER
+    } else {
+        report::CSV_HEADER
+    };
+    let mut file = None;
+    if let Some(path) = &args.csv {
+        let name = path.display().to_string();
+        let mut opened = File::create(path).with_context(|| name.clone())?;
+        writeln!(opened, "{header}").with_context(|| name.clone())?;
+        file = Some((opened, name));
+    }
+    let peak = rates.iter().copied().max().unwrap_or(args.bitrate);
+    let mut bench = Bench::new(&args.setup, peak, rates.len() as u64)?;
+    for rate in rates {
+        let trial = bench.trial(&Load::new(rate, args.duration))?;
+        if let Some((file, name)) = &mut file {
+            let rows = if args.hydra {
+                report::hydra(trial)
+            } else {
+                report::csv(trial)
+            };
+            file.write_all(rows.as_bytes())
+                .with_context(|| name.clone())?;
+        }
+    }
+    bench.finish("transient", json!({}))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,441 @@
+//! `tare loadtest` as a stranger meets it: the built program, its output and its exit status.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tare_loadtest::simulate;
+use tare_packet::pcap::{Header, Writer};
+
+fn tare(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tare"));
+    command.arg("loadtest").args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    tare(arguments).output().expect("tare runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[track_caller]
+fn assert_exit(output: &Output, code: i32) {
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(
+        output.status.code(),
+        Some(code),
+        "stdout: {out}\nstderr: {err}"
+    );
+}
+
+/// A capture of frames of these sizes.
+fn capture(folder: &Path, name: &str, sizes: &[usize]) -> String {
+    let path = folder.join(name);
+    let mut writer = Writer::new(File::create(&path).unwrap(), Header::default()).unwrap();
+    for &size in sizes {
+        writer.write(0, &simulate::frame(size)).unwrap();
+    }
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_seeds_command_gives_the_seeds_answer_on_simulated_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = capture(folder.path(), "node1-private-in.pcap", &[60]);
+    let two = capture(folder.path(), "node2-private-in.pcap", &[60]);
+    let csv = folder.path().join("trials.csv");
+    let output = run(&[
+        "find-limit",
+        "--simulate",
+        "-b",
+        "1e9",
+        "-r",
+        "0",
+        "--csv",
+        csv.to_str().unwrap(),
+        &one,
+        "node1",
+        "node2",
+        "22:00.0",
+        &two,
+        "node2",
+        "node1",
+        "23:00.2",
+    ]);
+    assert_exit(&output, 0);
+    let out = text(&output.stdout);
+    assert!(
+        out.starts_with(
+            "Applying 0.500000 Gbps of load.\n  node1:\n    TX 744048 packets (0.744048 MPPS)"
+        ),
+        "{out}"
+    );
+    assert!(out.ends_with("Success.\n0.609\n"), "{out}");
+    let loads: Vec<&str> = out
+        .lines()
+        .filter_map(|line| line.strip_prefix("Applying "))
+        .map(|line| &line[..5])
+        .collect();
+    assert_eq!(
+        loads,
+        [
+            "0.500", "0.750", "0.625", "0.563", "0.594", "0.610", "0.602", "0.606", "0.608",
+            "0.609", "0.609"
+        ]
+    );
+    let csv = fs::read_to_string(csv).unwrap();
+    assert_eq!(csv.lines().count(), 1 + 2 * loads.len());
+    assert!(csv.starts_with("load_gbps,stream,tx_packets,"));
+}
+
+#[test]
+fn a_newcomer_needs_no_capture_and_no_root() {
+    let output = run(&[
+        "find-limit",
+        "--simulate=queue=16",
+        "-b",
+        "1e9",
+        "-D",
+        "0.1",
+        "-r",
+        "0",
+        "--json",
+    ]);
+    assert_exit(&output, 0);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let passed = json["limit"]["passed_bits_per_second"].as_u64().unwrap();
+    assert!(passed.abs_diff(608_695_652) <= 1_000_000, "{passed}");
+    assert_eq!(json["simulated"], true);
+    for trial in json["trials"].as_array().unwrap() {
+        for stream in trial["streams"].as_array().unwrap() {
+            let count = |key: &str| stream[key].as_u64().unwrap();
+            assert_eq!(count("tx_packets"), count("rx_packets") + count("lost"));
+            assert_eq!(count("duplicates") + count("reordered") + count("late"), 0);
+        }
+    }
+}
+
+#[test]
+fn mlrsearch_finds_both_rates_between_bounds() {
+    let output = run(&[
+        "find-limit",
+        "--simulate=queue=16",
+        "-b",
+        "1e9",
+        "-D",
+        "0.1",
+        "--algorithm",
+        "mlr",
+        "--width",
+        "0.002",
+    ]);
+    assert_exit(&output, 0);
+    let out = text(&output.stdout);
+    let line = |name: &str| {
+        out.lines()
+            .find(|line| line.starts_with(name))
+            .unwrap_or_else(|| panic!("{out}"))
+    };
+    for (name, limit) in [("NDR: ", 0.6087), ("PDR: ", 0.6087 / 0.995)] {
+        let numbers: Vec<f64> = line(name)
+            .split(' ')
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let [lower, upper, throughput] = numbers[..] else {
+            panic!("{out}")
+        };
+        assert!(
+            lower < upper && (lower / limit - 1.0f64).abs() < 0.005,
+            "{out}"
+        );
+        assert!((throughput / 0.6087 - 1.0).abs() < 0.005, "{out}");
+    }
+    let ndr: f64 = out.lines().last().unwrap().parse().unwrap();
+    assert!((ndr / 0.6087 - 1.0).abs() < 0.005);
+}
+
+#[test]
+fn a_command_can_be_the_judge() {
+    let folder = tempfile::tempdir().unwrap();
+    let count = folder.path().join("count");
+    let judge = format!(
+        "echo x >> {}; test $(wc -l < {}) -le 1",
+        count.display(),
+        count.display()
+    );
+    let output = run(&[
+        "find-limit",
+        "--simulate",
+        "-b",
+        "1e9",
+        "-D",
+        "0.001",
+        "-p",
+        "0.25e9",
+        "-r",
+        "1",
+        "--exec",
+        &judge,
+    ]);
+    // Half passes, three quarters fails twice, and half fails when it is tested again, as does a quarter.
+    let out = text(&output.stdout);
+    assert_exit(&output, 1);
+    let verdicts: Vec<&str> = out
+        .lines()
+        .filter(|line| line.starts_with("Success") || line.starts_with("Failed"))
+        .collect();
+    let twice = ["Failed; 0 retries remaining.", "Failed."];
+    let expected: Vec<&str> = ["Success."].into_iter().chain(twice.repeat(3)).collect();
+    assert_eq!(verdicts, expected, "{out}");
+    assert!(out.ends_with("\n0\n"), "{out}");
+}
+
+#[test]
+fn a_ramp_goes_up_and_down_and_into_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let csv = folder.path().join("ramp.csv");
+    let output = run(&[
+        "transient",
+        "--simulate",
+        "-b",
+        "1e9",
+        "-D",
+        "0.01",
+        "--bench-file",
+        csv.to_str().unwrap(),
+    ]);
+    assert_exit(&output, 0);
+    let csv = fs::read_to_string(csv).unwrap();
+    let mut lines = csv.lines();
+    let columns = "load_gbps,stream,tx_packets,tx_mpps,tx_bytes,tx_gbps,rx_packets,rx_mpps,rx_bytes,rx_gbps,ingress_drop,lost_packets,lost_percent";
+    assert_eq!(lines.next(), Some(columns));
+    let loads: Vec<f64> = lines
+        .map(|line| line.split(',').next().unwrap().parse().unwrap())
+        .collect();
+    let up = (1..=10).map(|n| f64::from(n) / 10.0);
+    let expected: Vec<f64> = up
+        .clone()
+        .chain(up.rev())
+        .flat_map(|load| [load, load])
+        .collect();
+    assert_eq!(loads, expected);
+
+    let output = run(&[
+        "transient",
+        "--simulate",
+        "-p",
+        "steps",
+        "--rates",
+        "0.1e9,0.2e9",
+        "-D",
+        "0.01",
+        "--latency",
+    ]);
+    assert_exit(&output, 0);
+    assert_eq!(text(&output.stdout).matches("Latency: p50").count(), 4);
+}
+
+#[test]
+fn the_benchmarks_of_rfc_2544_are_run_for_each_size() {
+    let output = run(&[
+        "rfc2544",
+        "--simulate=queue=64,overhead=0",
+        "-b",
+        "1e9",
+        "-D",
+        "0.02",
+        "--sizes",
+        "64,1518",
+        "--latency-trials",
+        "2",
+        "--burst",
+        "0.01",
+        "--burst-trials",
+        "1",
+        "--json",
+    ]);
+    assert_exit(&output, 0);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let sizes = json["sizes"].as_array().unwrap();
+    assert_eq!(sizes.len(), 2);
+    for size in sizes {
+        // Nothing is added, so the lines carry what the medium carries.
+        assert_eq!(size["throughput"]["passed_bits_per_second"], 1_000_000_000);
+        assert_eq!(size["throughput"]["failed_bits_per_second"], Value::Null);
+        assert_eq!(size["frame_loss"][0]["loss_percent"], 0.0);
+        assert_eq!(
+            size["back_to_back"]["mean_frames"],
+            size["back_to_back"]["longest_tried"].as_f64().unwrap()
+        );
+    }
+    let output = run(&[
+        "rfc2544",
+        "--simulate",
+        "-b",
+        "1e9",
+        "-D",
+        "0.01",
+        "--sizes",
+        "64",
+        "--burst",
+        "0.01",
+    ]);
+    assert_exit(&output, 0);
+    assert!(text(&output.stdout).contains("packets/s of 1488095 that the medium carries"));
+}
+
+#[test]
+fn wrong_usage_is_one_line_that_says_what_was_expected() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = capture(folder.path(), "good.pcap", &[60]);
+    let bad = folder.path().join("bad.pcap");
+    fs::write(&bad, "no capture").unwrap();
+    let bad = bad.to_str().unwrap();
+    let cases: &[(&[&str], &str)] = &[
+        (
+            &["find-limit"],
+            "found 0 arguments, expected PCAP TX RX INTERFACE",
+        ),
+        (&["find-limit", &good, "a", "b"], "found 3 arguments"),
+        (
+            &["find-limit", "--simulate", &good, "a", "b", "x"],
+            "stream a is to be received by b, which is the name of no stream",
+        ),
+        (
+            &[
+                "find-limit",
+                "--simulate",
+                &good,
+                "a",
+                "a",
+                "x",
+                &good,
+                "a",
+                "a",
+                "y",
+            ],
+            "two streams are named a",
+        ),
+        (
+            &["find-limit", "--simulate", bad, "a", "a", "x"],
+            "bad.pcap",
+        ),
+        (
+            &["find-limit", "--simulate", "/nowhere.pcap", "a", "a", "x"],
+            "/nowhere.pcap: No such file",
+        ),
+        (&["find-limit", "-b", "fast"], "expected bits a second"),
+        (&["find-limit", "-b", "1e6", "-p", "1e9"], "--precision"),
+        (
+            &["find-limit", "--simulate=loss=2"],
+            "loss: found \"2\", expected a share",
+        ),
+        (
+            &[
+                "find-limit",
+                "--algorithm",
+                "mlr",
+                "--exec",
+                "true",
+                "--simulate",
+            ],
+            "--exec cannot be used",
+        ),
+        (
+            &["find-limit", &good, "no-such-interface"],
+            "no interface \"no-such-interface\"",
+        ),
+        (
+            &["find-limit", "--simulate", "--cpu", "1000"],
+            "--cpu: found 1000",
+        ),
+        (
+            &["transient", "--simulate", "-b", "1e9", "-s", "1"],
+            "--step",
+        ),
+        (&["transient", "--simulate", "-p", "steps"], "--rates"),
+        (
+            &["rfc2544", "--simulate", "--sizes", "10"],
+            "10 is not in 64",
+        ),
+    ];
+    for (arguments, expected) in cases {
+        let output = run(arguments);
+        let err = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {err}");
+        assert!(err.contains(expected), "{arguments:?}: {err}");
+        assert_eq!(err.lines().count(), 1, "{arguments:?}: {err}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+/// Real interfaces: two cables in a network namespace of the test's own, joined by the kernel's bridge.
+#[test]
+fn a_search_over_real_interfaces_finds_what_a_bridge_forwards() {
+    if !can_make_namespaces() {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "only root may make network namespaces"
+        );
+        eprintln!("NOT TESTED: only root may make network namespaces");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let one = capture(folder.path(), "one.pcap", &[60, 590]);
+    let set_up = "set -e
+        sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
+        ip link add near0 type veth peer name far0
+        ip link add near1 type veth peer name far1
+        ip link add name br0 type bridge
+        ip link set far0 master br0
+        ip link set far1 master br0
+        for i in near0 far0 near1 far1 br0; do ip link set $i up; done
+        sleep 0.2";
+    for port in ["packet", "auto"] {
+        let tare = env!("CARGO_BIN_EXE_tare");
+        let search = format!(
+            "{set_up}
+            {tare} loadtest find-limit --port {port} -b 20e6 -p 5e6 -D 0.3 --warm-up 0.2 -r 3 --json {one} node1 node2 near0 {one} node2 node1 near1"
+        );
+        // The namespace goes with the last process in it.
+        let output = Command::new("unshare")
+            .args(["--net", "sh", "-c", &search])
+            .output()
+            .unwrap();
+        assert_exit(&output, 0);
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        // A bridge in software carries 20 Mb/s; a busy machine may lose some, and must not lose the account of it.
+        assert!(
+            json["limit"]["passed_bits_per_second"].as_u64().unwrap() >= 5_000_000,
+            "{json}"
+        );
+        for trial in json["trials"].as_array().unwrap() {
+            let streams = trial["streams"].as_array().unwrap();
+            assert_eq!(streams.len(), 2);
+            for stream in streams {
+                let count = |key: &str| stream[key].as_u64().unwrap();
+                assert!(count("tx_packets") > 500);
+                assert_eq!(count("tx_packets"), count("rx_packets") + count("lost"));
+                assert_eq!(count("duplicates"), 0);
+                assert_eq!(stream["latency"]["count"], count("rx_packets"));
+            }
+            for port in trial["ports"].as_array().unwrap() {
+                assert_eq!(port["damaged"], 0, "{trial}");
+                assert_eq!(port["misdelivered"], 0);
+            }
+        }
+    }
+}
+
+fn can_make_namespaces() -> bool {
+    let tried = Command::new("unshare")
+        .args([
+            "--net", "ip", "link", "add", "name", "br0", "type", "bridge",
+        ])
+        .output();
+    tried.is_ok_and(|output| output.status.success())
+}
