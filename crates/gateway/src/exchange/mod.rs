@@ -175,7 +175,7 @@ pub enum Error {
     Families(IpAddr, IpAddr),
     /// A route leads to this gateway itself.
     Itself(IpAddr),
-    /// The life of an SA is less than eight times that of a negotiation, or that is zero.
+    /// The life of an SA is less than four times that of a negotiation, or that is zero.
     Timers(Timers),
     /// The system gives no random numbers.
     Entropy,
@@ -193,7 +193,7 @@ impl fmt::Display for Error {
             Error::Itself(address) => write!(f, "a route leads from {address} to itself"),
             Error::Timers(timers) => write!(
                 f,
-                "SAs live for {:?} and negotiations for {:?}; the first must be at least eight times the second",
+                "SAs live for {:?} and negotiations for {:?}; the first must be at least four times the second",
                 timers.sa_ttl, timers.negotiation_ttl
             ),
             Error::Entropy => f.write_str("the system gives no random numbers"),
@@ -459,7 +459,7 @@ fn schedule(route: &mut Route, agenda: &mut Agenda) {
 
 fn check(settings: &Settings) -> Result<(), Error> {
     let timers = settings.timers;
-    if timers.negotiation_ttl.is_zero() || timers.sa_ttl < timers.negotiation_ttl.saturating_mul(8)
+    if timers.negotiation_ttl.is_zero() || timers.sa_ttl < timers.negotiation_ttl.saturating_mul(4)
     {
         return Err(Error::Timers(timers));
     }

@@ -357,6 +357,32 @@ fn a_flood_costs_no_curve_no_memory_and_keeps_nobody_out() {
 }
 
 #[test]
+fn a_flood_leaves_nothing_in_memory() {
+    let (genuine, mut b, _) = up_to(2);
+    b.receive(seconds(2.0), A, &genuine);
+    let knock = message(1001, 11, &[&[0, 0, 0, 5]]);
+    let forged = message(1001, 13, &[&[1; 80]]);
+    let mut now = seconds(3.0);
+    let mut events = Vec::with_capacity(16);
+    let mut flood = |messages: usize| {
+        for _ in 0..messages {
+            now += Duration::from_millis(20);
+            for message in [&knock, &forged, &genuine] {
+                b.exchange.receive(now, A, message, &mut events);
+            }
+            b.exchange.tick(now, &mut events);
+            events.clear();
+        }
+    };
+    flood(1000);
+    let allocated = allocation_counter::measure(|| flood(20_000));
+    assert_eq!(allocated.bytes_current, 0, "{allocated:?}");
+    assert!(allocated.bytes_max < 16_384, "{allocated:?}");
+    let c = b.exchange.counters();
+    assert!(c.knocks > 10_000 && c.repeats > 10_000 && c.dropped(Cause::Authentication) > 10_000);
+}
+
+#[test]
 fn forged_agreements_are_looked_at_a_hundred_times_a_second() {
     let (genuine, mut a, _) = up_to(3);
     let before = a.exchange.counters().diffie_hellman;

@@ -403,9 +403,9 @@ fn settings_that_make_no_sense_are_refused_with_a_reason() {
         ),
         (|s| s.routes[1].remote = A, Error::Itself(A)),
         (
-            |s| s.timers.sa_ttl = Duration::from_secs(39),
+            |s| s.timers.sa_ttl = Duration::from_secs(19),
             Error::Timers(Timers {
-                sa_ttl: Duration::from_secs(39),
+                sa_ttl: Duration::from_secs(19),
                 ..Timers::default()
             }),
         ),

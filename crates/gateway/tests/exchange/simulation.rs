@@ -283,7 +283,7 @@ fn short_lives_are_kept_too() {
     let quick = |local, remote| {
         let mut settings = short(local, remote);
         settings.timers = Timers {
-            sa_ttl: Duration::from_secs(8),
+            sa_ttl: Duration::from_secs(4),
             negotiation_ttl: Duration::from_secs(1),
         };
         settings
