@@ -2,7 +2,7 @@
 
 use crate::shell::{has, is_ci, step, succeeds};
 
-/// Program, package, and what is not tested without it.
+/// Program (on the path, or a whole path), package, and what is not tested without it.
 const NEEDED: &[(&str, &str, &str)] = &[
     ("gcc", "gcc", "the C interface of librdrand"),
     ("g++", "g++", "the C header under C++"),
@@ -23,6 +23,28 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("dieharder", "dieharder", "the dieharder battery"),
     ("ent", "ent", "the ent battery"),
     ("rngtest", "rng-tools5", "the rngtest battery"),
+    (
+        "/usr/lib/python3/dist-packages/scapy/layers/ipsec.py",
+        "python3-scapy",
+        "the gateway's ESP against scapy's",
+    ),
+    (
+        "/usr/lib/python3/dist-packages/cryptography/__init__.py",
+        "python3-cryptography",
+        "the gateway's ESP against scapy's",
+    ),
+    ("tshark", "tshark", "captures of the gateway's ESP"),
+    (
+        "qemu-system-x86_64",
+        "qemu-system-x86",
+        "the gateway against Linux in a guest",
+    ),
+    (
+        "busybox",
+        "busybox-static",
+        "the gateway against Linux in a guest",
+    ),
+    ("ip", "iproute2", "the gateway against Linux in a guest"),
 ];
 
 /// Installs what is missing when this process may, and says what is missing when not.

@@ -83,7 +83,7 @@ impl OutboundSa {
 
     /// Goes on behind the numbers of an earlier SA with the same key, which may still be in use for as long as it takes a worker
     /// to send `margin` packets: a number used twice would give the key away.
-    pub(crate) fn follow(&self, earlier: &OutboundSa, margin: u64) {
+    pub fn follow(&self, earlier: &OutboundSa, margin: u64) {
         let last = earlier.packets().saturating_add(margin);
         self.sequence.fetch_max(last, Ordering::Relaxed);
     }
