@@ -1,6 +1,6 @@
 //! Many packets in one call.
 //!
-//! A 60-byte packet is too short to keep the processor's cipher and multiplier busy. Packets of 49 to 64 bytes go four at a
+//! A 60-byte packet is too short to keep the processor's cipher and multiplier busy. Packets of up to 64 bytes go four at a
 //! time where the path has a way to; others one after the other, which for them is as fast.
 //!
 //! What four packets need is laid out in columns as they come, so that one load fills a register with all four.

@@ -117,7 +117,7 @@ impl Nonce {
     /// A salt and, in network order, the 64-bit initialisation vector of a message: the nonce of ESP (RFC 4106, section 4).
     ///
     /// It is made in registers. An array that has just been written in these two parts and goes to [`Nonce::from`] is read
-    /// in two others, which waits until the writes have reached the cache: a call of 15 ns takes three times as long.
+    /// in two others, which waits until the writes have reached the cache and doubles the time of a short call.
     #[inline(always)]
     pub const fn from_parts(salt: [u8; 4], iv: u64) -> Self {
         let iv = iv.swap_bytes();

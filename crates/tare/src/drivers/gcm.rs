@@ -141,7 +141,12 @@ impl Workload for Gcm {
                 Ok(key)
             })
             .collect::<anyhow::Result<_>>()?;
-        let messages = &mut Messages::new(&keys, operation, size, messages, batch)?;
+        // Whole cache lines from one message to the next, as packet buffers have.
+        let stride = size.next_multiple_of(64);
+        let mut sources = Placed::new(stride * messages, 0);
+        let mut outputs = Placed::new(stride * batch, PAGE / 2);
+        let (sources, outputs) = (sources.bytes_mut(), outputs.bytes_mut());
+        let messages = &mut Messages::new(&keys, operation, size, sources, outputs)?;
         // Chosen here, outside the loop, which else would pay for the choice in each of its calls of 15 ns.
         let timed = match (Cipher::new(implementation, &keys)?, operation) {
             (Cipher::Ours(keys), Operation::Seal) if batch == 1 => {
@@ -185,16 +190,12 @@ fn timed(
     pace::run(calls, duration, None, turn)
 }
 
-/// Messages in a row, taken `batch` at a time and over again.
-struct Messages {
-    size: usize,
-    /// From one message's first byte to the next one's: whole cache lines, as packet buffers have.
-    stride: usize,
-    batch: usize,
+/// Messages, taken as many at a time as there are outputs, and over again.
+struct Messages<'a> {
     at: usize,
-    sources: Placed,
+    sources: Vec<&'a [u8]>,
     tags: Vec<Tag>,
-    outputs: Placed,
+    outputs: Vec<&'a mut [u8]>,
 }
 
 /// Bytes at a chosen offset in a page. Where messages lie decides how often an access takes two cache lines, and how often a
@@ -218,83 +219,69 @@ impl Placed {
         }
     }
 
-    fn bytes(&self) -> &[u8] {
-        &self.room[self.start..][..self.len]
-    }
-
     fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.room[self.start..][..self.len]
     }
 }
 
-impl Messages {
+impl<'a> Messages<'a> {
+    /// Messages of `size` bytes, each at the start of a whole number of cache lines.
     fn new(
         keys: &[Vec<u8>],
         operation: Operation,
         size: usize,
-        messages: usize,
-        batch: usize,
-    ) -> anyhow::Result<Messages> {
-        let stride = size.next_multiple_of(64);
-        let mut sources = Placed::new(stride * messages, 0);
-        for (at, byte) in sources.bytes_mut().iter_mut().enumerate() {
+        sources: &'a mut [u8],
+        outputs: &'a mut [u8],
+    ) -> anyhow::Result<Messages<'a>> {
+        for (at, byte) in sources.iter_mut().enumerate() {
             *byte = at as u8;
         }
-        let mut tags = vec![Tag::from([0; 16]); messages];
-        if operation == Operation::Open {
-            let keys = Keys::new(keys, Path::best())?;
-            for (at, message) in sources.bytes_mut().chunks_exact_mut(stride).enumerate() {
-                tags[at] = keys
-                    .of(at)
-                    .seal_in_place(nonce(at), &AAD, &mut message[..size])?;
-            }
-        }
-        Ok(Messages {
-            size,
-            stride,
-            batch,
+        let keys = Keys::new(keys, Path::best())?;
+        let stride = size.next_multiple_of(64);
+        let mut messages = Messages {
             at: 0,
-            sources,
-            tags,
-            outputs: Placed::new(stride * batch, PAGE / 2),
-        })
-    }
-
-    /// The number of the next call's first message.
-    #[inline(always)]
-    fn advance(&mut self) -> usize {
-        let at = self.at;
-        self.at += self.batch;
-        if self.at + self.batch > self.tags.len() {
-            self.at = 0;
+            sources: Vec::new(),
+            tags: Vec::new(),
+            outputs: Vec::new(),
+        };
+        for (at, source) in sources.chunks_exact_mut(stride).enumerate() {
+            let source = &mut source[..size];
+            messages.tags.push(match operation {
+                Operation::Seal => Tag::from([0; 16]),
+                Operation::Open => keys.of(at).seal_in_place(nonce(at), &AAD, source)?,
+            });
+            messages.sources.push(source);
         }
-        at
+        for output in outputs.chunks_exact_mut(stride) {
+            messages.outputs.push(&mut output[..size]);
+        }
+        Ok(messages)
     }
 
     /// The next call's messages.
     #[inline(always)]
-    fn next(&mut self) -> Call<'_> {
-        let first = self.advance();
+    fn next(&mut self) -> Call<'_, 'a> {
+        let (first, batch) = (self.at, self.outputs.len());
+        self.at += batch;
+        if self.at + batch > self.tags.len() {
+            self.at = 0;
+        }
         Call {
             first,
-            size: self.size,
-            stride: self.stride,
-            sources: &self.sources.bytes()[first * self.stride..][..self.batch * self.stride],
-            tags: &mut self.tags[first..][..self.batch],
-            outputs: self.outputs.bytes_mut(),
+            sources: &self.sources[first..][..batch],
+            tags: &mut self.tags[first..][..batch],
+            outputs: &mut self.outputs,
         }
     }
 }
 
 /// The messages of one call.
-struct Call<'a> {
+struct Call<'c, 'a> {
     /// The number of the first.
     first: usize,
-    size: usize,
-    stride: usize,
-    sources: &'a [u8],
-    tags: &'a mut [Tag],
-    outputs: &'a mut [u8],
+    sources: &'c [&'a [u8]],
+    tags: &'c mut [Tag],
+    outputs: &'c mut [&'a mut [u8]],
 }
 
 fn nonce(message: usize) -> Nonce {
@@ -376,78 +363,56 @@ impl Keys {
         &self.keys[message & self.mask]
     }
 
-    fn seal_one(&self, messages: &mut Messages) -> anyhow::Result<()> {
+    fn seal_one(&self, messages: &mut Messages<'_>) -> anyhow::Result<()> {
         let call = messages.next();
         call.tags[0] = self.of(call.first).seal(
             nonce(call.first),
             &AAD,
-            &call.sources[..call.size],
-            SharedWrite::from(&mut call.outputs[..call.size]),
+            call.sources[0],
+            SharedWrite::from(&mut *call.outputs[0]),
         )?;
         Ok(())
     }
 
-    fn open_one(&self, messages: &mut Messages) -> anyhow::Result<()> {
+    fn open_one(&self, messages: &mut Messages<'_>) -> anyhow::Result<()> {
         let call = messages.next();
         self.of(call.first).open(
             &nonce(call.first),
             &AAD,
-            SharedRead::from(&call.sources[..call.size]),
+            SharedRead::from(call.sources[0]),
             &call.tags[0],
-            &mut call.outputs[..call.size],
+            call.outputs[0],
         )?;
         Ok(())
     }
 
-    fn seal_batch(&self, messages: &mut Messages) -> anyhow::Result<()> {
-        let Call {
-            first,
-            size,
-            stride,
-            sources,
-            tags,
-            outputs,
-        } = messages.next();
-        let buffers = pieces(sources, stride, size).zip(pieces_mut(outputs, stride, size));
+    fn seal_batch(&self, messages: &mut Messages<'_>) -> anyhow::Result<()> {
+        let call = messages.next();
+        let buffers = call.sources.iter().zip(call.outputs.iter_mut());
         let packets = buffers.enumerate().map_while(|(at, (source, output))| {
-            let number = first + at;
-            let output = SharedWrite::from(output);
+            let number = call.first + at;
+            let output = SharedWrite::from(&mut **output);
             SealPacket::new(self.of(number), nonce(number), &AAD, source, output).ok()
         });
-        let mut sealed = 0;
+        let (batch, mut sealed) = (call.tags.len(), 0);
         seal_each(packets, |number, tag| {
-            tags[number] = tag;
+            call.tags[number] = tag;
             sealed += 1;
         });
-        anyhow::ensure!(
-            sealed == tags.len(),
-            "{sealed} of {} messages were sealed",
-            tags.len()
-        );
+        anyhow::ensure!(sealed == batch, "{sealed} of {batch} messages were sealed");
         Ok(())
     }
 
-    fn open_batch(&self, messages: &mut Messages) -> anyhow::Result<()> {
-        let Call {
-            first,
-            size,
-            stride,
-            sources,
-            tags,
-            outputs,
-        } = messages.next();
-        let buffers = pieces(sources, stride, size).zip(pieces_mut(outputs, stride, size));
-        let packets = buffers
-            .zip(tags.iter())
-            .enumerate()
-            .map_while(|(at, buffers)| {
-                let ((source, output), tag) = buffers;
-                let number = first + at;
-                let source = SharedRead::from(source);
-                OpenPacket::new(self.of(number), nonce(number), &AAD, source, *tag, output).ok()
-            });
-        let opened = open_each(packets, |_, _| {});
-        let batch = tags.len();
+    fn open_batch(&self, messages: &mut Messages<'_>) -> anyhow::Result<()> {
+        let call = messages.next();
+        let buffers = call.sources.iter().zip(call.outputs.iter_mut());
+        let packets = buffers.zip(call.tags.iter()).enumerate();
+        let packets = packets.map_while(|(at, ((source, output), tag))| {
+            let number = call.first + at;
+            let source = SharedRead::from(*source);
+            OpenPacket::new(self.of(number), nonce(number), &AAD, source, *tag, output).ok()
+        });
+        let (batch, opened) = (call.tags.len(), open_each(packets, |_, _| {}));
         anyhow::ensure!(opened == batch, "{opened} of {batch} messages were opened");
         Ok(())
     }
@@ -455,12 +420,12 @@ impl Keys {
 
 impl Other {
     /// Seals the next call's messages one by one, where the plaintext lies.
-    fn seal(&mut self, messages: &mut Messages) -> anyhow::Result<()> {
+    fn seal(&mut self, messages: &mut Messages<'_>) -> anyhow::Result<()> {
         let call = messages.next();
-        let pieces = pieces_mut(call.outputs, call.stride, call.size).enumerate();
+        let outputs = call.outputs.iter_mut().enumerate();
         match self {
             Other::Aws(key) | Other::CopyAws(key, _) => {
-                for (at, output) in pieces {
+                for (at, output) in outputs {
                     let tag = key
                         .seal_in_place_separate_tag(
                             aws_nonce(call.first + at),
@@ -472,7 +437,7 @@ impl Other {
                 }
             }
             Other::Ring(key, _) => {
-                for (at, output) in pieces {
+                for (at, output) in outputs {
                     let tag = key
                         .seal_in_place_separate_tag(
                             ring_nonce(call.first + at),
@@ -488,13 +453,12 @@ impl Other {
     }
 
     /// Opens the next call's messages one by one, from one buffer into another.
-    fn open(&mut self, messages: &mut Messages) -> anyhow::Result<()> {
+    fn open(&mut self, messages: &mut Messages<'_>) -> anyhow::Result<()> {
         let call = messages.next();
-        let pieces = pieces(call.sources, call.stride, call.size).enumerate();
+        let sources = call.sources.iter().enumerate();
         match self {
             Other::Aws(key) => {
-                let outputs = pieces_mut(call.outputs, call.stride, call.size);
-                for ((at, source), output) in pieces.zip(outputs) {
+                for ((at, source), output) in sources.zip(call.outputs) {
                     let nonce = aws_nonce(call.first + at);
                     let tag = call.tags[at].as_bytes();
                     key.open_separate_gather(nonce, aws::Aad::from(AAD), source, tag, output)
@@ -502,14 +466,14 @@ impl Other {
                 }
             }
             Other::CopyAws(key, private) => {
-                for (at, source) in pieces {
+                for (at, source) in sources {
                     copy(private, source, &call.tags[at]);
                     key.open_in_place(aws_nonce(call.first + at), aws::Aad::from(AAD), private)
                         .map_err(|_| anyhow!("aws-lc-rs did not open"))?;
                 }
             }
             Other::Ring(key, private) => {
-                for (at, source) in pieces {
+                for (at, source) in sources {
                     let nonce = ring_nonce(call.first + at);
                     copy(private, source, &call.tags[at]);
                     key.open_in_place(nonce, ring_aead::Aad::from(AAD), private)
@@ -527,16 +491,6 @@ fn aws_nonce(message: usize) -> aws::Nonce {
 
 fn ring_nonce(message: usize) -> ring_aead::Nonce {
     ring_aead::Nonce::assume_unique_for_key(*nonce(message).as_bytes())
-}
-
-/// The first `size` bytes of each `stride`.
-fn pieces(all: &[u8], stride: usize, size: usize) -> impl Iterator<Item = &[u8]> {
-    all.chunks_exact(stride).map(move |piece| &piece[..size])
-}
-
-fn pieces_mut(all: &mut [u8], stride: usize, size: usize) -> impl Iterator<Item = &mut [u8]> {
-    all.chunks_exact_mut(stride)
-        .map(move |piece| &mut piece[..size])
 }
 
 fn copy(private: &mut Vec<u8>, source: &[u8], tag: &Tag) {
