@@ -5,12 +5,15 @@
 
 pub mod bench;
 pub mod config;
+pub mod control;
+pub mod daemon;
 pub mod dataplane;
 pub mod ecn;
 pub mod esp;
 pub mod exchange;
 pub mod gentest;
 pub mod keygen;
+pub mod node;
 pub mod prefixes;
 pub mod sa;
 pub mod tables;

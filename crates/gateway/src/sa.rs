@@ -22,9 +22,9 @@ pub enum Outer {
     /// Over IPv6.
     V6 {
         /// This gateway.
-        src: u128,
+        src: [u8; 16],
         /// The peer.
-        dst: u128,
+        dst: [u8; 16],
     },
 }
 
@@ -37,13 +37,16 @@ impl Outer {
                 dst: dst.to_bits(),
             }),
             (IpAddr::V6(src), IpAddr::V6(dst)) => Some(Outer::V6 {
-                src: src.to_bits(),
-                dst: dst.to_bits(),
+                src: src.octets(),
+                dst: dst.octets(),
             }),
             _ => None,
         }
     }
 }
+
+const _: () = assert!(std::mem::offset_of!(OutboundSa, outer) + 12 <= 64);
+const _: () = assert!(std::mem::offset_of!(InboundSa, window) == 48);
 
 /// How the sequence numbers of an SA are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +163,6 @@ pub struct InboundSa {
     /// The route that inner packets must come from.
     pub(crate) route: u32,
     pub(crate) window: Window,
-    pub(crate) counting: Counting,
     pub(crate) spi: u32,
     pub(crate) replayed: AtomicU64,
     pub(crate) forged: AtomicU64,
@@ -181,8 +183,7 @@ impl InboundSa {
             spi,
             salt,
             route: route as u32,
-            counting,
-            window: Window::new(window),
+            window: Window::new(window, counting),
             packets: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             replayed: AtomicU64::new(0),

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tare_port::prefetch;
 
+use crate::sa::Counting;
+
 const WORDS: usize = 64;
 
 /// The most packets a window can span.
@@ -22,8 +24,9 @@ pub const WINDOW_DEFAULT: u32 = 2048;
 pub struct Window {
     /// The highest number received; 0 before the first, for numbers start at 1 (RFC 4303, 2.2).
     top: AtomicU64,
-    size: u32,
+    size: u16,
     lock: AtomicBool,
+    pub(crate) counting: Counting,
     bits: [AtomicU64; WORDS],
 }
 
@@ -40,11 +43,12 @@ pub enum Refused {
 
 impl Window {
     /// A window of `size` packets, from 32 to [`WINDOW_MAX`]; others are brought into these bounds.
-    pub fn new(size: u32) -> Window {
+    pub fn new(size: u32, counting: Counting) -> Window {
         Window {
             lock: AtomicBool::new(false),
             top: AtomicU64::new(0),
-            size: size.clamp(32, WINDOW_MAX),
+            size: size.clamp(32, WINDOW_MAX) as u16,
+            counting,
             bits: [const { AtomicU64::new(0) }; WORDS],
         }
     }
@@ -64,13 +68,27 @@ impl Window {
         self.top.load(Ordering::Relaxed)
     }
 
+    /// The whole number of a packet that carries its lower half, if the window may take it: see [`Window::extend`] and
+    /// [`Window::check`].
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    #[inline]
+    pub(crate) fn number(&self, low: u32) -> Result<u64, Refused> {
+        let number = match self.counting {
+            Counting::Extended => self.extend(low).ok_or(Refused::TooOld)?,
+            Counting::Plain => u64::from(low),
+        };
+        self.check(number).map(|()| number)
+    }
+
     /// The whole number of which a packet carries the lower half, where the SA counts in 64 bits. None where it would be from
     /// before the first.
     #[inline]
     pub fn extend(&self, low: u32) -> Option<u64> {
         let top = self.top.load(Ordering::Relaxed);
         let (high, top_low) = (top >> 32, top as u32);
-        let bottom = top_low.wrapping_sub(self.size - 1);
+        let bottom = top_low.wrapping_sub(u32::from(self.size) - 1);
         // RFC 4303, A2.1. Case A, the window is within one subspace: a lower half behind its bottom is of the next one.
         // Case B, the window spans two: a lower half ahead of its bottom is of the one before.
         let high = if u64::from(top_low) >= self.size() - 1 {
@@ -225,7 +243,7 @@ mod tests {
             steps in proptest::collection::vec(
                 prop_oneof![6 => -5000i64..50, 3 => 0i64..3, 1 => 0i64..20_000], 1..300),
         ) {
-            let window = Window::new(size);
+            let window = Window::new(size, Counting::Extended);
             let mut plainly = Plainly { size: size.into(), top: 0, seen: HashSet::new() };
             let mut at = start;
             for step in steps {
@@ -245,7 +263,7 @@ mod tests {
             ahead in 0u64..1 << 31,
             behind in 0u64..4032,
         ) {
-            let window = Window::new(size);
+            let window = Window::new(size, Counting::Extended);
             window.claim(top).unwrap();
             prop_assert_eq!(window.extend((top + ahead) as u32), Some(top + ahead));
             if behind < size.into() && behind < top {
@@ -256,7 +274,7 @@ mod tests {
 
     #[test]
     fn before_the_first_subspace_there_is_nothing() {
-        let window = Window::new(64);
+        let window = Window::new(64, Counting::Extended);
         window.claim(3).unwrap();
         assert_eq!(window.extend(u32::MAX), None);
         assert_eq!(window.extend(1), Some(1));
@@ -264,7 +282,7 @@ mod tests {
 
     #[test]
     fn two_workers_never_both_get_a_number() {
-        let window = Window::new(WINDOW_MAX);
+        let window = Window::new(WINDOW_MAX, Counting::Extended);
         let won: usize = std::thread::scope(|scope| {
             let worker = || {
                 (1..=100_000u64)

@@ -20,6 +20,10 @@ const EMBEDDED: &[(&str, &str)] = &[
         "experiments/gcm.toml",
         include_str!("../../../experiments/gcm.toml"),
     ),
+    (
+        "experiments/vita.toml",
+        include_str!("../../../experiments/vita.toml"),
+    ),
 ];
 
 /// The largest experiment file that is read, in bytes.

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tare_lab::file::Size;
 use tare_lab::plan::ROUNDS_MAX;
 
-use crate::{loadtest, rng};
+use crate::{gateway, loadtest, rng};
 
 /// What isolation, encryption and distance cost your I/O, measured on this machine.
 #[derive(Parser)]
@@ -44,6 +44,9 @@ pub(crate) enum Command {
     /// Hardware random numbers: write, measure or test them
     #[command(subcommand)]
     Rng(rng::Command),
+    /// An IPsec gateway: run it, measure it, make configurations and keys for it
+    #[command(subcommand)]
+    Gateway(gateway::Command),
     /// Packets sent into a network: the rate without loss, patterns, the benchmarks of RFC 2544
     #[command(subcommand)]
     Loadtest(loadtest::Command),

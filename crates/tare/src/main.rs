@@ -5,6 +5,7 @@ mod cli;
 mod doctor;
 mod drivers;
 mod explain;
+mod gateway;
 mod loadtest;
 mod pace;
 mod program;
@@ -69,6 +70,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Report(arguments) => report::report(&arguments),
         Command::Export(arguments) => report::export(&arguments),
         Command::Rng(command) => rng::run(&command),
+        Command::Gateway(command) => gateway::run(&command),
         Command::Loadtest(command) => loadtest::run(&command),
         Command::Completions(arguments) => {
             let mut script = Vec::new();

@@ -9,7 +9,7 @@ use tare_port::{Burst, Frame, Instant};
 use super::{address, fragment, icmp, is_multicast6, is_own4, is_own6, Cause, Dataplane, Output};
 use crate::ecn;
 use crate::esp::{self, Aad};
-use crate::sa::{add, Counting, InboundSa};
+use crate::sa::{add, InboundSa};
 use crate::tables::Tables;
 use crate::window::Refused;
 
@@ -185,17 +185,12 @@ fn number_all(worker: &mut Dataplane, scratch: &mut Scratch) {
 #[inline]
 fn number(alone: bool, tables: &Tables, job: &mut Job) -> Result<(), Cause> {
     let sa = tables.inbound.at(job.sa).ok_or(Cause::UnknownSpi)?;
-    let low = job.sequence as u32;
-    let whole = match sa.counting {
-        Counting::Extended => sa.window.extend(low).ok_or(Cause::TooOld),
-        Counting::Plain => Ok(u64::from(low)),
-    };
-    let checked = whole.and_then(|n| sa.window.check(n).map(|()| n).map_err(cause_of));
-    if checked.is_err() {
+    let number = sa.window.number(job.sequence as u32).map_err(cause_of);
+    if number.is_err() {
         add(&sa.replayed, 1, alone);
     }
-    job.sequence = checked?;
-    job.aad.set(job.spi, job.sequence, sa.counting);
+    job.sequence = number?;
+    job.aad.set(job.spi, job.sequence, sa.window.counting);
     Ok(())
 }
 

@@ -281,8 +281,8 @@ fn write_headers(
             job.front = (HEADER + ipv6::HEADER + esp::HEADER) as u8;
             let (outer, rest) = front.split_first_chunk_mut().ok_or(Cause::NoBuffer)?;
             let header = ipv6::Repr {
-                src,
-                dst,
+                src: u128::from_be_bytes(src),
+                dst: u128::from_be_bytes(dst),
                 next_header: esp::PROTOCOL,
                 hop_limit: OUTER_TTL,
                 traffic_class: job.tos,

@@ -83,8 +83,8 @@ impl Pair {
             let v6 = [NEAR_OUTER6, FAR_OUTER6];
             let outer = if shape.outer_v6 {
                 Outer::V6 {
-                    src: v6[own],
-                    dst: v6[peer],
+                    src: v6[own].to_be_bytes(),
+                    dst: v6[peer].to_be_bytes(),
                 }
             } else {
                 Outer::V4 {

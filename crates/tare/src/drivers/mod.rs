@@ -3,11 +3,13 @@
 
 mod battery;
 mod command;
+mod gateway;
 mod gcm;
 mod gcm_race;
 mod rdrand;
 mod synthetic;
 mod underflow;
+mod vita;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,6 +37,8 @@ fn workloads() -> Vec<Box<dyn Workload>> {
         Box::new(battery::Battery),
         Box::new(gcm::Gcm),
         Box::new(gcm_race::GcmRace),
+        Box::new(gateway::Gateway),
+        Box::new(vita::Vita),
         Box::new(synthetic::Synthetic),
     ]
 }

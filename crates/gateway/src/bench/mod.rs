@@ -3,14 +3,17 @@
 //! Every packet is made (copied from a template), sealed by the first gateway, opened by the second, compared with what it was
 //! made from, and counted.
 
+mod cipher;
+
 use std::sync::Arc;
-use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net};
 use tare_gcm::Key;
 use tare_packet::ethernet::{self, HEADER};
 use tare_packet::{checksum, ipv4};
 use tare_port::{Burst, Instant, Layout, Pool, BURST};
+
+pub use cipher::Cipher;
 
 use crate::dataplane::{Dataplane, Direction, Output};
 use crate::prefixes::Prefixes;
@@ -33,23 +36,6 @@ pub struct Setup {
     pub workers: usize,
 }
 
-/// What one worker did.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Outcome {
-    /// Packets that came out as they went in.
-    pub packets: u64,
-    /// Their bytes, with Ethernet headers.
-    pub bytes: u64,
-    /// Packets that did not.
-    pub wrong: u64,
-    /// The time it took.
-    pub elapsed: Duration,
-    /// What the first gateway counted.
-    pub sent: Direction,
-    /// What the second gateway counted.
-    pub received: Direction,
-}
-
 const NEAR: u32 = 0xac10_000a;
 const FAR: u32 = 0xac11_000a;
 const MAC: ethernet::Mac = [2, 0, 0, 0, 0, 0];
@@ -63,6 +49,8 @@ pub struct Bench {
     /// What a packet of each route has in place of the template's.
     flows: Vec<Flow>,
     alone: bool,
+    /// Packets of a burst.
+    burst: usize,
 }
 
 impl Bench {
@@ -88,7 +76,7 @@ impl Bench {
             getrandom::fill(&mut *secret).map_err(|e| format!("no random numbers: {e}"))?;
             let key = || Key::new(&secret[..setup.key_bytes.min(32)]).map_err(|e| e.to_string());
             let salt = [secret[32], secret[33], secret[34], secret[35]];
-            let spi = 1001 + n as u32;
+            let spi = FIRST_SPI + n as u32;
             let sa = OutboundSa::new(spi, key()?, salt, setup.counting, outer);
             near.push(Route::new(Some(Arc::new(sa)), 9000));
             let window = WINDOW_DEFAULT;
@@ -125,73 +113,31 @@ impl Bench {
             templates: setup.sizes.iter().map(template).collect(),
             flows: (0..setup.routes).map(flow).collect(),
             alone: setup.workers == 1,
+            burst: burst(&setup.sizes),
         })
     }
 
-    /// One worker: sends `packets` through both gateways on the calling thread, after a warm-up of a few bursts, and calls
-    /// `progress` with how many are done, now and then.
+    /// A worker of this benchmark, for the calling thread, after a warm-up in which every route is used.
+    ///
+    /// # Errors
+    /// Where there is no memory for the packets, or none of them comes through.
+    pub fn worker(&self) -> Result<Worker<'_>, String> {
+        Worker::new(self)
+    }
+
+    /// The cipher alone, to compare with, for the calling thread.
     ///
     /// # Errors
     /// Where there is no memory for the packets.
-    pub fn run(&self, packets: u64, mut progress: impl FnMut(u64)) -> Result<Outcome, String> {
-        let longest = self.templates.iter().map(|t| t.len()).max().unwrap_or(0);
-        let pool =
-            Pool::new(4 * BURST, 512 + longest, Layout::Spread).map_err(|e| e.to_string())?;
-        let mut near = Dataplane::new(Arc::clone(&self.near), pool.clone(), self.alone);
-        let mut far = Dataplane::new(Arc::clone(&self.far), pool.clone(), self.alone);
-        let mut loops = Loop::default();
-        for _ in 0..self.flows.len().div_ceil(BURST).max(16) {
-            self.burst(BURST, &pool, &mut near, &mut far, &mut loops);
-        }
-        let (sent, received) = (*near.sent(), *far.received());
-        loops.outcome = Outcome::default();
-        let start = Instant::now();
-        let mut left = packets;
-        let mut until_progress = PROGRESS;
-        while left > 0 {
-            let n = left.min(BURST as u64);
-            self.burst(n as usize, &pool, &mut near, &mut far, &mut loops);
-            left -= n;
-            until_progress = until_progress.saturating_sub(n);
-            if until_progress == 0 {
-                progress(packets - left);
-                until_progress = PROGRESS;
-            }
-        }
-        let mut outcome = loops.outcome;
-        outcome.elapsed = Instant::now().since(start);
-        outcome.wrong = packets - outcome.packets;
-        outcome.sent = near.sent().since(&sent);
-        outcome.received = far.received().since(&received);
-        Ok(outcome)
+    pub fn cipher(&self) -> Result<Cipher<'_>, String> {
+        Cipher::new(self)
     }
 
-    fn burst(
-        &self,
-        n: usize,
-        pool: &Pool,
-        near: &mut Dataplane,
-        far: &mut Dataplane,
-        l: &mut Loop,
-    ) {
-        let mut made = l.next;
-        for _ in 0..n {
-            let (template, flow) = self.after(&mut made);
-            let frame = pool.copy(template).map(|mut frame| {
-                flow.write(&mut frame);
-                frame
-            });
-            l.packets.extend(frame);
-        }
-        near.outbound(Instant::ZERO, &mut l.packets, &mut l.public);
-        far.inbound(Instant::ZERO, &mut l.public.forward, &mut l.private);
-        for frame in l.private.forward.drain(..) {
-            let (template, flow) = self.after(&mut l.next);
-            if flow.is_of(&frame) && frame[PAYLOAD..] == template[PAYLOAD..] {
-                l.outcome.packets += 1;
-                l.outcome.bytes += frame.len() as u64;
-            }
-        }
+    /// Frames for one worker, a few bursts.
+    fn pool(&self) -> Result<Pool, String> {
+        let longest = self.templates.iter().map(|t| t.len()).max().unwrap_or(0);
+        Pool::new(4 * BURST, 512 + longest, Layout::Spread)
+            .map_err(|e| format!("no memory for packets: {e}"))
     }
 
     /// The next packet: sizes and routes in turn.
@@ -209,6 +155,96 @@ impl Bench {
             at.route + 1
         };
         next
+    }
+}
+
+/// Both gateways on one thread.
+pub struct Worker<'a> {
+    bench: &'a Bench,
+    pool: Pool,
+    near: Dataplane,
+    far: Dataplane,
+    next: Turn,
+    packets: Burst,
+    public: Output,
+    private: Output,
+}
+
+/// What became of packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Packets that came out as they went in.
+    pub packets: u64,
+    /// Their bytes, with Ethernet headers.
+    pub bytes: u64,
+}
+
+impl<'a> Worker<'a> {
+    fn new(bench: &'a Bench) -> Result<Worker<'a>, String> {
+        let pool = bench.pool()?;
+        let dataplane = |tables| Dataplane::new(Arc::clone(tables), pool.clone(), bench.alone);
+        let mut worker = Worker {
+            bench,
+            near: dataplane(&bench.near),
+            far: dataplane(&bench.far),
+            pool,
+            next: Turn::default(),
+            packets: Burst::new(),
+            public: Output::default(),
+            private: Output::default(),
+        };
+        let warm_up = bench.flows.len().max(16 * BURST);
+        let done = worker.run(warm_up as u64);
+        if done.packets != warm_up as u64 {
+            return Err(format!(
+                "{} of {warm_up} packets came through: sent {:?}, received {:?}",
+                done.packets,
+                worker.near.sent(),
+                worker.far.received()
+            ));
+        }
+        Ok(worker)
+    }
+
+    /// Sends so many packets through both gateways.
+    pub fn run(&mut self, packets: u64) -> Done {
+        let mut done = Done::default();
+        let mut left = packets;
+        while left > 0 {
+            let n = left.min(self.bench.burst as u64);
+            self.burst(n as usize, &mut done);
+            left -= n;
+        }
+        done
+    }
+
+    /// What the first gateway counted, and the second.
+    pub fn counters(&self) -> (&Direction, &Direction) {
+        (self.near.sent(), self.far.received())
+    }
+
+    fn burst(&mut self, n: usize, done: &mut Done) {
+        let mut made = self.next;
+        for _ in 0..n {
+            let (template, flow) = self.bench.after(&mut made);
+            let frame = self.pool.copy(template).map(|mut frame| {
+                flow.write(&mut frame);
+                frame
+            });
+            self.packets.extend(frame);
+        }
+        let now = Instant::ZERO;
+        self.near.outbound(now, &mut self.packets, &mut self.public);
+        self.far
+            .inbound(now, &mut self.public.forward, &mut self.private);
+        for frame in self.private.forward.drain(..) {
+            let (template, flow) = self.bench.after(&mut self.next);
+            if flow.is_of(&frame) && frame[PAYLOAD..] == template[PAYLOAD..] {
+                done.packets += 1;
+                done.bytes += frame.len() as u64;
+            }
+        }
+        self.next = made;
     }
 }
 
@@ -259,20 +295,21 @@ impl Flow {
     }
 }
 
+/// Bytes of a burst, so that no pass finds the first packets gone from a first-level cache of 32 KiB.
+const BURST_BYTES: usize = 20_000;
+
+/// How many packets of these sizes make a burst.
+fn burst(sizes: &[u16]) -> usize {
+    let total: usize = sizes.iter().map(|&size| usize::from(size)).sum();
+    let mean = (total / sizes.len().max(1)).max(1);
+    (BURST_BYTES / mean).clamp(8, BURST)
+}
+
 /// What makes a source address of a destination.
 const MIRROR: u32 = 0x0010_0000;
 
-/// Packets between two reports of progress.
-const PROGRESS: u64 = 1 << 18;
-
-#[derive(Default)]
-struct Loop {
-    next: Turn,
-    packets: Burst,
-    public: Output,
-    private: Output,
-    outcome: Outcome,
-}
+/// The SPI of the first route, as in a configuration of one.
+const FIRST_SPI: u32 = 1001;
 
 /// A UDP packet of `size` bytes with its Ethernet header, with no addresses yet and no UDP checksum.
 fn template(size: usize) -> Box<[u8]> {

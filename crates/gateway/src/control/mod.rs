@@ -1,0 +1,680 @@
+//! The control side of a gateway: configuration, keys, next hops and path MTUs go in, [`Tables`] for the workers come out.
+//!
+//! It is sans-I/O: frames, changes and the time go in, frames, tables and records for the log come out of [`Control::tick`]. Tables come
+//! before the frames that tell a peer about them: whoever applies an [`Out`] in its order makes before it breaks.
+
+mod counters;
+mod end;
+mod icmp;
+mod neighbor;
+mod path;
+mod receive;
+mod record;
+mod routes;
+mod status;
+mod wire;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tare_packet::ethernet::Mac;
+use tare_port::Instant;
+
+use crate::config::{Config, Keys};
+use crate::dataplane::RateLimit;
+use crate::exchange::{self, Entropy, Event, Exchange, Settings, Timers};
+use crate::prefixes::Prefixes;
+use crate::tables::{Route, Spis, Tables};
+pub use counters::{Counters, Ignored, Taken};
+use end::End;
+use path::Paths;
+pub use record::{Level, Record, Value};
+use routes::{Inbound, Plan, Routes};
+pub use status::{NeighborStatus, RouteStatus, SaStatus, Status};
+
+/// Where a frame comes from or goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// The private interface.
+    Private,
+    /// The public interface.
+    Public,
+    /// The tunnel: what comes out of it, authentic, is for this gateway; what goes into it is to be given to
+    /// [`crate::dataplane::Dataplane::outbound`].
+    Tunnel,
+}
+
+/// An interface as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Its station address.
+    pub mac: Mac,
+    /// Bytes that a packet may have, without Ethernet header.
+    pub mtu: u16,
+    /// Whether it is up.
+    pub up: bool,
+}
+
+/// What the caller is to do, in this order.
+#[derive(Default)]
+pub struct Out {
+    /// Tables for the workers, where they changed.
+    pub tables: Option<Arc<Tables>>,
+    /// Frames to send.
+    pub frames: Vec<(Place, Vec<u8>)>,
+    /// What to log.
+    pub log: Vec<Record>,
+}
+
+/// Why a configuration cannot be run.
+#[derive(Debug)]
+pub enum Error {
+    /// The exchange refuses it.
+    Exchange(exchange::Error),
+    /// The public interface has no address of the family of a gateway.
+    NoAddress,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Exchange(error) => error.fmt(f),
+            Error::NoAddress => {
+                f.write_str("the public interface needs an address of the family of every gateway")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Messages and answers that may wait for the tables to be published.
+const HELD_MAX: usize = 4096;
+/// Records that may wait for the log.
+const LOG_MAX: usize = 4096;
+/// How often SAs are looked at: whether they are used, and whether their numbers run out.
+const WATCH: Duration = Duration::from_millis(500);
+/// Where an SA that counts in 32 bits is replaced.
+const PLAIN_RENEW: u64 = 3 << 30;
+/// Routes up to which every change is published at once.
+const PUBLISH_AT_ONCE: usize = 256;
+/// What a table costs to make, for each SA, with a margin that leaves time for everything else.
+const PUBLISH_PER_SA: Duration = Duration::from_micros(1);
+
+/// The control side.
+pub struct Control {
+    config: Config,
+    private: End,
+    public: End,
+    routes: Routes,
+    exchange: Exchange,
+    paths: Paths,
+    path_reports: RateLimit,
+    clock: Clock,
+    prefixes: Arc<Prefixes>,
+    tables: Arc<Tables>,
+    /// Whether the tables are not those that the state calls for.
+    dirty: bool,
+    published: Instant,
+    watch: Instant,
+    /// Routes whose inbound SAs are watched for use.
+    watched: BTreeSet<usize>,
+    /// Routes that count in 32 bits and agree on their keys.
+    plain: Vec<usize>,
+    held: Vec<(Place, Vec<u8>)>,
+    log: Vec<Record>,
+    events: Vec<Event>,
+    counters: Counters,
+}
+
+/// Time that never goes back: where the caller's does, it stands still for as long.
+#[derive(Default)]
+struct Clock {
+    last: Instant,
+    ahead: Duration,
+}
+
+impl Clock {
+    fn inside(&mut self, now: Instant) -> Instant {
+        self.ahead += self.last.since(now);
+        self.last = now;
+        now + self.ahead
+    }
+
+    fn outside(&self, at: Instant) -> Instant {
+        match at {
+            Instant::NEVER => at,
+            at => at - self.ahead,
+        }
+    }
+}
+
+impl Control {
+    /// A gateway of this configuration between these interfaces. Nothing is sent before the first [`Control::tick`], which
+    /// gives the first tables too.
+    ///
+    /// # Errors
+    /// Where the configuration contradicts itself; one that was read from a file does not.
+    pub fn new(
+        config: Config,
+        private: Link,
+        public: Link,
+        entropy: Entropy,
+        now: Instant,
+    ) -> Result<Control, Error> {
+        let mut routes = Routes::default();
+        let plan = routes.plan(&config).ok_or(Error::NoAddress)?;
+        let exchange = Exchange::new(settings(&config, &plan), entropy).map_err(Error::Exchange)?;
+        routes.commit(&config, plan);
+        let mut clock = Clock::default();
+        let inside = clock.inside(now);
+        let mut control = Control {
+            private: End::new(&config.private, private, inside),
+            public: End::new(&config.public, public, inside),
+            prefixes: Arc::new(Prefixes::new(routes.prefixes())),
+            tables: Arc::new(empty(&config)),
+            config,
+            routes,
+            exchange,
+            paths: Paths::default(),
+            path_reports: RateLimit::default(),
+            clock,
+            dirty: true,
+            published: Instant::ZERO,
+            watch: inside,
+            watched: BTreeSet::new(),
+            plain: Vec::new(),
+            held: Vec::new(),
+            log: Vec::new(),
+            events: Vec::new(),
+            counters: Counters::default(),
+        };
+        control.find_plain();
+        let mut frames = Vec::new();
+        for place in [Place::Private, Place::Public] {
+            control.end(place).announce(&mut frames);
+            control.hold(place, &mut frames);
+        }
+        Ok(control)
+    }
+
+    /// Takes a frame that the data plane passed up. What comes of it comes out of the next [`Control::tick`].
+    pub fn receive(&mut self, now: Instant, from: Place, frame: &[u8]) {
+        let inside = self.clock.inside(now);
+        let outcome = self.handle(now, inside, from, frame);
+        self.counters.count(outcome);
+        self.dirty |= self.tables.private != self.private.side();
+        self.dirty |= self.tables.public != self.public.side();
+    }
+
+    /// Does what is due and gives what is to be done. To be called after frames, changes and [`Control::next_deadline`].
+    pub fn tick(&mut self, now: Instant, out: &mut Out) {
+        let inside = self.clock.inside(now);
+        self.exchange.tick(now, &mut self.events);
+        self.apply_events();
+        if inside >= self.watch {
+            self.look_at_sas(now);
+            self.watch = inside + WATCH;
+        }
+        let mut frames = Vec::new();
+        for place in [Place::Private, Place::Public] {
+            self.end(place).tick(inside, &mut frames);
+            self.hold(place, &mut frames);
+        }
+        self.dirty |= self.paths.tick(inside, &mut self.log);
+        self.dirty |= self.tables.private != self.private.side();
+        self.dirty |= self.tables.public != self.public.side();
+        if self.dirty && inside >= self.publish_at() {
+            self.published = inside;
+            self.dirty = false;
+            self.tables = Arc::new(self.make_tables());
+            out.tables = Some(Arc::clone(&self.tables));
+        }
+        if !self.dirty {
+            self.counters.sent += self.held.len() as u64;
+            out.frames.append(&mut self.held);
+        }
+        out.log.append(&mut self.log);
+    }
+
+    /// When to call [`Control::tick`] next: not later, earlier does no harm.
+    pub fn next_deadline(&self) -> Instant {
+        let waiting = if self.dirty {
+            self.publish_at()
+        } else if !self.held.is_empty() || !self.log.is_empty() {
+            Instant::ZERO
+        } else {
+            Instant::NEVER
+        };
+        let own = [
+            waiting,
+            self.watch_due(),
+            self.private.due(),
+            self.public.due(),
+            self.paths.due(),
+        ];
+        let own = own.into_iter().min().unwrap_or(Instant::NEVER);
+        self.clock.outside(own).min(self.exchange.next_deadline())
+    }
+
+    /// An interface has changed.
+    pub fn link(&mut self, now: Instant, place: Place, link: Link) {
+        let inside = self.clock.inside(now);
+        let (end, interface, name) = match place {
+            Place::Private => (&mut self.private, &self.config.private, "private"),
+            Place::Public => (&mut self.public, &self.config.public, "public"),
+            Place::Tunnel => return,
+        };
+        if end.link() == link {
+            return;
+        }
+        let mut frames = Vec::new();
+        end.change(interface, link, inside, &mut frames);
+        self.hold(place, &mut frames);
+        // The MTU of routes is that of the interface.
+        self.dirty = true;
+        let level = if link.up { Level::Info } else { Level::Warn };
+        self.record(
+            Record::new(level, "link")
+                .with("interface", name)
+                .with("state", if link.up { "up" } else { "down" })
+                .with("mac", end::text(link.mac))
+                .with("mtu", link.mtu),
+        );
+    }
+
+    /// Goes on with another configuration. A route whose name, gateway, keys, sequence numbers and window stay keeps its SAs and
+    /// drops nothing, whatever becomes of the others; its prefixes may change.
+    ///
+    /// # Errors
+    /// As [`Control::new`]; then nothing changes.
+    pub fn reconfigure(&mut self, now: Instant, config: Config) -> Result<(), Error> {
+        let inside = self.clock.inside(now);
+        let plan = self.routes.plan(&config).ok_or(Error::NoAddress)?;
+        let settings = settings(&config, &plan);
+        self.exchange
+            .reconfigure(now, settings, &mut self.events)
+            .map_err(Error::Exchange)?;
+        let (added, gone) = self.routes.commit(&config, plan);
+        if self.config.routes != config.routes {
+            self.prefixes = Arc::new(Prefixes::new(self.routes.prefixes()));
+        }
+        self.private.configure(&config.private, inside);
+        self.public.configure(&config.public, inside);
+        let routes = config.routes.len();
+        self.config = config;
+        self.find_plain();
+        self.watched
+            .retain(|&number| self.routes.entry(number).is_some());
+        self.dirty = true;
+        self.apply_events();
+        self.record(
+            Record::new(Level::Info, "configured")
+                .with("routes", routes)
+                .with("new", added)
+                .with("gone", gone)
+                .with("kept", routes - added),
+        );
+        Ok(())
+    }
+
+    /// The configuration in use.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The tables that were published last.
+    pub fn tables(&self) -> &Arc<Tables> {
+        &self.tables
+    }
+
+    /// What became of frames.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// What became of messages of the key exchange.
+    pub fn exchange_counters(&self) -> exchange::Counters {
+        self.exchange.counters()
+    }
+
+    /// Everything that there is to know, for people to read.
+    pub fn status(&self) -> Status {
+        let mut neighbors = Vec::new();
+        self.private.neighbors("private", &mut neighbors);
+        self.public.neighbors("public", &mut neighbors);
+        Status {
+            routes: self
+                .routes
+                .in_order()
+                .map(|(n, entry)| self.route_status(n, entry))
+                .collect(),
+            neighbors,
+            exchange: exchange_counts(&self.exchange.counters()),
+            control: control_counts(&self.counters),
+        }
+    }
+
+    fn route_status(&self, number: usize, entry: &routes::Entry) -> RouteStatus {
+        let exchanged = self.exchange.status(number);
+        let state = match (&entry.outbound, &exchanged) {
+            (Some(_), _) => "up",
+            (None, Some(status)) => match status.negotiation {
+                exchange::Negotiation::Idle => "idle",
+                exchange::Negotiation::Waiting => "waiting",
+                exchange::Negotiation::Knocking => "knocking",
+                exchange::Negotiation::Proposed => "proposed",
+            },
+            (None, None) => "idle",
+        };
+        let times = |spi: u32, of: &[exchange::SaStatus]| {
+            let sa = of.iter().find(|sa| sa.spi == spi);
+            (
+                sa.map(|sa| sa.age.as_secs()),
+                sa.map(|sa| sa.left.as_secs()),
+            )
+        };
+        let outbound = entry.outbound.as_ref().map(|sa| {
+            let negotiated = exchanged.as_ref().and_then(|status| status.outbound);
+            let (age_s, left_s) = times(sa.spi(), negotiated.as_slice());
+            SaStatus {
+                spi: sa.spi(),
+                packets: sa.packets(),
+                bytes: sa.bytes(),
+                age_s,
+                left_s,
+                ..SaStatus::default()
+            }
+        });
+        let negotiated = exchanged.as_ref().map_or(&[][..], |status| &status.inbound);
+        let inbound = entry.inbound.iter().map(|Inbound { sa, .. }| {
+            let (age_s, left_s) = times(sa.spi(), negotiated);
+            SaStatus {
+                spi: sa.spi(),
+                packets: sa.packets(),
+                bytes: sa.bytes(),
+                forged: sa.forged(),
+                replayed: sa.replayed(),
+                age_s,
+                left_s,
+            }
+        });
+        RouteStatus {
+            id: entry.config.id.clone(),
+            gateway: entry.config.gateway.to_string(),
+            prefixes: entry
+                .config
+                .prefixes
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
+            keys: match entry.config.keys {
+                Keys::Exchange { .. } => "exchange".into(),
+                Keys::Manual { .. } => "manual".into(),
+            },
+            state: state.into(),
+            failures: exchanged.as_ref().map_or(0, |status| status.failures),
+            path_mtu: self.path_mtu(entry.config.gateway),
+            inner_mtu: self
+                .tables
+                .routes
+                .get(number)
+                .map_or(0, |r| r.inner_max() as u16),
+            outbound,
+            inbound: inbound.collect(),
+        }
+    }
+
+    fn end(&mut self, place: Place) -> &mut End {
+        match place {
+            Place::Private => &mut self.private,
+            _ => &mut self.public,
+        }
+    }
+
+    fn hold(&mut self, place: Place, frames: &mut Vec<Vec<u8>>) {
+        for frame in frames.drain(..) {
+            if self.held.len() < HELD_MAX {
+                self.held.push((place, frame));
+            } else {
+                self.counters.unsent += 1;
+            }
+        }
+    }
+
+    fn record(&mut self, record: Record) {
+        if self.log.len() < LOG_MAX {
+            self.log.push(record);
+        }
+    }
+
+    /// Tables are made whole, so not for every event where there are thousands of SAs.
+    fn publish_at(&self) -> Instant {
+        let routes = self.routes.entries().len();
+        if routes <= PUBLISH_AT_ONCE {
+            return Instant::ZERO;
+        }
+        let sas = u32::try_from(routes * 3).unwrap_or(u32::MAX);
+        self.published + PUBLISH_PER_SA * sas
+    }
+
+    fn make_tables(&self) -> Tables {
+        let inner = self.config.mtu.unwrap_or(u16::MAX);
+        let route = |entry: &Option<routes::Entry>| match entry {
+            Some(entry) => {
+                let path_mtu = self.path_mtu(entry.config.gateway);
+                Route::new(entry.outbound.clone(), path_mtu).at_most(inner)
+            }
+            None => Route::new(None, 0),
+        };
+        let entries = self.routes.entries();
+        let sas = entries.iter().flatten().flat_map(|entry| &entry.inbound);
+        Tables {
+            prefixes: Arc::clone(&self.prefixes),
+            routes: entries.iter().map(route).collect(),
+            inbound: Spis::new(sas.map(|inbound| Arc::clone(&inbound.sa))),
+            private: self.private.side(),
+            public: self.public.side(),
+            exchange_port: self.config.protocol_port,
+        }
+    }
+
+    /// Bytes that an outer packet to this peer may have.
+    fn path_mtu(&self, peer: IpAddr) -> u16 {
+        self.paths.mtu(peer).min(self.public.link().mtu)
+    }
+
+    /// Does what the exchange says.
+    fn apply_events(&mut self) {
+        let mut events = std::mem::take(&mut self.events);
+        for event in events.drain(..) {
+            match event {
+                Event::Send { to, message, .. } => self.send_message(to, &message),
+                Event::InstallInbound { route, keys, .. } => {
+                    self.routes.add_inbound(route, &keys);
+                    self.watched.insert(route);
+                    self.dirty = true;
+                    self.sa_record("sa_inbound", route, keys.spi);
+                }
+                Event::RemoveInbound { route, spi } => {
+                    self.routes.remove_inbound(route, spi);
+                    self.dirty = true;
+                }
+                Event::InstallOutbound { route, keys, .. } => {
+                    self.routes.set_outbound(route, &keys);
+                    self.dirty = true;
+                    self.sa_record("sa_outbound", route, keys.spi);
+                }
+                Event::RemoveOutbound { route, spi } => {
+                    self.routes.remove_outbound(route, Some(spi));
+                    self.dirty = true;
+                    if let Some(entry) = self.routes.entry(route) {
+                        let record = Record::new(Level::Warn, "sa_expired");
+                        let record = record.with("route", &*entry.config.id).with("spi", spi);
+                        self.record(record);
+                    }
+                }
+                // The first ones, and then ever fewer.
+                Event::Unanswered { route, failures } if failures.is_power_of_two() => {
+                    if let Some(entry) = self.routes.entry(route) {
+                        let record = Record::new(Level::Warn, "unanswered")
+                            .with("route", &*entry.config.id)
+                            .with("gateway", entry.config.gateway.to_string())
+                            .with("failures", failures);
+                        self.record(record);
+                    }
+                }
+                Event::Unanswered { .. } => {}
+            }
+        }
+        self.events = events;
+    }
+
+    fn sa_record(&mut self, event: &'static str, route: usize, spi: u32) {
+        if let Some(entry) = self.routes.entry(route) {
+            let record = Record::new(Level::Info, event);
+            let record = record.with("route", &*entry.config.id).with("spi", spi);
+            self.record(record);
+        }
+    }
+
+    fn send_message(&mut self, to: IpAddr, message: &[u8]) {
+        let port = self.config.protocol_port;
+        let mac = self.public.mac();
+        let frame = self.config.public.address_towards(to).and_then(|from| {
+            let station = self.public.next_hop(to)?;
+            wire::udp_frame(station, mac, from, to, port, message)
+        });
+        match frame {
+            Some(frame) => self.hold(Place::Public, &mut vec![frame]),
+            None => self.counters.unsent += 1,
+        }
+    }
+
+    fn watch_due(&self) -> Instant {
+        if self.watched.is_empty() && self.plain.is_empty() {
+            Instant::NEVER
+        } else {
+            self.watch
+        }
+    }
+
+    /// Tells the exchange which SAs of routes it is not sure about are used, and which run out of numbers.
+    fn look_at_sas(&mut self, now: Instant) {
+        let mut used = Vec::new();
+        let (routes, exchange) = (&mut self.routes, &self.exchange);
+        self.watched.retain(|&number| {
+            let Some(entry) = routes.entry_mut(number) else {
+                return false;
+            };
+            for inbound in &mut entry.inbound {
+                let packets = inbound.sa.packets();
+                if packets != inbound.seen {
+                    inbound.seen = packets;
+                    used.push(inbound.sa.spi());
+                }
+            }
+            exchange.unconfirmed(number)
+        });
+        for spi in used {
+            self.exchange.used(now, spi, &mut self.events);
+        }
+        for &number in &self.plain {
+            let sa = self
+                .routes
+                .entry(number)
+                .and_then(|entry| entry.outbound.as_ref());
+            if sa.is_some_and(|sa| sa.packets() > PLAIN_RENEW) {
+                self.exchange.renew(now, number, &mut self.events);
+            }
+        }
+        self.apply_events();
+    }
+
+    fn find_plain(&mut self) {
+        let agreed = |entry: &routes::Entry| matches!(entry.config.keys, Keys::Exchange { .. });
+        let plain = self
+            .routes
+            .in_order()
+            .filter(|(_, entry)| !entry.config.esn && agreed(entry));
+        self.plain = plain.map(|(number, _)| number).collect();
+    }
+}
+
+impl fmt::Debug for Control {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Control({} routes)", self.config.routes.len())
+    }
+}
+
+fn settings(config: &Config, plan: &Plan) -> Settings {
+    let manual = config.routes.iter().filter_map(|route| match &route.keys {
+        Keys::Manual { inbound, .. } => Some(inbound.iter().map(|sa| sa.spi)),
+        Keys::Exchange { .. } => None,
+    });
+    Settings {
+        routes: Routes::exchanged(config, plan),
+        timers: Timers {
+            sa_ttl: config.sa_ttl,
+            negotiation_ttl: config.negotiation_ttl,
+        },
+        reserved: manual.flatten().collect::<HashSet<u32>>(),
+    }
+}
+
+/// Tables that forward nothing.
+fn empty(config: &Config) -> Tables {
+    Tables {
+        prefixes: Arc::new(Prefixes::new([])),
+        routes: Vec::new(),
+        inbound: Spis::default(),
+        private: Default::default(),
+        public: Default::default(),
+        exchange_port: config.protocol_port,
+    }
+}
+
+fn exchange_counts(counters: &exchange::Counters) -> BTreeMap<String, u64> {
+    let counts = [
+        ("received", counters.received),
+        ("knocks", counters.knocks),
+        ("challenges", counters.challenges),
+        ("proposals", counters.proposals),
+        ("agreements", counters.agreements),
+        ("repeats", counters.repeats),
+        ("sent", counters.sent),
+        ("negotiations", counters.negotiations),
+        ("negotiations_expired", counters.negotiations_expired),
+        ("inbound_expired", counters.inbound_expired),
+        ("inbound_displaced", counters.inbound_displaced),
+        ("outbound_expired", counters.outbound_expired),
+        ("outbound_updated", counters.outbound_updated),
+    ];
+    let dropped = exchange::Cause::ALL
+        .into_iter()
+        .map(|cause| (format!("dropped_{}", cause.name()), counters.dropped(cause)));
+    let counts = counts.into_iter().map(|(name, n)| (name.to_owned(), n));
+    counts.chain(dropped).collect()
+}
+
+fn control_counts(counters: &Counters) -> BTreeMap<String, u64> {
+    let taken = Taken::ALL
+        .into_iter()
+        .map(|taken| (taken.name().to_owned(), counters.taken(taken)));
+    let ignored = Ignored::ALL.into_iter().map(|ignored| {
+        (
+            format!("ignored_{}", ignored.name()),
+            counters.ignored(ignored),
+        )
+    });
+    let whole = [
+        ("received", counters.received),
+        ("sent", counters.sent),
+        ("unsent", counters.unsent),
+    ];
+    let whole = whole.into_iter().map(|(name, n)| (name.to_owned(), n));
+    whole.chain(taken).chain(ignored).collect()
+}

@@ -1,0 +1,70 @@
+//! Paths to peers that take less than the interface does (RFC 1191, RFC 8201).
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tare_port::Instant;
+
+use super::record::{Level, Record};
+
+/// How long a path is taken to be as narrow as it was said to be. RFC 1191, 6.3: "10 minutes".
+const LIFE: Duration = Duration::from_secs(600);
+
+/// The narrowest path that is believed in. Anybody on it can say anything, and each step down costs throughput.
+const LEAST4: u16 = 576;
+/// RFC 8200, 5: every link takes this.
+const LEAST6: u16 = 1280;
+
+/// The paths that are narrower than the interface; not more than there are peers.
+#[derive(Default)]
+pub(super) struct Paths {
+    narrow: HashMap<IpAddr, (u16, Instant)>,
+}
+
+impl Paths {
+    /// Bytes that a packet to this peer may have; more than any interface takes where nothing is known.
+    pub(super) fn mtu(&self, peer: IpAddr) -> u16 {
+        self.narrow.get(&peer).map_or(u16::MAX, |(mtu, _)| *mtu)
+    }
+
+    /// A router says that the path takes no more than `said`, where `now_known` was thought. Gives what is believed of that, if
+    /// it is less.
+    pub(super) fn narrow(
+        &mut self,
+        now: Instant,
+        peer: IpAddr,
+        said: u32,
+        now_known: u16,
+    ) -> Option<u16> {
+        let least = if peer.is_ipv4() { LEAST4 } else { LEAST6 };
+        let mtu = u16::try_from(said).unwrap_or(u16::MAX).max(least);
+        if mtu >= now_known {
+            return None;
+        }
+        self.narrow.insert(peer, (mtu, now + LIFE));
+        Some(mtu)
+    }
+
+    /// When a path may have become wider.
+    pub(super) fn due(&self) -> Instant {
+        let ends = self.narrow.values().map(|(_, until)| *until);
+        ends.min().unwrap_or(Instant::NEVER)
+    }
+
+    /// Forgets what is too old; whether there was something.
+    pub(super) fn tick(&mut self, now: Instant, log: &mut Vec<Record>) -> bool {
+        let before = self.narrow.len();
+        self.narrow.retain(|peer, (_, until)| {
+            let keep = *until > now;
+            if !keep {
+                log.push(
+                    Record::new(Level::Info, "path_mtu_forgotten")
+                        .with("gateway", peer.to_string()),
+                );
+            }
+            keep
+        });
+        self.narrow.len() < before
+    }
+}

@@ -1,0 +1,331 @@
+//! Routes and their SAs, by numbers that a route keeps for as long as it does not change.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use tare_gcm::Key;
+
+use crate::config::{self, Config, Keys, SaKey};
+use crate::exchange::{RouteKeys, SaKeys};
+use crate::sa::{Counting, InboundSa, OutboundSa, Outer};
+
+/// Packets that workers may still send with the SA before a change, when the SA after it has the same given key.
+const MARGIN: u64 = 1 << 20;
+
+/// A route with its SAs.
+pub(super) struct Entry {
+    pub(super) config: config::Route,
+    ends: Ends,
+    pub(super) outbound: Option<Arc<OutboundSa>>,
+    pub(super) inbound: Vec<Inbound>,
+}
+
+pub(super) struct Inbound {
+    pub(super) sa: Arc<InboundSa>,
+    /// Packets when it was looked at last.
+    pub(super) seen: u64,
+}
+
+/// The addresses of a tunnel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Ends {
+    /// Ours.
+    own: IpAddr,
+    /// Ours as the peer sees it.
+    seen: IpAddr,
+    peer: IpAddr,
+    outer: Outer,
+}
+
+impl Entry {
+    fn counting(&self) -> Counting {
+        match self.config.esn {
+            true => Counting::Extended,
+            false => Counting::Plain,
+        }
+    }
+
+    /// Whether SAs of this route are those of the other, too.
+    fn is(&self, other: &config::Route, ends: &Ends) -> bool {
+        let ours = &self.config;
+        self.ends == *ends
+            && (ours.esn, ours.window) == (other.esn, other.window)
+            && ours.keys == other.keys
+    }
+}
+
+/// Which route has which number.
+#[derive(Default)]
+pub(super) struct Routes {
+    /// Routes by number.
+    entries: Vec<Option<Entry>>,
+    free: Vec<usize>,
+    /// Numbers by name.
+    names: HashMap<String, usize>,
+    /// Numbers in the order of the file.
+    order: Vec<usize>,
+    /// Numbers by what an outer packet of the route shows: the peer and the SPI.
+    shown: HashMap<(IpAddr, u32), usize>,
+    given: Given,
+}
+
+/// Which numbers the routes of a new configuration get.
+pub(super) struct Plan {
+    places: Vec<(usize, Ends)>,
+}
+
+impl Routes {
+    /// Numbers for the routes of a configuration: those that do not change keep theirs. None where an interface has no address
+    /// towards a gateway; a configuration that was read from a file has one.
+    pub(super) fn plan(&self, config: &Config) -> Option<Plan> {
+        let mut free = self.free.iter().rev().copied();
+        let mut next = self.entries.len();
+        let mut place = |route: &config::Route| {
+            let peer = route.gateway;
+            let own = config.public.address_towards(peer)?;
+            let ends = Ends {
+                own,
+                seen: config.public.address_seen_by(peer)?,
+                peer,
+                outer: Outer::between(own, peer)?,
+            };
+            let kept = self.names.get(&route.id).copied();
+            let kept = kept.filter(|&n| self.entry(n).is_some_and(|entry| entry.is(route, &ends)));
+            let number = kept.or_else(|| free.next()).unwrap_or_else(|| {
+                next += 1;
+                next - 1
+            });
+            Some((number, ends))
+        };
+        let places = config
+            .routes
+            .iter()
+            .map(&mut place)
+            .collect::<Option<_>>()?;
+        Some(Plan { places })
+    }
+
+    /// Takes over a plan that was made for `config` and returns how many routes are new or changed and how many are gone.
+    pub(super) fn commit(&mut self, config: &Config, plan: Plan) -> (usize, usize) {
+        let mut kept = vec![false; self.entries.len()];
+        for &(number, _) in &plan.places {
+            if let Some(kept) = kept.get_mut(number) {
+                *kept = true;
+            }
+        }
+        let mut gone = 0;
+        for number in 0..self.entries.len() {
+            if !kept[number] {
+                gone += usize::from(self.remove(number));
+            }
+        }
+        self.names.clear();
+        self.order.clear();
+        let mut added = 0;
+        for (route, (number, ends)) in config.routes.iter().zip(plan.places) {
+            if number >= self.entries.len() {
+                self.entries.resize_with(number + 1, || None);
+            }
+            self.names.insert(route.id.clone(), number);
+            self.order.push(number);
+            match &mut self.entries[number] {
+                // Its prefixes may have changed.
+                Some(entry) => entry.config = route.clone(),
+                None => {
+                    added += 1;
+                    self.insert(number, route, ends);
+                }
+            }
+        }
+        let entries = &self.entries;
+        self.free = (0..entries.len())
+            .filter(|&n| entries[n].is_none())
+            .collect();
+        (added, gone)
+    }
+
+    fn remove(&mut self, number: usize) -> bool {
+        let Some(entry) = self.entries[number].take() else {
+            return false;
+        };
+        if let Some(sa) = &entry.outbound {
+            self.shown.remove(&(entry.ends.peer, sa.spi()));
+            if let Keys::Manual { outbound, .. } = &entry.config.keys {
+                self.given.remember(&outbound.key, sa);
+            }
+        }
+        true
+    }
+
+    fn insert(&mut self, number: usize, route: &config::Route, ends: Ends) {
+        self.entries[number] = Some(Entry {
+            config: route.clone(),
+            ends,
+            outbound: None,
+            inbound: Vec::new(),
+        });
+        if let Keys::Manual { inbound, outbound } = &route.keys {
+            for sa in inbound {
+                self.install_inbound(number, sa.spi, &sa.key);
+            }
+            self.install_outbound(number, outbound.spi, &outbound.key);
+            let sa = self.entry(number).and_then(|entry| entry.outbound.clone());
+            if let Some(sa) = sa {
+                self.given.follow(&outbound.key, &sa);
+            }
+        }
+    }
+
+    fn install_inbound(&mut self, number: usize, spi: u32, key: &SaKey) {
+        let Some(Some(entry)) = self.entries.get_mut(number) else {
+            return;
+        };
+        let Ok(expanded) = Key::new(key.key()) else {
+            return;
+        };
+        let (counting, window) = (entry.counting(), entry.config.window);
+        let sa = InboundSa::new(spi, expanded, key.salt(), counting, window, number);
+        entry.inbound.push(Inbound {
+            sa: Arc::new(sa),
+            seen: 0,
+        });
+    }
+
+    fn install_outbound(&mut self, number: usize, spi: u32, key: &SaKey) {
+        self.remove_outbound(number, None);
+        let Some(Some(entry)) = self.entries.get_mut(number) else {
+            return;
+        };
+        let Ok(expanded) = Key::new(key.key()) else {
+            return;
+        };
+        let sa = OutboundSa::new(
+            spi,
+            expanded,
+            key.salt(),
+            entry.counting(),
+            entry.ends.outer,
+        );
+        entry.outbound = Some(Arc::new(sa));
+        self.shown.insert((entry.ends.peer, spi), number);
+    }
+
+    /// Accepts packets under these keys too.
+    pub(super) fn add_inbound(&mut self, number: usize, keys: &SaKeys) {
+        self.install_inbound(number, keys.spi, &keys.key);
+    }
+
+    /// Sends packets of the route under these keys.
+    pub(super) fn set_outbound(&mut self, number: usize, keys: &SaKeys) {
+        self.install_outbound(number, keys.spi, &keys.key);
+    }
+
+    pub(super) fn remove_inbound(&mut self, number: usize, spi: u32) {
+        if let Some(entry) = self.entry_mut(number) {
+            entry.inbound.retain(|inbound| inbound.sa.spi() != spi);
+        }
+    }
+
+    /// Removes the outbound SA, if it has this SPI.
+    pub(super) fn remove_outbound(&mut self, number: usize, spi: Option<u32>) {
+        let Some(Some(entry)) = self.entries.get_mut(number) else {
+            return;
+        };
+        let sa = entry
+            .outbound
+            .take_if(|sa| spi.is_none_or(|spi| sa.spi() == spi));
+        if let Some(sa) = sa {
+            let shown = (entry.ends.peer, sa.spi());
+            if self.shown.get(&shown) == Some(&number) {
+                self.shown.remove(&shown);
+            }
+        }
+    }
+
+    pub(super) fn entry(&self, number: usize) -> Option<&Entry> {
+        self.entries.get(number)?.as_ref()
+    }
+
+    pub(super) fn entry_mut(&mut self, number: usize) -> Option<&mut Entry> {
+        self.entries.get_mut(number)?.as_mut()
+    }
+
+    /// By number, with gaps.
+    pub(super) fn entries(&self) -> &[Option<Entry>] {
+        &self.entries
+    }
+
+    /// In the order of the file.
+    pub(super) fn in_order(&self) -> impl Iterator<Item = (usize, &Entry)> {
+        let entry = |&number: &usize| Some((number, self.entry(number)?));
+        self.order.iter().filter_map(entry)
+    }
+
+    pub(super) fn prefixes(&self) -> impl Iterator<Item = (IpNet, u32)> + '_ {
+        self.in_order().flat_map(|(number, entry)| {
+            let prefixes = entry.config.prefixes.iter();
+            prefixes.map(move |prefix| (*prefix, number as u32))
+        })
+    }
+
+    /// The route of the SA that sends such packets to a peer.
+    pub(super) fn shown(&self, peer: IpAddr, spi: u32) -> Option<usize> {
+        self.shown.get(&(peer, spi)).copied()
+    }
+
+    /// What the exchange is to know of a plan's routes.
+    pub(super) fn exchanged(config: &Config, plan: &Plan) -> Vec<RouteKeys> {
+        let keys = |(route, (number, ends)): (&config::Route, &(usize, Ends))| match &route.keys {
+            Keys::Exchange {
+                preshared_key,
+                spi,
+                aead,
+            } => Some(RouteKeys {
+                route: *number,
+                spi: *spi,
+                psk: preshared_key.clone(),
+                aead: *aead,
+                local: ends.seen,
+                remote: ends.peer,
+            }),
+            Keys::Manual { .. } => None,
+        };
+        config
+            .routes
+            .iter()
+            .zip(&plan.places)
+            .filter_map(keys)
+            .collect()
+    }
+}
+
+/// Outbound SAs with given keys that were in use and are not any more. One that comes back goes on counting where it
+/// stopped: a number used twice would give the key away.
+#[derive(Default)]
+struct Given {
+    hasher: RandomState,
+    last: HashMap<u64, Vec<(SaKey, Arc<OutboundSa>)>>,
+}
+
+impl Given {
+    fn remember(&mut self, key: &SaKey, sa: &Arc<OutboundSa>) {
+        let same = self
+            .last
+            .entry(self.hasher.hash_one(key.key()))
+            .or_default();
+        same.retain(|(other, _)| other != key);
+        same.push((key.clone(), Arc::clone(sa)));
+    }
+
+    fn follow(&self, key: &SaKey, sa: &OutboundSa) {
+        let same = self.last.get(&self.hasher.hash_one(key.key()));
+        for (other, earlier) in same.into_iter().flatten() {
+            if other == key {
+                sa.follow(earlier, MARGIN);
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What the threads share: the tables and a way to wake each other.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{eventfd, EventfdFlags};
+use tare_port::Counters;
+
+use super::plan::Plan;
+use crate::control::Place;
+use crate::dataplane::Direction;
+use crate::tables::Tables;
+
+/// What workers run by.
+pub(super) struct Published {
+    pub(super) tables: Arc<Tables>,
+    pub(super) plan: Arc<Plan>,
+}
+
+/// The newest of that, with a number by which a worker sees without a lock that there is another.
+pub(super) struct Shared {
+    generation: AtomicU64,
+    published: Mutex<Arc<Published>>,
+    pub(super) stop: AtomicBool,
+    pub(super) workers: Vec<WorkerState>,
+    pub(super) alone: bool,
+    pub(super) busy_poll: bool,
+    /// Frames for the control side that it had no room for.
+    pub(super) control_lost: AtomicU64,
+}
+
+/// What is known of one worker.
+pub(super) struct WorkerState {
+    pub(super) counts: Mutex<Counts>,
+    wake: OwnedFd,
+}
+
+/// What a worker has counted.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) sent: Direction,
+    pub(super) received: Direction,
+    pub(super) private: Counters,
+    pub(super) public: Counters,
+    /// Frames of its own, errors and those of the control side, that a port did not take.
+    pub(super) own_lost: u64,
+    /// How the ports were opened.
+    pub(super) private_kind: String,
+    pub(super) public_kind: String,
+}
+
+impl Shared {
+    pub(super) fn new(
+        published: Published,
+        workers: usize,
+        busy_poll: bool,
+    ) -> std::io::Result<Shared> {
+        let worker = |_| {
+            Ok(WorkerState {
+                counts: Mutex::default(),
+                wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            })
+        };
+        Ok(Shared {
+            generation: AtomicU64::new(1),
+            published: Mutex::new(Arc::new(published)),
+            stop: AtomicBool::new(false),
+            workers: (0..workers).map(worker).collect::<std::io::Result<_>>()?,
+            alone: workers == 1,
+            busy_poll,
+            control_lost: AtomicU64::new(0),
+        })
+    }
+
+    /// The number of what is published now.
+    #[inline]
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    pub(super) fn published(&self) -> Arc<Published> {
+        Arc::clone(&unpoisoned(&self.published))
+    }
+
+    pub(super) fn publish(&self, published: Published) {
+        *unpoisoned(&self.published) = Arc::new(published);
+        self.generation.fetch_add(1, Ordering::Release);
+        self.wake_all();
+    }
+
+    pub(super) fn wake_all(&self) {
+        self.workers.iter().for_each(WorkerState::wake);
+    }
+
+    #[inline]
+    pub(super) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+impl WorkerState {
+    /// Wakes the worker if it sleeps.
+    pub(super) fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    pub(super) fn wake_fd(&self) -> &OwnedFd {
+        &self.wake
+    }
+
+    /// Goes on sleeping the next time.
+    pub(super) fn awake(&self) {
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+    }
+
+    pub(super) fn counts(&self) -> MutexGuard<'_, Counts> {
+        unpoisoned(&self.counts)
+    }
+}
+
+/// A lock whose holder panicked; what it guards is replaced whole.
+pub(super) fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the control thread is told.
+pub(super) enum News {
+    /// A frame for the control side.
+    Frame(Place, Vec<u8>),
+    /// Ports were opened, or could not be.
+    Opened(usize, Result<[String; 2], String>),
+    /// Ports do not work any more.
+    Lost(usize, String),
+    /// There is something else to look at.
+    Nudge,
+}
+
+/// Passes a frame to the control side, or counts it as lost.
+pub(super) fn pass(shared: &Shared, to: &SyncSender<News>, from: Place, frame: &[u8]) {
+    match to.try_send(News::Frame(from, frame.to_vec())) {
+        Ok(()) => {}
+        Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+            shared.control_lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! A whole gateway on one thread: control side and data plane, with frames and the time going in and frames coming out.
+//!
+//! Simulations run it in virtual time. On real interfaces, with a thread for each worker, [`crate::daemon`] does the same.
+
+use tare_port::{Burst, Frame, Instant, Pool};
+
+use crate::config::Config;
+use crate::control::{Control, Error, Link, Out, Place, Record};
+use crate::dataplane::{Dataplane, Output};
+use crate::exchange::Entropy;
+
+/// A gateway.
+pub struct Node {
+    control: Control,
+    dataplane: Dataplane,
+    pool: Pool,
+    output: Output,
+    out: Out,
+    private: Burst,
+    public: Burst,
+    /// Frames for the tunnel, on their way through the data plane.
+    tunnel: Burst,
+    log: Vec<Record>,
+    starved: u64,
+}
+
+/// Records that wait for somebody to take them.
+const LOG_MAX: usize = 10_000;
+
+impl Node {
+    /// A gateway of this configuration between these interfaces, with frames of its own from `pool`.
+    ///
+    /// # Errors
+    /// See [`Control::new`].
+    pub fn new(
+        config: Config,
+        private: Link,
+        public: Link,
+        entropy: Entropy,
+        pool: Pool,
+        now: Instant,
+    ) -> Result<Node, Error> {
+        let control = Control::new(config, private, public, entropy, now)?;
+        let dataplane = Dataplane::new(control.tables().clone(), pool.clone(), true);
+        let mut node = Node {
+            control,
+            dataplane,
+            pool,
+            output: Output::default(),
+            out: Out::default(),
+            private: Burst::new(),
+            public: Burst::new(),
+            tunnel: Burst::new(),
+            log: Vec::new(),
+            starved: 0,
+        };
+        node.tick(now);
+        Ok(node)
+    }
+
+    /// Takes frames that came in on an interface, all of them; [`Place::Tunnel`] is none.
+    pub fn receive(&mut self, now: Instant, from: Place, burst: &mut Burst) {
+        match from {
+            Place::Private => self.dataplane.outbound(now, burst, &mut self.output),
+            Place::Public => self.dataplane.inbound(now, burst, &mut self.output),
+            Place::Tunnel => burst.clear(),
+        }
+        self.sort(now, from);
+        if now >= self.control.next_deadline() {
+            self.tick(now);
+        }
+    }
+
+    /// Does what is due. To be called at [`Node::next_deadline`].
+    pub fn tick(&mut self, now: Instant) {
+        self.control.tick(now, &mut self.out);
+        if let Some(tables) = self.out.tables.take() {
+            self.dataplane.replace(tables);
+        }
+        for (place, bytes) in self.out.frames.drain(..) {
+            let to = match place {
+                Place::Private => &mut self.private,
+                Place::Public => &mut self.public,
+                Place::Tunnel => &mut self.tunnel,
+            };
+            match self.pool.copy(&bytes) {
+                Some(frame) => to.push(frame),
+                None => self.starved += 1,
+            }
+        }
+        let room = LOG_MAX.saturating_sub(self.log.len());
+        self.log.extend(self.out.log.drain(..).take(room));
+        if !self.tunnel.is_empty() {
+            self.dataplane
+                .outbound(now, &mut self.tunnel, &mut self.output);
+            self.sort(now, Place::Private);
+        }
+    }
+
+    /// When to call [`Node::tick`] next: not later, earlier does no harm.
+    pub fn next_deadline(&self) -> Instant {
+        self.control.next_deadline()
+    }
+
+    /// The frames that are to leave by an interface, for the caller to take. [`Place::Tunnel`] stands for the private one.
+    pub fn leaving(&mut self, by: Place) -> &mut Burst {
+        match by {
+            Place::Public => &mut self.public,
+            Place::Private | Place::Tunnel => &mut self.private,
+        }
+    }
+
+    /// Goes on with another configuration.
+    ///
+    /// # Errors
+    /// See [`Control::reconfigure`].
+    pub fn reconfigure(&mut self, now: Instant, config: Config) -> Result<(), Error> {
+        self.control.reconfigure(now, config)?;
+        self.tick(now);
+        Ok(())
+    }
+
+    /// An interface has changed.
+    pub fn link(&mut self, now: Instant, place: Place, link: Link) {
+        self.control.link(now, place, link);
+        self.tick(now);
+    }
+
+    /// Its control side.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// Its data plane.
+    pub fn dataplane(&self) -> &Dataplane {
+        &self.dataplane
+    }
+
+    /// Frames of the control side that were not sent because the pool had none free.
+    pub fn starved(&self) -> u64 {
+        self.starved
+    }
+
+    /// Takes what was logged.
+    pub fn take_log(&mut self) -> Vec<Record> {
+        std::mem::take(&mut self.log)
+    }
+
+    /// Brings what the data plane put out to where it goes.
+    fn sort(&mut self, now: Instant, from: Place) {
+        let output = &mut self.output;
+        let (forward, back) = match from {
+            Place::Public => (&mut self.private, &mut self.public),
+            _ => (&mut self.public, &mut self.private),
+        };
+        forward.append(&mut output.forward);
+        back.append(&mut output.back);
+        let control = &mut self.control;
+        let mut pass = |frames: &mut Burst, from| {
+            let frames = frames.drain(..);
+            frames.for_each(|frame: Frame| control.receive(now, from, &frame));
+        };
+        pass(&mut output.control, from);
+        pass(&mut output.inner, Place::Tunnel);
+        if !output.tunnel.is_empty() {
+            // Once at most: only what comes from the public side makes errors for the tunnel.
+            self.tunnel.append(&mut output.tunnel);
+            self.dataplane
+                .outbound(now, &mut self.tunnel, &mut self.output);
+            self.sort(now, Place::Private);
+        }
+    }
+}

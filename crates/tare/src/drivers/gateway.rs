@@ -1,0 +1,229 @@
+//! The gateway's software benchmark: packets through two gateways in one process, and the cipher alone beside it.
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, Context as _};
+use tare_gateway::bench::{Bench, Done, Setup};
+use tare_gateway::sa::Counting;
+use tare_lab::driver::{Driver, Invocation, Missing, Parameter, ParameterKind, Vocabulary};
+use tare_lab::sample::OPERATIONS;
+use tare_lab::unit::{Dimension, Unit};
+use tare_lab::value::Parameters;
+use tare_packet::imix::PacketSize;
+
+use super::{count, duration, own_trial, parameter, text, Workload};
+use crate::pace;
+use crate::trial::{Speaker, TrialError};
+
+/// The part of a trial's duration that its warm-up takes on top.
+const WARM_UP: f64 = 0.15;
+
+/// Packets in one timed call: eight bursts.
+const STEP: u64 = 512;
+
+pub(super) struct Gateway;
+
+impl Driver for Gateway {
+    fn vocabulary(&self) -> Vocabulary {
+        let choice = |values: &[&str]| {
+            ParameterKind::Choice(values.iter().map(|value| (*value).to_owned()).collect())
+        };
+        Vocabulary {
+            name: "gateway".into(),
+            about:
+                "Packets made, sealed, opened, compared and counted by two gateways in one process"
+                    .into(),
+            parameters: vec![
+                parameter(
+                    "subject",
+                    choice(&["gateway", "cipher"]),
+                    Some("gateway".into()),
+                    "both gateways, or only the sealing and opening of the same packets",
+                ),
+                size_parameter(),
+                parameter(
+                    "routes",
+                    ParameterKind::Int(1, 10_000),
+                    Some(1.into()),
+                    "routes that the packets take in turn, each with keys of its own",
+                ),
+                parameter(
+                    "workers",
+                    ParameterKind::Int(1, 64),
+                    Some(1.into()),
+                    "threads that share all SAs; with more than one, time is the wall's",
+                ),
+                parameter(
+                    "key",
+                    choice(&["aes128", "aes256"]),
+                    Some("aes128".into()),
+                    "the cipher's key",
+                ),
+                parameter(
+                    "esn",
+                    choice(&["on", "off"]),
+                    Some("on".into()),
+                    "sequence numbers of 64 bits, or of 32",
+                ),
+                parameter(
+                    "duration",
+                    ParameterKind::Quantity(Dimension::Time),
+                    Some("50 ms".into()),
+                    "the measured part of a trial",
+                ),
+            ],
+            peers: vec![],
+            metrics: vec![
+                ("packet_rate".into(), Dimension::PacketRate),
+                ("throughput".into(), Dimension::DataRate),
+            ],
+            counters: [OPERATIONS, "bytes", "wrong"].map(String::from).to_vec(),
+            open: false,
+        }
+    }
+
+    fn check(&self, parameters: &Parameters) -> Result<(), Missing> {
+        let workers = count(parameters, "workers").unwrap_or(1);
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        if workers <= cpus {
+            return Ok(());
+        }
+        Err(Missing {
+            reason: format!("{workers} workers need as many CPUs, this machine has {cpus}"),
+            remedy: None,
+        })
+    }
+
+    fn invocation(&self, parameters: &Parameters) -> Invocation {
+        let expected = duration(parameters, "duration").unwrap_or_default();
+        own_trial("gateway", parameters, expected.mul_f64(1.0 + WARM_UP))
+    }
+}
+
+/// What a benchmark of packets takes as their size.
+pub(super) fn size_parameter() -> Parameter {
+    parameter(
+        "size",
+        ParameterKind::Text,
+        Some("60".into()),
+        "bytes of a packet with its Ethernet header, or IMIX",
+    )
+}
+
+/// The parameter as a size.
+pub(super) fn size(parameters: &Parameters) -> anyhow::Result<PacketSize> {
+    text(parameters, "size")?.parse().context("parameter size")
+}
+
+/// What was done in the measured time.
+struct Timed {
+    done: Done,
+    wrong: u64,
+    seconds: f64,
+}
+
+impl Workload for Gateway {
+    fn run(&self, parameters: &Parameters, speaker: &mut Speaker) -> Result<(), TrialError> {
+        let workers = count(parameters, "workers")?;
+        let setup = Setup {
+            sizes: size(parameters)?.period().to_vec(),
+            routes: count(parameters, "routes")?,
+            key_bytes: if text(parameters, "key")? == "aes256" {
+                32
+            } else {
+                16
+            },
+            counting: if text(parameters, "esn")? == "off" {
+                Counting::Plain
+            } else {
+                Counting::Extended
+            },
+            workers,
+        };
+        let bench = Bench::new(&setup).map_err(|e| anyhow!(e))?;
+        let duration = duration(parameters, "duration")?;
+        let cipher = text(parameters, "subject")? == "cipher";
+        let timed = if workers == 1 {
+            let mut step = step(&bench, cipher)?;
+            let calls = pace::warm_up(duration.mul_f64(WARM_UP), || step(STEP).map(|_| ()))?;
+            speaker.start()?;
+            let mut done = Done::default();
+            let timed = pace::run(calls, duration, None, || {
+                step(STEP).map(|d| add(&mut done, d))
+            })?;
+            Timed {
+                done,
+                wrong: timed.operations * STEP - done.packets,
+                seconds: timed.cpu.as_secs_f64(),
+            }
+        } else {
+            speaker.start()?;
+            together(&bench, cipher, workers, duration)?
+        };
+        let rate = |n: u64| n as f64 / timed.seconds;
+        speaker.sample(
+            "packet_rate",
+            rate(timed.done.packets),
+            Unit::PacketsPerSecond,
+        )?;
+        speaker.sample("throughput", rate(timed.done.bytes), Unit::BytesPerSecond)?;
+        speaker.counters(&[
+            (OPERATIONS, timed.done.packets),
+            ("bytes", timed.done.bytes),
+            ("wrong", timed.wrong),
+        ])?;
+        Ok(())
+    }
+}
+
+type Step<'a> = Box<dyn FnMut(u64) -> anyhow::Result<Done> + 'a>;
+
+fn step(bench: &Bench, cipher: bool) -> anyhow::Result<Step<'_>> {
+    Ok(if cipher {
+        let mut cipher = bench.cipher().map_err(|e| anyhow!(e))?;
+        Box::new(move |packets| cipher.run(packets).map_err(|e| anyhow!(e)))
+    } else {
+        let mut worker = bench.worker().map_err(|e| anyhow!(e))?;
+        Box::new(move |packets| Ok(worker.run(packets)))
+    })
+}
+
+fn add(all: &mut Done, done: Done) {
+    all.packets += done.packets;
+    all.bytes += done.bytes;
+}
+
+/// Several workers from the same moment until the time is over.
+fn together(bench: &Bench, cipher: bool, workers: usize, time: Duration) -> anyhow::Result<Timed> {
+    let ready = &Barrier::new(workers);
+    let work = move || -> anyhow::Result<(Done, u64, f64)> {
+        let step = step(bench, cipher);
+        ready.wait();
+        let mut step = step?;
+        let (mut done, mut asked) = (Done::default(), 0);
+        let start = Instant::now();
+        while start.elapsed() < time {
+            // Some milliseconds between two looks at the clock.
+            add(&mut done, step(16 * STEP)?);
+            asked += 16 * STEP;
+        }
+        Ok((done, asked, start.elapsed().as_secs_f64()))
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        let mut all = Timed {
+            done: Done::default(),
+            wrong: 0,
+            seconds: 0.0,
+        };
+        for thread in threads {
+            let ended = thread.join().map_err(|_| anyhow!("a worker panicked"))?;
+            let (done, asked, seconds) = ended?;
+            add(&mut all.done, done);
+            all.wrong += asked - done.packets;
+            all.seconds = all.seconds.max(seconds);
+        }
+        Ok(all)
+    })
+}
