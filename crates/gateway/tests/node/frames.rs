@@ -1,0 +1,179 @@
+//! Frames that nobody should send.
+
+use std::time::Duration;
+
+use tare_gateway::control::{Ignored, Taken};
+use tare_gateway::dataplane::Cause;
+use tare_packet::ethernet::{self, HEADER};
+use tare_port::Port as _;
+
+use crate::bed::{packet, Bed, Random};
+use crate::neighbors::{arp, echo4, echo6, solicitation, too_big4};
+
+/// One frame of every kind that a gateway knows, and the side that it comes in by.
+fn kinds(bed: &mut Bed) -> Vec<(bool, Vec<u8>)> {
+    let sealed = {
+        // A packet as it leaves the other gateway.
+        bed.send(1, false);
+        let node = bed.node(0);
+        let spi = node.control().status().routes[0].inbound[0].spi;
+        let mut frame =
+            ethernet::header(crate::bed::PUBLIC[0], crate::bed::PUBLIC[1], ethernet::IPV4).to_vec();
+        let header = tare_packet::ipv4::Repr {
+            src: 0xc000_0211,
+            dst: 0xc000_0210,
+            protocol: 50,
+            ttl: 64,
+            tos: 0,
+            total_len: 20 + 16 + 60 + 16,
+            fragment: 0x4000,
+        };
+        frame.extend(header.to_bytes());
+        frame.extend(spi.to_be_bytes());
+        frame.extend(1000u32.to_be_bytes());
+        frame.extend([7; 8 + 60 + 16]);
+        frame
+    };
+    let spi = bed.node(0).control().status().routes[0]
+        .outbound
+        .as_ref()
+        .unwrap()
+        .spi;
+    let message = {
+        let mut udp = sealed.clone();
+        udp[HEADER + 9] = 17;
+        udp
+    };
+    vec![
+        (false, packet(0, false, 0, 120)),
+        (false, packet(0, true, 0, 120)),
+        (false, arp(0)),
+        (true, arp(0)),
+        (false, solicitation(0)),
+        (true, solicitation(0)),
+        (false, echo4(0)),
+        (true, echo4(0)),
+        (true, echo6(0)),
+        (true, too_big4(spi, 1200)),
+        (true, sealed),
+        (true, message),
+    ]
+}
+
+#[test]
+fn every_byte_of_every_header_changed_and_every_length_is_accounted_for() {
+    let mut bed = Bed::plain("");
+    bed.wait_until_up(1.0);
+    let mut given = 0u64;
+    bed.hostile = true;
+    let count = |bed: &Bed| bed.sent(0).received + bed.received(0).received;
+    let before = count(&bed);
+    for (public, frame) in kinds(&mut bed) {
+        let mut give = |bed: &mut Bed, frame: &[u8]| {
+            match public {
+                true => bed.inject(0, frame),
+                false => bed.give(0, frame),
+            }
+            given += 1;
+        };
+        for at in 0..frame.len().min(90) {
+            for value in [
+                0,
+                1,
+                0x7f,
+                0x80,
+                0xff,
+                frame[at] ^ 1,
+                frame[at].wrapping_add(1),
+            ] {
+                let mut changed = frame.clone();
+                changed[at] = value;
+                give(&mut bed, &changed);
+            }
+        }
+        for len in 0..frame.len() {
+            give(&mut bed, &frame[..len]);
+        }
+        bed.run_for(0.5);
+    }
+    // The line between the gateways has carried packets of its own.
+    assert!(count(&bed) - before >= given);
+    for side in 0..2 {
+        let node = bed.node(side);
+        assert!(node.dataplane().sent().adds_up() && node.dataplane().received().adds_up());
+        assert!(node.control().counters().adds_up());
+    }
+    // And it still works.
+    // A path that was said to be narrow is forgotten in ten minutes.
+    bed.run_for(610.0);
+    bed.hostile = false;
+    let took = bed.wait_until_up(30.0);
+    assert!(took < 5.0, "{took}");
+    bed.restart_counting();
+    bed.load(1.0, Duration::from_millis(5));
+    assert_eq!(bed.lost(), [0, 0]);
+}
+
+#[test]
+fn noise_is_dropped_by_name() {
+    let mut bed = Bed::plain("");
+    bed.wait_until_up(1.0);
+    let mut random = Random(7);
+    for n in 0..50_000u32 {
+        let len = (random.next() % 200) as usize;
+        let mut frame: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
+        if n % 2 == 0 && len > HEADER + 20 {
+            let kind = [ethernet::IPV4, ethernet::IPV6, ethernet::ARP][n as usize / 2 % 3];
+            frame[12..14].copy_from_slice(&kind.to_be_bytes());
+            frame[14] = [0x45, 0x60, 0][n as usize / 2 % 3];
+        }
+        match random.next() % 2 {
+            0 => bed.inject(0, &frame),
+            _ => bed.give(0, &frame),
+        }
+    }
+    let received = bed.received(0);
+    assert!(received.dropped(Cause::NotIp) > 0 && received.dropped(Cause::Malformed) > 0);
+    assert_eq!(bed.taken(), 0);
+    bed.restart_counting();
+    bed.load(1.0, Duration::from_millis(5));
+    assert_eq!(bed.lost(), [0, 0]);
+}
+
+#[test]
+fn forged_packets_are_counted_and_do_not_move_the_window() {
+    let mut bed = Bed::plain("");
+    bed.wait_until_up(1.0);
+    let (_, sealed) = kinds(&mut bed).swap_remove(10);
+    bed.run_for(0.1);
+    let before = bed.received(0).dropped(Cause::Forged);
+    for n in 0..1000u32 {
+        let mut frame = sealed.clone();
+        frame[HEADER + 24..HEADER + 28].copy_from_slice(&(1000 + n * 1000).to_be_bytes());
+        bed.inject(0, &frame);
+    }
+    assert_eq!(bed.received(0).dropped(Cause::Forged) - before, 1000);
+    let status = bed.node(0).control().status();
+    let forged: u64 = status.routes[0].inbound.iter().map(|sa| sa.forged).sum();
+    assert!(forged >= 1000);
+    bed.restart_counting();
+    bed.load(1.0, Duration::from_millis(5));
+    assert_eq!(bed.lost(), [0, 0]);
+}
+
+#[test]
+fn a_flood_of_questions_is_answered_at_a_bounded_rate() {
+    let mut bed = Bed::plain("");
+    bed.wait_until_up(1.0);
+    bed.run_for(5.0);
+    let before = bed.ports[0].counters().tx_packets;
+    for _ in 0..10_000 {
+        bed.inject(0, &arp(0));
+        bed.inject(0, &echo4(0));
+    }
+    let counters = *bed.node(0).control().counters();
+    assert!(counters.taken(Taken::Echo) > 10 && counters.taken(Taken::NeighborAsked) > 10);
+    assert!(counters.ignored(Ignored::Rate) > 19_000);
+    let sent = bed.ports[0].counters().tx_packets - before;
+    assert!(sent <= 60, "{sent} answers");
+}

@@ -1,0 +1,341 @@
+//! Next hops, echo, and paths.
+
+use std::net::Ipv6Addr;
+
+use tare_gateway::control::{Ignored, Taken};
+use tare_gateway::dataplane::Cause;
+use tare_packet::ethernet::{self, Mac, BROADCAST, HEADER};
+use tare_packet::{checksum, ipv4, ipv6};
+use tare_port::Port as _;
+
+use crate::bed::{file, packet, parse, route4, Bed, HOST, PRIVATE, PUBLIC};
+
+/// A station of the public link that is no gateway.
+const STRANGER: Mac = [2, 0, 0, 0, 9, 9];
+
+/// A question for the public address of a gateway.
+pub(crate) fn arp(side: usize) -> Vec<u8> {
+    arp_from(STRANGER, [192, 0, 2, 99], 1, [192, 0, 2, 16 + side as u8])
+}
+
+fn arp_from(mac: Mac, source: [u8; 4], operation: u8, target: [u8; 4]) -> Vec<u8> {
+    let mut frame = ethernet::header(BROADCAST, mac, ethernet::ARP).to_vec();
+    frame.extend([0, 1, 8, 0, 6, 4, 0, operation]);
+    frame.extend(mac);
+    frame.extend(source);
+    frame.extend([0; 6]);
+    frame.extend(target);
+    frame.resize(60, 0);
+    frame
+}
+
+fn own6(side: usize) -> Ipv6Addr {
+    Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x16 + side as u16)
+}
+
+fn icmp6(to: Mac, src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, mut message: Vec<u8>) -> Vec<u8> {
+    let pseudo = checksum::pseudo_header(&src.octets(), &dst.octets(), 58, message.len());
+    let sum = checksum::finish(pseudo + checksum::sum(&message));
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let header = ipv6::Repr {
+        src: src.to_bits(),
+        dst: dst.to_bits(),
+        next_header: 58,
+        hop_limit,
+        traffic_class: 0,
+        payload_len: message.len() as u16,
+    };
+    let mut frame = ethernet::header(to, STRANGER, ethernet::IPV6).to_vec();
+    frame.extend(header.to_bytes());
+    frame.extend(message);
+    frame
+}
+
+/// A question for the public IPv6 address of a gateway.
+pub(crate) fn solicitation(side: usize) -> Vec<u8> {
+    let source = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 9);
+    solicitation_of(side, source, 255)
+}
+
+fn solicitation_of(side: usize, source: Ipv6Addr, hop_limit: u8) -> Vec<u8> {
+    let target = own6(side);
+    let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0x16 + side as u16);
+    let mut message = vec![135, 0, 0, 0, 0, 0, 0, 0];
+    message.extend(target.octets());
+    if !source.is_unspecified() {
+        message.extend([1, 1]);
+        message.extend(STRANGER);
+    }
+    let to = [0x33, 0x33, 0xff, 0, 0, 0x16 + side as u8];
+    icmp6(to, source, group, hop_limit, message)
+}
+
+fn ip4(to: Mac, from: Mac, src: [u8; 4], dst: [u8; 4], protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let header = ipv4::Repr {
+        src: u32::from_be_bytes(src),
+        dst: u32::from_be_bytes(dst),
+        protocol,
+        ttl: 64,
+        tos: 0,
+        total_len: (20 + payload.len()) as u16,
+        fragment: 0,
+    };
+    let mut frame = ethernet::header(to, from, ethernet::IPV4).to_vec();
+    frame.extend(header.to_bytes());
+    frame.extend(payload);
+    frame
+}
+
+fn summed(mut message: Vec<u8>) -> Vec<u8> {
+    let sum = checksum::finish(checksum::sum(&message));
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    message
+}
+
+fn echo() -> Vec<u8> {
+    summed([&[8, 0, 0, 0, 0x12, 0x34, 0, 1], &b"how far is it?"[..]].concat())
+}
+
+/// An echo request to the public address of a gateway.
+pub(crate) fn echo4(side: usize) -> Vec<u8> {
+    let own = [192, 0, 2, 16 + side as u8];
+    ip4(PUBLIC[side], STRANGER, [192, 0, 2, 99], own, 1, &echo())
+}
+
+/// The same over IPv6.
+pub(crate) fn echo6(side: usize) -> Vec<u8> {
+    let source = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x99);
+    let message = vec![128, 0, 0, 0, 0x12, 0x34, 0, 1, 1, 2, 3];
+    icmp6(PUBLIC[side], source, own6(side), 64, message)
+}
+
+/// A router says that a packet of the first gateway's SA was too long.
+pub(crate) fn too_big4(spi: u32, mtu: u16) -> Vec<u8> {
+    let mut message = vec![3, 4, 0, 0, 0, 0];
+    message.extend(mtu.to_be_bytes());
+    let quoted = ip4(
+        [0; 6],
+        [0; 6],
+        [192, 0, 2, 16],
+        [192, 0, 2, 17],
+        50,
+        &[0; 1400],
+    );
+    message.extend(&quoted[HEADER..HEADER + 20]);
+    message.extend(spi.to_be_bytes());
+    message.extend([0, 0, 0, 1]);
+    ip4(
+        PUBLIC[0],
+        STRANGER,
+        [203, 0, 113, 1],
+        [192, 0, 2, 16],
+        1,
+        &summed(message),
+    )
+}
+
+fn ignored(bed: &mut Bed, why: Ignored) -> u64 {
+    bed.node(0).control().counters().ignored(why)
+}
+
+fn taken(bed: &mut Bed, why: Taken) -> u64 {
+    bed.node(0).control().counters().taken(why)
+}
+
+#[test]
+fn whoever_asks_is_answered_and_nobody_but_the_next_hop_is_remembered() {
+    let mut bed = Bed::plain("");
+    bed.wait_until_up(1.0);
+    let before = bed.node(0).control().status().neighbors;
+    let asked = taken(&mut bed, Taken::NeighborAsked);
+    bed.inject(0, &arp(0));
+    bed.inject(0, &solicitation(0));
+    bed.inject(0, &solicitation_of(0, Ipv6Addr::UNSPECIFIED, 255));
+    assert_eq!(taken(&mut bed, Taken::NeighborAsked) - asked, 3);
+    // Others tell about themselves, or of others.
+    for n in 0..200 {
+        bed.inject(
+            0,
+            &arp_from(
+                [2, 0, 0, 1, 0, n],
+                [192, 0, 2, n / 2 + 100],
+                2,
+                [192, 0, 2, 16],
+            ),
+        );
+    }
+    assert_eq!(bed.node(0).control().status().neighbors, before);
+    assert!(ignored(&mut bed, Ignored::NotNeighbor) >= 200);
+    // From beyond the link.
+    let hops = ignored(&mut bed, Ignored::HopLimit);
+    bed.inject(
+        0,
+        &solicitation_of(0, Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9), 254),
+    );
+    assert_eq!(ignored(&mut bed, Ignored::HopLimit) - hops, 1);
+    // Somebody has our address: it is not believed, and is told so.
+    let source = ignored(&mut bed, Ignored::Source);
+    bed.inject(0, &arp_from(STRANGER, [192, 0, 2, 16], 1, [192, 0, 2, 16]));
+    assert_eq!(ignored(&mut bed, Ignored::Source) - source, 1);
+    bed.restart_counting();
+    bed.load(1.0, std::time::Duration::from_millis(10));
+    assert_eq!(bed.lost(), [0, 0]);
+}
+
+#[test]
+fn a_next_hop_that_moves_is_followed() {
+    let mut bed = Bed::plain("");
+    bed.wait_until_up(1.0);
+    let mut told = |mac: Mac, operation, target| {
+        bed.inject(0, &arp_from(mac, [192, 0, 2, 17], operation, target));
+        bed.run_for(0.001);
+        bed.node(0).control().tables().public.next_hop4
+    };
+    assert_eq!(told(STRANGER, 1, [192, 0, 2, 17]), Some(STRANGER));
+    assert_eq!(told(PUBLIC[1], 2, [192, 0, 2, 16]), Some(PUBLIC[1]));
+    // A group, nobody and ourselves are no stations.
+    for mac in [[3, 0, 0, 0, 0, 1], [0; 6], PUBLIC[0]] {
+        assert_eq!(told(mac, 2, [192, 0, 2, 16]), Some(PUBLIC[1]));
+    }
+}
+
+#[test]
+fn echo_is_answered_on_both_sides_and_through_the_tunnel() {
+    let mut bed = Bed::plain("");
+    bed.wait_until_up(1.0);
+    let before = taken(&mut bed, Taken::Echo);
+    bed.inject(0, &echo4(0));
+    bed.inject(0, &echo6(0));
+    // On the private side, from the host.
+    bed.hosts[0].other.clear();
+    bed.give(
+        0,
+        &ip4(
+            PRIVATE[0],
+            HOST[0],
+            [172, 16, 0, 5],
+            [172, 16, 0, 10],
+            1,
+            &echo(),
+        ),
+    );
+    let reply = bed.hosts[0].other.pop().expect("a reply");
+    assert_eq!(
+        (&reply[..6], &reply[6..12]),
+        (&HOST[0][..], &PRIVATE[0][..])
+    );
+    assert_eq!(
+        reply[HEADER + 12..HEADER + 20],
+        [172, 16, 0, 10, 172, 16, 0, 5]
+    );
+    assert_eq!(reply[HEADER + 20], 0);
+    assert!(reply[..HEADER + 42].ends_with(b"how far is it?"));
+    assert_eq!(taken(&mut bed, Taken::Echo) - before, 3);
+    // From the host behind the other gateway, whose reply comes back through the tunnel.
+    bed.give(
+        1,
+        &ip4(
+            PRIVATE[1],
+            HOST[1],
+            [172, 17, 0, 5],
+            [172, 16, 0, 10],
+            1,
+            &echo(),
+        ),
+    );
+    bed.run_for(0.1);
+    let reply = bed.hosts[1]
+        .other
+        .pop()
+        .expect("a reply through the tunnel");
+    assert_eq!(
+        reply[HEADER + 12..HEADER + 20],
+        [172, 16, 0, 10, 172, 17, 0, 5]
+    );
+    assert!(reply[..HEADER + 42].ends_with(b"how far is it?"));
+    // In the clear, the private address does not exist.
+    let hidden = bed.received(0).control;
+    bed.inject(
+        0,
+        &ip4(
+            PUBLIC[0],
+            STRANGER,
+            [192, 0, 2, 99],
+            [172, 16, 0, 10],
+            1,
+            &echo(),
+        ),
+    );
+    assert_eq!(bed.received(0).control - hidden, 1);
+    assert_eq!(ignored(&mut bed, Ignored::NotForUs), 1);
+    // Nor is a reply sent to a group, to everybody, or to ourselves.
+    let before = taken(&mut bed, Taken::Echo);
+    for source in [
+        [224, 0, 0, 1],
+        [255; 4],
+        [0; 4],
+        [192, 0, 2, 16],
+        [127, 0, 0, 1],
+    ] {
+        bed.inject(
+            0,
+            &ip4(PUBLIC[0], STRANGER, source, [192, 0, 2, 16], 1, &echo()),
+        );
+    }
+    assert_eq!(taken(&mut bed, Taken::Echo), before);
+}
+
+#[test]
+fn a_narrow_path_is_believed_for_ten_minutes_and_not_from_strangers() {
+    let mut bed = Bed::plain("");
+    bed.wait_until_up(1.0);
+    let mtu = |bed: &mut Bed| bed.node(0).control().status().routes[0].path_mtu;
+    let spi = bed.node(0).control().status().routes[0]
+        .outbound
+        .as_ref()
+        .unwrap()
+        .spi;
+    bed.inject(0, &too_big4(spi ^ 1, 1000));
+    assert_eq!(
+        (mtu(&mut bed), ignored(&mut bed, Ignored::NotOurs)),
+        (1500, 1)
+    );
+    bed.inject(0, &too_big4(spi, 1400));
+    assert_eq!(mtu(&mut bed), 1400);
+    // What does not fit is now refused where it comes from, and what does goes through.
+    let before = bed.sent(0).dropped(Cause::TooBig);
+    bed.give(0, &packet(0, false, 0, 1400));
+    assert_eq!(bed.sent(0).dropped(Cause::TooBig) - before, 1);
+    let error = bed.hosts[0].other.pop().expect("an error");
+    assert_eq!(error[HEADER + 20..HEADER + 22], [3, 4]);
+    let told = u16::from_be_bytes([error[HEADER + 26], error[HEADER + 27]]);
+    assert_eq!(told, 1346);
+    bed.give(0, &packet(0, false, 0, HEADER + 1346));
+    assert_eq!(bed.sent(0).dropped(Cause::TooBig) - before, 1);
+    // Wider again is not for a router to say, and there is an end downwards.
+    bed.inject(0, &too_big4(spi, 1450));
+    assert_eq!(mtu(&mut bed), 1400);
+    bed.inject(0, &too_big4(spi, 68));
+    assert_eq!(mtu(&mut bed), 576);
+    bed.run_for(599.0);
+    assert_eq!(mtu(&mut bed), 576);
+    bed.run_for(2.0);
+    assert_eq!(mtu(&mut bed), 1500);
+}
+
+#[test]
+fn nothing_is_sent_before_the_next_hop_is_known_and_everything_after() {
+    let mut bed = Bed::plain("");
+    bed.nodes[1] = None;
+    bed.run_for(10.0);
+    bed.send(0, false);
+    assert_eq!(
+        bed.sent(0).dropped(Cause::NoSa) + bed.sent(0).dropped(Cause::NextHopUnknown),
+        1
+    );
+    assert!(bed.node(0).control().counters().unsent > 0);
+    // Questions alone: no message can be sent.
+    assert!(bed.ports[0].counters().tx_packets < 15);
+    bed.start(1, parse(&file(1, "", &route4(1), "")));
+    bed.wait_until_up(20.0);
+}

@@ -1,0 +1,160 @@
+//! Another configuration while packets flow.
+
+use std::time::Duration;
+
+use tare_gateway::dataplane::Cause;
+
+use crate::bed::{file, parse, route4, Bed};
+
+/// Another route, to a peer that is not there.
+fn other(side: usize, spi: u32) -> String {
+    format!(
+        "route {{ id other; gw-ip4 203.0.113.{}; net \"10.{side}.0.0/16\"; preshared-key {:064x}; spi {spi}; }}",
+        side + 1,
+        0x1234_5678
+    )
+}
+
+#[test]
+fn a_reload_loses_nothing_on_routes_that_stay() {
+    let mut bed = Bed::plain("negotiation-ttl 2; sa-ttl 60;");
+    bed.wait_until_up(1.0);
+    // Both have begun to negotiate, so there is a change of keys at the start.
+    bed.run_for(5.0);
+    let top = "negotiation-ttl 2; sa-ttl 60;";
+    let text = |side: usize, more: &str| file(side, top, &route4(side), more);
+    bed.restart_counting();
+    let before = [0, 1].map(|side| bed.node(side).control().status().routes[0].clone());
+    for round in 0..40 {
+        bed.load(0.5, Duration::from_millis(2));
+        let side = round % 2;
+        let more = match round / 2 % 4 {
+            0 => other(side, 2001),
+            1 => other(side, 2002),
+            2 => format!("{} mtu 1440;", other(side, 2002)),
+            _ => String::new(),
+        };
+        let mut text = text(side, &more);
+        if round % 3 == 0 {
+            // The route itself, with one prefix more.
+            let more = "id peer; net \"10.99.0.0/16\";";
+            text = text.replace("id peer;", more);
+        }
+        let now = bed.time_of(side);
+        bed.node(side).reconfigure(now, parse(&text)).unwrap();
+    }
+    assert_eq!(bed.lost(), [0, 0]);
+    for side in 0..2 {
+        // The other route's peer is beyond the next hop, which is the other gateway here.
+        let received = bed.received(side);
+        assert_eq!(received.dropped_total(), received.dropped(Cause::NotForUs));
+        let after = bed.node(side).control().status().routes[0].clone();
+        assert_eq!(
+            after.outbound.as_ref().map(|sa| sa.spi),
+            before[side].outbound.as_ref().map(|sa| sa.spi),
+            "the same SA"
+        );
+        assert!(after.outbound.unwrap().packets >= bed.hosts[side].sent);
+    }
+}
+
+#[test]
+fn a_route_that_is_taken_out_ends_and_comes_back() {
+    let mut bed = Bed::plain("");
+    bed.wait_until_up(1.0);
+    let with = parse(&file(0, "", &route4(0), ""));
+    let mut without = with.clone();
+    without.routes.clear();
+    let now = bed.time_of(0);
+    bed.node(0).reconfigure(now, without).unwrap();
+    bed.restart_counting();
+    bed.load(0.2, Duration::from_millis(10));
+    assert_eq!(bed.hosts[0].received + bed.hosts[1].received, 0);
+    assert!(bed.sent(0).dropped(Cause::NoRoute) > 0);
+    assert!(bed.received(0).dropped(Cause::UnknownSpi) > 0);
+    assert!(bed.node(0).control().status().routes.is_empty());
+    let now = bed.time_of(0);
+    bed.node(0).reconfigure(now, with).unwrap();
+    let took = bed.wait_until_up(10.0);
+    assert!(took < 3.0, "{took} s");
+}
+
+#[test]
+fn given_keys_never_use_a_number_twice_whatever_is_reloaded() {
+    let keys = |side: usize| {
+        let [inbound, outbound] = if side == 0 {
+            [3001, 3002]
+        } else {
+            [3002, 3001]
+        };
+        let gateway = 17 - side;
+        format!(
+            "gw-ip4 192.0.2.{gateway};
+             inbound-sa {{ spi {inbound}; aead aes-128-gcm; key {inbound:032x}; salt 01020304; }}
+             outbound-sa {{ spi {outbound}; aead aes-128-gcm; key {outbound:032x}; salt 01020304; }}"
+        )
+    };
+    let configs = [0, 1].map(|side| parse(&file(side, "", &keys(side), "")));
+    let mut bed = Bed::new(configs.clone());
+    bed.wait_until_up(3.0);
+    bed.restart_counting();
+    bed.load(1.0, Duration::from_millis(1));
+    assert_eq!(bed.lost(), [0, 0]);
+    let packets = |bed: &mut Bed| {
+        let status = bed.node(0).control().status();
+        status.routes[0].outbound.as_ref().unwrap().packets
+    };
+    let before = packets(&mut bed);
+    // Taken out, and put in again; then with another window, so that it is another SA with the same key.
+    let mut none = configs[0].clone();
+    none.routes.clear();
+    let mut window = configs[0].clone();
+    window.routes[0].window = 64;
+    for config in [none, configs[0].clone(), window] {
+        let now = bed.time_of(0);
+        bed.node(0).reconfigure(now, config).unwrap();
+    }
+    assert!(packets(&mut bed) > before);
+    bed.restart_counting();
+    bed.load(1.0, Duration::from_millis(1));
+    // Were a number used again, the other end would take it for a replay.
+    let lost = bed.lost();
+    assert_eq!(lost, [0, 0], "{:?} {:?}", bed.sent(0), bed.received(1));
+    assert_eq!(bed.received(1).dropped_total(), 0);
+}
+
+#[test]
+fn ten_thousand_routes_come_up_and_are_reloaded() {
+    let routes = |side: usize| -> String {
+        (0..10_000)
+            .map(|n| {
+                format!(
+                    "route {{ id r{n}; gw-ip4 192.0.2.{}; net \"10.{}.{}.0/24\"; preshared-key {:064x}; spi {}; }}\n",
+                    17 - side,
+                    n / 256 + 64 * (1 - side),
+                    n % 256,
+                    n + 1,
+                    10_000 + n
+                )
+            })
+            .collect()
+    };
+    let configs = [0, 1].map(|side| parse(&file(side, "", &route4(side), &routes(side))));
+    let mut bed = Bed::new(configs.clone());
+    bed.run_for(60.0);
+    for side in 0..2 {
+        let status = bed.node(side).control().status();
+        let up = status
+            .routes
+            .iter()
+            .filter(|route| route.state == "up")
+            .count();
+        assert_eq!(up, 10_001);
+    }
+    bed.restart_counting();
+    bed.load(0.5, Duration::from_millis(5));
+    let now = bed.time_of(0);
+    bed.node(0).reconfigure(now, configs[0].clone()).unwrap();
+    bed.load(0.5, Duration::from_millis(5));
+    assert_eq!(bed.lost(), [0, 0]);
+}
