@@ -1,6 +1,8 @@
-//! The project's chores: `cargo xtask test`, `cargo xtask check`, `cargo xtask book`.
+//! The project's chores; `cargo xtask help` lists them.
 
 mod check;
+mod initramfs;
+mod interop;
 mod packages;
 mod shell;
 
@@ -12,6 +14,7 @@ The project's chores.
   cargo xtask test     every test; installs the packages that tests need when it may
   cargo xtask check    rustfmt, clippy, documentation, dependencies, the lock file
   cargo xtask book     build the guide in docs/ into docs/book
+  cargo xtask interop  the gateway against Linux's own IPsec, in a guest under QEMU (in `test`, too)
   cargo xtask race [S] the cipher against a hostile thread on every path, for S seconds in all (600)
 
 Environment: CI=true makes a missing package a failure instead of a notice.
@@ -24,6 +27,7 @@ fn main() -> ExitCode {
         ["test"] => test(),
         ["check"] => check::all(),
         ["book"] => check::book(),
+        ["interop"] => packages::provide().and_then(|()| interop::run()),
         ["race"] => race("600"),
         ["race", seconds] => race(seconds),
         [] | ["help" | "--help" | "-h"] => {
@@ -76,6 +80,7 @@ fn test() -> Result<(), String> {
         &["test", "--workspace", "--doc", "--locked"],
     )?;
     miri()?;
+    interop::run()?;
     eprintln!("xtask: every test passed");
     Ok(())
 }

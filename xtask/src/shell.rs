@@ -1,6 +1,6 @@
 //! Runs other programs, and says which and for how long.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -39,9 +39,14 @@ pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
 
 /// Whether a program of that name is on the path, or, where it is a whole path itself, exists.
 pub(crate) fn has(program: &str) -> bool {
-    std::env::var_os("PATH").is_some_and(|path| {
-        std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
-    })
+    path_of(program).is_some()
+}
+
+/// Where the program of that name is on the path.
+pub(crate) fn path_of(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let mut places = std::env::split_paths(&path).map(|folder| folder.join(program));
+    places.find(|place| place.is_file())
 }
 
 /// The workspace's root.

@@ -344,7 +344,7 @@ fn outbound(tunnel: &Tunnel) -> Arc<OutboundSa> {
 pub(crate) fn lengths(tunnel: &Tunnel) -> Vec<usize> {
     let shortest = if tunnel.inner_v6 { 48 } else { 46 };
     (shortest..=1500)
-        .filter(|&len| len < 56 || len > 1490 || len / 4 % 16 == usize::from(tunnel.number))
+        .filter(|&len| !(56..=1490).contains(&len) || len / 4 % 16 == usize::from(tunnel.number))
         .collect()
 }
 
