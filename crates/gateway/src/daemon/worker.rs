@@ -118,7 +118,8 @@ impl Station {
             let interface = Interface::find(&device.name)?;
             let queue = device.queue + worker.number as u32;
             let (port, opened) = open(&interface, queue, &pool, plan.kind)?;
-            Ok((port, told(&interface, queue, &opened)))
+            let end = device.queue + worker.shared.workers.len() as u32;
+            Ok((port, told(&interface, queue, end, &opened)))
         };
         let (private, private_kind) = open(&plan.private)?;
         let (public, public_kind) = open(&plan.public)?;
@@ -317,9 +318,13 @@ fn sum(a: &Counters, b: &Counters) -> Counters {
     }
 }
 
-/// What was opened, for people.
-fn told(interface: &Interface, queue: u32, opened: &Opened) -> String {
+/// What was opened, for people. Queues from `end` on are nobody's: what the card puts there never gets to a worker.
+fn told(interface: &Interface, queue: u32, end: u32, opened: &Opened) -> String {
     let kind = match opened.kind {
+        tare_port::Kind::Xdp(mode) if interface.queues() > end => format!(
+            "{mode} queue {queue}; nobody serves its queues from {end} on: `ethtool -L {} combined {end}`",
+            interface.name()
+        ),
         tare_port::Kind::Xdp(mode) => format!("{mode} queue {queue}"),
         _ => "packet socket".to_owned(),
     };

@@ -95,7 +95,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.check {
         return check(args);
     }
-    let (stop, reload) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (stop, reload) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
     for signal in [SIGINT, SIGTERM] {
         // The second one ends the process, should the first have no effect.
         signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop))

@@ -44,7 +44,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => only_socket()?,
     };
     let answer = ask(&socket).with_context(|| {
-        format!("no gateway answers at {} (is it running?)", socket.display())
+        format!(
+            "no gateway answers at {} (is it running?)",
+            socket.display()
+        )
     })?;
     if args.json {
         terminal::print(answer.trim_end())?;
@@ -68,19 +71,38 @@ fn ask(socket: &Path) -> std::io::Result<String> {
 }
 
 fn socket_of(at: &Path) -> anyhow::Result<PathBuf> {
-    if at.symlink_metadata().is_ok_and(|meta| meta.file_type().is_socket()) {
+    if at
+        .symlink_metadata()
+        .is_ok_and(|meta| meta.file_type().is_socket())
+    {
         return Ok(at.into());
     }
     if at.extension().is_some_and(|extension| extension == "sock") {
         return Ok(at.into());
     }
-    // A configuration that is wrong by now may still be what the gateway was started by.
-    let named = Config::load(at).ok().and_then(|(config, _)| config.status_socket);
+    let named = match Config::load(at) {
+        Ok((config, _)) => config.status_socket,
+        // One that is wrong by now may still be what the gateway was started by.
+        Err(_) => std::fs::read_to_string(at)
+            .ok()
+            .as_deref()
+            .and_then(named_socket),
+    };
     Ok(named.unwrap_or_else(|| default_socket(at)))
 }
 
+/// The socket that a configuration names which cannot be read otherwise.
+fn named_socket(text: &str) -> Option<PathBuf> {
+    let (_, rest) = text.split_once("status-socket")?;
+    let (value, _) = rest.split_once(';')?;
+    Some(value.trim().trim_matches(['"', '\'']).into())
+}
+
 fn only_socket() -> anyhow::Result<PathBuf> {
-    let names = std::fs::read_dir("/run/tare").into_iter().flatten().flatten();
+    let names = std::fs::read_dir("/run/tare")
+        .into_iter()
+        .flatten()
+        .flatten();
     let name = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         name.starts_with("gateway-") && name.ends_with(".sock")
@@ -89,13 +111,20 @@ fn only_socket() -> anyhow::Result<PathBuf> {
     match (sockets.pop(), sockets.is_empty()) {
         (Some(socket), true) => Ok(socket),
         (Some(_), false) => bail!("several gateways run here; name the configuration of one"),
-        (None, _) => bail!("no gateway has a socket below /run/tare; name its socket or configuration"),
+        (None, _) => {
+            bail!("no gateway has a socket below /run/tare; name its socket or configuration")
+        }
     }
 }
 
 fn table(report: &Report) -> String {
     let mut text = String::new();
-    let up = report.status.routes.iter().filter(|route| route.state == "up").count();
+    let up = report
+        .status
+        .routes
+        .iter()
+        .filter(|route| route.state == "up")
+        .count();
     let _ = writeln!(
         text,
         "{} · process {} · up {} · {up} of {} routes up",
@@ -108,7 +137,9 @@ fn table(report: &Report) -> String {
         let _ = writeln!(text, "the file has changed and was refused: {error}");
     }
     for (number, worker) in report.workers.iter().enumerate() {
-        let cpu = worker.cpu.map_or(String::new(), |cpu| format!(" on core {cpu}"));
+        let cpu = worker
+            .cpu
+            .map_or(String::new(), |cpu| format!(" on core {cpu}"));
         let _ = writeln!(text, "\nworker {number}{cpu}");
         for (side, port) in [("private", &worker.private), ("public", &worker.public)] {
             let _ = writeln!(
@@ -121,7 +152,11 @@ fn table(report: &Report) -> String {
     text.push_str("\nnext hops\n");
     for hop in &report.status.neighbors {
         let mac = hop.mac.as_deref().unwrap_or("unknown");
-        let _ = writeln!(text, "  {:8} {} at {mac} ({})", hop.interface, hop.address, hop.state);
+        let _ = writeln!(
+            text,
+            "  {:8} {} at {mac} ({})",
+            hop.interface, hop.address, hop.state
+        );
     }
     text.push('\n');
     direction(&mut text, "outbound", &report.outbound);
@@ -146,7 +181,11 @@ fn direction(text: &mut String, name: &str, counts: &DirectionReport) {
 }
 
 fn route(text: &mut String, route: &RouteStatus) {
-    let _ = write!(text, "route {} to {} · {}", route.id, route.gateway, route.state);
+    let _ = write!(
+        text,
+        "route {} to {} · {}",
+        route.id, route.gateway, route.state
+    );
     if route.failures > 0 {
         let _ = write!(text, " ({} negotiations unanswered)", route.failures);
     }
@@ -161,7 +200,10 @@ fn route(text: &mut String, route: &RouteStatus) {
         "  {:4} {:>10} {:>8} {:>8} {:>14} {:>18} {:>8} {:>8}",
         "SA", "SPI", "age", "left", "packets", "bytes", "forged", "replayed"
     );
-    route.outbound.iter().for_each(|sa| self::sa(text, "out", sa));
+    route
+        .outbound
+        .iter()
+        .for_each(|sa| self::sa(text, "out", sa));
     route.inbound.iter().for_each(|sa| self::sa(text, "in", sa));
 }
 

@@ -1,0 +1,568 @@
+//! `tare gateway run` with root: two gateways between two hosts, all four in network namespaces, over veth.
+
+use std::collections::HashSet;
+use std::fs;
+use std::net::UdpSocket;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{kill_process, Pid, Signal};
+use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
+use serde_json::Value;
+use tare_port::Interface;
+
+const TARE: &str = env!("CARGO_BIN_EXE_tare");
+
+/// Two machines' worth of daemons at a time are enough for the machine that this runs on.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Hosts and gateways in namespaces, which go away with it.
+struct Bed {
+    name: String,
+    directory: tempfile::TempDir,
+    options: Vec<String>,
+    gateways: [Option<Child>; 2],
+    _alone: MutexGuard<'static, ()>,
+}
+
+const PLACES: [&str; 4] = ["h0", "g0", "g1", "h1"];
+
+impl Bed {
+    /// None where it cannot be made, which in CI it must.
+    fn new(options: &[&str]) -> Option<Bed> {
+        if let Err(why) = possible() {
+            assert!(
+                std::env::var_os("CI").is_none(),
+                "the gateway cannot be tested: {why}"
+            );
+            eprintln!("NOT TESTED: {why}");
+            return None;
+        }
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let bed = Bed {
+            name: format!("tare-{}-{number}", std::process::id()),
+            directory: tempfile::tempdir().unwrap(),
+            options: options.iter().map(|option| (*option).to_owned()).collect(),
+            gateways: [None, None],
+            _alone: ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner),
+        };
+        for place in PLACES {
+            ip(&format!("netns add {}", bed.space(place)));
+            bed.inside(place, || {
+                // The kernel says nothing of its own on the wires.
+                for of in ["all", "default"] {
+                    let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{of}/disable_ipv6"), "1");
+                }
+            });
+            ip(&format!("-n {} link set lo up", bed.space(place)));
+        }
+        for ([a, b], [at, peer]) in [
+            (["lan", "private"], ["h0", "g0"]),
+            (["public", "public"], ["g0", "g1"]),
+            (["lan", "private"], ["h1", "g1"]),
+        ] {
+            let (at, peer) = (bed.space(at), bed.space(peer));
+            ip(&format!(
+                "link add {a} netns {at} type veth peer name {b} netns {peer}"
+            ));
+        }
+        for side in 0..2 {
+            let gateway = bed.space(&format!("g{side}"));
+            // Room for the tunnel around packets of 1500 bytes.
+            ip(&format!("-n {gateway} link set public mtu 1600 up"));
+            ip(&format!("-n {gateway} link set private up"));
+            let (host, net) = (bed.space(&format!("h{side}")), 16 + side);
+            ip(&format!("-n {host} addr add 172.{net}.1.2/16 dev lan"));
+            ip(&format!("-n {host} link set lan up"));
+            ip(&format!("-n {host} route add default via 172.{net}.0.10"));
+            // A host leaves checksums and the cutting of frames to its network card, and veth is none.
+            bed.inside(&format!("h{side}"), || {
+                let lan = Interface::by_name("lan").unwrap();
+                lan.switch_offloads_off().unwrap();
+            });
+        }
+        Some(bed)
+    }
+
+    fn space(&self, place: &str) -> String {
+        format!("{}-{place}", self.name)
+    }
+
+    /// Does something in one of the namespaces.
+    fn inside<T: Send>(&self, place: &str, what: impl FnOnce() -> T + Send) -> T {
+        let space = format!("/run/netns/{}", self.space(place));
+        thread::scope(|scope| {
+            let there = scope.spawn(|| {
+                let space = fs::File::open(&space).unwrap();
+                let network = Some(LinkNameSpaceType::Network);
+                move_into_link_name_space(space.as_fd(), network).unwrap();
+                what()
+            });
+            there.join().unwrap()
+        })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn config(&self, side: usize) -> PathBuf {
+        self.path(&format!("gateway{side}.conf"))
+    }
+
+    /// Writes a gateway's file, as an editor does: another file, moved over the one that was.
+    fn configure(&self, side: usize, more: &str) {
+        let (own, peer) = (side + 1, 2 - side);
+        let text = format!(
+            r#"negotiation-ttl 1; sa-ttl 8;
+            status-socket "{}";
+            private-interface {{ device private; ip4 172.{}.0.10; nexthop-ip4 172.{}.1.2; }}
+            public-interface {{ device public; ip4 192.0.2.{own}; nexthop-ip4 192.0.2.{peer}; }}
+            route {{
+              id peer; gw-ip4 192.0.2.{peer}; net-cidr4 "172.{}.0.0/16";
+              preshared-key 91440DA06376A668AC4959A840A125D75FB544E8AA25A08B813E49F0A4B2E270; spi 1001;
+            }}
+            {more}"#,
+            self.socket(side).display(),
+            16 + side,
+            16 + side,
+            17 - side,
+        );
+        let next = self.path("next");
+        fs::write(&next, text).unwrap();
+        fs::set_permissions(&next, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::rename(next, self.config(side)).unwrap();
+    }
+
+    fn socket(&self, side: usize) -> PathBuf {
+        self.path(&format!("gateway{side}.sock"))
+    }
+
+    fn start(&mut self, side: usize) {
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log_file(side));
+        let child = Command::new("ip")
+            .args([
+                "netns",
+                "exec",
+                &self.space(&format!("g{side}")),
+                TARE,
+                "gateway",
+                "run",
+            ])
+            .args(&self.options)
+            .arg(self.config(side))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log.unwrap())
+            .spawn()
+            .unwrap();
+        self.gateways[side] = Some(child);
+    }
+
+    fn log_file(&self, side: usize) -> PathBuf {
+        self.path(&format!("gateway{side}.log"))
+    }
+
+    fn log(&self, side: usize) -> String {
+        fs::read_to_string(self.log_file(side)).unwrap_or_default()
+    }
+
+    /// Both gateways, with keys for each other.
+    fn up(&mut self) {
+        for side in 0..2 {
+            self.configure(side, "");
+            self.start(side);
+        }
+        self.wait_until_up();
+    }
+
+    fn wait_until_up(&self) {
+        for side in 0..2 {
+            self.wait(20.0, "the route to come up", || {
+                let status = self.status(side)?;
+                (status["routes"][0]["state"] == "up").then_some(())
+            });
+        }
+    }
+
+    fn wait<T>(&self, seconds: f64, what: &str, mut until: impl FnMut() -> Option<T>) -> T {
+        let end = Instant::now() + Duration::from_secs_f64(seconds);
+        loop {
+            if let Some(result) = until() {
+                return result;
+            }
+            let logs = || format!("{}\n{}", self.log(0), self.log(1));
+            assert!(
+                Instant::now() < end,
+                "waited {seconds} s for {what}\n{}",
+                logs()
+            );
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// What `tare gateway status --json` says; none where the gateway does not answer.
+    fn status(&self, side: usize) -> Option<Value> {
+        let output = status(&["--json"], &self.socket(side));
+        serde_json::from_slice(&output.stdout).ok()
+    }
+
+    fn signal(&self, side: usize, signal: Signal) {
+        let child = self.gateways[side].as_ref().unwrap();
+        // `ip netns exec` becomes what it runs.
+        kill_process(Pid::from_child(child), signal).unwrap();
+    }
+
+    /// A socket of a host.
+    fn udp(&self, side: usize, port: u16) -> UdpSocket {
+        let address = format!("172.{}.1.2:{port}", 16 + side);
+        self.inside(&format!("h{side}"), || UdpSocket::bind(address).unwrap())
+    }
+
+    /// Waits until packets come through, which the first ones do not while hosts ask for stations.
+    fn wait_for_packets(&self) {
+        let sockets = [self.udp(0, 7000), self.udp(1, 7000)];
+        for (side, from) in sockets.iter().enumerate() {
+            let to = &sockets[1 - side];
+            to.set_read_timeout(Some(Duration::from_millis(50)))
+                .unwrap();
+            self.wait(20.0, "packets to come through", || {
+                from.send_to(b"?", to.local_addr().unwrap()).unwrap();
+                to.recv(&mut [0; 8]).ok()
+            });
+        }
+        // Those that are still on their way are none of what is counted next.
+        thread::sleep(Duration::from_millis(100));
+    }
+
+    /// Numbered packets both ways until it is told to end.
+    fn traffic(&self) -> Traffic {
+        let ends = [self.udp(0, 7001), self.udp(1, 7001)];
+        let stop = Arc::new(AtomicBool::new(false));
+        let addresses = [1, 0].map(|side: usize| ends[side].local_addr().unwrap());
+        let senders = ends.each_ref().map(|end| end.try_clone().unwrap());
+        let mut sending = Vec::new();
+        for (from, to) in senders.into_iter().zip(addresses) {
+            let stop = Arc::clone(&stop);
+            sending.push(thread::spawn(move || {
+                let mut n = 0u64;
+                let mut packet = [0; 1400];
+                while !stop.load(Ordering::Relaxed) {
+                    let len = 8 + (n * 577 % 1392) as usize;
+                    packet[..8].copy_from_slice(&n.to_be_bytes());
+                    from.send_to(&packet[..len], to).unwrap();
+                    n += 1;
+                    thread::sleep(Duration::from_millis(2));
+                }
+                n
+            }));
+        }
+        let receiving = ends.map(|end| {
+            end.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+            let stop = Arc::clone(&stop);
+            thread::spawn(move || {
+                let (mut seen, mut packet) = (HashSet::new(), [0; 2000]);
+                loop {
+                    match end.recv(&mut packet) {
+                        Ok(len) => {
+                            let n = u64::from_be_bytes(packet[..8].try_into().unwrap());
+                            assert_eq!(len, 8 + (n * 577 % 1392) as usize);
+                            assert!(seen.insert(n), "packet {n} came twice");
+                        }
+                        Err(_) if stop.load(Ordering::Relaxed) => return seen.len() as u64,
+                        Err(_) => {}
+                    }
+                }
+            })
+        });
+        Traffic {
+            stop,
+            sending,
+            receiving: receiving.into(),
+        }
+    }
+}
+
+struct Traffic {
+    stop: Arc<AtomicBool>,
+    sending: Vec<JoinHandle<u64>>,
+    receiving: Vec<JoinHandle<u64>>,
+}
+
+impl Traffic {
+    /// Packets sent, and packets lost of those.
+    fn end(self) -> (u64, u64) {
+        self.stop.store(true, Ordering::Relaxed);
+        let sum = |threads: Vec<JoinHandle<u64>>| -> u64 {
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .sum()
+        };
+        let sent = sum(self.sending);
+        (sent, sent - sum(self.receiving))
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        for child in self.gateways.iter_mut().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for place in PLACES {
+            let space = self.space(place);
+            let _ = Command::new("ip").args(["netns", "del", &space]).status();
+        }
+    }
+}
+
+fn possible() -> Result<(), String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("only root may make network namespaces; run `sudo -E cargo test`".into());
+    }
+    let ip = Command::new("ip").arg("-V").stdout(Stdio::null()).status();
+    ip.map(drop)
+        .map_err(|error| format!("`ip`: {error}; install iproute2"))
+}
+
+fn ip(arguments: &str) {
+    let output = Command::new("ip")
+        .args(arguments.split_whitespace())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "ip {arguments}: {said}");
+}
+
+fn status(options: &[&str], at: &Path) -> Output {
+    Command::new(TARE)
+        .args(["gateway", "status"])
+        .args(options)
+        .arg(at)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn keys_change_and_files_are_reloaded_and_no_packet_is_lost() {
+    for io in ["auto", "packet"] {
+        let Some(mut bed) = Bed::new(&["--io", io]) else {
+            return;
+        };
+        bed.up();
+        bed.wait_for_packets();
+        let spi = |bed: &Bed| bed.status(0).unwrap()["routes"][0]["outbound"]["spi"].as_u64();
+        let first = spi(&bed);
+        let mut spis = HashSet::from([first]);
+        let traffic = bed.traffic();
+        let other = r#"route { id other; gw-ip4 203.0.113.1; net-cidr4 "10.1.0.0/16"; spi 1002;
+            preshared-key 1111111111111111111111111111111111111111111111111111111111111111; }"#;
+        for round in 0..4 {
+            bed.configure(0, if round % 2 == 0 { other } else { "" });
+            if round == 3 {
+                bed.signal(0, Signal::HUP);
+            }
+            bed.wait(10.0, "the file to be taken over", || {
+                (bed.status(0)?["reloads"] == round + 1).then_some(())
+            });
+            thread::sleep(Duration::from_secs(3));
+            spis.insert(spi(&bed));
+        }
+        // A file that is wrong changes nothing.
+        bed.configure(0, "route { id broken; }");
+        bed.wait(10.0, "the file to be refused", || {
+            (bed.status(0)?["reloads_refused"] == 1).then_some(())
+        });
+        thread::sleep(Duration::from_secs(2));
+        let (sent, lost) = traffic.end();
+        assert_eq!(lost, 0, "of {sent} over {io}\n{}", bed.log(0));
+        assert!(
+            sent > 2000 && spis.len() >= 3,
+            "{sent} packets, {} SAs",
+            spis.len()
+        );
+        let log = bed.log(0);
+        assert!(
+            log.contains("event=refused") && log.contains("broken"),
+            "{log}"
+        );
+        assert!(!log.contains("91440DA0") && !log.to_lowercase().contains("91440da0"));
+        for side in 0..2 {
+            let status = bed.status(side).unwrap();
+            for direction in ["outbound", "inbound"] {
+                let count = &status[direction];
+                let dropped: u64 = count["dropped"]
+                    .as_object()
+                    .unwrap()
+                    .values()
+                    .filter_map(Value::as_u64)
+                    .sum();
+                let [received, forwarded, control] =
+                    ["received", "forwarded", "control"].map(|name| count[name].as_u64().unwrap());
+                assert_eq!(received, forwarded + control + dropped, "{count}");
+            }
+        }
+        let table = status(&[], &bed.config(0));
+        let table = String::from_utf8(table.stdout).unwrap();
+        assert!(
+            table.contains("1 of 1 routes up") && table.contains("out "),
+            "{table}"
+        );
+        if io == "packet" {
+            assert!(table.contains("private: packet socket"), "{table}");
+        }
+    }
+}
+
+#[test]
+fn a_signal_ends_it_and_leaves_nothing_behind() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let Some(mut bed) = Bed::new(&["--log-json", "--metrics", "127.0.0.1:9303"]) else {
+            return;
+        };
+        bed.up();
+        bed.wait_for_packets();
+        let metrics = bed.inside("g0", || {
+            use std::io::{Read as _, Write as _};
+            let mut stream = std::net::TcpStream::connect("127.0.0.1:9303").unwrap();
+            stream
+                .write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
+                .unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            text
+        });
+        assert!(metrics.starts_with("HTTP/1.1 200 OK\r\n"));
+        let up = "tare_gateway_route_up{route=\"peer\",gateway=\"192.0.2.2\"} 1\n";
+        assert!(metrics.contains(up), "{metrics}");
+        let links = || {
+            let space = bed.space("g0");
+            let output = Command::new("ip")
+                .args(["-n", &space, "-d", "link"])
+                .output();
+            String::from_utf8(output.unwrap().stdout).unwrap()
+        };
+        assert!(links().contains("xdp"), "{}", links());
+        assert!(bed.socket(0).exists());
+        bed.signal(0, signal);
+        let started = Instant::now();
+        let mut child = bed.gateways[0].take().unwrap();
+        let code = child.wait().unwrap();
+        assert!(code.success(), "{code}");
+        assert!(started.elapsed() < Duration::from_secs(2));
+        let space = bed.space("g0");
+        let output = Command::new("ip")
+            .args(["-n", &space, "-d", "link"])
+            .output();
+        let links = String::from_utf8(output.unwrap().stdout).unwrap();
+        assert!(!links.contains("xdp"), "{links}");
+        assert!(!bed.socket(0).exists());
+        let log = bed.log(0);
+        let last = log.lines().last().unwrap();
+        let last: Value = serde_json::from_str(last).unwrap();
+        assert_eq!(last["event"], "stopped");
+    }
+}
+
+#[test]
+fn a_gateway_that_was_killed_comes_back_and_so_does_a_cable() {
+    let Some(mut bed) = Bed::new(&[]) else {
+        return;
+    };
+    bed.up();
+    bed.wait_for_packets();
+    for side in [1, 0] {
+        bed.signal(side, Signal::KILL);
+        bed.gateways[side].take().unwrap().wait().unwrap();
+        thread::sleep(Duration::from_secs(1));
+        bed.start(side);
+        bed.wait_until_up();
+        bed.wait_for_packets();
+    }
+    let gateway = bed.space("g0");
+    for interface in ["public", "private"] {
+        ip(&format!("-n {gateway} link set {interface} down"));
+        bed.wait(5.0, "the cable to be missed", || {
+            let down = format!("event=link interface={interface} state=down");
+            bed.log(0).contains(&down).then_some(())
+        });
+        thread::sleep(Duration::from_secs(1));
+        ip(&format!("-n {gateway} link set {interface} up"));
+        bed.wait_for_packets();
+    }
+    // A minute's worth of packets without a loss afterwards would be too long; some seconds tell as much.
+    let traffic = bed.traffic();
+    thread::sleep(Duration::from_secs(6));
+    let (sent, lost) = traffic.end();
+    assert_eq!(lost, 0, "of {sent}");
+    // Another interface of the same name takes the place of the one that was.
+    let host = bed.space("h0");
+    ip(&format!("-n {host} link del lan"));
+    thread::sleep(Duration::from_secs(1));
+    ip(&format!(
+        "link add lan netns {host} type veth peer name private netns {gateway}"
+    ));
+    ip(&format!("-n {gateway} link set private up"));
+    ip(&format!("-n {host} addr add 172.16.1.2/16 dev lan"));
+    ip(&format!("-n {host} link set lan up"));
+    ip(&format!("-n {host} route add default via 172.16.0.10"));
+    bed.inside("h0", || {
+        Interface::by_name("lan")
+            .unwrap()
+            .switch_offloads_off()
+            .unwrap()
+    });
+    bed.wait_for_packets();
+}
+
+#[test]
+fn what_is_wrong_is_one_line_and_exit_code_2() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("gateway.conf");
+    let run = |arguments: &[&str]| {
+        let output = Command::new(TARE)
+            .args(["gateway", "run"])
+            .args(arguments)
+            .arg(&path)
+            .output();
+        let output = output.unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let (code, said) = run(&[]);
+    assert_eq!((code, said.lines().count()), (Some(2), 1), "{said}");
+    assert!(said.contains("gateway.conf"), "{said}");
+    let text = r#"private-interface { device nowhere0; ip4 172.16.0.10; nexthop-ip4 172.16.0.1; }
+        public-interface { device nowhere1; ip4 192.0.2.1; nexthop-ip4 192.0.2.2; }"#;
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    let (code, said) = run(&["--check"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("chmod 600"), "{said}");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let (code, said) = run(&[]);
+    assert_eq!((code, said.lines().count()), (Some(2), 1), "{said}");
+    assert!(
+        said.contains("there is no interface \"nowhere0\""),
+        "{said}"
+    );
+    let (code, said) = run(&["--cpu", "4000"]);
+    assert_eq!(code, Some(2), "{said}");
+    let output = status(&[], &path);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("is it running?"), "{said}");
+}
