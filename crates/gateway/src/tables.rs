@@ -117,6 +117,12 @@ impl Spis {
         (spi.wrapping_mul(0x9e37_79b1) >> self.shift) as usize
     }
 
+    /// Whether there are so few that the caches hold them.
+    #[inline]
+    pub(crate) fn are_few(&self) -> bool {
+        self.slots.len() <= 256
+    }
+
     /// Asks for where the SA with this SPI would stand.
     #[inline]
     pub(crate) fn prefetch(&self, spi: u32) {

@@ -51,6 +51,12 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
         scratch.outcomes.resize(input.len(), Err(Cause::Forged));
     }
     output.forward.reserve(input.len());
+    // A step ahead is worth its bookkeeping only where SAs are not in the caches anyway.
+    let ahead = if worker.tables.inbound.are_few() {
+        0
+    } else {
+        AHEAD
+    };
     for mut frame in input.drain(..) {
         worker.received.received += 1;
         worker.received.received_bytes += frame.len() as u64;
@@ -58,7 +64,12 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
         match admit(&worker.tables, &mut frame, &mut scratch.jobs[at]) {
             Ok(Admitted::Esp) => {
                 scratch.frames.push(frame);
-                find_ahead(&worker.tables, &mut scratch.jobs, at);
+                if ahead > 0 {
+                    find_ahead(&worker.tables, &mut scratch.jobs, at);
+                } else {
+                    let job = &mut scratch.jobs[at];
+                    job.sa = worker.tables.inbound.find(job.spi).unwrap_or(u32::MAX);
+                }
             }
             Ok(Admitted::Control) => {
                 worker.received.control += 1;
@@ -68,7 +79,7 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
         }
     }
     let n = scratch.frames.len();
-    for at in n..n + 2 * AHEAD {
+    for at in n..n + 2 * ahead {
         find_ahead(&worker.tables, &mut scratch.jobs[..n], at);
     }
     number_all(worker, &mut scratch);
