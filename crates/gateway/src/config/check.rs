@@ -96,7 +96,7 @@ fn unique<'r, T: 'r, K: Hash + Eq>(
     }
 }
 
-/// Tells which interface lacks an address of a family that a route needs.
+/// Tells which interface lacks an address of a family that a route needs, and whose peer is the gateway itself.
 pub(crate) fn families(
     routes: &[RouteRead],
     private: Option<&Interface>,
@@ -106,6 +106,19 @@ pub(crate) fn families(
     let of = |six: bool| if six { "IPv6" } else { "IPv4" };
     for route in routes {
         if let (Some(public), Some(gateway)) = (public, &route.gateway) {
+            // The key exchange tells the two ends apart by their addresses.
+            if !route.is_manual() && public.address_seen_by(gateway.value) == Some(gateway.value) {
+                mistakes.push(
+                    Mistake::at(gateway.line)
+                        .within(&route.place)
+                        .leaf(gateway.leaf)
+                        .found(format!(
+                            "{}, which is this gateway's own address",
+                            gateway.value
+                        ))
+                        .expected("the peer's"),
+                );
+            }
             if public.address_towards(gateway.value).is_none() {
                 let family = of(gateway.value.is_ipv6());
                 mistakes.push(
@@ -198,14 +211,22 @@ pub(crate) fn doubts(
         shared.collect(),
         "the preshared key is that of another route too; give each its own",
     );
-    let own = |sa: &ManualSa, others: &[ManualSa]| others.iter().any(|other| other.key == sa.key);
-    let both_ways = routes.iter().filter(|(route, _)| match &route.keys {
-        Keys::Manual { inbound, outbound } => own(outbound, inbound),
-        Keys::Exchange { .. } => false,
-    });
+    fn sas(route: &Route) -> impl Iterator<Item = &ManualSa> {
+        let (inbound, outbound) = match &route.keys {
+            Keys::Manual { inbound, outbound } => (inbound.as_slice(), Some(outbound)),
+            Keys::Exchange { .. } => (&[][..], None),
+        };
+        inbound.iter().chain(outbound)
+    }
+    let mut seen = HashMap::new();
+    for sa in routes.iter().flat_map(|(route, _)| sas(route)) {
+        *seen.entry((sa.key.key(), sa.key.salt())).or_insert(0u32) += 1;
+    }
+    let repeated = |sa: &ManualSa| seen.get(&(sa.key.key(), sa.key.salt())) > Some(&1);
+    let repeating = routes.iter().filter(|(route, _)| sas(route).any(repeated));
     tell(
-        both_ways.collect(),
-        "the same key and salt in both directions repeat nonces, which gives the key away; give each SA its own",
+        repeating.collect(),
+        "two SAs with the same key and salt repeat nonces, which gives the key away; give each its own",
     );
     let back = routes.iter().filter(|(route, _)| {
         [public.ip4.map(IpAddr::V4), public.ip6.map(IpAddr::V6)].contains(&Some(route.gateway))

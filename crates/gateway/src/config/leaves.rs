@@ -496,7 +496,7 @@ const SA_TTL: Leaf = leaf(
     "sa-ttl",
     TTL_VALUE,
     "600",
-    "Seconds that a key is used; new ones are agreed on from half of that.",
+    "Seconds that a key is used; new ones are agreed on from half of that. At least four times `negotiation-ttl`.",
 )
 .or("600");
 

@@ -194,16 +194,37 @@ pub(crate) fn interfaces(
     )
 }
 
-/// The times that a file gives: of a negotiation and of an SA.
-pub(crate) fn ttls(
-    file: &Section<'_>,
-    mistakes: &mut Mistakes,
-) -> (Option<Duration>, Option<Duration>) {
+/// The times that a file gives or leaves at their defaults: of a negotiation and of an SA.
+pub(crate) fn ttls(file: &Section<'_>, mistakes: &mut Mistakes) -> (Duration, Duration) {
     let mut ttl = |name| {
         let seconds = file.optional(name, mistakes, value::number(1..=u32::MAX))?;
-        Some(Duration::from_secs(seconds.value.into()))
+        Some((Duration::from_secs(seconds.value.into()), seconds.line))
     };
-    (ttl("negotiation-ttl"), ttl("sa-ttl"))
+    let (negotiation, sa) = (ttl("negotiation-ttl"), ttl("sa-ttl"));
+    let negotiation_ttl = negotiation.map_or(Config::NEGOTIATION_TTL, |(ttl, _)| ttl);
+    let sa_ttl = sa.map_or(Config::SA_TTL, |(ttl, _)| ttl);
+    // New keys are asked for from half the life of the old ones on, and used one and a half negotiations later.
+    let least = negotiation_ttl * 4;
+    if sa_ttl < least {
+        let at = |line, leaf, found: Duration| {
+            let found = found.as_secs().to_string();
+            file.mistake(line).leaf(leaf).found(found)
+        };
+        mistakes.push(match (sa, negotiation) {
+            (Some((ttl, line)), _) => at(line, "sa-ttl", ttl).expected(format!(
+                "at least {}, four times negotiation-ttl",
+                least.as_secs()
+            )),
+            (None, given) => {
+                let line = given.map_or(file.line, |(_, line)| line);
+                at(line, "negotiation-ttl", negotiation_ttl).expected(format!(
+                    "at most {}, a quarter of sa-ttl",
+                    sa_ttl.as_secs() / 4
+                ))
+            }
+        });
+    }
+    (negotiation_ttl, sa_ttl)
 }
 
 fn read(name: &str, file: &Section<'_>, mistakes: &mut Mistakes) -> Option<(Config, Vec<Warning>)> {
@@ -267,8 +288,8 @@ fn read(name: &str, file: &Section<'_>, mistakes: &mut Mistakes) -> Option<(Conf
     let routes = routes.into_iter().map(|(route, _)| route).collect();
     let config = Config {
         mtu: mtu.map(|mtu| mtu.value),
-        negotiation_ttl: negotiation_ttl.unwrap_or(Config::NEGOTIATION_TTL),
-        sa_ttl: sa_ttl.unwrap_or(Config::SA_TTL),
+        negotiation_ttl,
+        sa_ttl,
         protocol_port: port.map_or(Config::PROTOCOL_PORT, |port| port.value),
         metrics: metrics.map(|metrics| metrics.value),
         status_socket: status_socket.map(|path| path.value),

@@ -165,6 +165,11 @@ impl RouteRead {
         sas.extend(read_sa(section, mistakes));
     }
 
+    /// Whether it has SAs of its own.
+    pub(crate) fn is_manual(&self) -> bool {
+        self.manual.is_some()
+    }
+
     /// The route, where everything is there.
     pub(crate) fn complete(
         mut self,

@@ -234,8 +234,8 @@ fn read(file: &Section<'_>, mistakes: &mut config::Mistakes) -> Option<Meta> {
         source_prefix,
         routes: routes.map_or(1, |routes| routes.value),
         packet_size: packet_size.map_or(PacketSize::IMIX, |size| size.value),
-        negotiation_ttl: negotiation_ttl.unwrap_or(Config::NEGOTIATION_TTL),
-        sa_ttl: sa_ttl.unwrap_or(Config::SA_TTL),
+        negotiation_ttl,
+        sa_ttl,
     })
 }
 

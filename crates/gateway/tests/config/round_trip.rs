@@ -155,7 +155,13 @@ fn routes() -> impl Strategy<Value = Vec<Route>> {
 }
 
 fn config() -> impl Strategy<Value = Config> {
-    let ttl = || (1..=u32::MAX).prop_map(|s| Duration::from_secs(s.into()));
+    let ttls = (1..=u32::MAX / 4).prop_flat_map(|negotiation| {
+        let sa = negotiation * 4..=u32::MAX;
+        (Just(negotiation), sa).prop_map(|(negotiation, sa)| {
+            let seconds = |n: u32| Duration::from_secs(n.into());
+            (seconds(negotiation), seconds(sa))
+        })
+    });
     let metrics = (
         prop_oneof![ip4().prop_map(IpAddr::V4), ip6().prop_map(IpAddr::V6)],
         any::<u16>(),
@@ -165,7 +171,7 @@ fn config() -> impl Strategy<Value = Config> {
         interface(true),
         routes(),
         option::of(1280..=8923u16),
-        (ttl(), ttl()),
+        ttls,
         1..=u16::MAX,
         option::of(metrics.prop_map(Into::into)),
         option::of(r#"/[a-zé \\"';{}#\n/*-]{1,50}"#.prop_map(Into::into)),
