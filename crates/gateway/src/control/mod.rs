@@ -14,7 +14,7 @@ mod routes;
 mod status;
 mod wire;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub use counters::{Counters, Ignored, Taken};
 use end::End;
 use path::Paths;
 pub use record::{Level, Record, Value};
-use routes::{Inbound, Plan, Routes};
+use routes::{Plan, Routes};
 pub use status::{NeighborStatus, RouteStatus, SaStatus, Status};
 
 /// Where a frame comes from or goes to.
@@ -341,93 +341,6 @@ impl Control {
         self.exchange.counters()
     }
 
-    /// Everything that there is to know, for people to read.
-    pub fn status(&self) -> Status {
-        let mut neighbors = Vec::new();
-        self.private.neighbors("private", &mut neighbors);
-        self.public.neighbors("public", &mut neighbors);
-        Status {
-            routes: self
-                .routes
-                .in_order()
-                .map(|(n, entry)| self.route_status(n, entry))
-                .collect(),
-            neighbors,
-            exchange: exchange_counts(&self.exchange.counters()),
-            control: control_counts(&self.counters),
-        }
-    }
-
-    fn route_status(&self, number: usize, entry: &routes::Entry) -> RouteStatus {
-        let exchanged = self.exchange.status(number);
-        let state = match (&entry.outbound, &exchanged) {
-            (Some(_), _) => "up",
-            (None, Some(status)) => match status.negotiation {
-                exchange::Negotiation::Idle => "idle",
-                exchange::Negotiation::Waiting => "waiting",
-                exchange::Negotiation::Knocking => "knocking",
-                exchange::Negotiation::Proposed => "proposed",
-            },
-            (None, None) => "idle",
-        };
-        let times = |spi: u32, of: &[exchange::SaStatus]| {
-            let sa = of.iter().find(|sa| sa.spi == spi);
-            (
-                sa.map(|sa| sa.age.as_secs()),
-                sa.map(|sa| sa.left.as_secs()),
-            )
-        };
-        let outbound = entry.outbound.as_ref().map(|sa| {
-            let negotiated = exchanged.as_ref().and_then(|status| status.outbound);
-            let (age_s, left_s) = times(sa.spi(), negotiated.as_slice());
-            SaStatus {
-                spi: sa.spi(),
-                packets: sa.packets(),
-                bytes: sa.bytes(),
-                age_s,
-                left_s,
-                ..SaStatus::default()
-            }
-        });
-        let negotiated = exchanged.as_ref().map_or(&[][..], |status| &status.inbound);
-        let inbound = entry.inbound.iter().map(|Inbound { sa, .. }| {
-            let (age_s, left_s) = times(sa.spi(), negotiated);
-            SaStatus {
-                spi: sa.spi(),
-                packets: sa.packets(),
-                bytes: sa.bytes(),
-                forged: sa.forged(),
-                replayed: sa.replayed(),
-                age_s,
-                left_s,
-            }
-        });
-        RouteStatus {
-            id: entry.config.id.clone(),
-            gateway: entry.config.gateway.to_string(),
-            prefixes: entry
-                .config
-                .prefixes
-                .iter()
-                .map(ToString::to_string)
-                .collect(),
-            keys: match entry.config.keys {
-                Keys::Exchange { .. } => "exchange".into(),
-                Keys::Manual { .. } => "manual".into(),
-            },
-            state: state.into(),
-            failures: exchanged.as_ref().map_or(0, |status| status.failures),
-            path_mtu: self.path_mtu(entry.config.gateway),
-            inner_mtu: self
-                .tables
-                .routes
-                .get(number)
-                .map_or(0, |r| r.inner_max() as u16),
-            outbound,
-            inbound: inbound.collect(),
-        }
-    }
-
     fn end(&mut self, place: Place) -> &mut End {
         match place {
             Place::Private => &mut self.private,
@@ -635,46 +548,4 @@ fn empty(config: &Config) -> Tables {
         public: Default::default(),
         exchange_port: config.protocol_port,
     }
-}
-
-fn exchange_counts(counters: &exchange::Counters) -> BTreeMap<String, u64> {
-    let counts = [
-        ("received", counters.received),
-        ("knocks", counters.knocks),
-        ("challenges", counters.challenges),
-        ("proposals", counters.proposals),
-        ("agreements", counters.agreements),
-        ("repeats", counters.repeats),
-        ("sent", counters.sent),
-        ("negotiations", counters.negotiations),
-        ("negotiations_expired", counters.negotiations_expired),
-        ("inbound_expired", counters.inbound_expired),
-        ("inbound_displaced", counters.inbound_displaced),
-        ("outbound_expired", counters.outbound_expired),
-        ("outbound_updated", counters.outbound_updated),
-    ];
-    let dropped = exchange::Cause::ALL
-        .into_iter()
-        .map(|cause| (format!("dropped_{}", cause.name()), counters.dropped(cause)));
-    let counts = counts.into_iter().map(|(name, n)| (name.to_owned(), n));
-    counts.chain(dropped).collect()
-}
-
-fn control_counts(counters: &Counters) -> BTreeMap<String, u64> {
-    let taken = Taken::ALL
-        .into_iter()
-        .map(|taken| (taken.name().to_owned(), counters.taken(taken)));
-    let ignored = Ignored::ALL.into_iter().map(|ignored| {
-        (
-            format!("ignored_{}", ignored.name()),
-            counters.ignored(ignored),
-        )
-    });
-    let whole = [
-        ("received", counters.received),
-        ("sent", counters.sent),
-        ("unsent", counters.unsent),
-    ];
-    let whole = whole.into_iter().map(|(name, n)| (name.to_owned(), n));
-    whole.chain(taken).chain(ignored).collect()
 }

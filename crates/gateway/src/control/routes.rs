@@ -117,10 +117,8 @@ impl Routes {
             }
         }
         let mut gone = 0;
-        for number in 0..self.entries.len() {
-            if !kept[number] {
-                gone += usize::from(self.remove(number));
-            }
+        for (number, _) in kept.iter().enumerate().filter(|(_, kept)| !**kept) {
+            gone += usize::from(self.remove(number));
         }
         self.names.clear();
         self.order.clear();

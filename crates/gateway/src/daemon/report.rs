@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tare_port::Counters;
 
 use super::shared::Counts;
-use crate::control::Status;
+use crate::control::{SaStatus, Status};
 use crate::dataplane::{Cause, Direction};
 
 /// A running gateway.
@@ -79,7 +79,7 @@ pub struct DirectionReport {
     pub received: u64,
     /// Their bytes.
     pub received_bytes: u64,
-    /// Packets of those that went on.
+    /// Packets that went on, each fragment counted.
     pub forwarded: u64,
     /// Bytes that went on.
     pub forwarded_bytes: u64,
@@ -87,7 +87,7 @@ pub struct DirectionReport {
     pub control: u64,
     /// Packets of those that were dropped, by cause; causes that did not occur are left out.
     pub dropped: BTreeMap<String, u64>,
-    /// Packets made on top by fragmenting.
+    /// Packets more than came in, by fragmenting.
     pub fragments: u64,
     /// ICMP errors made on top.
     pub errors_sent: u64,
@@ -142,6 +142,9 @@ impl WorkerReport {
     }
 }
 
+/// Name and help of a metric, and where it is.
+type Figure<T> = (&'static str, &'static str, fn(&T) -> u64);
+
 impl Report {
     /// In the text format of Prometheus, version 0.0.4.
     pub fn prometheus(&self) -> String {
@@ -164,7 +167,7 @@ impl Report {
             self.reloads_refused,
         );
         let sides = [("outbound", &self.outbound), ("inbound", &self.inbound)];
-        let figures: [(&str, &str, fn(&DirectionReport) -> u64); 8] = [
+        let figures: [Figure<DirectionReport>; 8] = [
             ("received_packets_total", "Packets that came in", |d| {
                 d.received
             }),
@@ -257,7 +260,7 @@ impl Report {
     }
 
     fn ports(&self, text: &mut Text) {
-        let figures: [(&str, &str, fn(&PortReport) -> u64); 6] = [
+        let figures: [Figure<PortReport>; 6] = [
             ("port_rx_packets_total", "Frames received", |p| p.rx_packets),
             ("port_rx_bytes_total", "Bytes received", |p| p.rx_bytes),
             (
@@ -305,8 +308,8 @@ impl Report {
                 route.path_mtu.into(),
             );
         }
-        type Figure = fn(&crate::control::SaStatus) -> Option<u64>;
-        let figures: [(&str, &str, &str, Figure); 5] = [
+        type Of = fn(&SaStatus) -> Option<u64>;
+        let figures: [(&str, &str, &str, Of); 5] = [
             ("sa_packets_total", "counter", "Packets of an SA", |sa| {
                 Some(sa.packets)
             }),
@@ -379,5 +382,47 @@ impl Text {
         }
         let close = if labels.is_empty() { "" } else { "}" };
         let _ = writeln!(self.0, "{close} {value}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::RouteStatus;
+
+    #[test]
+    fn every_line_is_a_comment_or_a_sample_and_labels_are_escaped() {
+        let route = RouteStatus {
+            id: "a \"b\"\\\nc".into(),
+            outbound: Some(SaStatus::default()),
+            ..RouteStatus::default()
+        };
+        let report = Report {
+            workers: vec![WorkerReport::default()],
+            status: Status {
+                routes: vec![route],
+                ..Status::default()
+            },
+            ..Report::default()
+        };
+        let text = report.prometheus();
+        assert!(
+            text.contains(r#"route_up{route="a \"b\"\\\nc",gateway=""} 0"#),
+            "{text}"
+        );
+        for line in text.lines() {
+            let (name, value) = line.rsplit_once(' ').unwrap();
+            let sample = name.starts_with("tare_gateway_") && value.parse::<u64>().is_ok();
+            assert!(line.starts_with("# ") || sample, "{line}");
+        }
+        // A family is described once, before its samples, and they stand together.
+        let families = text.lines().filter(|line| line.starts_with("# TYPE"));
+        let names: Vec<_> = families
+            .map(|line| line.split(' ').nth(2).unwrap())
+            .collect();
+        let unique: std::collections::HashSet<_> = names.iter().collect();
+        assert_eq!(unique.len(), names.len());
+        let json = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
     }
 }

@@ -134,18 +134,13 @@ impl Direction {
         self.dropped[cause as usize] += 1;
     }
 
-    /// Counts frames as dropped after all that were counted as forwarded, and drops them. Frames forwarded and fragments on top
-    /// are together as many as have left, before and after.
+    /// Counts frames as dropped after all that were counted as forwarded, and drops them.
     #[cold]
     pub(crate) fn take_back(&mut self, refused: &mut Burst) {
         for frame in refused.drain(..) {
-            if self.forwarded > 0 {
-                self.forwarded -= 1;
-                self.drop(Cause::PortFull);
-            } else {
-                self.fragments = self.fragments.saturating_sub(1);
-            }
+            self.forwarded = self.forwarded.saturating_sub(1);
             self.forwarded_bytes = self.forwarded_bytes.saturating_sub(frame.len() as u64);
+            self.drop(Cause::PortFull);
         }
     }
 
@@ -201,5 +196,28 @@ impl Direction {
         for (mine, theirs) in mine.into_iter().zip(theirs).chain(dropped) {
             *mine = merge(*mine, theirs);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tare_port::{Layout, Pool};
+
+    #[test]
+    fn what_a_port_refuses_is_dropped_and_still_adds_up() {
+        let pool = Pool::new(8, 512, Layout::Spread).unwrap();
+        let mut direction = Direction {
+            received: 3,
+            forwarded: 5,
+            forwarded_bytes: 500,
+            fragments: 2,
+            ..Direction::default()
+        };
+        let mut burst: Burst = (0..4).map(|_| pool.copy(&[0; 100]).unwrap()).collect();
+        direction.take_back(&mut burst);
+        assert!(burst.is_empty() && direction.adds_up());
+        assert_eq!((direction.forwarded, direction.forwarded_bytes), (1, 100));
+        assert_eq!(direction.dropped(Cause::PortFull), 4);
     }
 }

@@ -371,8 +371,8 @@ pub(crate) fn packet(side: usize, v6: bool, number: u64, len: usize) -> Vec<u8> 
     frame.extend([0x30, 0x39, 0x30, 0x39]);
     frame.extend(number.to_be_bytes());
     frame.resize_with(len, || 0);
-    for at in payload + 12..len {
-        frame[at] = byte(number, at);
+    for (at, place) in frame.iter_mut().enumerate().skip(payload + 12) {
+        *place = byte(number, at);
     }
     frame
 }

@@ -81,7 +81,7 @@ fn a_bad_line_loses_what_it_loses_and_everything_adds_up() {
     let before = [0, 1].map(|side| bed.sent(side).dropped(Cause::NoSa));
     bed.load(600.0, Duration::from_millis(5));
     bed.run_for(1.0);
-    for side in 0..2 {
+    for (side, no_sa) in before.into_iter().enumerate() {
         let (there, here) = (bed.received(1 - side), bed.sent(side));
         let line = bed.ports[side].line();
         assert_eq!(line.queue_dropped, 0);
@@ -98,7 +98,7 @@ fn a_bad_line_loses_what_it_loses_and_everything_adds_up() {
         assert!(lost <= line.lost && replayed <= line.duplicated);
         assert!(lost > 0 && replayed > 0);
         // Ten minutes of losing agreements: no packet was without keys.
-        assert_eq!(here.dropped(Cause::NoSa), before[side]);
+        assert_eq!(here.dropped(Cause::NoSa), no_sa);
     }
 }
 

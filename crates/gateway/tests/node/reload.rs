@@ -44,14 +44,14 @@ fn a_reload_loses_nothing_on_routes_that_stay() {
         bed.node(side).reconfigure(now, parse(&text)).unwrap();
     }
     assert_eq!(bed.lost(), [0, 0]);
-    for side in 0..2 {
+    for (side, before) in before.into_iter().enumerate() {
         // The other route's peer is beyond the next hop, which is the other gateway here.
         let received = bed.received(side);
         assert_eq!(received.dropped_total(), received.dropped(Cause::NotForUs));
         let after = bed.node(side).control().status().routes[0].clone();
         assert_eq!(
             after.outbound.as_ref().map(|sa| sa.spi),
-            before[side].outbound.as_ref().map(|sa| sa.spi),
+            before.outbound.as_ref().map(|sa| sa.spi),
             "the same SA"
         );
         assert!(after.outbound.unwrap().packets >= bed.hosts[side].sent);
