@@ -356,8 +356,8 @@ fn status(options: &[&str], at: &Path) -> Output {
 
 #[test]
 fn keys_change_and_files_are_reloaded_and_no_packet_is_lost() {
-    for io in ["auto", "packet"] {
-        let Some(mut bed) = Bed::new(&["--io", io]) else {
+    for (io, cpus) in [("auto", "0"), ("packet", "0,0,0")] {
+        let Some(mut bed) = Bed::new(&["--io", io, "--cpu", cpus]) else {
             return;
         };
         bed.up();
@@ -408,9 +408,14 @@ fn keys_change_and_files_are_reloaded_and_no_packet_is_lost() {
                     .values()
                     .filter_map(Value::as_u64)
                     .sum();
-                let [received, forwarded, control] =
-                    ["received", "forwarded", "control"].map(|name| count[name].as_u64().unwrap());
-                assert_eq!(received, forwarded + control + dropped, "{count}");
+                let [received, fragments, forwarded, control] =
+                    ["received", "fragments", "forwarded", "control"]
+                        .map(|name| count[name].as_u64().unwrap());
+                assert_eq!(
+                    received + fragments,
+                    forwarded + control + dropped,
+                    "{count}"
+                );
             }
         }
         let table = status(&[], &bed.config(0));

@@ -169,10 +169,14 @@ fn table(report: &Report) -> String {
 }
 
 fn direction(text: &mut String, name: &str, counts: &DirectionReport) {
+    let _ = write!(text, "{name:8} {} received", counts.received);
+    if counts.fragments > 0 {
+        let _ = write!(text, " + {} by fragmenting", counts.fragments);
+    }
     let _ = write!(
         text,
-        "{name:8} {} received = {} forwarded + {} control",
-        counts.received, counts.forwarded, counts.control
+        " = {} forwarded + {} control",
+        counts.forwarded, counts.control
     );
     for (cause, n) in &counts.dropped {
         let _ = write!(text, " + {n} {cause}");
