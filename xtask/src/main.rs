@@ -4,6 +4,7 @@ mod check;
 mod initramfs;
 mod interop;
 mod packages;
+mod peers;
 mod shell;
 
 use std::process::ExitCode;
@@ -15,6 +16,8 @@ The project's chores.
   cargo xtask check    rustfmt, clippy, documentation, dependencies, the lock file
   cargo xtask book     build the guide in docs/ into docs/book
   cargo xtask interop  the gateway against Linux's own IPsec, in a guest under QEMU (in `test`, too)
+  cargo xtask peers gateway [ROUNDS [SECONDS]]
+                       TCP through the gateway beside boringtun and wireguard-go, which it installs (7 rounds of 4 s)
   cargo xtask race [S] the cipher against a hostile thread on every path, for S seconds in all (600)
 
 Environment: CI=true makes a missing package a failure instead of a notice.
@@ -28,6 +31,9 @@ fn main() -> ExitCode {
         ["check"] => check::all(),
         ["book"] => check::book(),
         ["interop"] => packages::provide().and_then(|()| interop::run()),
+        ["peers", "gateway"] => peers::gateway(None, None),
+        ["peers", "gateway", rounds] => peers::gateway(Some(rounds), None),
+        ["peers", "gateway", rounds, seconds] => peers::gateway(Some(rounds), Some(seconds)),
         ["race"] => race("600"),
         ["race", seconds] => race(seconds),
         [] | ["help" | "--help" | "-h"] => {
