@@ -61,7 +61,7 @@ pub(crate) enum Command {
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
-    tare run                         everything, about two minutes\n  \
+    tare run                         everything, about three minutes\n  \
     tare run rdrand/size rdrand/width\n  \
     tare run my-experiment.toml --rounds 20\n  \
     tare run --resume tare-runs/20260101T120000Z\n\n\

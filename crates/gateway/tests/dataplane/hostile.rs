@@ -1,5 +1,7 @@
 //! Packets of somebody who means harm.
 
+use std::slice::from_ref;
+
 use proptest::prelude::*;
 use tare_gateway::dataplane::Cause;
 use tare_gateway::sa::Counting;
@@ -72,7 +74,7 @@ fn every_truncation_is_dropped_for_a_cause() {
 fn a_packet_is_taken_once() {
     let mut pair = Pair::new(Shape::default());
     let frame = sealed(&mut pair, 100);
-    assert_eq!(pair.open(&[frame.clone()]).forward.len(), 1);
+    assert_eq!(pair.open(from_ref(&frame)).forward.len(), 1);
     assert_eq!(pair.refusal(frame.clone()), Cause::Replayed);
     // Twice in one burst, which both pass the look at the window.
     let next = sealed(&mut pair, 100);
@@ -207,7 +209,7 @@ proptest! {
         if mended {
             mend(&mut frame);
         }
-        pair.open(&[frame.clone()]);
+        pair.open(from_ref(&frame));
         pair.seal(&[frame]);
     }
 }

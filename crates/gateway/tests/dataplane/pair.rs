@@ -248,33 +248,6 @@ impl Packet {
         }
     }
 
-    /// A frame of the near gateway of [`Shape::default`] that carries this payload, trailer and all.
-    pub(crate) fn sealed_by_hand(payload: &[u8], number: u64) -> Vec<u8> {
-        let mut data = payload.to_vec();
-        let mut aad = SPI.to_be_bytes().to_vec();
-        aad.extend(number.to_be_bytes());
-        let key = Key::new(&[7; 16]).unwrap();
-        let nonce = Nonce::from_parts([0; 4], number);
-        let tag = key.seal_in_place(nonce, &aad, &mut data).unwrap();
-        let header = ipv4::Repr {
-            src: NEAR_OUTER4,
-            dst: FAR_OUTER4,
-            protocol: 50,
-            ttl: 64,
-            tos: 0,
-            total_len: (20 + 16 + data.len() + 16) as u16,
-            fragment: 0,
-        };
-        let mut frame = ethernet::header(HOST, HOST, ethernet::IPV4).to_vec();
-        frame.extend(header.to_bytes());
-        frame.extend(SPI.to_be_bytes());
-        frame.extend((number as u32).to_be_bytes());
-        frame.extend(number.to_be_bytes());
-        frame.extend(data);
-        frame.extend(tag.as_bytes());
-        frame
-    }
-
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let kind = if self.v6 {
             ethernet::IPV6

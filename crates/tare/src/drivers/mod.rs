@@ -39,6 +39,7 @@ fn workloads() -> Vec<Box<dyn Workload>> {
         Box::new(gcm_race::GcmRace),
         Box::new(gateway::Gateway),
         Box::new(vita::Vita),
+        Box::new(vita::VitaVeth),
         Box::new(synthetic::Synthetic),
     ]
 }

@@ -1,6 +1,7 @@
 //! The Vita document's test: a load tester and two gateways on 1 GbE lines, in virtual time, exact and with no root.
 
 mod topology;
+mod veth;
 
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use super::gateway::{size, size_parameter};
 use super::{count, duration, number, own_trial, parameter, text, Workload};
 use crate::trial::{Speaker, TrialError};
 use topology::{Setup, Topology};
+pub(super) use veth::VitaVeth;
 
 /// Bytes of Ethernet, outer IPv4, ESP header, IV and ICV around what is encrypted.
 const AROUND: usize = 14 + 20 + 8 + 8 + 16;

@@ -71,7 +71,7 @@ enum Event {
 
 impl Setup {
     /// The document's meta-configurations, for this size and number of routes.
-    fn metas(&self) -> anyhow::Result<[Meta; 2]> {
+    pub(super) fn metas(&self) -> anyhow::Result<[Meta; 2]> {
         let meta = |own: u8, peer: u8, pcis: [&str; 2]| {
             let text = format!(
                 "private-interface {{ pci {}; ip4 172.{own}.0.10; nexthop-ip4 172.{own}.0.1; nexthop-mac 02:00:00:00:00:00; }}\n\
