@@ -68,6 +68,8 @@ pub struct OutboundSa {
     pub(crate) spi: u32,
     pub(crate) counting: Counting,
     pub(crate) outer: Outer,
+    /// Numbers that were left to an earlier SA.
+    skipped: AtomicU64,
 }
 
 impl OutboundSa {
@@ -81,14 +83,17 @@ impl OutboundSa {
             salt,
             spi,
             counting,
+            skipped: AtomicU64::new(0),
         }
     }
 
     /// Goes on behind the numbers of an earlier SA with the same key, which may still be in use for as long as it takes a worker
     /// to send `margin` packets: a number used twice would give the key away.
     pub fn follow(&self, earlier: &OutboundSa, margin: u64) {
-        let last = earlier.packets().saturating_add(margin);
+        let used = earlier.sequence.load(Ordering::Relaxed);
+        let last = used.saturating_add(margin);
         self.sequence.fetch_max(last, Ordering::Relaxed);
+        self.skipped.fetch_max(last, Ordering::Relaxed);
     }
 
     /// The security parameters index.
@@ -98,7 +103,10 @@ impl OutboundSa {
 
     /// Packets sent.
     pub fn packets(&self) -> u64 {
-        self.sequence.load(Ordering::Relaxed)
+        let skipped = self.skipped.load(Ordering::Relaxed);
+        self.sequence
+            .load(Ordering::Relaxed)
+            .saturating_sub(skipped)
     }
 
     /// Bytes of inner packets sent.
@@ -226,5 +234,42 @@ impl InboundSa {
     /// The highest sequence number received.
     pub fn top(&self) -> u64 {
         self.window.top()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_sa_that_follows_another_uses_none_of_its_numbers_and_counts_its_own_packets() {
+        let sa = |counting| {
+            let outer = Outer::V4 { src: 1, dst: 2 };
+            OutboundSa::new(300, Key::new(&[1; 16]).unwrap(), [0; 4], counting, outer)
+        };
+        let (first, second, third) = (
+            sa(Counting::Extended),
+            sa(Counting::Extended),
+            sa(Counting::Extended),
+        );
+        assert_eq!(first.take(5), Some(1));
+        second.follow(&first, 100);
+        assert_eq!(second.take(2), Some(106));
+        third.follow(&second, 100);
+        assert_eq!(third.take(1), Some(208));
+        let packets = [first, second, third].map(|sa| sa.packets());
+        assert_eq!(packets, [5, 2, 1]);
+    }
+
+    #[test]
+    fn an_sa_ends_with_its_numbers() {
+        let outer = Outer::V4 { src: 1, dst: 2 };
+        let key = Key::new(&[1; 16]).unwrap();
+        let sa = OutboundSa::new(300, key, [0; 4], Counting::Plain, outer);
+        let all = u64::from(u32::MAX);
+        assert_eq!(sa.take(all - 1), Some(1));
+        assert_eq!(sa.take(2), None);
+        assert_eq!(sa.take(1), Some(all));
+        assert_eq!(sa.take(1), None);
     }
 }

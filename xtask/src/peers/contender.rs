@@ -40,7 +40,7 @@ impl Tunnel {
     }
 }
 
-/// boringtun, from crates.io.
+/// boringtun, from its package registry.
 pub(super) fn boringtun(folder: &Path) -> Result<Tunnel, String> {
     let program = folder.join("bin/boringtun-cli");
     if !program.is_file() {
