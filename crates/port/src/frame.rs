@@ -48,9 +48,27 @@ struct Memory {
 struct Slot {
     memory: NonNull<Memory>,
     number: u32,
-    /// Where the frame's bytes begin and end, counted from the slot's start.
-    start: u16,
-    end: u16,
+    /// Where the frame's bytes begin, and in the upper half where they end, counted from the slot's start. One value, because a load of
+    /// both right after a store of one would wait for that.
+    range: u32,
+}
+
+impl Slot {
+    #[inline(always)]
+    fn start(&self) -> usize {
+        (self.range & 0xffff) as usize
+    }
+
+    #[inline(always)]
+    fn end(&self) -> usize {
+        (self.range >> 16) as usize
+    }
+
+    /// Both at most 65,535: a pool's capacity is.
+    #[inline(always)]
+    fn set(&mut self, start: usize, end: usize) {
+        self.range = start as u32 | (end as u32) << 16;
+    }
 }
 
 /// Bytes of that; what a slot's frame holds is behind them.
@@ -108,8 +126,7 @@ impl Pool {
                     .write(Slot {
                         memory,
                         number,
-                        start: 0,
-                        end: 0,
+                        range: 0,
                     });
             }
         }
@@ -177,9 +194,7 @@ impl Pool {
         );
         // SAFETY: below the number of slots, so within the mapping, where `new` put a header.
         let mut frame = Frame(unsafe { inner.base.add(slot as usize * inner.stride).cast() });
-        let slot = frame.slot_mut();
-        slot.start = start as u16;
-        slot.end = end as u16;
+        frame.slot_mut().set(start, end);
         frame
     }
 
@@ -267,13 +282,13 @@ impl Frame {
     /// Bytes free in front.
     #[inline]
     pub fn headroom(&self) -> usize {
-        usize::from(self.slot().start) - SLOT
+        self.slot().start() - SLOT
     }
 
     /// Bytes free behind.
     #[inline]
     pub fn tailroom(&self) -> usize {
-        self.memory().capacity - usize::from(self.slot().end)
+        self.memory().capacity - self.slot().end()
     }
 
     /// Grows by `n` bytes in front and gives those; what they hold is left over from earlier. None, and no change, when
@@ -284,7 +299,8 @@ impl Frame {
         if n > self.headroom() {
             return None;
         }
-        self.slot_mut().start -= n as u16;
+        let slot = self.slot_mut();
+        slot.set(slot.start() - n, slot.end());
         self.get_mut(..n)
     }
 
@@ -297,33 +313,33 @@ impl Frame {
             return None;
         }
         let len = self.len();
-        self.slot_mut().end += n as u16;
+        let slot = self.slot_mut();
+        slot.set(slot.start(), slot.end() + n);
         self.get_mut(len..)
     }
 
     /// Drops `n` bytes in front, or all when there are fewer.
     #[inline]
     pub fn trim_front(&mut self, n: usize) {
-        let n = n.min(self.len()) as u16;
-        self.slot_mut().start += n;
+        let n = n.min(self.len());
+        let slot = self.slot_mut();
+        slot.set(slot.start() + n, slot.end());
     }
 
     /// Drops what is behind the first `len` bytes.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
-        let len = len.min(self.len()) as u16;
+        let len = len.min(self.len());
         let slot = self.slot_mut();
-        slot.end = slot.start + len;
+        slot.set(slot.start(), slot.start() + len);
     }
 
     /// A copy in another slot of the same pool, with the same headroom; none when all slots are taken.
     pub fn duplicate(&self) -> Option<Frame> {
-        let &Slot {
-            memory, start, end, ..
-        } = self.slot();
+        let slot = self.slot();
         // A handle that is not counted: this frame keeps the memory.
-        let pool = std::mem::ManuallyDrop::new(Pool(memory));
-        let mut copy = pool.adopt(pool.take_slot()?, usize::from(start), usize::from(end));
+        let pool = std::mem::ManuallyDrop::new(Pool(slot.memory));
+        let mut copy = pool.adopt(pool.take_slot()?, slot.start(), slot.end());
         copy.copy_from_slice(self);
         Some(copy)
     }
@@ -333,7 +349,7 @@ impl Frame {
     pub(crate) fn into_slot(self) -> (u32, usize, usize) {
         let slot = std::mem::ManuallyDrop::new(self);
         let slot = slot.slot();
-        (slot.number, usize::from(slot.start), usize::from(slot.end))
+        (slot.number, slot.start(), slot.end())
     }
 }
 
@@ -343,7 +359,7 @@ impl Deref for Frame {
     #[inline]
     fn deref(&self) -> &[u8] {
         let slot = self.slot();
-        let (start, end) = (usize::from(slot.start), usize::from(slot.end));
+        let (start, end) = (slot.start(), slot.end());
         // SAFETY: SLOT <= start <= end <= capacity is kept by every method, so this is within the slot and behind its header; the
         // slot is this frame's alone and was zeroed by the kernel.
         unsafe { std::slice::from_raw_parts(self.0.cast::<u8>().add(start).as_ptr(), end - start) }
@@ -354,7 +370,7 @@ impl DerefMut for Frame {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         let slot = self.slot();
-        let (start, end) = (usize::from(slot.start), usize::from(slot.end));
+        let (start, end) = (slot.start(), slot.end());
         // SAFETY: as in `deref`.
         unsafe {
             std::slice::from_raw_parts_mut(self.0.cast::<u8>().add(start).as_ptr(), end - start)
