@@ -303,7 +303,7 @@ const BURST_BYTES: usize = 20_000;
 fn burst(sizes: &[u16]) -> usize {
     let total: usize = sizes.iter().map(|&size| usize::from(size)).sum();
     let mean = (total / sizes.len().max(1)).max(1);
-    (BURST_BYTES / mean).clamp(8, 32)
+    (BURST_BYTES / mean).clamp(8, 48)
 }
 
 /// What makes a source address of a destination.
