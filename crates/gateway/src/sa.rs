@@ -90,8 +90,7 @@ impl OutboundSa {
     /// Goes on behind the numbers of an earlier SA with the same key, which may still be in use for as long as it takes a worker
     /// to send `margin` packets: a number used twice would give the key away.
     pub fn follow(&self, earlier: &OutboundSa, margin: u64) {
-        let used = earlier.sequence.load(Ordering::Relaxed);
-        let last = used.saturating_add(margin);
+        let last = earlier.last_number().saturating_add(margin);
         self.sequence.fetch_max(last, Ordering::Relaxed);
         self.skipped.fetch_max(last, Ordering::Relaxed);
     }
@@ -99,6 +98,11 @@ impl OutboundSa {
     /// The security parameters index.
     pub fn spi(&self) -> u32 {
         self.spi
+    }
+
+    /// The last sequence number used.
+    pub(crate) fn last_number(&self) -> u64 {
+        self.sequence.load(Ordering::Relaxed)
     }
 
     /// Packets sent.

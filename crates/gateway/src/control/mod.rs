@@ -500,7 +500,7 @@ impl Control {
                 .routes
                 .entry(number)
                 .and_then(|entry| entry.outbound.as_ref());
-            if sa.is_some_and(|sa| sa.packets() > PLAIN_RENEW) {
+            if sa.is_some_and(|sa| sa.last_number() > PLAIN_RENEW) {
                 self.exchange.renew(now, number, &mut self.events);
             }
         }
