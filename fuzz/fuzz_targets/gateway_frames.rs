@@ -13,7 +13,7 @@ const CONFIG: &str = "
 private-interface { device a; ip4 10.1.0.1; ip6 fd01::1; nexthop-ip4 10.1.0.2; nexthop-ip6 fd01::2; }
 public-interface { device b; ip4 192.0.2.1; ip6 2001:db8::1; nexthop-ip4 192.0.2.2; nexthop-ip6 2001:db8::2; }
 route {
-  id hand; gw-ip4 192.0.2.2; net-cidr4 \"10.2.0.0/16\"; net-cidr6 \"fd02::/64\"; spi 1002;
+  id hand; gw-ip4 192.0.2.2; net-cidr4 \"10.2.0.0/16\"; net-cidr6 \"fd02::/64\";
   inbound-sa { spi 3001; aead aes-128-gcm; key 00112233445566778899aabbccddeeff; salt 01020304; }
   outbound-sa { spi 3002; aead aes-128-gcm; key ffeeddccbbaa99887766554433221100; salt 04030201; }
 }
