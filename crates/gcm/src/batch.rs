@@ -23,6 +23,8 @@ struct Packet<'a> {
     src: *const u8,
     dst: *mut u8,
     len: usize,
+    /// What an opened packet must have; of no meaning for a sealed one.
+    tag: Tag,
     memory: PhantomData<&'a [u8]>,
 }
 
@@ -48,7 +50,7 @@ impl<'a> SealPacket<'a> {
         check(aad.len(), plaintext.len(), out.len())?;
         let (src, dst, len) = (plaintext.as_ptr(), out.start(), out.len());
         Ok(Self {
-            packet: Packet::new(key, nonce, aad, src, dst, len),
+            packet: Packet::new(key, nonce, aad, src, dst, len, Tag::from([0; 16])),
             tag: None,
         })
     }
@@ -67,7 +69,7 @@ impl<'a> SealPacket<'a> {
         check(aad.len(), data.len(), data.len())?;
         let (dst, len) = (data.as_mut_ptr(), data.len());
         Ok(Self {
-            packet: Packet::new(key, nonce, aad, dst, dst, len),
+            packet: Packet::new(key, nonce, aad, dst, dst, len, Tag::from([0; 16])),
             tag: None,
         })
     }
@@ -81,7 +83,6 @@ impl<'a> SealPacket<'a> {
 /// A packet to be opened by [`open_batch`] or [`open_each`].
 pub struct OpenPacket<'a> {
     packet: Packet<'a>,
-    tag: Tag,
     /// Whether the packet was authentic, once it has been opened.
     outcome: Option<bool>,
 }
@@ -103,8 +104,7 @@ impl<'a> OpenPacket<'a> {
         check(aad.len(), ciphertext.len(), out.len())?;
         let (src, dst, len) = (ciphertext.start(), out.as_mut_ptr(), out.len());
         Ok(Self {
-            packet: Packet::new(key, nonce, aad, src, dst, len),
-            tag,
+            packet: Packet::new(key, nonce, aad, src, dst, len, tag),
             outcome: None,
         })
     }
@@ -124,8 +124,7 @@ impl<'a> OpenPacket<'a> {
         check(aad.len(), data.len(), data.len())?;
         let (dst, len) = (data.as_mut_ptr(), data.len());
         Ok(Self {
-            packet: Packet::new(key, nonce, aad, dst, dst, len),
-            tag,
+            packet: Packet::new(key, nonce, aad, dst, dst, len, tag),
             outcome: None,
         })
     }
@@ -146,18 +145,16 @@ pub fn seal_each<'a>(
     packets: impl IntoIterator<Item = SealPacket<'a>>,
     mut sealed: impl FnMut(usize, Tag),
 ) {
-    let mut queue = Queue::<_, true>::new();
+    let mut queue = Queue::<_, Seal>::new();
     // Not a `for` loop, which would put each packet into an `Option` in memory first.
     packets
         .into_iter()
         .enumerate()
         .for_each(|(number, p)| match p.tag {
             Some(tag) => sealed(number, tag),
-            None => queue.push(&p.packet, number, &mut |done: Done<usize>| {
-                sealed(done.item, Tag::from_u128(done.computed));
-            }),
+            None => queue.push(&p.packet, number, &mut sealed),
         });
-    queue.finish(&mut |done| sealed(done.item, Tag::from_u128(done.computed)));
+    queue.finish(&mut sealed);
 }
 
 /// Opens packets as they come and gives `opened` the number of each, not necessarily in their order, with `Ok` when it is
@@ -169,111 +166,178 @@ pub fn open_each<'a>(
     packets: impl IntoIterator<Item = OpenPacket<'a>>,
     mut opened: impl FnMut(usize, Result<(), Error>),
 ) -> usize {
-    let mut queue = Queue::<_, false>::new();
+    let mut queue = Queue::<_, Open>::new();
     let mut authentic = 0;
     let mut told = |number: usize, is_authentic: bool| {
         authentic += usize::from(is_authentic);
-        opened(
-            number,
-            if is_authentic {
-                Ok(())
-            } else {
-                Err(Error::Forged)
-            },
-        );
+        opened(number, outcome(is_authentic));
     };
-    let verify = |done: &Done<(usize, Tag)>| {
-        // SAFETY: the packet was made from an exclusive borrow of these bytes, which lasts as long as this call.
-        unsafe { done.verify(done.item.1) }
-    };
-    for (number, p) in packets.into_iter().enumerate() {
-        match p.outcome {
+    packets
+        .into_iter()
+        .enumerate()
+        .for_each(|(number, p)| match p.outcome {
             Some(before) => told(number, before),
-            None => queue.push(&p.packet, (number, p.tag), &mut |done| {
-                told(done.item.0, verify(&done));
-            }),
-        }
-    }
-    queue.finish(&mut |done| told(done.item.0, verify(&done)));
+            None => queue.push(&p.packet, number, &mut told),
+        });
+    queue.finish(&mut told);
     authentic
+}
+
+fn outcome(authentic: bool) -> Result<(), Error> {
+    if authentic {
+        Ok(())
+    } else {
+        Err(Error::Forged)
+    }
 }
 
 /// Seals every packet of the batch that is not sealed yet.
 pub fn seal_batch(packets: &mut [SealPacket<'_>]) {
-    let mut queue = Queue::<_, true>::new();
+    let mut queue = Queue::<_, Seal>::new();
     for i in 0..packets.len() {
         if packets[i].tag.is_none() {
             let packet = packets[i].packet;
-            queue.push(&packet, i, &mut |done: Done<usize>| {
-                packets[done.item].tag = Some(Tag::from_u128(done.computed));
-            });
+            queue.push(&packet, i, &mut |i: usize, tag| packets[i].tag = Some(tag));
         }
     }
-    queue.finish(&mut |done| packets[done.item].tag = Some(Tag::from_u128(done.computed)));
+    queue.finish(&mut |i, tag| packets[i].tag = Some(tag));
 }
 
 /// Opens every packet of the batch that is not opened yet; returns how many packets are authentic.
 pub fn open_batch(packets: &mut [OpenPacket<'_>]) -> usize {
-    fn verify(packets: &mut [OpenPacket<'_>], done: Done<usize>) {
-        let p = &mut packets[done.item];
-        // SAFETY: the packet was made from an exclusive borrow of these bytes, which it still holds.
-        p.outcome = Some(unsafe { done.verify(p.tag) });
-    }
-    let mut queue = Queue::<_, false>::new();
+    let mut queue = Queue::<_, Open>::new();
     for i in 0..packets.len() {
         if packets[i].outcome.is_none() {
             let packet = packets[i].packet;
-            queue.push(&packet, i, &mut |done| verify(packets, done));
+            queue.push(&packet, i, &mut |i: usize, authentic| {
+                packets[i].outcome = Some(authentic);
+            });
         }
     }
-    queue.finish(&mut |done| verify(packets, done));
+    queue.finish(&mut |i, authentic| packets[i].outcome = Some(authentic));
     packets.iter().filter(|p| p.outcome == Some(true)).count()
 }
 
-/// A packet that has been worked on.
-struct Done<T> {
-    /// What came with it.
-    item: T,
-    computed: u128,
-    dst: *mut u8,
-    len: usize,
-}
+/// What is done to a packet.
+trait Operation {
+    const SEAL: bool;
+    /// What is said of a packet that has been worked on.
+    type Outcome;
 
-impl<T> Done<T> {
-    /// Compares the tags, and wipes the output unless they match.
+    /// What is said of a packet with this output for which the first tag was computed and the second came along.
     ///
     /// # Safety
-    /// The packet's output must still be there, and borrowed by nobody else.
+    /// The output must be there, and borrowed by nobody else.
+    unsafe fn conclude(
+        computed: Tag,
+        tag: impl FnOnce() -> Tag,
+        output: (*mut u8, usize),
+    ) -> Self::Outcome;
+
+    /// Works on four packets and tells `done` of each.
+    ///
+    /// # Safety
+    /// All columns must be filled with packets for `fours`, whose memory is still what the constructors checked.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn four(fours: &Fours, columns: &Columns, done: impl FnMut(usize, Self::Outcome));
+}
+
+enum Seal {}
+
+impl Operation for Seal {
+    const SEAL: bool = true;
+    type Outcome = Tag;
+
     #[inline(always)]
-    unsafe fn verify(&self, tag: Tag) -> bool {
-        if tag.matches(self.computed) {
-            return true;
+    unsafe fn conclude(computed: Tag, _: impl FnOnce() -> Tag, _: (*mut u8, usize)) -> Tag {
+        computed
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn four(fours: &Fours, columns: &Columns, mut done: impl FnMut(usize, Tag)) {
+        let mut tags = MaybeUninit::<Tags>::uninit();
+        // SAFETY: the caller's contract; the kernel fills the tags.
+        let tags = unsafe {
+            (fours.seal)(columns, &mut tags);
+            tags.assume_init_ref()
+        };
+        for (i, tag) in tags.0.iter().enumerate() {
+            done(i, Tag::from_words(*tag));
         }
-        // SAFETY: the caller's contract.
-        unsafe { self.dst.write_bytes(0, self.len) };
-        false
     }
 }
 
-/// Packets on their way to be worked on four at a time, each with an item that is handed back when it is done.
+enum Open {}
+
+impl Operation for Open {
+    const SEAL: bool = false;
+    /// Whether it is authentic; if not, its output has been wiped.
+    type Outcome = bool;
+
+    #[inline(always)]
+    unsafe fn conclude(
+        computed: Tag,
+        tag: impl FnOnce() -> Tag,
+        (dst, len): (*mut u8, usize),
+    ) -> bool {
+        let authentic = tag().matches(computed);
+        if !authentic {
+            // SAFETY: the caller's contract.
+            unsafe { dst.write_bytes(0, len) };
+        }
+        authentic
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn four(fours: &Fours, columns: &Columns, mut done: impl FnMut(usize, bool)) {
+        // SAFETY: the caller's contract.
+        let forged = unsafe { (fours.open)(columns) };
+        // What is told of authentic packets does not wait for their tags.
+        if forged == 0 {
+            (0..4).for_each(|i| done(i, true));
+        } else {
+            // SAFETY: the caller's contract.
+            unsafe { wipe(columns, forged) };
+            (0..4).for_each(|i| done(i, forged & 1 << i == 0));
+        }
+    }
+}
+
+/// Wipes the outputs of the packets that have a bit.
+///
+/// # Safety
+/// They must be there, and borrowed by nobody else.
 #[cfg(target_arch = "x86_64")]
-struct Queue<'a, T, const SEAL: bool> {
+#[cold]
+unsafe fn wipe(columns: &Columns, which: u8) {
+    for i in (0..4).filter(|i| which & 1 << i != 0) {
+        // SAFETY: the caller's contract.
+        unsafe { columns.dst[i].write_bytes(0, columns.len[i]) };
+    }
+}
+
+/// Packets on their way to be worked on four at a time.
+#[cfg(target_arch = "x86_64")]
+struct Queue<'a, T, O> {
     /// How the packets in here are worked on; all of them are alike.
     fours: Option<&'static Fours>,
-    group: MaybeUninit<Columns>,
+    columns: MaybeUninit<Columns>,
+    /// What is handed back of each when it is done.
     items: [MaybeUninit<T>; 4],
     /// How many packets wait: fewer than four.
     waiting: usize,
-    memory: PhantomData<&'a Key>,
+    memory: PhantomData<(&'a Key, O)>,
 }
 
 #[cfg(target_arch = "x86_64")]
-impl<'a, T: Copy, const SEAL: bool> Queue<'a, T, SEAL> {
+impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
     #[inline(always)]
     fn new() -> Self {
         Self {
             fours: None,
-            group: MaybeUninit::uninit(),
+            columns: MaybeUninit::uninit(),
             items: [const { MaybeUninit::uninit() }; 4],
             waiting: 0,
             memory: PhantomData,
@@ -281,99 +345,107 @@ impl<'a, T: Copy, const SEAL: bool> Queue<'a, T, SEAL> {
     }
 
     #[inline(always)]
-    fn push(&mut self, packet: &Packet<'a>, item: T, done: &mut impl FnMut(Done<T>)) {
-        let together = packet.len <= 64 && packet.aad.len() <= 16;
-        let (Some((fours, schedule)), true) = (packet.key.fours(), together) else {
-            // SAFETY: the packet's constructors made sure of its memory.
-            done(unsafe { packet.whole(SEAL, item) });
-            return;
-        };
-        if !self.fours.is_some_and(|f| core::ptr::eq(f, fours)) {
-            self.finish(done);
-            self.fours = Some(fours);
+    fn push(&mut self, packet: &Packet<'a>, item: T, done: &mut impl FnMut(T, O::Outcome)) {
+        let fours = packet.key.fours();
+        // One branch where this packet is like the one before.
+        let alike = fours.map(core::ptr::from_ref) == self.fours.map(core::ptr::from_ref);
+        if (packet.len > 64) | (packet.aad.len() > 16) | !alike | fours.is_none() {
+            // A copy, or the packet would be put into memory on the way that most take, too.
+            return self.push_other(&{ *packet }, item, done);
         }
+        // SAFETY: as just seen.
+        unsafe { self.push_alike(packet, item, done) };
+    }
+
+    /// [`Queue::push`] of a packet that is not like the one before, or goes alone.
+    #[cold]
+    #[inline(never)]
+    fn push_other(&mut self, packet: &Packet<'a>, item: T, done: &mut impl FnMut(T, O::Outcome)) {
+        match packet.key.fours() {
+            Some(fours) if packet.len <= 64 && packet.aad.len() <= 16 => {
+                self.finish(done);
+                self.fours = Some(fours);
+                // SAFETY: as just seen.
+                unsafe { self.push_alike(packet, item, done) };
+            }
+            // SAFETY: the packet's constructors made sure of its memory.
+            _ => done(item, unsafe { packet.whole::<O>() }),
+        }
+    }
+
+    /// [`Queue::push`] of a packet that goes together with those that wait.
+    ///
+    /// # Safety
+    /// It must be of at most 64 bytes with at most 16 of additional data, and its key's way of fours that of the queue.
+    #[inline(always)]
+    unsafe fn push_alike(
+        &mut self,
+        packet: &Packet<'a>,
+        item: T,
+        done: &mut impl FnMut(T, O::Outcome),
+    ) {
+        let Some(fours) = self.fours else { return };
+        // SAFETY: the key has a way.
+        let schedule = unsafe { packet.key.schedule() };
         let i = self.waiting;
         if i < 3 {
             // SAFETY: `i` is below four.
-            unsafe { packet.describe(schedule, self.group.as_mut_ptr(), i) };
+            unsafe { packet.describe::<O>(schedule, self.columns.as_mut_ptr(), i) };
             self.items[i] = MaybeUninit::new(item);
             self.waiting = i + 1;
             return;
         }
         // SAFETY: the last place of four; with it all are filled, with packets for `fours`, whose memory is borrowed for 'a.
         unsafe {
-            packet.describe(schedule, self.group.as_mut_ptr(), 3);
+            packet.describe::<O>(schedule, self.columns.as_mut_ptr(), 3);
             self.items[3] = MaybeUninit::new(item);
-            self.four(fours, done);
+            O::four(fours, &*self.columns.as_ptr(), |i, outcome| {
+                done(self.items[i].assume_init(), outcome);
+            });
         }
         self.waiting = 0;
     }
 
     /// Works on the packets that wait.
     #[inline(always)]
-    fn finish(&mut self, done: &mut impl FnMut(Done<T>)) {
+    fn finish(&mut self, done: &mut impl FnMut(T, O::Outcome)) {
         let Some(fours) = self.fours else { return };
         for i in 0..self.waiting {
             // SAFETY: the packet has filled its columns and item, it is for `fours`, and its memory is borrowed for 'a.
             unsafe {
-                let columns = &*self.group.as_ptr();
-                done(Done {
-                    item: self.items[i].assume_init(),
-                    computed: fours.one(columns, i, SEAL),
-                    dst: columns.dst[i],
-                    len: columns.len[i],
-                });
+                let columns = &*self.columns.as_ptr();
+                let computed = Tag::from_u128(fours.one(columns, i, O::SEAL));
+                let tag = || Tag::from_words(columns.tag[i]);
+                done(
+                    self.items[i].assume_init(),
+                    O::conclude(computed, tag, (columns.dst[i], columns.len[i])),
+                );
             }
         }
         self.waiting = 0;
-    }
-
-    /// Works on four packets.
-    ///
-    /// # Safety
-    /// There must be four, for `fours`; their memory must still be what the constructors checked.
-    #[inline(always)]
-    unsafe fn four(&mut self, fours: &Fours, done: &mut impl FnMut(Done<T>)) {
-        let work = if SEAL { fours.seal } else { fours.open };
-        let mut tags = MaybeUninit::<Tags>::uninit();
-        // SAFETY: four packets have filled their columns and items; `Key::with_path` made sure of schedules and processor, and
-        // `push` of their lengths; the kernel fills the tags.
-        unsafe {
-            let columns = &*self.group.as_ptr();
-            work(columns, &mut tags);
-            for i in 0..4 {
-                let [low, high] = (*tags.as_ptr()).0[i];
-                done(Done {
-                    item: self.items[i].assume_init(),
-                    computed: u128::from(low) | u128::from(high) << 64,
-                    dst: columns.dst[i],
-                    len: columns.len[i],
-                });
-            }
-        }
     }
 }
 
 /// Where there is nothing to wait for, every packet is done when it comes.
 #[cfg(not(target_arch = "x86_64"))]
-struct Queue<'a, T, const SEAL: bool> {
-    memory: PhantomData<(&'a Key, T)>,
+struct Queue<'a, T, O> {
+    memory: PhantomData<(&'a Key, T, O)>,
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-impl<'a, T: Copy, const SEAL: bool> Queue<'a, T, SEAL> {
+impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
     fn new() -> Self {
         Self {
             memory: PhantomData,
         }
     }
 
-    fn push(&mut self, packet: &Packet<'a>, item: T, done: &mut impl FnMut(Done<T>)) {
+    fn push(&mut self, packet: &Packet<'a>, item: T, done: &mut impl FnMut(T, O::Outcome)) {
         // SAFETY: the packet's constructors made sure of its memory.
-        done(unsafe { packet.whole(SEAL, item) });
+        done(item, unsafe { packet.whole::<O>() });
     }
 
-    fn finish(&mut self, _done: &mut impl FnMut(Done<T>)) {}
+    fn finish(&mut self, _done: &mut impl FnMut(T, O::Outcome)) {}
 }
 
 impl<'a> Packet<'a> {
@@ -385,6 +457,7 @@ impl<'a> Packet<'a> {
         src: *const u8,
         dst: *mut u8,
         len: usize,
+        tag: Tag,
     ) -> Self {
         Self {
             key,
@@ -393,6 +466,7 @@ impl<'a> Packet<'a> {
             src,
             dst,
             len,
+            tag,
             memory: PhantomData,
         }
     }
@@ -403,16 +477,19 @@ impl<'a> Packet<'a> {
     /// `to` must be valid for writes, `i` below four.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn describe(&self, schedule: &Schedule, to: *mut Columns, i: usize) {
+    unsafe fn describe<O: Operation>(&self, schedule: &Schedule, to: *mut Columns, i: usize) {
         // SAFETY: the caller's contract; nothing is read.
         unsafe {
             (&raw mut (*to).nonce[i]).write(self.nonce);
             (&raw mut (*to).aad[i]).write(words(self.aad));
-            (&raw mut (*to).lengths[i]).write([8 * self.len as u64, 8 * self.aad.len() as u64]);
+            (&raw mut (*to).aad_len[i]).write(self.aad.len());
             (&raw mut (*to).schedule[i]).write(schedule);
             (&raw mut (*to).src[i]).write(self.src);
             (&raw mut (*to).dst[i]).write(self.dst);
             (&raw mut (*to).len[i]).write(self.len);
+            if !O::SEAL {
+                (&raw mut (*to).tag[i]).write(self.tag.words());
+            }
         }
     }
 
@@ -421,24 +498,14 @@ impl<'a> Packet<'a> {
     /// # Safety
     /// Source and destination must still be what the constructors checked.
     #[inline]
-    unsafe fn whole<T>(&self, seal: bool, item: T) -> Done<T> {
+    unsafe fn whole<O: Operation>(&self) -> O::Outcome {
         let nonce = Nonce::from_words(self.nonce);
+        let (nonce, output) = (nonce.as_bytes(), (self.dst, self.len));
         // SAFETY: the caller's contract.
-        let computed = unsafe {
-            self.key.whole(
-                seal,
-                nonce.as_bytes(),
-                self.aad,
-                self.src,
-                self.dst,
-                self.len,
-            )
-        };
-        Done {
-            item,
-            computed,
-            dst: self.dst,
-            len: self.len,
+        unsafe {
+            let key = self.key;
+            let computed = key.whole(O::SEAL, nonce, self.aad, self.src, self.dst, self.len);
+            O::conclude(Tag::from_u128(computed), || self.tag, output)
         }
     }
 }
@@ -468,16 +535,27 @@ mod tests {
             for (i, data) in data.iter_mut().enumerate() {
                 let key = &keys[if mixed { i } else { 0 }];
                 let p = data.as_mut_ptr();
-                let packet = Packet::new(key, Nonce::from([1; 12]), &[7; 12], p, p, len);
-                let Some((these, schedule)) = key.fours() else {
+                let packet = Packet::new(
+                    key,
+                    Nonce::from([1; 12]),
+                    &[7; 12],
+                    p,
+                    p,
+                    len,
+                    Tag::from([0; 16]),
+                );
+                fours = key.fours();
+                if fours.is_none() {
                     return;
+                }
+                // SAFETY: the place is there, and the key has a way.
+                unsafe {
+                    packet.describe::<Open>(key.schedule(), groups[i / 4].as_mut_ptr(), i % 4)
                 };
-                fours = Some(these);
-                // SAFETY: the place is there.
-                unsafe { packet.describe(schedule, groups[i / 4].as_mut_ptr(), i % 4) };
             }
             let Some(fours) = fours else { return };
-            for (op, work) in [("seal", fours.seal), ("open", fours.open)] {
+            for seal in [true, false] {
+                let op = if seal { "seal" } else { "open" };
                 let mut tags = MaybeUninit::<Tags>::uninit();
                 let mut best = f64::MAX;
                 for _ in 0..2000 {
@@ -485,7 +563,13 @@ mod tests {
                     for _ in 0..20 {
                         for group in &groups {
                             // SAFETY: all four are described, and their memory is alive.
-                            unsafe { work(&*group.as_ptr(), &mut tags) };
+                            unsafe {
+                                if seal {
+                                    (fours.seal)(&*group.as_ptr(), &mut tags);
+                                } else {
+                                    std::hint::black_box((fours.open)(&*group.as_ptr()));
+                                }
+                            }
                         }
                     }
                     best = best.min(start.elapsed().as_nanos() as f64 / (20.0 * 32.0));

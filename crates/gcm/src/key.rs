@@ -16,7 +16,9 @@ use zeroize::Zeroize;
 /// moving it leaves no copies behind.
 pub struct Key {
     engine: Engine,
-    path: Path,
+    /// How short packets are worked on together, when the path has a way to.
+    #[cfg(target_arch = "x86_64")]
+    fours: Option<&'static x86::Fours>,
 }
 
 enum Engine {
@@ -70,12 +72,25 @@ impl Key {
             #[cfg(not(target_arch = "x86_64"))]
             _ => return Err(Error::PathUnavailable { path }),
         };
-        Ok(Self { engine, path })
+        #[cfg(target_arch = "x86_64")]
+        let fours = match &engine {
+            Engine::X86 { kernel, .. } => kernel.fours,
+            Engine::Portable(_) => None,
+        };
+        Ok(Self {
+            engine,
+            #[cfg(target_arch = "x86_64")]
+            fours,
+        })
     }
 
     /// The path that the key was expanded for.
     pub fn path(&self) -> Path {
-        self.path
+        match &self.engine {
+            #[cfg(target_arch = "x86_64")]
+            Engine::X86 { kernel, .. } => kernel.path,
+            Engine::Portable(_) => Path::Portable,
+        }
     }
 
     /// Asks for the cache lines that a message of `len` bytes under this key will be worked on with: round keys and powers of the
@@ -152,7 +167,7 @@ impl Key {
                 out.len(),
             )
         };
-        if tag.matches(computed) {
+        if tag.matches(Tag::from_u128(computed)) {
             Ok(())
         } else {
             out.fill(0);
@@ -190,7 +205,7 @@ impl Key {
         let p = data.as_mut_ptr();
         // SAFETY: source and destination are the same slice.
         let computed = unsafe { self.whole(false, nonce.as_bytes(), aad, p, p, data.len()) };
-        if tag.matches(computed) {
+        if tag.matches(Tag::from_u128(computed)) {
             Ok(())
         } else {
             data.fill(0);
@@ -253,7 +268,7 @@ impl Key {
             self.stream(nonce.as_bytes(), aad)
                 .run(false, &mut src, &mut dst, len)
         };
-        if tag.matches(computed) {
+        if tag.matches(Tag::from_u128(computed)) {
             Ok(())
         } else {
             out.iter_mut().for_each(|piece| piece.fill(0));
@@ -261,13 +276,24 @@ impl Key {
         }
     }
 
-    /// How short packets under this key are worked on together, when the path has a way to, and the schedule.
+    /// How short packets under this key are worked on together, when the path has a way to.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    pub(crate) fn fours(&self) -> Option<(&'static x86::Fours, &Schedule)> {
+    pub(crate) fn fours(&self) -> Option<&'static x86::Fours> {
+        self.fours
+    }
+
+    /// The schedule.
+    ///
+    /// # Safety
+    /// [`Key::fours`] must be some.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(crate) unsafe fn schedule(&self) -> &Schedule {
         match &self.engine {
-            Engine::X86 { schedule, kernel } => Some((kernel.fours?, schedule)),
-            Engine::Portable(_) => None,
+            Engine::X86 { schedule, .. } => schedule,
+            // SAFETY: `with_path` takes `fours` from a kernel, which the portable path does not have.
+            Engine::Portable(_) => unsafe { core::hint::unreachable_unchecked() },
         }
     }
 
@@ -352,18 +378,25 @@ fn total(lens: impl Iterator<Item = usize>) -> usize {
 /// Refuses what AES-GCM does not allow, before any byte is touched.
 #[inline(always)]
 pub(crate) fn check(aad_len: usize, input: usize, output: usize) -> Result<(), Error> {
-    if input != output {
-        return Err(Error::LengthMismatch { input, output });
-    }
-    if input as u64 > MESSAGE_LEN_MAX {
-        return Err(Error::MessageTooLong {
-            found: input as u64,
-        });
-    }
-    if aad_len as u64 > AAD_LEN_MAX {
-        return Err(Error::AadTooLong {
-            found: aad_len as u64,
-        });
+    // One branch where all is well.
+    let too_long = input as u64 > MESSAGE_LEN_MAX;
+    if (input != output) | too_long | (aad_len as u64 > AAD_LEN_MAX) {
+        return Err(refusal(aad_len, input, output));
     }
     Ok(())
+}
+
+#[cold]
+fn refusal(aad_len: usize, input: usize, output: usize) -> Error {
+    if input != output {
+        Error::LengthMismatch { input, output }
+    } else if input as u64 > MESSAGE_LEN_MAX {
+        Error::MessageTooLong {
+            found: input as u64,
+        }
+    } else {
+        Error::AadTooLong {
+            found: aad_len as u64,
+        }
+    }
 }

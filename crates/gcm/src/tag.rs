@@ -57,17 +57,27 @@ impl Tag {
 
     #[inline(always)]
     pub(crate) fn from_u128(tag: u128) -> Self {
+        Self::from_words([tag as u64, (tag >> 64) as u64])
+    }
+
+    /// As two little-endian words.
+    #[inline(always)]
+    pub(crate) fn words(self) -> [u64; 2] {
+        [u64::from_le(self.low), u64::from_le(self.high)]
+    }
+
+    #[inline(always)]
+    pub(crate) fn from_words([low, high]: [u64; 2]) -> Self {
         Self {
-            low: (tag as u64).to_le(),
-            high: ((tag >> 64) as u64).to_le(),
+            low: low.to_le(),
+            high: high.to_le(),
         }
     }
 
     /// Whether `computed` is this tag, in a time that does not depend on where they differ.
     #[inline]
-    pub(crate) fn matches(&self, computed: u128) -> bool {
+    pub(crate) fn matches(&self, computed: Self) -> bool {
         // One comparison of the whole difference: there is no early exit to time.
-        let computed = Self::from_u128(computed);
         core::hint::black_box((self.low ^ computed.low) | (self.high ^ computed.high)) == 0
     }
 }

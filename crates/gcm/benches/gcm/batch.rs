@@ -1,7 +1,7 @@
 //! 32 small packets: one call each, or a batch; under one key, or each under its own.
 
 use crate::measure::{interleave, Cell, Random};
-use crate::peers::{Message, Op};
+use crate::peers::{Message, Op, AAD_LEN};
 use crate::report::{Report, Target};
 use crate::Settings;
 use tare_gcm::{
@@ -28,7 +28,7 @@ pub fn run(settings: &Settings, report: &mut Report, random: &mut Random) {
                     .map(|i| Message::new(&key_bytes(key(i)), op, len, i as u8, i * 64 % 2048))
                     .collect();
                 let keys = &keys;
-                let mut tags = [[0; 16]; PACKETS];
+                let mut tags = [Tag::from([0; 16]); PACKETS];
                 let name = format!(
                     "{}, {}",
                     if batched { "batch" } else { "single" },
@@ -37,11 +37,16 @@ pub fn run(settings: &Settings, report: &mut Report, random: &mut Random) {
                 Cell {
                     name,
                     run: Box::new(move |n| {
+                        let mut packets: Vec<Packet> = messages
+                            .iter_mut()
+                            .enumerate()
+                            .map(|(i, m)| Packet::of(m, &keys[key(i)]))
+                            .collect();
                         for _ in 0..n {
                             match (batched, op) {
-                                (true, Op::Seal) => seal_all(keys, key, &mut messages, &mut tags),
-                                (true, Op::Open) => open_all(keys, key, &mut messages),
-                                (false, _) => one_by_one(keys, key, op, &mut messages, &mut tags),
+                                (true, Op::Seal) => seal_all(&mut packets, &mut tags),
+                                (true, Op::Open) => open_all(&mut packets),
+                                (false, _) => one_by_one(op, &mut packets, &mut tags),
                             }
                         }
                     }),
@@ -78,59 +83,61 @@ pub fn run(settings: &Settings, report: &mut Report, random: &mut Random) {
     }
 }
 
-fn one_by_one(
-    keys: &[Key],
-    key: impl Fn(usize) -> usize,
-    op: Op,
-    messages: &mut [Message],
-    tags: &mut [[u8; 16]],
-) {
-    for (i, m) in messages.iter_mut().enumerate() {
-        let key = &keys[key(i)];
+/// A message as slices, which cost nothing to look at.
+struct Packet<'a> {
+    key: &'a Key,
+    nonce: [u8; 12],
+    aad: [u8; AAD_LEN],
+    tag: Tag,
+    input: &'a [u8],
+    output: &'a mut [u8],
+}
+
+impl<'a> Packet<'a> {
+    fn of(m: &'a mut Message, key: &'a Key) -> Self {
+        Self {
+            key,
+            nonce: m.nonce,
+            aad: m.aad,
+            tag: Tag::from(m.tag),
+            input: &m.input,
+            output: &mut m.output,
+        }
+    }
+}
+
+fn one_by_one(op: Op, packets: &mut [Packet], tags: &mut [Tag]) {
+    for (p, tag) in packets.iter_mut().zip(tags) {
+        let nonce = Nonce::from(p.nonce);
         match op {
             Op::Seal => {
-                let out = SharedWrite::from(&mut m.output[..]);
-                let tag = key
-                    .seal(Nonce::from(m.nonce), &m.aad, &m.input, out)
-                    .expect("a short message");
-                tags[i] = *tag.as_bytes();
+                let out = SharedWrite::from(&mut *p.output);
+                let sealed = p.key.seal(nonce, &p.aad, p.input, out);
+                *tag = sealed.expect("a short message");
             }
             Op::Open => {
-                let input = SharedRead::from(&m.input[..]);
-                key.open(
-                    &Nonce::from(m.nonce),
-                    &m.aad,
-                    input,
-                    &Tag::from(m.tag),
-                    &mut m.output,
-                )
-                .expect("a valid tag");
+                let input = SharedRead::from(p.input);
+                let opened = p.key.open(&nonce, &p.aad, input, &p.tag, p.output);
+                opened.expect("a valid tag");
             }
         }
     }
 }
 
 /// A batch, described as it goes.
-fn seal_all(
-    keys: &[Key],
-    key: impl Fn(usize) -> usize,
-    messages: &mut [Message],
-    tags: &mut [[u8; 16]],
-) {
-    let packets = messages.iter_mut().enumerate().map(|(i, m)| {
-        let out = SharedWrite::from(&mut m.output[..]);
-        SealPacket::new(&keys[key(i)], Nonce::from(m.nonce), &m.aad, &m.input, out)
-            .expect("a short message")
+fn seal_all(packets: &mut [Packet], tags: &mut [Tag; PACKETS]) {
+    let packets = packets.iter_mut().map(|p| {
+        let out = SharedWrite::from(&mut *p.output);
+        SealPacket::new(p.key, Nonce::from(p.nonce), &p.aad, p.input, out).expect("a short message")
     });
-    seal_each(packets, |i, tag| tags[i] = *tag.as_bytes());
+    seal_each(packets, |i, tag| tags[i] = tag);
 }
 
 /// The same for opening.
-fn open_all(keys: &[Key], key: impl Fn(usize) -> usize, messages: &mut [Message]) {
-    let packets = messages.iter_mut().enumerate().map(|(i, m)| {
-        let input = SharedRead::from(&m.input[..]);
-        let (nonce, tag) = (Nonce::from(m.nonce), Tag::from(m.tag));
-        OpenPacket::new(&keys[key(i)], nonce, &m.aad, input, tag, &mut m.output)
+fn open_all(packets: &mut [Packet]) {
+    let packets = packets.iter_mut().map(|p| {
+        let input = SharedRead::from(p.input);
+        OpenPacket::new(p.key, Nonce::from(p.nonce), &p.aad, input, p.tag, p.output)
             .expect("a short message")
     });
     let authentic = open_each(packets, |_, outcome| outcome.expect("a valid tag"));

@@ -27,12 +27,13 @@ pub(crate) struct Columns {
     pub(crate) nonce: [[u64; 2]; 4],
     /// Additional data, zero-padded.
     pub(crate) aad: [[u64; 2]; 4],
-    /// The block of lengths, byte-reversed: bits of data, bits of additional data.
-    pub(crate) lengths: [[u64; 2]; 4],
+    /// Of packets to be opened: the tags that they came with, as little-endian words.
+    pub(crate) tag: [[u64; 2]; 4],
+    pub(crate) len: [usize; 4],
+    pub(crate) aad_len: [usize; 4],
     pub(crate) schedule: [*const Schedule; 4],
     pub(crate) src: [*const u8; 4],
     pub(crate) dst: [*mut u8; 4],
-    pub(crate) len: [usize; 4],
 }
 
 /// The tags of four packets, as little-endian words. Within one line of the cache, so that they can be loaded right after
@@ -60,31 +61,23 @@ pub(super) unsafe fn four<const ROUNDS: usize, const SEAL: bool>(packets: &Colum
         let over = |len: usize| len.wrapping_sub(16 * blocks - 15) < 16;
         over(k) & over(l) & over(m) & over(n)
     };
-    let one_key = a == b && a == c && a == d;
+    let alike = a == b && a == c && a == d && k == l && k == m && k == n;
     // SAFETY: the caller's contract; the lengths are what each shape wants.
     unsafe {
-        if all_have(3) {
-            if one_key {
-                of_shape::<ROUNDS, SEAL, 3, true, true>(packets)
-            } else {
-                of_shape::<ROUNDS, SEAL, 3, true, false>(packets)
-            }
-        } else if all_have(4) {
-            if one_key {
-                of_shape::<ROUNDS, SEAL, 4, true, true>(packets)
-            } else {
-                of_shape::<ROUNDS, SEAL, 4, true, false>(packets)
-            }
+        if alike && all_have(3) {
+            of_shape::<ROUNDS, SEAL, 3, true>(packets)
+        } else if alike && all_have(4) {
+            of_shape::<ROUNDS, SEAL, 4, true>(packets)
         } else if k.max(l).max(m).max(n) <= LEN_MAX_WITH_J0 {
-            of_shape::<ROUNDS, SEAL, 3, false, false>(packets)
+            of_shape::<ROUNDS, SEAL, 3, false>(packets)
         } else {
-            of_shape::<ROUNDS, SEAL, 4, false, false>(packets)
+            of_shape::<ROUNDS, SEAL, 4, false>(packets)
         }
     }
 }
 
-/// [`four`] on packets of at most `BLOCKS` (3 or 4) blocks of data; `FULL`: of exactly so many; `ONE_KEY`: `FULL` ones under
-/// the same key.
+/// [`four`] on packets of at most `BLOCKS` (3 or 4) blocks of data; `ALIKE`: of exactly so many, of one length and under one
+/// key.
 ///
 /// # Safety
 /// As for [`four`].
@@ -93,8 +86,7 @@ unsafe fn of_shape<
     const ROUNDS: usize,
     const SEAL: bool,
     const BLOCKS: usize,
-    const FULL: bool,
-    const ONE_KEY: bool,
+    const ALIKE: bool,
 >(
     packets: &Columns,
 ) -> __m512i {
@@ -109,7 +101,11 @@ unsafe fn of_shape<
         let mut inputs = [Quad::zero(); 4];
         let mut nonces = [Quad::zero(); 4];
         for j in 0..4 {
-            masks[j] = _bzhi_u64(u64::MAX, len[j] as u32);
+            masks[j] = if ALIKE && j > 0 {
+                masks[0]
+            } else {
+                _bzhi_u64(u64::MAX, len[j] as u32)
+            };
             inputs[j].0 = once::load_512_masked(src[j], masks[j]);
             nonces[j].0 = once::load_words_512(&raw const packets.nonce[j]);
         }
@@ -119,7 +115,7 @@ unsafe fn of_shape<
             ($r:expr) => {{
                 let mut each = [Quad::splat_from(schedules[0].round_keys.as_ptr().add($r)); 4];
                 let mut lanes = each[0];
-                if !ONE_KEY {
+                if !ALIKE {
                     for j in 1..4 {
                         each[j] = Quad::splat_from(schedules[j].round_keys.as_ptr().add($r));
                     }
@@ -155,7 +151,7 @@ unsafe fn of_shape<
                     if BLOCKS == 4 {
                         tag_masks = tag_masks.aes(lanes);
                     }
-                    if !ONE_KEY {
+                    if !ALIKE {
                         // The compiler would load the keys of all rounds first, and spill them.
                         let mut four = [state[0].0, state[1].0, state[2].0, state[3].0];
                         once::together(&mut four, &mut tag_masks.0);
@@ -181,28 +177,34 @@ unsafe fn of_shape<
             tag_masks = last_lanes(outputs);
         }
         let mut blocks = if SEAL { outputs } else { inputs };
-        if SEAL {
-            // What counter mode made of bytes that do not exist is not hashed.
+        // What counter mode made of bytes that do not exist is not hashed.
+        if SEAL && !ALIKE {
             for j in 0..4 {
                 blocks[j].0 = _mm512_maskz_mov_epi8(masks[j], blocks[j].0);
             }
         }
         let mut blocks = transpose(blocks);
-        for block in blocks.iter_mut().take(BLOCKS) {
+        for block in blocks.iter_mut().take(BLOCKS - usize::from(SEAL && ALIKE)) {
             *block = block.permute(reversal);
+        }
+        if SEAL && ALIKE {
+            // Reversed, the last block's bytes that exist are the upper ones.
+            let last = BLOCKS - 1;
+            let upper = 0xffff_0000_u64 >> (len[0] - 16 * last) & 0xffff;
+            let mask = upper * 0x0001_0001_0001_0001;
+            blocks[last].0 = _mm512_maskz_shuffle_epi8(mask, blocks[last].0, reversal.0);
         }
 
         // Powers of additional data, of each block of data, of lengths.
         let mut powers = [Quad::zero(); 6];
-        if ONE_KEY {
+        if ALIKE {
             for (i, power) in powers.iter_mut().take(BLOCKS + 2).enumerate() {
                 *power = Quad::splat_from(schedules[0].powers_from(BLOCKS + 2).add(i));
             }
         } else {
             let mut each = [Quad::zero(); 4];
             for j in 0..4 {
-                let count = if FULL { BLOCKS } else { len[j].div_ceil(16) };
-                each[j] = Quad::load_private(schedules[j].powers_from(count + 2));
+                each[j] = Quad::load_private(schedules[j].powers_from(len[j].div_ceil(16) + 2));
             }
             let first = transpose(each);
             powers[..4].copy_from_slice(&first);
@@ -212,7 +214,7 @@ unsafe fn of_shape<
             powers[BLOCKS + 1] = last[1];
         }
         let additional = Quad::load_private(packets.aad.as_ptr().cast()).permute(reversal);
-        let lengths = Quad::load_private(packets.lengths.as_ptr().cast());
+        let lengths = lengths(&packets.len, &packets.aad_len);
         let mut sum = Sum::of(additional, powers[0]);
         sum.add2(blocks[0], powers[1], blocks[1], powers[2]);
         if BLOCKS == 3 {
@@ -222,6 +224,22 @@ unsafe fn of_shape<
             sum.add(lengths, powers[5]);
         }
         sum.reduce().permute(reversal).xor(tag_masks).0
+    }
+}
+
+/// The block of lengths of each packet, byte-reversed: bits of data, bits of additional data.
+#[inline(always)]
+unsafe fn lengths(len: &[usize; 4], aad_len: &[usize; 4]) -> Quad {
+    // SAFETY: each array is 32 bytes; otherwise as below.
+    unsafe {
+        let len = _mm256_loadu_si256(len.as_ptr().cast());
+        let aad_len = _mm256_loadu_si256(aad_len.as_ptr().cast());
+        let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(len), aad_len);
+        let alternating = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+        Quad(_mm512_slli_epi64::<3>(_mm512_permutexvar_epi64(
+            alternating,
+            both,
+        )))
     }
 }
 

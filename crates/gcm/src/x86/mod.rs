@@ -19,6 +19,8 @@ pub(crate) use schedule::Schedule;
 
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
+
+use crate::Path;
 use lanes::{Lanes, Pair, Quad, Single};
 
 /// Seals or opens a message that is contiguous on both sides, and returns its tag.
@@ -41,28 +43,35 @@ pub(crate) type Steps = unsafe fn(&Schedule, &mut Progress, *const u8, *mut u8, 
 /// As for [`Whole`].
 pub(crate) type Finish = unsafe fn(&Schedule, &mut Progress, *const u8, *mut u8, usize) -> u128;
 
-/// Seals or opens four packets of up to 64 bytes, with at most 16 of additional data, and leaves their tags.
+/// Seals four packets of up to 64 bytes, with at most 16 of additional data, and leaves their tags.
 ///
 /// # Safety
 /// As for [`Whole`], for each packet; all schedules must be of the kernel's path and key size.
-pub(crate) type Four = unsafe fn(&Columns, &mut MaybeUninit<Tags>);
+pub(crate) type SealFour = unsafe fn(&Columns, &mut MaybeUninit<Tags>);
+
+/// Opens four packets of up to 64 bytes, with at most 16 of additional data, and returns a bit for each that is forged. Its
+/// output is still there.
+///
+/// # Safety
+/// As for [`SealFour`].
+pub(crate) type OpenFour = unsafe fn(&Columns) -> u8;
 
 /// How packets of one path and key size are worked on together, and how one that is left over is.
 pub(crate) struct Fours {
-    pub(crate) seal: Four,
-    pub(crate) open: Four,
+    pub(crate) seal: SealFour,
+    pub(crate) open: OpenFour,
     alone: &'static Kernel,
 }
 
 static FOURS_128: Fours = Fours {
-    seal: four::<10, true>,
-    open: four::<10, false>,
+    seal: seal_four::<10>,
+    open: open_four::<10>,
     alone: &vaes512::AES_128,
 };
 
 static FOURS_256: Fours = Fours {
-    seal: four::<14, true>,
-    open: four::<14, false>,
+    seal: seal_four::<14>,
+    open: open_four::<14>,
     alone: &vaes512::AES_256,
 };
 
@@ -82,10 +91,7 @@ impl Fours {
             work(
                 &*columns.schedule[i],
                 &*columns.nonce[i].as_ptr().cast(),
-                core::slice::from_raw_parts(
-                    columns.aad[i].as_ptr().cast(),
-                    columns.lengths[i][1] as usize / 8,
-                ),
+                core::slice::from_raw_parts(columns.aad[i].as_ptr().cast(), columns.aad_len[i]),
                 columns.src[i],
                 columns.dst[i],
                 columns.len[i],
@@ -128,6 +134,7 @@ impl Progress {
 
 /// The functions of one path and key size.
 pub(crate) struct Kernel {
+    pub(crate) path: Path,
     /// Rounds of AES.
     pub(crate) rounds: usize,
     /// Blocks in a register, for [`Schedule::fill`].
@@ -453,7 +460,7 @@ unsafe fn finish_pieces<V: Ends, const ROUNDS: usize, const SEAL: bool>(
 
 /// The entry points of one path: functions that enable its instructions around the generic code.
 macro_rules! path {
-    ($module:ident, $register:ident, $registers:literal, $features:literal, $fours_128:expr, $fours_256:expr) => {
+    ($module:ident, $path:expr, $register:ident, $registers:literal, $features:literal, $fours_128:expr, $fours_256:expr) => {
         pub(crate) mod $module {
             use super::*;
 
@@ -522,6 +529,7 @@ macro_rules! path {
 
             const fn kernel<const ROUNDS: usize>(fours: Option<&'static Fours>) -> Kernel {
                 Kernel {
+                    path: $path,
                     rounds: ROUNDS,
                     lanes: $register::COUNT,
                     head_len: bulk::head_len($register::COUNT, $registers),
@@ -545,6 +553,7 @@ macro_rules! path {
 
 path!(
     vaes512,
+    Path::Vaes512,
     Quad,
     4,
     "avx512f,avx512bw,avx512vl,avx512dq,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2",
@@ -553,25 +562,47 @@ path!(
 );
 path!(
     vaes256,
+    Path::Vaes256,
     Pair,
     4,
     "avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1",
     None,
     None
 );
-path!(aesni, Single, 8, "aes,pclmulqdq,ssse3,sse4.1", None, None);
+path!(
+    aesni,
+    Path::AesNi,
+    Single,
+    8,
+    "aes,pclmulqdq,ssse3,sse4.1",
+    None,
+    None
+);
 
 /// [`batch512::four`] with its instructions.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2"
 )]
-unsafe fn four<const ROUNDS: usize, const SEAL: bool>(
-    packets: &Columns,
-    tags: &mut MaybeUninit<Tags>,
-) {
+unsafe fn seal_four<const ROUNDS: usize>(packets: &Columns, tags: &mut MaybeUninit<Tags>) {
     // SAFETY: the caller's contract; the tags are 64 bytes.
     unsafe {
-        let lanes = batch512::four::<ROUNDS, SEAL>(packets);
+        let lanes = batch512::four::<ROUNDS, true>(packets);
         _mm512_store_si512(tags.as_mut_ptr().cast(), lanes);
+    }
+}
+
+/// As above.
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2"
+)]
+unsafe fn open_four<const ROUNDS: usize>(packets: &Columns) -> u8 {
+    // SAFETY: the caller's contract; the tags are 64 bytes.
+    unsafe {
+        let computed = batch512::four::<ROUNDS, false>(packets);
+        // All words at once: there is no early exit to time.
+        let differ =
+            _mm512_cmpneq_epu64_mask(computed, _mm512_load_si512(packets.tag.as_ptr().cast()));
+        // Two bits a packet: the even ones, put together.
+        _pext_u32(u32::from(differ | differ >> 1), 0x55) as u8
     }
 }
