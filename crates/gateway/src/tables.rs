@@ -30,22 +30,28 @@ pub struct Tables {
 /// A route, as a worker sees it.
 #[derive(Clone)]
 pub struct Route {
-    outbound: Option<Arc<OutboundSa>>,
+    /// The first outbound SA. It stands here, so that a worker that has them all to itself looks nowhere else.
+    first: Option<Arc<OutboundSa>>,
+    /// The others.
+    more: Box<[Arc<OutboundSa>]>,
     /// Bytes that an inner packet may have.
     inner_max: u16,
 }
 
 impl Route {
     /// A route whose outer packets may have `path_mtu` bytes, which is no more than the public interface takes. `outbound` is what
-    /// seals its packets; none before keys are agreed on.
-    pub fn new(outbound: Option<Arc<OutboundSa>>, path_mtu: u16) -> Route {
-        let header = match outbound.as_ref().map(|sa| sa.outer) {
+    /// seals its packets, between the same addresses; none before keys are agreed on. Workers take these SAs in turn.
+    pub fn new(outbound: impl IntoIterator<Item = Arc<OutboundSa>>, path_mtu: u16) -> Route {
+        let mut outbound = outbound.into_iter();
+        let first = outbound.next();
+        let header = match first.as_ref().map(|sa| sa.outer) {
             Some(Outer::V6 { .. }) => ipv6::HEADER,
             _ => ipv4::HEADER,
         };
         let inner_max = esp::inner_max(usize::from(path_mtu), header) as u16;
         Route {
-            outbound,
+            first,
+            more: outbound.collect(),
             inner_max,
         }
     }
@@ -56,10 +62,27 @@ impl Route {
         self
     }
 
-    /// What seals its packets; none before keys are agreed on.
+    /// What seals the packets of the worker with this number; none before keys are agreed on.
+    ///
+    /// As RFC 9611 has it for IKE, each has its own, so that no counter and no window goes from core to core. Where there are
+    /// fewer SAs than workers, some share one.
     #[inline]
-    pub fn outbound(&self) -> Option<&Arc<OutboundSa>> {
-        self.outbound.as_ref()
+    pub fn outbound(&self, worker: usize) -> Option<&Arc<OutboundSa>> {
+        if worker == 0 || self.more.is_empty() {
+            return self.first.as_ref();
+        }
+        let sas = self.more.len() + 1;
+        // A division takes as long as thirty instructions.
+        let at = if worker < sas { worker } else { worker % sas };
+        match at {
+            0 => self.first.as_ref(),
+            at => self.more.get(at - 1),
+        }
+    }
+
+    /// All that may seal its packets.
+    pub fn all_outbound(&self) -> impl Iterator<Item = &Arc<OutboundSa>> {
+        self.first.iter().chain(&*self.more)
     }
 
     /// Bytes that an inner packet may have.
@@ -171,6 +194,24 @@ mod tests {
     use crate::sa::Counting;
     use proptest::prelude::*;
     use tare_gcm::Key;
+
+    #[test]
+    fn workers_take_the_sas_of_a_route_in_turn() {
+        for sas in 0..6 {
+            let outer = Outer::V4 { src: 1, dst: 2 };
+            let sa = |n| {
+                let key = Key::new(&[0; 16]).unwrap();
+                OutboundSa::new(1000 + n, key, [0; 4], Counting::Extended, outer)
+            };
+            let route = Route::new((0..sas).map(|n| Arc::new(sa(n))), 1500);
+            assert_eq!(route.all_outbound().count(), sas as usize);
+            for worker in 0..20 {
+                let spi = route.outbound(worker).map(|sa| sa.spi());
+                let wanted = (worker as u32).checked_rem(sas).map(|n| 1000 + n);
+                assert_eq!(spi, wanted, "worker {worker} of a route with {sas} SAs");
+            }
+        }
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(50))]

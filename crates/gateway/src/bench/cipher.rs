@@ -84,7 +84,7 @@ impl<'a> Cipher<'a> {
         self.number += self.frames.len() as u64;
         let mut sealed = 0;
         let packets = self.frames.iter_mut().enumerate().map_while(|(i, frame)| {
-            let sa = near.routes[route(i)].outbound()?;
+            let sa = near.routes[route(i)].outbound(0)?;
             let nonce = Nonce::from_parts(sa.salt, number + i as u64);
             SealPacket::in_place(&sa.key, nonce, &AAD, frame).ok()
         });

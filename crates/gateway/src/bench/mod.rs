@@ -5,6 +5,7 @@
 
 mod cipher;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
@@ -32,7 +33,7 @@ pub struct Setup {
     pub key_bytes: usize,
     /// How sequence numbers are counted.
     pub counting: Counting,
-    /// Workers that share all SAs.
+    /// Workers, each of which has an outbound SA of its own for every route.
     pub workers: usize,
 }
 
@@ -40,7 +41,7 @@ const NEAR: u32 = 0xac10_000a;
 const FAR: u32 = 0xac11_000a;
 const MAC: ethernet::Mac = [2, 0, 0, 0, 0, 0];
 
-/// The tables of both gateways, shared by all workers.
+/// The tables of both gateways, which all workers share.
 pub struct Bench {
     near: Arc<Tables>,
     far: Arc<Tables>,
@@ -48,7 +49,9 @@ pub struct Bench {
     templates: Vec<Box<[u8]>>,
     /// What a packet of each route has in place of the template's.
     flows: Vec<Flow>,
-    alone: bool,
+    workers: usize,
+    /// Workers that there were.
+    begun: AtomicUsize,
     /// Packets of a burst.
     burst: usize,
 }
@@ -72,16 +75,21 @@ impl Bench {
             dst: FAR,
         };
         for n in 0..setup.routes {
-            let mut secret = zeroize::Zeroizing::new([0; 36]);
-            getrandom::fill(&mut *secret).map_err(|e| format!("no random numbers: {e}"))?;
-            let key = || Key::new(&secret[..setup.key_bytes.min(32)]).map_err(|e| e.to_string());
-            let salt = [secret[32], secret[33], secret[34], secret[35]];
-            let spi = FIRST_SPI + n as u32;
-            let sa = OutboundSa::new(spi, key()?, salt, setup.counting, outer);
-            near.push(Route::new(Some(Arc::new(sa)), 9000));
-            let window = WINDOW_DEFAULT;
-            let sa = InboundSa::new(spi, key()?, salt, setup.counting, window, n);
-            inbound.push(Arc::new(sa));
+            let mut outbound = Vec::new();
+            for worker in 0..setup.workers {
+                let mut secret = zeroize::Zeroizing::new([0; 36]);
+                getrandom::fill(&mut *secret).map_err(|e| format!("no random numbers: {e}"))?;
+                let key = &secret[..setup.key_bytes.min(32)];
+                let key = || Key::new(key).map_err(|e| e.to_string());
+                let salt = [secret[32], secret[33], secret[34], secret[35]];
+                let spi = FIRST_SPI + (worker * setup.routes + n) as u32;
+                let sa = OutboundSa::new(spi, key()?, salt, setup.counting, outer);
+                outbound.push(Arc::new(sa));
+                let window = WINDOW_DEFAULT;
+                let sa = InboundSa::new(spi, key()?, salt, setup.counting, window, n);
+                inbound.push(Arc::new(sa));
+            }
+            near.push(Route::new(outbound, 9000));
         }
         let to_far = (0..setup.routes).map(|n| Ok((prefix(net(n), 29)?, n as u32)));
         let to_far: Vec<_> = to_far.collect::<Result<_, String>>()?;
@@ -112,17 +120,18 @@ impl Bench {
             far: tables(FAR, from_near, vec![], inbound),
             templates: setup.sizes.iter().map(template).collect(),
             flows: (0..setup.routes).map(flow).collect(),
-            alone: setup.workers == 1,
+            workers: setup.workers,
+            begun: AtomicUsize::new(0),
             burst: burst(&setup.sizes),
         })
     }
 
-    /// A worker of this benchmark, for the calling thread, after a warm-up in which every route is used.
+    /// The next worker of this benchmark, for the calling thread, after a warm-up in which every route is used.
     ///
     /// # Errors
     /// Where there is no memory for the packets, or none of them comes through.
     pub fn worker(&self) -> Result<Worker<'_>, String> {
-        Worker::new(self)
+        Worker::new(self, self.begun.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The cipher alone, to compare with, for the calling thread.
@@ -180,9 +189,11 @@ pub struct Done {
 }
 
 impl<'a> Worker<'a> {
-    fn new(bench: &'a Bench) -> Result<Worker<'a>, String> {
+    fn new(bench: &'a Bench, number: usize) -> Result<Worker<'a>, String> {
         let pool = bench.pool()?;
-        let dataplane = |tables| Dataplane::new(Arc::clone(tables), pool.clone(), bench.alone);
+        let alone = bench.workers == 1;
+        let dataplane =
+            |tables| Dataplane::new(Arc::clone(tables), pool.clone(), alone).numbered(number);
         let mut worker = Worker {
             bench,
             near: dataplane(&bench.near),
@@ -224,6 +235,13 @@ impl<'a> Worker<'a> {
     }
 
     fn burst(&mut self, n: usize, done: &mut Done) {
+        let made = self.send(n);
+        self.receive(made, done);
+    }
+
+    /// Makes so many packets and seals them. Gives what comes after them.
+    #[inline]
+    fn send(&mut self, n: usize) -> Turn {
         let mut made = self.next;
         for _ in 0..n {
             let (template, flow) = self.bench.after(&mut made);
@@ -233,10 +251,16 @@ impl<'a> Worker<'a> {
             });
             self.packets.extend(frame);
         }
-        let now = Instant::ZERO;
-        self.near.outbound(now, &mut self.packets, &mut self.public);
-        self.far
-            .inbound(now, &mut self.public.forward, &mut self.private);
+        self.near
+            .outbound(Instant::ZERO, &mut self.packets, &mut self.public);
+        made
+    }
+
+    /// Opens what was sealed, and compares.
+    #[inline]
+    fn receive(&mut self, made: Turn, done: &mut Done) {
+        let sealed = &mut self.public.forward;
+        self.far.inbound(Instant::ZERO, sealed, &mut self.private);
         for frame in self.private.forward.drain(..) {
             let (template, flow) = self.bench.after(&mut self.next);
             if flow.is_of(&frame) && frame[PAYLOAD..] == template[PAYLOAD..] {
@@ -331,4 +355,41 @@ fn template(size: usize) -> Box<[u8]> {
     bytes.extend([0, 0]);
     bytes.extend((bytes.len()..size).map(|i| (i * 7) as u8));
     bytes.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_stands_still_loses_nothing_to_the_other() {
+        let setup = Setup {
+            sizes: vec![60, 1514],
+            routes: 3,
+            key_bytes: 16,
+            counting: Counting::Extended,
+            workers: 2,
+        };
+        let bench = Bench::new(&setup).unwrap();
+        let mut workers = [bench.worker().unwrap(), bench.worker().unwrap()];
+        let mut done = Done::default();
+        for round in 0..4 {
+            let made = workers[round % 2].send(20);
+            // More than a window spans, while that burst waits.
+            let others = workers[1 - round % 2].run(20_000);
+            assert_eq!(others.packets, 20_000);
+            workers[round % 2].receive(made, &mut done);
+        }
+        assert_eq!(done.packets, 4 * 20);
+        for route in &bench.near.routes {
+            let packets: Vec<u64> = route.all_outbound().map(|sa| sa.packets()).collect();
+            let tops = route.all_outbound().map(|sa| {
+                let inbound = bench.far.inbound.by_spi(sa.spi()).unwrap();
+                (inbound.top(), inbound.packets())
+            });
+            let wanted: Vec<_> = packets.iter().map(|&n| (n, n)).collect();
+            assert_eq!(tops.collect::<Vec<_>>(), wanted);
+            assert!(packets.len() == 2 && packets.iter().all(|&n| n > 10_000));
+        }
+    }
 }

@@ -127,7 +127,8 @@ impl Station {
         let station = Station {
             private,
             public,
-            dataplane: Dataplane::new(tables, pool.clone(), worker.shared.alone),
+            dataplane: Dataplane::new(tables, pool.clone(), worker.shared.alone)
+                .numbered(worker.number),
             pool,
             output: Output::default(),
             burst: Burst::with_capacity(BURST),

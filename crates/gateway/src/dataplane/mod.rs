@@ -27,6 +27,8 @@ pub struct Dataplane {
     pool: Pool,
     /// Whether no other worker uses the same SAs.
     alone: bool,
+    /// By which it takes one of a route's outbound SAs.
+    number: usize,
     errors: RateLimit,
     outbound: outbound::Scratch,
     inbound: inbound::Scratch,
@@ -59,12 +61,20 @@ impl Dataplane {
             tables,
             pool,
             alone,
+            number: 0,
             errors: RateLimit::default(),
             outbound: outbound::Scratch::default(),
             inbound: inbound::Scratch::default(),
             sent: Direction::default(),
             received: Direction::default(),
         }
+    }
+
+    /// The worker with this number; without, it is the first. Each takes its own of a route's outbound SAs, so far as there are
+    /// that many.
+    pub fn numbered(mut self, number: usize) -> Dataplane {
+        self.number = number;
+        self
     }
 
     /// Goes on with other tables.

@@ -104,7 +104,7 @@ fn admit_v4(
         icmp::no_route(worker, now, &frame, &mut output.back);
         return worker.sent.drop(Cause::NoRoute);
     }
-    let Some(inner_max) = look_up(tables, route) else {
+    let Some(inner_max) = look_up(tables, route, worker.number) else {
         return worker.sent.drop(Cause::NoRoute);
     };
     // Ethernet pads what is short.
@@ -161,7 +161,7 @@ fn admit_v6(
         icmp::no_route(worker, now, &frame, &mut output.back);
         return worker.sent.drop(Cause::NoRoute);
     }
-    let Some(inner_max) = look_up(tables, route) else {
+    let Some(inner_max) = look_up(tables, route, worker.number) else {
         return worker.sent.drop(Cause::NoRoute);
     };
     frame.truncate(HEADER + ip.total_len);
@@ -179,9 +179,9 @@ fn admit_v6(
 
 /// How long an inner packet of this route may be. Asks for the SA, which the next pass reads.
 #[inline]
-fn look_up(tables: &Tables, route: u32) -> Option<usize> {
+fn look_up(tables: &Tables, route: u32, worker: usize) -> Option<usize> {
     let route = tables.routes.get(route as usize)?;
-    if let Some(sa) = route.outbound() {
+    if let Some(sa) = route.outbound(worker) {
         sa.prefetch();
     }
     Some(route.inner_max())
@@ -204,7 +204,7 @@ fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
             .iter()
             .map(|f| (f.len() - HEADER) as u64)
             .sum();
-        let numbers = outbound_sa(tables, route)
+        let numbers = outbound_sa(tables, route, worker.number)
             .ok_or(Cause::NoSa)
             .and_then(|sa| {
                 let first = sa.take((end - at) as u64).ok_or(Cause::SequenceExhausted)?;
@@ -235,8 +235,8 @@ fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
 }
 
 #[inline]
-fn outbound_sa(tables: &Tables, route: u32) -> Option<&OutboundSa> {
-    Some(tables.routes.get(route as usize)?.outbound()?)
+fn outbound_sa(tables: &Tables, route: u32, worker: usize) -> Option<&OutboundSa> {
+    Some(tables.routes.get(route as usize)?.outbound(worker)?)
 }
 
 #[inline]
@@ -318,10 +318,11 @@ fn open_front<'a>(
 fn seal(worker: &mut Dataplane, scratch: &mut Scratch, output: &mut Output) {
     let tables = &*worker.tables;
     let Scratch { frames, jobs, tags } = scratch;
+    let number = worker.number;
     let mut sealed = 0;
     // The first that cannot be described ends the iteration; it is never sent, nor is any behind it.
     let packets = frames.iter_mut().zip(&*jobs).map_while(|(frame, job)| {
-        let sa = outbound_sa(tables, job.route)?;
+        let sa = outbound_sa(tables, job.route, number)?;
         let end = frame.len() - esp::ICV;
         let data = &mut frame[usize::from(job.front)..end];
         // RFC 4106, 4: salt and IV. The IV is the whole sequence number, which no two packets of a key share.

@@ -188,7 +188,10 @@ impl Topology {
     fn is_keyed(&self) -> bool {
         self.nodes.iter().all(|node| {
             let tables = node.dataplane().tables();
-            tables.routes.iter().all(|route| route.outbound().is_some())
+            tables
+                .routes
+                .iter()
+                .all(|route| route.outbound(0).is_some())
         })
     }
 
@@ -215,7 +218,7 @@ impl Topology {
             return;
         }
         let routes = tables.routes.iter().zip(&self.tables[node].routes);
-        let replaced = routes.filter(|(new, old)| match (new.outbound(), old.outbound()) {
+        let replaced = routes.filter(|(new, old)| match (new.outbound(0), old.outbound(0)) {
             (Some(new), Some(old)) => new.spi() != old.spi(),
             _ => false,
         });
