@@ -7,7 +7,7 @@
 
 use crate::key::check;
 #[cfg(target_arch = "x86_64")]
-use crate::x86::{words, Columns, Fours, Schedule, Tags};
+use crate::x86::{words, Columns, Fours, Lens, Schedule, Tags};
 use crate::{Error, Key, Nonce, SharedRead, SharedWrite, Tag};
 use std::marker::PhantomData;
 #[cfg(target_arch = "x86_64")]
@@ -314,7 +314,7 @@ impl Operation for Open {
 unsafe fn wipe(columns: &Columns, which: u8) {
     for i in (0..4).filter(|i| which & 1 << i != 0) {
         // SAFETY: the caller's contract.
-        unsafe { columns.dst[i].write_bytes(0, columns.len[i]) };
+        unsafe { columns.dst[i].write_bytes(0, columns.len[i].data()) };
     }
 }
 
@@ -418,7 +418,7 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
                 let tag = || Tag::from_words(columns.tag[i]);
                 done(
                     self.items[i].assume_init(),
-                    O::conclude(computed, tag, (columns.dst[i], columns.len[i])),
+                    O::conclude(computed, tag, (columns.dst[i], columns.len[i].data())),
                 );
             }
         }
@@ -482,11 +482,10 @@ impl<'a> Packet<'a> {
         unsafe {
             (&raw mut (*to).nonce[i]).write(self.nonce);
             (&raw mut (*to).aad[i]).write(words(self.aad));
-            (&raw mut (*to).aad_len[i]).write(self.aad.len());
             (&raw mut (*to).schedule[i]).write(schedule);
             (&raw mut (*to).src[i]).write(self.src);
             (&raw mut (*to).dst[i]).write(self.dst);
-            (&raw mut (*to).len[i]).write(self.len);
+            (&raw mut (*to).len[i]).write(Lens::new(self.len, self.aad.len()));
             if !O::SEAL {
                 (&raw mut (*to).tag[i]).write(self.tag.words());
             }

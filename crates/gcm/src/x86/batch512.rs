@@ -29,11 +29,32 @@ pub(crate) struct Columns {
     pub(crate) aad: [[u64; 2]; 4],
     /// Of packets to be opened: the tags that they came with, as little-endian words.
     pub(crate) tag: [[u64; 2]; 4],
-    pub(crate) len: [usize; 4],
-    pub(crate) aad_len: [usize; 4],
+    pub(crate) len: [Lens; 4],
     pub(crate) schedule: [*const Schedule; 4],
     pub(crate) src: [*const u8; 4],
     pub(crate) dst: [*mut u8; 4],
+}
+
+/// How long data (the lower half, up to 64) and additional data (the upper half, up to 16) of a packet are: the halves of the
+/// block of lengths, next to each other.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Lens(u64);
+
+impl Lens {
+    #[inline(always)]
+    pub(crate) fn new(data: usize, aad: usize) -> Self {
+        Self(data as u64 | (aad as u64) << 32)
+    }
+
+    #[inline(always)]
+    pub(crate) fn data(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    pub(crate) fn aad(self) -> usize {
+        (self.0 >> 32) as usize
+    }
 }
 
 /// The tags of four packets, as little-endian words. Within one line of the cache, so that they can be loaded right after
@@ -57,14 +78,15 @@ static NUMBERS_WITH_J0: [Block; 4] = [NUMBERS[2], NUMBERS[3], NUMBERS[4], NUMBER
 pub(super) unsafe fn four<const ROUNDS: usize, const SEAL: bool>(packets: &Columns) -> __m512i {
     let ([a, b, c, d], [k, l, m, n]) = (packets.schedule, packets.len);
     let keys = (a as usize ^ b as usize) | (a as usize ^ c as usize) | (a as usize ^ d as usize);
-    let alike = keys | (k ^ l) | (k ^ m) | (k ^ n) == 0;
+    let lens = (k.0 ^ l.0) | (k.0 ^ m.0) | (k.0 ^ n.0);
+    let alike = keys as u64 | lens == 0;
     // SAFETY: the caller's contract; the lengths are what each shape wants.
     unsafe {
-        if alike && k.div_ceil(16) == 3 {
+        if alike && k.data().div_ceil(16) == 3 {
             of_shape::<ROUNDS, SEAL, 3, true>(packets)
-        } else if alike && k.div_ceil(16) == 4 {
+        } else if alike && k.data().div_ceil(16) == 4 {
             of_shape::<ROUNDS, SEAL, 4, true>(packets)
-        } else if k.max(l).max(m).max(n) <= LEN_MAX_WITH_J0 {
+        } else if packets.len.iter().all(|len| len.data() <= LEN_MAX_WITH_J0) {
             of_shape::<ROUNDS, SEAL, 3, false>(packets)
         } else {
             of_shape::<ROUNDS, SEAL, 4, false>(packets)
@@ -100,7 +122,7 @@ unsafe fn of_shape<
             masks[j] = if ALIKE && j > 0 {
                 masks[0]
             } else {
-                _bzhi_u64(u64::MAX, len[j] as u32)
+                _bzhi_u64(u64::MAX, len[j].data() as u32)
             };
             inputs[j].0 = once::load_512_masked(src[j], masks[j]);
             nonces[j].0 = once::load_words_512(&raw const packets.nonce[j]);
@@ -186,7 +208,7 @@ unsafe fn of_shape<
         if SEAL && ALIKE {
             // Reversed, the last block's bytes that exist are the upper ones.
             let last = BLOCKS - 1;
-            let upper = 0xffff_0000_u64 >> (len[0] - 16 * last) & 0xffff;
+            let upper = 0xffff_0000_u64 >> (len[0].data() - 16 * last) & 0xffff;
             let mask = upper * 0x0001_0001_0001_0001;
             blocks[last].0 = _mm512_maskz_shuffle_epi8(mask, blocks[last].0, reversal.0);
         }
@@ -200,7 +222,8 @@ unsafe fn of_shape<
         } else {
             let mut each = [Quad::zero(); 4];
             for j in 0..4 {
-                each[j] = Quad::load_private(schedules[j].powers_from(len[j].div_ceil(16) + 2));
+                each[j] =
+                    Quad::load_private(schedules[j].powers_from(len[j].data().div_ceil(16) + 2));
             }
             let first = transpose(each);
             powers[..4].copy_from_slice(&first);
@@ -210,7 +233,7 @@ unsafe fn of_shape<
             powers[BLOCKS + 1] = last[1];
         }
         let additional = Quad::load_private(packets.aad.as_ptr().cast()).permute(reversal);
-        let lengths = lengths(&packets.len, &packets.aad_len);
+        let lengths = lengths(&packets.len);
         let mut sum = Sum::of(additional, powers[0]);
         sum.add2(blocks[0], powers[1], blocks[1], powers[2]);
         if BLOCKS == 3 {
@@ -225,17 +248,11 @@ unsafe fn of_shape<
 
 /// The block of lengths of each packet, byte-reversed: bits of data, bits of additional data.
 #[inline(always)]
-unsafe fn lengths(len: &[usize; 4], aad_len: &[usize; 4]) -> Quad {
-    // SAFETY: each array is 32 bytes; otherwise as below.
+unsafe fn lengths(lens: &[Lens; 4]) -> Quad {
+    // SAFETY: the array is 32 bytes; otherwise as below.
     unsafe {
-        let len = _mm256_loadu_si256(len.as_ptr().cast());
-        let aad_len = _mm256_loadu_si256(aad_len.as_ptr().cast());
-        let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(len), aad_len);
-        let alternating = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
-        Quad(_mm512_slli_epi64::<3>(_mm512_permutexvar_epi64(
-            alternating,
-            both,
-        )))
+        let halves = _mm512_cvtepu32_epi64(_mm256_loadu_si256(lens.as_ptr().cast()));
+        Quad(_mm512_slli_epi64::<3>(halves))
     }
 }
 

@@ -12,7 +12,7 @@ mod lanes;
 mod once;
 mod schedule;
 
-pub(crate) use batch512::{Columns, Tags};
+pub(crate) use batch512::{Columns, Lens, Tags};
 pub(crate) use finish::{copy_in, copy_out};
 use schedule::Block;
 pub(crate) use schedule::Schedule;
@@ -91,10 +91,10 @@ impl Fours {
             work(
                 &*columns.schedule[i],
                 &*columns.nonce[i].as_ptr().cast(),
-                core::slice::from_raw_parts(columns.aad[i].as_ptr().cast(), columns.aad_len[i]),
+                core::slice::from_raw_parts(columns.aad[i].as_ptr().cast(), columns.len[i].aad()),
                 columns.src[i],
                 columns.dst[i],
-                columns.len[i],
+                columns.len[i].data(),
             )
         }
     }
