@@ -128,6 +128,18 @@ unsafe fn of_shape<
             nonces[j].0 = once::load_words_512(&raw const packets.nonce[j]);
         }
 
+        // What does not wait for the cipher, or is needed to hash what does.
+        let mut sum = Sum::zero();
+        let mut powers = [Quad::zero(); 6];
+        macro_rules! begin_hash {
+            () => {
+                powers = hash_powers::<BLOCKS, ALIKE>(schedules, &packets.len);
+                let additional = Quad::load_private(packets.aad.as_ptr().cast()).permute(reversal);
+                sum = Sum::of(additional, powers[0]);
+                sum.add(lengths(&packets.len), powers[BLOCKS + 1]);
+            };
+        }
+
         // A round's keys: of each packet in every lane, and of all packets in their lanes.
         macro_rules! round_keys {
             ($r:expr) => {{
@@ -158,6 +170,15 @@ unsafe fn of_shape<
         if BLOCKS == 4 {
             let one = Quad::splat_from(NUMBERS.as_ptr().add(1));
             tag_masks = first_lanes(nonces).xor3(first_lane_keys, one);
+        }
+        if ALIKE {
+            // Before the cipher, so that the processor's queue is not full of what waits for it. Powers of different keys
+            // would take too many registers.
+            begin_hash!();
+            let mut four = [sum.low.0, sum.middle.0, sum.high.0, state[3].0];
+            once::together(&mut four, &mut state[0].0);
+            (sum.low.0, sum.middle.0, sum.high.0) = (four[0], four[1], four[2]);
+            state[3].0 = four[3];
         }
         macro_rules! rounds {
             ($($r:literal)*) => {$(
@@ -213,36 +234,46 @@ unsafe fn of_shape<
             blocks[last].0 = _mm512_maskz_shuffle_epi8(mask, blocks[last].0, reversal.0);
         }
 
-        // Powers of additional data, of each block of data, of lengths.
+        if !ALIKE {
+            begin_hash!();
+        }
+        sum.add2(blocks[0], powers[1], blocks[1], powers[2]);
+        if BLOCKS == 3 {
+            sum.add(blocks[2], powers[3]);
+        } else {
+            sum.add2(blocks[2], powers[3], blocks[3], powers[4]);
+        }
+        sum.reduce().permute(reversal).xor(tag_masks).0
+    }
+}
+
+/// Powers of the hash keys for additional data, for each block of data, for lengths.
+#[inline(always)]
+unsafe fn hash_powers<const BLOCKS: usize, const ALIKE: bool>(
+    schedules: [&Schedule; 4],
+    lens: &[Lens; 4],
+) -> [Quad; 6] {
+    // SAFETY: every register of powers is within a schedule.
+    unsafe {
         let mut powers = [Quad::zero(); 6];
         if ALIKE {
             for (i, power) in powers.iter_mut().take(BLOCKS + 2).enumerate() {
                 *power = Quad::splat_from(schedules[0].powers_from(BLOCKS + 2).add(i));
             }
-        } else {
-            let mut each = [Quad::zero(); 4];
-            for j in 0..4 {
-                each[j] =
-                    Quad::load_private(schedules[j].powers_from(len[j].data().div_ceil(16) + 2));
-            }
-            let first = transpose(each);
-            powers[..4].copy_from_slice(&first);
-            // A fourth block there is only in packets that have four; for others it is zero.
-            let last = last_powers(schedules);
-            powers[4] = last[0];
-            powers[BLOCKS + 1] = last[1];
+            return powers;
         }
-        let additional = Quad::load_private(packets.aad.as_ptr().cast()).permute(reversal);
-        let lengths = lengths(&packets.len);
-        let mut sum = Sum::of(additional, powers[0]);
-        sum.add2(blocks[0], powers[1], blocks[1], powers[2]);
-        if BLOCKS == 3 {
-            sum.add2(blocks[2], powers[3], lengths, powers[4]);
-        } else {
-            sum.add2(blocks[2], powers[3], blocks[3], powers[4]);
-            sum.add(lengths, powers[5]);
+        let mut each = [Quad::zero(); 4];
+        for j in 0..4 {
+            let count = lens[j].data().div_ceil(16);
+            each[j] = Quad::load_private(schedules[j].powers_from(count + 2));
         }
-        sum.reduce().permute(reversal).xor(tag_masks).0
+        let first = transpose(each);
+        powers[..4].copy_from_slice(&first);
+        // A fourth block there is only in packets that have four; for others it is zero.
+        let last = last_powers(schedules);
+        powers[4] = last[0];
+        powers[BLOCKS + 1] = last[1];
+        powers
     }
 }
 
