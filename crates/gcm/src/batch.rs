@@ -321,8 +321,8 @@ unsafe fn wipe(columns: &Columns, which: u8) {
 /// Packets on their way to be worked on four at a time.
 #[cfg(target_arch = "x86_64")]
 struct Queue<'a, T, O> {
-    /// How the packets in here are worked on; all of them are alike.
-    fours: Option<&'static Fours>,
+    /// How the packets in here are worked on; all of them are alike. Never null; before the first, it dangles.
+    fours: *const Fours,
     columns: MaybeUninit<Columns>,
     /// What is handed back of each when it is done.
     items: [MaybeUninit<T>; 4],
@@ -336,7 +336,7 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
     #[inline(always)]
     fn new() -> Self {
         Self {
-            fours: None,
+            fours: core::ptr::dangling(),
             columns: MaybeUninit::uninit(),
             items: [const { MaybeUninit::uninit() }; 4],
             waiting: 0,
@@ -346,10 +346,12 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
 
     #[inline(always)]
     fn push(&mut self, packet: &Packet<'a>, item: T, done: &mut impl FnMut(T, O::Outcome)) {
-        let fours = packet.key.fours();
+        let fours = packet
+            .key
+            .fours()
+            .map_or(core::ptr::null(), core::ptr::from_ref);
         // One branch where this packet is like the one before.
-        let alike = fours.map(core::ptr::from_ref) == self.fours.map(core::ptr::from_ref);
-        if (packet.len > 64) | (packet.aad.len() > 16) | !alike | fours.is_none() {
+        if (packet.len > 64) | (packet.aad.len() > 16) | (fours != self.fours) {
             // A copy, or the packet would be put into memory on the way that most take, too.
             return self.push_other(&{ *packet }, item, done);
         }
@@ -364,7 +366,7 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
         match packet.key.fours() {
             Some(fours) if packet.len <= 64 && packet.aad.len() <= 16 => {
                 self.finish(done);
-                self.fours = Some(fours);
+                self.fours = fours;
                 // SAFETY: as just seen.
                 unsafe { self.push_alike(packet, item, done) };
             }
@@ -384,9 +386,8 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
         item: T,
         done: &mut impl FnMut(T, O::Outcome),
     ) {
-        let Some(fours) = self.fours else { return };
-        // SAFETY: the key has a way.
-        let schedule = unsafe { packet.key.schedule() };
+        // SAFETY: the key has a way, which is that of the queue.
+        let (fours, schedule) = unsafe { (&*self.fours, packet.key.schedule()) };
         let i = self.waiting;
         if i < 3 {
             // SAFETY: `i` is below four.
@@ -409,10 +410,10 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
     /// Works on the packets that wait.
     #[inline(always)]
     fn finish(&mut self, done: &mut impl FnMut(T, O::Outcome)) {
-        let Some(fours) = self.fours else { return };
         for i in 0..self.waiting {
-            // SAFETY: the packet has filled its columns and item, it is for `fours`, and its memory is borrowed for 'a.
+            // SAFETY: the packet has filled its columns and item, `fours` is its way, and its memory is borrowed for 'a.
             unsafe {
+                let fours = &*self.fours;
                 let columns = &*self.columns.as_ptr();
                 let computed = Tag::from_u128(fours.one(columns, i, O::SEAL));
                 let tag = || Tag::from_words(columns.tag[i]);
