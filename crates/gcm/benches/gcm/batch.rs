@@ -37,7 +37,7 @@ pub fn run(settings: &Settings, report: &mut Report, random: &mut Random) {
                 Cell {
                     name,
                     run: Box::new(move |n| {
-                        let mut packets: Vec<Packet> = messages
+                        let mut packets: Vec<Packet<'_>> = messages
                             .iter_mut()
                             .enumerate()
                             .map(|(i, m)| Packet::of(m, &keys[key(i)]))
@@ -106,7 +106,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-fn one_by_one(op: Op, packets: &mut [Packet], tags: &mut [Tag]) {
+fn one_by_one(op: Op, packets: &mut [Packet<'_>], tags: &mut [Tag]) {
     for (p, tag) in packets.iter_mut().zip(tags) {
         let nonce = Nonce::from(p.nonce);
         match op {
@@ -125,7 +125,7 @@ fn one_by_one(op: Op, packets: &mut [Packet], tags: &mut [Tag]) {
 }
 
 /// A batch, described as it goes.
-fn seal_all(packets: &mut [Packet], tags: &mut [Tag; PACKETS]) {
+fn seal_all(packets: &mut [Packet<'_>], tags: &mut [Tag; PACKETS]) {
     let packets = packets.iter_mut().map(|p| {
         let out = SharedWrite::from(&mut *p.output);
         SealPacket::new(p.key, Nonce::from(p.nonce), &p.aad, p.input, out).expect("a short message")
@@ -134,7 +134,7 @@ fn seal_all(packets: &mut [Packet], tags: &mut [Tag; PACKETS]) {
 }
 
 /// The same for opening.
-fn open_all(packets: &mut [Packet]) {
+fn open_all(packets: &mut [Packet<'_>]) {
     let packets = packets.iter_mut().map(|p| {
         let input = SharedRead::from(p.input);
         OpenPacket::new(p.key, Nonce::from(p.nonce), &p.aad, input, p.tag, p.output)
