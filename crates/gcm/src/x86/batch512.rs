@@ -136,7 +136,7 @@ unsafe fn of_shape<
                 powers = hash_powers::<BLOCKS, ALIKE>(schedules, &packets.len);
                 let additional = Quad::load_private(packets.aad.as_ptr().cast()).permute(reversal);
                 sum = Sum::of(additional, powers[0]);
-                sum.add(lengths(&packets.len), powers[BLOCKS + 1]);
+                sum.add(lengths::<ALIKE>(&packets.len), powers[BLOCKS + 1]);
             };
         }
 
@@ -279,11 +279,15 @@ unsafe fn hash_powers<const BLOCKS: usize, const ALIKE: bool>(
 
 /// The block of lengths of each packet, byte-reversed: bits of data, bits of additional data.
 #[inline(always)]
-unsafe fn lengths(lens: &[Lens; 4]) -> Quad {
+unsafe fn lengths<const ALIKE: bool>(lens: &[Lens; 4]) -> Quad {
     // SAFETY: the array is 32 bytes; otherwise as below.
     unsafe {
-        let halves = _mm512_cvtepu32_epi64(_mm256_loadu_si256(lens.as_ptr().cast()));
-        Quad(_mm512_slli_epi64::<3>(halves))
+        let lens = if ALIKE {
+            _mm256_set1_epi64x(lens[0].0 as i64)
+        } else {
+            _mm256_loadu_si256(lens.as_ptr().cast())
+        };
+        Quad(_mm512_slli_epi64::<3>(_mm512_cvtepu32_epi64(lens)))
     }
 }
 
