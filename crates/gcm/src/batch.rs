@@ -346,12 +346,15 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
 
     #[inline(always)]
     fn push(&mut self, packet: &Packet<'a>, item: T, done: &mut impl FnMut(T, O::Outcome)) {
+        if (packet.len > 64) | (packet.aad.len() > 16) {
+            // SAFETY: the packet's constructors made sure of its memory.
+            return done(item, unsafe { packet.whole::<O>() });
+        }
         let fours = packet
             .key
             .fours()
             .map_or(core::ptr::null(), core::ptr::from_ref);
-        // One branch where this packet is like the one before.
-        if (packet.len > 64) | (packet.aad.len() > 16) | (fours != self.fours) {
+        if fours != self.fours {
             // A copy, or the packet would be put into memory on the way that most take, too.
             return self.push_other(&{ *packet }, item, done);
         }
@@ -359,19 +362,19 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
         unsafe { self.push_alike(packet, item, done) };
     }
 
-    /// [`Queue::push`] of a packet that is not like the one before, or goes alone.
+    /// [`Queue::push`] of a short packet that is not like the one before, or goes alone.
     #[cold]
     #[inline(never)]
     fn push_other(&mut self, packet: &Packet<'a>, item: T, done: &mut impl FnMut(T, O::Outcome)) {
         match packet.key.fours() {
-            Some(fours) if packet.len <= 64 && packet.aad.len() <= 16 => {
+            Some(fours) => {
                 self.finish(done);
                 self.fours = fours;
                 // SAFETY: as just seen.
                 unsafe { self.push_alike(packet, item, done) };
             }
             // SAFETY: the packet's constructors made sure of its memory.
-            _ => done(item, unsafe { packet.whole::<O>() }),
+            None => done(item, unsafe { packet.whole::<O>() }),
         }
     }
 
