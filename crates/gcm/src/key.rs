@@ -94,7 +94,7 @@ impl Key {
     }
 
     /// Asks for the cache lines that a message of `len` bytes under this key will be worked on with: round keys and powers of the
-    /// hash key, 6 lines for a short message, 16 for a long one. Whoever has many keys calls this some packets ahead.
+    /// hash key, 4 lines (AES-128) for a message of up to 48 bytes, 13 for a long one. Whoever has many keys calls this some packets ahead.
     ///
     /// The `Key` itself, which says where they are, is read at once. On the portable path this does nothing.
     #[inline]

@@ -4,7 +4,6 @@ use super::ghash;
 use super::lanes::Single;
 use core::arch::x86_64::*;
 use core::mem::offset_of;
-use core::ops::Range;
 use zeroize::Zeroize;
 
 /// 16 bytes, aligned.
@@ -23,59 +22,66 @@ pub(super) const POWER_MAX: usize = 20;
 /// The number of registers whose products are summed before a reduction.
 pub(super) const STRIDES: usize = 16;
 
-/// Blocks of zero after the powers, read (and multiplied by zero data) when a register is not full.
-const PADDING: usize = 12;
-
 /// Round keys and powers of the hash key, as the x86 paths want them.
+///
+/// In the order that a short message under AES-128 needs them: H^5/x, …, H/x and eleven round keys are four lines of the cache.
+/// A register of powers that begins with one of the last goes on into the round keys, which it multiplies by zero data.
 #[repr(C, align(64))]
 pub(crate) struct Schedule {
+    /// K^16/x, …, K/x, where K = H^lanes: each lane hashes every `lanes`-th block (why /x: see `ghash`).
+    pub(super) strides: [Block; STRIDES],
+    /// So that H^5/x begins a line.
+    gap: [Block; 1],
+    /// H^20/x, …, H/x.
+    pub(super) powers: [Block; POWER_MAX],
     /// Round keys; AES-128 uses the first 11.
     pub(super) round_keys: [Block; 15],
     /// 10 or 14.
     pub(super) rounds: usize,
-    /// H^20/x, …, H/x, then zeros (why /x: see `ghash`).
-    pub(super) powers: [Block; POWER_MAX + PADDING],
-    /// K^16/x, …, K/x, where K = H^lanes: each lane hashes every `lanes`-th block.
-    pub(super) strides: [Block; STRIDES],
 }
+
+const _: () =
+    assert!((offset_of!(Schedule, powers) + 15 * size_of::<Block>()).is_multiple_of(LINE));
+
+/// Bytes of a line of the cache.
+const LINE: usize = 64;
 
 impl Schedule {
     pub(crate) const EMPTY: Self = Self {
+        strides: [Block::ZERO; STRIDES],
+        gap: [Block::ZERO; 1],
+        powers: [Block::ZERO; POWER_MAX],
         round_keys: [Block::ZERO; 15],
         rounds: 0,
-        powers: [Block::ZERO; POWER_MAX + PADDING],
-        strides: [Block::ZERO; STRIDES],
     };
 
     /// Asks for the cache lines that a message of `len` bytes needs, for AES of so many rounds. (The schedule knows its rounds,
     /// but reading them would be the wait that this is to avoid.)
     #[inline]
     pub(crate) fn prefetch(&self, rounds: usize, len: usize) {
-        const LINE: usize = 64;
-        let fetch = |bytes: Range<usize>| {
-            for at in (bytes.start / LINE * LINE..bytes.end).step_by(LINE) {
-                let line = (&raw const *self).cast::<i8>().wrapping_add(at);
-                // SAFETY: a hint never faults.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
-            }
+        // Additional data and lengths have a power each, too; long messages need all, and the strides before them.
+        let first = match POWER_MAX.checked_sub(len.div_ceil(16) + 2) {
+            Some(first) => offset_of!(Self, powers) + size_of::<Block>() * first,
+            None => 0,
         };
-        fetch(0..size_of::<Block>() * (rounds + 1));
-        let powers = offset_of!(Schedule, powers);
-        // Additional data and lengths have a power each, too.
-        match POWER_MAX.checked_sub(len.div_ceil(16) + 2) {
-            // A register that begins with the first power ends in the zeros after it.
-            Some(first) => fetch(
-                powers + size_of::<Block>() * first..powers + size_of::<Block>() * (POWER_MAX + 3),
-            ),
-            None => fetch(powers..size_of::<Schedule>()),
+        let end = offset_of!(Self, round_keys) + size_of::<Block>() * (rounds + 1);
+        for at in (first / LINE * LINE..end).step_by(LINE) {
+            let line = (&raw const *self).cast::<i8>().wrapping_add(at);
+            // SAFETY: a hint never faults.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
         }
     }
 
-    /// Where H^k/x is, with the lower powers after it.
+    /// Where H^k/x is, with the lower powers after it, and behind them the round keys: never the end of the schedule within a
+    /// register.
     #[inline(always)]
     pub(super) fn powers_from(&self, k: usize) -> *const Block {
         debug_assert!(k <= POWER_MAX);
-        self.powers.as_ptr().wrapping_add(POWER_MAX - k)
+        let at = offset_of!(Self, powers) + size_of::<Block>() * (POWER_MAX - k);
+        // From the schedule, not from the array, whose end is not the end of what may be read.
+        core::ptr::from_ref(self)
+            .cast::<Block>()
+            .wrapping_byte_add(at)
     }
 
     /// One past K/x, the last stride.
