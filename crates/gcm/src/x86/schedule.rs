@@ -68,7 +68,7 @@ impl Schedule {
         for at in (first / LINE * LINE..end).step_by(LINE) {
             let line = (&raw const *self).cast::<i8>().wrapping_add(at);
             // SAFETY: a hint never faults.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line) };
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(line) };
         }
     }
 
