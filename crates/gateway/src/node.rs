@@ -1,4 +1,4 @@
-//! A whole gateway on one thread: control side and data plane, with frames and the time going in and frames coming out.
+//! A whole gateway on one thread: control side and data planes, with frames and the time going in and frames coming out.
 //!
 //! Simulations run it in virtual time. On real interfaces, with a thread for each worker, [`crate::daemon`] does the same.
 
@@ -12,7 +12,10 @@ use crate::exchange::Entropy;
 /// A gateway.
 pub struct Node {
     control: Control,
-    dataplane: Dataplane,
+    /// One for each worker.
+    dataplanes: Vec<Dataplane>,
+    /// The worker that the next burst of each side goes to.
+    next: [usize; 2],
     pool: Pool,
     output: Output,
     out: Out,
@@ -28,7 +31,7 @@ pub struct Node {
 const LOG_MAX: usize = 10_000;
 
 impl Node {
-    /// A gateway of this configuration between these interfaces, with frames of its own from `pool`.
+    /// A gateway of this configuration between these interfaces, with one worker and frames of its own from `pool`.
     ///
     /// # Errors
     /// See [`Control::new`].
@@ -40,11 +43,32 @@ impl Node {
         pool: Pool,
         now: Instant,
     ) -> Result<Node, Error> {
-        let control = Control::new(config, private, public, entropy, now)?;
-        let dataplane = Dataplane::new(control.tables().clone(), pool.clone(), true);
+        Node::with_workers(1, config, private, public, entropy, pool, now)
+    }
+
+    /// The same with several workers, at least one, to which the bursts of each side go in turn.
+    ///
+    /// # Errors
+    /// See [`Control::new`].
+    pub fn with_workers(
+        workers: usize,
+        config: Config,
+        private: Link,
+        public: Link,
+        entropy: Entropy,
+        pool: Pool,
+        now: Instant,
+    ) -> Result<Node, Error> {
+        let workers = workers.max(1);
+        let control = Control::new(config, private, public, workers, entropy, now)?;
+        let dataplane = |number| {
+            let tables = control.tables().clone();
+            Dataplane::new(tables, pool.clone(), workers == 1).numbered(number)
+        };
         let mut node = Node {
+            dataplanes: (0..workers).map(dataplane).collect(),
             control,
-            dataplane,
+            next: [0; 2],
             pool,
             output: Output::default(),
             out: Out::default(),
@@ -60,12 +84,16 @@ impl Node {
 
     /// Takes frames that came in on an interface, all of them; [`Place::Tunnel`] is none.
     pub fn receive(&mut self, now: Instant, from: Place, burst: &mut Burst) {
+        let next = &mut self.next[usize::from(from == Place::Public)];
+        let worker = *next;
+        *next = (worker + 1) % self.dataplanes.len();
+        let dataplane = &mut self.dataplanes[worker];
         match from {
-            Place::Private => self.dataplane.outbound(now, burst, &mut self.output),
-            Place::Public => self.dataplane.inbound(now, burst, &mut self.output),
+            Place::Private => dataplane.outbound(now, burst, &mut self.output),
+            Place::Public => dataplane.inbound(now, burst, &mut self.output),
             Place::Tunnel => burst.clear(),
         }
-        self.sort(now, from);
+        self.sort(now, from, worker);
         if now >= self.control.next_deadline() {
             self.tick(now);
         }
@@ -75,7 +103,8 @@ impl Node {
     pub fn tick(&mut self, now: Instant) {
         self.control.tick(now, &mut self.out);
         if let Some(tables) = self.out.tables.take() {
-            self.dataplane.replace(tables);
+            let dataplanes = self.dataplanes.iter_mut();
+            dataplanes.for_each(|dataplane| dataplane.replace(tables.clone()));
         }
         for (place, bytes) in self.out.frames.drain(..) {
             let to = match place {
@@ -91,9 +120,8 @@ impl Node {
         let room = LOG_MAX.saturating_sub(self.log.len());
         self.log.extend(self.out.log.drain(..).take(room));
         if !self.tunnel.is_empty() {
-            self.dataplane
-                .outbound(now, &mut self.tunnel, &mut self.output);
-            self.sort(now, Place::Private);
+            self.dataplanes[0].outbound(now, &mut self.tunnel, &mut self.output);
+            self.sort(now, Place::Private, 0);
         }
     }
 
@@ -131,9 +159,14 @@ impl Node {
         &self.control
     }
 
-    /// Its data plane.
+    /// Its data plane; where there are several workers, the first one's.
     pub fn dataplane(&self) -> &Dataplane {
-        &self.dataplane
+        &self.dataplanes[0]
+    }
+
+    /// The data planes of all workers.
+    pub fn dataplanes(&self) -> &[Dataplane] {
+        &self.dataplanes
     }
 
     /// Frames of the control side that were not sent because the pool had none free.
@@ -146,8 +179,8 @@ impl Node {
         std::mem::take(&mut self.log)
     }
 
-    /// Brings what the data plane put out to where it goes.
-    fn sort(&mut self, now: Instant, from: Place) {
+    /// Brings what the data plane of a worker put out to where it goes.
+    fn sort(&mut self, now: Instant, from: Place, worker: usize) {
         let output = &mut self.output;
         let (forward, back) = match from {
             Place::Public => (&mut self.private, &mut self.public),
@@ -165,9 +198,8 @@ impl Node {
         if !output.tunnel.is_empty() {
             // Once at most: only what comes from the public side makes errors for the tunnel.
             self.tunnel.append(&mut output.tunnel);
-            self.dataplane
-                .outbound(now, &mut self.tunnel, &mut self.output);
-            self.sort(now, Place::Private);
+            self.dataplanes[worker].outbound(now, &mut self.tunnel, &mut self.output);
+            self.sort(now, Place::Private, worker);
         }
     }
 }

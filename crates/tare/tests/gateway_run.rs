@@ -362,7 +362,7 @@ fn keys_change_and_files_are_reloaded_and_no_packet_is_lost() {
         };
         bed.up();
         bed.wait_for_packets();
-        let spi = |bed: &Bed| bed.status(0).unwrap()["routes"][0]["outbound"]["spi"].as_u64();
+        let spi = |bed: &Bed| bed.status(0).unwrap()["routes"][0]["outbound"][0]["spi"].as_u64();
         let first = spi(&bed);
         let mut spis = HashSet::from([first]);
         let traffic = bed.traffic();

@@ -110,6 +110,8 @@ pub struct Control {
     private: End,
     public: End,
     routes: Routes,
+    /// Workers that the tables are for.
+    workers: usize,
     exchange: Exchange,
     paths: Paths,
     path_reports: RateLimit,
@@ -153,7 +155,7 @@ impl Clock {
 }
 
 impl Control {
-    /// A gateway of this configuration between these interfaces. Nothing is sent before the first [`Control::tick`], which
+    /// A gateway of this configuration between these interfaces, for so many workers. Nothing is sent before the first [`Control::tick`], which
     /// gives the first tables too.
     ///
     /// # Errors
@@ -162,12 +164,14 @@ impl Control {
         config: Config,
         private: Link,
         public: Link,
+        workers: usize,
         entropy: Entropy,
         now: Instant,
     ) -> Result<Control, Error> {
         let mut routes = Routes::default();
         let plan = routes.plan(&config).ok_or(Error::NoAddress)?;
-        let exchange = Exchange::new(settings(&config, &plan), entropy).map_err(Error::Exchange)?;
+        let settings = settings(&config, &plan, workers);
+        let exchange = Exchange::new(settings, entropy).map_err(Error::Exchange)?;
         routes.commit(&config, plan);
         let mut clock = Clock::default();
         let inside = clock.inside(now);
@@ -178,6 +182,7 @@ impl Control {
             tables: Arc::new(empty(&config)),
             config,
             routes,
+            workers,
             exchange,
             paths: Paths::default(),
             path_reports: RateLimit::default(),
@@ -294,7 +299,7 @@ impl Control {
     pub fn reconfigure(&mut self, now: Instant, config: Config) -> Result<(), Error> {
         let inside = self.clock.inside(now);
         let plan = self.routes.plan(&config).ok_or(Error::NoAddress)?;
-        let settings = settings(&config, &plan);
+        let settings = settings(&config, &plan, self.workers);
         self.exchange
             .reconfigure(now, settings, &mut self.events)
             .map_err(Error::Exchange)?;
@@ -370,7 +375,8 @@ impl Control {
         if routes <= PUBLISH_AT_ONCE {
             return Instant::ZERO;
         }
-        let sas = u32::try_from(routes * 3).unwrap_or(u32::MAX);
+        let each = 3 * self.workers.clamp(1, exchange::OUTBOUND_MAX);
+        let sas = u32::try_from(routes * each).unwrap_or(u32::MAX);
         self.published + PUBLISH_PER_SA * sas
     }
 
@@ -379,7 +385,7 @@ impl Control {
         let route = |entry: &Option<routes::Entry>| match entry {
             Some(entry) => {
                 let path_mtu = self.path_mtu(entry.config.gateway);
-                Route::new(entry.outbound.clone(), path_mtu).at_most(inner)
+                Route::new(entry.outbound.iter().cloned(), path_mtu).at_most(inner)
             }
             None => Route::new(None, 0),
         };
@@ -416,15 +422,22 @@ impl Control {
                     self.routes.remove_inbound(route, spi);
                     self.dirty = true;
                 }
-                Event::InstallOutbound { route, keys, .. } => {
-                    self.routes.set_outbound(route, &keys);
+                Event::InstallOutbound {
+                    route,
+                    keys,
+                    replaces,
+                    ..
+                } => {
+                    self.routes.set_outbound(route, &keys, replaces);
                     self.dirty = true;
                     self.sa_record("sa_outbound", route, keys.spi);
                 }
                 Event::RemoveOutbound { route, spi } => {
-                    self.routes.remove_outbound(route, Some(spi));
+                    self.routes.remove_outbound(route, spi);
                     self.dirty = true;
-                    if let Some(entry) = self.routes.entry(route) {
+                    let entry = self.routes.entry(route);
+                    // Where another is left, nothing is dropped.
+                    if let Some(entry) = entry.filter(|entry| entry.outbound.is_empty()) {
                         let record = Record::new(Level::Warn, "sa_expired");
                         let record = record.with("route", &*entry.config.id).with("spi", spi);
                         self.record(record);
@@ -496,11 +509,9 @@ impl Control {
             self.exchange.used(now, spi, &mut self.events);
         }
         for &number in &self.plain {
-            let sa = self
-                .routes
-                .entry(number)
-                .and_then(|entry| entry.outbound.as_ref());
-            if sa.is_some_and(|sa| sa.last_number() > PLAIN_RENEW) {
+            let entry = self.routes.entry(number);
+            let mut sas = entry.into_iter().flat_map(|entry| &entry.outbound);
+            if sas.any(|sa| sa.last_number() > PLAIN_RENEW) {
                 self.exchange.renew(now, number, &mut self.events);
             }
         }
@@ -523,7 +534,7 @@ impl fmt::Debug for Control {
     }
 }
 
-fn settings(config: &Config, plan: &Plan) -> Settings {
+fn settings(config: &Config, plan: &Plan, workers: usize) -> Settings {
     let manual = config.routes.iter().filter_map(|route| match &route.keys {
         Keys::Manual { inbound, .. } => Some(inbound.iter().map(|sa| sa.spi)),
         Keys::Exchange { .. } => None,
@@ -534,6 +545,7 @@ fn settings(config: &Config, plan: &Plan) -> Settings {
             sa_ttl: config.sa_ttl,
             negotiation_ttl: config.negotiation_ttl,
         },
+        outbound_sas: workers,
         reserved: manual.flatten().collect::<HashSet<u32>>(),
     }
 }

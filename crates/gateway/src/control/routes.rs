@@ -19,7 +19,8 @@ const MARGIN: u64 = 1 << 20;
 pub(super) struct Entry {
     pub(super) config: config::Route,
     ends: Ends,
-    pub(super) outbound: Option<Arc<OutboundSa>>,
+    /// Workers take these in turn.
+    pub(super) outbound: Vec<Arc<OutboundSa>>,
     pub(super) inbound: Vec<Inbound>,
 }
 
@@ -149,7 +150,7 @@ impl Routes {
         let Some(entry) = self.entries[number].take() else {
             return false;
         };
-        if let Some(sa) = &entry.outbound {
+        for sa in &entry.outbound {
             self.shown.remove(&(entry.ends.peer, sa.spi()));
             if let Keys::Manual { outbound, .. } = &entry.config.keys {
                 self.given.remember(&outbound.key, sa);
@@ -162,18 +163,16 @@ impl Routes {
         self.entries[number] = Some(Entry {
             config: route.clone(),
             ends,
-            outbound: None,
+            outbound: Vec::new(),
             inbound: Vec::new(),
         });
         if let Keys::Manual { inbound, outbound } = &route.keys {
             for sa in inbound {
                 self.install_inbound(number, sa.spi, &sa.key);
             }
-            self.install_outbound(number, outbound.spi, &outbound.key);
-            let sa = self.entry(number).and_then(|entry| entry.outbound.clone());
-            if let Some(sa) = sa {
-                self.given.follow(&outbound.key, &sa);
-            }
+            self.install_outbound(number, outbound.spi, &outbound.key, None);
+            let sas = self.entries[number].iter().flat_map(|e| &e.outbound);
+            sas.for_each(|sa| self.given.follow(&outbound.key, sa));
         }
     }
 
@@ -192,8 +191,8 @@ impl Routes {
         });
     }
 
-    fn install_outbound(&mut self, number: usize, spi: u32, key: &SaKey) {
-        self.remove_outbound(number, None);
+    /// One more, or one in the place of another.
+    fn install_outbound(&mut self, number: usize, spi: u32, key: &SaKey, replaces: Option<u32>) {
         let Some(Some(entry)) = self.entries.get_mut(number) else {
             return;
         };
@@ -207,7 +206,18 @@ impl Routes {
             entry.counting(),
             entry.ends.outer,
         );
-        entry.outbound = Some(Arc::new(sa));
+        let sa = Arc::new(sa);
+        let place = entry
+            .outbound
+            .iter()
+            .position(|sa| Some(sa.spi()) == replaces);
+        match place {
+            Some(place) => {
+                let before = std::mem::replace(&mut entry.outbound[place], sa);
+                unshow(&mut self.shown, (entry.ends.peer, before.spi()), number);
+            }
+            None => entry.outbound.push(sa),
+        }
         self.shown.insert((entry.ends.peer, spi), number);
     }
 
@@ -216,9 +226,9 @@ impl Routes {
         self.install_inbound(number, keys.spi, &keys.key);
     }
 
-    /// Sends packets of the route under these keys.
-    pub(super) fn set_outbound(&mut self, number: usize, keys: &SaKeys) {
-        self.install_outbound(number, keys.spi, &keys.key);
+    /// Sends packets of the route under these keys, in place of those of another SA where there is one to replace.
+    pub(super) fn set_outbound(&mut self, number: usize, keys: &SaKeys, replaces: Option<u32>) {
+        self.install_outbound(number, keys.spi, &keys.key, replaces);
     }
 
     pub(super) fn remove_inbound(&mut self, number: usize, spi: u32) {
@@ -227,19 +237,15 @@ impl Routes {
         }
     }
 
-    /// Removes the outbound SA, if it has this SPI.
-    pub(super) fn remove_outbound(&mut self, number: usize, spi: Option<u32>) {
+    /// Removes the outbound SA with this SPI.
+    pub(super) fn remove_outbound(&mut self, number: usize, spi: u32) {
         let Some(Some(entry)) = self.entries.get_mut(number) else {
             return;
         };
-        let sa = entry
-            .outbound
-            .take_if(|sa| spi.is_none_or(|spi| sa.spi() == spi));
-        if let Some(sa) = sa {
-            let shown = (entry.ends.peer, sa.spi());
-            if self.shown.get(&shown) == Some(&number) {
-                self.shown.remove(&shown);
-            }
+        let before = entry.outbound.len();
+        entry.outbound.retain(|sa| sa.spi() != spi);
+        if entry.outbound.len() < before {
+            unshow(&mut self.shown, (entry.ends.peer, spi), number);
         }
     }
 
@@ -297,6 +303,13 @@ impl Routes {
             .zip(&plan.places)
             .filter_map(keys)
             .collect()
+    }
+}
+
+/// Another route may show the same by now.
+fn unshow(shown: &mut HashMap<(IpAddr, u32), usize>, what: (IpAddr, u32), number: usize) {
+    if shown.get(&what) == Some(&number) {
+        shown.remove(&what);
     }
 }
 

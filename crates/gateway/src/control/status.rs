@@ -41,8 +41,8 @@ pub struct RouteStatus {
     pub path_mtu: u16,
     /// Bytes that an inner packet may have.
     pub inner_mtu: u16,
-    /// What seals packets now.
-    pub outbound: Option<SaStatus>,
+    /// What seals packets now, in the order in which workers take them.
+    pub outbound: Vec<SaStatus>,
     /// What opens packets, oldest first.
     pub inbound: Vec<SaStatus>,
 }
@@ -99,15 +99,15 @@ impl Control {
 
     fn route_status(&self, number: usize, entry: &Entry) -> RouteStatus {
         let exchanged = self.exchange.status(number);
-        let state = match (&entry.outbound, &exchanged) {
-            (Some(_), _) => "up",
-            (None, Some(status)) => match status.negotiation {
+        let state = match &exchanged {
+            _ if !entry.outbound.is_empty() => "up",
+            Some(status) => match status.negotiation {
                 exchange::Negotiation::Idle => "idle",
                 exchange::Negotiation::Waiting => "waiting",
                 exchange::Negotiation::Knocking => "knocking",
                 exchange::Negotiation::Proposed => "proposed",
             },
-            (None, None) => "idle",
+            None => "idle",
         };
         let times = |spi: u32, of: &[exchange::SaStatus]| {
             let sa = of.iter().find(|sa| sa.spi == spi);
@@ -116,9 +116,11 @@ impl Control {
                 sa.map(|sa| sa.left.as_secs()),
             )
         };
-        let outbound = entry.outbound.as_ref().map(|sa| {
-            let negotiated = exchanged.as_ref().and_then(|status| status.outbound);
-            let (age_s, left_s) = times(sa.spi(), negotiated.as_slice());
+        let negotiated = exchanged
+            .as_ref()
+            .map_or(&[][..], |status| &status.outbound);
+        let outbound = entry.outbound.iter().map(|sa| {
+            let (age_s, left_s) = times(sa.spi(), negotiated);
             SaStatus {
                 spi: sa.spi(),
                 packets: sa.packets(),
@@ -162,7 +164,7 @@ impl Control {
                 .routes
                 .get(number)
                 .map_or(0, |r| r.inner_max() as u16),
-            outbound,
+            outbound: outbound.collect(),
             inbound: inbound.collect(),
         }
     }

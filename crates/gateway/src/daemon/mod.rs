@@ -157,13 +157,14 @@ impl Daemon {
         let entropy = system_entropy().map_err(Error::Exchange)?;
         let now = Instant::now();
         let places = places(&options, &config);
-        let control = Control::new(config, links.private, links.public, entropy, now);
+        let worker_cpus = worker_cpus(&options.cpus);
+        let (private, public) = (links.private, links.public);
+        let control = Control::new(config, private, public, worker_cpus.len(), entropy, now);
         let control = control.map_err(Error::Control)?;
         let published = Published {
             tables: Arc::clone(control.tables()),
             plan: Arc::clone(&links.plan),
         };
-        let worker_cpus = worker_cpus(&options.cpus);
         let shared = Shared::new(published, worker_cpus.len(), options.busy_poll);
         let shared = Arc::new(shared.map_err(Error::System)?);
         let (news_to, news) = sync_channel(QUEUE);

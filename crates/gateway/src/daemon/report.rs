@@ -394,7 +394,7 @@ mod tests {
     fn every_line_is_a_comment_or_a_sample_and_labels_are_escaped() {
         let route = RouteStatus {
             id: "a \"b\"\\\nc".into(),
-            outbound: Some(SaStatus::default()),
+            outbound: vec![SaStatus::default(), SaStatus::default()],
             ..RouteStatus::default()
         };
         let report = Report {

@@ -11,6 +11,9 @@
 //! - An outbound SA that a peer may not have, because the agreement may be lost, is not used while the peer seems to be
 //!   trying still, and is used at once when the data plane says that the peer has it ([`Exchange::used`]).
 //! - Negotiations of many routes take turns, and those with a peer that is gone become rare.
+//! - A route may use two outbound SAs at a time, one for each of two workers (the idea of RFC 9611): it negotiates until it has
+//!   them, and each is replaced at its own half life. A peer that uses one goes on to the newest and accepts the others. Where
+//!   a peer seems to have restarted, the newest takes the place of all.
 
 mod agenda;
 mod counters;
@@ -41,6 +44,10 @@ pub use status::{Negotiation, RouteStatus, SaStatus};
 
 /// The UDP port that messages come from and go to.
 pub const PORT: u16 = 303;
+
+/// Outbound SAs that a route uses at a time, at most. Vita, and a gateway with one worker, accepts what came of the last four
+/// negotiations and no more: two in use, and one that each side has just begun.
+pub const OUTBOUND_MAX: usize = 2;
 
 /// Routes that one [`Exchange::tick`] attends to.
 const TICK: usize = 256;
@@ -94,6 +101,9 @@ pub struct Settings {
     pub routes: Vec<RouteKeys>,
     /// How long things take.
     pub timers: Timers,
+    /// Outbound SAs that each route is to use at a time, one for each worker; from 1 to [`OUTBOUND_MAX`], others are brought into
+    /// these bounds. There are up to four times as many inbound ones.
+    pub outbound_sas: usize,
     /// SPIs of inbound SAs that are keyed by hand.
     pub reserved: HashSet<u32>,
 }
@@ -137,20 +147,22 @@ pub enum Event {
         /// Its SPI.
         spi: u32,
     },
-    /// Send the packets of the route under this SA, in place of the one before if there is one.
+    /// Send packets of the route under this SA.
     InstallOutbound {
         /// Of this route.
         route: usize,
         /// Its SPI and keys.
         keys: SaKeys,
+        /// The SPI of the outbound SA whose place it takes, where it is not one more.
+        replaces: Option<u32>,
         /// When a [`Event::RemoveOutbound`] is to follow at the latest, unless another takes its place.
         expires: Instant,
     },
-    /// The route has no outbound SA any more.
+    /// Send packets of the route under this SA no longer.
     RemoveOutbound {
         /// The route.
         route: usize,
-        /// The SPI that it had.
+        /// Its SPI.
         spi: u32,
     },
     /// For the log: a negotiation ran out of time. Another follows.
@@ -233,13 +245,15 @@ impl Exchange {
         let Settings {
             routes,
             timers,
+            outbound_sas,
             reserved,
         } = settings;
+        let sas = outbound_sas.clamp(1, OUTBOUND_MAX);
         let mut exchange = Exchange {
             routes: HashMap::with_capacity(routes.len()),
             spis: HashMap::with_capacity(routes.len()),
             agenda: Agenda::default(),
-            shared: Shared::new(timers, reserved, entropy),
+            shared: Shared::new(timers, sas, reserved, entropy),
         };
         for keys in routes {
             exchange.insert(keys);
@@ -363,9 +377,11 @@ impl Exchange {
         let Settings {
             routes,
             timers,
+            outbound_sas,
             reserved,
         } = settings;
         self.shared.timers = timers;
+        self.shared.sas = outbound_sas.clamp(1, OUTBOUND_MAX);
         self.shared.reserved = reserved;
         let new: HashMap<usize, &RouteKeys> =
             routes.iter().map(|keys| (keys.route, keys)).collect();
@@ -388,6 +404,7 @@ impl Exchange {
         }
         for keys in routes {
             if let Some(route) = self.routes.get_mut(&keys.route) {
+                route.sas.wanted = self.shared.sas;
                 route.evict(&mut self.shared, events);
                 if route.keys != keys {
                     route.move_to(keys, &mut self.shared);

@@ -63,7 +63,7 @@ impl Route {
     pub(crate) fn new(keys: RouteKeys, shared: &mut Shared) -> Route {
         Route {
             keys,
-            sas: Sas::default(),
+            sas: Sas::new(shared.sas),
             nonce: *shared.seed(),
             answered: None,
             replies: Rate::new(Duration::from_millis(10), 50),
@@ -227,6 +227,7 @@ impl Route {
                 key: initiator,
             },
             confirmed: false,
+            doubt: true,
             since: now,
         };
         self.sas.add(now, self.keys.route, pair, shared, events);
@@ -269,6 +270,7 @@ impl Route {
                 key: responder,
             },
             confirmed: true,
+            doubt: self.failures > 0,
             since: times.since,
         };
         self.stop(shared);

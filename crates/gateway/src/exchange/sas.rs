@@ -1,4 +1,4 @@
-//! The SAs of one route: up to four inbound, one outbound, and those that wait to become the outbound one.
+//! The SAs of one route: those outbound that its workers use, those that wait to take their place, and up to four inbound for each.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,18 +8,22 @@ use tare_port::Instant;
 use super::shared::Shared;
 use super::{Event, SaKeys};
 
-/// As many inbound SAs as Vita keeps: what peers may use while they change over, on both sides at once.
+/// Inbound SAs for each outbound one. As many as Vita keeps: what peers may use while they change over, on both sides at once.
 pub(crate) const MAX_INBOUND: usize = 4;
 
-#[derive(Default)]
 pub(crate) struct Sas {
+    /// Outbound SAs to be used at a time.
+    pub(crate) wanted: usize,
     /// Oldest first.
     pub(crate) inbound: VecDeque<Inbound>,
-    pub(crate) outbound: Option<Outbound>,
+    /// In use.
+    pub(crate) outbound: Vec<Outbound>,
     /// Oldest first.
     pub(crate) queue: VecDeque<Queued>,
     /// Whether somebody asked for new keys before the time.
     pub(crate) renew: bool,
+    /// When the last negotiation of this side's own succeeded.
+    own: Option<Instant>,
 }
 
 pub(crate) struct Inbound {
@@ -35,6 +39,8 @@ pub(crate) struct Outbound {
     pub(crate) since: Instant,
     pub(crate) expires: Instant,
     rekey: Instant,
+    /// Whether it is to be used no longer, because it has ended or the peer has it no more.
+    lost: bool,
 }
 
 /// An outbound SA that is not used yet.
@@ -42,8 +48,12 @@ pub(crate) struct Queued {
     keys: SaKeys,
     /// The SPI of the inbound SA that was negotiated with it.
     partner: u32,
-    /// Whether the peer is known to have it: as responder always, as initiator once it has used the partner.
+    /// Whether the peer is known to have it: as initiator always, as responder once the peer has used the partner.
     confirmed: bool,
+    /// Whether the peer seems to have none of the SAs from before.
+    anew: bool,
+    /// When the peer was first seen to use one of those.
+    continued: Option<Instant>,
     since: Instant,
     expires: Instant,
     rekey: Instant,
@@ -55,11 +65,25 @@ pub(crate) struct Pair {
     pub(crate) inbound: SaKeys,
     pub(crate) outbound: SaKeys,
     pub(crate) confirmed: bool,
+    /// Whether the peer may have restarted, because it asked or did not answer before.
+    pub(crate) doubt: bool,
     /// When the peer may have installed its end of the outbound SA, at the earliest.
     pub(crate) since: Instant,
 }
 
 impl Sas {
+    /// None yet of so many.
+    pub(crate) fn new(wanted: usize) -> Sas {
+        Sas {
+            wanted,
+            inbound: VecDeque::new(),
+            outbound: Vec::new(),
+            queue: VecDeque::new(),
+            renew: false,
+            own: None,
+        }
+    }
+
     /// Installs the inbound SA and queues the outbound one.
     ///
     /// A peer that negotiates an SPI anew has lost what it negotiated under it before, or never had it because the agreement
@@ -76,6 +100,7 @@ impl Sas {
             inbound,
             outbound,
             confirmed,
+            doubt,
             since,
         } = pair;
         let timers = shared.timers;
@@ -93,7 +118,8 @@ impl Sas {
         });
         let partner = new.spi;
         let stale = |sa: &Inbound| sa.partner == outbound.spi;
-        let mut kept = VecDeque::with_capacity(MAX_INBOUND + 1);
+        let most = MAX_INBOUND * self.wanted;
+        let mut kept = VecDeque::with_capacity(most + 1);
         for sa in self.inbound.drain(..) {
             if stale(&sa) {
                 shared.counters.outbound_updated += 1;
@@ -104,23 +130,24 @@ impl Sas {
         }
         self.inbound = kept;
         self.inbound.push_back(new);
-        while self.inbound.len() > MAX_INBOUND {
+        while self.inbound.len() > most {
             if let Some(oldest) = self.inbound.pop_front() {
                 shared.counters.inbound_displaced += 1;
                 shared.remove_inbound(route, oldest.spi, events);
             }
         }
         self.queue.retain(|queued| queued.keys.spi != outbound.spi);
-        if self
-            .outbound
-            .as_ref()
-            .is_some_and(|sa| sa.spi == outbound.spi)
-        {
-            // The next one takes its place at once.
-            self.outbound = None;
-        }
-        if self.queue.len() == MAX_INBOUND {
+        let same = self.outbound.iter_mut();
+        same.filter(|sa| sa.spi == outbound.spi)
+            .for_each(|sa| sa.lost = true);
+        if self.queue.len() == most {
             self.queue.pop_front();
+        }
+        // A peer that has several workers too asks for more right after this side has asked.
+        let soon = timers.negotiation_ttl * 5 / 2;
+        let answered = !confirmed && self.own.is_some_and(|own| now.since(own) < soon);
+        if confirmed {
+            self.own = Some(now);
         }
         let half = timers.sa_ttl / 2;
         let rekey = now + half + shared.jitter(timers.sa_ttl / 8);
@@ -128,6 +155,8 @@ impl Sas {
             keys: outbound,
             partner,
             confirmed,
+            anew: doubt && !answered,
+            continued: None,
             since: now,
             expires: since + timers.sa_ttl,
             rekey,
@@ -136,7 +165,7 @@ impl Sas {
         self.renew = false;
     }
 
-    /// Does what is due: the ends of lives, and the change to the next outbound SA.
+    /// Does what is due: the ends of lives, and the change to the next outbound SAs.
     pub(crate) fn tick(
         &mut self,
         now: Instant,
@@ -154,61 +183,115 @@ impl Sas {
         });
         shared.counters.inbound_expired += (before - self.inbound.len()) as u64;
         self.queue.retain(|queued| queued.expires > now);
-        let expired = self.outbound.take_if(|sa| sa.expires <= now);
-        self.activate(now, route, shared, events);
-        if let (Some(sa), None) = (expired, &self.outbound) {
-            shared.counters.outbound_expired += 1;
-            events.push(Event::RemoveOutbound { route, spi: sa.spi });
-        }
+        let ended = self.outbound.iter_mut().filter(|sa| sa.expires <= now);
+        ended.for_each(|sa| sa.lost = true);
+        while self.activate(now, route, shared, events) {}
+        self.outbound.retain(|sa| {
+            if sa.lost {
+                shared.counters.outbound_expired += u64::from(sa.expires <= now);
+                events.push(Event::RemoveOutbound { route, spi: sa.spi });
+            }
+            !sa.lost
+        });
     }
 
-    /// Changes to the youngest queued SA whose time has come; where there is no outbound SA, all have. One that the peer may
-    /// not have waits while there is one that it has.
+    /// Changes to the youngest queued SA whose time has come, if there is one; where there is no outbound SA, all have. One that the
+    /// peer may not have waits while there is one that it has.
     fn activate(
         &mut self,
         now: Instant,
         route: usize,
-        shared: &mut Shared,
+        shared: &Shared,
         events: &mut Vec<Event>,
-    ) {
-        let none = self.outbound.is_none();
+    ) -> bool {
+        let none = self.outbound.iter().all(|sa| sa.lost);
         let due = |queued: &Queued| none || queued.activate <= now;
         let confirmed = self.queue.iter().rposition(|q| q.confirmed && due(q));
         let choice = match confirmed {
             None if !self.queue.iter().any(|q| q.confirmed) => self.queue.iter().rposition(due),
             choice => choice,
         };
-        let Some(choice) = choice else { return };
-        let Some(next) = self.queue.drain(..=choice).next_back() else {
-            return;
+        let Some(choice) = choice else { return false };
+        let younger = self.queue.split_off(choice + 1);
+        let next = self.queue.pop_back();
+        if next.as_ref().is_some_and(|next| next.anew) {
+            self.queue.clear();
+        }
+        if let Some(next) = next {
+            self.install(next, route, shared, events);
+        }
+        // Those before it are still good where something older is in use.
+        let short = self.outbound.len() < self.wanted;
+        let outbound = &self.outbound;
+        self.queue.retain(|queued| {
+            let older = |sa: &Outbound| sa.lost || sa.since < queued.since;
+            short || outbound.iter().any(older)
+        });
+        self.queue.extend(younger);
+        true
+    }
+
+    /// Puts an SA in the place of one that is lost, or where one is missing, or in that of the oldest; where the peer seems to have
+    /// begun anew, in that of all before it.
+    fn install(&mut self, next: Queued, route: usize, shared: &Shared, events: &mut Vec<Event>) {
+        let of = |what: &dyn Fn(&Outbound) -> bool| self.outbound.iter().position(what);
+        let ages = || self.outbound.iter().map(|sa| sa.since).enumerate();
+        let same = of(&|sa| sa.spi == next.keys.spi);
+        let place = match same.or_else(|| of(&|sa| sa.lost)) {
+            None if self.outbound.len() < self.wanted => None,
+            None => ages().min_by_key(|(_, since)| *since).map(|(n, _)| n),
+            lost => lost,
         };
-        self.outbound = Some(Outbound {
+        if next.anew {
+            let before = self.outbound.iter_mut();
+            let before = before.filter(|sa| sa.since < next.since);
+            before.for_each(|sa| sa.lost = true);
+        }
+        let new = Outbound {
             spi: next.keys.spi,
             since: next.since,
             expires: next.expires,
             rekey: next.rekey,
-        });
+            lost: false,
+        };
+        let replaces = match place.and_then(|place| self.outbound.get_mut(place)) {
+            Some(place) => Some(std::mem::replace(place, new).spi),
+            None => {
+                self.outbound.push(new);
+                None
+            }
+        };
         events.push(Event::InstallOutbound {
             route,
             keys: next.keys,
+            replaces,
             expires: shared.outside(next.expires),
         });
     }
 
     /// A packet was received on an inbound SA. On the partner of a queued one it proves that the peer has that too; on an older
-    /// one, that the peer is alive and may still miss the agreement.
+    /// one, that the peer is alive and may still miss the agreement. One that has older ones waits before it uses another.
     pub(crate) fn used(&mut self, now: Instant, spi: u32, shared: &Shared) {
         let timers = shared.timers;
         if let Some(queued) = self.queue.iter_mut().find(|queued| queued.partner == spi) {
             if !queued.confirmed {
+                let soon = now.since(queued.since) < timers.negotiation_ttl;
+                queued.anew |= soon && queued.continued.is_none();
                 queued.confirmed = true;
                 queued.activate = now;
             }
-        } else if let Some(outbound) = &self.outbound {
-            let limit = outbound.expires - timers.activation();
-            self.queue
-                .iter_mut()
-                .for_each(|queued| queued.wait(now + timers.activation(), limit));
+        } else if let Some(first) = self.outbound.iter().map(|sa| sa.expires).min() {
+            let limit = first - timers.activation();
+            let age = self.inbound.iter().find(|sa| sa.spi == spi);
+            let age = age.map(|sa| sa.since);
+            for queued in &mut self.queue {
+                queued.wait(now + timers.activation(), limit);
+                if age.is_some_and(|age| age < queued.since) {
+                    // What is told first may be of packets from before.
+                    let first = *queued.continued.get_or_insert(now);
+                    queued.anew &= now == first;
+                }
+            }
         }
     }
 
@@ -226,11 +309,14 @@ impl Sas {
         self.queue.iter().any(|queued| !queued.confirmed)
     }
 
-    /// When a new pair should be negotiated: never while one is queued.
+    /// When a new pair should be negotiated: never while one is queued, at once where an outbound SA is missing.
     pub(crate) fn rekey(&self) -> Instant {
-        match &self.outbound {
-            _ if !self.queue.is_empty() => Instant::NEVER,
-            Some(sa) if !self.renew => sa.rekey,
+        if !self.queue.is_empty() {
+            return Instant::NEVER;
+        }
+        let first = self.outbound.iter().map(|sa| sa.rekey).min();
+        match first {
+            Some(first) if !self.renew && self.outbound.len() >= self.wanted => first,
             _ => Instant::ZERO,
         }
     }
@@ -259,7 +345,7 @@ impl Sas {
         for sa in self.inbound.drain(..) {
             shared.remove_inbound(route, sa.spi, events);
         }
-        if let Some(sa) = self.outbound.take() {
+        for sa in self.outbound.drain(..) {
             events.push(Event::RemoveOutbound { route, spi: sa.spi });
         }
         self.queue.clear();
@@ -302,5 +388,136 @@ impl Queued {
 
     pub(crate) fn expires(&self) -> Instant {
         self.expires
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::SaKey;
+    use crate::exchange::Timers;
+    use proptest::prelude::*;
+    use std::collections::{BTreeMap, HashSet};
+
+    /// What is done to the SAs of a route.
+    #[derive(Clone, Debug)]
+    enum Act {
+        /// A negotiation, of which the peer is known to have both SAs or not; now and then under an SPI that it used before, or
+        /// such that it may have none of the SAs before.
+        Add {
+            confirmed: bool,
+            again: bool,
+            doubt: bool,
+        },
+        /// Seconds pass.
+        Wait(u64),
+        /// The peer uses one of the inbound SAs.
+        Use(usize),
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        prop_oneof![
+            (any::<bool>(), prop::bool::weighted(0.2), any::<bool>()).prop_map(
+                |(confirmed, again, doubt)| Act::Add {
+                    confirmed,
+                    again,
+                    doubt
+                }
+            ),
+            (0u64..20).prop_map(Act::Wait),
+            (0u64..400).prop_map(Act::Wait),
+            any::<prop::sample::Index>().prop_map(|which| Act::Use(which.index(16))),
+        ]
+    }
+
+    proptest! {
+        /// Against a model: as many as are wanted, each in the place of one that is lost, of none, or of the oldest.
+        #[test]
+        fn the_newest_sa_takes_the_place_of_a_missing_one_or_of_the_oldest(
+            wanted in 1usize..5, acts in prop::collection::vec(act(), 1..60),
+        ) {
+            let timers = Timers::default();
+            let entropy = Box::new(|bytes: &mut [u8]| bytes.fill(7));
+            let mut shared = Shared::new(timers, wanted, HashSet::new(), entropy);
+            let mut sas = Sas::new(wanted);
+            let mut now = Instant::ZERO + Duration::from_secs(1);
+            let mut spi = 1000;
+            // When each was negotiated.
+            let mut since = BTreeMap::new();
+            let mut model: Vec<u32> = Vec::new();
+            for act in acts {
+                let mut events = Vec::new();
+                let mut renewed = None;
+                match act {
+                    Act::Add {
+                        confirmed,
+                        again,
+                        doubt,
+                    } => {
+                        spi += 2;
+                        let old = model.first().copied().filter(|_| again);
+                        let keys = |spi| SaKeys {
+                            spi,
+                            key: SaKey::aes_128_gcm(&[1; 16], [2; 4]),
+                        };
+                        let outbound = old.unwrap_or(spi);
+                        since.insert(outbound, now);
+                        renewed = old;
+                        let pair = Pair {
+                            inbound: keys(spi + 1),
+                            outbound: keys(outbound),
+                            confirmed,
+                            doubt,
+                            since: now,
+                        };
+                        sas.add(now, 0, pair, &mut shared, &mut events);
+                    }
+                    Act::Wait(seconds) => now += Duration::from_secs(seconds),
+                    Act::Use(which) => {
+                        let used = sas.inbound.get(which).map(|sa| sa.spi);
+                        used.into_iter().for_each(|spi| sas.used(now, spi, &shared));
+                    }
+                }
+                sas.tick(now, 0, &mut shared, &mut events);
+                for event in events {
+                    match event {
+                        Event::InstallOutbound { keys, replaces, .. } => {
+                            let place = replaces.map(|spi| model.iter().position(|s| *s == spi));
+                            match place {
+                                Some(place) => {
+                                    let place = place.expect("one to replace");
+                                    let before = std::mem::replace(&mut model[place], keys.spi);
+                                    let lost = renewed == Some(before);
+                                    prop_assert!(lost || since[&before] <= since[&keys.spi]);
+                                }
+                                None => model.push(keys.spi),
+                            }
+                        }
+                        Event::RemoveOutbound { spi, .. } => {
+                            let before = model.len();
+                            model.retain(|s| *s != spi);
+                            prop_assert_eq!(model.len(), before - 1);
+                        }
+                        _ => {}
+                    }
+                }
+                let spis: Vec<u32> = sas.outbound.iter().map(|sa| sa.spi).collect();
+                prop_assert_eq!(&spis, &model);
+                prop_assert!(model.len() <= wanted);
+                prop_assert_eq!(model.iter().collect::<HashSet<_>>().len(), model.len());
+                prop_assert!(sas.inbound.len() <= MAX_INBOUND * wanted);
+                prop_assert!(sas.queue.len() <= MAX_INBOUND * wanted);
+                // Where there is anything to send under, it is sent under.
+                prop_assert!(!model.is_empty() || sas.queue.is_empty());
+                // Nothing waits that is older than all that is in use.
+                let oldest = sas.outbound.iter().map(|sa| sa.since).min();
+                let missing = sas.outbound.len() < wanted;
+                prop_assert!(missing || sas.queue.iter().all(|q| Some(q.since) >= oldest));
+                // New ones are wanted at once where some are missing and none is on its way.
+                let at_once = sas.queue.is_empty() && missing;
+                prop_assert_eq!(sas.rekey() == Instant::ZERO, at_once);
+                prop_assert!(sas.due() > now);
+            }
+        }
     }
 }

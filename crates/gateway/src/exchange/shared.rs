@@ -18,6 +18,8 @@ pub(crate) const MAX_FRESH: usize = 256;
 
 pub(crate) struct Shared {
     pub(crate) timers: Timers,
+    /// Outbound SAs of each route.
+    pub(crate) sas: usize,
     pub(crate) counters: Counters,
     /// Routes that want to negotiate and wait for their turn, each once.
     pub(crate) waiting: VecDeque<usize>,
@@ -39,9 +41,15 @@ struct Clock {
 }
 
 impl Shared {
-    pub(crate) fn new(timers: Timers, reserved: HashSet<u32>, entropy: Entropy) -> Shared {
+    pub(crate) fn new(
+        timers: Timers,
+        sas: usize,
+        reserved: HashSet<u32>,
+        entropy: Entropy,
+    ) -> Shared {
         Shared {
             timers,
+            sas,
             counters: Counters::default(),
             waiting: VecDeque::new(),
             fresh: 0,

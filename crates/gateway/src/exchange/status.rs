@@ -39,9 +39,9 @@ pub struct RouteStatus {
     pub failures: u32,
     /// Inbound SAs, oldest first.
     pub inbound: Vec<SaStatus>,
-    /// The outbound SA.
-    pub outbound: Option<SaStatus>,
-    /// Outbound SAs that wait to take its place, oldest first.
+    /// Outbound SAs, in the order in which workers take them.
+    pub outbound: Vec<SaStatus>,
+    /// Outbound SAs that wait to take their place, oldest first.
     pub queued: Vec<SaStatus>,
     /// Since the last negotiation that succeeded, if an SA of it is left.
     pub negotiated: Option<Duration>,
@@ -63,7 +63,11 @@ impl RouteStatus {
                 .iter()
                 .map(|i| sa(i.spi, i.since, i.expires))
                 .collect(),
-            outbound: sas.outbound.as_ref().map(|o| sa(o.spi, o.since, o.expires)),
+            outbound: sas
+                .outbound
+                .iter()
+                .map(|o| sa(o.spi, o.since, o.expires))
+                .collect(),
             queued: sas
                 .queue
                 .iter()

@@ -70,6 +70,7 @@ pub(crate) fn settings(routes: Vec<RouteKeys>) -> Settings {
     Settings {
         routes,
         timers: Timers::default(),
+        outbound_sas: 1,
         reserved: HashSet::new(),
     }
 }
@@ -80,13 +81,20 @@ pub(crate) struct Gateway {
     pub(crate) address: IpAddr,
     pub(crate) sent: Vec<(IpAddr, Vec<u8>)>,
     pub(crate) inbound: BTreeMap<u32, (usize, SaKeys)>,
+    /// The outbound SA of each route that was installed last.
     pub(crate) outbound: BTreeMap<usize, SaKeys>,
+    /// All outbound SAs of each route, in the order in which workers take them.
+    pub(crate) sas: BTreeMap<usize, Vec<SaKeys>>,
+    /// How many that may be.
+    pub(crate) most: usize,
     pub(crate) log: Vec<String>,
 }
 
 impl Gateway {
     pub(crate) fn new(address: IpAddr, settings: Settings, seed: u64) -> Gateway {
         Gateway {
+            most: settings.outbound_sas,
+            sas: BTreeMap::new(),
             exchange: Exchange::new(settings, Random::entropy(seed)).unwrap(),
             address,
             sent: Vec::new(),
@@ -143,18 +151,39 @@ impl Gateway {
                 let before = self.inbound.insert(keys.spi, (route, keys));
                 assert!(before.is_none(), "an SPI is used twice");
                 let of_route = self.inbound.values().filter(|(r, _)| *r == route).count();
-                assert!(of_route <= 5, "{of_route} inbound SAs");
+                assert!(of_route <= 4 * self.most + 1, "{of_route} inbound SAs");
             }
             Event::RemoveInbound { route, spi } => {
                 let removed = self.inbound.remove(&spi);
                 assert_eq!(removed.map(|(route, _)| route), Some(route));
             }
-            Event::InstallOutbound { route, keys, .. } => {
+            Event::InstallOutbound {
+                route,
+                keys,
+                replaces,
+                ..
+            } => {
+                let sas = self.sas.entry(route).or_default();
+                match replaces {
+                    Some(spi) => {
+                        let place = sas.iter_mut().find(|sa| sa.spi == spi);
+                        *place.expect("an SA to replace") = keys.clone();
+                    }
+                    None => sas.push(keys.clone()),
+                }
+                assert!(sas.len() <= self.most, "{} outbound SAs", sas.len());
+                let spis: HashSet<_> = sas.iter().map(|sa| sa.spi).collect();
+                assert_eq!(spis.len(), sas.len());
                 self.outbound.insert(route, keys);
             }
             Event::RemoveOutbound { route, spi } => {
-                let removed = self.outbound.remove(&route);
-                assert_eq!(removed.map(|keys| keys.spi), Some(spi));
+                let sas = self.sas.get_mut(&route).expect("a route with SAs");
+                let place = sas.iter().position(|sa| sa.spi == spi);
+                sas.remove(place.expect("an SA to remove"));
+                match sas.last() {
+                    Some(last) => self.outbound.insert(route, last.clone()),
+                    None => self.outbound.remove(&route),
+                };
             }
             Event::Unanswered { route, failures } => {
                 self.log
@@ -171,13 +200,15 @@ impl Gateway {
     }
 }
 
-/// Whether what `from` sends on the route, `to` can open.
+/// Whether what `from` sends on the route, whichever worker does, `to` can open.
 pub(crate) fn carries(from: &Gateway, to: &Gateway, route: usize) -> bool {
-    from.outbound.get(&route).is_some_and(|out| {
+    let accepted = |out: &SaKeys| {
         to.inbound
             .get(&out.spi)
             .is_some_and(|(r, sa)| *r == route && sa == out)
-    })
+    };
+    let sas = from.sas.get(&route).map_or(&[][..], Vec::as_slice);
+    !sas.is_empty() && sas.iter().all(accepted)
 }
 
 /// Delivers everything both want sent, at once and in order, until neither wants anything.

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tare_gateway::exchange::Timers;
+use tare_gateway::exchange::{Settings, Timers};
 use tare_port::Instant;
 
 use crate::pair::{carries, route, seconds, settings, Gateway, Random, A, B};
@@ -110,7 +110,12 @@ impl Network {
         let lost = self.random.below(1000) < self.faults.lost;
         let up = carries(&self.ends[from], &self.ends[1 - from], 0);
         if self.traffic && up && !lost {
-            let spi = self.ends[from].outbound[&0].spi;
+            let sas = &self.ends[from].sas[&0];
+            let worker = match sas.len() {
+                1 => 0,
+                n => self.random.below(n as u64) as usize,
+            };
+            let spi = sas[worker].spi;
             let now = self.now;
             self.ends[1 - from].with(|exchange, events| exchange.used(now, spi, events));
         }
@@ -156,7 +161,8 @@ impl Network {
     /// One end loses everything and begins anew.
     pub(crate) fn restart(&mut self, which: usize, seed: u64) {
         let (local, remote) = (self.ends[which].address, self.ends[1 - which].address);
-        self.ends[which] = Gateway::new(local, short(local, remote), seed);
+        let settings = short(local, remote, self.ends[which].most);
+        self.ends[which] = Gateway::new(local, settings, seed);
         self.up = [false; 2];
     }
 
@@ -169,14 +175,22 @@ impl Network {
     }
 }
 
-fn short(local: IpAddr, remote: IpAddr) -> tare_gateway::exchange::Settings {
-    settings(vec![route(0, local, remote)])
+fn short(local: IpAddr, remote: IpAddr, outbound_sas: usize) -> Settings {
+    Settings {
+        outbound_sas,
+        ..settings(vec![route(0, local, remote)])
+    }
 }
 
 pub(crate) fn network(faults: Faults, traffic: bool, seed: u64) -> Network {
+    network_of([1, 1], faults, traffic, seed)
+}
+
+/// Ends with so many workers.
+fn network_of(workers: [usize; 2], faults: Faults, traffic: bool, seed: u64) -> Network {
     let ends = [
-        Gateway::new(A, short(A, B), 2 * seed),
-        Gateway::new(B, short(B, A), 2 * seed + 1),
+        Gateway::new(A, short(A, B, workers[0]), 2 * seed),
+        Gateway::new(B, short(B, A, workers[1]), 2 * seed + 1),
     ];
     Network::new(ends, faults, traffic, seed)
 }
@@ -235,6 +249,72 @@ fn keys_change_for_hours_and_no_direction_is_ever_cut() {
     }
 }
 
+/// Waits until both ends use as many SAs as they have workers.
+fn become_full(network: &mut Network, workers: [usize; 2]) {
+    let of = |end: &Gateway| end.sas.get(&0).map_or(0, Vec::len);
+    let until = network.now + Duration::from_secs(60);
+    while [0, 1].map(|end| of(&network.ends[end])) != workers {
+        assert!(network.now < until, "an SA is missing at {until}");
+        network.run_until(network.now + Duration::from_secs(1));
+    }
+}
+
+#[test]
+fn each_of_two_workers_gets_an_sa_and_keys_change_for_hours_and_none_is_ever_cut() {
+    for workers in [[2, 2], [2, 1], [1, 2]] {
+        for faults in [GOOD, FAR, BAD] {
+            for traffic in [false, true] {
+                for seed in 0..20 {
+                    let about = format!("{workers:?}, {faults:?}, {traffic}, seed {seed}");
+                    let mut network = network_of(workers, faults, traffic, seed);
+                    network.run_until(seconds(60.0));
+                    become_full(&mut network, workers);
+                    network.run_until(seconds(2.0 * 3600.0));
+                    assert!(network.is_up(), "{about}");
+                    become_full(&mut network, workers);
+                    let ends = network.ends.iter();
+                    let counters: Vec<_> = ends.map(|end| end.exchange.counters()).collect();
+                    let negotiated: u64 = counters.iter().map(|c| c.agreements).sum();
+                    // Two pairs live for 300 to 375 seconds and what it takes to change over.
+                    assert!((36..=90).contains(&negotiated), "{negotiated}, {about}");
+                    for (end, c) in network.ends.iter().zip(&counters) {
+                        end.check_counters();
+                        assert!(end.inbound.len() <= 4 * end.most);
+                        assert_eq!(c.outbound_expired, 0, "{about}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_restarts_is_followed_with_the_sas_of_all_workers() {
+    for workers in [[2, 2], [2, 1]] {
+        for (faults, traffic, limit) in [(GOOD, true, 10.0), (GOOD, false, 16.0), (BAD, true, 60.0)]
+        {
+            for seed in 0..20 {
+                let about = format!("{workers:?}, {faults:?}, {traffic}, seed {seed}");
+                let mut network = network_of(workers, faults, traffic, seed);
+                let mut at = 1000.0;
+                network.run_until(seconds(at));
+                // Right after a negotiation, only traffic tells a peer that has restarted from one that asks for more.
+                let recent = Some(Duration::from_secs(13));
+                while !traffic && network.ends[0].exchange.status(0).unwrap().negotiated < recent {
+                    at += 1.0;
+                    network.run_until(seconds(at));
+                }
+                network.restart((seed % 2) as usize, 1000 + seed);
+                network.run_until(seconds(at + limit));
+                assert!(network.is_up(), "{about}");
+                network.run_until(seconds(4000.0));
+                assert!(network.is_up(), "{about}");
+                become_full(&mut network, workers);
+            }
+        }
+    }
+}
+
 #[test]
 fn a_peer_that_restarts_is_followed() {
     for (faults, traffic, limit) in [
@@ -281,7 +361,7 @@ fn a_peer_that_was_gone_for_an_hour_is_found_again() {
 #[test]
 fn short_lives_are_kept_too() {
     let quick = |local, remote| {
-        let mut settings = short(local, remote);
+        let mut settings = short(local, remote, 1);
         settings.timers = Timers {
             sa_ttl: Duration::from_secs(4),
             negotiation_ttl: Duration::from_secs(1),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tare_gateway::config::Config;
 use tare_gateway::control::{Link, Place};
-use tare_gateway::dataplane::Direction;
+use tare_gateway::dataplane::{Dataplane, Direction};
 use tare_gateway::exchange::Entropy;
 use tare_gateway::node::Node;
 use tare_packet::ethernet::{self, Mac, HEADER};
@@ -111,6 +111,8 @@ pub(crate) struct Bed {
     pub(crate) echo_back: bool,
     /// Whether packets may arrive that no host has sent like that.
     pub(crate) hostile: bool,
+    /// Workers of each gateway.
+    workers: [usize; 2],
     seed: u64,
 }
 
@@ -131,10 +133,16 @@ impl Bed {
             delay: Duration::from_millis(1),
             ..LineConfig::new(1_000_000_000)
         };
-        Bed::over([&fast, &fast], configs)
+        Bed::over([&fast, &fast], [1, 1], configs)
     }
 
-    pub(crate) fn over(lines: [&LineConfig; 2], configs: [Config; 2]) -> Bed {
+    /// Two gateways that agree on keys over IPv4, with so many workers.
+    pub(crate) fn with_workers(workers: [usize; 2], line: &LineConfig, top: &str) -> Bed {
+        let configs = [0, 1].map(|side| parse(&file(side, top, &route4(side), "")));
+        Bed::over([line, line], workers, configs)
+    }
+
+    pub(crate) fn over(lines: [&LineConfig; 2], workers: [usize; 2], configs: [Config; 2]) -> Bed {
         let clock = Clock::default();
         let read = Rc::clone(&clock);
         let read: Box<dyn CloneClock> = Box::new(move || read.get());
@@ -150,6 +158,7 @@ impl Bed {
             ahead: [0; 2],
             echo_back: false,
             hostile: false,
+            workers,
             seed: 1,
         };
         for (side, config) in configs.into_iter().enumerate() {
@@ -168,8 +177,9 @@ impl Bed {
         self.seed += 1;
         let (private, public) = (link(PRIVATE[side]), link(PUBLIC[side]));
         let (now, pool) = (self.time_of(side), self.pools[side].clone());
-        let node = Node::new(config, private, public, entropy(self.seed), pool, now).unwrap();
-        self.nodes[side] = Some(node);
+        let (workers, entropy) = (self.workers[side], entropy(self.seed));
+        let node = Node::with_workers(workers, config, private, public, entropy, pool, now);
+        self.nodes[side] = Some(node.unwrap());
     }
 
     pub(crate) fn node(&mut self, side: usize) -> &mut Node {
@@ -235,8 +245,10 @@ impl Bed {
             for frame in leaving {
                 self.hosts[side].take(side, &frame);
             }
-            assert!(node.dataplane().sent().adds_up());
-            assert!(node.dataplane().received().adds_up());
+            for dataplane in node.dataplanes() {
+                assert!(dataplane.sent().adds_up());
+                assert!(dataplane.received().adds_up());
+            }
             assert!(node.control().counters().adds_up());
         }
     }
@@ -258,6 +270,13 @@ impl Bed {
             node.receive(now, Place::Private, &mut burst);
         }
         self.settle();
+    }
+
+    /// Lets an empty burst go to the worker of a gateway whose turn it is.
+    pub(crate) fn skip(&mut self, side: usize) {
+        let now = self.time_of(side);
+        let node = self.node(side);
+        node.receive(now, Place::Private, &mut Burst::new());
     }
 
     /// A frame on the public interface of a gateway.
@@ -313,11 +332,18 @@ impl Bed {
     }
 
     pub(crate) fn sent(&self, side: usize) -> Direction {
-        *self.nodes[side].as_ref().unwrap().dataplane().sent()
+        self.sum(side, |dataplane| dataplane.sent())
     }
 
     pub(crate) fn received(&self, side: usize) -> Direction {
-        *self.nodes[side].as_ref().unwrap().dataplane().received()
+        self.sum(side, |dataplane| dataplane.received())
+    }
+
+    fn sum(&self, side: usize, of: fn(&Dataplane) -> &Direction) -> Direction {
+        let mut sum = Direction::default();
+        let dataplanes = self.nodes[side].iter().flat_map(Node::dataplanes);
+        dataplanes.for_each(|dataplane| sum.add(of(dataplane)));
+        sum
     }
 
     pub(crate) fn restart_counting(&mut self) {

@@ -34,11 +34,7 @@ fn kinds(bed: &mut Bed) -> Vec<(bool, Vec<u8>)> {
         frame.extend([7; 8 + 60 + 16]);
         frame
     };
-    let spi = bed.node(0).control().status().routes[0]
-        .outbound
-        .as_ref()
-        .unwrap()
-        .spi;
+    let spi = bed.node(0).control().status().routes[0].outbound[0].spi;
     let message = {
         let mut udp = sealed.clone();
         udp[HEADER + 9] = 17;

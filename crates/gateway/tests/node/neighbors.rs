@@ -290,11 +290,7 @@ fn a_narrow_path_is_believed_for_ten_minutes_and_not_from_strangers() {
     let mut bed = Bed::plain("");
     bed.wait_until_up(1.0);
     let mtu = |bed: &mut Bed| bed.node(0).control().status().routes[0].path_mtu;
-    let spi = bed.node(0).control().status().routes[0]
-        .outbound
-        .as_ref()
-        .unwrap()
-        .spi;
+    let spi = bed.node(0).control().status().routes[0].outbound[0].spi;
     bed.inject(0, &too_big4(spi ^ 1, 1000));
     assert_eq!(
         (mtu(&mut bed), ignored(&mut bed, Ignored::NotOurs)),

@@ -277,7 +277,7 @@ impl Bench {
         let routes = status["routes"].as_array().map_or(&[][..], Vec::as_slice);
         routes
             .iter()
-            .filter(|route| route["outbound"].is_object())
+            .filter(|route| route["outbound"][0].is_object())
             .count()
     }
 
