@@ -27,6 +27,16 @@ pub struct Tables {
     pub exchange_port: u16,
 }
 
+impl Tables {
+    /// Asks for a route, which is read some packets later.
+    #[inline]
+    pub(crate) fn prefetch_route(&self, route: u32) {
+        if let Some(route) = self.routes.get(route as usize) {
+            prefetch(route);
+        }
+    }
+}
+
 /// A route, as a worker sees it.
 #[derive(Clone)]
 pub struct Route {

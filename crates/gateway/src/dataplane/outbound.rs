@@ -4,7 +4,7 @@ use tare_gcm::{seal_each, Nonce, SealPacket, Tag};
 use tare_packet::ethernet::{self, HEADER};
 use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6::{self, Ipv6};
-use tare_port::{Burst, Frame, Instant, BURST};
+use tare_port::{Burst, Frame, Instant};
 
 use super::{
     address, fragment, icmp, is_multicast6, is_own4, is_own6, Cause, Dataplane, Headers, Output,
@@ -28,6 +28,8 @@ pub(super) struct Scratch {
     /// What is known of each frame; as many as there ever were at once.
     jobs: Vec<Job>,
     tags: Vec<Tag>,
+    /// What takes their place where some are cut into fragments.
+    cut: (Vec<Frame>, Vec<Job>),
 }
 
 /// Written field by field and in place: a value made elsewhere would be copied by wide loads, which wait for the narrow stores
@@ -51,6 +53,8 @@ impl Scratch {
         self.frames.reserve(n);
         if n > self.jobs.len() {
             self.jobs.resize(n, Job::default());
+        }
+        if n > self.tags.len() {
             self.tags.resize(n, Tag::from([0; 16]));
         }
     }
@@ -62,12 +66,10 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
     for frame in input.drain(..) {
         worker.sent.received += 1;
         worker.sent.received_bytes += frame.len() as u64;
-        match ethernet::kind(&frame) {
-            Some(ethernet::IPV4) => admit_v4(worker, now, frame, &mut scratch, output),
-            Some(ethernet::IPV6) => admit_v6(worker, now, frame, &mut scratch, output),
-            Some(ethernet::ARP) => control(worker, frame, output),
-            _ => worker.sent.drop(Cause::NotIp),
-        }
+        admit(worker, now, frame, &mut scratch, output);
+    }
+    if !look_up(worker, &scratch) {
+        fit(worker, now, &mut scratch, output);
     }
     encapsulate(worker, &mut scratch);
     seal(worker, &mut scratch, output);
@@ -79,115 +81,120 @@ fn control(worker: &mut Dataplane, frame: Frame, output: &mut Output) {
     output.control.push(frame);
 }
 
-/// What the first pass found out about a packet that is to be sealed.
-#[inline]
-fn admit_v4(
-    worker: &mut Dataplane,
-    now: Instant,
-    mut frame: Frame,
-    scratch: &mut Scratch,
-    output: &mut Output,
-) {
-    let Ok(ip) = Ipv4::parse(&frame[HEADER..]) else {
-        return worker.sent.drop(Cause::Malformed);
-    };
-    let tables = &*worker.tables;
-    if is_own4(tables, ip.dst) {
-        return control(worker, frame, output);
-    }
-    let route = tables.prefixes.v4(ip.dst);
-    if ip.ttl <= 1 {
-        icmp::time_exceeded(worker, now, &frame, &mut output.back);
-        return worker.sent.drop(Cause::TtlExceeded);
-    }
-    if route == NONE {
-        icmp::no_route(worker, now, &frame, &mut output.back);
-        return worker.sent.drop(Cause::NoRoute);
-    }
-    let Some(inner_max) = look_up(tables, route, worker.number) else {
-        return worker.sent.drop(Cause::NoRoute);
-    };
-    // Ethernet pads what is short.
-    frame.truncate(HEADER + ip.total_len);
-    if ip.total_len > inner_max && ip.dont_fragment() {
-        icmp::too_big(worker, now, &frame, inner_max, &mut output.back);
-        return worker.sent.drop(Cause::TooBig);
-    }
-    ipv4::decrement_ttl(&mut frame[HEADER..]);
-    if ip.total_len <= inner_max {
-        let job = &mut scratch.jobs[scratch.frames.len()];
-        job.route = route;
-        job.tos = ip.tos;
-        job.next_header = esp::INNER_IPV4;
-        scratch.frames.push(frame);
-        return;
-    }
-    let first = scratch.frames.len();
-    match fragment::fragment(&frame, &ip, inner_max, &worker.pool, &mut scratch.frames) {
-        Some(n) => {
-            worker.sent.fragments += n as u64 - 1;
-            scratch.reserve(BURST);
-            for job in &mut scratch.jobs[first..first + n] {
-                job.route = route;
-                job.tos = ip.tos;
-                job.next_header = esp::INNER_IPV4;
-            }
-        }
-        None => worker.sent.drop(Cause::NoBuffer),
-    }
+/// What the first pass needs to know of a packet, of either version of IP.
+struct Inner {
+    own: bool,
+    route: u32,
+    hops: u8,
+    tos: u8,
+    len: usize,
+    next_header: u8,
 }
 
+/// The first pass: headers, and which route.
 #[inline]
-fn admit_v6(
+fn admit(
     worker: &mut Dataplane,
     now: Instant,
     mut frame: Frame,
     scratch: &mut Scratch,
     output: &mut Output,
 ) {
-    let Ok(ip) = Ipv6::parse(&frame[HEADER..]) else {
+    let tables = &*worker.tables;
+    let inner = match ethernet::kind(&frame) {
+        Some(ethernet::IPV4) => Ipv4::parse(&frame[HEADER..]).ok().map(|ip| Inner {
+            own: is_own4(tables, ip.dst),
+            route: tables.prefixes.v4(ip.dst),
+            hops: ip.ttl,
+            tos: ip.tos,
+            len: ip.total_len,
+            next_header: esp::INNER_IPV4,
+        }),
+        Some(ethernet::IPV6) => Ipv6::parse(&frame[HEADER..]).ok().map(|ip| Inner {
+            own: is_own6(tables, ip.dst) || is_multicast6(ip.dst),
+            route: tables.prefixes.v6(ip.dst),
+            hops: ip.hop_limit,
+            tos: ip.traffic_class,
+            len: ip.total_len,
+            next_header: esp::INNER_IPV6,
+        }),
+        Some(ethernet::ARP) => return control(worker, frame, output),
+        _ => return worker.sent.drop(Cause::NotIp),
+    };
+    let Some(inner) = inner else {
         return worker.sent.drop(Cause::Malformed);
     };
-    let tables = &*worker.tables;
-    if is_own6(tables, ip.dst) || is_multicast6(ip.dst) {
+    if inner.own {
         return control(worker, frame, output);
     }
-    let route = tables.prefixes.v6(ip.dst);
-    if ip.hop_limit <= 1 {
+    if inner.hops <= 1 {
         icmp::time_exceeded(worker, now, &frame, &mut output.back);
         return worker.sent.drop(Cause::TtlExceeded);
     }
-    if route == NONE {
+    if inner.route == NONE {
         icmp::no_route(worker, now, &frame, &mut output.back);
         return worker.sent.drop(Cause::NoRoute);
     }
-    let Some(inner_max) = look_up(tables, route, worker.number) else {
-        return worker.sent.drop(Cause::NoRoute);
-    };
-    frame.truncate(HEADER + ip.total_len);
-    if ip.total_len > inner_max {
-        icmp::too_big(worker, now, &frame, inner_max, &mut output.back);
-        return worker.sent.drop(Cause::TooBig);
-    }
-    ipv6::decrement_hop_limit(&mut frame[HEADER..]);
+    tables.prefetch_route(inner.route);
+    // Ethernet pads what is short.
+    frame.truncate(HEADER + inner.len);
     let job = &mut scratch.jobs[scratch.frames.len()];
-    job.route = route;
-    job.tos = ip.traffic_class;
-    job.next_header = esp::INNER_IPV6;
+    job.route = inner.route;
+    job.tos = inner.tos;
+    job.next_header = inner.next_header;
     scratch.frames.push(frame);
 }
 
-/// How long an inner packet of this route may be. Asks for the SA, which the next pass reads.
-#[inline]
-fn look_up(tables: &Tables, route: u32, worker: usize) -> Option<usize> {
-    let route = tables.routes.get(route as usize)?;
-    if let Some(sa) = route.outbound(worker) {
-        sa.prefetch();
+/// The second pass: asks for the SAs, and says whether all packets are as short as their routes take them.
+fn look_up(worker: &Dataplane, scratch: &Scratch) -> bool {
+    let mut fit = true;
+    for (frame, job) in scratch.frames.iter().zip(&scratch.jobs) {
+        let Some(route) = worker.tables.routes.get(job.route as usize) else {
+            continue;
+        };
+        if let Some(sa) = route.outbound(worker.number) {
+            sa.prefetch();
+        }
+        fit &= frame.len() - HEADER <= route.inner_max();
     }
-    Some(route.inner_max())
+    fit
 }
 
-/// The second pass: takes sequence numbers, a run of packets of one route at a time, and writes headers and trailer.
+/// Cuts packets that are longer than their routes take them into fragments, or reports them to their senders.
+#[cold]
+fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut Output) {
+    let tables = std::sync::Arc::clone(&worker.tables);
+    let (cut, cut_jobs) = &mut scratch.cut;
+    cut_jobs.clear();
+    for (frame, job) in scratch.frames.drain(..).zip(&scratch.jobs) {
+        let inner_max = tables
+            .routes
+            .get(job.route as usize)
+            .map_or(0, |route| route.inner_max());
+        if frame.len() - HEADER <= inner_max {
+            cut.push(frame);
+        } else {
+            match Ipv4::parse(&frame[HEADER..]) {
+                Ok(ip) if job.next_header == esp::INNER_IPV4 && !ip.dont_fragment() => {
+                    match fragment::fragment(&frame, &ip, inner_max, &worker.pool, cut) {
+                        Some(n) => worker.sent.fragments += n as u64 - 1,
+                        None => worker.sent.drop(Cause::NoBuffer),
+                    }
+                }
+                _ => {
+                    icmp::too_big(worker, now, &frame, inner_max, &mut output.back);
+                    worker.sent.drop(Cause::TooBig);
+                }
+            }
+        }
+        cut_jobs.resize(cut.len(), *job);
+    }
+    std::mem::swap(&mut scratch.frames, cut);
+    std::mem::swap(&mut scratch.jobs, cut_jobs);
+    scratch.reserve(0);
+}
+
+/// The third pass: takes sequence numbers, a run of packets of one route at a time, and writes headers and trailer.
 fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
     let tables = &*worker.tables;
     let Scratch { frames, jobs, .. } = scratch;
@@ -247,6 +254,11 @@ fn write_headers(
     job: &mut Job,
 ) -> Result<(), Cause> {
     let inner = frame.len() - HEADER;
+    if job.next_header == esp::INNER_IPV4 {
+        ipv4::decrement_ttl(&mut frame[HEADER..]);
+    } else {
+        ipv6::decrement_hop_limit(&mut frame[HEADER..]);
+    }
     let padding = esp::padding(inner);
     let behind = frame
         .append(padding + esp::TRAILER + esp::ICV)
@@ -317,7 +329,9 @@ fn open_front<'a>(
 /// The last passes: seals, and writes the tags.
 fn seal(worker: &mut Dataplane, scratch: &mut Scratch, output: &mut Output) {
     let tables = &*worker.tables;
-    let Scratch { frames, jobs, tags } = scratch;
+    let Scratch {
+        frames, jobs, tags, ..
+    } = scratch;
     let number = worker.number;
     let mut sealed = 0;
     // The first that cannot be described ends the iteration; it is never sent, nor is any behind it.
