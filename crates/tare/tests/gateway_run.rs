@@ -356,7 +356,7 @@ fn status(options: &[&str], at: &Path) -> Output {
 
 #[test]
 fn keys_change_and_files_are_reloaded_and_no_packet_is_lost() {
-    for (io, cpus) in [("auto", "0"), ("packet", "0,0,0")] {
+    for (io, cpus, workers) in [("auto", "0", 1), ("packet", "0,0,0", 2)] {
         let Some(mut bed) = Bed::new(&["--io", io, "--cpu", cpus]) else {
             return;
         };
@@ -379,6 +379,11 @@ fn keys_change_and_files_are_reloaded_and_no_packet_is_lost() {
             thread::sleep(Duration::from_secs(3));
             spis.insert(spi(&bed));
         }
+        bed.wait(10.0, "an SA of its own for each worker", || {
+            let status = bed.status(0)?;
+            let sas = status["routes"][0]["outbound"].as_array()?;
+            (sas.len() == workers).then_some(())
+        });
         // A file that is wrong changes nothing.
         bed.configure(0, "route { id broken; }");
         bed.wait(10.0, "the file to be refused", || {
