@@ -31,6 +31,20 @@ pub fn padding(inner: usize) -> usize {
     (inner + TRAILER).wrapping_neg() & 3
 }
 
+/// Writes padding, pad length and next header to the start of what is behind an inner packet: these and the ICV.
+///
+/// RFC 4303, 2.4: "the first padding byte appended to the plaintext is numbered 1, with subsequent padding bytes making up a
+/// monotonically increasing sequence".
+#[inline]
+pub(crate) fn write_trailer(behind: &mut [u8], padding: usize, next_header: u8) -> Option<()> {
+    /// By how many bytes there are.
+    const PADDING: [u64; 4] = [0, 1 + (1 << 8), 1 + (2 << 8) + (2 << 16), 0x0303_0201];
+    let trailer = PADDING[padding & 3] | u64::from(next_header) << (8 * (padding & 3) + 8);
+    // Up to six bytes; what is written over of the ICV comes later.
+    *behind.first_chunk_mut()? = trailer.to_le_bytes();
+    Some(())
+}
+
 /// The longest inner packet whose outer packet fits `mtu`, given the bytes of the outer IP header.
 pub fn inner_max(mtu: usize, outer_header: usize) -> usize {
     let payload = mtu.saturating_sub(outer_header + HEADER + ICV) & !3;
@@ -69,6 +83,21 @@ impl Aad {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn padding_counts_up_and_then_come_its_length_and_the_next_header() {
+        for (padding, written) in [
+            (0, [0, 41].as_slice()),
+            (1, &[1, 1, 41]),
+            (2, &[1, 2, 2, 41]),
+            (3, &[1, 2, 3, 3, 41]),
+        ] {
+            let mut behind = [0xee; ICV + 8];
+            write_trailer(&mut behind, padding, INNER_IPV6).unwrap();
+            assert_eq!(&behind[..padding + TRAILER], written);
+        }
+        assert!(write_trailer(&mut [0; 7], 0, DUMMY).is_none());
+    }
 
     #[test]
     fn the_longest_inner_packet_fits_and_one_more_byte_does_not() {

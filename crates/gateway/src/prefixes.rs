@@ -16,7 +16,7 @@ const DEEPER: u32 = 1 << 31;
 /// IPv4 is three tables one below the other, of 16, 8 and 8 bits: one load for prefixes up to /16, two to /24,
 /// three beyond. IPv6 is a trie.
 pub struct Prefixes {
-    top: Vec<u32>,
+    top: Box<[u32; 1 << 16]>,
     /// Tables of 256 entries, end to end.
     lower: Vec<u32>,
     v6: PrefixMap<Ipv6Net, u32>,
@@ -26,7 +26,7 @@ impl Prefixes {
     /// The table for these prefixes, each with its route's number, below [`NONE`]. Where a prefix stands twice the later wins.
     pub fn new(prefixes: impl IntoIterator<Item = (IpNet, u32)>) -> Prefixes {
         let mut table = Prefixes {
-            top: vec![NONE; 1 << 16],
+            top: Box::new([NONE; 1 << 16]),
             lower: Vec::new(),
             v6: PrefixMap::new(),
         };

@@ -20,10 +20,27 @@ pub fn sum(bytes: &[u8]) -> u64 {
 /// A sum folded to 16 bits and inverted: what stands in a checksum field.
 #[inline]
 pub fn finish(sum: u64) -> u16 {
-    let sum = (sum >> 48) + (sum >> 32 & 0xffff) + (sum >> 16 & 0xffff) + (sum & 0xffff);
-    let sum = (sum >> 16) + (sum & 0xffff);
-    let sum = (sum >> 16) + (sum & 0xffff);
-    !(sum as u16)
+    // The upper half of a number plus the same with its halves swapped is the sum of its halves, carry brought around.
+    let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
+    let sum = (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16;
+    !sum
+}
+
+/// Whether the checksum of an IPv4 header without options is right.
+#[inline]
+pub fn is_right(header: &[u8; 20]) -> bool {
+    // Both zeros of ones' complement are multiples of 2¹⁶ - 1; the order of the bytes does not matter (RFC 1071, 2 B), nor does it
+    // whether a carry out of 64 bits is brought around at once, for 2⁶⁴ - 1 is such a multiple too. A header is not all zero.
+    let word = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&header[at..at + 8]);
+        u64::from_ne_bytes(bytes)
+    };
+    let last = u32::from_ne_bytes([header[16], header[17], header[18], header[19]]);
+    let (sum, first_carry) = word(0).overflowing_add(word(8));
+    let (sum, second_carry) = sum.overflowing_add(u64::from(last));
+    let (sum, third_carry) = sum.overflowing_add(u64::from(first_carry) + u64::from(second_carry));
+    (sum + u64::from(third_carry)).is_multiple_of(0xffff)
 }
 
 /// The checksum after one 16-bit word that it covers changed (RFC 1624, equation 3).
@@ -62,6 +79,17 @@ mod tests {
         #[test]
         fn sums_of_wide_words_are_sums_of_narrow_ones(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
             prop_assert_eq!(finish(sum(&bytes)), plainly(&bytes));
+        }
+
+        #[test]
+        fn a_header_is_right_if_its_sum_is_zero(mut header in any::<[u8; 20]>(), mend in any::<bool>()) {
+            header[0] |= 0x40;
+            if mend {
+                header[10..12].fill(0);
+                let checksum = finish(sum(&header));
+                header[10..12].copy_from_slice(&checksum.to_be_bytes());
+            }
+            prop_assert_eq!(is_right(&header), plainly(&header) == 0);
         }
 
         #[test]

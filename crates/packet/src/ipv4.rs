@@ -60,12 +60,12 @@ impl Ipv4 {
         if bytes.len() < total_len {
             return Err(Malformed::Truncated);
         }
-        let covered = if header_len == HEADER {
-            checksum::sum(h)
+        let right = if header_len == HEADER {
+            checksum::is_right(h)
         } else {
-            checksum::sum(&bytes[..header_len])
+            checksum::finish(checksum::sum(&bytes[..header_len])) == 0
         };
-        if checksum::finish(covered) != 0 {
+        if !right {
             return Err(Malformed::Checksum);
         }
         let word = |at: usize| u32::from_be_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]]);

@@ -318,6 +318,29 @@ impl Frame {
         self.get_mut(len..)
     }
 
+    /// Grows by `front` bytes in front and `behind` bytes behind, and gives all; what the new ones hold is left over from earlier.
+    /// None, and no change, when there is no room.
+    #[inline]
+    #[must_use = "there may have been no room"]
+    pub fn grow(&mut self, front: usize, behind: usize) -> Option<&mut [u8]> {
+        if front > self.headroom() || behind > self.tailroom() {
+            return None;
+        }
+        let slot = self.slot_mut();
+        slot.set(slot.start() - front, slot.end() + behind);
+        Some(self)
+    }
+
+    /// Keeps `len` bytes after the first `at`, or as many as there are.
+    #[inline]
+    pub fn keep(&mut self, at: usize, len: usize) {
+        let at = at.min(self.len());
+        let len = len.min(self.len() - at);
+        let slot = self.slot_mut();
+        let start = slot.start() + at;
+        slot.set(start, start + len);
+    }
+
     /// Drops `n` bytes in front, or all when there are fewer.
     #[inline]
     pub fn trim_front(&mut self, n: usize) {
@@ -415,6 +438,13 @@ mod tests {
         frame.trim_front(5);
         frame.truncate(6);
         assert_eq!(&*frame, b"middle");
+        assert_eq!(frame.grow(5, 4).unwrap(), b"frontmiddleback");
+        frame.keep(5, 6);
+        assert_eq!(&*frame, b"middle");
+        frame.keep(3, 9);
+        assert_eq!(&*frame, b"dle");
+        frame.keep(4, 1);
+        assert!(frame.is_empty());
     }
 
     #[test]
@@ -423,6 +453,8 @@ mod tests {
         let mut frame = pool.take().unwrap();
         assert!(frame.prepend(HEADROOM + 1).is_none());
         assert!(frame.append(pool.capacity() - HEADROOM + 1).is_none());
+        assert!(frame.grow(HEADROOM + 1, 0).is_none());
+        assert!(frame.grow(0, pool.capacity() - HEADROOM + 1).is_none());
         assert!(frame.is_empty());
         assert!(pool.take().is_none());
         frame.trim_front(9);

@@ -9,7 +9,7 @@ use tare_port::{Burst, Frame, Instant};
 use super::{address, fragment, icmp, is_multicast6, is_own4, is_own6, Cause, Dataplane, Output};
 use crate::ecn;
 use crate::esp::{self, Aad};
-use crate::sa::{add, InboundSa};
+use crate::sa::add;
 use crate::tables::Tables;
 use crate::window::Refused;
 
@@ -173,20 +173,29 @@ fn find_ahead(tables: &Tables, jobs: &mut [Job], at: usize) {
 
 /// The second pass: whole sequence numbers, and a look at the windows.
 fn number_all(worker: &mut Dataplane, scratch: &mut Scratch) {
-    let tables = &*worker.tables;
+    let mut failed = false;
+    for job in &mut scratch.jobs[..scratch.frames.len()] {
+        if let Err(cause) = number(worker.alone, &worker.tables, job) {
+            failed = true;
+            job.front = 0;
+            worker.received.drop(cause);
+        }
+    }
+    if failed {
+        discard(scratch);
+    }
+}
+
+/// Drops the frames that nothing stands in front of, and closes the gaps.
+#[cold]
+fn discard(scratch: &mut Scratch) {
     let Scratch { frames, jobs, .. } = scratch;
     let mut kept = 0;
-    for i in 0..frames.len() {
-        match number(worker.alone, tables, &mut jobs[i]) {
-            Ok(()) => {
-                // Packets that stay move up over those that do not.
-                if kept != i {
-                    frames.swap(kept, i);
-                    jobs.swap(kept, i);
-                }
-                kept += 1;
-            }
-            Err(cause) => worker.received.drop(cause),
+    for at in 0..frames.len() {
+        if jobs[at].front != 0 {
+            frames.swap(kept, at);
+            jobs.swap(kept, at);
+            kept += 1;
         }
     }
     frames.truncate(kept);
@@ -274,146 +283,128 @@ fn finish(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &
     claim(worker.alone, &tables, scratch);
     let known = scratch.jobs.iter().zip(&scratch.outcomes);
     for (frame, (job, outcome)) in scratch.frames.drain(..).zip(known) {
-        let (frame, next_header) = match outcome.and_then(|()| unwrap(job, frame)) {
-            Ok(unwrapped) => unwrapped,
-            Err(cause) => {
-                worker.received.drop(cause);
-                continue;
-            }
-        };
-        let Some(sa) = tables.inbound.at(job.sa) else {
-            worker.received.drop(Cause::UnknownSpi);
-            continue;
-        };
-        match next_header {
-            esp::INNER_IPV4 => leave_v4(worker, &tables, now, sa, job, frame, output),
-            esp::INNER_IPV6 => leave_v6(worker, &tables, now, sa, job, frame, output),
-            esp::DUMMY => worker.received.drop(Cause::Dummy),
-            _ => worker.received.drop(Cause::InnerMalformed),
+        let left = outcome.and_then(|()| leave(worker, &tables, now, job, frame, output));
+        if let Err(cause) = left {
+            worker.received.drop(cause);
         }
     }
 }
 
-/// The packet as a frame that has room for an Ethernet header and then the inner packet, and what the trailer says it is.
-#[inline]
-fn unwrap(job: &Job, mut frame: Frame) -> Result<(Frame, u8), Cause> {
-    let end = frame.len() - esp::ICV;
-    let inner = usize::from(job.front) + esp::HEADER;
-    let &[pad_len, next_header] = frame[inner..end]
-        .last_chunk::<2>()
-        .ok_or(Cause::InnerMalformed)?;
-    let len = (end - inner - esp::TRAILER)
-        .checked_sub(usize::from(pad_len))
-        .ok_or(Cause::InnerMalformed)?;
-    frame.truncate(inner + len);
-    frame.trim_front(inner - HEADER);
-    Ok((frame, next_header))
+/// What was inside, of either version of IP.
+struct Inner {
+    own: bool,
+    /// That its source belongs to.
+    route: u32,
+    hops: u8,
+    tos: u8,
+    len: usize,
 }
 
+/// Takes the packet out and hands it on.
 #[inline]
-fn leave_v4(
+fn leave(
     worker: &mut Dataplane,
     tables: &Tables,
     now: Instant,
-    sa: &InboundSa,
     job: &Job,
     mut frame: Frame,
     output: &mut Output,
-) {
-    let Ok(ip) = Ipv4::parse(&frame[HEADER..]) else {
-        return worker.received.drop(Cause::InnerMalformed);
-    };
-    // RFC 4301, 5.2: the packet's header is to match "the selectors" of the SA it came by.
-    if tables.prefixes.v4(ip.src) != sa.route {
-        return worker.received.drop(Cause::InnerSource);
-    }
-    let Some(tos) = ecn::leaving(ip.tos, job.tos) else {
-        return worker.received.drop(Cause::EcnIllegal);
-    };
+) -> Result<(), Cause> {
+    let sa = tables.inbound.at(job.sa).ok_or(Cause::UnknownSpi)?;
+    let begin = usize::from(job.front) + esp::HEADER;
+    let payload = frame
+        .get(begin..begin + usize::from(job.len))
+        .ok_or(Cause::InnerMalformed)?;
+    let (payload, &[pad_len, next_header]) = payload
+        .split_last_chunk::<{ esp::TRAILER }>()
+        .ok_or(Cause::InnerMalformed)?;
+    let len = payload.len().checked_sub(usize::from(pad_len));
+    let payload = &payload[..len.ok_or(Cause::InnerMalformed)?];
     // What is behind the packet is padding that hides its length (RFC 4303, 2.7).
-    frame.truncate(HEADER + ip.total_len);
-    if tos != ip.tos {
-        ipv4::set_tos(&mut frame[HEADER..], tos);
+    let inner = match next_header {
+        esp::INNER_IPV4 => Ipv4::parse(payload).ok().map(|ip| Inner {
+            own: is_own4(tables, ip.dst),
+            route: tables.prefixes.v4(ip.src),
+            hops: ip.ttl,
+            tos: ip.tos,
+            len: ip.total_len,
+        }),
+        esp::INNER_IPV6 => Ipv6::parse(payload).ok().map(|ip| Inner {
+            own: is_own6(tables, ip.dst),
+            route: tables.prefixes.v6(ip.src),
+            hops: ip.hop_limit,
+            tos: ip.traffic_class,
+            len: ip.total_len,
+        }),
+        esp::DUMMY => return Err(Cause::Dummy),
+        _ => None,
+    };
+    let inner = inner.ok_or(Cause::InnerMalformed)?;
+    // RFC 4301, 5.2: the packet's header is to match "the selectors" of the SA it came by.
+    if inner.route != sa.route {
+        return Err(Cause::InnerSource);
     }
-    let addressed = address(&mut frame, &worker.private.v4);
-    if is_own4(tables, ip.dst) {
-        worker.received.control += 1;
-        return output.inner.push(frame);
-    }
-    if ip.ttl <= 1 {
-        icmp::time_exceeded(worker, now, &frame, &mut output.tunnel);
-        return worker.received.drop(Cause::TtlExceeded);
-    }
-    if let Err(cause) = addressed {
-        return worker.received.drop(cause);
-    }
-    ipv4::decrement_ttl(&mut frame[HEADER..]);
-    let mtu = usize::from(tables.private.mtu);
-    if ip.total_len <= mtu {
-        forward(worker, frame, output);
-    } else if ip.dont_fragment() {
-        icmp::too_big(worker, now, &frame, mtu, &mut output.tunnel);
-        worker.received.drop(Cause::TooBig);
-    } else {
-        match fragment::fragment(&frame, &ip, mtu, &worker.pool, &mut output.forward) {
-            Some(n) => {
-                let made = output.forward.iter().rev().take(n);
-                worker.received.forwarded_bytes += made.map(|f| f.len() as u64).sum::<u64>();
-                worker.received.forwarded += n as u64;
-                worker.received.fragments += n as u64 - 1;
-            }
-            None => worker.received.drop(Cause::NoBuffer),
+    let tos = ecn::leaving(inner.tos, job.tos).ok_or(Cause::EcnIllegal)?;
+    let is_v4 = next_header == esp::INNER_IPV4;
+    frame.keep(begin - HEADER, HEADER + inner.len);
+    if tos != inner.tos {
+        if is_v4 {
+            ipv4::set_tos(&mut frame[HEADER..], tos);
+        } else {
+            ipv6::set_traffic_class(&mut frame[HEADER..], tos);
         }
     }
-}
-
-#[inline]
-fn leave_v6(
-    worker: &mut Dataplane,
-    tables: &Tables,
-    now: Instant,
-    sa: &InboundSa,
-    job: &Job,
-    mut frame: Frame,
-    output: &mut Output,
-) {
-    let Ok(ip) = Ipv6::parse(&frame[HEADER..]) else {
-        return worker.received.drop(Cause::InnerMalformed);
+    let header = if is_v4 {
+        &worker.private.v4
+    } else {
+        &worker.private.v6
     };
-    if tables.prefixes.v6(ip.src) != sa.route {
-        return worker.received.drop(Cause::InnerSource);
-    }
-    let Some(class) = ecn::leaving(ip.traffic_class, job.tos) else {
-        return worker.received.drop(Cause::EcnIllegal);
-    };
-    frame.truncate(HEADER + ip.total_len);
-    if class != ip.traffic_class {
-        ipv6::set_traffic_class(&mut frame[HEADER..], class);
-    }
-    let addressed = address(&mut frame, &worker.private.v6);
-    if is_own6(tables, ip.dst) {
+    let addressed = address(&mut frame, header);
+    if inner.own {
         worker.received.control += 1;
-        return output.inner.push(frame);
+        output.inner.push(frame);
+        return Ok(());
     }
-    if ip.hop_limit <= 1 {
+    if inner.hops <= 1 {
         icmp::time_exceeded(worker, now, &frame, &mut output.tunnel);
-        return worker.received.drop(Cause::TtlExceeded);
+        return Err(Cause::TtlExceeded);
     }
-    if let Err(cause) = addressed {
-        return worker.received.drop(cause);
+    addressed?;
+    if is_v4 {
+        ipv4::decrement_ttl(&mut frame[HEADER..]);
+    } else {
+        ipv6::decrement_hop_limit(&mut frame[HEADER..]);
     }
-    ipv6::decrement_hop_limit(&mut frame[HEADER..]);
-    let mtu = usize::from(tables.private.mtu);
-    if ip.total_len > mtu {
-        icmp::too_big(worker, now, &frame, mtu, &mut output.tunnel);
-        return worker.received.drop(Cause::TooBig);
+    if inner.len > usize::from(tables.private.mtu) {
+        return fit(worker, tables, now, &frame, is_v4, output);
     }
-    forward(worker, frame, output);
-}
-
-#[inline]
-fn forward(worker: &mut Dataplane, frame: Frame, output: &mut Output) {
     worker.received.forwarded += 1;
     worker.received.forwarded_bytes += frame.len() as u64;
     output.forward.push(frame);
+    Ok(())
+}
+
+/// Cuts a packet that is longer than the private side takes into fragments, or reports it to its sender.
+#[cold]
+fn fit(
+    worker: &mut Dataplane,
+    tables: &Tables,
+    now: Instant,
+    frame: &Frame,
+    is_v4: bool,
+    output: &mut Output,
+) -> Result<(), Cause> {
+    let mtu = usize::from(tables.private.mtu);
+    let whole = Ipv4::parse(&frame[HEADER..]);
+    let Some(ip) = whole.ok().filter(|ip| is_v4 && !ip.dont_fragment()) else {
+        icmp::too_big(worker, now, frame, mtu, &mut output.tunnel);
+        return Err(Cause::TooBig);
+    };
+    let made = fragment::fragment(frame, &ip, mtu, &worker.pool, &mut output.forward);
+    let n = made.ok_or(Cause::NoBuffer)?;
+    let made = output.forward.iter().rev().take(n);
+    worker.received.forwarded_bytes += made.map(|f| f.len() as u64).sum::<u64>();
+    worker.received.forwarded += n as u64;
+    worker.received.fragments += n as u64 - 1;
+    Ok(())
 }

@@ -6,9 +6,7 @@ use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6::{self, Ipv6};
 use tare_port::{Burst, Frame, Instant};
 
-use super::{
-    address, fragment, icmp, is_multicast6, is_own4, is_own6, Cause, Dataplane, Headers, Output,
-};
+use super::{fragment, icmp, is_multicast6, is_own4, is_own6, Cause, Dataplane, Headers, Output};
 use crate::esp::{self, Aad};
 use crate::prefixes::NONE;
 use crate::sa::{OutboundSa, Outer};
@@ -197,46 +195,57 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
 /// The third pass: takes sequence numbers, a run of packets of one route at a time, and writes headers and trailer.
 fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
     let tables = &*worker.tables;
-    let Scratch { frames, jobs, .. } = scratch;
-    let mut kept = 0;
-    let mut at = 0;
-    while at < frames.len() {
-        let route = jobs[at].route;
-        let end = at
-            + jobs[at..frames.len()]
-                .iter()
-                .take_while(|j| j.route == route)
-                .count();
-        let bytes = frames[at..end]
-            .iter()
-            .map(|f| (f.len() - HEADER) as u64)
-            .sum();
-        let numbers = outbound_sa(tables, route, worker.number)
+    let mut rest = &mut scratch.frames[..];
+    let jobs = &mut scratch.jobs[..rest.len()];
+    let mut failed = false;
+    for run in jobs.chunk_by_mut(|a, b| a.route == b.route) {
+        let frames = rest.split_off_mut(..run.len()).unwrap_or_default();
+        let sa = outbound_sa(tables, run[0].route, worker.number);
+        let number = sa
             .ok_or(Cause::NoSa)
-            .and_then(|sa| {
-                let first = sa.take((end - at) as u64).ok_or(Cause::SequenceExhausted)?;
-                sa.count(bytes, worker.alone);
-                // The next pass reads it; of thousands of routes it is not in the caches.
-                sa.key.prefetch(frames[at].len());
-                Ok((sa, first))
-            });
-        for i in at..end {
-            let written = numbers.and_then(|(sa, first)| {
-                jobs[i].sequence = first + (i - at) as u64;
-                write_headers(&worker.public, sa, &mut frames[i], &mut jobs[i])
-            });
-            if let Err(cause) = written {
-                worker.sent.drop(cause);
+            .and_then(|sa| sa.take(run.len() as u64).ok_or(Cause::SequenceExhausted));
+        let (sa, mut number) = match (sa, number) {
+            (Some(sa), Ok(number)) => (sa, number),
+            (_, number) => {
+                failed = true;
+                for job in run {
+                    job.front = 0;
+                    worker.sent.drop(number.err().unwrap_or(Cause::NoSa));
+                }
                 continue;
             }
-            // Packets that stay move up over those that do not.
-            if kept != i {
-                frames.swap(kept, i);
-                jobs.swap(kept, i);
+        };
+        // The next pass reads it; of thousands of routes it is not in the caches.
+        sa.key.prefetch(frames[0].len());
+        let mut bytes = 0;
+        for (frame, job) in frames.iter_mut().zip(run) {
+            bytes += (frame.len() - HEADER) as u64;
+            job.sequence = number;
+            number += 1;
+            if let Err(cause) = write_headers(&worker.public, sa, frame, job) {
+                failed = true;
+                job.front = 0;
+                worker.sent.drop(cause);
             }
+        }
+        sa.count(bytes, worker.alone);
+    }
+    if failed {
+        discard(scratch);
+    }
+}
+
+/// Drops the frames that have nothing in front of what is encrypted, and closes the gaps.
+#[cold]
+fn discard(scratch: &mut Scratch) {
+    let Scratch { frames, jobs, .. } = scratch;
+    let mut kept = 0;
+    for at in 0..frames.len() {
+        if jobs[at].front != 0 {
+            frames.swap(kept, at);
+            jobs.swap(kept, at);
             kept += 1;
         }
-        at = end;
     }
     frames.truncate(kept);
 }
@@ -253,77 +262,74 @@ fn write_headers(
     frame: &mut Frame,
     job: &mut Job,
 ) -> Result<(), Cause> {
-    let inner = frame.len() - HEADER;
-    if job.next_header == esp::INNER_IPV4 {
-        ipv4::decrement_ttl(&mut frame[HEADER..]);
-    } else {
-        ipv6::decrement_hop_limit(&mut frame[HEADER..]);
-    }
-    let padding = esp::padding(inner);
-    let behind = frame
-        .append(padding + esp::TRAILER + esp::ICV)
-        .ok_or(Cause::NoBuffer)?;
-    // RFC 4303, 2.4: "the first padding byte appended to the plaintext is numbered 1, with subsequent padding bytes
-    // making up a monotonically increasing sequence".
-    for (i, byte) in behind[..padding].iter_mut().enumerate() {
-        *byte = i as u8 + 1;
-    }
-    behind[padding] = padding as u8;
-    behind[padding + 1] = job.next_header;
-    let payload = esp::HEADER + inner + padding + esp::TRAILER + esp::ICV;
-    let esp_header = match sa.outer {
+    match sa.outer {
         Outer::V4 { src, dst } => {
-            let front = open_front(frame, ipv4::HEADER, &headers.v4)?;
-            job.front = (HEADER + ipv4::HEADER + esp::HEADER) as u8;
-            let (outer, rest) = front.split_first_chunk_mut().ok_or(Cause::NoBuffer)?;
-            let header = ipv4::Repr {
-                src,
-                dst,
-                protocol: esp::PROTOCOL,
-                ttl: OUTER_TTL,
-                tos: job.tos,
-                total_len: (ipv4::HEADER + payload) as u16,
-                fragment: DONT_FRAGMENT,
-            };
-            header.write(outer);
-            rest
+            let tos = job.tos;
+            write(headers.v4, sa, frame, job, |outer, payload| {
+                let header = ipv4::Repr {
+                    src,
+                    dst,
+                    protocol: esp::PROTOCOL,
+                    ttl: OUTER_TTL,
+                    tos,
+                    total_len: (ipv4::HEADER + payload) as u16,
+                    fragment: DONT_FRAGMENT,
+                };
+                header.write(outer);
+            })
         }
         Outer::V6 { src, dst } => {
-            let front = open_front(frame, ipv6::HEADER, &headers.v6)?;
-            job.front = (HEADER + ipv6::HEADER + esp::HEADER) as u8;
-            let (outer, rest) = front.split_first_chunk_mut().ok_or(Cause::NoBuffer)?;
-            let header = ipv6::Repr {
-                src: u128::from_be_bytes(src),
-                dst: u128::from_be_bytes(dst),
-                next_header: esp::PROTOCOL,
-                hop_limit: OUTER_TTL,
-                traffic_class: job.tos,
-                payload_len: payload as u16,
-            };
-            header.write(outer);
-            rest
+            let traffic_class = job.tos;
+            write(headers.v6, sa, frame, job, |outer, payload| {
+                let header = ipv6::Repr {
+                    src: u128::from_be_bytes(src),
+                    dst: u128::from_be_bytes(dst),
+                    next_header: esp::PROTOCOL,
+                    hop_limit: OUTER_TTL,
+                    traffic_class,
+                    payload_len: payload as u16,
+                };
+                header.write(outer);
+            })
         }
-    };
-    job.aad.set(sa.spi, job.sequence, sa.counting);
-    let esp_header = esp_header
-        .first_chunk_mut::<{ esp::HEADER }>()
-        .ok_or(Cause::NoBuffer)?;
-    esp_header[..4].copy_from_slice(&sa.spi.to_be_bytes());
-    esp_header[4..8].copy_from_slice(&(job.sequence as u32).to_be_bytes());
-    esp_header[8..].copy_from_slice(&job.sequence.to_be_bytes());
-    Ok(())
+    }
 }
 
-/// Makes room for outer headers, writes the Ethernet header, and gives what is behind that.
+/// Takes a hop off the inner packet and writes all around it, but for the ICV. `write_outer` writes the outer IP header, given the
+/// bytes behind it.
 #[inline]
-fn open_front<'a>(
-    frame: &'a mut Frame,
-    outer: usize,
-    header: &Option<[u8; HEADER]>,
-) -> Result<&'a mut [u8], Cause> {
-    frame.prepend(outer + esp::HEADER).ok_or(Cause::NoBuffer)?;
-    address(frame, header)?;
-    Ok(&mut frame[HEADER..])
+fn write<const OUTER: usize>(
+    ethernet: Option<[u8; HEADER]>,
+    sa: &OutboundSa,
+    frame: &mut Frame,
+    job: &mut Job,
+    write_outer: impl FnOnce(&mut [u8; OUTER], usize),
+) -> Result<(), Cause> {
+    let ethernet = ethernet.ok_or(Cause::NextHopUnknown)?;
+    let inner = frame.len() - HEADER;
+    let padding = esp::padding(inner);
+    let behind = padding + esp::TRAILER + esp::ICV;
+    let parts = || {
+        let all = frame.grow(OUTER + esp::HEADER, behind)?;
+        let (link, rest) = all.split_first_chunk_mut()?;
+        let (outer, rest) = rest.split_first_chunk_mut()?;
+        let (header, rest) = rest.split_first_chunk_mut::<{ esp::HEADER }>()?;
+        *link = ethernet;
+        write_outer(outer, esp::HEADER + inner + behind);
+        let spi_and_number = u64::from(sa.spi) << 32 | job.sequence & 0xffff_ffff;
+        header[..8].copy_from_slice(&spi_and_number.to_be_bytes());
+        header[8..].copy_from_slice(&job.sequence.to_be_bytes());
+        if job.next_header == esp::INNER_IPV4 {
+            ipv4::decrement_ttl(rest);
+        } else {
+            ipv6::decrement_hop_limit(rest);
+        }
+        esp::write_trailer(rest.get_mut(inner..)?, padding, job.next_header)
+    };
+    parts().ok_or(Cause::NoBuffer)?;
+    job.front = (HEADER + OUTER + esp::HEADER) as u8;
+    job.aad.set(sa.spi, job.sequence, sa.counting);
+    Ok(())
 }
 
 /// The last passes: seals, and writes the tags.
