@@ -39,6 +39,29 @@ pub struct Ipv4 {
     pub fragment: u32,
 }
 
+/// The first byte of a header without options.
+const WITHOUT_OPTIONS: u8 = 0x45;
+
+/// How long the header `h` at the start of `bytes` is.
+#[cold]
+fn check(bytes: &[u8], h: &[u8; HEADER]) -> Result<usize, Malformed> {
+    if h[0] >> 4 != 4 {
+        return Err(Malformed::Version);
+    }
+    let header_len = usize::from(h[0] & 15) * 4;
+    let total_len = usize::from(u16::from_be_bytes([h[2], h[3]]));
+    if header_len < HEADER || total_len < header_len {
+        return Err(Malformed::Length);
+    }
+    if bytes.len() < total_len {
+        return Err(Malformed::Truncated);
+    }
+    if checksum::finish(checksum::sum(&bytes[..header_len])) != 0 {
+        return Err(Malformed::Checksum);
+    }
+    Ok(header_len)
+}
+
 impl Ipv4 {
     /// Reads and checks the header at the start of `bytes`, which may be longer than the packet (Ethernet pads).
     ///
@@ -49,25 +72,13 @@ impl Ipv4 {
         let Some(h) = bytes.first_chunk::<HEADER>() else {
             return Err(Malformed::Truncated);
         };
-        if h[0] >> 4 != 4 {
-            return Err(Malformed::Version);
-        }
-        let header_len = usize::from(h[0] & 15) * 4;
         let total_len = usize::from(u16::from_be_bytes([h[2], h[3]]));
-        if header_len < HEADER || total_len < header_len {
-            return Err(Malformed::Length);
-        }
-        if bytes.len() < total_len {
-            return Err(Malformed::Truncated);
-        }
-        let right = if header_len == HEADER {
-            checksum::is_right(h)
+        let fits = (HEADER..=bytes.len()).contains(&total_len);
+        let header_len = if (h[0] == WITHOUT_OPTIONS) & fits & checksum::is_right(h) {
+            HEADER
         } else {
-            checksum::finish(checksum::sum(&bytes[..header_len])) == 0
+            check(bytes, h)?
         };
-        if !right {
-            return Err(Malformed::Checksum);
-        }
         let word = |at: usize| u32::from_be_bytes([h[at], h[at + 1], h[at + 2], h[at + 3]]);
         Ok(Ipv4 {
             header_len,

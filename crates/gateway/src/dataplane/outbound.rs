@@ -265,7 +265,7 @@ fn write_headers(
     match sa.outer {
         Outer::V4 { src, dst } => {
             let tos = job.tos;
-            write(headers.v4, sa, frame, job, |outer, payload| {
+            write(&headers.v4, sa, frame, job, |outer, payload| {
                 let header = ipv4::Repr {
                     src,
                     dst,
@@ -280,7 +280,7 @@ fn write_headers(
         }
         Outer::V6 { src, dst } => {
             let traffic_class = job.tos;
-            write(headers.v6, sa, frame, job, |outer, payload| {
+            write(&headers.v6, sa, frame, job, |outer, payload| {
                 let header = ipv6::Repr {
                     src: u128::from_be_bytes(src),
                     dst: u128::from_be_bytes(dst),
@@ -299,13 +299,13 @@ fn write_headers(
 /// bytes behind it.
 #[inline]
 fn write<const OUTER: usize>(
-    ethernet: Option<[u8; HEADER]>,
+    ethernet: &Option<[u8; HEADER]>,
     sa: &OutboundSa,
     frame: &mut Frame,
     job: &mut Job,
     write_outer: impl FnOnce(&mut [u8; OUTER], usize),
 ) -> Result<(), Cause> {
-    let ethernet = ethernet.ok_or(Cause::NextHopUnknown)?;
+    let ethernet = ethernet.as_ref().ok_or(Cause::NextHopUnknown)?;
     let inner = frame.len() - HEADER;
     let padding = esp::padding(inner);
     let behind = padding + esp::TRAILER + esp::ICV;
@@ -314,7 +314,7 @@ fn write<const OUTER: usize>(
         let (link, rest) = all.split_first_chunk_mut()?;
         let (outer, rest) = rest.split_first_chunk_mut()?;
         let (header, rest) = rest.split_first_chunk_mut::<{ esp::HEADER }>()?;
-        *link = ethernet;
+        *link = *ethernet;
         write_outer(outer, esp::HEADER + inner + behind);
         let spi_and_number = u64::from(sa.spi) << 32 | job.sequence & 0xffff_ffff;
         header[..8].copy_from_slice(&spi_and_number.to_be_bytes());
