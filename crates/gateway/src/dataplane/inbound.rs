@@ -2,10 +2,11 @@
 
 use tare_gcm::{open_each, Nonce, OpenPacket, Tag};
 use tare_packet::ethernet::{self, HEADER};
-use tare_packet::ipv4::{self, Ipv4};
+use tare_packet::ipv4::Ipv4;
 use tare_packet::ipv6::{self, Ipv6};
 use tare_port::{Burst, Frame, Instant};
 
+use super::version::{End, Version, V4, V6};
 use super::{address, fragment, icmp, is_multicast6, is_own4, is_own6, Cause, Dataplane, Output};
 use crate::ecn;
 use crate::esp::{self, Aad};
@@ -290,16 +291,6 @@ fn finish(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &
     }
 }
 
-/// What was inside, of either version of IP.
-struct Inner {
-    own: bool,
-    /// That its source belongs to.
-    route: u32,
-    hops: u8,
-    tos: u8,
-    len: usize,
-}
-
 /// Takes the packet out and hands it on.
 #[inline]
 fn leave(
@@ -307,59 +298,50 @@ fn leave(
     tables: &Tables,
     now: Instant,
     job: &Job,
-    mut frame: Frame,
+    frame: Frame,
     output: &mut Output,
 ) -> Result<(), Cause> {
-    let sa = tables.inbound.at(job.sa).ok_or(Cause::UnknownSpi)?;
     let begin = usize::from(job.front) + esp::HEADER;
-    let payload = frame
-        .get(begin..begin + usize::from(job.len))
-        .ok_or(Cause::InnerMalformed)?;
+    let payload = frame.get(begin..begin + usize::from(job.len));
     let (payload, &[pad_len, next_header]) = payload
-        .split_last_chunk::<{ esp::TRAILER }>()
+        .and_then(|payload| payload.split_last_chunk::<{ esp::TRAILER }>())
         .ok_or(Cause::InnerMalformed)?;
     let len = payload.len().checked_sub(usize::from(pad_len));
-    let payload = &payload[..len.ok_or(Cause::InnerMalformed)?];
-    // What is behind the packet is padding that hides its length (RFC 4303, 2.7).
-    let inner = match next_header {
-        esp::INNER_IPV4 => Ipv4::parse(payload).ok().map(|ip| Inner {
-            own: is_own4(tables, ip.dst),
-            route: tables.prefixes.v4(ip.src),
-            hops: ip.ttl,
-            tos: ip.tos,
-            len: ip.total_len,
-        }),
-        esp::INNER_IPV6 => Ipv6::parse(payload).ok().map(|ip| Inner {
-            own: is_own6(tables, ip.dst),
-            route: tables.prefixes.v6(ip.src),
-            hops: ip.hop_limit,
-            tos: ip.traffic_class,
-            len: ip.total_len,
-        }),
-        esp::DUMMY => return Err(Cause::Dummy),
-        _ => None,
-    };
-    let inner = inner.ok_or(Cause::InnerMalformed)?;
+    let len = len.ok_or(Cause::InnerMalformed)?;
+    match next_header {
+        esp::INNER_IPV4 => deliver::<V4>(worker, tables, now, job, frame, len, output),
+        esp::INNER_IPV6 => deliver::<V6>(worker, tables, now, job, frame, len, output),
+        esp::DUMMY => Err(Cause::Dummy),
+        _ => Err(Cause::InnerMalformed),
+    }
+}
+
+/// [`leave`] for a packet that is within the first `len` bytes of what was encrypted. What is behind it is padding that
+/// hides its length (RFC 4303, 2.7).
+#[inline(always)]
+fn deliver<V: Version>(
+    worker: &mut Dataplane,
+    tables: &Tables,
+    now: Instant,
+    job: &Job,
+    mut frame: Frame,
+    len: usize,
+    output: &mut Output,
+) -> Result<(), Cause> {
+    let begin = usize::from(job.front) + esp::HEADER;
+    let payload = &frame[begin..begin + len];
+    let inner = V::read(tables, payload, End::Source).ok_or(Cause::InnerMalformed)?;
+    let sa = tables.inbound.at(job.sa).ok_or(Cause::UnknownSpi)?;
     // RFC 4301, 5.2: the packet's header is to match "the selectors" of the SA it came by.
     if inner.route != sa.route {
         return Err(Cause::InnerSource);
     }
     let tos = ecn::leaving(inner.tos, job.tos).ok_or(Cause::EcnIllegal)?;
-    let is_v4 = next_header == esp::INNER_IPV4;
     frame.keep(begin - HEADER, HEADER + inner.len);
     if tos != inner.tos {
-        if is_v4 {
-            ipv4::set_tos(&mut frame[HEADER..], tos);
-        } else {
-            ipv6::set_traffic_class(&mut frame[HEADER..], tos);
-        }
+        V::set_tos(&mut frame[HEADER..], tos);
     }
-    let header = if is_v4 {
-        &worker.private.v4
-    } else {
-        &worker.private.v6
-    };
-    let addressed = address(&mut frame, header);
+    let addressed = address(&mut frame, V::link(&worker.private));
     if inner.own {
         worker.received.control += 1;
         output.inner.push(frame);
@@ -370,12 +352,9 @@ fn leave(
         return Err(Cause::TtlExceeded);
     }
     addressed?;
-    if is_v4 {
-        ipv4::decrement_ttl(&mut frame[HEADER..]);
-    } else {
-        ipv6::decrement_hop_limit(&mut frame[HEADER..]);
-    }
+    V::take_hop(&mut frame[HEADER..]);
     if inner.len > usize::from(tables.private.mtu) {
+        let is_v4 = V::NEXT_HEADER == V4::NEXT_HEADER;
         return fit(worker, tables, now, &frame, is_v4, output);
     }
     worker.received.forwarded += 1;

@@ -8,6 +8,7 @@ mod fragment;
 mod icmp;
 mod inbound;
 mod outbound;
+mod version;
 
 use std::sync::Arc;
 

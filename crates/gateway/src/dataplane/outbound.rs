@@ -3,10 +3,11 @@
 use tare_gcm::{seal_each, Nonce, SealPacket, Tag};
 use tare_packet::ethernet::{self, HEADER};
 use tare_packet::ipv4::{self, Ipv4};
-use tare_packet::ipv6::{self, Ipv6};
+use tare_packet::ipv6;
 use tare_port::{Burst, Frame, Instant};
 
-use super::{fragment, icmp, is_multicast6, is_own4, is_own6, Cause, Dataplane, Headers, Output};
+use super::version::{End, Version, V4, V6};
+use super::{fragment, icmp, Cause, Dataplane, Headers, Output};
 use crate::esp::{self, Aad};
 use crate::prefixes::NONE;
 use crate::sa::{OutboundSa, Outer};
@@ -64,7 +65,12 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
     for frame in input.drain(..) {
         worker.sent.received += 1;
         worker.sent.received_bytes += frame.len() as u64;
-        admit(worker, now, frame, &mut scratch, output);
+        match ethernet::kind(&frame) {
+            Some(ethernet::IPV4) => admit::<V4>(worker, now, frame, &mut scratch, output),
+            Some(ethernet::IPV6) => admit::<V6>(worker, now, frame, &mut scratch, output),
+            Some(ethernet::ARP) => control(worker, frame, output),
+            _ => worker.sent.drop(Cause::NotIp),
+        }
     }
     if !look_up(worker, &scratch) {
         fit(worker, now, &mut scratch, output);
@@ -79,19 +85,9 @@ fn control(worker: &mut Dataplane, frame: Frame, output: &mut Output) {
     output.control.push(frame);
 }
 
-/// What the first pass needs to know of a packet, of either version of IP.
-struct Inner {
-    own: bool,
-    route: u32,
-    hops: u8,
-    tos: u8,
-    len: usize,
-    next_header: u8,
-}
-
 /// The first pass: headers, and which route.
 #[inline]
-fn admit(
+fn admit<V: Version>(
     worker: &mut Dataplane,
     now: Instant,
     mut frame: Frame,
@@ -99,27 +95,7 @@ fn admit(
     output: &mut Output,
 ) {
     let tables = &*worker.tables;
-    let inner = match ethernet::kind(&frame) {
-        Some(ethernet::IPV4) => Ipv4::parse(&frame[HEADER..]).ok().map(|ip| Inner {
-            own: is_own4(tables, ip.dst),
-            route: tables.prefixes.v4(ip.dst),
-            hops: ip.ttl,
-            tos: ip.tos,
-            len: ip.total_len,
-            next_header: esp::INNER_IPV4,
-        }),
-        Some(ethernet::IPV6) => Ipv6::parse(&frame[HEADER..]).ok().map(|ip| Inner {
-            own: is_own6(tables, ip.dst) || is_multicast6(ip.dst),
-            route: tables.prefixes.v6(ip.dst),
-            hops: ip.hop_limit,
-            tos: ip.traffic_class,
-            len: ip.total_len,
-            next_header: esp::INNER_IPV6,
-        }),
-        Some(ethernet::ARP) => return control(worker, frame, output),
-        _ => return worker.sent.drop(Cause::NotIp),
-    };
-    let Some(inner) = inner else {
+    let Some(inner) = V::read(tables, &frame[HEADER..], End::Destination) else {
         return worker.sent.drop(Cause::Malformed);
     };
     if inner.own {
@@ -139,7 +115,7 @@ fn admit(
     let job = &mut scratch.jobs[scratch.frames.len()];
     job.route = inner.route;
     job.tos = inner.tos;
-    job.next_header = inner.next_header;
+    job.next_header = V::NEXT_HEADER;
     scratch.frames.push(frame);
 }
 
@@ -319,10 +295,10 @@ fn write<const OUTER: usize>(
         let spi_and_number = u64::from(sa.spi) << 32 | job.sequence & 0xffff_ffff;
         header[..8].copy_from_slice(&spi_and_number.to_be_bytes());
         header[8..].copy_from_slice(&job.sequence.to_be_bytes());
-        if job.next_header == esp::INNER_IPV4 {
-            ipv4::decrement_ttl(rest);
+        if job.next_header == V4::NEXT_HEADER {
+            V4::take_hop(rest);
         } else {
-            ipv6::decrement_hop_limit(rest);
+            V6::take_hop(rest);
         }
         esp::write_trailer(rest.get_mut(inner..)?, padding, job.next_header)
     };
