@@ -121,13 +121,20 @@ impl OutboundSa {
     /// Takes `n` numbers in a row and gives the first; none where the SA has no more.
     ///
     /// The number is the nonce: that no two packets share one is what keeps the key secret, so it is taken from one
-    /// counter whoever asks.
+    /// counter whoever asks. `alone` must be true only for the one worker of a gateway that has no other: it need not keep
+    /// others out, which waits for all that it loaded and stored before, and with a route of its own for each packet is a
+    /// tenth of its time.
     #[inline]
-    pub(crate) fn take(&self, n: u64) -> Option<u64> {
-        let first = self
-            .sequence
-            .fetch_add(n, Ordering::Relaxed)
-            .checked_add(1)?;
+    pub(crate) fn take(&self, n: u64, alone: bool) -> Option<u64> {
+        let before = if alone {
+            let before = self.sequence.load(Ordering::Relaxed);
+            self.sequence
+                .store(before.wrapping_add(n), Ordering::Relaxed);
+            before
+        } else {
+            self.sequence.fetch_add(n, Ordering::Relaxed)
+        };
+        let first = before.checked_add(1)?;
         // RFC 4303, 3.3.3: "the sender checks to ensure that the counter has not cycled".
         let last = first.checked_add(n - 1)?;
         let end = match self.counting {
@@ -256,11 +263,11 @@ mod tests {
             sa(Counting::Extended),
             sa(Counting::Extended),
         );
-        assert_eq!(first.take(5), Some(1));
+        assert_eq!(first.take(5, false), Some(1));
         second.follow(&first, 100);
-        assert_eq!(second.take(2), Some(106));
+        assert_eq!(second.take(2, false), Some(106));
         third.follow(&second, 100);
-        assert_eq!(third.take(1), Some(208));
+        assert_eq!(third.take(1, false), Some(208));
         let packets = [first, second, third].map(|sa| sa.packets());
         assert_eq!(packets, [5, 2, 1]);
     }
@@ -271,9 +278,9 @@ mod tests {
         let key = Key::new(&[1; 16]).unwrap();
         let sa = OutboundSa::new(300, key, [0; 4], Counting::Plain, outer);
         let all = u64::from(u32::MAX);
-        assert_eq!(sa.take(all - 1), Some(1));
-        assert_eq!(sa.take(2), None);
-        assert_eq!(sa.take(1), Some(all));
-        assert_eq!(sa.take(1), None);
+        assert_eq!(sa.take(all - 1, false), Some(1));
+        assert_eq!(sa.take(2, false), None);
+        assert_eq!(sa.take(1, false), Some(all));
+        assert_eq!(sa.take(1, false), None);
     }
 }

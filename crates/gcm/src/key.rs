@@ -94,14 +94,14 @@ impl Key {
     }
 
     /// Asks for the cache lines that a message of `len` bytes under this key will be worked on with: round keys and powers of the
-    /// hash key, 4 lines (AES-128) for a message of up to 48 bytes, 13 for a long one. Whoever has many keys calls this some packets ahead.
+    /// hash key, 4 lines (AES-128, 512 bits) for a message of up to 48 bytes, 8 for one of 576, 12 for a long one. Whoever has many keys calls this some packets ahead.
     ///
     /// The `Key` itself, which says where they are, is read at once. On the portable path this does nothing.
     #[inline]
     pub fn prefetch(&self, len: usize) {
         match &self.engine {
             #[cfg(target_arch = "x86_64")]
-            Engine::X86 { schedule, kernel } => schedule.prefetch(kernel.rounds, len),
+            Engine::X86 { schedule, kernel } => schedule.prefetch(kernel, len),
             Engine::Portable(_) => {
                 let _ = len;
             }

@@ -22,7 +22,9 @@ use crate::tables::{Side, Tables};
 
 /// One worker's half of the gateway: no clock, no ports, no locks of its own.
 pub struct Dataplane {
-    tables: Arc<Tables>,
+    /// In an [`Arc`] of the worker's own, which each burst holds on to: counting holders in the one that all workers share
+    /// would take the tables' first line from core to core.
+    tables: Arc<Arc<Tables>>,
     private: Headers,
     public: Headers,
     pool: Pool,
@@ -59,7 +61,7 @@ impl Dataplane {
         Dataplane {
             private: Headers::new(&tables.private),
             public: Headers::new(&tables.public),
-            tables,
+            tables: Arc::new(tables),
             pool,
             alone,
             number: 0,
@@ -82,7 +84,7 @@ impl Dataplane {
     pub fn replace(&mut self, tables: Arc<Tables>) {
         self.private = Headers::new(&tables.private);
         self.public = Headers::new(&tables.public);
-        self.tables = tables;
+        self.tables = Arc::new(tables);
     }
 
     /// The tables in use.

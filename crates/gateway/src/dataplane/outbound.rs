@@ -177,9 +177,10 @@ fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
     for run in jobs.chunk_by_mut(|a, b| a.route == b.route) {
         let frames = rest.split_off_mut(..run.len()).unwrap_or_default();
         let sa = outbound_sa(tables, run[0].route, worker.number);
-        let number = sa
-            .ok_or(Cause::NoSa)
-            .and_then(|sa| sa.take(run.len() as u64).ok_or(Cause::SequenceExhausted));
+        let number = sa.ok_or(Cause::NoSa).and_then(|sa| {
+            sa.take(run.len() as u64, worker.alone)
+                .ok_or(Cause::SequenceExhausted)
+        });
         let (sa, mut number) = match (sa, number) {
             (Some(sa), Ok(number)) => (sa, number),
             (_, number) => {

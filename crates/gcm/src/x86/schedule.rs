@@ -2,6 +2,7 @@
 
 use super::ghash;
 use super::lanes::Single;
+use super::Kernel;
 use core::arch::x86_64::*;
 use core::mem::offset_of;
 use zeroize::Zeroize;
@@ -55,21 +56,33 @@ impl Schedule {
         rounds: 0,
     };
 
-    /// Asks for the cache lines that a message of `len` bytes needs, for AES of so many rounds. (The schedule knows its rounds,
-    /// but reading them would be the wait that this is to avoid.)
+    /// Asks for the cache lines that a message of `len` bytes needs on this path. (The schedule knows its rounds, but reading them
+    /// would be the wait that this is to avoid.)
     #[inline]
-    pub(crate) fn prefetch(&self, rounds: usize, len: usize) {
-        // Additional data and lengths have a power each, too; long messages need all, and the strides before them.
-        let first = match POWER_MAX.checked_sub(len.div_ceil(16) + 2) {
-            Some(first) => offset_of!(Self, powers) + size_of::<Block>() * first,
-            None => 0,
+    pub(crate) fn prefetch(&self, kernel: &Kernel, len: usize) {
+        const BLOCK: usize = size_of::<Block>();
+        let fetch = |from: usize, to: usize| {
+            for at in (from / LINE * LINE..to).step_by(LINE) {
+                let line = (&raw const *self).cast::<i8>().wrapping_add(at);
+                // Into the second-level cache, which can wait for more lines at once than the first.
+                // SAFETY: a hint never faults.
+                unsafe { _mm_prefetch::<_MM_HINT_T1>(line) };
+            }
         };
-        let end = offset_of!(Self, round_keys) + size_of::<Block>() * (rounds + 1);
-        for at in (first / LINE * LINE..end).step_by(LINE) {
-            let line = (&raw const *self).cast::<i8>().wrapping_add(at);
-            // SAFETY: a hint never faults.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(line) };
+        let mut powers = len.div_ceil(16) + 2;
+        if let Some(behind) = len.checked_sub(kernel.head_len) {
+            // Head and steps end with a power for each block of a step, the rest has fewer than a step. Steps are powers of two.
+            let steps = behind >> kernel.step_len.trailing_zeros();
+            let rest = behind & (kernel.step_len - 1);
+            powers = (kernel.step_len / 16).max(rest.div_ceil(16) + 1);
+            let registers = kernel.step_len / (16 * kernel.lanes);
+            let strides = (steps * registers).min(STRIDES);
+            let end = offset_of!(Self, strides) + BLOCK * STRIDES;
+            fetch(end - BLOCK * strides, end);
         }
+        let first = offset_of!(Self, powers) + BLOCK * POWER_MAX.saturating_sub(powers);
+        let end = offset_of!(Self, round_keys) + BLOCK * (kernel.rounds + 1);
+        fetch(first, end);
     }
 
     /// Where H^k/x is, with the lower powers after it, and behind them the round keys: never the end of the schedule within a
