@@ -24,6 +24,7 @@ use crate::tables::{Side, Tables};
 pub struct Dataplane {
     /// In an [`Arc`] of the worker's own, which each burst holds on to: counting holders in the one that all workers share
     /// would take the tables' first line from core to core.
+    #[allow(clippy::redundant_allocation)]
     tables: Arc<Arc<Tables>>,
     private: Headers,
     public: Headers,
