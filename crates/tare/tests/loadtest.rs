@@ -373,15 +373,39 @@ fn wrong_usage_is_one_line_that_says_what_was_expected() {
     }
 }
 
+/// No veth pair carries a hundred gigabits of short packets from one thread.
+#[test]
+fn a_load_that_cannot_be_offered_is_an_error_to_programs_too() {
+    if !namespaces_or_not_tested() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let one = capture(folder.path(), "one.pcap", &[60]);
+    let tare = env!("CARGO_BIN_EXE_tare");
+    let search = format!(
+        "ip link add near0 type veth peer name far0 && ip link set near0 up && ip link set far0 up && sleep 0.2
+        {tare} loadtest find-limit --port packet -b 100e9 -D 0.2 --warm-up 0 --json {one} near0"
+    );
+    let output = Command::new("unshare")
+        .args(["--net", "sh", "-c", &search])
+        .output()
+        .unwrap();
+    assert_exit(&output, 1);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let error = json["error"].as_str().unwrap();
+    assert!(error.contains("could not be offered"), "{error}");
+    assert_eq!(json["trials"].as_array().unwrap().len(), 0);
+    assert!(
+        text(&output.stderr).contains(error),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
 /// Real interfaces: two cables in a network namespace of the test's own, joined by the kernel's bridge.
 #[test]
 fn a_search_over_real_interfaces_finds_what_a_bridge_forwards() {
-    if !can_make_namespaces() {
-        assert!(
-            std::env::var_os("CI").is_none(),
-            "only root may make network namespaces"
-        );
-        eprintln!("NOT TESTED: only root may make network namespaces");
+    if !namespaces_or_not_tested() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -429,6 +453,19 @@ fn a_search_over_real_interfaces_finds_what_a_bridge_forwards() {
             }
         }
     }
+}
+
+/// Whether this can be tested; where it must be and cannot, this panics.
+fn namespaces_or_not_tested() -> bool {
+    let can = can_make_namespaces();
+    if !can {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "only root may make network namespaces"
+        );
+        eprintln!("NOT TESTED: only root may make network namespaces");
+    }
+    can
 }
 
 fn can_make_namespaces() -> bool {

@@ -16,6 +16,7 @@ const WARM_UP: Duration = Duration::from_secs(1);
 
 /// A tester, its arguments, and the trials so far.
 pub(super) struct Bench {
+    command: &'static str,
     pub(super) tester: Tester<Box<dyn Bed>>,
     pub(super) notice: Notice,
     pub(super) trials: Vec<Trial>,
@@ -25,8 +26,13 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// For loads up to `max`, in about `expected` trials.
-    pub(super) fn new(setup: &Setup, max: Rate, expected: u64) -> anyhow::Result<Bench> {
+    /// For loads up to `max`, in about `expected` trials, by the command of this name.
+    pub(super) fn new(
+        command: &'static str,
+        setup: &Setup,
+        max: Rate,
+        expected: u64,
+    ) -> anyhow::Result<Bench> {
         let ready = setup.ready()?;
         let is_simulated = setup.simulate.is_some();
         let default = if is_simulated {
@@ -55,6 +61,7 @@ impl Bench {
         let notice = Notice::new(expected, setup.json);
         tester.on_pulse(notice.watch()?);
         let bench = Bench {
+            command,
             tester,
             notice,
             trials: Vec::new(),
@@ -85,14 +92,25 @@ impl Bench {
         self.say(&report::applying(load.rate))?;
         let trial = self.tester.trial(load);
         self.notice.trial_done();
-        let trial = trial.inspect_err(|_| self.notice.finish())?;
+        let trial = match trial {
+            Ok(trial) => trial,
+            Err(error) => {
+                self.fail(&error)?;
+                return Err(error.into());
+            }
+        };
         self.say(&report::trial(&trial, self.with_latency))?;
         self.trials.push(trial);
         Ok(&self.trials[self.trials.len() - 1])
     }
 
+    /// Ends the report where a trial could not be had: programs get the trials before it, and why there are no more.
+    pub(super) fn fail(&self, error: &tare_loadtest::Error) -> anyhow::Result<()> {
+        self.finish(json!({"error": error.to_string()}))
+    }
+
     /// Ends the report: as JSON with what `result` adds to it.
-    pub(super) fn finish(&self, command: &str, result: Value) -> anyhow::Result<()> {
+    pub(super) fn finish(&self, result: Value) -> anyhow::Result<()> {
         self.notice.finish();
         if !self.is_json {
             return Ok(());
@@ -103,7 +121,7 @@ impl Bench {
         });
         let mut all = json!({
             "schema": 1,
-            "command": command,
+            "command": self.command,
             "simulated": self.is_simulated,
             "streams": streams.collect::<Vec<_>>(),
             "trials": self.trials,

@@ -88,7 +88,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn bisect(args: &Args) -> anyhow::Result<ExitCode> {
     let mut search = Bisection::new(args.bitrate, args.precision, args.retry_count);
-    let mut bench = Bench::new(&args.setup, args.bitrate, search.rates_expected().into())?;
+    let mut bench = Bench::new(
+        "find-limit",
+        &args.setup,
+        args.bitrate,
+        search.rates_expected().into(),
+    )?;
     while let Some(rate) = search.next_rate() {
         let trial = bench.trial(&Load::new(rate, args.duration))?;
         let lossless = trial.is_lossless();
@@ -101,7 +106,7 @@ fn bisect(args: &Args) -> anyhow::Result<ExitCode> {
     let limit = search.limit();
     bench.say(&report::figure(limit.passed))?;
     write_csv(args, &bench)?;
-    bench.finish("find-limit", json!({"algorithm": "bisect", "limit": limit}))?;
+    bench.finish(json!({"algorithm": "bisect", "limit": limit}))?;
     Ok(status(limit.passed.bits() > 0))
 }
 
@@ -116,7 +121,7 @@ fn mlr(args: &Args) -> anyhow::Result<ExitCode> {
         );
     }
     let mut search = Search::new(goals, min, args.bitrate, MLR_TRIALS_MAX);
-    let mut bench = Bench::new(&args.setup, args.bitrate, MLR_TRIALS_EXPECTED)?;
+    let mut bench = Bench::new("find-limit", &args.setup, args.bitrate, MLR_TRIALS_EXPECTED)?;
     while let Some(input) = search.next_trial() {
         let loss_ratio = bench
             .trial(&Load::new(input.load, input.duration))?
@@ -130,7 +135,7 @@ fn mlr(args: &Args) -> anyhow::Result<ExitCode> {
     let ndr = results[0].lower.unwrap_or_default();
     bench.say(&report::figure(ndr))?;
     write_csv(args, &bench)?;
-    bench.finish("find-limit", json!({"algorithm": "mlr", "goals": results}))?;
+    bench.finish(json!({"algorithm": "mlr", "goals": results}))?;
     Ok(status(ndr.bits() > 0))
 }
 

@@ -69,20 +69,25 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         burst_trials: args.burst_trials,
     };
     let expected = config.sizes.len() as u64 * (TRIALS_PER_SIZE + u64::from(args.latency_trials));
-    let mut bench = Bench::new(&args.setup, args.bitrate, expected)?;
+    let mut bench = Bench::new("rfc2544", &args.setup, args.bitrate, expected)?;
     let notice = bench.notice.clone();
     let trials = RefCell::new(0u64);
     let reports = rfc2544::run(&mut bench.tester, &config, &mut |_, _, _| {
         notice.trial_done();
         *trials.borrow_mut() += 1;
     });
-    let reports = reports.inspect_err(|_| notice.finish())?;
+    let reports = match reports {
+        Ok(reports) => reports,
+        Err(error) => {
+            bench.fail(&error)?;
+            return Err(error.into());
+        }
+    };
     for report in &reports {
         bench.say(&text(report))?;
     }
     let trials = trials.into_inner();
     bench.finish(
-        "rfc2544",
         json!({"sizes": reports, "trial_count": trials, "duration_s": args.duration.as_secs_f64(), "burst_max_s": args.burst.as_secs_f64()}),
     )?;
     let all_pass = reports

@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         file = Some((opened, name));
     }
     let peak = rates.iter().copied().max().unwrap_or(args.bitrate);
-    let mut bench = Bench::new(&args.setup, peak, rates.len() as u64)?;
+    let mut bench = Bench::new("transient", &args.setup, peak, rates.len() as u64)?;
     for rate in rates {
         let trial = bench.trial(&Load::new(rate, args.duration))?;
         if let Some((file, name)) = &mut file {
@@ -112,6 +112,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 .with_context(|| name.clone())?;
         }
     }
-    bench.finish("transient", json!({}))?;
+    bench.finish(json!({}))?;
     Ok(ExitCode::SUCCESS)
 }
