@@ -46,7 +46,7 @@ impl Outer {
 }
 
 const _: () = assert!(std::mem::offset_of!(OutboundSa, outer) + 12 <= 64);
-const _: () = assert!(std::mem::offset_of!(InboundSa, window) == 48);
+const _: () = assert!(std::mem::offset_of!(InboundSa, window) + Window::FRONT <= 64);
 
 /// How the sequence numbers of an SA are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,8 +171,7 @@ pub(crate) fn add(counter: &AtomicU64, n: u64, alone: bool) {
     }
 }
 
-/// Packets on their way in, from one peer. What every packet touches stands in front, up to the window's bits: one cache line
-/// and one word.
+/// Packets on their way in, from one peer. What every packet touches that comes in its order stands in front: one cache line.
 #[repr(C, align(64))]
 pub struct InboundSa {
     pub(crate) key: Key,
@@ -210,11 +209,10 @@ impl InboundSa {
         }
     }
 
-    /// Asks for what a packet with this lower half of a sequence number will touch, but for the key.
+    /// Asks for what a packet will touch, but for the key.
     #[inline]
-    pub(crate) fn prefetch(&self, low: u32) {
+    pub(crate) fn prefetch(&self) {
         prefetch(&self.packets);
-        self.window.prefetch(low);
     }
 
     /// The security parameters index.

@@ -1,18 +1,18 @@
 //! The anti-replay window of an inbound SA.
 //!
-//! A ring of bits, one word longer than the window, so that moving on clears whole words and shifts nothing (RFC 6479). With
-//! extended sequence numbers (RFC 4304, RFC 4303 appendix A) the upper half is inferred from where the window stands.
+//! A ring of bits, longer than the window by more than a word, so that moving on clears whole words and shifts nothing (RFC 6479). The word
+//! that holds the highest number stands apart: packets that come in their order touch that alone, and of thousands of SAs
+//! that is a line of the cache less for each packet. With extended sequence numbers (RFC 4304, RFC 4303 appendix A)
+//! the upper half is inferred from where the window stands.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use tare_port::prefetch;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use crate::sa::Counting;
 
-const WORDS: usize = 64;
+const WORDS: usize = 128;
 
 /// The most packets a window can span.
-pub const WINDOW_MAX: u32 = ((WORDS - 1) * 64) as u32;
+pub const WINDOW_MAX: u32 = ((WORDS - 2) * 32) as u32;
 
 /// The window where nothing else is asked for. RFC 4303, 3.4.3: "a minimum window size of 32 packets MUST be supported"; a
 /// gateway whose packets come over several queues needs more.
@@ -24,10 +24,13 @@ pub const WINDOW_DEFAULT: u32 = 2048;
 pub struct Window {
     /// The highest number received; 0 before the first, for numbers start at 1 (RFC 4303, 2.2).
     top: AtomicU64,
+    /// The word of that number.
+    last: AtomicU32,
     size: u16,
     lock: AtomicBool,
     pub(crate) counting: Counting,
-    bits: [AtomicU64; WORDS],
+    /// The words before. In the place of the last stands what it was before the ring came around.
+    bits: [AtomicU32; WORDS],
 }
 
 /// Why a number is refused.
@@ -42,14 +45,18 @@ pub enum Refused {
 }
 
 impl Window {
+    /// Bytes before the ring.
+    pub(crate) const FRONT: usize = std::mem::offset_of!(Window, bits);
+
     /// A window of `size` packets, from 32 to [`WINDOW_MAX`]; others are brought into these bounds.
     pub fn new(size: u32, counting: Counting) -> Window {
         Window {
             lock: AtomicBool::new(false),
             top: AtomicU64::new(0),
+            last: AtomicU32::new(0),
             size: size.clamp(32, WINDOW_MAX) as u16,
             counting,
-            bits: [const { AtomicU64::new(0) }; WORDS],
+            bits: [const { AtomicU32::new(0) }; WORDS],
         }
     }
 
@@ -57,10 +64,14 @@ impl Window {
         u64::from(self.size)
     }
 
-    /// Asks for what claiming a number with this lower half will touch, but for the window's start.
+    /// The word that holds the bit of a number within the window of `top`.
     #[inline]
-    pub(crate) fn prefetch(&self, low: u32) {
-        prefetch(&self.bits[word_of(u64::from(low))]);
+    fn word(&self, top: u64, number: u64) -> &AtomicU32 {
+        if number / 32 == top / 32 {
+            &self.last
+        } else {
+            &self.bits[(number / 32) as usize % WORDS]
+        }
     }
 
     /// The highest number received.
@@ -115,7 +126,7 @@ impl Window {
         if top - number >= self.size() {
             return Err(Refused::TooOld);
         }
-        let word = self.bits[word_of(number)].load(Ordering::Relaxed);
+        let word = self.word(top, number).load(Ordering::Relaxed);
         if word & bit_of(number) != 0 {
             return Err(Refused::Replayed);
         }
@@ -152,10 +163,8 @@ impl Window {
     fn claim_alone(&self, number: u64) -> Result<(), Refused> {
         let top = self.top.load(Ordering::Relaxed);
         if number > top {
-            let (from, to) = (top / 64, number / 64);
-            // At most once around: further words would be cleared twice.
-            for word in from + 1..=to.min(from + WORDS as u64) {
-                self.bits[word as usize % WORDS].store(0, Ordering::Relaxed);
+            if number / 32 != top / 32 {
+                self.move_on(top, number);
             }
             self.top.store(number, Ordering::Relaxed);
         } else if number == 0 {
@@ -163,13 +172,24 @@ impl Window {
         } else if top - number >= self.size() {
             return Err(Refused::TooOld);
         }
-        let slot = &self.bits[word_of(number)];
+        let slot = self.word(top.max(number), number);
         let word = slot.load(Ordering::Relaxed);
         if word & bit_of(number) != 0 {
             return Err(Refused::Replayed);
         }
         slot.store(word | bit_of(number), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Makes the word of `number`, which is beyond that of `top`, the last.
+    fn move_on(&self, top: u64, number: u64) {
+        let (from, to) = (top / 32, number / 32);
+        let last = self.last.swap(0, Ordering::Relaxed);
+        self.bits[from as usize % WORDS].store(last, Ordering::Relaxed);
+        // At most once around: further words would be cleared twice.
+        for word in from + 1..to.min(from + 1 + WORDS as u64) {
+            self.bits[word as usize % WORDS].store(0, Ordering::Relaxed);
+        }
     }
 }
 
@@ -196,13 +216,8 @@ impl Drop for Claims<'_> {
 }
 
 #[inline]
-fn word_of(number: u64) -> usize {
-    (number / 64) as usize % WORDS
-}
-
-#[inline]
-fn bit_of(number: u64) -> u64 {
-    1 << (number % 64)
+fn bit_of(number: u64) -> u32 {
+    1 << (number % 32)
 }
 
 #[cfg(test)]

@@ -162,7 +162,7 @@ fn find_ahead(tables: &Tables, jobs: &mut [Job], at: usize) {
     if let Some(job) = at.checked_sub(AHEAD).and_then(|at| jobs.get_mut(at)) {
         job.sa = tables.inbound.find(job.spi).unwrap_or(u32::MAX);
         if let Some(sa) = tables.inbound.at(job.sa) {
-            sa.prefetch(job.sequence as u32);
+            sa.prefetch();
         }
     }
     if let Some(job) = at.checked_sub(2 * AHEAD).and_then(|at| jobs.get(at)) {
