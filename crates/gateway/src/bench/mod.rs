@@ -37,6 +37,39 @@ pub struct Setup {
     pub workers: usize,
 }
 
+/// What is done to packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// All of it: they are made, sealed, opened, compared and counted.
+    Gateway,
+    /// They are only sealed and opened, in place.
+    Cipher,
+    /// They are only made, compared and counted: the benchmark's own share.
+    Tester,
+}
+
+impl Subject {
+    /// All of them.
+    pub const ALL: [Subject; 3] = [Subject::Gateway, Subject::Cipher, Subject::Tester];
+
+    /// Its name in parameters and arguments.
+    pub fn name(self) -> &'static str {
+        match self {
+            Subject::Gateway => "gateway",
+            Subject::Cipher => "cipher",
+            Subject::Tester => "tester",
+        }
+    }
+
+    /// The one of this name.
+    pub fn by_name(name: &str) -> Option<Subject> {
+        Subject::ALL.into_iter().find(|s| s.name() == name)
+    }
+}
+
+/// Does it to so many packets.
+pub type Step<'a> = Box<dyn FnMut(u64) -> Result<Done, String> + 'a>;
+
 const NEAR: u32 = 0xac10_000a;
 const FAR: u32 = 0xac11_000a;
 const MAC: ethernet::Mac = [2, 0, 0, 0, 0, 0];
@@ -134,6 +167,27 @@ impl Bench {
         Worker::new(self, self.begun.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// What does `subject` to packets, for the calling thread, after a warm-up.
+    ///
+    /// # Errors
+    /// As [`Bench::worker`] and [`Bench::cipher`].
+    pub fn step(&self, subject: Subject) -> Result<Step<'_>, String> {
+        Ok(match subject {
+            Subject::Gateway => {
+                let mut worker = self.worker()?;
+                Box::new(move |packets| Ok(worker.run(packets)))
+            }
+            Subject::Cipher => {
+                let mut cipher = self.cipher()?;
+                Box::new(move |packets| cipher.run(packets))
+            }
+            Subject::Tester => {
+                let mut worker = self.worker()?;
+                Box::new(move |packets| Ok(worker.run_tester(packets)))
+            }
+        })
+    }
+
     /// The cipher alone, to compare with, for the calling thread.
     ///
     /// # Errors
@@ -229,6 +283,21 @@ impl<'a> Worker<'a> {
         done
     }
 
+    /// Makes and compares so many packets, with no gateway between.
+    pub fn run_tester(&mut self, packets: u64) -> Done {
+        let mut done = Done::default();
+        let mut left = packets;
+        while left > 0 {
+            let n = left.min(self.bench.burst as u64);
+            let made = self.make(n as usize);
+            let mut packets = std::mem::take(&mut self.packets);
+            self.compare(&mut packets, made, &mut done);
+            self.packets = packets;
+            left -= n;
+        }
+        done
+    }
+
     /// What the first gateway counted, and the second.
     pub fn counters(&self) -> (&Direction, &Direction) {
         (self.near.sent(), self.far.received())
@@ -239,9 +308,9 @@ impl<'a> Worker<'a> {
         self.receive(made, done);
     }
 
-    /// Makes so many packets and seals them. Gives what comes after them.
+    /// Makes so many packets. Gives what comes after them.
     #[inline]
-    fn send(&mut self, n: usize) -> Turn {
+    fn make(&mut self, n: usize) -> Turn {
         let mut made = self.next;
         for _ in 0..n {
             let (template, flow) = self.bench.after(&mut made);
@@ -251,6 +320,13 @@ impl<'a> Worker<'a> {
             });
             self.packets.extend(frame);
         }
+        made
+    }
+
+    /// Makes so many packets and seals them. Gives what comes after them.
+    #[inline]
+    fn send(&mut self, n: usize) -> Turn {
+        let made = self.make(n);
         self.near
             .outbound(Instant::ZERO, &mut self.packets, &mut self.public);
         made
@@ -261,7 +337,15 @@ impl<'a> Worker<'a> {
     fn receive(&mut self, made: Turn, done: &mut Done) {
         let sealed = &mut self.public.forward;
         self.far.inbound(Instant::ZERO, sealed, &mut self.private);
-        for frame in self.private.forward.drain(..) {
+        let mut opened = std::mem::take(&mut self.private.forward);
+        self.compare(&mut opened, made, done);
+        self.private.forward = opened;
+    }
+
+    /// Counts the packets that are what they were made as, and goes on to what is made next.
+    #[inline]
+    fn compare(&mut self, packets: &mut Burst, made: Turn, done: &mut Done) {
+        for frame in packets.drain(..) {
             let (template, flow) = self.bench.after(&mut self.next);
             if flow.is_of(&frame) && frame[PAYLOAD..] == template[PAYLOAD..] {
                 done.packets += 1;

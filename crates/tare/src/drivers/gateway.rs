@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, Context as _};
-use tare_gateway::bench::{Bench, Done, Setup};
+use tare_gateway::bench::{Bench, Done, Setup, Subject};
 use tare_gateway::sa::Counting;
 use tare_lab::driver::{Driver, Invocation, Missing, Parameter, ParameterKind, Vocabulary};
 use tare_lab::sample::OPERATIONS;
@@ -37,9 +37,9 @@ impl Driver for Gateway {
             parameters: vec![
                 parameter(
                     "subject",
-                    choice(&["gateway", "cipher"]),
+                    choice(&Subject::ALL.map(Subject::name)),
                     Some("gateway".into()),
-                    "both gateways, or only the sealing and opening of the same packets",
+                    "both gateways; only the sealing and opening of the same packets; or only making and comparing them",
                 ),
                 size_parameter(),
                 parameter(
@@ -52,7 +52,7 @@ impl Driver for Gateway {
                     "workers",
                     ParameterKind::Int(1, 64),
                     Some(1.into()),
-                    "threads that share all SAs; with more than one, time is the wall's",
+                    "threads, each with outbound SAs of its own; with more than one, time is the wall's",
                 ),
                 parameter(
                     "key",
@@ -143,9 +143,12 @@ impl Workload for Gateway {
         };
         let bench = Bench::new(&setup).map_err(|e| anyhow!(e))?;
         let duration = duration(parameters, "duration")?;
-        let cipher = text(parameters, "subject")? == "cipher";
+        let subject = text(parameters, "subject")?;
+        let subject =
+            Subject::by_name(subject).ok_or_else(|| anyhow!("found subject {subject}"))?;
         let timed = if workers == 1 {
-            let mut step = step(&bench, cipher)?;
+            let mut step = bench.step(subject).map_err(|e| anyhow!(e))?;
+            let mut step = move |n| step(n).map_err(|e| anyhow!(e));
             let calls = pace::warm_up(duration.mul_f64(WARM_UP), || step(STEP).map(|_| ()))?;
             speaker.start()?;
             let mut done = Done::default();
@@ -159,7 +162,7 @@ impl Workload for Gateway {
             }
         } else {
             speaker.start()?;
-            together(&bench, cipher, workers, duration)?
+            together(&bench, subject, workers, duration)?
         };
         let rate = |n: u64| n as f64 / timed.seconds;
         speaker.sample(
@@ -177,35 +180,28 @@ impl Workload for Gateway {
     }
 }
 
-type Step<'a> = Box<dyn FnMut(u64) -> anyhow::Result<Done> + 'a>;
-
-fn step(bench: &Bench, cipher: bool) -> anyhow::Result<Step<'_>> {
-    Ok(if cipher {
-        let mut cipher = bench.cipher().map_err(|e| anyhow!(e))?;
-        Box::new(move |packets| cipher.run(packets).map_err(|e| anyhow!(e)))
-    } else {
-        let mut worker = bench.worker().map_err(|e| anyhow!(e))?;
-        Box::new(move |packets| Ok(worker.run(packets)))
-    })
-}
-
 fn add(all: &mut Done, done: Done) {
     all.packets += done.packets;
     all.bytes += done.bytes;
 }
 
 /// Several workers from the same moment until the time is over.
-fn together(bench: &Bench, cipher: bool, workers: usize, time: Duration) -> anyhow::Result<Timed> {
+fn together(
+    bench: &Bench,
+    subject: Subject,
+    workers: usize,
+    time: Duration,
+) -> anyhow::Result<Timed> {
     let ready = &Barrier::new(workers);
     let work = move || -> anyhow::Result<(Done, u64, f64)> {
-        let step = step(bench, cipher);
+        let step = bench.step(subject);
         ready.wait();
-        let mut step = step?;
+        let mut step = step.map_err(|e| anyhow!(e))?;
         let (mut done, mut asked) = (Done::default(), 0);
         let start = Instant::now();
         while start.elapsed() < time {
             // Some milliseconds between two looks at the clock.
-            add(&mut done, step(16 * STEP)?);
+            add(&mut done, step(16 * STEP).map_err(|e| anyhow!(e))?);
             asked += 16 * STEP;
         }
         Ok((done, asked, start.elapsed().as_secs_f64()))

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail};
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
-use tare_gateway::bench::{Bench, Done, Setup};
+use tare_gateway::bench::{Bench, Done, Setup, Subject};
 use tare_gateway::sa::Counting;
 use tare_packet::imix::PacketSize;
 
@@ -20,7 +20,7 @@ use crate::terminal;
   tare gateway bench IMIX 10e6 1          ten million packets of the Internet mix, one route
   tare gateway bench 60 10e6 1 1,2        the same with short packets, by two workers on CPUs 1 and 2
   tare gateway bench 60 10e6 10000        10,000 routes, each with keys of its own
-  tare gateway bench 60 10e6 1 --cipher   the cipher alone, for comparison")]
+  tare gateway bench 60 10e6 1 --only cipher   the cipher alone, for comparison")]
 pub(crate) struct Args {
     /// Bytes of a packet with its Ethernet header, or IMIX
     #[arg(value_name = "SIZE", value_parser = |s: &str| s.parse::<PacketSize>())]
@@ -40,12 +40,19 @@ pub(crate) struct Args {
     /// Count in 32 bits, not in 64
     #[arg(long)]
     no_esn: bool,
-    /// Only seal and open: no headers, no routes, no windows
-    #[arg(long)]
-    cipher: bool,
+    /// Do only a part: `cipher` seals and opens, with no headers, routes and windows; `tester` makes and compares packets, with
+    /// no gateway between
+    #[arg(long, value_name = "PART", value_parser = part)]
+    only: Option<Subject>,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    fn subject(&self) -> Subject {
+        self.only.unwrap_or(Subject::Gateway)
+    }
 }
 
 /// A bar on standard error, where that is a terminal.
@@ -57,6 +64,12 @@ fn bar(packets: u64) -> ProgressBar {
         bar.set_style(style.progress_chars("━╸─"));
     }
     bar
+}
+
+fn part(text: &str) -> Result<Subject, String> {
+    Subject::by_name(text)
+        .filter(|&subject| subject != Subject::Gateway)
+        .ok_or_else(|| "expected cipher or tester".into())
 }
 
 fn packets(text: &str) -> Result<u64, String> {
@@ -124,7 +137,7 @@ fn run_workers(
     let ready = &Barrier::new(workers);
     let work = |worker: usize| -> anyhow::Result<Outcome> {
         let bound = args.cpus.get(worker).map_or(Ok(()), |&cpu| bind(cpu));
-        let step = stepper(bench, args.cipher);
+        let step = bench.step(args.subject());
         // Whatever went wrong: the others wait.
         ready.wait();
         bound?;
@@ -165,18 +178,6 @@ fn run_workers(
     Ok(all)
 }
 
-type Step<'a> = Box<dyn FnMut(u64) -> Result<Done, String> + 'a>;
-
-fn stepper(bench: &Bench, cipher: bool) -> Result<Step<'_>, String> {
-    Ok(if cipher {
-        let mut cipher = bench.cipher()?;
-        Box::new(move |packets| cipher.run(packets))
-    } else {
-        let mut worker = bench.worker()?;
-        Box::new(move |packets| Ok(worker.run(packets)))
-    })
-}
-
 fn bind(cpu: usize) -> anyhow::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     if cpu >= rustix::thread::CpuSet::MAX_CPU {
@@ -214,10 +215,10 @@ impl Report<'_> {
 
     fn text(&self) -> String {
         let o = &self.outcome.done;
-        let what = if self.args.cipher {
-            "Sealed and opened"
-        } else {
-            "Processed"
+        let what = match self.args.subject() {
+            Subject::Gateway => "Processed",
+            Subject::Cipher => "Sealed and opened",
+            Subject::Tester => "Made and compared",
         };
         format!(
             "{what} {:.1} million packets in {:.2} seconds ({} bytes; {:.2} Gbps)\n\
@@ -250,7 +251,7 @@ impl Report<'_> {
             "workers": self.workers,
             "key_bits": self.args.key_bits.parse::<u32>().ok(),
             "esn": !self.args.no_esn,
-            "cipher_alone": self.args.cipher,
+            "subject": self.args.subject().name(),
             "packets": o.packets,
             "bytes": o.bytes,
             "wrong": self.args.packets - o.packets,
