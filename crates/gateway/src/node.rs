@@ -6,7 +6,7 @@ use tare_port::{Burst, Frame, Instant, Pool};
 
 use crate::config::Config;
 use crate::control::{Control, Error, Link, Out, Place, Record};
-use crate::dataplane::{Dataplane, Output};
+use crate::dataplane::{Dataplane, Output, Seat};
 use crate::exchange::Entropy;
 
 /// A gateway.
@@ -63,7 +63,7 @@ impl Node {
         let control = Control::new(config, private, public, workers, entropy, now)?;
         let dataplane = |number| {
             let tables = control.tables().clone();
-            Dataplane::new(tables, pool.clone(), workers == 1).numbered(number)
+            Dataplane::new(tables, pool.clone(), Seat { number, workers })
         };
         let mut node = Node {
             dataplanes: (0..workers).map(dataplane).collect(),

@@ -16,7 +16,7 @@ use tare_port::{Burst, Instant, Layout, Pool, BURST};
 
 pub use cipher::Cipher;
 
-use crate::dataplane::{Dataplane, Direction, Output};
+use crate::dataplane::{Dataplane, Direction, Output, Seat};
 use crate::prefixes::Prefixes;
 use crate::sa::{Counting, InboundSa, OutboundSa, Outer};
 use crate::tables::{Route, Side, Spis, Tables};
@@ -245,9 +245,11 @@ pub struct Done {
 impl<'a> Worker<'a> {
     fn new(bench: &'a Bench, number: usize) -> Result<Worker<'a>, String> {
         let pool = bench.pool()?;
-        let alone = bench.workers == 1;
-        let dataplane =
-            |tables| Dataplane::new(Arc::clone(tables), pool.clone(), alone).numbered(number);
+        let seat = Seat {
+            number,
+            workers: bench.workers,
+        };
+        let dataplane = |tables| Dataplane::new(Arc::clone(tables), pool.clone(), seat);
         let mut worker = Worker {
             bench,
             near: dataplane(&bench.near),

@@ -25,7 +25,6 @@ pub(super) struct Shared {
     published: Mutex<Arc<Published>>,
     pub(super) stop: AtomicBool,
     pub(super) workers: Vec<WorkerState>,
-    pub(super) alone: bool,
     pub(super) busy_poll: bool,
     /// Frames for the control side that it had no room for.
     pub(super) control_lost: AtomicU64,
@@ -68,7 +67,6 @@ impl Shared {
             published: Mutex::new(Arc::new(published)),
             stop: AtomicBool::new(false),
             workers: (0..workers).map(worker).collect::<std::io::Result<_>>()?,
-            alone: workers == 1,
             busy_poll,
             control_lost: AtomicU64::new(0),
         })

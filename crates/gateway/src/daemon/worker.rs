@@ -10,7 +10,7 @@ use tare_port::{open, Burst, Counters, Instant, Interface, Layout, Opened, Pool,
 use super::plan::{Device, Plan};
 use super::shared::{pass, Counts, News, Shared, WorkerState};
 use crate::control::Place;
-use crate::dataplane::{Dataplane, Direction, Output};
+use crate::dataplane::{Dataplane, Direction, Output, Seat};
 
 /// Frames that a worker has, about: half of them wait in its ports for what arrives.
 const SLOTS: usize = 4096;
@@ -127,8 +127,14 @@ impl Station {
         let station = Station {
             private,
             public,
-            dataplane: Dataplane::new(tables, pool.clone(), worker.shared.alone)
-                .numbered(worker.number),
+            dataplane: Dataplane::new(
+                tables,
+                pool.clone(),
+                Seat {
+                    number: worker.number,
+                    workers: worker.shared.workers.len(),
+                },
+            ),
             pool,
             output: Output::default(),
             burst: Burst::with_capacity(BURST),

@@ -7,7 +7,9 @@ use tare_packet::ipv6::{self, Ipv6};
 use tare_port::{Burst, Frame, Instant};
 
 use super::version::{End, Version, V4, V6};
-use super::{address, fragment, icmp, is_multicast6, is_own4, is_own6, Cause, Dataplane, Output};
+use super::{
+    address, discard, fragment, icmp, is_multicast6, is_own4, is_own6, Cause, Dataplane, Output,
+};
 use crate::ecn;
 use crate::esp::{self, Aad};
 use crate::sa::add;
@@ -183,23 +185,8 @@ fn number_all(worker: &mut Dataplane, scratch: &mut Scratch) {
         }
     }
     if failed {
-        discard(scratch);
+        discard(&mut scratch.frames, &mut scratch.jobs, |job| job.front != 0);
     }
-}
-
-/// Drops the frames that nothing stands in front of, and closes the gaps.
-#[cold]
-fn discard(scratch: &mut Scratch) {
-    let Scratch { frames, jobs, .. } = scratch;
-    let mut kept = 0;
-    for at in 0..frames.len() {
-        if jobs[at].front != 0 {
-            frames.swap(kept, at);
-            jobs.swap(kept, at);
-            kept += 1;
-        }
-    }
-    frames.truncate(kept);
 }
 
 /// The whole sequence number of a packet, if its window may take it.

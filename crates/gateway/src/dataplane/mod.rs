@@ -40,6 +40,24 @@ pub struct Dataplane {
     received: Direction,
 }
 
+/// Which of a gateway's workers one is. All of them use the same SAs, so what is said of their number must be true: a worker
+/// that takes itself for the only one does not keep others out of an SA's counter, and two packets under one number give the key away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// Its number, from 0. Each worker takes its own of a route's outbound SAs, so far as there are that many.
+    pub number: usize,
+    /// How many workers there are.
+    pub workers: usize,
+}
+
+impl Seat {
+    /// The only worker.
+    pub const ALONE: Seat = Seat {
+        number: 0,
+        workers: 1,
+    };
+}
+
 /// Where packets go. Bursts are added to, and the caller's to empty.
 #[derive(Default)]
 pub struct Output {
@@ -57,28 +75,21 @@ pub struct Output {
 }
 
 impl Dataplane {
-    /// A worker that takes the frames of fragments and errors from `pool`. `alone`: no other worker uses these tables.
-    pub fn new(tables: Arc<Tables>, pool: Pool, alone: bool) -> Dataplane {
+    /// A worker that takes the frames of fragments and errors from `pool`.
+    pub fn new(tables: Arc<Tables>, pool: Pool, seat: Seat) -> Dataplane {
         Dataplane {
             private: Headers::new(&tables.private),
             public: Headers::new(&tables.public),
             tables: Arc::new(tables),
             pool,
-            alone,
-            number: 0,
+            alone: seat.workers == 1,
+            number: seat.number,
             errors: RateLimit::default(),
             outbound: outbound::Scratch::default(),
             inbound: inbound::Scratch::default(),
             sent: Direction::default(),
             received: Direction::default(),
         }
-    }
-
-    /// The worker with this number; without, it is the first. Each takes its own of a route's outbound SAs, so far as there are
-    /// that many.
-    pub fn numbered(mut self, number: usize) -> Dataplane {
-        self.number = number;
-        self
     }
 
     /// Goes on with other tables.
@@ -139,6 +150,20 @@ fn is_own6(tables: &Tables, dst: u128) -> bool {
 #[inline]
 fn is_multicast6(dst: u128) -> bool {
     dst >> 120 == 0xff
+}
+
+/// Drops the frames whose jobs are not to be kept, and closes the gaps.
+#[cold]
+fn discard<J>(frames: &mut Vec<Frame>, jobs: &mut [J], keep: impl Fn(&J) -> bool) {
+    let mut kept = 0;
+    for at in 0..frames.len() {
+        if keep(&jobs[at]) {
+            frames.swap(kept, at);
+            jobs.swap(kept, at);
+            kept += 1;
+        }
+    }
+    frames.truncate(kept);
 }
 
 /// The Ethernet headers of packets that leave by one side: none while the next hop's station is not known.

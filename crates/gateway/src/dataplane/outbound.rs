@@ -7,7 +7,7 @@ use tare_packet::ipv6;
 use tare_port::{Burst, Frame, Instant};
 
 use super::version::{End, Version, V4, V6};
-use super::{fragment, icmp, Cause, Dataplane, Headers, Output};
+use super::{discard, fragment, icmp, Cause, Dataplane, Headers, Output};
 use crate::esp::{self, Aad};
 use crate::prefixes::NONE;
 use crate::sa::{OutboundSa, Outer};
@@ -208,23 +208,8 @@ fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
         sa.count(bytes, worker.alone);
     }
     if failed {
-        discard(scratch);
+        discard(&mut scratch.frames, &mut scratch.jobs, |job| job.front != 0);
     }
-}
-
-/// Drops the frames that have nothing in front of what is encrypted, and closes the gaps.
-#[cold]
-fn discard(scratch: &mut Scratch) {
-    let Scratch { frames, jobs, .. } = scratch;
-    let mut kept = 0;
-    for at in 0..frames.len() {
-        if jobs[at].front != 0 {
-            frames.swap(kept, at);
-            jobs.swap(kept, at);
-            kept += 1;
-        }
-    }
-    frames.truncate(kept);
 }
 
 #[inline]

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tare_gateway::dataplane::{Cause, Dataplane, Output};
+use tare_gateway::dataplane::{Cause, Dataplane, Output, Seat};
 use tare_gateway::prefixes::Prefixes;
 use tare_gateway::sa::{Counting, InboundSa, OutboundSa, Outer};
 use tare_gateway::tables::{Route, Side, Spis, Tables};
@@ -126,7 +126,7 @@ impl Pair {
                 public: side,
                 exchange_port: 303,
             };
-            Dataplane::new(Arc::new(tables), pool.clone(), true)
+            Dataplane::new(Arc::new(tables), pool.clone(), Seat::ALONE)
         };
         Pair {
             near: end(true),

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use tare_gateway::dataplane::{Dataplane, Output};
+use tare_gateway::dataplane::{Dataplane, Output, Seat};
 use tare_gateway::prefixes::Prefixes;
 use tare_gateway::sa::{Counting, InboundSa, OutboundSa, Outer};
 use tare_gateway::tables::{Route, Side, Spis, Tables};
@@ -235,7 +235,7 @@ impl Gateway {
     /// A gateway with these tunnels.
     pub(crate) fn new(tunnels: &[Tunnel]) -> Gateway {
         let pool = Pool::new(4 * BURST, 2048 + 512, Layout::Spread).unwrap();
-        let worker = Dataplane::new(Arc::new(tables(tunnels)), pool.clone(), true);
+        let worker = Dataplane::new(Arc::new(tables(tunnels)), pool.clone(), Seat::ALONE);
         Gateway { worker, pool }
     }
 
