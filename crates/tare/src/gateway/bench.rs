@@ -17,10 +17,10 @@ use crate::terminal;
 /// Arguments of `tare gateway bench`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  tare gateway bench IMIX 10e6 1          ten million packets of the Internet mix, one route
-  tare gateway bench 60 10e6 1 1,2        the same with short packets, by two workers on CPUs 1 and 2
-  tare gateway bench 60 10e6 10000        10,000 routes, each with keys of its own
-  tare gateway bench 60 10e6 1 --only cipher   the cipher alone, for comparison")]
+  tare gateway bench IMIX 10e6 1                ten million packets of the Internet mix, one route
+  tare gateway bench 60 10e6 1 1,2              short packets, by workers on CPUs 1 and 2
+  tare gateway bench 60 10e6 10000              10,000 routes, each with keys of its own
+  tare gateway bench 60 10e6 1 --only cipher    the cipher alone, for comparison")]
 pub(crate) struct Args {
     /// Bytes of a packet with its Ethernet header, or IMIX
     #[arg(value_name = "SIZE", value_parser = |s: &str| s.parse::<PacketSize>())]
