@@ -41,8 +41,7 @@ pub(crate) struct Schedule {
     pub(super) rounds: usize,
 }
 
-const _: () =
-    assert!((offset_of!(Schedule, powers) + 15 * size_of::<Block>()).is_multiple_of(LINE));
+const _: () = assert!(Schedule::SHORT.is_multiple_of(LINE));
 
 /// Bytes of a line of the cache.
 const LINE: usize = 64;
@@ -60,15 +59,24 @@ impl Schedule {
     /// would be the wait that this is to avoid.)
     #[inline]
     pub(crate) fn prefetch(&self, kernel: &Kernel, len: usize) {
+        // In few instructions, for there may be a key for each packet.
+        for line in 0..4 {
+            self.prefetch_at(Self::SHORT + LINE * line);
+        }
+        if kernel.rounds > 10 {
+            self.prefetch_at(Self::SHORT + LINE * 4);
+        }
+        if len > 48 {
+            self.prefetch_longer(kernel, len);
+        }
+    }
+
+    /// Where what a message of up to three blocks needs begins: five powers, then the round keys.
+    const SHORT: usize = offset_of!(Self, powers) + size_of::<Block>() * (POWER_MAX - 5);
+
+    /// What a message of more than three blocks needs besides.
+    fn prefetch_longer(&self, kernel: &Kernel, len: usize) {
         const BLOCK: usize = size_of::<Block>();
-        let fetch = |from: usize, to: usize| {
-            for at in (from / LINE * LINE..to).step_by(LINE) {
-                let line = (&raw const *self).cast::<i8>().wrapping_add(at);
-                // Into the second-level cache, which can wait for more lines at once than the first.
-                // SAFETY: a hint never faults.
-                unsafe { _mm_prefetch::<_MM_HINT_T1>(line) };
-            }
-        };
         let mut powers = len.div_ceil(16) + 2;
         if let Some(behind) = len.checked_sub(kernel.head_len) {
             // Head and steps end with a power for each block of a step, the rest has fewer than a step. Steps are powers of two.
@@ -78,11 +86,22 @@ impl Schedule {
             let registers = kernel.step_len / (16 * kernel.lanes);
             let strides = (steps * registers).min(STRIDES);
             let end = offset_of!(Self, strides) + BLOCK * STRIDES;
-            fetch(end - BLOCK * strides, end);
+            for at in (end - BLOCK * strides..end).step_by(LINE) {
+                self.prefetch_at(at);
+            }
         }
         let first = offset_of!(Self, powers) + BLOCK * POWER_MAX.saturating_sub(powers);
-        let end = offset_of!(Self, round_keys) + BLOCK * (kernel.rounds + 1);
-        fetch(first, end);
+        for at in (first / LINE * LINE..Self::SHORT).step_by(LINE) {
+            self.prefetch_at(at);
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch_at(&self, at: usize) {
+        let line = core::ptr::from_ref(self).cast::<i8>().wrapping_add(at);
+        // Into the second-level cache, which can wait for more lines at once than the first.
+        // SAFETY: a hint never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line) };
     }
 
     /// Where H^k/x is, with the lower powers after it, and behind them the round keys: never the end of the schedule within a
