@@ -6,7 +6,7 @@ mod veth;
 use std::time::Duration;
 
 use anyhow::{anyhow, ensure};
-use tare_lab::driver::{Driver, Invocation, Missing, ParameterKind, Vocabulary};
+use tare_lab::driver::{Driver, Invocation, Missing, Parameter, ParameterKind, Vocabulary};
 use tare_lab::sample::OPERATIONS;
 use tare_lab::unit::{Dimension, Quantity, Unit};
 use tare_lab::value::{Parameters, Value};
@@ -46,12 +46,7 @@ impl Driver for Vita {
                     "the no-drop rate, or what becomes of one load",
                 ),
                 size_parameter(),
-                parameter(
-                    "routes",
-                    ParameterKind::Int(1, 10_000),
-                    Some(1.into()),
-                    "routes between the gateways, which packets take in turn",
-                ),
+                routes_parameter(),
                 parameter(
                     "line",
                     rate(),
@@ -258,6 +253,16 @@ impl Bench {
             ("unaccounted", self.unaccounted),
         ]
     }
+}
+
+/// How many routes a topology has.
+fn routes_parameter() -> Parameter {
+    parameter(
+        "routes",
+        ParameterKind::Int(1, 10_000),
+        Some(1.into()),
+        "routes between the gateways, which packets take in turn",
+    )
 }
 
 /// The part of a cable's rate that packets of this mix can have at most, when they are longer on the cable between.

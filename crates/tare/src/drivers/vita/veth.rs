@@ -17,7 +17,9 @@ use tare_packet::pcap;
 use tare_port::LineConfig;
 
 use super::topology::Setup;
-use super::{count, duration, own_trial, parameter, rate, size, size_parameter, Workload};
+use super::{
+    count, duration, own_trial, parameter, rate, routes_parameter, size, size_parameter, Workload,
+};
 use crate::trial::{Speaker, TrialError};
 
 /// How long the gateways may take until they have keys.
@@ -40,12 +42,7 @@ impl Driver for VitaVeth {
                 .into(),
             parameters: vec![
                 size_parameter(),
-                parameter(
-                    "routes",
-                    ParameterKind::Int(1, 10_000),
-                    Some(1.into()),
-                    "routes between the gateways, which packets take in turn",
-                ),
+                routes_parameter(),
                 parameter(
                     "top",
                     rate(),
