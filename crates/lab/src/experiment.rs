@@ -34,7 +34,7 @@ pub struct Experiment {
     pub metrics: Vec<Metric>,
     /// Values the publication printed, drawn beside the measured ones.
     pub published: Vec<Published>,
-    /// What the publication said.
+    /// What the publication said, and the targets of Tare's own.
     pub claims: Vec<Claim>,
 }
 
@@ -101,11 +101,27 @@ pub struct Published {
     pub source: Option<String>,
 }
 
-/// One claim of the publication, in a form that can be judged.
+/// Who made a statement. The two never share a table, a count or a correction.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// A publication: `[[experiment.claim]]`.
+    #[default]
+    Claim,
+    /// Tare's own: `[[experiment.target]]`, a ratio to something measured in the same round.
+    Target,
+}
+
+/// A statement in a form that can be judged: a publication's claim, or a target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Claim {
     /// Unique in its experiment; reports show `experiment/claim`.
     pub id: String,
+    /// Whether it is a published claim or a target.
+    #[serde(default)]
+    pub standing: Standing,
     /// The claim in words.
     pub text: String,
     /// Where it was made, when that differs from the experiment's source.

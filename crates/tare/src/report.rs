@@ -51,6 +51,7 @@ pub(crate) fn judged(plan: &Plan, records: &[TrialRecord]) -> RunResult {
         complete: plan.remaining(records).is_empty(),
         machine: plan.machine.clone(),
         warnings: plan.warnings.clone(),
+        families: Vec::new(),
         experiments: judge::judge(&plan.experiments, records, &judging),
     }
 }

@@ -10,7 +10,7 @@ mod verdict;
 mod words;
 mod zero;
 
-use crate::experiment::{Claim, ClaimKind, Experiment};
+use crate::experiment::{Bound, Claim, ClaimKind, Experiment, Standing};
 use crate::result::{ClaimResult, ExperimentResult, Verdict};
 use crate::sample::TrialRecord;
 use crate::stats::holm;
@@ -73,7 +73,10 @@ pub fn judge(
             published: experiment.published.clone(),
             noise: cells::noise(experiment, trials, options.seed),
             cells: cells::figures(experiment, trials, options.seed),
+            rounds: options.rounds,
+            exact: false,
             claims,
+            targets: Vec::new(),
         });
     }
     let claim = holm(
@@ -100,7 +103,22 @@ pub fn judge(
             &mut results[*experiment].claims[*result],
         );
     }
+    for (experiment, result) in experiments.iter().zip(&mut results) {
+        set_targets_apart(experiment, result);
+    }
     results
+}
+
+/// Moves the targets out of the claims, with verdicts in their own words.
+fn set_targets_apart(experiment: &Experiment, result: &mut ExperimentResult) {
+    let all = std::mem::take(&mut result.claims);
+    for (claim, mut judged) in experiment.claims.iter().zip(all) {
+        judged.verdict = judged.verdict.of(claim.standing);
+        match claim.standing {
+            Standing::Claim => result.claims.push(judged),
+            Standing::Target => result.targets.push(judged),
+        }
+    }
 }
 
 /// How many claims of `experiments` are tested with a p, and therefore share the correction:
@@ -123,6 +141,7 @@ fn unjudged(experiment: &Experiment, claim: &Claim) -> ClaimResult {
             .clone()
             .unwrap_or_else(|| experiment.source.clone()),
         criterion: words::criterion(claim, experiment.metric(&claim.metric)),
+        threshold: threshold(&claim.kind),
         unit: match &claim.kind {
             ClaimKind::Zero { .. } => Unit::Count,
             ClaimKind::Value { .. } => experiment
@@ -136,8 +155,28 @@ fn unjudged(experiment: &Experiment, claim: &Claim) -> ClaimResult {
         p: None,
         p_holm: None,
         n: 0,
+        failures: Vec::new(),
         verdict: Verdict::Inconclusive,
         reason: None,
+    }
+}
+
+/// The limits of the claim's figure, in the unit of the claim's result.
+fn threshold(kind: &ClaimKind) -> Bound {
+    let at_most = |limit| Bound {
+        at_least: None,
+        at_most: Some(limit),
+    };
+    match kind {
+        ClaimKind::Ratio { bound, .. }
+        | ClaimKind::Scales { bound, .. }
+        | ClaimKind::Value { bound, .. } => *bound,
+        ClaimKind::Flat { at_most: limit, .. } => at_most(*limit),
+        ClaimKind::Order { margin, .. } => Bound {
+            at_least: Some(*margin),
+            at_most: None,
+        },
+        ClaimKind::Zero { .. } => at_most(0.0),
     }
 }
 

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::experiment::{Axis, Bound, Metric, Statistic};
+use crate::experiment::{Axis, Metric, Statistic};
 use crate::sample::{Outcome, OPERATIONS};
 use crate::unit::{Better, Unit};
 use crate::value::{Parameters, Point, Selector, Value, BESIDE};
@@ -34,6 +34,7 @@ fn axis(name: &str, values: &[i64]) -> Axis {
 fn claim(id: &str, kind: ClaimKind) -> Claim {
     Claim {
         id: id.into(),
+        standing: Standing::Claim,
         text: "It holds".into(),
         source: None,
         metric: "time".into(),

@@ -221,8 +221,8 @@ pub fn clean(text: &str) -> String {
 
 fn code(verdict: Verdict) -> &'static str {
     match verdict {
-        Verdict::Reproduced => "32",
-        Verdict::NotReproduced => "1;31",
+        Verdict::Reproduced | Verdict::Held => "32",
+        Verdict::NotReproduced | Verdict::Missed => "1;31",
         Verdict::Inconclusive => "33",
         Verdict::NotTestable => "2",
     }

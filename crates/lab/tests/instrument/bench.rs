@@ -113,6 +113,7 @@ impl Bench {
 
     fn plan(&self) -> Plan {
         let claims = self.claims.iter().enumerate().map(|(place, kind)| Claim {
+            standing: Default::default(),
             id: place.to_string(),
             text: String::new(),
             source: None,

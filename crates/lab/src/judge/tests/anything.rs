@@ -153,6 +153,7 @@ proptest! {
             rounds,
             complete: true,
             machine: Machine::default(),
+            families: vec![],
             warnings: vec![],
             experiments: judged,
         };
