@@ -36,6 +36,31 @@ pub struct Experiment {
     pub published: Vec<Published>,
     /// What the publication said, and the targets of Tare's own.
     pub claims: Vec<Claim>,
+    /// Whether the driver's trials are deterministic (virtual time, counts): judged exactly.
+    #[serde(default)]
+    pub exact: bool,
+    /// How many rounds the experiment runs.
+    #[serde(default)]
+    pub rounds: Rounds,
+}
+
+/// How many rounds an experiment runs: at least `least`, then until every claim is decided, and
+/// at most `most`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rounds {
+    /// Rounds that are always run.
+    pub least: u32,
+    /// Rounds after which an undecided claim stays inconclusive.
+    pub most: u32,
+}
+
+impl Default for Rounds {
+    fn default() -> Self {
+        Rounds {
+            least: 10,
+            most: 60,
+        }
+    }
 }
 
 /// An axis of the matrix.

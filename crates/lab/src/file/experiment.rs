@@ -5,7 +5,7 @@ use super::selector::{exclusions, Cells};
 use super::words::Words;
 use super::{claim, matrix, metric, Context, Size};
 use crate::driver::Vocabulary;
-use crate::experiment::{Claim, Experiment, Metric, Standing};
+use crate::experiment::{Claim, Experiment, Metric, Rounds, Standing};
 
 const MAX_PEERS: usize = 64;
 const MAX_CLAIMS: usize = 64;
@@ -68,6 +68,8 @@ pub(super) fn read(node: &Node<'_>, context: &Context<'_>) -> Option<Experiment>
         metrics,
         published,
         claims: all,
+        exact: false,
+        rounds: Rounds::default(),
     })
 }
 

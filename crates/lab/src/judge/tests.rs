@@ -75,6 +75,8 @@ fn experiment(axes: Vec<Axis>, kinds: Vec<ClaimKind>) -> Experiment {
             .enumerate()
             .map(|(place, kind)| claim(&format!("c{place}"), kind))
             .collect(),
+        exact: false,
+        rounds: Default::default(),
     }
 }
 
@@ -95,6 +97,7 @@ fn record(at: &Point, round: u32, outcome: Outcome) -> TrialRecord {
         outcome,
         elapsed_ms: 1.0,
         overhead_ms: None,
+        last_lines: Vec::new(),
         log: None,
     }
 }

@@ -140,6 +140,8 @@ impl Bench {
             }],
             published: vec![],
             claims: claims.collect(),
+            exact: false,
+            rounds: Default::default(),
         };
         Plan {
             schema: SCHEMA,
