@@ -41,6 +41,8 @@ pub(crate) enum Command {
     Report(Report),
     /// Write a run's figures in another format
     Export(Export),
+    /// Compare two runs: verdicts, figures and machine
+    Diff(Diff),
     /// Hardware random numbers: write, measure or test them
     #[command(subcommand)]
     Rng(rng::Command),
@@ -158,6 +160,25 @@ pub(crate) struct Export {
     /// The format
     #[arg(long)]
     pub(crate) format: Format,
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "Example:\n  tare diff tare-runs/20260101T120000Z tare-runs/20260102T120000Z"
+)]
+pub(crate) struct Diff {
+    /// The first run's directory
+    #[arg(value_name = "RUN", value_hint = clap::ValueHint::DirPath)]
+    pub(crate) before: PathBuf,
+    /// The second run's directory
+    #[arg(value_name = "RUN", value_hint = clap::ValueHint::DirPath)]
+    pub(crate) after: PathBuf,
+    /// Show every cell, also where the intervals overlap
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// Print the differences as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args)]

@@ -2,6 +2,7 @@
 
 mod catalog;
 mod cli;
+mod diff;
 mod doctor;
 mod drivers;
 mod explain;
@@ -69,6 +70,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Doctor(arguments) => doctor::doctor(arguments.json),
         Command::Report(arguments) => report::report(&arguments),
         Command::Export(arguments) => report::export(&arguments),
+        Command::Diff(arguments) => diff::diff(&arguments),
         Command::Rng(command) => rng::run(&command),
         Command::Gateway(command) => gateway::run(&command),
         Command::Loadtest(command) => loadtest::run(&command),

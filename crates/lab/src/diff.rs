@@ -1,0 +1,252 @@
+//! Two runs side by side: what changed between them.
+//!
+//! The rounds of two runs are not paired: the machine may have been busier during one of them.
+//! A difference is therefore shown, never judged. A verdict needs both variants in the rounds of
+//! one run.
+
+use serde::Serialize;
+
+use crate::fingerprint::Machine;
+use crate::result::{CellResult, ClaimResult, ExperimentResult, RunResult, Verdict};
+use crate::unit::{Better, Unit};
+use crate::value::Point;
+
+/// What changed from one run to another.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RunDiff {
+    /// The name of the first run.
+    pub before: String,
+    /// The name of the second run.
+    pub after: String,
+    /// Properties of the machine and of the plan that differ.
+    pub conditions: Vec<Condition>,
+    /// Claims and targets of both runs, in the order of the second.
+    pub verdicts: Vec<VerdictChange>,
+    /// Cells of both runs that have a median in both, in the order of the second.
+    pub cells: Vec<CellChange>,
+    /// Claims, targets and cells that only the first run has.
+    pub only_before: Vec<String>,
+    /// Those that only the second run has.
+    pub only_after: Vec<String>,
+}
+
+/// A property that differs between the runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Condition {
+    /// Its name, for people.
+    pub what: &'static str,
+    /// Its value in the first run; `None` if unknown.
+    pub before: Option<String>,
+    /// Its value in the second run; `None` if unknown.
+    pub after: Option<String>,
+}
+
+/// The verdicts on one claim or target.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct VerdictChange {
+    /// `experiment/claim`.
+    pub id: String,
+    /// The claim in words, as the second run has it.
+    pub text: String,
+    /// The unit of both figures.
+    pub unit: Unit,
+    /// The first run's verdict.
+    pub before: Verdict,
+    /// The second run's verdict.
+    pub after: Verdict,
+    /// The first run's figure.
+    pub measured_before: Option<f64>,
+    /// The second run's figure.
+    pub measured_after: Option<f64>,
+    /// Whether the criterion is the same; where it is not, the verdicts answer two questions.
+    pub same_criterion: bool,
+}
+
+/// One cell's medians.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CellChange {
+    /// The experiment.
+    pub experiment: String,
+    /// The cell.
+    pub at: Point,
+    /// The metric.
+    pub metric: String,
+    /// The unit of both medians.
+    pub unit: Unit,
+    /// The good direction.
+    pub better: Better,
+    /// The first run's median.
+    pub before: f64,
+    /// The second run's median.
+    pub after: f64,
+    /// After / before; `None` unless both are above 0.
+    pub ratio: Option<f64>,
+    /// Whether the two 95 % intervals have no value in common; `None` where one is missing.
+    pub apart: Option<bool>,
+}
+
+impl CellChange {
+    /// Whether the second run's median is the better one; `None` where they are equal.
+    pub fn improved(&self) -> Option<bool> {
+        match self.after.total_cmp(&self.before) {
+            std::cmp::Ordering::Equal => None,
+            order => Some(order.is_gt() == (self.better == Better::Higher)),
+        }
+    }
+}
+
+/// Compares two judged runs by the ids of their claims and the coordinates of their cells.
+pub fn diff(before: &RunResult, after: &RunResult) -> RunDiff {
+    let (claims_before, claims_after) = (claims(before), claims(after));
+    let (cells_before, cells_after) = (cells(before), cells(after));
+    let verdicts = claims_after
+        .iter()
+        .filter_map(|(id, after)| {
+            let (_, before) = claims_before.iter().find(|(other, _)| other == id)?;
+            Some(VerdictChange {
+                id: id.clone(),
+                text: after.text.clone(),
+                unit: after.unit,
+                before: before.verdict,
+                after: after.verdict,
+                measured_before: before
+                    .measured
+                    .and_then(|value| before.unit.convert(value, after.unit).ok()),
+                measured_after: after.measured,
+                same_criterion: before.criterion == after.criterion,
+            })
+        })
+        .collect();
+    let changes = cells_after
+        .iter()
+        .filter_map(|(name, experiment, after)| {
+            let (_, _, before) = cells_before.iter().find(|(other, ..)| other == name)?;
+            change(experiment, before, after)
+        })
+        .collect();
+    let names = |claims: &[(String, &ClaimResult)], cells: &[(String, &str, &CellResult)]| {
+        let claims = claims.iter().map(|(id, _)| id.clone());
+        let cells = cells.iter().map(|(name, ..)| name.clone());
+        claims.chain(cells).collect::<Vec<_>>()
+    };
+    let first = names(&claims_before, &cells_before);
+    let second = names(&claims_after, &cells_after);
+    let without = |all: &[String], others: &[String]| {
+        all.iter()
+            .filter(|name| !others.contains(name))
+            .cloned()
+            .collect()
+    };
+    RunDiff {
+        before: before.run.clone(),
+        after: after.run.clone(),
+        conditions: conditions(before, after),
+        verdicts,
+        cells: changes,
+        only_before: without(&first, &second),
+        only_after: without(&second, &first),
+    }
+}
+
+fn change(experiment: &str, before: &CellResult, after: &CellResult) -> Option<CellChange> {
+    let scaled = |value: f64| before.unit.convert(value, after.unit).ok();
+    let (from, to) = (scaled(before.median?)?, after.median?);
+    let apart = match (before.ci95, after.ci95) {
+        (Some([low, high]), Some([other_low, other_high])) => {
+            Some(scaled(high)? < other_low || other_high < scaled(low)?)
+        }
+        _ => None,
+    };
+    Some(CellChange {
+        experiment: experiment.to_owned(),
+        at: after.at.clone(),
+        metric: after.metric.clone(),
+        unit: after.unit,
+        better: after.better,
+        before: from,
+        after: to,
+        ratio: (from > 0.0 && to > 0.0).then(|| to / from),
+        apart,
+    })
+}
+
+fn claims(run: &RunResult) -> Vec<(String, &ClaimResult)> {
+    run.experiments
+        .iter()
+        .flat_map(|experiment| experiment.claims.iter().chain(&experiment.targets))
+        .map(|claim| (claim.id.clone(), claim))
+        .collect()
+}
+
+/// Every cell with its name and its experiment's id.
+fn cells(run: &RunResult) -> Vec<(String, &str, &CellResult)> {
+    let of = |experiment: &'_ ExperimentResult, cell: &CellResult| {
+        format!("{} {} {}", experiment.id, cell.at, cell.metric)
+    };
+    run.experiments
+        .iter()
+        .flat_map(|experiment| {
+            let cells = experiment.cells.iter();
+            cells.map(move |cell| (of(experiment, cell), experiment.id.as_str(), cell))
+        })
+        .collect()
+}
+
+fn conditions(before: &RunResult, after: &RunResult) -> Vec<Condition> {
+    let of = |run: &RunResult| -> Vec<(&'static str, Option<String>)> {
+        let Machine {
+            cpus,
+            cpu_model,
+            cpu_flags,
+            threads_per_core,
+            hypervisor,
+            governor,
+            turbo,
+            mitigations,
+            kernel,
+            kernel_command_line,
+            memory,
+            interfaces: _,
+            load,
+        } = &run.machine;
+        vec![
+            ("processor", cpu_model.clone()),
+            ("processors", Some(cpus.to_string())),
+            (
+                "threads per core",
+                threads_per_core.map(|threads| threads.to_string()),
+            ),
+            ("processor flags", Some(cpu_flags.join(" "))),
+            ("hypervisor", hypervisor.clone()),
+            ("frequency governor", governor.clone()),
+            (
+                "turbo",
+                turbo.map(|on| if on { "on" } else { "off" }.into()),
+            ),
+            ("mitigations", Some(format!("{mitigations:?}"))),
+            ("kernel", Some(kernel.clone())),
+            ("kernel command line", kernel_command_line.clone()),
+            // Kernels differ by a few pages in what they call all memory.
+            (
+                "memory, GiB",
+                memory.map(|bytes| (bytes as f64 / f64::from(1 << 30)).round().to_string()),
+            ),
+            (
+                "load average at the start",
+                load.map(|load| load.to_string()),
+            ),
+            ("version of tare", Some(run.tare.clone())),
+            ("size", Some(run.size.clone())),
+        ]
+    };
+    of(before)
+        .into_iter()
+        .zip(of(after))
+        .filter(|((_, before), (_, after))| before != after)
+        .map(|((what, before), (_, after))| Condition {
+            what,
+            before,
+            after,
+        })
+        .collect()
+}

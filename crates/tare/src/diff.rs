@@ -1,0 +1,149 @@
+//! `tare diff`: two runs side by side.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use tare_lab::diff::{self, CellChange, Condition, RunDiff, VerdictChange};
+use tare_lab::report::text::clean;
+use tare_lab::result::RunResult;
+use tare_lab::store::RunDirectory;
+use tare_lab::unit::significant;
+
+use crate::{cli, report, terminal};
+
+/// The longest value of a condition that is printed whole, in characters.
+const CONDITION_MAX: usize = 60;
+
+/// Compares two runs and prints what changed.
+pub(crate) fn diff(arguments: &cli::Diff) -> anyhow::Result<ExitCode> {
+    let (before, after) = (judged(&arguments.before)?, judged(&arguments.after)?);
+    let changes = diff::diff(&before, &after);
+    if arguments.json {
+        terminal::print(&serde_json::to_string(&changes)?)?;
+    } else {
+        terminal::print(&text(&changes, arguments.all))?;
+    }
+    if changes.verdicts.is_empty() && changes.cells.is_empty() {
+        terminal::say("tare: the two runs have no claim and no cell in common");
+        return Ok(ExitCode::from(2));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn judged(path: &Path) -> anyhow::Result<RunResult> {
+    let (plan, records) = RunDirectory::read(path)?;
+    Ok(report::judged(&plan, &records))
+}
+
+fn text(changes: &RunDiff, all: bool) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "before: {}\nafter:  {}",
+        clean(&changes.before),
+        clean(&changes.after)
+    );
+    out.push_str(
+        "Two runs at two times: their rounds are not paired, so a difference is shown, not judged.\n\
+         For a verdict, measure both variants in the rounds of one run (tare compare).\n",
+    );
+    if !changes.conditions.is_empty() {
+        out.push_str("\nConditions that differ\n");
+        for condition in &changes.conditions {
+            let _ = writeln!(out, "  {}", of_condition(condition));
+        }
+    }
+    let changed = |verdict: &&VerdictChange| verdict.before != verdict.after;
+    let verdicts: Vec<&VerdictChange> = changes.verdicts.iter().filter(changed).collect();
+    let _ = writeln!(
+        out,
+        "\nVerdicts: {} changed of {}",
+        verdicts.len(),
+        changes.verdicts.len()
+    );
+    for verdict in verdicts {
+        let _ = writeln!(out, "  {}", of_verdict(verdict));
+    }
+    let mut cells: Vec<&CellChange> = changes
+        .cells
+        .iter()
+        .filter(|cell| all || cell.apart == Some(true))
+        .collect();
+    cells.sort_by(|a, b| size(b).total_cmp(&size(a)));
+    let apart = changes.cells.iter().filter(|c| c.apart == Some(true));
+    let _ = writeln!(
+        out,
+        "\nMedians: {} of {} with 95 % intervals that do not overlap{}",
+        apart.count(),
+        changes.cells.len(),
+        if all { "" } else { " (--all shows every cell)" }
+    );
+    for cell in cells {
+        let _ = writeln!(out, "  {}", of_cell(cell));
+    }
+    for (run, names) in [
+        ("before", &changes.only_before),
+        ("after", &changes.only_after),
+    ] {
+        if !names.is_empty() {
+            let _ = writeln!(out, "\nOnly in the run {run}");
+            for name in names {
+                let _ = writeln!(out, "  {}", clean(name));
+            }
+        }
+    }
+    out
+}
+
+fn of_condition(condition: &Condition) -> String {
+    let shown = |value: &Option<String>| match value {
+        None => Some("unknown".to_owned()),
+        Some(value) if value.chars().count() <= CONDITION_MAX => Some(clean(value)),
+        Some(_) => None,
+    };
+    match (shown(&condition.before), shown(&condition.after)) {
+        (Some(before), Some(after)) => format!("{}: {before} → {after}", condition.what),
+        _ => format!("{} (--json has both)", condition.what),
+    }
+}
+
+fn of_verdict(verdict: &VerdictChange) -> String {
+    let figure = |value: Option<f64>| value.map_or("–".to_owned(), |v| verdict.unit.show(v));
+    format!(
+        "{}: {} → {} ({} → {}){}",
+        clean(&verdict.id),
+        verdict.before,
+        verdict.after,
+        figure(verdict.measured_before),
+        figure(verdict.measured_after),
+        if verdict.same_criterion {
+            ""
+        } else {
+            "; the criterion changed"
+        }
+    )
+}
+
+fn of_cell(cell: &CellChange) -> String {
+    let ratio = cell.ratio.map_or("–".to_owned(), significant);
+    let direction = match (cell.apart, cell.improved()) {
+        (Some(true), Some(true)) => "better",
+        (Some(true), Some(false)) => "worse",
+        (Some(false), _) => "intervals overlap",
+        _ => "no interval",
+    };
+    format!(
+        "{} {} {}: {} → {}, × {ratio}, {direction}",
+        clean(&cell.experiment),
+        clean(&cell.at.to_string()),
+        clean(&cell.metric),
+        cell.unit.show(cell.before),
+        cell.unit.show(cell.after),
+    )
+}
+
+/// How far a cell moved, for sorting; cells without a ratio come last.
+fn size(cell: &CellChange) -> f64 {
+    cell.ratio.map_or(0.0, |ratio| ratio.ln().abs())
+}
