@@ -4,8 +4,10 @@
 //! The lab knows no system. A [`driver::Driver`] tells it how to start one cell as a child
 //! process.
 
+mod descendants;
 pub mod driver;
 pub mod experiment;
+pub mod extract;
 pub mod file;
 pub mod fingerprint;
 pub mod judge;
@@ -20,4 +22,5 @@ pub mod store;
 pub mod synthetic;
 pub mod trial;
 pub mod unit;
+pub mod usage;
 pub mod value;

@@ -1,6 +1,7 @@
 //! What a run will do: every trial of every round, decided before the first one starts.
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
@@ -31,6 +32,10 @@ pub struct Plan {
     pub rounds: u32,
     /// When the plan was made, RFC 3339 in UTC.
     pub started: String,
+    /// The folder in which the run began, from which relative paths go out; `None` where its name is
+    /// not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<PathBuf>,
     /// What it runs on.
     pub machine: Machine,
     /// What may hurt the result, one sentence each.
@@ -156,6 +161,7 @@ pub(crate) mod tests {
             seed: 7,
             rounds,
             started: "2026-01-01T00:00:00Z".into(),
+            directory: None,
             machine: Machine::default(),
             warnings: vec![],
             experiments: vec![Experiment {
@@ -175,6 +181,8 @@ pub(crate) mod tests {
                 metrics: vec![Metric {
                     name: "time".into(),
                     statistic: Statistic::Median,
+                    across: Statistic::Median,
+                    from: None,
                     unit: Unit::Seconds,
                     better: Better::Lower,
                     work: None,

@@ -4,10 +4,12 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use crate::driver::{Drivers, Missing};
+use crate::experiment::Experiment;
 use crate::plan::Trial;
 use crate::sample::{Outcome, TrialRecord};
 use crate::store::{RunDirectory, StoreError};
 use crate::trial;
+use crate::value::Point;
 
 /// Who watches a run.
 pub trait Observer {
@@ -77,6 +79,18 @@ pub fn run(
                 (Outcome::Failed { reason }, None, Vec::new())
             }
         };
+        // A cell that has been measured is testable: what it lacks now has gone away meanwhile.
+        let measured = |record: &TrialRecord| {
+            record.experiment == experiment.id
+                && record.at == trial.at
+                && matches!(record.outcome, Outcome::Done { .. })
+        };
+        let outcome = match outcome {
+            Outcome::NotTestable { reason, .. } if directory.records().iter().any(measured) => {
+                Outcome::Failed { reason }
+            }
+            outcome => outcome,
+        };
         if matches!(outcome, Outcome::NotTestable { .. }) {
             untestable.insert((trial.experiment, trial.at.to_string()));
         }
@@ -87,6 +101,40 @@ pub fn run(
     Ok(Ended::Complete)
 }
 
+/// A cell with measurements that cannot run any more: the driver's `check` or the file it needs says
+/// no since. To go on would set the whole cell aside and waste what is in.
+pub fn lost(directory: &RunDirectory, drivers: &Drivers) -> Option<(TrialRecord, Missing)> {
+    let plan = directory.plan();
+    let mut seen = HashSet::new();
+    let measured = directory.records().iter().filter(|record| {
+        !matches!(record.outcome, Outcome::NotTestable { .. })
+            && seen.insert((&record.experiment, record.at.to_string()))
+    });
+    let remaining: HashSet<(usize, String)> = directory
+        .remaining()
+        .iter()
+        .map(|trial| (trial.experiment, trial.at.to_string()))
+        .collect();
+    measured.into_iter().find_map(|record| {
+        let place = |experiment: &Experiment| experiment.id == record.experiment;
+        let at = plan.experiments.iter().position(place)?;
+        if !remaining.contains(&(at, record.at.to_string())) {
+            return None;
+        }
+        let missing = check(&plan.experiments[at], &record.at, drivers).err()?;
+        Some((record.clone(), missing))
+    })
+}
+
+/// Whether this machine can run a cell.
+fn check(experiment: &Experiment, at: &Point, drivers: &Drivers) -> Result<(), Missing> {
+    let driver = drivers.get(&experiment.driver).ok_or_else(|| Missing {
+        reason: format!("this program has no driver \"{}\"", experiment.driver),
+        remedy: None,
+    })?;
+    driver.check(&driver.vocabulary().complete(experiment.parameters(at)))
+}
+
 /// Records once every cell that this machine cannot run, so that no round tries it.
 fn set_aside_untestable(directory: &mut RunDirectory, drivers: &Drivers) -> Result<(), StoreError> {
     let mut seen = HashSet::new();
@@ -95,17 +143,7 @@ fn set_aside_untestable(directory: &mut RunDirectory, drivers: &Drivers) -> Resu
             continue;
         }
         let experiment = &directory.plan().experiments[trial.experiment];
-        let checked = match drivers.get(&experiment.driver) {
-            Some(driver) => {
-                let parameters = experiment.parameters(&trial.at);
-                driver.check(&driver.vocabulary().complete(parameters))
-            }
-            None => Err(Missing {
-                reason: format!("this program has no driver \"{}\"", experiment.driver),
-                remedy: None,
-            }),
-        };
-        if let Err(Missing { reason, remedy }) = checked {
+        if let Err(Missing { reason, remedy }) = check(experiment, &trial.at, drivers) {
             let outcome = Outcome::NotTestable { reason, remedy };
             let record = record(directory, &trial, outcome, Duration::ZERO, None);
             directory.append(record, &[])?;

@@ -133,6 +133,8 @@ impl Bench {
             metrics: vec![Metric {
                 name: "time".into(),
                 statistic: Statistic::Median,
+                across: Statistic::Median,
+                from: None,
                 unit: Unit::Nanoseconds,
                 better: Better::Lower,
                 work: Some("bytes".into()),
@@ -148,6 +150,7 @@ impl Bench {
             seed: 0,
             rounds: self.rounds,
             started: String::new(),
+            directory: None,
             machine: Machine::default(),
             warnings: vec![],
             experiments: vec![experiment],
