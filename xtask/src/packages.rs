@@ -44,6 +44,8 @@ const NEEDED: &[(&str, &str, &str)] = &[
         "busybox-static",
         "the gateway against Linux in a guest",
     ),
+    ("zsh", "zsh", "completion in zsh"),
+    ("fish", "fish", "completion in fish"),
     ("ip", "iproute2", "the gateway against Linux in a guest"),
 ];
 

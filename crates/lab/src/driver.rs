@@ -17,6 +17,15 @@ pub trait Driver: Send + Sync {
     /// The words an experiment may use with this driver.
     fn vocabulary(&self) -> Vocabulary;
 
+    /// Whether the parameters of a cell make sense together, on any machine: what no vocabulary can
+    /// say. Parameters come [complete](Vocabulary::complete).
+    ///
+    /// # Errors
+    /// The first parameter that is wrong.
+    fn examine(&self, _parameters: &Parameters) -> Result<(), Mistake> {
+        Ok(())
+    }
+
     /// Whether this machine can run a cell. Parameters come [complete](Vocabulary::complete).
     ///
     /// # Errors
@@ -52,6 +61,17 @@ impl Drivers {
     }
 }
 
+/// A parameter that is wrong on any machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// The parameter.
+    pub parameter: String,
+    /// What was found, in words.
+    pub found: String,
+    /// What was expected, in words.
+    pub expected: String,
+}
+
 /// Something that this machine lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
@@ -70,10 +90,19 @@ pub struct Invocation {
     pub arguments: Vec<OsString>,
     /// Variables added to its environment.
     pub environment: BTreeMap<OsString, OsString>,
+    /// The folder in which it starts, and `prepare` and `cleanup` with it; `None` for that of this
+    /// process.
+    pub directory: Option<PathBuf>,
+    /// A program and its arguments that run before the trial and are not measured. Where it fails,
+    /// the trial does. What it leaves running is ended after `cleanup`. Empty where there is none.
+    pub prepare: Vec<OsString>,
+    /// The same after the trial, however that ended.
+    pub cleanup: Vec<OsString>,
     /// Whether the program speaks the protocol. A program that does not is timed as a whole: it
     /// gives the metric `time` and one operation.
     pub speaks_protocol: bool,
-    /// How long the whole trial may take before it is stopped and recorded as failed.
+    /// How long the trial, `prepare` and `cleanup` may each take before they are stopped and the
+    /// trial is recorded as failed.
     pub limit: Duration,
 }
 
@@ -93,8 +122,8 @@ pub struct Vocabulary {
     pub metrics: Vec<(String, Dimension)>,
     /// The counters its trials give; `operations` is always among them.
     pub counters: Vec<String>,
-    /// Whether parameters, metrics and counters beyond these are taken as they come (a driver for
-    /// programs it does not know).
+    /// Whether parameters beyond these are taken as they come, and metrics and counters of programs
+    /// that speak the protocol (a driver for programs it does not know).
     pub open: bool,
     /// Whether equal parameters always give equal figures: the time in the trials is virtual.
     pub deterministic: bool,
@@ -142,4 +171,6 @@ pub enum ParameterKind {
     Choice(Vec<String>),
     /// A quantity of that dimension, as text: `"40 ms"`.
     Quantity(Dimension),
+    /// A table of texts; the text of each key is a parameter of its own, `name.key`.
+    Table,
 }

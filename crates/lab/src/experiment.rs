@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::plan::ROUNDS_MAX;
+use crate::extract::Extract;
 use crate::unit::{Better, Unit};
 use crate::value::{Parameters, Point, Selector, Value, BESIDE};
 
@@ -97,6 +98,14 @@ pub struct Metric {
     pub name: String,
     /// How a trial's samples become the trial's value.
     pub statistic: Statistic,
+    /// How the trials' values become the cell's figure: the median, the mean, or the 90th or 99th
+    /// percentile.
+    #[serde(default, skip_serializing_if = "Statistic::is_median")]
+    pub across: Statistic,
+    /// Where the samples are found in the output of a program; `None` where it says them by the
+    /// protocol, or they are measured from outside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Extract>,
     /// The unit in which the value is kept and printed.
     pub unit: Unit,
     /// Which direction is the good one.
@@ -127,6 +136,12 @@ pub enum Statistic {
     P99,
     /// The 99.9th percentile.
     P999,
+}
+
+impl Statistic {
+    fn is_median(&self) -> bool {
+        *self == Statistic::Median
+    }
 }
 
 /// A figure that the publication printed.

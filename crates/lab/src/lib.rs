@@ -5,8 +5,10 @@
 //! process.
 
 pub mod diff;
+mod descendants;
 pub mod driver;
 pub mod experiment;
+pub mod extract;
 pub mod file;
 pub mod fingerprint;
 pub mod judge;
@@ -22,4 +24,5 @@ pub mod store;
 pub mod synthetic;
 pub mod trial;
 pub mod unit;
+pub mod usage;
 pub mod value;

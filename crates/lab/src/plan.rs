@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::time::Duration;
+use std::path::PathBuf;
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
@@ -34,6 +35,10 @@ pub struct Plan {
     pub budget_s: Option<f64>,
     /// When the plan was made, RFC 3339 in UTC.
     pub started: String,
+    /// The folder in which the run began, from which relative paths go out; `None` where its name is
+    /// not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<PathBuf>,
     /// What it runs on.
     pub machine: Machine,
     /// What may hurt the result, one sentence each.
@@ -198,6 +203,7 @@ pub(crate) mod tests {
             seed: 7,
             budget_s: None,
             started: "2026-01-01T00:00:00Z".into(),
+            directory: None,
             machine: Machine::default(),
             warnings: vec![],
             experiments: vec![Experiment {
@@ -217,6 +223,8 @@ pub(crate) mod tests {
                 metrics: vec![Metric {
                     name: "time".into(),
                     statistic: Statistic::Median,
+                    across: Statistic::Median,
+                    from: None,
                     unit: Unit::Seconds,
                     better: Better::Lower,
                     work: None,

@@ -262,6 +262,11 @@ impl Conversation {
         }
     }
 
+    /// Whether the program gave a sample of that metric.
+    pub fn has_sample_of(&self, metric: &str) -> bool {
+        self.samples.iter().any(|(name, ..)| name == metric)
+    }
+
     /// The conversation is over: what did it come to for these metrics?
     ///
     /// # Errors
@@ -333,7 +338,7 @@ impl Conversation {
 }
 
 /// A record is JSON, which has no infinity: what went beyond all numbers would come back missing.
-fn measurable(value: f64) -> Result<f64, String> {
+pub(crate) fn measurable(value: f64) -> Result<f64, String> {
     if is_measurable(value) {
         Ok(value)
     } else {
@@ -382,6 +387,8 @@ mod tests {
         Metric {
             name: "throughput".into(),
             statistic,
+            across: Statistic::Median,
+            from: None,
             unit: Unit::MebibytesPerSecond,
             better: Better::Higher,
             work: Some("bytes".into()),

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use crate::driver::{Drivers, Missing};
+use crate::experiment::Experiment;
 use crate::plan::{Done, Trial};
 use crate::report::text::clean;
 use crate::result::ExperimentResult;
@@ -11,6 +12,7 @@ use crate::sample::{Outcome, TrialRecord};
 use crate::schedule::{self, Schedule};
 use crate::store::{RunDirectory, StoreError};
 use crate::trial;
+use crate::value::Point;
 
 /// How many lines of its standard error a failed trial's record keeps.
 const LAST_LINES: usize = 5;
@@ -163,6 +165,18 @@ impl Run<'_> {
                 (Outcome::Failed { reason }, None, Vec::new(), Vec::new())
             }
         };
+        // A cell that has been measured is testable: what it lacks now has gone away meanwhile.
+        let measured = |record: &TrialRecord| {
+            record.experiment == experiment.id
+                && record.at == trial.at
+                && matches!(record.outcome, Outcome::Done { .. })
+        };
+        let outcome = match outcome {
+            Outcome::NotTestable { reason, .. } if directory.records().iter().any(measured) => {
+                Outcome::Failed { reason }
+            }
+            outcome => outcome,
+        };
         if matches!(outcome, Outcome::NotTestable { .. }) {
             self.untestable.insert(cell);
         }
@@ -199,14 +213,7 @@ impl Run<'_> {
 
     fn check(&self, trial: &Trial) -> Result<(), Missing> {
         let experiment = &self.directory.plan().experiments[trial.experiment];
-        let Some(driver) = self.drivers.get(&experiment.driver) else {
-            return Err(Missing {
-                reason: format!("this program has no driver \"{}\"", experiment.driver),
-                remedy: None,
-            });
-        };
-        let parameters = experiment.parameters(&trial.at);
-        driver.check(&driver.vocabulary().complete(parameters))
+        check(experiment, &trial.at, self.drivers)
     }
 
     fn record(
@@ -232,6 +239,36 @@ impl Run<'_> {
             log: None,
         }
     }
+}
+
+/// A cell with measurements that cannot run any more: the driver's `check` or the file it needs says
+/// no since. To go on would set the whole cell aside and waste what is in.
+pub fn lost(directory: &RunDirectory, drivers: &Drivers) -> Option<(TrialRecord, Missing)> {
+    let plan = directory.plan();
+    let mut seen = HashSet::new();
+    let measured = directory.records().iter().filter(|record| {
+        !matches!(record.outcome, Outcome::NotTestable { .. })
+            && seen.insert((&record.experiment, record.at.to_string()))
+    });
+    let open = Schedule::new(plan, directory.records()).open;
+    measured.into_iter().find_map(|record| {
+        let place = |experiment: &Experiment| experiment.id == record.experiment;
+        let at = plan.experiments.iter().position(place)?;
+        if !open[at] {
+            return None;
+        }
+        let missing = check(&plan.experiments[at], &record.at, drivers).err()?;
+        Some((record.clone(), missing))
+    })
+}
+
+/// Whether this machine can run a cell.
+fn check(experiment: &Experiment, at: &Point, drivers: &Drivers) -> Result<(), Missing> {
+    let driver = drivers.get(&experiment.driver).ok_or_else(|| Missing {
+        reason: format!("this program has no driver \"{}\"", experiment.driver),
+        remedy: None,
+    })?;
+    driver.check(&driver.vocabulary().complete(experiment.parameters(at)))
 }
 
 /// The last lines of a trial's standard error that say something, each of a length that fits a

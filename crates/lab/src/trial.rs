@@ -1,11 +1,12 @@
 //! One trial: a child process, watched from its start to its last trace.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,11 +16,14 @@ use rustix::event::{poll, PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{kill_process_group, pidfd_open, Pid, PidfdFlags, Signal};
 
+use crate::descendants::{Descendants, MARK};
 use crate::driver::Invocation;
 use crate::experiment::Metric;
-use crate::protocol::{Conversation, Findings, Heard, LINE_MAX};
+use crate::extract::{Stream, OUTPUT_MAX};
+use crate::protocol::{measurable, Conversation, Findings, Heard, LINE_MAX};
 use crate::sample::{Outcome, OPERATIONS};
 use crate::unit::Unit;
+use crate::usage::{self, Usage, METRICS};
 
 /// How much of a trial's output a log keeps, in bytes, from its end.
 const LOG_MAX: usize = 64 * 1024;
@@ -65,8 +69,10 @@ enum Event {
 
 /// Runs one trial to its end, or to its limit, or until `interrupted`.
 ///
-/// A trial is over when its process is, whoever still holds its output. Whatever happens, no
-/// process of its group is left behind.
+/// A trial is over when its process is, whoever still holds its output. Whatever happens, none of
+/// its processes is left behind, in its group or out of it; for that, this process becomes a
+/// subreaper (`PR_SET_CHILD_SUBREAPER`) and should start no other programs in groups of their own
+/// meanwhile.
 ///
 /// # Errors
 /// The process could not be started.
@@ -76,40 +82,85 @@ pub fn run(
     interrupted: &dyn Fn() -> bool,
     progress: &mut dyn FnMut(f64),
 ) -> io::Result<Finished> {
+    let descendants = Descendants::expected()?;
+    let mut finished = match step(
+        "prepare",
+        &invocation.prepare,
+        invocation,
+        &descendants,
+        interrupted,
+    ) {
+        Some(unprepared) => unprepared,
+        None => measure(invocation, metrics, &descendants, interrupted, progress)?,
+    };
+    // An interrupted trial is tidied up too, but is not waited for.
+    let patience = match finished.outcome {
+        Some(_) => invocation.limit,
+        None => invocation.limit.min(EXIT_GRACE),
+    };
+    let tidy = Invocation {
+        limit: patience,
+        ..invocation.clone()
+    };
+    let untidy = step("cleanup", &invocation.cleanup, &tidy, &descendants, &|| {
+        false
+    });
+    if let (Some(untidy), Some(Outcome::Done { .. })) = (untidy, &finished.outcome) {
+        finished.outcome = untidy.outcome;
+        finished.log.extend(untidy.log);
+    }
+    Ok(finished)
+}
+
+/// Runs the program itself.
+fn measure(
+    invocation: &Invocation,
+    metrics: &[Metric],
+    descendants: &Descendants,
+    interrupted: &dyn Fn() -> bool,
+    progress: &mut dyn FnMut(f64),
+) -> io::Result<Finished> {
+    let taken_from = |stream| {
+        let mut places = metrics.iter().filter_map(|metric| metric.from.as_ref());
+        places.any(|extract| extract.stream == stream)
+    };
     let began = Instant::now();
-    let mut child = Group::start(invocation)?;
-    let stdout_bytes = Arc::new(AtomicU64::new(0));
-    let events = child.listen(invocation.speaks_protocol, &stdout_bytes)?;
-    let mut watch = Watch::default();
+    let mut child = Group::start(invocation, descendants)?;
+    let stdout = Arc::new(Captured {
+        keep: taken_from(Stream::Stdout),
+        ..Captured::default()
+    });
+    let events = child.listen(invocation.speaks_protocol, &stdout)?;
+    let mut watch = Watch {
+        keep_errors: taken_from(Stream::Stderr),
+        ..Watch::default()
+    };
     watch.follow(&child, &events, invocation.limit, interrupted, progress);
-    let status = child.stop()?;
+    let (status, usage) = child.stop()?;
     let elapsed = began.elapsed();
+    if stdout.keep {
+        keep_end(&mut watch.output, &stdout.text());
+    }
     let overhead = match (watch.spoke_from, watch.spoke_until) {
         (Some(from), Some(until)) => Some(elapsed.saturating_sub(until - from)),
         _ => None,
     };
     let log = watch.log();
-    let limit = invocation.limit.as_secs_f64();
-    let outcome = match (watch.violation.take(), watch.exited) {
-        (None, None) if watch.interrupted => None,
-        (Some(violation), _) => Some(failed(violation)),
-        (None, None) if watch.spoke_until.is_some() => Some(failed(format!(
-            "it did not exit within {} s of its last message, or its limit of {limit} s",
-            EXIT_GRACE.as_secs()
-        ))),
-        (None, None) if watch.output_closed => Some(failed(format!(
-            "it closed its output but did not exit within its limit of {limit} s"
-        ))),
-        (None, None) => Some(failed(format!(
-            "it did not end within its limit of {limit} s"
-        ))),
-        (None, Some(_)) if invocation.speaks_protocol => Some(watch.findings(metrics, status)),
-        (None, Some(exited)) => Some(whole_process(
-            metrics,
-            status,
-            exited - began,
-            stdout_bytes.load(Ordering::Relaxed),
-        )),
+    let outcome = match (watch.hindrance(invocation.limit), watch.exited) {
+        (Some(hindrance), _) => hindrance,
+        (None, exited) => {
+            let seen = Seen {
+                time: exited.map_or(elapsed, |at| at - began),
+                usage,
+                stdout: &stdout,
+                stderr: &std::mem::take(&mut watch.errors),
+            };
+            Some(if invocation.speaks_protocol {
+                watch.findings(metrics, status, &seen)
+            } else {
+                whole_process(metrics, status, &seen)
+            })
+        }
     };
     Ok(Finished {
         outcome,
@@ -117,6 +168,53 @@ pub fn run(
         overhead,
         log,
         errors: watch.errors,
+    })
+}
+
+/// Runs `prepare` or `cleanup`; `None` where it succeeded, or there is none.
+fn step(
+    name: &str,
+    words: &[OsString],
+    invocation: &Invocation,
+    descendants: &Descendants,
+    interrupted: &dyn Fn() -> bool,
+) -> Option<Finished> {
+    let (program, arguments) = words.split_first()?;
+    let step = Invocation {
+        program: program.into(),
+        arguments: arguments.to_vec(),
+        ..invocation.clone()
+    };
+    let began = Instant::now();
+    let mut watch = Watch {
+        leave_group: true,
+        ..Watch::default()
+    };
+    let ended = Group::start(&step, descendants).and_then(|mut child| {
+        let events = child.listen(false, &Arc::default())?;
+        watch.follow(&child, &events, step.limit, interrupted, &mut |_| {});
+        match watch.exited {
+            Some(_) => child.reap(),
+            None => child.stop(),
+        }
+    });
+    let outcome = match (ended, watch.hindrance(step.limit)) {
+        (Err(error), _) => {
+            let program = step.program.display();
+            Some(failed(format!(
+                "{name}: {program} could not be started: {error}"
+            )))
+        }
+        (_, Some(Some(Outcome::Failed { reason }))) => Some(failed(format!("{name}: {reason}"))),
+        (_, Some(outcome)) => outcome,
+        (Ok((status, _)), None) if status.success() => return None,
+        (Ok((status, _)), None) => Some(failed(format!("{name}: {}", describe(status)))),
+    };
+    Some(Finished {
+        outcome,
+        elapsed: began.elapsed(),
+        overhead: None,
+        log: watch.log(),
     })
 }
 
@@ -128,6 +226,10 @@ struct Watch {
     spoke_until: Option<Instant>,
     output: Vec<u8>,
     errors: Vec<u8>,
+    /// Whether `errors` is searched for a metric, and so kept from its start and waited for.
+    keep_errors: bool,
+    /// Whether the group outlives its first process, whose output is then not waited for.
+    leave_group: bool,
     output_closed: bool,
     exited: Option<Instant>,
     interrupted: bool,
@@ -164,14 +266,26 @@ impl Watch {
                     "found a line of over {LINE_MAX} bytes in its output"
                 )),
                 Ok(Event::OutputClosed) => self.output_closed = true,
+                Ok(Event::ErrorOutput(bytes)) if self.keep_errors => {
+                    // One byte too many tells that there was more.
+                    let room = (OUTPUT_MAX + 1).saturating_sub(self.errors.len());
+                    self.errors
+                        .extend_from_slice(&bytes[..bytes.len().min(room)]);
+                }
                 Ok(Event::ErrorOutput(bytes)) => keep_end(&mut self.errors, &bytes),
                 Ok(Event::Exited(at)) => {
                     self.exited = Some(at);
-                    child.kill();
+                    if !self.leave_group {
+                        child.kill();
+                    }
                     patience.at_most(DRAIN_MAX);
                 }
                 // Its standard error alone is not waited for.
-                Err(RecvTimeoutError::Timeout) if self.exited.is_some() && self.output_closed => {
+                Err(RecvTimeoutError::Timeout)
+                    if self.exited.is_some()
+                        && (self.leave_group || self.output_closed)
+                        && !self.keep_errors =>
+                {
                     return
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -203,8 +317,35 @@ impl Watch {
         self.violation.get_or_insert(violation);
     }
 
-    fn findings(&mut self, metrics: &[Metric], status: ExitStatus) -> Outcome {
-        match std::mem::take(&mut self.conversation).finish(metrics) {
+    /// Why the trial did not come to its end: `Some(None)` where it was interrupted and must run
+    /// again, `None` where it did.
+    fn hindrance(&mut self, limit: Duration) -> Option<Option<Outcome>> {
+        let limit = limit.as_secs_f64();
+        let reason = match self.violation.take() {
+            Some(violation) => violation,
+            None if self.exited.is_some() => return None,
+            None if self.interrupted => return Some(None),
+            None if self.spoke_until.is_some() => format!(
+                "it did not exit within {} s of its last message, or its limit of {limit} s",
+                EXIT_GRACE.as_secs()
+            ),
+            None if self.output_closed => {
+                format!("it closed its output but did not exit within its limit of {limit} s")
+            }
+            None => format!("it did not end within its limit of {limit} s"),
+        };
+        Some(Some(failed(reason)))
+    }
+
+    fn findings(&mut self, metrics: &[Metric], status: ExitStatus, seen: &Seen<'_>) -> Outcome {
+        let conversation = std::mem::take(&mut self.conversation);
+        let (said, seen_only): (Vec<Metric>, Vec<Metric>) =
+            metrics.iter().cloned().partition(|metric| {
+                metric.from.is_none()
+                    && (conversation.has_sample_of(&metric.name)
+                        || seen.usage.value(&metric.name).is_none())
+            });
+        match conversation.finish(&said) {
             Ok(Findings::Error {
                 message,
                 missing: true,
@@ -216,13 +357,16 @@ impl Watch {
             Ok(Findings::Error { message, .. }) => failed(message),
             _ if !status.success() => failed(describe(status)),
             Ok(Findings::Done {
-                values,
-                samples,
+                mut values,
+                mut samples,
                 counters,
-            }) => Outcome::Done {
-                values,
-                samples,
-                counters,
+            }) => match seen.measure(&seen_only, &mut values, &mut samples) {
+                Ok(()) => Outcome::Done {
+                    values,
+                    samples,
+                    counters,
+                },
+                Err(reason) => failed(reason),
             },
             Err(violation) => failed(violation.0),
         }
@@ -238,37 +382,81 @@ impl Watch {
     }
 }
 
-fn whole_process(
-    metrics: &[Metric],
-    status: ExitStatus,
-    elapsed: Duration,
-    stdout_bytes: u64,
-) -> Outcome {
+/// What a program shows without saying it by the protocol.
+struct Seen<'a> {
+    /// From its start to its exit.
+    time: Duration,
+    usage: Usage,
+    stdout: &'a Captured,
+    stderr: &'a [u8],
+}
+
+impl Seen<'_> {
+    /// Adds the values of metrics that are taken from outside the protocol.
+    fn measure(
+        &self,
+        metrics: &[Metric],
+        values: &mut BTreeMap<String, f64>,
+        samples: &mut BTreeMap<String, Vec<f64>>,
+    ) -> Result<(), String> {
+        for metric in metrics {
+            let of_metric = self
+                .samples(metric)
+                .map_err(|what| format!("metric \"{}\": {what}", metric.name))?;
+            let value = metric.statistic.of(&of_metric).ok_or("no sample")?;
+            values.insert(metric.name.clone(), value);
+            samples.insert(metric.name.clone(), of_metric);
+        }
+        Ok(())
+    }
+
+    fn samples(&self, metric: &Metric) -> Result<Vec<f64>, String> {
+        let found = match &metric.from {
+            Some(extract) if extract.stream == Stream::Stdout => {
+                extract.samples(&self.stdout.text(), metric.unit)?
+            }
+            Some(extract) => extract.samples(self.stderr, metric.unit)?,
+            None => {
+                let (unit, value) = self.measured(&metric.name)?;
+                let converted = unit.convert(value, metric.unit);
+                vec![converted.map_err(|error| error.to_string())?]
+            }
+        };
+        found.into_iter().map(measurable).collect()
+    }
+
+    fn measured(&self, name: &str) -> Result<(Unit, f64), String> {
+        if name == TIME {
+            return Ok((Unit::Seconds, self.time.as_secs_f64()));
+        }
+        let unit = METRICS.iter().find(|(known, _)| *known == name);
+        match (unit, self.usage.value(name)) {
+            (Some((_, unit)), Some(value)) => Ok((*unit, value?)),
+            _ => Err(format!(
+                "a program that does not speak the protocol has \"{TIME}\", what it used of the \
+                 machine (\"cpu_time\", …), and metrics that are taken from its output"
+            )),
+        }
+    }
+}
+
+fn whole_process(metrics: &[Metric], status: ExitStatus, seen: &Seen<'_>) -> Outcome {
     if !status.success() {
         return failed(describe(status));
     }
-    let mut values = BTreeMap::new();
-    for metric in metrics {
-        if metric.name != TIME {
-            return failed(format!(
-                "a program without the protocol gives the metric \"{TIME}\" only, not \"{}\"",
-                metric.name
-            ));
-        }
-        match Unit::Seconds.convert(elapsed.as_secs_f64(), metric.unit) {
-            Ok(value) => values.insert(TIME.to_owned(), value),
-            Err(error) => return failed(format!("metric \"{TIME}\": {error}")),
-        };
+    let (mut values, mut samples) = (BTreeMap::new(), BTreeMap::new());
+    if let Err(reason) = seen.measure(metrics, &mut values, &mut samples) {
+        return failed(reason);
     }
-    let samples = values
-        .iter()
-        .map(|(name, value)| (name.clone(), vec![*value]));
     Outcome::Done {
-        samples: samples.collect(),
         values,
+        samples,
         counters: [
             (OPERATIONS.to_owned(), 1),
-            (STDOUT_BYTES.to_owned(), stdout_bytes),
+            (
+                STDOUT_BYTES.to_owned(),
+                seen.stdout.bytes.load(Ordering::Relaxed),
+            ),
         ]
         .into(),
     }
@@ -331,28 +519,64 @@ impl Patience {
     }
 }
 
-/// A child in a process group of its own, ended with everything it started.
+/// What a program without the protocol wrote to its standard output.
+#[derive(Default)]
+struct Captured {
+    bytes: AtomicU64,
+    /// Whether the text is kept too, as far as it is searched.
+    keep: bool,
+    text: Mutex<Vec<u8>>,
+}
+
+impl Captured {
+    fn text(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.text.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self, mut stdout: impl Read) {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(n @ 1..) = stdout.read(&mut buffer) {
+            self.bytes.fetch_add(n as u64, Ordering::Relaxed);
+            if self.keep {
+                let mut text = self.text();
+                // One byte too many tells that there was more.
+                let room = (OUTPUT_MAX + 1).saturating_sub(text.len());
+                text.extend_from_slice(&buffer[..n.min(room)]);
+            }
+        }
+    }
+}
+
+/// A child in a process group of its own, ended with everything in it.
 struct Group {
-    child: Child,
+    /// `None` once it is reaped.
+    child: Option<Child>,
     id: Pid,
-    reaped: Option<ExitStatus>,
+    memory_floor: Option<u64>,
 }
 
 impl Group {
-    fn start(invocation: &Invocation) -> io::Result<Group> {
-        let child = Command::new(&invocation.program)
+    fn start(invocation: &Invocation, descendants: &Descendants) -> io::Result<Group> {
+        let mut command = Command::new(&invocation.program);
+        command
             .args(&invocation.arguments)
             .envs(&invocation.environment)
+            .env(MARK, descendants.mark())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()?;
+            .process_group(0);
+        if let Some(directory) = &invocation.directory {
+            command.current_dir(directory);
+        }
+        let memory_floor = usage::memory_floor();
+        let child = command.spawn()?;
         let id = Pid::from_child(&child);
+        descendants.led_by(id);
         Ok(Group {
-            child,
+            child: Some(child),
             id,
-            reaped: None,
+            memory_floor,
         })
     }
 
@@ -361,23 +585,26 @@ impl Group {
     fn listen(
         &mut self,
         speaks_protocol: bool,
-        stdout_bytes: &Arc<AtomicU64>,
+        captured: &Arc<Captured>,
     ) -> io::Result<Receiver<Event>> {
         // Bounded, so that a child that floods its output waits instead of filling memory.
         let (sender, receiver) = mpsc::sync_channel(256);
         let process = pidfd_open(self.id, PidfdFlags::empty())?;
-        if let Some(stdout) = self.child.stdout.take() {
-            let (sender, bytes) = (sender.clone(), Arc::clone(stdout_bytes));
+        let Some(child) = &mut self.child else {
+            return Ok(receiver);
+        };
+        if let Some(stdout) = child.stdout.take() {
+            let (sender, captured) = (sender.clone(), Arc::clone(captured));
             thread::spawn(move || {
                 if speaks_protocol {
                     read_lines(stdout, &sender);
                 } else {
-                    count_bytes(stdout, &bytes);
+                    captured.read(stdout);
                     let _ = sender.send(Event::OutputClosed);
                 }
             });
         }
-        if let Some(mut stderr) = self.child.stderr.take() {
+        if let Some(mut stderr) = child.stderr.take() {
             let sender = sender.clone();
             thread::spawn(move || {
                 let mut buffer = vec![0; 8192];
@@ -405,20 +632,22 @@ impl Group {
     }
 
     /// Ends the group and reaps the child; its status is its own where it had exited before.
-    fn stop(&mut self) -> io::Result<ExitStatus> {
-        if let Some(status) = self.reaped {
-            return Ok(status);
-        }
+    fn stop(&mut self) -> io::Result<(ExitStatus, Usage)> {
         self.kill();
-        let status = self.child.wait()?;
-        self.reaped = Some(status);
-        Ok(status)
+        self.reap()
+    }
+
+    fn reap(&mut self) -> io::Result<(ExitStatus, Usage)> {
+        let child = self.child.take().ok_or(io::ErrorKind::InvalidInput)?;
+        usage::reap(child, self.memory_floor)
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let _ = self.stop();
+        if self.child.is_some() {
+            let _ = self.stop();
+        }
     }
 }
 
@@ -445,13 +674,6 @@ fn read_lines(stdout: impl Read, events: &SyncSender<Event>) {
         }
     }
     let _ = events.send(Event::OutputClosed);
-}
-
-fn count_bytes(mut stdout: impl Read, bytes: &AtomicU64) {
-    let mut buffer = vec![0; 64 * 1024];
-    while let Ok(n @ 1..) = stdout.read(&mut buffer) {
-        bytes.fetch_add(n as u64, Ordering::Relaxed);
-    }
 }
 
 #[cfg(test)]

@@ -71,6 +71,7 @@ fn plan(rounds: u32) -> Plan {
         seed: 3,
         budget_s: None,
         started: "2026-01-01T00:00:00Z".into(),
+        directory: None,
         machine: Machine::default(),
         warnings: vec![],
         experiments: vec![Experiment {
@@ -90,6 +91,8 @@ fn plan(rounds: u32) -> Plan {
             metrics: vec![Metric {
                 name: "time".into(),
                 statistic: Statistic::Median,
+                across: Statistic::Median,
+                from: None,
                 unit: Unit::Seconds,
                 better: Better::Lower,
                 work: None,

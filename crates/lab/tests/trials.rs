@@ -1,13 +1,18 @@
 //! Trials are child processes, and children misbehave: each way is recorded in words, and none
 //! leaves a process behind.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
 use std::time::{Duration, Instant};
 
 use tare_lab::driver::Invocation;
 use tare_lab::experiment::{Metric, Statistic};
+use tare_lab::extract::{Extract, Place, Stream, OUTPUT_MAX};
 use tare_lab::sample::Outcome;
 use tare_lab::trial::{self, Finished};
 use tare_lab::unit::{Better, Unit};
+use tare_lab::usage::METRICS;
 
 const PREFIX: &str =
     r#"echo '{"type":"version","protocol":1,"program":"sh"}'; echo '{"type":"start"}';"#;
@@ -26,20 +31,52 @@ fn shell_in(
     unit: Unit,
 ) -> Finished {
     let invocation = Invocation {
-        program: "/bin/sh".into(),
-        arguments: vec!["-c".into(), script.into()],
         speaks_protocol,
         limit,
-        ..Invocation::default()
+        ..invocation(script)
     };
-    let metrics = [Metric {
+    run(&invocation, &[named(metric, unit)])
+}
+
+/// A shell script as a program that does not speak the protocol.
+fn invocation(script: &str) -> Invocation {
+    Invocation {
+        program: "/bin/sh".into(),
+        arguments: vec!["-c".into(), script.into()],
+        limit: Duration::from_secs(20),
+        ..Invocation::default()
+    }
+}
+
+fn named(metric: &str, unit: Unit) -> Metric {
+    Metric {
         name: metric.into(),
         statistic: Statistic::Median,
+        across: Statistic::Median,
+        from: None,
         unit,
         better: Better::Lower,
         work: None,
-    }];
-    trial::run(&invocation, &metrics, &|| false, &mut |_| {}).unwrap()
+    }
+}
+
+fn run(invocation: &Invocation, metrics: &[Metric]) -> Finished {
+    trial::run(invocation, metrics, &|| false, &mut |_| {}).unwrap()
+}
+
+fn values(invocation: &Invocation, metrics: &[Metric]) -> BTreeMap<String, f64> {
+    let finished = run(invocation, metrics);
+    match finished.outcome {
+        Some(Outcome::Done { values, .. }) => values,
+        _ => panic!("{finished:?}"),
+    }
+}
+
+fn reason(finished: &Finished) -> &str {
+    match &finished.outcome {
+        Some(Outcome::Failed { reason }) => reason,
+        other => panic!("{other:?}"),
+    }
 }
 
 fn failure(script: &str) -> String {
@@ -235,6 +272,280 @@ fn an_interrupted_trial_has_no_outcome_and_no_process() {
     assert!(finished.outcome.is_none());
     assert!(began.elapsed() < Duration::from_secs(3));
     assert_eq!(processes_with(&marker), 0);
+}
+
+/// A loop that keeps a shell busy.
+fn busy(turns: u32) -> String {
+    format!("i=0; while [ $i -lt {turns} ]; do i=$((i+1)); done")
+}
+
+#[test]
+fn every_program_has_its_processor_time_memory_switches_and_faults() {
+    let metrics: Vec<Metric> = METRICS
+        .iter()
+        .map(|(name, unit)| named(name, *unit))
+        .chain([named("time", Unit::Seconds)])
+        .collect();
+    // 60 MB in the memory of a child that is waited for.
+    let hungry = "head -c 60000000 /dev/zero | tail -c 60000000 > /dev/null";
+    let values = values(
+        &invocation(&format!("sleep 0.3; {}; {hungry}", busy(200_000))),
+        &metrics,
+    );
+    let value = |name: &str| values[name];
+    assert_eq!(values.len(), 9, "{values:?}");
+    let parts = value("user_time") + value("system_time");
+    assert!((value("cpu_time") - parts).abs() < 1e-9, "{values:?}");
+    assert!(value("user_time") > 0.02, "{values:?}");
+    assert!((60e6..90e6).contains(&value("peak_memory")), "{values:?}");
+    assert!(value("minor_faults") > 60e6 / 4096.0, "{values:?}");
+    assert!(value("context_switches") >= 3.0, "{values:?}");
+    // What is below the memory of this process cannot be told, and is missing then.
+    let ballast = vec![1u8; 64 << 20];
+    let finished = run(&invocation("true"), &[named("peak_memory", Unit::Bytes)]);
+    assert!(
+        reason(&finished).contains("peak_memory is no larger than"),
+        "{finished:?}"
+    );
+    assert_eq!(ballast[ballast.len() / 2], 1);
+}
+
+#[test]
+fn waiting_takes_wall_clock_time_and_no_processor_time() {
+    let metrics = [
+        named("time", Unit::Seconds),
+        named("cpu_time", Unit::Seconds),
+    ];
+    let waiting = values(&invocation("sleep 1"), &metrics);
+    assert!(waiting["time"] > 1.0, "{waiting:?}");
+    assert!(waiting["cpu_time"] < 0.5 * waiting["time"], "{waiting:?}");
+    let working = values(&invocation(&busy(1_000_000)), &metrics);
+    assert!(working["cpu_time"] > 0.1, "{working:?}");
+    // One thread cannot use more than the time there is; the kernel's two clocks differ a little.
+    assert!(
+        working["cpu_time"] < 1.1 * working["time"] + 0.02,
+        "{working:?}"
+    );
+}
+
+#[test]
+fn a_program_that_speaks_the_protocol_has_them_too_and_its_own_sample_takes_precedence() {
+    let speaking = |sample: &str| Invocation {
+        speaks_protocol: true,
+        ..invocation(&format!("{PREFIX} {sample} {SAMPLE} {END}"))
+    };
+    let metrics = [
+        named("time", Unit::Milliseconds),
+        named("cpu_time", Unit::Seconds),
+    ];
+    let measured = values(&speaking(""), &metrics);
+    assert_eq!(measured["time"], 2.0);
+    assert!((1e-6..1.0).contains(&measured["cpu_time"]), "{measured:?}");
+    let own = r#"echo '{"type":"sample","metric":"cpu_time","value":7,"unit":"s"}';"#;
+    assert_eq!(values(&speaking(own), &metrics)["cpu_time"], 7.0);
+}
+
+fn taken(stream: Stream, place: Place) -> Metric {
+    Metric {
+        from: Some(Extract { stream, place }),
+        ..named("rate", Unit::OperationsPerSecond)
+    }
+}
+
+#[test]
+fn a_metric_is_taken_from_either_output_of_any_program() {
+    let json = || Place::Json("/summary/rps".into());
+    let regex = || Place::Regex(r"Requests/sec:\s+([0-9.]+)".into());
+    let wrk = "Running; Requests/sec:   1234.5";
+    let cases = [
+        (
+            r#"echo '{"summary":{"rps":1234.5}}'"#.to_owned(),
+            taken(Stream::Stdout, json()),
+        ),
+        (
+            r#"echo ready; echo '{"summary":{"rps":1234.5}}' >&2"#.to_owned(),
+            taken(Stream::Stderr, json()),
+        ),
+        (format!("echo '{wrk}'"), taken(Stream::Stdout, regex())),
+        (format!("echo '{wrk}' >&2"), taken(Stream::Stderr, regex())),
+        (
+            format!("echo 'Requests/sec: 1'; echo '{wrk}'; echo 'Requests/sec: 2000'"),
+            taken(Stream::Stdout, regex()),
+        ),
+    ];
+    for (script, metric) in cases {
+        assert_eq!(
+            values(&invocation(&script), &[metric])["rate"],
+            1234.5,
+            "{script}"
+        );
+    }
+    // Beside the protocol, on standard error.
+    let speaking = Invocation {
+        speaks_protocol: true,
+        ..invocation(&format!("echo '{wrk}' >&2; {PREFIX} {SAMPLE} {END}"))
+    };
+    let metrics = [
+        named("time", Unit::Milliseconds),
+        taken(Stream::Stderr, regex()),
+    ];
+    let measured = values(&speaking, &metrics);
+    assert_eq!((measured["time"], measured["rate"]), (2.0, 1234.5));
+}
+
+#[test]
+fn an_output_without_the_metric_fails_the_trial_and_is_kept_in_its_log() {
+    let metric = taken(Stream::Stdout, Place::Json("/summary/rps".into()));
+    let cases = [
+        ("echo '{\"summary\":{}}'", "has nothing at \"/summary/rps\""),
+        ("echo oops", "is not one JSON value"),
+        ("echo '{\"summary\":{\"rps\":1e200}}'", "found 1e200"),
+    ];
+    for (script, expected) in cases {
+        let finished = run(&invocation(script), std::slice::from_ref(&metric));
+        let reason = reason(&finished);
+        assert!(reason.contains(expected), "{script}: {reason}");
+        assert!(reason.contains("metric \"rate\": "), "{script}: {reason}");
+        let log = String::from_utf8_lossy(&finished.log);
+        assert!(
+            script.contains(log.trim()) && log.len() > 3,
+            "{script}: {log}"
+        );
+    }
+    let flood = format!("head -c {} /dev/zero", OUTPUT_MAX + 1);
+    let finished = run(&invocation(&flood), &[metric]);
+    assert!(reason(&finished).contains("is longer than"), "{finished:?}");
+}
+
+fn command(script: &str) -> Vec<OsString> {
+    vec!["/bin/sh".into(), "-c".into(), script.into()]
+}
+
+#[test]
+fn prepare_and_cleanup_run_around_every_trial_and_are_not_timed() {
+    let folder = tempfile::tempdir().unwrap();
+    let trial = Invocation {
+        directory: Some(folder.path().into()),
+        environment: [("WHO".into(), "env".into())].into(),
+        prepare: command("sleep 0.5; echo prepare-$WHO >> trace"),
+        cleanup: command("sleep 0.5; echo cleanup-$WHO >> trace"),
+        ..invocation("echo trial-$WHO >> trace")
+    };
+    let timed = values(&trial, &[named("time", Unit::Seconds)]);
+    assert!(timed["time"] < 0.5, "{timed:?}");
+    let trace = || fs::read_to_string(folder.path().join("trace")).unwrap();
+    assert_eq!(trace(), "prepare-env\ntrial-env\ncleanup-env\n");
+    let failing = Invocation {
+        arguments: vec!["-c".into(), "exit 3".into()],
+        ..trial
+    };
+    assert!(reason(&run(&failing, &[])).contains("status 3"));
+    assert!(
+        trace().ends_with("prepare-env\ncleanup-env\n"),
+        "{}",
+        trace()
+    );
+}
+
+#[test]
+fn a_prepare_or_cleanup_that_fails_is_a_failed_trial_with_its_reason_and_output() {
+    let limit = Duration::from_millis(300);
+    let cases = [
+        (
+            command("echo why >&2; exit 4"),
+            vec![],
+            "prepare: it exited with status 4",
+        ),
+        (
+            vec![],
+            command("echo why >&2; exit 5"),
+            "cleanup: it exited with status 5",
+        ),
+        (
+            command("echo why >&2; sleep 20"),
+            vec![],
+            "prepare: it did not end within its limit of 0.3 s",
+        ),
+        (
+            vec![],
+            command("echo why >&2; sleep 20"),
+            "cleanup: it did not end within its limit of 0.3 s",
+        ),
+    ];
+    for (prepare, cleanup, expected) in cases {
+        let trial = Invocation {
+            prepare,
+            cleanup,
+            limit,
+            ..invocation("true")
+        };
+        let finished = run(&trial, &[named("time", Unit::Seconds)]);
+        assert_eq!(reason(&finished), expected);
+        assert_eq!(
+            String::from_utf8_lossy(&finished.log),
+            "-- standard error --\nwhy\n"
+        );
+    }
+    let nowhere = Invocation {
+        prepare: vec!["./no-such-program".into()],
+        ..invocation("true")
+    };
+    let finished = run(&nowhere, &[]);
+    assert!(reason(&finished).contains("prepare: ./no-such-program could not be started"));
+}
+
+#[test]
+fn what_prepare_leaves_running_serves_the_trial_and_ends_after_cleanup() {
+    let folder = tempfile::tempdir().unwrap();
+    let marker = format!("{}", 4_000_000 + std::process::id());
+    let alive = format!("kill -0 $(cat server)");
+    let trial = Invocation {
+        directory: Some(folder.path().into()),
+        prepare: command(&format!("sleep {marker} & echo $! > server")),
+        cleanup: command(&alive),
+        ..invocation(&alive)
+    };
+    values(&trial, &[named("time", Unit::Seconds)]);
+    assert_eq!(processes_with(&marker), 0);
+}
+
+#[test]
+fn a_process_that_left_its_group_ends_with_its_trial_and_no_other_does() {
+    let marker = format!("{}", 5_000_000 + std::process::id());
+    // A program that has nothing to do with any trial, and another trial's.
+    let mut foreign = std::process::Command::new("sleep")
+        .arg("60")
+        .spawn()
+        .unwrap();
+    let concurrent = std::thread::spawn(move || {
+        let sleeper = "setsid sleep 3 & sleep 1; [ $(ps -o stat= -p $! | cut -c1) = S ]";
+        run(&invocation(sleeper), &[named("time", Unit::Seconds)])
+    });
+    for script in [
+        format!("setsid sleep {marker} & sleep 0.2"),
+        format!("setsid sh -c 'setsid sleep {marker} & sleep {marker}' & sleep 0.2"),
+        format!("(setsid sleep {marker} &) ; sleep 0.2"),
+        format!("setsid sh -c 'env -i sleep {marker} & sleep {marker}' & sleep 0.2"),
+    ] {
+        values(&invocation(&script), &[named("time", Unit::Seconds)]);
+        assert_eq!(processes_with(&marker), 0, "{script}");
+    }
+    let hanging = Invocation {
+        limit: Duration::from_millis(300),
+        ..invocation(&format!("setsid sleep {marker} & sleep {marker}"))
+    };
+    assert!(reason(&run(&hanging, &[])).contains("limit"));
+    assert_eq!(processes_with(&marker), 0);
+    assert!(matches!(
+        concurrent.join().unwrap().outcome,
+        Some(Outcome::Done { .. })
+    ));
+    assert!(foreign.try_wait().unwrap().is_none());
+    foreign.kill().unwrap();
+    foreign.wait().unwrap();
+    let _ = std::process::Command::new("sh")
+        .args(["-c", "true"])
+        .status();
 }
 
 #[test]

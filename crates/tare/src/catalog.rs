@@ -1,14 +1,18 @@
 //! The experiments that come with the command, and those that people write.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::Path;
 
-use anyhow::{anyhow, bail, Context as _};
+use anyhow::{anyhow, bail};
+use rustix::fs::{Mode, OFlags};
 use tare_lab::driver::Drivers;
 use tare_lab::experiment::Experiment;
 use tare_lab::file::{self, Context, Size};
+
+use crate::drivers;
 
 /// The files of `experiments/`, in the order in which `tare run` takes them.
 const EMBEDDED: &[(&str, &str)] = &[
@@ -36,6 +40,39 @@ pub(crate) fn embedded(size: Size, drivers: &Drivers) -> anyhow::Result<Vec<Expe
         all.extend(parse(text, name, size, drivers)?);
     }
     Ok(all)
+}
+
+/// What one experiment lacks on this machine: the reason and what would change it, and of how many
+/// cells.
+pub(crate) type Lacks = BTreeMap<(String, Option<String>), usize>;
+
+/// What this machine lacks for the cells of an experiment.
+pub(crate) fn lacks(experiment: &Experiment, drivers: &Drivers) -> Lacks {
+    let mut missing = Lacks::new();
+    let Some(driver) = drivers.get(&experiment.driver) else {
+        return missing;
+    };
+    for point in experiment.points() {
+        let parameters = driver.vocabulary().complete(experiment.parameters(&point));
+        if let Err(lack) = driver.check(&parameters) {
+            *missing.entry((lack.reason, lack.remedy)).or_default() += 1;
+        }
+    }
+    missing
+}
+
+/// The ids and suites of what comes with the command, each once.
+pub(crate) fn names() -> Vec<(String, String)> {
+    let experiments = embedded(Size::Quick, &drivers::all()).unwrap_or_default();
+    let mut names: Vec<(String, String)> = Vec::new();
+    for experiment in experiments {
+        let suite = experiment.suite();
+        if names.iter().all(|(name, _)| name != suite) {
+            names.push((suite.to_owned(), format!("every experiment of {suite}")));
+        }
+        names.push((experiment.id, experiment.title));
+    }
+    names
 }
 
 /// What runs only when it or its suite is named: it takes as long as all others together.
@@ -92,22 +129,33 @@ fn from_file(
             .map_or_else(String::new, |name| format!("; did you mean \"{name}\"?"));
         bail!("found \"{word}\", expected an experiment, a suite or a file{meant} (`tare list` lists them)");
     }
-    let mut text = String::new();
-    File::open(path)
-        .and_then(|file| file.take(FILE_MAX + 1).read_to_string(&mut text))
-        .with_context(|| format!("{word}: cannot be read"))?;
-    if text.len() as u64 > FILE_MAX {
-        bail!("{word}: found more than {FILE_MAX} bytes, expected an experiment file");
-    }
+    let text = read(path).map_err(|error| anyhow!("{word}: cannot be read: {error}"))?;
     parse(&text, word, size, drivers)
 }
 
+/// Reads an experiment file. Opened without waiting, as a FIFO would make it wait for ever.
+fn read(path: &Path) -> io::Result<String> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other(
+            "found no regular file, expected an experiment file",
+        ));
+    }
+    let mut text = String::new();
+    file.take(FILE_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_MAX {
+        let found = format!("found more than {FILE_MAX} bytes, expected an experiment file");
+        return Err(io::Error::other(found));
+    }
+    Ok(text)
+}
+
 fn parse(text: &str, name: &str, size: Size, drivers: &Drivers) -> anyhow::Result<Vec<Experiment>> {
-    let vocabularies = drivers.vocabularies();
     let context = Context {
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         size,
-        drivers: &vocabularies,
+        drivers,
     };
     file::parse(text, name, &context).map_err(|errors| {
         let mut lines = String::new();

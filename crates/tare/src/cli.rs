@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tare_lab::file::Size;
 use tare_lab::plan::ROUNDS_MAX;
 
-use crate::{gateway, loadtest, rng};
+use crate::{completion, gateway, loadtest, rng};
 
 /// What isolation, encryption and distance cost your I/O, measured on this machine.
 #[derive(Parser)]
@@ -36,7 +36,7 @@ pub(crate) enum Command {
     /// Show one experiment: its matrix, metrics, published values and claims
     Show(Show),
     /// Say what this machine can test, what is missing, and the command that gets it
-    Doctor(Json),
+    Doctor(Doctor),
     /// Judge a run again and write its report
     Report(Report),
     /// Write a run's figures in another format
@@ -70,7 +70,7 @@ pub(crate) enum Command {
     The claims go to standard output, progress to standard error.")]
 pub(crate) struct Run {
     /// Experiments: an id (rdrand/size), a suite (rdrand) or a file; all where none is named
-    #[arg(value_name = "EXPERIMENT")]
+    #[arg(value_name = "EXPERIMENT", add = completion::experiments())]
     pub(crate) experiments: Vec<String>,
     /// Short trials, 24 rounds or what the number of claims needs (the default)
     #[arg(long, conflicts_with = "full")]
@@ -88,7 +88,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Go on with a run that was stopped
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["experiments", "quick", "full", "rounds", "seed", "out"])]
+    #[arg(long, value_name = "DIR", add = completion::runs(), conflicts_with_all = ["experiments", "quick", "full", "rounds", "seed", "out"])]
     pub(crate) resume: Option<PathBuf>,
     /// Print the result as JSON
     #[arg(long)]
@@ -113,8 +113,22 @@ pub(crate) struct Json {
 }
 
 #[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    tare doctor\n  \
+    tare doctor my-experiment.toml    what its cells would need")]
+pub(crate) struct Doctor {
+    /// Experiments: an id, a suite or a file; all that come with the command where none is named
+    #[arg(value_name = "EXPERIMENT", add = completion::experiments())]
+    pub(crate) experiments: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
 pub(crate) struct Show {
     /// An experiment's id, a suite, or a file
+    #[arg(add = completion::experiments())]
     pub(crate) experiment: String,
     /// At the published size instead of the quick one
     #[arg(long)]
@@ -128,6 +142,7 @@ pub(crate) struct Show {
 #[command(after_help = "Example:\n  tare report tare-runs/20260101T120000Z")]
 pub(crate) struct Report {
     /// The run's directory
+    #[arg(add = completion::runs())]
     pub(crate) run: PathBuf,
     /// Also show every cell's figures
     #[arg(long)]
@@ -156,6 +171,7 @@ pub(crate) enum Format {
 )]
 pub(crate) struct Export {
     /// The run's directory
+    #[arg(add = completion::runs())]
     pub(crate) run: PathBuf,
     /// The format
     #[arg(long)]
@@ -183,9 +199,14 @@ pub(crate) struct Diff {
 
 #[derive(Args)]
 #[command(after_help = "Example:\n  tare completions bash > /etc/bash_completion.d/tare")]
+#[command(after_help = "Put one of these into the shell's start-up file:\n  \
+    source <(tare completions bash)      ~/.bashrc\n  \
+    source <(tare completions zsh)       ~/.zshrc, after compinit\n  \
+    tare completions fish | source       ~/.config/fish/config.fish\n\n\
+    The script asks the command itself for what can stand at the cursor: experiments, runs, options.")]
 pub(crate) struct Completions {
     /// The shell
-    pub(crate) shell: clap_complete::Shell,
+    pub(crate) shell: completion::Shell,
 }
 
 #[derive(Args)]

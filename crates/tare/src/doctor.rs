@@ -1,6 +1,5 @@
 //! `tare doctor`: what this machine can test, what is missing, and the command that gets it.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,7 +10,7 @@ use tare_lab::file::Size;
 use tare_lab::fingerprint::Machine;
 
 use crate::rng::external::Tool;
-use crate::{catalog, drivers, terminal};
+use crate::{catalog, cli, drivers, terminal};
 
 #[derive(Serialize)]
 struct Diagnosis {
@@ -45,43 +44,39 @@ struct Program {
 }
 
 /// Looks at the machine; 0 whatever it finds, as a lack is no failure.
-pub(crate) fn doctor(json: bool) -> anyhow::Result<ExitCode> {
+pub(crate) fn doctor(arguments: &cli::Doctor) -> anyhow::Result<ExitCode> {
     let machine = Machine::read();
     let diagnosis = Diagnosis {
         warnings: machine.warnings(),
         machine,
-        experiments: readiness()?,
+        experiments: readiness(&arguments.experiments)?,
         programs: programs(),
     };
-    if json {
+    if arguments.json {
         terminal::print(&serde_json::to_string(&diagnosis)?)?;
     } else {
-        terminal::print(&in_words(&diagnosis))?;
+        // An experiment may be of somebody else's file.
+        terminal::print(&terminal::plain(&in_words(&diagnosis)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn readiness() -> anyhow::Result<Vec<Readiness>> {
+fn readiness(names: &[String]) -> anyhow::Result<Vec<Readiness>> {
     let drivers = drivers::all();
-    let experiments = catalog::embedded(Size::Quick, &drivers)?;
+    let experiments = if names.is_empty() {
+        catalog::embedded(Size::Quick, &drivers)?
+    } else {
+        catalog::chosen(names, Size::Quick, &drivers)?
+    };
     Ok(experiments
         .iter()
         .map(|experiment| {
-            let points = experiment.points();
-            let mut missing: BTreeMap<(String, Option<String>), usize> = BTreeMap::new();
-            for point in &points {
-                let checked = drivers.get(&experiment.driver).map_or(Ok(()), |driver| {
-                    let parameters = experiment.parameters(point);
-                    driver.check(&driver.vocabulary().complete(parameters))
-                });
-                if let Err(lack) = checked {
-                    *missing.entry((lack.reason, lack.remedy)).or_default() += 1;
-                }
-            }
+            let missing = catalog::lacks(experiment, &drivers);
+            let cells = experiment.points().len();
             Readiness {
                 id: experiment.id.clone(),
-                cells: points.len(),
-                testable: points.len() - missing.values().sum::<usize>(),
+                cells,
+                testable: cells - missing.values().sum::<usize>(),
                 missing: missing
                     .into_iter()
                     .map(|((reason, remedy), cells)| Lack {

@@ -58,7 +58,8 @@ pub(crate) fn show(arguments: &cli::Show) -> anyhow::Result<ExitCode> {
         Size::Quick
     };
     let words = std::slice::from_ref(&arguments.experiment);
-    let experiments = catalog::chosen(words, size, &drivers::all())?;
+    let drivers = drivers::all();
+    let experiments = catalog::chosen(words, size, &drivers)?;
     if arguments.json {
         terminal::print(&serde_json::to_string(&experiments)?)?;
         return Ok(ExitCode::SUCCESS);
@@ -66,6 +67,13 @@ pub(crate) fn show(arguments: &cli::Show) -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     for experiment in &experiments {
         describe(experiment, &mut text);
+        for ((reason, remedy), cells) in catalog::lacks(experiment, &drivers) {
+            let _ = write!(text, "  lacking  {cells} cells cannot run here: {reason}");
+            let _ = match remedy {
+                Some(remedy) => writeln!(text, "; to change that: {remedy}"),
+                None => writeln!(text),
+            };
+        }
         text.push('\n');
     }
     // It may be somebody else's file.

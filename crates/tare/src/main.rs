@@ -3,6 +3,7 @@
 mod catalog;
 mod cli;
 mod diff;
+mod completion;
 mod doctor;
 mod drivers;
 mod explain;
@@ -28,6 +29,8 @@ use cli::{Cli, Command};
 const COULD_NOT_RUN: u8 = 2;
 
 fn main() -> ExitCode {
+    // A shell asks what can stand at its cursor; this ends the process then.
+    completion::answer();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
@@ -67,19 +70,14 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Run(arguments) => run::run(&arguments),
         Command::List(arguments) => explain::list(arguments.json),
         Command::Show(arguments) => explain::show(&arguments),
-        Command::Doctor(arguments) => doctor::doctor(arguments.json),
+        Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Report(arguments) => report::report(&arguments),
         Command::Export(arguments) => report::export(&arguments),
         Command::Diff(arguments) => diff::diff(&arguments),
         Command::Rng(command) => rng::run(&command),
         Command::Gateway(command) => gateway::run(&command),
         Command::Loadtest(command) => loadtest::run(&command),
-        Command::Completions(arguments) => {
-            let mut script = Vec::new();
-            clap_complete::generate(arguments.shell, &mut Cli::command(), "tare", &mut script);
-            terminal::print(&String::from_utf8_lossy(&script))?;
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Completions(arguments) => completion::script(arguments.shell),
         Command::Man(arguments) => {
             std::fs::create_dir_all(&arguments.out)?;
             clap_mangen::generate_to(Cli::command(), &arguments.out)?;

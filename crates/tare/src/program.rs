@@ -1,6 +1,6 @@
 //! Other people's programs, where they are installed.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -9,13 +9,22 @@ const PATH_DEFAULT: &str = "/bin:/usr/bin";
 
 /// The file that starting `name` would run: a path as it is, a plain name from `PATH`.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
-    let name = Path::new(name);
-    if name.components().count() != 1 {
-        return is_executable(name).then(|| name.to_owned());
+    find_in(name, Path::new("."), None)
+}
+
+/// The same when it is started in `folder`, from which relative paths go out, and with another
+/// `PATH` where that is given.
+pub(crate) fn find_in(name: &str, folder: &Path, path: Option<&OsStr>) -> Option<PathBuf> {
+    if name.contains('/') {
+        let file = folder.join(name);
+        return is_executable(&file).then(|| name.into());
     }
-    let path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from(PATH_DEFAULT));
+    let path = path
+        .map(OsStr::to_owned)
+        .or_else(|| std::env::var_os("PATH"));
+    let path = path.unwrap_or_else(|| OsString::from(PATH_DEFAULT));
     std::env::split_paths(&path)
-        .map(|folder| folder.join(name))
+        .map(|found| folder.join(found).join(name))
         .find(|file| is_executable(file))
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{bail, Context as _};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use tare_lab::driver::{Drivers, Missing};
 use tare_lab::experiment::Experiment;
 use tare_lab::file::Size;
 use tare_lab::fingerprint::Machine;
@@ -29,7 +30,7 @@ pub(crate) const ALPHA: f64 = 0.05;
 pub(crate) fn run(arguments: &cli::Run) -> anyhow::Result<ExitCode> {
     let drivers = drivers::all();
     let mut directory = match &arguments.resume {
-        Some(path) => resume(path)?,
+        Some(path) => resume(path, &drivers)?,
         None => begin(arguments, &drivers)?,
     };
     for warning in &directory.plan().warnings {
@@ -76,10 +77,7 @@ fn signals_to_end() -> Vec<i32> {
     signals
 }
 
-fn begin(
-    arguments: &cli::Run,
-    drivers: &tare_lab::driver::Drivers,
-) -> anyhow::Result<RunDirectory> {
+fn begin(arguments: &cli::Run, drivers: &Drivers) -> anyhow::Result<RunDirectory> {
     let size = arguments.size();
     let experiments = catalog::chosen(&arguments.experiments, size, drivers)?;
     if experiments.is_empty() {
@@ -103,6 +101,9 @@ fn begin(
             .unwrap_or_else(|| rounds(size, &experiments)),
         started: started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         warnings: machine.warnings(),
+        directory: std::env::current_dir()
+            .ok()
+            .filter(|directory| directory.to_str().is_some()),
         machine,
         experiments,
     };
@@ -144,8 +145,29 @@ pub(crate) fn rounds(size: Size, experiments: &[Experiment]) -> u32 {
 
 /// Opens a run to go on with it: only by the same program on the same machine, as samples of two
 /// programs or machines are not rounds of one experiment.
-fn resume(path: &Path) -> anyhow::Result<RunDirectory> {
-    let directory = RunDirectory::open(path)?;
+///
+/// Programs and files with relative paths are those of the folder in which the run began, so this
+/// process goes there.
+fn resume(path: &Path, drivers: &Drivers) -> anyhow::Result<RunDirectory> {
+    let mut directory = RunDirectory::open(path)?;
+    if let Some(began_in) = directory.plan().directory.clone() {
+        let same = |here: PathBuf| here == began_in;
+        if !std::env::current_dir().is_ok_and(same) {
+            let whole = path
+                .canonicalize()
+                .with_context(|| path.display().to_string())?;
+            drop(directory);
+            std::env::set_current_dir(&began_in).with_context(|| {
+                format!(
+                    "{}: this run began in {}, where its programs and files are, and which cannot be \
+                     entered",
+                    path.display(),
+                    began_in.display()
+                )
+            })?;
+            directory = RunDirectory::open(&whole)?;
+        }
+    }
     let plan = directory.plan();
     if plan.tare != env!("CARGO_PKG_VERSION") {
         bail!(
@@ -177,6 +199,16 @@ fn resume(path: &Path) -> anyhow::Result<RunDirectory> {
                 now.as_deref().unwrap_or("unknown")
             );
         }
+    }
+    if let Some((record, Missing { reason, remedy })) = runner::lost(&directory, drivers) {
+        bail!(
+            "{}: {} at {} has measurements and cannot run any more: {reason}{}; without it the run \
+             cannot go on (`tare report` judges what is in)",
+            path.display(),
+            record.experiment,
+            record.at,
+            remedy.map_or_else(String::new, |remedy| format!(" (to change that: {remedy})"))
+        );
     }
     Ok(directory)
 }

@@ -4,8 +4,9 @@ use super::node::{quoted, Fields, Node};
 use super::selector::{exclusions, Cells};
 use super::words::Words;
 use super::{claim, matrix, metric, Context, Size};
-use crate::driver::Vocabulary;
+use crate::driver::{Driver, Drivers};
 use crate::experiment::{Claim, Experiment, Metric, Rounds, Standing};
+use crate::value::Parameters;
 
 const MAX_PEERS: usize = 64;
 const MAX_CLAIMS: usize = 64;
@@ -17,11 +18,22 @@ pub(super) fn read(node: &Node<'_>, context: &Context<'_>) -> Option<Experiment>
         .and_then(|node| id(&node, true));
     let title = line(&mut fields, "title", "one line for people");
     let source = line(&mut fields, "source", "the publication and the place in it");
-    let vocabulary = fields
+    let driver = fields
         .need("driver", "the driver that runs a cell")
-        .and_then(|node| driver(&node, context.drivers));
-    let words = Words::new(vocabulary, context.cpus);
+        .and_then(|node| named(&node, context.drivers));
+    let vocabulary = driver.map(Driver::vocabulary);
+    let mut words = Words::new(vocabulary.as_ref(), context.cpus);
     let matrix = matrix::read(&mut fields, &words);
+    if let (Some(driver), true) = (
+        driver,
+        matrix.sound && words.vocabulary.is_some_and(|v| v.open),
+    ) {
+        let cells = Cells::new(&matrix, words, Vec::new());
+        let speaks = |cell: &Parameters| driver.invocation(cell).speaks_protocol;
+        words.speaks = Size::ALL
+            .iter()
+            .all(|size| cells.parameters(*size).iter().all(speaks));
+    }
     let beside = match fields.get("beside") {
         Some(node) => peers(&node, &words),
         None => Vec::new(),
@@ -36,6 +48,9 @@ pub(super) fn read(node: &Node<'_>, context: &Context<'_>) -> Option<Experiment>
         if cells.known() && Size::ALL.iter().any(|size| cells.count(*size) == 0) {
             node.reject("every cell excluded", "at least one cell left at each size");
         }
+    }
+    if let Some(driver) = driver {
+        examine(driver, &cells, &fields);
     }
     let baseline = fields
         .get("baseline")
@@ -59,7 +74,7 @@ pub(super) fn read(node: &Node<'_>, context: &Context<'_>) -> Option<Experiment>
         id: id?,
         title: title?,
         source: source?,
-        driver: vocabulary?.name.clone(),
+        driver: vocabulary?.name,
         fixed: shape.fixed.clone(),
         axes: shape.lines.iter().map(|line| line.axis.clone()).collect(),
         exclude,
@@ -119,14 +134,44 @@ pub(super) fn id(node: &Node<'_>, with_suite: bool) -> Option<String> {
     right.then(|| text.to_owned())
 }
 
-fn driver<'d>(node: &Node<'_>, drivers: &'d [Vocabulary]) -> Option<&'d Vocabulary> {
+fn named<'d>(node: &Node<'_>, drivers: &'d Drivers) -> Option<&'d dyn Driver> {
     let text = node.text()?;
-    let driver = drivers.iter().find(|driver| driver.name == text);
+    let driver = drivers.get(text);
     if driver.is_none() {
-        let known: Vec<&str> = drivers.iter().map(|driver| driver.name.as_str()).collect();
+        let known = drivers.vocabularies();
+        let known: Vec<&str> = known.iter().map(|driver| driver.name.as_str()).collect();
         node.unknown(text, &known);
     }
     driver
+}
+
+/// Reports the first cell of each size whose parameters the driver cannot take.
+fn examine(driver: &dyn Driver, cells: &Cells<'_>, experiment: &Fields<'_>) {
+    for size in Size::ALL {
+        let mistake = cells
+            .parameters(size)
+            .iter()
+            .find_map(|cell| driver.examine(cell).err());
+        let Some(mistake) = mistake else { continue };
+        let name = mistake.parameter.as_str();
+        let own = experiment.field(size.name());
+        let own = own
+            .iter()
+            .flat_map(|own| ["fixed", "matrix"].map(|table| own.field(table)));
+        let shared = ["fixed", "matrix"].map(|table| experiment.field(table));
+        let place = own.chain(shared).flatten().find_map(|table| {
+            let entry = || {
+                table
+                    .field(name.split_once('.')?.0)?
+                    .field(name.split_once('.')?.1)
+            };
+            table.field(name).or_else(entry)
+        });
+        match place {
+            Some(node) => node.reject(mistake.found, mistake.expected),
+            None => experiment.lacks(&format!("fixed.{name}"), &mistake.expected),
+        }
+    }
 }
 
 fn peers(node: &Node<'_>, words: &Words<'_>) -> Vec<String> {

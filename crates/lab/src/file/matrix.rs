@@ -5,6 +5,8 @@ use super::words::{Resolved, Words};
 use super::{Size, MAX_CELLS};
 use crate::experiment::{Axis, Rounds};
 use crate::plan::ROUNDS_MAX;
+use crate::driver::{Parameter, ParameterKind};
+use crate::experiment::Axis;
 use crate::value::{Parameters, Value, BESIDE};
 
 /// Keys that a `published` entry uses for itself, and the key of peers.
@@ -153,8 +155,28 @@ fn change_fixed(node: &Node<'_>, words: &Words<'_>, shape: &mut Shape, axes: &[S
                 "an axis of the matrix",
                 "a parameter that is the same in every cell",
             );
+        } else if words.is_table(name) {
+            change_table(name, &node, shape, axes);
         } else if let Some(resolved) = words.value(name, &node) {
             shape.fixed.insert(name.to_owned(), resolved.value);
+        }
+    }
+}
+
+/// The entries of a table, each a parameter `table.entry`.
+fn change_table(table: &str, node: &Node<'_>, shape: &mut Shape, axes: &[String]) {
+    let Some(fields) = Fields::open(node, "a table of texts") else {
+        return;
+    };
+    for (name, node) in fields.entries() {
+        let name = format!("{table}.{name}");
+        if axes.contains(&name) {
+            node.reject(
+                "an axis of the matrix",
+                "a parameter that is the same in every cell",
+            );
+        } else if let Some(text) = node.string() {
+            shape.fixed.insert(name, Value::from(text));
         }
     }
 }
@@ -303,7 +325,7 @@ fn range(name: &str, fields: &mut Fields<'_>, words: &Words<'_>) -> (Option<Vec<
     }
     let float = matches!(
         words.parameter(name).map(|p| &p.kind),
-        Some(crate::driver::ParameterKind::Number)
+        Some(ParameterKind::Number)
     );
     let resolved = values.into_iter().map(|n| Resolved {
         value: if float {
@@ -375,7 +397,8 @@ fn need_parameters(experiment: &Fields<'_>, words: &Words<'_>, axes: &[String]) 
         return;
     }
     let parameters = words.vocabulary.map_or(&[][..], |v| &v.parameters);
-    for parameter in parameters.iter().filter(|p| p.default.is_none()) {
+    let needed = |p: &&Parameter| p.default.is_none() && p.kind != ParameterKind::Table;
+    for parameter in parameters.iter().filter(needed) {
         if !sizes.iter().all(|given| given.contains(&parameter.name)) {
             experiment.lacks(
                 &format!("fixed.{}", parameter.name),

@@ -4,6 +4,7 @@ use super::node::{quoted, Fields, Node, Scalar};
 use super::selector::Cells;
 use super::words::{units_of, Words};
 use crate::experiment::{Metric, Published, Statistic};
+use crate::extract::{Extract, Place, Stream};
 use crate::unit::{Better, Dimension, Quantity, Unit, UnitError};
 use crate::value::{Parameters, Point, Value, BESIDE};
 
@@ -20,6 +21,16 @@ const STATISTICS: [(&str, Statistic); 8] = [
     ("p99", Statistic::P99),
     ("p999", Statistic::P999),
 ];
+
+/// Statistics across rounds. A minimum or maximum would grow with the number of rounds.
+const ACROSS: [(&str, Statistic); 4] = [
+    ("median", Statistic::Median),
+    ("mean", Statistic::Mean),
+    ("p90", Statistic::P90),
+    ("p99", Statistic::P99),
+];
+
+const STREAMS: [(&str, Stream); 2] = [("stdout", Stream::Stdout), ("stderr", Stream::Stderr)];
 
 const DIRECTIONS: [(&str, Better); 2] = [("higher", Better::Higher), ("lower", Better::Lower)];
 
@@ -59,13 +70,24 @@ fn one(node: &Node<'_>, words: &Words<'_>) -> Option<Metric> {
     let mut fields = Fields::open(node, "a table of name, unit and better")?;
     let name = fields.need("name", "the name of one of the driver's metrics");
     let statistic = fields.get("statistic");
+    let across = fields.get("across");
+    let from = fields.get("from");
     let unit = fields.need("unit", "a unit such as \"MiB/s\"");
     let better = fields.need("better", "\"higher\" or \"lower\"");
     let work = fields.get("work");
     fields.close();
 
+    // Both are read, so that what is wrong with either is reported.
+    let from = match from {
+        Some(node) => extract(&node, words).map(Some),
+        None => Some(None),
+    };
     let name = name.and_then(|node| {
         let text = node.text()?;
+        // What is taken from a program's output may have any name.
+        if !matches!(from, Some(None)) {
+            return Some((text.to_owned(), None));
+        }
         match words.metric(text) {
             Ok(dimension) => Some((text.to_owned(), dimension)),
             Err(known) => {
@@ -82,6 +104,10 @@ fn one(node: &Node<'_>, words: &Words<'_>) -> Option<Metric> {
         Some(node) => node.word(&STATISTICS),
         None => Some(Statistic::default()),
     };
+    let across = match across {
+        Some(node) => node.word(&ACROSS),
+        None => Some(Statistic::default()),
+    };
     let better = better.and_then(|node| node.word(&DIRECTIONS));
     let work = match work {
         Some(node) => Some(Some(words.counter(&node)?)),
@@ -90,9 +116,51 @@ fn one(node: &Node<'_>, words: &Words<'_>) -> Option<Metric> {
     Some(Metric {
         name: name?.0,
         statistic: statistic?,
+        across: across?,
+        from: from?,
         unit: unit?,
         better: better?,
         work: work?,
+    })
+}
+
+/// Where in a program's output a metric is.
+fn extract(node: &Node<'_>, words: &Words<'_>) -> Option<Extract> {
+    let mut fields = Fields::open(node, "{ json = \"/pointer\" } or { regex = '(number)' }")?;
+    let stream = fields.get("stream");
+    let place = match (fields.get("json"), fields.get("regex")) {
+        (Some(_), Some(regex)) => {
+            regex.reject("regex beside json", "one of the two");
+            None
+        }
+        (Some(json), None) => Some((Place::Json(json.string()?.to_owned()), json)),
+        (None, Some(regex)) => Some((Place::Regex(regex.text()?.to_owned()), regex)),
+        (None, None) => {
+            fields.need_one("json", &["regex"], "json or regex");
+            None
+        }
+    };
+    fields.close();
+    let stream_is = match &stream {
+        Some(node) => node.word(&STREAMS)?,
+        None => Stream::default(),
+    };
+    let (place, at) = place?;
+    if let Err(expected) = place.check() {
+        at.wrong(expected);
+        return None;
+    }
+    if words.speaks && stream_is == Stream::Stdout {
+        let node = stream.as_ref().unwrap_or(node);
+        node.reject(
+            "the standard output of a program that speaks the protocol",
+            "stream = \"stderr\", or a sample of that name in the protocol",
+        );
+        return None;
+    }
+    Some(Extract {
+        stream: stream_is,
+        place,
     })
 }
 

@@ -22,7 +22,7 @@ pub use nearest::nearest;
 
 use toml::de::DeTable;
 
-use crate::driver::Vocabulary;
+use crate::driver::Drivers;
 use crate::experiment::Experiment;
 use node::{Fields, Report};
 
@@ -58,14 +58,14 @@ impl Size {
 }
 
 /// What a file is resolved for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// The processors that `"cpus"` stands for; 0 counts as 1.
     pub cpus: usize,
     /// The size whose values the experiments get.
     pub size: Size,
     /// The drivers that a file may name.
-    pub drivers: &'a [Vocabulary],
+    pub drivers: &'a Drivers,
 }
 
 /// Reads the experiments of `text`; `name` is the file's name in errors.

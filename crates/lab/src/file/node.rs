@@ -224,6 +224,14 @@ impl<'a> Node<'a> {
         Some(text)
     }
 
+    /// The value as text, which may be empty.
+    pub(super) fn string(&self) -> Option<&'a str> {
+        match self.value {
+            DeValue::String(text) if text.is_empty() => Some(""),
+            _ => self.text(),
+        }
+    }
+
     /// The value as `true` or `false`.
     pub(super) fn boolean(&self) -> Option<bool> {
         let Scalar::Bool(value) = self.scalar("true or false")? else {

@@ -69,6 +69,22 @@ impl<'a> Cells<'a> {
         })
     }
 
+    /// All parameters of each cell at a size, its peers not among them, as the driver gets them.
+    pub(super) fn parameters(&self, size: Size) -> Vec<Parameters> {
+        let Some(vocabulary) = self.words.vocabulary else {
+            return Vec::new();
+        };
+        let points = self.points[size as usize].iter();
+        points
+            .filter(|point| point.beside().is_none())
+            .map(|point| {
+                let mut all = self.matrix.shape(size).fixed.clone();
+                all.extend(point.0.clone());
+                vocabulary.complete(all)
+            })
+            .collect()
+    }
+
     /// How many cells a size has, its peers not counted.
     pub(super) fn count(&self, size: Size) -> usize {
         self.points[size as usize].len() - self.peers.len()

@@ -3,6 +3,7 @@
 use super::node::{one_of, quoted, Node, Scalar};
 use crate::driver::{Parameter, ParameterKind, Vocabulary};
 use crate::unit::{Dimension, Quantity, Unit};
+use crate::usage::METRICS;
 use crate::value::Value;
 
 /// The most processors a machine is believed to have, and the most times `cpus` is multiplied.
@@ -15,6 +16,8 @@ pub(super) struct Words<'a> {
     /// driver's name is the error.
     pub(super) vocabulary: Option<&'a Vocabulary>,
     pub(super) cpus: i64,
+    /// Whether every cell's program speaks the protocol, and so has metrics and counters of its own.
+    pub(super) speaks: bool,
 }
 
 /// A value that a parameter may take.
@@ -28,7 +31,11 @@ pub(super) struct Resolved {
 impl<'a> Words<'a> {
     pub(super) fn new(vocabulary: Option<&'a Vocabulary>, cpus: usize) -> Self {
         let cpus = i64::try_from(cpus).unwrap_or(MAX_CPUS).clamp(1, MAX_CPUS);
-        Words { vocabulary, cpus }
+        Words {
+            vocabulary,
+            cpus,
+            speaks: true,
+        }
     }
 
     /// Whether words beyond the vocabulary pass.
@@ -55,27 +62,37 @@ impl<'a> Words<'a> {
     /// What the driver's metric `name` measures: `Ok(None)` where anything may.
     pub(super) fn metric(&self, name: &str) -> Result<Option<Dimension>, Vec<&'a str>> {
         let metrics = self.vocabulary.map_or(&[][..], |v| &v.metrics);
-        match metrics.iter().find(|(known, _)| known == name) {
+        let own = metrics.iter().map(|(known, dim)| (known.as_str(), *dim));
+        let every_programs = METRICS
+            .iter()
+            .map(|(known, unit)| (*known, unit.dimension()));
+        let known: Vec<(&str, Dimension)> = own.chain(every_programs).collect();
+        match known.iter().find(|(known, _)| *known == name) {
             Some((_, dimension)) => Ok(Some(*dimension)),
-            None if self.open() => Ok(None),
-            None => Err(metrics.iter().map(|(known, _)| known.as_str()).collect()),
+            None if self.open() && self.speaks => Ok(None),
+            None => Err(known.into_iter().map(|(known, _)| known).collect()),
         }
     }
 
     /// The text of `node` as the name of a counter.
     pub(super) fn counter(&self, node: &Node<'_>) -> Option<String> {
-        self.known(node, |vocabulary| &vocabulary.counters)
+        self.known(node, |vocabulary| &vocabulary.counters, self.speaks)
     }
 
     /// The text of `node` as the name of a peer.
     pub(super) fn peer(&self, node: &Node<'_>) -> Option<String> {
-        self.known(node, |vocabulary| &vocabulary.peers)
+        self.known(node, |vocabulary| &vocabulary.peers, true)
     }
 
-    fn known(&self, node: &Node<'_>, list: fn(&Vocabulary) -> &Vec<String>) -> Option<String> {
+    fn known(
+        &self,
+        node: &Node<'_>,
+        list: fn(&Vocabulary) -> &Vec<String>,
+        may_be_own: bool,
+    ) -> Option<String> {
         let text = node.text()?;
         let known = self.vocabulary.map_or(&[][..], |v| list(v).as_slice());
-        if !self.open() && !known.iter().any(|word| word == text) {
+        if !(self.open() && may_be_own) && !known.iter().any(|word| word == text) {
             let known: Vec<&str> = known.iter().map(String::as_str).collect();
             node.unknown(text, &known);
             return None;
@@ -131,9 +148,7 @@ impl<'a> Words<'a> {
             }
             (None, Scalar::Int(n)) => Value::Int(n),
             (None, Scalar::Float(x)) => Value::Float(x),
-            (None, Scalar::Text(_)) | (Some(ParameterKind::Text), Scalar::Text(_)) => {
-                Value::from(node.text()?)
-            }
+            (None | Some(ParameterKind::Text), Scalar::Text(_)) => Value::from(node.text()?),
             (Some(ParameterKind::Int(min, max)), Scalar::Int(n)) if (*min..=*max).contains(&n) => {
                 Value::Int(n)
             }
@@ -171,6 +186,11 @@ impl<'a> Words<'a> {
         matches!(kind, Some(ParameterKind::Quantity(_)))
     }
 
+    pub(super) fn is_table(&self, name: &str) -> bool {
+        let kind = self.parameter(name).map(|parameter| &parameter.kind);
+        matches!(kind, Some(ParameterKind::Table))
+    }
+
     /// Whether two values of the parameter `name` are the same, however they are spelt.
     pub(super) fn same(&self, name: &str, a: &Value, b: &Value) -> bool {
         let quantity = |value: &Value| value.as_str().and_then(|t| t.parse::<Quantity>().ok());
@@ -202,6 +222,7 @@ fn kind_in_words(kind: &ParameterKind) -> String {
             one_of(&words.iter().map(String::as_str).collect::<Vec<_>>())
         }
         ParameterKind::Quantity(dimension) => quantity_in_words(*dimension),
+        ParameterKind::Table => "a table of texts".to_owned(),
     }
 }
 

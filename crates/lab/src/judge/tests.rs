@@ -65,6 +65,8 @@ fn experiment(axes: Vec<Axis>, kinds: Vec<ClaimKind>) -> Experiment {
         metrics: vec![Metric {
             name: "time".into(),
             statistic: Statistic::Median,
+            across: Statistic::Median,
+            from: None,
             unit: Unit::Nanoseconds,
             better: Better::Lower,
             work: Some("bytes".into()),

@@ -1,12 +1,50 @@
 //! The words of the drivers that the tests' files name.
 
-use tare_lab::driver::{Parameter, ParameterKind, Vocabulary};
+use tare_lab::driver::{
+    Driver, Drivers, Invocation, Missing, Mistake, Parameter, ParameterKind, Vocabulary,
+};
 use tare_lab::unit::Dimension;
-use tare_lab::value::Value;
+use tare_lab::value::{Parameters, Value};
 
 /// The drivers of the RdRand chapter and one of the design's example.
-pub(crate) fn drivers() -> Vec<Vocabulary> {
-    vec![rdrand(), underflow(), battery(), farmem(), anything()]
+pub(crate) fn drivers() -> Drivers {
+    let all = [rdrand(), underflow(), battery(), farmem(), anything()];
+    Drivers::new(
+        all.into_iter()
+            .map(|words| Box::new(Wordy(words)) as Box<dyn Driver>)
+            .collect(),
+    )
+}
+
+/// A driver of which only the words matter.
+struct Wordy(Vocabulary);
+
+impl Driver for Wordy {
+    fn vocabulary(&self) -> Vocabulary {
+        self.0.clone()
+    }
+
+    fn examine(&self, parameters: &Parameters) -> Result<(), Mistake> {
+        match parameters.get("even") {
+            Some(Value::Int(n)) if n % 2 == 1 => Err(Mistake {
+                parameter: "even".into(),
+                found: n.to_string(),
+                expected: "an even number".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn check(&self, _: &Parameters) -> Result<(), Missing> {
+        Ok(())
+    }
+
+    fn invocation(&self, parameters: &Parameters) -> Invocation {
+        Invocation {
+            speaks_protocol: parameters.get("protocol") != Some(&Value::Bool(false)),
+            ..Invocation::default()
+        }
+    }
 }
 
 fn rdrand() -> Vocabulary {

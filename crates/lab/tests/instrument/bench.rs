@@ -134,6 +134,8 @@ impl Bench {
             metrics: vec![Metric {
                 name: "time".into(),
                 statistic: Statistic::Median,
+                across: Statistic::Median,
+                from: None,
                 unit: Unit::Nanoseconds,
                 better: Better::Lower,
                 work: Some("bytes".into()),
@@ -151,6 +153,7 @@ impl Bench {
             seed: 0,
             budget_s: None,
             started: String::new(),
+            directory: None,
             machine: Machine::default(),
             warnings: vec![],
             experiments: vec![experiment],

@@ -78,9 +78,9 @@ fn own_trial(driver: &str, parameters: &Parameters, expected: Duration) -> Invoc
                 .expect("parameters are plain data")
                 .into(),
         ],
-        environment: Default::default(),
         speaks_protocol: true,
         limit: expected + SLACK,
+        ..Invocation::default()
     }
 }
 

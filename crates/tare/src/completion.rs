@@ -1,0 +1,95 @@
+//! What a shell offers at its cursor: experiments, runs and options.
+//!
+//! The script of `tare completions` asks this command at every TAB, so that it offers the experiments
+//! of the command that is installed and the runs that are there.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, ValueEnum};
+use clap_complete::engine::{
+    ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter as _,
+};
+use clap_complete::env::{Bash, CompleteEnv, EnvCompleter, Fish, Zsh};
+
+use crate::cli::Cli;
+use crate::{catalog, terminal};
+
+/// The variable by which the script tells that it asks; its value is the shell.
+const VARIABLE: &str = "TARE_COMPLETE";
+
+/// A shell whose completion is known to work.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Shell {
+    /// Bash
+    Bash,
+    /// Zsh
+    Zsh,
+    /// Fish
+    Fish,
+}
+
+/// Prints the script that makes a shell ask this command.
+pub(crate) fn script(shell: Shell) -> anyhow::Result<ExitCode> {
+    let shell: &dyn EnvCompleter = match shell {
+        Shell::Bash => &Bash,
+        Shell::Zsh => &Zsh,
+        Shell::Fish => &Fish,
+    };
+    let mut script = Vec::new();
+    shell.write_registration(VARIABLE, "tare", "tare", "tare", &mut script)?;
+    terminal::print(&String::from_utf8_lossy(&script))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Answers a shell that asks, and ends the process; returns where none does.
+pub(crate) fn answer() {
+    CompleteEnv::with_factory(Cli::command)
+        .var(VARIABLE)
+        .complete();
+}
+
+/// Completes an experiment: an id, a suite or a file.
+pub(crate) fn experiments() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let names = catalog::names().into_iter();
+        let named =
+            names.map(|(name, about)| CompletionCandidate::new(name).help(Some(about.into())));
+        let files = PathCompleter::file().filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "toml")
+        });
+        beginning_with(typed, named.collect(), &files)
+    })
+}
+
+/// Completes a run's directory: one of those in `tare-runs`, the latest first, or any other.
+pub(crate) fn runs() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let entries = fs::read_dir("tare-runs").into_iter().flatten().flatten();
+        let mut runs: Vec<_> = entries
+            .map(|entry| Path::new("tare-runs").join(entry.file_name()))
+            .filter(|run| run.join("run.json").is_file())
+            .collect();
+        runs.sort();
+        let runs = runs.iter().rev().map(CompletionCandidate::new);
+        beginning_with(typed, runs.collect(), &PathCompleter::dir())
+    })
+}
+
+/// The candidates that begin with what is typed, and the paths that do.
+fn beginning_with(
+    typed: &OsStr,
+    mut candidates: Vec<CompletionCandidate>,
+    paths: &PathCompleter,
+) -> Vec<CompletionCandidate> {
+    let typed_bytes = typed.as_encoded_bytes();
+    candidates.retain(|one| {
+        let value = one.get_value().as_encoded_bytes();
+        value.starts_with(typed_bytes)
+    });
+    candidates.extend(paths.complete(typed));
+    candidates
+}
