@@ -75,6 +75,9 @@ pub struct Invocation {
     pub speaks_protocol: bool,
     /// How long the whole trial may take before it is stopped and recorded as failed.
     pub limit: Duration,
+    /// How long it is expected to take, where the driver can say: what a run says beforehand of its
+    /// own time.
+    pub expected: Option<Duration>,
 }
 
 /// The words of a driver: what an experiment file may say, so that a misspelt one is found

@@ -5,6 +5,7 @@ mod cli;
 mod doctor;
 mod drivers;
 mod explain;
+mod forecast;
 mod gateway;
 mod loadtest;
 mod pace;
@@ -14,6 +15,7 @@ mod report;
 mod rng;
 mod run;
 mod terminal;
+mod tour;
 mod trial;
 
 use std::process::ExitCode;
