@@ -8,9 +8,7 @@ use std::sync::Arc;
 use anyhow::{bail, Context as _};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tare_lab::experiment::Experiment;
-use tare_lab::file::Size;
 use tare_lab::fingerprint::Machine;
-use tare_lab::judge;
 use tare_lab::plan::Plan;
 use tare_lab::result::SCHEMA;
 use tare_lab::runner::{self, Ended};
@@ -100,7 +98,7 @@ fn begin(
         seed,
         rounds: arguments
             .rounds
-            .unwrap_or_else(|| rounds(size, &experiments)),
+            .unwrap_or_else(|| rounds(&experiments)),
         started: started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         warnings: machine.warnings(),
         machine,
@@ -125,21 +123,10 @@ fn begin(
     }
 }
 
-/// Rounds beyond the fewest that can carry a verdict, so that one bad round does not cost it.
-const SPARE_ROUNDS: u32 = 2;
-
-/// The size's own number of rounds, or as many as its claims need for a verdict after
-/// correction, whichever is more.
-pub(crate) fn rounds(size: Size, experiments: &[Experiment]) -> u32 {
-    let least = match size {
-        // Many short trials decide what few longer ones leave open: on a shared machine the noise
-        // between two trials hardly shrinks with their length.
-        Size::Quick => 24,
-        Size::Full => 10,
-    };
-    // A claim can turn out either way, and being outside a range is two tests.
-    let tests = 2 * judge::tests_in(experiments);
-    least.max(judge::rounds_for(tests, ALPHA) + SPARE_ROUNDS)
+/// The most rounds that an experiment of the run asks for.
+pub(crate) fn rounds(experiments: &[Experiment]) -> u32 {
+    let most = experiments.iter().map(|experiment| experiment.rounds.most);
+    most.max().unwrap_or(0)
 }
 
 /// Opens a run to go on with it: only by the same program on the same machine, as samples of two
