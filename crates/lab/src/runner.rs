@@ -104,7 +104,8 @@ impl Run<'_> {
     }
 
     fn judge(&self) -> Vec<ExperimentResult> {
-        self.directory.plan().judge(self.directory.records())
+        let plan = self.directory.plan();
+        plan.judge(self.directory.records()).experiments
     }
 
     /// Runs what remains of one round of one experiment, unless there is no time to begin it.

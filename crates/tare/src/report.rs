@@ -42,6 +42,7 @@ pub(crate) fn export(arguments: &cli::Export) -> anyhow::Result<ExitCode> {
 /// What a run's records come to.
 pub(crate) fn judged(plan: &Plan, records: &[TrialRecord]) -> RunResult {
     let rounds = records.iter().map(|record| record.round + 1).max();
+    let judged = plan.judge(records);
     RunResult {
         schema: plan.schema,
         run: plan.run.clone(),
@@ -53,8 +54,8 @@ pub(crate) fn judged(plan: &Plan, records: &[TrialRecord]) -> RunResult {
         complete: Schedule::new(plan, records).is_complete(),
         machine: plan.machine.clone(),
         warnings: plan.warnings.clone(),
-        families: Vec::new(),
-        experiments: plan.judge(records),
+        families: judged.families,
+        experiments: judged.experiments,
     }
 }
 
