@@ -104,6 +104,9 @@ pub struct Invocation {
     /// How long the trial, `prepare` and `cleanup` may each take before they are stopped and the
     /// trial is recorded as failed.
     pub limit: Duration,
+    /// How long it is expected to take, where the driver can say: what a run says beforehand of its
+    /// own time.
+    pub expected: Option<Duration>,
 }
 
 /// The words of a driver: what an experiment file may say, so that a misspelt one is found

@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::Experiment;
 use crate::fingerprint::Machine;
-use crate::judge::{self, Judging};
-use crate::result::ExperimentResult;
+use crate::judge::{self, Judged, Judging};
 use crate::sample::{Outcome, TrialRecord};
 use crate::value::Point;
 
@@ -92,10 +91,8 @@ impl Plan {
     }
 
     /// Judges the records of this run.
-    pub fn judge(&self, records: &[TrialRecord]) -> Vec<ExperimentResult> {
-        let rounds = records.iter().map(|record| record.round + 1).max();
-        let judging = Judging::new(self.seed, rounds.unwrap_or(0));
-        judge::judge(&self.experiments, records, &judging)
+    pub fn judge(&self, records: &[TrialRecord]) -> Judged {
+        judge::judge(&self.experiments, records, &Judging::default())
     }
 
     /// A generator for one shuffle: the seed, a name and a round.

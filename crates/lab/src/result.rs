@@ -23,7 +23,7 @@ pub struct RunResult {
     pub tare: String,
     /// `quick`, `full`, as planned.
     pub size: String,
-    /// The seed of every shuffle and bootstrap.
+    /// The seed of every shuffle.
     pub seed: u64,
     /// When it began, RFC 3339 in UTC.
     pub started: String,
@@ -39,6 +39,15 @@ pub struct RunResult {
     pub families: Vec<Family>,
     /// The experiments, in plan order.
     pub experiments: Vec<ExperimentResult>,
+}
+
+impl RunResult {
+    /// The bound on the chance that the run holds any false verdict of one direction: that of its
+    /// families together.
+    pub fn error_rate(&self) -> f64 {
+        let sum: f64 = self.families.iter().map(|family| family.alpha).sum();
+        sum.min(1.0)
+    }
 }
 
 /// The claims or the targets of one suite: what the correction for multiple tests covers.
@@ -79,6 +88,17 @@ pub struct ExperimentResult {
     pub claims: Vec<ClaimResult>,
     /// One entry per target of Tare's own.
     pub targets: Vec<ClaimResult>,
+}
+
+impl ExperimentResult {
+    /// Whether no claim and no target of it waits for more rounds.
+    pub fn decided(&self) -> bool {
+        !self
+            .claims
+            .iter()
+            .chain(&self.targets)
+            .any(|claim| claim.open)
+    }
 }
 
 /// The failed trials of one cell.
@@ -130,7 +150,8 @@ pub struct CellResult {
     pub n: usize,
     /// The median of the trials; absent where there is none.
     pub median: Option<f64>,
-    /// Bootstrap interval of the median; absent below two trials.
+    /// The 95 % interval of the median; absent where an end is infinite: too few trials, or too many
+    /// that failed.
     pub ci95: Option<[f64; 2]>,
     /// The trials' values, by round; `null` for a round without one.
     pub samples: Vec<Option<f64>>,
@@ -162,16 +183,21 @@ pub struct ClaimResult {
     pub published: Option<f64>,
     /// This machine's figure.
     pub measured: Option<f64>,
-    /// Its 95 % interval.
+    /// Its 95 % interval, valid after any round; absent where an end is infinite.
     pub ci95: Option<[f64; 2]>,
-    /// The p of the claim's test before correction; absent for counts.
+    /// The p of the claim's test before correction, valid after any round; absent for counts and
+    /// deterministic trials.
     pub p: Option<f64>,
-    /// After Holm's correction over the run.
+    /// After Holm's correction over the family.
     pub p_holm: Option<f64>,
     /// Rounds the figure rests on.
     pub n: usize,
     /// Failed trials of the cells that the claim compares, by cell; each counts against a verdict.
     pub failures: Vec<Failures>,
+    /// After how many rounds a test decided; more rounds change the figures, not the verdict.
+    pub decided_after: Option<u32>,
+    /// Whether more rounds, of those that the experiment may run, could give a verdict.
+    pub open: bool,
     /// The verdict.
     pub verdict: Verdict,
     /// Why, where the verdict is not plain from the figures.

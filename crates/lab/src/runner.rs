@@ -106,7 +106,8 @@ impl Run<'_> {
     }
 
     fn judge(&self) -> Vec<ExperimentResult> {
-        self.directory.plan().judge(self.directory.records())
+        let plan = self.directory.plan();
+        plan.judge(self.directory.records()).experiments
     }
 
     /// Runs what remains of one round of one experiment, unless there is no time to begin it.
@@ -172,7 +173,7 @@ impl Run<'_> {
                 && matches!(record.outcome, Outcome::Done { .. })
         };
         let outcome = match outcome {
-            Outcome::NotTestable { reason, .. } if directory.records().iter().any(measured) => {
+            Outcome::NotTestable { reason, .. } if self.directory.records().iter().any(measured) => {
                 Outcome::Failed { reason }
             }
             outcome => outcome,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::experiment::Experiment;
 use crate::plan::{Done, Plan};
-use crate::result::{ClaimResult, ExperimentResult, Verdict};
+use crate::result::ExperimentResult;
 use crate::sample::{Outcome, TrialRecord};
 
 /// Where a run stands.
@@ -40,7 +40,7 @@ impl Schedule {
             let mut takes_part = trials.any(|trial| !done.is_untestable(plan, &trial))
                 && (0..round).all(|before| !lacks(before));
             if let Some(results) = &results {
-                takes_part = takes_part && !is_over(experiment, round, &results[place]);
+                takes_part = takes_part && !is_over(experiment, round, &results.experiments[place]);
             }
             if takes_part && lacks(round) {
                 let begun = of(records, experiment).any(|record| record.round == round);
@@ -51,7 +51,7 @@ impl Schedule {
         }
         let mut schedule = Schedule { round, open };
         if !incomplete {
-            schedule.advance(plan, &plan.judge(records));
+            schedule.advance(plan, &plan.judge(records).experiments);
             schedule.pass_by(plan, records);
         }
         schedule
@@ -81,16 +81,7 @@ impl Schedule {
 
 /// Whether an experiment that ran that many rounds needs no more.
 fn is_over(experiment: &Experiment, rounds: u32, result: &ExperimentResult) -> bool {
-    let mut all = result.claims.iter().chain(&result.targets);
-    rounds >= experiment.rounds.most
-        || rounds >= experiment.rounds.least && all.all(|claim| is_settled(claim))
-}
-
-/// Whether more rounds cannot change a verdict. A claim about a cell all of whose trials failed
-/// stays inconclusive.
-fn is_settled(claim: &ClaimResult) -> bool {
-    let hopeless = claim.failures.iter().any(|cell| cell.failed == cell.of);
-    claim.verdict != Verdict::Inconclusive || hopeless
+    rounds >= experiment.rounds.most || rounds >= experiment.rounds.least && result.decided()
 }
 
 /// Whether the next round of an experiment, if it takes as long as those before, ends within the

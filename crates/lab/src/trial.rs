@@ -108,6 +108,7 @@ pub fn run(
     if let (Some(untidy), Some(Outcome::Done { .. })) = (untidy, &finished.outcome) {
         finished.outcome = untidy.outcome;
         finished.log.extend(untidy.log);
+        finished.errors = untidy.errors;
     }
     Ok(finished)
 }
@@ -145,7 +146,7 @@ fn measure(
         (Some(from), Some(until)) => Some(elapsed.saturating_sub(until - from)),
         _ => None,
     };
-    let log = watch.log();
+    let (log, errors) = (watch.log(), end_of(&watch.errors).to_vec());
     let outcome = match (watch.hindrance(invocation.limit), watch.exited) {
         (Some(hindrance), _) => hindrance,
         (None, exited) => {
@@ -167,7 +168,7 @@ fn measure(
         elapsed,
         overhead,
         log,
-        errors: watch.errors,
+        errors,
     })
 }
 
@@ -215,6 +216,7 @@ fn step(
         elapsed: began.elapsed(),
         overhead: None,
         log: watch.log(),
+        errors: watch.errors,
     })
 }
 

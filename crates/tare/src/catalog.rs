@@ -75,25 +75,23 @@ pub(crate) fn names() -> Vec<(String, String)> {
     names
 }
 
-/// What runs only when it or its suite is named: it takes as long as all others together.
-const ON_REQUEST: [&str; 1] = ["vita/veth"];
+/// The word for every experiment that comes with the command.
+pub(crate) const ALL: &str = "all";
 
-/// The experiments that these words name: ids, suites or files; for no words all of ours but those that run on request.
+/// The experiments that these words name: ids, suites, files, or [`ALL`].
 pub(crate) fn chosen(
     words: &[String],
     size: Size,
     drivers: &Drivers,
 ) -> anyhow::Result<Vec<Experiment>> {
-    let mut embedded = embedded(size, drivers)?;
-    if words.is_empty() {
-        embedded.retain(|experiment| !ON_REQUEST.contains(&experiment.id.as_str()));
-        return Ok(embedded);
-    }
+    let embedded = embedded(size, drivers)?;
     let mut chosen: Vec<Experiment> = Vec::new();
     for word in words {
         let mut found: Vec<Experiment> = embedded
             .iter()
-            .filter(|experiment| experiment.id == *word || experiment.suite() == word)
+            .filter(|experiment| {
+                [ALL, &experiment.id, experiment.suite()].contains(&word.as_str())
+            })
             .cloned()
             .collect();
         if found.is_empty() {

@@ -1,10 +1,12 @@
 //! The command line: what can be said, and nothing of how it is done.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tare_lab::file::Size;
 use tare_lab::plan::ROUNDS_MAX;
+use tare_lab::unit::{Quantity, Unit};
 
 use crate::{completion, gateway, loadtest, rng};
 
@@ -15,12 +17,14 @@ use crate::{completion, gateway, loadtest, rng};
     version,
     about,
     after_help = "Examples:\n  \
-        tare run                     every experiment at quick size, with its claims judged\n  \
+        tare run                     a tour of at most 60 s: some published claims, judged here\n  \
+        tare run all                 every experiment at quick size\n  \
         tare run rdrand --full       one suite at the published size\n  \
         tare show rdrand/size        what an experiment measures and claims\n  \
         tare doctor                  what this machine can test, and what is missing\n  \
         tare rng gen -n 16 | xxd     sixteen hardware random bytes\n\n\
-        Exit status: 0 done; 1 a claim was not reproduced or a test failed; 2 wrong usage or it could not run."
+        Exit status: 0 done, whatever the verdicts; 1 a test failed, or with --strict a claim was not\n\
+        reproduced or a target missed; 2 wrong usage, it could not run, or nothing was measured."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -63,24 +67,34 @@ pub(crate) enum Command {
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
-    tare run                         everything, about three minutes\n  \
+    tare run                         a tour: some published claims, at most 60 s\n  \
+    tare run all                     every experiment\n  \
     tare run rdrand/size rdrand/width\n  \
-    tare run my-experiment.toml --rounds 20\n  \
+    tare run my-experiment.toml --budget \"2 min\"\n  \
     tare run --resume tare-runs/20260101T120000Z\n\n\
-    The claims go to standard output, progress to standard error.")]
+    An experiment runs rounds until its claims and targets are decided: at least as many as its file\n\
+    says (most need 10), at most as many as its file says, and none that would not end within the\n\
+    budget. `tare show` says how many.\n\n\
+    The claims go to standard output, progress to standard error.\n\n\
+    Exit status: 0 done, whatever the verdicts; 1 with --strict: a claim was not reproduced or a\n\
+    target missed; 2 wrong usage, it could not run, or nothing was measured; 130 interrupted.")]
 pub(crate) struct Run {
-    /// Experiments: an id (rdrand/size), a suite (rdrand) or a file; all where none is named
+    /// Experiments: an id (rdrand/size), a suite (rdrand), a file, or all; the tour if none is named
     #[arg(value_name = "EXPERIMENT", add = completion::experiments())]
     pub(crate) experiments: Vec<String>,
-    /// Short trials, 24 rounds or what the number of claims needs (the default)
+    /// Short trials and thin axes (the default)
     #[arg(long, conflicts_with = "full")]
     pub(crate) quick: bool,
-    /// The published size, ten rounds or what the number of claims needs
+    /// The published size
     #[arg(long)]
     pub(crate) full: bool,
-    /// Rounds, instead of the size's own number
+    /// Exactly N rounds of every experiment, decided or not, instead of as many as it needs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(ROUNDS_MAX)))]
     pub(crate) rounds: Option<u32>,
+    /// The time that the run may take, such as "90 s" or "10 min": no round begins that would not end in
+    /// it [default: 60 s for the tour, a fifth more than its forecast for `all`, otherwise none]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) budget: Option<Duration>,
     /// The seed of every shuffle and interval [default: drawn from the operating system]
     #[arg(long, value_name = "S")]
     pub(crate) seed: Option<u64>,
@@ -88,11 +102,28 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// Go on with a run that was stopped
-    #[arg(long, value_name = "DIR", add = completion::runs(), conflicts_with_all = ["experiments", "quick", "full", "rounds", "seed", "out"])]
+    #[arg(long, value_name = "DIR", add = completion::runs(), conflicts_with_all = ["experiments", "quick", "full", "rounds", "budget", "seed", "out"])]
     pub(crate) resume: Option<PathBuf>,
+    /// Exit with 1 if a claim was not reproduced or a target missed
+    #[arg(long)]
+    pub(crate) strict: bool,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// A time on the command line.
+fn time(text: &str) -> Result<Duration, String> {
+    const EXPECTED: &str = "expected a time with its unit, such as \"90 s\" or \"10 min\"";
+    // Minutes are for people: no metric is kept in them.
+    let (text, minutes) = match text.trim().strip_suffix("min") {
+        Some(number) => (format!("{number} s"), 60.0),
+        None => (text.to_owned(), 1.0),
+    };
+    let quantity: Quantity = text.parse().map_err(|_| EXPECTED)?;
+    let seconds = quantity.in_unit(Unit::Seconds).map_err(|_| EXPECTED)?;
+    let time = Duration::try_from_secs_f64(seconds * minutes).map_err(|_| EXPECTED)?;
+    Ok(time)
 }
 
 impl Run {
@@ -147,6 +178,9 @@ pub(crate) struct Report {
     /// Also show every cell's figures
     #[arg(long)]
     pub(crate) cells: bool,
+    /// Exit with 1 if a claim was not reproduced or a target missed
+    #[arg(long)]
+    pub(crate) strict: bool,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,

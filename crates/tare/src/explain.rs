@@ -8,7 +8,7 @@ use tare_lab::file::Size;
 use tare_lab::judge;
 use tare_lab::value::Selector;
 
-use crate::{catalog, cli, drivers, run, terminal};
+use crate::{catalog, cli, drivers, terminal};
 
 /// Lists the experiments that come with the command.
 pub(crate) fn list(json: bool) -> anyhow::Result<ExitCode> {
@@ -79,10 +79,9 @@ pub(crate) fn show(arguments: &cli::Show) -> anyhow::Result<ExitCode> {
     // It may be somebody else's file.
     let mut text = terminal::plain(&text);
     text.push('\n');
-    let rounds = run::rounds(size, &experiments);
     let _ = writeln!(
         text,
-        "{rounds} rounds at {} size. To run: tare run {}{}",
+        "At {} size. To run: tare run {}{}",
         size.name(),
         arguments.experiment,
         if arguments.full { " --full" } else { "" }
@@ -126,6 +125,16 @@ fn describe(experiment: &Experiment, text: &mut String) {
                 ))
         );
     }
+    let rounds = experiment.rounds;
+    let _ = if rounds.least == rounds.most {
+        writeln!(text, "  rounds   {}", rounds.least)
+    } else {
+        writeln!(
+            text,
+            "  rounds   {} to {}: until its claims and targets are decided",
+            rounds.least, rounds.most
+        )
+    };
     for published in &experiment.published {
         let unit = experiment.metric(&published.metric).map(|m| m.unit);
         let value = unit.map_or_else(

@@ -7,6 +7,7 @@ mod completion;
 mod doctor;
 mod drivers;
 mod explain;
+mod forecast;
 mod gateway;
 mod loadtest;
 mod pace;
@@ -16,6 +17,7 @@ mod report;
 mod rng;
 mod run;
 mod terminal;
+mod tour;
 mod trial;
 
 use std::process::ExitCode;

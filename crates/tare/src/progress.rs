@@ -1,84 +1,407 @@
-//! How far a run is, on standard error: a bar for a terminal, a line now and then for a log.
+//! A run as it goes, on standard error: a table of the claims that is redrawn on a terminal, lines
+//! in a log.
 
-use std::io::IsTerminal;
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use tare_lab::plan::Trial;
+use console::{measure_text_width, pad_str, truncate_str, Alignment};
+use tare_lab::plan::{Plan, Trial};
 use tare_lab::report::text::clean;
+use tare_lab::result::{ClaimResult, ExperimentResult, Verdict};
 use tare_lab::runner::Observer;
 use tare_lab::sample::{Outcome, TrialRecord};
+use tare_lab::schedule::Schedule;
+use tare_lab::unit::significant;
 
-use crate::terminal;
+use crate::{forecast, terminal};
 
-/// How often a log hears of a run.
+/// How often a log hears of a run in which nothing is decided.
 const LOG_EVERY: Duration = Duration::from_secs(15);
 
-/// A run's bar.
-pub(crate) struct Bar {
-    bar: ProgressBar,
-    logged: Option<Instant>,
+/// How often the line below the table is drawn.
+const DRAW_EVERY: Duration = Duration::from_millis(100);
+
+/// Failed trials that are told one by one: the first few say what is wrong, a flood of them says
+/// nothing more.
+const FAILURES_TOLD: usize = 5;
+
+/// Tells a person how a run goes.
+pub(crate) struct Watch {
+    terminal: bool,
+    colour: bool,
+    /// The rows of the table, in the order of the plan.
+    claims: Vec<Row>,
+    /// Claims whose verdict was told.
+    told: HashSet<String>,
+    /// What the bottom line says of the trial that runs.
+    trial: String,
+    round: u32,
+    open: usize,
+    experiments: usize,
     failed: usize,
+    /// The run's time when this part of it began, and when that was.
+    before: Duration,
+    began: Instant,
+    expected: Option<Duration>,
+    drawn: Instant,
+    /// The widths of the lines on the screen.
+    on_screen: Vec<usize>,
 }
 
-impl Bar {
-    pub(crate) fn new() -> Bar {
-        let terminal = std::io::stderr().is_terminal();
-        let bar = ProgressBar::with_draw_target(
-            Some(0),
-            if terminal {
-                ProgressDrawTarget::stderr_with_hz(10)
-            } else {
-                ProgressDrawTarget::hidden()
-            },
+/// What a row of the table says.
+#[derive(Clone)]
+struct Row {
+    id: String,
+    verdict: Verdict,
+    figure: String,
+    rounds: usize,
+    /// Whether more rounds come.
+    open: bool,
+}
+
+impl Watch {
+    /// Says what will run and how long that takes.
+    pub(crate) fn new(plan: &Plan, expected: Option<Duration>) -> Watch {
+        let claims = plan.experiments.iter().map(|e| e.claims.len()).sum();
+        let mut head = format!(
+            "tare: {} and {}",
+            counted(plan.experiments.len(), "experiment"),
+            counted(claims, "claim or target")
         );
-        if let Ok(style) = ProgressStyle::with_template(
-            "{elapsed_precise} [{wide_bar:.cyan/blue}] {pos}/{len} trials, {eta} left  {msg:30!}",
-        ) {
-            bar.set_style(style.progress_chars("━╸─"));
+        match (expected, plan.budget()) {
+            (Some(time), Some(budget)) if time >= budget => {
+                let _ = write!(head, ", at most {}", forecast::in_words(budget));
+            }
+            (Some(time), _) => {
+                let _ = write!(head, ", about {}", forecast::in_words(time));
+            }
+            (None, _) => {}
         }
-        let hidden = bar.is_hidden();
-        Bar {
-            bar,
-            // A terminal that cannot draw (TERM=dumb) is a log too.
-            logged: hidden.then(Instant::now),
+        terminal::say(&head);
+        let now = Instant::now();
+        Watch {
+            terminal: terminal::is_drawable(),
+            colour: terminal::colour_of(&io::stderr()),
+            claims: Vec::new(),
+            told: HashSet::new(),
+            trial: String::new(),
+            round: 0,
+            open: plan.experiments.len(),
+            experiments: plan.experiments.len(),
             failed: 0,
+            before: Duration::ZERO,
+            began: now,
+            expected,
+            drawn: now,
+            on_screen: Vec::new(),
         }
     }
 
-    pub(crate) fn finish(&self) {
-        self.bar.finish_and_clear();
+    /// Clears the table: what the run came to follows.
+    pub(crate) fn finish(&mut self) {
+        self.replace(&[]);
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.before + self.began.elapsed()
+    }
+
+    /// Says a line, above the table where there is one.
+    fn say(&mut self, line: &str) {
+        if self.terminal {
+            self.replace(&[]);
+        }
+        terminal::say(line);
+        self.draw();
+    }
+
+    fn draw(&mut self) {
+        if !self.terminal {
+            return;
+        }
+        let (width, height) = terminal::size_of(&io::stderr());
+        let bottom = self.bottom(width);
+        let mut lines = table(&self.claims, width, height.saturating_sub(2), self.colour);
+        lines.push(bottom);
+        self.replace(&lines);
+        self.drawn = Instant::now();
+    }
+
+    /// Puts `lines` where those are that were drawn last. In one write, each line over its
+    /// predecessor: nothing flickers.
+    fn replace(&mut self, lines: &[String]) {
+        let mut out = String::new();
+        let (width, _) = terminal::size_of(&io::stderr());
+        // In a terminal that was made narrower meanwhile, a line takes several.
+        let rows: usize = self.on_screen.iter().map(|w| w.div_ceil(width).max(1)).sum();
+        if rows > 0 {
+            let _ = write!(out, "\x1b[{rows}A\r");
+        }
+        for line in lines {
+            let _ = writeln!(out, "{line}\x1b[K");
+        }
+        if rows > 0 {
+            out.push_str("\x1b[J");
+        }
+        let _ = io::stderr().write_all(out.as_bytes());
+        self.on_screen = lines.iter().map(|line| measure_text_width(line)).collect();
+    }
+
+    /// The line below the table: time, rounds, what runs.
+    fn bottom(&self, width: usize) -> String {
+        let elapsed = self.elapsed();
+        let mut line = format!("  {}", clock(elapsed));
+        if let Some(expected) = self.expected {
+            let _ = write!(line, " of about {}", clock(expected));
+            const BAR: usize = 16;
+            if width >= 80 {
+                let part = elapsed.as_secs_f64() / expected.as_secs_f64().max(1.0);
+                let full = ((part * BAR as f64) as usize).min(BAR);
+                let _ = write!(line, "  {}{}", "━".repeat(full), "─".repeat(BAR - full));
+            }
+        }
+        let _ = write!(line, "  round {}", self.round + 1);
+        if self.experiments > 1 {
+            let _ = write!(line, ", {} of {} open", self.open, self.experiments);
+        }
+        if self.failed > 0 {
+            let _ = write!(line, ", {} failed", counted(self.failed, "trial"));
+        }
+        let _ = write!(line, "  {}", self.trial);
+        truncate_str(&line, width - 1, "…").into_owned()
     }
 }
 
-impl Observer for Bar {
-    fn begins(&mut self, done: usize, total: usize, experiment: &str, trial: &Trial) {
-        self.bar.set_length(total as u64);
-        self.bar.set_position(done as u64);
-        self.bar
-            .set_message(clean(&format!("{experiment} {}", trial.at)));
-        if self.logged.is_some_and(|last| last.elapsed() > LOG_EVERY) {
-            self.logged = Some(Instant::now());
+impl Observer for Watch {
+    fn begins(&mut self, experiment: &str, trial: &Trial) {
+        self.trial = clean(&format!("{experiment} {}", trial.at));
+        if self.terminal {
+            if self.drawn.elapsed() > DRAW_EVERY {
+                self.draw();
+            }
+        } else if self.drawn.elapsed() > LOG_EVERY {
+            self.drawn = Instant::now();
             terminal::say(&format!(
-                "tare: {done} of {total} trials done, {} failed",
-                self.failed
+                "tare: {}: round {}, {} of {} open, {} failed",
+                clock(self.elapsed()),
+                self.round + 1,
+                self.open,
+                counted(self.experiments, "experiment"),
+                counted(self.failed, "trial")
             ));
         }
     }
 
     fn progress(&mut self, _done: f64) {
-        self.bar.tick();
+        if self.terminal && self.drawn.elapsed() > DRAW_EVERY {
+            self.draw();
+        }
     }
 
     fn ended(&mut self, record: &TrialRecord) {
         if let Outcome::Failed { reason } = &record.outcome {
             self.failed += 1;
-            // The first few say what is wrong; a flood of them says nothing more.
-            if self.failed <= 5 {
-                let what = format!("{} {}: {reason}", record.experiment, record.at);
-                self.bar
-                    .suspend(|| terminal::say(&format!("tare: trial failed: {what}")));
+            if self.failed <= FAILURES_TOLD {
+                let mut what = format!(
+                    "tare: trial failed: {} {}: {reason}",
+                    record.experiment, record.at
+                );
+                if let Some(last) = record.last_lines.last() {
+                    let _ = write!(what, ": {last}");
+                }
+                self.say(&clean(&what));
             }
         }
+    }
+
+    fn judged(&mut self, results: &[ExperimentResult], next: &Schedule, elapsed: Duration) {
+        (self.before, self.began) = (elapsed, Instant::now());
+        self.round = next.round;
+        self.open = next.open.iter().filter(|open| **open).count();
+        self.claims.clear();
+        for (result, open) in results.iter().zip(&next.open) {
+            let all = result.claims.iter().chain(&result.targets);
+            self.claims.extend(all.map(|claim| row(claim, *open)));
+        }
+        let (_, height) = terminal::size_of(&io::stderr());
+        if !self.terminal || self.claims.len() + 2 > height {
+            self.tell_decided();
+        }
+        self.draw();
+    }
+}
+
+impl Watch {
+    /// Says each verdict once, a line each, where there is no table that holds them all.
+    fn tell_decided(&mut self) {
+        for row in self.claims.clone() {
+            let decided = row.verdict != Verdict::Inconclusive || !row.open;
+            if !decided || !self.told.insert(row.id.clone()) {
+                continue;
+            }
+            let mut line = format!("tare: {}: {} {}", clock(self.elapsed()), words(&row), row.id);
+            if !row.figure.is_empty() {
+                let _ = write!(line, ": {}, {}", row.figure, counted(row.rounds, "round"));
+            }
+            self.say(&line);
+        }
+        if self.terminal {
+            // They stand above.
+            let told = &self.told;
+            self.claims.retain(|row| !told.contains(&row.id));
+        }
+    }
+}
+
+fn row(claim: &ClaimResult, open: bool) -> Row {
+    let figure = match (claim.measured, claim.ci95) {
+        (Some(value), Some([low, high])) => format!(
+            "{} [{}, {}]",
+            claim.unit.show(value),
+            significant(low),
+            significant(high)
+        ),
+        (Some(value), None) => claim.unit.show(value),
+        (None, _) => String::new(),
+    };
+    Row {
+        id: clean(&claim.id),
+        verdict: claim.verdict,
+        figure,
+        rounds: claim.n,
+        open,
+    }
+}
+
+/// The claims with what is known of each: at most `height` lines of at most `width - 1` columns.
+fn table(rows: &[Row], width: usize, height: usize, colour: bool) -> Vec<String> {
+    const ROUNDS: usize = 10;
+    let width = width - 1;
+    let verdict = if width < 80 { 2 } else { 19 };
+    let figure = (width / 3).clamp(18, 40);
+    let ids = rows.iter().map(|row| measure_text_width(&row.id)).max();
+    let id = ids.unwrap_or(0).min(width - verdict - figure - ROUNDS - 4);
+    let mut lines = Vec::new();
+    let shown = if rows.len() > height {
+        height.saturating_sub(1)
+    } else {
+        rows.len()
+    };
+    for row in &rows[..shown] {
+        let words = if verdict > 2 {
+            words(row)
+        } else {
+            symbol(row).to_owned()
+        };
+        let words = pad_str(&words, verdict, Alignment::Left, Some("…"));
+        let words = match colour_of(row).filter(|_| colour) {
+            Some(code) => format!("\x1b[{code}m{words}\x1b[0m"),
+            None => words.into_owned(),
+        };
+        let rounds = match row.rounds {
+            0 => String::new(),
+            n => counted(n, "round"),
+        };
+        let line = format!(
+            "  {words} {} {} {}",
+            pad_str(&row.id, id, Alignment::Left, Some("…")),
+            pad_str(&row.figure, figure, Alignment::Right, Some("…")),
+            pad_str(&rounds, ROUNDS, Alignment::Right, None),
+        );
+        lines.push(line);
+    }
+    if shown < rows.len() {
+        let more = format!("  … and {} more", rows.len() - shown);
+        lines.push(truncate_str(&more, width, "…").into_owned());
+    }
+    lines
+}
+
+fn symbol(row: &Row) -> &'static str {
+    match row.verdict {
+        Verdict::Reproduced | Verdict::Held => "✓",
+        Verdict::NotReproduced | Verdict::Missed => "✗",
+        Verdict::NotTestable => "–",
+        Verdict::Inconclusive if row.open => "…",
+        Verdict::Inconclusive => "?",
+    }
+}
+
+fn words(row: &Row) -> String {
+    let words = match row.verdict {
+        Verdict::Reproduced => "reproduced",
+        Verdict::NotReproduced => "not reproduced",
+        Verdict::Held => "held",
+        Verdict::Missed => "missed",
+        Verdict::NotTestable => "not testable here",
+        Verdict::Inconclusive if row.open => "",
+        Verdict::Inconclusive => "inconclusive",
+    };
+    format!("{} {words}", symbol(row)).trim_end().to_owned()
+}
+
+fn colour_of(row: &Row) -> Option<&'static str> {
+    match row.verdict {
+        Verdict::Reproduced | Verdict::Held => Some("32"),
+        Verdict::NotReproduced | Verdict::Missed => Some("31"),
+        Verdict::NotTestable => Some("2"),
+        Verdict::Inconclusive => None,
+    }
+}
+
+/// `0:07`, `12:34`.
+fn clock(time: Duration) -> String {
+    let seconds = time.as_secs();
+    format!("{}:{:02}", seconds / 60, seconds % 60)
+}
+
+fn counted(n: usize, thing: &str) -> String {
+    match (n, thing) {
+        (1, _) => format!("1 {thing}"),
+        (_, "claim or target") => format!("{n} claims and targets"),
+        _ => format!("{n} {thing}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(n: usize) -> Vec<Row> {
+        let verdicts = [Verdict::Inconclusive, Verdict::NotReproduced, Verdict::Held];
+        (0..n)
+            .map(|i| Row {
+                id: format!("suite/experiment/claim-{i}{}", "-long".repeat(i % 9)),
+                verdict: verdicts[i % 3],
+                figure: "123.4 MiB/s [120.1, 129.9]".into(),
+                rounds: i,
+                open: true,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_table_fits_every_width_and_height() {
+        for width in 40..=220 {
+            for (n, height) in [(0, 5), (5, 20), (40, 20), (40, 0)] {
+                for colour in [false, true] {
+                    let lines = table(&rows(n), width, height, colour);
+                    assert!(lines.len() <= height.max(1), "{lines:?}");
+                    for line in lines {
+                        assert!(measure_text_width(&line) < width, "{width}: {line}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_open_has_no_verdict_yet() {
+        let mut row = rows(1).remove(0);
+        assert_eq!(words(&row), "…");
+        row.open = false;
+        assert_eq!(words(&row), "? inconclusive");
     }
 }

@@ -3,21 +3,27 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use tare_lab::judge::{self, Judging};
 use tare_lab::plan::Plan;
 use tare_lab::report;
-use tare_lab::result::{RunResult, Verdict};
+use tare_lab::result::RunResult;
 use tare_lab::sample::TrialRecord;
+use tare_lab::schedule::Schedule;
 use tare_lab::store::{self, RunDirectory};
 
-use crate::run::ALPHA;
 use crate::{cli, terminal};
 
 /// Judges a run again, writes its report and prints its claims.
 pub(crate) fn report(arguments: &cli::Report) -> anyhow::Result<ExitCode> {
     let (plan, records) = RunDirectory::read(&arguments.run)?;
     let result = judged(&plan, &records);
-    finish(&arguments.run, &result, arguments.json, arguments.cells)
+    let strict = arguments.strict;
+    finish(
+        &arguments.run,
+        &result,
+        arguments.json,
+        arguments.cells,
+        strict,
+    )
 }
 
 /// Prints a run in another format.
@@ -35,11 +41,8 @@ pub(crate) fn export(arguments: &cli::Export) -> anyhow::Result<ExitCode> {
 
 /// What a run's records come to.
 pub(crate) fn judged(plan: &Plan, records: &[TrialRecord]) -> RunResult {
-    let judging = Judging {
-        seed: plan.seed,
-        alpha: ALPHA,
-        rounds: plan.rounds,
-    };
+    let rounds = records.iter().map(|record| record.round + 1).max();
+    let judged = plan.judge(records);
     RunResult {
         schema: plan.schema,
         run: plan.run.clone(),
@@ -47,12 +50,12 @@ pub(crate) fn judged(plan: &Plan, records: &[TrialRecord]) -> RunResult {
         size: plan.size.clone(),
         seed: plan.seed,
         started: plan.started.clone(),
-        rounds: plan.rounds,
-        complete: plan.remaining(records).is_empty(),
+        rounds: rounds.unwrap_or(0),
+        complete: Schedule::new(plan, records).is_complete(),
         machine: plan.machine.clone(),
         warnings: plan.warnings.clone(),
-        families: Vec::new(),
-        experiments: judge::judge(&plan.experiments, records, &judging),
+        families: judged.families,
+        experiments: judged.experiments,
     }
 }
 
@@ -63,11 +66,12 @@ pub(crate) fn finish(
     result: &RunResult,
     json: bool,
     cells: bool,
+    strict: bool,
 ) -> anyhow::Result<ExitCode> {
     let page = write_html(directory, result);
     print(result, json, cells)?;
     terminal::say(&format!("tare: report: {}", page?.display()));
-    Ok(exit_code(result))
+    Ok(exit_code(result, strict))
 }
 
 /// Writes the page into the run's directory.
@@ -94,17 +98,16 @@ fn print(result: &RunResult, json: bool, cells: bool) -> anyhow::Result<()> {
     Ok(terminal::print(&text)?)
 }
 
-/// 1 where a claim was not reproduced, 2 where nothing could be measured at all, else 0.
-fn exit_code(result: &RunResult) -> ExitCode {
-    let mut claims = result.experiments.iter().flat_map(|e| &e.claims);
-    if claims.any(|claim| claim.verdict == Verdict::NotReproduced) {
-        return ExitCode::from(1);
-    }
+/// 2 if nothing could be measured at all, 1 if `strict` and a claim was not reproduced or a target
+/// missed, else 0: verdicts are results.
+fn exit_code(result: &RunResult, strict: bool) -> ExitCode {
     let mut cells = result.experiments.iter().flat_map(|e| &e.cells);
-    if cells.any(|cell| cell.n > 0) {
-        ExitCode::SUCCESS
-    } else {
+    if !cells.any(|cell| cell.n > 0) {
         terminal::say("tare: nothing was measured: no trial gave a figure");
-        ExitCode::from(2)
+        return ExitCode::from(2);
     }
+    let all = result.experiments.iter();
+    let mut all = all.flat_map(|e| e.claims.iter().chain(&e.targets));
+    let negative = all.any(|claim| claim.verdict.is_negative());
+    ExitCode::from(u8::from(strict && negative))
 }

@@ -8,23 +8,21 @@ use std::sync::Arc;
 use anyhow::{bail, Context as _};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tare_lab::driver::{Drivers, Missing};
-use tare_lab::experiment::Experiment;
-use tare_lab::file::Size;
+use tare_lab::experiment::Rounds;
 use tare_lab::fingerprint::Machine;
-use tare_lab::judge;
 use tare_lab::plan::Plan;
 use tare_lab::result::SCHEMA;
 use tare_lab::runner::{self, Ended};
 use tare_lab::store::{RunDirectory, StoreError};
 
-use crate::progress::Bar;
-use crate::{catalog, cli, drivers, report, terminal};
+use crate::progress::Watch;
+use crate::{catalog, cli, drivers, forecast, report, terminal, tour};
 
 /// The status of a process that Ctrl-C ended, as shells have it.
 const INTERRUPTED: u8 = 130;
 
-/// The chance of a wrong verdict that a run accepts, over all its claims together.
-pub(crate) const ALPHA: f64 = 0.05;
+/// The size of the tour, in its plan.
+const TOUR: &str = "tour";
 
 /// Runs, or goes on with, a run and judges it.
 pub(crate) fn run(arguments: &cli::Run) -> anyhow::Result<ExitCode> {
@@ -40,14 +38,15 @@ pub(crate) fn run(arguments: &cli::Run) -> anyhow::Result<ExitCode> {
     for signal in signals_to_end() {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
-    let mut bar = Bar::new();
+    let expected = forecast::expected(directory.plan(), &drivers);
+    let mut watch = Watch::new(directory.plan(), expected);
     let ended = runner::run(
         &mut directory,
         &drivers,
         &|| interrupted.load(Ordering::Relaxed),
-        &mut bar,
+        &mut watch,
     );
-    bar.finish();
+    watch.finish();
     let path = directory.path().to_owned();
     if ended? == Ended::Interrupted {
         terminal::say(&format!(
@@ -58,7 +57,11 @@ pub(crate) fn run(arguments: &cli::Run) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(INTERRUPTED));
     }
     let result = report::judged(directory.plan(), directory.records());
-    report::finish(&path, &result, arguments.json, false)
+    let code = report::finish(&path, &result, arguments.json, false, arguments.strict)?;
+    if directory.plan().size == TOUR {
+        tour::what_else(&drivers)?;
+    }
+    Ok(code)
 }
 
 /// The signals that ask a program to end: Ctrl-C, `kill`, and a terminal that is closed. The last
@@ -78,11 +81,30 @@ fn signals_to_end() -> Vec<i32> {
 }
 
 fn begin(arguments: &cli::Run, drivers: &Drivers) -> anyhow::Result<RunDirectory> {
-    let size = arguments.size();
-    let experiments = catalog::chosen(&arguments.experiments, size, drivers)?;
-    if experiments.is_empty() {
-        bail!("there is no experiment to run");
+    let is_tour = arguments.experiments.is_empty();
+    if is_tour && arguments.full {
+        bail!("--full: found no experiment, expected one: `tare run all --full` runs every one");
     }
+    let size = arguments.size();
+    let mut experiments = if is_tour {
+        tour::experiments(drivers)?
+    } else {
+        catalog::chosen(&arguments.experiments, size, drivers)?
+    };
+    if let Some(rounds) = arguments.rounds {
+        for experiment in &mut experiments {
+            experiment.rounds = Rounds::exactly(rounds);
+        }
+    }
+    let budget = match (arguments.budget, arguments.rounds) {
+        (Some(budget), _) => Some(budget),
+        (None, Some(_)) => None,
+        (None, None) if is_tour => Some(tour::BUDGET),
+        (None, None) if arguments.experiments == [catalog::ALL] => {
+            forecast::of(&experiments, drivers).map(forecast::budget)
+        }
+        (None, None) => None,
+    };
     let machine = Machine::read();
     let started = jiff::Timestamp::now();
     let seed = match arguments.seed {
@@ -94,11 +116,9 @@ fn begin(arguments: &cli::Run, drivers: &Drivers) -> anyhow::Result<RunDirectory
         schema: SCHEMA,
         run: String::new(),
         tare: env!("CARGO_PKG_VERSION").into(),
-        size: size.name().into(),
+        size: if is_tour { TOUR } else { size.name() }.into(),
         seed,
-        rounds: arguments
-            .rounds
-            .unwrap_or_else(|| rounds(size, &experiments)),
+        budget_s: budget.map(|budget| budget.as_secs_f64()),
         started: started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         warnings: machine.warnings(),
         directory: std::env::current_dir()
@@ -124,23 +144,6 @@ fn begin(arguments: &cli::Run, drivers: &Drivers) -> anyhow::Result<RunDirectory
             created => return created.context("the run's directory"),
         }
     }
-}
-
-/// Rounds beyond the fewest that can carry a verdict, so that one bad round does not cost it.
-const SPARE_ROUNDS: u32 = 2;
-
-/// The size's own number of rounds, or as many as its claims need for a verdict after
-/// correction, whichever is more.
-pub(crate) fn rounds(size: Size, experiments: &[Experiment]) -> u32 {
-    let least = match size {
-        // Many short trials decide what few longer ones leave open: on a shared machine the noise
-        // between two trials hardly shrinks with their length.
-        Size::Quick => 24,
-        Size::Full => 10,
-    };
-    // A claim can turn out either way, and being outside a range is two tests.
-    let tests = 2 * judge::tests_in(experiments);
-    least.max(judge::rounds_for(tests, ALPHA) + SPARE_ROUNDS)
 }
 
 /// Opens a run to go on with it: only by the same program on the same machine, as samples of two

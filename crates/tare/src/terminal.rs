@@ -1,6 +1,7 @@
 //! Standard output and the terminal behind it.
 
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 
 use tare_lab::report::text::clean;
 
@@ -40,7 +41,27 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
 
 /// Whether standard output may be coloured: it is a terminal and nobody said `NO_COLOR`.
 pub(crate) fn colour() -> bool {
-    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    colour_of(&io::stdout())
+}
+
+/// Whether what goes to `stream` may be coloured.
+pub(crate) fn colour_of(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Whether standard error is a terminal that can move its cursor.
+pub(crate) fn is_drawable() -> bool {
+    let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+    io::stderr().is_terminal() && !dumb
+}
+
+/// The columns, 40 at least, and lines of the terminal behind `stream`; 80 and 24 if it does not say.
+pub(crate) fn size_of(stream: &impl AsFd) -> (usize, usize) {
+    let size = rustix::termios::tcgetwinsize(stream).ok();
+    let size = size.filter(|size| size.ws_col > 0 && size.ws_row > 0);
+    size.map_or((80, 24), |size| {
+        (usize::from(size.ws_col).max(40), size.ws_row.into())
+    })
 }
 
 /// The terminal's width in columns; 100 where standard output is none.

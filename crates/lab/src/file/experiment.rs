@@ -4,7 +4,7 @@ use super::node::{quoted, Fields, Node};
 use super::selector::{exclusions, Cells};
 use super::words::Words;
 use super::{claim, matrix, metric, Context, Size};
-use crate::driver::{Driver, Drivers};
+use crate::driver::{Driver, Drivers, Vocabulary};
 use crate::experiment::{Claim, Experiment, Metric, Rounds, Standing};
 use crate::value::Parameters;
 
@@ -74,7 +74,7 @@ pub(super) fn read(node: &Node<'_>, context: &Context<'_>) -> Option<Experiment>
         id: id?,
         title: title?,
         source: source?,
-        driver: vocabulary?.name,
+        driver: vocabulary.as_ref()?.name.clone(),
         fixed: shape.fixed.clone(),
         axes: shape.lines.iter().map(|line| line.axis.clone()).collect(),
         exclude,
@@ -84,7 +84,7 @@ pub(super) fn read(node: &Node<'_>, context: &Context<'_>) -> Option<Experiment>
         published,
         rounds: shape
             .rounds
-            .unwrap_or_else(|| rounds(vocabulary, &all, context.size)),
+            .unwrap_or_else(|| rounds(vocabulary.as_ref(), &all, context.size)),
         exact: vocabulary.is_some_and(|driver| driver.deterministic),
         claims: all,
     })

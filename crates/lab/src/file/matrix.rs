@@ -6,7 +6,6 @@ use super::{Size, MAX_CELLS};
 use crate::experiment::{Axis, Rounds};
 use crate::plan::ROUNDS_MAX;
 use crate::driver::{Parameter, ParameterKind};
-use crate::experiment::Axis;
 use crate::value::{Parameters, Value, BESIDE};
 
 /// Keys that a `published` entry uses for itself, and the key of peers.

@@ -107,8 +107,9 @@ impl Bench {
                 ("bytes".to_owned(), (self.work)(at)),
             ]),
         });
-        let options = Judging::new(plan.seed, self.rounds);
-        judge(&plan.experiments, &records, &options).remove(0)
+        judge(&plan.experiments, &records, &Judging::default())
+            .experiments
+            .remove(0)
     }
 
     fn plan(&self) -> Plan {

@@ -513,6 +513,8 @@ fn claim(
             at_most: None,
         },
         failures: vec![],
+        decided_after: None,
+        open: false,
         id: id.into(),
         text: text.into(),
         source: "librdrand, section 5".into(),

@@ -147,6 +147,7 @@ impl Driver for Command {
             cleanup: words("cleanup"),
             speaks_protocol: parameters.get("protocol") == Some(&Value::Bool(true)),
             limit: duration(parameters, "limit").unwrap_or(Duration::from_secs(60)),
+            expected: None,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, Context as _};
+use rustix::time::{clock_gettime, ClockId};
 use tare_gateway::bench::{Bench, Done, Setup, Subject};
 use tare_gateway::sa::Counting;
 use tare_lab::driver::{Driver, Invocation, Missing, Parameter, ParameterKind, Vocabulary};
@@ -52,7 +53,7 @@ impl Driver for Gateway {
                     "workers",
                     ParameterKind::Int(1, 64),
                     Some(1.into()),
-                    "threads, each with outbound SAs of its own; with more than one, time is the wall's",
+                    "threads, each with outbound SAs of its own",
                 ),
                 parameter(
                     "key",
@@ -77,6 +78,8 @@ impl Driver for Gateway {
             metrics: vec![
                 ("packet_rate".into(), Dimension::PacketRate),
                 ("throughput".into(), Dimension::DataRate),
+                ("cpu_packet_rate".into(), Dimension::PacketRate),
+                ("cpu_throughput".into(), Dimension::DataRate),
             ],
             counters: [OPERATIONS, "bytes", "wrong"].map(String::from).to_vec(),
             open: false,
@@ -121,7 +124,10 @@ pub(super) fn size(parameters: &Parameters) -> anyhow::Result<PacketSize> {
 struct Timed {
     done: Done,
     wrong: u64,
-    seconds: f64,
+    /// Seconds on the clock, of the worker that took longest.
+    wall: f64,
+    /// Seconds of processor time, of all workers together.
+    cpu: f64,
 }
 
 impl Workload for Gateway {
@@ -159,19 +165,21 @@ impl Workload for Gateway {
             Timed {
                 done,
                 wrong: timed.operations * STEP - done.packets,
-                seconds: timed.cpu.as_secs_f64(),
+                wall: (timed.until - timed.from).as_secs_f64(),
+                cpu: timed.cpu.as_secs_f64(),
             }
         } else {
             speaker.start()?;
             together(&bench, subject, workers, duration)?
         };
-        let rate = |n: u64| n as f64 / timed.seconds;
-        speaker.sample(
-            "packet_rate",
-            rate(timed.done.packets),
-            Unit::PacketsPerSecond,
-        )?;
-        speaker.sample("throughput", rate(timed.done.bytes), Unit::BytesPerSecond)?;
+        let (packets, bytes) = (timed.done.packets as f64, timed.done.bytes as f64);
+        for (rate, throughput, seconds) in [
+            ("packet_rate", "throughput", timed.wall),
+            ("cpu_packet_rate", "cpu_throughput", timed.cpu),
+        ] {
+            speaker.sample(rate, packets / seconds, Unit::PacketsPerSecond)?;
+            speaker.sample(throughput, bytes / seconds, Unit::BytesPerSecond)?;
+        }
         speaker.counters(&[
             (OPERATIONS, timed.done.packets),
             ("bytes", timed.done.bytes),
@@ -194,32 +202,40 @@ fn together(
     time: Duration,
 ) -> anyhow::Result<Timed> {
     let ready = &Barrier::new(workers);
-    let work = move || -> anyhow::Result<(Done, u64, f64)> {
+    let work = move || -> anyhow::Result<Timed> {
         let step = bench.step(subject);
         ready.wait();
         let mut step = step.map_err(|e| anyhow!(e))?;
         let (mut done, mut asked) = (Done::default(), 0);
+        let cpu = clock_gettime(ClockId::ThreadCPUTime);
         let start = Instant::now();
         while start.elapsed() < time {
             // Some milliseconds between two looks at the clock.
             add(&mut done, step(16 * STEP).map_err(|e| anyhow!(e))?);
             asked += 16 * STEP;
         }
-        Ok((done, asked, start.elapsed().as_secs_f64()))
+        let cpu = Duration::try_from(clock_gettime(ClockId::ThreadCPUTime) - cpu);
+        Ok(Timed {
+            wrong: asked - done.packets,
+            done,
+            wall: start.elapsed().as_secs_f64(),
+            cpu: cpu.context("the thread's clock")?.as_secs_f64(),
+        })
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         let mut all = Timed {
             done: Done::default(),
             wrong: 0,
-            seconds: 0.0,
+            wall: 0.0,
+            cpu: 0.0,
         };
         for thread in threads {
-            let ended = thread.join().map_err(|_| anyhow!("a worker panicked"))?;
-            let (done, asked, seconds) = ended?;
-            add(&mut all.done, done);
-            all.wrong += asked - done.packets;
-            all.seconds = all.seconds.max(seconds);
+            let one = thread.join().map_err(|_| anyhow!("a worker panicked"))??;
+            add(&mut all.done, one.done);
+            all.wrong += one.wrong;
+            all.wall = all.wall.max(one.wall);
+            all.cpu += one.cpu;
         }
         Ok(all)
     })

@@ -91,9 +91,9 @@ impl Driver for Gcm {
             ],
             peers: vec![],
             metrics: vec![
-                ("message_rate".into(), Dimension::OperationRate),
-                ("throughput".into(), Dimension::DataRate),
-                ("time".into(), Dimension::Time),
+                ("cpu_message_rate".into(), Dimension::OperationRate),
+                ("cpu_throughput".into(), Dimension::DataRate),
+                ("cpu_time".into(), Dimension::Time),
             ],
             counters: [OPERATIONS, "bytes"].map(String::from).to_vec(),
             open: false,
@@ -172,9 +172,9 @@ impl Workload for Gcm {
         let done = timed.operations * batch as u64;
         let seconds = timed.cpu.as_secs_f64();
         let rate = done as f64 / seconds;
-        speaker.sample("message_rate", rate, Unit::OperationsPerSecond)?;
-        speaker.sample("throughput", rate * size as f64, Unit::BytesPerSecond)?;
-        speaker.sample("time", 1.0 / rate, Unit::Seconds)?;
+        speaker.sample("cpu_message_rate", rate, Unit::OperationsPerSecond)?;
+        speaker.sample("cpu_throughput", rate * size as f64, Unit::BytesPerSecond)?;
+        speaker.sample("cpu_time", 1.0 / rate, Unit::Seconds)?;
         speaker.counters(&[(OPERATIONS, done), ("bytes", done * size as u64)])?;
         Ok(())
     }

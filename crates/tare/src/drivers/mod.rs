@@ -24,6 +24,9 @@ use crate::trial::{Speaker, TrialError};
 /// Time that a trial may take beyond what its parameters ask for: a slow machine's start-up.
 const SLACK: Duration = Duration::from_secs(30);
 
+/// What a trial takes to start and to end, about.
+const START: Duration = Duration::from_millis(10);
+
 /// A driver whose trials this program runs itself, in a child process.
 trait Workload: Driver {
     /// Runs one trial.
@@ -80,6 +83,7 @@ fn own_trial(driver: &str, parameters: &Parameters, expected: Duration) -> Invoc
         ],
         speaks_protocol: true,
         limit: expected + SLACK,
+        expected: Some(expected + START),
         ..Invocation::default()
     }
 }

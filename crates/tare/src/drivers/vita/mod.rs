@@ -90,6 +90,7 @@ impl Driver for Vita {
                 ("of_computed".into(), Dimension::Ratio),
                 ("loss".into(), Dimension::Ratio),
                 ("received".into(), Dimension::DataRate),
+                ("of_offered".into(), Dimension::Ratio),
                 ("events".into(), Dimension::Count),
             ],
             counters: [OPERATIONS, "lost", "duplicates", "reordered", "unaccounted"]
@@ -140,13 +141,13 @@ impl Workload for Vita {
         let updates_before = topology.outbound_updates();
         let mut bench = Bench::new(topology, &setup, pool)?;
         speaker.start()?;
+        let computed = computed_share(size) * line.bits() as f64;
         match text(parameters, "measure")? {
             "find_limit" => {
                 let precision = rate(parameters, "precision")?;
                 let limit = bench.find_limit(line, precision, duration)?;
                 let bits = limit.bits() as f64;
                 speaker.sample("ndr", bits / 8.0, Unit::BytesPerSecond)?;
-                let computed = computed_share(size) * line.bits() as f64;
                 speaker.sample("of_computed", bits / computed, Unit::Ratio)?;
             }
             _ => {
@@ -162,6 +163,9 @@ impl Workload for Vita {
                 // Of one of the two streams, as rates are given here.
                 let received = bits / trial.streams.len() as f64 / duration.as_secs_f64();
                 speaker.sample("received", received / 8.0, Unit::BytesPerSecond)?;
+                let of_offered = received / offered.bits() as f64;
+                speaker.sample("of_offered", of_offered, Unit::Ratio)?;
+                speaker.sample("of_computed", received / computed, Unit::Ratio)?;
                 let topology = bench.tester.bed().network();
                 let events = match event {
                     "rekey" => topology.outbound_updates() - updates_before,

@@ -64,7 +64,9 @@ impl Driver for VitaVeth {
             ],
             peers: vec![],
             metrics: vec![("ndr".into(), Dimension::DataRate)],
-            counters: [OPERATIONS, "trials"].map(String::from).to_vec(),
+            counters: [OPERATIONS, "searches", "searches_in_vain"]
+                .map(String::from)
+                .to_vec(),
             open: false,
             deterministic: false,
         }
@@ -113,13 +115,16 @@ impl Workload for VitaVeth {
         let bits = result["limit"]["passed_bits_per_second"].as_f64();
         let bits = bits.context("the load tester found no rate")?;
         speaker.sample("ndr", bits / 8.0, Unit::BytesPerSecond)?;
-        let trials = result["trials"].as_array().map_or(0, Vec::len) as u64;
         let streams = result["trials"].as_array().into_iter().flatten();
         let sent = streams.flat_map(|trial| trial["streams"].as_array().into_iter().flatten());
         let sent = sent
             .filter_map(|stream| stream["tx_packets"].as_u64())
             .sum();
-        speaker.counters(&[(OPERATIONS, sent), ("trials", trials)])?;
+        speaker.counters(&[
+            (OPERATIONS, sent),
+            ("searches", 1),
+            ("searches_in_vain", u64::from(bits == 0.0)),
+        ])?;
         Ok(())
     }
 }
