@@ -6,6 +6,7 @@ mod gen;
 pub(crate) mod known_bad;
 pub(crate) mod method;
 mod output;
+mod progress;
 mod size;
 pub(crate) mod stream;
 mod test;
