@@ -37,7 +37,7 @@ fn output_is_not_zero_blocks_with_success() {
 #[test]
 fn underflow_is_not_ignored_when_no_limit_is_set() {
     let mut generator = dry_after(5);
-    generator.set_attempts(crate::thread::attempts(-1));
+    generator.set_retry_limit(crate::thread::retry_limit(-1));
     assert_eq!(fill(&mut generator, &mut [0_u64; 10]), Ok(5));
     assert_eq!(generator.source().executed(), 5 + 10);
 }
