@@ -12,6 +12,7 @@ use tare_rdrand::processor;
 
 use super::{count, duration, own_trial, parameter, text, Workload};
 use crate::rng::method::{Method, Origin};
+use crate::rng::retry::Retry;
 use crate::rng::workload;
 use crate::trial::{Speaker, TrialError};
 
@@ -95,6 +96,7 @@ impl Workload for Rdrand {
         let duration = duration(parameters, "duration")?;
         let workload = workload::Workload {
             method: method(parameters)?,
+            retry: Retry::PATIENT,
             chunk: count(parameters, "size")? * 8,
             offset: count(parameters, "offset")?,
             threads: count(parameters, "threads")?,

@@ -11,6 +11,7 @@ use anyhow::{anyhow, bail, Context as _};
 use super::method::Method;
 use super::output::{Output, Unfinished};
 use super::progress::Bar;
+use super::retry::Retry;
 use super::size::parse_bytes;
 use super::stream::{self, Fill};
 
@@ -40,6 +41,8 @@ pub(crate) struct Args {
     /// The file; `-` is standard output, also when it is a terminal
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    retry: Retry,
 }
 
 /// Generates.
@@ -57,7 +60,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let bar = Bar::of_bytes(args.bytes);
     let unfinished = Unfinished::watched(&bar)?;
     // Before the file is touched: without the instruction there is nothing to write.
-    drop(stream::open(args.method)?);
+    let open = || stream::open(args.method, args.retry);
+    drop(open()?);
     let mut output = match file {
         Some(path) => Output::create(path, unfinished)?,
         None => Output::standard(unfinished)?,
@@ -65,17 +69,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let threads = u64::from(args.threads);
     let chunks = Chunks::of(args.bytes.unwrap_or(u64::MAX), args.method, threads);
     let mut written = 0;
-    let generated = generate(
-        || stream::open(args.method),
-        threads,
-        chunks,
-        |data| {
-            output.write(data)?;
-            written += data.len() as u64;
-            bar.at(written);
-            Ok(())
-        },
-    );
+    let generated = generate(open, threads, chunks, |data| {
+        output.write(data)?;
+        written += data.len() as u64;
+        bar.at(written);
+        Ok(())
+    });
     if output.is_on_disk() && generated.is_ok() {
         bar.waits_for("written, waiting for the disk");
     }
@@ -218,7 +217,7 @@ mod tests {
                 };
                 let mut taken = 0;
                 let generated = generate(
-                    || stream::open(method),
+                    || stream::open(method, Retry::PATIENT),
                     threads,
                     chunks,
                     |data| {
@@ -238,7 +237,7 @@ mod tests {
             bytes: u64::MAX,
             chunk: 1000,
         };
-        let open = || stream::open(Method::RandChacha);
+        let open = || stream::open(Method::RandChacha, Retry::default());
         let error = generate(open, 3, chunks, |_| bail!("the disk is full"));
         assert_eq!(error.unwrap_err().to_string(), "the disk is full");
     }

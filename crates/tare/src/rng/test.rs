@@ -17,6 +17,7 @@ use super::external::{self, probability, Status, Tool};
 use super::known_bad::KnownBad;
 use super::method::Method;
 use super::progress::Bar;
+use super::retry::Retry;
 use super::size::parse_bytes;
 use super::stream::{self, FillReader};
 use crate::terminal;
@@ -48,6 +49,8 @@ pub(crate) struct Args {
     /// Test a generator that is broken on purpose
     #[arg(long, value_name = "BROKEN", conflicts_with = "file")]
     generator: Option<KnownBad>,
+    #[command(flatten)]
+    retry: Retry,
     /// How many bytes: 10M, 64Mi [default: all of a file, 256Mi at most of a pipe or a device, 16Mi of a method, 1Mi of a reseeding one]
     #[arg(short = 'n', long, value_name = "BYTES", value_parser = parse_bytes)]
     bytes: Option<u64>,
@@ -103,7 +106,7 @@ impl Externals {
 enum Subject<'a> {
     File(&'a Path),
     StandardInput,
-    Method(Method),
+    Method(Method, Retry),
     KnownBad(KnownBad),
 }
 
@@ -113,7 +116,7 @@ impl Subject<'_> {
         Ok(match (file, args.generator, args.method) {
             (Some(file), ..) => Subject::File(file),
             (None, Some(bad), _) => Subject::KnownBad(bad),
-            (None, None, Some(method)) => Subject::Method(method),
+            (None, None, Some(method)) => Subject::Method(method, args.retry),
             (None, None, None) if io::stdin().is_terminal() => bail!(
                 "nothing to test: standard input is a terminal; name a FILE, pipe a stream into \
                  it, or test a method such as -m get_bytes"
@@ -126,7 +129,7 @@ impl Subject<'_> {
         match self {
             Subject::File(path) => path.display().to_string(),
             Subject::StandardInput => "standard input".into(),
-            Subject::Method(method) => method.name().into(),
+            Subject::Method(method, _) => method.name().into(),
             Subject::KnownBad(bad) => {
                 let name = bad
                     .to_possible_value()
@@ -152,7 +155,7 @@ impl Subject<'_> {
                 }
             }
             Subject::StandardInput => Extent::Once,
-            Subject::Method(_) | Subject::KnownBad(_) => Extent::Endless,
+            Subject::Method(..) | Subject::KnownBad(_) => Extent::Endless,
         })
     }
 
@@ -160,8 +163,8 @@ impl Subject<'_> {
     fn bytes_default(&self, extent: Extent) -> u64 {
         match (self, extent) {
             (_, Extent::Length(bytes)) => bytes,
-            (Subject::Method(Method::ReseedDelay | Method::ReseedSkip), _) => BYTES_MIN,
-            (Subject::Method(_) | Subject::KnownBad(_), _) => 16 * BYTES_MIN,
+            (Subject::Method(Method::ReseedDelay | Method::ReseedSkip, _), _) => BYTES_MIN,
+            (Subject::Method(..) | Subject::KnownBad(_), _) => 16 * BYTES_MIN,
             (Subject::File(_) | Subject::StandardInput, _) => ENDLESS_MAX,
         }
     }
@@ -175,7 +178,9 @@ impl Subject<'_> {
                 Box::new(file.take(bytes))
             }
             Subject::StandardInput => Box::new(io::stdin().take(bytes)),
-            Subject::Method(method) => Box::new(FillReader::new(stream::open(*method)?, bytes)),
+            Subject::Method(method, retry) => {
+                Box::new(FillReader::new(stream::open(*method, *retry)?, bytes))
+            }
             Subject::KnownBad(bad) => Box::new(FillReader::new(bad.open(), bytes)),
         })
     }

@@ -14,9 +14,11 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::{Rng as _, SeedableRng as _, TryRng as _};
 use rustix::rand::GetRandomFlags;
 use tare_rdrand::instruction::{self, RdrandInstruction};
-use tare_rdrand::{AesCtr, Counts, Rdrand, Rdseed, Seeder};
+use tare_rdrand::{AesCtr, Counts, Seeder};
 
 use super::method::Method;
+use super::retry::Retry;
+use super::stream::uncounted;
 use crate::{drivers, pace};
 
 /// Bytes to which buffers are aligned before `offset` is added: a cache line.
@@ -27,6 +29,8 @@ const ALIGNMENT: usize = 64;
 pub(crate) struct Workload {
     /// How the bytes are got.
     pub(crate) method: Method,
+    /// How long a number is waited for.
+    pub(crate) retry: Retry,
     /// Bytes a call.
     pub(crate) chunk: usize,
     /// Bytes past a cache line's start at which byte methods write; 0 for arrays.
@@ -152,7 +156,7 @@ fn of_method(workload: &Workload, meet: impl FnOnce() -> bool) -> anyhow::Result
                     $generator,
                     vec![<$element>::default(); chunk / size_of::<$element>()],
                 ),
-                |(generator, buffer)| generator.$fill(black_box(buffer)),
+                |(generator, buffer)| generator.$fill(black_box(buffer)).map_err(uncounted),
                 |(generator, _)| generator.counts(),
             )
         };
@@ -175,27 +179,42 @@ fn of_method(workload: &Workload, meet: impl FnOnce() -> bool) -> anyhow::Result
         Method::GetBytes => measure(
             workload,
             meet,
-            (Rdrand::new()?, Placed::new(chunk, workload.offset)),
-            |(generator, buffer)| generator.fill_bytes(black_box(buffer.bytes())),
+            (
+                workload.retry.rdrand()?,
+                Placed::new(chunk, workload.offset),
+            ),
+            |(generator, buffer)| {
+                let filled = generator.fill_bytes(black_box(buffer.bytes()));
+                filled.map_err(uncounted)
+            },
             |(generator, _)| generator.counts(),
         ),
-        Method::Uint8Array => library!(Rdrand::new()?, u8, fill_bytes),
-        Method::Uint16Array => library!(Rdrand::new()?, u16, fill_u16),
-        Method::Uint32Array => library!(Rdrand::new()?, u32, fill_u32),
-        Method::Uint64Array => library!(Rdrand::new()?, u64, fill_u64),
-        Method::ReseedDelay => library!(Rdrand::new()?, u64, fill_u64_reseed_delay),
-        Method::ReseedSkip => library!(Rdrand::new()?, u64, fill_u64_reseed_skip),
-        Method::Rdseed => library!(Rdseed::new()?, u64, fill_u64),
+        Method::Uint8Array => library!(workload.retry.rdrand()?, u8, fill_bytes),
+        Method::Uint16Array => library!(workload.retry.rdrand()?, u16, fill_u16),
+        Method::Uint32Array => library!(workload.retry.rdrand()?, u32, fill_u32),
+        Method::Uint64Array => library!(workload.retry.rdrand()?, u64, fill_u64),
+        Method::ReseedDelay => library!(workload.retry.rdrand()?, u64, fill_u64_reseed_delay),
+        Method::ReseedSkip => library!(workload.retry.rdrand()?, u64, fill_u64_reseed_skip),
+        Method::Rdseed => library!(workload.retry.rdseed()?, u64, fill_u64),
         Method::AesCtr => measure(
             workload,
             meet,
-            (AesCtr::with_random_key()?, Rdrand::new()?, vec![0u8; chunk]),
-            |(aes, generator, buffer)| aes.fill_bytes(generator, black_box(buffer)),
+            (
+                AesCtr::with_random_key()?,
+                workload.retry.rdrand()?,
+                vec![0u8; chunk],
+            ),
+            |(aes, generator, buffer)| {
+                let filled = aes.fill_bytes(generator, black_box(buffer));
+                filled.map_err(uncounted)
+            },
             |(_, generator, _)| generator.counts(),
         ),
-        Method::Seed => stateless!(u8, Seeder::new()?, |seeder: &mut Seeder, buffer| seeder
-            .fill_bytes(buffer)
-            .map(drop)),
+        Method::Seed => stateless!(
+            u8,
+            workload.retry.seeder()?,
+            |seeder: &mut Seeder, buffer| seeder.fill_bytes(buffer).map(drop)
+        ),
         Method::Bare16 => stateless!(
             u16,
             RdrandInstruction::detect()?,
@@ -307,6 +326,7 @@ mod tests {
     fn workload(method: Method, threads: usize) -> Workload {
         Workload {
             method,
+            retry: Retry::PATIENT,
             chunk: 64,
             offset: 3,
             threads,

@@ -15,6 +15,8 @@ const FULL: &str = "1Mi";
 fn tare(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tare"));
     command.arg("rng").args(arguments).stdin(Stdio::null());
+    // The caller may do without RDSEED; the tests do not.
+    command.env_remove("TARE_RDSEED");
     command
 }
 
@@ -74,7 +76,7 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
 
 #[test]
 fn wrong_arguments_are_one_clear_sentence_and_exit_2() {
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 16] = [
         (&["gen", "-n", "10X"], "expected bytes such as"),
         (&["gen", "-n", "-5"], "-5"),
         (&["gen", "-n", "5", "-m", "quantum"], "quantum"),
@@ -89,6 +91,8 @@ fn wrong_arguments_are_one_clear_sentence_and_exit_2() {
             &["gen", "-n", "5", "-o", "/nowhere/file"],
             "cannot write /nowhere/file.part",
         ),
+        (&["gen", "--retry-limit", "0"], "--retry-limit"),
+        (&["gen", "--retry-time", "1 ms"], "expected seconds above 0"),
         (&["bench", "-d", "0"], "expected seconds above 0"),
         (&["bench", "-n", "5", "-d", "1"], "cannot be used with"),
         (&["test", "/nowhere/file"], "cannot read /nowhere/file"),
