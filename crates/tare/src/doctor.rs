@@ -10,6 +10,7 @@ use serde::Serialize;
 use tare_lab::file::Size;
 use tare_lab::fingerprint::Machine;
 
+use crate::rng::diagnosis;
 use crate::rng::external::Tool;
 use crate::{catalog, drivers, terminal};
 
@@ -17,6 +18,7 @@ use crate::{catalog, drivers, terminal};
 struct Diagnosis {
     machine: Machine,
     warnings: Vec<String>,
+    random: Vec<diagnosis::Diagnosis>,
     experiments: Vec<Readiness>,
     programs: Vec<Program>,
 }
@@ -49,6 +51,7 @@ pub(crate) fn doctor(json: bool) -> anyhow::Result<ExitCode> {
     let machine = Machine::read();
     let diagnosis = Diagnosis {
         warnings: machine.warnings(),
+        random: diagnosis::diagnose(&machine),
         machine,
         experiments: readiness()?,
         programs: programs(),
@@ -125,6 +128,8 @@ fn in_words(diagnosis: &Diagnosis) -> String {
     for warning in &diagnosis.warnings {
         let _ = writeln!(text, "  ! {warning}");
     }
+    text.push('\n');
+    text.push_str(&diagnosis::in_words(&diagnosis.random));
     text.push_str("\nExperiments\n");
     let widest = diagnosis
         .experiments

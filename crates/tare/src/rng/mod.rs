@@ -1,6 +1,7 @@
 //! `tare rng`: random bytes from the hardware, how fast they come, and whether they look random.
 
 mod bench;
+pub(crate) mod diagnosis;
 pub(crate) mod external;
 mod gen;
 pub(crate) mod known_bad;
