@@ -76,6 +76,7 @@ impl Args {
             duration,
             calls_max,
             warm_up: self.duration.mul_f64(WARM_UP).min(WARM_UP_MAX),
+            in_step: false,
         }
     }
 }

@@ -85,19 +85,27 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// A length cut into chunks.
 #[derive(Clone, Copy)]
-pub(crate) struct Chunks {
+pub(super) struct Chunks {
     bytes: u64,
     chunk: u64,
 }
 
 impl Chunks {
     /// Cuts such that every thread has something to do.
-    pub(crate) fn of(bytes: u64, method: Method, threads: u64) -> Chunks {
+    pub(super) fn of(bytes: u64, method: Method, threads: u64) -> Chunks {
         let share = bytes.div_ceil(threads).max(1);
         let most = stream::chunk_bytes(method) as u64;
         Chunks {
             bytes,
             chunk: share.min(most).next_multiple_of(CHUNK_MULTIPLE),
+        }
+    }
+
+    /// Chunks of so many bytes without an end.
+    pub(super) fn endless(chunk: u64) -> Chunks {
+        Chunks {
+            bytes: u64::MAX,
+            chunk,
         }
     }
 
@@ -115,7 +123,7 @@ impl Chunks {
 ///
 /// # Errors
 /// That of `sink`; or a generator's, with the number of bytes that `sink` took before.
-pub(crate) fn generate(
+pub(super) fn generate(
     open: impl Fn() -> anyhow::Result<Fill> + Sync,
     threads: u64,
     chunks: Chunks,

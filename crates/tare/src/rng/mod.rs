@@ -4,6 +4,7 @@ mod bench;
 pub(crate) mod diagnosis;
 pub(crate) mod external;
 mod gen;
+mod in_step;
 pub(crate) mod known_bad;
 pub(crate) mod method;
 mod output;
@@ -13,6 +14,7 @@ mod size;
 pub(crate) mod stream;
 mod test;
 pub(crate) mod workload;
+pub(crate) mod written;
 
 use std::process::ExitCode;
 use std::time::Duration;

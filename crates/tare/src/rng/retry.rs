@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tare_rdrand::{Error, Instruction, Rdrand, Rdseed, RetryLimit, Seeder};
+use tare_rdrand::source::{Halves, RdrandInstruction};
+use tare_rdrand::{Error, Generator, Instruction, Rdrand, Rdseed, RetryLimit, Seeder};
 
 /// The options that set how long a number is waited for.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
@@ -37,6 +38,13 @@ impl Retry {
 
     pub(crate) fn rdrand(self) -> Result<Rdrand, Error> {
         Rdrand::with_retry_limit(self.of(Instruction::Rdrand))
+    }
+
+    /// RDRAND as a 32-bit processor has it.
+    pub(crate) fn rdrand_of_32(self) -> Result<Generator<Halves<RdrandInstruction>>, Error> {
+        let mut generator = Generator::with_source(Halves(RdrandInstruction::detect()?))?;
+        generator.set_retry_limit(self.of(Instruction::Rdrand));
+        Ok(generator)
     }
 
     pub(crate) fn rdseed(self) -> Result<Rdseed, Error> {

@@ -48,6 +48,10 @@ pub(crate) fn open(method: Method, retry: Retry) -> anyhow::Result<Fill> {
                 u64::to_ne_bytes,
             )
         }
+        Method::GetBytesOf32 => {
+            let mut rdrand = retry.rdrand_of_32()?;
+            Box::new(move |buffer| rdrand.fill_bytes(buffer).map_err(uncounted))
+        }
         Method::ReseedDelay => {
             let mut rdrand = retry.rdrand()?;
             Box::new(move |buffer| rdrand.fill_bytes_reseed_delay(buffer).map_err(uncounted))

@@ -1,7 +1,7 @@
 //! The generators at work: free-running threads, timed on the wall and on the processor.
 //!
-//! Threads meet once, before the measured part, and never again: a barrier at each chunk would
-//! measure itself.
+//! Threads meet once, before the measured part, and never again, since a barrier at each chunk
+//! would measure itself; unless it is the barrier that is to be measured (`in_step`).
 
 use std::convert::Infallible;
 use std::hint::black_box;
@@ -16,6 +16,7 @@ use rustix::rand::GetRandomFlags;
 use tare_rdrand::instruction::{self, RdrandInstruction};
 use tare_rdrand::{AesCtr, Counts, Seeder};
 
+use super::in_step::{InStep, Member};
 use super::method::Method;
 use super::retry::Retry;
 use super::stream::uncounted;
@@ -43,6 +44,9 @@ pub(crate) struct Workload {
     pub(crate) calls_max: Option<u64>,
     /// The unmeasured part before it.
     pub(crate) warm_up: Duration,
+    /// The threads wait for each other after every call, as those of a parallel loop do that
+    /// fills one buffer after another.
+    pub(crate) in_step: bool,
 }
 
 /// What was done in the measured part, all threads together.
@@ -82,6 +86,7 @@ pub(crate) fn run(
     workload: &Workload,
     started: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<Work> {
+    let step = workload.in_step.then(|| InStep::of(workload.threads));
     thread::scope(|scope| {
         let (ready, readies) = mpsc::channel();
         let mut threads = Vec::new();
@@ -90,9 +95,10 @@ pub(crate) fn run(
             let ready = ready.clone();
             let (start, go) = mpsc::channel::<()>();
             starters.push(start);
+            let member = step.as_ref().map(InStep::member);
             let thread = thread::Builder::new()
                 .spawn_scoped(scope, move || {
-                    let part = of_method(workload, || {
+                    let part = of_method(workload, member, || {
                         let _ = ready.send(());
                         go.recv().is_ok()
                     });
@@ -145,12 +151,17 @@ struct Part {
     cpu: Duration,
 }
 
-fn of_method(workload: &Workload, meet: impl FnOnce() -> bool) -> anyhow::Result<Part> {
+fn of_method(
+    workload: &Workload,
+    member: Option<Member<'_>>,
+    meet: impl FnOnce() -> bool,
+) -> anyhow::Result<Part> {
     let chunk = workload.chunk;
     macro_rules! library {
         ($generator:expr, $element:ty, $fill:ident) => {
             measure(
                 workload,
+                member,
                 meet,
                 (
                     $generator,
@@ -165,6 +176,7 @@ fn of_method(workload: &Workload, meet: impl FnOnce() -> bool) -> anyhow::Result
         ($element:ty, $state:expr, $fill:expr) => {
             measure(
                 workload,
+                member,
                 meet,
                 (
                     $state,
@@ -178,6 +190,7 @@ fn of_method(workload: &Workload, meet: impl FnOnce() -> bool) -> anyhow::Result
     match workload.method {
         Method::GetBytes => measure(
             workload,
+            member,
             meet,
             (
                 workload.retry.rdrand()?,
@@ -189,6 +202,7 @@ fn of_method(workload: &Workload, meet: impl FnOnce() -> bool) -> anyhow::Result
             },
             |(generator, _)| generator.counts(),
         ),
+        Method::GetBytesOf32 => library!(workload.retry.rdrand_of_32()?, u8, fill_bytes),
         Method::Uint8Array => library!(workload.retry.rdrand()?, u8, fill_bytes),
         Method::Uint16Array => library!(workload.retry.rdrand()?, u16, fill_u16),
         Method::Uint32Array => library!(workload.retry.rdrand()?, u32, fill_u32),
@@ -198,6 +212,7 @@ fn of_method(workload: &Workload, meet: impl FnOnce() -> bool) -> anyhow::Result
         Method::Rdseed => library!(workload.retry.rdseed()?, u64, fill_u64),
         Method::AesCtr => measure(
             workload,
+            member,
             meet,
             (
                 AesCtr::with_random_key()?,
@@ -270,6 +285,7 @@ fn system_call(buffer: &mut [u8]) -> rustix::io::Result<()> {
 /// Warms up, meets the others, then fills until the time is over.
 fn measure<S, E: Into<anyhow::Error>>(
     workload: &Workload,
+    member: Option<Member<'_>>,
     meet: impl FnOnce() -> bool,
     mut state: S,
     mut fill: impl FnMut(&mut S) -> Result<(), E>,
@@ -280,9 +296,14 @@ fn measure<S, E: Into<anyhow::Error>>(
     if !meet() {
         bail!("another thread could not be started");
     }
-    let timed = pace::run(batch, workload.duration, workload.calls_max, || {
-        fill(&mut state)
-    })?;
+    let call = || fill(&mut state);
+    let timed = match member {
+        Some(member) => {
+            let is_over = |elapsed| member.meet(elapsed >= workload.duration);
+            pace::run_until(1, workload.calls_max, is_over, call)?
+        }
+        None => pace::run(batch, workload.duration, workload.calls_max, call)?,
+    };
     let after = counts(&state);
     Ok(Part {
         operations: timed.operations,
@@ -333,6 +354,7 @@ mod tests {
             duration: Duration::from_millis(5),
             calls_max: None,
             warm_up: Duration::from_millis(1),
+            in_step: false,
         }
     }
 
@@ -372,6 +394,20 @@ mod tests {
                 ..workload(Method::RandChacha, 3)
             };
             assert_eq!(run(&workload, || Ok(())).unwrap().operations, 3 * calls);
+        }
+    }
+
+    #[test]
+    fn threads_in_step_make_the_same_number_of_calls() {
+        for threads in [1, 2, 5] {
+            let workload = Workload {
+                in_step: true,
+                ..workload(Method::RandChacha, threads)
+            };
+            let work = run(&workload, || Ok(())).unwrap();
+            assert!(work.operations >= threads as u64);
+            assert_eq!(work.operations % threads as u64, 0);
+            assert!(work.wall >= Duration::from_millis(5));
         }
     }
 
