@@ -229,8 +229,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Extent::Once => args.bytes,
     };
     let from = Instant::now();
-    let report =
-        built_in(subject.open(bytes)?, total).with_context(|| format!("cannot read {name}"))?;
+    let report = built_in(&name, subject.open(bytes)?, total)?;
     let is_bounded = args.bytes.is_none()
         && matches!(subject, Subject::File(_) | Subject::StandardInput)
         && !matches!(extent, Extent::Length(_))
@@ -297,7 +296,11 @@ fn others(
     Ok(())
 }
 
-fn built_in(mut stream: Box<dyn Read + Send>, total: Option<u64>) -> io::Result<Report> {
+fn built_in(
+    name: &str,
+    mut stream: Box<dyn Read + Send>,
+    total: Option<u64>,
+) -> anyhow::Result<Report> {
     let mut battery = Battery::new(Config::default());
     let mut buffer = vec![0; CHUNK];
     let bar = Bar::of_bytes(total);
@@ -308,7 +311,8 @@ fn built_in(mut stream: Box<dyn Read + Send>, total: Option<u64>) -> io::Result<
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => {
                 bar.finish();
-                return Err(error);
+                let read = battery.bytes();
+                return Err(error).context(format!("cannot read {name} after {read} bytes"));
             }
         }
         bar.at(battery.bytes());
