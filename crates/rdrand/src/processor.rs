@@ -255,10 +255,6 @@ mod cpuid {
         unused_unsafe,
         reason = "CPUID became a safe function in a newer toolchain"
     )]
-    #[allow(
-        unused_unsafe,
-        reason = "CPUID became a safe function in a newer toolchain"
-    )]
     fn leaf(leaf: u32, sub_leaf: u32) -> CpuidResult {
         // SAFETY: every processor with SSE2, which the targets of Rust require, has CPUID; it
         // touches only registers, and callers ask only for leaves that leaf 0 reports.

@@ -108,6 +108,20 @@ impl<D: Source, R: Source> Seeder<D, R> {
         }
         result.map_err(|error| error.with_written(0))
     }
+
+    /// Draws of both instructions, the self-tests included.
+    #[cfg(test)]
+    pub(crate) fn draws(&self) -> u64 {
+        let rdseed = self
+            .rdseed
+            .as_ref()
+            .map_or(0, |rdseed| rdseed.counts().draws);
+        rdseed
+            + self
+                .rdrand
+                .as_ref()
+                .map_or(0, |rdrand| rdrand.counts().draws)
+    }
 }
 
 /// 128-bit samples that one 128-bit block of a seed is made of.
