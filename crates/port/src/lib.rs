@@ -13,6 +13,7 @@ mod memory;
 mod open;
 mod packet_socket;
 mod pcap_file;
+pub mod stdio;
 mod syscall;
 mod tap;
 mod time;

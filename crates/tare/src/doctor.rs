@@ -9,6 +9,7 @@ use serde::Serialize;
 use tare_lab::file::Size;
 use tare_lab::fingerprint::Machine;
 
+use crate::rng::diagnosis;
 use crate::rng::external::Tool;
 use crate::{catalog, cli, drivers, terminal};
 
@@ -16,6 +17,7 @@ use crate::{catalog, cli, drivers, terminal};
 struct Diagnosis {
     machine: Machine,
     warnings: Vec<String>,
+    random: Vec<diagnosis::Diagnosis>,
     experiments: Vec<Readiness>,
     programs: Vec<Program>,
 }
@@ -48,6 +50,7 @@ pub(crate) fn doctor(arguments: &cli::Doctor) -> anyhow::Result<ExitCode> {
     let machine = Machine::read();
     let diagnosis = Diagnosis {
         warnings: machine.warnings(),
+        random: diagnosis::diagnose(&machine),
         machine,
         experiments: readiness(&arguments.experiments)?,
         programs: programs(),
@@ -120,6 +123,8 @@ fn in_words(diagnosis: &Diagnosis) -> String {
     for warning in &diagnosis.warnings {
         let _ = writeln!(text, "  ! {warning}");
     }
+    text.push('\n');
+    text.push_str(&diagnosis::in_words(&diagnosis.random));
     text.push_str("\nExperiments\n");
     let widest = diagnosis
         .experiments

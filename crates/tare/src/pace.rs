@@ -54,6 +54,20 @@ pub(crate) fn run<E: Into<anyhow::Error>>(
     batch: u64,
     duration: Duration,
     calls_max: Option<u64>,
+    call: impl FnMut() -> Result<(), E>,
+) -> anyhow::Result<Timed> {
+    run_until(batch, calls_max, |elapsed| elapsed >= duration, call)
+}
+
+/// Runs until `is_over` says so of the time since the start, or `calls_max` calls are made; it is
+/// asked each `batch` calls.
+///
+/// # Errors
+/// That of the call.
+pub(crate) fn run_until<E: Into<anyhow::Error>>(
+    batch: u64,
+    calls_max: Option<u64>,
+    mut is_over: impl FnMut(Duration) -> bool,
     mut call: impl FnMut() -> Result<(), E>,
 ) -> anyhow::Result<Timed> {
     let calls_max = calls_max.unwrap_or(u64::MAX);
@@ -66,9 +80,8 @@ pub(crate) fn run<E: Into<anyhow::Error>>(
             call().map_err(Into::into)?;
         }
         operations += calls;
-        let now = Instant::now();
-        if now - from >= duration || operations == calls_max {
-            break now;
+        if is_over(from.elapsed()) || operations == calls_max {
+            break Instant::now();
         }
     };
     let cpu_after = clock_gettime(ClockId::ThreadCPUTime);

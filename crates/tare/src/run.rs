@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &cli::Run) -> anyhow::Result<ExitCode> {
 
 /// The signals that ask a program to end: Ctrl-C, `kill`, and a terminal that is closed. The last
 /// stays without effect where it was (`nohup`).
-fn signals_to_end() -> Vec<i32> {
+pub(crate) fn signals_to_end() -> Vec<i32> {
     let mut signals = vec![SIGINT, SIGTERM];
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status

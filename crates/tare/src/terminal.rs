@@ -4,9 +4,11 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 
 use tare_lab::report::text::clean;
+use tare_port::stdio;
 
 /// Prints to standard output; a closed pipe is an error that `main` takes for a quiet end.
 pub(crate) fn print(text: &str) -> io::Result<()> {
+    need_output()?;
     let mut out = io::stdout().lock();
     let mut printed = out.write_all(text.as_bytes());
     if !text.ends_with('\n') {
@@ -15,6 +17,17 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     printed
         .and_then(|()| out.flush())
         .map_err(|error| io::Error::new(error.kind(), format!("standard output: {error}")))
+}
+
+/// Refuses a standard output that was closed when the program started.
+///
+/// # Errors
+/// It was.
+pub(crate) fn need_output() -> io::Result<()> {
+    if stdio::output_was_closed() {
+        return Err(io::Error::other("standard output is closed"));
+    }
+    Ok(())
 }
 
 /// Says something on standard error. Where nobody can hear it (a full disk, a closed pipe) the

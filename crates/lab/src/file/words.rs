@@ -100,7 +100,7 @@ impl<'a> Words<'a> {
         Some(text.to_owned())
     }
 
-    /// The number that `"cpus"` or `"2 x cpus"` stands for; `None` for any other text.
+    /// The number that `"cpus"`, `"2 x cpus"` or `"cpus + 1"` stands for; `None` for any other text.
     pub(super) fn cpus_of(&self, text: &str) -> Option<i64> {
         let words: Vec<&str> = text.split_whitespace().collect();
         match words.as_slice() {
@@ -110,6 +110,11 @@ impl<'a> Words<'a> {
                 .ok()
                 .filter(|times| (1..=MAX_CPUS).contains(times))
                 .map(|times: i64| times * self.cpus),
+            ["cpus", "+", more] => more
+                .parse()
+                .ok()
+                .filter(|more| (1..=MAX_CPUS).contains(more))
+                .map(|more: i64| self.cpus + more),
             _ => None,
         }
     }

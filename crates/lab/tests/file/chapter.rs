@@ -22,9 +22,11 @@ fn the_chapter_is_right_on_machines_of_any_size() {
                 ids,
                 [
                     "rdrand/threads",
+                    "rdrand/drop",
                     "rdrand/size",
                     "rdrand/peers",
                     "rdrand/secure",
+                    "rdrand/written",
                     "rdrand/width",
                     "rdrand/alignment",
                     "rdrand/underflow",

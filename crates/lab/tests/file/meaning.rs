@@ -97,6 +97,8 @@ fn axes_are_lists_steps_and_multiples_and_know_the_processors() {
         ("{ from = 2, to = \"cpus\" }", 1, &[2], false),
         ("[1, 2, \"cpus\", \"2 x cpus\"]", 1, &[1, 2], false),
         ("[1, 2, \"cpus\", \"2 x cpus\"]", 2, &[1, 2, 4], false),
+        ("[\"cpus + 1\", \"cpus\"]", 8, &[8, 9], false),
+        ("{ from = 1, to = \"cpus + 2\" }", 1, &[1, 2, 3], false),
         ("[1, 8, \"cpus\"]", 3, &[1, 3, 8], false),
         ("[\"cpus\"]", 0, &[1], false),
         ("[1, \"2000 x cpus\"]", 90, &[1, 100_000], false),

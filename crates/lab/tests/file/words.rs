@@ -55,7 +55,7 @@ fn rdrand() -> Vocabulary {
             required(
                 "method",
                 choice(
-                    "get_bytes uint8_array uint16_array uint32_array uint64_array reseed_delay \
+                    "get_bytes get_bytes_of_32 uint8_array uint16_array uint32_array uint64_array reseed_delay \
                      reseed_skip aes_ctr rdseed seed bare_16 bare_32 bare_64 getrandom_syscall \
                      getrandom_libc rand_chacha aws_lc_rs rdrand_crate",
                 ),
@@ -63,6 +63,14 @@ fn rdrand() -> Vocabulary {
             optional("size", ParameterKind::Int(1, 1_048_576), 2048),
             optional("threads", ParameterKind::Int(1, 1024), 1),
             optional("offset", ParameterKind::Int(0, 63), 0),
+            Parameter {
+                default: Some(Value::Bool(false)),
+                ..required("in_step", ParameterKind::Bool)
+            },
+            Parameter {
+                default: Some(Value::from("none")),
+                ..required("output", choice("none pipe file"))
+            },
             required("duration", ParameterKind::Quantity(Dimension::Time)),
         ],
         peers: words(

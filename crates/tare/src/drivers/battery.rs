@@ -11,6 +11,7 @@ use super::rdrand::check_method;
 use super::{own_trial, parameter, text, Workload};
 use crate::rng::known_bad::KnownBad;
 use crate::rng::method::Method;
+use crate::rng::retry::Retry;
 use crate::rng::stream::{self, Fill};
 use crate::trial::{Speaker, TrialError};
 
@@ -95,7 +96,7 @@ impl Workload for Battery {
     fn run(&self, parameters: &Parameters, speaker: &mut Speaker) -> Result<(), TrialError> {
         let amount = amount(parameters)?;
         let (mut fill, expected): (Fill, Verdict) = match Generator::of(parameters)? {
-            Generator::Good(method) => (stream::open(method)?, Verdict::Pass),
+            Generator::Good(method) => (stream::open(method, Retry::PATIENT)?, Verdict::Pass),
             Generator::Bad(bad) => (bad.open(), Verdict::Fail),
         };
         speaker.start()?;

@@ -3,20 +3,29 @@
 use std::process::Command;
 use std::sync::OnceLock;
 
-use anyhow::Context as _;
+use anyhow::{anyhow, Context as _};
 use tare_lab::driver::{Driver, Invocation, Missing, ParameterKind, Vocabulary};
 use tare_lab::sample::OPERATIONS;
 use tare_lab::unit::{Dimension, Unit};
-use tare_lab::value::{Parameters, BESIDE};
+use tare_lab::value::{Parameters, Value, BESIDE};
 use tare_rdrand::processor;
 
 use super::{count, duration, own_trial, parameter, text, Workload};
 use crate::rng::method::{Method, Origin};
+use crate::rng::retry::Retry;
 use crate::rng::workload;
+use crate::rng::written::{self, Destination};
 use crate::trial::{Speaker, TrialError};
 
 /// The part of a trial's duration that its warm-up takes on top.
 const WARM_UP: f64 = 0.15;
+
+/// Where the numbers of a call go after it.
+const OUTPUTS: [(&str, Option<Destination>); 3] = [
+    ("none", None),
+    ("pipe", Some(Destination::Pipe)),
+    ("file", Some(Destination::File)),
+];
 
 pub(super) struct Rdrand;
 
@@ -58,6 +67,18 @@ impl Driver for Rdrand {
                     "bytes past a cache line's start at which get_bytes writes",
                 ),
                 parameter(
+                    "in_step",
+                    ParameterKind::Bool,
+                    Some(Value::Bool(false)),
+                    "whether the threads wait for each other after every call",
+                ),
+                parameter(
+                    "output",
+                    ParameterKind::Choice(OUTPUTS.map(|(name, _)| name.into()).to_vec()),
+                    Some("none".into()),
+                    "where the numbers are written: nowhere, to a program that reads a pipe, or to a temporary file",
+                ),
+                parameter(
                     "duration",
                     ParameterKind::Quantity(Dimension::Time),
                     Some("40 ms".into()),
@@ -96,14 +117,27 @@ impl Workload for Rdrand {
         let duration = duration(parameters, "duration")?;
         let workload = workload::Workload {
             method: method(parameters)?,
+            retry: Retry::PATIENT,
             chunk: count(parameters, "size")? * 8,
             offset: count(parameters, "offset")?,
             threads: count(parameters, "threads")?,
             duration,
             calls_max: None,
             warm_up: duration.mul_f64(WARM_UP),
+            in_step: parameters.get("in_step") == Some(&Value::Bool(true)),
         };
-        let work = workload::run(&workload, || Ok(speaker.start()?))?;
+        let destination = output(parameters)?;
+        if workload.in_step && destination.is_some() {
+            return Err(anyhow!(
+                "parameters in_step and output: found both, expected one; a writer takes the chunks as they come"
+            )
+            .into());
+        }
+        let started = || Ok(speaker.start()?);
+        let work = match destination {
+            Some(destination) => written::run(&workload, destination, started)?,
+            None => workload::run(&workload, started)?,
+        };
         speaker.sample("throughput", work.throughput(), Unit::BytesPerSecond)?;
         speaker.sample(
             "cpu_throughput",
@@ -130,6 +164,18 @@ fn method(parameters: &Parameters) -> anyhow::Result<Method> {
         .parse()
         .map_err(anyhow::Error::msg)
         .context("parameter method")
+}
+
+fn output(parameters: &Parameters) -> anyhow::Result<Option<Destination>> {
+    // Peers have no parameters of their own.
+    let name = parameters
+        .get("output")
+        .map_or(Ok("none"), |_| text(parameters, "output"))?;
+    OUTPUTS
+        .into_iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, destination)| destination)
+        .with_context(|| format!("parameter output: found \"{name}\""))
 }
 
 /// Whether this machine has what a method needs.

@@ -1,12 +1,14 @@
 //! `tare rng bench`: the speed of a method on this machine, beside the bare instruction.
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{json, Value};
 use tare_lab::unit::Unit;
 
 use super::method::Method;
+use super::progress::Bar;
+use super::retry::Retry;
 use super::workload::{self, Work, Workload};
 use crate::terminal;
 
@@ -45,17 +47,15 @@ pub(crate) struct Args {
     /// Instead of a duration: numbers of 64 bits a repeat, all threads together, in whole calls
     #[arg(short, long, value_name = "COUNT", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
     numbers: Option<u64>,
+    #[command(flatten)]
+    retry: Retry,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    text.parse()
-        .ok()
-        .filter(|&seconds: &f64| seconds > 0.0 && seconds <= 86_400.0)
-        .map(Duration::from_secs_f64)
-        .ok_or_else(|| format!("found \"{text}\", expected seconds above 0, at most 86400"))
+    super::seconds(text, 86_400.0)
 }
 
 impl Args {
@@ -69,12 +69,14 @@ impl Args {
         };
         Workload {
             method,
+            retry: self.retry,
             chunk: self.chunk_size as usize * NUMBER_BYTES as usize,
             offset: 0,
             threads: self.threads.into(),
             duration,
             calls_max,
             warm_up: self.duration.mul_f64(WARM_UP).min(WARM_UP_MAX),
+            in_step: false,
         }
     }
 }
@@ -103,6 +105,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 /// Measures and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    terminal::need_output()?;
     let mut methods = vec![args.method];
     if args.method != LIMIT {
         methods.push(LIMIT);
@@ -114,20 +117,44 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             repeats: Vec::new(),
         })
         .collect();
-    // Interleaved, so that a change of the machine's mood meets both.
-    for _ in 0..args.repeats {
-        for series in &mut all {
-            series
-                .repeats
-                .push(workload::run(&args.workload(series.method), || Ok(()))?);
-        }
-    }
+    measure(args, &mut all)?;
     if args.json {
         terminal::print(&serde_json::to_string_pretty(&as_json(args, &all))?)?;
     } else {
         terminal::print(&as_text(args, &all))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Fills the series, a repeat of each in turn, so that a change of the machine's speed meets all.
+fn measure(args: &Args, all: &mut [Series]) -> anyhow::Result<()> {
+    // With a count nothing is known of the time before the first repeat is over.
+    let one = args.workload(LIMIT);
+    let known = args.numbers.is_none().then(|| one.warm_up + one.duration);
+    let mut expected = vec![known.unwrap_or_default(); all.len()];
+    let repeats = u32::from(args.repeats);
+    let total = |expected: &[Duration]| expected.iter().sum::<Duration>() * repeats;
+    let mut bar = Bar::of_time(known.map(|_| total(&expected)));
+    let mut done = Duration::ZERO;
+    for repeat in 1..=repeats {
+        for (series, expected) in all.iter_mut().zip(&mut expected) {
+            bar.message(&format!("{}, {repeat} of {repeats}", series.method.name()));
+            let workload = args.workload(series.method);
+            let from = Instant::now();
+            let work = bar.during(done, *expected, || workload::run(&workload, || Ok(())));
+            if known.is_none() {
+                *expected = from.elapsed();
+            }
+            done += *expected;
+            series.repeats.push(work.inspect_err(|_| bar.finish())?);
+        }
+        if repeat == 1 && known.is_none() {
+            bar.finish();
+            bar = Bar::of_time(Some(total(&expected)));
+        }
+    }
+    bar.finish();
+    Ok(())
 }
 
 fn as_json(args: &Args, all: &[Series]) -> Value {
@@ -240,13 +267,5 @@ mod tests {
         assert_eq!(median(vec![3.0, 1.0]), 2.0);
         assert_eq!(median(vec![3.0, 1.0, 10.0]), 3.0);
         assert!(median(Vec::new()).is_nan());
-    }
-
-    #[test]
-    fn durations_above_none_are_read() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for text in ["0", "-1", "inf", "nan", "x", "1e9"] {
-            assert!(seconds(text).is_err(), "{text}");
-        }
     }
 }

@@ -3,30 +3,22 @@
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
-use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, Context as _};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::method::Method;
-use super::output::Output;
+use super::output::{Output, Unfinished};
+use super::progress::Bar;
+use super::retry::Retry;
 use super::size::parse_bytes;
-use super::stream;
-use crate::terminal;
+use super::stream::{self, Fill};
 
-/// The conventional status of a program that SIGINT ended.
-const INTERRUPTED: u8 = 130;
 /// Chunks that a thread may be ahead of the writer.
 const CHUNKS_AHEAD: usize = 2;
-/// How long the writer waits before it looks at signals again.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// A bar for less than this would only flicker.
-const BAR_AFTER: Duration = Duration::from_secs(2);
+/// Chunks begin at multiples of this many bytes, so that no number is drawn for a part of it.
+const CHUNK_MULTIPLE: u64 = 64;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -49,6 +41,8 @@ pub(crate) struct Args {
     /// The file; `-` is standard output, also when it is a terminal
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    retry: Retry,
 }
 
 /// Generates.
@@ -63,51 +57,58 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if file.is_some() && args.bytes.is_none() {
         bail!("a file needs a length: -n BYTES");
     }
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
+    let bar = Bar::of_bytes(args.bytes);
+    let unfinished = Unfinished::watched(&bar)?;
     // Before the file is touched: without the instruction there is nothing to write.
-    drop(stream::open(args.method)?);
+    let open = || stream::open(args.method, args.retry);
+    drop(open()?);
     let mut output = match file {
-        Some(path) => Output::create(path)?,
-        None => Output::standard()?,
+        Some(path) => Output::create(path, unfinished)?,
+        None => Output::standard(unfinished)?,
     };
-    let bytes = args.bytes.unwrap_or(u64::MAX);
-    let bar = Bar::new(args.bytes);
-    let chunks = Chunks {
-        bytes,
-        chunk: stream::chunk_bytes(args.method) as u64,
-    };
-    let written = generate(args.method, args.threads.into(), chunks, |data, before| {
-        if stop.load(Ordering::Relaxed) {
-            return Ok(false);
-        }
-        if let Some(data) = data {
-            output.write(data, before)?;
-            bar.at(before + data.len() as u64);
-        }
-        Ok(true)
-    })?;
-    bar.finish();
-    if written < bytes {
-        terminal::say(&format!(
-            "tare: interrupted; incomplete after {written} bytes"
-        ));
-        return Ok(ExitCode::from(INTERRUPTED));
+    let threads = u64::from(args.threads);
+    let chunks = Chunks::of(args.bytes.unwrap_or(u64::MAX), args.method, threads);
+    let mut written = 0;
+    let generated = generate(open, threads, chunks, |data| {
+        output.write(data)?;
+        written += data.len() as u64;
+        bar.at(written);
+        Ok(())
+    });
+    if output.is_on_disk() && generated.is_ok() {
+        bar.waits_for("written, waiting for the disk");
     }
-    output.complete()?;
-    Ok(ExitCode::SUCCESS)
+    let completed = generated.and_then(|()| output.complete());
+    bar.finish();
+    completed.map(|()| ExitCode::SUCCESS)
 }
 
 /// A length cut into chunks.
 #[derive(Clone, Copy)]
-struct Chunks {
+pub(super) struct Chunks {
     bytes: u64,
     chunk: u64,
 }
 
 impl Chunks {
+    /// Cuts such that every thread has something to do.
+    pub(super) fn of(bytes: u64, method: Method, threads: u64) -> Chunks {
+        let share = bytes.div_ceil(threads).max(1);
+        let most = stream::chunk_bytes(method) as u64;
+        Chunks {
+            bytes,
+            chunk: share.min(most).next_multiple_of(CHUNK_MULTIPLE),
+        }
+    }
+
+    /// Chunks of so many bytes without an end.
+    pub(super) fn endless(chunk: u64) -> Chunks {
+        Chunks {
+            bytes: u64::MAX,
+            chunk,
+        }
+    }
+
     fn count(self) -> u64 {
         self.bytes.div_ceil(self.chunk)
     }
@@ -117,15 +118,18 @@ impl Chunks {
     }
 }
 
-/// Generates chunks on `threads` threads and hands them to `sink` in order, with the number of
-/// bytes before each; without a chunk while it waits for one. Stops when `sink` says false.
-/// Returns how many bytes `sink` took.
-fn generate(
-    method: Method,
+/// Generates chunks on `threads` threads, each with a generator that it opens, and hands them to
+/// `sink` in order, until `sink` fails.
+///
+/// # Errors
+/// That of `sink`; or a generator's, with the number of bytes that `sink` took before.
+pub(super) fn generate(
+    open: impl Fn() -> anyhow::Result<Fill> + Sync,
     threads: u64,
     chunks: Chunks,
-    mut sink: impl FnMut(Option<&[u8]>, u64) -> anyhow::Result<bool>,
-) -> anyhow::Result<u64> {
+    mut sink: impl FnMut(&[u8]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let open = &open;
     thread::scope(|scope| {
         let mut receivers: Vec<Receiver<anyhow::Result<Vec<u8>>>> = Vec::new();
         for first in 0..threads.min(chunks.count()) {
@@ -135,7 +139,7 @@ fn generate(
                 .spawn_scoped(scope, move || {
                     let every = usize::try_from(threads).unwrap_or(usize::MAX);
                     if let Err(error) = work(
-                        method,
+                        open,
                         chunks,
                         (first..chunks.count()).step_by(every),
                         &sender,
@@ -147,37 +151,28 @@ fn generate(
                     format!("thread {} could not be started; ask for fewer", first + 1)
                 })?;
         }
-        let mut written = 0;
-        // Dropping the receivers ends the threads: their next chunk finds nobody.
+        let mut taken = 0;
+        // Dropping the receivers ends the threads: their next chunk has no receiver.
         for index in 0..chunks.count() {
-            let receiver = &receivers[(index % threads) as usize];
-            let data = loop {
-                match receiver.recv_timeout(LOOK_EVERY) {
-                    Ok(data) => break data?,
-                    Err(RecvTimeoutError::Timeout) if sink(None, written)? => {}
-                    Err(RecvTimeoutError::Timeout) => return Ok(written),
-                    Err(RecvTimeoutError::Disconnected) => {
-                        return Err(anyhow!("a thread panicked"))
-                    }
-                }
-            };
-            if !sink(Some(&data), written)? {
-                return Ok(written);
-            }
-            written += data.len() as u64;
+            let data = receivers[(index % threads) as usize]
+                .recv()
+                .map_err(|_| anyhow!("a thread panicked"))?
+                .map_err(|error| anyhow!("{error:#}; incomplete after {taken} bytes"))?;
+            sink(&data)?;
+            taken += data.len() as u64;
         }
-        Ok(written)
+        Ok(())
     })
 }
 
 /// One thread's chunks.
 fn work(
-    method: Method,
+    open: impl Fn() -> anyhow::Result<Fill>,
     chunks: Chunks,
     indices: impl Iterator<Item = u64>,
     sender: &SyncSender<anyhow::Result<Vec<u8>>>,
 ) -> anyhow::Result<()> {
-    let mut fill = stream::open(method)?;
+    let mut fill = open()?;
     for index in indices {
         let mut data = vec![0; chunks.length(index)];
         fill(&mut data)?;
@@ -186,51 +181,6 @@ fn work(
         }
     }
     Ok(())
-}
-
-/// A bar on a terminal's standard error, once the work has taken a while.
-struct Bar {
-    bar: ProgressBar,
-    since: Instant,
-    hidden: std::cell::Cell<bool>,
-}
-
-impl Bar {
-    fn new(bytes: Option<u64>) -> Bar {
-        let bar = ProgressBar::with_draw_target(bytes, ProgressDrawTarget::hidden());
-        let template = match bytes {
-            Some(_) => "{elapsed_precise} [{wide_bar:.cyan/blue}] {decimal_bytes}/{decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left",
-            None => "{elapsed_precise} {decimal_bytes}, {decimal_bytes_per_sec}",
-        };
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style.progress_chars("━╸─"));
-        }
-        let hidden = std::cell::Cell::new(true);
-        Bar {
-            bar,
-            since: Instant::now(),
-            hidden,
-        }
-    }
-
-    fn at(&self, bytes: u64) {
-        self.bar.set_position(bytes);
-        if self.hidden.get() && self.since.elapsed() > BAR_AFTER && io::stderr().is_terminal() {
-            self.hidden.set(false);
-            self.bar
-                .set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
-        }
-    }
-
-    fn finish(&self) {
-        self.bar.finish_and_clear();
-    }
-}
-
-impl Drop for Bar {
-    fn drop(&mut self) {
-        self.finish();
-    }
 }
 
 #[cfg(test)]
@@ -247,6 +197,20 @@ mod tests {
     }
 
     #[test]
+    fn every_thread_has_a_part_of_a_short_output() {
+        for method in [Method::GetBytes, Method::Rdseed, Method::ReseedSkip] {
+            for (bytes, threads) in [(1, 1), (100_000, 8), (10_000_000, 200), (640, 10)] {
+                let chunks = Chunks::of(bytes, method, threads);
+                assert!(chunks.count() >= threads, "{method}: {bytes} bytes");
+                assert_eq!(chunks.chunk % CHUNK_MULTIPLE, 0);
+            }
+        }
+        assert_eq!(Chunks::of(0, Method::GetBytes, 3).count(), 0);
+        let endless = Chunks::of(u64::MAX, Method::GetBytes, 1);
+        assert_eq!(endless.length(0), stream::chunk_bytes(Method::GetBytes));
+    }
+
+    #[test]
     fn every_method_and_thread_count_gives_exactly_the_length() {
         for method in [
             Method::GetBytes,
@@ -259,29 +223,60 @@ mod tests {
                     bytes: 10_007,
                     chunk: 1000,
                 };
-                let mut expected = 0;
-                let written = generate(method, threads, chunks, |data, before| {
-                    assert_eq!(before, expected);
-                    expected += data.map_or(0, |data| data.len() as u64);
-                    Ok(true)
-                });
-                assert_eq!(written.unwrap(), 10_007, "{method}, {threads} threads");
-                assert_eq!(expected, 10_007);
+                let mut taken = 0;
+                let generated = generate(
+                    || stream::open(method, Retry::PATIENT),
+                    threads,
+                    chunks,
+                    |data| {
+                        taken += data.len();
+                        Ok(())
+                    },
+                );
+                generated.unwrap();
+                assert_eq!(taken, 10_007, "{method}, {threads} threads");
             }
         }
     }
 
     #[test]
-    fn a_sink_that_has_enough_stops_the_threads() {
+    fn a_sink_that_fails_stops_the_threads() {
         let chunks = Chunks {
             bytes: u64::MAX,
             chunk: 1000,
         };
-        let written = generate(Method::GetBytes, 3, chunks, |_, before| Ok(before < 5000));
-        assert_eq!(written.unwrap(), 5000);
-        let error = generate(Method::GetBytes, 3, chunks, |_, _| {
-            bail!("the disk is full")
-        });
+        let open = || stream::open(Method::RandChacha, Retry::default());
+        let error = generate(open, 3, chunks, |_| bail!("the disk is full"));
         assert_eq!(error.unwrap_err().to_string(), "the disk is full");
+    }
+
+    #[test]
+    fn a_generator_that_fails_is_reported_with_the_bytes_of_the_whole_output() {
+        for threads in [1, 4] {
+            let chunks = Chunks {
+                bytes: 100_000,
+                chunk: 1000,
+            };
+            // Each thread's generator stops after three of its chunks.
+            let open = || -> anyhow::Result<Fill> {
+                let mut left = 3;
+                Ok(Box::new(move |buffer: &mut [u8]| {
+                    left -= 1;
+                    anyhow::ensure!(left >= 0, "dry");
+                    buffer.fill(1);
+                    Ok(())
+                }))
+            };
+            let mut taken = 0;
+            let error = generate(open, threads, chunks, |data| {
+                taken += data.len();
+                Ok(())
+            });
+            assert_eq!(taken as u64, threads * 3000);
+            assert_eq!(
+                error.unwrap_err().to_string(),
+                format!("dry; incomplete after {taken} bytes")
+            );
+        }
     }
 }

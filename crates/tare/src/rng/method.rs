@@ -48,10 +48,11 @@ methods! {
     Uint16Array "uint16_array" Library "RDRAND into an array of 16-bit numbers";
     Uint32Array "uint32_array" Library "RDRAND into an array of 32-bit numbers";
     Uint64Array "uint64_array" Library "RDRAND into an array of 64-bit numbers";
+    GetBytesOf32 "get_bytes_of_32" Library "RDRAND into bytes, each 64 bits two draws of 32 as on a 32-bit processor";
     ReseedDelay "reseed_delay" Library "RDRAND with a pause before each number, in which the hardware reseeds";
     ReseedSkip "reseed_skip" Library "RDRAND with 1024 numbers thrown away before each, so that it must reseed";
     AesCtr "aes_ctr" Library "AES in counter mode, keyed and rekeyed by the hardware";
-    Rdseed "rdseed" Library "RDSEED, up to 100 tries a number";
+    Rdseed "rdseed" Library "RDSEED, waited for where it has no number";
     Seed "seed" Library "32-byte seeds: RDSEED, else conditioned RDRAND";
     Bare16 "bare_16" Bare "the 16-bit instruction in a loop";
     Bare32 "bare_32" Bare "the 32-bit instruction in a loop";

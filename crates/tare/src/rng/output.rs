@@ -3,23 +3,116 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use anyhow::{anyhow, bail, Context as _};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+use signal_hook::iterator::Signals;
+
+use super::progress::Bar;
+use crate::run::signals_to_end;
+use crate::terminal;
+
+/// The conventional status of a program that SIGINT ended.
+const INTERRUPTED: i32 = 130;
+/// The mode of what is not complete: its owner's only.
+const PART_MODE: u32 = 0o600;
+/// The attribute that holds a file's access control list, which may grant more than its mode.
+const ACCESS_LIST: &str = "system.posix_acl_access";
+const ACCESS_LIST_MAX: usize = 64 * 1024;
+
+/// The unfinished work that a signal ends, shared with the thread that waits for signals.
+///
+/// That thread and not the one that writes, because a write to a pipe whose reader does not read
+/// waits for ever, and so does opening one that has no reader.
+#[derive(Clone)]
+pub(super) struct Unfinished(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    /// Bytes that reached the output.
+    written: AtomicU64,
+}
+
+enum State {
+    /// With the working name of the file, if it has one.
+    Writing(Option<PathBuf>),
+    Complete,
+}
+
+impl Unfinished {
+    /// Waits for the signals that end a program from now on, on a thread of its own. Until the
+    /// output is complete, one of them removes what was written under a working name, says so
+    /// and ends the program.
+    ///
+    /// # Errors
+    /// The signals cannot be waited for.
+    pub(super) fn watched(bar: &Bar) -> anyhow::Result<Unfinished> {
+        let unfinished = Unfinished(Arc::new(Shared {
+            state: Mutex::new(State::Writing(None)),
+            written: AtomicU64::new(0),
+        }));
+        let mut signals = Signals::new(signals_to_end()).context("signals")?;
+        let (watched, bar) = (unfinished.clone(), bar.clone());
+        thread::Builder::new()
+            .spawn(move || {
+                if signals.forever().next().is_some() {
+                    watched.interrupted(&bar);
+                }
+            })
+            .context("a thread could not be started")?;
+        Ok(unfinished)
+    }
+
+    fn interrupted(&self, bar: &Bar) {
+        // Kept to the end, so that nothing is renamed meanwhile.
+        let mut state = self.state();
+        let State::Writing(part) = &mut *state else {
+            return;
+        };
+        remove(part);
+        bar.finish();
+        terminal::say(&format!(
+            "tare: interrupted; incomplete after at least {} bytes",
+            self.0.written.load(Ordering::Relaxed)
+        ));
+        process::exit(INTERRUPTED);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn remove(part: &mut Option<PathBuf>) {
+    if let Some(part) = part.take() {
+        // Incomplete: nothing is left that could be taken for the file.
+        let _ = fs::remove_file(part);
+    }
+}
 
 /// A file under its working name, another kind of file, or standard output.
-pub(crate) struct Output {
+pub(super) struct Output {
     file: File,
     /// How messages call it.
     name: String,
-    /// A regular file is written beside its name and takes it when it is complete.
-    rename: Option<Rename>,
+    /// What a regular file is to become, which is written beside its name and takes it when it
+    /// is complete.
+    becomes: Option<Becomes>,
     standard: bool,
+    unfinished: Unfinished,
 }
 
-struct Rename {
-    from: PathBuf,
-    to: PathBuf,
+struct Becomes {
+    name: PathBuf,
+    mode: u32,
 }
 
 impl Output {
@@ -27,7 +120,8 @@ impl Output {
     ///
     /// # Errors
     /// It is closed.
-    pub(crate) fn standard() -> anyhow::Result<Output> {
+    pub(super) fn standard(unfinished: Unfinished) -> anyhow::Result<Output> {
+        terminal::need_output()?;
         let file = File::from(
             io::stdout()
                 .as_fd()
@@ -37,107 +131,230 @@ impl Output {
         Ok(Output {
             file,
             name: "standard output".into(),
-            rename: None,
+            becomes: None,
             standard: true,
+            unfinished,
         })
     }
 
     /// Opens `path`. A regular file keeps its old content until [`complete`](Self::complete);
-    /// until then the bytes are in `path` with `.part` behind it. Devices and pipes are written
-    /// as they are.
+    /// until then the bytes are in `path` with `.part` behind it, which only its owner may read.
+    /// Devices and pipes are written as they are.
     ///
     /// # Errors
-    /// The path and why it cannot be written; also where another process is writing it.
-    pub(crate) fn create(path: &Path) -> anyhow::Result<Output> {
+    /// The path and why it cannot be written; also where another process is writing it, and where
+    /// the file belongs to another user to whom it could not be given back.
+    pub(super) fn create(path: &Path, unfinished: Unfinished) -> anyhow::Result<Output> {
         let name = path.display().to_string();
         let cannot = || format!("cannot write {name}");
-        // Through a symbolic link the file it names is replaced, not the link.
-        let (to, special) = match fs::metadata(path) {
+        let old = match fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => bail!("cannot write {name}: it is a directory"),
-            Ok(metadata) => (
-                fs::canonicalize(path).with_context(cannot)?,
-                !metadata.is_file(),
+            // Whoever may not write a file may not replace it either.
+            Ok(_) => Some(
+                OpenOptions::new()
+                    .write(true)
+                    .open(path)
+                    .with_context(cannot)?,
             ),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (path.to_owned(), false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error).with_context(cannot),
         };
-        if special {
-            let file = OpenOptions::new()
-                .write(true)
-                .open(&to)
-                .with_context(cannot)?;
-            return Ok(Output {
-                file,
-                name,
-                rename: None,
-                standard: false,
-            });
+        let mut to = path.to_owned();
+        if let Some(old) = &old {
+            if !old.metadata().with_context(cannot)?.is_file() {
+                return Ok(Output {
+                    file: old.try_clone().with_context(cannot)?,
+                    name,
+                    becomes: None,
+                    standard: false,
+                    unfinished,
+                });
+            }
+            // Through a symbolic link the file it names is replaced, not the link.
+            to = fs::canonicalize(path).with_context(cannot)?;
         }
-        let mut from = to.clone().into_os_string();
-        from.push(".part");
-        let from = PathBuf::from(from);
-        let part = from.display().to_string();
-        let cannot = || format!("cannot write {part}");
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&from)
-            .with_context(cannot)?;
-        if file.try_lock().is_err() {
-            bail!("cannot write {part}: another process is writing it");
-        }
-        // What an interrupted run left.
-        file.set_len(0).with_context(cannot)?;
-        Ok(Output {
+        let file = create_part(&to, &unfinished)?;
+        let mut output = Output {
             file,
-            name,
-            rename: Some(Rename { from, to }),
+            name: name.clone(),
+            becomes: None,
             standard: false,
-        })
+            unfinished,
+        };
+        let mode = match &old {
+            Some(old) => output.take_access_of(old).with_context(cannot)?,
+            None => 0o666 & !umask(),
+        };
+        output.becomes = Some(Becomes { name: to, mode });
+        Ok(output)
     }
 
-    /// Writes all of `bytes`; `before` is how many were written before them, for the message.
+    /// Gives the new file the owner and the access control list of the old one, whose mode it
+    /// returns.
+    fn take_access_of(&self, old: &File) -> anyhow::Result<u32> {
+        let (old_is, new_is) = (old.metadata()?, self.file.metadata()?);
+        let uid = (old_is.uid() != new_is.uid()).then(|| Uid::from_raw(old_is.uid()));
+        let gid = (old_is.gid() != new_is.gid()).then(|| Gid::from_raw(old_is.gid()));
+        if uid.is_some() || gid.is_some() {
+            rustix::fs::fchown(&self.file, uid, gid).map_err(|error| {
+                anyhow!(
+                    "it belongs to user {} and group {}, and a new file cannot be given to them \
+                     ({error}); write to another name",
+                    old_is.uid(),
+                    old_is.gid()
+                )
+            })?;
+        }
+        let mut list = vec![0; ACCESS_LIST_MAX];
+        let kept = match rustix::fs::fgetxattr(old, ACCESS_LIST, &mut list[..]) {
+            Ok(length) => rustix::fs::fsetxattr(
+                &self.file,
+                ACCESS_LIST,
+                &list[..length],
+                XattrFlags::empty(),
+            )
+            // The list sets the mode as well, which is to come with the name.
+            .and_then(|()| rustix::fs::fchmod(&self.file, PART_MODE.into())),
+            // The folder may have given the new file a list that the old one had not.
+            Err(_) => rustix::fs::fremovexattr(&self.file, ACCESS_LIST),
+        };
+        match kept {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(old_is.mode() & 0o777),
+            Err(error) => Err(error).context("its access control list cannot be kept"),
+        }
+    }
+
+    /// Writes all of `bytes`.
     ///
     /// # Errors
     /// What the system said. A closed standard output is passed on as the `io::Error` that it is.
-    pub(crate) fn write(&mut self, bytes: &[u8], before: u64) -> anyhow::Result<()> {
-        match self.file.write_all(bytes) {
-            Ok(()) => Ok(()),
-            Err(error) if self.standard && error.kind() == io::ErrorKind::BrokenPipe => {
-                Err(error.into())
+    pub(super) fn write(&mut self, mut bytes: &[u8]) -> anyhow::Result<()> {
+        while !bytes.is_empty() {
+            let written = match self.file.write(bytes) {
+                Ok(0) => Err(io::Error::from(io::ErrorKind::WriteZero)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                other => other,
+            };
+            match written {
+                Ok(n) => {
+                    self.unfinished
+                        .0
+                        .written
+                        .fetch_add(n as u64, Ordering::Relaxed);
+                    bytes = &bytes[n..];
+                }
+                Err(error) if self.standard && error.kind() == io::ErrorKind::BrokenPipe => {
+                    return Err(error.into());
+                }
+                // Not as its cause: a pipe behind a name is not the pipe behind standard output.
+                Err(error) => bail!(
+                    "cannot write {}: {error}; incomplete after {} bytes",
+                    self.name,
+                    self.unfinished.0.written.load(Ordering::Relaxed)
+                ),
             }
-            // Not as its cause: a pipe behind a name is not the pipe behind standard output.
-            Err(error) => Err(anyhow!(
-                "cannot write {}: {error}; incomplete after {before} bytes",
-                self.name
-            )),
         }
+        Ok(())
     }
 
-    /// Says that everything was written: the bytes reach the disk and the file gets its name.
+    /// Whether [`complete`](Self::complete) has to wait for a disk.
+    pub(super) fn is_on_disk(&self) -> bool {
+        self.becomes.is_some()
+    }
+
+    /// Says that everything was written: the bytes reach the disk and the file gets its mode and
+    /// its name.
     ///
     /// # Errors
     /// The bytes or the name did not make it.
-    pub(crate) fn complete(mut self) -> anyhow::Result<()> {
-        if let Some(rename) = &self.rename {
+    pub(super) fn complete(self) -> anyhow::Result<()> {
+        if self.becomes.is_some() {
             // The disk may be found to be full only now.
             self.file
                 .sync_all()
                 .map_err(|error| anyhow!("cannot write {}: {error}", self.name))?;
-            fs::rename(&rename.from, &rename.to)
-                .with_context(|| format!("cannot rename {}", rename.from.display()))?;
-            self.rename = None;
         }
+        let mut state = self.unfinished.state();
+        if let (Some(becomes), State::Writing(Some(part))) = (&self.becomes, &*state) {
+            self.file
+                .set_permissions(fs::Permissions::from_mode(becomes.mode))
+                .and_then(|()| fs::rename(part, &becomes.name))
+                .with_context(|| format!("cannot rename {}", part.display()))?;
+        }
+        *state = State::Complete;
         Ok(())
     }
 }
 
 impl Drop for Output {
     fn drop(&mut self) {
-        if let Some(rename) = &self.rename {
-            // Incomplete: nothing is left that could be taken for the file.
-            let _ = fs::remove_file(&rename.from);
+        if let State::Writing(part) = &mut *self.unfinished.state() {
+            remove(part);
         }
     }
+}
+
+/// Creates the file that is written in place of `to` until it is complete: a new one, which only
+/// its owner may read from the start.
+fn create_part(to: &Path, unfinished: &Unfinished) -> anyhow::Result<File> {
+    let mut name = to.as_os_str().to_owned();
+    name.push(".part");
+    let name = PathBuf::from(name);
+    let shown = name.display();
+    // A signal that comes meanwhile waits until the file's name is known.
+    let mut state = unfinished.state();
+    // The second time because the first may have found what a killed run left.
+    for _ in 0..2 {
+        let created = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(PART_MODE)
+            .open(&name);
+        match created {
+            Ok(file) if file.try_lock().is_ok() => {
+                *state = State::Writing(Some(name));
+                return Ok(file);
+            }
+            Ok(_) => break,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                remove_left_over(&name)?;
+            }
+            Err(error) => return Err(error).with_context(|| format!("cannot write {shown}")),
+        }
+    }
+    bail!("cannot write {shown}: another process is writing it")
+}
+
+/// Removes a working file that a killed run left; refuses one that is being written, and what no
+/// run can have left.
+fn remove_left_over(part: &Path) -> anyhow::Result<()> {
+    let shown = part.display();
+    let cannot = || format!("cannot write {shown}");
+    let metadata = match fs::symlink_metadata(part) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error).with_context(cannot),
+    };
+    if !metadata.is_file() {
+        bail!("cannot write {shown}: it exists and is no regular file; remove it");
+    }
+    let file = OpenOptions::new()
+        .write(true)
+        .open(part)
+        .with_context(cannot)?;
+    if file.try_lock().is_err() {
+        bail!("cannot write {shown}: another process is writing it");
+    }
+    let is_same = |a: &fs::Metadata, b: &fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+    if is_same(&metadata, &file.metadata().with_context(cannot)?) {
+        fs::remove_file(part).with_context(cannot)?;
+    }
+    Ok(())
+}
+
+/// The bits of a mode that the user denies to new files.
+fn umask() -> u32 {
+    let mask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(mask);
+    mask.bits()
 }

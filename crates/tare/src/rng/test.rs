@@ -1,7 +1,8 @@
 //! `tare rng test`: the built-in battery and, where installed, the batteries of others.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Read};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -15,6 +16,8 @@ use tare_rdrand::battery::{Battery, Config, Report, Verdict, BYTES_MIN};
 use super::external::{self, probability, Status, Tool};
 use super::known_bad::KnownBad;
 use super::method::Method;
+use super::progress::Bar;
+use super::retry::Retry;
 use super::size::parse_bytes;
 use super::stream::{self, FillReader};
 use crate::terminal;
@@ -22,29 +25,33 @@ use crate::terminal;
 /// Fewer bytes than the tests need, or nothing to test: no judgement.
 const COULD_NOT_JUDGE: u8 = 2;
 const CHUNK: usize = 256 * 1024;
+/// Bytes read of what has no length of its own, where the command line does not say: enough for
+/// the tests to find small defects, read in some seconds, and an end where there is none.
+const ENDLESS_MAX: u64 = 256 << 20;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
-    tare rng test                          16 MiB of get_bytes\n  \
-    tare rng test -m aes_ctr -n 1G\n  \
     tare rng test random.bin --external all --time 600\n  \
-    tare rng gen -n 64Mi | tare rng test -\n  \
+    tare rng gen -n 64Mi | tare rng test   what comes through a pipe\n  \
+    tare rng test -m aes_ctr -n 1G         a method\n  \
     tare rng test --generator zero-blocks  see it fail\n\n\
     An ideal stream fails the built-in battery once in a million streams. dieharder and PractRand judge by \
     their own rules (a good stream fails dieharder's set about once in 25,000), the counts of \
     rngtest and ent are judged at 1e-6.\n\n\
     Exit status: 0 every test passed; 1 a test failed; 2 wrong usage, or too few bytes to judge (1 MiB).")]
 pub(crate) struct Args {
-    /// The file; `-` is standard input
+    /// The file; `-` is standard input, which is also read where no file, method or generator is named
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Test this method instead of a file [default: get_bytes]
+    /// Test this method instead of a file
     #[arg(short, long, conflicts_with_all = ["file", "generator"], value_parser = super::any_method())]
     method: Option<Method>,
     /// Test a generator that is broken on purpose
     #[arg(long, value_name = "BROKEN", conflicts_with = "file")]
     generator: Option<KnownBad>,
-    /// How many bytes: 10M, 64Mi [default: all of a file, 16Mi of a method, 1Mi of a reseeding one]
+    #[command(flatten)]
+    retry: Retry,
+    /// How many bytes: 10M, 64Mi [default: all of a file, 256Mi at most of a pipe or a device, 16Mi of a method, 1Mi of a reseeding one]
     #[arg(short = 'n', long, value_name = "BYTES", value_parser = parse_bytes)]
     bytes: Option<u64>,
     /// Other batteries to run: none, all (that are installed), or some of dieharder, rngtest, ent, practrand
@@ -99,22 +106,22 @@ impl Externals {
 enum Subject<'a> {
     File(&'a Path),
     StandardInput,
-    Method(Method),
+    Method(Method, Retry),
     KnownBad(KnownBad),
 }
 
 impl Subject<'_> {
     fn of(args: &Args) -> anyhow::Result<Subject<'_>> {
-        Ok(match (&args.file, args.generator, args.method) {
-            (Some(file), ..) if file.as_os_str() == "-" => {
-                if io::stdin().is_terminal() {
-                    bail!("standard input is a terminal; pipe a stream into it or name a file");
-                }
-                Subject::StandardInput
-            }
+        let file = args.file.as_deref().filter(|file| file.as_os_str() != "-");
+        Ok(match (file, args.generator, args.method) {
             (Some(file), ..) => Subject::File(file),
             (None, Some(bad), _) => Subject::KnownBad(bad),
-            (None, None, method) => Subject::Method(method.unwrap_or(Method::GetBytes)),
+            (None, None, Some(method)) => Subject::Method(method, args.retry),
+            (None, None, None) if io::stdin().is_terminal() => bail!(
+                "nothing to test: standard input is a terminal; name a FILE, pipe a stream into \
+                 it, or test a method such as -m get_bytes"
+            ),
+            (None, None, None) => Subject::StandardInput,
         })
     }
 
@@ -122,7 +129,7 @@ impl Subject<'_> {
         match self {
             Subject::File(path) => path.display().to_string(),
             Subject::StandardInput => "standard input".into(),
-            Subject::Method(method) => method.name().into(),
+            Subject::Method(method, _) => method.name().into(),
             Subject::KnownBad(bad) => {
                 let name = bad
                     .to_possible_value()
@@ -132,12 +139,33 @@ impl Subject<'_> {
         }
     }
 
+    /// How much there is of it, and whether it can be read again.
+    fn extent(&self) -> anyhow::Result<Extent> {
+        Ok(match self {
+            Subject::File(path) => {
+                let metadata = fs::metadata(path)
+                    .with_context(|| format!("cannot read {}", path.display()))?;
+                // What the kernel makes up as it is read (/proc) has the length 0.
+                if metadata.is_file() && metadata.len() > 0 {
+                    Extent::Length(metadata.len())
+                } else if metadata.file_type().is_char_device() {
+                    Extent::Endless
+                } else {
+                    Extent::Once
+                }
+            }
+            Subject::StandardInput => Extent::Once,
+            Subject::Method(..) | Subject::KnownBad(_) => Extent::Endless,
+        })
+    }
+
     /// Bytes to test where the command line does not say.
-    fn bytes_default(&self) -> u64 {
-        match self {
-            Subject::File(_) | Subject::StandardInput => u64::MAX,
-            Subject::Method(Method::ReseedDelay | Method::ReseedSkip) => BYTES_MIN,
-            Subject::Method(_) | Subject::KnownBad(_) => 16 * BYTES_MIN,
+    fn bytes_default(&self, extent: Extent) -> u64 {
+        match (self, extent) {
+            (_, Extent::Length(bytes)) => bytes,
+            (Subject::Method(Method::ReseedDelay | Method::ReseedSkip, _), _) => BYTES_MIN,
+            (Subject::Method(..) | Subject::KnownBad(_), _) => 16 * BYTES_MIN,
+            (Subject::File(_) | Subject::StandardInput, _) => ENDLESS_MAX,
         }
     }
 
@@ -150,15 +178,41 @@ impl Subject<'_> {
                 Box::new(file.take(bytes))
             }
             Subject::StandardInput => Box::new(io::stdin().take(bytes)),
-            Subject::Method(method) => Box::new(FillReader::new(stream::open(*method)?, bytes)),
+            Subject::Method(method, retry) => {
+                Box::new(FillReader::new(stream::open(*method, *retry)?, bytes))
+            }
             Subject::KnownBad(bad) => Box::new(FillReader::new(bad.open(), bytes)),
         })
     }
 }
 
+/// How much of a subject there is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// So many bytes, as often as one likes.
+    Length(u64),
+    /// As much as one likes, as often as one likes.
+    Endless,
+    /// What comes until it ends, if it does, and only once: a pipe.
+    Once,
+}
+
+/// What was found.
+struct Findings<'a> {
+    subject: &'a str,
+    report: Report,
+    took: Duration,
+    /// Where the default bound and not the end of the stream or the command line ended it.
+    bound: Option<u64>,
+    verdicts: Vec<external::Verdict>,
+    left_out: Option<&'static str>,
+}
+
 /// Tests and prints what was found.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    terminal::need_output()?;
     let subject = Subject::of(args)?;
+    let name = subject.name();
     let mut missing = args
         .external
         .tools
@@ -167,54 +221,44 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let (true, Some(tool)) = (args.external.named, missing.next()) {
         bail!("{} is not installed: {}", tool.name(), tool.install());
     }
-    let bytes = args.bytes.unwrap_or_else(|| subject.bytes_default());
+    let extent = subject.extent()?;
+    let bytes = args.bytes.unwrap_or_else(|| subject.bytes_default(extent));
+    let total = match extent {
+        Extent::Length(length) => Some(bytes.min(length)),
+        Extent::Endless => Some(bytes),
+        Extent::Once => args.bytes,
+    };
     let from = Instant::now();
-    let report = built_in(subject.open(bytes)?)
-        .with_context(|| format!("cannot read {}", subject.name()))?;
-    let took = from.elapsed();
-
-    let mut verdicts = Vec::new();
-    let mut left_out = None;
-    match subject {
-        Subject::StandardInput if !args.external.tools.is_empty() => {
-            left_out = Some(
-                "other batteries were not run: standard input can be read only once; give a file",
-            );
-        }
-        _ => {
-            // Of a file no more than there is; of a generator as much as a battery wants in its time.
-            let available = match subject {
-                Subject::File(_) => report.bytes,
-                _ => u64::MAX,
-            };
-            for &tool in &args.external.tools {
-                let limit = if tool.wants_as_it_goes() {
-                    available
-                } else {
-                    report.bytes
-                };
-                let time = Duration::from_secs(args.time.into());
-                verdicts.push(external::judge(tool, limit, time, &|| subject.open(limit))?);
-            }
-        }
-    }
-
-    if args.json {
-        let value = as_json(&subject.name(), &report, &verdicts);
-        terminal::print(&serde_json::to_string_pretty(&value)?)?;
+    let report = built_in(&name, subject.open(bytes)?, total)?;
+    let is_bounded = args.bytes.is_none()
+        && matches!(subject, Subject::File(_) | Subject::StandardInput)
+        && !matches!(extent, Extent::Length(_))
+        && report.bytes == bytes;
+    let mut findings = Findings {
+        subject: &name,
+        took: from.elapsed(),
+        bound: is_bounded.then_some(bytes),
+        report,
+        verdicts: Vec::new(),
+        left_out: None,
+    };
+    if extent == Extent::Once && !args.external.tools.is_empty() {
+        findings.left_out = Some(
+            "other batteries were not run: what has no length is read once; write it to a file first",
+        );
     } else {
-        terminal::print(&as_text(
-            &subject.name(),
-            &report,
-            took,
-            &verdicts,
-            left_out,
-        ))?;
+        others(args, &subject, extent, &mut findings)?;
     }
-    let failed = verdicts
+    if args.json {
+        terminal::print(&serde_json::to_string_pretty(&as_json(&findings))?)?;
+    } else {
+        terminal::print(&as_text(&findings))?;
+    }
+    let failed = findings
+        .verdicts
         .iter()
         .any(|verdict| verdict.status == Status::Fail);
-    Ok(match report.verdict {
+    Ok(match findings.report.verdict {
         _ if failed => ExitCode::FAILURE,
         Verdict::Fail => ExitCode::FAILURE,
         Verdict::TooShort => ExitCode::from(COULD_NOT_JUDGE),
@@ -222,20 +266,63 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn built_in(mut stream: Box<dyn Read + Send>) -> io::Result<Report> {
-    let mut battery = Battery::new(Config::default());
-    let mut buffer = vec![0; CHUNK];
-    loop {
-        match stream.read(&mut buffer) {
-            Ok(0) => return Ok(battery.finish()),
-            Ok(n) => battery.update(&buffer[..n]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+/// Runs the batteries of others.
+fn others(
+    args: &Args,
+    subject: &Subject<'_>,
+    extent: Extent,
+    findings: &mut Findings<'_>,
+) -> anyhow::Result<()> {
+    // Of a file no more than there is; of a generator as much as a battery wants in its time.
+    let available = match extent {
+        Extent::Endless => u64::MAX,
+        Extent::Length(_) | Extent::Once => findings.report.bytes,
+    };
+    let time = Duration::from_secs(args.time.into());
+    for &tool in &args.external.tools {
+        let limit = if tool.wants_as_it_goes() {
+            available
+        } else {
+            findings.report.bytes
+        };
+        let bar = Bar::of_time(Some(time));
+        bar.message(&format!("{}, at most", tool.name()));
+        let judged = bar.during(Duration::ZERO, time, || {
+            external::judge(tool, limit, time, &|| subject.open(limit))
+        });
+        bar.finish();
+        findings.verdicts.push(judged?);
     }
+    Ok(())
 }
 
-fn as_json(subject: &str, report: &Report, verdicts: &[external::Verdict]) -> Value {
+fn built_in(
+    name: &str,
+    mut stream: Box<dyn Read + Send>,
+    total: Option<u64>,
+) -> anyhow::Result<Report> {
+    let mut battery = Battery::new(Config::default());
+    let mut buffer = vec![0; CHUNK];
+    let bar = Bar::of_bytes(total);
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => battery.update(&buffer[..n]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                bar.finish();
+                let read = battery.bytes();
+                return Err(error).context(format!("cannot read {name} after {read} bytes"));
+            }
+        }
+        bar.at(battery.bytes());
+    }
+    bar.finish();
+    Ok(battery.finish())
+}
+
+fn as_json(findings: &Findings<'_>) -> Value {
+    let report = &findings.report;
     let tests: Vec<Value> = report
         .outcomes
         .iter()
@@ -253,33 +340,35 @@ fn as_json(subject: &str, report: &Report, verdicts: &[external::Verdict]) -> Va
         .collect();
     json!({
         "schema": 1,
-        "subject": subject,
+        "subject": findings.subject,
         "bytes": report.bytes,
+        "bound": findings.bound,
         "verdict": report.verdict.as_str(),
         "family_alpha": report.family_alpha,
         "corrected_p": report.corrected_p_value(),
         "tests": tests,
-        "external": verdicts,
+        "external": findings.verdicts,
     })
 }
 
-fn as_text(
-    subject: &str,
-    report: &Report,
-    took: Duration,
-    verdicts: &[external::Verdict],
-    left_out: Option<&str>,
-) -> String {
-    let rate = report.bytes as f64 / took.as_secs_f64();
+fn as_text(findings: &Findings<'_>) -> String {
+    let report = &findings.report;
+    let rate = report.bytes as f64 / findings.took.as_secs_f64();
     let mut text = format!(
-        "{subject}: {} bytes at {}\n\n{:9} {:32} {:>10}  {:>9}  statistic\n",
+        "{}: {} bytes at {}\n",
+        findings.subject,
         report.bytes,
         Unit::MegabytesPerSecond.show(rate / Unit::MegabytesPerSecond.scale()),
-        "verdict",
-        "test",
-        "value",
-        "p"
     );
+    if let Some(bound) = findings.bound {
+        text.push_str(&format!(
+            "no more than {bound} bytes were read, as it may have no end; -n BYTES reads more\n"
+        ));
+    }
+    text.push_str(&format!(
+        "\n{:9} {:32} {:>10}  {:>9}  statistic\n",
+        "verdict", "test", "value", "p"
+    ));
     for outcome in &report.outcomes {
         let numbers = match (outcome.value, outcome.p_value) {
             (Some(value), Some(p)) => {
@@ -319,16 +408,16 @@ fn as_text(
         report.verdict.as_str(),
         1.0 / report.family_alpha
     ));
-    if let Some(reason) = left_out {
+    if let Some(reason) = findings.left_out {
         text.push_str(&format!("\n{reason}\n"));
     }
-    if !verdicts.is_empty() {
+    if !findings.verdicts.is_empty() {
         text.push_str(&format!(
             "\n{:12} {:10} {:>12} {:>8}  summary\n",
             "verdict", "battery", "bytes", "seconds"
         ));
     }
-    for verdict in verdicts {
+    for verdict in &findings.verdicts {
         text.push_str(&format!(
             "{:12} {:10} {:>12} {:>8.1}  {}\n",
             verdict.status.as_str(),

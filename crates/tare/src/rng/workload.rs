@@ -1,7 +1,7 @@
 //! The generators at work: free-running threads, timed on the wall and on the processor.
 //!
-//! Threads meet once, before the measured part, and never again: a barrier at each chunk would
-//! measure itself.
+//! Threads meet once, before the measured part, and never again, since a barrier at each chunk
+//! would measure itself; unless it is the barrier that is to be measured (`in_step`).
 
 use std::convert::Infallible;
 use std::hint::black_box;
@@ -14,9 +14,12 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::{Rng as _, SeedableRng as _, TryRng as _};
 use rustix::rand::GetRandomFlags;
 use tare_rdrand::instruction::{self, RdrandInstruction};
-use tare_rdrand::{AesCtr, Counts, Rdrand, Rdseed, Seeder};
+use tare_rdrand::{AesCtr, Counts, Seeder};
 
+use super::in_step::{InStep, Member};
 use super::method::Method;
+use super::retry::Retry;
+use super::stream::uncounted;
 use crate::{drivers, pace};
 
 /// Bytes to which buffers are aligned before `offset` is added: a cache line.
@@ -27,6 +30,8 @@ const ALIGNMENT: usize = 64;
 pub(crate) struct Workload {
     /// How the bytes are got.
     pub(crate) method: Method,
+    /// How long a number is waited for.
+    pub(crate) retry: Retry,
     /// Bytes a call.
     pub(crate) chunk: usize,
     /// Bytes past a cache line's start at which byte methods write; 0 for arrays.
@@ -39,6 +44,9 @@ pub(crate) struct Workload {
     pub(crate) calls_max: Option<u64>,
     /// The unmeasured part before it.
     pub(crate) warm_up: Duration,
+    /// The threads wait for each other after every call, as those of a parallel loop do that
+    /// fills one buffer after another.
+    pub(crate) in_step: bool,
 }
 
 /// What was done in the measured part, all threads together.
@@ -78,6 +86,7 @@ pub(crate) fn run(
     workload: &Workload,
     started: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<Work> {
+    let step = workload.in_step.then(|| InStep::of(workload.threads));
     thread::scope(|scope| {
         let (ready, readies) = mpsc::channel();
         let mut threads = Vec::new();
@@ -86,9 +95,10 @@ pub(crate) fn run(
             let ready = ready.clone();
             let (start, go) = mpsc::channel::<()>();
             starters.push(start);
+            let member = step.as_ref().map(InStep::member);
             let thread = thread::Builder::new()
                 .spawn_scoped(scope, move || {
-                    let part = of_method(workload, || {
+                    let part = of_method(workload, member, || {
                         let _ = ready.send(());
                         go.recv().is_ok()
                     });
@@ -141,18 +151,23 @@ struct Part {
     cpu: Duration,
 }
 
-fn of_method(workload: &Workload, meet: impl FnOnce() -> bool) -> anyhow::Result<Part> {
+fn of_method(
+    workload: &Workload,
+    member: Option<Member<'_>>,
+    meet: impl FnOnce() -> bool,
+) -> anyhow::Result<Part> {
     let chunk = workload.chunk;
     macro_rules! library {
         ($generator:expr, $element:ty, $fill:ident) => {
             measure(
                 workload,
+                member,
                 meet,
                 (
                     $generator,
                     vec![<$element>::default(); chunk / size_of::<$element>()],
                 ),
-                |(generator, buffer)| generator.$fill(black_box(buffer)),
+                |(generator, buffer)| generator.$fill(black_box(buffer)).map_err(uncounted),
                 |(generator, _)| generator.counts(),
             )
         };
@@ -161,6 +176,7 @@ fn of_method(workload: &Workload, meet: impl FnOnce() -> bool) -> anyhow::Result
         ($element:ty, $state:expr, $fill:expr) => {
             measure(
                 workload,
+                member,
                 meet,
                 (
                     $state,
@@ -174,28 +190,46 @@ fn of_method(workload: &Workload, meet: impl FnOnce() -> bool) -> anyhow::Result
     match workload.method {
         Method::GetBytes => measure(
             workload,
+            member,
             meet,
-            (Rdrand::new()?, Placed::new(chunk, workload.offset)),
-            |(generator, buffer)| generator.fill_bytes(black_box(buffer.bytes())),
+            (
+                workload.retry.rdrand()?,
+                Placed::new(chunk, workload.offset),
+            ),
+            |(generator, buffer)| {
+                let filled = generator.fill_bytes(black_box(buffer.bytes()));
+                filled.map_err(uncounted)
+            },
             |(generator, _)| generator.counts(),
         ),
-        Method::Uint8Array => library!(Rdrand::new()?, u8, fill_bytes),
-        Method::Uint16Array => library!(Rdrand::new()?, u16, fill_u16),
-        Method::Uint32Array => library!(Rdrand::new()?, u32, fill_u32),
-        Method::Uint64Array => library!(Rdrand::new()?, u64, fill_u64),
-        Method::ReseedDelay => library!(Rdrand::new()?, u64, fill_u64_reseed_delay),
-        Method::ReseedSkip => library!(Rdrand::new()?, u64, fill_u64_reseed_skip),
-        Method::Rdseed => library!(Rdseed::new()?, u64, fill_u64),
+        Method::GetBytesOf32 => library!(workload.retry.rdrand_of_32()?, u8, fill_bytes),
+        Method::Uint8Array => library!(workload.retry.rdrand()?, u8, fill_bytes),
+        Method::Uint16Array => library!(workload.retry.rdrand()?, u16, fill_u16),
+        Method::Uint32Array => library!(workload.retry.rdrand()?, u32, fill_u32),
+        Method::Uint64Array => library!(workload.retry.rdrand()?, u64, fill_u64),
+        Method::ReseedDelay => library!(workload.retry.rdrand()?, u64, fill_u64_reseed_delay),
+        Method::ReseedSkip => library!(workload.retry.rdrand()?, u64, fill_u64_reseed_skip),
+        Method::Rdseed => library!(workload.retry.rdseed()?, u64, fill_u64),
         Method::AesCtr => measure(
             workload,
+            member,
             meet,
-            (AesCtr::with_random_key()?, Rdrand::new()?, vec![0u8; chunk]),
-            |(aes, generator, buffer)| aes.fill_bytes(generator, black_box(buffer)),
+            (
+                AesCtr::with_random_key()?,
+                workload.retry.rdrand()?,
+                vec![0u8; chunk],
+            ),
+            |(aes, generator, buffer)| {
+                let filled = aes.fill_bytes(generator, black_box(buffer));
+                filled.map_err(uncounted)
+            },
             |(_, generator, _)| generator.counts(),
         ),
-        Method::Seed => stateless!(u8, Seeder::new()?, |seeder: &mut Seeder, buffer| seeder
-            .fill_bytes(buffer)
-            .map(drop)),
+        Method::Seed => stateless!(
+            u8,
+            workload.retry.seeder()?,
+            |seeder: &mut Seeder, buffer| seeder.fill_bytes(buffer).map(drop)
+        ),
         Method::Bare16 => stateless!(
             u16,
             RdrandInstruction::detect()?,
@@ -251,6 +285,7 @@ fn system_call(buffer: &mut [u8]) -> rustix::io::Result<()> {
 /// Warms up, meets the others, then fills until the time is over.
 fn measure<S, E: Into<anyhow::Error>>(
     workload: &Workload,
+    member: Option<Member<'_>>,
     meet: impl FnOnce() -> bool,
     mut state: S,
     mut fill: impl FnMut(&mut S) -> Result<(), E>,
@@ -261,9 +296,14 @@ fn measure<S, E: Into<anyhow::Error>>(
     if !meet() {
         bail!("another thread could not be started");
     }
-    let timed = pace::run(batch, workload.duration, workload.calls_max, || {
-        fill(&mut state)
-    })?;
+    let call = || fill(&mut state);
+    let timed = match member {
+        Some(member) => {
+            let is_over = |elapsed| member.meet(elapsed >= workload.duration);
+            pace::run_until(1, workload.calls_max, is_over, call)?
+        }
+        None => pace::run(batch, workload.duration, workload.calls_max, call)?,
+    };
     let after = counts(&state);
     Ok(Part {
         operations: timed.operations,
@@ -307,12 +347,14 @@ mod tests {
     fn workload(method: Method, threads: usize) -> Workload {
         Workload {
             method,
+            retry: Retry::PATIENT,
             chunk: 64,
             offset: 3,
             threads,
             duration: Duration::from_millis(5),
             calls_max: None,
             warm_up: Duration::from_millis(1),
+            in_step: false,
         }
     }
 
@@ -352,6 +394,20 @@ mod tests {
                 ..workload(Method::RandChacha, 3)
             };
             assert_eq!(run(&workload, || Ok(())).unwrap().operations, 3 * calls);
+        }
+    }
+
+    #[test]
+    fn threads_in_step_make_the_same_number_of_calls() {
+        for threads in [1, 2, 5] {
+            let workload = Workload {
+                in_step: true,
+                ..workload(Method::RandChacha, threads)
+            };
+            let work = run(&workload, || Ok(())).unwrap();
+            assert!(work.operations >= threads as u64);
+            assert_eq!(work.operations % threads as u64, 0);
+            assert!(work.wall >= Duration::from_millis(5));
         }
     }
 
