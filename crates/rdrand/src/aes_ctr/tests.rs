@@ -187,7 +187,8 @@ fn keys_are_wiped_when_they_are_dropped() {
 fn round_keys_are_wiped_when_the_cipher_is_dropped() {
     let mut cipher = ManuallyDrop::new(aes::Aes256::new(&[0xa5; 32].into()));
     let start = (&raw const *cipher).cast::<u8>();
-    let holds_key = |bytes: &[u8]| bytes.windows(16).any(|window| window == [0xa5; 16]);
+    // Without AES instructions the round keys are stored bit-sliced, so the key itself is not to be found there.
+    let not_zero = |bytes: &[u8]| bytes.iter().filter(|&&byte| byte != 0).count();
     // SAFETY: the cipher is plain memory of this size that outlives the reads; bytes read as
     // `MaybeUninit` would be enough for padding, of which this type has none that is read.
     let read = |start: *const u8| unsafe {
@@ -199,8 +200,8 @@ fn round_keys_are_wiped_when_the_cipher_is_dropped() {
     // SAFETY: dropped once and not used as a cipher afterwards.
     unsafe { ManuallyDrop::drop(&mut cipher) };
     let after: Vec<u8> = read(start);
-    assert!(holds_key(&before), "the first round key is the key itself");
-    assert!(!holds_key(&after) && after.iter().filter(|&&byte| byte != 0).count() < 16);
+    assert!(not_zero(&before) > 200, "{before:?}");
+    assert!(not_zero(&after) < 16, "{after:?}");
 }
 
 #[test]
