@@ -13,7 +13,7 @@ use std::hint::black_box;
 use std::process::ExitCode;
 
 use tare_rdrand::instruction::{self, RdrandInstruction};
-use tare_rdrand::{Error, Rdrand};
+use tare_rdrand::{AesCtr, Error, Rdrand};
 
 /// Quadwords drawn for one side of one pair, about 1.2 ms.
 const QUADWORDS_A_SIDE: usize = 32_768;
@@ -48,6 +48,7 @@ fn run(rounds: usize) -> Result<(), Error> {
 
         let mut rdrand = Rdrand::new()?;
         let mut second = Rdrand::new()?;
+        let cipher = AesCtr::with_random_key()?;
         compare(
             &format!("u64 array / bare loop, {quadwords} qw"),
             rounds,
@@ -67,6 +68,17 @@ fn run(rounds: usize) -> Result<(), Error> {
             || {
                 rdrand
                     .fill_bytes(black_box(&mut bytes[..quadwords * 8]))
+                    .expect("RDRAND delivers")
+            },
+        );
+        compare(
+            &format!("aes_ctr / bare loop, {quadwords} qw"),
+            rounds,
+            quadwords,
+            || instruction::fill_u64(bare, black_box(&mut limit)),
+            || {
+                cipher
+                    .fill_bytes(&mut rdrand, black_box(&mut bytes[..quadwords * 8]))
                     .expect("RDRAND delivers")
             },
         );

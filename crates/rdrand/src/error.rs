@@ -1,6 +1,7 @@
 //! What can go wrong, each said so that the reader knows what to do about it.
 
 use core::fmt;
+use core::time::Duration;
 
 use crate::processor::KnownIssue;
 
@@ -45,6 +46,18 @@ pub enum HealthFailure {
         /// Bytes looked at, at most 512.
         window: u32,
     },
+    /// Start-up self-test: a value came twice.
+    Duplicate {
+        /// The smallest value that came more than once.
+        value: u64,
+        /// Values looked at.
+        draws: u32,
+    },
+    /// Start-up self-test: bits that were the same in all values.
+    StuckBits {
+        /// Those bits.
+        mask: u64,
+    },
 }
 
 impl fmt::Display for HealthFailure {
@@ -66,6 +79,15 @@ impl fmt::Display for HealthFailure {
                     "the byte {byte:#04x} came {count} times in {window} bytes"
                 )
             }
+            HealthFailure::Duplicate { value, draws } => {
+                write!(
+                    f,
+                    "the 64-bit value {value:#x} came more than once in {draws} draws"
+                )
+            }
+            HealthFailure::StuckBits { mask } => {
+                write!(f, "the bits {mask:#018x} were the same in every value")
+            }
         }
     }
 }
@@ -82,12 +104,16 @@ pub enum Error {
         /// The missing instruction.
         instruction: Instruction,
     },
-    /// The instruction said "no data" (CF = 0) on every permitted attempt for one value.
+    /// The instruction said "no data" (CF = 0) until the
+    /// [`RetryLimit`](crate::RetryLimit) of one value was used up.
     Underflow {
         /// The instruction that ran dry.
         instruction: Instruction,
         /// Attempts made for the value that never came.
         attempts: u32,
+        /// Time waited for it after the attempts of the limit; `None` for a limit in attempts
+        /// alone.
+        waited: Option<Duration>,
         /// Elements delivered before it; they are good.
         written: usize,
     },
@@ -145,10 +171,12 @@ impl Error {
             Error::Underflow {
                 instruction,
                 attempts,
+                waited,
                 ..
             } => Error::Underflow {
                 instruction,
                 attempts,
+                waited,
                 written: elements,
             },
             other => other,
@@ -161,18 +189,29 @@ impl fmt::Display for Error {
         match self {
             Error::Unsupported { instruction } => write!(
                 f,
-                "this processor has no {instruction}, or firmware, hypervisor or kernel hides it; \
-                 use the operating system's generator (getrandom) instead"
+                "this processor has no {instruction}, or firmware or hypervisor hides it{}; use the \
+                 operating system's generator (getrandom) instead",
+                match instruction {
+                    Instruction::Rdseed => ", or TARE_RDSEED=off is set",
+                    Instruction::Rdrand => "",
+                }
             ),
             Error::Underflow {
                 instruction,
                 attempts,
+                waited,
                 written,
-            } => write!(
-                f,
-                "{instruction} gave no number in {attempts} attempts, after {written} elements; \
-                 try again, allow more attempts, or use fewer threads"
-            ),
+            } => {
+                write!(f, "{instruction} gave no number in {attempts} attempts")?;
+                if let Some(waited) = waited {
+                    write!(f, " and {} ms", waited.as_millis())?;
+                }
+                write!(
+                    f,
+                    ", after {written} elements; raise the retry limit, draw with fewer threads, \
+                     or try again when other programs draw less"
+                )
+            }
             Error::SelfTest {
                 instruction,
                 failure,

@@ -154,6 +154,10 @@ mod sign {
         if ABSENT.load(Ordering::Relaxed) {
             return None;
         }
+        if !advice_is_heard() {
+            ABSENT.store(true, Ordering::Relaxed);
+            return None;
+        }
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new private mapping at an address of the kernel's choice.
         let start =
@@ -182,6 +186,27 @@ mod sign {
                 // SAFETY: the published page is never unmapped.
                 unsafe { other.as_ref() }
             }
+        }
+    }
+
+    /// Whether `madvise` does what it says. Linux refuses this advice for shared memory; QEMU's
+    /// emulation of user programs accepts all advice and ignores it.
+    #[cfg(target_os = "linux")]
+    fn advice_is_heard() -> bool {
+        use rustix::mm::{madvise, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
+
+        let (null, length) = (core::ptr::null_mut(), 4096);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let Ok(start) =
+            (unsafe { mmap_anonymous(null, length, ProtFlags::READ, MapFlags::SHARED) })
+        else {
+            return false;
+        };
+        // SAFETY: the mapping made above, whole, which nobody else knows; both calls.
+        unsafe {
+            let refused = madvise(start, length, Advice::LinuxWipeOnFork).is_err();
+            let _ = munmap(start, length);
+            refused
         }
     }
 

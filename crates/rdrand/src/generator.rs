@@ -1,9 +1,16 @@
 //! A source with its retries bounded, its health watched and its draws counted.
 
+mod self_test;
+
+use core::fmt;
+
 use crate::error::{Error, HealthFailure, Instruction};
 use crate::health::Monitor;
-use crate::processor::{KnownIssue, Processor};
+use crate::processor::Processor;
+use crate::retry::{retry, Dry, RetryLimit};
 use crate::source::{RdrandInstruction, RdseedInstruction, Source};
+
+pub use self_test::SELF_TEST_DRAWS;
 
 /// Random numbers from RDRAND.
 pub type Rdrand = Generator<RdrandInstruction>;
@@ -11,16 +18,6 @@ pub type Rdrand = Generator<RdrandInstruction>;
 /// Random numbers from RDSEED. Only the 64-bit form of the instruction is used, also for
 /// narrower values: the narrow forms are unsound on AMD Zen 5.
 pub type Rdseed = Generator<RdseedInstruction>;
-
-/// Attempts for one RDRAND value, as Intel's implementation guide recommends.
-pub const RDRAND_ATTEMPTS: u32 = 10;
-
-/// Attempts for one RDSEED value, with PAUSE between them, as the same guide recommends.
-pub const RDSEED_ATTEMPTS: u32 = 100;
-
-/// 64-bit values that the start-up self-test draws and throws away (SP 800-90B, 4.3: at
-/// least 1024).
-pub const SELF_TEST_DRAWS: usize = 1024;
 
 /// Up to here values are drawn and tested one by one, beyond it in blocks.
 const FEW_BYTES: usize = 40;
@@ -46,7 +43,7 @@ pub struct Counts {
 /// [`Error::Health`] the destination is zeroed.
 pub struct Generator<S: Source> {
     source: S,
-    attempts: u32,
+    limit: RetryLimit,
     values64: Monitor<8>,
     values32: Monitor<4>,
     values16: Monitor<2>,
@@ -61,17 +58,35 @@ impl Generator<RdrandInstruction> {
     /// [`Error::Unsupported`], [`Error::SelfTest`], or [`Error::Underflow`] when the
     /// hardware delivers nothing.
     pub fn new() -> Result<Self, Error> {
-        Self::with_source_on(RdrandInstruction::detect()?, Processor::current())
+        Self::with_retry_limit(RetryLimit::RDRAND)
+    }
+
+    /// As [`new`](Self::new), with a retry limit of the caller's. The self-test waits at least as
+    /// long as the default.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_retry_limit(limit: RetryLimit) -> Result<Self, Error> {
+        Self::tested(RdrandInstruction::detect()?, Processor::current(), limit)
     }
 }
 
 impl Generator<RdseedInstruction> {
-    /// Detects RDSEED and runs the start-up self-test (about 1 ms).
+    /// Detects RDSEED and runs the start-up self-test (about 1 ms, on AMD Zen 5 25 ms).
     ///
     /// # Errors
     /// As [`Rdrand::new`].
     pub fn new() -> Result<Self, Error> {
-        Self::with_source_on(RdseedInstruction::detect()?, Processor::current())
+        Self::with_retry_limit(RetryLimit::RDSEED)
+    }
+
+    /// As [`new`](Self::new), with a retry limit of the caller's. The self-test waits at least as
+    /// long as the default.
+    ///
+    /// # Errors
+    /// As [`Rdrand::new`].
+    pub fn with_retry_limit(limit: RetryLimit) -> Result<Self, Error> {
+        Self::tested(RdseedInstruction::detect()?, Processor::current(), limit)
     }
 }
 
@@ -90,8 +105,14 @@ impl<S: Source> Generator<S> {
     /// # Errors
     /// [`Error::SelfTest`] or [`Error::Underflow`].
     pub fn with_source_on(source: S, processor: Option<Processor>) -> Result<Self, Error> {
+        Self::tested(source, processor, RetryLimit::of(S::INSTRUCTION))
+    }
+
+    fn tested(source: S, processor: Option<Processor>, limit: RetryLimit) -> Result<Self, Error> {
         let mut generator = Self::with_source_untested(source);
+        generator.limit = generator.limit.max(limit);
         generator.self_test(processor.and_then(|processor| processor.known_issue()))?;
+        generator.limit = limit;
         Ok(generator)
     }
 
@@ -101,7 +122,7 @@ impl<S: Source> Generator<S> {
     pub const fn with_source_untested(source: S) -> Self {
         Generator {
             source,
-            attempts: Self::DEFAULT_ATTEMPTS,
+            limit: RetryLimit::of(S::INSTRUCTION),
             values64: Monitor::new(),
             values32: Monitor::new(),
             values16: Monitor::new(),
@@ -110,22 +131,16 @@ impl<S: Source> Generator<S> {
         }
     }
 
-    /// [`RDRAND_ATTEMPTS`] or [`RDSEED_ATTEMPTS`].
-    pub const DEFAULT_ATTEMPTS: u32 = match S::INSTRUCTION {
-        Instruction::Rdrand => RDRAND_ATTEMPTS,
-        Instruction::Rdseed => RDSEED_ATTEMPTS,
-    };
-
-    /// Attempts that one value may take; 0 counts as 1.
+    /// Sets how long one value is waited for.
     #[inline]
-    pub fn set_attempts(&mut self, attempts: u32) {
-        self.attempts = if attempts == 0 { 1 } else { attempts };
+    pub fn set_retry_limit(&mut self, limit: RetryLimit) {
+        self.limit = limit;
     }
 
-    /// Attempts that one value may take.
+    /// How long one value is waited for.
     #[must_use]
-    pub fn attempts(&self) -> u32 {
-        self.attempts
+    pub fn retry_limit(&self) -> RetryLimit {
+        self.limit
     }
 
     /// Draws and underflows so far.
@@ -271,12 +286,11 @@ impl<S: Source> Generator<S> {
             let length = words.len().min(self.values64.until_fold() as usize);
             let (block, more) = core::mem::take(&mut words).split_at_mut(length);
             words = more;
-            let drawn = self.draw_block(block);
+            let (drawn, dry) = self.draw_block(block);
             written += drawn * 8;
             stopped = match self.values64.observe_block(&block[..drawn]) {
                 Err(failure) => Some(Stop::Sick(failure)),
-                Ok(()) if drawn < length => Some(Stop::Dry),
-                Ok(()) => None,
+                Ok(()) => dry.map(Stop::Dry),
             };
         }
         if stopped.is_none() {
@@ -288,22 +302,23 @@ impl<S: Source> Generator<S> {
         }
     }
 
-    /// The bare loop with bounded retries; how many values came.
+    /// The bare loop with bounded retries; how many values came, and why no more.
     #[inline(always)]
-    fn draw_block(&mut self, block: &mut [[u8; 8]]) -> usize {
+    fn draw_block(&mut self, block: &mut [[u8; 8]]) -> (usize, Option<Dry>) {
         for (index, word) in block.iter_mut().enumerate() {
             let value = match self.source.step_u64() {
                 Some(value) => value,
                 None => {
-                    match retry::<S, 8>(&mut self.source, &mut self.underflows, self.attempts) {
+                    let (source, underflows) = (&mut self.source, &mut self.underflows);
+                    match retry(source, underflows, self.limit, step::<S, 8>) {
                         Ok(value) => value,
-                        Err(_) => return index,
+                        Err(dry) => return (index, Some(dry)),
                     }
                 }
             };
             *word = value.to_ne_bytes();
         }
-        block.len()
+        (block.len(), None)
     }
 
     /// The last draw for fewer than eight bytes; without it, the re-test of the last value
@@ -316,7 +331,7 @@ impl<S: Source> Generator<S> {
                     &mut self.source,
                     &mut self.values64,
                     &mut self.underflows,
-                    self.attempts,
+                    self.limit,
                     last,
                 )
             } else {
@@ -327,7 +342,7 @@ impl<S: Source> Generator<S> {
             &mut self.source,
             &mut self.values64,
             &mut self.underflows,
-            self.attempts,
+            self.limit,
         )?;
         rest.copy_from_slice(&value.to_ne_bytes()[..rest.len()]);
         Ok(())
@@ -434,7 +449,7 @@ impl<S: Source> Generator<S> {
             &mut self.source,
             &mut self.values64,
             &mut self.underflows,
-            self.attempts,
+            self.limit,
         )
         .map_err(|stop| self.stopped(stop, 0, &mut []))
     }
@@ -455,7 +470,7 @@ impl<S: Source> Generator<S> {
             &mut self.source,
             &mut self.values32,
             &mut self.underflows,
-            self.attempts,
+            self.limit,
         )
         .map(|value| value as u32)
         .map_err(|stop| self.stopped(stop, 0, &mut []))
@@ -477,52 +492,19 @@ impl<S: Source> Generator<S> {
             &mut self.source,
             &mut self.values16,
             &mut self.underflows,
-            self.attempts,
+            self.limit,
         )
         .map(|value| value as u16)
         .map_err(|stop| self.stopped(stop, 0, &mut []))
     }
 
-    /// Draws what the start-up test needs, throws it away, and leaves the tests running.
-    fn self_test(&mut self, known: Option<KnownIssue>) -> Result<(), Error> {
-        // A thousand values in a row ask more of a busy RDSEED than any caller does.
-        let attempts = self.attempts.saturating_mul(10);
-        for _ in 0..SELF_TEST_DRAWS {
-            let drawn = draw(
-                &mut self.source,
-                &mut self.values64,
-                &mut self.underflows,
-                attempts,
-            );
-            match drawn {
-                Ok(_) => {}
-                Err(Stop::Dry) => {
-                    let instruction = S::INSTRUCTION;
-                    return Err(Error::Underflow {
-                        instruction,
-                        attempts,
-                        written: 0,
-                    });
-                }
-                Err(Stop::Sick(failure)) => {
-                    let known = known.filter(|issue| issue.explains(S::INSTRUCTION, &failure));
-                    return Err(Error::SelfTest {
-                        instruction: S::INSTRUCTION,
-                        failure,
-                        known,
-                    });
-                }
-            }
-        }
-        Ok(())
-    }
-
     #[cold]
     fn stopped(&mut self, stop: Stop, written: usize, destination: &mut [u8]) -> Error {
         match stop {
-            Stop::Dry => Error::Underflow {
+            Stop::Dry(Dry { attempts, waited }) => Error::Underflow {
                 instruction: S::INSTRUCTION,
-                attempts: self.attempts,
+                attempts,
+                waited,
                 written,
             },
             Stop::Sick(failure) => {
@@ -553,6 +535,18 @@ impl<S: Source> Generator<S> {
     }
 }
 
+/// Shows no random number: what is inside may have been delivered.
+impl<S: Source> fmt::Debug for Generator<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Generator")
+            .field("instruction", &S::INSTRUCTION)
+            .field("retry_limit", &self.limit)
+            .field("counts", &self.counts())
+            .field("failed", &self.failed.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
 impl<S: Source> Drop for Generator<S> {
     fn drop(&mut self) {
         self.values64.forget();
@@ -569,7 +563,7 @@ pub struct Unusual(Option<Option<u64>>);
 
 /// Why a draw gave nothing.
 enum Stop {
-    Dry,
+    Dry(Dry),
     Sick(HealthFailure),
 }
 
@@ -579,10 +573,10 @@ fn draw<S: Source, const BYTES: u32>(
     source: &mut S,
     monitor: &mut Monitor<BYTES>,
     underflows: &mut u64,
-    attempts: u32,
+    limit: RetryLimit,
 ) -> Result<u64, Stop> {
     let first = step::<S, BYTES>(source);
-    accept(first, source, monitor, underflows, attempts)
+    accept(first, source, monitor, underflows, limit)
 }
 
 /// The rest of [`draw`] after its first attempt.
@@ -592,15 +586,15 @@ fn accept<S: Source, const BYTES: u32>(
     source: &mut S,
     monitor: &mut Monitor<BYTES>,
     underflows: &mut u64,
-    attempts: u32,
+    limit: RetryLimit,
 ) -> Result<u64, Stop> {
     let value = match first {
         Some(value) => value,
-        None => retry::<S, BYTES>(source, underflows, attempts)?,
+        None => retry(source, underflows, limit, step::<S, BYTES>).map_err(Stop::Dry)?,
     };
     monitor.observe(value).map_err(Stop::Sick)?;
     if suspicious::<BYTES>(value) {
-        retest(source, monitor, underflows, attempts, value)?;
+        retest(source, monitor, underflows, limit, value)?;
     }
     Ok(value)
 }
@@ -622,27 +616,6 @@ fn step<S: Source, const BYTES: u32>(source: &mut S) -> Option<u64> {
     }
 }
 
-/// The attempts after the first.
-#[cold]
-#[inline(never)]
-fn retry<S: Source, const BYTES: u32>(
-    source: &mut S,
-    underflows: &mut u64,
-    attempts: u32,
-) -> Result<u64, Stop> {
-    *underflows += 1;
-    for _ in 1..attempts {
-        if matches!(S::INSTRUCTION, Instruction::Rdseed) {
-            core::hint::spin_loop(); // PAUSE
-        }
-        match step::<S, BYTES>(source) {
-            Some(value) => return Ok(value),
-            None => *underflows += 1,
-        }
-    }
-    Err(Stop::Dry)
-}
-
 /// A suspicious value is legitimate now and then, and dropping it would bias the output.
 /// So more is drawn (and thrown away) until a different value clears it or the repetition
 /// count test condemns the source.
@@ -652,13 +625,13 @@ fn retest<S: Source, const BYTES: u32>(
     source: &mut S,
     monitor: &mut Monitor<BYTES>,
     underflows: &mut u64,
-    attempts: u32,
+    limit: RetryLimit,
     suspicious: u64,
 ) -> Result<(), Stop> {
     loop {
         let value = match step::<S, BYTES>(source) {
             Some(value) => value,
-            None => retry::<S, BYTES>(source, underflows, attempts)?,
+            None => retry(source, underflows, limit, step::<S, BYTES>).map_err(Stop::Dry)?,
         };
         monitor.observe(value).map_err(Stop::Sick)?;
         if value != suspicious {

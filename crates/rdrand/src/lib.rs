@@ -18,6 +18,7 @@
 //! | room | what is in it |
 //! |---|---|
 //! | [`Rdrand`], [`Rdseed`], [`Generator`] | numbers: bytes, 16-, 32- and 64-bit arrays, single values |
+//! | [`RetryLimit`] | how long a value is waited for |
 //! | [`seed()`], [`Seeder`] | seeds for other generators, with their grade |
 //! | `AesCtr` | RDRAND encrypted under a key that the hardware does not know |
 //! | `stream` | exact numbers of bytes into a writer |
@@ -43,7 +44,8 @@ pub mod health;
 pub mod instruction;
 pub mod processor;
 pub mod reseed;
-#[cfg(feature = "rand_core")]
+mod retry;
+#[cfg(any(feature = "rand_core", feature = "std"))]
 mod rng;
 pub mod scripted;
 mod seed;
@@ -56,10 +58,9 @@ pub use aes_ctr::AesCtr;
 pub use error::{Error, HealthFailure, Instruction};
 #[doc(hidden)]
 pub use generator::Unusual;
-pub use generator::{
-    Counts, Generator, Rdrand, Rdseed, RDRAND_ATTEMPTS, RDSEED_ATTEMPTS, SELF_TEST_DRAWS,
-};
+pub use generator::{Counts, Generator, Rdrand, Rdseed, SELF_TEST_DRAWS};
 pub use processor::KnownIssue;
+pub use retry::RetryLimit;
 pub use seed::{seed, SeedGrade, Seeder};
 pub use source::Source;
 

@@ -25,7 +25,12 @@ pub enum KnownIssue {
 impl KnownIssue {
     /// Whether this defect looks like that failure.
     pub(crate) fn explains(self, instruction: Instruction, failure: &HealthFailure) -> bool {
-        let stuck_at = |stuck: u64| matches!(failure, HealthFailure::Repetition { value, .. } if *value == stuck);
+        let stuck_at = |stuck: u64| match failure {
+            HealthFailure::Repetition { value, .. } | HealthFailure::Duplicate { value, .. } => {
+                *value == stuck
+            }
+            _ => false,
+        };
         match self {
             KnownIssue::AmdAllOnesAfterSuspend | KnownIssue::AmdZen2AllOnes => stuck_at(u64::MAX),
             KnownIssue::AmdZen5NarrowRdseed => instruction == Instruction::Rdseed && stuck_at(0),
@@ -101,29 +106,111 @@ impl Processor {
         }
         match (self.family, self.model) {
             (0x15 | 0x16, _) => Some(KnownIssue::AmdAllOnesAfterSuspend),
-            // Rome and Castle Peak, Renoir, Matisse: the models of Zen 2.
-            (0x17, 0x31 | 0x60 | 0x68 | 0x71) => Some(KnownIssue::AmdZen2AllOnes),
+            // The models of Zen 2: Rome and Castle Peak 0x31, 4700S 0x47, Renoir 0x60, Lucienne
+            // 0x68, Matisse 0x71, Van Gogh 0x90, Mendocino 0xa0.
+            (0x17, 0x30..=0x4f | 0x60..=0x7f | 0x90..=0x91 | 0xa0..=0xaf) => {
+                Some(KnownIssue::AmdZen2AllOnes)
+            }
             (0x1a, _) => Some(KnownIssue::AmdZen5NarrowRdseed),
             _ => None,
         }
     }
 }
 
-/// Whether CPUID reports RDRAND (leaf 1, ECX bit 30).
+/// Whether RDRAND may be executed: CPUID reports it (leaf 1, ECX bit 30).
 #[must_use]
 pub fn has_rdrand() -> bool {
-    cpuid::features() & cpuid::RDRAND != 0
+    in_cpuid(Instruction::Rdrand)
 }
 
-/// Whether CPUID reports RDSEED (leaf 7, EBX bit 18).
+/// Whether RDSEED may be executed: CPUID reports it (leaf 7, EBX bit 18), and it is not
+/// [switched off](switched_off).
 #[must_use]
 pub fn has_rdseed() -> bool {
-    cpuid::features() & cpuid::RDSEED != 0
+    in_cpuid(Instruction::Rdseed) && !switched_off(Instruction::Rdseed)
 }
 
-#[cfg(target_arch = "x86_64")]
+/// Whether CPUID reports an instruction.
+#[must_use]
+pub fn in_cpuid(instruction: Instruction) -> bool {
+    let bit = match instruction {
+        Instruction::Rdrand => cpuid::RDRAND,
+        Instruction::Rdseed => cpuid::RDSEED,
+    };
+    cpuid::features() & bit != 0
+}
+
+/// The environment variable that switches RDSEED off: `off`, `no`, `false` or `0`. It is read
+/// once, when the instruction is first asked for.
+pub const RDSEED_SWITCH: &str = "TARE_RDSEED";
+
+/// Whether the user does without an instruction: [`RDSEED_SWITCH`], for processors whose RDSEED
+/// the kernel hides but CPUID still reports. Never without `std`, and never for RDRAND.
+#[must_use]
+pub fn switched_off(instruction: Instruction) -> bool {
+    match instruction {
+        Instruction::Rdrand => false,
+        Instruction::Rdseed => switch::rdseed_off(),
+    }
+}
+
+#[cfg(feature = "std")]
+mod switch {
+    use std::sync::OnceLock;
+
+    pub(super) fn rdseed_off() -> bool {
+        static OFF: OnceLock<bool> = OnceLock::new();
+        *OFF.get_or_init(|| std::env::var(super::RDSEED_SWITCH).is_ok_and(|value| says_off(&value)))
+    }
+
+    pub(super) fn says_off(value: &str) -> bool {
+        ["off", "no", "false", "0"]
+            .iter()
+            .any(|word| value.trim().eq_ignore_ascii_case(word))
+    }
+}
+
+#[cfg(not(feature = "std"))]
+mod switch {
+    pub(super) fn rdseed_off() -> bool {
+        false
+    }
+}
+
+/// Whether the kernel hides an instruction that CPUID reports, by leaving it out of the flags of
+/// `/proc/cpuinfo`; `None` where there is no such file.
+///
+/// Linux hides RDSEED on AMD Zen 5 without the microcode that repairs its 16- and 32-bit forms
+/// (AMD-SB-7055), and a virtual machine's CPUID may report it all the same. The 64-bit form, the
+/// only one that [`Rdseed`](crate::Rdseed) executes on x86-64, is sound; who would rather do
+/// without sets [`RDSEED_SWITCH`].
+#[cfg(feature = "std")]
+#[must_use]
+pub fn hidden_by_kernel(instruction: Instruction) -> Option<bool> {
+    let listed = lists(&std::fs::read_to_string("/proc/cpuinfo").ok()?, instruction)?;
+    Some(in_cpuid(instruction) && !listed)
+}
+
+/// Whether the first `flags` line of `/proc/cpuinfo` names an instruction; `None` without one.
+#[cfg(feature = "std")]
+fn lists(cpuinfo: &str, instruction: Instruction) -> Option<bool> {
+    let name = match instruction {
+        Instruction::Rdrand => "rdrand",
+        Instruction::Rdseed => "rdseed",
+    };
+    let flags = cpuinfo.lines().find_map(|line| {
+        let (key, flags) = line.split_once(':')?;
+        (key.trim() == "flags").then_some(flags)
+    })?;
+    Some(flags.split_whitespace().any(|flag| flag == name))
+}
+
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 mod cpuid {
-    use core::arch::x86_64::{__cpuid, __cpuid_count};
+    #[cfg(target_arch = "x86")]
+    use core::arch::x86::{__cpuid_count, CpuidResult};
+    #[cfg(target_arch = "x86_64")]
+    use core::arch::x86_64::{__cpuid_count, CpuidResult};
     use core::sync::atomic::{AtomicU8, Ordering};
 
     use super::Processor;
@@ -168,17 +255,18 @@ mod cpuid {
         unused_unsafe,
         reason = "CPUID became a safe function in a newer toolchain"
     )]
-    fn leaf(leaf: u32, sub_leaf: u32) -> core::arch::x86_64::CpuidResult {
-        if sub_leaf == 0 && leaf == 0 {
-            // SAFETY: every x86-64 processor has CPUID and it touches only registers.
-            return unsafe { __cpuid(0) };
-        }
-        // SAFETY: as above; callers ask only for leaves that leaf 0 reports.
+    #[allow(
+        unused_unsafe,
+        reason = "CPUID became a safe function in a newer toolchain"
+    )]
+    fn leaf(leaf: u32, sub_leaf: u32) -> CpuidResult {
+        // SAFETY: every processor with SSE2, which the targets of Rust require, has CPUID; it
+        // touches only registers, and callers ask only for leaves that leaf 0 reports.
         unsafe { __cpuid_count(leaf, sub_leaf) }
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
 mod cpuid {
     pub(super) const RDRAND: u8 = 1;
     pub(super) const RDSEED: u8 = 2;
@@ -213,7 +301,11 @@ mod tests {
                 Some(KnownIssue::AmdAllOnesAfterSuspend),
             ), // Puma
             (0x0087_0f10, 0x17, 0x71, Some(KnownIssue::AmdZen2AllOnes)), // Matisse
+            (0x0084_0f70, 0x17, 0x47, Some(KnownIssue::AmdZen2AllOnes)), // 4700S
+            (0x0089_0f00, 0x17, 0x90, Some(KnownIssue::AmdZen2AllOnes)), // Van Gogh
+            (0x008a_0f00, 0x17, 0xa0, Some(KnownIssue::AmdZen2AllOnes)), // Mendocino
             (0x0080_0f11, 0x17, 0x01, None),                             // Zen
+            (0x0081_0f81, 0x17, 0x18, None),                             // Zen+
             (0x00a2_0f10, 0x19, 0x21, None),                             // Zen 3
             (
                 0x00b4_0f40,
@@ -231,6 +323,38 @@ mod tests {
             );
             assert_eq!(processor.known_issue(), known, "{signature:#x}");
         }
+    }
+
+    #[cfg(feature = "std")]
+    #[test]
+    fn the_flags_of_the_kernel_are_read_as_whole_words() {
+        let zen5 = "processor\t: 0\nflags\t\t: fpu rdrand rdseed_x hypervisor\nbugs\t: x\n";
+        assert_eq!(lists(zen5, Instruction::Rdrand), Some(true));
+        assert_eq!(lists(zen5, Instruction::Rdseed), Some(false));
+        let other = "flags\t: rdseed\n\nprocessor : 1\nflags : rdrand\n";
+        assert_eq!(lists(other, Instruction::Rdseed), Some(true));
+        assert_eq!(lists(other, Instruction::Rdrand), Some(false));
+        assert_eq!(
+            lists("processor\t: 0\nFeatures : aes\n", Instruction::Rdseed),
+            None
+        );
+        // What CPUID does not report is absent and not hidden.
+        for instruction in [Instruction::Rdrand, Instruction::Rdseed] {
+            assert!(in_cpuid(instruction) || hidden_by_kernel(instruction) != Some(true));
+        }
+    }
+
+    #[cfg(feature = "std")]
+    #[test]
+    fn the_switch_takes_the_usual_words() {
+        assert!(["off", "OFF", " no", "false", "0"]
+            .map(switch::says_off)
+            .iter()
+            .all(|&off| off));
+        assert!(!["", "on", "1", "yes", "offline"]
+            .map(switch::says_off)
+            .iter()
+            .any(|&off| off));
     }
 
     #[test]

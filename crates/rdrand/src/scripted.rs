@@ -1,10 +1,16 @@
 //! Hardware that does what a test tells it to: sound, stuck, dry, late.
 //!
 //! Only for tests, of this crate and of others. The values of a healthy script are a fixed
-//! function of a seed and anything but secret.
+//! function of a seed and anything but secret. A script has a time of its own, in which an
+//! execution takes [`EXECUTION_TIME`], so that limits in time need no waiting in tests.
+
+use core::time::Duration;
 
 use crate::error::Instruction;
 use crate::source::Source;
+
+/// What one execution takes in the time of a script.
+pub const EXECUTION_TIME: Duration = Duration::from_micros(1);
 
 /// What the carry flag does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +50,29 @@ pub enum Values {
         value: u64,
         /// Length of the burst in values.
         count: u64,
+    },
+    /// Healthy values, each this many times in a row.
+    Repeating {
+        /// The seed of the values.
+        seed: u64,
+        /// How often each comes.
+        times: u64,
+    },
+    /// The first `length` healthy values, over and over.
+    Cycle {
+        /// The seed of the values.
+        seed: u64,
+        /// Values in the cycle.
+        length: u64,
+    },
+    /// Healthy, but the bits of `mask` are always those of `bits`.
+    StuckBits {
+        /// The seed of the other bits.
+        seed: u64,
+        /// Which bits are stuck.
+        mask: u64,
+        /// At what.
+        bits: u64,
     },
     /// Healthy, but the 16- and 32-bit forms give 0 in one value of `one_in`: AMD Zen 5.
     NarrowZeros {
@@ -168,6 +197,11 @@ impl<const SEED: bool> Scripted<SEED> {
                     healthy_value(seed, index)
                 }
             }
+            Values::Repeating { seed, times } => healthy_value(seed, index / times.max(1)),
+            Values::Cycle { seed, length } => healthy_value(seed, index % length.max(1)),
+            Values::StuckBits { seed, mask, bits } => {
+                healthy_value(seed, index) & !mask | bits & mask
+            }
             Values::NarrowZeros { seed, one_in } => {
                 if bits < 64 && index.is_multiple_of(one_in.max(1)) {
                     0
@@ -197,6 +231,13 @@ impl<const SEED: bool> Source for Scripted<SEED> {
 
     fn step_u64(&mut self) -> Option<u64> {
         self.step(64)
+    }
+
+    fn now(&self) -> Option<Duration> {
+        Some(Duration::from_nanos(
+            self.executed
+                .saturating_mul(EXECUTION_TIME.as_nanos() as u64),
+        ))
     }
 }
 

@@ -1,7 +1,10 @@
 //! Where random values come from: an instruction, or a script that plays one.
 
+use core::time::Duration;
+
 use crate::error::{Error, Instruction};
 use crate::processor;
+use crate::retry::RetryLimit;
 
 /// A machine that either has a random value now (CF = 1) or has none (CF = 0).
 ///
@@ -18,6 +21,46 @@ pub trait Source {
 
     /// Sixty-four bits, or `None` when the carry flag was clear.
     fn step_u64(&mut self) -> Option<u64>;
+
+    /// The time since some fixed moment, for retry limits in time; `None` without a clock. A
+    /// scripted source has a time of its own.
+    fn now(&self) -> Option<Duration> {
+        clock::now()
+    }
+}
+
+#[cfg(feature = "std")]
+mod clock {
+    use std::sync::OnceLock;
+    use std::time::{Duration, Instant};
+
+    pub(super) fn now() -> Option<Duration> {
+        static START: OnceLock<Instant> = OnceLock::new();
+        Some(START.get_or_init(Instant::now).elapsed())
+    }
+}
+
+#[cfg(not(feature = "std"))]
+mod clock {
+    use core::time::Duration;
+
+    /// By the processor's time-stamp counter, whose frequency is taken to be 8 GHz: more than any
+    /// has, so that a limit in time is longer than asked for and never shorter.
+    #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
+    pub(super) fn now() -> Option<Duration> {
+        #[cfg(target_arch = "x86")]
+        use core::arch::x86::_rdtsc;
+        #[cfg(target_arch = "x86_64")]
+        use core::arch::x86_64::_rdtsc;
+
+        // SAFETY: every processor with RDRAND has RDTSC, and it touches only registers.
+        Some(Duration::from_nanos(unsafe { _rdtsc() } / 8))
+    }
+
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
+    pub(super) fn now() -> Option<Duration> {
+        None
+    }
 }
 
 /// Proof that this processor has RDRAND; executes it.
@@ -65,7 +108,7 @@ impl RdseedInstruction {
 /// One instruction and its carry flag. Assembly and not the intrinsic, because the
 /// intrinsic cannot be inlined into functions compiled without the target feature, and
 /// a call costs more than the health tests do.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 macro_rules! step {
     ($mnemonic:literal, $modifier:literal, $type:ty) => {{
         let value: $type;
@@ -86,7 +129,7 @@ macro_rules! step {
 }
 
 /// On other targets no token can be had, so this never runs.
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
 macro_rules! step {
     ($mnemonic:literal, $modifier:literal, $type:ty) => {
         None::<$type>
@@ -108,9 +151,16 @@ macro_rules! hardware {
                 step!($mnemonic, "e", u32)
             }
 
+            #[cfg(not(target_arch = "x86"))]
             #[inline(always)]
             fn step_u64(&mut self) -> Option<u64> {
                 step!($mnemonic, "r", u64)
+            }
+
+            #[cfg(target_arch = "x86")]
+            #[inline(always)]
+            fn step_u64(&mut self) -> Option<u64> {
+                two_halves(self)
             }
         }
     };
@@ -118,6 +168,51 @@ macro_rules! hardware {
 
 hardware!(RdrandInstruction, Instruction::Rdrand, "rdrand");
 hardware!(RdseedInstruction, Instruction::Rdseed, "rdseed");
+
+/// A source as a 32-bit processor has it, which has no 64-bit form of the instructions: a 64-bit
+/// value is two draws of 32. There, the instructions themselves do so; elsewhere this is for
+/// tests.
+#[derive(Clone, Copy, Debug)]
+pub struct Halves<S>(pub S);
+
+impl<S: Source> Source for Halves<S> {
+    const INSTRUCTION: Instruction = S::INSTRUCTION;
+
+    fn step_u16(&mut self) -> Option<u16> {
+        self.0.step_u16()
+    }
+
+    fn step_u32(&mut self) -> Option<u32> {
+        self.0.step_u32()
+    }
+
+    fn step_u64(&mut self) -> Option<u64> {
+        two_halves(&mut self.0)
+    }
+
+    fn now(&self) -> Option<Duration> {
+        self.0.now()
+    }
+}
+
+/// A 64-bit value of two draws of 32, or `None` when either had none. The second one is retried
+/// here: where values come one at a time, two in a row would never come.
+///
+/// A half of RDSEED that is zero counts as no data, as AMD advises for the 16- and 32-bit forms
+/// on Zen 5, where it mostly is none (AMD-SB-7055). It leaves out one value in 2³¹.
+fn two_halves<S: Source>(source: &mut S) -> Option<u64> {
+    let seed = matches!(S::INSTRUCTION, Instruction::Rdseed);
+    let half = |source: &mut S| source.step_u32().filter(|&half| half != 0 || !seed);
+    let high = half(source)?;
+    let low = (0..RetryLimit::of(S::INSTRUCTION).attempts()).find_map(|_| {
+        let low = half(source);
+        if low.is_none() {
+            core::hint::spin_loop(); // PAUSE
+        }
+        low
+    })?;
+    Some(u64::from(high) << 32 | u64::from(low))
+}
 
 impl<S: Source + ?Sized> Source for &mut S {
     const INSTRUCTION: Instruction = S::INSTRUCTION;
@@ -135,5 +230,9 @@ impl<S: Source + ?Sized> Source for &mut S {
     #[inline]
     fn step_u64(&mut self) -> Option<u64> {
         (**self).step_u64()
+    }
+
+    fn now(&self) -> Option<Duration> {
+        (**self).now()
     }
 }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tare_rdrand::scripted::{healthy_value, Carry, ScriptedRdrand, Values};
-use tare_rdrand::{Error, Generator};
+use tare_rdrand::{Error, Generator, RetryLimit};
 
 /// What must happen: bytes written and executions, for a request of `len` bytes.
 fn model(len: usize, bits: u64, length: u32, limit: u32) -> (usize, u64) {
@@ -28,7 +28,7 @@ proptest! {
     ) {
         let script = ScriptedRdrand::new(Values::Healthy(seed), Carry::Pattern { bits, length });
         let mut generator = Generator::with_source_untested(script);
-        generator.set_attempts(limit);
+        generator.set_retry_limit(RetryLimit::new(limit));
         let mut memory = vec![0xee_u8; len + offset + 16];
         let result = generator.fill_bytes(&mut memory[offset..offset + len]);
         let written = match result {
@@ -89,8 +89,8 @@ proptest! {
         );
         let mut few = Generator::with_source_untested(script.clone());
         let mut single = Generator::with_source_untested(script);
-        few.set_attempts(limit);
-        single.set_attempts(limit);
+        few.set_retry_limit(RetryLimit::new(limit));
+        single.set_retry_limit(RetryLimit::new(limit));
         for len in requests {
             let (mut memory, mut expected) = ([0xee_u8; 40], [0xee_u8; 40]);
             let result = few.fill_bytes(&mut memory[..len]);

@@ -3,9 +3,9 @@
 use tare_rdrand::health::cutoff;
 use tare_rdrand::processor::Processor;
 use tare_rdrand::scripted::{healthy_value, Carry, ScriptedRdrand, ScriptedRdseed, Values};
+use tare_rdrand::source::Halves;
 use tare_rdrand::{
-    Error, Generator, HealthFailure, Instruction, KnownIssue, RDRAND_ATTEMPTS, RDSEED_ATTEMPTS,
-    SELF_TEST_DRAWS,
+    Error, Generator, HealthFailure, Instruction, KnownIssue, RetryLimit, SELF_TEST_DRAWS,
 };
 
 fn healthy_bytes(seed: u64, len: usize) -> Vec<u8> {
@@ -38,7 +38,7 @@ fn the_retry_limit_counts_attempts() {
         for tries in 1..20 {
             let mut generator =
                 Generator::with_source_untested(ScriptedRdrand::after_tries(2, tries));
-            generator.set_attempts(limit);
+            generator.set_retry_limit(RetryLimit::new(limit));
             let expected = if tries <= limit { Ok(3) } else { Err(limit) };
             let got = generator
                 .fill_u64(&mut [0; 3])
@@ -46,6 +46,7 @@ fn the_retry_limit_counts_attempts() {
                 .map_err(|error| match error {
                     Error::Underflow {
                         attempts,
+                        waited: None,
                         written: 0,
                         instruction: Instruction::Rdrand,
                     } => attempts,
@@ -62,7 +63,7 @@ fn the_retry_limit_counts_attempts() {
 #[test]
 fn a_limit_of_zero_makes_one_attempt() {
     let mut generator = Generator::with_source_untested(ScriptedRdrand::healthy(2));
-    generator.set_attempts(0);
+    generator.set_retry_limit(RetryLimit::new(0));
     assert_eq!(generator.next_u64(), Ok(healthy_value(2, 0)));
 }
 
@@ -140,19 +141,6 @@ fn an_underflow_does_not_stop_the_generator_for_good() {
 }
 
 #[test]
-fn the_default_attempts_are_those_of_the_guide() {
-    assert_eq!((RDRAND_ATTEMPTS, RDSEED_ATTEMPTS), (10, 100));
-    let mut seeds = Generator::with_source_untested(ScriptedRdseed::after_tries(5, 100));
-    assert!(seeds.next_u64().is_ok());
-    let mut seeds = Generator::with_source_untested(ScriptedRdseed::after_tries(5, 101));
-    let error = seeds.next_u64().unwrap_err();
-    assert!(
-        matches!(error, Error::Underflow { attempts: 100, .. }),
-        "{error}"
-    );
-}
-
-#[test]
 fn hardware_stuck_from_the_start_fails_the_self_test() {
     for stuck in [0, u64::MAX, 0x1234_5678_9abc_def0] {
         let error = Generator::with_source(ScriptedRdrand::stuck(stuck))
@@ -208,6 +196,140 @@ fn a_repaired_processor_of_a_broken_model_is_used() {
         model: 0x71,
     };
     assert!(Generator::with_source_on(ScriptedRdrand::healthy(6), Some(zen2)).is_ok());
+}
+
+/// What the self-test says of RDRAND with these values.
+fn self_test(values: Values) -> Result<(), HealthFailure> {
+    match Generator::with_source(ScriptedRdrand::new(values, Carry::Always)) {
+        Ok(_) => Ok(()),
+        Err(Error::SelfTest { failure, .. }) => Err(failure),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_generator_that_repeats_fails_the_self_test() {
+    for seed in 0..20 {
+        for times in 2..=512 {
+            let failure = self_test(Values::Repeating { seed, times }).unwrap_err();
+            let repetition = matches!(failure, HealthFailure::Repetition { run: 3, .. });
+            assert_eq!(repetition, times > 2, "each value {times} times: {failure}");
+        }
+    }
+    // One value, A B A B, and every cycle of which 1,024 draws show a value twice.
+    for length in 1..SELF_TEST_DRAWS as u64 {
+        let failure = self_test(Values::Cycle { seed: 1, length }).unwrap_err();
+        // The continuous tests find the short ones before all values are drawn.
+        let duplicate = matches!(failure, HealthFailure::Duplicate { draws: 1024, .. });
+        assert!(duplicate || length <= 16, "a cycle of {length}: {failure}");
+    }
+    // What the self-test cannot see, as its documentation says.
+    assert_eq!(
+        self_test(Values::Cycle {
+            seed: 1,
+            length: 1024
+        }),
+        Ok(())
+    );
+}
+
+#[test]
+fn a_single_duplicate_anywhere_in_1024_draws_fails_the_self_test() {
+    for (healthy, again) in [(1, 2), (1, 1023), (500, 700), (1022, 1023), (1, 512)] {
+        let value = healthy_value(3, again);
+        let values = |count| Values::Burst {
+            seed: 3,
+            healthy,
+            value,
+            count,
+        };
+        let failure = self_test(values(1)).unwrap_err();
+        assert_eq!(failure, HealthFailure::Duplicate { value, draws: 1024 });
+        assert_eq!(self_test(values(0)), Ok(()));
+    }
+}
+
+#[test]
+fn stuck_bits_nibbles_and_bytes_fail_the_self_test_in_every_position() {
+    for width in [1, 4, 8, 32] {
+        for position in 0..=64 - width {
+            for pattern in [0, u64::MAX, 0xa5a5_5a5a_a5a5_5a5a] {
+                let mask = (u64::MAX >> (64 - width)) << position;
+                let bits = pattern & mask;
+                let failure = self_test(Values::StuckBits {
+                    seed: position,
+                    mask,
+                    bits,
+                })
+                .unwrap_err();
+                let found = matches!(failure, HealthFailure::StuckBits { mask: found } if found == mask)
+                    || width >= 8 && matches!(failure, HealthFailure::Proportion { .. });
+                assert!(found, "{mask:#018x} at {bits:#018x}: {failure}");
+            }
+        }
+    }
+}
+
+#[test]
+fn debug_shows_no_random_number() {
+    let mut generator = Generator::with_source(ScriptedRdrand::healthy(8)).unwrap();
+    let delivered = [generator.next_u64().unwrap(), generator.next_u64().unwrap()];
+    let text = format!("{generator:?}");
+    assert!(
+        text.contains("draws: 1026") && text.contains("Rdrand"),
+        "{text}"
+    );
+    for value in delivered {
+        assert!(!text.contains(&value.to_string()) && !text.contains(&format!("{value:x}")));
+    }
+    // The value that condemned a generator may have been delivered before.
+    let mut stuck = Generator::with_source_untested(ScriptedRdrand::stuck(424_242));
+    while stuck.next_u64().is_ok() {}
+    let text = format!("{stuck:?}");
+    assert!(
+        text.contains("failed: true") && !text.contains("424242"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_64_bit_numbers_of_a_32_bit_processor_are_two_draws_of_32() {
+    let half = |index| healthy_value(14, index) & 0xffff_ffff;
+    let number = |index| half(2 * index) << 32 | half(2 * index + 1);
+    let source = Halves(ScriptedRdrand::healthy(14));
+    let mut generator = Generator::with_source(source).unwrap();
+    let first = SELF_TEST_DRAWS as u64;
+    assert_eq!(generator.next_u64(), Ok(number(first)));
+    let mut bytes = [0; 100];
+    generator.fill_bytes(&mut bytes).unwrap();
+    let expected = (1..).flat_map(|index| number(first + index).to_ne_bytes());
+    assert_eq!(bytes[..], expected.take(100).collect::<Vec<u8>>());
+    assert_eq!(generator.source().0.executed(), 2 * (first + 1 + 13));
+
+    // Stuck and dry hardware is found there as well.
+    assert!(Generator::with_source(Halves(ScriptedRdrand::stuck(7))).is_err());
+    let mut dry = Generator::with_source_untested(Halves(ScriptedRdrand::never()));
+    assert!(matches!(
+        dry.next_u64(),
+        Err(Error::Underflow { attempts: 10, .. })
+    ));
+    // One value in 55 attempts: two in a row never come.
+    let zen5 = Halves(ScriptedRdseed::after_tries(15, 55));
+    assert!(Generator::with_source(zen5).is_ok());
+}
+
+#[test]
+fn the_zeros_that_zen_5_gives_for_32_bits_of_rdseed_are_not_taken() {
+    let values = Values::NarrowZeros {
+        seed: 16,
+        one_in: 2,
+    };
+    let source = Halves(ScriptedRdseed::new(values, Carry::Always));
+    let mut generator = Generator::with_source(source).unwrap();
+    for _ in 0..1000 {
+        let value = generator.next_u64().unwrap();
+        assert!(value as u32 != 0 && value >> 32 != 0, "{value:#x}");
+    }
 }
 
 #[test]
@@ -386,7 +508,8 @@ fn every_error_is_a_sentence_with_something_to_do() {
         },
         Error::Underflow {
             instruction: Instruction::Rdseed,
-            attempts: 100,
+            attempts: 1100,
+            waited: Some(std::time::Duration::from_millis(50)),
             written: 3,
         },
         Error::SelfTest {

@@ -1,12 +1,15 @@
 //! RDRAND output encrypted with AES-CTR.
+//!
+//! Here failure is 0 and not `RDRAND_FAILURE`: the original says "true if set", and programs
+//! test the result with `!`.
 
 use std::ffi::{c_int, c_uchar, c_uint, c_void};
 
 use tare_rdrand::aes_ctr::{AesCtr, Slot};
 
 use crate::numbers::{array, slice};
-use crate::status;
 use crate::thread::with_generator;
+use crate::truth;
 
 /// The keys of the process.
 static KEYS: Slot = Slot::new();
@@ -24,15 +27,15 @@ pub unsafe extern "C" fn rdrand_set_aes_keys(
     nonces: *mut *mut c_uchar,
 ) -> c_int {
     if !matches!(key_length, 16 | 24 | 32) {
-        return status(false);
+        return truth(false);
     }
     let Ok(amount) = usize::try_from(amount) else {
-        return status(false);
+        return truth(false);
     };
     // SAFETY: the same promise.
     let (keys, nonces) = unsafe { (slice(keys, amount), slice(nonces, amount)) };
     let (Some(keys), Some(nonces)) = (keys, nonces) else {
-        return status(false);
+        return truth(false);
     };
     let pairs: Option<Vec<(&[u8], &[u8])>> = keys
         .iter()
@@ -45,9 +48,9 @@ pub unsafe extern "C" fn rdrand_set_aes_keys(
     match pairs.map(|pairs| AesCtr::with_keys(&pairs)) {
         Some(Ok(cipher)) => {
             KEYS.set(Some(cipher));
-            status(true)
+            truth(true)
         }
-        _ => status(false),
+        _ => truth(false),
     }
 }
 
@@ -57,9 +60,9 @@ pub extern "C" fn rdrand_set_aes_random_key() -> c_int {
     match AesCtr::with_random_key() {
         Ok(cipher) => {
             KEYS.set(Some(cipher));
-            status(true)
+            truth(true)
         }
-        Err(_) => status(false),
+        Err(_) => truth(false),
     }
 }
 
@@ -97,7 +100,7 @@ pub unsafe extern "C" fn rdrand_enc_buffer(
     len: usize,
 ) -> c_int {
     if dest.is_null() || src.is_null() || isize::try_from(len).is_err() {
-        return status(false);
+        return truth(false);
     }
     let encrypted = KEYS.with(|cipher| {
         // SAFETY: neither is NULL and both have `len` bytes; overlapping is allowed.
@@ -108,7 +111,7 @@ pub unsafe extern "C" fn rdrand_enc_buffer(
             None => Ok(()),
         }
     });
-    status(encrypted.is_ok())
+    truth(encrypted.is_ok())
 }
 
 /// Wipes the keys.

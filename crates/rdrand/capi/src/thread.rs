@@ -5,18 +5,19 @@ mod slot;
 use std::sync::OnceLock;
 
 use tare_rdrand::instruction::RdrandInstruction;
-use tare_rdrand::{Error, Rdrand, Source, RDRAND_ATTEMPTS};
+use tare_rdrand::{Error, Rdrand, RetryLimit, Source};
 
-/// What a C limit means: a negative one the default, 0 and 1 a single attempt.
-pub(crate) fn attempts(retry_limit: i32) -> u32 {
-    u32::try_from(retry_limit).map_or(RDRAND_ATTEMPTS, |limit| limit.max(1))
+/// What a C limit means: exactly that many attempts, a negative one the default, 0 and 1 a single
+/// attempt.
+pub(crate) fn retry_limit(limit: i32) -> RetryLimit {
+    u32::try_from(limit).map_or(RetryLimit::RDRAND, RetryLimit::new)
 }
 
 /// Runs `work` with this thread's generator, which is made and tested at first use and anew
 /// after a health test failed.
 #[inline(always)]
 pub(crate) fn with_generator<T>(
-    retry_limit: i32,
+    limit: i32,
     work: impl FnOnce(&mut Rdrand) -> Result<T, Error>,
 ) -> Result<T, Error> {
     // SAFETY: no `work` of this library comes back here or runs code of others, so this is the
@@ -30,7 +31,7 @@ pub(crate) fn with_generator<T>(
             slot.insert(generator)
         }
     };
-    generator.set_attempts(attempts(retry_limit));
+    generator.set_retry_limit(retry_limit(limit));
     let result = work(generator);
     if let Err(Error::Health { .. }) = result {
         slot.clear();
@@ -77,9 +78,8 @@ mod tests {
 
     #[test]
     fn the_limit_counts_attempts_and_a_negative_one_means_ten() {
-        assert_eq!(
-            [-1, i32::MIN, 0, 1, 2, i32::MAX].map(attempts),
-            [10, 10, 1, 1, 2, 2147483647]
-        );
+        let attempts = [-1, i32::MIN, 0, 1, 2, i32::MAX].map(|limit| retry_limit(limit).attempts());
+        assert_eq!(attempts, [10, 10, 1, 1, 2, 2147483647]);
+        assert!(retry_limit(5).time().is_zero() && retry_limit(-1).time().is_zero());
     }
 }

@@ -1,4 +1,24 @@
-//! The continuous health tests of SP 800-90B, section 4.4, for the values of one width.
+//! The health tests: what they look at, what they find, and what they cannot find.
+//!
+//! # At start-up
+//!
+//! 1,024 values of 64 bits are drawn (SP 800-90B, 4.3) and pass the continuous tests. Then they
+//! are looked at together: no value may come twice, and every bit must have been 0 and 1. One
+//! start in 2⁴⁵ of a sound source fails, by the birthday paradox.
+//!
+//! | fault | found at start-up |
+//! |---|---|
+//! | one value for ever, each value twice, a cycle of up to 1,023 values | always |
+//! | a bit, nibble or byte that is stuck, in any position | always |
+//! | values from a small pool in any order | all but surely up to 18,000 of them, half the time at 750,000 |
+//! | a cycle of 1,024 values or more | no |
+//! | bits that are biased, or depend on other bits or values | no; the [`battery`](crate::battery) is for these |
+//! | output that is predictable, as of a cipher under a key that is known | no, and by no other test of the output |
+//! | a repetition that begins after the start, of more than a value in a row | no |
+//!
+//! # Continuously
+//!
+//! The tests of SP 800-90B, section 4.4, for the values of one width.
 //!
 //! **Repetition count** looks at whole values. **Adaptive proportion** looks at every byte
 //! of every value, eight at a time: a whole 64-bit symbol never repeats within a window of

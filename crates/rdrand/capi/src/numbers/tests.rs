@@ -1,6 +1,8 @@
 //! The defects of the original, one test each, on scripted hardware. `tests/c_program.rs` calls
 //! the exported functions on the real one.
 
+use std::io::Write as _;
+
 use super::*;
 use tare_rdrand::scripted::{Carry, ScriptedRdrand, Values};
 
@@ -37,7 +39,7 @@ fn output_is_not_zero_blocks_with_success() {
 #[test]
 fn underflow_is_not_ignored_when_no_limit_is_set() {
     let mut generator = dry_after(5);
-    generator.set_attempts(crate::thread::attempts(-1));
+    generator.set_retry_limit(crate::thread::retry_limit(-1));
     assert_eq!(fill(&mut generator, &mut [0_u64; 10]), Ok(5));
     assert_eq!(generator.source().executed(), 5 + 10);
 }
@@ -129,7 +131,7 @@ fn null_and_nothing_are_refused() {
 #[test]
 fn two_hundred_threads_do_not_crash() {
     if rdrand_testSupport() != RDRAND_SUPPORTED {
-        eprintln!("NOT TESTED HERE: no RDRAND");
+        let _ = writeln!(std::io::stderr(), "NOT TESTED: 200 threads: no RDRAND");
         return;
     }
     let threads: Vec<_> = (0..200)
