@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use anyhow::{bail, Context as _};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -86,7 +87,7 @@ fn begin(
         bail!("there is no experiment to run");
     }
     let machine = Machine::read();
-    let started = jiff::Timestamp::now();
+    let started = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let seed = match arguments.seed {
         Some(seed) => seed,
         // 53 bits, so that JSON readers without whole numbers read the same seed.
@@ -101,12 +102,12 @@ fn begin(
         rounds: arguments
             .rounds
             .unwrap_or_else(|| rounds(size, &experiments)),
-        started: started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        started,
         warnings: machine.warnings(),
         machine,
         experiments,
     };
-    let time = started.strftime("%Y%m%dT%H%M%SZ");
+    let time = plan.started.replace(['-', ':'], "");
     let mut place = 1;
     loop {
         let path = match &arguments.out {

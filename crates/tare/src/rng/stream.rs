@@ -10,7 +10,7 @@ use tare_rdrand::instruction::{self, RdrandInstruction};
 use tare_rdrand::{AesCtr, Rdrand, Rdseed, Seeder};
 
 use super::method::Method;
-use crate::drivers;
+use crate::{drivers, references};
 
 /// Fills a buffer, all of it or an error.
 pub(crate) type Fill = Box<dyn FnMut(&mut [u8]) -> anyhow::Result<()> + Send>;
@@ -97,9 +97,7 @@ pub(crate) fn open(method: Method) -> anyhow::Result<Fill> {
                 Ok(())
             })
         }
-        Method::AwsLcRs => Box::new(|buffer| {
-            aws_lc_rs::rand::fill(buffer).map_err(|_| anyhow!("aws-lc-rs gave no random bytes"))
-        }),
+        Method::AwsLcRs => Box::new(references::fill_aws_lc_rs),
         Method::RdrandCrate => {
             let mut random = rdrand::RdRand::new()
                 .map_err(|_| anyhow!("the rdrand crate finds no RDRAND here"))?;

@@ -17,7 +17,7 @@ use tare_rdrand::instruction::{self, RdrandInstruction};
 use tare_rdrand::{AesCtr, Counts, Rdrand, Rdseed, Seeder};
 
 use super::method::Method;
-use crate::{drivers, pace};
+use crate::{drivers, pace, references};
 
 /// Bytes to which buffers are aligned before `offset` is added: a cache line.
 const ALIGNMENT: usize = 64;
@@ -229,7 +229,9 @@ fn of_method(workload: &Workload, meet: impl FnOnce() -> bool) -> anyhow::Result
                 Ok::<_, Infallible>(())
             })
         }
-        Method::AwsLcRs => stateless!(u8, (), |_: &mut (), buffer| aws_lc_rs::rand::fill(buffer)),
+        Method::AwsLcRs => stateless!(u8, (), |_: &mut (), buffer| references::fill_aws_lc_rs(
+            buffer
+        )),
         Method::RdrandCrate => {
             let random = rdrand::RdRand::new()
                 .map_err(|_| anyhow!("the rdrand crate finds no RDRAND here"))?;
