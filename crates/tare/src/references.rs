@@ -36,3 +36,29 @@ pub(crate) fn fill_aws_lc_rs(buffer: &mut [u8]) -> anyhow::Result<()> {
         Err(absent())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::drivers;
+    use tare_lab::value::{Parameters, Value};
+
+    #[test]
+    fn what_needs_other_libraries_runs_with_them_and_says_how_to_get_them_without() {
+        let drivers = drivers::all();
+        for (driver, parameter, name) in [
+            ("gcm", "implementation", "ring"),
+            ("gcm", "implementation", "copy_aws_lc_rs"),
+            ("rdrand", "method", "aws_lc_rs"),
+        ] {
+            let mut parameters = Parameters::new();
+            parameters.insert(parameter.into(), Value::Text(name.into()));
+            let checked = drivers.get(driver).unwrap().check(&parameters);
+            if cfg!(feature = "references") {
+                assert!(checked.is_ok(), "{name}: {checked:?}");
+            } else {
+                let remedy = checked.unwrap_err().remedy.unwrap();
+                assert!(remedy.contains("--features references"), "{name}: {remedy}");
+            }
+        }
+    }
+}
