@@ -28,6 +28,22 @@ pub(crate) fn all() -> Result<(), String> {
             "warnings",
         ],
     )?;
+    step(
+        "clippy with other libraries",
+        "cargo",
+        &[
+            "clippy",
+            "--package",
+            "tare",
+            "--features",
+            "references",
+            "--all-targets",
+            "--locked",
+            "--",
+            "-D",
+            "warnings",
+        ],
+    )?;
     std::env::set_var("RUSTDOCFLAGS", "-D warnings");
     step(
         "documentation",

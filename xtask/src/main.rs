@@ -1,10 +1,14 @@
 //! The project's chores; `cargo xtask help` lists them.
 
+mod binaries;
 mod check;
+mod conditions;
+mod environment;
 mod initramfs;
 mod interop;
 mod packages;
 mod peers;
+mod processors;
 mod shell;
 
 use std::process::ExitCode;
@@ -15,6 +19,10 @@ The project's chores.
   cargo xtask test     every test; installs the packages that tests need when it may
   cargo xtask check    rustfmt, clippy, documentation, dependencies, the lock file
   cargo xtask book     build the guide in docs/ into docs/book
+  cargo xtask emulated the tests that depend on the processor, on emulated ones (in `test`, too)
+  cargo xtask conditions [NAME]
+                       a part of the tests under ignored signals, odd umasks, locales, a read-only /tmp, … (in `test`, too);
+                       with the name of one condition, every test under it
   cargo xtask interop  the gateway against Linux's own IPsec, in a guest under QEMU (in `test`, too)
   cargo xtask peers gateway [ROUNDS [SECONDS]]
                        TCP through the gateway beside boringtun and wireguard-go, which it installs (7 rounds of 4 s)
@@ -24,12 +32,18 @@ Environment: CI=true makes a missing package a failure instead of a notice.
 ";
 
 fn main() -> ExitCode {
+    environment::clear();
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words[..] {
         ["test"] => test(),
         ["check"] => check::all(),
         ["book"] => check::book(),
+        ["emulated"] => packages::provide()
+            .and_then(|()| binaries::build())
+            .and_then(|all| processors::run(&all, None)),
+        ["conditions"] => binaries::build().and_then(|all| conditions::short(&all)),
+        ["conditions", name] => binaries::build().and_then(|all| conditions::one(name, &all)),
         ["interop"] => packages::provide().and_then(|()| interop::run()),
         ["peers", "gateway"] => peers::gateway(None, None),
         ["peers", "gateway", rounds] => peers::gateway(Some(rounds), None),
@@ -66,27 +80,21 @@ fn race(seconds: &str) -> Result<(), String> {
 /// Every test of the workspace, then the documentation's examples.
 fn test() -> Result<(), String> {
     packages::provide()?;
-    shell::step(
-        "tests",
-        "cargo",
-        // Benches measure, they do not test; clippy builds them.
-        &[
-            "test",
-            "--workspace",
-            "--lib",
-            "--bins",
-            "--tests",
-            "--examples",
-            "--locked",
-        ],
-    )?;
+    let exercised = processors::file("native")?;
+    std::env::set_var(processors::EXERCISED, &exercised);
+    shell::step("tests", "cargo", binaries::WORKSPACE)?;
+    std::env::remove_var(processors::EXERCISED);
     shell::step(
         "documentation examples",
         "cargo",
         &["test", "--workspace", "--doc", "--locked"],
     )?;
     miri()?;
+    let all = binaries::build()?;
+    conditions::short(&all)?;
     interop::run()?;
+    // Last, as its table says what has been exercised and what not.
+    processors::run(&all, Some(&exercised))?;
     eprintln!("xtask: every test passed");
     Ok(())
 }

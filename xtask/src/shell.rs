@@ -4,13 +4,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+/// A program, run at the root with the usual umask and an empty standard input, whatever this process inherited.
+pub(crate) fn command(program: &str) -> Command {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "umask 022; exec \"$@\"", "sh", program])
+        .current_dir(root())
+        .stdin(Stdio::null());
+    command
+}
+
 /// Runs a program to its end with its output shown; its failure is an error that names it.
 pub(crate) fn step(title: &str, program: &str, arguments: &[&str]) -> Result<(), String> {
     eprintln!("\nxtask: {title}: {program} {}", arguments.join(" "));
     let began = Instant::now();
-    let status = Command::new(program)
+    let status = command(program)
         .args(arguments)
-        .current_dir(root())
         .status()
         .map_err(|error| format!("{program} could not be started: {error}"))?;
     let took = began.elapsed().as_secs_f64();

@@ -13,6 +13,7 @@ mod loadtest;
 mod pace;
 mod program;
 mod progress;
+mod references;
 mod report;
 mod rng;
 mod run;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use anyhow::{bail, Context as _};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -106,7 +107,7 @@ fn begin(arguments: &cli::Run, drivers: &Drivers) -> anyhow::Result<RunDirectory
         (None, None) => None,
     };
     let machine = Machine::read();
-    let started = jiff::Timestamp::now();
+    let started = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     let seed = match arguments.seed {
         Some(seed) => seed,
         // 53 bits, so that JSON readers without whole numbers read the same seed.
@@ -119,7 +120,7 @@ fn begin(arguments: &cli::Run, drivers: &Drivers) -> anyhow::Result<RunDirectory
         size: if is_tour { TOUR } else { size.name() }.into(),
         seed,
         budget_s: budget.map(|budget| budget.as_secs_f64()),
-        started: started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        started,
         warnings: machine.warnings(),
         directory: std::env::current_dir()
             .ok()
@@ -127,7 +128,7 @@ fn begin(arguments: &cli::Run, drivers: &Drivers) -> anyhow::Result<RunDirectory
         machine,
         experiments,
     };
-    let time = started.strftime("%Y%m%dT%H%M%SZ");
+    let time = plan.started.replace(['-', ':'], "");
     let mut place = 1;
     loop {
         let path = match &arguments.out {

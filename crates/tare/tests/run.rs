@@ -44,9 +44,14 @@ text  = "A door that is not there is as fast as one that is"
 ratio = { of = { fault = "missing" }, to = { fault = "none" }, at_most = 1.1 }
 "#;
 
+/// The command with signals at their defaults: a runner may have been started with some ignored, as by `nohup`.
 fn tare(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tare"));
-    command.args(arguments).current_dir(folder);
+    let mut command = Command::new("env");
+    command
+        .arg("--default-signal=HUP,INT,QUIT,TERM")
+        .arg(env!("CARGO_BIN_EXE_tare"))
+        .args(arguments)
+        .current_dir(folder);
     command
 }
 

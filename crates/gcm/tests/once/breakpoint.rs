@@ -47,39 +47,69 @@ impl Drop for Watch {
     }
 }
 
-/// The watched memory, which only raw pointers touch.
-struct Shared(Vec<u8>);
+/// Bytes on either side of each watched piece. An AMD processor's breakpoint on one byte also fires when a load of 64 bytes
+/// covers that byte but its mask leaves it out, so no other buffer, not even the next piece, may be within a register's width.
+const MARGIN: usize = 64;
+
+/// The watched memory, which only raw pointers touch: pieces with a margin around each.
+struct Shared {
+    room: Vec<u8>,
+    lens: Vec<usize>,
+}
 
 impl Shared {
+    /// One piece with this content.
     fn new(bytes: &[u8]) -> Self {
-        Self(bytes.to_vec())
+        Self::in_pieces(bytes, &[bytes.len()])
     }
 
-    fn at(&self, i: usize) -> *const u8 {
-        self.0.as_ptr().wrapping_add(i)
+    /// The content cut into pieces of the given lengths.
+    fn in_pieces(mut bytes: &[u8], lens: &[usize]) -> Self {
+        let mut room = vec![0; MARGIN];
+        for len in lens {
+            let (piece, rest) = bytes.split_at(*len);
+            room.extend(piece);
+            room.extend([0; MARGIN]);
+            bytes = rest;
+        }
+        assert!(bytes.is_empty(), "the pieces are the whole content");
+        let lens = lens.to_vec();
+        Self { room, lens }
     }
 
-    /// Pieces of the given lengths, one after the other.
-    fn reads(&self, lens: &[usize]) -> Vec<SharedRead<'_>> {
-        let mut rest = SharedRead::from(&self.0[..]);
-        lens.iter()
-            .map(|len| {
-                let (piece, after) = rest.split_at(*len).unwrap();
-                rest = after;
-                piece
-            })
-            .collect()
+    /// The address of the content's byte number `i`.
+    fn at(&self, mut i: usize) -> *const u8 {
+        let mut start = MARGIN;
+        for len in &self.lens {
+            if i < *len {
+                return self.room.as_ptr().wrapping_add(start + i);
+            }
+            i -= len;
+            start += len + MARGIN;
+        }
+        panic!("byte {i} past the end");
     }
 
-    fn writes(&mut self, lens: &[usize]) -> Vec<SharedWrite<'_>> {
-        let mut rest = Some(SharedWrite::from(&mut self.0[..]));
-        lens.iter()
-            .map(|len| {
-                let (piece, after) = rest.take().unwrap().split_at(*len).unwrap();
-                rest = Some(after);
-                piece
-            })
-            .collect()
+    fn reads(&self) -> Vec<SharedRead<'_>> {
+        let mut rest = SharedRead::from(&self.room[..]);
+        let pieces = self.lens.iter().map(|len| {
+            let (_, after) = rest.split_at(MARGIN).unwrap();
+            let (piece, after) = after.split_at(*len).unwrap();
+            rest = after;
+            piece
+        });
+        pieces.collect()
+    }
+
+    fn writes(&mut self) -> Vec<SharedWrite<'_>> {
+        let mut rest = Some(SharedWrite::from(&mut self.room[..]));
+        let pieces = self.lens.iter().map(|len| {
+            let (_, after) = rest.take().unwrap().split_at(MARGIN).unwrap();
+            let (piece, after) = after.split_at(*len).unwrap();
+            rest = Some(after);
+            piece
+        });
+        pieces.collect()
     }
 }
 
@@ -131,18 +161,23 @@ fn every_byte_is_accessed_once() {
                 let tag = key
                     .seal_in_place(Nonce::from([2; 12]), b"aad", &mut ciphertext)
                     .unwrap();
-                let source = Shared::new(&ciphertext);
-                let mut target = Shared::new(&vec![0; len]);
-                let mut out = vec![0; len];
                 let pieces = [len / 3, 0, len - len / 3 - len / 7, len / 7];
+                let source = Shared::new(&ciphertext);
+                let source_pieces = Shared::in_pieces(&ciphertext, &pieces);
+                let mut target = Shared::new(&vec![0; len]);
+                let mut target_pieces = Shared::in_pieces(&vec![0; len], &pieces);
+                let mut out = vec![0; len];
                 for at in places(len) {
                     let name = || format!("{path}, key {key_len}, byte {at} of {len}");
                     let watch = Watch::on(source.at(at)).unwrap();
-                    let whole = source.reads(&[len])[0];
+                    let whole = source.reads()[0];
                     key.open(&Nonce::from([2; 12]), b"aad", whole, &tag, &mut out)
                         .unwrap();
                     assert_eq!(watch.count(), 1, "open: {}", name());
-                    let list = source.reads(&pieces);
+                    drop(watch);
+
+                    let watch = Watch::on(source_pieces.at(at)).unwrap();
+                    let list = source_pieces.reads();
                     key.open_scattered(
                         &Nonce::from([2; 12]),
                         b"aad",
@@ -151,18 +186,21 @@ fn every_byte_is_accessed_once() {
                         &mut [&mut out[..]],
                     )
                     .unwrap();
-                    assert_eq!(watch.count(), 2, "open scattered: {}", name());
+                    assert_eq!(watch.count(), 1, "open scattered: {}", name());
                     drop(watch);
 
                     let watch = Watch::on(target.at(at)).unwrap();
-                    let whole = target.writes(&[len]).pop().unwrap();
+                    let whole = target.writes().pop().unwrap();
                     key.seal(Nonce::from([2; 12]), b"aad", &plaintext, whole)
                         .unwrap();
                     assert_eq!(watch.count(), 1, "seal: {}", name());
-                    let mut list = target.writes(&pieces);
+                    drop(watch);
+
+                    let watch = Watch::on(target_pieces.at(at)).unwrap();
+                    let mut list = target_pieces.writes();
                     key.seal_scattered(Nonce::from([2; 12]), b"aad", &[&plaintext], &mut list)
                         .unwrap();
-                    assert_eq!(watch.count(), 2, "seal scattered: {}", name());
+                    assert_eq!(watch.count(), 1, "seal scattered: {}", name());
                 }
             }
         }
@@ -202,7 +240,7 @@ fn every_byte_of_a_batch_is_accessed_once() {
                     .iter_mut()
                     .enumerate()
                     .map(|(i, out)| {
-                        let source = sources[i].reads(&[len])[0];
+                        let source = sources[i].reads()[0];
                         OpenPacket::new(
                             key(i),
                             Nonce::from([i as u8; 12]),
@@ -223,7 +261,7 @@ fn every_byte_of_a_batch_is_accessed_once() {
                     .iter_mut()
                     .enumerate()
                     .map(|(i, target)| {
-                        let target = target.writes(&[len]).pop().unwrap();
+                        let target = target.writes().pop().unwrap();
                         SealPacket::new(
                             key(i),
                             Nonce::from([i as u8; 12]),
@@ -249,9 +287,9 @@ fn every_byte_of_a_tag_is_accessed_once() {
     let mut tag = Shared::new(&[9; 16]);
     for at in 0..16 {
         let watch = Watch::on(tag.at(at)).unwrap();
-        let loaded = Tag::load(tag.reads(&[16])[0]).unwrap();
+        let loaded = Tag::load(tag.reads()[0]).unwrap();
         assert_eq!(watch.count(), 1);
-        loaded.store(tag.writes(&[16]).pop().unwrap()).unwrap();
+        loaded.store(tag.writes().pop().unwrap()).unwrap();
         assert_eq!(watch.count(), 2);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::env;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;

@@ -1,11 +1,10 @@
 //! AES-GCM's speed: this house's paths, and other libraries beside them.
 
-use std::hint::black_box;
+mod others;
+
 use std::time::Duration;
 
 use anyhow::anyhow;
-use aws_lc_rs::aead as aws;
-use ring::aead as ring_aead;
 use tare_gcm::{
     open_each, seal_each, Key, Nonce, OpenPacket, Path, SealPacket, SharedRead, SharedWrite, Tag,
 };
@@ -14,8 +13,10 @@ use tare_lab::sample::OPERATIONS;
 use tare_lab::unit::{Dimension, Unit};
 use tare_lab::value::Parameters;
 
+use self::others::Other;
 use super::{count, duration, own_trial, parameter, text, Workload};
 use crate::pace::{self, Timed};
+use crate::references;
 use crate::trial::{Speaker, TrialError};
 
 /// The part of a trial's duration that its warm-up takes on top.
@@ -29,6 +30,9 @@ const CACHED_MESSAGES: usize = 32;
 
 /// Additional data of a message: those of ESP with extended sequence numbers.
 const AAD: [u8; 12] = [7; 12];
+
+/// The implementations of other libraries, which only a build with the feature `references` has.
+const REFERENCES: [&str; 3] = ["aws_lc_rs", "copy_aws_lc_rs", "ring"];
 
 pub(super) struct Gcm;
 
@@ -45,7 +49,8 @@ impl Driver for Gcm {
     fn vocabulary(&self) -> Vocabulary {
         let mut implementations = vec!["best".to_owned()];
         implementations.extend(Path::ALL.iter().map(ToString::to_string));
-        implementations.extend(["aws_lc_rs", "copy_aws_lc_rs", "ring"].map(String::from));
+        implementations.push("copy_best".into());
+        implementations.extend(REFERENCES.map(String::from));
         Vocabulary {
             name: "gcm".into(),
             about: "AES-GCM sealed and opened, by this house's paths and by other libraries".into(),
@@ -54,7 +59,7 @@ impl Driver for Gcm {
                     "implementation",
                     ParameterKind::Choice(implementations),
                     Some("best".into()),
-                    "best, a path, or another library; copy_aws_lc_rs copies to private memory first",
+                    "best, a path, or another library; copy_… copies to private memory first",
                 ),
                 operation_parameter(),
                 key_parameter(),
@@ -102,11 +107,12 @@ impl Driver for Gcm {
     }
 
     fn check(&self, parameters: &Parameters) -> Result<(), Missing> {
-        match text(parameters, "implementation")
-            .ok()
-            .and_then(Path::by_name)
-        {
+        let Ok(implementation) = text(parameters, "implementation") else {
+            return Ok(());
+        };
+        match Path::by_name(implementation) {
             Some(path) => check_path(path),
+            None if REFERENCES.contains(&implementation) => references::check(),
             None => Ok(()),
         }
     }
@@ -161,6 +167,14 @@ impl Workload for Gcm {
             }
             (Cipher::Ours(keys), Operation::Open) => {
                 timed(duration, speaker, || keys.open_batch(messages))?
+            }
+            (Cipher::CopyOurs(..), Operation::Seal) => {
+                return Err(anyhow!("operation: found seal, expected open for copy_best").into())
+            }
+            (Cipher::CopyOurs(key, mut private), Operation::Open) => {
+                timed(duration, speaker, || {
+                    open_copy(&key, &mut private, messages)
+                })?
             }
             (Cipher::Other(mut other), Operation::Seal) => {
                 timed(duration, speaker, || other.seal(messages))?
@@ -292,6 +306,8 @@ fn nonce(message: usize) -> Nonce {
 /// An implementation with its key.
 enum Cipher {
     Ours(Keys),
+    /// Copies each message to private memory first: what makes an ordinary library safe here.
+    CopyOurs(Key, Vec<u8>),
     Other(Other),
 }
 
@@ -300,13 +316,6 @@ struct Keys {
     keys: Vec<Key>,
     /// Of a message's number: which key it has.
     mask: usize,
-}
-
-enum Other {
-    Aws(aws::LessSafeKey),
-    /// Copies each message to private memory first: what makes an ordinary library safe here.
-    CopyAws(aws::LessSafeKey, Vec<u8>),
-    Ring(Box<ring_aead::LessSafeKey>, Vec<u8>),
 }
 
 impl Cipher {
@@ -321,31 +330,13 @@ impl Cipher {
         let [key] = keys else {
             return Err(anyhow!("keys: found each, expected one for {name}"));
         };
-        let aws_key = || {
-            let algorithm = if key.len() == 16 {
-                &aws::AES_128_GCM
-            } else {
-                &aws::AES_256_GCM
-            };
-            aws::UnboundKey::new(algorithm, key)
-                .map(aws::LessSafeKey::new)
-                .map_err(|_| anyhow!("aws-lc-rs refused the key"))
-        };
-        Ok(Cipher::Other(match name {
-            "aws_lc_rs" => Other::Aws(aws_key()?),
-            "copy_aws_lc_rs" => Other::CopyAws(aws_key()?, Vec::new()),
-            "ring" => {
-                let algorithm = if key.len() == 16 {
-                    &ring_aead::AES_128_GCM
-                } else {
-                    &ring_aead::AES_256_GCM
-                };
-                let key = ring_aead::UnboundKey::new(algorithm, key)
-                    .map_err(|_| anyhow!("ring refused the key"))?;
-                Other::Ring(Box::new(ring_aead::LessSafeKey::new(key)), Vec::new())
-            }
-            other => return Err(anyhow!("found implementation \"{other}\"")),
-        }))
+        if name == "copy_best" {
+            return Ok(Cipher::CopyOurs(
+                Key::with_path(key, Path::best())?,
+                Vec::new(),
+            ));
+        }
+        Ok(Cipher::Other(Other::new(name, key)?))
     }
 }
 
@@ -419,85 +410,15 @@ impl Keys {
     }
 }
 
-impl Other {
-    /// Seals the next call's messages one by one, where the plaintext lies.
-    fn seal(&mut self, messages: &mut Messages<'_>) -> anyhow::Result<()> {
-        let call = messages.next();
-        let outputs = call.outputs.iter_mut().enumerate();
-        match self {
-            Other::Aws(key) | Other::CopyAws(key, _) => {
-                for (at, output) in outputs {
-                    let tag = key
-                        .seal_in_place_separate_tag(
-                            aws_nonce(call.first + at),
-                            aws::Aad::from(AAD),
-                            output,
-                        )
-                        .map_err(|_| anyhow!("aws-lc-rs did not seal"))?;
-                    let _ = black_box(tag);
-                }
-            }
-            Other::Ring(key, _) => {
-                for (at, output) in outputs {
-                    let tag = key
-                        .seal_in_place_separate_tag(
-                            ring_nonce(call.first + at),
-                            ring_aead::Aad::from(AAD),
-                            output,
-                        )
-                        .map_err(|_| anyhow!("ring did not seal"))?;
-                    let _ = black_box(tag);
-                }
-            }
-        }
-        Ok(())
+/// Opens the next call's messages one by one, each copied to private memory first.
+fn open_copy(key: &Key, private: &mut Vec<u8>, messages: &mut Messages<'_>) -> anyhow::Result<()> {
+    let call = messages.next();
+    for (at, source) in call.sources.iter().enumerate() {
+        private.clear();
+        private.extend_from_slice(source);
+        key.open_in_place(&nonce(call.first + at), &AAD, private, &call.tags[at])?;
     }
-
-    /// Opens the next call's messages one by one, from one buffer into another.
-    fn open(&mut self, messages: &mut Messages<'_>) -> anyhow::Result<()> {
-        let call = messages.next();
-        let sources = call.sources.iter().enumerate();
-        match self {
-            Other::Aws(key) => {
-                for ((at, source), output) in sources.zip(call.outputs) {
-                    let nonce = aws_nonce(call.first + at);
-                    let tag = call.tags[at].as_bytes();
-                    key.open_separate_gather(nonce, aws::Aad::from(AAD), source, tag, output)
-                        .map_err(|_| anyhow!("aws-lc-rs did not open"))?;
-                }
-            }
-            Other::CopyAws(key, private) => {
-                for (at, source) in sources {
-                    copy(private, source, &call.tags[at]);
-                    key.open_in_place(aws_nonce(call.first + at), aws::Aad::from(AAD), private)
-                        .map_err(|_| anyhow!("aws-lc-rs did not open"))?;
-                }
-            }
-            Other::Ring(key, private) => {
-                for (at, source) in sources {
-                    let nonce = ring_nonce(call.first + at);
-                    copy(private, source, &call.tags[at]);
-                    key.open_in_place(nonce, ring_aead::Aad::from(AAD), private)
-                        .map_err(|_| anyhow!("ring did not open"))?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-fn aws_nonce(message: usize) -> aws::Nonce {
-    aws::Nonce::assume_unique_for_key(*nonce(message).as_bytes())
-}
-
-fn ring_nonce(message: usize) -> ring_aead::Nonce {
-    ring_aead::Nonce::assume_unique_for_key(*nonce(message).as_bytes())
-}
-
-fn copy(private: &mut Vec<u8>, source: &[u8], tag: &Tag) {
-    private.clear();
-    private.extend_from_slice(source);
-    private.extend_from_slice(tag.as_bytes());
+    Ok(())
 }
 
 pub(super) fn operation_parameter() -> Parameter {

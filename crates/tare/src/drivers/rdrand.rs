@@ -11,6 +11,7 @@ use tare_lab::value::{Parameters, Value, BESIDE};
 use tare_rdrand::processor;
 
 use super::{count, duration, own_trial, parameter, text, Workload};
+use crate::references;
 use crate::rng::method::{Method, Origin};
 use crate::rng::retry::Retry;
 use crate::rng::workload;
@@ -195,10 +196,10 @@ pub(super) fn check_method(method: Method) -> Result<(), Missing> {
             "this C library's getrandom is the system call (glibc uses the vDSO from 2.41 on)",
             "a distribution with glibc 2.41 or later and Linux 6.11 or later",
         ),
+        Method::AwsLcRs => references::check(),
         Method::GetrandomSyscall
         | Method::GetrandomLibc
         | Method::RandChacha
-        | Method::AwsLcRs
         | Method::Rdseed => Ok(()),
         _ if !processor::has_rdrand() => lacks(
             "the processor has no RDRAND",

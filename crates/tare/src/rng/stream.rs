@@ -11,7 +11,7 @@ use tare_rdrand::{AesCtr, Error};
 
 use super::method::Method;
 use super::retry::Retry;
-use crate::drivers;
+use crate::{drivers, references};
 
 /// Fills a buffer, all of it or an error.
 pub(crate) type Fill = Box<dyn FnMut(&mut [u8]) -> anyhow::Result<()> + Send>;
@@ -102,9 +102,7 @@ pub(crate) fn open(method: Method, retry: Retry) -> anyhow::Result<Fill> {
                 Ok(())
             })
         }
-        Method::AwsLcRs => Box::new(|buffer| {
-            aws_lc_rs::rand::fill(buffer).map_err(|_| anyhow!("aws-lc-rs gave no random bytes"))
-        }),
+        Method::AwsLcRs => Box::new(references::fill_aws_lc_rs),
         Method::RdrandCrate => {
             let mut random = rdrand::RdRand::new()
                 .map_err(|_| anyhow!("the rdrand crate finds no RDRAND here"))?;

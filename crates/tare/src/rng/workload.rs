@@ -20,7 +20,7 @@ use super::in_step::{InStep, Member};
 use super::method::Method;
 use super::retry::Retry;
 use super::stream::uncounted;
-use crate::{drivers, pace};
+use crate::{drivers, pace, references};
 
 /// Bytes to which buffers are aligned before `offset` is added: a cache line.
 const ALIGNMENT: usize = 64;
@@ -263,7 +263,9 @@ fn of_method(
                 Ok::<_, Infallible>(())
             })
         }
-        Method::AwsLcRs => stateless!(u8, (), |_: &mut (), buffer| aws_lc_rs::rand::fill(buffer)),
+        Method::AwsLcRs => stateless!(u8, (), |_: &mut (), buffer| references::fill_aws_lc_rs(
+            buffer
+        )),
         Method::RdrandCrate => {
             let random = rdrand::RdRand::new()
                 .map_err(|_| anyhow!("the rdrand crate finds no RDRAND here"))?;

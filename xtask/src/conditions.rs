@@ -1,0 +1,199 @@
+//! The tests under what a runner may impose on them: `cargo xtask test` clears it away, and the tests bear it all the same.
+
+use std::fs;
+
+use crate::binaries::{self, Binary};
+use crate::environment;
+use crate::shell::{self, has, is_ci, root, succeeds};
+
+/// Something that a process inherits from what starts it, or finds on its machine.
+struct Condition {
+    name: &'static str,
+    /// A script of sh that imposes it and then runs its arguments.
+    script: &'static str,
+    /// What only root may impose: a mount or a network namespace.
+    needs_root: bool,
+}
+
+const fn condition(name: &'static str, script: &'static str) -> Condition {
+    Condition {
+        name,
+        script,
+        needs_root: false,
+    }
+}
+
+const CONDITIONS: &[Condition] = &[
+    // As `nohup` does, and a shell without job control for what it runs in the background.
+    condition("signals", r#"trap "" HUP INT QUIT; exec "$@""#),
+    condition("umask-077", r#"umask 077; exec "$@""#),
+    condition("umask-000", r#"umask 000; exec "$@""#),
+    condition("locale-c", r#"export LC_ALL=C; exec "$@""#),
+    // Debian has no locale but C's until one is made.
+    condition(
+        "locale-absent",
+        r#"export LC_ALL=tr_TR.UTF-8 LANG=de_DE LANGUAGE=tr:de; exec "$@""#,
+    ),
+    condition(
+        "terminal-dumb",
+        r#"export TERM=dumb CLICOLOR_FORCE=1 COLUMNS=20; exec "$@""#,
+    ),
+    condition(
+        "terminal-none",
+        r#"unset TERM; export NO_COLOR=1; exec "$@""#,
+    ),
+    condition("nice", r#"exec nice -n 19 "$@""#),
+    condition("input-closed", r#"exec "$@" <&-"#),
+    Condition {
+        name: "tmp-read-only",
+        script: r#"export TMPDIR="$TARE_OWN_TMP"
+            exec unshare --mount sh -c 'mount --bind /tmp /tmp && mount -o remount,bind,ro /tmp && exec "$@"' sh "$@""#,
+        needs_root: true,
+    },
+    Condition {
+        name: "tmp-noexec",
+        script: r#"exec unshare --mount sh -c 'mount --bind /tmp /tmp && mount -o remount,bind,noexec /tmp && exec "$@"' sh "$@""#,
+        needs_root: true,
+    },
+    // Not even a loopback interface that is up.
+    Condition {
+        name: "network-none",
+        script: r#"export CARGO_NET_OFFLINE=true; exec unshare --net "$@""#,
+        needs_root: true,
+    },
+];
+
+/// Conditions that do not contradict each other, for the short run.
+const TOGETHER: &[&[&str]] = &[
+    &[
+        "signals",
+        "umask-077",
+        "locale-absent",
+        "terminal-none",
+        "nice",
+        "input-closed",
+        "tmp-read-only",
+    ],
+    &[
+        "umask-000",
+        "locale-c",
+        "terminal-dumb",
+        "tmp-noexec",
+        "network-none",
+    ],
+];
+
+/// The test programs of the short run: those that start programs, write files or read what programs print.
+const SUITES: &[&str] = &[
+    "crates/gateway config",
+    "crates/lab runs",
+    "crates/lab trials",
+    "crates/port tare_port",
+    "crates/rdrand/capi c_program",
+    "crates/tare gateway_gentest",
+    "crates/tare run",
+];
+
+/// Left out when every test program runs under one condition: hours of simulated runs, which depend on nothing outside.
+const LEFT_OUT: &str = "crates/lab instrument";
+
+/// The folder in which a copy of the sources is tested: spaces, and letters that are not ASCII.
+const ODD_FOLDER: &str = "te st ü";
+
+/// The names of the conditions, for messages.
+fn every_name() -> String {
+    let names: Vec<&str> = CONDITIONS.iter().map(|condition| condition.name).collect();
+    names.join(", ") + ", path"
+}
+
+/// The short run: a part of the tests under all conditions.
+pub(crate) fn short(all: &[Binary]) -> Result<(), String> {
+    let suites = binaries::choose(all, SUITES)?;
+    for together in TOGETHER {
+        run(together, &suites)?;
+    }
+    odd_path()
+}
+
+/// Every test under one condition.
+pub(crate) fn one(name: &str, all: &[Binary]) -> Result<(), String> {
+    if name == "path" {
+        return odd_path();
+    }
+    let every = all.iter().filter(|binary| binary.name != LEFT_OUT);
+    run(&[name], &every.collect::<Vec<_>>())
+}
+
+fn run(names: &[&str], binaries: &[&Binary]) -> Result<(), String> {
+    let mut prefix: Vec<String> = Vec::new();
+    let mut imposed = Vec::new();
+    for name in names {
+        let condition = CONDITIONS.iter().find(|condition| condition.name == *name);
+        let condition = condition.ok_or_else(|| {
+            format!(
+                "found condition \"{name}\", expected one of {}",
+                every_name()
+            )
+        })?;
+        if condition.needs_root && !succeeds("sh", &["-c", "test \"$(id -u)\" = 0"]) {
+            not_tested(&format!("the condition {name}: only root may impose it"))?;
+            continue;
+        }
+        if name.starts_with("tmp-") && root().starts_with("/tmp") {
+            not_tested(&format!(
+                "the condition {name}: these sources are below /tmp"
+            ))?;
+            continue;
+        }
+        prefix.extend(["sh", "-c", condition.script, "sh"].map(str::to_owned));
+        imposed.push(*name);
+    }
+    let title = format!("under {}", imposed.join(", "));
+    eprintln!("\nxtask: {title}");
+    let own = environment::own_temporary_folder();
+    fs::create_dir_all(&own).map_err(|error| format!("{}: {error}", own.display()))?;
+    let own = own.display().to_string();
+    for binary in binaries {
+        binary.run(&title, &prefix, &[], &[("TARE_OWN_TMP", &own)])?;
+    }
+    Ok(())
+}
+
+fn not_tested(what: &str) -> Result<(), String> {
+    eprintln!("xtask: NOT TESTED: {what}");
+    if is_ci() {
+        return Err(format!("CI=true and not tested: {what}"));
+    }
+    Ok(())
+}
+
+/// Tests the library for C, which is what compilers, linkers and `man` are given paths of, in a copy of the sources.
+fn odd_path() -> Result<(), String> {
+    let place = root().join("target").join(ODD_FOLDER);
+    fs::create_dir_all(&place).map_err(|error| format!("{}: {error}", place.display()))?;
+    if !has("tar") {
+        return not_tested("a path with spaces: tar is missing");
+    }
+    let copy = r#"tar --create --exclude=./target --exclude=./.git --exclude=./tare-runs . | tar --extract --directory "$0""#;
+    let shown = place.display().to_string();
+    shell::step("a path with spaces", "sh", &["-c", copy, &shown])?;
+    let manifest = place.join("Cargo.toml").display().to_string();
+    let target = place.join("target").display().to_string();
+    shell::step(
+        "a path with spaces",
+        "cargo",
+        &[
+            "test",
+            "--locked",
+            "--manifest-path",
+            &manifest,
+            "--target-dir",
+            &target,
+            "--package",
+            "tare-rdrand-capi",
+            "--package",
+            "xtask",
+            "--tests",
+        ],
+    )
+}

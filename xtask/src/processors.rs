@@ -1,0 +1,208 @@
+//! Which paths the tests have exercised: on this processor, and on emulated ones that lack what this one has.
+//!
+//! A test that has exercised a path or a source says so in a line (`gcm ran aesni`) that it appends to the file which
+//! `TARE_EXERCISED` names.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::binaries::{self, Binary};
+use crate::shell::{has, is_ci, root};
+
+/// The variable that names the file in which tests say what they exercised.
+pub(crate) const EXERCISED: &str = "TARE_EXERCISED";
+
+/// The emulator: Debian's qemu-user.
+const QEMU: &str = "qemu-x86_64";
+
+/// What can be exercised, as the tests write it.
+const SUBJECTS: [&str; 6] = [
+    "gcm ran vaes512",
+    "gcm ran vaes256",
+    "gcm ran aesni",
+    "gcm ran portable",
+    "rdrand ran RDRAND",
+    "rdrand ran RDSEED",
+];
+
+/// An emulated processor.
+struct Emulated {
+    /// Its name to QEMU.
+    cpu: &'static str,
+    about: &'static str,
+    /// What the tests must say there, and what they must not.
+    must: &'static [&'static str],
+    must_not: &'static [&'static str],
+}
+
+const EMULATED: [Emulated; 3] = [
+    Emulated {
+        cpu: "qemu64",
+        about: "neither AES nor AVX, neither RDRAND nor RDSEED",
+        must: &["gcm chosen portable", "gcm ran portable"],
+        must_not: &["gcm ran aesni", "rdrand ran RDRAND", "rdrand ran RDSEED"],
+    },
+    Emulated {
+        cpu: "Westmere",
+        about: "AES-NI without AVX, neither RDRAND nor RDSEED",
+        must: &["gcm chosen aesni", "gcm ran aesni", "gcm ran portable"],
+        must_not: &["gcm ran vaes256", "rdrand ran RDRAND", "rdrand ran RDSEED"],
+    },
+    // QEMU 7.2 has AVX2, VAES and RDRAND, but neither VPCLMULQDQ, AVX-512 nor RDSEED; later ones have more.
+    Emulated {
+        cpu: "max",
+        about: "all that the emulator has",
+        must: &["gcm ran aesni", "gcm ran portable", "rdrand ran RDRAND"],
+        must_not: &[],
+    },
+];
+
+/// The test programs whose outcome may depend on the processor. Left out are those that cannot run under the emulator (the
+/// cipher's `once` needs debug registers, its `memcheck` valgrind; a process with threads that forks, as that of the random
+/// numbers' `fork`, hangs in QEMU 7.2) and those that take minutes there.
+const SUITES: &[&str] = &[
+    "crates/gcm batch",
+    "crates/gcm contract",
+    "crates/gcm differential",
+    "crates/gcm portable",
+    "crates/gcm race",
+    "crates/gcm vectors",
+    "crates/lab report",
+    "crates/lab runs",
+    "crates/lab trials",
+    "crates/packet tare_packet",
+    "crates/rdrand exercised",
+    "crates/rdrand hardware",
+    "crates/rdrand properties",
+    "crates/rdrand scripted",
+    "crates/rdrand seed",
+    "crates/rdrand tare_rdrand",
+    "crates/rdrand/capi rdrand",
+];
+
+/// Tests of those programs that are left out, by the beginning of their names: each reads megabytes, for half a minute.
+const LEFT_OUT: &[&str] = &["battery::"];
+
+/// How long a test program may take there: 20 times what the slowest takes on two quiet CPUs.
+const LIMIT_SECONDS: &str = "300";
+
+/// The file for what the tests say that they exercised on a processor.
+pub(crate) fn file(processor: &str) -> Result<PathBuf, String> {
+    let folder = root().join("target/exercised");
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let file = folder.join(processor);
+    match fs::remove_file(&file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("{}: {error}", file.display()))
+        }
+        _ => Ok(file),
+    }
+}
+
+/// Runs the tests on the emulated processors; `native` is what they said on this one, where they have run.
+pub(crate) fn run(all: &[Binary], native: Option<&PathBuf>) -> Result<(), String> {
+    let mut rows = Vec::new();
+    let mut complaints = Vec::new();
+    if let Some(file) = native {
+        let said = read(file);
+        for path in expected_here() {
+            if !said.iter().any(|line| line == path) {
+                complaints.push(format!("this processor: expected \"{path}\""));
+            }
+        }
+        rows.push(("this one", "", said));
+    }
+    if has(QEMU) {
+        for processor in &EMULATED {
+            let said = emulate(processor, all)?;
+            for line in processor.must {
+                if !said.iter().any(|other| other == line) {
+                    complaints.push(format!("{}: expected \"{line}\"", processor.cpu));
+                }
+            }
+            for line in processor.must_not {
+                if said.iter().any(|other| other == line) {
+                    complaints.push(format!("{}: found \"{line}\"", processor.cpu));
+                }
+            }
+            rows.push((processor.cpu, processor.about, said));
+        }
+    } else {
+        complaints.push(format!(
+            "emulated processors: {QEMU} is missing (package qemu-user)"
+        ));
+    }
+    print(&rows);
+    for complaint in &complaints {
+        eprintln!("xtask: NOT TESTED: {complaint}");
+    }
+    if is_ci() && !complaints.is_empty() {
+        return Err("CI=true and paths were not exercised where they should have been".into());
+    }
+    Ok(())
+}
+
+fn emulate(processor: &Emulated, all: &[Binary]) -> Result<Vec<String>, String> {
+    let said = file(processor.cpu)?;
+    let title = format!("on an emulated {}", processor.cpu);
+    eprintln!("\nxtask: {title}: {}", processor.about);
+    eprintln!("xtask: {title}: left out, as slow: {}", LEFT_OUT.join(", "));
+    let skip: Vec<&str> = LEFT_OUT.iter().flat_map(|name| ["--skip", name]).collect();
+    let prefix = ["timeout", LIMIT_SECONDS, QEMU, "-cpu", processor.cpu].map(str::to_owned);
+    let name = said.display().to_string();
+    for binary in binaries::choose(all, SUITES)? {
+        binary.run(&title, &prefix, &skip, &[(EXERCISED, &name)])?;
+    }
+    Ok(read(&said))
+}
+
+fn read(file: &PathBuf) -> Vec<String> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+/// What must be exercised here, by what the kernel says of the processor and not by what the crates find.
+fn expected_here() -> Vec<&'static str> {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = text.lines().find(|line| line.starts_with("flags"));
+    let has = |names: &str| {
+        let flags: Vec<&str> = flags.unwrap_or_default().split_whitespace().collect();
+        names.split(' ').all(|name| flags.contains(&name))
+    };
+    let aes = "aes pclmulqdq ssse3 sse4_1";
+    let vaes = "avx2 vaes vpclmulqdq";
+    let conditions = [
+        format!("{aes} {vaes} avx512f avx512bw avx512vl avx512dq bmi1 bmi2"),
+        format!("{aes} {vaes}"),
+        aes.into(),
+        "fpu".into(),
+        "rdrand".into(),
+        "rdseed".into(),
+    ];
+    let subjects = SUBJECTS.into_iter().zip(conditions);
+    let here = subjects.filter(|(_, names)| has(names));
+    here.map(|(subject, _)| subject).collect()
+}
+
+/// A line for each processor: what the cipher chose there, and what was exercised and what not.
+fn print(rows: &[(&str, &str, Vec<String>)]) {
+    eprintln!("\nxtask: exercised by tests that passed:");
+    let names = SUBJECTS.map(|subject| subject.rsplit(' ').next().unwrap_or(subject));
+    eprintln!("  {:10} {:10} {}", "processor", "chosen", names.join(" "));
+    for (cpu, about, said) in rows {
+        let chosen = said
+            .iter()
+            .find_map(|line| line.strip_prefix("gcm chosen "))
+            .unwrap_or("-");
+        let cells = SUBJECTS.iter().zip(names).map(|(subject, name)| {
+            let ran = said.iter().any(|line| line == subject);
+            format!(
+                "{:width$}",
+                if ran { "yes" } else { "no" },
+                width = name.len()
+            )
+        });
+        let cells: Vec<String> = cells.collect();
+        eprintln!("  {cpu:10} {chosen:10} {} {about}", cells.join(" "));
+    }
+}
