@@ -96,6 +96,8 @@ pub struct Vocabulary {
     /// Whether parameters, metrics and counters beyond these are taken as they come (a driver for
     /// programs it does not know).
     pub open: bool,
+    /// Whether equal parameters always give equal figures: the time in the trials is virtual.
+    pub deterministic: bool,
 }
 
 impl Vocabulary {

@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::plan::ROUNDS_MAX;
 use crate::unit::{Better, Unit};
 use crate::value::{Parameters, Point, Selector, Value, BESIDE};
 
@@ -52,6 +53,21 @@ pub struct Rounds {
     pub least: u32,
     /// Rounds after which an undecided claim stays inconclusive.
     pub most: u32,
+}
+
+impl Rounds {
+    /// That many rounds, whatever they show.
+    pub fn exactly(rounds: u32) -> Rounds {
+        Rounds {
+            least: rounds,
+            most: rounds,
+        }
+    }
+
+    /// Whether it is a range within 1 to [`ROUNDS_MAX`].
+    pub fn is_sound(&self) -> bool {
+        (1..=self.most).contains(&self.least) && self.most <= ROUNDS_MAX
+    }
 }
 
 impl Default for Rounds {
@@ -218,6 +234,25 @@ pub enum ClaimKind {
     },
 }
 
+impl ClaimKind {
+    /// Whether it is about a count, which is exact, and compares nothing.
+    pub fn is_count(&self) -> bool {
+        matches!(self, ClaimKind::Zero { .. })
+    }
+
+    /// The selectors of the cells that it speaks of.
+    fn selectors(&self) -> Vec<&Selector> {
+        match self {
+            ClaimKind::Ratio { of, to, .. } => vec![of, to],
+            ClaimKind::Flat { within, .. }
+            | ClaimKind::Scales { within, .. }
+            | ClaimKind::Zero { within, .. } => vec![within],
+            ClaimKind::Order { ranked, .. } => ranked.iter().collect(),
+            ClaimKind::Value { of, .. } => vec![of],
+        }
+    }
+}
+
 /// A lower limit, an upper limit, or both (`between`).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bound {
@@ -257,6 +292,42 @@ impl Experiment {
             )]))
         }));
         points
+    }
+
+    /// The experiment with these claims alone, and only the cells that they speak of. `None` if it
+    /// has none of them.
+    pub fn narrowed(mut self, claims: &[&str]) -> Option<Experiment> {
+        self.claims
+            .retain(|claim| claims.contains(&claim.id.as_str()));
+        let selectors: Vec<&Selector> =
+            self.claims.iter().flat_map(|c| c.kind.selectors()).collect();
+        let chosen = |point: &Point| selectors.iter().any(|s| s.matches(point));
+        let (needed, unneeded): (Vec<Point>, Vec<Point>) =
+            self.points().into_iter().partition(chosen);
+        if self.claims.is_empty() {
+            return None;
+        }
+        let is_on = |axis: &str, value: &Value| {
+            let mut needed = needed.iter();
+            needed.any(|point| point.0.get(axis) == Some(value))
+        };
+        for axis in &mut self.axes {
+            axis.values.retain(|value| is_on(&axis.name, value));
+        }
+        self.beside.retain(|peer| is_on(BESIDE, &peer.as_str().into()));
+        let within = |point: &Point| {
+            let axes = &self.axes;
+            axes.iter().all(|axis| {
+                let value = point.0.get(&axis.name);
+                value.is_some_and(|value| axis.values.contains(value))
+            })
+        };
+        let rest = unneeded.into_iter().filter(within);
+        self.exclude.extend(rest.map(|point| Selector(point.0)));
+        let points = self.points();
+        let left = |selector: &Selector| points.iter().any(|point| selector.matches(point));
+        self.baseline = self.baseline.filter(left);
+        Some(self)
     }
 
     /// The metric of that name.

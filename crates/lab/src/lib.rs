@@ -15,6 +15,7 @@ pub mod report;
 pub mod result;
 pub mod runner;
 pub mod sample;
+pub mod schedule;
 pub mod stats;
 pub mod store;
 pub mod synthetic;

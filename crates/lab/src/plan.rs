@@ -1,6 +1,7 @@
-//! What a run will do: every trial of every round, decided before the first one starts.
+//! What a run will do: its experiments, and the order of the trials of every round.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
@@ -8,10 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::Experiment;
 use crate::fingerprint::Machine;
+use crate::judge::{self, Judging};
+use crate::result::ExperimentResult;
 use crate::sample::{Outcome, TrialRecord};
 use crate::value::Point;
 
-/// The most rounds of a run.
+/// The most rounds of an experiment.
 pub const ROUNDS_MAX: u32 = 10_000;
 
 /// A run's plan, as `run.json` keeps it: enough to repeat the run, or to go on with it.
@@ -23,12 +26,12 @@ pub struct Plan {
     pub run: String,
     /// The version of the program that runs it.
     pub tare: String,
-    /// `quick` or `full`.
+    /// `tour`, `quick` or `full`.
     pub size: String,
-    /// The seed of every shuffle and bootstrap.
+    /// The seed of every shuffle.
     pub seed: u64,
-    /// Rounds.
-    pub rounds: u32,
+    /// The time that the run may take, in s; `None` if only its rounds limit it.
+    pub budget_s: Option<f64>,
     /// When the plan was made, RFC 3339 in UTC.
     pub started: String,
     /// What it runs on.
@@ -53,61 +56,98 @@ pub struct Trial {
 }
 
 impl Plan {
-    /// The trials of one round: every cell of every experiment once and every baseline twice. The
-    /// experiments come in a shuffled order, and so do the cells of each: what is compared runs
-    /// close together, in the same mood of the machine, and a drift falls on all of it alike.
-    ///
-    /// The same seed gives the same order in every version of Tare.
-    pub fn round(&self, round: u32) -> Vec<Trial> {
-        let mut random = ChaCha8Rng::seed_from_u64(self.seed);
-        random.set_stream(u64::from(round));
+    /// The experiments in the shuffled order of this round. An experiment whose rounds are over is
+    /// passed by, which leaves the order of the others as it is.
+    pub fn order(&self, round: u32) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.experiments.len()).collect();
-        shuffle(&mut order, &mut random);
-        let mut trials = Vec::new();
-        for experiment in order {
-            let of = &self.experiments[experiment];
-            let trial = |at: Point, again| Trial {
-                experiment,
-                round,
-                at,
-                again,
-            };
-            let points = of.points();
-            let baseline = of.baseline_of(&points);
-            let mut cells: Vec<Trial> = baseline.map(|at| trial(at, true)).into_iter().collect();
-            cells.extend(points.into_iter().map(|at| trial(at, false)));
-            shuffle(&mut cells, &mut random);
-            trials.append(&mut cells);
-        }
+        shuffle(&mut order, &mut self.random("", round));
+        order
+    }
+
+    /// The trials of one round of an experiment: every cell once and the baseline twice. They come
+    /// in a shuffled order, one after the other: what is compared runs close together, in the same
+    /// mood of the machine, and a drift falls on all of it alike.
+    ///
+    /// The order follows from the seed, the experiment's id and the round: it does not depend on
+    /// the other experiments of the run.
+    pub fn trials(&self, experiment: usize, round: u32) -> Vec<Trial> {
+        let of = &self.experiments[experiment];
+        let trial = |at: Point, again| Trial {
+            experiment,
+            round,
+            at,
+            again,
+        };
+        let points = of.points();
+        let baseline = of.baseline_of(&points);
+        let mut trials: Vec<Trial> = baseline.map(|at| trial(at, true)).into_iter().collect();
+        trials.extend(points.into_iter().map(|at| trial(at, false)));
+        shuffle(&mut trials, &mut self.random(&of.id, round));
         trials
     }
 
-    /// The trials that `records` lack, in the plan's order. A cell that this machine cannot run is
-    /// not tried again.
-    pub fn remaining(&self, records: &[TrialRecord]) -> Vec<Trial> {
-        let mut done = HashSet::new();
-        let mut untestable = HashSet::new();
-        for record in records {
-            let at = record.at.to_string();
-            if matches!(record.outcome, Outcome::NotTestable { .. }) {
-                untestable.insert((record.experiment.as_str(), at.clone()));
-            }
-            done.insert((record.experiment.as_str(), record.round, at, record.again));
-        }
-        (0..self.rounds)
-            .flat_map(|round| self.round(round))
-            .filter(|trial| {
-                let id = self.experiments[trial.experiment].id.as_str();
-                let at = trial.at.to_string();
-                !untestable.contains(&(id, at.clone()))
-                    && !done.contains(&(id, trial.round, at, trial.again))
-            })
-            .collect()
+    /// Judges the records of this run.
+    pub fn judge(&self, records: &[TrialRecord]) -> Vec<ExperimentResult> {
+        judge::judge(&self.experiments, records, &Judging::default()).experiments
     }
 
-    /// How many trials the whole run has.
-    pub fn trials(&self) -> usize {
-        self.round(0).len() * self.rounds as usize
+    /// A generator for one shuffle: the seed, a name and a round.
+    fn random(&self, name: &str, round: u32) -> ChaCha8Rng {
+        // FNV-1a: the same in every version of Tare.
+        let named = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let mut random = ChaCha8Rng::seed_from_u64(self.seed ^ named);
+        random.set_stream(u64::from(round));
+        random
+    }
+
+    /// The budget as a time.
+    pub fn budget(&self) -> Option<Duration> {
+        // A plan may come from outside; what is no time is no budget.
+        self.budget_s
+            .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+    }
+}
+
+/// The trials that are in.
+#[derive(Debug, Default)]
+pub(crate) struct Done<'a> {
+    trials: HashSet<(&'a str, u32, String, bool)>,
+    untestable: HashSet<(&'a str, String)>,
+}
+
+impl<'a> Done<'a> {
+    /// Of these records.
+    pub(crate) fn new(records: &'a [TrialRecord]) -> Self {
+        let mut done = Done::default();
+        for record in records {
+            done.add(record);
+        }
+        done
+    }
+
+    fn add(&mut self, record: &'a TrialRecord) {
+        let at = record.at.to_string();
+        if matches!(record.outcome, Outcome::NotTestable { .. }) {
+            self.untestable.insert((&record.experiment, at.clone()));
+        }
+        self.trials
+            .insert((&record.experiment, record.round, at, record.again));
+    }
+
+    /// Whether a trial must still run. A cell that this machine cannot run is not tried again.
+    pub(crate) fn lacks(&self, plan: &'a Plan, trial: &Trial) -> bool {
+        let id = plan.experiments[trial.experiment].id.as_str();
+        let at = trial.at.to_string();
+        !self.untestable.contains(&(id, at.clone()))
+            && !self.trials.contains(&(id, trial.round, at, trial.again))
+    }
+
+    /// Whether this machine can run nothing of the cell.
+    pub(crate) fn is_untestable(&self, plan: &'a Plan, trial: &Trial) -> bool {
+        let id = plan.experiments[trial.experiment].id.as_str();
+        self.untestable.contains(&(id, trial.at.to_string()))
     }
 }
 
@@ -147,14 +187,14 @@ pub(crate) mod tests {
     use crate::unit::{Better, Unit};
     use crate::value::{Parameters, Value};
 
-    pub(crate) fn plan(rounds: u32) -> Plan {
+    pub(crate) fn plan() -> Plan {
         Plan {
             schema: crate::result::SCHEMA,
             run: "r".into(),
             tare: "0".into(),
             size: "quick".into(),
             seed: 7,
-            rounds,
+            budget_s: None,
             started: "2026-01-01T00:00:00Z".into(),
             machine: Machine::default(),
             warnings: vec![],
@@ -189,58 +229,54 @@ pub(crate) mod tests {
 
     #[test]
     fn a_round_holds_every_cell_once_and_the_baseline_twice_in_the_seeds_order() {
-        let plan = plan(2);
-        let round = plan.round(0);
+        let plan = plan();
+        let round = plan.trials(0, 0);
         assert_eq!(round.len(), 22);
         assert_eq!(round.iter().filter(|trial| trial.again).count(), 1);
         for point in plan.experiments[0].points() {
-            assert_eq!(
-                round.iter().filter(|t| t.at == point && !t.again).count(),
-                1
-            );
+            let once = round.iter().filter(|t| t.at == point && !t.again);
+            assert_eq!(once.count(), 1);
         }
-        assert_eq!(round, plan.round(0));
-        let other: Vec<_> = plan.round(1).into_iter().map(|t| t.at).collect();
-        assert_ne!(
-            round.iter().map(|t| t.at.clone()).collect::<Vec<_>>(),
-            other
-        );
-        assert_eq!(plan.trials(), 44);
+        assert_eq!(round, plan.trials(0, 0));
+        let cells = |trials: Vec<Trial>| trials.into_iter().map(|t| t.at).collect::<Vec<_>>();
+        assert_ne!(cells(round), cells(plan.trials(0, 1)));
     }
 
     #[test]
-    fn the_cells_of_an_experiment_run_close_together() {
-        let mut plan = plan(1);
+    fn the_order_of_an_experiment_does_not_depend_on_the_others() {
+        let alone = plan();
+        let mut plan = plan();
         let mut other = plan.experiments[0].clone();
         other.id = "a/c".into();
-        plan.experiments.push(other);
+        plan.experiments.insert(0, other);
+        let cells = |trials: Vec<Trial>| -> Vec<(Point, bool)> {
+            trials.into_iter().map(|t| (t.at, t.again)).collect()
+        };
+        for round in 0..3 {
+            assert_eq!(cells(plan.trials(1, round)), cells(alone.trials(0, round)));
+            assert_ne!(cells(plan.trials(0, round)), cells(plan.trials(1, round)));
+        }
         let mut firsts = std::collections::HashSet::new();
         for seed in 0..20 {
             plan.seed = seed;
-            let order: Vec<usize> = plan.round(0).iter().map(|t| t.experiment).collect();
-            let changes = order.windows(2).filter(|two| two[0] != two[1]).count();
-            assert_eq!(changes, 1, "{order:?}");
-            firsts.insert(order[0]);
+            firsts.insert(plan.order(0)[0]);
         }
         assert_eq!(firsts.len(), 2, "either may come first");
     }
 
     #[test]
     fn every_place_in_the_order_is_equally_likely() {
-        let mut plan = plan(1);
-        let mut first = [0u32; 20];
+        let mut plan = plan();
+        let mut first = [0u32; 22];
         for seed in 0..4000 {
             plan.seed = seed;
-            let round = plan.round(0);
+            let round = plan.trials(0, 0);
             let at = round
                 .iter()
                 .position(|t| t.at.0.get("x") == Some(&Value::Int(3)) && !t.again);
-            first[at.unwrap().min(19)] += 1;
+            first[at.unwrap()] += 1;
         }
         // 4000 / 22 = 182 a place, ± 5 standard deviations.
-        assert!(
-            first[..19].iter().all(|&n| (115..250).contains(&n)),
-            "{first:?}"
-        );
+        assert!(first.iter().all(|&n| (115..250).contains(&n)), "{first:?}");
     }
 }

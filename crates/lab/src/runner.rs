@@ -1,36 +1,51 @@
-//! Runs a plan: trial after trial, each recorded as soon as it ends.
+//! Runs a plan, round after round: each trial is recorded as soon as it ends, each round is judged.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use crate::driver::{Drivers, Missing};
-use crate::plan::Trial;
+use crate::plan::{Done, Trial};
+use crate::report::text::clean;
+use crate::result::ExperimentResult;
 use crate::sample::{Outcome, TrialRecord};
+use crate::schedule::{self, Schedule};
 use crate::store::{RunDirectory, StoreError};
 use crate::trial;
 
+/// How many lines of its standard error a failed trial's record keeps.
+const LAST_LINES: usize = 5;
+
+/// How many characters of each of them.
+const LINE_MAX: usize = 200;
+
 /// Who watches a run.
 pub trait Observer {
-    /// A trial begins: `done` of `total` are in.
-    fn begins(&mut self, done: usize, total: usize, experiment: &str, trial: &Trial);
+    /// A trial begins.
+    fn begins(&mut self, experiment: &str, trial: &Trial);
 
     /// The running trial is this far, from 0 to 1.
     fn progress(&mut self, done: f64);
 
     /// A trial is in.
     fn ended(&mut self, record: &TrialRecord);
+
+    /// The state before the first round and after each one: what the records so far come to, which
+    /// experiments run another round, and the time that the run has taken.
+    fn judged(&mut self, results: &[ExperimentResult], next: &Schedule, elapsed: Duration);
 }
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Every trial is in.
+    /// Every experiment has what it needs, or its last round, or no time for another.
     Complete,
     /// It was interrupted; what is in is valid, and the run can be resumed.
     Interrupted,
 }
 
-/// Runs what remains of a plan. A failed trial is recorded and the run goes on.
+/// Runs what remains of a plan. In each round all experiments that are still open run their cells;
+/// after it they are judged, and those whose claims are all decided are closed. A failed trial is
+/// recorded and the run goes on.
 ///
 /// # Errors
 /// The run directory could not be written.
@@ -40,22 +55,93 @@ pub fn run(
     interrupted: &dyn Fn() -> bool,
     observer: &mut dyn Observer,
 ) -> Result<Ended, StoreError> {
-    set_aside_untestable(directory, drivers)?;
-    let remaining = directory.remaining();
-    let total = remaining.len();
-    let mut untestable = HashSet::new();
-    for (done, trial) in remaining.iter().enumerate() {
-        if interrupted() {
-            return Ok(Ended::Interrupted);
+    let mut run = Run {
+        elapsed_before: schedule::elapsed(directory.records()),
+        began: Instant::now(),
+        untestable: HashSet::new(),
+        directory,
+        drivers,
+        interrupted,
+        observer,
+    };
+    run.set_aside_untestable()?;
+    let mut next = Schedule::new(run.directory.plan(), run.directory.records());
+    let results = run.judge();
+    run.observer.judged(&results, &next, run.elapsed());
+    // Of the round in which the run was stopped, a part may be in.
+    let mut trials = run.directory.remaining(&next);
+    while !next.is_complete() {
+        for round in trials.drain(..) {
+            if run.round_of_an_experiment(round, &next)? == Ended::Interrupted {
+                return Ok(Ended::Interrupted);
+            }
         }
-        if untestable.contains(&(trial.experiment, trial.at.to_string())) {
-            continue;
-        }
-        let experiment = &directory.plan().experiments[trial.experiment];
-        observer.begins(done, total, &experiment.id, trial);
-        let Some(driver) = drivers.get(&experiment.driver) else {
-            continue; // Already set aside.
+        let results = run.judge();
+        next.advance(run.directory.plan(), &results);
+        next.pass_by(run.directory.plan(), run.directory.records());
+        run.observer.judged(&results, &next, run.elapsed());
+        trials = run.directory.remaining(&next);
+    }
+    Ok(Ended::Complete)
+}
+
+/// A run under way.
+struct Run<'a> {
+    directory: &'a mut RunDirectory,
+    drivers: &'a Drivers,
+    interrupted: &'a dyn Fn() -> bool,
+    observer: &'a mut dyn Observer,
+    began: Instant,
+    /// The time of the run's earlier parts.
+    elapsed_before: Duration,
+    /// Cells that said themselves that the machine lacks something.
+    untestable: HashSet<(usize, String)>,
+}
+
+impl Run<'_> {
+    fn elapsed(&self) -> Duration {
+        self.elapsed_before + self.began.elapsed()
+    }
+
+    fn judge(&self) -> Vec<ExperimentResult> {
+        self.directory.plan().judge(self.directory.records())
+    }
+
+    /// Runs what remains of one round of one experiment, unless there is no time to begin it.
+    fn round_of_an_experiment(
+        &mut self,
+        trials: Vec<Trial>,
+        next: &Schedule,
+    ) -> Result<Ended, StoreError> {
+        let (plan, records) = (self.directory.plan(), self.directory.records());
+        let Some(first) = trials.first() else {
+            return Ok(Ended::Complete);
         };
+        let id = &plan.experiments[first.experiment].id;
+        let begun = records
+            .iter()
+            .any(|record| record.round == next.round && record.experiment == *id);
+        if !begun && !schedule::has_time(plan, records, first.experiment, next.round) {
+            return Ok(Ended::Complete);
+        }
+        for trial in trials {
+            if (self.interrupted)() || self.trial(&trial)? == Ended::Interrupted {
+                return Ok(Ended::Interrupted);
+            }
+        }
+        Ok(Ended::Complete)
+    }
+
+    fn trial(&mut self, trial: &Trial) -> Result<Ended, StoreError> {
+        let cell = (trial.experiment, trial.at.to_string());
+        if self.untestable.contains(&cell) {
+            return Ok(Ended::Complete);
+        }
+        let experiment = &self.directory.plan().experiments[trial.experiment];
+        let Some(driver) = self.drivers.get(&experiment.driver) else {
+            return Ok(Ended::Complete); // Already set aside.
+        };
+        self.observer.begins(&experiment.id, trial);
         let began = Instant::now();
         let parameters = driver
             .vocabulary()
@@ -63,74 +149,122 @@ pub fn run(
         let finished = trial::run(
             &driver.invocation(&parameters),
             &experiment.metrics,
-            interrupted,
-            &mut |done| observer.progress(done),
+            self.interrupted,
+            &mut |done| self.observer.progress(done),
         );
-        let (outcome, overhead, log) = match finished {
+        let (outcome, overhead, log, errors) = match finished {
             Ok(finished) => match finished.outcome {
                 None => return Ok(Ended::Interrupted),
-                Some(outcome) => (outcome, finished.overhead, finished.log),
+                Some(outcome) => (outcome, finished.overhead, finished.log, finished.errors),
             },
             Err(error) => {
                 let program = driver.invocation(&parameters).program;
                 let reason = format!("{} could not be started: {error}", program.display());
-                (Outcome::Failed { reason }, None, Vec::new())
+                (Outcome::Failed { reason }, None, Vec::new(), Vec::new())
             }
         };
         if matches!(outcome, Outcome::NotTestable { .. }) {
-            untestable.insert((trial.experiment, trial.at.to_string()));
+            self.untestable.insert(cell);
         }
-        let record = record(directory, trial, outcome, began.elapsed(), overhead);
-        observer.ended(&record);
-        directory.append(record, &log)?;
+        let mut record = self.record(trial, outcome, began.elapsed(), overhead);
+        if matches!(record.outcome, Outcome::Failed { .. }) {
+            record.last_lines = last_lines(&errors);
+        }
+        self.observer.ended(&record);
+        self.directory.append(record, &log)?;
+        Ok(Ended::Complete)
     }
-    Ok(Ended::Complete)
-}
 
-/// Records once every cell that this machine cannot run, so that no round tries it.
-fn set_aside_untestable(directory: &mut RunDirectory, drivers: &Drivers) -> Result<(), StoreError> {
-    let mut seen = HashSet::new();
-    for trial in directory.remaining() {
-        if trial.again || !seen.insert((trial.experiment, trial.at.to_string())) {
-            continue;
-        }
-        let experiment = &directory.plan().experiments[trial.experiment];
-        let checked = match drivers.get(&experiment.driver) {
-            Some(driver) => {
-                let parameters = experiment.parameters(&trial.at);
-                driver.check(&driver.vocabulary().complete(parameters))
+    /// Records once every cell that this machine cannot run, so that no round tries it.
+    fn set_aside_untestable(&mut self) -> Result<(), StoreError> {
+        let plan = self.directory.plan();
+        let done = Done::new(self.directory.records());
+        let mut records = Vec::new();
+        for place in 0..plan.experiments.len() {
+            for trial in plan.trials(place, 0) {
+                if trial.again || done.is_untestable(plan, &trial) {
+                    continue;
+                }
+                if let Err(Missing { reason, remedy }) = self.check(&trial) {
+                    let outcome = Outcome::NotTestable { reason, remedy };
+                    records.push(self.record(&trial, outcome, Duration::ZERO, None));
+                }
             }
-            None => Err(Missing {
+        }
+        for record in records {
+            self.directory.append(record, &[])?;
+        }
+        Ok(())
+    }
+
+    fn check(&self, trial: &Trial) -> Result<(), Missing> {
+        let experiment = &self.directory.plan().experiments[trial.experiment];
+        let Some(driver) = self.drivers.get(&experiment.driver) else {
+            return Err(Missing {
                 reason: format!("this program has no driver \"{}\"", experiment.driver),
                 remedy: None,
-            }),
+            });
         };
-        if let Err(Missing { reason, remedy }) = checked {
-            let outcome = Outcome::NotTestable { reason, remedy };
-            let record = record(directory, &trial, outcome, Duration::ZERO, None);
-            directory.append(record, &[])?;
+        let parameters = experiment.parameters(&trial.at);
+        driver.check(&driver.vocabulary().complete(parameters))
+    }
+
+    fn record(
+        &self,
+        trial: &Trial,
+        outcome: Outcome,
+        elapsed: Duration,
+        overhead: Option<Duration>,
+    ) -> TrialRecord {
+        let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+        TrialRecord {
+            experiment: self.directory.plan().experiments[trial.experiment]
+                .id
+                .clone(),
+            round: trial.round,
+            at: trial.at.clone(),
+            again: trial.again,
+            outcome,
+            elapsed_ms: milliseconds(elapsed),
+            overhead_ms: overhead.map(milliseconds),
+            run_ms: milliseconds(self.elapsed()),
+            last_lines: Vec::new(),
+            log: None,
         }
     }
-    Ok(())
 }
 
-fn record(
-    directory: &RunDirectory,
-    trial: &Trial,
-    outcome: Outcome,
-    elapsed: Duration,
-    overhead: Option<Duration>,
-) -> TrialRecord {
-    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
-    TrialRecord {
-        experiment: directory.plan().experiments[trial.experiment].id.clone(),
-        round: trial.round,
-        at: trial.at.clone(),
-        again: trial.again,
-        outcome,
-        elapsed_ms: milliseconds(elapsed),
-        overhead_ms: overhead.map(milliseconds),
-        last_lines: Vec::new(),
-        log: None,
+/// The last lines of a trial's standard error that say something, each of a length that fits a
+/// report, without what could drive a terminal.
+fn last_lines(errors: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(errors);
+    let lines = text.lines().map(str::trim_end).filter(|l| !l.is_empty());
+    let mut last: Vec<String> = lines
+        .rev()
+        .take(LAST_LINES)
+        .map(|line| match line.char_indices().nth(LINE_MAX) {
+            Some((end, _)) => clean(&line[..end]) + "…",
+            None => clean(line),
+        })
+        .collect();
+    last.reverse();
+    last
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_few_short_and_harmless() {
+        let long = "é".repeat(LINE_MAX + 1);
+        let text = format!("first\n\n2\n3\r\n\u{1b}[2J4\n5\n{long}\n\n");
+        let lines = last_lines(text.as_bytes());
+        assert_eq!(lines.len(), LAST_LINES);
+        assert_eq!(lines[0], "2");
+        assert_eq!(lines[1], "3");
+        assert!(!lines[2].contains('\u{1b}') && lines[2].ends_with("[2J4"));
+        assert_eq!(lines[4], "é".repeat(LINE_MAX) + "…");
+        assert!(last_lines(b"").is_empty());
     }
 }

@@ -24,6 +24,10 @@ pub struct TrialRecord {
     pub elapsed_ms: f64,
     /// The part of `elapsed_ms` that the lab and the process start cost, in ms.
     pub overhead_ms: Option<f64>,
+    /// The run's time when the trial ended, in ms: earlier parts of a run that was resumed count,
+    /// the time between the parts does not.
+    #[serde(default)]
+    pub run_ms: f64,
     /// The last lines that a failed trial printed on its standard error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_lines: Vec<String>,

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::plan::{Plan, Trial, ROUNDS_MAX};
+use crate::plan::{Done, Plan, Trial, ROUNDS_MAX};
 use crate::result::SCHEMA;
 use crate::sample::{Outcome, TrialRecord};
+use crate::schedule::Schedule;
 
 /// The largest `run.json` or `samples.jsonl` that is read, in bytes.
 const FILE_MAX: u64 = 1 << 30;
@@ -197,9 +198,18 @@ impl RunDirectory {
         Ok(())
     }
 
-    /// The trials that are not in yet: [`Plan::remaining`].
-    pub fn remaining(&self) -> Vec<Trial> {
-        self.plan.remaining(&self.records)
+    /// The trials of a round that are not in yet, by experiment in the round's order.
+    pub fn remaining(&self, schedule: &Schedule) -> Vec<Vec<Trial>> {
+        let done = Done::new(&self.records);
+        let order = self.plan.order(schedule.round).into_iter();
+        order
+            .filter(|place| schedule.open[*place])
+            .map(|place| {
+                let mut trials = self.plan.trials(place, schedule.round);
+                trials.retain(|trial| done.lacks(&self.plan, trial));
+                trials
+            })
+            .collect()
     }
 }
 
@@ -255,14 +265,18 @@ fn read_plan(path: &Path) -> Result<Plan, StoreError> {
             format!("found schema {}, expected {SCHEMA}", plan.schema),
         ));
     }
-    if plan.rounds > ROUNDS_MAX {
-        return Err(damaged(
-            1,
-            format!(
-                "found {} rounds, expected at most {ROUNDS_MAX}",
-                plan.rounds
-            ),
-        ));
+    for experiment in &plan.experiments {
+        let rounds = experiment.rounds;
+        if !rounds.is_sound() {
+            let found = format!("{} to {}", rounds.least, rounds.most);
+            return Err(damaged(
+                1,
+                format!(
+                    "{}: found {found} rounds, expected a range within 1 to {ROUNDS_MAX}",
+                    experiment.id
+                ),
+            ));
+        }
     }
     Ok(plan)
 }
@@ -289,10 +303,12 @@ fn read_records(
             };
             let record: TrialRecord = serde_json::from_slice(line)
                 .map_err(|error| damaged(format!("expected a trial's record: {error}")))?;
-            if record.round >= plan.rounds {
+            let most = plan.experiments.iter().map(|e| e.rounds.most).max();
+            let most = most.unwrap_or(0);
+            if record.round >= most {
                 return Err(damaged(format!(
-                    "found round {}, expected less than the plan's {}",
-                    record.round, plan.rounds
+                    "found round {}, expected less than the plan's {most}",
+                    record.round
                 )));
             }
             Ok(record)

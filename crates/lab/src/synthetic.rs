@@ -98,8 +98,8 @@ pub struct Truth {
     pub counters: BTreeMap<String, u64>,
 }
 
-/// The records of a whole run of `plan`, in the order of its rounds, as an instrument with this
-/// noise and the plan's seed would leave them.
+/// The records of a run of `plan` in which every experiment runs all its rounds, in the plan's
+/// order, as an instrument with this noise and the plan's seed would leave them.
 pub fn records(
     plan: &Plan,
     noise: Noise,
@@ -107,12 +107,19 @@ pub fn records(
 ) -> Vec<TrialRecord> {
     let mut instrument = Instrument::new(noise, plan.seed);
     let mut records = Vec::new();
-    for round in 0..plan.rounds {
-        let trials = plan.round(round);
+    let most = |place: &usize| plan.experiments[*place].rounds.most;
+    let places = 0..plan.experiments.len();
+    let rounds = places.map(|place| most(&place)).max().unwrap_or(0);
+    for round in 0..rounds {
+        let order = plan.order(round).into_iter();
+        let trials: Vec<_> = order
+            .filter(|place| round < most(place))
+            .flat_map(|place| plan.trials(place, round))
+            .collect();
         let count = trials.len() as f64;
         for (place, trial) in trials.into_iter().enumerate() {
             let experiment = &plan.experiments[trial.experiment];
-            let position = (f64::from(round) + place as f64 / count) / f64::from(plan.rounds);
+            let position = (f64::from(round) + place as f64 / count) / f64::from(rounds);
             let Truth { values, counters } = truth(experiment, &trial.at);
             let values: BTreeMap<String, f64> = values
                 .into_iter()
@@ -137,6 +144,7 @@ pub fn records(
                 },
                 elapsed_ms: 0.0,
                 overhead_ms: None,
+                run_ms: 0.0,
                 last_lines: Vec::new(),
                 log: None,
             });

@@ -51,6 +51,8 @@ pub struct Finished {
     pub overhead: Option<Duration>,
     /// The end of what it printed, for the log of a failed trial.
     pub log: Vec<u8>,
+    /// The end of its standard error.
+    pub errors: Vec<u8>,
 }
 
 enum Event {
@@ -114,6 +116,7 @@ pub fn run(
         elapsed,
         overhead,
         log,
+        errors: watch.errors,
     })
 }
 

@@ -5,14 +5,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use tare_lab::driver::{Driver, Drivers, Invocation, Missing, Vocabulary};
-use tare_lab::experiment::{Axis, Experiment, Metric, Statistic};
+use tare_lab::experiment::{
+    Axis, Bound, Claim, ClaimKind, Experiment, Metric, Rounds, Standing, Statistic,
+};
 use tare_lab::fingerprint::Machine;
 use tare_lab::plan::{Plan, Trial};
+use tare_lab::result::{ExperimentResult, Verdict, SCHEMA};
 use tare_lab::runner::{self, Ended, Observer};
 use tare_lab::sample::{Outcome, TrialRecord};
+use tare_lab::schedule::Schedule;
 use tare_lab::store::{self, RunDirectory, StoreError};
 use tare_lab::unit::{Better, Unit};
-use tare_lab::value::{Parameters, Value};
+use tare_lab::value::{Parameters, Point, Selector, Value};
 
 /// `x = 1` fails, `x = 2` cannot run here, `x = 3` says so itself, the others succeed.
 struct Shell;
@@ -38,7 +42,7 @@ impl Driver for Shell {
 
     fn invocation(&self, parameters: &Parameters) -> Invocation {
         let body = match parameters["x"] {
-            Value::Int(1) => "exit 9",
+            Value::Int(1) => "printf 'jammed\\nfor good\\n' >&2; exit 9",
             Value::Int(3) => r#"echo '{"type":"error","message":"no third door","missing":true}'"#,
             _ => {
                 r#"echo '{"type":"start"}'
@@ -60,12 +64,12 @@ impl Driver for Shell {
 
 fn plan(rounds: u32) -> Plan {
     Plan {
-        schema: 1,
+        schema: SCHEMA,
         run: "test".into(),
         tare: "0".into(),
         size: "quick".into(),
         seed: 3,
-        rounds,
+        budget_s: None,
         started: "2026-01-01T00:00:00Z".into(),
         machine: Machine::default(),
         warnings: vec![],
@@ -92,6 +96,8 @@ fn plan(rounds: u32) -> Plan {
             }],
             published: vec![],
             claims: vec![],
+            exact: false,
+            rounds: Rounds::exactly(rounds),
         }],
     }
 }
@@ -100,11 +106,12 @@ fn plan(rounds: u32) -> Plan {
 struct Count(usize);
 
 impl Observer for Count {
-    fn begins(&mut self, _: usize, _: usize, _: &str, _: &Trial) {}
+    fn begins(&mut self, _: &str, _: &Trial) {}
     fn progress(&mut self, _: f64) {}
     fn ended(&mut self, _: &TrialRecord) {
         self.0 += 1;
     }
+    fn judged(&mut self, _: &[ExperimentResult], _: &Schedule, _: Duration) {}
 }
 
 fn go(directory: &mut RunDirectory, stop_after: usize) -> Ended {
@@ -162,7 +169,7 @@ fn failures_and_missing_things_are_recorded_and_the_run_goes_on() {
         .unwrap();
     let log = fs::read_to_string(folder.path().join(failed.log.as_ref().unwrap())).unwrap();
     assert!(log.contains("version"), "{log}");
-    assert!(directory.remaining().is_empty());
+    assert!(Schedule::new(directory.plan(), directory.records()).is_complete());
 }
 
 #[test]
@@ -281,9 +288,201 @@ fn rounds_that_no_plan_has_are_refused() {
     let json = fs::read_to_string(&file).unwrap();
     fs::write(
         &file,
-        json.replace("\"rounds\": 1", "\"rounds\": 4294967295"),
+        json.replace("\"most\": 1", "\"most\": 4294967295"),
     )
     .unwrap();
     let error = RunDirectory::read(folder.path()).unwrap_err().to_string();
-    assert!(error.contains("found 4294967295 rounds"), "{error}");
+    assert!(error.contains("doors/all: found 1 to 4294967295 rounds"), "{error}");
+}
+
+/// A cell gives the value of its parameter `x`, or 1 and 3 in turn where that is 0, by a count in
+/// the folder.
+struct Turns(std::path::PathBuf);
+
+impl Driver for Turns {
+    fn vocabulary(&self) -> Vocabulary {
+        Vocabulary {
+            name: "turns".into(),
+            open: true,
+            ..Vocabulary::default()
+        }
+    }
+
+    fn check(&self, _: &Parameters) -> Result<(), Missing> {
+        Ok(())
+    }
+
+    fn invocation(&self, parameters: &Parameters) -> Invocation {
+        let script = r#"echo '{"type":"version","protocol":1,"program":"sh"}'
+            echo '{"type":"start"}'
+            v=$1
+            if [ "$v" = 0 ]; then
+                n=$(cat "$0" 2>/dev/null || echo 0); echo $((n + 1)) > "$0"; v=$((n % 2 * 2 + 1))
+            fi
+            sleep "$2"
+            echo '{"type":"sample","metric":"time","value":'$v',"unit":"s"}'
+            echo '{"type":"counters","counters":{"operations":1}}'
+            echo '{"type":"end"}'"#;
+        let sleep = parameters.get("sleep").map_or("0".into(), Value::to_string);
+        Invocation {
+            program: "/bin/sh".into(),
+            arguments: vec![
+                "-c".into(),
+                script.into(),
+                self.0.join("count").into(),
+                parameters["x"].to_string().into(),
+                sleep.into(),
+            ],
+            speaks_protocol: true,
+            limit: Duration::from_secs(10),
+            ..Invocation::default()
+        }
+    }
+}
+
+/// Two experiments that compare with 2: one takes 4, the other 1 and 3 in turn, which decides
+/// nothing. The baseline, whose second trial would take a turn too, is the constant one.
+fn two_experiments(rounds: Rounds) -> Plan {
+    let mut plan = plan(1);
+    let mut first = plan.experiments.remove(0);
+    first.driver = "turns".into();
+    first.rounds = rounds;
+    for (id, x) in [("turns/clear", 4), ("turns/open", 0)] {
+        let cell = |x| Selector(Parameters::from([("x".to_owned(), Value::Int(x))]));
+        let mut experiment = first.clone();
+        experiment.id = id.into();
+        experiment.axes[0].values = vec![Value::Int(2), Value::Int(x)];
+        experiment.claims = vec![Claim {
+            id: "longer".into(),
+            standing: Standing::Claim,
+            text: "It takes longer".into(),
+            source: None,
+            metric: "time".into(),
+            kind: ClaimKind::Ratio {
+                of: cell(x),
+                to: cell(2),
+                bound: Bound {
+                    at_least: Some(1.0),
+                    at_most: None,
+                },
+            },
+            published: None,
+        }];
+        plan.experiments.push(experiment);
+    }
+    plan
+}
+
+fn go_turns(directory: &mut RunDirectory, stop_after: usize) -> Ended {
+    let path = directory.path().to_owned();
+    let drivers = Drivers::new(vec![Box::new(Turns(path.clone()))]);
+    let interrupted = || lines(&path) >= stop_after;
+    runner::run(directory, &drivers, &interrupted, &mut Count::default()).unwrap()
+}
+
+/// The rounds that an experiment has run, all of them in full.
+fn rounds_of(records: &[TrialRecord], id: &str) -> usize {
+    let of = records.iter().filter(|record| record.experiment == id);
+    assert_eq!(of.clone().count() % 3, 0, "two cells and the second baseline");
+    of.count() / 3
+}
+
+fn order(records: &[TrialRecord]) -> Vec<(String, u32, Point, bool)> {
+    let of = |r: &TrialRecord| (r.experiment.clone(), r.round, r.at.clone(), r.again);
+    records.iter().map(of).collect()
+}
+
+const UP_TO_30: Rounds = Rounds {
+    least: 3,
+    most: 30,
+};
+
+#[test]
+fn an_experiment_stops_when_its_claims_are_decided_and_the_others_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut directory = RunDirectory::create(folder.path(), two_experiments(UP_TO_30)).unwrap();
+    assert_eq!(go_turns(&mut directory, usize::MAX), Ended::Complete);
+    let clear = rounds_of(directory.records(), "turns/clear");
+    assert!((4..25).contains(&clear), "{clear}");
+    assert_eq!(rounds_of(directory.records(), "turns/open"), 30);
+    // Without the last round the claim was not decided yet.
+    let last = clear as u32 - 1;
+    let before: Vec<TrialRecord> = directory.records().to_vec();
+    let before: Vec<TrialRecord> = before.into_iter().filter(|r| r.round < last).collect();
+    let judged = directory.plan().judge(&before);
+    assert_eq!(judged[0].claims[0].verdict, Verdict::Inconclusive);
+}
+
+#[test]
+fn a_resumed_run_is_the_run_that_it_would_have_been() {
+    let whole = tempfile::tempdir().unwrap();
+    let plan = two_experiments(UP_TO_30);
+    let mut directory = RunDirectory::create(whole.path(), plan.clone()).unwrap();
+    assert_eq!(go_turns(&mut directory, usize::MAX), Ended::Complete);
+    let expected = order(directory.records());
+    for part in [1, 7, 12] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut directory = RunDirectory::create(folder.path(), plan.clone()).unwrap();
+        let mut stop = part;
+        while go_turns(&mut directory, stop) == Ended::Interrupted {
+            let (plan, records) = RunDirectory::read(folder.path()).unwrap();
+            assert!(!Schedule::new(&plan, &records).is_complete());
+            drop(directory);
+            directory = RunDirectory::open(folder.path()).unwrap();
+            stop = directory.records().len() + part;
+        }
+        assert_eq!(order(directory.records()), expected, "in parts of {part}");
+        let times: Vec<f64> = directory.records().iter().map(|r| r.run_ms).collect();
+        assert!(times.is_sorted(), "the time of earlier parts counts");
+    }
+}
+
+#[test]
+fn no_round_begins_that_would_not_end_within_the_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut plan = two_experiments(Rounds::exactly(100));
+    for experiment in &mut plan.experiments {
+        experiment.fixed.insert("sleep".into(), Value::Float(0.05));
+    }
+    plan.budget_s = Some(1.0);
+    let mut directory = RunDirectory::create(folder.path(), plan).unwrap();
+    let began = std::time::Instant::now();
+    assert_eq!(go_turns(&mut directory, usize::MAX), Ended::Complete);
+    let taken = began.elapsed();
+    for id in ["turns/clear", "turns/open"] {
+        let rounds = rounds_of(directory.records(), id);
+        // A round sleeps for 150 ms.
+        assert!((1..=6).contains(&rounds), "{id}: {rounds} rounds");
+    }
+    let last = directory.records().last().unwrap();
+    assert!(last.run_ms <= 1e3 * taken.as_secs_f64());
+    // A budget that is used up is the end, whoever asks and whenever.
+    let (plan, records) = RunDirectory::read(folder.path()).unwrap();
+    assert!(Schedule::new(&plan, &records).is_complete());
+    let before = directory.records().len();
+    assert_eq!(go_turns(&mut directory, usize::MAX), Ended::Complete);
+    assert_eq!(directory.records().len(), before);
+}
+
+#[test]
+fn a_budget_of_nothing_still_gives_every_cell_a_figure() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut plan = two_experiments(UP_TO_30);
+    plan.budget_s = Some(0.0);
+    let mut directory = RunDirectory::create(folder.path(), plan).unwrap();
+    assert_eq!(go_turns(&mut directory, usize::MAX), Ended::Complete);
+    assert_eq!(rounds_of(directory.records(), "turns/clear"), 1);
+    assert_eq!(rounds_of(directory.records(), "turns/open"), 1);
+}
+
+#[test]
+fn a_failed_trial_keeps_the_last_lines_of_its_standard_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut directory = RunDirectory::create(folder.path(), plan(1)).unwrap();
+    assert_eq!(go(&mut directory, usize::MAX), Ended::Complete);
+    for record in directory.records() {
+        let failed = matches!(record.outcome, Outcome::Failed { .. });
+        let expected: &[&str] = if failed { &["jammed", "for good"] } else { &[] };
+        assert_eq!(record.last_lines, expected, "{record:?}");
+    }
 }

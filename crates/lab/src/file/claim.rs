@@ -7,6 +7,7 @@ use super::metric::{amount, named};
 use super::node::{one_of, quoted, Fields, Node, Scalar};
 use super::selector::{Cells, Chosen};
 use crate::experiment::{Bound, Claim, ClaimKind, Metric, Standing};
+use crate::unit::Dimension;
 use crate::value::{Point, Selector, BESIDE};
 
 const KINDS: [&str; 6] = ["ratio", "flat", "scales", "order", "value", "zero"];
@@ -40,6 +41,13 @@ pub(super) fn read(
             fields.need_one("kind", &KINDS, &one_of(&KINDS));
             None
         }
+        [("value", node)] if standing == Standing::Target && metric.is_some_and(depends) => {
+            node.reject(
+                "a target for a figure that depends on the machine",
+                "a ratio to something measured in the same round, or a metric without a unit",
+            );
+            None
+        }
         [(kind, node)] => metric.and_then(|metric| Reader { cells, metric }.kind(kind, node)),
         [(first, _), rest @ ..] => {
             for (kind, node) in rest {
@@ -70,6 +78,11 @@ pub(super) fn read(
         kind: kind?,
         published: published?,
     })
+}
+
+/// Whether a metric's figures depend on how fast the machine is: all that have a dimension do.
+fn depends(metric: &Metric) -> bool {
+    !matches!(metric.unit.dimension(), Dimension::Ratio | Dimension::Count)
 }
 
 struct Reader<'r> {

@@ -67,10 +67,31 @@ pub(super) fn read(node: &Node<'_>, context: &Context<'_>) -> Option<Experiment>
         baseline: here.map(|chosen| chosen.selector),
         metrics,
         published,
+        rounds: shape
+            .rounds
+            .unwrap_or_else(|| rounds(vocabulary, &all, context.size)),
+        exact: vocabulary.is_some_and(|driver| driver.deterministic),
         claims: all,
-        exact: false,
-        rounds: Rounds::default(),
     })
+}
+
+/// The rounds of an experiment whose file does not say.
+fn rounds(driver: Option<&Vocabulary>, claims: &[Claim], size: Size) -> Rounds {
+    let (least, most) = if driver.is_some_and(|driver| driver.deterministic) {
+        // Once, and once more to see that it is so.
+        (2, 2)
+    } else if claims.is_empty() {
+        (10, 10)
+    } else if claims.iter().all(|claim| claim.kind.is_count()) {
+        // The second round is for a trial that failed.
+        (1, 2)
+    } else {
+        match size {
+            Size::Quick => (10, 60),
+            Size::Full => (10, 40),
+        }
+    };
+    Rounds { least, most }
 }
 
 /// A line of text that must be there.

@@ -3,7 +3,8 @@
 use super::node::{Fields, Node, Scalar};
 use super::words::{Resolved, Words};
 use super::{Size, MAX_CELLS};
-use crate::experiment::Axis;
+use crate::experiment::{Axis, Rounds};
+use crate::plan::ROUNDS_MAX;
 use crate::value::{Parameters, Value, BESIDE};
 
 /// Keys that a `published` entry uses for itself, and the key of peers.
@@ -22,6 +23,8 @@ pub(super) struct Line {
 pub(super) struct Shape {
     pub(super) fixed: Parameters,
     pub(super) lines: Vec<Line>,
+    /// The rounds that the file asks for.
+    pub(super) rounds: Option<Rounds>,
 }
 
 /// The parameters of an experiment at both sizes.
@@ -77,15 +80,19 @@ pub(super) fn read(experiment: &mut Fields<'_>, words: &Words<'_>) -> Matrix {
     if let Some(node) = experiment.get("fixed") {
         change_fixed(&node, words, &mut base, &names);
     }
+    base.rounds = experiment.get("rounds").and_then(|node| rounds(&node));
     let shapes = Size::ALL.map(|size| {
         let mut shape = base.clone();
         if let Some(node) = experiment.get(size.name()) {
-            if let Some(mut fields) = Fields::open(&node, "a table of fixed and matrix") {
+            if let Some(mut fields) = Fields::open(&node, "a table of fixed, matrix and rounds") {
                 if let Some(node) = fields.get("matrix") {
                     change_axes(&node, words, &mut shape, Some(&names));
                 }
                 if let Some(node) = fields.get("fixed") {
                     change_fixed(&node, words, &mut shape, &names);
+                }
+                if let Some(node) = fields.get("rounds") {
+                    shape.rounds = rounds(&node);
                 }
                 fields.close();
             }
@@ -101,6 +108,34 @@ pub(super) fn read(experiment: &mut Fields<'_>, words: &Words<'_>) -> Matrix {
         shapes,
         sound: experiment.report().count() == errors_before,
     }
+}
+
+/// Reads `rounds = { least = 10, most = 60 }`.
+fn rounds(node: &Node<'_>) -> Option<Rounds> {
+    const EXPECTED: &str = "a table: { least = 10, most = 60 }";
+    let limit = |node: &Node<'_>, least: u32| {
+        let expected = format!("a whole number from {least} to {ROUNDS_MAX}");
+        let Scalar::Int(n) = node.scalar(&expected)? else {
+            node.wrong(expected);
+            return None;
+        };
+        let rounds = u32::try_from(n).ok();
+        let rounds = rounds.filter(|n| (least..=ROUNDS_MAX).contains(n));
+        if rounds.is_none() {
+            node.wrong(expected);
+        }
+        rounds
+    };
+    let mut fields = Fields::open(node, EXPECTED)?;
+    let least = fields.need("least", "the rounds that are always run");
+    let most = fields.need("most", "the rounds that are run at most");
+    let least = least.and_then(|node| limit(&node, 1));
+    let most = most.and_then(|node| limit(&node, least.unwrap_or(1)));
+    fields.close();
+    Some(Rounds {
+        least: least?,
+        most: most?,
+    })
 }
 
 const MAX_AXES: usize = 16;

@@ -97,6 +97,7 @@ fn record(at: &Point, round: u32, outcome: Outcome) -> TrialRecord {
         outcome,
         elapsed_ms: 1.0,
         overhead_ms: None,
+        run_ms: 0.0,
         last_lines: Vec::new(),
         log: None,
     }

@@ -1,7 +1,7 @@
 //! What right files mean.
 
-use tare_lab::experiment::{Bound, ClaimKind, Experiment, Statistic};
-use tare_lab::file::Size;
+use tare_lab::experiment::{Bound, ClaimKind, Experiment, Rounds, Statistic};
+use tare_lab::file::{parse, Context, Size};
 use tare_lab::unit::{Better, Unit};
 use tare_lab::value::{Parameters, Selector, Value};
 
@@ -307,4 +307,71 @@ fn exclusions_baselines_and_several_metrics_are_read() {
     assert_eq!(program.metrics[1].statistic, Statistic::Median);
     assert_eq!(program.fixed["level"], Value::Int(3));
     assert_eq!(program.points().len(), 4);
+}
+
+#[test]
+fn rounds_are_what_the_file_says_or_what_the_claims_need() {
+    let rounds = |changes: &[(&str, &str)], size| {
+        let Rounds { least, most } = base(changes, 2, size).rounds;
+        (least, most)
+    };
+    assert_eq!(rounds(&[], Size::Quick), (10, 60));
+    assert_eq!(rounds(&[], Size::Full), (10, 40));
+    let zero = "zero = { counter = \"operations\", out_of = \"bytes verified\" }";
+    let zero = [(FLAT, zero), ("published = 1.06", "")];
+    assert_eq!(rounds(&zero, Size::Quick), (1, 2));
+    let from = BASE.find("[[experiment.claim]]").unwrap();
+    let none = [(&BASE[from..], "")];
+    assert_eq!(rounds(&none, Size::Quick), (10, 10));
+    let mut drivers = crate::words::drivers();
+    for driver in &mut drivers {
+        driver.deterministic = true;
+    }
+    let context = Context {
+        cpus: 2,
+        size: Size::Quick,
+        drivers: &drivers,
+    };
+    let exact = &parse(BASE, "test.toml", &context).unwrap()[0];
+    assert_eq!(exact.rounds, Rounds::exactly(2));
+    assert!(exact.exact && !base(&[], 2, Size::Quick).exact);
+    let given = [(
+        "[[experiment.claim]]",
+        "rounds = { least = 3, most = 10_000 }\n\
+         [experiment.full]\nrounds = { least = 5, most = 5 }\n[[experiment.claim]]",
+    )];
+    assert_eq!(rounds(&given, Size::Quick), (3, 10_000));
+    assert_eq!(rounds(&given, Size::Full), (5, 5));
+}
+
+#[test]
+fn an_experiment_is_narrowed_to_the_cells_that_its_claims_speak_of() {
+    let claims = "\n[[experiment.claim]]\nid = \"few\"\ntext = \"t\"\n\
+        ratio = { of = { op = \"read\", sessions = 8 }, to = { op = \"write\", sessions = 1 }, at_least = 1 }\n\
+        [[experiment.claim]]\nid = \"peer\"\ntext = \"t\"\n\
+        ratio = { of = { op = \"read\", sessions = 8 }, to = { beside = \"ping-pong/udp\" }, at_least = 1 }\n";
+    let published = "published = 1.06";
+    let with_baseline = format!("\n{published}{claims}");
+    let whole = base(
+        &[
+            (published, &with_baseline),
+            ("beside ", "baseline = { op = \"read\", sessions = 1000 }\nbeside "),
+        ],
+        2,
+        Size::Quick,
+    );
+    let names = |claims: &[&str]| -> Option<Vec<String>> {
+        let narrow = whole.clone().narrowed(claims)?;
+        assert_eq!(narrow.claims.len(), claims.len());
+        assert_eq!(narrow.id, whole.id);
+        assert!(narrow.baseline_of(&narrow.points()).is_some());
+        Some(narrow.points().iter().map(ToString::to_string).collect())
+    };
+    let few = ["op=read sessions=8", "op=write sessions=1"];
+    assert_eq!(names(&["few"]).unwrap(), few);
+    let peer = ["op=read sessions=8", "beside=ping-pong/udp"];
+    assert_eq!(names(&["peer"]).unwrap(), peer);
+    assert_eq!(names(&["few", "peer"]).unwrap().len(), 3);
+    assert_eq!(names(&["flat"]).unwrap().len(), 12, "all but the peer");
+    assert_eq!(names(&["other"]), None);
 }

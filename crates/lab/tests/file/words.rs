@@ -36,6 +36,7 @@ fn rdrand() -> Vocabulary {
         ],
         counters: words("bytes operations draws underflows"),
         open: false,
+        deterministic: false,
     }
 }
 
@@ -52,6 +53,7 @@ fn underflow() -> Vocabulary {
         metrics: vec![("underflow_rate".into(), Dimension::Ratio)],
         counters: words("draws underflows operations"),
         open: false,
+        deterministic: false,
     }
 }
 
@@ -73,6 +75,7 @@ fn battery() -> Vocabulary {
         metrics: vec![("failed_tests".into(), Dimension::Count)],
         counters: words("bytes operations wrong_verdicts judged"),
         open: false,
+        deterministic: false,
     }
 }
 
@@ -102,6 +105,7 @@ fn farmem() -> Vocabulary {
         metrics: vec![("latency".into(), Dimension::Time)],
         counters: vec!["operations".into(), "bytes verified".into()],
         open: false,
+        deterministic: false,
     }
 }
 
@@ -111,6 +115,7 @@ fn anything() -> Vocabulary {
         name: "program".into(),
         counters: words("operations"),
         open: true,
+        deterministic: false,
         ..Vocabulary::default()
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::OnceLock;
 
-use tare_lab::experiment::{Axis, Claim, ClaimKind, Experiment, Metric, Statistic};
+use tare_lab::experiment::{Axis, Claim, ClaimKind, Experiment, Metric, Rounds, Statistic};
 use tare_lab::fingerprint::Machine;
 use tare_lab::judge::{judge, Judging};
 use tare_lab::plan::Plan;
@@ -142,7 +142,7 @@ impl Bench {
             published: vec![],
             claims: claims.collect(),
             exact: false,
-            rounds: Default::default(),
+            rounds: Rounds::exactly(self.rounds),
         };
         Plan {
             schema: SCHEMA,
@@ -150,7 +150,7 @@ impl Bench {
             tare: String::new(),
             size: "quick".into(),
             seed: 0,
-            rounds: self.rounds,
+            budget_s: None,
             started: String::new(),
             machine: Machine::default(),
             warnings: vec![],

@@ -73,6 +73,7 @@ impl Driver for Battery {
                 .map(String::from)
                 .to_vec(),
             open: false,
+            deterministic: false,
         }
     }
 

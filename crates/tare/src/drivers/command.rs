@@ -43,6 +43,7 @@ impl Driver for Command {
             metrics: vec![(TIME.into(), Dimension::Time)],
             counters: vec![OPERATIONS.into(), STDOUT_BYTES.into()],
             open: true,
+            deterministic: false,
         }
     }
 

@@ -80,6 +80,7 @@ impl Driver for Gateway {
             ],
             counters: [OPERATIONS, "bytes", "wrong"].map(String::from).to_vec(),
             open: false,
+            deterministic: false,
         }
     }
 

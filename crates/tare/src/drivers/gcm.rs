@@ -97,6 +97,7 @@ impl Driver for Gcm {
             ],
             counters: [OPERATIONS, "bytes"].map(String::from).to_vec(),
             open: false,
+            deterministic: false,
         }
     }
 

@@ -66,6 +66,7 @@ impl Driver for GcmRace {
             .map(String::from)
             .to_vec(),
             open: false,
+            deterministic: false,
         }
     }
 

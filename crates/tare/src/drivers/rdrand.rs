@@ -73,6 +73,7 @@ impl Driver for Rdrand {
                 .map(String::from)
                 .to_vec(),
             open: false,
+            deterministic: false,
         }
     }
 

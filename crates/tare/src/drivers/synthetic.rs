@@ -65,6 +65,7 @@ impl Driver for Synthetic {
             metrics: vec![("time".into(), Dimension::Time)],
             counters: vec![OPERATIONS.into(), "bytes".into()],
             open: false,
+            deterministic: false,
         }
     }
 

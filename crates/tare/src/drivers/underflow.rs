@@ -52,6 +52,7 @@ impl Driver for Underflow {
                 .map(String::from)
                 .to_vec(),
             open: false,
+            deterministic: false,
         }
     }
 

@@ -96,6 +96,7 @@ impl Driver for Vita {
                 .map(String::from)
                 .to_vec(),
             open: false,
+            deterministic: true,
         }
     }
 

@@ -66,6 +66,7 @@ impl Driver for VitaVeth {
             metrics: vec![("ndr".into(), Dimension::DataRate)],
             counters: [OPERATIONS, "trials"].map(String::from).to_vec(),
             open: false,
+            deterministic: false,
         }
     }
 

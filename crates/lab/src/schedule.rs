@@ -1,0 +1,116 @@
+//! Which experiments run another round. It follows from the plan and the records alone, so that a
+//! run that is resumed goes on as it would have gone, and a report can tell whether it is over.
+
+use std::time::Duration;
+
+use crate::experiment::Experiment;
+use crate::plan::{Done, Plan};
+use crate::result::ExperimentResult;
+use crate::sample::{Outcome, TrialRecord};
+
+/// Where a run stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// The round that runs, or runs next, from 0.
+    pub round: u32,
+    /// By the experiment's place in the plan: whether it takes part in that round.
+    pub open: Vec<bool>,
+}
+
+impl Schedule {
+    /// Finds out from the records so far. An experiment takes part in a round if it ran all rounds
+    /// before, was not closed by what those came to, and there is time for it. So one that was
+    /// passed by never comes back, whatever later rounds of others make of its claims.
+    pub fn new(plan: &Plan, records: &[TrialRecord]) -> Schedule {
+        let done = Done::new(records);
+        let round = records.iter().filter(|r| ran(r)).map(|r| r.round).max();
+        let round = round.unwrap_or(0);
+        let results = (round > 0).then(|| {
+            let before = records.iter().filter(|record| record.round < round);
+            plan.judge(&before.cloned().collect::<Vec<_>>())
+        });
+        let mut incomplete = false;
+        let mut open = Vec::new();
+        for (place, experiment) in plan.experiments.iter().enumerate() {
+            let lacks = |round| {
+                let mut trials = plan.trials(place, round).into_iter();
+                trials.any(|trial| done.lacks(plan, &trial))
+            };
+            let mut trials = plan.trials(place, 0).into_iter();
+            let mut takes_part = trials.any(|trial| !done.is_untestable(plan, &trial))
+                && (0..round).all(|before| !lacks(before));
+            if let Some(results) = &results {
+                takes_part = takes_part && !is_over(experiment, round, &results[place]);
+            }
+            if takes_part && lacks(round) {
+                let begun = of(records, experiment).any(|record| record.round == round);
+                takes_part = begun || has_time(plan, records, place, round);
+                incomplete |= takes_part;
+            }
+            open.push(takes_part);
+        }
+        let mut schedule = Schedule { round, open };
+        if !incomplete {
+            schedule.advance(plan, &plan.judge(records));
+            schedule.pass_by(plan, records);
+        }
+        schedule
+    }
+
+    /// Whether no experiment runs another round.
+    pub fn is_complete(&self) -> bool {
+        !self.open.contains(&true)
+    }
+
+    /// Goes on to the next round, after a round that came to `results`.
+    pub(crate) fn advance(&mut self, plan: &Plan, results: &[ExperimentResult]) {
+        self.round += 1;
+        let rest = plan.experiments.iter().zip(results);
+        for (open, (experiment, result)) in self.open.iter_mut().zip(rest) {
+            *open = *open && !is_over(experiment, self.round, result);
+        }
+    }
+
+    /// Closes the experiments whose round would not end in time.
+    pub(crate) fn pass_by(&mut self, plan: &Plan, records: &[TrialRecord]) {
+        for (place, open) in self.open.iter_mut().enumerate() {
+            *open = *open && has_time(plan, records, place, self.round);
+        }
+    }
+}
+
+/// Whether an experiment that ran that many rounds needs no more.
+fn is_over(experiment: &Experiment, rounds: u32, result: &ExperimentResult) -> bool {
+    rounds >= experiment.rounds.most || rounds >= experiment.rounds.least && result.decided()
+}
+
+/// Whether the next round of an experiment, if it takes as long as those before, ends within the
+/// budget. The first round is always run: without it there would be no figure at all.
+pub(crate) fn has_time(plan: &Plan, records: &[TrialRecord], place: usize, round: u32) -> bool {
+    let Some(budget) = plan.budget().filter(|_| round > 0) else {
+        return true;
+    };
+    let taken: f64 = of(records, &plan.experiments[place])
+        .map(|record| record.elapsed_ms)
+        .sum();
+    elapsed(records).as_secs_f64() * 1e3 + taken / f64::from(round) <= budget.as_secs_f64() * 1e3
+}
+
+/// The time that a run has taken so far, without what passed between its parts.
+pub(crate) fn elapsed(records: &[TrialRecord]) -> Duration {
+    let times = records.iter().map(|record| record.run_ms / 1e3);
+    Duration::try_from_secs_f64(times.fold(0.0, f64::max)).unwrap_or(Duration::MAX)
+}
+
+fn of<'r>(
+    records: &'r [TrialRecord],
+    experiment: &'r Experiment,
+) -> impl Iterator<Item = &'r TrialRecord> {
+    records
+        .iter()
+        .filter(|record| record.experiment == experiment.id)
+}
+
+fn ran(record: &TrialRecord) -> bool {
+    !matches!(record.outcome, Outcome::NotTestable { .. })
+}
