@@ -13,9 +13,11 @@
 mod bootstrap;
 mod holm;
 mod sign_flip;
+mod shape;
 mod summary;
 
 pub use bootstrap::{interval, interval_limits};
 pub use holm::{holm, rounds_for, smallest_p};
 pub use sign_flip::{any_beyond, sign_flip, SignFlip};
+pub use shape::{shape, Shape};
 pub use summary::{log_ratios, median, quantile, slope};
