@@ -11,8 +11,10 @@
 
 mod evidence;
 mod holm;
+mod shape;
 mod summary;
 
 pub use evidence::{confidence_sequence, Bets, Evidence, Round};
 pub use holm::holm;
+pub use shape::{shape, Shape};
 pub use summary::{log_ratios, median, slope};
