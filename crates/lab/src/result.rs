@@ -174,6 +174,8 @@ pub struct ClaimResult {
     pub source: String,
     /// What must hold, in words: `at least 0.97`, `between 920 and 1130`.
     pub criterion: String,
+    /// The metric that it is about.
+    pub metric: String,
     /// The limits behind `criterion`, in `unit`.
     pub threshold: Bound,
     /// The unit of `published`, `measured` and `ci95`: the metric's for a value, a ratio for what

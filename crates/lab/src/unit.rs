@@ -109,35 +109,101 @@ impl Unit {
         Ok(value * self.scale() / other.scale())
     }
 
-    /// The value as people read it: four significant digits, then the unit.
+    /// The value as a report shows it: four significant digits in the unit of its family that
+    /// keeps the number short, `13.67 Mpps`, `2.5 GiB/s`, `0.997`.
     pub fn show(self, value: f64) -> String {
-        match self {
-            Unit::Ratio | Unit::Count => significant(value),
-            Unit::Percent => format!("{} %", significant(value)),
-            _ => format!("{} {}", significant(value), self.spelling()),
+        let short = self.short(&[value]);
+        let number = significant(value / short.per);
+        match short.unit {
+            Unit::Ratio | Unit::Count => number,
+            unit => format!("{number} {unit}"),
         }
+    }
+
+    /// One unit in which all of `values` are short, of the same family: binary stays binary, bits
+    /// stay bits. The unit itself while that has fewer than five digits before the point.
+    pub fn short(self, values: &[f64]) -> Short {
+        let most = values.iter().fold(0.0f64, |most, v| most.max(v.abs()));
+        let fits = |per: f64| most / per < 9_999.5 && (most / per >= 0.1 || most == 0.0);
+        if fits(1.0) {
+            return Short { unit: self, per: 1.0 };
+        }
+        let family = self.family().iter();
+        let short = family.map(|&unit| Short {
+            unit,
+            per: unit.scale() / self.scale(),
+        });
+        let short = short
+            .filter(|short| fits(short.per))
+            .max_by(|a, b| a.per.total_cmp(&b.per));
+        short.unwrap_or(Short { unit: self, per: 1.0 })
+    }
+
+    /// The units in which a value of this unit may be shown, ascending; empty if there is only
+    /// this one.
+    pub fn family(self) -> &'static [Unit] {
+        use Unit::*;
+        const FAMILIES: &[&[Unit]] = &[
+            &[Nanoseconds, Microseconds, Milliseconds, Seconds],
+            &[Bytes, Kibibytes, Mebibytes, Gibibytes],
+            &[Kilobytes, Megabytes, Gigabytes],
+            &[KibibytesPerSecond, MebibytesPerSecond, GibibytesPerSecond],
+            &[
+                BytesPerSecond,
+                KilobytesPerSecond,
+                MegabytesPerSecond,
+                GigabytesPerSecond,
+            ],
+            &[
+                BitsPerSecond,
+                KilobitsPerSecond,
+                MegabitsPerSecond,
+                GigabitsPerSecond,
+            ],
+            &[PacketsPerSecond, MegapacketsPerSecond],
+            &[Hertz, Kilohertz, Megahertz, Gigahertz],
+        ];
+        let family = FAMILIES.iter().find(|family| family.contains(&self));
+        family.copied().unwrap_or(&[])
     }
 }
 
-/// Four significant digits, thousands unmarked, no exponent between 1e-4 and 1e15.
+/// The unit that [`Unit::short`] chose.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Short {
+    /// The unit to show.
+    pub unit: Unit,
+    /// How many of the value's own unit one of it is.
+    pub per: f64,
+}
+
+/// Four significant digits; a letter for the thousands from 10,000 on (`123.5k`), an exponent
+/// where no letter reaches.
 pub fn significant(value: f64) -> String {
+    const LETTERS: [(f64, &str); 5] = [(1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T")];
+    let size = value.abs();
     if value == 0.0 {
         return "0".into();
     }
     if !value.is_finite() {
         return value.to_string();
     }
-    let magnitude = value.abs().log10().floor();
-    if !(-4.0..15.0).contains(&magnitude) {
+    if !(1e-4..9.9995e14).contains(&size) {
         return format!("{value:.3e}");
     }
+    let (per, letter) = match size {
+        size if size < 9_999.5 => LETTERS[0],
+        // The last letter whose number still rounds to 1 or more.
+        size => LETTERS[(1..5).rev().find(|&i| size >= 0.99995 * LETTERS[i].0).unwrap_or(1)],
+    };
+    let magnitude = (size / per).log10().floor();
     let decimals = (3.0 - magnitude).max(0.0) as usize;
-    let text = format!("{value:.decimals$}");
-    if text.contains('.') {
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
-    } else {
-        text
-    }
+    let text = format!("{:.decimals$}", value / per);
+    let text = match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.'),
+        false => &text,
+    };
+    format!("{text}{letter}")
 }
 
 impl fmt::Display for Unit {
@@ -355,12 +421,38 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_shown_with_four_significant_digits() {
-        assert_eq!(significant(0.0), "0");
-        assert_eq!(significant(1.0), "1");
-        assert_eq!(significant(0.98765), "0.9877");
-        assert_eq!(significant(123456.0), "123456");
-        assert_eq!(significant(0.00001), "1.000e-5");
+    fn figures_have_four_digits_in_a_unit_that_keeps_them_short() {
+        for (value, text) in [
+            (0.0, "0"),
+            (1.0, "1"),
+            (0.98765, "0.9877"),
+            (1018.4, "1018"),
+            (9999.7, "10k"),
+            (123_456.0, "123.5k"),
+            (999_990.0, "1M"),
+            (-2.5e6, "-2.5M"),
+            (0.00001, "1.000e-5"),
+        ] {
+            assert_eq!(significant(value), text);
+        }
         assert_eq!(Unit::MebibytesPerSecond.show(212.8064), "212.8 MiB/s");
+        assert_eq!(Unit::MebibytesPerSecond.show(20_480.0), "20 GiB/s");
+        assert_eq!(Unit::PacketsPerSecond.show(13.668e6), "13.67 Mpps");
+        assert_eq!(Unit::Nanoseconds.show(2_500_000.0), "2.5 ms");
+        assert_eq!(Unit::RequestsPerSecond.show(162_588.6), "162.6k req/s");
+        assert_eq!(Unit::Percent.show(97.31), "97.31 %");
+        assert_eq!(Unit::Count.show(8192.0), "8192");
+    }
+
+    #[test]
+    fn no_figure_is_longer_than_four_digits_a_point_a_sign_and_a_letter() {
+        for exponent in -40..150 {
+            for lead in [1.0, 1.00005, 4.99995, 9.9994, 9.99949, 9.99951, 9.9999] {
+                let text = significant(-lead * 10f64.powf(f64::from(exponent) / 10.0));
+                let digits = text.trim_start_matches("-0.").trim_start_matches('0');
+                let digits = digits.chars().filter(char::is_ascii_digit).count();
+                assert!(text.contains('e') || (digits <= 4 && text.len() <= 8), "{text}");
+            }
+        }
     }
 }

@@ -211,8 +211,11 @@ fn change_axes(
             continue;
         }
         names.push(name.to_owned());
-        if let Some(line) = line(name, &node, words) {
-            match shape.lines.iter_mut().find(|l| l.axis.name == name) {
+        // An axis that one size changes stays logarithmic, unless it says otherwise there.
+        let old = shape.lines.iter_mut().find(|l| l.axis.name == name);
+        let log = old.as_ref().is_some_and(|old| old.axis.log);
+        if let Some(line) = line(name, &node, words, log) {
+            match old {
                 Some(old) => *old = line,
                 None => shape.lines.push(line),
             }
@@ -221,9 +224,9 @@ fn change_axes(
     names
 }
 
-fn line(name: &str, node: &Node<'_>, words: &Words<'_>) -> Option<Line> {
+fn line(name: &str, node: &Node<'_>, words: &Words<'_>, log_before: bool) -> Option<Line> {
     let (resolved, log) = if node.is_list() {
-        (listed(name, node, words)?, false)
+        (listed(name, node, words)?, log_before)
     } else {
         let mut fields = Fields::open(node, "a list of values or { from = 1, to = 8, step = 1 }")?;
         let log = fields.get("log");
@@ -234,7 +237,7 @@ fn line(name: &str, node: &Node<'_>, words: &Words<'_>) -> Option<Line> {
         fields.close();
         let log = match log {
             Some(node) => node.boolean()?,
-            None => geometric,
+            None => geometric || log_before,
         };
         (resolved?, log)
     };

@@ -150,6 +150,7 @@ fn unjudged(experiment: &Experiment, claim: &Claim) -> ClaimResult {
             .clone()
             .unwrap_or_else(|| experiment.source.clone()),
         criterion: words::criterion(claim, experiment.metric(&claim.metric)),
+        metric: claim.metric.clone(),
         threshold: threshold(&claim.kind),
         unit: match &claim.kind {
             ClaimKind::Zero { .. } => Unit::Count,

@@ -1,42 +1,35 @@
-//! The run as Markdown: the claims, then the cells, as tables that GitHub and mdBook show.
+//! The run as Markdown: the tables as GitHub and mdBook show them.
 
 use std::fmt::Write;
 
-use super::claims::figure;
-use super::escape::visible;
-use super::{p_value, section, summary, symbol, words};
-use crate::result::{CellResult, ExperimentResult, RunResult};
-use crate::unit::{significant, Better};
+use super::table::{self, About, Kind, Table};
+use super::words::{symbol, visible, words};
+use crate::experiment::Standing;
+use crate::result::RunResult;
 
 /// The run as Markdown; text from outside stays text.
 pub fn markdown(result: &RunResult) -> String {
     let mut out = String::new();
-    let _ = writeln!(out, "# {}\n\n{}.\n", plain(&result.run), summary(result));
+    let _ = writeln!(out, "# {}\n\nRun {}.", plain(&table::title(result)), plain(&result.run));
     if !result.complete {
-        out.push_str("**Incomplete**: the run was stopped before its last trial.\n\n");
+        out.push_str("\n**Incomplete**: the run was stopped before its last trial.\n");
     }
-    out.push_str(
-        "| Verdict | Claim | Source | Published | Measured | 95 % interval | Criterion | p (Holm) | Rounds | Reason |\n\
-         |---|---|---|--:|--:|--:|---|--:|--:|---|\n",
-    );
-    for claim in result.experiments.iter().flat_map(|e| &e.claims) {
-        let _ = writeln!(
-            out,
-            "| {} {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
-            symbol(claim.verdict),
-            words(claim.verdict),
-            plain(&claim.text),
-            plain(&claim.source),
-            figure(claim, claim.published),
-            figure(claim, claim.measured),
-            interval(claim.ci95),
-            plain(&claim.criterion),
-            claim
-                .p_holm
-                .map_or_else(|| "–".to_owned(), |p| plain(&p_value(p))),
-            claim.n,
-            plain(claim.reason.as_deref().unwrap_or("")),
-        );
+    let standings = [Standing::Claim, Standing::Target];
+    let summaries = standings.iter().filter_map(|&it| table::summary(result, it));
+    let mut summaries: Vec<String> = summaries.chain(table::failed_summary(result)).collect();
+    if summaries.is_empty() {
+        summaries.push("No claim was judged".to_owned());
+    }
+    out.push('\n');
+    for line in summaries.iter().chain(&result.warnings) {
+        let _ = writeln!(out, "- {}", plain(line));
+    }
+    let tables = standings.map(|standing| table::claims(result, standing));
+    for table in tables.iter().chain([&table::failed_trials(result)]) {
+        if !table.rows.is_empty() {
+            let _ = writeln!(out, "\n## {}", plain(&table.title));
+            render(&mut out, table);
+        }
     }
     for experiment in &result.experiments {
         let _ = writeln!(
@@ -46,57 +39,54 @@ pub fn markdown(result: &RunResult) -> String {
             plain(&experiment.source),
             plain(&experiment.id)
         );
-        for metric in section::metrics(experiment) {
-            cells(&mut out, experiment, metric);
+        let metrics = table::metrics(experiment);
+        let mut tables: Vec<Table> =
+            metrics.iter().map(|metric| table::cells(experiment, metric)).collect();
+        tables.push(table::noise(experiment));
+        for table in tables.iter().filter(|table| !table.rows.is_empty()) {
+            let _ = writeln!(out, "\n{}:", plain(&table.title));
+            render(&mut out, table);
         }
     }
     out
 }
 
-fn cells(out: &mut String, experiment: &ExperimentResult, metric: &str) {
-    let cells: Vec<&CellResult> = experiment
-        .cells
-        .iter()
-        .filter(|c| c.metric == metric)
-        .collect();
-    let Some(first) = cells.first() else { return };
-    let direction = match first.better {
-        Better::Higher => "higher is better",
-        Better::Lower => "lower is better",
-    };
-    let _ = write!(
-        out,
-        "\n{} in {}, {direction}:\n\n| Cell | Median | 95 % interval | Rounds | Published | Note |\n\
-         |---|--:|--:|--:|--:|---|\n",
-        plain(metric),
-        first.unit
-    );
-    for cell in cells {
-        let mut published = experiment
-            .published
-            .iter()
-            .filter(|p| p.metric == metric && p.at == cell.at);
-        let _ = writeln!(
-            out,
-            "| {} | {} | {} | {} | {} | {} |",
-            plain(&cell.at.to_string()),
-            number(cell.median),
-            interval(cell.ci95),
-            cell.n,
-            number(published.next().map(|p| p.value)),
-            plain(cell.reason.as_deref().unwrap_or("")),
-        );
+fn render(out: &mut String, table: &Table) {
+    let verdicts = table.rows.iter().any(|row| row.verdict.is_some());
+    let notes = table.rows.iter().any(|row| !row.notes.is_empty());
+    let (mut heads, mut rule) = (String::new(), String::new());
+    if verdicts {
+        heads += "| Verdict ";
+        rule += "|---";
     }
-}
-
-fn number(value: Option<f64>) -> String {
-    value.map_or_else(|| "–".to_owned(), significant)
-}
-
-fn interval(ci95: Option<[f64; 2]>) -> String {
-    match ci95 {
-        Some([low, high]) => format!("{} … {}", significant(low), significant(high)),
-        None => "–".to_owned(),
+    for column in &table.columns {
+        let _ = write!(heads, "| {} ", plain(&column.head));
+        rule += match column.kind {
+            Kind::Words => "|---",
+            Kind::Figure => "|--:",
+        };
+    }
+    if notes {
+        heads += "| Notes ";
+        rule += "|---";
+    }
+    let _ = writeln!(out, "\n{heads}|\n{rule}|");
+    for row in &table.rows {
+        if let Some(verdict) = row.verdict {
+            let _ = write!(out, "| {} {} ", symbol(verdict), words(verdict));
+        }
+        for cell in &row.cells {
+            let _ = write!(out, "| {} ", plain(&cell.line()));
+        }
+        if notes {
+            let note = |(about, words): &(About, String)| match about {
+                About::Printed => format!("printed: {}", plain(words)),
+                _ => plain(words),
+            };
+            let notes: Vec<String> = row.notes.iter().map(note).collect();
+            let _ = write!(out, "| {} ", notes.join("<br>"));
+        }
+        out.push_str("|\n");
     }
 }
 

@@ -1,12 +1,17 @@
-//! The page around the figures: head, summary, claims, machine, data.
+//! The page: title, warnings, the forest plot, the tables, the figures, the machine, the data.
 
 use std::collections::HashSet;
-use std::fmt::Write;
 
-use super::escape::{clip, slug, Shown};
-use super::{base64, claims, count, section, summary, VERDICTS};
+use data_encoding::BASE64;
+use maud::{html, Markup, PreEscaped, DOCTYPE};
+
+use super::forest::{self, badge, standing_name};
+use super::table::{self, About, Kind, Note, Row, Table};
+use super::words::{clip, shown, slug, Exact};
+use super::figure;
+use crate::experiment::Standing;
 use crate::fingerprint::Machine;
-use crate::result::RunResult;
+use crate::result::{ExperimentResult, RunResult};
 
 /// The whole style of the page.
 const STYLE: &str = include_str!("style.css");
@@ -15,98 +20,249 @@ const STYLE: &str = include_str!("style.css");
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; \
                       base-uri 'none'; form-action 'none'";
 
+/// Longer text from outside is folded after its beginning.
+const OPEN: usize = 400;
+
 /// The whole file.
-pub(super) fn page(result: &RunResult) -> String {
-    let anchors = anchors(result);
-    let mut out = String::with_capacity(1 << 18);
-    let run = clip(&result.run, 120);
-    let _ = write!(
-        out,
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <meta name=\"color-scheme\" content=\"light dark\"><meta name=\"referrer\" content=\"no-referrer\">\
-         <link rel=\"icon\" href=\"data:,\"><title>{} · Tare</title>\n<style>\n{STYLE}</style></head>\n\
-         <body><a class=\"skip\" href=\"#claims\">Skip to the claims</a>\n<header><p class=\"brand\">Tare</p>\
-         <h1><bdi>{}</bdi></h1>",
-        Shown(&run),
-        Shown(&run),
-    );
-    let _ = write!(out, "<p class=\"summary\">{}</p>", tally(result));
-    let _ = write!(
-        out,
-        "<p class=\"where\"><bdi>{}</bdi>, {} rounds, <bdi>{}</bdi>, seed {}, tare <bdi>{}</bdi></p>",
-        Shown(&clip(&result.size, 40)),
-        result.rounds,
-        Shown(&clip(&result.started, 40)),
-        result.seed,
-        Shown(&clip(&result.tare, 40)),
-    );
-    if !result.complete {
-        out.push_str(
-            "<p class=\"warning\" role=\"note\"><strong>Incomplete.</strong> This run was stopped before its \
-             last trial; resume it before you rely on it.</p>",
-        );
+pub(super) fn page(run: &RunResult) -> String {
+    let title = clip(&table::title(run), 160);
+    let standings: Vec<Standing> = [Standing::Claim, Standing::Target]
+        .into_iter()
+        .filter(|&standing| !table::statements(run, standing).is_empty())
+        .collect();
+    let failed = table::failed_trials(run);
+    let anchors = anchors(run);
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(POLICY);
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta name="referrer" content="no-referrer";
+                link rel="icon" href="data:,";
+                title { (title) " · Tare" }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                a.skip href="#claims" { "Skip to the results" }
+                header {
+                    p.brand { "Tare" }
+                    h1 { bdi { (title) } }
+                    (about(run))
+                    (warnings(run))
+                }
+                main {
+                    section #claims aria-label="Results" {
+                        @for &standing in &standings {
+                            section.panel aria-label=(table::name(standing)) {
+                                (forest::counts(run, standing))
+                                (forest::panel(run, standing, standing_name(standing)))
+                            }
+                        }
+                        @if standings.is_empty() { p.empty { "No claim was judged in this run." } }
+                    }
+                    @for &standing in &standings {
+                        section {
+                            h2 { (table::name(standing)) }
+                            (reading(standing))
+                            @if let Some(correction) = table::correction(run, standing) {
+                                p.reading { bdi { (shown(&correction)) } }
+                            }
+                            (render(&table::claims(run, standing), standing_name(standing)))
+                        }
+                    }
+                    @if !failed.rows.is_empty() {
+                        section #failed {
+                            h2 { "Failed trials" }
+                            p.reading { "A failed trial counts against a verdict: one stands only if it \
+                                would survive every failed round. The last lines are those that the \
+                                last failed trial printed on its standard error." }
+                            (render(&failed, "failed"))
+                        }
+                    }
+                    (contents(run, &anchors))
+                    @for (experiment, anchor) in run.experiments.iter().zip(&anchors) {
+                        (section(experiment, anchor))
+                    }
+                    (machine(&run.machine))
+                    (data(run))
+                }
+                footer { p { "Written by Tare. This file is whole: it asks no server for anything." } }
+            }
+        }
+    };
+    page.into_string()
+}
+
+fn about(run: &RunResult) -> Markup {
+    html! {
+        p.where {
+            bdi { (clip(&run.run, 120)) } " · " bdi { (clip(&run.size, 40)) } " · "
+            (super::words::count(run.rounds as usize, "round")) " at most · "
+            bdi { (clip(&run.started, 40)) } " · seed " (run.seed) " · tare " bdi { (clip(&run.tare, 40)) }
+        }
     }
-    out.push_str("</header>\n<main>\n<section id=\"claims\" aria-labelledby=\"claims-h\"><h2 id=\"claims-h\">Claims</h2>");
-    out.push_str(READING);
-    claims::table(&mut out, result, &anchors);
-    out.push_str("</section>\n");
-    data(&mut out, result);
-    machine(&mut out, &result.machine, &result.warnings);
-    contents(&mut out, result, &anchors);
-    for (experiment, anchor) in result.experiments.iter().zip(&anchors) {
-        section::section(&mut out, experiment, anchor);
-        out.push('\n');
+}
+
+/// What a reader must know before believing a verdict.
+fn warnings(run: &RunResult) -> Markup {
+    let mut all: Vec<String> = run.warnings.iter().map(|warning| clip(warning, 600)).collect();
+    if !run.complete {
+        let text = "Incomplete: this run was stopped before its last trial; resume it before you rely on it.";
+        all.insert(0, text.to_owned());
     }
-    out.push_str("</main>\n<footer><p>Written by Tare. This file is whole: it asks no server for anything.</p></footer></body></html>\n");
-    out
+    html! {
+        @if !all.is_empty() {
+            div.warning role="note" {
+                p { strong { "What may hurt these results" } }
+                ul { @for warning in &all { li { bdi { (warning) } } } }
+            }
+        }
+        @if let Some(failed) = table::failed_summary(run) {
+            p.where { a href="#failed" { (failed) } }
+        }
+    }
 }
 
 /// What a verdict means.
-const READING: &str = "<p class=\"reading\">A verdict speaks of this machine and this run, not of the publication. \
-<b>Reproduced</b>: the whole 95&nbsp;% interval meets the criterion, and the test is significant after \
-Holm’s correction. <b>Not reproduced</b>: the whole interval misses it, just as surely. \
-<b>Inconclusive</b>: the rounds do not carry either. <b>Not testable here</b>: the machine lacks \
-something, or the work compared was not the same; the reason says what. A dash is a value that is \
-missing, never a zero.</p>";
-
-/// The summary with a badge a verdict.
-fn tally(result: &RunResult) -> String {
-    let mut out = String::new();
-    for verdict in VERDICTS {
-        let count = count(result, verdict);
-        if count > 0 {
-            if !out.is_empty() {
-                out.push_str("<span class=\"comma\">,</span> ");
+fn reading(standing: Standing) -> Markup {
+    html! {
+        p.reading {
+            @match standing {
+                Standing::Claim => {
+                    "What publications said. A verdict speaks of this machine and this run, not of the \
+                     publication. " b { "Reproduced" } ": the whole interval meets the criterion and the \
+                     test is significant. " b { "Not reproduced" } ": the whole interval misses it, just as \
+                     surely. "
+                }
+                Standing::Target => {
+                    "What Tare asks of itself, as ratios to something measured in the same round. "
+                    b { "Held" } ": the whole interval meets the criterion and the test is significant. "
+                    b { "Missed" } ": the whole interval misses it, just as surely. "
+                }
             }
-            let badge = claims::badge(verdict);
-            let _ = write!(out, "<span class=\"tally\"><b>{count}</b> {badge}</span>");
+            b { "Inconclusive" } ": the rounds carry neither. " b { "Not testable here" }
+            ": the machine lacks something, or the work compared was not the same. A dash is a value \
+             that is missing, never a zero."
         }
     }
-    if out.is_empty() {
-        out = summary(result);
-    }
-    out
 }
 
-/// Other people's sentence as a paragraph; what is very long is folded after its beginning.
-pub(super) fn prose(out: &mut String, class: &str, text: &str) {
-    const OPEN: usize = 400;
-    if text.chars().count() <= OPEN {
-        let _ = write!(out, "<p class=\"{class}\"><bdi>{}</bdi></p>", Shown(text));
-        return;
+/// A table; below 600 px each row is a card.
+fn render(table: &Table, anchor: &str) -> Markup {
+    let verdicts = table.rows.iter().any(|row| row.verdict.is_some());
+    let columns = table.columns.len() + usize::from(verdicts);
+    html! {
+        table class=(if verdicts { "claims" } else { "plain" }) {
+            caption.hidden { bdi { (clip(&table.title, 120)) } }
+            thead {
+                tr {
+                    @if verdicts { th scope="col" { "Verdict" } }
+                    @for column in &table.columns {
+                        th scope="col" .n[column.kind == Kind::Figure] { bdi { (clip(&column.head, 80)) } }
+                    }
+                }
+            }
+            tbody {
+                @for (number, row) in table.rows.iter().enumerate() {
+                    tr id=(format!("{anchor}-{number}")) data-claim=[row.verdict.map(|_| Exact(&row.id))]
+                        data-verdict=[row.verdict] {
+                        @if let Some(verdict) = row.verdict { td.badge { (badge(verdict)) } }
+                        (cells(table, row))
+                    }
+                    // Beside figures alone a note has the whole width.
+                    @if row.verdict.is_none() && !row.notes.is_empty() {
+                        tr.notes { td colspan=(columns) { (notes(&row.notes)) } }
+                    }
+                }
+            }
+        }
     }
-    let _ = write!(
-        out,
-        "<details class=\"long {class}\"><summary><bdi>{}</bdi></summary><p><bdi>{}</bdi></p></details>",
-        Shown(&clip(text, OPEN / 2)),
-        Shown(text)
-    );
 }
 
-/// An anchor an experiment, each once.
-fn anchors(result: &RunResult) -> Vec<String> {
+fn cells(table: &Table, row: &Row) -> Markup {
+    html! {
+        @for (place, (cell, column)) in row.cells.iter().zip(&table.columns).enumerate() {
+            @if place == 0 {
+                th scope="row" {
+                    (prose("claim", &cell.text))
+                    @if row.verdict.is_some() { (notes(&row.notes)) }
+                }
+            } @else if column.kind == Kind::Figure {
+                td.n data-head=(shown(&column.head)) {
+                    bdi { (clip(&cell.text, 80)) }
+                    @if !cell.under.is_empty() { " " span.sub { (clip(&cell.under, 80)) } }
+                }
+            } @else {
+                td data-head=(shown(&column.head)) { (prose("words", &cell.text)) }
+            }
+        }
+    }
+}
+
+fn notes(notes: &[Note]) -> Markup {
+    html! {
+        @for (about, text) in notes {
+            @match about {
+                About::Source => (prose("source", text)),
+                About::Reason => (prose("reason", text)),
+                About::Failure => (prose("failure", text)),
+                About::Printed => pre { (clip(text, 400)) },
+            }
+        }
+    }
+}
+
+/// Other people's sentence; what is very long is folded after its beginning.
+fn prose(class: &str, text: &str) -> Markup {
+    html! {
+        @if text.chars().count() <= OPEN {
+            p class=(class) { bdi { (shown(text)) } }
+        } @else {
+            details class=(format!("long {class}")) {
+                summary { bdi { (clip(text, OPEN / 2)) } }
+                p { bdi { (clip(text, 8000)) } }
+            }
+        }
+    }
+}
+
+/// One experiment: its figures, its cells, its noise floor.
+fn section(experiment: &ExperimentResult, anchor: &str) -> Markup {
+    let metrics = table::metrics(experiment);
+    let noise = table::noise(experiment);
+    let rounds = super::words::count(experiment.rounds as usize, "round");
+    html! {
+        section id=(anchor) aria-labelledby=(format!("{anchor}-h")) {
+            h2 id=(format!("{anchor}-h")) { bdi { (clip(&experiment.title, 240)) } }
+            p.where {
+                bdi.id { (clip(&experiment.id, 120)) } " · " bdi { (clip(&experiment.source, 400)) } " · "
+                (rounds) @if experiment.exact { ", deterministic: judged exactly" }
+            }
+            @if metrics.is_empty() { p.empty { "No cell of this experiment was run." } }
+            div.figures-grid { @for metric in &metrics { (figure::figures(experiment, metric)) } }
+            @for (number, metric) in metrics.iter().enumerate() {
+                @let table = table::cells(experiment, metric);
+                details.cells {
+                    summary {
+                        "Table of " (super::words::count(table.rows.len(), "cell")) ": " bdi { (clip(&table.title, 120)) }
+                    }
+                    (render(&table, &format!("{anchor}-c{number}")))
+                }
+            }
+            @if !noise.rows.is_empty() {
+                p.part { (noise.title) }
+                (render(&noise, &format!("{anchor}-n")))
+            }
+            p.back { a href="#claims" { "Back to the results" } }
+        }
+    }
+}
+
+/// An anchor per experiment, each once.
+fn anchors(run: &RunResult) -> Vec<String> {
     let mut taken = HashSet::new();
     let anchor = |(number, id): (usize, &str)| {
         let plain = format!("x-{}", slug(id));
@@ -117,130 +273,114 @@ fn anchors(result: &RunResult) -> Vec<String> {
         taken.insert(numbered.clone());
         numbered
     };
-    let ids = result.experiments.iter().map(|e| e.id.as_str());
+    let ids = run.experiments.iter().map(|experiment| experiment.id.as_str());
     ids.enumerate().map(anchor).collect()
 }
 
 /// The raw data, inside the page.
-fn data(out: &mut String, result: &RunResult) {
-    let name = match slug(&result.run) {
+fn data(run: &RunResult) -> Markup {
+    let name = match slug(&run.run) {
         name if name.is_empty() => "run".to_owned(),
         name => name,
     };
-    let json = serde_json::to_string(result).unwrap_or_default();
-    let csv = super::csv(result);
-    let _ = write!(
-        out,
-        "<section aria-labelledby=\"data-h\"><h2 id=\"data-h\">Data</h2><p>Everything on this page, every \
-         sample included, travels with it:</p><p class=\"downloads\">\
-         <a id=\"data-json\" download=\"{name}.json\" href=\"data:application/json;base64,{}\">{name}.json \
-         <span class=\"sub\">{}</span></a> <a id=\"data-csv\" download=\"{name}.csv\" \
-         href=\"data:text/csv;charset=utf-8;base64,{}\">{name}.csv <span class=\"sub\">samples, {}</span></a></p></section>",
-        base64::encode(json.as_bytes()),
-        size(json.len()),
-        base64::encode(csv.as_bytes()),
-        size(csv.len()),
-    );
-}
-
-fn size(bytes: usize) -> String {
-    match bytes {
-        0..=9_999 => format!("{bytes} B"),
-        _ => format!("{} kB", bytes / 1000),
-    }
-}
-
-fn contents(out: &mut String, result: &RunResult, anchors: &[String]) {
-    if result.experiments.len() < 2 {
-        return;
-    }
-    out.push_str("<nav aria-labelledby=\"contents-h\"><h2 id=\"contents-h\">Experiments</h2><ul>");
-    for (experiment, anchor) in result.experiments.iter().zip(anchors) {
-        let title = clip(&experiment.title, 100);
-        let _ = write!(
-            out,
-            "<li><a href=\"#{anchor}\"><bdi>{}</bdi></a></li>",
-            Shown(&title)
-        );
-    }
-    out.push_str("</ul></nav>\n");
-}
-
-fn machine(out: &mut String, machine: &Machine, warnings: &[String]) {
-    out.push_str("<section aria-labelledby=\"machine-h\"><h2 id=\"machine-h\">Machine</h2>");
-    if !warnings.is_empty() {
-        out.push_str("<div class=\"warning\" role=\"note\"><p><strong>What may hurt these results</strong></p><ul>");
-        for warning in warnings {
-            let _ = write!(out, "<li><bdi>{}</bdi></li>", Shown(&clip(warning, 600)));
+    let json = serde_json::to_string(run).unwrap_or_default();
+    let files = [
+        ("data-json", format!("{name}.json"), "application/json", json, "everything"),
+        ("data-csv", format!("{name}.csv"), "text/csv;charset=utf-8", super::csv(run), "samples"),
+        (
+            "data-claims",
+            format!("{name}-claims.csv"),
+            "text/csv;charset=utf-8",
+            super::claims_csv(run),
+            "claims and targets",
+        ),
+    ];
+    html! {
+        section.data aria-labelledby="data-h" {
+            h2 #data-h { "Data" }
+            p { "Everything on this page, every sample included, travels with it:" }
+            p.downloads {
+                @for (id, name, kind, text, what) in &files {
+                    a id=(id) download=(name) href={ "data:" (kind) ";base64," (BASE64.encode(text.as_bytes())) } {
+                        (name) " " span.sub { (what) ", " (text.len().div_ceil(1000)) " kB" }
+                    }
+                    " "
+                }
+            }
         }
-        out.push_str("</ul></div>");
     }
+}
+
+fn contents(run: &RunResult, anchors: &[String]) -> Markup {
+    html! {
+        @if run.experiments.len() > 1 {
+            nav aria-labelledby="contents-h" {
+                h2 #contents-h { "Experiments" }
+                ul {
+                    @for (experiment, anchor) in run.experiments.iter().zip(anchors) {
+                        li { a href=(format!("#{anchor}")) { bdi { (clip(&experiment.title, 100)) } } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn machine(machine: &Machine) -> Markup {
     const UNKNOWN: &str = "not readable";
-    let or = |text: Option<&str>, otherwise: &str| clip(text.unwrap_or(otherwise), 300);
+    let or = |text: Option<&str>, otherwise: &str| text.unwrap_or(otherwise).to_owned();
     let threads = machine.threads_per_core.map(|n| n.to_string());
     let load = machine.load.map(|load| format!("{load:.2}"));
     let turbo = machine.turbo.map(|on| if on { "on" } else { "off" });
     let memory = machine
         .memory
         .map(|bytes| format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64));
-    let rows = [
+    let short = [
         ("Processor", or(machine.cpu_model.as_deref(), UNKNOWN)),
         ("Processors usable", machine.cpus.to_string()),
-        ("Threads a core", or(threads.as_deref(), UNKNOWN)),
+        ("Threads per core", or(threads.as_deref(), UNKNOWN)),
         ("Hypervisor", or(machine.hypervisor.as_deref(), "none seen")),
-        (
-            "Frequency governor",
-            or(machine.governor.as_deref(), "none"),
-        ),
+        ("Frequency governor", or(machine.governor.as_deref(), "none")),
         ("Turbo", or(turbo, UNKNOWN)),
         ("Memory", or(memory.as_deref(), UNKNOWN)),
-        ("Kernel", clip(&machine.kernel, 300)),
+        ("Kernel", machine.kernel.clone()),
         ("Load at the start", or(load.as_deref(), UNKNOWN)),
     ];
-    out.push_str("<dl>");
-    for (name, value) in rows {
-        let _ = write!(
-            out,
-            "<div><dt>{name}</dt><dd><bdi>{}</bdi></dd></div>",
-            Shown(&value)
-        );
-    }
-    out.push_str("</dl><details><summary>Flags, mitigations, command line, interfaces</summary><dl class=\"wide\">");
-    let mitigations: Vec<String> = machine
-        .mitigations
-        .iter()
-        .map(|(name, what)| format!("{name}: {what}"))
-        .collect();
-    let interfaces: Vec<String> = machine
-        .interfaces
-        .iter()
-        .map(|interface| {
-            let driver = interface.driver.as_deref().unwrap_or("no driver");
-            match interface.speed_mbit {
-                Some(speed) => format!("{} ({driver}, {speed} Mbit/s)", interface.name),
-                None => format!("{} ({driver})", interface.name),
-            }
-        })
-        .collect();
-    let rows = [
-        (
-            "Kernel command line",
-            machine
-                .kernel_command_line
-                .clone()
-                .unwrap_or_else(|| UNKNOWN.into()),
-        ),
+    let mitigations = machine.mitigations.iter();
+    let mitigations: Vec<String> =
+        mitigations.map(|(name, what)| format!("{name}: {what}")).collect();
+    let interfaces = machine.interfaces.iter().map(|interface| {
+        let driver = interface.driver.as_deref().unwrap_or("no driver");
+        match interface.speed_mbit {
+            Some(speed) => format!("{} ({driver}, {speed} Mbit/s)", interface.name),
+            None => format!("{} ({driver})", interface.name),
+        }
+    });
+    let interfaces: Vec<String> = interfaces.collect();
+    let long = [
+        ("Kernel command line", or(machine.kernel_command_line.as_deref(), UNKNOWN)),
         ("Interfaces", interfaces.join(", ")),
         ("Mitigations", mitigations.join("; ")),
         ("Processor flags", machine.cpu_flags.join(" ")),
     ];
-    for (name, value) in rows {
-        let value = if value.is_empty() { "none" } else { &value };
-        let _ = write!(
-            out,
-            "<div><dt>{name}</dt><dd><bdi>{}</bdi></dd></div>",
-            Shown(&clip(value, 8000))
-        );
+    let list = |rows: &[(&str, String)], limit: usize| {
+        html! {
+            @for (name, value) in rows {
+                div {
+                    dt { (name) }
+                    dd { bdi { @if value.is_empty() { "none" } @else { (clip(value, limit)) } } }
+                }
+            }
+        }
+    };
+    html! {
+        section aria-labelledby="machine-h" {
+            h2 #machine-h { "Machine" }
+            dl { (list(&short, 300)) }
+            details {
+                summary { "Flags, mitigations, command line, interfaces" }
+                dl.wide { (list(&long, 8000)) }
+            }
+        }
     }
-    out.push_str("</dl></details></section>\n");
 }

@@ -127,6 +127,23 @@ fn a_size_changes_fixed_values_and_axes_and_nothing_else() {
 }
 
 #[test]
+fn an_axis_is_logarithmic_at_both_sizes_unless_one_says_otherwise() {
+    let list = "sessions = [1, 8, 100, 400, 700, 1000]";
+    let log = "sessions = { values = [1, 8, 100], log = true }";
+    for (quick, is_log) in [
+        ("[1, 8]", true),
+        ("{ from = 1, to = 3 }", true),
+        ("{ values = [1, 8], log = false }", false),
+    ] {
+        let tables =
+            format!("\n[experiment.quick]\nmatrix = {{ sessions = {quick} }}\n\n[[experiment.claim]]");
+        let change = [(list, log), ("\n[[experiment.claim]]", tables.as_str())];
+        assert_eq!(base(&change, 2, Size::Quick).axes[1].log, is_log, "{quick}");
+        assert!(base(&change, 2, Size::Full).axes[1].log);
+    }
+}
+
+#[test]
 fn a_claim_about_another_size_or_machine_is_kept_and_chooses_nothing_here() {
     let ratio = |sessions: &str| {
         format!(

@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use tare_lab::experiment::{Axis, Bound, Published};
+use tare_lab::experiment::{Axis, Bound, Published, Standing};
 use tare_lab::fingerprint::{Interface, Machine};
 use tare_lab::result::{
-    CellResult, ClaimResult, ExperimentResult, Noise, RunResult, Verdict, SCHEMA,
+    CellResult, ClaimResult, ExperimentResult, Failures, Family, Noise, RunResult, Verdict, SCHEMA,
 };
 use tare_lab::unit::{Better, Unit};
 use tare_lab::value::{Point, Value};
@@ -16,7 +16,10 @@ use tare_lab::value::{Point, Value};
 /// missing values, one that is not testable.
 pub(crate) fn run() -> RunResult {
     RunResult {
-        families: vec![],
+        families: vec![
+            family("rdrand", Standing::Claim, 5),
+            family("rdrand", Standing::Target, 3),
+        ],
         schema: SCHEMA,
         run: "2026-11-21-quiet-otter".into(),
         tare: "0.1.0".into(),
@@ -38,6 +41,15 @@ pub(crate) fn run() -> RunResult {
             underflow(),
             guests(),
         ],
+    }
+}
+
+fn family(suite: &str, standing: Standing, tests: usize) -> Family {
+    Family {
+        suite: suite.into(),
+        standing,
+        tests,
+        alpha: 0.05,
     }
 }
 
@@ -134,6 +146,41 @@ fn sizes() -> ExperimentResult {
     ];
     it.claims[1].reason =
         Some("the interval crosses the criterion; about 20 rounds would decide it".into());
+    it.targets = vec![
+        claim(
+            "rdrand/size/aligned",
+            "A buffer one byte off keeps 0.97 of the speed of an aligned one",
+            "at least 0.97",
+            Some((0.9968, [0.9921, 1.0013])),
+            Some(0.00003),
+            Verdict::Held,
+        ),
+        claim(
+            "rdrand/size/small",
+            "A single quadword as bytes keeps 0.90 of the speed of the bare instruction",
+            "at least 0.90",
+            Some((0.781, [0.76, 0.803])),
+            Some(0.0009),
+            Verdict::Missed,
+        ),
+    ];
+    for target in &mut it.targets {
+        target.published = None;
+    }
+    let failed = point(&[("function", "get_bytes".into()), ("quadwords", 64.into())]);
+    let open = &mut it.claims[1];
+    open.ci95 = Some([0.962, f64::INFINITY]);
+    open.failures = vec![Failures {
+        at: failed,
+        failed: 8,
+        of: 8,
+        reason: "the child ended with signal 9".into(),
+        last_lines: vec![
+            "filling 64 quadwords".into(),
+            "stuck: no progress for 2 s".into(),
+        ],
+        log: Some("logs/rdrand-size-0012.log".into()),
+    }];
     it
 }
 
@@ -311,6 +358,7 @@ fn underflow() -> ExperimentResult {
         Verdict::Reproduced,
     )];
     it.claims[0].ci95 = None;
+    it.exact = true;
     it
 }
 
@@ -383,7 +431,13 @@ pub(crate) fn hostile() -> RunResult {
             published.metric = text.clone();
             published.source = Some(text.clone());
         }
-        for claim in &mut experiment.claims {
+        for claim in experiment.claims.iter_mut().chain(&mut experiment.targets) {
+            for failures in &mut claim.failures {
+                failures.reason = text.clone();
+                failures.last_lines = vec![evil.into(), long.clone()];
+                failures.log = Some(text.clone());
+            }
+            claim.metric = text.clone();
             claim.id = text.clone();
             claim.text = text.clone();
             claim.source = text.clone();
@@ -421,6 +475,21 @@ pub(crate) fn large() -> RunResult {
                     it.cells
                         .push(cell(at, "latency", Unit::Nanoseconds, 900.0 + size as f64));
                 }
+            }
+            for (place, off) in [0.0, 0.004, 0.02, -0.03, 0.2, -0.4].into_iter().enumerate() {
+                let measured = Some((0.97 + off, [0.955 + off, 0.985 + off]));
+                let verdicts = match off {
+                    off if off > 0.01 => [Verdict::Reproduced, Verdict::Held],
+                    off if off < -0.01 => [Verdict::NotReproduced, Verdict::Missed],
+                    _ => [Verdict::Inconclusive; 2],
+                };
+                let text = "A swap of 1,024 bytes keeps what a write of the same size reaches";
+                let made = |kind: &str, verdict| {
+                    let id = format!("large/{number}/{kind}{place}");
+                    claim(&id, text, "at least 0.97", measured, Some(0.00002), verdict)
+                };
+                it.claims.push(made("claim", verdicts[0]));
+                it.targets.push(made("target", verdicts[1]));
             }
             it
         })
@@ -499,6 +568,10 @@ pub(crate) fn without(cell: CellResult, reason: &str, failed: usize) -> CellResu
     }
 }
 
+fn bound(at_least: Option<f64>, at_most: Option<f64>) -> Bound {
+    Bound { at_least, at_most }
+}
+
 fn claim(
     id: &str,
     text: &str,
@@ -507,11 +580,19 @@ fn claim(
     p: Option<f64>,
     verdict: Verdict,
 ) -> ClaimResult {
+    let numbers: Vec<f64> = criterion
+        .split(' ')
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    let threshold = match (criterion, numbers.as_slice()) {
+        (_, [low, high]) => bound(Some(*low), Some(*high)),
+        (words, [limit]) if words.contains("at most") => bound(None, Some(*limit)),
+        (words, [limit]) if words.contains("at least") => bound(Some(*limit), None),
+        _ => bound(None, Some(0.0)),
+    };
     ClaimResult {
-        threshold: Bound {
-            at_least: Some(0.97),
-            at_most: None,
-        },
+        threshold,
+        metric: "throughput".into(),
         failures: vec![],
         decided_after: None,
         open: false,

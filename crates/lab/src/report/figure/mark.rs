@@ -1,10 +1,12 @@
 //! The marks of a figure: shapes, error bars, and the data that each one carries.
 
-use std::fmt::Write;
+use maud::{html, Markup};
 
-use super::super::escape::{Exact, Shown};
-use super::super::section::json;
+use super::axis::{percent, pixels};
+use super::scale::Scale;
 use crate::experiment::Published;
+use crate::report::table::json;
+use crate::report::words::{clip, ends, interval, shown, Exact};
 use crate::result::CellResult;
 use crate::unit::Unit;
 
@@ -26,8 +28,8 @@ const SHAPES: [&str; 6] = [
 pub(crate) enum Look {
     /// A series of the matrix, by its number.
     Series(usize),
-    /// A peer.
-    Peer,
+    /// A peer, by its number.
+    Peer(usize),
 }
 
 impl Look {
@@ -35,7 +37,7 @@ impl Look {
     pub(crate) fn class(self) -> String {
         match self {
             Look::Series(number) => format!("s{}", number % COLOURS),
-            Look::Peer => "peer".to_owned(),
+            Look::Peer(_) => "peer".to_owned(),
         }
     }
 
@@ -43,135 +45,171 @@ impl Look {
     pub(crate) fn shape(self) -> &'static str {
         match self {
             Look::Series(number) => SHAPES[(number + number / COLOURS) % SHAPES.len()],
-            Look::Peer => SHAPES[3],
+            Look::Peer(number) => SHAPES[(number + 3) % SHAPES.len()],
         }
     }
+}
+
+/// The outline of a series' marker, around the origin.
+pub(crate) fn shape(look: Look) -> Markup {
+    html! { path.m d=(look.shape()) {} }
 }
 
 /// Which way values run in a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
+    /// Values are heights in pixels, positions are percentages of the width.
     Up,
+    /// Values are percentages of the width, positions are heights in pixels.
     Right,
 }
 
-/// A measured mark: the marker at (`x`, `y`), its interval `bar` (pixels along the values' way),
-/// and the cell's own data.
+impl Way {
+    /// As `data-way` has it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Way::Up => "up",
+            Way::Right => "right",
+        }
+    }
+
+    /// `x` and `y` of the value that stands at `value`, at the position `position`.
+    fn place(self, value: f64, position: f64) -> [String; 2] {
+        match self {
+            Way::Up => [percent(position), pixels(value)],
+            Way::Right => [percent(value), pixels(position)],
+        }
+    }
+
+    /// A line along the values, with caps.
+    pub(crate) fn bar(self, [low, high]: [f64; 2], position: f64) -> Markup {
+        let ends = [low, high].map(|end| self.place(end, position));
+        let [[x1, y1], [x2, y2]] = &ends;
+        let cap = match self {
+            Way::Up => "M-3.5 0h7",
+            Way::Right => "M0 -3.5v7",
+        };
+        html! {
+            line.bar x1=(x1) y1=(y1) x2=(x2) y2=(y2) {}
+            @for [x, y] in &ends { svg.at x=(x) y=(y) { path.bar d=(cap) {} } }
+        }
+    }
+}
+
+/// Where a mark stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) way: Way,
+    /// Along the values.
+    pub(crate) value: f64,
+    /// Across them.
+    pub(crate) position: f64,
+}
+
+impl Place {
+    /// `inner`, drawn around the place.
+    fn around(self, inner: &Markup) -> Markup {
+        let [x, y] = self.way.place(self.value, self.position);
+        html! { svg.at x=(x) y=(y) { (inner) } }
+    }
+}
+
+/// A measured mark with its interval on `scale` and the cell's own data; nothing for a cell
+/// without a value.
 pub(crate) fn measured(
-    out: &mut String,
     experiment: &str,
     cell: &CellResult,
     look: Look,
-    (x, y): (f64, f64),
-    bar: Option<[f64; 2]>,
-    way: Way,
-) {
-    let Some(median) = cell.median else { return };
-    let _ = write!(
-        out,
-        "<g class=\"mark {}\" transform=\"translate({x:.2} {y:.2})\" data-experiment=\"{}\" \
-         data-metric=\"{}\" data-at=\"{}\" data-value=\"{median}\"",
-        look.class(),
-        Exact(experiment),
-        Exact(&cell.metric),
-        Exact(&json(&cell.at)),
-    );
-    if let Some([low, high]) = cell.ci95 {
-        let _ = write!(out, " data-low=\"{low}\" data-high=\"{high}\"");
+    scale: &Scale,
+    (way, position): (Way, f64),
+) -> Markup {
+    let Some(median) = cell.median else {
+        return Markup::default();
+    };
+    let place = Place {
+        way,
+        value: scale.at(median),
+        position,
+    };
+    let [low, high] = ends(cell.ci95);
+    html! {
+        g class=(format!("mark {}", look.class())) data-experiment=(Exact(experiment))
+            data-metric=(Exact(&cell.metric)) data-at=(json(&cell.at)) data-value=(median)
+            data-low=[low] data-high=[high] data-pixel=(pixels(place.value))
+            data-position=(pixels(position)) {
+            title { (shown(&tooltip(cell, median))) }
+            @if let Some(ci95) = cell.ci95 {
+                (way.bar(ci95.map(|end| scale.clamped(end)), position))
+            }
+            (place.around(&shape(look)))
+        }
     }
-    let _ = write!(out, "><title>{}</title>", Shown(&tooltip(cell, median)));
-    if let Some([low, high]) = bar {
-        let _ = match way {
-            Way::Up => write!(
-                out,
-                "<path class=\"bar\" d=\"M0 {0:.2}V{1:.2}M-3.5 {0:.2}h7M-3.5 {1:.2}h7\"/>",
-                low - y,
-                high - y
-            ),
-            Way::Right => write!(
-                out,
-                "<path class=\"bar\" d=\"M{0:.2} 0H{1:.2}M{0:.2} -3.5v7M{1:.2} -3.5v7\"/>",
-                low - x,
-                high - x
-            ),
-        };
-    }
-    let _ = write!(out, "<path class=\"m\" d=\"{}\"/></g>", look.shape());
 }
 
 fn tooltip(cell: &CellResult, median: f64) -> String {
-    let mut text = super::super::escape::clip(&cell.at.to_string(), 300);
-    let _ = write!(text, ": {}", cell.unit.show(median));
-    if let Some([low, high]) = cell.ci95 {
-        let _ = write!(
-            text,
-            ", 95 % interval {} to {}",
-            cell.unit.show(low),
-            cell.unit.show(high)
-        );
+    let mut text = format!("{}: {}", clip(&cell.at.to_string(), 300), cell.unit.show(median));
+    if let Some(ci95) = cell.ci95 {
+        text += &format!(", 95 % interval {}", interval(ci95, 1.0));
     }
-    let _ = write!(text, ", n = {}", cell.n);
+    text += &format!(", n = {}", cell.n);
     if cell.failed > 0 {
-        let _ = write!(text, ", {} failed", cell.failed);
+        text += &format!(", {} failed", cell.failed);
     }
     text
 }
 
 /// A published value: hollow, a little larger, so that it shows around a measured one.
 pub(crate) fn published(
-    out: &mut String,
     experiment: &str,
     published: &Published,
     unit: Unit,
     look: Look,
-    (x, y): (f64, f64),
-) {
-    let _ = write!(
-        out,
-        "<g class=\"published {}\" transform=\"translate({x:.2} {y:.2})\" \
-         data-published-experiment=\"{}\" data-metric=\"{}\" data-at=\"{}\" data-value=\"{}\">\
-         <title>{}: published {}{}</title><path class=\"h\" transform=\"scale(1.45)\" d=\"{}\"/></g>",
-        look.class(),
-        Exact(experiment),
-        Exact(&published.metric),
-        Exact(&json(&published.at)),
-        published.value,
-        Shown(&super::super::escape::clip(&published.at.to_string(), 300)),
-        Shown(&unit.show(published.value)),
-        Shown(&match &published.source {
-            Some(source) => format!(" ({})", super::super::escape::clip(source, 200)),
-            None => String::new(),
-        }),
-        look.shape(),
+    place: Place,
+) -> Markup {
+    let mut tooltip = format!(
+        "{}: published {}",
+        clip(&published.at.to_string(), 300),
+        unit.show(published.value)
     );
+    if let Some(source) = &published.source {
+        tooltip += &format!(" ({})", clip(source, 200));
+    }
+    html! {
+        g class=(format!("published {}", look.class())) data-published-experiment=(Exact(experiment))
+            data-metric=(Exact(&published.metric)) data-at=(json(&published.at))
+            data-value=(published.value) data-pixel=(pixels(place.value))
+            data-position=(pixels(place.position)) {
+            title { (tooltip) }
+            (place.around(&html! { path.h transform="scale(1.45)" d=(look.shape()) {} }))
+        }
+    }
 }
 
 /// A cell without a value: a cross where the axis begins. It has no `data-value`.
-pub(crate) fn missing(out: &mut String, experiment: &str, cell: &CellResult, x: f64, y: f64) {
-    let reason = cell.reason.as_deref().unwrap_or("no value");
-    let _ = write!(
-        out,
-        "<g class=\"missing\" transform=\"translate({x:.2} {y:.2})\" \
-         data-missing-experiment=\"{}\" data-metric=\"{}\" data-at=\"{}\"><title>{}: no value. {}</title>\
-         <path d=\"M-3.5 -3.5L3.5 3.5M-3.5 3.5L3.5 -3.5\"/></g>",
-        Exact(experiment),
-        Exact(&cell.metric),
-        Exact(&json(&cell.at)),
-        Shown(&super::super::escape::clip(&cell.at.to_string(), 300)),
-        Shown(&super::super::escape::clip(reason, 300)),
-    );
+pub(crate) fn missing(experiment: &str, cell: &CellResult, place: Place) -> Markup {
+    let at = clip(&cell.at.to_string(), 300);
+    let reason = clip(cell.reason.as_deref().unwrap_or("no value"), 300);
+    html! {
+        g.missing data-missing-experiment=(Exact(experiment)) data-metric=(Exact(&cell.metric))
+            data-at=(json(&cell.at)) data-pixel=(pixels(place.value))
+            data-position=(pixels(place.position)) {
+            title { (at) ": no value. " (reason) }
+            (place.around(&html! { path d="M-3.5 -3.5L3.5 3.5M-3.5 3.5L3.5 -3.5" {} }))
+        }
+    }
 }
 
-/// Single rounds as faint dots, in one path.
-pub(crate) fn dots(out: &mut String, look: Look, dots: &[(f64, f64)]) {
-    if dots.is_empty() {
-        return;
+/// Single rounds as faint dots, `aside` pixels from the places of their values.
+pub(crate) fn dots(way: Way, look: Look, dots: &[(f64, f64)], aside: f64) -> Markup {
+    html! {
+        g class=(format!("dots {}", look.class())) transform=(format!("translate({aside} 0)")) {
+            @for &(value, position) in dots {
+                @let [x, y] = way.place(value, position);
+                // A line of no length with round ends is a dot.
+                line x1=(x) x2=(x) y1=(y) y2=(y) {}
+            }
+        }
     }
-    let _ = write!(out, "<path class=\"dots {}\" d=\"", look.class());
-    for (x, y) in dots {
-        let _ = write!(out, "M{x:.1} {y:.1}h0");
-    }
-    out.push_str("\"/>");
 }
 
 #[cfg(test)]

@@ -1,55 +1,43 @@
 //! Figures: SVG drawn from an experiment's cells, in the form that the data has.
 
-mod canvas;
-mod label;
+pub(super) mod axis;
 mod lines;
 mod mark;
-mod number;
 mod plan;
 mod rows;
-mod scale;
+pub(super) mod scale;
 
 use std::fmt::Write;
 
+use maud::{html, Markup};
+
 use self::plan::{Form, Panel};
 use self::scale::Scale;
-use super::escape::{clip, Shown};
+use super::words::{clip, Exact};
 use crate::result::{CellResult, ExperimentResult};
 
 /// More single rounds than this are not drawn one by one.
 const DOTS: usize = 1500;
 
-/// Writes the figures of one metric of the experiment; `id` is unique in the page.
-pub(super) fn figures(out: &mut String, id: &str, experiment: &ExperimentResult, metric: &str) {
-    for (number, panel) in plan::panels(experiment, metric).iter().enumerate() {
-        let id = format!("{id}-{number}");
-        let nothing = panel.values().is_empty();
-        out.push_str("<figure>");
-        if !panel.part.is_empty() {
-            let part = clip(&panel.part, 160);
-            let _ = write!(out, "<p class=\"part\"><bdi>{}</bdi></p>", Shown(&part));
+/// The figures of one metric of the experiment.
+pub(super) fn figures(experiment: &ExperimentResult, metric: &str) -> Markup {
+    html! {
+        @for panel in &plan::panels(experiment, metric) {
+            figure data-figure=(Exact(&experiment.id)) {
+                @if !panel.part.is_empty() { p.part { bdi { (clip(&panel.part, 160)) } } }
+                @if panel.values().is_empty() {
+                    p.empty { "Nothing was measured here, so there is nothing to draw." }
+                    (caption(panel, &Drawn::default()))
+                } @else {
+                    @let (drawing, drawn) = match &panel.form {
+                        Form::Lines { axis, unit } => lines::draw(panel, axis, *unit),
+                        Form::Rows { labels } => rows::draw(panel, labels),
+                    };
+                    (drawing)
+                    (caption(panel, &drawn))
+                }
+            }
         }
-        if nothing {
-            out.push_str(
-                "<p class=\"empty\">Nothing was measured here, so there is nothing to draw.</p>",
-            );
-            caption(out, panel, &Drawn::default());
-            out.push_str("</figure>");
-            continue;
-        }
-        let name = clip(panel.metric, 80);
-        let _ = write!(
-            out,
-            "<div class=\"scroll drawing\" tabindex=\"0\" role=\"group\" aria-label=\"Figure: {}\">",
-            Shown(&name)
-        );
-        let drawn = match &panel.form {
-            Form::Lines { axis, unit } => lines::draw(out, &id, panel, axis, *unit),
-            Form::Rows { labels } => rows::draw(out, &id, panel, labels),
-        };
-        out.push_str("</div>");
-        caption(out, panel, &drawn);
-        out.push_str("</figure>");
     }
 }
 
@@ -63,7 +51,7 @@ struct Drawn {
 }
 
 /// Notes under the drawing: what is not to be seen in it.
-fn caption(out: &mut String, panel: &Panel<'_>, drawn: &Drawn) {
+fn caption(panel: &Panel<'_>, drawn: &Drawn) -> Markup {
     let mut notes = Vec::new();
     if drawn.cut {
         notes.push("The axis does not begin at zero.".to_owned());
@@ -90,9 +78,8 @@ fn caption(out: &mut String, panel: &Panel<'_>, drawn: &Drawn) {
         let at = clip(&first.at.to_string(), 120);
         notes.push(format!("No value: {at}{reason}{more}."));
     }
-    if !notes.is_empty() {
-        let notes = notes.join(" ");
-        let _ = write!(out, "<figcaption><bdi>{}</bdi></figcaption>", Shown(&notes));
+    html! {
+        @if !notes.is_empty() { figcaption { bdi { (notes.join(" ")) } } }
     }
 }
 
@@ -122,11 +109,6 @@ fn description(panel: &Panel<'_>, scale: &Scale) -> String {
     }
     text.push_str(". The table below has the numbers.");
     text
-}
-
-/// The pixels of the cell's interval on `scale`.
-fn interval(cell: &CellResult, scale: &Scale) -> Option<[f64; 2]> {
-    cell.ci95.map(|ci95| ci95.map(|end| scale.at(end)))
 }
 
 /// The single rounds of a panel, where there are few enough to show.

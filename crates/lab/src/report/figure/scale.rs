@@ -1,6 +1,6 @@
 //! From values to pixels.
 
-/// Maps values of a domain to pixels.
+/// Maps values of a domain to places: pixels, or percentages of a width.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Scale {
     /// Logarithmic, or linear.
@@ -23,8 +23,8 @@ const LOG_SPAN: f64 = 20.0;
 /// A linear axis starts at zero unless all of its values lie within this factor.
 const CLOSE: f64 = 1.6;
 
-/// The strip, in pixels, that a logarithmic scale keeps for zero.
-const ZERO_STRIP: f64 = 26.0;
+/// The share of its length that a logarithmic scale keeps for zero.
+const ZERO_STRIP: f64 = 0.09;
 
 impl Scale {
     /// A scale for measured values: logarithmic where they span more than 20 ×, from zero
@@ -52,14 +52,14 @@ impl Scale {
 
     /// A scale for the positions of an axis, padded so that no mark sits on the frame.
     pub(crate) fn for_axis(values: &[f64], log: bool, from: f64, to: f64) -> Scale {
-        let pad = (to - from).signum() * 18.0;
+        let pad = (to - from) * 0.06;
         let positive: Vec<f64> = values.iter().copied().filter(|&v| v > 0.0).collect();
         let (least, most) = extent(values);
         let (from, to) = (from + pad, to - pad);
         if log && !positive.is_empty() && least >= 0.0 {
             let (low, high) = extent(&positive);
             let zero = (least == 0.0).then_some(from);
-            let from = zero.map_or(from, |zero| zero + pad.signum() * ZERO_STRIP);
+            let from = zero.map_or(from, |zero| zero + (to - from) * ZERO_STRIP);
             return Scale::spread(true, low, high, from, to, zero);
         }
         Scale::spread(false, least, most, from, to, None)
@@ -72,7 +72,7 @@ impl Scale {
     fn log(positive: &[f64], zero: bool, from: f64, to: f64) -> Scale {
         let (low, high) = extent(positive);
         let (low, high) = (below(low * 0.98), above(high * 1.02));
-        let strip = (to - from).signum() * ZERO_STRIP;
+        let strip = (to - from) * ZERO_STRIP;
         if zero {
             Scale::spread(true, low, high, from + strip, to, Some(from + strip * 0.3))
         } else {
@@ -81,7 +81,7 @@ impl Scale {
     }
 
     /// Makes room where all values are one.
-    fn spread(log: bool, low: f64, high: f64, from: f64, to: f64, zero: Option<f64>) -> Scale {
+    pub(crate) fn spread(log: bool, low: f64, high: f64, from: f64, to: f64, zero: Option<f64>) -> Scale {
         let (low, high) = match (log, low < high) {
             (_, true) => (low, high),
             (true, false) => (low / 2.0, high * 2.0),
@@ -112,12 +112,29 @@ impl Scale {
         self.from + share * (self.to - self.from)
     }
 
+    /// The pixel of `value`, or of the end of the scale that is nearest to it.
+    pub(crate) fn clamped(&self, value: f64) -> f64 {
+        if value.is_nan() || (self.log && value <= 0.0) {
+            return self.zero.unwrap_or(self.from);
+        }
+        self.at(value.clamp(self.low, self.high))
+    }
+
     /// Whether `value` is inside the drawn range.
     pub(crate) fn holds(&self, value: f64) -> bool {
         if self.log && value <= 0.0 {
             return self.zero.is_some() && value == 0.0;
         }
         value >= self.low && value <= self.high
+    }
+
+    /// As `data-scale` has it.
+    pub(crate) fn kind(&self) -> &'static str {
+        if self.log {
+            "log"
+        } else {
+            "linear"
+        }
     }
 
     /// Whether a linear scale leaves zero out, which a reader must be told.
