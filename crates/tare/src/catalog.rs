@@ -89,9 +89,7 @@ pub(crate) fn chosen(
     for word in words {
         let mut found: Vec<Experiment> = embedded
             .iter()
-            .filter(|experiment| {
-                [ALL, &experiment.id, experiment.suite()].contains(&word.as_str())
-            })
+            .filter(|experiment| [ALL, &experiment.id, experiment.suite()].contains(&word.as_str()))
             .cloned()
             .collect();
         if found.is_empty() {
@@ -149,7 +147,13 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-fn parse(text: &str, name: &str, size: Size, drivers: &Drivers) -> anyhow::Result<Vec<Experiment>> {
+/// The experiments of a file's text; `name` stands for the file in errors.
+pub(crate) fn parse(
+    text: &str,
+    name: &str,
+    size: Size,
+    drivers: &Drivers,
+) -> anyhow::Result<Vec<Experiment>> {
     let context = Context {
         cpus: std::thread::available_parallelism().map_or(1, usize::from),
         size,

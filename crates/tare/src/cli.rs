@@ -35,6 +35,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run experiments and judge their claims
     Run(Run),
+    /// Compare programs: which needs less time, in paired rounds, until it is decided
+    Compare(Compare),
     /// List the experiments
     List(Json),
     /// Show one experiment: its matrix, metrics, published values and claims
@@ -134,6 +136,51 @@ impl Run {
             Size::Quick
         }
     }
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    tare compare 'gzip -1 -c file' 'gzip -6 -c file'\n  \
+    tare compare --shell 'sort file | uniq -c' 'sort -S 50% file | uniq -c' --budget \"2 min\"\n  \
+    tare compare './old {input}' './new {input}' --save mine.toml\n\n\
+    Each command after the first is compared with the first, in rounds that run every command once\n\
+    in a shuffled order. Rounds go on until wall time and processor time are decided, or the budget is\n\
+    used up. Without --shell a command is split into words as a shell would, and nothing is expanded.\n\n\
+    Exit status: 0 done, whatever the verdicts; 2 wrong usage or it could not run; 130 interrupted.")]
+pub(crate) struct Compare {
+    /// The commands, each one argument
+    #[arg(value_name = "COMMAND", required = true, num_args = 2..)]
+    pub(crate) commands: Vec<String>,
+    /// Run each command with `sh -c`; the time of the shell is then part of each trial
+    #[arg(long)]
+    pub(crate) shell: bool,
+    /// A command to run before each trial, not measured
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) prepare: Option<String>,
+    /// A command to run after each trial, not measured
+    #[arg(long, value_name = "COMMAND")]
+    pub(crate) cleanup: Option<String>,
+    /// How long one trial may take before it is killed and counts against every verdict
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "60 s")]
+    pub(crate) limit: Duration,
+    /// The time that the comparison may take
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "30 s")]
+    pub(crate) budget: Duration,
+    /// Exactly N rounds, decided or not, instead of rounds until it is decided or the budget is used up
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(ROUNDS_MAX)))]
+    pub(crate) rounds: Option<u32>,
+    /// The seed of every shuffle [default: drawn from the operating system]
+    #[arg(long, value_name = "S")]
+    pub(crate) seed: Option<u64>,
+    /// Keep the run's files in this directory
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub(crate) out: Option<PathBuf>,
+    /// Write the comparison as an experiment file, for `tare run`
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub(crate) save: Option<PathBuf>,
+    /// Print the verdicts and the whole result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args)]

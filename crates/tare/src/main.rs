@@ -2,8 +2,9 @@
 
 mod catalog;
 mod cli;
-mod diff;
+mod compare;
 mod completion;
+mod diff;
 mod doctor;
 mod drivers;
 mod explain;
@@ -71,6 +72,7 @@ fn usage(error: &clap::Error) -> ExitCode {
 fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Compare(arguments) => compare::compare(&arguments),
         Command::List(arguments) => explain::list(arguments.json),
         Command::Show(arguments) => explain::show(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),

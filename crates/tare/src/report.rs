@@ -75,7 +75,7 @@ pub(crate) fn finish(
 }
 
 /// Writes the page into the run's directory.
-fn write_html(directory: &Path, result: &RunResult) -> anyhow::Result<PathBuf> {
+pub(crate) fn write_html(directory: &Path, result: &RunResult) -> anyhow::Result<PathBuf> {
     let page = directory.join("report.html");
     store::write_whole(&page, report::html(result).as_bytes())?;
     Ok(page)
@@ -100,7 +100,7 @@ fn print(result: &RunResult, json: bool, cells: bool) -> anyhow::Result<()> {
 
 /// 2 if nothing could be measured at all, 1 if `strict` and a claim was not reproduced or a target
 /// missed, else 0: verdicts are results.
-fn exit_code(result: &RunResult, strict: bool) -> ExitCode {
+pub(crate) fn exit_code(result: &RunResult, strict: bool) -> ExitCode {
     let mut cells = result.experiments.iter().flat_map(|e| &e.cells);
     if !cells.any(|cell| cell.n > 0) {
         terminal::say("tare: nothing was measured: no trial gave a figure");

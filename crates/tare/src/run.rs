@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{bail, Context as _};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tare_lab::driver::{Drivers, Missing};
-use tare_lab::experiment::Rounds;
+use tare_lab::experiment::{Experiment, Rounds};
 use tare_lab::fingerprint::Machine;
 use tare_lab::plan::Plan;
-use tare_lab::result::SCHEMA;
+use tare_lab::result::{RunResult, SCHEMA};
 use tare_lab::runner::{self, Ended};
 use tare_lab::store::{RunDirectory, StoreError};
 
@@ -20,7 +20,7 @@ use crate::progress::Watch;
 use crate::{catalog, cli, drivers, forecast, report, terminal, tour};
 
 /// The status of a process that Ctrl-C ended, as shells have it.
-const INTERRUPTED: u8 = 130;
+pub(crate) const INTERRUPTED: u8 = 130;
 
 /// The size of the tour, in its plan.
 const TOUR: &str = "tour";
@@ -32,6 +32,27 @@ pub(crate) fn run(arguments: &cli::Run) -> anyhow::Result<ExitCode> {
         Some(path) => resume(path, &drivers)?,
         None => begin(arguments, &drivers)?,
     };
+    let path = directory.path().to_owned();
+    let Some(result) = execute(&mut directory, &drivers)? else {
+        terminal::say(&format!(
+            "tare: stopped; {} trials are in. To go on: tare run --resume {}",
+            directory.records().len(),
+            path.display()
+        ));
+        return Ok(ExitCode::from(INTERRUPTED));
+    };
+    let code = report::finish(&path, &result, arguments.json, false, arguments.strict)?;
+    if directory.plan().size == TOUR {
+        tour::what_else(&drivers)?;
+    }
+    Ok(code)
+}
+
+/// Runs what remains of a run and judges it; `None` if it was interrupted.
+pub(crate) fn execute(
+    directory: &mut RunDirectory,
+    drivers: &Drivers,
+) -> anyhow::Result<Option<RunResult>> {
     for warning in &directory.plan().warnings {
         terminal::say(&format!("tare: warning: {warning}"));
     }
@@ -39,30 +60,19 @@ pub(crate) fn run(arguments: &cli::Run) -> anyhow::Result<ExitCode> {
     for signal in signals_to_end() {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
     }
-    let expected = forecast::expected(directory.plan(), &drivers);
+    let expected = forecast::expected(directory.plan(), drivers);
     let mut watch = Watch::new(directory.plan(), expected);
     let ended = runner::run(
-        &mut directory,
-        &drivers,
+        directory,
+        drivers,
         &|| interrupted.load(Ordering::Relaxed),
         &mut watch,
     );
     watch.finish();
-    let path = directory.path().to_owned();
-    if ended? == Ended::Interrupted {
-        terminal::say(&format!(
-            "tare: stopped; {} trials are in. To go on: tare run --resume {}",
-            directory.records().len(),
-            path.display()
-        ));
-        return Ok(ExitCode::from(INTERRUPTED));
-    }
-    let result = report::judged(directory.plan(), directory.records());
-    let code = report::finish(&path, &result, arguments.json, false, arguments.strict)?;
-    if directory.plan().size == TOUR {
-        tour::what_else(&drivers)?;
-    }
-    Ok(code)
+    Ok(match ended? {
+        Ended::Interrupted => None,
+        Ended::Complete => Some(report::judged(directory.plan(), directory.records())),
+    })
 }
 
 /// The signals that ask a program to end: Ctrl-C, `kill`, and a terminal that is closed. The last
@@ -106,9 +116,22 @@ fn begin(arguments: &cli::Run, drivers: &Drivers) -> anyhow::Result<RunDirectory
         }
         (None, None) => None,
     };
+    let size = if is_tour { TOUR } else { size.name() };
+    let seed = arguments.seed;
+    create(experiments, size, budget, seed, arguments.out.as_deref())
+}
+
+/// Plans a run of `experiments` in the directory `out`, or one of its own.
+pub(crate) fn create(
+    experiments: Vec<Experiment>,
+    size: &str,
+    budget: Option<Duration>,
+    seed: Option<u64>,
+    out: Option<&Path>,
+) -> anyhow::Result<RunDirectory> {
     let machine = Machine::read();
     let started = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    let seed = match arguments.seed {
+    let seed = match seed {
         Some(seed) => seed,
         // 53 bits, so that JSON readers without whole numbers read the same seed.
         None => drivers::system_random()? >> 11,
@@ -117,7 +140,7 @@ fn begin(arguments: &cli::Run, drivers: &Drivers) -> anyhow::Result<RunDirectory
         schema: SCHEMA,
         run: String::new(),
         tare: env!("CARGO_PKG_VERSION").into(),
-        size: if is_tour { TOUR } else { size.name() }.into(),
+        size: size.into(),
         seed,
         budget_s: budget.map(|budget| budget.as_secs_f64()),
         started,
@@ -131,8 +154,8 @@ fn begin(arguments: &cli::Run, drivers: &Drivers) -> anyhow::Result<RunDirectory
     let time = plan.started.replace(['-', ':'], "");
     let mut place = 1;
     loop {
-        let path = match &arguments.out {
-            Some(path) => path.clone(),
+        let path = match out {
+            Some(path) => path.to_owned(),
             None if place == 1 => PathBuf::from(format!("tare-runs/{time}")),
             None => PathBuf::from(format!("tare-runs/{time}-{place}")),
         };
@@ -141,7 +164,7 @@ fn begin(arguments: &cli::Run, drivers: &Drivers) -> anyhow::Result<RunDirectory
             .map_or_else(|| "run".into(), |name| name.to_string_lossy().into_owned());
         match RunDirectory::create(&path, plan.clone()) {
             // Another run that began in the same second.
-            Err(StoreError::Exists(_)) if arguments.out.is_none() && place < 1000 => place += 1,
+            Err(StoreError::Exists(_)) if out.is_none() && place < 1000 => place += 1,
             created => return created.context("the run's directory"),
         }
     }

@@ -47,7 +47,9 @@ fn claim_ids() -> anyhow::Result<Vec<String>> {
     let table = DeTable::parse(TEXT).map_err(|error| anyhow!("{FILE}: {error}"))?;
     let claims = table.get_ref().get("claims").map(|claims| claims.get_ref());
     let Some(DeValue::Array(claims)) = claims else {
-        return Err(anyhow!("{FILE}: expected claims = [\"experiment/claim\", …]"));
+        return Err(anyhow!(
+            "{FILE}: expected claims = [\"experiment/claim\", …]"
+        ));
     };
     claims
         .iter()

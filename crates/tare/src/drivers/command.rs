@@ -195,13 +195,18 @@ fn environment(parameters: &Parameters) -> Result<BTreeMap<OsString, OsString>, 
 }
 
 /// Replaces each `{name}` by the parameter of that name. Braces around anything that is no name
-/// stay as they are.
+/// stay as they are; `{{` is one brace, whatever follows.
 fn fill_in(word: &str, parameters: &Parameters, place: &str) -> Result<String, Mistake> {
     let mut filled = String::new();
     let mut rest = word;
     while let Some(open) = rest.find('{') {
         filled.push_str(&rest[..open]);
         let after = &rest[open + 1..];
+        if let Some(literal) = after.strip_prefix('{') {
+            filled.push('{');
+            rest = literal;
+            continue;
+        }
         let name = after.split_once('}').map(|(name, _)| name);
         match name.filter(|name| is_name(name)) {
             Some(name) => {

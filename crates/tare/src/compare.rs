@@ -1,0 +1,392 @@
+//! `tare compare`: which of several programs needs less time.
+//!
+//! The commands become an experiment file, which runs like any other and can be kept (`--save`).
+//! Each command after the first is compared with the first.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{bail, Context as _};
+use serde::Serialize;
+use tare_lab::experiment::{Experiment, Rounds};
+use tare_lab::file::Size;
+use tare_lab::report::text::clean;
+use tare_lab::result::{ClaimResult, RunResult, Verdict};
+use tare_lab::store;
+use tare_lab::unit::significant;
+
+use crate::{catalog, cli, drivers, report, run, terminal};
+
+/// What is compared, in the order in which it is shown.
+const METRICS: [(&str, &str); 2] = [("time", "wall time"), ("cpu_time", "processor time")];
+
+/// The most commands.
+const COMMANDS_MAX: usize = 16;
+
+/// What was found of one command beside the first.
+#[derive(Debug, Serialize)]
+struct Comparison<'r> {
+    /// Its place among the commands, from 1.
+    place: usize,
+    command: &'r str,
+    to: &'r str,
+    metric: &'static str,
+    difference: Difference,
+    /// The claim "it takes no longer", judged: the ratio, its interval, p and rounds.
+    judged: &'r ClaimResult,
+}
+
+/// Which way a command differs from the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Difference {
+    /// It needs less.
+    Less,
+    /// It needs more.
+    More,
+    /// The rounds do not show which.
+    NotShown,
+}
+
+#[derive(Serialize)]
+struct Printed<'r> {
+    comparisons: &'r [Comparison<'r>],
+    run: &'r RunResult,
+}
+
+/// Runs the comparison and prints what was found.
+pub(crate) fn compare(arguments: &cli::Compare) -> anyhow::Result<ExitCode> {
+    let commands = &arguments.commands;
+    if commands.len() > COMMANDS_MAX {
+        bail!(
+            "found {} commands, expected at most {COMMANDS_MAX}",
+            commands.len()
+        );
+    }
+    let drivers = drivers::all();
+    let text = file(arguments)?;
+    let experiments = catalog::parse(&text, "compare", Size::Quick, &drivers)?;
+    for experiment in &experiments {
+        can_run(experiment, &drivers)?;
+    }
+    if let Some(path) = &arguments.save {
+        store::write_whole(path, text.as_bytes())?;
+        let path = path.display();
+        terminal::say(&format!("tare: saved; to repeat: tare run {path}"));
+    }
+    // The run's files go when this does.
+    let temporary;
+    let out: PathBuf = match &arguments.out {
+        Some(out) => out.clone(),
+        None => {
+            temporary = tempfile::tempdir().context("a directory for the run's files")?;
+            temporary.path().join("compare")
+        }
+    };
+    let budget = arguments.rounds.is_none().then_some(arguments.budget);
+    let name = Size::Quick.name();
+    let mut directory = run::create(experiments, name, budget, arguments.seed, Some(&out))?;
+    let Some(result) = run::execute(&mut directory, &drivers)? else {
+        if arguments.out.is_some() {
+            let out = out.display();
+            terminal::say(&format!("tare: stopped. To go on: tare run --resume {out}"));
+        }
+        return Ok(ExitCode::from(run::INTERRUPTED));
+    };
+    let comparisons = comparisons(commands, &result);
+    if arguments.json {
+        let (comparisons, run) = (comparisons.as_slice(), &result);
+        terminal::print(&serde_json::to_string(&Printed { comparisons, run })?)?;
+    } else {
+        terminal::print(&shown(commands, &result, &comparisons))?;
+    }
+    if arguments.out.is_some() {
+        let page = report::write_html(&out, &result)?;
+        terminal::say(&format!("tare: report: {}", page.display()));
+    }
+    Ok(report::exit_code(&result, false))
+}
+
+/// Refuses commands that this machine lacks: of them nothing would be measured.
+fn can_run(experiment: &Experiment, drivers: &tare_lab::driver::Drivers) -> anyhow::Result<()> {
+    let driver = drivers.get(&experiment.driver).context("the driver")?;
+    for point in experiment.points() {
+        let parameters = driver.vocabulary().complete(experiment.parameters(&point));
+        if let Err(missing) = driver.check(&parameters) {
+            let remedy = missing.remedy.map_or(String::new(), |r| format!("; {r}"));
+            bail!("{}{remedy}", missing.reason);
+        }
+    }
+    Ok(())
+}
+
+/// The comparison as an experiment file.
+fn file(arguments: &cli::Compare) -> anyhow::Result<String> {
+    let rounds = match arguments.rounds {
+        Some(rounds) => Rounds::exactly(rounds),
+        // Until the budget is used up.
+        None => Rounds {
+            least: 10,
+            most: 1000,
+        },
+    };
+    let commands = &arguments.commands;
+    let mut distinct: Vec<&String> = commands.iter().collect();
+    distinct.sort();
+    distinct.dedup();
+    // Values of an axis differ, so that one command against itself needs another axis.
+    let itself = distinct.len() == 1;
+    if !itself && distinct.len() < commands.len() {
+        bail!("found a command twice, expected each once, or one command against itself");
+    }
+    let values: Vec<String> = commands
+        .iter()
+        .map(|command| {
+            let whole = if arguments.shell {
+                shlex::try_join(["sh", "-c", command]).context("a command with a NUL byte")?
+            } else {
+                command.clone()
+            };
+            // A brace stands for itself here, not for a parameter.
+            Ok(quoted(&whole.replace('{', "{{")))
+        })
+        .collect::<anyhow::Result<_>>()?;
+    let cell = |place: usize| match itself {
+        true => format!("{{ copy = {} }}", place + 1),
+        false => format!("{{ command = {} }}", values[place]),
+    };
+    let matrix = match itself {
+        true => {
+            let copies: Vec<String> = (1..=values.len()).map(|n| n.to_string()).collect();
+            format!(
+                "{{ command = [{}], copy = [{}] }}",
+                values[0],
+                copies.join(", ")
+            )
+        }
+        false => format!("{{ command = [{}] }}", values.join(", ")),
+    };
+    let mut fixed = format!("limit = \"{} ms\"", arguments.limit.as_millis());
+    for (name, command) in [
+        ("prepare", &arguments.prepare),
+        ("cleanup", &arguments.cleanup),
+    ] {
+        if let Some(command) = command {
+            let _ = write!(fixed, ", {name} = {}", quoted(&command.replace('{', "{{")));
+        }
+    }
+    let mut text = format!(
+        "# Written by `tare compare`: each command after the first against the first.\n\
+         [[experiment]]\n\
+         id      = \"compare/commands\"\n\
+         title   = \"Time of {} commands\"\n\
+         source  = \"tare compare\"\n\
+         driver  = \"command\"\n\
+         rounds  = {{ least = {}, most = {} }}\n\
+         fixed   = {{ {fixed} }}\n\
+         matrix  = {matrix}\n\
+         metrics = [\n",
+        values.len(),
+        rounds.least,
+        rounds.most,
+    );
+    for (name, _) in METRICS {
+        let _ = writeln!(
+            text,
+            "  {{ name = \"{name}\", unit = \"ms\", better = \"lower\" }},"
+        );
+    }
+    text.push_str("]\n");
+    for place in 1..values.len() {
+        for (metric, words) in METRICS {
+            let _ = write!(
+                text,
+                "\n[[experiment.claim]]\n\
+                 id     = \"{}\"\n\
+                 text   = \"Command {} needs no more {words} than command 1\"\n\
+                 metric = \"{metric}\"\n\
+                 ratio  = {{ of = {}, to = {}, at_most = 1 }}\n",
+                claim_id(place, metric),
+                place + 1,
+                cell(place),
+                cell(0),
+            );
+        }
+    }
+    Ok(text)
+}
+
+fn claim_id(place: usize, metric: &str) -> String {
+    format!("{}-{metric}", place + 1)
+}
+
+/// A TOML string; JSON's escapes are TOML's, but for one character.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text)
+        .to_string()
+        .replace('\u{7f}', "\\u007f")
+}
+
+/// What was found of every command after the first.
+fn comparisons<'r>(commands: &'r [String], result: &'r RunResult) -> Vec<Comparison<'r>> {
+    let claims: Vec<&ClaimResult> = result.experiments.iter().flat_map(|e| &e.claims).collect();
+    let found = |place: usize, metric: &str| {
+        let id = format!("compare/commands/{}", claim_id(place, metric));
+        claims.iter().copied().find(|claim| claim.id == id)
+    };
+    (1..commands.len())
+        .flat_map(|place| METRICS.map(|(metric, _)| (place, metric)))
+        .filter_map(|(place, metric)| {
+            let judged = found(place, metric)?;
+            Some(Comparison {
+                place: place + 1,
+                command: &commands[place],
+                to: &commands[0],
+                metric,
+                difference: match judged.verdict {
+                    Verdict::Reproduced | Verdict::Held => Difference::Less,
+                    Verdict::NotReproduced | Verdict::Missed => Difference::More,
+                    Verdict::Inconclusive | Verdict::NotTestable => Difference::NotShown,
+                },
+                judged,
+            })
+        })
+        .collect()
+}
+
+/// The figures of every command, then what was found.
+fn shown(commands: &[String], result: &RunResult, comparisons: &[Comparison<'_>]) -> String {
+    let mut text = String::new();
+    let cells = || result.experiments.iter().flat_map(|e| &e.cells);
+    for (place, command) in commands.iter().enumerate() {
+        let _ = writeln!(text, "{}  {}", place + 1, clean(command));
+        for (metric, words) in METRICS {
+            // Cells come in the order of the commands.
+            let Some(cell) = cells().filter(|c| c.metric == metric).nth(place) else {
+                continue;
+            };
+            let figure = cell.median.map_or("–".into(), |m| cell.unit.show(m));
+            let interval = cell.ci95.map_or(String::new(), |[low, high]| {
+                format!(" [{}, {}]", significant(low), significant(high))
+            });
+            let failed = match cell.failed {
+                0 => String::new(),
+                failed => format!(", {failed} failed"),
+            };
+            let _ = writeln!(
+                text,
+                "   {words:<14}  {figure}{interval}, {} trials{failed}",
+                cell.n
+            );
+        }
+    }
+    for comparison in comparisons {
+        let _ = writeln!(text, "\n{}", sentence(comparison));
+        let judged = comparison.judged;
+        if let Some(reason) = &judged.reason {
+            let _ = writeln!(text, "   {}", clean(reason));
+        }
+        for failures in &judged.failures {
+            let _ = writeln!(
+                text,
+                "   {} of {} trials of {} failed: {}",
+                failures.failed,
+                failures.of,
+                clean(&failures.at.to_string()),
+                clean(&failures.reason)
+            );
+            for line in &failures.last_lines {
+                let _ = writeln!(text, "     {}", clean(line));
+            }
+        }
+    }
+    text
+}
+
+/// What was found of one command, in one metric.
+fn sentence(comparison: &Comparison<'_>) -> String {
+    let place = comparison.place;
+    let words = METRICS
+        .iter()
+        .find(|(metric, _)| *metric == comparison.metric)
+        .map_or("time", |(_, words)| words);
+    let judged = comparison.judged;
+    let ratio = match (judged.measured, judged.ci95) {
+        (Some(ratio), Some([low, high])) => format!(
+            "× {} [{}, {}]",
+            significant(ratio),
+            significant(low),
+            significant(high)
+        ),
+        (Some(ratio), None) => format!("× {}", significant(ratio)),
+        (None, _) => "no ratio".to_owned(),
+    };
+    let found = match comparison.difference {
+        Difference::Less => format!("command {place} needs less than command 1"),
+        Difference::More => format!("command {place} needs more than command 1"),
+        Difference::NotShown => format!("no difference shown between commands 1 and {place}"),
+    };
+    let p = judged
+        .p_holm
+        .map_or(String::new(), |p| format!(", p {}", significant(p)));
+    let capital = words[..1].to_uppercase() + &words[1..];
+    format!("{capital}: {found}: {ratio}, {} rounds{p}", judged.n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    fn arguments(words: &[&str]) -> cli::Compare {
+        let all = ["tare", "compare"].iter().chain(words);
+        match cli::Cli::try_parse_from(all).unwrap().command {
+            cli::Command::Compare(arguments) => arguments,
+            _ => panic!("not compare"),
+        }
+    }
+
+    fn read(words: &[&str]) -> Vec<Experiment> {
+        let text = file(&arguments(words)).unwrap();
+        catalog::parse(&text, "compare", Size::Quick, &drivers::all()).unwrap()
+    }
+
+    #[test]
+    fn a_command_reaches_the_driver_as_it_was_given() {
+        let odd = "awk '{print}' \"{x}\" 'a\"b\\c\u{7f}\té'";
+        let [experiment] = &read(&["true", odd])[..] else {
+            panic!("one experiment")
+        };
+        let driver = drivers::all();
+        let driver = driver.get("command").unwrap();
+        let point = &experiment.points()[1];
+        let parameters = driver.vocabulary().complete(experiment.parameters(point));
+        let invocation = driver.invocation(&parameters);
+        assert_eq!(invocation.program.to_str(), Some("awk"));
+        assert_eq!(invocation.arguments, ["{print}", "{x}", "a\"b\\c\u{7f}\té"]);
+    }
+
+    #[test]
+    fn a_shell_gets_the_whole_command_as_one_word() {
+        let [experiment] = &read(&["--shell", "true", "echo 'a b' | wc -c"])[..] else {
+            panic!("one experiment")
+        };
+        let driver = drivers::all();
+        let driver = driver.get("command").unwrap();
+        let parameters = experiment.parameters(&experiment.points()[1]);
+        let invocation = driver.invocation(&driver.vocabulary().complete(parameters));
+        assert_eq!(invocation.arguments, ["-c", "echo 'a b' | wc -c"]);
+    }
+
+    #[test]
+    fn a_command_is_compared_with_itself_but_never_twice_among_others() {
+        let [experiment] = &read(&["true", "true"])[..] else {
+            panic!("one experiment")
+        };
+        assert_eq!(experiment.points().len(), 2);
+        assert_eq!(experiment.claims.len(), METRICS.len());
+        let refused = file(&arguments(&["true", "false", "true"])).unwrap_err();
+        assert!(refused.to_string().contains("a command twice"), "{refused}");
+    }
+}

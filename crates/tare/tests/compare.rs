@@ -1,0 +1,101 @@
+//! `tare compare` and `tare diff`, as a person runs them.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn tare(directory: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tare"))
+        .args(arguments)
+        .current_dir(directory)
+        .output()
+        .expect("tare runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_program_that_needs_three_times_as_long_is_found_and_the_comparison_can_be_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let words = [
+        "compare",
+        "sleep 0.02",
+        "sleep 0.06",
+        "--json",
+        "--save",
+        "kept.toml",
+        "--out",
+        "one",
+    ];
+    let ran = tare(directory.path(), &words);
+    assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
+    let result: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    let time = &result["comparisons"][0];
+    assert_eq!(time["metric"], "time");
+    assert_eq!(time["difference"], "more", "{time}");
+    assert_eq!(time["judged"]["verdict"], "not-reproduced");
+    let ratio = time["judged"]["measured"].as_f64().unwrap();
+    assert!((1.5..4.0).contains(&ratio), "{ratio}");
+    assert!(directory.path().join("one/report.html").exists());
+
+    let again = tare(
+        directory.path(),
+        &["run", "kept.toml", "--rounds", "2", "--out", "two"],
+    );
+    assert_eq!(again.status.code(), Some(0), "{}", text(&again.stderr));
+
+    let changes = tare(directory.path(), &["diff", "one", "two", "--all"]);
+    assert_eq!(changes.status.code(), Some(0), "{}", text(&changes.stderr));
+    let shown = text(&changes.stdout);
+    assert!(shown.contains("before: one\nafter:  two"), "{shown}");
+    // Two rounds decide nothing.
+    assert!(
+        shown.contains("compare/commands/2-time: not-reproduced → inconclusive"),
+        "{shown}"
+    );
+    assert!(shown.contains("command=sleep 0.06 time: "), "{shown}");
+    let same = tare(directory.path(), &["diff", "one", "one"]);
+    assert!(text(&same.stdout).contains("Verdicts: 0 changed of 2"));
+    let json = tare(directory.path(), &["diff", "one", "two", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert_eq!(json["cells"].as_array().map(Vec::len), Some(4));
+}
+
+#[test]
+fn a_program_that_fails_or_is_missing_gets_no_verdict() {
+    let directory = tempfile::tempdir().unwrap();
+    let failing = [
+        "compare",
+        "true",
+        "sh -c 'echo broken >&2; exit 3'",
+        "--rounds",
+        "10",
+    ];
+    let ran = tare(directory.path(), &failing);
+    let shown = text(&ran.stdout);
+    assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
+    assert!(!shown.contains("needs"), "{shown}");
+    assert!(
+        shown.contains("exited with status 3") && shown.contains("broken"),
+        "{shown}"
+    );
+
+    let missing = tare(directory.path(), &["compare", "true", "no-such-program"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(text(&missing.stderr).contains("there is no program \"no-such-program\" here"));
+    let one = tare(directory.path(), &["compare", "true"]);
+    assert_eq!(one.status.code(), Some(2));
+}
+
+#[test]
+fn the_differences_of_what_is_no_run_are_an_error_that_names_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let ran = tare(directory.path(), &["diff", "nothing", "nowhere"]);
+    assert_eq!(ran.status.code(), Some(2));
+    assert!(
+        text(&ran.stderr).contains("nothing/run.json"),
+        "{}",
+        text(&ran.stderr)
+    );
+}
