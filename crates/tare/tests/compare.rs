@@ -27,6 +27,8 @@ fn a_program_that_needs_three_times_as_long_is_found_and_the_comparison_can_be_k
         "kept.toml",
         "--out",
         "one",
+        "--budget",
+        "15 s",
     ];
     let ran = tare(directory.path(), &words);
     assert_eq!(ran.status.code(), Some(0), "{}", text(&ran.stderr));
