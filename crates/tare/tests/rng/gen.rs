@@ -117,8 +117,26 @@ fn names(folder: &Path) -> Vec<String> {
         .collect()
 }
 
+/// A program that does not outlive its test, however that ends.
+struct Slow(Option<Child>);
+
+impl Slow {
+    fn kill(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
 /// Starts what writes slowly for a very long time into `path`, and waits until some of it is there.
-fn start_slow(path: &Path) -> Child {
+fn start_slow(path: &Path) -> Slow {
     // A test that was started in the background or under nohup has inherited signals that are
     // ignored.
     let child = Command::new("env")
@@ -130,11 +148,12 @@ fn start_slow(path: &Path) -> Child {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
+    let slow = Slow(Some(child));
     let part = path.with_extension("bin.part");
     wait_until("the part file grows", || {
         fs::metadata(&part).is_ok_and(|file| file.len() > 0)
     });
-    child
+    slow
 }
 
 fn signal(child: &Child, signal: &str) {
@@ -164,8 +183,9 @@ fn an_interrupt_leaves_the_old_file_and_no_new_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("random.bin");
         fs::write(&path, "old").unwrap();
-        let child = start_slow(&path);
+        let mut slow = start_slow(&path);
         assert_eq!(fs::read(&path).unwrap(), b"old");
+        let child = slow.0.take().unwrap();
         signal(&child, name);
         let error = interrupted(child, name);
         assert!(error.contains("interrupted; incomplete after"), "{error}");
@@ -239,10 +259,9 @@ fn what_is_incomplete_is_its_owners_only_and_what_is_complete_has_the_mode_it_ha
     let path = folder.path().join("random.bin");
     fs::write(&path, "old").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-    let mut child = start_slow(&path);
+    let mut slow = start_slow(&path);
     assert_eq!(mode(&folder.path().join("random.bin.part")), 0o600);
-    child.kill().unwrap();
-    child.wait().unwrap();
+    slow.kill();
     for (umask, mode_before) in [
         ("022", 0o640),
         ("000", 0o600),
@@ -381,8 +400,7 @@ fn what_is_in_the_way_of_the_part_is_not_followed_and_not_shared() {
     assert_exit(&second, 2);
     assert!(text(&second.stderr).contains("another process is writing it"));
     assert!(part.exists(), "the second took the first one's file away");
-    first.kill().unwrap();
-    first.wait().unwrap();
+    first.kill();
 }
 
 #[test]
