@@ -182,8 +182,8 @@ mod switch {
 ///
 /// Linux hides RDSEED on AMD Zen 5 without the microcode that repairs its 16- and 32-bit forms
 /// (AMD-SB-7055), and a virtual machine's CPUID may report it all the same. The 64-bit form, the
-/// only one that [`Rdseed`](crate::Rdseed) executes on x86-64, is sound; who would rather do
-/// without sets [`RDSEED_SWITCH`].
+/// only one that [`Rdseed`](crate::Rdseed) executes on x86-64, is sound. Setting
+/// [`RDSEED_SWITCH`] does without it.
 #[cfg(feature = "std")]
 #[must_use]
 pub fn hidden_by_kernel(instruction: Instruction) -> Option<bool> {
@@ -251,10 +251,6 @@ mod cpuid {
         Some(Processor::from_cpuid(vendor, leaf(1, 0).eax))
     }
 
-    #[allow(
-        unused_unsafe,
-        reason = "CPUID became a safe function in a newer toolchain"
-    )]
     #[allow(
         unused_unsafe,
         reason = "CPUID became a safe function in a newer toolchain"

@@ -21,7 +21,7 @@ fn present<T>(result: Result<T, Error>) -> Option<T> {
             }),
         ) => {
             // Past the test harness, which keeps the output of tests that pass to itself.
-            let _ = writeln!(std::io::stderr(), "NOT TESTED: {error}");
+            let _ = std::io::stderr().write_all(format!("\nNOT TESTED: {error}\n").as_bytes());
             None
         }
         Err(error) => panic!("{error}"),

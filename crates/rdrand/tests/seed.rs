@@ -97,7 +97,8 @@ fn this_processor_gives_a_seed_or_says_why_not() {
             assert_ne!(bytes, [0; 32]);
         }
         Err(error @ Error::Unsupported { .. }) => {
-            let _ = writeln!(std::io::stderr(), "NOT TESTED: seeds here: {error}");
+            let _ = std::io::stderr()
+                .write_all(format!("\nNOT TESTED: seeds here: {error}\n").as_bytes());
         }
         Err(error) => panic!("{error}"),
     }

@@ -98,15 +98,18 @@ size_t rdrand_get_uint64_array_reseed_delay(uint64_t *dest, size_t count, int re
 size_t rdrand_get_uint64_array_reseed_skip(uint64_t *dest, size_t count, int retry_limit);
 
 /*
- * RDRAND encrypted with AES in counter mode, so that whoever could predict the hardware would
- * need the key as well. Keys belong to the process, are wiped when replaced or cleaned, and
- * never encrypt the same counter twice, in a child process after fork() neither.
+ * RDRAND and AES in counter mode together: to predict the output takes the key as well as the
+ * hardware. Keys belong to the process, are wiped when replaced or cleaned, and never encrypt the
+ * same counter twice, in a child process after fork() neither.
+ *
+ * Those of these functions that return int return 1 (true) or 0, NOT RDRAND_FAILURE, as in the
+ * librdrand of 2013: test them with if (!rdrand_...()).
  */
 
 /**
  * Sets keys: amount of them, each of key_length bytes (16, 24 or 32), each with a nonce of
  * half that length. They are copied, and take turns every 4096 bytes.
- * Returns RDRAND_SUCCESS, or RDRAND_FAILURE with the keys of before left in place.
+ * Returns 1 if they are set, 0 if not, with the keys of before left in place.
  */
 int rdrand_set_aes_keys(unsigned int amount, size_t key_length, unsigned char **keys,
                         unsigned char **nonces);
@@ -114,17 +117,21 @@ int rdrand_set_aes_keys(unsigned int amount, size_t key_length, unsigned char **
 /**
  * Sets a random 256-bit key, made of RDSEED (or condensed RDRAND) combined with random bytes of
  * the operating system, and replaces it after each MiB.
- * Returns RDRAND_SUCCESS, or RDRAND_FAILURE with the keys of before left in place.
+ * Returns 1 if it is set, 0 if not, with the keys of before left in place.
  */
 int rdrand_set_aes_random_key(void);
 
-/** Fills count bytes with encrypted RDRAND; returns the number of bytes written, 0 without a key. */
+/**
+ * Fills count bytes: with keys that were set, RDRAND encrypted; with a random key, blocks of 96
+ * bits of RDRAND and a counter, encrypted.
+ * Returns the number of bytes written, 0 without a key.
+ */
 size_t rdrand_get_bytes_aes_ctr(void *dest, size_t count, int retry_limit);
 
 /**
  * Encrypts len bytes of src into dest with the next keystream, which starts at a new block of
  * 16 bytes with each call. dest and src may be the same or overlap.
- * Returns RDRAND_SUCCESS, or RDRAND_FAILURE with dest zeroed or left alone.
+ * Returns 1, or 0 with dest zeroed or left alone.
  */
 int rdrand_enc_buffer(void *dest, void *src, size_t len);
 

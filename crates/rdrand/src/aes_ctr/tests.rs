@@ -328,7 +328,8 @@ fn with_random_key() -> Option<AesCtr> {
     match AesCtr::with_random_key() {
         Ok(cipher) => Some(cipher),
         Err(error @ Error::Unsupported { .. }) => {
-            let _ = writeln!(std::io::stderr(), "NOT TESTED: random keys: {error}");
+            let _ = std::io::stderr()
+                .write_all(std::format!("\nNOT TESTED: random keys: {error}\n").as_bytes());
             None
         }
         Err(error) => panic!("{error}"),

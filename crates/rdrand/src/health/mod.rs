@@ -10,7 +10,7 @@
 //! |---|---|
 //! | one value for ever, each value twice, a cycle of up to 1,023 values | always |
 //! | a bit, nibble or byte that is stuck, in any position | always |
-//! | values from a small pool in any order | all but surely up to 18,000 of them, half the time at 750,000 |
+//! | values from a small pool in any order | practically always up to 18,000 of them, half the time at 750,000 |
 //! | a cycle of 1,024 values or more | no |
 //! | bits that are biased, or depend on other bits or values | no; the [`battery`](crate::battery) is for these |
 //! | output that is predictable, as of a cipher under a key that is known | no, and by no other test of the output |
