@@ -6,7 +6,7 @@
 use tare_lab::driver::Missing;
 
 const REASON: &str = "this build of tare has no other libraries to compare with";
-const REMEDY: &str = "cargo run --release --features references -- run …";
+const REMEDY: &str = "build with them: cargo build --release --features references";
 
 /// Whether this build has the other libraries.
 pub(crate) fn check() -> Result<(), Missing> {

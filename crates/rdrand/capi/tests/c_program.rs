@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::env;
-use std::io::{self, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -368,6 +368,8 @@ fn every_manual_page_renders_without_a_warning() {
         let rendered = Command::new("man")
             .args(["--warnings", "-E", "UTF-8", "-l", &page])
             .current_dir(&manual)
+            // `man` complains of a locale that this machine lacks.
+            .env("LC_ALL", "C.UTF-8")
             .env("MANPAGER", "cat")
             .env("MANWIDTH", "80")
             .output();
