@@ -216,7 +216,9 @@ pub enum ClaimKind {
         /// By how much each must beat the next, as a ratio; 1 or more.
         margin: f64,
     },
-    /// A figure that does not depend on the machine.
+    /// A figure against limits in its own unit: one that does not depend on the machine, or one
+    /// where the published statement is itself the rate. It has no partner in its round, so its
+    /// rounds are taken as independent.
     Value {
         /// The cells.
         of: Selector,

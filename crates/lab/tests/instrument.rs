@@ -99,13 +99,17 @@ fn the_judge_of_a_whole_run() {
         counters: [("operations".to_owned(), 1), ("bytes".to_owned(), 1)].into(),
     };
     let records = tare_lab::synthetic::records(&plan, QUIET, truth);
-    let began = std::time::Instant::now();
-    let judged = judge(&plan.experiments, &records, &Judging::default());
-    println!(
-        "{} records, {} experiments of 21 trials a round: {:?}",
-        records.len(),
-        judged.experiments.len(),
+    let best = (0..10).map(|_| {
+        let began = std::time::Instant::now();
+        let judged = judge(&plan.experiments, &records, &Judging::default());
+        assert_eq!(judged.experiments.len(), plan.experiments.len());
         began.elapsed()
+    });
+    println!(
+        "{} experiments of 21 trials a round, {} records: {:?} at best",
+        plan.experiments.len(),
+        records.len(),
+        best.min().unwrap()
     );
 }
 
@@ -113,13 +117,14 @@ fn the_judge_of_a_whole_run() {
 fn the_guide_states_the_measured_rates() {
     const BEGIN: &str = "<!-- measured: written by crates/lab/tests/instrument.rs -->\n";
     const END: &str = "<!-- end of measured -->\n";
+    // Measured before the guide is read: it takes a minute, in which the guide may be edited.
+    let measured = table();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/instrument.md");
     let guide = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = guide
         .split_once(BEGIN)
         .expect("a mark where the table begins");
     let (stated, after) = rest.split_once(END).expect("a mark where the table ends");
-    let measured = table();
     if std::env::var_os("TARE_BLESS").is_some() {
         let blessed = format!("{before}{BEGIN}{measured}{END}{after}");
         std::fs::write(&path, blessed).unwrap();
