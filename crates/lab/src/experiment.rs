@@ -231,7 +231,9 @@ pub enum ClaimKind {
         /// By how much each must beat the next, as a ratio; 1 or more.
         margin: f64,
     },
-    /// A figure that does not depend on the machine.
+    /// A figure against limits in its own unit: one that does not depend on the machine, or one
+    /// where the published statement is itself the rate. It has no partner in its round, so its
+    /// rounds are taken as independent.
     Value {
         /// The cells.
         of: Selector,
@@ -314,8 +316,11 @@ impl Experiment {
     pub fn narrowed(mut self, claims: &[&str]) -> Option<Experiment> {
         self.claims
             .retain(|claim| claims.contains(&claim.id.as_str()));
-        let selectors: Vec<&Selector> =
-            self.claims.iter().flat_map(|c| c.kind.selectors()).collect();
+        let selectors: Vec<&Selector> = self
+            .claims
+            .iter()
+            .flat_map(|c| c.kind.selectors())
+            .collect();
         let chosen = |point: &Point| selectors.iter().any(|s| s.matches(point));
         let (needed, unneeded): (Vec<Point>, Vec<Point>) =
             self.points().into_iter().partition(chosen);
@@ -329,7 +334,8 @@ impl Experiment {
         for axis in &mut self.axes {
             axis.values.retain(|value| is_on(&axis.name, value));
         }
-        self.beside.retain(|peer| is_on(BESIDE, &peer.as_str().into()));
+        self.beside
+            .retain(|peer| is_on(BESIDE, &peer.as_str().into()));
         let within = |point: &Point| {
             let axes = &self.axes;
             axes.iter().all(|axis| {

@@ -1,9 +1,9 @@
 //! An instrument whose truth is known: readings with ordered noise, so that the lab itself can be
 //! tested.
 //!
-//! A reading is the truth times a factor of three parts: log-normal noise, a slow drift across
-//! the run, and now and then a stall. `tests/instrument.rs` runs thousands of such runs through
-//! the judge.
+//! A reading is the truth times a factor of four parts: log-normal noise, which may be correlated
+//! from trial to trial, a slow drift across the run, now and then a stall, and bursts of slow
+//! trials. `tests/instrument.rs` runs thousands of such runs through the judge.
 
 use std::collections::BTreeMap;
 
@@ -28,16 +28,34 @@ pub struct Noise {
     pub stall_probability: f64,
     /// How many times longer a stalled trial takes.
     pub stall_factor: f64,
+    /// The correlation of the noise of a trial with that of the next, 0 to 1, in the order in which
+    /// they run.
+    pub correlation: f64,
+    /// The chance that a burst begins with a trial, 0 to 1.
+    pub burst_probability: f64,
+    /// How many trials it lasts.
+    pub burst_length: u32,
+    /// How many times longer a trial in a burst takes.
+    pub burst_factor: f64,
+}
+
+impl Noise {
+    /// A perfect instrument.
+    pub const NONE: Noise = Noise {
+        sigma: 0.0,
+        drift: 0.0,
+        stall_probability: 0.0,
+        stall_factor: 1.0,
+        correlation: 0.0,
+        burst_probability: 0.0,
+        burst_length: 0,
+        burst_factor: 1.0,
+    };
 }
 
 impl Default for Noise {
     fn default() -> Self {
-        Noise {
-            sigma: 0.0,
-            drift: 0.0,
-            stall_probability: 0.0,
-            stall_factor: 1.0,
-        }
+        Noise::NONE
     }
 }
 
@@ -46,6 +64,10 @@ impl Default for Noise {
 pub struct Instrument {
     noise: Noise,
     random: ChaCha8Rng,
+    /// The noise of the last trial, in standard deviations; `None` before the first.
+    last: Option<f64>,
+    /// Trials that are left of a burst.
+    burst: u32,
 }
 
 impl Instrument {
@@ -54,6 +76,8 @@ impl Instrument {
         Instrument {
             noise,
             random: ChaCha8Rng::seed_from_u64(seed),
+            last: None,
+            burst: 0,
         }
     }
 
@@ -70,10 +94,28 @@ impl Instrument {
 
     /// How many times longer than undisturbed the next trial takes.
     fn slower(&mut self, position: f64) -> f64 {
-        let log = self.noise.sigma * self.normal() + self.noise.drift * position;
-        // Drawn even where no stall can come, so that noise alone decides what follows.
+        let fresh = self.normal();
+        let kept = self.noise.correlation;
+        // An autoregression of first order, whose deviation stays 1.
+        let now = match self.last {
+            Some(last) => kept * last + (1.0 - kept * kept).sqrt() * fresh,
+            None => fresh,
+        };
+        self.last = Some(now);
+        // Drawn even where no stall or burst can come, so that noise alone decides what follows.
         let stalls = self.uniform() < self.noise.stall_probability;
-        log.exp() * if stalls { self.noise.stall_factor } else { 1.0 }
+        if self.uniform() < self.noise.burst_probability {
+            self.burst = self.noise.burst_length;
+        }
+        let mut log = self.noise.sigma * now + self.noise.drift * position;
+        if stalls {
+            log += self.noise.stall_factor.ln();
+        }
+        if self.burst > 0 {
+            self.burst -= 1;
+            log += self.noise.burst_factor.ln();
+        }
+        log.exp()
     }
 
     /// A draw of the standard normal distribution (Box and Muller, "A note on the generation of
@@ -186,6 +228,39 @@ mod tests {
         assert!(median(&logs).unwrap().abs() < 0.002);
         let within = logs.iter().filter(|log| log.abs() < 1.96 * sigma).count();
         assert!((9_430..9_570).contains(&within), "{within}");
+    }
+
+    #[test]
+    fn correlated_noise_keeps_its_deviation_and_forgets_at_the_ordered_rate() {
+        let noise = Noise {
+            sigma: 1.0,
+            correlation: 0.8,
+            ..Noise::default()
+        };
+        let logs = logs(noise, Better::Lower);
+        let mean_of = |products: &mut dyn Iterator<Item = f64>| products.sum::<f64>() / 1e4;
+        let variance = mean_of(&mut logs.iter().map(|log| log * log));
+        let next = mean_of(&mut logs.windows(2).map(|two| two[0] * two[1]));
+        assert!((variance - 1.0).abs() < 0.1, "{variance}");
+        assert!((next / variance - 0.8).abs() < 0.02, "{next}");
+    }
+
+    #[test]
+    fn a_burst_slows_the_ordered_number_of_trials_one_after_the_other() {
+        let noise = Noise {
+            burst_probability: 0.001,
+            burst_length: 40,
+            burst_factor: 2.0,
+            ..Noise::default()
+        };
+        let slow: Vec<bool> = logs(noise, Better::Lower)
+            .iter()
+            .map(|l| *l > 0.5)
+            .collect();
+        let starts = slow.windows(2).filter(|two| !two[0] && two[1]).count();
+        let all = slow.iter().filter(|slow| **slow).count();
+        assert!((4..30).contains(&starts), "{starts}");
+        assert!(all >= starts * 39, "{all} in {starts}");
     }
 
     #[test]

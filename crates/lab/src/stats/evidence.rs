@@ -241,3 +241,165 @@ fn lower_end(figures: &[Option<f64>], bets: Bets, target: f64) -> f64 {
         shown => ends[shown - 1],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn evidence(distances: &[f64], bets: Bets) -> Evidence {
+        let mut evidence = Evidence::new(bets);
+        distances.iter().for_each(|d| evidence.add(*d));
+        evidence
+    }
+
+    fn figures(values: &[f64]) -> Vec<Round> {
+        values.iter().copied().map(Round::Figure).collect()
+    }
+
+    #[test]
+    fn the_wealth_of_a_few_rounds_is_the_worked_example() {
+        // Two rounds above: the mean of (1 + λ)² over stakes from 0 to 1 is 7/3, and of
+        // (1 + λ)(1 − λ) after one above and one below 2/3, but for the steps between the stakes.
+        assert!((evidence(&[1.0, 2.0], Bets::Signs).now() - 7.0 / 3.0).abs() < 1e-3);
+        assert!((evidence(&[1.0, -2.0], Bets::Signs).now() - 2.0 / 3.0).abs() < 1e-3);
+        assert_eq!(evidence(&[0.0, 0.0], Bets::SignsAndRanks).now(), 1.0);
+        // The smaller of two rounds comes second: its rank is 1 of 2, its weight one half, and
+        // the mean of (1 + λ)(1 + λ/2) is 1 + 3/4 + 1/6.
+        let ranked = evidence(&[2.0, 1.0], Bets::SignsAndRanks).now();
+        assert!(
+            (ranked - (7.0 / 3.0 + 23.0 / 12.0) / 2.0).abs() < 1e-3,
+            "{ranked}"
+        );
+    }
+
+    #[test]
+    fn unanimous_rounds_decide_after_seven_alone_and_thirteen_among_thirty_six() {
+        let reached = |target: f64| {
+            let mut evidence = Evidence::new(Bets::Signs);
+            (1..).find(|_| {
+                evidence.add(1.0);
+                evidence.highest() >= target
+            })
+        };
+        assert_eq!(reached(20.0), Some(7));
+        assert_eq!(reached(36.0 * 20.0), Some(13));
+    }
+
+    #[test]
+    fn what_was_reached_is_kept_and_more_than_enough_stays_a_number() {
+        let mut distances = vec![1.0; 10];
+        distances.extend([-1.0; 20]);
+        let evidence = evidence(&distances, Bets::SignsAndRanks);
+        assert!(evidence.p() < 0.02 && evidence.now() < 1.0);
+        let mut endless = Evidence::new(Bets::SignsAndRanks);
+        (0..5_000).for_each(|_| endless.add(1.0));
+        assert!(endless.p() > 0.0 && endless.p() <= 1e-100);
+    }
+
+    #[test]
+    fn values_without_variance_give_an_interval_without_width_from_nine_on() {
+        let interval = |n: usize| confidence_sequence(&figures(&vec![3.5; n]), Bets::Signs, 0.95);
+        assert_eq!(interval(7), [f64::NEG_INFINITY, f64::INFINITY]);
+        assert_eq!(interval(9), [3.5, 3.5]);
+    }
+
+    #[test]
+    fn one_stall_does_not_reach_the_interval_and_many_failures_leave_it_open() {
+        let mut values: Vec<f64> = (0..24).map(|i| 1.0 + 0.01 * f64::from(i * 7 % 5)).collect();
+        values[3] = 40.0;
+        let mut rounds = figures(&values);
+        let [_, upper] = confidence_sequence(&rounds, Bets::SignsAndRanks, 0.95);
+        assert!(upper < 1.05, "{upper}");
+        rounds[3] = Round::Failed;
+        let [_, upper] = confidence_sequence(&rounds, Bets::SignsAndRanks, 0.95);
+        assert!(
+            upper < 1.05,
+            "a failure counts no more than a stall: {upper}"
+        );
+        for round in rounds.iter_mut().step_by(2) {
+            *round = Round::Failed;
+        }
+        let open = [f64::NEG_INFINITY, f64::INFINITY];
+        assert_eq!(
+            confidence_sequence(&rounds, Bets::SignsAndRanks, 0.95),
+            open
+        );
+    }
+
+    fn any_rounds() -> impl Strategy<Value = Vec<Round>> {
+        let round = prop_oneof![
+            1 => Just(Round::Missing),
+            1 => Just(Round::Failed),
+            10 => (-1e3..1e3f64).prop_map(Round::Figure),
+            4 => (-3..3i32).prop_map(|whole| Round::Figure(f64::from(whole))),
+        ];
+        prop::collection::vec(round, 0..50)
+    }
+
+    proptest! {
+        #[test]
+        fn a_threshold_is_in_the_interval_unless_there_was_evidence_against_it(
+            rounds in any_rounds(),
+            ranked: bool,
+            place in 0.0..1.0f64,
+        ) {
+            let bets = if ranked { Bets::SignsAndRanks } else { Bets::Signs };
+            let [low, high] = confidence_sequence(&rounds, bets, 0.95);
+            let at = |place: f64| {
+                let spread = low.max(-2e3)..high.min(2e3);
+                spread.start + place * (spread.end - spread.start)
+            };
+            let against = |threshold: f64, sign: f64| {
+                let mut evidence = Evidence::new(bets);
+                for round in &rounds {
+                    match round {
+                        Round::Missing => {}
+                        Round::Failed => evidence.add(f64::NEG_INFINITY),
+                        Round::Figure(figure) => evidence.add(sign * (figure - threshold)),
+                    }
+                }
+                evidence.p() <= 0.025
+            };
+            let inside = at(0.001 + 0.998 * place);
+            prop_assert!(high <= low || !against(inside, 1.0) && !against(inside, -1.0));
+            prop_assert!(low == f64::NEG_INFINITY || against(low - 0.001, 1.0));
+            prop_assert!(high == f64::INFINITY || against(high + 0.001, -1.0));
+        }
+
+        #[test]
+        fn the_interval_never_grows_and_moves_with_the_values(
+            rounds in any_rounds(),
+            scale in 0.01..100.0f64,
+            shift in -1e3..1e3f64,
+        ) {
+            let whole = confidence_sequence(&rounds, Bets::SignsAndRanks, 0.95);
+            let part = confidence_sequence(&rounds[..rounds.len() / 2], Bets::SignsAndRanks, 0.95);
+            prop_assert!(part[0] <= whole[0] && whole[1] <= part[1]);
+            let moved: Vec<Round> = rounds
+                .iter()
+                .map(|round| match round {
+                    Round::Figure(figure) => Round::Figure(figure * scale + shift),
+                    other => *other,
+                })
+                .collect();
+            let moved = confidence_sequence(&moved, Bets::SignsAndRanks, 0.95);
+            for (moved, end) in moved.into_iter().zip(whole) {
+                let expected = end * scale + shift;
+                prop_assert!(moved == expected || (moved - expected).abs() < 1e-6);
+            }
+        }
+
+        #[test]
+        fn a_failed_round_never_helps(
+            distances in prop::collection::vec(-1.0..1.0f64, 1..40),
+            at in 0..40usize,
+        ) {
+            let mut failed = distances.clone();
+            failed[at % distances.len()] = f64::NEG_INFINITY;
+            let [whole, failed] = [&distances, &failed].map(|d| evidence(d, Bets::Signs).highest());
+            prop_assert!(failed <= whole);
+        }
+    }
+}

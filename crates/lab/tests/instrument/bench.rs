@@ -1,18 +1,25 @@
 //! What a study is, and how it is run.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::OnceLock;
 
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
 use tare_lab::experiment::{Axis, Claim, ClaimKind, Experiment, Metric, Rounds, Statistic};
 use tare_lab::fingerprint::Machine;
 use tare_lab::judge::{judge, Judging};
 use tare_lab::plan::Plan;
 use tare_lab::result::{ClaimResult, ExperimentResult, SCHEMA};
-use tare_lab::sample::OPERATIONS;
+use tare_lab::sample::{Outcome, TrialRecord, OPERATIONS};
 use tare_lab::synthetic::{records, Noise, Truth};
 use tare_lab::unit::{Better, Unit};
 use tare_lab::value::{Parameters, Point, Selector, Value};
+
+/// Rounds of every run: it is looked at after each of them, up to the last.
+pub(crate) const ROUNDS: u32 = 60;
+
+/// Rounds before which no run stops, as in [`Rounds::default`].
+const LEAST: u32 = 10;
 
 /// Runs of one set-up, and what is counted in them.
 pub(crate) struct Study {
@@ -21,99 +28,205 @@ pub(crate) struct Study {
     /// How often it is run, each time with another seed.
     pub(crate) runs: u32,
     /// What is run.
-    pub(crate) bench: fn() -> Bench,
+    pub(crate) bench: Bench,
     /// What is counted.
-    pub(crate) figures: &'static [Figure],
-    /// The rates, once measured.
+    pub(crate) figures: Vec<Figure>,
+    /// The figures, once measured.
     pub(crate) measured: OnceLock<Vec<f64>>,
 }
 
-/// A rate of a study.
+/// A figure of a study.
 pub(crate) struct Figure {
     /// In words.
-    pub(crate) what: &'static str,
-    /// Whether a run counts.
-    pub(crate) counts: fn(&ExperimentResult) -> bool,
-    /// What the rate must be.
+    pub(crate) what: String,
+    /// What is taken of the runs.
+    pub(crate) of: Of,
+    /// What it must be.
     pub(crate) limit: Limit,
 }
 
-/// What a rate must be, as a share.
+/// What is taken of the runs.
+#[derive(Clone, Copy)]
+pub(crate) enum Of {
+    /// The share of them that count.
+    Share(fn(&Run) -> bool),
+    /// This quantile of the rounds after which the first claim was decided; one that never was
+    /// took more than all.
+    Rounds(f64),
+}
+
+/// What a figure must be; shares are of 1.
 pub(crate) enum Limit {
     AtLeast(f64),
     AtMost(f64),
-    /// Stated, so that nobody expects more.
+    Never,
+    /// Stated, so that the reader does not expect more.
     Stated,
 }
 
 impl Limit {
-    pub(crate) fn holds(&self, rate: f64) -> bool {
+    pub(crate) fn holds(&self, figure: f64) -> bool {
         match *self {
-            Limit::AtLeast(least) => rate >= least,
-            Limit::AtMost(most) => rate <= most,
+            Limit::AtLeast(least) => figure >= least,
+            Limit::AtMost(most) => figure <= most,
+            Limit::Never => figure == 0.0,
             Limit::Stated => true,
         }
     }
 }
 
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Limit::AtLeast(least) => write!(f, "≥ {} %", (least * 100.0).round()),
-            Limit::AtMost(most) => write!(f, "≤ {} %", (most * 100.0).round()),
-            Limit::Stated => f.write_str("stated"),
+impl Figure {
+    /// A value of this figure, as the guide prints it.
+    pub(crate) fn show(&self, value: f64) -> String {
+        match self.of {
+            Of::Share(_) if value > 0.0 && value < 0.0005 => format!("{:.3} %", value * 100.0),
+            Of::Share(_) => format!("{:.1} %", value * 100.0),
+            Of::Rounds(_) if value > f64::from(ROUNDS) => format!("> {ROUNDS} rounds"),
+            Of::Rounds(_) => format!("{value} rounds"),
         }
     }
+
+    /// The limit, as the guide prints it.
+    pub(crate) fn limit(&self) -> String {
+        let whole = |value: f64| match self.of {
+            Of::Share(_) => format!("{} %", (value * 100.0).round()),
+            Of::Rounds(_) => format!("{value} rounds"),
+        };
+        match self.limit {
+            Limit::AtLeast(least) => format!("≥ {}", whole(least)),
+            Limit::AtMost(most) => format!("≤ {}", whole(most)),
+            Limit::Never => "none".into(),
+            Limit::Stated => "stated".into(),
+        }
+    }
+}
+
+/// One run of a study.
+pub(crate) struct Run {
+    /// After all rounds.
+    pub(crate) end: ExperimentResult,
+    /// When it stopped: at once when every claim was decided, but not before [`LEAST`] rounds.
+    pub(crate) stop: ExperimentResult,
+}
+
+impl Run {
+    /// The only claim, at the stop.
+    pub(crate) fn only(&self) -> &ClaimResult {
+        let [claim] = &self.stop.claims[..] else {
+            panic!("{} claims", self.stop.claims.len());
+        };
+        claim
+    }
+}
+
+/// When a trial fails in place of giving its reading.
+#[derive(Clone, Copy)]
+pub(crate) enum Fails {
+    Never,
+    /// With this chance, in way 1.
+    Sometimes(f64),
+    /// Where the reading is longer than this, in way 1: killed at a limit.
+    Longer(f64),
+    /// Where the reading is shorter than this, in way 1.
+    Shorter(f64),
 }
 
 /// A synthetic experiment with its truth.
 pub(crate) struct Bench {
     pub(crate) axes: Vec<Axis>,
     pub(crate) claims: Vec<ClaimKind>,
+    /// Claims of the same suite that have not begun, and share the correction.
+    pub(crate) beside: usize,
     /// The time that a cell takes on a perfect machine, in ns.
     pub(crate) truth: fn(&Point) -> f64,
     /// Bytes of work in a trial.
     pub(crate) work: fn(&Point) -> u64,
     pub(crate) noise: Noise,
-    pub(crate) rounds: u32,
+    pub(crate) fails: Fails,
 }
 
 impl Study {
-    /// The share of runs that each figure counts.
-    pub(crate) fn rates(&self) -> &[f64] {
+    /// The figures over all runs.
+    pub(crate) fn figures(&self) -> &[f64] {
         self.measured.get_or_init(|| {
-            let bench = (self.bench)();
+            let bench = &self.bench;
             let mut plan = bench.plan();
             let mut hits = vec![0u32; self.figures.len()];
+            let mut rounds = Vec::new();
             for seed in 0..self.runs {
                 plan.seed = u64::from(seed);
-                let result = bench.run(&plan);
-                for (hits, figure) in hits.iter_mut().zip(self.figures) {
-                    *hits += u32::from((figure.counts)(&result));
+                let run = bench.run(&plan);
+                for (hits, figure) in hits.iter_mut().zip(&self.figures) {
+                    if let Of::Share(counts) = figure.of {
+                        *hits += u32::from(counts(&run));
+                    }
                 }
+                let decided = run.end.claims[0].decided_after;
+                rounds.push(f64::from(decided.unwrap_or(ROUNDS + 1)));
             }
-            let share = |hits: &u32| f64::from(*hits) / f64::from(self.runs);
-            hits.iter().map(share).collect()
+            rounds.sort_unstable_by(f64::total_cmp);
+            let figure = |(figure, hits): (&Figure, &u32)| match figure.of {
+                Of::Share(_) => f64::from(*hits) / f64::from(self.runs),
+                Of::Rounds(share) => rounds[(share * (rounds.len() - 1) as f64) as usize],
+            };
+            self.figures.iter().zip(&hits).map(figure).collect()
         })
     }
 }
 
 impl Bench {
-    fn run(&self, plan: &Plan) -> ExperimentResult {
-        let records = records(plan, self.noise, |_, at| Truth {
+    fn run(&self, plan: &Plan) -> Run {
+        let mut records = records(plan, self.noise, |_, at| Truth {
             values: BTreeMap::from([("time".to_owned(), (self.truth)(at))]),
             counters: BTreeMap::from([
                 (OPERATIONS.to_owned(), 1_000),
                 ("bytes".to_owned(), (self.work)(at)),
             ]),
         });
-        judge(&plan.experiments, &records, &Judging::default())
-            .experiments
-            .remove(0)
+        let mut random = ChaCha8Rng::seed_from_u64(!plan.seed);
+        for record in &mut records {
+            self.fail(record, &mut random);
+        }
+        let judged = |records: &[TrialRecord]| {
+            judge(&plan.experiments, records, &Judging::default())
+                .experiments
+                .remove(0)
+        };
+        let end = judged(&records);
+        // What is decided stays decided, so the last look knows when the first one would have
+        // stopped.
+        let decided = end.claims.iter().map(|claim| claim.decided_after);
+        let stopped = decided.fold(Some(LEAST), |last: Option<u32>, one| Some(last?.max(one?)));
+        let stop = match stopped {
+            Some(rounds) if rounds < ROUNDS => {
+                records.retain(|record| record.round < rounds);
+                judged(&records)
+            }
+            _ => end.clone(),
+        };
+        Run { end, stop }
     }
 
-    fn plan(&self) -> Plan {
-        let claims = self.claims.iter().enumerate().map(|(place, kind)| Claim {
+    fn fail(&self, record: &mut TrialRecord, random: &mut ChaCha8Rng) {
+        let Outcome::Done { values, .. } = &record.outcome else {
+            return;
+        };
+        let time = values["time"];
+        let fails = match self.fails {
+            Fails::Never => false,
+            Fails::Sometimes(chance) => (random.next_u64() as f64 / u64::MAX as f64) < chance,
+            Fails::Longer(limit) => time > limit,
+            Fails::Shorter(limit) => time < limit,
+        };
+        if fails && on(&record.at, "way") == 1.0 {
+            record.outcome = Outcome::Failed {
+                reason: "killed at its limit".into(),
+            };
+        }
+    }
+
+    pub(crate) fn plan(&self) -> Plan {
+        let claim = |(place, kind): (usize, &ClaimKind)| Claim {
             standing: Default::default(),
             id: place.to_string(),
             text: String::new(),
@@ -121,7 +234,7 @@ impl Bench {
             metric: "time".into(),
             kind: kind.clone(),
             published: None,
-        });
+        };
         let experiment = Experiment {
             id: "synthetic/study".into(),
             title: String::new(),
@@ -142,10 +255,17 @@ impl Bench {
                 work: Some("bytes".into()),
             }],
             published: vec![],
-            claims: claims.collect(),
+            claims: self.claims.iter().enumerate().map(claim).collect(),
             exact: false,
-            rounds: Rounds::exactly(self.rounds),
+            rounds: Rounds {
+                least: LEAST,
+                most: ROUNDS,
+            },
         };
+        let mut beside = experiment.clone();
+        beside.id = "synthetic/beside".into();
+        beside.claims = vec![experiment.claims[0].clone(); self.beside];
+        beside.rounds.most = 0;
         Plan {
             schema: SCHEMA,
             run: String::new(),
@@ -157,7 +277,7 @@ impl Bench {
             directory: None,
             machine: Machine::default(),
             warnings: vec![],
-            experiments: vec![experiment],
+            experiments: vec![experiment, beside],
         }
     }
 }
@@ -180,12 +300,4 @@ pub(crate) fn cells(keys: &[(&str, i64)]) -> Selector {
 /// The point's value on an axis.
 pub(crate) fn on(at: &Point, axis: &str) -> f64 {
     at.0[axis].as_f64().unwrap()
-}
-
-/// The only claim of a run.
-pub(crate) fn only(result: &ExperimentResult) -> &ClaimResult {
-    let [claim] = &result.claims[..] else {
-        panic!("{} claims", result.claims.len());
-    };
-    claim
 }

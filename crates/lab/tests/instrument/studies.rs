@@ -1,31 +1,64 @@
 //! The studies: what is run, and what must come of it.
 
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 
 use tare_lab::experiment::{Bound, ClaimKind};
-use tare_lab::result::{ExperimentResult, Verdict};
+use tare_lab::result::Verdict;
 use tare_lab::synthetic::Noise;
 use tare_lab::value::{Point, Selector};
 
-use crate::bench::Limit::{AtLeast, AtMost, Stated};
-use crate::bench::{axis, cells, on, only, Bench, Figure, Study};
+use crate::bench::Limit::{AtLeast, AtMost, Never, Stated};
+use crate::bench::{axis, cells, on, Bench, Fails, Figure, Limit, Of, Run, Study};
+use crate::fixed;
 
 /// 3 % noise, and nothing else.
-const QUIET: Noise = Noise {
+pub(crate) const QUIET: Noise = Noise {
     sigma: 0.03,
-    drift: 0.0,
-    stall_probability: 0.0,
-    stall_factor: 1.0,
+    ..Noise::NONE
 };
 
-/// 3 % noise on a machine that slows down by a fifth over the run, where one trial in a hundred
-/// takes twice as long.
+/// A machine that also slows down by a fifth over the run, where one trial in a hundred takes
+/// twice as long.
 const ROUGH: Noise = Noise {
-    sigma: 0.03,
     drift: 0.2,
     stall_probability: 0.01,
     stall_factor: 2.0,
+    ..QUIET
 };
+
+/// Noise that lasts for a trial or two.
+const SHORT_MEMORY: Noise = Noise {
+    correlation: 0.5,
+    ..QUIET
+};
+
+/// Noise that lasts for some twenty trials, which is seven rounds of three.
+const LONG_MEMORY: Noise = Noise {
+    correlation: 0.95,
+    ..QUIET
+};
+
+/// A neighbour that takes half of the machine for ten rounds of three trials, three times a run.
+const BURSTS: Noise = Noise {
+    burst_probability: 0.017,
+    burst_length: 30,
+    burst_factor: 2.0,
+    ..SHORT_MEMORY
+};
+
+const NOISES: [(&str, Noise); 5] = [
+    ("3 % noise", QUIET),
+    ("drift and stalls", ROUGH),
+    ("correlation 0.5", SHORT_MEMORY),
+    ("correlation 0.95", LONG_MEMORY),
+    ("bursts over ten rounds", BURSTS),
+];
+
+/// Runs of a study.
+const RUNS: u32 = 4_000;
+
+/// Claims of a suite: about as many as those that come with Tare have.
+const SUITE: usize = 12;
 
 const AT_MOST_1: Bound = at_most(1.0);
 
@@ -36,35 +69,24 @@ const fn at_most(limit: f64) -> Bound {
     }
 }
 
-const fn study(
-    test: &'static str,
-    runs: u32,
-    bench: fn() -> Bench,
-    figures: &'static [Figure],
-) -> Study {
-    Study {
-        test,
-        runs,
-        bench,
-        figures,
-        measured: OnceLock::new(),
+fn share(what: &str, limit: Limit, counts: fn(&Run) -> bool) -> Figure {
+    Figure {
+        what: what.to_owned(),
+        of: Of::Share(counts),
+        limit,
     }
 }
 
-const fn figure(
-    what: &'static str,
-    limit: crate::bench::Limit,
-    counts: fn(&ExperimentResult) -> bool,
-) -> Figure {
+fn rounds(what: &str, share: f64, limit: Limit) -> Figure {
     Figure {
-        what,
-        counts,
+        what: what.to_owned(),
+        of: Of::Rounds(share),
         limit,
     }
 }
 
 /// Way 1 against way 0: "at most 1".
-fn two_ways(truth: fn(&Point) -> f64, noise: Noise, rounds: u32) -> Bench {
+pub(crate) fn two_ways(truth: fn(&Point) -> f64, noise: Noise) -> Bench {
     Bench {
         axes: vec![axis("way", &[0, 1])],
         claims: vec![ClaimKind::Ratio {
@@ -72,14 +94,15 @@ fn two_ways(truth: fn(&Point) -> f64, noise: Noise, rounds: u32) -> Bench {
             to: cells(&[("way", 0)]),
             bound: AT_MOST_1,
         }],
+        beside: 0,
         truth,
         work: |_| 64_000,
         noise,
-        rounds,
+        fails: Fails::Never,
     }
 }
 
-fn same(_: &Point) -> f64 {
+pub(crate) fn same(_: &Point) -> f64 {
     100.0
 }
 
@@ -95,339 +118,342 @@ fn slower_by_20(at: &Point) -> f64 {
     100.0 * (1.0 + 0.20 * on(at, "way"))
 }
 
-fn called_different(result: &ExperimentResult) -> bool {
-    reproduced(result) || refuted(result)
+fn faster_by_20(at: &Point) -> f64 {
+    100.0 / (1.0 + 0.20 * on(at, "way"))
 }
 
-fn reproduced(result: &ExperimentResult) -> bool {
-    only(result).verdict == Verdict::Reproduced
+fn called_different(run: &Run) -> bool {
+    reproduced(run) || refuted(run)
 }
 
-fn refuted(result: &ExperimentResult) -> bool {
-    only(result).verdict == Verdict::NotReproduced
+fn reproduced(run: &Run) -> bool {
+    run.only().verdict == Verdict::Reproduced
 }
 
-fn baseline_differs(result: &ExperimentResult) -> bool {
-    result.noise[0].p <= 0.05
+fn refuted(run: &Run) -> bool {
+    run.only().verdict == Verdict::NotReproduced
+}
+
+fn baseline_differs(run: &Run) -> bool {
+    run.end.noise[0].p <= 0.05
 }
 
 fn contains(interval: Option<[f64; 2]>, truth: f64) -> bool {
-    interval.is_some_and(|[low, high]| low <= truth && truth <= high)
+    // Without an interval nothing false is said.
+    interval.is_none_or(|[low, high]| low <= truth && truth <= high)
 }
 
-fn ratio_covered(result: &ExperimentResult) -> bool {
-    contains(only(result).ci95, 1.0)
+fn ratio_covered<const PER_CENT: i32>(run: &Run) -> bool {
+    contains(run.only().ci95, 1.0 + f64::from(PER_CENT) / 100.0)
 }
 
-fn cell_covered(result: &ExperimentResult) -> bool {
-    contains(result.cells[0].ci95, 100.0)
+fn cell_covered(run: &Run) -> bool {
+    contains(run.stop.cells[0].ci95, 100.0)
 }
 
 const SAME: &str = "the_same_is_not_called_different";
-const FOUND: &str = "a_slow_down_is_found";
-const ROUGHLY: &str = "a_slow_down_is_found_through_drift_and_stalls";
+const FOUND: &str = "a_slow_down_is_found_and_never_called_a_speed_up";
+const HOLE: &str = "failed_trials_give_no_false_verdict";
 const TEN: &str = "ten_claims_on_their_thresholds_are_not_judged_falsely";
 const EDGE: &str = "a_claim_on_its_threshold_is_not_judged_falsely";
 const ROOM: &str = "a_claim_that_holds_with_room_is_reproduced";
+const WORK: &str = "different_work_is_refused";
 
-pub(crate) static STUDIES: [Study; 22] = [
-    study(
-        SAME,
-        4000,
-        || two_ways(same, QUIET, 10),
-        &[
-            figure(
-                "A/A called different, 10 rounds",
+pub(crate) static STUDIES: LazyLock<Vec<Study>> = LazyLock::new(|| {
+    let mut all = Vec::new();
+    the_same(&mut all);
+    slow_downs(&mut all);
+    failures(&mut all);
+    thresholds(&mut all);
+    all
+});
+
+fn study(all: &mut Vec<Study>, test: &'static str, bench: Bench, figures: Vec<Figure>) {
+    all.push(Study {
+        test,
+        runs: RUNS,
+        bench,
+        figures,
+        measured: OnceLock::new(),
+    });
+}
+
+/// Two ways that are the same.
+fn the_same(all: &mut Vec<Study>) {
+    for (name, noise) in NOISES {
+        let mut figures = vec![
+            share(
+                &format!("A/A called different, {name}"),
                 AtMost(0.05),
                 called_different,
             ),
-            figure(
-                "baseline against itself has p ≤ 0.05, 10 rounds",
+            share(
+                &format!("interval of the ratio at the stop contains the truth, {name}"),
+                AtLeast(0.95),
+                ratio_covered::<0>,
+            ),
+        ];
+        // Only independent rounds carry the interval of a cell on its own.
+        let limit = if noise == QUIET {
+            AtLeast(0.95)
+        } else {
+            Stated
+        };
+        figures.push(share(
+            &format!("interval of a cell at the stop contains the truth, {name}"),
+            limit,
+            cell_covered,
+        ));
+        if noise == QUIET {
+            figures.push(share(
+                "baseline against itself has p ≤ 0.05 after 60 rounds",
                 AtMost(0.05),
                 baseline_differs,
-            ),
-            figure(
-                "interval of the ratio contains the truth, 10 rounds",
-                AtLeast(0.94),
-                ratio_covered,
-            ),
-            figure(
-                "interval of a cell contains the truth, 10 rounds",
-                AtLeast(0.94),
-                cell_covered,
-            ),
-        ],
-    ),
-    study(
-        SAME,
-        1000,
-        || two_ways(same, QUIET, 8),
-        &[
-            figure(
-                "A/A called different, 8 rounds",
-                AtMost(0.05),
-                called_different,
-            ),
-            figure(
-                "interval of the ratio contains the truth, 8 rounds",
-                AtLeast(0.94),
-                ratio_covered,
-            ),
-        ],
-    ),
-    study(
-        SAME,
-        1000,
-        || two_ways(same, ROUGH, 10),
-        &[
-            figure(
-                "A/A called different, drift and stalls, 10 rounds",
-                AtMost(0.05),
-                called_different,
-            ),
-            figure(
-                "interval of the ratio contains the truth, drift and stalls, 10 rounds",
-                AtLeast(0.94),
-                ratio_covered,
-            ),
-        ],
-    ),
-    study(
-        FOUND,
-        1000,
-        || two_ways(slower_by_1, QUIET, 10),
-        &[
-            figure("slow-down of 1 % found, 10 rounds", Stated, refuted),
-            figure(
-                "slow-down of 1 % called a speed-up, 10 rounds",
-                AtMost(0.05),
-                reproduced,
-            ),
-        ],
-    ),
-    study(
-        FOUND,
-        1000,
-        || two_ways(slower_by_5, QUIET, 10),
-        &[figure(
-            "slow-down of 5 % found, 10 rounds",
-            AtLeast(0.80),
-            refuted,
-        )],
-    ),
-    study(
-        FOUND,
-        1000,
-        || two_ways(slower_by_5, QUIET, 8),
-        &[figure("slow-down of 5 % found, 8 rounds", Stated, refuted)],
-    ),
-    study(
-        FOUND,
-        1000,
-        || two_ways(slower_by_20, QUIET, 10),
-        &[figure(
-            "slow-down of 20 % found, 10 rounds",
-            AtLeast(0.99),
-            refuted,
-        )],
-    ),
-    study(
-        ROUGHLY,
-        1000,
-        || two_ways(slower_by_5, ROUGH, 10),
-        &[figure(
-            "slow-down of 5 % found, drift and stalls, 10 rounds",
-            Stated,
-            refuted,
-        )],
-    ),
-    study(
-        ROUGHLY,
-        1000,
-        || two_ways(slower_by_5, ROUGH, 12),
-        &[figure(
-            "slow-down of 5 % found, drift and stalls, 12 rounds",
-            AtLeast(0.80),
-            refuted,
-        )],
-    ),
-    study(
-        ROUGHLY,
-        1000,
-        || two_ways(slower_by_20, ROUGH, 10),
-        &[figure(
-            "slow-down of 20 % found, drift and stalls, 10 rounds",
-            AtLeast(0.99),
-            refuted,
-        )],
-    ),
-    study(
-        TEN,
-        1000,
-        ten_claims,
-        &[
-            figure(
-                "ten claims a hair from their thresholds: any false verdict",
-                AtMost(0.05),
-                |result| {
-                    let (hold, fail) = result.claims.split_at(5);
-                    hold.iter()
-                        .any(|claim| claim.verdict == Verdict::NotReproduced)
-                        || fail
-                            .iter()
-                            .any(|claim| claim.verdict == Verdict::Reproduced)
-                },
-            ),
-            figure("the same: any verdict at all", AtMost(0.10), |result| {
-                result
-                    .claims
-                    .iter()
-                    .any(|claim| claim.verdict != Verdict::Inconclusive)
-            }),
-        ],
-    ),
-    study(
-        EDGE,
-        500,
-        || {
-            four_pairs(|at| match on(at, "size") {
-                3.0 => 100.0,
-                _ => 100.0 * (1.0 - 0.5 * on(at, "way")),
-            })
-        },
-        &[figure(
-            "ratio, one of four pairs on the threshold: reproduced",
-            AtMost(0.05),
+            ));
+        }
+        study(all, SAME, two_ways(same, noise), figures);
+    }
+    let mut lone = two_ways(same, LONG_MEMORY);
+    lone.claims = vec![ClaimKind::Value {
+        of: cells(&[("way", 0)]),
+        bound: at_most(100.0),
+    }];
+    let called = share(
+        "a `value` on its threshold judged either way, correlation 0.95",
+        Stated,
+        called_different,
+    );
+    study(all, SAME, lone, vec![called]);
+}
+
+/// Way 1 is slower; the claim says that it is not.
+fn slow_downs(all: &mut Vec<Study>) {
+    let mut slow_down = |per_cent, truth: fn(&Point) -> f64, covered: fn(&Run) -> bool| {
+        for (name, noise) in NOISES {
+            let bench = Bench {
+                beside: SUITE - 1,
+                ..two_ways(truth, noise)
+            };
+            let what = format!("slow-down of {per_cent} % among {SUITE} claims, {name}");
+            let mut figures = vec![
+                share(&format!("{what}: found"), Stated, refuted),
+                share(&format!("{what}: called a speed-up"), Never, reproduced),
+            ];
+            if per_cent == 5 {
+                let what = format!("{what}: interval at the stop contains the truth");
+                figures.push(share(&what, AtLeast(0.95), covered));
+            }
+            study(all, FOUND, bench, figures);
+        }
+    };
+    slow_down(1, slower_by_1, ratio_covered::<1>);
+    slow_down(5, slower_by_5, ratio_covered::<5>);
+    slow_down(20, slower_by_20, ratio_covered::<20>);
+    let figures = vec![
+        share("slow-down of 1 %, one claim: found", Stated, refuted),
+        share(
+            "slow-down of 1 %, one claim: called a speed-up",
+            AtMost(0.025),
             reproduced,
-        )],
-    ),
-    study(
-        EDGE,
-        1000,
-        || four_pairs(same),
-        &[
-            figure(
-                "ratio, four of four pairs on the threshold: reproduced",
-                AtMost(0.05),
-                reproduced,
+        ),
+    ];
+    study(all, FOUND, two_ways(slower_by_1, QUIET), figures);
+    for (claims, fixed_finds) in [
+        (1, fixed::finds::<1> as fn(&Run) -> bool),
+        (12, fixed::finds::<12>),
+        (36, fixed::finds::<36>),
+    ] {
+        for (per_cent, truth, half, most) in [
+            (
+                5,
+                slower_by_5 as fn(&Point) -> f64,
+                AtMost(24.0),
+                AtMost(40.0),
             ),
-            figure("the same: not reproduced", AtMost(0.05), refuted),
-        ],
-    ),
+            (20, slower_by_20, AtMost(15.0), AtMost(16.0)),
+        ] {
+            let bench = Bench {
+                beside: claims - 1,
+                ..two_ways(truth, QUIET)
+            };
+            let what = match claims {
+                1 => format!("slow-down of {per_cent} %, one claim"),
+                _ => format!("slow-down of {per_cent} % among {claims} claims"),
+            };
+            let figures = vec![
+                rounds(&format!("{what}: decided in half of the runs"), 0.5, half),
+                rounds(&format!("{what}: decided in nine of ten"), 0.9, most),
+                share(
+                    &format!("{what}: found by the plan before this one, always 24 rounds"),
+                    Stated,
+                    fixed_finds,
+                ),
+            ];
+            study(all, FOUND, bench, figures);
+        }
+    }
+}
+
+/// Way 1 does not always come back. The claim says that it takes no longer.
+fn failures(all: &mut Vec<Study>) {
+    let verdicts = |what: String, reproduced_limit, refuted_limit| {
+        vec![
+            share(&format!("{what}: reproduced"), reproduced_limit, reproduced),
+            share(&format!("{what}: not reproduced"), refuted_limit, refuted),
+        ]
+    };
+    for per_cent in [5, 10, 20, 45, 55, 65] {
+        for (rest, truth) in [
+            ("as fast", same as fn(&Point) -> f64),
+            ("20 % faster", faster_by_20),
+        ] {
+            let bench = Bench {
+                fails: Fails::Sometimes(f64::from(per_cent) / 100.0),
+                ..two_ways(truth, QUIET)
+            };
+            let what = format!("\"takes no longer\", {per_cent} % of calls stall, the rest {rest}");
+            // A program that is faster in most rounds takes no longer; one that stalls in most does.
+            let limit = match (per_cent, rest) {
+                (5 | 10, "20 % faster") => AtLeast(0.99),
+                (20 | 45, "20 % faster") => Stated,
+                _ => AtMost(0.025),
+            };
+            let refuted = if rest == "as fast" {
+                AtMost(0.025)
+            } else {
+                Never
+            };
+            study(all, HOLE, bench, verdicts(what, limit, refuted));
+        }
+    }
+    for per_cent in [55, 65] {
+        let bench = Bench {
+            beside: SUITE - 1,
+            fails: Fails::Sometimes(f64::from(per_cent) / 100.0),
+            ..two_ways(faster_by_20, QUIET)
+        };
+        let what = format!(
+            "\"takes no longer\" among {SUITE} claims, {per_cent} % of calls stall, the rest 20 % \
+             faster"
+        );
+        study(all, HOLE, bench, verdicts(what, Never, Never));
+    }
+    for (what, fails) in [
+        ("its slower half is killed", Fails::Longer(100.0)),
+        ("its slowest fifth is killed", Fails::Longer(102.56)),
+        ("its faster half is lost", Fails::Shorter(100.0)),
+        ("its fastest fifth is lost", Fails::Shorter(97.51)),
+    ] {
+        for (name, noise) in [("3 % noise", QUIET), ("correlation 0.95", LONG_MEMORY)] {
+            let bench = Bench {
+                fails,
+                ..two_ways(same, noise)
+            };
+            let what = format!("\"takes no longer\", the same but {what}, {name}");
+            study(all, HOLE, bench, verdicts(what, AtMost(0.05), AtMost(0.05)));
+        }
+    }
+}
+
+/// Claims of every kind, on their thresholds and well away from them.
+fn thresholds(all: &mut Vec<Study>) {
+    let falsely = |run: &Run| {
+        let (hold, fail) = run.stop.claims.split_at(5);
+        let refuted =
+            |claim: &tare_lab::result::ClaimResult| claim.verdict == Verdict::NotReproduced;
+        let reproduced =
+            |claim: &tare_lab::result::ClaimResult| claim.verdict == Verdict::Reproduced;
+        hold.iter().any(refuted) || fail.iter().any(reproduced)
+    };
+    let at_all = |run: &Run| {
+        let mut claims = run.stop.claims.iter();
+        claims.any(|claim| claim.verdict != Verdict::Inconclusive)
+    };
+    let ten = "ten claims a hair from their thresholds";
+    let figures = vec![
+        share(&format!("{ten}: any false verdict"), AtMost(0.05), falsely),
+        share(&format!("{ten}: any verdict at all"), AtMost(0.10), at_all),
+    ];
+    study(all, TEN, ten_claims(), figures);
+
+    let edge = |what: &str| {
+        vec![
+            share(&format!("{what}: reproduced"), AtMost(0.05), reproduced),
+            share(&format!("{what}: not reproduced"), AtMost(0.05), refuted),
+        ]
+    };
+    let one_of_four = four_pairs(|at| match on(at, "size") {
+        3.0 => 100.0,
+        _ => 100.0 * (1.0 - 0.5 * on(at, "way")),
+    });
     study(
+        all,
         EDGE,
-        500,
-        || flat(|at| if on(at, "x") == 2.0 { 110.0 } else { 100.0 }),
-        &[
-            figure(
-                "flat, largest over smallest on the threshold: reproduced",
-                AtMost(0.05),
-                reproduced,
-            ),
-            figure("the same: not reproduced", AtMost(0.05), refuted),
-        ],
-    ),
+        one_of_four,
+        edge("ratio, one of four pairs on the threshold"),
+    );
     study(
+        all,
         EDGE,
-        500,
-        || scales(|at| 100.0 * on(at, "threads").powf(0.9)),
-        &[
-            figure(
-                "scales, slope on the threshold: reproduced",
-                AtMost(0.05),
-                reproduced,
-            ),
-            figure("the same: not reproduced", AtMost(0.05), refuted),
-        ],
-    ),
+        four_pairs(same),
+        edge("ratio, four of four pairs on the threshold"),
+    );
+    let bump = flat(|at| if on(at, "x") == 2.0 { 110.0 } else { 100.0 });
     study(
+        all,
         EDGE,
-        500,
-        || order(|at| if on(at, "way") == 1.0 { 50.0 } else { 100.0 }),
-        &[
-            figure(
-                "order, two of three the same: reproduced",
-                AtMost(0.05),
-                reproduced,
-            ),
-            figure("the same: not reproduced", AtMost(0.05), refuted),
-        ],
-    ),
+        bump,
+        edge("flat, largest over smallest on the threshold"),
+    );
+    let slope = scales(|at| 100.0 * on(at, "threads").powf(0.9));
+    study(all, EDGE, slope, edge("scales, slope on the threshold"));
+    let two_of_three = order(|at| if on(at, "way") == 1.0 { 50.0 } else { 100.0 });
     study(
+        all,
+        EDGE,
+        two_of_three,
+        edge("order, two of three the same"),
+    );
+
+    let room = |what: &str| {
+        vec![
+            share(&format!("{what}: reproduced"), AtLeast(0.99), reproduced),
+            rounds(&format!("{what}: in nine of ten runs"), 0.9, AtMost(24.0)),
+        ]
+    };
+    let pairs = four_pairs(|at| 100.0 - 10.0 * on(at, "way"));
+    study(
+        all,
         ROOM,
-        200,
-        || four_pairs(|at| 100.0 - 10.0 * on(at, "way")),
-        &[figure(
-            "ratio, four pairs 10 % within the threshold: reproduced",
-            AtLeast(0.95),
-            reproduced,
-        )],
-    ),
-    study(
-        ROOM,
-        200,
-        || flat(same),
-        &[figure(
-            "flat to 1.10, truth 1.00: reproduced",
-            AtLeast(0.90),
-            reproduced,
-        )],
-    ),
-    study(
-        ROOM,
-        200,
-        || scales(|at| 100.0 * on(at, "threads")),
-        &[figure(
-            "scales at least 0.9, truth 1.0: reproduced",
-            AtLeast(0.95),
-            reproduced,
-        )],
-    ),
-    study(
-        ROOM,
-        200,
-        || order(|at| 100.0 * 1.1f64.powf(on(at, "way"))),
-        &[figure(
-            "order, each 10 % ahead of the next: reproduced",
-            AtLeast(0.95),
-            reproduced,
-        )],
-    ),
-    study(
-        "different_work_is_refused",
-        100,
-        unequal_work,
-        &[figure(
-            "work an operation differs by 2 %: refused, no ratio",
-            AtLeast(1.0),
-            |result| {
-                let claim = only(result);
-                let reason = claim.reason.as_deref().unwrap_or("");
-                claim.verdict == Verdict::NotTestable
-                    && claim.measured.is_none()
-                    && reason.starts_with("not the same work: way=1 did ")
-            },
-        )],
-    ),
-    study(
-        "too_few_rounds_give_no_verdict_and_say_how_many_would_do",
-        100,
-        twenty_claims,
-        &[figure(
-            "slow-down of 20 %, 20 claims, 8 rounds: inconclusive, names 9 rounds",
-            AtLeast(1.0),
-            |result| {
-                result.claims.iter().all(|claim| {
-                    claim.verdict == Verdict::Inconclusive
-                        && claim
-                            .reason
-                            .as_deref()
-                            .is_some_and(|reason| reason.ends_with("9 rounds would do: --rounds 9"))
-                })
-            },
-        )],
-    ),
-];
+        pairs,
+        room("ratio, four pairs 10 % within the threshold"),
+    );
+    study(all, ROOM, flat(same), room("flat to 1.10, truth 1.00"));
+    let line = scales(|at| 100.0 * on(at, "threads"));
+    study(all, ROOM, line, room("scales at least 0.9, truth 1.0"));
+    let ahead = order(|at| 100.0 * 1.1f64.powf(on(at, "way")));
+    study(all, ROOM, ahead, room("order, each 10 % ahead of the next"));
+    for study in all.iter_mut().filter(|study| study.test == ROOM) {
+        study.runs = 500;
+    }
+
+    let unequal = Bench {
+        work: |at| 64_000 + 1_280 * on(at, "way") as u64,
+        ..two_ways(slower_by_20, QUIET)
+    };
+    let refused = |run: &Run| {
+        let claim = run.only();
+        let reason = claim.reason.as_deref().unwrap_or("");
+        claim.verdict == Verdict::NotTestable
+            && claim.measured.is_none()
+            && reason.starts_with("not the same work: way=1 did ")
+    };
+    let what = "work an operation differs by 2 %: refused, no ratio";
+    study(all, WORK, unequal, vec![share(what, AtLeast(1.0), refused)]);
+    for study in all.iter_mut().filter(|study| study.test == WORK) {
+        study.runs = 100;
+    }
+}
 
 /// Ten independent claims of "at most 1": five hold, their truth being 1; five do not, by one
 /// part in a million.
@@ -443,13 +469,13 @@ fn ten_claims() -> Bench {
             axis("way", &[0, 1]),
         ],
         claims: (0..10).map(pair).collect(),
-        truth: |at| match on(at, "pair") {
-            pair if pair < 5.0 => 100.0,
-            _ => 100.0 + 1e-4 * on(at, "way"),
-        },
-        work: |_| 64_000,
-        noise: QUIET,
-        rounds: 10,
+        ..two_ways(
+            |at| match on(at, "pair") {
+                pair if pair < 5.0 => 100.0,
+                _ => 100.0 + 1e-4 * on(at, "way"),
+            },
+            QUIET,
+        )
     }
 }
 
@@ -457,7 +483,7 @@ fn ten_claims() -> Bench {
 fn four_pairs(truth: fn(&Point) -> f64) -> Bench {
     Bench {
         axes: vec![axis("size", &[1, 2, 3, 4]), axis("way", &[0, 1])],
-        ..two_ways(truth, QUIET, 10)
+        ..two_ways(truth, QUIET)
     }
 }
 
@@ -470,7 +496,7 @@ fn flat(truth: fn(&Point) -> f64) -> Bench {
             within: Selector::default(),
             at_most: 1.10,
         }],
-        ..two_ways(truth, QUIET, 10)
+        ..two_ways(truth, QUIET)
     }
 }
 
@@ -487,7 +513,7 @@ fn scales(truth: fn(&Point) -> f64) -> Bench {
                 at_most: None,
             },
         }],
-        ..two_ways(truth, QUIET, 10)
+        ..two_ways(truth, QUIET)
     }
 }
 
@@ -499,21 +525,6 @@ fn order(truth: fn(&Point) -> f64) -> Bench {
             ranked: [1, 2, 3].map(|way| cells(&[("way", way)])).to_vec(),
             margin: 1.0,
         }],
-        ..two_ways(truth, QUIET, 10)
-    }
-}
-
-fn unequal_work() -> Bench {
-    Bench {
-        work: |at| 64_000 + 1_280 * on(at, "way") as u64,
-        ..two_ways(slower_by_20, QUIET, 10)
-    }
-}
-
-fn twenty_claims() -> Bench {
-    let bench = two_ways(slower_by_20, QUIET, 8);
-    Bench {
-        claims: vec![bench.claims[0].clone(); 20],
-        ..bench
+        ..two_ways(truth, QUIET)
     }
 }
