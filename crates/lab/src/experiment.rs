@@ -4,6 +4,8 @@
 //! name in them resolves: a claim's selector chooses at least one cell, an axis named by
 //! `over` exists and has numbers where numbers are needed.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::extract::Extract;
@@ -35,8 +37,33 @@ pub struct Experiment {
     pub metrics: Vec<Metric>,
     /// Values the publication printed, drawn beside the measured ones.
     pub published: Vec<Published>,
-    /// What the publication said.
+    /// What the publication said, and the targets of Tare's own.
     pub claims: Vec<Claim>,
+    /// Whether the driver's trials are deterministic (virtual time, counts): judged exactly.
+    #[serde(default)]
+    pub exact: bool,
+    /// How many rounds the experiment runs.
+    #[serde(default)]
+    pub rounds: Rounds,
+}
+
+/// How many rounds an experiment runs: at least `least`, then until every claim is decided, and
+/// at most `most`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rounds {
+    /// Rounds that are always run.
+    pub least: u32,
+    /// Rounds after which an undecided claim stays inconclusive.
+    pub most: u32,
+}
+
+impl Default for Rounds {
+    fn default() -> Self {
+        Rounds {
+            least: 10,
+            most: 60,
+        }
+    }
 }
 
 /// An axis of the matrix.
@@ -103,6 +130,21 @@ impl Statistic {
     }
 }
 
+impl fmt::Display for Statistic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Statistic::Median => "median",
+            Statistic::Mean => "mean",
+            Statistic::Min => "minimum",
+            Statistic::Max => "maximum",
+            Statistic::P50 => "50th percentile",
+            Statistic::P90 => "90th percentile",
+            Statistic::P99 => "99th percentile",
+            Statistic::P999 => "99.9th percentile",
+        })
+    }
+}
+
 /// A figure that the publication printed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Published {
@@ -116,11 +158,27 @@ pub struct Published {
     pub source: Option<String>,
 }
 
-/// One claim of the publication, in a form that can be judged.
+/// Who made a statement. The two never share a table, a count or a correction.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// A publication: `[[experiment.claim]]`.
+    #[default]
+    Claim,
+    /// Tare's own: `[[experiment.target]]`, a ratio to something measured in the same round.
+    Target,
+}
+
+/// A statement in a form that can be judged: a publication's claim, or a target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Claim {
     /// Unique in its experiment; reports show `experiment/claim`.
     pub id: String,
+    /// Whether it is a published claim or a target.
+    #[serde(default)]
+    pub standing: Standing,
     /// The claim in words.
     pub text: String,
     /// Where it was made, when that differs from the experiment's source.

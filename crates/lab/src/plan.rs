@@ -148,7 +148,7 @@ fn below(random: &mut ChaCha8Rng, limit: u64) -> u64 {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::experiment::{Axis, Metric, Statistic};
+    use crate::experiment::{Axis, Metric, Rounds, Statistic};
     use crate::unit::{Better, Unit};
     use crate::value::{Parameters, Value};
 
@@ -189,6 +189,8 @@ pub(crate) mod tests {
                 }],
                 published: vec![],
                 claims: vec![],
+                exact: false,
+                rounds: Rounds::default(),
             }],
         }
     }

@@ -4,13 +4,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::{Axis, Published};
+use crate::experiment::{Axis, Bound, Published, Standing};
 use crate::fingerprint::Machine;
 use crate::unit::{Better, Unit};
 use crate::value::Point;
 
 /// The version of this schema.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// A whole run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub struct RunResult {
     pub tare: String,
     /// `quick`, `full`, as planned.
     pub size: String,
-    /// The seed of every shuffle and bootstrap.
+    /// The seed of every shuffle.
     pub seed: u64,
     /// When it began, RFC 3339 in UTC.
     pub started: String,
@@ -35,8 +35,32 @@ pub struct RunResult {
     pub machine: Machine,
     /// What may hurt the result, one sentence each.
     pub warnings: Vec<String>,
+    /// The groups of claims that were corrected for together.
+    pub families: Vec<Family>,
     /// The experiments, in plan order.
     pub experiments: Vec<ExperimentResult>,
+}
+
+impl RunResult {
+    /// The bound on the chance that the run holds any false verdict of one direction: that of its
+    /// families together.
+    pub fn error_rate(&self) -> f64 {
+        let sum: f64 = self.families.iter().map(|family| family.alpha).sum();
+        sum.min(1.0)
+    }
+}
+
+/// The claims or the targets of one suite: what the correction for multiple tests covers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Family {
+    /// The suite.
+    pub suite: String,
+    /// Published claims or targets.
+    pub standing: Standing,
+    /// Members that were tested with a p.
+    pub tests: usize,
+    /// The bound on the chance of any false verdict of one direction in this family.
+    pub alpha: f64,
 }
 
 /// One experiment of a run.
@@ -56,8 +80,42 @@ pub struct ExperimentResult {
     pub noise: Vec<Noise>,
     /// One entry a cell and metric.
     pub cells: Vec<CellResult>,
-    /// One entry a claim.
+    /// Rounds that this experiment ran.
+    pub rounds: u32,
+    /// Whether its trials are deterministic and were judged exactly, without a p.
+    pub exact: bool,
+    /// One entry per published claim.
     pub claims: Vec<ClaimResult>,
+    /// One entry per target of Tare's own.
+    pub targets: Vec<ClaimResult>,
+}
+
+impl ExperimentResult {
+    /// Whether no claim and no target of it waits for more rounds.
+    pub fn decided(&self) -> bool {
+        !self
+            .claims
+            .iter()
+            .chain(&self.targets)
+            .any(|claim| claim.open)
+    }
+}
+
+/// The failed trials of one cell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Failures {
+    /// The cell.
+    pub at: Point,
+    /// Trials that failed.
+    pub failed: usize,
+    /// Trials that ran.
+    pub of: usize,
+    /// The most frequent reason, in words.
+    pub reason: String,
+    /// The last lines of the standard error of the last failed trial; empty if it printed none.
+    pub last_lines: Vec<String>,
+    /// Its log, relative to the run directory.
+    pub log: Option<String>,
 }
 
 /// The A/A cell: the baseline measured twice in every round.
@@ -92,7 +150,8 @@ pub struct CellResult {
     pub n: usize,
     /// The median of the trials; absent where there is none.
     pub median: Option<f64>,
-    /// Bootstrap interval of the median; absent below two trials.
+    /// The 95 % interval of the median; absent where an end is infinite: too few trials, or too many
+    /// that failed.
     pub ci95: Option<[f64; 2]>,
     /// The trials' values, by round; `null` for a round without one.
     pub samples: Vec<Option<f64>>,
@@ -102,6 +161,23 @@ pub struct CellResult {
     pub failed: usize,
     /// Why there is no figure, in words (not testable here, every trial failed…).
     pub reason: Option<String>,
+    /// What else is to be known of the values, a sentence each: that they are bimodal or
+    /// heavy-tailed, and the metric's own statistic across trials.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+impl CellResult {
+    /// The reason and the notes as one text; empty where there is neither.
+    pub fn remark(&self) -> String {
+        let all: Vec<&str> = self
+            .reason
+            .iter()
+            .chain(&self.notes)
+            .map(String::as_str)
+            .collect();
+        all.join("; ")
+    }
 }
 
 /// One claim, judged.
@@ -115,6 +191,8 @@ pub struct ClaimResult {
     pub source: String,
     /// What must hold, in words: `at least 0.97`, `between 920 and 1130`.
     pub criterion: String,
+    /// The limits behind `criterion`, in `unit`.
+    pub threshold: Bound,
     /// The unit of `published`, `measured` and `ci95`: the metric's for a value, a ratio for what
     /// compares cells, a count for what is counted.
     pub unit: Unit,
@@ -122,21 +200,28 @@ pub struct ClaimResult {
     pub published: Option<f64>,
     /// This machine's figure.
     pub measured: Option<f64>,
-    /// Its 95 % interval.
+    /// Its 95 % interval, valid after any round; absent where an end is infinite.
     pub ci95: Option<[f64; 2]>,
-    /// The p of the claim's test before correction; absent for counts.
+    /// The p of the claim's test before correction, valid after any round; absent for counts and
+    /// deterministic trials.
     pub p: Option<f64>,
-    /// After Holm's correction over the run.
+    /// After Holm's correction over the family.
     pub p_holm: Option<f64>,
     /// Rounds the figure rests on.
     pub n: usize,
+    /// Failed trials of the cells that the claim compares, by cell; each counts against a verdict.
+    pub failures: Vec<Failures>,
+    /// After how many rounds a test decided; more rounds change the figures, not the verdict.
+    pub decided_after: Option<u32>,
+    /// Whether more rounds, of those that the experiment may run, could give a verdict.
+    pub open: bool,
     /// The verdict.
     pub verdict: Verdict,
     /// Why, where the verdict is not plain from the figures.
     pub reason: Option<String>,
 }
 
-/// What a run says of a claim.
+/// What a run says of a published claim or of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -144,10 +229,30 @@ pub enum Verdict {
     Reproduced,
     /// The whole interval is on the other side and the test is significant.
     NotReproduced,
+    /// As `Reproduced`, of a target.
+    Held,
+    /// As `NotReproduced`, of a target.
+    Missed,
     /// The rounds do not carry a verdict.
     Inconclusive,
     /// This machine cannot run it, or the cells may not be compared.
     NotTestable,
+}
+
+impl Verdict {
+    /// The verdict in the words of that standing: `Reproduced` of a target is `Held`.
+    pub(crate) fn of(self, standing: Standing) -> Verdict {
+        match (standing, self) {
+            (Standing::Target, Verdict::Reproduced) => Verdict::Held,
+            (Standing::Target, Verdict::NotReproduced) => Verdict::Missed,
+            (_, verdict) => verdict,
+        }
+    }
+
+    /// Whether the statement was found to be false here.
+    pub fn is_negative(self) -> bool {
+        matches!(self, Verdict::NotReproduced | Verdict::Missed)
+    }
 }
 
 impl std::fmt::Display for Verdict {
@@ -155,6 +260,8 @@ impl std::fmt::Display for Verdict {
         f.pad(match self {
             Verdict::Reproduced => "reproduced",
             Verdict::NotReproduced => "not-reproduced",
+            Verdict::Held => "held",
+            Verdict::Missed => "missed",
             Verdict::Inconclusive => "inconclusive",
             Verdict::NotTestable => "not-testable",
         })

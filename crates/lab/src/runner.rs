@@ -168,6 +168,7 @@ fn record(
         outcome,
         elapsed_ms: milliseconds(elapsed),
         overhead_ms: overhead.map(milliseconds),
+        last_lines: Vec::new(),
         log: None,
     }
 }

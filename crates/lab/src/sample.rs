@@ -24,6 +24,9 @@ pub struct TrialRecord {
     pub elapsed_ms: f64,
     /// The part of `elapsed_ms` that the lab and the process start cost, in ms.
     pub overhead_ms: Option<f64>,
+    /// The last lines that a failed trial printed on its standard error.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub last_lines: Vec<String>,
     /// The log file of a failed trial, relative to the run directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,

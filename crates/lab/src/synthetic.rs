@@ -137,6 +137,7 @@ pub fn records(
                 },
                 elapsed_ms: 0.0,
                 overhead_ms: None,
+                last_lines: Vec::new(),
                 log: None,
             });
         }

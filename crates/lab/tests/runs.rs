@@ -95,6 +95,8 @@ fn plan(rounds: u32) -> Plan {
             }],
             published: vec![],
             claims: vec![],
+            exact: false,
+            rounds: Default::default(),
         }],
     }
 }

@@ -79,7 +79,7 @@ pub(crate) fn show(arguments: &cli::Show) -> anyhow::Result<ExitCode> {
     // It may be somebody else's file.
     let mut text = terminal::plain(&text);
     text.push('\n');
-    let rounds = run::rounds(size, &experiments);
+    let rounds = run::rounds(&experiments);
     let _ = writeln!(
         text,
         "{rounds} rounds at {} size. To run: tare run {}{}",

@@ -35,11 +35,7 @@ pub(crate) fn export(arguments: &cli::Export) -> anyhow::Result<ExitCode> {
 
 /// What a run's records come to.
 pub(crate) fn judged(plan: &Plan, records: &[TrialRecord]) -> RunResult {
-    let judging = Judging {
-        seed: plan.seed,
-        alpha: ALPHA,
-        rounds: plan.rounds,
-    };
+    let judged = judge::judge(&plan.experiments, records, &Judging { alpha: ALPHA });
     RunResult {
         schema: plan.schema,
         run: plan.run.clone(),
@@ -51,7 +47,8 @@ pub(crate) fn judged(plan: &Plan, records: &[TrialRecord]) -> RunResult {
         complete: plan.remaining(records).is_empty(),
         machine: plan.machine.clone(),
         warnings: plan.warnings.clone(),
-        experiments: judge::judge(&plan.experiments, records, &judging),
+        families: judged.families,
+        experiments: judged.experiments,
     }
 }
 

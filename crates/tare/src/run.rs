@@ -9,9 +9,7 @@ use anyhow::{bail, Context as _};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tare_lab::driver::{Drivers, Missing};
 use tare_lab::experiment::Experiment;
-use tare_lab::file::Size;
 use tare_lab::fingerprint::Machine;
-use tare_lab::judge;
 use tare_lab::plan::Plan;
 use tare_lab::result::SCHEMA;
 use tare_lab::runner::{self, Ended};
@@ -96,9 +94,7 @@ fn begin(arguments: &cli::Run, drivers: &Drivers) -> anyhow::Result<RunDirectory
         tare: env!("CARGO_PKG_VERSION").into(),
         size: size.name().into(),
         seed,
-        rounds: arguments
-            .rounds
-            .unwrap_or_else(|| rounds(size, &experiments)),
+        rounds: arguments.rounds.unwrap_or_else(|| rounds(&experiments)),
         started: started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         warnings: machine.warnings(),
         directory: std::env::current_dir()
@@ -126,21 +122,10 @@ fn begin(arguments: &cli::Run, drivers: &Drivers) -> anyhow::Result<RunDirectory
     }
 }
 
-/// Rounds beyond the fewest that can carry a verdict, so that one bad round does not cost it.
-const SPARE_ROUNDS: u32 = 2;
-
-/// The size's own number of rounds, or as many as its claims need for a verdict after
-/// correction, whichever is more.
-pub(crate) fn rounds(size: Size, experiments: &[Experiment]) -> u32 {
-    let least = match size {
-        // Many short trials decide what few longer ones leave open: on a shared machine the noise
-        // between two trials hardly shrinks with their length.
-        Size::Quick => 24,
-        Size::Full => 10,
-    };
-    // A claim can turn out either way, and being outside a range is two tests.
-    let tests = 2 * judge::tests_in(experiments);
-    least.max(judge::rounds_for(tests, ALPHA) + SPARE_ROUNDS)
+/// The most rounds that an experiment of the run asks for.
+pub(crate) fn rounds(experiments: &[Experiment]) -> u32 {
+    let most = experiments.iter().map(|experiment| experiment.rounds.most);
+    most.max().unwrap_or(0)
 }
 
 /// Opens a run to go on with it: only by the same program on the same machine, as samples of two

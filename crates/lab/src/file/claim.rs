@@ -6,14 +6,19 @@ use super::experiment::{id, line};
 use super::metric::{amount, named};
 use super::node::{one_of, quoted, Fields, Node, Scalar};
 use super::selector::{Cells, Chosen};
-use crate::experiment::{Bound, Claim, ClaimKind, Metric};
+use crate::experiment::{Bound, Claim, ClaimKind, Metric, Standing, Statistic};
 use crate::value::{Point, Selector, BESIDE};
 
 const KINDS: [&str; 6] = ["ratio", "flat", "scales", "order", "value", "zero"];
 const MAX_RANKED: usize = 32;
 
-/// Reads one claim about `metrics`, which is not empty.
-pub(super) fn read(node: &Node<'_>, cells: &Cells<'_>, metrics: &[Metric]) -> Option<Claim> {
+/// Reads one claim or target about `metrics`, which is not empty.
+pub(super) fn read(
+    node: &Node<'_>,
+    standing: Standing,
+    cells: &Cells<'_>,
+    metrics: &[Metric],
+) -> Option<Claim> {
     let mut fields = Fields::open(node, "a table")?;
     let id = fields
         .need("id", "a name of its own in the experiment")
@@ -35,7 +40,16 @@ pub(super) fn read(node: &Node<'_>, cells: &Cells<'_>, metrics: &[Metric]) -> Op
             fields.need_one("kind", &KINDS, &one_of(&KINDS));
             None
         }
-        [(kind, node)] => metric.and_then(|metric| Reader { cells, metric }.kind(kind, node)),
+        [(kind, node)] => metric.and_then(|metric| {
+            if metric.across != Statistic::Median && *kind != "zero" {
+                node.reject(
+                    format!("a claim about {}, which has another statistic across trials than the median", quoted(&metric.name)),
+                    "a metric without across: what is described by another statistic is shown and not judged",
+                );
+                return None;
+            }
+            Reader { cells, metric }.kind(kind, node)
+        }),
         [(first, _), rest @ ..] => {
             for (kind, node) in rest {
                 node.reject(format!("{kind} beside {first}"), "one kind of claim");
@@ -55,6 +69,7 @@ pub(super) fn read(node: &Node<'_>, cells: &Cells<'_>, metrics: &[Metric]) -> Op
     };
     Some(Claim {
         id: id?,
+        standing,
         text: text?,
         source: match source {
             Some(source) => Some(source?),

@@ -5,7 +5,7 @@ use super::selector::{exclusions, Cells};
 use super::words::Words;
 use super::{claim, matrix, metric, Context, Size};
 use crate::driver::{Driver, Drivers};
-use crate::experiment::{Claim, Experiment, Metric};
+use crate::experiment::{Claim, Experiment, Metric, Rounds, Standing};
 use crate::value::Parameters;
 
 const MAX_PEERS: usize = 64;
@@ -59,10 +59,12 @@ pub(super) fn read(node: &Node<'_>, context: &Context<'_>) -> Option<Experiment>
         Some(node) if metrics_sound => metric::published(&node, &cells, &metrics),
         _ => Vec::new(),
     };
-    let claims = match fields.get("claim") {
-        Some(node) if metrics_sound => claims(&node, &cells, &metrics),
-        _ => Vec::new(),
-    };
+    let mut all = Vec::new();
+    for (key, standing) in [("claim", Standing::Claim), ("target", Standing::Target)] {
+        if let Some(node) = fields.get(key).filter(|_| metrics_sound) {
+            claims(&node, standing, &cells, &metrics, &mut all);
+        }
+    }
     fields.close();
 
     let shape = matrix.shape(context.size);
@@ -80,7 +82,9 @@ pub(super) fn read(node: &Node<'_>, context: &Context<'_>) -> Option<Experiment>
         baseline: here.map(|chosen| chosen.selector),
         metrics,
         published,
-        claims,
+        claims: all,
+        exact: false,
+        rounds: Rounds::default(),
     })
 }
 
@@ -165,13 +169,19 @@ fn peers(node: &Node<'_>, words: &Words<'_>) -> Vec<String> {
     peers
 }
 
-fn claims(node: &Node<'_>, cells: &Cells<'_>, metrics: &[Metric]) -> Vec<Claim> {
-    let items = node
-        .list("[[experiment.claim]] tables", MAX_CLAIMS)
-        .unwrap_or_default();
-    let mut claims: Vec<Claim> = Vec::new();
-    for item in items {
-        let Some(claim) = claim::read(&item, cells, metrics) else {
+fn claims(
+    node: &Node<'_>,
+    standing: Standing,
+    cells: &Cells<'_>,
+    metrics: &[Metric],
+    claims: &mut Vec<Claim>,
+) {
+    let tables = match standing {
+        Standing::Claim => "[[experiment.claim]] tables",
+        Standing::Target => "[[experiment.target]] tables",
+    };
+    for item in node.list(tables, MAX_CLAIMS).unwrap_or_default() {
+        let Some(claim) = claim::read(&item, standing, cells, metrics) else {
             continue;
         };
         if claims.iter().any(|other| other.id == claim.id) {
@@ -182,5 +192,4 @@ fn claims(node: &Node<'_>, cells: &Cells<'_>, metrics: &[Metric]) -> Vec<Claim> 
         }
         claims.push(claim);
     }
-    claims
 }

@@ -246,6 +246,8 @@ fn points(axes: Vec<Axis>, exclude: Vec<Selector>, beside: Vec<String>) -> Vec<P
         metrics: Vec::new(),
         published: Vec::new(),
         claims: Vec::new(),
+        exact: false,
+        rounds: Default::default(),
     }
     .points()
 }

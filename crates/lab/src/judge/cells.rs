@@ -1,40 +1,44 @@
 //! The figures of single cells, and the noise floor.
 
-use super::comparison::Scale;
-use super::seed_of;
+use super::comparison::{Comparison, Scale, Wanted, LEVEL};
 use super::trials::{Cell, Obstacle, Trials};
-use crate::experiment::{Experiment, Metric};
+use crate::experiment::{Experiment, Metric, Statistic};
 use crate::result::{CellResult, Noise};
-use crate::stats::{interval, log_ratios, median, sign_flip};
+use crate::stats::{confidence_sequence, log_ratios, median, shape, Bets, Round};
 
 /// Every cell's figures, metric by metric.
-pub(super) fn figures(experiment: &Experiment, trials: &Trials<'_>, seed: u64) -> Vec<CellResult> {
+pub(super) fn figures(experiment: &Experiment, trials: &Trials<'_>) -> Vec<CellResult> {
     let mut figures = Vec::new();
     for cell in &trials.cells {
         for metric in &experiment.metrics {
-            let label = [&experiment.id, &metric.name, &cell.at.to_string()];
-            figures.push(figure(
-                cell,
-                metric,
-                seed_of(seed, &label.map(String::as_str)),
-            ));
+            figures.push(figure(cell, metric, experiment.exact));
         }
     }
     figures
 }
 
-fn figure(cell: &Cell<'_>, metric: &Metric, seed: u64) -> CellResult {
-    let samples = cell.values(&metric.name);
+fn figure(cell: &Cell<'_>, metric: &Metric, exact: bool) -> CellResult {
+    let mut rounds = cell.figures(&metric.name);
+    let samples: Vec<Option<f64>> = rounds.iter().map(value).collect();
     let present: Vec<f64> = samples.iter().flatten().copied().collect();
     let scale = if present.iter().all(|value| *value > 0.0) {
         Scale::Log
     } else {
         Scale::Linear
     };
-    let kept: Vec<f64> = present.iter().map(|value| scale.keep(*value)).collect();
+    for round in &mut rounds {
+        if let Round::Figure(figure) = round {
+            *figure = scale.keep(*figure);
+        }
+    }
     let work = metric.work.as_ref();
     let middle = median(&present);
-    // The way to the logarithm and back must not put the median beside its interval.
+    // A cell on its own has no partner whose noise it shares, and stalls on one side only.
+    let interval = (!exact)
+        .then(|| scale.show_interval(confidence_sequence(&rounds, Bets::Signs, LEVEL)))
+        .flatten();
+    // Neither the way to the logarithm and back nor a machine that changed half-way may put the
+    // median beside its interval.
     let around = |[low, high]: [f64; 2]| match middle {
         Some(middle) => [low.min(middle), high.max(middle)],
         None => [low, high],
@@ -46,41 +50,83 @@ fn figure(cell: &Cell<'_>, metric: &Metric, seed: u64) -> CellResult {
         better: metric.better,
         n: present.len(),
         median: middle,
-        ci95: interval(&kept, seed).map(|ends| around(ends.map(|end| scale.show(end)))),
+        ci95: interval.map(around),
+        notes: notes(&present, metric),
         samples,
         work_per_operation: work.and_then(|counter| cell.work_per_operation(counter)),
         failed: cell.failed(),
         reason: match cell.obstacle(metric) {
-            Some(Obstacle::NotTestable(reason) | Obstacle::Inconclusive(reason)) => Some(reason),
+            Some(
+                Obstacle::NotTestable(reason)
+                | Obstacle::Inconclusive(reason)
+                | Obstacle::NotYet(reason),
+            ) => Some(reason),
             None => None,
         },
     }
 }
 
+/// What a median does not tell of a cell's values.
+fn notes(values: &[f64], metric: &Metric) -> Vec<String> {
+    let across = (metric.across != Statistic::Median)
+        .then(|| metric.across.of(values))
+        .flatten()
+        .map(|value| {
+            format!(
+                "{} over {} trials: {}; described, not judged",
+                metric.across,
+                values.len(),
+                metric.unit.show(value)
+            )
+        });
+    across
+        .into_iter()
+        .chain(shape(values).map(|shape| shape.to_string()))
+        .collect()
+}
+
+fn value(round: &Round) -> Option<f64> {
+    match round {
+        Round::Figure(figure) => Some(*figure),
+        Round::Missing | Round::Failed => None,
+    }
+}
+
 /// The baseline's second trials against its first, metric by metric. A metric that was ever zero
-/// or negative has no ratio and is left out, as is one with fewer than two rounds.
-pub(super) fn noise(experiment: &Experiment, trials: &Trials<'_>, seed: u64) -> Vec<Noise> {
-    let twice = trials.cells.iter().filter(|cell| !cell.again.is_empty());
+/// or negative has no ratio and is left out, as is one with too few rounds for an interval, and an
+/// experiment without noise.
+pub(super) fn noise(experiment: &Experiment, trials: &Trials<'_>) -> Vec<Noise> {
+    let twice = trials
+        .cells
+        .iter()
+        .filter(|cell| !cell.again.is_empty() && !experiment.exact);
     twice
         .flat_map(|cell| {
-            experiment
-                .metrics
-                .iter()
-                .filter_map(move |metric| noise_of(&experiment.id, cell, metric, seed))
+            let metrics = experiment.metrics.iter();
+            metrics.filter_map(move |metric| noise_of(cell, metric))
         })
         .collect()
 }
 
-fn noise_of(id: &str, cell: &Cell<'_>, metric: &Metric, seed: u64) -> Option<Noise> {
-    let ratios = log_ratios(&cell.values_again(&metric.name), &cell.values(&metric.name));
-    let present: Vec<f64> = ratios.ok()?.into_iter().flatten().collect();
-    let ends = interval(&present, seed_of(seed, &[id, &metric.name, "noise"]))?;
+fn noise_of(cell: &Cell<'_>, metric: &Metric) -> Option<Noise> {
+    let again = cell.figures_again(&metric.name);
+    let rounds = log_ratios(&again, &cell.figures(&metric.name)).ok()?;
+    let same = Comparison {
+        name: String::new(),
+        rounds,
+        scale: Scale::Log,
+        bets: Bets::SignsAndRanks,
+        threshold: 1.0,
+        wanted: Wanted::Above,
+    };
+    let measured = same.measure();
+    let (above, below) = (measured.claim.p(), measured.other.p());
     Some(Noise {
         metric: metric.name.clone(),
         at: cell.at.clone(),
-        n: present.len(),
-        ratio: Scale::Log.show(median(&present)?),
-        ci95: ends.map(|end| Scale::Log.show(end)),
-        p: sign_flip(&present).two_sided(),
+        n: measured.n,
+        ratio: measured.effect?,
+        ci95: same.interval()?,
+        p: (2.0 * above.min(below)).min(1.0),
     })
 }

@@ -4,9 +4,12 @@ use super::comparison::{Comparison, Scale, Wanted};
 use super::trials::{Cell, Obstacle, Trials};
 use super::words;
 use crate::experiment::{Bound, Claim, ClaimKind, Experiment, Metric};
-use crate::stats::{log_ratios, slope};
+use crate::stats::{log_ratios, slope, Bets, Round};
 use crate::unit::Better;
 use crate::value::{Selector, Value};
+
+/// How a ratio within a round is kept, and what the shuffle gives it.
+const PAIRED: (Scale, Bets) = (Scale::Log, Bets::SignsAndRanks);
 
 /// The largest difference of work an operation between cells that still did the same work.
 const SAME_WORK: f64 = 0.01;
@@ -27,7 +30,7 @@ pub(super) fn comparisons(
     let made = match &claim.kind {
         ClaimKind::Ratio { of, to, bound } => {
             let pairs = pairs(experiment, trials, of, to);
-            usable(pairs.iter().flat_map(|(of, to)| [*of, *to]), metric)?;
+            usable(pairs.iter().flat_map(|(of, to)| [*of, *to]))?;
             let mut made = Vec::new();
             for (of, to) in pairs {
                 same_work(&[of, to], metric)?;
@@ -35,7 +38,7 @@ pub(super) fn comparisons(
                 made.extend(Comparison::of_bound(
                     &versus(of, to),
                     &rounds,
-                    Scale::Log,
+                    PAIRED,
                     *bound,
                 ));
             }
@@ -62,7 +65,7 @@ pub(super) fn comparisons(
         ClaimKind::Order { ranked, margin } => order(trials, ranked, metric, *margin)?,
         ClaimKind::Value { of, bound } => {
             let cells: Vec<&Cell<'_>> = chosen(trials, of).collect();
-            usable(cells.iter().copied(), metric)?;
+            usable(cells.iter().copied())?;
             cells
                 .into_iter()
                 .flat_map(|cell| value(cell, metric, *bound))
@@ -76,6 +79,46 @@ pub(super) fn comparisons(
         ));
     }
     Ok(made)
+}
+
+/// The cells that `claim` speaks of.
+pub(super) fn cells<'t, 'a>(
+    experiment: &Experiment,
+    claim: &'t Claim,
+    trials: &'t Trials<'a>,
+) -> Vec<&'t Cell<'a>> {
+    let on_lines = |lines: Vec<Vec<(Value, &'t Cell<'a>)>>| -> Vec<&'t Cell<'a>> {
+        lines.into_iter().flatten().map(|(_, cell)| cell).collect()
+    };
+    let mut cells: Vec<&Cell<'_>> = match &claim.kind {
+        ClaimKind::Ratio { of, to, .. } => pairs(experiment, trials, of, to)
+            .into_iter()
+            .flat_map(|(of, to)| [of, to])
+            .collect(),
+        ClaimKind::Flat { over, within, .. } => {
+            on_lines(lines(experiment, trials, over, within, None))
+        }
+        ClaimKind::Scales {
+            over,
+            within,
+            up_to,
+            ..
+        } => on_lines(lines(experiment, trials, over, within, *up_to)),
+        ClaimKind::Order { ranked, .. } => ranked
+            .iter()
+            .filter_map(|selector| chosen(trials, selector).next())
+            .collect(),
+        ClaimKind::Value { of, .. } => chosen(trials, of).collect(),
+        ClaimKind::Zero { within, .. } => chosen(trials, within).collect(),
+    };
+    let mut seen: Vec<*const Cell<'_>> = Vec::new();
+    cells.retain(|cell| {
+        let cell: *const Cell<'_> = *cell;
+        let new = !seen.contains(&cell);
+        seen.extend(new.then_some(cell));
+        new
+    });
+    cells
 }
 
 /// The cells that `selector` chooses.
@@ -164,7 +207,7 @@ fn flat(
     metric: &Metric,
     at_most: f64,
 ) -> Result<Vec<Comparison>, Obstacle> {
-    usable(lines.iter().flatten().map(|(_, cell)| *cell), metric)?;
+    usable(lines.iter().flatten().map(|(_, cell)| *cell))?;
     let mut made = Vec::new();
     for line in lines {
         let cells: Vec<&Cell<'_>> = line.iter().map(|(_, cell)| *cell).collect();
@@ -174,7 +217,8 @@ fn flat(
                 made.push(Comparison {
                     name: versus(of, to),
                     rounds: ratios(of, to, metric)?,
-                    scale: Scale::Log,
+                    scale: PAIRED.0,
+                    bets: PAIRED.1,
                     threshold: at_most,
                     wanted: Wanted::Below,
                 });
@@ -190,7 +234,7 @@ fn scales(
     metric: &Metric,
     bound: Bound,
 ) -> Result<Vec<Comparison>, Obstacle> {
-    usable(lines.iter().flatten().map(|(_, cell)| *cell), metric)?;
+    usable(lines.iter().flatten().map(|(_, cell)| *cell))?;
     let mut made = Vec::new();
     for line in lines {
         let cells: Vec<&Cell<'_>> = line.iter().map(|(_, cell)| *cell).collect();
@@ -202,29 +246,43 @@ fn scales(
                     "{over} = {value} has no logarithm, so no slope goes through it"
                 )));
             };
-            let ones: Vec<_> = cell.rounds.iter().map(|_| Some(1.0)).collect();
-            let y = log_ratios(&cell.values(&metric.name), &ones)
+            let figures = cell.figures(&metric.name);
+            let ones = vec![Round::Figure(1.0); figures.len()];
+            let y = log_ratios(&figures, &ones)
                 .map_err(|round| no_logarithm(&[cell], metric, round))?;
             logs.push((x.ln(), y));
         }
-        // A slope through part of the line would not be the same figure, so a round needs all of it.
-        let rounds: Vec<Option<f64>> = (0..cells[0].rounds.len())
-            .map(|round| {
-                let points: Option<Vec<(f64, f64)>> =
-                    logs.iter().map(|(x, y)| Some((*x, y[round]?))).collect();
-                slope(&points?)
-            })
+        let rounds: Vec<Round> = (0..cells[0].rounds.len())
+            .map(|round| slope_of(&logs, round))
             .collect();
         let mut name = cells[0].at.clone();
         name.0.remove(over);
         made.extend(Comparison::of_bound(
             &name.to_string(),
             &rounds,
-            Scale::Linear,
+            (Scale::Linear, Bets::SignsAndRanks),
             bound,
         ));
     }
     Ok(made)
+}
+
+/// The slope of one round. Through part of the line it would not be the same figure, so a round
+/// needs all of it.
+fn slope_of(logs: &[(f64, Vec<Round>)], round: usize) -> Round {
+    let mut points = Vec::new();
+    let mut missing = false;
+    for (x, y) in logs {
+        match y[round] {
+            Round::Failed => return Round::Failed,
+            Round::Missing => missing = true,
+            Round::Figure(y) => points.push((*x, y)),
+        }
+    }
+    match slope(&points) {
+        Some(slope) if !missing => Round::Figure(slope),
+        _ => Round::Missing,
+    }
 }
 
 fn order(
@@ -240,7 +298,7 @@ fn order(
     if cells.len() < ranked.len() {
         return Ok(Vec::new()); // An order of some of them is another claim.
     }
-    usable(cells.iter().copied(), metric)?;
+    usable(cells.iter().copied())?;
     same_work(&cells, metric)?;
     cells
         .windows(2)
@@ -252,7 +310,8 @@ fn order(
             Ok(Comparison {
                 name: versus(of, to),
                 rounds: ratios(of, to, metric)?,
-                scale: Scale::Log,
+                scale: PAIRED.0,
+                bets: PAIRED.1,
                 threshold: margin,
                 wanted: Wanted::Above,
             })
@@ -262,26 +321,30 @@ fn order(
 
 /// A figure against its limits, on the logarithmic scale where all of them are positive.
 fn value(cell: &Cell<'_>, metric: &Metric, bound: Bound) -> Vec<Comparison> {
-    let rounds = cell.values(&metric.name);
-    let limits = [bound.at_least, bound.at_most];
-    let positive = rounds
-        .iter()
-        .chain(&limits)
-        .flatten()
-        .all(|figure| *figure > 0.0);
-    let scale = if positive { Scale::Log } else { Scale::Linear };
-    let kept: Vec<_> = rounds
-        .iter()
-        .map(|figure| figure.map(|f| scale.keep(f)))
-        .collect();
-    Comparison::of_bound(&cell.name(), &kept, scale, bound)
+    let mut rounds = cell.figures(&metric.name);
+    let figures = rounds.iter().filter_map(|round| match round {
+        Round::Figure(figure) => Some(*figure),
+        Round::Missing | Round::Failed => None,
+    });
+    let limits = [bound.at_least, bound.at_most].into_iter().flatten();
+    let scale = if limits.chain(figures).all(|figure| figure > 0.0) {
+        Scale::Log
+    } else {
+        Scale::Linear
+    };
+    for round in &mut rounds {
+        if let Round::Figure(figure) = round {
+            *figure = scale.keep(*figure);
+        }
+    }
+    Comparison::of_bound(&cell.name(), &rounds, (scale, Bets::Signs), bound)
 }
 
-fn ratios(of: &Cell<'_>, to: &Cell<'_>, metric: &Metric) -> Result<Vec<Option<f64>>, Obstacle> {
-    let ratios = log_ratios(&of.values(&metric.name), &to.values(&metric.name))
+fn ratios(of: &Cell<'_>, to: &Cell<'_>, metric: &Metric) -> Result<Vec<Round>, Obstacle> {
+    let ratios = log_ratios(&of.figures(&metric.name), &to.figures(&metric.name))
         .map_err(|round| no_logarithm(&[of, to], metric, round))?;
-    if ratios.iter().all(Option::is_none) {
-        return Err(Obstacle::Inconclusive(format!(
+    if ratios.iter().all(|round| *round == Round::Missing) {
+        return Err(Obstacle::NotYet(format!(
             "{} and {} were not both measured in any round",
             of.name(),
             to.name()
@@ -304,17 +367,16 @@ fn versus(of: &Cell<'_>, to: &Cell<'_>) -> String {
     format!("{} against {}", of.name(), to.name())
 }
 
-/// Whether every cell has a figure.
-fn usable<'t, 'a: 't>(
-    cells: impl Iterator<Item = &'t Cell<'a>>,
-    metric: &Metric,
-) -> Result<(), Obstacle> {
+/// Whether this machine can run every cell, and has begun to.
+fn usable<'t, 'a: 't>(cells: impl Iterator<Item = &'t Cell<'a>>) -> Result<(), Obstacle> {
     let mut first = None;
     for cell in cells {
-        match cell.obstacle(metric) {
-            Some(untestable @ Obstacle::NotTestable(_)) => return Err(untestable),
-            Some(inconclusive) => first = first.or(Some(inconclusive)),
-            None => {}
+        if let Some(untestable) = cell.not_testable() {
+            return Err(untestable);
+        }
+        if cell.ran() == 0 {
+            let waiting = || Obstacle::NotYet(format!("no trial of {} has run", cell.name()));
+            first = first.or_else(|| Some(waiting()));
         }
     }
     first.map_or(Ok(()), Err)
@@ -327,7 +389,8 @@ fn same_work(cells: &[&Cell<'_>], metric: &Metric) -> Result<(), Obstacle> {
         return Ok(());
     };
     let mut work = Vec::new();
-    for cell in cells {
+    let with_figures = |cell: &&&Cell<'_>| cell.obstacle(metric).is_none();
+    for cell in cells.iter().filter(with_figures) {
         let Some(amount) = cell.work_per_operation(counter) else {
             return Err(Obstacle::NotTestable(format!(
                 "{} did not count its work ({counter} and operations), so nothing shows that it \
@@ -341,15 +404,15 @@ fn same_work(cells: &[&Cell<'_>], metric: &Metric) -> Result<(), Obstacle> {
                 cell.name()
             )));
         }
-        work.push(cell.work_by_round(counter));
+        work.push((cell, cell.work_by_round(counter)));
     }
     // Round by round, as the values are compared: a cell that does less in some rounds only
     // would hide behind its median.
-    let rounds = work.iter().map(Vec::len).max().unwrap_or(0);
-    for round in 0..rounds {
+    let rounds = work.iter().map(|(_, amounts)| amounts.len()).max();
+    for round in 0..rounds.unwrap_or(0) {
         let mut here: Vec<(f64, &Cell<'_>)> = Vec::new();
-        for (amounts, cell) in work.iter().zip(cells) {
-            here.extend(amounts[round].map(|amount| (amount, *cell)));
+        for (cell, amounts) in &work {
+            here.extend(amounts[round].map(|amount| (amount, **cell)));
         }
         here.sort_by(|a, b| a.0.total_cmp(&b.0));
         if let (Some((least, less)), Some((most, more))) = (here.first(), here.last()) {

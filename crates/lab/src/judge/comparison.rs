@@ -1,7 +1,13 @@
 //! One comparison against one threshold: the piece that five of the six kinds of claim are made of.
 
 use crate::experiment::Bound;
-use crate::stats::{interval, interval_limits, median, sign_flip, SignFlip};
+use crate::stats::{confidence_sequence, median, Bets, Evidence, Round};
+
+/// The level of every interval.
+pub(super) const LEVEL: f64 = 0.95;
+
+/// The largest p with which a comparison's interval is wholly on one side of its threshold.
+pub(super) const BEYOND: f64 = (1.0 - LEVEL) / 2.0;
 
 /// On which side of the threshold the claim wants the figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,6 +43,12 @@ impl Scale {
             Scale::Linear => kept,
         }
     }
+
+    /// An interval back from this scale; `None` where an end is infinite.
+    pub(super) fn show_interval(self, ends: [f64; 2]) -> Option<[f64; 2]> {
+        let finite = ends.iter().all(|end| end.is_finite());
+        finite.then(|| ends.map(|end| self.show(end)))
+    }
 }
 
 /// A figure by round, and the threshold it must be on one side of.
@@ -45,9 +57,11 @@ pub(super) struct Comparison {
     /// What is compared, in words.
     pub(super) name: String,
     /// The figure of each round, kept on `scale`.
-    pub(super) rounds: Vec<Option<f64>>,
+    pub(super) rounds: Vec<Round>,
     /// The scale of `rounds`.
     pub(super) scale: Scale,
+    /// What may be assumed of the rounds.
+    pub(super) bets: Bets,
     /// The threshold, in the claim's own terms.
     pub(super) threshold: f64,
     /// The side that the claim is on.
@@ -55,46 +69,35 @@ pub(super) struct Comparison {
 }
 
 /// A comparison, measured and tested.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) struct Measured {
-    /// The median over rounds, in the claim's own terms.
-    pub(super) effect: f64,
-    /// How far the effect is on the claim's side, on the scale of the rounds; negative beyond.
+    /// The median over rounds, in the claim's own terms; `None` where every round failed.
+    pub(super) effect: Option<f64>,
+    /// How far the effect is on the claim's side, on the scale of the rounds; negative beyond, and
+    /// infinitely so without an effect.
     pub(super) margin: f64,
-    /// The signed distance of each round from the threshold; positive is the claim's side.
-    pub(super) distances: Vec<Option<f64>>,
-    /// The p of both directions; `above` is the claim's.
-    pub(super) p: SignFlip,
     /// Rounds with a figure.
     pub(super) n: usize,
-}
-
-/// The 95 % interval of a comparison's effect.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Interval {
-    /// Its ends, in the claim's own terms.
-    pub(super) ci95: [f64; 2],
-    /// Where it lies.
-    pub(super) side: Side,
-}
-
-/// Where an interval lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    /// Wholly on the claim's side; the threshold itself belongs to it.
-    Claim,
-    /// Wholly on the other side.
-    Other,
-    /// On both.
-    Both,
+    /// Rounds of them exactly on the threshold.
+    pub(super) ties: usize,
+    /// Rounds that failed.
+    pub(super) failed: usize,
+    /// Evidence that the effect lies on the claim's side.
+    pub(super) claim: Evidence,
+    /// Evidence that it lies on the other.
+    pub(super) other: Evidence,
+    /// The highest of `claim` after each round.
+    pub(super) claim_path: Vec<f64>,
+    /// `other` after each round.
+    pub(super) other_path: Vec<f64>,
 }
 
 impl Comparison {
     /// One comparison for each limit of `bound`, of the same figures.
     pub(super) fn of_bound(
         name: &str,
-        rounds: &[Option<f64>],
-        scale: Scale,
+        rounds: &[Round],
+        (scale, bets): (Scale, Bets),
         bound: Bound,
     ) -> Vec<Comparison> {
         let limits = [
@@ -108,6 +111,7 @@ impl Comparison {
                     name: name.to_owned(),
                     rounds: rounds.to_vec(),
                     scale,
+                    bets,
                     threshold: threshold?,
                     wanted,
                 })
@@ -115,61 +119,74 @@ impl Comparison {
             .collect()
     }
 
-    /// Measures and tests it; `None` without a round.
-    pub(super) fn measure(&self) -> Option<Measured> {
+    /// The signed distance of a figure from the threshold; positive is the claim's side.
+    pub(super) fn distance(&self, figure: f64) -> f64 {
         let threshold = self.scale.keep(self.threshold);
-        // The same division in two roundings is still a tie.
-        let tie = 1e-12 * threshold.abs().max(1.0);
-        let distance = |figure: f64| {
-            let distance = match self.wanted {
-                Wanted::Above => figure - threshold,
-                Wanted::Below => threshold - figure,
-            };
-            if distance.abs() <= tie {
-                0.0
-            } else {
-                distance
-            }
+        let distance = match self.wanted {
+            Wanted::Above => figure - threshold,
+            Wanted::Below => threshold - figure,
         };
-        let distances: Vec<Option<f64>> = self
-            .rounds
-            .iter()
-            .map(|figure| figure.map(distance))
-            .collect();
-        let present: Vec<f64> = distances.iter().flatten().copied().collect();
-        let margin = median(&present)?;
-        Some(Measured {
-            effect: self.figure(margin),
-            margin,
-            p: sign_flip(&present),
-            n: present.len(),
-            distances,
+        // The same division in two roundings is still a tie.
+        if distance.abs() <= 1e-12 * threshold.abs().max(1.0) {
+            0.0
+        } else {
+            distance
+        }
+    }
+
+    /// The signed distance of every round that gave a figure.
+    pub(super) fn distances(&self) -> impl Iterator<Item = f64> + '_ {
+        self.rounds.iter().filter_map(|round| match round {
+            Round::Figure(figure) => Some(self.distance(*figure)),
+            Round::Missing | Round::Failed => None,
         })
     }
 
-    /// The interval of what was `measured`; `None` below two rounds.
-    pub(super) fn interval(&self, measured: &Measured, seed: u64) -> Option<Interval> {
-        let present: Vec<f64> = measured.distances.iter().flatten().copied().collect();
-        let [low, high] = interval(&present, seed)?;
-        Some(Interval {
-            ci95: match self.wanted {
-                Wanted::Above => [self.figure(low), self.figure(high)],
-                Wanted::Below => [self.figure(high), self.figure(low)],
-            },
-            side: if low >= 0.0 {
-                Side::Claim
-            } else if high < 0.0 {
-                Side::Other
-            } else {
-                Side::Both
-            },
-        })
+    /// Measures and tests it.
+    pub(super) fn measure(&self) -> Measured {
+        let distances: Vec<f64> = self.distances().collect();
+        let margin = median(&distances);
+        let mut measured = Measured {
+            effect: margin.map(|margin| self.figure(margin)),
+            margin: margin.unwrap_or(f64::NEG_INFINITY),
+            n: distances.len(),
+            ties: distances
+                .iter()
+                .filter(|distance| **distance == 0.0)
+                .count(),
+            failed: 0,
+            claim: Evidence::new(self.bets),
+            other: Evidence::new(self.bets),
+            claim_path: Vec::with_capacity(self.rounds.len()),
+            other_path: Vec::with_capacity(self.rounds.len()),
+        };
+        for round in &self.rounds {
+            match round {
+                Round::Missing => {}
+                // A program that fails where it would have been slow must not gain by it, and one
+                // that fails where it would have been fast must not lose: whatever is to be shown,
+                // the round is held against it.
+                Round::Failed => {
+                    measured.failed += 1;
+                    measured.claim.add(f64::NEG_INFINITY);
+                    measured.other.add(f64::NEG_INFINITY);
+                }
+                Round::Figure(figure) => {
+                    let distance = self.distance(*figure);
+                    measured.claim.add(distance);
+                    measured.other.add(-distance);
+                }
+            }
+            measured.claim_path.push(measured.claim.highest());
+            measured.other_path.push(measured.other.now());
+        }
+        measured
     }
 
-    /// Whether the interval must be on the claim's side, whatever resampling says.
-    pub(super) fn plainly_holds(measured: &Measured) -> bool {
-        let present: Vec<f64> = measured.distances.iter().flatten().copied().collect();
-        interval_limits(&present).is_some_and(|[lowest, _]| lowest >= 0.0)
+    /// The interval of the effect, in the claim's own terms; `None` where an end is infinite.
+    pub(super) fn interval(&self) -> Option<[f64; 2]> {
+        let ends = confidence_sequence(&self.rounds, self.bets, LEVEL);
+        self.scale.show_interval(ends)
     }
 
     /// The figure at that signed distance from the threshold, in the claim's own terms.

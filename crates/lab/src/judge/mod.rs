@@ -5,63 +5,70 @@
 mod cells;
 mod claims;
 mod comparison;
+mod exact;
+mod family;
 mod trials;
 mod verdict;
 mod words;
 mod zero;
 
-use crate::experiment::{Claim, ClaimKind, Experiment};
-use crate::result::{ClaimResult, ExperimentResult, Verdict};
+use std::collections::BTreeMap;
+
+use crate::experiment::{Bound, Claim, ClaimKind, Experiment, Standing};
+use crate::result::{ClaimResult, ExperimentResult, Family, Verdict};
 use crate::sample::TrialRecord;
-use crate::stats::holm;
-pub use crate::stats::rounds_for;
 use crate::unit::Unit;
-use trials::{Obstacle, Trials};
-use verdict::{Corrected, Test};
+use trials::{Cell, Obstacle, Trials};
+use verdict::Test;
 pub use words::criterion;
 
 /// How to judge.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judging {
-    /// The seed of every bootstrap and of random sign flips. The same records and seed give the
-    /// same result.
-    pub seed: u64,
-    /// The chance of a false verdict, of each of the two kinds, that a whole run may take.
+    /// The chance of a false verdict, of each of the two kinds, that the claims of a suite may
+    /// take together, and its targets likewise.
     pub alpha: f64,
-    /// Rounds planned.
-    pub rounds: u32,
 }
 
-impl Judging {
+impl Default for Judging {
     /// Judging at α = 0.05.
-    pub fn new(seed: u64, rounds: u32) -> Self {
-        Judging {
-            seed,
-            alpha: 0.05,
-            rounds,
-        }
+    fn default() -> Self {
+        Judging { alpha: 0.05 }
     }
+}
+
+/// A run, judged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judged {
+    /// One result per experiment, in their order.
+    pub experiments: Vec<ExperimentResult>,
+    /// The families that were corrected together, by suite.
+    pub families: Vec<Family>,
 }
 
 /// Judges the `records` of one run against its `experiments`, whose order the results keep.
 ///
-/// A run need not be complete. Records of experiments or cells that are not in `experiments` are
-/// left out; of two records of one trial the later counts. The correction for the number of
-/// claims covers all claims given here that could be tested, so a run is judged in one call.
-pub fn judge(
-    experiments: &[Experiment],
-    records: &[TrialRecord],
-    options: &Judging,
-) -> Vec<ExperimentResult> {
-    let sorted = trials::sort(experiments, records, options.rounds);
+/// A run need not be complete, and may be judged after every round: a claim that is decided stays
+/// decided, whatever records come later. Records of experiments or cells that are not in
+/// `experiments` are left out; of two records of one trial the later counts. The correction covers
+/// all claims of a suite, so a run is judged in one call.
+pub fn judge(experiments: &[Experiment], records: &[TrialRecord], options: &Judging) -> Judged {
+    let sorted = trials::sort(experiments, records);
     let mut results = Vec::new();
-    let mut tests: Vec<(usize, usize, Test)> = Vec::new();
+    let mut families: BTreeMap<(&str, Standing), Members> = BTreeMap::new();
     for (place, (experiment, trials)) in experiments.iter().zip(&sorted).enumerate() {
         let mut claims = Vec::new();
         for claim in &experiment.claims {
             let mut result = unjudged(experiment, claim);
-            if let Some(test) = examine(experiment, claim, trials, options, &mut result) {
-                tests.push((place, claims.len(), test));
+            let family = families.entry((suite(experiment), claim.standing));
+            let members = family.or_default();
+            match examine(experiment, claim, trials, &mut result) {
+                Examined::Test(test) => {
+                    members.size += 1;
+                    members.tests.push((place, claims.len(), test));
+                }
+                Examined::Untested if has_p(experiment, claim) => members.size += 1,
+                Examined::Untested | Examined::Never => {}
             }
             claims.push(result);
         }
@@ -71,46 +78,66 @@ pub fn judge(
             source: experiment.source.clone(),
             axes: experiment.axes.clone(),
             published: experiment.published.clone(),
-            noise: cells::noise(experiment, trials, options.seed),
-            cells: cells::figures(experiment, trials, options.seed),
+            noise: cells::noise(experiment, trials),
+            cells: cells::figures(experiment, trials),
+            rounds: u32::try_from(trials.rounds).unwrap_or(u32::MAX),
+            exact: experiment.exact,
             claims,
+            targets: Vec::new(),
         });
     }
-    let claim = holm(
-        &tests
-            .iter()
-            .map(|(_, _, test)| test.claim)
-            .collect::<Vec<_>>(),
-    );
-    let other = holm(
-        &tests
-            .iter()
-            .map(|(_, _, test)| test.other)
-            .collect::<Vec<_>>(),
-    );
-    for (index, (experiment, result, test)) in tests.iter().enumerate() {
-        let corrected = Corrected {
-            claim: claim[index],
-            other: other[index],
-            tests: tests.len(),
-        };
-        test.decide(
-            &corrected,
-            options,
-            &mut results[*experiment].claims[*result],
-        );
+    for members in families.values() {
+        let tests: Vec<&Test> = members.tests.iter().map(|(_, _, test)| test).collect();
+        let rulings = family::rule(&tests, members.size, options.alpha);
+        for ((experiment, claim, test), ruling) in members.tests.iter().zip(&rulings) {
+            test.decide(ruling, &mut results[*experiment].claims[*claim]);
+        }
     }
-    results
+    for (experiment, result) in experiments.iter().zip(&mut results) {
+        set_targets_apart(experiment, result);
+    }
+    let tested = families.into_iter().filter(|(_, members)| members.size > 0);
+    let families = tested.map(|((suite, standing), members)| Family {
+        suite: suite.to_owned(),
+        standing,
+        tests: members.size,
+        alpha: options.alpha,
+    });
+    Judged {
+        families: families.collect(),
+        experiments: results,
+    }
 }
 
-/// How many claims of `experiments` are tested with a p, and therefore share the correction:
-/// all but those that count. [`rounds_for`] says how many rounds that number needs.
-pub fn tests_in(experiments: &[Experiment]) -> usize {
-    experiments
-        .iter()
-        .flat_map(|experiment| &experiment.claims)
-        .filter(|claim| !matches!(claim.kind, ClaimKind::Zero { .. }))
-        .count()
+/// The claims, or the targets, of one suite.
+#[derive(Default)]
+struct Members {
+    /// How many of them are tested, now or later.
+    size: usize,
+    /// The tests so far, with the places of the experiment and of the claim.
+    tests: Vec<(usize, usize, Test)>,
+}
+
+/// The part of an experiment's id before the slash.
+fn suite(experiment: &Experiment) -> &str {
+    experiment.id.split('/').next().unwrap_or_default()
+}
+
+/// Whether a claim is tested with a p: counts and deterministic trials are not.
+fn has_p(experiment: &Experiment, claim: &Claim) -> bool {
+    !experiment.exact && !matches!(claim.kind, ClaimKind::Zero { .. })
+}
+
+/// Moves the targets out of the claims, with verdicts in their own words.
+fn set_targets_apart(experiment: &Experiment, result: &mut ExperimentResult) {
+    let all = std::mem::take(&mut result.claims);
+    for (claim, mut judged) in experiment.claims.iter().zip(all) {
+        judged.verdict = judged.verdict.of(claim.standing);
+        match claim.standing {
+            Standing::Claim => result.claims.push(judged),
+            Standing::Target => result.targets.push(judged),
+        }
+    }
 }
 
 /// Everything of a claim that does not depend on the records.
@@ -123,6 +150,7 @@ fn unjudged(experiment: &Experiment, claim: &Claim) -> ClaimResult {
             .clone()
             .unwrap_or_else(|| experiment.source.clone()),
         criterion: words::criterion(claim, experiment.metric(&claim.metric)),
+        threshold: threshold(&claim.kind),
         unit: match &claim.kind {
             ClaimKind::Zero { .. } => Unit::Count,
             ClaimKind::Value { .. } => experiment
@@ -136,9 +164,41 @@ fn unjudged(experiment: &Experiment, claim: &Claim) -> ClaimResult {
         p: None,
         p_holm: None,
         n: 0,
+        failures: Vec::new(),
+        decided_after: None,
+        open: false,
         verdict: Verdict::Inconclusive,
         reason: None,
     }
+}
+
+/// The limits of the claim's figure, in the unit of the claim's result.
+fn threshold(kind: &ClaimKind) -> Bound {
+    let at_most = |limit| Bound {
+        at_least: None,
+        at_most: Some(limit),
+    };
+    match kind {
+        ClaimKind::Ratio { bound, .. }
+        | ClaimKind::Scales { bound, .. }
+        | ClaimKind::Value { bound, .. } => *bound,
+        ClaimKind::Flat { at_most: limit, .. } => at_most(*limit),
+        ClaimKind::Order { margin, .. } => Bound {
+            at_least: Some(*margin),
+            at_most: None,
+        },
+        ClaimKind::Zero { .. } => at_most(0.0),
+    }
+}
+
+/// What came of looking at a claim's records.
+enum Examined {
+    /// A test, whose verdict depends on its family.
+    Test(Test),
+    /// No test so far: the result says why.
+    Untested,
+    /// No test, whatever comes: this machine cannot make it.
+    Never,
 }
 
 /// The claim's test where it has one; otherwise `result` is complete.
@@ -146,9 +206,15 @@ fn examine(
     experiment: &Experiment,
     claim: &Claim,
     trials: &Trials<'_>,
-    options: &Judging,
     result: &mut ClaimResult,
-) -> Option<Test> {
+) -> Examined {
+    let zero = matches!(claim.kind, ClaimKind::Zero { .. });
+    let metric = experiment.metric(&claim.metric).filter(|_| !zero);
+    let cells = claims::cells(experiment, claim, trials);
+    let failures = cells
+        .iter()
+        .filter_map(|cell: &&Cell<'_>| cell.failures(metric));
+    result.failures = failures.collect();
     let stopped = match &claim.kind {
         ClaimKind::Zero {
             counter,
@@ -160,37 +226,37 @@ fn examine(
                 result.n = counted.rounds;
                 result.verdict = counted.verdict;
                 result.reason = Some(counted.reason);
-                return None;
+                return Examined::Untested;
             }
             Err(obstacle) => obstacle,
         },
         _ => match claims::comparisons(experiment, claim, trials) {
-            Ok(made) => match Test::new(&made, &result.id, options) {
-                Ok(test) => return Some(test),
-                Err(reason) => Obstacle::Inconclusive(reason),
-            },
+            Ok(made) if experiment.exact => {
+                exact::decide(&made, result);
+                return Examined::Untested;
+            }
+            Ok(made) => {
+                let ran = u32::try_from(trials.rounds).unwrap_or(u32::MAX);
+                let left = experiment.rounds.most.saturating_sub(ran);
+                return Examined::Test(Test::new(made, left));
+            }
             Err(obstacle) => obstacle,
         },
     };
     let (verdict, reason) = match stopped {
         Obstacle::NotTestable(reason) => (Verdict::NotTestable, reason),
         Obstacle::Inconclusive(reason) => (Verdict::Inconclusive, reason),
+        Obstacle::NotYet(reason) => {
+            result.open = true;
+            (Verdict::Inconclusive, reason)
+        }
     };
     result.verdict = verdict;
     result.reason = Some(reason);
-    None
-}
-
-/// A seed for one figure: FNV-1a over its name, so that no figure depends on which others there
-/// are.
-fn seed_of(seed: u64, name: &[&str]) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325 ^ seed;
-    for part in name {
-        for byte in part.bytes().chain([0]) {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+    match verdict {
+        Verdict::NotTestable => Examined::Never,
+        _ => Examined::Untested,
     }
-    hash
 }
 
 #[cfg(test)]

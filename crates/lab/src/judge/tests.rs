@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::experiment::{Axis, Bound, Metric, Statistic};
+use crate::experiment::{Axis, Metric, Statistic};
 use crate::sample::{Outcome, OPERATIONS};
 use crate::unit::{Better, Unit};
 use crate::value::{Parameters, Point, Selector, Value, BESIDE};
@@ -34,6 +34,7 @@ fn axis(name: &str, values: &[i64]) -> Axis {
 fn claim(id: &str, kind: ClaimKind) -> Claim {
     Claim {
         id: id.into(),
+        standing: Standing::Claim,
         text: "It holds".into(),
         source: None,
         metric: "time".into(),
@@ -76,6 +77,8 @@ fn experiment(axes: Vec<Axis>, kinds: Vec<ClaimKind>) -> Experiment {
             .enumerate()
             .map(|(place, kind)| claim(&format!("c{place}"), kind))
             .collect(),
+        exact: false,
+        rounds: Default::default(),
     }
 }
 
@@ -96,6 +99,7 @@ fn record(at: &Point, round: u32, outcome: Outcome) -> TrialRecord {
         outcome,
         elapsed_ms: 1.0,
         overhead_ms: None,
+        last_lines: Vec::new(),
         log: None,
     }
 }
@@ -122,6 +126,14 @@ fn wobble(round: u32) -> f64 {
     1.0 + 0.001 * f64::from((round * 7) % 5)
 }
 
+/// What a run of that experiment alone came to.
+fn run_of(experiment: &Experiment, records: &[TrialRecord]) -> ExperimentResult {
+    let experiments = std::slice::from_ref(experiment);
+    judge(experiments, records, &Judging::default())
+        .experiments
+        .remove(0)
+}
+
 /// The claims of an experiment whose cells read `value` and did `bytes` of work.
 fn judged(
     experiment: &Experiment,
@@ -129,10 +141,7 @@ fn judged(
     outcome: impl Fn(&Point, u32) -> Outcome,
 ) -> Vec<ClaimResult> {
     let records = records(experiment, rounds, outcome);
-    let options = Judging::new(1, rounds);
-    judge(std::slice::from_ref(experiment), &records, &options)
-        .remove(0)
-        .claims
+    run_of(experiment, &records).claims
 }
 
 fn reason(claim: &ClaimResult) -> &str {
@@ -148,6 +157,7 @@ fn zero() -> ClaimKind {
 }
 
 mod anything;
+mod decisions;
 mod kinds;
 
 #[test]
@@ -157,7 +167,7 @@ fn cells_that_did_not_do_the_same_work_get_no_ratio() {
         vec![ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1)],
     );
     let with = |work: u64| {
-        judged(&one, 8, move |at, round| {
+        judged(&one, 16, move |at, round| {
             done(
                 (1.0 + on(at, "way")) * wobble(round),
                 if on(at, "way") == 1.0 { work } else { 109_000 },
@@ -189,7 +199,7 @@ fn less_work_in_a_single_round_is_not_the_same_work() {
         vec![axis("way", &[0, 1])],
         vec![ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1)],
     );
-    let claims = judged(&one, 8, |at, round| {
+    let claims = judged(&one, 16, |at, round| {
         let lazy = round == 5 && on(at, "way") == 1.0;
         done(
             (1.0 + on(at, "way")) * wobble(round),
@@ -201,21 +211,6 @@ fn less_work_in_a_single_round_is_not_the_same_work() {
 }
 
 #[test]
-fn a_zero_over_an_incomplete_run_is_no_verdict() {
-    let one = experiment(vec![axis("way", &[0, 1])], vec![zero()]);
-    let counted = |_: &Point, _| Outcome::Done {
-        values: BTreeMap::new(),
-        samples: BTreeMap::new(),
-        counters: [("lost".to_owned(), 0), ("draws".to_owned(), 10)].into(),
-    };
-    let records = records(&one, 3, counted);
-    let judged = judge(std::slice::from_ref(&one), &records, &Judging::new(1, 5));
-    let claim = &judged[0].claims[0];
-    assert_eq!(claim.verdict, Verdict::Inconclusive);
-    assert!(reason(claim).contains("4 trials did not run"), "{claim:?}");
-}
-
-#[test]
 fn cells_that_did_not_count_their_work_get_no_ratio() {
     let mut one = experiment(
         vec![axis("way", &[0, 1])],
@@ -223,75 +218,15 @@ fn cells_that_did_not_count_their_work_get_no_ratio() {
     );
     one.metrics[0].work = Some("packets".into());
     let outcome = |at: &Point, round: u32| done((1.0 + on(at, "way")) * wobble(round), 10);
-    let claims = judged(&one, 8, outcome);
+    let claims = judged(&one, 16, outcome);
     assert_eq!(claims[0].verdict, Verdict::NotTestable);
     assert!(reason(&claims[0]).contains("did not count its work (packets and operations)"));
     one.metrics[0].work = None;
     assert_eq!(
-        judged(&one, 8, outcome)[0].verdict,
+        judged(&one, 16, outcome)[0].verdict,
         Verdict::Reproduced,
         "a metric of events"
     );
-}
-
-#[test]
-fn too_few_rounds_are_inconclusive_and_the_reason_says_how_many_would_do() {
-    let kind = || ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1);
-    let with = |claims: usize, rounds: u32| {
-        let one = experiment(
-            vec![axis("way", &[0, 1])],
-            (0..claims).map(|_| kind()).collect(),
-        );
-        judged(&one, rounds, |at, round| {
-            done((1.0 + on(at, "way")) * wobble(round), 10)
-        })
-        .remove(0)
-    };
-    let short = with(20, 8);
-    assert_eq!(short.verdict, Verdict::Inconclusive);
-    assert_eq!(
-        reason(&short),
-        "8 rounds reach p = 1/256; with 20 claims in this run 9 rounds would do: --rounds 9"
-    );
-    assert_eq!(short.p, Some(1.0 / 256.0));
-    assert_eq!(short.p_holm, Some(20.0 / 256.0));
-    assert_eq!(with(20, 9).verdict, Verdict::Reproduced);
-    assert_eq!(
-        with(12, 8).verdict,
-        Verdict::Reproduced,
-        "eight rounds are enough for a dozen"
-    );
-    assert_eq!(with(13, 8).verdict, Verdict::Inconclusive);
-    assert!(reason(&with(1, 1)).contains("fewer than two rounds have a figure"));
-}
-
-#[test]
-fn the_correction_covers_every_experiment_of_the_run() {
-    let mut experiments = Vec::new();
-    let mut all = Vec::new();
-    for place in 0..13 {
-        let mut one = experiment(
-            vec![axis("way", &[0, 1])],
-            vec![ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1), zero()],
-        );
-        one.id = format!("suite/{place}");
-        let mut made = records(&one, 8, |at, round| {
-            done((1.0 + on(at, "way")) * wobble(round), 10)
-        });
-        made.iter_mut()
-            .for_each(|record| record.experiment.clone_from(&one.id));
-        all.extend(made);
-        experiments.push(one);
-    }
-    assert_eq!(tests_in(&experiments), 13, "counts have no p");
-    assert_eq!(rounds_for(tests_in(&experiments), 0.05), 9);
-    let results = judge(&experiments, &all, &Judging::new(1, 8));
-    assert!(results
-        .iter()
-        .all(|one| one.claims[0].verdict == Verdict::Inconclusive));
-    assert!(results
-        .iter()
-        .all(|one| one.claims[0].p_holm == Some(13.0 / 256.0)));
 }
 
 #[test]
@@ -303,10 +238,10 @@ fn rounds_exactly_on_the_threshold_speak_for_neither_side() {
             ratio(&[("way", 1)], &[("way", 0)], AT_MOST_1),
         ],
     );
-    for claim in judged(&one, 8, |_, round| done(0.3 * wobble(round), 10)) {
+    for claim in judged(&one, 16, |_, round| done(0.3 * wobble(round), 10)) {
         assert_eq!(claim.verdict, Verdict::Inconclusive);
         assert_eq!((claim.measured, claim.ci95), (Some(1.0), Some([1.0, 1.0])));
-        assert!(reason(&claim).starts_with("8 of 8 rounds lie exactly on the threshold"));
+        assert!(reason(&claim).starts_with("16 of 16 rounds lie exactly on the threshold"));
     }
 }
 
@@ -316,13 +251,16 @@ fn an_interval_on_both_sides_of_the_threshold_is_inconclusive() {
         vec![axis("way", &[0, 1])],
         vec![ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1)],
     );
-    let claim = judged(&one, 10, |at, round| {
-        done(1.0 + on(at, "way") * 0.01 * (f64::from(round) - 4.4), 10)
+    let claim = judged(&one, 16, |at, round| {
+        done(
+            1.0 + on(at, "way") * 0.01 * (f64::from(round * 7 % 16) - 7.4),
+            10,
+        )
     })
     .remove(0);
     assert_eq!(claim.verdict, Verdict::Inconclusive);
     assert!(
-        reason(&claim).ends_with("is on both sides of 1"),
+        reason(&claim).contains("is on both sides of 1; "),
         "{}",
         reason(&claim)
     );
@@ -341,14 +279,14 @@ fn what_the_machine_lacks_makes_a_claim_not_testable_with_the_remedy() {
             },
         ],
     );
-    let made = records(&one, 8, |at, round| match on(at, "way") {
+    let made = records(&one, 16, |at, round| match on(at, "way") {
         0.0 => done(2.0 * wobble(round), 10),
         _ => Outcome::NotTestable {
             reason: "needs nginx".into(),
             remedy: Some("apt install nginx-light".into()),
         },
     });
-    let result = judge(&[one], &made, &Judging::new(1, 8)).remove(0);
+    let result = run_of(&one, &made);
     for claim in &result.claims[..2] {
         assert_eq!(claim.verdict, Verdict::NotTestable);
         assert_eq!(reason(claim), "needs nginx; apt install nginx-light");
@@ -359,8 +297,7 @@ fn what_the_machine_lacks_makes_a_claim_not_testable_with_the_remedy() {
         "it needs only the other cell"
     );
     assert_eq!(
-        result.claims[2].p_holm,
-        Some(1.0 / 256.0),
+        result.claims[2].p_holm, result.claims[2].p,
         "only one claim was tested"
     );
     assert_eq!(
@@ -371,54 +308,13 @@ fn what_the_machine_lacks_makes_a_claim_not_testable_with_the_remedy() {
 }
 
 #[test]
-fn failed_trials_leave_their_rounds_out_and_failing_always_is_inconclusive() {
-    let one = experiment(
-        vec![axis("way", &[0, 1])],
-        vec![ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1)],
-    );
-    let with = |failing: u32| {
-        let made = records(&one, 8, |at, round| {
-            if on(at, "way") == 1.0 && round < failing {
-                Outcome::Failed {
-                    reason: "it hung".into(),
-                }
-            } else {
-                done((1.0 + on(at, "way")) * wobble(round), 10)
-            }
-        });
-        judge(std::slice::from_ref(&one), &made, &Judging::new(1, 8)).remove(0)
-    };
-    let some = with(2);
-    assert_eq!(
-        (some.claims[0].verdict, some.claims[0].n),
-        (Verdict::Reproduced, 6)
-    );
-    assert_eq!(reason(&some.claims[0]), "6 of 8 rounds have a figure");
-    assert_eq!((some.cells[1].n, some.cells[1].failed), (6, 2));
-    assert_eq!(
-        some.cells[1].samples[..3],
-        [None, None, Some(2.0 * wobble(2))]
-    );
-    let all = with(8);
-    assert_eq!(all.claims[0].verdict, Verdict::Inconclusive);
-    assert_eq!(
-        reason(&all.claims[0]),
-        "every trial of way=1 failed: it hung"
-    );
-    assert_eq!(
-        all.cells[1].reason.as_deref(),
-        Some("every trial of way=1 failed: it hung")
-    );
-}
-
-#[test]
 fn values_that_are_no_numbers_or_have_no_logarithm_are_never_taken_for_small_ones() {
     let one = experiment(
         vec![axis("way", &[0, 1])],
         vec![ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1)],
     );
     let with = |odd: f64| {
-        judged(&one, 8, move |at, round| {
+        judged(&one, 16, move |at, round| {
             done(
                 if round == 3 && on(at, "way") == 1.0 {
                     odd
@@ -430,8 +326,11 @@ fn values_that_are_no_numbers_or_have_no_logarithm_are_never_taken_for_small_one
         })
         .remove(0)
     };
-    assert_eq!(with(f64::NAN).n, 7, "a missing number is missing");
-    assert_eq!(with(f64::INFINITY).n, 7);
+    for odd in [f64::NAN, f64::INFINITY] {
+        let claim = with(odd);
+        assert_eq!(claim.n, 15, "a missing number is missing");
+        assert_eq!(claim.failures[0].reason, "no value for time");
+    }
     for odd in [0.0, -1.0] {
         let claim = with(odd);
         assert_eq!(
@@ -451,30 +350,32 @@ fn an_empty_run_judges_without_a_figure() {
         vec![axis("way", &[0, 1])],
         vec![ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1), zero()],
     );
-    let result = judge(&[one], &[], &Judging::new(1, 8)).remove(0);
+    let result = run_of(&one, &[]);
     assert_eq!(reason(&result.claims[0]), "no trial of way=1 has run");
-    assert_eq!(reason(&result.claims[1]), "no trial has run");
-    assert_eq!(result.cells[0].samples, vec![None; 8]);
+    assert_eq!(reason(&result.claims[1]), "no trial of way=0 has run");
+    assert!(!result.decided());
+    assert_eq!(result.cells[0].samples, vec![None::<f64>; 0]);
     assert!(result.noise.is_empty());
 }
 
 #[test]
 fn the_baseline_against_itself_is_the_noise_floor() {
     let one = experiment(vec![axis("way", &[0, 1])], vec![]);
-    let mut made = records(&one, 8, |_, round| done(2.0 * wobble(round), 10));
-    for round in 0..8 {
+    let mut made = records(&one, 16, |_, round| done(2.0 * wobble(round), 10));
+    for round in 0..16 {
         let mut again = record(&one.points()[0], round, done(2.02 * wobble(round), 10));
         again.again = true;
         made.push(again);
     }
-    let result = judge(&[one], &made, &Judging::new(1, 8)).remove(0);
+    let result = run_of(&one, &made);
     let [noise] = &result.noise[..] else {
         panic!("{:?}", result.noise)
     };
     assert!((noise.ratio - 1.01).abs() < 1e-9);
-    assert_eq!((noise.n, noise.p), (8, 2.0 / 256.0));
+    assert_eq!(noise.n, 16);
+    assert!(noise.p < 0.001, "{}", noise.p);
     assert_eq!(
-        result.cells[0].n, 8,
+        result.cells[0].n, 16,
         "second trials are no trials of the cell"
     );
 }
@@ -486,27 +387,7 @@ fn the_later_record_of_a_trial_counts() {
         reason: "killed".into(),
     });
     made.extend(records(&one, 2, |_, _| done(3.0, 10)));
-    let result = judge(&[one], &made, &Judging::new(1, 2)).remove(0);
+    let result = run_of(&one, &made);
     assert_eq!((result.cells[0].n, result.cells[0].failed), (2, 0));
     assert_eq!(result.cells[0].work_per_operation, Some(1.0));
-}
-
-#[test]
-fn the_seed_decides_the_result_and_a_figure_does_not_depend_on_its_neighbours() {
-    let mut one = experiment(
-        vec![axis("way", &[0, 1])],
-        vec![ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1)],
-    );
-    let made = records(&one, 8, |at, round| {
-        done(wobble(round * 3 + on(at, "way") as u32), 10)
-    });
-    let once = judge(std::slice::from_ref(&one), &made, &Judging::new(1, 8));
-    assert_eq!(
-        once,
-        judge(std::slice::from_ref(&one), &made, &Judging::new(1, 8))
-    );
-    one.claims.insert(0, claim("another", zero()));
-    let beside = judge(&[one], &made, &Judging::new(1, 8));
-    assert_eq!(once[0].cells, beside[0].cells);
-    assert_eq!(once[0].claims[0].ci95, beside[0].claims[1].ci95);
 }

@@ -4,14 +4,17 @@ use std::collections::HashMap;
 
 use crate::experiment::{Experiment, Metric};
 use crate::plan::ROUNDS_MAX;
+use crate::result::Failures;
 use crate::sample::{is_measurable, Outcome, TrialRecord, OPERATIONS};
-use crate::stats::median;
+use crate::stats::{median, Round};
 use crate::value::Point;
 
 /// The trials of one experiment.
 pub(super) struct Trials<'a> {
     /// The cells, in the experiment's order.
     pub(super) cells: Vec<Cell<'a>>,
+    /// Rounds of which a trial has run.
+    pub(super) rounds: usize,
 }
 
 /// The trials of one cell.
@@ -19,78 +22,87 @@ pub(super) struct Cell<'a> {
     /// Where it stands.
     pub(super) at: Point,
     /// The trial of each round; `None` where it has not run.
-    pub(super) rounds: Vec<Option<&'a Outcome>>,
+    pub(super) rounds: Vec<Option<&'a TrialRecord>>,
     /// The second trial of each round; empty unless this is the baseline.
-    pub(super) again: Vec<Option<&'a Outcome>>,
+    pub(super) again: Vec<Option<&'a TrialRecord>>,
 }
 
 /// Why a cell cannot take part in a claim.
 pub(super) enum Obstacle {
     /// This machine cannot run it, or what it ran may not be compared.
     NotTestable(String),
-    /// It could run, but gave nothing that carries a verdict.
+    /// It ran, and gave nothing that carries a verdict.
     Inconclusive(String),
+    /// It has not run yet.
+    NotYet(String),
 }
 
 /// Sorts `records` by experiment, cell and round. Where a trial was recorded twice (in a run that
 /// was resumed) the later record counts; records of cells that the experiment lacks and of rounds
 /// beyond what any run has are left out.
-pub(super) fn sort<'a>(
-    experiments: &[Experiment],
-    records: &'a [TrialRecord],
-    rounds: u32,
-) -> Vec<Trials<'a>> {
-    let records = || records.iter().filter(|record| record.round < ROUNDS_MAX);
-    let length = records()
-        .map(|record| record.round as usize + 1)
-        .max()
-        .unwrap_or(0)
-        .max(rounds as usize);
-    let mut places: HashMap<(&str, String), (usize, usize)> = HashMap::new();
+pub(super) fn sort<'a>(experiments: &[Experiment], records: &'a [TrialRecord]) -> Vec<Trials<'a>> {
+    let mut places: HashMap<&str, (usize, HashMap<String, usize>)> = HashMap::new();
     let mut sorted = Vec::new();
     for (experiment, of) in experiments.iter().enumerate() {
         let mut cells = Vec::new();
+        let mut by_name = HashMap::new();
         for (cell, at) in of.points().into_iter().enumerate() {
-            places.insert((&of.id, at.to_string()), (experiment, cell));
+            by_name.insert(at.to_string(), cell);
             cells.push(Cell {
                 at,
-                rounds: vec![None; length],
+                rounds: Vec::new(),
                 again: Vec::new(),
             });
         }
-        sorted.push(Trials { cells });
+        places.insert(&of.id, (experiment, by_name));
+        sorted.push(Trials { cells, rounds: 0 });
     }
-    for record in records() {
-        let key = (record.experiment.as_str(), record.at.to_string());
-        let Some(&(experiment, cell)) = places.get(&key) else {
+    for record in records.iter().filter(|record| record.round < ROUNDS_MAX) {
+        let Some((experiment, by_name)) = places.get(record.experiment.as_str()) else {
             continue;
         };
-        let cell = &mut sorted[experiment].cells[cell];
+        let Some(&cell) = by_name.get(&record.at.to_string()) else {
+            continue;
+        };
+        let trials = &mut sorted[*experiment];
+        let round = record.round as usize;
+        trials.rounds = trials.rounds.max(round + 1);
+        let cell = &mut trials.cells[cell];
         let rounds = if record.again {
-            cell.again.resize(length, None);
             &mut cell.again
         } else {
             &mut cell.rounds
         };
-        rounds[record.round as usize] = Some(&record.outcome);
+        if rounds.len() <= round {
+            rounds.resize(round + 1, None);
+        }
+        rounds[round] = Some(record);
+    }
+    for trials in &mut sorted {
+        for cell in &mut trials.cells {
+            cell.rounds.resize(trials.rounds, None);
+            if !cell.again.is_empty() {
+                cell.again.resize(trials.rounds, None);
+            }
+        }
     }
     sorted
 }
 
 impl<'a> Cell<'a> {
-    /// The metric's value of each round; `None` without a trial, or with one that failed or gave
-    /// no measurable number.
-    pub(super) fn values(&self, metric: &str) -> Vec<Option<f64>> {
-        values(&self.rounds, metric)
+    /// What each round says of the metric. A trial that ran and gave no measurable number has
+    /// failed, whatever it says of itself.
+    pub(super) fn figures(&self, metric: &str) -> Vec<Round> {
+        figures(&self.rounds, metric)
     }
 
-    /// As [`Cell::values`], of the baseline's second trials.
-    pub(super) fn values_again(&self, metric: &str) -> Vec<Option<f64>> {
-        values(&self.again, metric)
+    /// As [`Cell::figures`], of the baseline's second trials.
+    pub(super) fn figures_again(&self, metric: &str) -> Vec<Round> {
+        figures(&self.again, metric)
     }
 
     /// Every trial of the cell, second ones included.
-    pub(super) fn outcomes(&self) -> impl Iterator<Item = &'a Outcome> + '_ {
+    pub(super) fn records(&self) -> impl Iterator<Item = &'a TrialRecord> + '_ {
         self.rounds.iter().chain(&self.again).copied().flatten()
     }
 
@@ -99,8 +111,45 @@ impl<'a> Cell<'a> {
         self.rounds
             .iter()
             .flatten()
-            .filter(|outcome| matches!(outcome, Outcome::Failed { .. }))
+            .filter(|record| matches!(record.outcome, Outcome::Failed { .. }))
             .count()
+    }
+
+    /// The failed trials among `records`; those that gave no number for `metric`, where one is
+    /// named, are among them. `None` where none failed.
+    pub(super) fn failures(&self, metric: Option<&Metric>) -> Option<Failures> {
+        // A claim compares the first trials alone; a count covers the second ones too.
+        let ran: Vec<&TrialRecord> = match metric {
+            Some(_) => self.rounds.iter().copied().flatten().collect(),
+            None => self.records().collect(),
+        };
+        let mut reasons: Vec<(String, usize)> = Vec::new();
+        let mut last: Option<&TrialRecord> = None;
+        for record in &ran {
+            let reason = match (&record.outcome, metric) {
+                (Outcome::Failed { reason }, _) => reason.clone(),
+                (outcome, Some(metric)) if figure(outcome, &metric.name) == Round::Failed => {
+                    format!("no value for {}", metric.name)
+                }
+                _ => continue,
+            };
+            last = Some(record);
+            match reasons.iter_mut().find(|(other, _)| *other == reason) {
+                Some((_, times)) => *times += 1,
+                None => reasons.push((reason, 1)),
+            }
+        }
+        let failed = reasons.iter().map(|(_, times)| times).sum();
+        // Of reasons as frequent as each other the first.
+        let (reason, _) = reasons.into_iter().rev().max_by_key(|(_, times)| *times)?;
+        Some(Failures {
+            at: self.at.clone(),
+            failed,
+            of: ran.len(),
+            reason,
+            last_lines: last.map_or_else(Vec::new, |record| record.last_lines.clone()),
+            log: last.and_then(|record| record.log.clone()),
+        })
     }
 
     /// Work an operation, the median over trials; `None` where the counters do not say.
@@ -121,7 +170,7 @@ impl<'a> Cell<'a> {
         };
         self.rounds
             .iter()
-            .map(|outcome| outcome.and_then(of))
+            .map(|record| record.and_then(|record| of(&record.outcome)))
             .collect()
     }
 
@@ -130,23 +179,22 @@ impl<'a> Cell<'a> {
         if let Some(obstacle) = self.not_testable() {
             return Some(obstacle);
         }
-        if self.values(&metric.name).iter().any(Option::is_some) {
+        let mut figures = self.figures(&metric.name).into_iter();
+        if figures.any(|figure| matches!(figure, Round::Figure(_))) {
             return None;
         }
         let at = self.name();
-        let reason = match self.rounds.iter().flatten().next() {
-            None => format!("no trial of {at} has run"),
-            Some(Outcome::Failed { reason }) if self.failed() == self.ran() => {
-                format!("every trial of {at} failed: {reason}")
+        Some(match self.failures(Some(metric)) {
+            None => Obstacle::NotYet(format!("no trial of {at} has run")),
+            Some(Failures { reason, .. }) => {
+                Obstacle::Inconclusive(format!("every trial of {at} failed: {reason}"))
             }
-            Some(_) => format!("no trial of {at} gave a value for {}", metric.name),
-        };
-        Some(Obstacle::Inconclusive(reason))
+        })
     }
 
     /// What this machine lacks for the cell, if anything.
     pub(super) fn not_testable(&self) -> Option<Obstacle> {
-        self.outcomes().find_map(|outcome| match outcome {
+        self.records().find_map(|record| match &record.outcome {
             Outcome::NotTestable { reason, remedy } => Some(Obstacle::NotTestable(match remedy {
                 Some(remedy) => format!("{reason}; {remedy}"),
                 None => reason.clone(),
@@ -162,23 +210,34 @@ impl<'a> Cell<'a> {
 
     /// The cell in words.
     pub(super) fn name(&self) -> String {
-        match self.at.beside() {
-            Some(peer) => peer.to_owned(),
-            None if self.at.0.is_empty() => "the only cell".to_owned(),
-            None => self.at.to_string(),
-        }
+        name(&self.at)
     }
 }
 
-fn values(rounds: &[Option<&Outcome>], metric: &str) -> Vec<Option<f64>> {
-    rounds
-        .iter()
-        .map(|outcome| match outcome {
-            Some(Outcome::Done { values, .. }) => values
-                .get(metric)
-                .copied()
-                .filter(|value| is_measurable(*value)),
-            _ => None,
-        })
-        .collect()
+/// A cell in words.
+pub(super) fn name(at: &Point) -> String {
+    match at.beside() {
+        Some(peer) => peer.to_owned(),
+        None if at.0.is_empty() => "the only cell".to_owned(),
+        None => at.to_string(),
+    }
+}
+
+fn figures(rounds: &[Option<&TrialRecord>], metric: &str) -> Vec<Round> {
+    let of = |record: &Option<&TrialRecord>| match record {
+        Some(record) => figure(&record.outcome, metric),
+        None => Round::Missing,
+    };
+    rounds.iter().map(of).collect()
+}
+
+fn figure(outcome: &Outcome, metric: &str) -> Round {
+    match outcome {
+        Outcome::Done { values, .. } => match values.get(metric) {
+            Some(value) if is_measurable(*value) => Round::Figure(*value),
+            _ => Round::Failed,
+        },
+        Outcome::Failed { .. } => Round::Failed,
+        Outcome::NotTestable { .. } => Round::Missing,
+    }
 }

@@ -3,213 +3,218 @@
 //! A claim is the conjunction of its comparisons. Two hypotheses are tested of it:
 //!
 //! - *The claim is false.* It is rejected only where every comparison rejects its own half, so p
-//!   is the largest one-sided p of them (intersection–union: Berger, "Multiparameter hypothesis
-//!   testing and acceptance sampling", Technometrics, 1982). No correction for their number is
-//!   needed. Rejecting it says `reproduced`.
-//! - *The claim is true.* It is rejected where any comparison lies beyond its threshold, by flips
-//!   of whole rounds that keep the comparisons' dependence ([`any_beyond`]). Rejecting it says
-//!   `not-reproduced`.
+//!   is the largest of theirs (intersection–union: Berger, "Multiparameter hypothesis testing and
+//!   acceptance sampling", Technometrics, 1982). No correction for their number is needed.
+//!   Rejecting it says `reproduced`.
+//! - *The claim is true.* Then no comparison lies beyond its threshold, every bet that one does is
+//!   fair or worse, and so is the mean of all of them. Rejecting it says `not-reproduced`.
 //!
-//! Exactly one of the two is true of every claim. Holm's correction runs over all claims of the
-//! run, once for each of the two questions. So in a whole run the chance of any false
-//! `reproduced` is at most α, and so is the chance of any false `not-reproduced`.
+//! Exactly one of the two is true of every claim.
 
-use super::comparison::{Comparison, Interval, Measured, Side};
-use super::{seed_of, words, Judging};
+use super::comparison::{Comparison, Measured, BEYOND};
+use super::family::{Ruling, Side};
+use super::words;
 use crate::result::{ClaimResult, Verdict};
-use crate::stats::{any_beyond, rounds_for, smallest_p};
 use crate::unit::significant;
+
+/// More rounds than this are no advice.
+const MANY_ROUNDS: f64 = 1_000.0;
 
 /// A claim's two tests, before correction.
 pub(super) struct Test {
-    /// p of "the claim is false".
-    pub(super) claim: f64,
-    /// p of "the claim is true".
-    pub(super) other: f64,
-    /// The comparison closest to failing, or furthest beyond.
-    worst: Measured,
-    /// Its interval.
-    interval: Interval,
-    /// Its name.
-    name: String,
-    /// How many comparisons the claim is made of.
-    comparisons: usize,
-    /// Whether the interval of every comparison is on the claim's side.
-    all_on_side: bool,
-    /// A comparison whose interval is on both sides, if any: its words for the reason.
-    undecided: Option<String>,
-    /// The fewest rounds of a comparison that speak for a side.
-    rounds: usize,
-    /// Its rounds exactly on the threshold, which speak for neither.
-    ties: usize,
-}
-
-/// What correction over the run made of a test.
-pub(super) struct Corrected {
-    /// Corrected p of "the claim is false".
-    pub(super) claim: f64,
-    /// Corrected p of "the claim is true".
-    pub(super) other: f64,
-    /// Claims in the correction.
-    pub(super) tests: usize,
+    comparisons: Vec<Comparison>,
+    measured: Vec<Measured>,
+    /// The p of "the claim is false" after each round.
+    pub(super) claim: Vec<f64>,
+    /// The p of "the claim is true" after each round.
+    pub(super) other: Vec<f64>,
+    /// How many more rounds the experiment may run.
+    left: u32,
 }
 
 impl Test {
-    /// Measures and tests `comparisons`, at least one; `id` seeds the resampling.
-    ///
-    /// # Errors
-    /// In words, a comparison that has fewer than two rounds.
-    pub(super) fn new(
-        comparisons: &[Comparison],
-        id: &str,
-        options: &Judging,
-    ) -> Result<Self, String> {
-        let few = |comparison: &Comparison| {
-            let name = &comparison.name;
-            format!("{name}: fewer than two rounds have a figure, which gives no interval")
-        };
-        let mut measured = Vec::new();
-        for comparison in comparisons {
-            measured.push(comparison.measure().ok_or_else(|| few(comparison))?);
+    /// Measures and tests `comparisons`, at least one, of an experiment with `left` rounds to go.
+    pub(super) fn new(comparisons: Vec<Comparison>, left: u32) -> Self {
+        let measured: Vec<Measured> = comparisons.iter().map(Comparison::measure).collect();
+        let rounds = comparisons[0].rounds.len();
+        let mut highest = 1f64;
+        let mut claim = Vec::with_capacity(rounds);
+        let mut other = Vec::with_capacity(rounds);
+        for round in 0..rounds {
+            let least = measured.iter().map(|one| one.claim_path[round]);
+            claim.push(1.0 / least.fold(f64::INFINITY, f64::min));
+            let sum: f64 = measured.iter().map(|one| one.other_path[round]).sum();
+            highest = highest.max(sum / measured.len() as f64);
+            other.push(1.0 / highest);
         }
-        let claim = measured.iter().map(|one| one.p.above).fold(0.0, f64::max);
-        let beyond: Vec<Vec<Option<f64>>> = measured
-            .iter()
-            .map(|one| one.distances.iter().map(|d| d.map(|d| -d)).collect())
-            .collect();
-        let other = any_beyond(&beyond, seed_of(options.seed, &[id, "any beyond"]));
-        let worst = (0..measured.len())
-            .min_by(|&a, &b| measured[a].margin.total_cmp(&measured[b].margin))
-            .ok_or("nothing to compare")?;
-        let fewest = measured
-            .iter()
-            .min_by_key(|one| one.p.rounds)
-            .ok_or("nothing to compare")?;
-        let (rounds, ties) = (fewest.p.rounds, fewest.n - fewest.p.rounds);
-
-        let interval = |index: usize| {
-            let comparison = &comparisons[index];
-            comparison
-                .interval(
-                    &measured[index],
-                    seed_of(options.seed, &[id, &comparison.name]),
-                )
-                .ok_or_else(|| few(comparison))
-        };
-        let of_worst = interval(worst)?;
-        let mut all_on_side = of_worst.side == Side::Claim && claim <= options.alpha;
-        let mut undecided = (of_worst.side == Side::Both).then_some((worst, of_worst));
-        if all_on_side {
-            // Only a claim whose p would do depends on the intervals of the others, and most of
-            // those need no resampling.
-            let open = (0..measured.len()).filter(|&i| !Comparison::plainly_holds(&measured[i]));
-            for index in open {
-                let one = interval(index)?;
-                if one.side != Side::Claim {
-                    all_on_side = false;
-                    undecided = Some((index, one));
-                    break;
-                }
-            }
-        }
-        Ok(Test {
+        Test {
+            comparisons,
+            measured,
             claim,
             other,
-            interval: of_worst,
-            name: comparisons[worst].name.clone(),
-            comparisons: comparisons.len(),
-            all_on_side,
-            undecided: undecided.map(|(index, one)| straddles(comparisons, index, one)),
-            rounds,
-            ties,
-            worst: measured.swap_remove(worst),
-        })
+            left,
+        }
     }
 
-    /// Writes the figures, the verdict and its reason into `result`.
-    pub(super) fn decide(
-        &self,
-        corrected: &Corrected,
-        options: &Judging,
-        result: &mut ClaimResult,
-    ) {
-        let worst = &self.worst;
-        let holds = worst.margin >= 0.0;
-        result.measured = Some(worst.effect);
-        result.ci95 = Some(self.interval.ci95);
-        result.n = worst.n;
-        result.p = Some(if holds { self.claim } else { self.other });
-        result.p_holm = Some(if holds {
-            corrected.claim
+    /// The index of the comparison whose figure stands for the claim.
+    fn shown(&self, decided: Option<Side>) -> usize {
+        let least = |key: &dyn Fn(&Measured) -> f64| {
+            let keys: Vec<f64> = self.measured.iter().map(key).collect();
+            (0..keys.len()).min_by(|&a, &b| keys[a].total_cmp(&keys[b]))
+        };
+        let closest = least(&|one| one.margin).unwrap_or(0);
+        match decided {
+            Some(Side::Claim) => closest,
+            Some(Side::Other) => least(&|one| -one.other.highest()).unwrap_or(0),
+            // Of an open claim the one that keeps it open.
+            None if self.measured[closest].margin < 0.0 => closest,
+            None => least(&|one| one.claim.highest()).unwrap_or(0),
+        }
+    }
+
+    /// Writes the figures, the verdict and its reason into `result`, whose failures are known.
+    pub(super) fn decide(&self, ruling: &Ruling, result: &mut ClaimResult) {
+        let decided = ruling.decided.map(|(side, _)| side);
+        let place = self.shown(decided);
+        let shown = &self.measured[place];
+        let side = decided.unwrap_or(if shown.margin >= 0.0 {
+            Side::Claim
         } else {
-            corrected.other
+            Side::Other
         });
-        (result.verdict, result.reason) = if self.all_on_side && corrected.claim <= options.alpha {
-            (Verdict::Reproduced, self.fewer_rounds(options))
-        } else if self.interval.side == Side::Other && corrected.other <= options.alpha {
-            let furthest = (self.comparisons > 1 && !self.name.is_empty())
-                .then(|| format!("furthest off: {}", self.name));
-            (Verdict::NotReproduced, furthest)
-        } else {
-            (Verdict::Inconclusive, Some(self.doubt(corrected, options)))
+        let (path, corrected) = match side {
+            Side::Claim => (&self.claim, ruling.claim),
+            Side::Other => (&self.other, ruling.other),
         };
-    }
-
-    /// Why there is no verdict.
-    fn doubt(&self, corrected: &Corrected, options: &Judging) -> String {
-        let claims = words::count(corrected.tests, "claim");
-        if corrected.tests as f64 * smallest_p(self.rounds) > options.alpha {
-            let enough = rounds_for(corrected.tests, options.alpha);
-            if self.ties > 0 {
-                return format!(
-                    "{} of {} lie exactly on the threshold and speak for neither side",
-                    self.ties,
-                    words::count(self.ties + self.rounds, "round")
-                );
+        result.measured = shown.effect;
+        result.ci95 = shown
+            .effect
+            .and_then(|_| self.comparisons[place].interval());
+        result.n = shown.n;
+        result.p = path.last().copied();
+        result.p_holm = Some(corrected);
+        result.decided_after = ruling.decided.map(|(_, rounds)| rounds);
+        result.open = decided.is_none() && self.may_be_decided();
+        let failed = words::failed(&result.failures);
+        let name = &self.comparisons[place].name;
+        let several = self.comparisons.len() > 1 && !name.is_empty();
+        let mut reasons = Vec::new();
+        result.verdict = match decided {
+            Some(Side::Claim) => Verdict::Reproduced,
+            Some(Side::Other) => {
+                reasons.extend(several.then(|| format!("furthest off: {name}")));
+                Verdict::NotReproduced
             }
-            let mut reason = words::reach(self.rounds);
-            if let Some(fewer) = self.fewer_rounds(options) {
-                reason += &format!(" ({fewer})");
+            None => {
+                let name = if several { name.as_str() } else { "" };
+                reasons.push(self.doubt(place, name, side, ruling, result));
+                Verdict::Inconclusive
             }
-            reason += &format!("; with {claims} in this run {enough} rounds would do");
-            if enough > options.rounds {
-                reason += &format!(": --rounds {enough}");
-            }
-            return reason;
-        }
-        if let Some(undecided) = &self.undecided {
-            return undecided.clone();
-        }
-        let (side, p, corrected_p) = if self.interval.side == Side::Claim {
-            ("the claim's", self.claim, corrected.claim)
-        } else {
-            ("the other", self.other, corrected.other)
         };
-        format!(
-            "the whole interval is on {side} side, but p = {} is {} after correction over {claims}",
-            significant(p),
-            significant(corrected_p)
-        )
+        reasons.extend(failed.filter(|_| result.n > 0).map(|failed| match decided {
+            Some(_) => format!("{failed}; the verdict stands with each of them counted against it"),
+            None => format!("{failed}; each counts against either verdict"),
+        }));
+        result.reason = (!reasons.is_empty()).then(|| reasons.join("; "));
     }
 
-    /// Says so where the figure rests on fewer rounds than were planned.
-    fn fewer_rounds(&self, options: &Judging) -> Option<String> {
-        let figures = self.rounds + self.ties;
-        (figures < options.rounds as usize).then(|| {
-            let planned = words::count(options.rounds as usize, "round");
-            format!("{figures} of {planned} have a figure")
-        })
+    /// Why there is no verdict, and what would decide.
+    fn doubt(
+        &self,
+        place: usize,
+        name: &str,
+        side: Side,
+        ruling: &Ruling,
+        result: &ClaimResult,
+    ) -> String {
+        let shown = &self.measured[place];
+        let rounds = words::count(shown.n, "round");
+        if shown.n == 0 {
+            let all = result.failures.iter().find(|cell| cell.failed == cell.of);
+            return match all {
+                Some(cell) => format!(
+                    "every trial of {} failed: {}",
+                    super::trials::name(&cell.at),
+                    cell.reason
+                ),
+                None => "no round gave a figure of every cell".to_owned(),
+            };
+        }
+        if shown.ties * 2 >= shown.n {
+            return format!(
+                "{} of {rounds} lie exactly on the threshold and speak for neither side",
+                shown.ties
+            );
+        }
+        let threshold = self.comparisons[place].threshold;
+        let of = if name.is_empty() {
+            String::new()
+        } else {
+            format!(" of {name}")
+        };
+        let why = match result.ci95 {
+            None => format!("{rounds} are too few for an interval{of}"),
+            Some([low, high]) if low < threshold && threshold < high => {
+                let [low, high, threshold] = [low, high, threshold].map(significant);
+                format!("the interval{of}, {low} to {high}, is on both sides of {threshold}")
+            }
+            Some(_) => {
+                let (words, p) = match side {
+                    Side::Claim => ("the claim's", &self.claim),
+                    Side::Other => ("the other", &self.other),
+                };
+                format!(
+                    "the whole interval{of} is on {words} side, but p = {} is {} after correction \
+                     over {}",
+                    significant(p.last().copied().unwrap_or(1.0)),
+                    significant(result.p_holm.unwrap_or(1.0)),
+                    words::count(ruling.tests, "test")
+                )
+            }
+        };
+        match self.more(ruling) {
+            Some(more) if result.open || self.left == 0 => {
+                let more = words::count(more, "more round");
+                format!("{why}; at this rate about {more} would decide")
+            }
+            Some(_) | None if !result.open && self.left > 0 => {
+                let left = words::count(self.left as usize, "round");
+                format!("{why}; the {left} left cannot decide any more")
+            }
+            _ => format!(
+                "{why}; the figure is too close to the threshold to say how many rounds would \
+                 decide"
+            ),
+        }
     }
-}
 
-/// That an interval has the threshold inside, in words.
-fn straddles(comparisons: &[Comparison], index: usize, interval: Interval) -> String {
-    let comparison = &comparisons[index];
-    let mut name = String::new();
-    if comparisons.len() > 1 && !comparison.name.is_empty() {
-        name = format!(" of {}", comparison.name);
+    /// About how many more rounds like those so far would decide.
+    fn more(&self, ruling: &Ruling) -> Option<usize> {
+        let tests = self.measured.len() as f64;
+        let rounds_of = |one: &Measured| one.n + one.failed;
+        let claim = self.measured.iter().map(|one| {
+            let rounds = rounds_of(one);
+            Some(one.claim.rounds_to(ruling.claim_target, rounds)? - rounds as f64)
+        });
+        let claim = claim.fold(Some(0.0), |most: Option<f64>, one| Some(most?.max(one?)));
+        let other = self.measured.iter().filter_map(|one| {
+            let rounds = rounds_of(one);
+            let target = ruling.other_target * tests;
+            Some(one.other.rounds_to(target, rounds)? - rounds as f64)
+        });
+        let more = claim.into_iter().chain(other).fold(f64::INFINITY, f64::min);
+        (more < MANY_ROUNDS).then(|| more.ceil().max(1.0) as usize)
     }
-    let [low, high] = interval.ci95.map(significant);
-    let threshold = significant(comparison.threshold);
-    format!("the interval{name}, {low} to {high}, is on both sides of {threshold}")
+
+    /// Whether the rounds left could decide, if all of them spoke for one side and every other
+    /// test of the family were decided.
+    fn may_be_decided(&self) -> bool {
+        let claim = |one: &Measured| one.claim.at_best_after(self.left) >= 1.0 / BEYOND;
+        let others = self
+            .measured
+            .iter()
+            .map(|one| one.other.at_best_after(self.left));
+        let other = others.sum::<f64>() / self.measured.len() as f64;
+        self.measured.iter().all(claim) || other >= 1.0 / BEYOND
+    }
 }

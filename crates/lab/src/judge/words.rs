@@ -1,6 +1,8 @@
 //! What the judge says in words: criteria, p-values, amounts of work.
 
+use super::trials::name;
 use crate::experiment::{Bound, Claim, ClaimKind, Metric};
+use crate::result::Failures;
 use crate::unit::{significant, Better, Unit};
 
 /// What a claim asks for, in words: `at least 0.97`.
@@ -51,17 +53,21 @@ fn limits(bound: Bound, show: &dyn Fn(f64) -> String) -> String {
     }
 }
 
-/// The smallest p of `rounds` rounds, in words: `8 rounds reach p = 1/256`.
-pub(super) fn reach(rounds: usize) -> String {
-    let plural = if rounds == 1 {
-        "round reaches"
-    } else {
-        "rounds reach"
-    };
-    match 1u64.checked_shl(u32::try_from(rounds).unwrap_or(u32::MAX)) {
-        Some(patterns) => format!("{rounds} {plural} p = 1/{patterns}"),
-        None => format!("{rounds} {plural} p = 2^-{rounds}"),
+/// The failed trials of a claim's cells, in words; `None` where none failed.
+pub(super) fn failed(failures: &[Failures]) -> Option<String> {
+    let most = failures.iter().rev().max_by_key(|cell| cell.failed)?;
+    let mut words = format!(
+        "{} of {} of {} failed ({})",
+        most.failed,
+        count(most.of, "trial"),
+        name(&most.at),
+        most.reason
+    );
+    if let Some(cells) = failures.len().checked_sub(1).filter(|cells| *cells > 0) {
+        let others: usize = failures.iter().map(|cell| cell.failed).sum::<usize>() - most.failed;
+        words += &format!(", and {others} of {}", count(cells, "other cell"));
     }
+    Some(words)
 }
 
 /// An amount of work, in words: `10.9 kB`, `64 draws`.
@@ -94,12 +100,5 @@ mod tests {
         assert_eq!(work(860.0, "bytes verified"), "0.86 kB");
         assert_eq!(work(8.0, "bytes"), "8 B");
         assert_eq!(work(64.0, "draws"), "64 draws");
-    }
-
-    #[test]
-    fn the_reach_of_rounds_is_a_fraction_while_it_can_be() {
-        assert_eq!(reach(8), "8 rounds reach p = 1/256");
-        assert_eq!(reach(1), "1 round reaches p = 1/2");
-        assert_eq!(reach(80), "80 rounds reach p = 2^-80");
     }
 }

@@ -38,13 +38,13 @@ pub(super) fn count(
     let mut silent = 0usize;
     let mut failed = 0usize;
     let mut rounds = 0usize;
-    let mut missing = 0usize;
     let mut obstacle = None;
+    let mut waiting = None;
     for cell in chosen(trials, within) {
         obstacle = obstacle.or_else(|| cell.not_testable());
-        missing += cell.rounds.len() - cell.ran();
-        for outcome in cell.outcomes() {
-            let Outcome::Done { counters, .. } = outcome else {
+        waiting = waiting.or_else(|| (cell.ran() == 0).then(|| cell.name()));
+        for record in cell.records() {
+            let Outcome::Done { counters, .. } = &record.outcome else {
                 failed += 1;
                 continue;
             };
@@ -71,13 +71,10 @@ pub(super) fn count(
             Verdict::NotReproduced,
             format!("{counter} was {happened} of {chances} {out_of}"),
         )
+    } else if let Some(cell) = waiting {
+        return Err(Obstacle::NotYet(format!("no trial of {cell} has run")));
     } else if counted == 0 && silent == 0 {
-        let why = if failed > 0 {
-            "every trial failed"
-        } else {
-            "no trial has run"
-        };
-        (Verdict::Inconclusive, why.to_owned())
+        (Verdict::Inconclusive, "every trial failed".to_owned())
     } else if silent > 0 {
         let trials = words::count(silent, "trial");
         (
@@ -89,14 +86,13 @@ pub(super) fn count(
             Verdict::Inconclusive,
             format!("nothing was counted: {out_of} is 0"),
         )
-    } else if failed > 0 || missing > 0 {
+    } else if failed > 0 {
         let failed = words::count(failed, "trial");
-        let missing = words::count(missing, "trial");
         (
             Verdict::Inconclusive,
             format!(
-                "0 of {chances} {out_of}, but {failed} failed and {missing} did not run, and \
-                 nobody knows what they would have counted"
+                "0 of {chances} {out_of}, but {failed} failed, and what they would have counted \
+                 is unknown"
             ),
         )
     } else {

@@ -84,7 +84,7 @@ fn cells(out: &mut String, experiment: &ExperimentResult, metric: &str) {
             interval(cell.ci95),
             cell.n,
             number(published.next().map(|p| p.value)),
-            plain(cell.reason.as_deref().unwrap_or("")),
+            plain(&cell.remark()),
         );
     }
 }

@@ -66,6 +66,8 @@ fn words(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Reproduced => "reproduced",
         Verdict::NotReproduced => "not reproduced",
+        Verdict::Held => "held",
+        Verdict::Missed => "missed",
         Verdict::Inconclusive => "inconclusive",
         Verdict::NotTestable => "not testable here",
     }
@@ -74,8 +76,8 @@ fn words(verdict: Verdict) -> &'static str {
 /// A verdict's sign, so that it never rests on a colour alone.
 fn symbol(verdict: Verdict) -> &'static str {
     match verdict {
-        Verdict::Reproduced => "✓",
-        Verdict::NotReproduced => "✗",
+        Verdict::Reproduced | Verdict::Held => "✓",
+        Verdict::NotReproduced | Verdict::Missed => "✗",
         Verdict::Inconclusive => "?",
         Verdict::NotTestable => "–",
     }

@@ -148,8 +148,8 @@ fn cells(out: &mut String, experiment: &ExperimentResult, metric: &str) {
                 cell.failed
             );
         }
-        if let Some(reason) = &cell.reason {
-            prose(out, "reason", reason);
+        for remark in cell.reason.iter().chain(&cell.notes) {
+            prose(out, "reason", remark);
         }
         out.push_str("</td></tr>");
     }

@@ -200,7 +200,7 @@ fn cell_row(experiment: &ExperimentResult, cell: &CellResult) -> [String; 6] {
     let interval = cell.ci95.map_or_else(dash, |[low, high]| {
         format!("{} … {}", significant(low), significant(high))
     });
-    let mut note = cell.reason.clone().unwrap_or_default();
+    let mut note = cell.remark();
     if cell.failed > 0 {
         note = format!("{} failed {note}", cell.failed);
     }
@@ -221,8 +221,8 @@ pub fn clean(text: &str) -> String {
 
 fn code(verdict: Verdict) -> &'static str {
     match verdict {
-        Verdict::Reproduced => "32",
-        Verdict::NotReproduced => "1;31",
+        Verdict::Reproduced | Verdict::Held => "32",
+        Verdict::NotReproduced | Verdict::Missed => "1;31",
         Verdict::Inconclusive => "33",
         Verdict::NotTestable => "2",
     }

@@ -1,4 +1,4 @@
-//! Many claims at once: Holm's correction, and the rounds that it asks for.
+//! Many claims at once: Holm's correction.
 
 /// Holm's step-down correction of `p` values, in their order.
 ///
@@ -18,34 +18,11 @@ pub fn holm(p: &[f64]) -> Vec<f64> {
     corrected
 }
 
-/// The smallest one-sided p that `rounds` sign flips can reach: 1/2ⁿ.
-pub fn smallest_p(rounds: usize) -> f64 {
-    0.5f64.powi(i32::try_from(rounds).unwrap_or(i32::MAX))
-}
-
-/// The fewest rounds with which the first of `tests` corrected tests can reach `alpha`: the
-/// smallest n with tests/2ⁿ ≤ α. At least one test is counted; `alpha` is above 0.
-pub fn rounds_for(tests: usize, alpha: f64) -> u32 {
-    let tests = tests.max(1) as f64;
-    (0..=1_100)
-        .find(|&rounds| tests * smallest_p(rounds as usize) <= alpha)
-        .unwrap_or(u32::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn eight_rounds_are_enough_for_a_dozen_claims_and_not_for_thirteen() {
-        assert_eq!(rounds_for(1, 0.05), 5);
-        assert_eq!(rounds_for(12, 0.05), 8);
-        assert_eq!(rounds_for(13, 0.05), 9);
-        assert_eq!(rounds_for(20, 0.05), 9);
-        assert_eq!(rounds_for(0, 0.05), rounds_for(1, 0.05));
-    }
 
     #[test]
     fn the_correction_is_the_worked_example_of_a_textbook() {
@@ -85,13 +62,6 @@ mod tests {
             for i in 0..p.len() {
                 prop_assert!(after[i] <= before[i]);
             }
-        }
-
-        #[test]
-        fn the_rounds_are_the_fewest_that_do(tests in 1..100_000usize, alpha in 1e-6..0.5f64) {
-            let rounds = rounds_for(tests, alpha) as usize;
-            prop_assert!(tests as f64 * smallest_p(rounds) <= alpha);
-            prop_assert!(rounds == 0 || tests as f64 * smallest_p(rounds - 1) > alpha);
         }
     }
 }

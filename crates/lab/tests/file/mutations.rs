@@ -142,7 +142,7 @@ fn parts(text: &str) -> [usize; 4] {
     {
         let table = experiment.get_ref().as_table().unwrap();
         parts[0] += 1;
-        parts[1] += list(table, "claim");
+        parts[1] += list(table, "claim") + list(table, "target");
         parts[2] += list(table, "published");
         parts[3] += list(table, "metric") + list(table, "metrics");
     }

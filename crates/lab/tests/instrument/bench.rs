@@ -107,12 +107,14 @@ impl Bench {
                 ("bytes".to_owned(), (self.work)(at)),
             ]),
         });
-        let options = Judging::new(plan.seed, plan.rounds);
-        judge(&plan.experiments, &records, &options).remove(0)
+        judge(&plan.experiments, &records, &Judging::default())
+            .experiments
+            .remove(0)
     }
 
     fn plan(&self) -> Plan {
         let claims = self.claims.iter().enumerate().map(|(place, kind)| Claim {
+            standing: Default::default(),
             id: place.to_string(),
             text: String::new(),
             source: None,
@@ -141,6 +143,8 @@ impl Bench {
             }],
             published: vec![],
             claims: claims.collect(),
+            exact: false,
+            rounds: Default::default(),
         };
         Plan {
             schema: SCHEMA,

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use tare_lab::experiment::{Axis, Published};
+use tare_lab::experiment::{Axis, Bound, Published};
 use tare_lab::fingerprint::{Interface, Machine};
 use tare_lab::result::{
     CellResult, ClaimResult, ExperimentResult, Noise, RunResult, Verdict, SCHEMA,
@@ -16,6 +16,7 @@ use tare_lab::value::{Point, Value};
 /// missing values, one that is not testable.
 pub(crate) fn run() -> RunResult {
     RunResult {
+        families: vec![],
         schema: SCHEMA,
         run: "2026-11-21-quiet-otter".into(),
         tare: "0.1.0".into(),
@@ -429,6 +430,9 @@ pub(crate) fn large() -> RunResult {
 
 pub(crate) fn empty(id: &str, title: &str, source: &str) -> ExperimentResult {
     ExperimentResult {
+        rounds: 8,
+        exact: false,
+        targets: vec![],
         id: id.into(),
         title: title.into(),
         source: source.into(),
@@ -479,6 +483,7 @@ pub(crate) fn cell(at: Point, metric: &str, unit: Unit, value: f64) -> CellResul
         samples: SPREAD.iter().map(|share| Some(value * share)).collect(),
         work_per_operation: None,
         failed: 0,
+        notes: Vec::new(),
         reason: None,
     }
 }
@@ -504,6 +509,13 @@ fn claim(
     verdict: Verdict,
 ) -> ClaimResult {
     ClaimResult {
+        threshold: Bound {
+            at_least: Some(0.97),
+            at_most: None,
+        },
+        failures: vec![],
+        decided_after: None,
+        open: false,
         id: id.into(),
         text: text.into(),
         source: "librdrand, section 5".into(),

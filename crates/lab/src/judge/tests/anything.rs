@@ -110,15 +110,16 @@ proptest! {
     #[test]
     fn any_records_are_judged_and_shown(
         records in prop::collection::vec(any_record(), 0..80),
-        rounds in 0..12u32,
+        exact: bool,
         counts_work: bool,
     ) {
         let mut one = every_kind();
         if !counts_work {
             one.metrics[0].work = None;
         }
-        let judged = judge(std::slice::from_ref(&one), &records, &Judging::new(7, rounds));
-        for claim in &judged[0].claims {
+        one.exact = exact;
+        let judged = run_of(&one, &records);
+        for claim in &judged.claims {
             prop_assert!(claim.verdict == Verdict::Reproduced || claim.reason.is_some()
                 || claim.verdict == Verdict::NotReproduced, "{claim:?}");
             let decided = matches!(claim.verdict, Verdict::Reproduced | Verdict::NotReproduced);
@@ -134,7 +135,7 @@ proptest! {
                 prop_assert!((0.0..=1.0).contains(p), "{claim:?}");
             }
         }
-        for cell in &judged[0].cells {
+        for cell in &judged.cells {
             let figures = cell.median.into_iter().chain(cell.ci95.into_iter().flatten());
             for figure in figures {
                 prop_assert!(figure.is_finite(), "{cell:?}");
@@ -150,11 +151,12 @@ proptest! {
             size: "quick".into(),
             seed: 7,
             started: "2026-01-01T00:00:00Z".into(),
-            rounds,
+            rounds: 12,
             complete: true,
             machine: Machine::default(),
+            families: vec![],
             warnings: vec![],
-            experiments: judged,
+            experiments: vec![judged],
         };
         let page = report::html(&result);
         prop_assert!(!page.contains("<hostile>") && !page.contains("NaN") && !page.contains("inf,"), "{page}");

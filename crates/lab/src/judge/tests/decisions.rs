@@ -1,0 +1,351 @@
+//! When a claim is decided, what failed trials do to it, and who shares a correction.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::experiment::Rounds;
+
+fn two_ways() -> Experiment {
+    experiment(
+        vec![axis("way", &[0, 1])],
+        vec![ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1)],
+    )
+}
+
+fn doubled(at: &Point, round: u32) -> Outcome {
+    done((1.0 + on(at, "way")) * wobble(round), 10)
+}
+
+fn failed(reason: &str) -> Outcome {
+    Outcome::Failed {
+        reason: reason.into(),
+    }
+}
+
+#[test]
+fn an_unanimous_claim_is_decided_in_nine_rounds_alone_and_in_thirteen_among_twenty() {
+    let with = |claims: usize, rounds: u32| {
+        let kind = || ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1);
+        let one = experiment(
+            vec![axis("way", &[0, 1])],
+            (0..claims).map(|_| kind()).collect(),
+        );
+        judged(&one, rounds, doubled).remove(0)
+    };
+    for (claims, rounds) in [(1, 9), (20, 13)] {
+        let early = with(claims, rounds - 2);
+        assert_eq!(early.verdict, Verdict::Inconclusive, "{claims} claims");
+        assert!(early.open && early.decided_after.is_none());
+        let decided = with(claims, rounds);
+        assert_eq!(decided.verdict, Verdict::Reproduced, "{decided:?}");
+        assert!(!decided.open);
+        assert_eq!(with(claims, 30).decided_after, decided.decided_after);
+    }
+}
+
+#[test]
+fn an_open_claim_says_about_how_many_more_rounds_would_decide() {
+    let one = two_ways();
+    // Way 1 is the slower in three rounds of four.
+    let outcome = |at: &Point, round: u32| {
+        let slower = if round % 4 == 0 { -0.02 } else { 0.02 };
+        done(1.0 + on(at, "way") * slower * wobble(round), 10)
+    };
+    let open = judged(&one, 20, outcome).remove(0);
+    assert!(open.open);
+    let reason = reason(&open).to_owned();
+    let (_, advice) = reason.split_once("; at this rate about ").expect(&reason);
+    let more: u32 = advice.split(' ').next().unwrap().parse().unwrap();
+    assert!(reason.ends_with(" more rounds would decide"), "{reason}");
+    let decided = judged(&one, 200, outcome).remove(0).decided_after.unwrap();
+    assert!(
+        (20 + more / 2..20 + more * 2).contains(&decided),
+        "{more}: {decided}"
+    );
+}
+
+#[test]
+fn a_figure_on_its_threshold_gets_no_advice() {
+    let one = two_ways();
+    let claim = judged(&one, 20, |at, round| {
+        let slower = [0.02, -0.02][round as usize % 2];
+        done(1.0 + on(at, "way") * slower * wobble(round), 10)
+    })
+    .remove(0);
+    assert!(
+        reason(&claim).contains("too close to the threshold to say"),
+        "{}",
+        reason(&claim)
+    );
+}
+
+#[test]
+fn failed_rounds_count_against_either_verdict() {
+    let one = two_ways();
+    let with = |failing: u32, rounds: u32| {
+        let made = records(&one, rounds, |at, round| {
+            // Spread over the run, as stalls are.
+            if on(at, "way") == 1.0 && round * failing % rounds < failing {
+                failed("it hung")
+            } else {
+                doubled(at, round)
+            }
+        });
+        run_of(&one, &made)
+    };
+    let some = with(3, 30);
+    let claim = &some.claims[0];
+    assert_eq!((claim.verdict, claim.n), (Verdict::Reproduced, 27));
+    assert!(claim.decided_after.unwrap() > 10);
+    assert_eq!(
+        reason(claim),
+        "3 of 30 trials of way=1 failed (it hung); the verdict stands with each of them counted \
+         against it"
+    );
+    assert_eq!((some.cells[1].n, some.cells[1].failed), (27, 3));
+    let half = with(15, 30);
+    let claim = &half.claims[0];
+    assert_eq!((claim.verdict, claim.n), (Verdict::Inconclusive, 15));
+    assert!(
+        reason(claim).ends_with("failed (it hung); each counts against either verdict"),
+        "{}",
+        reason(claim)
+    );
+    assert_eq!(claim.failures[0].failed, 15);
+    assert_eq!(claim.failures[0].of, 30);
+}
+
+#[test]
+fn a_program_that_always_fails_is_given_up_when_no_round_could_decide_any_more() {
+    let mut one = two_ways();
+    one.rounds = Rounds {
+        least: 10,
+        most: 40,
+    };
+    let with = |rounds: u32| {
+        let made = records(&one, rounds, |at, round| match on(at, "way") {
+            1.0 => failed("it hung"),
+            _ => doubled(at, round),
+        });
+        run_of(&one, &made)
+    };
+    let early = with(5);
+    assert!(!early.decided(), "35 good rounds would decide");
+    let late = with(30);
+    assert!(late.decided());
+    let claim = &late.claims[0];
+    assert_eq!(claim.verdict, Verdict::Inconclusive);
+    assert_eq!((claim.measured, claim.ci95), (None, None));
+    assert_eq!(reason(claim), "every trial of way=1 failed: it hung");
+    assert_eq!(
+        late.cells[1].reason.as_deref(),
+        Some("every trial of way=1 failed: it hung")
+    );
+}
+
+#[test]
+fn failures_name_the_most_frequent_reason_and_the_last_trials_words() {
+    let one = two_ways();
+    let mut made = records(&one, 20, |at, round| match (on(at, "way"), round) {
+        (1.0, 3 | 9) => failed("killed at its limit"),
+        (1.0, 12) => failed("exit status 1"),
+        _ => doubled(at, round),
+    });
+    for record in &mut made {
+        if matches!(record.outcome, Outcome::Failed { .. }) {
+            record.last_lines = vec![format!("line of round {}", record.round)];
+            record.log = Some(format!("logs/{}", record.round));
+        }
+    }
+    let claim = run_of(&one, &made).claims.remove(0);
+    let [failures] = &claim.failures[..] else {
+        panic!("{:?}", claim.failures)
+    };
+    assert_eq!(failures.at, one.points()[1]);
+    assert_eq!((failures.failed, failures.of), (3, 20));
+    assert_eq!(failures.reason, "killed at its limit");
+    assert_eq!(failures.last_lines, ["line of round 12"]);
+    assert_eq!(failures.log.as_deref(), Some("logs/12"));
+}
+
+#[test]
+fn rounds_that_did_not_run_are_no_failures() {
+    let one = two_ways();
+    let mut made = records(&one, 20, doubled);
+    made.retain(|record| record.round < 19 || on(&record.at, "way") == 0.0);
+    let claim = run_of(&one, &made).claims.remove(0);
+    assert_eq!((claim.n, claim.failures.len()), (19, 0));
+    assert_eq!((claim.verdict, claim.reason), (Verdict::Reproduced, None));
+}
+
+#[test]
+fn the_claims_and_the_targets_of_a_suite_are_families_of_their_own() {
+    let kind = || ratio(&[("way", 1)], &[("way", 0)], AT_LEAST_1);
+    let mut experiments = Vec::new();
+    let mut all = Vec::new();
+    for (id, claims, targets) in [("a/1", 3, 2), ("a/2", 4, 0), ("b/1", 1, 1)] {
+        let mut one = experiment(
+            vec![axis("way", &[0, 1])],
+            (0..claims + targets)
+                .map(|_| kind())
+                .chain([zero()])
+                .collect(),
+        );
+        one.id = id.into();
+        for claim in &mut one.claims[claims..claims + targets] {
+            claim.standing = Standing::Target;
+        }
+        // The last experiment of suite `a` has not begun.
+        let made = records(&one, 20, doubled);
+        let begun = made.into_iter().filter(|_| id != "a/2");
+        all.extend(begun.map(|record| TrialRecord {
+            experiment: id.into(),
+            ..record
+        }));
+        experiments.push(one);
+    }
+    let judged = judge(&experiments, &all, &Judging::default());
+    let families: Vec<_> = judged
+        .families
+        .iter()
+        .map(|family| (family.suite.as_str(), family.standing, family.tests))
+        .collect();
+    use Standing::{Claim, Target};
+    assert_eq!(
+        families,
+        [
+            ("a", Claim, 7),
+            ("a", Target, 2),
+            ("b", Claim, 1),
+            ("b", Target, 1)
+        ],
+        "counts have no p, and what has not begun is counted from the start"
+    );
+    let factor = |result: &ClaimResult| (result.p_holm.unwrap() / result.p.unwrap()).round();
+    let [a, _, b] = &judged.experiments[..] else {
+        panic!("three experiments")
+    };
+    assert_eq!((factor(&a.claims[0]), factor(&a.targets[0])), (7.0, 2.0));
+    assert_eq!((factor(&b.claims[0]), factor(&b.targets[0])), (1.0, 1.0));
+    assert_eq!(a.targets[0].verdict, Verdict::Held);
+    assert!(a.decided() && !judged.experiments[1].decided());
+}
+
+#[test]
+fn deterministic_trials_are_judged_exactly() {
+    let mut one = two_ways();
+    one.claims
+        .push(claim("no", ratio(&[("way", 0)], &[("way", 1)], AT_LEAST_1)));
+    one.exact = true;
+    let exact = |at: &Point, _: u32| done(1.0 + on(at, "way"), 10);
+    for rounds in [1, 24] {
+        let result = run_of(&one, &records(&one, rounds, exact));
+        assert!(result.exact && result.decided());
+        let verdicts = [&result.claims[0], &result.claims[1]].map(|claim| claim.verdict);
+        assert_eq!(verdicts, [Verdict::Reproduced, Verdict::NotReproduced]);
+        for claim in &result.claims {
+            assert_eq!((claim.p, claim.p_holm, claim.ci95), (None, None, None));
+            assert_eq!((claim.n, &claim.reason), (rounds as usize, &None));
+        }
+        assert_eq!(result.claims[0].measured, Some(2.0));
+        assert!(result.cells.iter().all(|cell| cell.ci95.is_none()));
+    }
+    let words = |outcome: &dyn Fn(&Point, u32) -> Outcome| {
+        let claim = run_of(&one, &records(&one, 3, outcome)).claims.remove(0);
+        (claim.verdict, reason(&claim).to_owned())
+    };
+    let (verdict, reason) = words(&|at, round| match round {
+        1 => done(1.0, 10),
+        _ => exact(at, round),
+    });
+    assert_eq!(
+        (verdict, reason),
+        (
+            Verdict::Reproduced,
+            "declared deterministic, but the rounds differ: 1 to 2".into()
+        )
+    );
+    let (verdict, reason) = words(&|at, round| match round {
+        1 => done(2.0 - on(at, "way"), 10),
+        _ => exact(at, round),
+    });
+    assert_eq!(
+        (verdict, reason),
+        (
+            Verdict::Inconclusive,
+            "declared deterministic, but it holds in 2 of 3 rounds".into()
+        )
+    );
+    let (verdict, reason) = words(&|at, round| match (round, on(at, "way")) {
+        (1, 1.0) => failed("it hung"),
+        _ => exact(at, round),
+    });
+    assert_eq!(
+        (verdict, reason),
+        (
+            Verdict::Inconclusive,
+            "declared deterministic, but 1 of 3 trials of way=1 failed (it hung)".into()
+        )
+    );
+}
+
+/// What a round of two cells read: an effect that may change half-way, noise, failures.
+fn readings() -> impl Strategy<Value = Vec<Option<f64>>> {
+    (-0.1..0.1f64, -0.1..0.1f64, 0.0..0.2f64).prop_flat_map(|(first, second, failing)| {
+        let noise = prop::collection::vec((-0.1..0.1f64, prop::bool::weighted(failing)), 60);
+        noise.prop_map(move |noise| {
+            let effect = |round: usize| if round < 25 { first } else { second };
+            noise
+                .iter()
+                .enumerate()
+                .map(|(round, (noise, failed))| (!failed).then(|| (effect(round) + noise).exp()))
+                .collect()
+        })
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_decided_stays_decided(pairs in prop::collection::vec(readings(), 1..5)) {
+        let pairs_count = pairs.len() as i64;
+        let numbers: Vec<i64> = (0..pairs_count).collect();
+        let one = experiment(
+            vec![axis("pair", &numbers), axis("way", &[0, 1])],
+            numbers
+                .iter()
+                .map(|pair| {
+                    let cell = |way| [("pair", *pair), ("way", way)];
+                    ratio(&cell(1), &cell(0), AT_LEAST_1)
+                })
+                .collect(),
+        );
+        let all = records(&one, 60, |at, round| {
+            let reading = pairs[on(at, "pair") as usize][round as usize];
+            match (on(at, "way"), reading) {
+                (1.0, Some(reading)) => done(reading, 10),
+                (1.0, None) => failed("it hung"),
+                _ => done(1.0, 10),
+            }
+        });
+        let mut before: Vec<ClaimResult> = Vec::new();
+        for rounds in 1..=60 {
+            let seen: Vec<_> = all.iter().filter(|r| r.round < rounds).cloned().collect();
+            let claims = run_of(&one, &seen).claims;
+            for (then, now) in before.iter().zip(&claims) {
+                if then.decided_after.is_some() {
+                    prop_assert_eq!(then.verdict, now.verdict);
+                    prop_assert_eq!(then.decided_after, now.decided_after);
+                }
+                if let (Some(then), Some(now)) = (then.ci95, now.ci95) {
+                    let shrinks = then[0] <= now[0] && now[1] <= then[1];
+                    prop_assert!(shrinks, "{then:?} {now:?}");
+                }
+                if let Some([low, high]) = now.ci95 {
+                    prop_assert!(now.verdict != Verdict::Reproduced || low >= 1.0, "{now:?}");
+                    prop_assert!(now.verdict != Verdict::NotReproduced || high <= 1.0, "{now:?}");
+                }
+            }
+            before = claims;
+        }
+    }
+}
