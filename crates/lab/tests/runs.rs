@@ -60,7 +60,7 @@ impl Driver for Shell {
 
 fn plan(rounds: u32) -> Plan {
     Plan {
-        schema: 1,
+        schema: tare_lab::result::SCHEMA,
         run: "test".into(),
         tare: "0".into(),
         size: "quick".into(),
