@@ -144,6 +144,5 @@ fn subcommands_and_options_are_offered() {
     in_every_shell(&["tare", "d"], &["doctor"], &["run"]);
     // An inner command is not offered.
     in_every_shell(&["tare", "r"], &["run", "report", "rng"], &["trial"]);
-    in_every_shell(&["tare", "t"], &[], &["trial"]);
     in_every_shell(&["tare", "run", "--qu"], &["--quick"], &["--full"]);
 }
