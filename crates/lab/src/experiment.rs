@@ -4,6 +4,8 @@
 //! name in them resolves: a claim's selector chooses at least one cell, an axis named by
 //! `over` exists and has numbers where numbers are needed.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::plan::ROUNDS_MAX;
@@ -141,6 +143,21 @@ pub enum Statistic {
 impl Statistic {
     fn is_median(&self) -> bool {
         *self == Statistic::Median
+    }
+}
+
+impl fmt::Display for Statistic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Statistic::Median => "median",
+            Statistic::Mean => "mean",
+            Statistic::Min => "minimum",
+            Statistic::Max => "maximum",
+            Statistic::P50 => "50th percentile",
+            Statistic::P90 => "90th percentile",
+            Statistic::P99 => "99th percentile",
+            Statistic::P999 => "99.9th percentile",
+        })
     }
 }
 

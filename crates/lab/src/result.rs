@@ -161,6 +161,23 @@ pub struct CellResult {
     pub failed: usize,
     /// Why there is no figure, in words (not testable here, every trial failed…).
     pub reason: Option<String>,
+    /// What else is to be known of the values, a sentence each: that they are bimodal or
+    /// heavy-tailed, and the metric's own statistic across trials.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+impl CellResult {
+    /// The reason and the notes as one text; empty where there is neither.
+    pub fn remark(&self) -> String {
+        let all: Vec<&str> = self
+            .reason
+            .iter()
+            .chain(&self.notes)
+            .map(String::as_str)
+            .collect();
+        all.join("; ")
+    }
 }
 
 /// One claim, judged.

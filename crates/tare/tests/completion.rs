@@ -85,7 +85,7 @@ fn complete(shell: &str, words: &[&str]) -> Option<Vec<String>> {
              repeat 200 {{ [[ -f ready ]] && break; sleep 0.05 }}
              zpty -n -w z $'{line}\\t'
              repeat 200 {{ [[ -s offered ]] && break; sleep 0.05 }}
-             sleep 0.2; zpty -d z; cat offered"
+             sleep 0.2; zpty -d z; cat offered 2>/dev/null; true"
         ),
         _ => format!("tare completions fish | source; complete -C '{line}' | cut -f1"),
     };
@@ -142,5 +142,7 @@ fn runs_are_offered_by_their_directory() {
 #[test]
 fn subcommands_and_options_are_offered() {
     in_every_shell(&["tare", "d"], &["doctor"], &["run"]);
+    // An inner command is not offered.
+    in_every_shell(&["tare", "r"], &["run", "report", "rng"], &["trial"]);
     in_every_shell(&["tare", "run", "--qu"], &["--quick"], &["--full"]);
 }

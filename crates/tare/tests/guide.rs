@@ -166,7 +166,7 @@ id = "a/b"
 title = "t"
 source = "s"
 driver = "command"
-fixed = { command = "true" }
+fixed = { command = "true", protocol = true }
 metric = { name = "mine", unit = "qqq", better = "lower" }
 "#;
 
@@ -213,6 +213,14 @@ fn the_reference_names_every_key_kind_unit_and_driver() {
         (
             "statistics",
             wrong(metric, &format!("{metric} statistic = \"qqq\",")),
+        ),
+        (
+            "statistics across trials",
+            wrong(metric, &format!("{metric} across = \"qqq\",")),
+        ),
+        (
+            "metrics of every program",
+            wrong(metric, r#"metric   = { name = "qqq", unit = "ms","#),
         ),
         ("units", words_known(ANY_UNIT)),
         (

@@ -555,13 +555,8 @@ fn values_that_are_the_same_word_are_one_cell_and_an_id_stands_for_one_experimen
 }
 
 #[test]
-fn completions_and_manual_pages_cover_every_command() {
+fn manual_pages_cover_every_command() {
     let folder = folder();
-    let script = text(&output(folder.path(), &["completions", "bash"]).stdout);
-    assert!(
-        script.contains("--resume") && !script.contains("tare__trial"),
-        "{script}"
-    );
     let made = output(folder.path(), &["man", "--out", "man1"]);
     assert_eq!(made.status.code(), Some(0));
     for page in ["tare.1", "tare-run.1", "tare-rng-gen.1", "tare-report.1"] {

@@ -6,7 +6,7 @@ use super::experiment::{id, line};
 use super::metric::{amount, named};
 use super::node::{one_of, quoted, Fields, Node, Scalar};
 use super::selector::{Cells, Chosen};
-use crate::experiment::{Bound, Claim, ClaimKind, Metric, Standing};
+use crate::experiment::{Bound, Claim, ClaimKind, Metric, Standing, Statistic};
 use crate::unit::Dimension;
 use crate::value::{Point, Selector, BESIDE};
 
@@ -48,7 +48,16 @@ pub(super) fn read(
             );
             None
         }
-        [(kind, node)] => metric.and_then(|metric| Reader { cells, metric }.kind(kind, node)),
+        [(kind, node)] => metric.and_then(|metric| {
+            if metric.across != Statistic::Median && *kind != "zero" {
+                node.reject(
+                    format!("a claim about {}, which has another statistic across trials than the median", quoted(&metric.name)),
+                    "a metric without across: what is described by another statistic is shown and not judged",
+                );
+                return None;
+            }
+            Reader { cells, metric }.kind(kind, node)
+        }),
         [(first, _), rest @ ..] => {
             for (kind, node) in rest {
                 node.reject(format!("{kind} beside {first}"), "one kind of claim");

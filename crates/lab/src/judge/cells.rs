@@ -2,9 +2,9 @@
 
 use super::comparison::{Comparison, Scale, Wanted, LEVEL};
 use super::trials::{Cell, Obstacle, Trials};
-use crate::experiment::{Experiment, Metric};
+use crate::experiment::{Experiment, Metric, Statistic};
 use crate::result::{CellResult, Noise};
-use crate::stats::{confidence_sequence, log_ratios, median, Bets, Round};
+use crate::stats::{confidence_sequence, log_ratios, median, shape, Bets, Round};
 
 /// Every cell's figures, metric by metric.
 pub(super) fn figures(experiment: &Experiment, trials: &Trials<'_>) -> Vec<CellResult> {
@@ -51,6 +51,7 @@ fn figure(cell: &Cell<'_>, metric: &Metric, exact: bool) -> CellResult {
         n: present.len(),
         median: middle,
         ci95: interval.map(around),
+        notes: notes(&present, metric),
         samples,
         work_per_operation: work.and_then(|counter| cell.work_per_operation(counter)),
         failed: cell.failed(),
@@ -63,6 +64,25 @@ fn figure(cell: &Cell<'_>, metric: &Metric, exact: bool) -> CellResult {
             None => None,
         },
     }
+}
+
+/// What a median does not tell of a cell's values.
+fn notes(values: &[f64], metric: &Metric) -> Vec<String> {
+    let across = (metric.across != Statistic::Median)
+        .then(|| metric.across.of(values))
+        .flatten()
+        .map(|value| {
+            format!(
+                "{} over {} trials: {}; described, not judged",
+                metric.across,
+                values.len(),
+                metric.unit.show(value)
+            )
+        });
+    across
+        .into_iter()
+        .chain(shape(values).map(|shape| shape.to_string()))
+        .collect()
 }
 
 fn value(round: &Round) -> Option<f64> {

@@ -26,7 +26,7 @@ pub fn csv(result: &RunResult) -> String {
             let at = table::json(&cell.at);
             let failed = cell.failed.to_string();
             let mut sample = |round: &str, value: &str| {
-                let reason = cell.reason.as_deref().unwrap_or("");
+                let reason = &cell.remark();
                 let (id, unit) = (experiment.id.as_str(), cell.unit.spelling());
                 let metric = cell.metric.as_str();
                 line(&mut out, [id, &at, metric, unit, better, round, value, &failed, reason]);

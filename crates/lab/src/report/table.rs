@@ -348,7 +348,8 @@ pub(super) fn cells(experiment: &ExperimentResult, metric: &str) -> Table {
         if cell.failed > 0 {
             notes.push((About::Failure, format!("{} failed", count(cell.failed, "trial"))));
         }
-        notes.extend(cell.reason.clone().map(|reason| (About::Reason, reason)));
+        let remarks = cell.reason.iter().chain(&cell.notes);
+        notes.extend(remarks.map(|remark| (About::Reason, remark.clone())));
         table.rows.push(Row {
             cells: row,
             notes,

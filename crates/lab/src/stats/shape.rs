@@ -107,7 +107,7 @@ fn bimodal(sorted: &[f64], positive: bool) -> Option<Shape> {
     };
     let distance = median(small)? - median(large)?;
     let matters = !positive || distance.abs() >= DIFFERENCE_MIN;
-    (matters && variance > 0.0 && between / variance > 0.82 + 1.2 / size).then(|| Shape::Bimodal {
+    (matters && variance > 0.0 && between / variance > 0.84 + 1.2 / size).then(|| Shape::Bimodal {
         n,
         apart: small.len(),
         ratio: positive.then(|| distance.exp()),

@@ -552,6 +552,7 @@ pub(crate) fn cell(at: Point, metric: &str, unit: Unit, value: f64) -> CellResul
         samples: SPREAD.iter().map(|share| Some(value * share)).collect(),
         work_per_operation: None,
         failed: 0,
+        notes: Vec::new(),
         reason: None,
     }
 }

@@ -302,3 +302,32 @@ fn an_order_with_a_cell_that_the_matrix_lacks_is_no_order_of_the_others() {
     let claims = judged(&one, 16, |at, round| done(on(at, "x") * wobble(round), 80));
     assert_eq!(claims[0].verdict, Verdict::NotTestable, "{:?}", claims[0]);
 }
+
+#[test]
+fn a_cell_says_its_statistic_across_trials_and_a_shape_that_a_median_hides() {
+    let mut one = experiment(vec![axis("way", &[0, 1])], vec![]);
+    one.metrics[0].across = Statistic::P99;
+    // Way 1 stalls in every tenth round.
+    let records = records(&one, 20, |at, round| {
+        let stalls = on(at, "way") == 1.0 && round % 10 == 9;
+        done(if stalls { 50.0 } else { 1.0 } * wobble(round), 10)
+    });
+    let cells = run_of(&one, &records).cells;
+    assert_eq!(cells[0].notes.len(), 1, "{:?}", cells[0].notes);
+    assert_eq!(
+        cells[1].notes[0],
+        "99th percentile over 20 trials: 50.15 ns; described, not judged"
+    );
+    assert!(
+        cells[1].notes[1].starts_with("heavy-tailed: 2 of 20 values"),
+        "{:?}",
+        cells[1].notes
+    );
+    assert!(
+        cells[1].remark().contains("judged; heavy-tailed"),
+        "{}",
+        cells[1].remark()
+    );
+    one.metrics[0].across = Statistic::Median;
+    assert!(run_of(&one, &records).cells[0].notes.is_empty());
+}
