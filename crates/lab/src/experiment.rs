@@ -299,8 +299,11 @@ impl Experiment {
     pub fn narrowed(mut self, claims: &[&str]) -> Option<Experiment> {
         self.claims
             .retain(|claim| claims.contains(&claim.id.as_str()));
-        let selectors: Vec<&Selector> =
-            self.claims.iter().flat_map(|c| c.kind.selectors()).collect();
+        let selectors: Vec<&Selector> = self
+            .claims
+            .iter()
+            .flat_map(|c| c.kind.selectors())
+            .collect();
         let chosen = |point: &Point| selectors.iter().any(|s| s.matches(point));
         let (needed, unneeded): (Vec<Point>, Vec<Point>) =
             self.points().into_iter().partition(chosen);
@@ -314,7 +317,8 @@ impl Experiment {
         for axis in &mut self.axes {
             axis.values.retain(|value| is_on(&axis.name, value));
         }
-        self.beside.retain(|peer| is_on(BESIDE, &peer.as_str().into()));
+        self.beside
+            .retain(|peer| is_on(BESIDE, &peer.as_str().into()));
         let within = |point: &Point| {
             let axes = &self.axes;
             axes.iter().all(|axis| {

@@ -52,9 +52,7 @@ pub(crate) fn chosen(
     for word in words {
         let mut found: Vec<Experiment> = embedded
             .iter()
-            .filter(|experiment| {
-                [ALL, &experiment.id, experiment.suite()].contains(&word.as_str())
-            })
+            .filter(|experiment| [ALL, &experiment.id, experiment.suite()].contains(&word.as_str()))
             .cloned()
             .collect();
         if found.is_empty() {

@@ -135,7 +135,11 @@ impl Watch {
         let mut out = String::new();
         let (width, _) = terminal::size_of(&io::stderr());
         // In a terminal that was made narrower meanwhile, a line takes several.
-        let rows: usize = self.on_screen.iter().map(|w| w.div_ceil(width).max(1)).sum();
+        let rows: usize = self
+            .on_screen
+            .iter()
+            .map(|w| w.div_ceil(width).max(1))
+            .sum();
         if rows > 0 {
             let _ = write!(out, "\x1b[{rows}A\r");
         }
@@ -241,7 +245,12 @@ impl Watch {
             if !decided || !self.told.insert(row.id.clone()) {
                 continue;
             }
-            let mut line = format!("tare: {}: {} {}", clock(self.elapsed()), words(&row), row.id);
+            let mut line = format!(
+                "tare: {}: {} {}",
+                clock(self.elapsed()),
+                words(&row),
+                row.id
+            );
             if !row.figure.is_empty() {
                 let _ = write!(line, ": {}, {}", row.figure, counted(row.rounds, "round"));
             }

@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &cli::Run) -> anyhow::Result<ExitCode> {
         None => begin(arguments, &drivers)?,
     };
     for warning in &directory.plan().warnings {
-        terminal::say(&format!("tare: warning: {warning}"));
+        terminal::say_wrapped(&format!("tare: warning: {warning}"));
     }
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in signals_to_end() {

@@ -25,6 +25,26 @@ pub(crate) fn say(text: &str) {
     let _ = io::stderr().write_all(lines.as_bytes());
 }
 
+/// As [`say`], with lines broken between words where standard error is a terminal.
+pub(crate) fn say_wrapped(text: &str) {
+    if !io::stderr().is_terminal() {
+        return say(text);
+    }
+    let (width, _) = size_of(&io::stderr());
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if console::measure_text_width(line) + 1 + word.len() < width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            Some(_) => lines.push(format!("  {word}")),
+            None => lines.push(word.to_owned()),
+        }
+    }
+    say(&lines.join("\n"));
+}
+
 /// `text` line by line, without what could drive the terminal.
 pub(crate) fn plain(text: &str) -> String {
     text.lines().map(clean).collect::<Vec<_>>().join("\n")

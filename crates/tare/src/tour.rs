@@ -47,7 +47,9 @@ fn claim_ids() -> anyhow::Result<Vec<String>> {
     let table = DeTable::parse(TEXT).map_err(|error| anyhow!("{FILE}: {error}"))?;
     let claims = table.get_ref().get("claims").map(|claims| claims.get_ref());
     let Some(DeValue::Array(claims)) = claims else {
-        return Err(anyhow!("{FILE}: expected claims = [\"experiment/claim\", …]"));
+        return Err(anyhow!(
+            "{FILE}: expected claims = [\"experiment/claim\", …]"
+        ));
     };
     claims
         .iter()
@@ -69,22 +71,25 @@ pub(crate) fn what_else(drivers: &Drivers) -> anyhow::Result<()> {
     let mut lines = vec![
         "\nThat was the tour. What else there is:".to_owned(),
         format!(
-            "  {:24} {:13} every experiment: {}",
+            "  {:24} {:19} every experiment: {}",
             "tare run all",
             time(&all),
-            all.len()
+            all.len(),
         ),
     ];
     for suite in suites {
         let of: Vec<Experiment> = all.iter().filter(|e| e.suite() == suite).cloned().collect();
         lines.push(format!(
-            "  {:24} {:13} {} experiments",
+            "  {:24} {:19} {} experiments",
             format!("tare run {suite}"),
             time(&of),
             of.len()
         ));
     }
-    lines.push("  tare run ID, tare list   one experiment, and what there is".to_owned());
+    lines.push(format!(
+        "  {:24} one of them; `tare list` lists them",
+        "tare run ID"
+    ));
     let lacks = lacks(&all, drivers);
     if !lacks.is_empty() {
         lines.push("Not testable here:".to_owned());
@@ -95,7 +100,9 @@ pub(crate) fn what_else(drivers: &Drivers) -> anyhow::Result<()> {
             lines.push(format!("    to change that: {remedy}"));
         }
     }
-    terminal::say(&lines.join("\n"));
+    for line in lines {
+        terminal::say_wrapped(&line);
+    }
     Ok(())
 }
 

@@ -355,7 +355,10 @@ fn an_experiment_is_narrowed_to_the_cells_that_its_claims_speak_of() {
     let whole = base(
         &[
             (published, &with_baseline),
-            ("beside ", "baseline = { op = \"read\", sessions = 1000 }\nbeside "),
+            (
+                "beside ",
+                "baseline = { op = \"read\", sessions = 1000 }\nbeside ",
+            ),
         ],
         2,
         Size::Quick,
