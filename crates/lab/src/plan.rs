@@ -27,7 +27,7 @@ pub struct Plan {
     pub tare: String,
     /// `tour`, `quick` or `full`.
     pub size: String,
-    /// The seed of every shuffle and bootstrap.
+    /// The seed of every shuffle.
     pub seed: u64,
     /// The time that the run may take, in s; `None` if only its rounds limit it.
     pub budget_s: Option<f64>,

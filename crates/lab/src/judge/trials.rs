@@ -13,7 +13,7 @@ use crate::value::Point;
 pub(super) struct Trials<'a> {
     /// The cells, in the experiment's order.
     pub(super) cells: Vec<Cell<'a>>,
-    /// Rounds of which a trial has run.
+    /// Rounds that have run, or begun to.
     pub(super) rounds: usize,
 }
 
@@ -66,7 +66,10 @@ pub(super) fn sort<'a>(experiments: &[Experiment], records: &'a [TrialRecord]) -
         };
         let trials = &mut sorted[*experiment];
         let round = record.round as usize;
-        trials.rounds = trials.rounds.max(round + 1);
+        // What this machine lacks is recorded in a round too, and nothing has run.
+        if !matches!(record.outcome, Outcome::NotTestable { .. }) {
+            trials.rounds = trials.rounds.max(round + 1);
+        }
         let cell = &mut trials.cells[cell];
         let rounds = if record.again {
             &mut cell.again
@@ -79,10 +82,12 @@ pub(super) fn sort<'a>(experiments: &[Experiment], records: &'a [TrialRecord]) -
         rounds[round] = Some(record);
     }
     for trials in &mut sorted {
+        let lengths = trials.cells.iter().map(|cell| cell.rounds.len());
+        let length = lengths.max().unwrap_or(0).max(trials.rounds);
         for cell in &mut trials.cells {
-            cell.rounds.resize(trials.rounds, None);
+            cell.rounds.resize(length, None);
             if !cell.again.is_empty() {
-                cell.again.resize(trials.rounds, None);
+                cell.again.resize(length, None);
             }
         }
     }
