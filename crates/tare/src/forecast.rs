@@ -31,7 +31,9 @@ pub(crate) fn of(experiments: &[Experiment], drivers: &Drivers) -> Option<Durati
 fn of_one(experiment: &Experiment, drivers: &Drivers, contention: f64) -> Option<Duration> {
     let driver = drivers.get(&experiment.driver)?;
     let points = experiment.points();
-    let baseline = experiment.baseline_of(&points);
+    let baseline = experiment
+        .baseline_of(&points)
+        .filter(|_| !experiment.exact);
     let mut round = Duration::ZERO;
     for point in points.iter().chain(&baseline) {
         let parameters = driver.vocabulary().complete(experiment.parameters(point));
