@@ -59,20 +59,25 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Whether standard output may be coloured: it is a terminal and nobody said `NO_COLOR`.
+/// Whether standard output may be coloured: it is a terminal that can, and `NO_COLOR` is not set.
 pub(crate) fn colour() -> bool {
     colour_of(&io::stdout())
 }
 
 /// Whether what goes to `stream` may be coloured.
 pub(crate) fn colour_of(stream: &impl IsTerminal) -> bool {
-    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    stream.is_terminal() && !refused && !is_dumb()
 }
 
 /// Whether standard error is a terminal that can move its cursor.
 pub(crate) fn is_drawable() -> bool {
-    let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
-    io::stderr().is_terminal() && !dumb
+    io::stderr().is_terminal() && !is_dumb()
+}
+
+/// Whether terminals here take text alone.
+fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
 }
 
 /// The columns, 40 at least, and lines of the terminal behind `stream`; 80 and 24 if it does not say.
