@@ -104,9 +104,18 @@ pub struct Invocation {
     /// How long the trial, `prepare` and `cleanup` may each take before they are stopped and the
     /// trial is recorded as failed.
     pub limit: Duration,
-    /// How long it is expected to take, where the driver can say: what a run says beforehand of its
+    /// How long it is expected to take, if the driver can say: what a run says beforehand of its
     /// own time.
-    pub expected: Option<Duration>,
+    pub expected: Option<Expected>,
+}
+
+/// How long a trial is expected to take on an idle machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expected {
+    /// The part that ends by the clock, however busy the machine is.
+    pub clock: Duration,
+    /// The part that ends when its work is done: more on a busy machine.
+    pub work: Duration,
 }
 
 /// The words of a driver: what an experiment file may say, so that a misspelt one is found

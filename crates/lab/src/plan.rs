@@ -68,7 +68,8 @@ impl Plan {
         order
     }
 
-    /// The trials of one round of an experiment: every cell once and the baseline twice. They come
+    /// The trials of one round of an experiment: every cell once, and the baseline twice unless the
+    /// trials are deterministic. They come
     /// in a shuffled order, one after the other: what is compared runs close together, in the same
     /// mood of the machine, and a drift falls on all of it alike.
     ///
@@ -83,7 +84,8 @@ impl Plan {
             again,
         };
         let points = of.points();
-        let baseline = of.baseline_of(&points);
+        // Deterministic trials have no noise that a second run could show.
+        let baseline = of.baseline_of(&points).filter(|_| !of.exact);
         let mut trials: Vec<Trial> = baseline.map(|at| trial(at, true)).into_iter().collect();
         trials.extend(points.into_iter().map(|at| trial(at, false)));
         shuffle(&mut trials, &mut self.random(&of.id, round));
@@ -247,6 +249,9 @@ pub(crate) mod tests {
         assert_eq!(round, plan.trials(0, 0));
         let cells = |trials: Vec<Trial>| trials.into_iter().map(|t| t.at).collect::<Vec<_>>();
         assert_ne!(cells(round), cells(plan.trials(0, 1)));
+        let mut exact = plan;
+        exact.experiments[0].exact = true;
+        assert_eq!(exact.trials(0, 0).len(), 21, "no noise to be shown");
     }
 
     #[test]

@@ -14,6 +14,10 @@ use crate::store::{RunDirectory, StoreError};
 use crate::trial;
 use crate::value::Point;
 
+/// How often results are shown within a round, which decide nothing before its end. Of a long run
+/// less often, so that judging takes a twentieth of the time at most.
+const SHOW_EVERY: Duration = Duration::from_secs(1);
+
 /// How many lines of its standard error a failed trial's record keeps.
 const LAST_LINES: usize = 5;
 
@@ -31,8 +35,8 @@ pub trait Observer {
     /// A trial is in.
     fn ended(&mut self, record: &TrialRecord);
 
-    /// The state before the first round and after each one: what the records so far come to, which
-    /// experiments run another round, and the time that the run has taken.
+    /// The state before the first round, now and then within each, and after it: what the records
+    /// so far come to, which experiments run this or another round, and the time taken so far.
     fn judged(&mut self, results: &[ExperimentResult], next: &Schedule, elapsed: Duration);
 }
 
@@ -61,6 +65,8 @@ pub fn run(
         elapsed_before: schedule::elapsed(directory.records()),
         began: Instant::now(),
         untestable: HashSet::new(),
+        judged: Instant::now(),
+        judging: Duration::ZERO,
         directory,
         drivers,
         interrupted,
@@ -76,6 +82,10 @@ pub fn run(
         for round in trials.drain(..) {
             if run.round_of_an_experiment(round, &next)? == Ended::Interrupted {
                 return Ok(Ended::Interrupted);
+            }
+            if run.judged.elapsed() > SHOW_EVERY.max(run.judging * 20) {
+                let results = run.judge();
+                run.observer.judged(&results, &next, run.elapsed());
             }
         }
         let results = run.judge();
@@ -98,6 +108,9 @@ struct Run<'a> {
     elapsed_before: Duration,
     /// Cells that said themselves that the machine lacks something.
     untestable: HashSet<(usize, String)>,
+    /// When the records were judged last, and how long that took.
+    judged: Instant,
+    judging: Duration,
 }
 
 impl Run<'_> {
@@ -105,9 +118,13 @@ impl Run<'_> {
         self.elapsed_before + self.began.elapsed()
     }
 
-    fn judge(&self) -> Vec<ExperimentResult> {
+    fn judge(&mut self) -> Vec<ExperimentResult> {
+        let began = Instant::now();
         let plan = self.directory.plan();
-        plan.judge(self.directory.records()).experiments
+        let judged = plan.judge(self.directory.records());
+        self.judged = Instant::now();
+        self.judging = self.judged - began;
+        judged.experiments
     }
 
     /// Runs what remains of one round of one experiment, unless there is no time to begin it.

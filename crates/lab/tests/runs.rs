@@ -415,7 +415,10 @@ fn an_experiment_stops_when_its_claims_are_decided_and_the_others_go_on() {
     let before: Vec<TrialRecord> = directory.records().to_vec();
     let before: Vec<TrialRecord> = before.into_iter().filter(|r| r.round < last).collect();
     let judged = directory.plan().judge(&before);
-    assert_eq!(judged.experiments[0].claims[0].verdict, Verdict::Inconclusive);
+    assert_eq!(
+        judged.experiments[0].claims[0].verdict,
+        Verdict::Inconclusive
+    );
 }
 
 #[test]

@@ -94,7 +94,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(ROUNDS_MAX)))]
     pub(crate) rounds: Option<u32>,
     /// The time that the run may take, such as "90 s" or "10 min": no round begins that would not end in
-    /// it [default: 60 s for the tour, a fifth more than its forecast for `all`, otherwise none]
+    /// it [default: 60 s for the tour, 15 % more than its forecast for `all`, otherwise none]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) budget: Option<Duration>,
     /// The seed of every shuffle and interval [default: drawn from the operating system]

@@ -1,13 +1,15 @@
 //! How long a run will take, before it begins.
 
-use std::time::Duration;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
+use rustix::time::{clock_gettime, ClockId};
 use tare_lab::driver::Drivers;
 use tare_lab::experiment::Experiment;
 use tare_lab::plan::Plan;
 
 /// Rounds after which most claims are decided, of an experiment that goes on until they are.
-const USUAL_ROUNDS: u32 = 20;
+const USUAL_ROUNDS: u32 = 16;
 
 /// The time of a run: its forecast, or its budget if that is less.
 pub(crate) fn expected(plan: &Plan, drivers: &Drivers) -> Option<Duration> {
@@ -18,21 +20,26 @@ pub(crate) fn expected(plan: &Plan, drivers: &Drivers) -> Option<Duration> {
     }
 }
 
-/// The forecast for `experiments` on this machine: what their drivers expect of each trial that can
-/// run here, in the usual number of rounds. `None` if a driver cannot say.
+/// The forecast for `experiments` on this machine, as busy as it is now: what their drivers expect of
+/// each trial that can run here, in the usual number of rounds. `None` if a driver cannot say.
 pub(crate) fn of(experiments: &[Experiment], drivers: &Drivers) -> Option<Duration> {
-    experiments.iter().map(|e| of_one(e, drivers)).sum()
+    let contention = contention();
+    let each = experiments.iter();
+    each.map(|e| of_one(e, drivers, contention)).sum()
 }
 
-fn of_one(experiment: &Experiment, drivers: &Drivers) -> Option<Duration> {
+fn of_one(experiment: &Experiment, drivers: &Drivers, contention: f64) -> Option<Duration> {
     let driver = drivers.get(&experiment.driver)?;
     let points = experiment.points();
-    let baseline = experiment.baseline_of(&points);
+    let baseline = experiment
+        .baseline_of(&points)
+        .filter(|_| !experiment.exact);
     let mut round = Duration::ZERO;
     for point in points.iter().chain(&baseline) {
         let parameters = driver.vocabulary().complete(experiment.parameters(point));
         if driver.check(&parameters).is_ok() {
-            round += driver.invocation(&parameters).expected?;
+            let expected = driver.invocation(&parameters).expected?;
+            round += expected.clock + expected.work.mul_f64(contention);
         }
     }
     let rounds = experiment.rounds;
@@ -41,19 +48,66 @@ fn of_one(experiment: &Experiment, drivers: &Drivers) -> Option<Duration> {
     Some(round * usual.clamp(rounds.least, rounds.most))
 }
 
-/// The budget of a run that is to keep to its forecast on a busy machine too: a fifth more.
-pub(crate) fn budget(forecast: Duration) -> Duration {
-    forecast.mul_f64(1.2)
+/// How many times longer work takes than on an idle machine, measured once: 1 if a thread gets a
+/// processor whenever it wants one.
+fn contention() -> f64 {
+    /// The processor time that is asked for: some turns of the scheduler.
+    const WORK: Duration = Duration::from_millis(60);
+    static MEASURED: OnceLock<f64> = OnceLock::new();
+    *MEASURED.get_or_init(|| {
+        let cpu = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default();
+        let (began, cpu_began) = (Instant::now(), cpu());
+        let mut worked = Duration::ZERO;
+        while worked < WORK && began.elapsed() < 10 * WORK {
+            worked = cpu().saturating_sub(cpu_began);
+        }
+        let contention = began.elapsed().as_secs_f64() / worked.as_secs_f64().max(1e-3);
+        contention.clamp(1.0, 10.0)
+    })
 }
 
-/// A time as people say it: `40 s`, `3 min`, `2 h`.
+/// The budget of a run that is to keep to its forecast on a busy machine too.
+pub(crate) fn budget(forecast: Duration) -> Duration {
+    forecast.mul_f64(1.15)
+}
+
+/// A time as people say it: `40 s`, `2 min 10 s`, `3 h`.
 pub(crate) fn in_words(time: Duration) -> String {
     let seconds = time.as_secs_f64();
-    if seconds < 90.0 {
-        format!("{} s", ((seconds / 5.0).ceil() * 5.0).max(5.0))
+    let rounded = |step: f64| ((seconds / step).round().max(1.0) * step) as u64;
+    if seconds < 97.5 {
+        format!("{} s", rounded(5.0))
+    } else if seconds < 595.0 {
+        let seconds = rounded(10.0);
+        match seconds % 60 {
+            0 => format!("{} min", seconds / 60),
+            rest => format!("{} min {rest} s", seconds / 60),
+        }
     } else if seconds < 5400.0 {
-        format!("{} min", (seconds / 60.0).round())
+        format!("{} min", rounded(60.0) / 60)
     } else {
-        format!("{} h", (seconds / 3600.0).round())
+        format!("{} h", rounded(3600.0) / 3600)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_in_words_is_off_by_a_twentieth_at_most() {
+        for (seconds, words) in [
+            (0.1, "5 s"),
+            (58.0, "60 s"),
+            (97.0, "95 s"),
+            (98.0, "1 min 40 s"),
+            (119.0, "2 min"),
+            (594.0, "9 min 50 s"),
+            (600.0, "10 min"),
+            (3600.0, "60 min"),
+            (7200.0, "2 h"),
+        ] {
+            assert_eq!(in_words(Duration::from_secs_f64(seconds)), words);
+        }
     }
 }

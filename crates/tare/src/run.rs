@@ -54,7 +54,7 @@ pub(crate) fn execute(
     drivers: &Drivers,
 ) -> anyhow::Result<Option<RunResult>> {
     for warning in &directory.plan().warnings {
-        terminal::say(&format!("tare: warning: {warning}"));
+        terminal::say_wrapped(&format!("tare: warning: {warning}"));
     }
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in signals_to_end() {

@@ -38,6 +38,26 @@ pub(crate) fn say(text: &str) {
     let _ = io::stderr().write_all(lines.as_bytes());
 }
 
+/// As [`say`], with lines broken between words where standard error is a terminal.
+pub(crate) fn say_wrapped(text: &str) {
+    if !io::stderr().is_terminal() {
+        return say(text);
+    }
+    let (width, _) = size_of(&io::stderr());
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if console::measure_text_width(line) + 1 + word.len() < width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            Some(_) => lines.push(format!("  {word}")),
+            None => lines.push(word.to_owned()),
+        }
+    }
+    say(&lines.join("\n"));
+}
+
 /// `text` line by line, without what could drive the terminal.
 pub(crate) fn plain(text: &str) -> String {
     text.lines().map(clean).collect::<Vec<_>>().join("\n")
@@ -52,20 +72,25 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Whether standard output may be coloured: it is a terminal and nobody said `NO_COLOR`.
+/// Whether standard output may be coloured: it is a terminal that can, and `NO_COLOR` is not set.
 pub(crate) fn colour() -> bool {
     colour_of(&io::stdout())
 }
 
 /// Whether what goes to `stream` may be coloured.
 pub(crate) fn colour_of(stream: &impl IsTerminal) -> bool {
-    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    stream.is_terminal() && !refused && !is_dumb()
 }
 
 /// Whether standard error is a terminal that can move its cursor.
 pub(crate) fn is_drawable() -> bool {
-    let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
-    io::stderr().is_terminal() && !dumb
+    io::stderr().is_terminal() && !is_dumb()
+}
+
+/// Whether terminals here take text alone.
+fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
 }
 
 /// The columns, 40 at least, and lines of the terminal behind `stream`; 80 and 24 if it does not say.

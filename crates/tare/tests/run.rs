@@ -1,5 +1,6 @@
 //! `tare run` as a person meets it: files, exit codes, Ctrl-C, SIGKILL, mistakes.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -131,7 +132,7 @@ fn a_run_leaves_its_files_and_prints_its_claims() {
             "run",
             "doors.toml",
             "--rounds",
-            "8",
+            "14",
             "--seed",
             "1",
             "--out",
@@ -141,7 +142,7 @@ fn a_run_leaves_its_files_and_prints_its_claims() {
     );
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
     let result: Value = serde_json::from_slice(&done.stdout).unwrap();
-    assert_eq!(result["schema"], 1);
+    assert_eq!(result["schema"], 2);
     assert_eq!(result["complete"], true);
     assert_eq!(
         verdict(&result, "doors/speed/twice")["verdict"],
@@ -170,8 +171,8 @@ fn a_run_leaves_its_files_and_prints_its_claims() {
     }
     assert_eq!(
         fs::read_dir(run.join("logs")).unwrap().count(),
-        16,
-        "a log a failed trial"
+        28,
+        "a log per failed trial"
     );
     let plan: Value = serde_json::from_slice(&fs::read(run.join("run.json")).unwrap()).unwrap();
     for key in ["cpu_flags", "kernel", "mitigations", "memory", "interfaces"] {
@@ -185,21 +186,191 @@ fn a_run_leaves_its_files_and_prints_its_claims() {
     );
 }
 
+/// The two doors alone, with a claim and a target that are right or wrong.
+fn doors(folder: &Path, claim: &str, target: &str) {
+    let (speed, _) = EXPERIMENT.split_at(EXPERIMENT.rfind("[[experiment]]").unwrap());
+    let ratio = |between| {
+        format!(
+            "ratio = {{ of = {{ reading = 2.0 }}, to = {{ reading = 1.0 }}, between = {between} }}"
+        )
+    };
+    let speed = speed.replace(&ratio("[1.8, 2.2]"), &ratio(claim));
+    let target = format!(
+        "[[experiment.target]]\nid = \"own\"\ntext = \"A target\"\n{}\n",
+        ratio(target)
+    );
+    fs::write(folder.join("two.toml"), speed + &target).unwrap();
+}
+
 #[test]
-fn a_claim_that_fails_is_exit_code_1() {
+fn verdicts_are_results_and_exit_with_1_only_if_asked() {
+    const RIGHT: &str = "[1.8, 2.2]";
+    const WRONG: &str = "[2.8, 3.2]";
+    for (claim, target, said, strict) in [
+        (RIGHT, RIGHT, ["reproduced", "held"], 0),
+        (WRONG, RIGHT, ["not-reproduced", "held"], 1),
+        (RIGHT, WRONG, ["reproduced", "missed"], 1),
+    ] {
+        let folder = folder();
+        doors(folder.path(), claim, target);
+        let run = ["run", "two.toml", "--json", "--out", "r"];
+        let done = output(folder.path(), &run);
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+        let one = &result["experiments"][0];
+        let verdicts = [&one["claims"][0]["verdict"], &one["targets"][0]["verdict"]];
+        assert_eq!(verdicts, said);
+        for words in [
+            &["report", "r", "--strict"][..],
+            &["run", "two.toml", "--strict", "--out", "s"],
+        ] {
+            let done = output(folder.path(), words);
+            assert_eq!(done.status.code(), Some(strict), "{words:?}");
+        }
+    }
+}
+
+#[test]
+fn a_run_stops_when_all_is_decided_and_rounds_fix_their_number() {
     let folder = folder();
-    let wrong = EXPERIMENT.replace("[1.8, 2.2]", "[2.8, 3.2]");
-    fs::write(folder.path().join("wrong.toml"), wrong).unwrap();
-    let done = output(
-        folder.path(),
-        &["run", "wrong.toml", "--rounds", "10", "--out", "r"],
+    doors(folder.path(), "[1.8, 2.2]", "[2.8, 3.2]");
+    let rounds = |extra: &[&str], out: &str| -> u64 {
+        let run = ["run", "two.toml", "--json", "--out", out];
+        let done = output(folder.path(), &[&run, extra].concat());
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+        assert_eq!(result["complete"], true);
+        result["experiments"][0]["rounds"].as_u64().unwrap()
+    };
+    let needed = rounds(&[], "needed");
+    assert!((10..30).contains(&needed), "{needed} rounds of 10 to 60");
+    assert_eq!(rounds(&["--rounds", "3"], "three"), 3);
+    assert_eq!(rounds(&["--rounds", "33"], "more"), 33);
+    assert!(rounds(&["--budget", "150 ms"], "budget") < 10);
+    // What is over is not gone on with.
+    let before = samples(&folder.path().join("budget"));
+    let done = output(folder.path(), &["run", "--resume", "budget"]);
+    assert_eq!(done.status.code(), Some(0));
+    assert_eq!(samples(&folder.path().join("budget")), before);
+}
+
+#[test]
+fn the_tour_runs_what_its_claims_speak_of_and_says_what_else_there_is() {
+    let folder = folder();
+    let run = ["run", "--rounds", "1", "--json", "--out", "r"];
+    let done = output(folder.path(), &run);
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(0), "{said}");
+    let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(result["size"], "tour");
+    let experiments = result["experiments"].as_array().unwrap();
+    let suite = |e: &Value| {
+        e["id"]
+            .as_str()
+            .unwrap()
+            .split('/')
+            .next()
+            .unwrap()
+            .to_owned()
+    };
+    let suites: BTreeSet<String> = experiments.iter().map(suite).collect();
+    assert_eq!(suites.iter().collect::<Vec<_>>(), ["gcm", "rdrand", "vita"]);
+    let width = experiments.iter().find(|e| e["id"] == "rdrand/width");
+    let cells = width.unwrap()["cells"].as_array().unwrap();
+    let methods: Vec<&Value> = cells.iter().map(|cell| &cell["at"]["method"]).collect();
+    assert_eq!(methods, ["bare_32", "bare_64"]);
+    for words in [
+        "tare run all ",
+        "tare run gcm ",
+        "tare run rdrand ",
+        "tare run vita ",
+    ] {
+        let line = said.lines().find(|line| line.contains(words));
+        assert!(line.unwrap().contains("about "), "{said}");
+    }
+    let full = output(folder.path(), &["run", "--full"]);
+    assert_eq!(full.status.code(), Some(2));
+    assert!(text(&full.stderr).contains("tare run all --full"));
+}
+
+#[test]
+fn equal_parameters_give_equal_figures_in_virtual_time() {
+    let folder = folder();
+    for parameters in [
+        r#"{"measure":"find_limit","size":"60","duration":"4 ms","precision":"10 Mbit/s"}"#,
+        r#"{"measure":"load","size":"IMIX","duration":"4 ms","load":0.9}"#,
+        r#"{"measure":"load","size":"590","duration":"6 s","load":0.001,"event":"rekey"}"#,
+    ] {
+        let mut all: serde_json::Map<String, Value> = serde_json::from_str(parameters).unwrap();
+        for (name, value) in [
+            ("routes", Value::from(2)),
+            ("line", "1 Gbit/s".into()),
+            ("queue", "3 kB".into()),
+        ] {
+            all.insert(name.into(), value);
+        }
+        all.entry("event").or_insert("none".into());
+        let all = serde_json::to_string(&all).unwrap();
+        let trial = || {
+            let done = output(folder.path(), &["trial", "vita", &all]);
+            let said = text(&done.stdout);
+            assert!(said.contains("counters"), "{said}");
+            said
+        };
+        assert_eq!(trial(), trial(), "{parameters}");
+    }
+}
+
+/// What a run writes to a terminal of that size; `None`, loudly, where there is none to be had.
+fn on_a_terminal(folder: &Path, columns: usize, term: &str) -> Option<String> {
+    let tare = env!("CARGO_BIN_EXE_tare");
+    let run = format!(
+        "stty cols {columns} rows 24; exec '{tare}' run two.toml --rounds 12 --out on-{columns}-{term}"
     );
-    assert_eq!(done.status.code(), Some(1), "{}", text(&done.stderr));
-    assert!(
-        text(&done.stdout).contains("not reproduced"),
-        "{}",
-        text(&done.stdout)
-    );
+    let done = Command::new("script")
+        .args(["--quiet", "--return", "--command", &run, "/dev/null"])
+        .current_dir(folder)
+        .env("TERM", term)
+        .env_remove("NO_COLOR")
+        .env("SHELL", "/bin/sh")
+        .stdin(Stdio::null())
+        .output();
+    let Ok(done) = done else {
+        let said = "*** NOT TESTED HERE: a run on a terminal: `script` (bsdutils) does not run ***";
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "{said}");
+        eprintln!("\n{said}\n");
+        return None;
+    };
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stdout));
+    Some(text(&done.stdout))
+}
+
+#[test]
+fn the_table_of_a_run_fits_its_terminal_and_a_dumb_one_gets_lines() {
+    let folder = folder();
+    doors(folder.path(), "[1.8, 2.2]", "[1.8, 2.2]");
+    for columns in [60, 100, 200] {
+        let Some(said) = on_a_terminal(folder.path(), columns, "xterm") else {
+            return;
+        };
+        let drawn: Vec<&str> = said
+            .split("\r\n")
+            .filter(|l| l.ends_with("\x1b[K"))
+            .collect();
+        assert!(drawn.len() > 12 * 3, "{columns}: a table a round: {said:?}");
+        for line in drawn {
+            let bare = console::strip_ansi_codes(line);
+            let wide = console::measure_text_width(&bare);
+            assert!(wide < columns, "{columns}: {bare:?}");
+        }
+        assert!(said.contains("doors/speed/twice"), "{said:?}");
+    }
+    let Some(said) = on_a_terminal(folder.path(), 100, "dumb") else {
+        return;
+    };
+    assert!(!said.contains('\u{1b}'), "{said:?}");
+    let line = said.lines().find(|l| l.contains("doors/speed/twice"));
+    assert!(line.unwrap().contains("✓ reproduced"), "{said}");
 }
 
 #[test]
@@ -292,6 +463,8 @@ fn a_mistake_is_one_clear_line_and_exit_code_2() {
         (&["run", "--resume", "empty"], "run.json"),
         (&["report", "nowhere"], "nowhere/run.json"),
         (&["run", "--rounds", "0"], "0"),
+        (&["run", "--budget", "5"], "such as \"90 s\""),
+        (&["run", "--budget", "5 bananas"], "such as \"90 s\""),
         (&["show", "rdrand/siez"], "did you mean \"rdrand/size\"?"),
         (&["frobnicate"], "frobnicate"),
     ];

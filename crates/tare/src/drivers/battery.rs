@@ -1,7 +1,7 @@
 //! Generators under the built-in statistical battery: good ones must pass, bad ones must fail.
 
 use clap::ValueEnum as _;
-use tare_lab::driver::{Driver, Invocation, Missing, ParameterKind, Vocabulary};
+use tare_lab::driver::{Driver, Expected, Invocation, Missing, ParameterKind, Vocabulary};
 use tare_lab::sample::OPERATIONS;
 use tare_lab::unit::{Dimension, Quantity, Unit};
 use tare_lab::value::Parameters;
@@ -17,6 +17,9 @@ use crate::trial::{Speaker, TrialError};
 
 /// The slowest method that the battery is fed from, in bytes a second, with room to spare.
 const SLOWEST: f64 = 50e3;
+
+/// Bytes a second that the battery takes on a usual machine.
+const USUAL: f64 = 2e6;
 
 /// Bytes between two turns of the battery.
 const CHUNK: usize = 64 * 1024;
@@ -88,7 +91,13 @@ impl Driver for Battery {
     fn invocation(&self, parameters: &Parameters) -> Invocation {
         let amount = amount(parameters).unwrap_or_default();
         let expected = std::time::Duration::from_secs_f64(amount as f64 / SLOWEST);
-        own_trial("rng-battery", parameters, expected)
+        Invocation {
+            expected: Some(Expected {
+                work: std::time::Duration::from_secs_f64(amount as f64 / USUAL),
+                ..Expected::default()
+            }),
+            ..own_trial("rng-battery", parameters, expected)
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{anyhow, Context as _};
-use tare_lab::driver::{Driver, Drivers, Invocation, Parameter, ParameterKind};
+use tare_lab::driver::{Driver, Drivers, Expected, Invocation, Parameter, ParameterKind};
 use tare_lab::unit::{Quantity, Unit};
 use tare_lab::value::{Parameters, Value};
 
@@ -83,7 +83,10 @@ fn own_trial(driver: &str, parameters: &Parameters, expected: Duration) -> Invoc
         ],
         speaks_protocol: true,
         limit: expected + SLACK,
-        expected: Some(expected + START),
+        expected: Some(Expected {
+            clock: expected,
+            work: START,
+        }),
         ..Invocation::default()
     }
 }

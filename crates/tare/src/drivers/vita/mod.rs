@@ -6,7 +6,9 @@ mod veth;
 use std::time::Duration;
 
 use anyhow::{anyhow, ensure};
-use tare_lab::driver::{Driver, Invocation, Missing, Parameter, ParameterKind, Vocabulary};
+use tare_lab::driver::{
+    Driver, Expected, Invocation, Missing, Parameter, ParameterKind, Vocabulary,
+};
 use tare_lab::sample::OPERATIONS;
 use tare_lab::unit::{Dimension, Quantity, Unit};
 use tare_lab::value::{Parameters, Value};
@@ -23,8 +25,8 @@ pub(super) use veth::VitaVeth;
 /// Bytes of Ethernet, outer IPv4, ESP header, IV and ICV around what is encrypted.
 const AROUND: usize = 14 + 20 + 8 + 8 + 16;
 
-/// Trials at a rate that fails before it is given up.
-const RETRIES: u32 = 1;
+/// Trials more at a rate that fails: none, as it would fail again in virtual time.
+const RETRIES: u32 = 0;
 
 pub(super) struct Vita;
 
@@ -108,7 +110,13 @@ impl Driver for Vita {
     fn invocation(&self, parameters: &Parameters) -> Invocation {
         // Virtual time says little about real time: a search sends some twenty loads, a million packets a second each.
         let expected = duration(parameters, "duration").unwrap_or_default();
-        own_trial("vita", parameters, expected.mul_f64(100.0))
+        Invocation {
+            expected: expected_time(parameters).ok().map(|work| Expected {
+                work,
+                ..Expected::default()
+            }),
+            ..own_trial("vita", parameters, expected.mul_f64(100.0))
+        }
     }
 }
 
@@ -179,6 +187,26 @@ impl Workload for Vita {
         speaker.counters(&bench.counters())?;
         Ok(())
     }
+}
+
+/// The real time of a trial: that of its packets.
+fn expected_time(parameters: &Parameters) -> anyhow::Result<Duration> {
+    const PER_PACKET: f64 = 1.5e-6;
+    const SET_UP: f64 = 0.03;
+    let sizes = size(parameters)?;
+    let sizes = sizes.period();
+    let bits: f64 = sizes.iter().map(|&size| f64::from(size + 24) * 8.0).sum();
+    let line = rate(parameters, "line")?.bits() as f64 * sizes.len() as f64 / bits;
+    let loads = match text(parameters, "measure")? {
+        // A search tries one rate for each bit of the answer, most of them near the answer.
+        "find_limit" => {
+            let steps = rate(parameters, "line")?.bits() / rate(parameters, "precision")?.bits();
+            0.6 * f64::from(steps.max(2).ilog2())
+        }
+        _ => number(parameters, "load")?,
+    };
+    let packets = 2.0 * line * loads * duration(parameters, "duration")?.as_secs_f64();
+    Ok(Duration::try_from_secs_f64(SET_UP + packets * PER_PACKET)?)
 }
 
 /// How long keys are used where new ones are asked for again and again: as short as the exchange allows. They are replaced after half

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail, ensure, Context as _};
 use serde_json::Value as Json;
 use tare_gateway::config::Device;
-use tare_lab::driver::{Driver, Invocation, Missing, ParameterKind, Vocabulary};
+use tare_lab::driver::{Driver, Expected, Invocation, Missing, ParameterKind, Vocabulary};
 use tare_lab::sample::OPERATIONS;
 use tare_lab::unit::{Dimension, Unit};
 use tare_lab::value::Parameters;
@@ -24,6 +24,9 @@ use crate::trial::{Speaker, TrialError};
 
 /// How long the gateways may take until they have keys.
 const KEYS_MAX: Duration = Duration::from_secs(15);
+
+/// How long they usually take.
+const KEYS_USUAL: Duration = Duration::from_millis(1500);
 
 /// How long a namespace lives, whatever happens to this process.
 const NAMESPACE_SECONDS: &str = "600";
@@ -97,7 +100,13 @@ impl Driver for VitaVeth {
 
     fn invocation(&self, parameters: &Parameters) -> Invocation {
         let expected = duration(parameters, "duration").unwrap_or_default();
-        own_trial("vita-veth", parameters, KEYS_MAX + expected.mul_f64(40.0))
+        Invocation {
+            expected: Some(Expected {
+                clock: KEYS_USUAL,
+                work: expected.mul_f64(5.0),
+            }),
+            ..own_trial("vita-veth", parameters, KEYS_MAX + expected.mul_f64(40.0))
+        }
     }
 }
 
