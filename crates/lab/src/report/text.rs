@@ -4,7 +4,7 @@ use textwrap::core::display_width;
 use textwrap::{Options, WordSeparator, WordSplitter};
 
 use super::table::{self, About, Column, Kind, Row, Table};
-use super::words::{clip, symbol, words};
+use super::words::{clip, symbol, words, DASH};
 use crate::experiment::Standing;
 use crate::result::{ExperimentResult, RunResult, Verdict};
 
@@ -90,7 +90,7 @@ impl Lines {
         let words = clean(&clip(words, LONGEST));
         for line in wrap(&words, self.width - display_width(indent)) {
             self.text += indent;
-            self.text += &self.styled(code, &line);
+            self.text += &self.styled(code, &line.replace('\u{a0}', " "));
             self.text.push('\n');
         }
     }
@@ -166,7 +166,14 @@ impl Lines {
             .iter()
             .zip(cells)
             .skip(1)
-            .map(|(column, cell)| format!("{} {cell}", column.head.to_lowercase()))
+            .filter(|(_, cell)| *cell != DASH)
+            .map(|(column, cell)| match column.kind {
+                Kind::Words => format!("{} {cell}", column.head.to_lowercase()),
+                // A figure is never broken.
+                Kind::Figure => {
+                    format!("{} {cell}", column.head.to_lowercase()).replace(' ', "\u{a0}")
+                }
+            })
             .collect();
         self.line("    ", "", &figures.join(" · "));
     }

@@ -153,7 +153,9 @@ impl Key {
                                 @match place {
                                     0 => { path.bar d="M0 -7V7M-3 -7h6M-3 7h6" {} circle.m r="4" {} },
                                     1 => circle.h r="6" {},
-                                    2 => path.dots d="M-4 2h0M0 -3h0M4 1h0" {},
+                                    2 => g.dots {
+                                        circle r="1.4" cx="-4" cy="2" {} circle r="1.4" cy="-3" {} circle r="1.4" cx="4" cy="1" {}
+                                    },
                                     _ => path.cross d="M-3.5 -3.5L3.5 3.5M-3.5 3.5L3.5 -3.5" {},
                                 }
                             }
