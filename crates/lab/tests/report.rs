@@ -115,16 +115,29 @@ fn a_mark_stands_where_the_ticks_of_its_axis_say() {
     let html = report::html(&fixture::run());
     let mut checked = 0;
     for plot in html.split("<div class=\"plot ").skip(1) {
-        let plot = format!("<div class=\"plot {}", plot.split("<ul class=\"key\"").next().unwrap());
+        let plot = format!(
+            "<div class=\"plot {}",
+            plot.split("<ul class=\"key\"").next().unwrap()
+        );
         let head = &elements(&plot, "<div class=\"plot ")[0];
         let log = head["data-scale"] == "log";
         let place = |value: f64| if log { value.ln() } else { value };
         let tick = |tick: &BTreeMap<String, String>| -> (f64, f64) {
-            (tick["data-tick"].parse().unwrap(), tick["data-pixel"].parse().unwrap())
+            (
+                tick["data-tick"].parse().unwrap(),
+                tick["data-pixel"].parse().unwrap(),
+            )
         };
-        let all = [elements(&plot, "<g class=\"tick"), elements(&plot, "<i class=\"tick")].concat();
-        let ticks: Vec<(f64, f64)> =
-            all.iter().map(tick).filter(|(value, _)| !log || *value > 0.0).collect();
+        let all = [
+            elements(&plot, "<g class=\"tick"),
+            elements(&plot, "<i class=\"tick"),
+        ]
+        .concat();
+        let ticks: Vec<(f64, f64)> = all
+            .iter()
+            .map(tick)
+            .filter(|(value, _)| !log || *value > 0.0)
+            .collect();
         assert!(ticks.len() >= 2, "{ticks:?}");
         let ((low, from), (high, to)) = (ticks[0], ticks[ticks.len() - 1]);
         for (begin, _) in plot.match_indices("data-pixel=") {
@@ -144,9 +157,16 @@ fn a_mark_stands_where_the_ticks_of_its_axis_say() {
                 "up" => &drawn["y"],
                 _ => drawn["x"].trim_end_matches('%'),
             };
-            assert!((drawn.parse::<f64>().unwrap() - pixel).abs() < 0.01, "{drawn} {mark:?}");
+            assert!(
+                (drawn.parse::<f64>().unwrap() - pixel).abs() < 0.01,
+                "{drawn} {mark:?}"
+            );
             if log && value == 0.0 {
-                let zero = all.iter().map(tick).find(|(value, _)| *value == 0.0).unwrap();
+                let zero = all
+                    .iter()
+                    .map(tick)
+                    .find(|(value, _)| *value == 0.0)
+                    .unwrap();
                 assert_eq!(pixel, zero.1);
                 assert!((pixel - from).abs() > 5.0, "zero stands apart from {low}");
             } else {
@@ -155,7 +175,10 @@ fn a_mark_stands_where_the_ticks_of_its_axis_say() {
                 if plot.contains("data-forest=") {
                     wanted = wanted.clamp(3.0, 97.0); // An arrow at the end of the axis.
                 }
-                assert!((pixel - wanted).abs() < 0.1, "{value}: {pixel} for {wanted}");
+                assert!(
+                    (pixel - wanted).abs() < 0.1,
+                    "{value}: {pixel} for {wanted}"
+                );
             }
             checked += 1;
         }
@@ -168,7 +191,9 @@ fn parts<'a>(text: &'a str, starts: &[&str]) -> Vec<&'a str> {
     let mut rest = text;
     let mut parts = Vec::new();
     for start in starts.iter().rev() {
-        let at = rest.find(start).unwrap_or_else(|| panic!("{start:?} in {text}"));
+        let at = rest
+            .find(start)
+            .unwrap_or_else(|| panic!("{start:?} in {text}"));
         parts.push(&rest[at..]);
         rest = &rest[..at];
     }
@@ -182,19 +207,39 @@ const OF_TARGETS: [&str; 2] = ["missed", "✓ held"];
 #[test]
 fn published_claims_and_targets_share_no_table_no_count_and_no_colour() {
     let run = fixture::run();
-    let claims = "Published claims: 3 reproduced, 1 not reproduced, 1 inconclusive, 1 not testable here";
+    let claims =
+        "Published claims: 3 reproduced, 1 not reproduced, 1 inconclusive, 1 not testable here";
     let targets = "Targets: 1 held, 1 missed";
     let text = report::text::claims(&run, 160, false);
     assert!(text.contains(&format!("{claims}\n{targets}\n")), "{text}");
     let markdown = report::markdown(&run);
-    assert!(markdown.contains(&format!("- {claims}\n- {targets}\n")), "{markdown}");
+    assert!(
+        markdown.contains(&format!("- {claims}\n- {targets}\n")),
+        "{markdown}"
+    );
     let html = report::html(&run).replace("<span aria-hidden=\"true\">✓</span>", "✓");
     let html = &html[html.find("</style>").unwrap()..];
     for blocks in [
-        parts(&text, &["Published claims\n", "Targets\n", "Failed trials\n"]),
-        parts(&markdown, &["## Published claims", "## Targets", "## Failed trials"]),
-        parts(html, &["data-standing=\"claim\"", "data-standing=\"target\"", "<h2>Published claims"]),
-        parts(html, &["<h2>Published claims", "<h2>Targets", "<h2>Failed trials"]),
+        parts(
+            &text,
+            &["Published claims\n", "Targets\n", "Failed trials\n"],
+        ),
+        parts(
+            &markdown,
+            &["## Published claims", "## Targets", "## Failed trials"],
+        ),
+        parts(
+            html,
+            &[
+                "data-standing=\"claim\"",
+                "data-standing=\"target\"",
+                "<h2>Published claims",
+            ],
+        ),
+        parts(
+            html,
+            &["<h2>Published claims", "<h2>Targets", "<h2>Failed trials"],
+        ),
     ] {
         let has = |block: &str, words: [&str; 2]| words.map(|word| block.contains(word));
         assert_eq!(has(blocks[0], OF_CLAIMS), [true; 2], "{}", blocks[0]);
@@ -225,9 +270,16 @@ fn published_claims_and_targets_share_no_table_no_count_and_no_colour() {
 fn amber_is_for_doubt_alone() {
     let html = report::html(&fixture::run());
     let style = &html[..html.find("</style>").unwrap()];
-    let amber: Vec<&str> = style.lines().filter(|line| line.contains("var(--open")).collect();
+    let amber: Vec<&str> = style
+        .lines()
+        .filter(|line| line.contains("var(--open"))
+        .collect();
     assert_eq!(amber.len(), 3, "{amber:?}");
-    for (line, doubt) in amber.iter().zip([".warning", ".v-inconclusive", "[data-verdict=inconclusive]"]) {
+    for (line, doubt) in
+        amber
+            .iter()
+            .zip([".warning", ".v-inconclusive", "[data-verdict=inconclusive]"])
+    {
         assert!(line.starts_with(doubt), "{line}");
     }
 }
@@ -235,14 +287,25 @@ fn amber_is_for_doubt_alone() {
 #[test]
 fn what_needs_attention_comes_first() {
     let run = fixture::run();
-    let order = ["not reproduced: 1", "inconclusive: 1", "✓ reproduced: 3", "not testable here: 1"];
+    let order = [
+        "not reproduced: 1",
+        "inconclusive: 1",
+        "✓ reproduced: 3",
+        "not testable here: 1",
+    ];
     parts(&report::text::claims(&run, 100, false), &order);
     let html = report::html(&run);
     let rows = elements(&html, "<tr id=\"claim-");
-    let verdicts: Vec<&str> = rows.iter().map(|row| row["data-verdict"].as_str()).collect();
+    let verdicts: Vec<&str> = rows
+        .iter()
+        .map(|row| row["data-verdict"].as_str())
+        .collect();
     let reproduced = ["reproduced"; 3];
     assert_eq!(verdicts[..2], ["not-reproduced", "inconclusive"]);
-    assert_eq!((&verdicts[2..5], verdicts[5]), (&reproduced[..], "not-testable"));
+    assert_eq!(
+        (&verdicts[2..5], verdicts[5]),
+        (&reproduced[..], "not-testable")
+    );
     assert!(html.contains("about 20 rounds would decide it"));
 }
 
@@ -263,13 +326,26 @@ fn the_page_begins_with_suites_machine_and_warnings_and_then_the_forest_plot() {
     );
     // Every statement with a figure has a row, with its threshold, and its published figure.
     let run = fixture::run();
-    let all = run.experiments.iter().flat_map(|e| e.claims.iter().chain(&e.targets));
+    let all = run
+        .experiments
+        .iter()
+        .flat_map(|e| e.claims.iter().chain(&e.targets));
     let measured = all.clone().filter(|claim| claim.measured.is_some()).count();
     assert_eq!(elements(&html, "<div class=\"row v-").len(), measured);
-    assert_eq!(elements(&html, "<g class=\"mark\"").len(), measured - 1, "a count has no ratio");
-    assert_eq!(elements(&html, "<line class=\"threshold\"").len(), measured - 1 + 2);
+    assert_eq!(
+        elements(&html, "<g class=\"mark\"").len(),
+        measured - 1,
+        "a count has no ratio"
+    );
+    assert_eq!(
+        elements(&html, "<line class=\"threshold\"").len(),
+        measured - 1 + 2
+    );
     let published = all.filter(|c| c.published.is_some() && c.threshold.at_most != Some(0.0));
-    assert_eq!(elements(&html, "<g class=\"published\"").len(), published.count());
+    assert_eq!(
+        elements(&html, "<g class=\"published\"").len(),
+        published.count()
+    );
     // The noise floor around each threshold of the one experiment that has it, and in both keys.
     assert_eq!(elements(&html, "<rect class=\"noise\"").len(), 5 + 2);
 }
@@ -296,12 +372,18 @@ fn every_format_says_how_many_trials_failed_and_why() {
     let csv = report::claims_csv(&run);
     assert!(csv.contains(",8,8 of 8 trials of function=get_bytes quadwords=64 failed: the child ended with signal 9,"), "{csv}");
     let samples = report::csv(&run);
-    assert!(samples.contains(",8,every trial failed: the child ended with signal 9\r\n"), "{samples}");
+    assert!(
+        samples.contains(",8,every trial failed: the child ended with signal 9\r\n"),
+        "{samples}"
+    );
     // A cell that no claim speaks of is not left out.
     let mut run = fixture::run();
     run.experiments[0].claims.clear();
     let text = report::text::claims(&run, 100, false);
-    assert!(text.contains("Failed trials: 8 of 1 cell") && text.contains("every trial failed"), "{text}");
+    assert!(
+        text.contains("Failed trials: 8 of 1 cell") && text.contains("every trial failed"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -309,7 +391,11 @@ fn an_interval_without_an_end_is_unbounded() {
     let mut run = fixture::run();
     assert!(report::text::claims(&run, 100, false).contains("0.988 [0.962, ∞)"));
     run.experiments[0].claims[1].ci95 = None;
-    for report in [report::text::claims(&run, 100, false), report::html(&run), report::markdown(&run)] {
+    for report in [
+        report::text::claims(&run, 100, false),
+        report::html(&run),
+        report::markdown(&run),
+    ] {
         assert!(report.contains("unbounded"), "{report}");
     }
     let csv = report::claims_csv(&run);
@@ -375,7 +461,10 @@ fn the_csv_has_a_line_for_each_round_and_none_for_a_missing_value_says_zero() {
     let cells = run.experiments.iter().flat_map(|e| &e.cells);
     let wanted: usize = cells.map(|cell| cell.samples.len().max(1)).sum();
     assert_eq!(lines.len(), wanted + 1);
-    assert_eq!(lines[0], "experiment,at,metric,unit,better,round,value,failed,reason");
+    assert_eq!(
+        lines[0],
+        "experiment,at,metric,unit,better,round,value,failed,reason"
+    );
     let first = "rdrand/size,\"{\"\"function\"\":\"\"get_bytes\"\",\"\"quadwords\"\":1}\",throughput,MiB/s,higher,0,";
     let value = run.experiments[0].cells[0].samples[0].unwrap();
     assert_eq!(lines[1], format!("{first}{value},0,"));
@@ -413,7 +502,14 @@ fn a_terminal_table_fits_every_width_and_cannot_drive_the_terminal() {
 fn markdown_has_a_row_a_claim_and_no_foreign_markup() {
     let text = report::markdown(&fixture::run());
     let rows = |verdict: &str| text.matches(&format!("| {verdict} |")).count();
-    let found = ["✓ reproduced", "✗ not reproduced", "? inconclusive", "✓ held", "✗ missed"].map(rows);
+    let found = [
+        "✓ reproduced",
+        "✗ not reproduced",
+        "? inconclusive",
+        "✓ held",
+        "✗ missed",
+    ]
+    .map(rows);
     assert_eq!(found, [3, 1, 1, 1, 1]);
     assert!(text.contains("## Throughput while the buffer grows"));
     let hostile = report::markdown(&fixture::hostile());

@@ -76,7 +76,10 @@ impl Page {
             .arg(CHROMIUM)
             .args(OPTIONS)
             .arg("--remote-debugging-pipe")
-            .arg(format!("--user-data-dir={}", directory.path().join("profile").display()))
+            .arg(format!(
+                "--user-data-dir={}",
+                directory.path().join("profile").display()
+            ))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -97,7 +100,10 @@ impl Page {
         let session = page.call("Target.attachToTarget", target);
         page.session = session["sessionId"].as_str().map(str::to_owned);
         page.call("Page.enable", json!({}));
-        page.call("Page.navigate", json!({ "url": format!("file://{}", file.display()) }));
+        page.call(
+            "Page.navigate",
+            json!({ "url": format!("file://{}", file.display()) }),
+        );
         while page.next()["method"] != "Page.loadEventFired" {}
         page
     }
@@ -123,7 +129,9 @@ impl Page {
     pub(crate) fn sheets(&mut self) -> usize {
         let paper = json!({ "paperWidth": 8.27, "paperHeight": 11.69, "printBackground": true });
         let pdf = self.call("Page.printToPDF", paper);
-        let pdf = data_encoding::BASE64.decode(pdf["data"].as_str().unwrap().as_bytes()).unwrap();
+        let pdf = data_encoding::BASE64
+            .decode(pdf["data"].as_str().unwrap().as_bytes())
+            .unwrap();
         let page = b"/Type /Page";
         pdf.windows(page.len() + 1)
             .filter(|window| window.starts_with(page) && window[page.len()] != b's')
@@ -159,7 +167,10 @@ impl Page {
     }
 
     fn next(&mut self) -> Json {
-        let limit = format!("no answer within {LIMIT:?} in {}", self.directory.path().display());
+        let limit = format!(
+            "no answer within {LIMIT:?} in {}",
+            self.directory.path().display()
+        );
         self.from.recv_timeout(LIMIT).expect(&limit)
     }
 }

@@ -146,7 +146,11 @@ pub(crate) fn measured(
 }
 
 fn tooltip(cell: &CellResult, median: f64) -> String {
-    let mut text = format!("{}: {}", clip(&cell.at.to_string(), 300), cell.unit.show(median));
+    let mut text = format!(
+        "{}: {}",
+        clip(&cell.at.to_string(), 300),
+        cell.unit.show(median)
+    );
     if let Some(ci95) = cell.ci95 {
         text += &format!(", 95 % interval {}", interval(ci95, 1.0));
     }
