@@ -126,7 +126,10 @@ impl Unit {
         let most = values.iter().fold(0.0f64, |most, v| most.max(v.abs()));
         let fits = |per: f64| most / per < 9_999.5 && (most / per >= 0.1 || most == 0.0);
         if fits(1.0) {
-            return Short { unit: self, per: 1.0 };
+            return Short {
+                unit: self,
+                per: 1.0,
+            };
         }
         let family = self.family().iter();
         let short = family.map(|&unit| Short {
@@ -136,7 +139,10 @@ impl Unit {
         let short = short
             .filter(|short| fits(short.per))
             .max_by(|a, b| a.per.total_cmp(&b.per));
-        short.unwrap_or(Short { unit: self, per: 1.0 })
+        short.unwrap_or(Short {
+            unit: self,
+            per: 1.0,
+        })
     }
 
     /// The units in which a value of this unit may be shown, ascending; empty if there is only
@@ -194,7 +200,12 @@ pub fn significant(value: f64) -> String {
     let (per, letter) = match size {
         size if size < 9_999.5 => LETTERS[0],
         // The last letter whose number still rounds to 1 or more.
-        size => LETTERS[(1..5).rev().find(|&i| size >= 0.99995 * LETTERS[i].0).unwrap_or(1)],
+        size => {
+            LETTERS[(1..5)
+                .rev()
+                .find(|&i| size >= 0.99995 * LETTERS[i].0)
+                .unwrap_or(1)]
+        }
     };
     let magnitude = (size / per).log10().floor();
     let decimals = (3.0 - magnitude).max(0.0) as usize;
@@ -451,7 +462,10 @@ mod tests {
                 let text = significant(-lead * 10f64.powf(f64::from(exponent) / 10.0));
                 let digits = text.trim_start_matches("-0.").trim_start_matches('0');
                 let digits = digits.chars().filter(char::is_ascii_digit).count();
-                assert!(text.contains('e') || (digits <= 4 && text.len() <= 8), "{text}");
+                assert!(
+                    text.contains('e') || (digits <= 4 && text.len() <= 8),
+                    "{text}"
+                );
             }
         }
     }

@@ -1,23 +1,21 @@
 //! The report in a real browser: it asks nobody for anything, nothing goes wrong, and what is
 //! drawn is what is in the data.
 
+mod report_browser;
 mod report_fixture;
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 use tare_lab::report;
 use tare_lab::result::RunResult;
 
+use report_browser as browser;
+use report_browser::{Page, Running, LIMIT};
 use report_fixture as fixture;
-
-const CHROMIUM: &str = "/usr/bin/chromium";
-
-/// A browser that has not finished by then never will.
-const LIMIT: Duration = Duration::from_secs(90);
 
 /// What the browser saw.
 struct Visit {
@@ -33,13 +31,7 @@ struct Visit {
 
 /// Opens `html` in a new browser; `None` where there is no browser and none is demanded.
 fn visit(html: &str) -> Option<Visit> {
-    if !Path::new(CHROMIUM).exists() {
-        let missing = format!(
-            "{CHROMIUM} is not installed, so the report was NOT tested in a browser; \
-             apt-get install -y --no-install-recommends chromium gets it"
-        );
-        assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{missing}");
-        eprintln!("\n*** NOT RUN: {missing} ***\n");
+    if !browser::exists() {
         return None;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -49,19 +41,10 @@ fn visit(html: &str) -> Option<Visit> {
     let address = format!("file://{}", page.display());
     let (dom, log) = (dir.path().join("dom.html"), dir.path().join("log.txt"));
     let mut child = Running(
-        Command::new(CHROMIUM)
+        Command::new(browser::CHROMIUM)
+            .args(browser::OPTIONS)
             .args([
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-quic",
-                "--disable-dev-shm-usage",
-                "--no-first-run",
-                "--disable-background-networking",
-                "--disable-component-update",
-                "--disable-sync",
                 // Whatever the browser itself wants to know, nothing leaves this machine.
-                "--no-proxy-server",
                 "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
                 "--enable-logging=stderr",
                 "--dump-dom",
@@ -78,7 +61,7 @@ fn visit(html: &str) -> Option<Visit> {
             .spawn()
             .unwrap(),
     );
-    let status = child.wait();
+    let status = wait(&mut child);
     let log = String::from_utf8_lossy(&fs::read(log).unwrap()).into_owned();
     assert!(
         status.is_some_and(|status| status.success()),
@@ -92,28 +75,15 @@ fn visit(html: &str) -> Option<Visit> {
     })
 }
 
-/// A browser that ends with the test, whatever becomes of it.
-struct Running(Child);
-
-impl Running {
-    fn wait(&mut self) -> Option<std::process::ExitStatus> {
-        let begin = Instant::now();
-        while begin.elapsed() < LIMIT {
-            if let Some(status) = self.0.try_wait().unwrap() {
-                return Some(status);
-            }
-            std::thread::sleep(Duration::from_millis(50));
+fn wait(child: &mut Running) -> Option<std::process::ExitStatus> {
+    let begin = Instant::now();
+    while begin.elapsed() < LIMIT {
+        if let Some(status) = child.0.try_wait().unwrap() {
+            return Some(status);
         }
-        None
+        std::thread::sleep(Duration::from_millis(50));
     }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Its own helpers end when it does. Harmless where it has ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    None
 }
 
 /// The network log; the browser may leave off its closing brackets.
@@ -186,22 +156,6 @@ fn attribute(tag: &str, name: &str) -> String {
     })
 }
 
-fn decoded(base64: &str) -> Vec<u8> {
-    const ALPHABET: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut bytes = Vec::new();
-    let (mut bits, mut count) = (0u32, 0);
-    for c in base64.trim_end_matches('=').chars() {
-        bits = bits << 6 | ALPHABET.find(c).expect("base64") as u32;
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count) as u8);
-            bits &= (1 << count) - 1;
-        }
-    }
-    bytes
-}
-
 /// The marks of the DOM against the cells of the JSON that the page itself offers.
 fn compare(visit: &Visit, run: &RunResult) {
     let link = tags(&visit.dom, "id");
@@ -214,7 +168,7 @@ fn compare(visit: &Visit, run: &RunResult) {
     let data = data
         .strip_prefix("data:application/json;base64,")
         .expect("a data link");
-    let text = String::from_utf8(decoded(data)).unwrap();
+    let text = String::from_utf8(data_encoding::BASE64.decode(data.as_bytes()).unwrap()).unwrap();
     assert_eq!(text, serde_json::to_string(run).unwrap());
     let json: Json = serde_json::from_str(&text).unwrap();
 
@@ -324,5 +278,123 @@ fn a_page_that_asks_and_complains_is_caught() {
         let asked = requested(&visit.net);
         assert_eq!(asked.len(), 2, "{asked:?}");
         assert!(std::panic::catch_unwind(|| undisturbed(&visit)).is_err());
+    }
+}
+
+/// The windows that a report is read in.
+const WIDTHS: [u32; 3] = [360, 768, 1280];
+
+/// The width of the text on a sheet of A4, in CSS pixels.
+const PAPER: u32 = 703;
+
+/// Every window in light and dark, and both on paper.
+fn windows() -> Vec<(u32, &'static str, &'static str)> {
+    let screens = WIDTHS.map(|width| (width, "screen")).into_iter();
+    screens
+        .chain([(PAPER, "print")])
+        .flat_map(|(width, media)| ["light", "dark"].map(|scheme| (width, scheme, media)))
+        .collect()
+}
+
+/// What is wrong with the page in these windows. With `REPORT_PICTURES=DIR` each is also written
+/// there as a picture.
+fn misfits(name: &str, html: &str, windows: &[(u32, &str, &str)]) -> Vec<String> {
+    let mut page = Page::open(html);
+    let mut wrong = Vec::new();
+    let mut paper = Vec::new();
+    for &(width, scheme, media) in windows {
+        page.show(width, scheme, media);
+        let found = page.evaluate(include_str!("report_browser/measure.js"));
+        let found = found.as_array().expect("a list").iter();
+        wrong.extend(found.map(|what| format!("{name}, {width} px, {scheme}, {media}: {what}")));
+        let colour = page.evaluate("getComputedStyle(document.body).backgroundColor");
+        paper.push((scheme, media, colour));
+        if let Some(directory) = std::env::var_os("REPORT_PICTURES") {
+            let file = format!("{name}-{width}-{scheme}-{media}.png");
+            page.picture(&PathBuf::from(directory).join(file));
+        }
+    }
+    for (scheme, media, colour) in &paper {
+        let bright = !colour.as_str().unwrap().starts_with("rgb(1");
+        if bright != (scheme == &"light" || media == &"print") {
+            wrong.push(format!(
+                "{name}: the page is {colour} in {scheme} on {media}"
+            ));
+        }
+    }
+    wrong
+}
+
+#[test]
+fn everything_fits_at_every_width_in_light_in_dark_and_on_paper() {
+    if !browser::exists() {
+        return;
+    }
+    let runs = [
+        ("run", fixture::run()),
+        ("hostile", fixture::hostile()),
+        ("large", fixture::large()),
+    ];
+    let wrong: Vec<String> = runs
+        .iter()
+        .flat_map(|(name, run)| misfits(name, &report::html(run), &windows()))
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_run_prints_on_few_sheets() {
+    if !browser::exists() {
+        return;
+    }
+    let sheets = Page::open(&report::html(&fixture::run())).sheets();
+    assert!((2..=SHEETS).contains(&sheets), "{sheets} sheets");
+}
+
+/// Six experiments with eight claims and targets.
+const SHEETS: usize = 6;
+
+/// The measure itself: text that is too wide, covered, clipped or on a page of one colour.
+#[test]
+fn what_does_not_fit_is_found() {
+    if !browser::exists() {
+        return;
+    }
+    let good = report::html(&fixture::run());
+    for (what, style, found) in [
+        (
+            "a table",
+            "table{width:1400px!important}",
+            "the document is",
+        ),
+        ("a cell", "dd{white-space:nowrap;width:60px}", "wide in"),
+        (
+            "a tick",
+            ".labels{margin-left:-400px}",
+            "text outside its frame",
+        ),
+        (
+            "names",
+            ".names li{position:absolute!important;top:0!important}",
+            "under",
+        ),
+        (
+            "a mark",
+            ".track .m{transform:translateY(-3000px)}",
+            "mark outside its frame",
+        ),
+        ("labels", ".labels text{display:none!important}", "labels"),
+        (
+            "one colour",
+            "body{background:#fff!important}",
+            "the page is",
+        ),
+    ] {
+        let bad = good.replacen("</style>", &format!("{style}</style>"), 1);
+        let wrong = misfits(what, &bad, &[(360, "dark", "screen")]);
+        assert!(
+            wrong.iter().any(|it| it.contains(found)),
+            "{what}: {wrong:?}"
+        );
     }
 }

@@ -15,7 +15,17 @@ pub fn csv(result: &RunResult) -> String {
     let mut out = String::new();
     line(
         &mut out,
-        ["experiment", "at", "metric", "unit", "better", "round", "value", "failed", "reason"],
+        [
+            "experiment",
+            "at",
+            "metric",
+            "unit",
+            "better",
+            "round",
+            "value",
+            "failed",
+            "reason",
+        ],
     );
     for experiment in &result.experiments {
         for cell in &experiment.cells {
@@ -29,7 +39,10 @@ pub fn csv(result: &RunResult) -> String {
                 let reason = &cell.remark();
                 let (id, unit) = (experiment.id.as_str(), cell.unit.spelling());
                 let metric = cell.metric.as_str();
-                line(&mut out, [id, &at, metric, unit, better, round, value, &failed, reason]);
+                line(
+                    &mut out,
+                    [id, &at, metric, unit, better, round, value, &failed, reason],
+                );
             };
             if cell.samples.is_empty() {
                 sample("", "");
@@ -49,9 +62,25 @@ pub fn claims_csv(result: &RunResult) -> String {
     line(
         &mut out,
         [
-            "standing", "id", "verdict", "text", "source", "criterion", "at_least", "at_most",
-            "unit", "published", "measured", "low", "high", "p", "p_corrected", "rounds",
-            "failed", "failures", "reason",
+            "standing",
+            "id",
+            "verdict",
+            "text",
+            "source",
+            "criterion",
+            "at_least",
+            "at_most",
+            "unit",
+            "published",
+            "measured",
+            "low",
+            "high",
+            "p",
+            "p_corrected",
+            "rounds",
+            "failed",
+            "failures",
+            "reason",
         ],
     );
     for (name, standing) in [("claim", Standing::Claim), ("target", Standing::Target)] {

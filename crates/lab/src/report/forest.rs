@@ -19,8 +19,8 @@ const HEIGHT: f64 = 26.0;
 /// The ranges that an axis may have, as the factor around 1, and its ticks.
 const RANGES: [f64; 6] = [1.12, 1.3, 1.6, 2.2, 4.5, 11.0];
 const TICKS: [f64; 19] = [
-    0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 0.95, 0.98, 1.0, 1.02, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0,
-    10.0,
+    0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 0.95, 0.98, 1.0, 1.02, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0,
+    5.0, 10.0,
 ];
 
 /// This share of the figures must lie inside the range; the others are arrows at its ends, so
@@ -51,7 +51,10 @@ impl Relative {
             return None;
         }
         let relative = |value: Option<f64>| value.map(|value| value / unit);
-        let noise = experiment.noise.iter().find(|noise| noise.metric == claim.metric);
+        let noise = experiment
+            .noise
+            .iter()
+            .find(|noise| noise.metric == claim.metric);
         Some(Relative {
             measured: relative(claim.measured),
             ends: ends(claim.ci95).map(relative),
@@ -64,7 +67,13 @@ impl Relative {
 
     /// How far from 1 the claim's marks reach, as a factor of at least 1.
     fn reach(&self) -> f64 {
-        let marks = [self.measured, self.ends[0], self.ends[1], self.at_least, self.at_most];
+        let marks = [
+            self.measured,
+            self.ends[0],
+            self.ends[1],
+            self.at_least,
+            self.at_most,
+        ];
         let away = |value: f64| match value > 0.0 {
             true => value.max(1.0 / value),
             false => f64::INFINITY,
@@ -82,8 +91,10 @@ pub(super) fn panel(run: &RunResult, standing: Standing, anchor: &str) -> Markup
         .filter(|(_, _, claim)| claim.measured.is_some())
         .collect();
     let left_out = statements(run, standing).len() - rows.len();
-    let relative: Vec<Option<Relative>> =
-        rows.iter().map(|(_, experiment, claim)| Relative::of(experiment, claim)).collect();
+    let relative: Vec<Option<Relative>> = rows
+        .iter()
+        .map(|(_, experiment, claim)| Relative::of(experiment, claim))
+        .collect();
     let scale = scale(&relative);
     let ticks = ticks(&scale);
     let noise = relative.iter().flatten().any(|it| it.noise.is_some());
@@ -137,7 +148,10 @@ fn figures(experiment: &ExperimentResult, claim: &ClaimResult) -> Markup {
 fn scale(all: &[Option<Relative>]) -> Scale {
     let reaches: Vec<f64> = all.iter().flatten().map(Relative::reach).collect();
     let holds = |range: f64| {
-        let inside = reaches.iter().filter(|&&reach| reach * 1.01 <= range).count();
+        let inside = reaches
+            .iter()
+            .filter(|&&reach| reach * 1.01 <= range)
+            .count();
         inside as f64 >= INSIDE * reaches.len() as f64
     };
     let range = RANGES.into_iter().find(|&range| holds(range));
@@ -159,7 +173,11 @@ fn track(relative: &Relative, claim: &ClaimResult, scale: &Scale, ticks: &[Tick]
     let middle = HEIGHT / 2.0;
     let low = relative.at_least.map_or(0.0, at);
     let high = relative.at_most.map_or(100.0, at);
-    let limits: Vec<f64> = relative.at_least.into_iter().chain(relative.at_most).collect();
+    let limits: Vec<f64> = relative
+        .at_least
+        .into_iter()
+        .chain(relative.at_most)
+        .collect();
     let measured = relative.measured.unwrap_or(f64::NAN);
     let has_interval = claim.ci95.is_some();
     let [from, to] = relative.ends;

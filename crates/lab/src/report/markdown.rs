@@ -10,12 +10,19 @@ use crate::result::RunResult;
 /// The run as Markdown; text from outside stays text.
 pub fn markdown(result: &RunResult) -> String {
     let mut out = String::new();
-    let _ = writeln!(out, "# {}\n\nRun {}.", plain(&table::title(result)), plain(&result.run));
+    let _ = writeln!(
+        out,
+        "# {}\n\nRun {}.",
+        plain(&table::title(result)),
+        plain(&result.run)
+    );
     if !result.complete {
         out.push_str("\n**Incomplete**: the run was stopped before its last trial.\n");
     }
     let standings = [Standing::Claim, Standing::Target];
-    let summaries = standings.iter().filter_map(|&it| table::summary(result, it));
+    let summaries = standings
+        .iter()
+        .filter_map(|&it| table::summary(result, it));
     let mut summaries: Vec<String> = summaries.chain(table::failed_summary(result)).collect();
     if summaries.is_empty() {
         summaries.push("No claim was judged".to_owned());
@@ -40,8 +47,10 @@ pub fn markdown(result: &RunResult) -> String {
             plain(&experiment.id)
         );
         let metrics = table::metrics(experiment);
-        let mut tables: Vec<Table> =
-            metrics.iter().map(|metric| table::cells(experiment, metric)).collect();
+        let mut tables: Vec<Table> = metrics
+            .iter()
+            .map(|metric| table::cells(experiment, metric))
+            .collect();
         tables.push(table::noise(experiment));
         for table in tables.iter().filter(|table| !table.rows.is_empty()) {
             let _ = writeln!(out, "\n{}:", plain(&table.title));

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use data_encoding::BASE64;
 use maud::{html, Markup, PreEscaped, DOCTYPE};
 
+use super::figure;
 use super::forest::{self, badge, standing_name};
 use super::table::{self, About, Kind, Note, Row, Table};
 use super::words::{clip, shown, slug, Exact};
-use super::figure;
 use crate::experiment::Standing;
 use crate::fingerprint::Machine;
 use crate::result::{ExperimentResult, RunResult};
@@ -108,7 +108,11 @@ fn about(run: &RunResult) -> Markup {
 
 /// What a reader must know before believing a verdict.
 fn warnings(run: &RunResult) -> Markup {
-    let mut all: Vec<String> = run.warnings.iter().map(|warning| clip(warning, 600)).collect();
+    let mut all: Vec<String> = run
+        .warnings
+        .iter()
+        .map(|warning| clip(warning, 600))
+        .collect();
     if !run.complete {
         let text = "Incomplete: this run was stopped before its last trial; resume it before you rely on it.";
         all.insert(0, text.to_owned());
@@ -273,7 +277,10 @@ fn anchors(run: &RunResult) -> Vec<String> {
         taken.insert(numbered.clone());
         numbered
     };
-    let ids = run.experiments.iter().map(|experiment| experiment.id.as_str());
+    let ids = run
+        .experiments
+        .iter()
+        .map(|experiment| experiment.id.as_str());
     ids.enumerate().map(anchor).collect()
 }
 
@@ -285,8 +292,20 @@ fn data(run: &RunResult) -> Markup {
     };
     let json = serde_json::to_string(run).unwrap_or_default();
     let files = [
-        ("data-json", format!("{name}.json"), "application/json", json, "everything"),
-        ("data-csv", format!("{name}.csv"), "text/csv;charset=utf-8", super::csv(run), "samples"),
+        (
+            "data-json",
+            format!("{name}.json"),
+            "application/json",
+            json,
+            "everything",
+        ),
+        (
+            "data-csv",
+            format!("{name}.csv"),
+            "text/csv;charset=utf-8",
+            super::csv(run),
+            "samples",
+        ),
         (
             "data-claims",
             format!("{name}-claims.csv"),
@@ -340,15 +359,19 @@ fn machine(machine: &Machine) -> Markup {
         ("Processors usable", machine.cpus.to_string()),
         ("Threads per core", or(threads.as_deref(), UNKNOWN)),
         ("Hypervisor", or(machine.hypervisor.as_deref(), "none seen")),
-        ("Frequency governor", or(machine.governor.as_deref(), "none")),
+        (
+            "Frequency governor",
+            or(machine.governor.as_deref(), "none"),
+        ),
         ("Turbo", or(turbo, UNKNOWN)),
         ("Memory", or(memory.as_deref(), UNKNOWN)),
         ("Kernel", machine.kernel.clone()),
         ("Load at the start", or(load.as_deref(), UNKNOWN)),
     ];
     let mitigations = machine.mitigations.iter();
-    let mitigations: Vec<String> =
-        mitigations.map(|(name, what)| format!("{name}: {what}")).collect();
+    let mitigations: Vec<String> = mitigations
+        .map(|(name, what)| format!("{name}: {what}"))
+        .collect();
     let interfaces = machine.interfaces.iter().map(|interface| {
         let driver = interface.driver.as_deref().unwrap_or("no driver");
         match interface.speed_mbit {
@@ -358,7 +381,10 @@ fn machine(machine: &Machine) -> Markup {
     });
     let interfaces: Vec<String> = interfaces.collect();
     let long = [
-        ("Kernel command line", or(machine.kernel_command_line.as_deref(), UNKNOWN)),
+        (
+            "Kernel command line",
+            or(machine.kernel_command_line.as_deref(), UNKNOWN),
+        ),
         ("Interfaces", interfaces.join(", ")),
         ("Mitigations", mitigations.join("; ")),
         ("Processor flags", machine.cpu_flags.join(" ")),

@@ -2,9 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::words::{
-    count, figure, interval, p_of, p_value, published, verdicts, words, DASH,
-};
+use super::words::{count, figure, interval, p_of, p_value, published, verdicts, words, DASH};
 use crate::experiment::{Published, Standing};
 use crate::result::{CellResult, ClaimResult, ExperimentResult, Failures, RunResult, Verdict};
 use crate::unit::{significant, Better};
@@ -110,7 +108,11 @@ pub(super) fn statements(
     let mut all: Vec<_> = run
         .experiments
         .iter()
-        .flat_map(|experiment| of(experiment, standing).iter().map(move |it| (experiment, it)))
+        .flat_map(|experiment| {
+            of(experiment, standing)
+                .iter()
+                .map(move |it| (experiment, it))
+        })
         .collect();
     let order = verdicts(standing);
     all.sort_by_key(|(_, it)| order.iter().position(|&verdict| verdict == it.verdict));
@@ -245,7 +247,11 @@ pub(super) fn failed_trials(run: &RunResult) -> Table {
             let mut notes: Vec<Note> = Vec::new();
             let lines = failures.last_lines.iter().cloned();
             notes.extend(lines.map(|line| (About::Printed, line)));
-            notes.extend(failures.log.map(|log| (About::Source, format!("log: {log}"))));
+            notes.extend(
+                failures
+                    .log
+                    .map(|log| (About::Source, format!("log: {log}"))),
+            );
             let failed = format!("{} of {}", failures.failed, failures.of);
             let reason = match failures.reason.as_str() {
                 "" => DASH,
@@ -324,7 +330,11 @@ pub(super) fn cells(experiment: &ExperimentResult, metric: &str) -> Table {
     }
     let listed = |values: &[&Published]| match values {
         [] => DASH.to_owned(),
-        values => values.iter().map(|p| shown(p.value)).collect::<Vec<_>>().join(", "),
+        values => values
+            .iter()
+            .map(|p| shown(p.value))
+            .collect::<Vec<_>>()
+            .join(", "),
     };
     for cell in &cells {
         let mine = published.remove(&json(&cell.at)).unwrap_or_default();
@@ -342,11 +352,18 @@ pub(super) fn cells(experiment: &ExperimentResult, metric: &str) -> Table {
             listed(&mine).into(),
         ];
         if works {
-            row.push(cell.work_per_operation.map_or(DASH.to_owned(), significant).into());
+            row.push(
+                cell.work_per_operation
+                    .map_or(DASH.to_owned(), significant)
+                    .into(),
+            );
         }
         let mut notes: Vec<Note> = Vec::new();
         if cell.failed > 0 {
-            notes.push((About::Failure, format!("{} failed", count(cell.failed, "trial"))));
+            notes.push((
+                About::Failure,
+                format!("{} failed", count(cell.failed, "trial")),
+            ));
         }
         let remarks = cell.reason.iter().chain(&cell.notes);
         notes.extend(remarks.map(|remark| (About::Reason, remark.clone())));
@@ -358,8 +375,12 @@ pub(super) fn cells(experiment: &ExperimentResult, metric: &str) -> Table {
     }
     for value in experiment.published.iter().filter(|p| p.metric == metric) {
         if let Some(values) = published.remove(&json(&value.at)) {
-            let mut row: Vec<Cell> =
-                vec![value.at.to_string().into(), DASH.into(), "0".into(), listed(&values).into()];
+            let mut row: Vec<Cell> = vec![
+                value.at.to_string().into(),
+                DASH.into(),
+                "0".into(),
+                listed(&values).into(),
+            ];
             row.extend(works.then(|| DASH.into()));
             table.rows.push(Row {
                 cells: row,
@@ -414,9 +435,17 @@ pub(super) fn title(run: &RunResult) -> String {
         [] => "No experiment".to_owned(),
         [one] => (*one).to_owned(),
         [first @ .., last] if first.len() < 6 => format!("{} and {last}", first.join(", ")),
-        many => format!("{} and {} more suites", many[..5].join(", "), many.len() - 5),
+        many => format!(
+            "{} and {} more suites",
+            many[..5].join(", "),
+            many.len() - 5
+        ),
     };
-    let machine = run.machine.cpu_model.as_deref().unwrap_or("unknown processor");
+    let machine = run
+        .machine
+        .cpu_model
+        .as_deref()
+        .unwrap_or("unknown processor");
     let machine: Vec<&str> = machine.split_whitespace().collect();
     let processors = count(run.machine.cpus, "processor");
     format!("{suites} on {}, {processors}", machine.join(" "))
@@ -424,12 +453,19 @@ pub(super) fn title(run: &RunResult) -> String {
 
 /// What the correction for several tests covers: one sentence per standing.
 pub(super) fn correction(run: &RunResult, standing: Standing) -> Option<String> {
-    let families = run.families.iter().filter(|family| family.standing == standing);
+    let families = run
+        .families
+        .iter()
+        .filter(|family| family.standing == standing);
     let families: Vec<String> = families
         .filter(|family| family.tests > 0)
         .map(|family| {
             let alpha = significant(100.0 * family.alpha);
-            format!("{} of {} (at most {alpha} %)", count(family.tests, "test"), family.suite)
+            format!(
+                "{} of {} (at most {alpha} %)",
+                count(family.tests, "test"),
+                family.suite
+            )
         })
         .collect();
     (!families.is_empty()).then(|| {

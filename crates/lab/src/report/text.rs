@@ -4,10 +4,9 @@ use textwrap::core::display_width;
 use textwrap::{Options, WordSeparator, WordSplitter};
 
 use super::table::{self, About, Column, Kind, Row, Table};
-use super::words::{clip, symbol, words};
+use super::words::{clip, symbol, words, DASH};
 use crate::experiment::Standing;
 use crate::result::{ExperimentResult, RunResult, Verdict};
-
 
 /// A text from outside is cut here: a terminal is no place for a book.
 const LONGEST: usize = 600;
@@ -40,7 +39,11 @@ pub fn claims(result: &RunResult, width: usize, colour: bool) -> String {
         out.table(&failed);
     }
     if !result.complete {
-        out.line("", "", "Incomplete: the run was stopped before its last trial.");
+        out.line(
+            "",
+            "",
+            "Incomplete: the run was stopped before its last trial.",
+        );
     }
     if summaries.is_empty() {
         summaries.push("No claim was judged".to_owned());
@@ -90,7 +93,7 @@ impl Lines {
         let words = clean(&clip(words, LONGEST));
         for line in wrap(&words, self.width - display_width(indent)) {
             self.text += indent;
-            self.text += &self.styled(code, &line);
+            self.text += &self.styled(code, &line.replace('\u{a0}', " "));
             self.text.push('\n');
         }
     }
@@ -117,7 +120,10 @@ impl Lines {
                 group = row.verdict;
                 self.group(table, row.verdict);
             }
-            let cells = row.cells.iter().map(|cell| clean(&clip(&cell.line(), LONGEST)));
+            let cells = row
+                .cells
+                .iter()
+                .map(|cell| clean(&clip(&cell.line(), LONGEST)));
             let cells: Vec<String> = cells.collect();
             match &widths {
                 Some(widths) => self.row(&table.columns, widths, &cells, ""),
@@ -166,7 +172,14 @@ impl Lines {
             .iter()
             .zip(cells)
             .skip(1)
-            .map(|(column, cell)| format!("{} {cell}", column.head.to_lowercase()))
+            .filter(|(_, cell)| *cell != DASH)
+            .map(|(column, cell)| match column.kind {
+                Kind::Words => format!("{} {cell}", column.head.to_lowercase()),
+                // A figure is never broken.
+                Kind::Figure => {
+                    format!("{} {cell}", column.head.to_lowercase()).replace(' ', "\u{a0}")
+                }
+            })
             .collect();
         self.line("    ", "", &figures.join(" · "));
     }
@@ -177,7 +190,11 @@ impl Lines {
                 About::Source | About::Printed => "2",
                 About::Reason | About::Failure => "",
             };
-            let indent = if *about == About::Printed { "    | " } else { "    " };
+            let indent = if *about == About::Printed {
+                "    | "
+            } else {
+                "    "
+            };
             self.line(indent, code, words);
         }
     }
@@ -243,7 +260,10 @@ mod tests {
         let text = format!("two words 日本語 {} 日本語", "x".repeat(95));
         for width in 2..40 {
             let lines = wrap(&text, width);
-            assert!(lines.iter().all(|line| display_width(line) <= width), "{lines:?}");
+            assert!(
+                lines.iter().all(|line| display_width(line) <= width),
+                "{lines:?}"
+            );
             let joined: String = lines.concat().split_whitespace().collect();
             let whole: String = text.split_whitespace().collect();
             assert_eq!(joined, whole);

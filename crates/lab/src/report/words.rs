@@ -98,7 +98,9 @@ pub(super) fn figure(experiment: &ExperimentResult, claim: &ClaimResult) -> (Str
 
 /// A published figure in the claim's unit.
 pub(super) fn published(claim: &ClaimResult) -> String {
-    claim.published.map_or(DASH.to_owned(), |value| claim.unit.show(value))
+    claim
+        .published
+        .map_or(DASH.to_owned(), |value| claim.unit.show(value))
 }
 
 /// `1 trial`, `20 trials`.
@@ -193,7 +195,10 @@ mod tests {
         assert_eq!(clip("naïve", 5), "naïve");
         assert_eq!(clip("naïve text", 7), "naïve…");
         assert_eq!(clip("ééééé", 3), "éé…");
-        assert_eq!(clip("\u{202e}gnp\u{1b}[31m\n", 99), "\u{fffd}gnp\u{fffd}[31m ");
+        assert_eq!(
+            clip("\u{202e}gnp\u{1b}[31m\n", 99),
+            "\u{fffd}gnp\u{fffd}[31m "
+        );
     }
 
     #[test]

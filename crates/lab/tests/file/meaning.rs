@@ -135,8 +135,9 @@ fn an_axis_is_logarithmic_at_both_sizes_unless_one_says_otherwise() {
         ("{ from = 1, to = 3 }", true),
         ("{ values = [1, 8], log = false }", false),
     ] {
-        let tables =
-            format!("\n[experiment.quick]\nmatrix = {{ sessions = {quick} }}\n\n[[experiment.claim]]");
+        let tables = format!(
+            "\n[experiment.quick]\nmatrix = {{ sessions = {quick} }}\n\n[[experiment.claim]]"
+        );
         let change = [(list, log), ("\n[[experiment.claim]]", tables.as_str())];
         assert_eq!(base(&change, 2, Size::Quick).axes[1].log, is_log, "{quick}");
         assert!(base(&change, 2, Size::Full).axes[1].log);

@@ -56,11 +56,7 @@ impl Ticks {
 }
 
 /// Ticks at `values`, ascending, and which of their labels have room from left to right.
-pub(crate) fn ticks(
-    scale: &Scale,
-    values: Vec<f64>,
-    label: impl Fn(f64) -> String,
-) -> Vec<Tick> {
+pub(crate) fn ticks(scale: &Scale, values: Vec<f64>, label: impl Fn(f64) -> String) -> Vec<Tick> {
     let labels: Vec<String> = values.iter().map(|&value| label(value)).collect();
     let widths: Vec<f64> = labels.iter().map(|label| width(label)).collect();
     let places: Vec<f64> = values.iter().map(|&value| scale.at(value)).collect();
@@ -153,7 +149,9 @@ impl Key {
                                 @match place {
                                     0 => { path.bar d="M0 -7V7M-3 -7h6M-3 7h6" {} circle.m r="4" {} },
                                     1 => circle.h r="6" {},
-                                    2 => path.dots d="M-4 2h0M0 -3h0M4 1h0" {},
+                                    2 => g.dots {
+                                        circle r="1.4" cx="-4" cy="2" {} circle r="1.4" cy="-3" {} circle r="1.4" cx="4" cy="1" {}
+                                    },
                                     _ => path.cross d="M-3.5 -3.5L3.5 3.5M-3.5 3.5L3.5 -3.5" {},
                                 }
                             }
@@ -209,9 +207,8 @@ pub(crate) fn apart(places: &mut [f64], gap: f64, low: f64, high: f64) {
 /// touch: every second, third… where that is nearly as many as fit, else as many as fit.
 pub(crate) fn thinned(places: &[f64], widths: &[f64]) -> Vec<bool> {
     let count = places.len();
-    let clear = |a: usize, b: usize| {
-        (places[b] - places[a]).abs() >= (widths[a] + widths[b]) / 2.0 + 5.0
-    };
+    let clear =
+        |a: usize, b: usize| (places[b] - places[a]).abs() >= (widths[a] + widths[b]) / 2.0 + 5.0;
     let Some(last) = count.checked_sub(1) else {
         return Vec::new();
     };

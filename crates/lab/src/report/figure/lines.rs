@@ -61,7 +61,13 @@ pub(crate) fn draw(panel: &Panel<'_>, axis: &Axis, unit: Option<Unit>) -> (Marku
                 value: y.at(published.value),
                 position: at,
             };
-            marks.push(mark::published(panel.experiment, published, panel.unit, look, place));
+            marks.push(mark::published(
+                panel.experiment,
+                published,
+                panel.unit,
+                look,
+                place,
+            ));
         }
     }
     let dodge = dodge(&x, &positions, panel.series.len());
@@ -92,14 +98,25 @@ pub(crate) fn draw(panel: &Panel<'_>, axis: &Axis, unit: Option<Unit>) -> (Marku
                 value: y.at(published.value),
                 position: at(*position),
             };
-            marks.push(mark::published(panel.experiment, published, panel.unit, look, place));
+            marks.push(mark::published(
+                panel.experiment,
+                published,
+                panel.unit,
+                look,
+                place,
+            ));
         }
         if several {
             let height = last_value(series).map_or(bottom, |value| y.at(value));
             wishes.push((height, look, &series.label));
         }
     }
-    let gutter = ticks.all.iter().map(|tick| axis::width(&tick.label)).fold(0.0, f64::max) + 8.0;
+    let gutter = ticks
+        .all
+        .iter()
+        .map(|tick| axis::width(&tick.label))
+        .fold(0.0, f64::max)
+        + 8.0;
     let (steps, axis_unit) = steps(&x, positions, unit);
     let key = Key {
         measured: panel.cells().any(|cell| cell.median.is_some()),
@@ -176,11 +193,17 @@ fn steps(x: &Scale, positions: Vec<f64>, unit: Option<Unit>) -> (Vec<Tick>, Opti
     let shown = unit.map(|own| {
         let family = own.family().iter().copied().chain([own]);
         let length = |&unit: &Unit| -> usize {
-            values.iter().map(|&value| label(value, Some(unit), Some(own)).len()).sum()
+            values
+                .iter()
+                .map(|&value| label(value, Some(unit), Some(own)).len())
+                .sum()
         };
         family.min_by_key(length).unwrap_or(own)
     });
-    (axis::ticks(x, values, |value| label(value, shown, unit)), shown)
+    (
+        axis::ticks(x, values, |value| label(value, shown, unit)),
+        shown,
+    )
 }
 
 /// How far series stand from each other where they share a position, in per cent, so that their

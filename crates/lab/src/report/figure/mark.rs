@@ -135,8 +135,7 @@ pub(crate) fn measured(
     html! {
         g class=(format!("mark {}", look.class())) data-experiment=(Exact(experiment))
             data-metric=(Exact(&cell.metric)) data-at=(json(&cell.at)) data-value=(median)
-            data-low=[low] data-high=[high] data-pixel=(pixels(place.value))
-            data-position=(pixels(position)) {
+            data-low=[low] data-high=[high] data-pixel=(pixels(place.value)) {
             title { (shown(&tooltip(cell, median))) }
             @if let Some(ci95) = cell.ci95 {
                 (way.bar(ci95.map(|end| scale.clamped(end)), position))
@@ -147,7 +146,11 @@ pub(crate) fn measured(
 }
 
 fn tooltip(cell: &CellResult, median: f64) -> String {
-    let mut text = format!("{}: {}", clip(&cell.at.to_string(), 300), cell.unit.show(median));
+    let mut text = format!(
+        "{}: {}",
+        clip(&cell.at.to_string(), 300),
+        cell.unit.show(median)
+    );
     if let Some(ci95) = cell.ci95 {
         text += &format!(", 95 % interval {}", interval(ci95, 1.0));
     }
@@ -177,8 +180,7 @@ pub(crate) fn published(
     html! {
         g class=(format!("published {}", look.class())) data-published-experiment=(Exact(experiment))
             data-metric=(Exact(&published.metric)) data-at=(json(&published.at))
-            data-value=(published.value) data-pixel=(pixels(place.value))
-            data-position=(pixels(place.position)) {
+            data-value=(published.value) data-pixel=(pixels(place.value)) {
             title { (tooltip) }
             (place.around(&html! { path.h transform="scale(1.45)" d=(look.shape()) {} }))
         }
@@ -191,8 +193,7 @@ pub(crate) fn missing(experiment: &str, cell: &CellResult, place: Place) -> Mark
     let reason = clip(cell.reason.as_deref().unwrap_or("no value"), 300);
     html! {
         g.missing data-missing-experiment=(Exact(experiment)) data-metric=(Exact(&cell.metric))
-            data-at=(json(&cell.at)) data-pixel=(pixels(place.value))
-            data-position=(pixels(place.position)) {
+            data-at=(json(&cell.at)) data-pixel=(pixels(place.value)) {
             title { (at) ": no value. " (reason) }
             (place.around(&html! { path d="M-3.5 -3.5L3.5 3.5M-3.5 3.5L3.5 -3.5" {} }))
         }
@@ -205,8 +206,7 @@ pub(crate) fn dots(way: Way, look: Look, dots: &[(f64, f64)], aside: f64) -> Mar
         g class=(format!("dots {}", look.class())) transform=(format!("translate({aside} 0)")) {
             @for &(value, position) in dots {
                 @let [x, y] = way.place(value, position);
-                // A line of no length with round ends is a dot.
-                line x1=(x) x2=(x) y1=(y) y2=(y) {}
+                circle r="1.4" cx=(x) cy=(y) {}
             }
         }
     }

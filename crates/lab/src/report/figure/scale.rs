@@ -81,7 +81,14 @@ impl Scale {
     }
 
     /// Makes room where all values are one.
-    pub(crate) fn spread(log: bool, low: f64, high: f64, from: f64, to: f64, zero: Option<f64>) -> Scale {
+    pub(crate) fn spread(
+        log: bool,
+        low: f64,
+        high: f64,
+        from: f64,
+        to: f64,
+        zero: Option<f64>,
+    ) -> Scale {
         let (low, high) = match (log, low < high) {
             (_, true) => (low, high),
             (true, false) => (low / 2.0, high * 2.0),
