@@ -72,6 +72,10 @@ fn values(invocation: &Invocation, metrics: &[Metric]) -> BTreeMap<String, f64> 
     }
 }
 
+fn names(invocation: &Invocation, metrics: &[Metric]) -> Vec<String> {
+    values(invocation, metrics).into_keys().collect()
+}
+
 fn reason(finished: &Finished) -> &str {
     match &finished.outcome {
         Some(Outcome::Failed { reason }) => reason,
@@ -307,6 +311,12 @@ fn every_program_has_its_processor_time_memory_switches_and_faults() {
         reason(&finished).contains("peak_memory is no larger than"),
         "{finished:?}"
     );
+    let both = [
+        named("peak_memory", Unit::Bytes),
+        named("time", Unit::Seconds),
+    ];
+    let others: Vec<String> = names(&invocation("true"), &both);
+    assert_eq!(others, ["time"]);
     assert_eq!(ballast[ballast.len() / 2], 1);
 }
 
