@@ -508,12 +508,12 @@ fn a_prepare_or_cleanup_that_fails_is_a_failed_trial_with_its_reason_and_output(
 fn what_prepare_leaves_running_serves_the_trial_and_ends_after_cleanup() {
     let folder = tempfile::tempdir().unwrap();
     let marker = format!("{}", 4_000_000 + std::process::id());
-    let alive = format!("kill -0 $(cat server)");
+    let alive = "kill -0 $(cat server)";
     let trial = Invocation {
         directory: Some(folder.path().into()),
         prepare: command(&format!("sleep {marker} & echo $! > server")),
-        cleanup: command(&alive),
-        ..invocation(&alive)
+        cleanup: command(alive),
+        ..invocation(alive)
     };
     values(&trial, &[named("time", Unit::Seconds)]);
     assert_eq!(processes_with(&marker), 0);
