@@ -29,6 +29,13 @@ pub(crate) const MARK: &str = "TARE_TRIAL";
 /// How long the processes that a trial left running are killed, where they start new ones.
 const PERSISTENCE: Duration = Duration::from_secs(2);
 
+/// How many times in a row no process of the trial must be seen. The kernel's list of children may
+/// skip one while another exits.
+const SCANS: u32 = 3;
+
+/// How long a process without an environment may be one that is about to have one.
+const EXECUTING_MAX: Duration = Duration::from_millis(200);
+
 /// The trials that are running, by mark: the processes that were started for each, which lead the
 /// groups of those that those started.
 static RUNNING: Mutex<BTreeMap<u64, Vec<Identity>>> = Mutex::new(BTreeMap::new());
@@ -80,21 +87,28 @@ impl Descendants {
     /// already. Only children of this process are killed, whose numbers cannot pass to others
     /// before they are reaped; their own children become ours by that, and are next.
     fn end(&mut self) {
-        let until = Instant::now() + PERSISTENCE;
-        loop {
-            let mine: Vec<Process> = children_of(getpid().as_raw_nonzero().get())
+        let began = Instant::now();
+        let mut empty_scans = 0;
+        while empty_scans < SCANS && began.elapsed() < PERSISTENCE {
+            let children: Vec<Process> = children_of(getpid().as_raw_nonzero().get())
                 .into_iter()
                 .filter_map(Process::read)
-                .filter(|child| self.owns(child))
                 .collect();
-            if mine.is_empty() || Instant::now() > until {
-                return;
+            let (mine, others): (Vec<&Process>, Vec<&Process>) =
+                children.iter().partition(|child| self.owns(child));
+            // A process that is about to execute a program shows no environment for a moment.
+            let unclear =
+                began.elapsed() < EXECUTING_MAX && others.iter().any(|child| child.shows_nothing());
+            if mine.is_empty() && !unclear {
+                empty_scans += 1;
+                continue;
             }
+            empty_scans = 0;
             for child in &mine {
                 self.learn(child.identity.pid);
             }
-            let mut left = false;
-            for child in mine.iter().filter_map(Process::pid) {
+            let mut left = unclear;
+            for child in mine.iter().filter_map(|child| child.pid()) {
                 let _ = kill_process(child, Signal::KILL);
                 left |= !usage::discard(child);
             }
@@ -146,6 +160,7 @@ struct Process {
     identity: Identity,
     parent: i32,
     group: i32,
+    exited: bool,
 }
 
 impl Process {
@@ -162,6 +177,7 @@ impl Process {
             },
             parent: fields.get(1)?.parse().ok()?,
             group: fields.get(2)?.parse().ok()?,
+            exited: *fields.first()? == "Z",
         })
     }
 
@@ -169,13 +185,22 @@ impl Process {
         Pid::from_raw(self.identity.pid)
     }
 
+    fn environment(&self) -> Vec<u8> {
+        fs::read(format!("/proc/{}/environ", self.identity.pid)).unwrap_or_default()
+    }
+
     /// Whether it was started with the mark `mark`.
     fn is_marked(&self, mark: &str) -> bool {
         let variable = format!("{MARK}={mark}");
-        fs::read(format!("/proc/{}/environ", self.identity.pid)).is_ok_and(|all| {
-            all.split(|&byte| byte == 0)
-                .any(|one| one == variable.as_bytes())
-        })
+        let environment = self.environment();
+        let mut variables = environment.split(|&byte| byte == 0);
+        variables.any(|one| one == variable.as_bytes())
+    }
+
+    /// Whether it runs, in a group of its own, without an environment.
+    fn shows_nothing(&self) -> bool {
+        let here = getpgrp().as_raw_nonzero().get();
+        !self.exited && self.group != here && self.environment().is_empty()
     }
 }
 

@@ -401,7 +401,13 @@ impl Seen<'_> {
         values: &mut BTreeMap<String, f64>,
         samples: &mut BTreeMap<String, Vec<f64>>,
     ) -> Result<(), String> {
+        let mut unknown = None;
         for metric in metrics {
+            // What the kernel cannot tell is missing, and the trial's other metrics are good.
+            if let (None, Some(Err(why))) = (&metric.from, self.usage.value(&metric.name)) {
+                unknown = Some(why);
+                continue;
+            }
             let of_metric = self
                 .samples(metric)
                 .map_err(|what| format!("metric \"{}\": {what}", metric.name))?;
@@ -409,7 +415,10 @@ impl Seen<'_> {
             values.insert(metric.name.clone(), value);
             samples.insert(metric.name.clone(), of_metric);
         }
-        Ok(())
+        match unknown {
+            Some(why) if values.is_empty() => Err(why),
+            _ => Ok(()),
+        }
     }
 
     fn samples(&self, metric: &Metric) -> Result<Vec<f64>, String> {

@@ -72,6 +72,10 @@ fn values(invocation: &Invocation, metrics: &[Metric]) -> BTreeMap<String, f64> 
     }
 }
 
+fn names(invocation: &Invocation, metrics: &[Metric]) -> Vec<String> {
+    values(invocation, metrics).into_keys().collect()
+}
+
 fn reason(finished: &Finished) -> &str {
     match &finished.outcome {
         Some(Outcome::Failed { reason }) => reason,
@@ -307,6 +311,12 @@ fn every_program_has_its_processor_time_memory_switches_and_faults() {
         reason(&finished).contains("peak_memory is no larger than"),
         "{finished:?}"
     );
+    let both = [
+        named("peak_memory", Unit::Bytes),
+        named("time", Unit::Seconds),
+    ];
+    let others: Vec<String> = names(&invocation("true"), &both);
+    assert_eq!(others, ["time"]);
     assert_eq!(ballast[ballast.len() / 2], 1);
 }
 
@@ -498,12 +508,12 @@ fn a_prepare_or_cleanup_that_fails_is_a_failed_trial_with_its_reason_and_output(
 fn what_prepare_leaves_running_serves_the_trial_and_ends_after_cleanup() {
     let folder = tempfile::tempdir().unwrap();
     let marker = format!("{}", 4_000_000 + std::process::id());
-    let alive = format!("kill -0 $(cat server)");
+    let alive = "kill -0 $(cat server)";
     let trial = Invocation {
         directory: Some(folder.path().into()),
         prepare: command(&format!("sleep {marker} & echo $! > server")),
-        cleanup: command(&alive),
-        ..invocation(&alive)
+        cleanup: command(alive),
+        ..invocation(alive)
     };
     values(&trial, &[named("time", Unit::Seconds)]);
     assert_eq!(processes_with(&marker), 0);

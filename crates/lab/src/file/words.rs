@@ -92,7 +92,9 @@ impl<'a> Words<'a> {
     ) -> Option<String> {
         let text = node.text()?;
         let known = self.vocabulary.map_or(&[][..], |v| list(v).as_slice());
-        if !(self.open() && may_be_own) && !known.iter().any(|word| word == text) {
+        let is_known = known.iter().any(|word| word == text);
+        let passes = may_be_own && self.open();
+        if !(is_known || passes) {
             let known: Vec<&str> = known.iter().map(String::as_str).collect();
             node.unknown(text, &known);
             return None;
