@@ -43,8 +43,13 @@ fn of_one(experiment: &Experiment, drivers: &Drivers, contention: f64) -> Option
         }
     }
     let rounds = experiment.rounds;
-    // Counts are decided by their first round.
-    let usual = if rounds.most <= 2 { 1 } else { USUAL_ROUNDS };
+    let usual = match rounds.least {
+        // Counts are decided by their first round.
+        _ if rounds.most <= 2 => 1,
+        // The few claims of a tour are decided sooner than those of whole suites.
+        ..10 => USUAL_ROUNDS / 2,
+        _ => USUAL_ROUNDS,
+    };
     Some(round * usual.clamp(rounds.least, rounds.most))
 }
 
