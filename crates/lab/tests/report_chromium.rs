@@ -370,7 +370,7 @@ fn what_does_not_fit_is_found() {
         ("a cell", "dd{white-space:nowrap;width:60px}", "wide in"),
         (
             "a tick",
-            ".labels{margin-left:-400px}",
+            ".labels{margin-left:-60px}",
             "text outside its frame",
         ),
         (

@@ -25,7 +25,7 @@ const TICKS: [f64; 19] = [
 
 /// This share of the figures must lie inside the range; the others are arrows at its ends, so
 /// that one figure far away does not press all the others onto the line.
-const INSIDE: f64 = 0.8;
+const INSIDE: f64 = 0.7;
 
 /// A claim in units of its threshold; `None` for what has no place on a logarithmic axis.
 struct Relative {

@@ -58,5 +58,5 @@
     if (labels.childElementCount > 1 && labels.checkVisibility() && shown.length < 2)
       wrong.push(`an axis with ${shown.length} labels`);
   }
-  return wrong.slice(0, 20);
+  return wrong.slice(0, 60);
 })()
