@@ -8,8 +8,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::ROUNDS_MAX;
 use crate::extract::Extract;
+use crate::plan::ROUNDS_MAX;
 use crate::unit::{Better, Unit};
 use crate::value::{Parameters, Point, Selector, Value, BESIDE};
 

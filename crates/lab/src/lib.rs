@@ -4,8 +4,8 @@
 //! The lab knows no system. A [`driver::Driver`] tells it how to start one cell as a child
 //! process.
 
-pub mod diff;
 mod descendants;
+pub mod diff;
 pub mod driver;
 pub mod experiment;
 pub mod extract;

@@ -1,8 +1,8 @@
 //! What a run will do: its experiments, and the order of the trials of every round.
 
 use std::collections::HashSet;
-use std::time::Duration;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};

@@ -190,7 +190,9 @@ impl Run<'_> {
                 && matches!(record.outcome, Outcome::Done { .. })
         };
         let outcome = match outcome {
-            Outcome::NotTestable { reason, .. } if self.directory.records().iter().any(measured) => {
+            Outcome::NotTestable { reason, .. }
+                if self.directory.records().iter().any(measured) =>
+            {
                 Outcome::Failed { reason }
             }
             outcome => outcome,

@@ -463,7 +463,8 @@ mod tests {
                 let digits = text.trim_start_matches("-0.").trim_start_matches('0');
                 let digits = digits.chars().filter(char::is_ascii_digit).count();
                 assert!(
-                    text.contains('e') || (digits <= 4 && text.trim_start_matches("-0.").len() <= 8),
+                    text.contains('e')
+                        || (digits <= 4 && text.trim_start_matches("-0.").len() <= 8),
                     "{text}"
                 );
             }

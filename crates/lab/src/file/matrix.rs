@@ -3,9 +3,9 @@
 use super::node::{Fields, Node, Scalar};
 use super::words::{Resolved, Words};
 use super::{Size, MAX_CELLS};
+use crate::driver::{Parameter, ParameterKind};
 use crate::experiment::{Axis, Rounds};
 use crate::plan::ROUNDS_MAX;
-use crate::driver::{Parameter, ParameterKind};
 use crate::value::{Parameters, Value, BESIDE};
 
 /// Keys that a `published` entry uses for itself, and the key of peers.
