@@ -89,7 +89,7 @@ impl Figure {
     /// The limit, as the guide prints it.
     pub(crate) fn limit(&self) -> String {
         let whole = |value: f64| match self.of {
-            Of::Share(_) => format!("{} %", (value * 100.0).round()),
+            Of::Share(_) => format!("{} %", (value * 1_000.0).round() / 10.0),
             Of::Rounds(_) => format!("{value} rounds"),
         };
         match self.limit {
