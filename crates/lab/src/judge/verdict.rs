@@ -192,11 +192,11 @@ impl Test {
     fn more(&self, ruling: &Ruling) -> Option<usize> {
         let tests = self.measured.len() as f64;
         let rounds_of = |one: &Measured| one.n + one.failed;
-        let claim = self.measured.iter().map(|one| {
+        let mut claim = self.measured.iter().map(|one| {
             let rounds = rounds_of(one);
             Some(one.claim.rounds_to(ruling.claim_target, rounds)? - rounds as f64)
         });
-        let claim = claim.fold(Some(0.0), |most: Option<f64>, one| Some(most?.max(one?)));
+        let claim = claim.try_fold(0.0, |most: f64, one| Some(most.max(one?)));
         let other = self.measured.iter().filter_map(|one| {
             let rounds = rounds_of(one);
             let target = ruling.other_target * tests;

@@ -48,7 +48,7 @@ fn an_open_claim_says_about_how_many_more_rounds_would_decide() {
     let one = two_ways();
     // Way 1 is the slower in three rounds of four.
     let outcome = |at: &Point, round: u32| {
-        let slower = if round % 4 == 0 { -0.02 } else { 0.02 };
+        let slower = if round.is_multiple_of(4) { -0.02 } else { 0.02 };
         done(1.0 + on(at, "way") * slower * wobble(round), 10)
     };
     let open = judged(&one, 20, outcome).remove(0);
