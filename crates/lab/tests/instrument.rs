@@ -58,7 +58,7 @@ macro_rules! tests {
 
 tests! {
     the_same_is_not_called_different
-    a_slow_down_is_found_and_never_called_a_speed_up
+    a_slow_down_is_found_and_not_called_a_speed_up
     failed_trials_give_no_false_verdict
     ten_claims_on_their_thresholds_are_not_judged_falsely
     a_claim_on_its_threshold_is_not_judged_falsely

@@ -89,7 +89,7 @@ impl Figure {
     /// The limit, as the guide prints it.
     pub(crate) fn limit(&self) -> String {
         let whole = |value: f64| match self.of {
-            Of::Share(_) => format!("{} %", (value * 100.0).round()),
+            Of::Share(_) => format!("{} %", (value * 1_000.0).round() / 10.0),
             Of::Rounds(_) => format!("{value} rounds"),
         };
         match self.limit {
@@ -195,8 +195,8 @@ impl Bench {
         let end = judged(&records);
         // What is decided stays decided, so the last look knows when the first one would have
         // stopped.
-        let decided = end.claims.iter().map(|claim| claim.decided_after);
-        let stopped = decided.fold(Some(LEAST), |last: Option<u32>, one| Some(last?.max(one?)));
+        let mut decided = end.claims.iter().map(|claim| claim.decided_after);
+        let stopped = decided.try_fold(LEAST, |last: u32, one| Some(last.max(one?)));
         let stop = match stopped {
             Some(rounds) if rounds < ROUNDS => {
                 records.retain(|record| record.round < rounds);

@@ -60,6 +60,9 @@ const RUNS: u32 = 4_000;
 /// Claims of a suite: about as many as those that come with Tare have.
 const SUITE: usize = 12;
 
+/// Claims of all suites together.
+const MANY: usize = 36;
+
 const AT_MOST_1: Bound = at_most(1.0);
 
 const fn at_most(limit: f64) -> Bound {
@@ -152,7 +155,7 @@ fn cell_covered(run: &Run) -> bool {
 }
 
 const SAME: &str = "the_same_is_not_called_different";
-const FOUND: &str = "a_slow_down_is_found_and_never_called_a_speed_up";
+const FOUND: &str = "a_slow_down_is_found_and_not_called_a_speed_up";
 const HOLE: &str = "failed_trials_give_no_false_verdict";
 const TEN: &str = "ten_claims_on_their_thresholds_are_not_judged_falsely";
 const EDGE: &str = "a_claim_on_its_threshold_is_not_judged_falsely";
@@ -237,7 +240,12 @@ fn slow_downs(all: &mut Vec<Study>) {
             let what = format!("slow-down of {per_cent} % among {SUITE} claims, {name}");
             let mut figures = vec![
                 share(&format!("{what}: found"), Stated, refuted),
-                share(&format!("{what}: called a speed-up"), Never, reproduced),
+                // 1 % in 3 % noise has the wrong sign in four rounds of ten.
+                share(
+                    &format!("{what}: called a speed-up"),
+                    if per_cent == 1 { AtMost(0.001) } else { Never },
+                    reproduced,
+                ),
             ];
             if per_cent == 5 {
                 let what = format!("{what}: interval at the stop contains the truth");
@@ -258,6 +266,19 @@ fn slow_downs(all: &mut Vec<Study>) {
         ),
     ];
     study(all, FOUND, two_ways(slower_by_1, QUIET), figures);
+    for (name, noise) in NOISES {
+        let bench = Bench {
+            beside: MANY - 1,
+            ..two_ways(slower_by_1, noise)
+        };
+        let what = format!("slow-down of 1 % among {MANY} claims, {name}: called a speed-up");
+        study(
+            all,
+            FOUND,
+            bench,
+            vec![share(&what, AtMost(0.001), reproduced)],
+        );
+    }
     for (claims, fixed_finds) in [
         (1, fixed::finds::<1> as fn(&Run) -> bool),
         (12, fixed::finds::<12>),
