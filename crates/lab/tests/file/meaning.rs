@@ -343,10 +343,7 @@ fn rounds_are_what_the_file_says_or_what_the_claims_need() {
     let from = BASE.find("[[experiment.claim]]").unwrap();
     let none = [(&BASE[from..], "")];
     assert_eq!(rounds(&none, Size::Quick), (10, 10));
-    let mut drivers = crate::words::drivers();
-    for driver in &mut drivers {
-        driver.deterministic = true;
-    }
+    let drivers = crate::words::drivers_that(|words| words.deterministic = true);
     let context = Context {
         cpus: 2,
         size: Size::Quick,

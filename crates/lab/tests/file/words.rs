@@ -8,12 +8,17 @@ use tare_lab::value::{Parameters, Value};
 
 /// The drivers of the RdRand chapter and one of the design's example.
 pub(crate) fn drivers() -> Drivers {
+    drivers_that(|_| {})
+}
+
+/// The same drivers, each changed by `change`.
+pub(crate) fn drivers_that(change: impl Fn(&mut Vocabulary)) -> Drivers {
     let all = [rdrand(), underflow(), battery(), farmem(), anything()];
-    Drivers::new(
-        all.into_iter()
-            .map(|words| Box::new(Wordy(words)) as Box<dyn Driver>)
-            .collect(),
-    )
+    let boxed = all.into_iter().map(|mut words| {
+        change(&mut words);
+        Box::new(Wordy(words)) as Box<dyn Driver>
+    });
+    Drivers::new(boxed.collect())
 }
 
 /// A driver of which only the words matter.
