@@ -40,7 +40,7 @@ fn check(test: &str) {
 }
 
 macro_rules! tests {
-    ($($test:ident)*) => {
+    ($(fn $test:ident();)*) => {
         $(
             #[test]
             fn $test() {
@@ -57,13 +57,13 @@ macro_rules! tests {
 }
 
 tests! {
-    the_same_is_not_called_different
-    a_slow_down_is_found_and_not_called_a_speed_up
-    failed_trials_give_no_false_verdict
-    ten_claims_on_their_thresholds_are_not_judged_falsely
-    a_claim_on_its_threshold_is_not_judged_falsely
-    a_claim_that_holds_with_room_is_reproduced
-    different_work_is_refused
+    fn the_same_is_not_called_different();
+    fn a_slow_down_is_found_and_not_called_a_speed_up();
+    fn failed_trials_give_no_false_verdict();
+    fn ten_claims_on_their_thresholds_are_not_judged_falsely();
+    fn a_claim_on_its_threshold_is_not_judged_falsely();
+    fn a_claim_that_holds_with_room_is_reproduced();
+    fn different_work_is_refused();
 }
 
 /// Real pairs of the same program, and of one that does 7 % more. Prints rates, asserts nothing: they

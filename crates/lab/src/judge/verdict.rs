@@ -11,7 +11,8 @@
 //!
 //! Exactly one of the two is true of every claim.
 
-use super::comparison::{Comparison, Measured, BEYOND};
+use super::comparison::{Comparison, Measured};
+use super::family::UNCORRECTED;
 use super::family::{Ruling, Side};
 use super::words;
 use crate::result::{ClaimResult, Verdict};
@@ -209,12 +210,12 @@ impl Test {
     /// Whether the rounds left could decide, if all of them spoke for one side and every other
     /// test of the family were decided.
     fn may_be_decided(&self) -> bool {
-        let claim = |one: &Measured| one.claim.at_best_after(self.left) >= 1.0 / BEYOND;
+        let claim = |one: &Measured| one.claim.at_best_after(self.left) >= 1.0 / UNCORRECTED;
         let others = self
             .measured
             .iter()
             .map(|one| one.other.at_best_after(self.left));
         let other = others.sum::<f64>() / self.measured.len() as f64;
-        self.measured.iter().all(claim) || other >= 1.0 / BEYOND
+        self.measured.iter().all(claim) || other >= 1.0 / UNCORRECTED
     }
 }

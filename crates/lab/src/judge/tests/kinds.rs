@@ -19,7 +19,7 @@ fn a_ratio_pairs_cells_that_agree_on_the_free_axes_and_must_hold_for_every_pair(
         ],
     );
     // Way 1 is 1.5 times way 0 at size 1 and 1.1 times at size 2; sizes differ by a factor 100.
-    let claims = judged(&one, 16, |at, round| {
+    let claims = judged(&one, 20, |at, round| {
         let slow = match (on(at, "way"), on(at, "size")) {
             (1.0, 1.0) => 1.5,
             (1.0, _) => 1.1,
@@ -55,7 +55,7 @@ fn a_peer_pairs_with_every_cell() {
             bound: AT_LEAST_1,
         },
     )];
-    let claims = judged(&one, 16, |at, round| {
+    let claims = judged(&one, 20, |at, round| {
         done(
             if at.beside().is_some() {
                 1.0
@@ -81,7 +81,7 @@ fn between_is_two_one_sided_tests() {
             .map(|way| ratio(&[("way", way)], &[("way", 0)], between))
             .collect(),
     );
-    let claims = judged(&one, 16, |at, round| {
+    let claims = judged(&one, 20, |at, round| {
         done(
             [1.0, 2.0, 3.0, 1.2][on(at, "way") as usize] * wobble(round + on(at, "way") as u32),
             10,
@@ -104,7 +104,7 @@ fn flat_is_the_largest_over_the_smallest_of_the_worst_line() {
         vec![axis("op", &[0, 1]), axis("sessions", &[1, 10, 100])],
         vec![flat(1.10), flat(1.04)],
     );
-    let claims = judged(&one, 16, |at, round| {
+    let claims = judged(&one, 20, |at, round| {
         let bump = on(at, "op")
             * if on(at, "sessions") == 10.0 {
                 0.06
@@ -137,7 +137,7 @@ fn scales_is_the_slope_up_to_a_limit_on_the_axis() {
         vec![axis("threads", &[1, 2, 4, 8])],
         vec![scales(Some(4.0)), scales(None)],
     );
-    let claims = judged(&one, 16, |at, round| {
+    let claims = judged(&one, 20, |at, round| {
         done(
             on(at, "threads").min(4.0) * wobble(round + on(at, "threads") as u32),
             10,
