@@ -6,9 +6,6 @@ use crate::stats::{confidence_sequence, median, Bets, Evidence, Round};
 /// The level of every interval.
 pub(super) const LEVEL: f64 = 0.95;
 
-/// The largest p with which a comparison's interval is wholly on one side of its threshold.
-const BEYOND: f64 = (1.0 - LEVEL) / 2.0;
-
 /// On which side of the threshold the claim wants the figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Wanted {

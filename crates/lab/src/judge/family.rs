@@ -41,6 +41,8 @@ pub(super) struct Ruling {
     pub(super) other_target: f64,
     /// Tests in the correction.
     pub(super) tests: usize,
+    /// The family's α.
+    pub(super) alpha: f64,
 }
 
 /// Rules on the tests of a family of `size` members. A member that has no test yet counts as one
@@ -64,6 +66,7 @@ pub(super) fn rule(tests: &[&Test], size: usize, alpha: f64) -> Vec<Ruling> {
             claim_target: 0.0,
             other_target: 0.0,
             tests: size,
+            alpha,
         };
         tests.len()
     ];

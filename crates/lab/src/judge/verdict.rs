@@ -164,13 +164,23 @@ impl Test {
                     Side::Claim => ("the claim's", &self.claim),
                     Side::Other => ("the other", &self.other),
                 };
-                format!(
-                    "the whole interval{of} is on {words} side, but p = {} is {} after correction \
-                     over {}",
-                    significant(p.last().copied().unwrap_or(1.0)),
-                    significant(result.p_holm.unwrap_or(1.0)),
-                    words::count(ruling.tests, "test")
-                )
+                let p = p.last().copied().unwrap_or(1.0);
+                let whole = format!(
+                    "the whole interval{of} is on {words} side, but p = {}",
+                    significant(p)
+                );
+                if result
+                    .p_holm
+                    .is_some_and(|corrected| corrected <= ruling.alpha)
+                {
+                    format!("{whole} and a verdict needs {UNCORRECTED}")
+                } else {
+                    format!(
+                        "{whole} is {} after correction over {}",
+                        significant(result.p_holm.unwrap_or(1.0)),
+                        words::count(ruling.tests, "test")
+                    )
+                }
             }
         };
         match self.more(ruling) {
