@@ -33,7 +33,7 @@ fn a_ratio_pairs_cells_that_agree_on_the_free_axes_and_must_hold_for_every_pair(
         "the pair closest to failing"
     );
     assert_eq!(claims[0].p_holm, Some(2.0 * claims[0].p.unwrap()));
-    assert_eq!(claims[0].n, 16);
+    assert_eq!(claims[0].n, 20);
     assert_eq!(claims[1].verdict, Verdict::NotReproduced);
     assert_eq!(
         reason(&claims[1]),
