@@ -87,7 +87,7 @@ fn reading_a_packed_log_costs_what_the_guide_says() {
     let Some(folder) = examples_with_log() else {
         return;
     };
-    let result = run(folder.path(), "gzip.toml", "10");
+    let result = run(folder.path(), "gzip.toml", "20");
     let costs = claim(&result, "gzip/read/unpacking-costs");
     assert_eq!(costs["verdict"], "reproduced", "{costs}");
     for cell in result["experiments"][0]["cells"].as_array().unwrap() {
@@ -121,7 +121,7 @@ fn a_python_program_that_speaks_the_protocol_is_a_driver() {
     let Some(folder) = examples_with_log() else {
         return;
     };
-    let result = run(folder.path(), "zlib.toml", "8");
+    let result = run(folder.path(), "zlib.toml", "20");
     for id in ["level-1-is-faster", "better-half", "what-goes-in-comes-out"] {
         let judged = claim(&result, &format!("zlib/levels/{id}"));
         assert_eq!(judged["verdict"], "reproduced", "{judged}");
@@ -134,7 +134,7 @@ fn what_a_program_lacks_is_not_testable_with_the_remedy() {
         return;
     }
     let folder = examples();
-    let result = run(folder.path(), "zlib.toml", "8");
+    let result = run(folder.path(), "zlib.toml", "20");
     let judged = claim(&result, "zlib/levels/level-1-is-faster");
     assert_eq!(judged["verdict"], "not-testable", "{judged}");
     assert_eq!(
@@ -146,7 +146,7 @@ fn what_a_program_lacks_is_not_testable_with_the_remedy() {
 #[test]
 fn every_kind_of_claim_in_the_reference_is_reproduced() {
     let folder = examples();
-    let result = run(folder.path(), "claims.toml", "10");
+    let result = run(folder.path(), "claims.toml", "20");
     let claims: Vec<&Value> = result["experiments"]
         .as_array()
         .unwrap()
