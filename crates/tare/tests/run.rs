@@ -132,7 +132,7 @@ fn a_run_leaves_its_files_and_prints_its_claims() {
             "run",
             "doors.toml",
             "--rounds",
-            "14",
+            "20",
             "--seed",
             "1",
             "--out",
@@ -325,7 +325,7 @@ fn equal_parameters_give_equal_figures_in_virtual_time() {
 fn on_a_terminal(folder: &Path, columns: usize, term: &str) -> Option<String> {
     let tare = env!("CARGO_BIN_EXE_tare");
     let run = format!(
-        "stty cols {columns} rows 24; exec '{tare}' run two.toml --rounds 12 --out on-{columns}-{term}"
+        "stty cols {columns} rows 24; exec '{tare}' run two.toml --rounds 16 --out on-{columns}-{term}"
     );
     let done = Command::new("script")
         .args(["--quiet", "--return", "--command", &run, "/dev/null"])

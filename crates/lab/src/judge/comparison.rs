@@ -6,6 +6,10 @@ use crate::stats::{confidence_sequence, median, Bets, Evidence, Round};
 /// The level of every interval.
 pub(super) const LEVEL: f64 = 0.95;
 
+/// A figure shown to lie this far beyond its threshold, on the scale of the rounds, is clearly
+/// beyond it: 2 % of a ratio.
+const CLEAR: f64 = 0.02;
+
 /// On which side of the threshold the claim wants the figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Wanted {
@@ -87,6 +91,10 @@ pub(super) struct Measured {
     pub(super) claim_path: Vec<f64>,
     /// `other` after each round.
     pub(super) other_path: Vec<f64>,
+    /// As `claim_path`, that the effect lies clearly on the claim's side.
+    pub(super) clear_claim_path: Vec<f64>,
+    /// As `other_path`, that it lies clearly on the other.
+    pub(super) clear_other_path: Vec<f64>,
 }
 
 impl Comparison {
@@ -156,7 +164,11 @@ impl Comparison {
             other: Evidence::new(self.bets),
             claim_path: Vec::with_capacity(self.rounds.len()),
             other_path: Vec::with_capacity(self.rounds.len()),
+            clear_claim_path: Vec::with_capacity(self.rounds.len()),
+            clear_other_path: Vec::with_capacity(self.rounds.len()),
         };
+        let mut clear_claim = Evidence::new(self.bets);
+        let mut clear_other = Evidence::new(self.bets);
         for round in &self.rounds {
             match round {
                 Round::Missing => {}
@@ -167,15 +179,21 @@ impl Comparison {
                     measured.failed += 1;
                     measured.claim.add(f64::NEG_INFINITY);
                     measured.other.add(f64::NEG_INFINITY);
+                    clear_claim.add(f64::NEG_INFINITY);
+                    clear_other.add(f64::NEG_INFINITY);
                 }
                 Round::Figure(figure) => {
                     let distance = self.distance(*figure);
                     measured.claim.add(distance);
                     measured.other.add(-distance);
+                    clear_claim.add(distance - CLEAR);
+                    clear_other.add(-distance - CLEAR);
                 }
             }
             measured.claim_path.push(measured.claim.highest());
             measured.other_path.push(measured.other.now());
+            measured.clear_claim_path.push(clear_claim.highest());
+            measured.clear_other_path.push(clear_other.now());
         }
         measured
     }

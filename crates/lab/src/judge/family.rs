@@ -6,16 +6,8 @@
 //! one. In a family the chance of any false `reproduced`, ever, is at most α, and so is the chance
 //! of any false `not-reproduced`.
 
-use super::verdict::Test;
+use super::verdict::{Test, STRONG};
 use crate::stats::holm;
-
-/// The p that a comparison must reach by itself, before any correction: evidence of 2,000 to 1.
-///
-/// α bounds how often chance gives a verdict, but a verdict in the wrong direction is worse than
-/// any other. With α = 0.05 alone a true slow-down of 1 % in 3 % noise was called a speed-up in 1 of
-/// 1,000 runs, and at α = 0.01 or evidence of 1,000 to 1 in 1 of 20,000 (fourteen lucky rounds in a
-/// row); with this in none. It costs a lone claim six rounds and a claim among 36 one.
-pub(super) const UNCORRECTED: f64 = 0.0005;
 
 /// A side of a claim's thresholds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +48,7 @@ pub(super) fn rule(tests: &[&Test], size: usize, alpha: f64) -> Vec<Ruling> {
     let corrected = |path: &dyn Fn(&Test) -> f64| {
         let mut p: Vec<f64> = tests.iter().map(|test| path(test)).collect();
         p.resize(size, 1.0);
-        (holm(&p), p)
+        holm(&p)
     };
     let mut rulings = vec![
         Ruling {
@@ -74,14 +66,14 @@ pub(super) fn rule(tests: &[&Test], size: usize, alpha: f64) -> Vec<Ruling> {
         let claim = corrected(&|test| at(&test.claim, round));
         let other = corrected(&|test| at(&test.other, round));
         for (index, ruling) in rulings.iter_mut().enumerate() {
-            (ruling.claim, ruling.other) = (claim.0[index], other.0[index]);
+            (ruling.claim, ruling.other) = (claim[index], other[index]);
             if ruling.decided.is_some() {
                 continue;
             }
             let rounds = round as u32 + 1;
-            if ruling.claim <= alpha && claim.1[index] <= UNCORRECTED {
+            if ruling.claim <= alpha && enough(&tests[index].claim_enough, round) {
                 ruling.decided = Some((Side::Claim, rounds));
-            } else if ruling.other <= alpha && other.1[index] <= UNCORRECTED {
+            } else if ruling.other <= alpha && enough(&tests[index].other_enough, round) {
                 ruling.decided = Some((Side::Other, rounds));
             }
         }
@@ -96,10 +88,15 @@ pub(super) fn rule(tests: &[&Test], size: usize, alpha: f64) -> Vec<Ruling> {
         .filter(|ruling| ruling.other <= alpha)
         .count();
     for ruling in &mut rulings {
-        ruling.claim_target = target(claim).max(1.0 / UNCORRECTED);
-        ruling.other_target = target(other).max(1.0 / UNCORRECTED);
+        ruling.claim_target = target(claim).max(STRONG);
+        ruling.other_target = target(other).max(STRONG);
     }
     rulings
+}
+
+/// Whether there was enough evidence at a round, or at the end where the experiment ran fewer.
+fn enough(path: &[bool], round: usize) -> bool {
+    path.get(round).or(path.last()).copied().unwrap_or(false)
 }
 
 /// A path at a round; its end where the experiment ran fewer.
