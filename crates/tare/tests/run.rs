@@ -132,7 +132,7 @@ fn a_run_leaves_its_files_and_prints_its_claims() {
             "run",
             "doors.toml",
             "--rounds",
-            "20",
+            "14",
             "--seed",
             "1",
             "--out",
