@@ -132,6 +132,11 @@ fn file(arguments: &cli::Compare) -> anyhow::Result<String> {
         },
     };
     let commands = &arguments.commands;
+    let all = [&arguments.prepare, &arguments.cleanup];
+    let mut all = commands.iter().chain(all.into_iter().flatten());
+    if let Some(odd) = all.find(|command| command.chars().any(char::is_control)) {
+        bail!("found {odd:?}, expected a command on one line; put a longer one into a script");
+    }
     let mut distinct: Vec<&String> = commands.iter().collect();
     distinct.sort();
     distinct.dedup();
@@ -221,11 +226,9 @@ fn claim_id(place: usize, metric: &str) -> String {
     format!("{}-{metric}", place + 1)
 }
 
-/// A TOML string; JSON's escapes are TOML's, but for one character.
+/// A TOML string; without control characters, JSON's escapes are TOML's.
 fn quoted(text: &str) -> String {
-    serde_json::Value::from(text)
-        .to_string()
-        .replace('\u{7f}', "\\u007f")
+    serde_json::Value::from(text).to_string()
 }
 
 /// What was found of every command after the first.
@@ -354,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_command_reaches_the_driver_as_it_was_given() {
-        let odd = "awk '{print}' \"{x}\" 'a\"b\\c\u{7f}\té'";
+        let odd = "awk '{print}' \"{x}\" 'a\"b\\cé'";
         let [experiment] = &read(&["true", odd])[..] else {
             panic!("one experiment")
         };
@@ -364,7 +367,13 @@ mod tests {
         let parameters = driver.vocabulary().complete(experiment.parameters(point));
         let invocation = driver.invocation(&parameters);
         assert_eq!(invocation.program.to_str(), Some("awk"));
-        assert_eq!(invocation.arguments, ["{print}", "{x}", "a\"b\\c\u{7f}\té"]);
+        assert_eq!(invocation.arguments, ["{print}", "{x}", "a\"b\\cé"]);
+    }
+
+    #[test]
+    fn a_command_of_several_lines_is_refused() {
+        let refused = file(&arguments(&["true", "echo a\necho b"])).unwrap_err();
+        assert!(refused.to_string().contains("on one line"), "{refused}");
     }
 
     #[test]

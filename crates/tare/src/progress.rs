@@ -291,7 +291,7 @@ fn table(rows: &[Row], width: usize, height: usize, colour: bool) -> Vec<String>
     let verdict = if width < 80 { 2 } else { 19 };
     let figure = (width / 3).clamp(18, 40);
     let ids = rows.iter().map(|row| measure_text_width(&row.id)).max();
-    let id = ids.unwrap_or(0).min(width - verdict - figure - ROUNDS - 4);
+    let id = ids.unwrap_or(0).min(width - verdict - figure - ROUNDS - 5);
     let mut lines = Vec::new();
     let shown = if rows.len() > height {
         height.saturating_sub(1)

@@ -11,6 +11,9 @@ mod synthetic;
 mod underflow;
 mod vita;
 
+#[cfg(test)]
+pub(crate) use rdrand::check_method;
+
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -180,7 +180,7 @@ fn output(parameters: &Parameters) -> anyhow::Result<Option<Destination>> {
 }
 
 /// Whether this machine has what a method needs.
-pub(super) fn check_method(method: Method) -> Result<(), Missing> {
+pub(crate) fn check_method(method: Method) -> Result<(), Missing> {
     let lacks = |reason: &str, remedy: &str| {
         Err(Missing {
             reason: reason.into(),

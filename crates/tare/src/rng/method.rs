@@ -64,6 +64,25 @@ methods! {
     RdrandCrate "rdrand_crate" Peer "RDRAND through the rdrand crate";
 }
 
+/// The methods that can run here; the others are named on standard error.
+#[cfg(test)]
+pub(crate) fn testable() -> Vec<Method> {
+    use std::io::Write as _;
+    let check = |method: &Method| match crate::drivers::check_method(*method) {
+        Ok(()) => true,
+        Err(missing) => {
+            // Past the capture of the test runner: what is not tested must be seen.
+            let _ = writeln!(
+                std::io::stderr(),
+                "NOT TESTED: {method}: {}",
+                missing.reason
+            );
+            false
+        }
+    };
+    Method::ALL.iter().copied().filter(check).collect()
+}
+
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
