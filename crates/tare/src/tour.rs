@@ -14,8 +14,8 @@ use crate::{catalog, forecast, terminal};
 /// The time that it may take.
 pub(crate) const BUDGET: Duration = Duration::from_secs(60);
 
-/// Rounds that it runs of what is decided sooner.
-const LEAST_ROUNDS: u32 = 2;
+/// Rounds that it runs of what is decided sooner: the fewest that give an interval.
+const LEAST_ROUNDS: u32 = 9;
 
 const FILE: &str = "experiments/tour.toml";
 const TEXT: &str = include_str!("../../../experiments/tour.toml");
@@ -40,7 +40,6 @@ pub(crate) fn experiments(drivers: &Drivers) -> anyhow::Result<Vec<Experiment>> 
         let narrowed = narrowed.filter(|e| e.claims.len() == wanted.len());
         let mut narrowed =
             narrowed.with_context(|| format!("{FILE}: {id} lacks a claim of the tour"))?;
-        // A verdict is as good after few rounds as after many; only its interval is wider.
         narrowed.rounds.least = narrowed.rounds.least.min(LEAST_ROUNDS);
         tour.push(narrowed);
     }
