@@ -67,9 +67,10 @@ const SUITES: &[&str] = &[
     "crates/gcm portable",
     "crates/gcm race",
     "crates/gcm vectors",
+    // Not `runs` and `trials`: QEMU's user mode lacks system calls with which trials are watched.
+    "crates/lab file",
     "crates/lab report",
-    "crates/lab runs",
-    "crates/lab trials",
+    "crates/lab tare_lab",
     "crates/packet tare_packet",
     "crates/rdrand exercised",
     "crates/rdrand hardware",
