@@ -97,7 +97,7 @@ pub(crate) struct Run {
     /// it [default: 60 s for the tour, 15 % more than its forecast for `all`, otherwise none]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) budget: Option<Duration>,
-    /// The seed of every shuffle and interval [default: drawn from the operating system]
+    /// The seed of every shuffle [default: drawn from the operating system]
     #[arg(long, value_name = "S")]
     pub(crate) seed: Option<u64>,
     /// The run's directory [default: tare-runs/ and the time]
