@@ -1,4 +1,5 @@
-//! Any text as a configuration, and as one for tests: read or refused; what is read is written and read again as the same.
+//! Any text as a configuration, and as one for tests: read or refused; what is read is written and
+//! read again as the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

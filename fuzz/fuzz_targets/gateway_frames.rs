@@ -1,5 +1,5 @@
-//! Frames of any content at both sides of a gateway that has SAs: ESP, the key exchange, ICMP, ARP, neighbor discovery. Nothing
-//! panics, and every frame is accounted for.
+//! Frames of any content at both sides of a gateway that has SAs: ESP, the key exchange, ICMP, ARP,
+//! neighbor discovery. Nothing panics, and every frame is accounted for.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -60,7 +60,8 @@ fuzz_target!(|input: &[u8]| {
     assert!(node.control().counters().adds_up());
 });
 
-/// Makes length and checksum of an IPv4 header right, where asked to: past them the interesting part begins.
+/// Makes length and checksum of an IPv4 header right, where asked to: past them the interesting
+/// part begins.
 fn mend_ipv4(frame: &mut [u8], mend: u8) {
     if mend & 1 == 0 || frame.len() < 34 || frame[12..14] != [8, 0] {
         return;

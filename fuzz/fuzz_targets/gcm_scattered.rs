@@ -1,4 +1,5 @@
-//! Lists of pieces, cut by the fuzzer: every path must agree with the contiguous call, both ways, and refuse a forgery.
+//! Lists of pieces, cut by the fuzzer: every path must agree with the contiguous call, both ways,
+//! and refuse a forgery.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use crate::shell;
 
-/// The arguments of `cargo test` that name the workspace's test programs. Benches measure, they do not test; clippy builds them.
+/// The arguments of `cargo test` that name the workspace's test programs. Benches measure, they do
+/// not test; clippy builds them.
 pub(crate) const WORKSPACE: &[&str] = &[
     "test",
     "--workspace",
@@ -60,7 +61,8 @@ fn binary(message: &str) -> Option<Binary> {
     })
 }
 
-/// The first text in a JSON message that has this key. Cargo's paths need an escape for quotes and backslashes only.
+/// The first text in a JSON message that has this key. Cargo's paths need an escape for quotes and
+/// backslashes only.
 fn text(message: &str, key: &str) -> Option<String> {
     let (_, rest) = message.split_once(&format!("\"{key}\":\""))?;
     let (mut text, mut escaped) = (String::new(), false);
@@ -77,7 +79,8 @@ fn text(message: &str, key: &str) -> Option<String> {
     None
 }
 
-/// The programs of these names; one that does not exist is an error, so that no list outlives what it lists.
+/// The programs of these names; one that does not exist is an error, so that no list outlives what
+/// it lists.
 pub(crate) fn choose<'a>(all: &'a [Binary], names: &[&str]) -> Result<Vec<&'a Binary>, String> {
     names
         .iter()
@@ -89,8 +92,8 @@ pub(crate) fn choose<'a>(all: &'a [Binary], names: &[&str]) -> Result<Vec<&'a Bi
 }
 
 impl Binary {
-    /// Runs its tests behind `prefix`, a program and arguments that run the rest of their command line. What it says of tests
-    /// that it left out is shown, everything where it fails.
+    /// Runs its tests behind `prefix`, a program and arguments that run the rest of their command
+    /// line. What it says of tests that it left out is shown, everything where it fails.
     pub(crate) fn run(
         &self,
         title: &str,

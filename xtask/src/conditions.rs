@@ -1,4 +1,5 @@
-//! The tests under what a runner may impose on them: `cargo xtask test` clears it away, and the tests bear it all the same.
+//! The tests under what a runner may impose on them: `cargo xtask test` clears it away, and the
+//! tests bear it all the same.
 
 use std::fs;
 
@@ -83,7 +84,8 @@ const TOGETHER: &[&[&str]] = &[
     ],
 ];
 
-/// The test programs of the short run: those that start programs, write files or read what programs print.
+/// The test programs of the short run: those that start programs, write files or read what programs
+/// print.
 const SUITES: &[&str] = &[
     "crates/gateway config",
     "crates/lab runs",
@@ -94,7 +96,8 @@ const SUITES: &[&str] = &[
     "crates/tare run",
 ];
 
-/// Left out when every test program runs under one condition: hours of simulated runs, which depend on nothing outside.
+/// Left out when every test program runs under one condition: hours of simulated runs, which depend
+/// on nothing outside.
 const LEFT_OUT: &str = "crates/lab instrument";
 
 /// The folder in which a copy of the sources is tested: spaces, and letters that are not ASCII.
@@ -167,7 +170,8 @@ fn not_tested(what: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Tests the library for C, which is what compilers, linkers and `man` are given paths of, in a copy of the sources.
+/// Tests the library for C, which is what compilers, linkers and `man` are given paths of, in a
+/// copy of the sources.
 fn odd_path() -> Result<(), String> {
     let place = root().join("target").join(ODD_FOLDER);
     fs::create_dir_all(&place).map_err(|error| format!("{}: {error}", place.display()))?;

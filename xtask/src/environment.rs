@@ -1,8 +1,9 @@
-//! What the tests must not inherit from whoever started them: one place that clears it, before anything runs.
+//! What the tests must not inherit from whoever started them: one place that clears it, before
+//! anything runs.
 //!
-//! The tests themselves bear it too, when `cargo test` runs them; `cargo xtask conditions` holds them to that. Signals stay as they
-//! are: under `nohup`, Cargo and the tests have to survive the end of the terminal, and a test that sends SIGHUP resets it for
-//! the process that it starts.
+//! The tests themselves bear it too, when `cargo test` runs them; `cargo xtask conditions` holds
+//! them to that. Signals stay as they are: under `nohup`, Cargo and the tests have to survive the
+//! end of the terminal, and a test that sends SIGHUP resets it for the process that it starts.
 
 use std::env;
 use std::fs;
@@ -12,7 +13,8 @@ use std::process::Command;
 
 use crate::shell::root;
 
-/// Variables that change what programs print or where they look; those that end in `*` by their beginning.
+/// Variables that change what programs print or where they look; those that end in `*` by their
+/// beginning.
 const CLEARED: &[&str] = &[
     "LANG",
     "LANGUAGE",
@@ -33,7 +35,8 @@ const CLEARED: &[&str] = &[
     "TARE_*",
 ];
 
-/// Clears the environment of this process, and so of all that it starts. The umask and standard input are [`crate::shell`]'s.
+/// Clears the environment of this process, and so of all that it starts. The umask and standard
+/// input are [`crate::shell`]'s.
 pub(crate) fn clear() {
     // What Cargo prints is for whoever is watching, and keeps to their wish.
     if env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
@@ -57,8 +60,9 @@ fn is_cleared(name: &str) -> bool {
         })
 }
 
-/// Where the folder for temporary files is read-only, or does not let programs run (the documentation's examples are compiled into
-/// it), the target directory takes its place. Only then: a path below it may be too long for a socket's name.
+/// Where the folder for temporary files is read-only, or does not let programs run (the
+/// documentation's examples are compiled into it), the target directory takes its place. Only then:
+/// a path below it may be too long for a socket's name.
 fn choose_temporary_folder() {
     let usual = env::temp_dir();
     if runs_programs(&usual) {
@@ -81,7 +85,8 @@ fn choose_temporary_folder() {
     }
 }
 
-/// A folder for temporary files that is neither read-only nor without programs wherever the build works.
+/// A folder for temporary files that is neither read-only nor without programs wherever the build
+/// works.
 pub(crate) fn own_temporary_folder() -> PathBuf {
     root().join("target/tmp")
 }

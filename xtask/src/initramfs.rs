@@ -11,8 +11,9 @@ const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 const LINK: u32 = 0o120_777;
 
-/// The image, in the format "newc" of cpio, which the kernel unpacks: `init`, the programs in `/bin` with the libraries that they
-/// load, applets of busybox, and in `/modules` these modules after those that they depend on, with a list of them.
+/// The image, in the format "newc" of cpio, which the kernel unpacks: `init`, the programs in
+/// `/bin` with the libraries that they load, applets of busybox, and in `/modules` these modules
+/// after those that they depend on, with a list of them.
 pub(crate) fn build(
     init: &str,
     programs: &[&str],

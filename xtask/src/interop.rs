@@ -1,4 +1,5 @@
-//! The gateway against Linux: boots Debian's kernel under QEMU with what the test in `crates/gateway/tests/interop` asks for.
+//! The gateway against Linux: boots Debian's kernel under QEMU with what the test in
+//! `crates/gateway/tests/interop` asks for.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,8 @@ const MODULES: &[&str] = &[
     "ctr",
     "ghash_generic",
     "seqiv",
-    // Where `seqiv` has its random numbers from; it asks for them by name, so they are none of its dependencies.
+    // Where `seqiv` has its random numbers from; it asks for them by name, so they are none of its
+    // dependencies.
     "sha512_generic",
     "jitterentropy_rng",
     "drbg",
@@ -80,8 +82,8 @@ fn not_tested(what: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A kernel and its modules: an installed one, or the packaged one unpacked into `folder`. It is not installed: a machine that
-/// boots from its disk would be given another kernel to boot.
+/// A kernel and its modules: an installed one, or the packaged one unpacked into `folder`. It is
+/// not installed: a machine that boots from its disk would be given another kernel to boot.
 fn kernel(folder: &Path) -> Result<(PathBuf, PathBuf), String> {
     if let Some(found) = kernel_below(Path::new("/")) {
         return Ok(found);

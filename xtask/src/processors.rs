@@ -1,7 +1,8 @@
-//! Which paths the tests have exercised: on this processor, and on emulated ones that lack what this one has.
+//! Which paths the tests have exercised: on this processor, and on emulated ones that lack what
+//! this one has.
 //!
-//! A test that has exercised a path or a source says so in a line (`gcm ran aesni`) that it appends to the file which
-//! `TARE_EXERCISED` names.
+//! A test that has exercised a path or a source says so in a line (`gcm ran aesni`) that it appends
+//! to the file which `TARE_EXERCISED` names.
 
 use std::fs;
 use std::path::PathBuf;
@@ -48,7 +49,8 @@ const EMULATED: [Emulated; 3] = [
         must: &["gcm chosen aesni", "gcm ran aesni", "gcm ran portable"],
         must_not: &["gcm ran vaes256", "rdrand ran RDRAND", "rdrand ran RDSEED"],
     },
-    // QEMU 7.2 has AVX2, VAES and RDRAND, but neither VPCLMULQDQ, AVX-512 nor RDSEED; later ones have more.
+    // QEMU 7.2 has AVX2, VAES and RDRAND, but neither VPCLMULQDQ, AVX-512 nor RDSEED; later ones
+    // have more.
     Emulated {
         cpu: "max",
         about: "all that the emulator has",
@@ -57,10 +59,11 @@ const EMULATED: [Emulated; 3] = [
     },
 ];
 
-/// The test programs whose outcome may depend on the processor. Left out are those that cannot run under the emulator (the
-/// cipher's `once` needs debug registers, its `memcheck` valgrind; a process with threads that forks, as that of the random
-/// numbers' `fork`, hangs in QEMU 7.2; the lab's `runs` and `trials` watch processes by system calls that its user mode
-/// lacks) and those that take minutes there.
+/// The test programs whose outcome may depend on the processor. Left out are those that cannot run
+/// under the emulator (the cipher's `once` needs debug registers, its `memcheck` valgrind; a
+/// process with threads that forks, as that of the random numbers' `fork`, hangs in QEMU 7.2; the
+/// lab's `runs` and `trials` watch processes by system calls that its user mode lacks) and those
+/// that take minutes there.
 const SUITES: &[&str] = &[
     "crates/gcm batch",
     "crates/gcm contract",
@@ -81,7 +84,8 @@ const SUITES: &[&str] = &[
     "crates/rdrand/capi rdrand",
 ];
 
-/// Tests of those programs that are left out, by the beginning of their names: each reads megabytes, for half a minute.
+/// Tests of those programs that are left out, by the beginning of their names: each reads
+/// megabytes, for half a minute.
 const LEFT_OUT: &[&str] = &["battery::"];
 
 /// How long a test program may take there: 20 times what the slowest takes on two quiet CPUs.
@@ -100,7 +104,8 @@ pub(crate) fn file(processor: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Runs the tests on the emulated processors; `native` is what they said on this one, where they have run.
+/// Runs the tests on the emulated processors; `native` is what they said on this one, where they
+/// have run.
 pub(crate) fn run(all: &[Binary], native: Option<&PathBuf>) -> Result<(), String> {
     let mut rows = Vec::new();
     let mut complaints = Vec::new();
@@ -162,7 +167,8 @@ fn read(file: &PathBuf) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// What must be exercised here, by what the kernel says of the processor and not by what the crates find.
+/// What must be exercised here, by what the kernel says of the processor and not by what the crates
+/// find.
 fn expected_here() -> Vec<&'static str> {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = text.lines().find(|line| line.starts_with("flags"));

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// A program, run at the root with the usual umask and an empty standard input, whatever this process inherited.
+/// A program, run at the root with the usual umask and an empty standard input, whatever this
+/// process inherited.
 pub(crate) fn command(program: &str) -> Command {
     let mut command = Command::new("sh");
     command

@@ -25,16 +25,18 @@ pub const INNER_IPV6: u8 = 41;
 /// Next header of a dummy packet.
 pub const DUMMY: u8 = 59;
 
-/// Bytes of padding for an inner packet. RFC 4303, 2.4: the ciphertext is to end "on a 4-byte boundary".
+/// Bytes of padding for an inner packet. RFC 4303, 2.4: the ciphertext is to end "on a 4-byte
+/// boundary".
 #[inline]
 pub fn padding(inner: usize) -> usize {
     (inner + TRAILER).wrapping_neg() & 3
 }
 
-/// Writes padding, pad length and next header to the start of what is behind an inner packet: these and the ICV.
+/// Writes padding, pad length and next header to the start of what is behind an inner packet: these
+/// and the ICV.
 ///
-/// RFC 4303, 2.4: "the first padding byte appended to the plaintext is numbered 1, with subsequent padding bytes making up a
-/// monotonically increasing sequence".
+/// RFC 4303, 2.4: "the first padding byte appended to the plaintext is numbered 1, with subsequent
+/// padding bytes making up a monotonically increasing sequence".
 #[inline]
 pub(crate) fn write_trailer(behind: &mut [u8], padding: usize, next_header: u8) -> Option<()> {
     /// By how many bytes there are.
@@ -51,7 +53,8 @@ pub fn inner_max(mtu: usize, outer_header: usize) -> usize {
     payload.saturating_sub(TRAILER)
 }
 
-/// What is authenticated and not encrypted: SPI and sequence number (RFC 4106, 5), the latter in full where it is extended.
+/// What is authenticated and not encrypted: SPI and sequence number (RFC 4106, 5), the latter in
+/// full where it is extended.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Aad {
     bytes: [u8; 12],

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use zeroize::Zeroizing;
 
-/// A new preshared key as the configuration takes it: 32 bytes of the operating system's generator, in 64 hexadecimal digits.
+/// A new preshared key as the configuration takes it: 32 bytes of the operating system's generator,
+/// in 64 hexadecimal digits.
 ///
 /// # Errors
 /// The operating system has no random numbers.

@@ -1,6 +1,8 @@
-//! A whole gateway on one thread: control side and data planes, with frames and the time going in and frames coming out.
+//! A whole gateway on one thread: control side and data planes, with frames and the time going in
+//! and frames coming out.
 //!
-//! Simulations run it in virtual time. On real interfaces, with a thread for each worker, [`crate::daemon`] does the same.
+//! Simulations run it in virtual time. On real interfaces, with a thread for each worker,
+//! [`crate::daemon`] does the same.
 
 use tare_port::{Burst, Frame, Instant, Pool};
 
@@ -31,7 +33,8 @@ pub struct Node {
 const LOG_MAX: usize = 10_000;
 
 impl Node {
-    /// A gateway of this configuration between these interfaces, with one worker and frames of its own from `pool`.
+    /// A gateway of this configuration between these interfaces, with one worker and frames of its
+    /// own from `pool`.
     ///
     /// # Errors
     /// See [`Control::new`].
@@ -130,7 +133,8 @@ impl Node {
         self.control.next_deadline()
     }
 
-    /// The frames that are to leave by an interface, for the caller to take. [`Place::Tunnel`] stands for the private one.
+    /// The frames that are to leave by an interface, for the caller to take. [`Place::Tunnel`]
+    /// stands for the private one.
     pub fn leaving(&mut self, by: Place) -> &mut Burst {
         match by {
             Place::Public => &mut self.public,

@@ -13,8 +13,8 @@ const DEEPER: u32 = 1 << 31;
 
 /// Which route an address belongs to, by the longest of the prefixes that cover it.
 ///
-/// IPv4 is three tables one below the other, of 16, 8 and 8 bits: one load for prefixes up to /16, two to /24,
-/// three beyond. IPv6 is a trie.
+/// IPv4 is three tables one below the other, of 16, 8 and 8 bits: one load for prefixes up to /16,
+/// two to /24, three beyond. IPv6 is a trie.
 pub struct Prefixes {
     top: Box<[u32; 1 << 16]>,
     /// Tables of 256 entries, end to end.
@@ -23,7 +23,8 @@ pub struct Prefixes {
 }
 
 impl Prefixes {
-    /// The table for these prefixes, each with its route's number, below [`NONE`]. Where a prefix stands twice the later wins.
+    /// The table for these prefixes, each with its route's number, below [`NONE`]. Where a prefix
+    /// stands twice the later wins.
     pub fn new(prefixes: impl IntoIterator<Item = (IpNet, u32)>) -> Prefixes {
         let mut table = Prefixes {
             top: Box::new([NONE; 1 << 16]),
@@ -102,7 +103,8 @@ impl Prefixes {
     }
 }
 
-/// Makes `entry` stand for a table, which says what the entry said, and gives the place of that table.
+/// Makes `entry` stand for a table, which says what the entry said, and gives the place of that
+/// table.
 fn deepen(entry: &mut u32, lower: &mut Vec<u32>) -> usize {
     if *entry & DEEPER == 0 {
         let table = (lower.len() / 256) as u32;

@@ -87,8 +87,9 @@ impl OutboundSa {
         }
     }
 
-    /// Goes on behind the numbers of an earlier SA with the same key, which may still be in use for as long as it takes a worker
-    /// to send `margin` packets: a number used twice would give the key away.
+    /// Goes on behind the numbers of an earlier SA with the same key, which may still be in use for
+    /// as long as it takes a worker to send `margin` packets: a number used twice would give the
+    /// key away.
     pub fn follow(&self, earlier: &OutboundSa, margin: u64) {
         let last = earlier.last_number().saturating_add(margin);
         self.sequence.fetch_max(last, Ordering::Relaxed);
@@ -120,10 +121,10 @@ impl OutboundSa {
 
     /// Takes `n` numbers in a row and gives the first; none where the SA has no more.
     ///
-    /// The number is the nonce: that no two packets share one is what keeps the key secret, so it is taken from one
-    /// counter whoever asks. `alone` must be true only for the one worker of a gateway that has no other: it need not keep
-    /// others out, which waits for all that it loaded and stored before, and with a route of its own for each packet is a
-    /// tenth of its time.
+    /// The number is the nonce: that no two packets share one is what keeps the key secret, so it
+    /// is taken from one counter whoever asks. `alone` must be true only for the one worker of a
+    /// gateway that has no other: it need not keep others out, which waits for all that it loaded
+    /// and stored before, and with a route of its own for each packet is a tenth of its time.
     #[inline]
     pub(crate) fn take(&self, n: u64, alone: bool) -> Option<u64> {
         let before = if alone {
@@ -161,7 +162,8 @@ impl OutboundSa {
     }
 }
 
-/// Adds to a counter. A worker that is alone need not keep others out, which takes as long as twenty instructions.
+/// Adds to a counter. A worker that is alone need not keep others out, which takes as long as
+/// twenty instructions.
 #[inline]
 pub(crate) fn add(counter: &AtomicU64, n: u64, alone: bool) {
     if alone {
@@ -171,7 +173,8 @@ pub(crate) fn add(counter: &AtomicU64, n: u64, alone: bool) {
     }
 }
 
-/// Packets on their way in, from one peer. What every packet touches that comes in its order stands in front: one cache line.
+/// Packets on their way in, from one peer. What every packet touches that comes in its order stands
+/// in front: one cache line.
 #[repr(C, align(64))]
 pub struct InboundSa {
     pub(crate) key: Key,

@@ -1,4 +1,5 @@
-//! What workers read: routes, SAs and interfaces, as one value that is replaced whole and never changed.
+//! What workers read: routes, SAs and interfaces, as one value that is replaced whole and never
+//! changed.
 
 use std::sync::Arc;
 
@@ -10,8 +11,8 @@ use crate::esp;
 use crate::prefixes::Prefixes;
 use crate::sa::{InboundSa, OutboundSa, Outer};
 
-/// One state of the gateway. The control side makes the next one from this; workers go on with theirs until they
-/// have time to take it, so a packet sees one state and never half of two.
+/// One state of the gateway. The control side makes the next one from this; workers go on with
+/// theirs until they have time to take it, so a packet sees one state and never half of two.
 pub struct Tables {
     /// Which route an inner address belongs to.
     pub prefixes: Arc<Prefixes>,
@@ -40,7 +41,8 @@ impl Tables {
 /// A route, as a worker sees it.
 #[derive(Clone)]
 pub struct Route {
-    /// The first outbound SA. It stands here, so that a worker that has them all to itself looks nowhere else.
+    /// The first outbound SA. It stands here, so that a worker that has them all to itself looks
+    /// nowhere else.
     first: Option<Arc<OutboundSa>>,
     /// The others.
     more: Box<[Arc<OutboundSa>]>,
@@ -49,8 +51,9 @@ pub struct Route {
 }
 
 impl Route {
-    /// A route whose outer packets may have `path_mtu` bytes, which is no more than the public interface takes. `outbound` is what
-    /// seals its packets, between the same addresses; none before keys are agreed on. Workers take these SAs in turn.
+    /// A route whose outer packets may have `path_mtu` bytes, which is no more than the public
+    /// interface takes. `outbound` is what seals its packets, between the same addresses; none
+    /// before keys are agreed on. Workers take these SAs in turn.
     pub fn new(outbound: impl IntoIterator<Item = Arc<OutboundSa>>, path_mtu: u16) -> Route {
         let mut outbound = outbound.into_iter();
         let first = outbound.next();
@@ -74,8 +77,8 @@ impl Route {
 
     /// What seals the packets of the worker with this number; none before keys are agreed on.
     ///
-    /// As RFC 9611 has it for IKE, each has its own, so that no counter and no window goes from core to core. Where there are
-    /// fewer SAs than workers, some share one.
+    /// As RFC 9611 has it for IKE, each has its own, so that no counter and no window goes from
+    /// core to core. Where there are fewer SAs than workers, some share one.
     #[inline]
     pub fn outbound(&self, worker: usize) -> Option<&Arc<OutboundSa>> {
         if worker == 0 || self.more.is_empty() {

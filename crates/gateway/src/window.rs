@@ -1,9 +1,10 @@
 //! The anti-replay window of an inbound SA.
 //!
-//! A ring of bits, longer than the window by more than a word, so that moving on clears whole words and shifts nothing (RFC 6479). The word
-//! that holds the highest number stands apart: packets that come in their order touch that alone, and of thousands of SAs
-//! that is a line of the cache less for each packet. With extended sequence numbers (RFC 4304, RFC 4303 appendix A)
-//! the upper half is inferred from where the window stands.
+//! A ring of bits, longer than the window by more than a word, so that moving on clears whole words
+//! and shifts nothing (RFC 6479). The word that holds the highest number stands apart: packets that
+//! come in their order touch that alone, and of thousands of SAs that is a line of the cache less
+//! for each packet. With extended sequence numbers (RFC 4304, RFC 4303 appendix A) the upper half
+//! is inferred from where the window stands.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -14,12 +15,12 @@ const WORDS: usize = 128;
 /// The most packets a window can span.
 pub const WINDOW_MAX: u32 = ((WORDS - 2) * 32) as u32;
 
-/// The window where nothing else is asked for. RFC 4303, 3.4.3: "a minimum window size of 32 packets MUST be supported"; a
-/// gateway whose packets come over several queues needs more.
+/// The window where nothing else is asked for. RFC 4303, 3.4.3: "a minimum window size of 32
+/// packets MUST be supported"; a gateway whose packets come over several queues needs more.
 pub const WINDOW_DEFAULT: u32 = 2048;
 
-/// The sequence numbers that were received. Workers share it: a claim is made under a lock that is held for some
-/// ten instructions.
+/// The sequence numbers that were received. Workers share it: a claim is made under a lock that is
+/// held for some ten instructions.
 #[repr(C)]
 pub struct Window {
     /// The highest number received; 0 before the first, for numbers start at 1 (RFC 4303, 2.2).
@@ -79,8 +80,8 @@ impl Window {
         self.top.load(Ordering::Relaxed)
     }
 
-    /// The whole number of a packet that carries its lower half, if the window may take it: see [`Window::extend`] and
-    /// [`Window::check`].
+    /// The whole number of a packet that carries its lower half, if the window may take it: see
+    /// [`Window::extend`] and [`Window::check`].
     ///
     /// # Errors
     /// See [`Refused`].
@@ -93,15 +94,16 @@ impl Window {
         self.check(number).map(|()| number)
     }
 
-    /// The whole number of which a packet carries the lower half, where the SA counts in 64 bits. None where it would be from
-    /// before the first.
+    /// The whole number of which a packet carries the lower half, where the SA counts in 64 bits.
+    /// None where it would be from before the first.
     #[inline]
     pub fn extend(&self, low: u32) -> Option<u64> {
         let top = self.top.load(Ordering::Relaxed);
         let (high, top_low) = (top >> 32, top as u32);
         let bottom = top_low.wrapping_sub(u32::from(self.size) - 1);
-        // RFC 4303, A2.1. Case A, the window is within one subspace: a lower half behind its bottom is of the next one.
-        // Case B, the window spans two: a lower half ahead of its bottom is of the one before.
+        // RFC 4303, A2.1. Case A, the window is within one subspace: a lower half behind its bottom
+        // is of the next one. Case B, the window spans two: a lower half ahead of its bottom is of
+        // the one before.
         let high = if u64::from(top_low) >= self.size() - 1 {
             high.checked_add(u64::from(low < bottom))?
         } else if low >= bottom {
@@ -112,8 +114,8 @@ impl Window {
         (high <= u64::from(u32::MAX)).then_some(high << 32 | u64::from(low))
     }
 
-    /// Whether `number` would be refused now. Cheap, and no promise: RFC 4303, 3.4.3, "the receiver ... SHOULD" look before
-    /// it spends time on the ICV.
+    /// Whether `number` would be refused now. Cheap, and no promise: RFC 4303, 3.4.3, "the receiver
+    /// ... SHOULD" look before it spends time on the ICV.
     #[inline]
     pub fn check(&self, number: u64) -> Result<(), Refused> {
         let top = self.top.load(Ordering::Relaxed);
@@ -133,7 +135,8 @@ impl Window {
         Ok(())
     }
 
-    /// Keeps other workers out while numbers are claimed; a worker that has the SA to itself need not.
+    /// Keeps other workers out while numbers are claimed; a worker that has the SA to itself need
+    /// not.
     #[inline]
     pub(crate) fn lock(&self, alone: bool) -> Claims<'_> {
         while !alone
@@ -150,8 +153,8 @@ impl Window {
         }
     }
 
-    /// Claims `number` for a packet that is authentic; only the first to claim it gets it. RFC 4303, 3.4.3: "The receive window
-    /// is updated only if the integrity verification succeeds."
+    /// Claims `number` for a packet that is authentic; only the first to claim it gets it. RFC
+    /// 4303, 3.4.3: "The receive window is updated only if the integrity verification succeeds."
     ///
     /// # Errors
     /// See [`Refused`].

@@ -1,7 +1,8 @@
 //! Work for valgrind: run by `tests/memcheck.rs`.
 //!
-//! Keys and plaintext are marked as undefined, so that memcheck reports every branch and every address that depends on
-//! them (the method of ctgrind), besides what it reports anyway. Only the paths that valgrind can run take part.
+//! Keys and plaintext are marked as undefined, so that memcheck reports every branch and every
+//! address that depends on them (the method of ctgrind), besides what it reports anyway. Only the
+//! paths that valgrind can run take part.
 
 use tare_gcm::{Key, Nonce, Path, SharedRead, SharedWrite};
 
@@ -9,8 +10,8 @@ use tare_gcm::{Key, Nonce, Path, SharedRead, SharedWrite};
 #[cfg(target_arch = "x86_64")]
 fn request(code: u64, bytes: &mut [u8]) {
     let arguments = [code, bytes.as_mut_ptr() as u64, bytes.len() as u64, 0, 0, 0];
-    // SAFETY: four rotations that add up to none and an exchange of a register with itself: valgrind's marker. The
-    // arguments are alive; the result comes in rdx.
+    // SAFETY: four rotations that add up to none and an exchange of a register with itself:
+    // valgrind's marker. The arguments are alive; the result comes in rdx.
     unsafe {
         std::arch::asm!(
             "rol rdi, 3", "rol rdi, 13", "rol rdi, 61", "rol rdi, 51", "xchg rbx, rbx",
@@ -63,7 +64,8 @@ fn main() {
                 tag = bytes.into();
                 let mut opened = vec![0; len];
                 let ciphertext = SharedRead::from(&shared[..]);
-                // Whether the tag matched is public too, but valgrind cannot know: the test allows that one branch.
+                // Whether the tag matched is public too, but valgrind cannot know: the test allows
+                // that one branch.
                 key.open(
                     &Nonce::from([1; 12]),
                     b"additional",

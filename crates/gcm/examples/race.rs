@@ -2,7 +2,8 @@
 //!
 //! `cargo run -p tare-gcm --release --features testing --example race -- --seconds 60 [--path NAME] [--json]`
 //!
-//! Exit 0: clean, and the detector caught the implementation that reads twice. 1: not so. 2: wrong usage.
+//! Exit 0: clean, and the detector caught the implementation that reads twice. 1: not so. 2: wrong
+//! usage.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,9 +1,11 @@
 //! Many packets in one call.
 //!
-//! A 60-byte packet is too short to keep the processor's cipher and multiplier busy. Packets of up to 64 bytes go four at a
-//! time where the path has a way to; others one after the other, which for them is as fast.
+//! A 60-byte packet is too short to keep the processor's cipher and multiplier busy. Packets of up
+//! to 64 bytes go four at a time where the path has a way to; others one after the other, which for
+//! them is as fast.
 //!
-//! What four packets need is laid out in columns as they come, so that one load fills a register with all four.
+//! What four packets need is laid out in columns as they come, so that one load fills a register
+//! with all four.
 
 use crate::key::check;
 #[cfg(target_arch = "x86_64")]
@@ -129,17 +131,19 @@ impl<'a> OpenPacket<'a> {
         })
     }
 
-    /// Whether the packet was authentic, once it has been opened; otherwise [`Error::Forged`], and its output
-    /// has been wiped.
+    /// Whether the packet was authentic, once it has been opened; otherwise [`Error::Forged`], and
+    /// its output has been wiped.
     pub fn outcome(&self) -> Option<Result<(), Error>> {
         self.outcome
             .map(|authentic| authentic.then_some(()).ok_or(Error::Forged))
     }
 }
 
-/// Seals packets as they come and gives `sealed` the number and the tag of each, not necessarily in their order.
+/// Seals packets as they come and gives `sealed` the number and the tag of each, not necessarily in
+/// their order.
 ///
-/// This is the fastest way to seal many short packets: they are described while those before them are worked on.
+/// This is the fastest way to seal many short packets: they are described while those before them
+/// are worked on.
 #[inline(always)]
 pub fn seal_each<'a>(
     packets: impl IntoIterator<Item = SealPacket<'a>>,
@@ -157,10 +161,12 @@ pub fn seal_each<'a>(
     queue.finish(&mut sealed);
 }
 
-/// Opens packets as they come and gives `opened` the number of each, not necessarily in their order, with `Ok` when it is
-/// authentic; otherwise [`Error::Forged`], and its output has been wiped. Returns how many packets are authentic.
+/// Opens packets as they come and gives `opened` the number of each, not necessarily in their
+/// order, with `Ok` when it is authentic; otherwise [`Error::Forged`], and its output has been
+/// wiped. Returns how many packets are authentic.
 ///
-/// This is the fastest way to open many short packets: they are described while those before them are worked on.
+/// This is the fastest way to open many short packets: they are described while those before them
+/// are worked on.
 #[inline(always)]
 pub fn open_each<'a>(
     packets: impl IntoIterator<Item = OpenPacket<'a>>,
@@ -224,7 +230,8 @@ trait Operation {
     /// What is said of a packet that has been worked on.
     type Outcome;
 
-    /// What is said of a packet with this output for which the first tag was computed and the second came along.
+    /// What is said of a packet with this output for which the first tag was computed and the
+    /// second came along.
     ///
     /// # Safety
     /// The output must be there, and borrowed by nobody else.
@@ -237,7 +244,8 @@ trait Operation {
     /// Works on four packets and tells `done` of each.
     ///
     /// # Safety
-    /// All columns must be filled with packets for `fours`, whose memory is still what the constructors checked.
+    /// All columns must be filled with packets for `fours`, whose memory is still what the
+    /// constructors checked.
     #[cfg(target_arch = "x86_64")]
     unsafe fn four(fours: &Fours, columns: &Columns, done: impl FnMut(usize, Self::Outcome));
 }
@@ -321,7 +329,8 @@ unsafe fn wipe(columns: &Columns, which: u8) {
 /// Packets on their way to be worked on four at a time.
 #[cfg(target_arch = "x86_64")]
 struct Queue<'a, T, O> {
-    /// How the packets in here are worked on; all of them are alike. Never null; before the first, it dangles.
+    /// How the packets in here are worked on; all of them are alike. Never null; before the first,
+    /// it dangles.
     fours: *const Fours,
     columns: MaybeUninit<Columns>,
     /// What is handed back of each when it is done.
@@ -381,7 +390,8 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
     /// [`Queue::push`] of a packet that goes together with those that wait.
     ///
     /// # Safety
-    /// It must be of at most 64 bytes with at most 16 of additional data, and its key's way of fours that of the queue.
+    /// It must be of at most 64 bytes with at most 16 of additional data, and its key's way of
+    /// fours that of the queue.
     #[inline(always)]
     unsafe fn push_alike(
         &mut self,
@@ -399,7 +409,8 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
             self.waiting = i + 1;
             return;
         }
-        // SAFETY: the last place of four; with it all are filled, with packets for `fours`, whose memory is borrowed for 'a.
+        // SAFETY: the last place of four; with it all are filled, with packets for `fours`, whose
+        // memory is borrowed for 'a.
         unsafe {
             packet.describe::<O>(schedule, self.columns.as_mut_ptr(), 3);
             self.items[3] = MaybeUninit::new(item);
@@ -414,7 +425,8 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
     #[inline(always)]
     fn finish(&mut self, done: &mut impl FnMut(T, O::Outcome)) {
         for i in 0..self.waiting {
-            // SAFETY: the packet has filled its columns and item, `fours` is its way, and its memory is borrowed for 'a.
+            // SAFETY: the packet has filled its columns and item, `fours` is its way, and its
+            // memory is borrowed for 'a.
             unsafe {
                 let fours = &*self.fours;
                 let columns = &*self.columns.as_ptr();
@@ -513,8 +525,8 @@ impl<'a> Packet<'a> {
     }
 }
 
-// SAFETY: a packet stands for its key (Sync), a shared borrow of private bytes, and an exclusive borrow of private
-// bytes or a SharedWrite, all of which may go to another thread.
+// SAFETY: a packet stands for its key (Sync), a shared borrow of private bytes, and an exclusive
+// borrow of private bytes or a SharedWrite, all of which may go to another thread.
 unsafe impl Send for Packet<'_> {}
 // SAFETY: as above; nothing can be done with a shared packet but look at its tag or outcome.
 unsafe impl Sync for Packet<'_> {}
@@ -524,7 +536,8 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
-    /// `cargo test -p tare-gcm --release --lib -- --ignored --nocapture`: what four packets cost that are described already.
+    /// `cargo test -p tare-gcm --release --lib -- --ignored --nocapture`: what four packets cost
+    /// that are described already.
     #[test]
     #[ignore = "a measurement"]
     fn kernel_alone() {

@@ -5,11 +5,11 @@ use crate::{Error, Key, Nonce, SharedWrite, Tag};
 /// How a protocol makes a 96-bit nonce of a 64-bit sequence number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum NonceScheme {
-    /// Four bytes of salt, then the sequence number, big-endian: ESP (RFC 4106, section 4; RFC 8750 for
-    /// the implicit form).
+    /// Four bytes of salt, then the sequence number, big-endian: ESP (RFC 4106, section 4; RFC 8750
+    /// for the implicit form).
     Salt([u8; 4]),
-    /// Twelve bytes of initialisation vector, the sequence number exclusive-ored onto the last eight,
-    /// big-endian: TLS 1.3 (RFC 8446, section 5.3).
+    /// Twelve bytes of initialisation vector, the sequence number exclusive-ored onto the last
+    /// eight, big-endian: TLS 1.3 (RFC 8446, section 5.3).
     Xor([u8; 12]),
 }
 
@@ -27,10 +27,11 @@ impl NonceScheme {
     }
 }
 
-/// A key for sealing that counts: every message gets the next sequence number, and none gets one twice.
+/// A key for sealing that counts: every message gets the next sequence number, and none gets one
+/// twice.
 ///
-/// The context owns its key: take nonces for it from [`SealingContext::take`] alone. Two contexts must not be made from
-/// the same key bytes and the same scheme with overlapping sequence numbers.
+/// The context owns its key: take nonces for it from [`SealingContext::take`] alone. Two contexts
+/// must not be made from the same key bytes and the same scheme with overlapping sequence numbers.
 pub struct SealingContext {
     key: Key,
     scheme: NonceScheme,
@@ -42,8 +43,8 @@ pub struct SealingContext {
 impl SealingContext {
     /// A context whose first message has the sequence number `first` and whose last one `last`.
     ///
-    /// Protocols bound how much one key may seal: for TLS 1.3 with AES-GCM 2^24.5 full records (RFC 8446,
-    /// section 5.5), for ESP the sequence numbers.
+    /// Protocols bound how much one key may seal: for TLS 1.3 with AES-GCM 2^24.5 full records (RFC
+    /// 8446, section 5.5), for ESP the sequence numbers.
     pub fn new(key: Key, scheme: NonceScheme, first: u64, last: u64) -> Self {
         Self {
             key,
@@ -74,7 +75,8 @@ impl SealingContext {
         Ok((sequence, self.scheme.nonce(sequence)))
     }
 
-    /// The key, for batches. Sealing with it under any nonce but one from [`SealingContext::take`] breaks the promise.
+    /// The key, for batches. Sealing with it under any nonce but one from [`SealingContext::take`]
+    /// breaks the promise.
     pub fn key(&self) -> &Key {
         &self.key
     }
@@ -84,7 +86,8 @@ impl SealingContext {
     /// `aad` makes the additional data from the sequence number, which ESP and DTLS put there.
     ///
     /// # Errors
-    /// [`Error::NoncesExhausted`], and those of [`Key::seal`]; the sequence number is spent then too.
+    /// [`Error::NoncesExhausted`], and those of [`Key::seal`]; the sequence number is spent then
+    /// too.
     pub fn seal<A: AsRef<[u8]>>(
         &mut self,
         aad: impl FnOnce(u64) -> A,

@@ -9,8 +9,8 @@ use zeroize::Zeroize;
 
 /// An AES-128-GCM or AES-256-GCM key, expanded for one [`Path`], wiped on drop.
 ///
-/// The calls take the nonce from the caller, who must never seal twice with the same one under the same
-/// key; [`SealingContext`](crate::SealingContext) sees to that.
+/// The calls take the nonce from the caller, who must never seal twice with the same one under the
+/// same key; [`SealingContext`](crate::SealingContext) sees to that.
 ///
 /// `Key` implements neither `Debug` nor `Clone`. What it holds lives in one place on the heap, so
 /// moving it leaves no copies behind.
@@ -31,7 +31,8 @@ enum Engine {
 }
 
 impl Key {
-    /// Expands a key of 16 or 32 bytes for the fastest path of this processor. The caller wipes `key`.
+    /// Expands a key of 16 or 32 bytes for the fastest path of this processor. The caller wipes
+    /// `key`.
     ///
     /// # Errors
     /// [`Error::KeyLength`] for any other length.
@@ -93,10 +94,13 @@ impl Key {
         }
     }
 
-    /// Asks for the cache lines that a message of `len` bytes under this key will be worked on with: round keys and powers of the
-    /// hash key, 4 lines (AES-128, 512 bits) for a message of up to 48 bytes, 8 for one of 576, 12 for a long one. Whoever has many keys calls this some packets ahead.
+    /// Asks for the cache lines that a message of `len` bytes under this key will be worked on
+    /// with: round keys and powers of the hash key, 4 lines (AES-128, 512 bits) for a message of up
+    /// to 48 bytes, 8 for one of 576, 12 for a long one. Whoever has many keys calls this some
+    /// packets ahead.
     ///
-    /// The `Key` itself, which says where they are, is read at once. On the portable path this does nothing.
+    /// The `Key` itself, which says where they are, is read at once. On the portable path this does
+    /// nothing.
     #[inline]
     pub fn prefetch(&self, len: usize) {
         match &self.engine {
@@ -113,7 +117,8 @@ impl Key {
     /// Every byte of `out` is stored once, as ciphertext; nothing is read from it.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`], [`Error::MessageTooLong`], [`Error::AadTooLong`]; nothing is stored then.
+    /// [`Error::LengthMismatch`], [`Error::MessageTooLong`], [`Error::AadTooLong`]; nothing is
+    /// stored then.
     #[inline]
     pub fn seal(
         &self,
@@ -123,8 +128,9 @@ impl Key {
         out: SharedWrite<'_>,
     ) -> Result<Tag, Error> {
         check(aad.len(), plaintext.len(), out.len())?;
-        // SAFETY: both sides have the same number of bytes, `plaintext` is a slice, and the view vouches
-        // for `out`. They do not overlap, for `plaintext` is borrowed and nobody else may write to it.
+        // SAFETY: both sides have the same number of bytes, `plaintext` is a slice, and the view
+        // vouches for `out`. They do not overlap, for `plaintext` is borrowed and nobody else may
+        // write to it.
         let tag = unsafe {
             self.whole(
                 true,
@@ -155,8 +161,8 @@ impl Key {
         out: &mut [u8],
     ) -> Result<(), Error> {
         check(aad.len(), ciphertext.len(), out.len())?;
-        // SAFETY: both sides have the same number of bytes, `out` is a slice, and the view vouches for
-        // `ciphertext`. They do not overlap, for `out` is borrowed exclusively.
+        // SAFETY: both sides have the same number of bytes, `out` is a slice, and the view vouches
+        // for `ciphertext`. They do not overlap, for `out` is borrowed exclusively.
         let computed = unsafe {
             self.whole(
                 false,
@@ -191,8 +197,8 @@ impl Key {
     /// Opens private memory in place.
     ///
     /// # Errors
-    /// [`Error::Forged`], with `data` wiped; [`Error::MessageTooLong`], [`Error::AadTooLong`], with `data`
-    /// untouched.
+    /// [`Error::Forged`], with `data` wiped; [`Error::MessageTooLong`], [`Error::AadTooLong`], with
+    /// `data` untouched.
     #[inline]
     pub fn open_in_place(
         &self,
@@ -292,7 +298,8 @@ impl Key {
     pub(crate) unsafe fn schedule(&self) -> &Schedule {
         match &self.engine {
             Engine::X86 { schedule, .. } => schedule,
-            // SAFETY: `with_path` takes `fours` from a kernel, which the portable path does not have.
+            // SAFETY: `with_path` takes `fours` from a kernel, which the portable path does not
+            // have.
             Engine::Portable(_) => unsafe { core::hint::unreachable_unchecked() },
         }
     }
@@ -329,7 +336,8 @@ impl Key {
             #[cfg(target_arch = "x86_64")]
             Engine::X86 { schedule, kernel } => {
                 let whole = if seal { kernel.seal } else { kernel.open };
-                // SAFETY: the caller's contract; `with_path` paired the kernel with its schedule and processor.
+                // SAFETY: the caller's contract; `with_path` paired the kernel with its schedule
+                // and processor.
                 unsafe { whole(schedule, nonce, aad, src, dst, len) }
             }
             // SAFETY: the caller's contract.
@@ -337,8 +345,8 @@ impl Key {
         }
     }
 
-    /// [`Key::whole`] where there is no code for whole messages. Not inlined: callers of the other paths would pay for its
-    /// registers.
+    /// [`Key::whole`] where there is no code for whole messages. Not inlined: callers of the other
+    /// paths would pay for its registers.
     ///
     /// # Safety
     /// As for [`Key::whole`].

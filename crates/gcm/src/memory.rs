@@ -3,8 +3,8 @@
 //! A `&[u8]` promises the compiler that nobody changes the bytes while it is alive; memory that a
 //! hostile host can write keeps no such promise, so even holding a slice over it would be undefined
 //! behaviour, and the compiler may read a byte twice and get two answers. These views are a raw
-//! pointer and a length instead. They offer no way to a slice, to a byte, or to iteration: only this
-//! crate touches what they point at, and it touches each byte once.
+//! pointer and a length instead. They offer no way to a slice, to a byte, or to iteration: only
+//! this crate touches what they point at, and it touches each byte once.
 //!
 //! ```compile_fail
 //! let bytes = [0u8; 4];
@@ -16,7 +16,8 @@
 //! let view = tare_gcm::SharedRead::from(&bytes[..]);
 //! let first = view[0]; // nor this one
 //! ```
-//! Opening into shared memory does not compile either, because plaintext may only go to a `&mut [u8]`:
+//! Opening into shared memory does not compile either, because plaintext may only go to a
+//! `&mut [u8]`:
 //! ```compile_fail
 //! # use tare_gcm::*;
 //! let (mut key, mut bytes) = (Key::new(&[0; 16]).unwrap(), [0u8; 4]);
@@ -42,7 +43,8 @@ impl<'a> SharedRead<'a> {
     /// # Safety
     /// For all of `'a` the bytes must stay mapped and readable. They may change at any time, by
     /// other processes, devices, virtual machines, or threads that write with atomic or volatile
-    /// accesses; what is read is then any mixture of old and new bytes, which is what this crate is for.
+    /// accesses; what is read is then any mixture of old and new bytes, which is what this crate is
+    /// for.
     pub const unsafe fn new(start: *const u8, len: usize) -> Self {
         Self {
             start,
@@ -98,8 +100,8 @@ impl<'a> SharedWrite<'a> {
     /// A view of `len` bytes at `start`.
     ///
     /// # Safety
-    /// For all of `'a` the bytes must stay mapped and writable, and no Rust reference to them may be
-    /// in use. Others may read and write them at any time, as with [`SharedRead::new`].
+    /// For all of `'a` the bytes must stay mapped and writable, and no Rust reference to them may
+    /// be in use. Others may read and write them at any time, as with [`SharedRead::new`].
     pub const unsafe fn new(start: *mut u8, len: usize) -> Self {
         Self {
             start,
@@ -151,8 +153,9 @@ impl<'a> From<&'a mut [u8]> for SharedWrite<'a> {
     }
 }
 
-// SAFETY: a view is an address and a length; the memory behind it is, by the contract of `new`, open to
-// accesses from other threads at any time, so which thread holds the view makes no difference.
+// SAFETY: a view is an address and a length; the memory behind it is, by the contract of `new`,
+// open to accesses from other threads at any time, so which thread holds the view makes no
+// difference.
 unsafe impl Send for SharedRead<'_> {}
 // SAFETY: as above; a shared view offers nothing but its length.
 unsafe impl Sync for SharedRead<'_> {}

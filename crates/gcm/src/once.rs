@@ -1,4 +1,5 @@
-//! Copies between private memory and memory that may be shared, in which every shared byte is accessed once.
+//! Copies between private memory and memory that may be shared, in which every shared byte is
+//! accessed once.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(crate) use crate::x86::{copy_in, copy_out};
@@ -19,7 +20,8 @@ pub(crate) mod volatile {
     pub(crate) unsafe fn copy_in(src: *const u8, dst: *mut u8, len: usize) {
         let mut at = 0;
         while at < len {
-            // SAFETY: `at` plus the size accessed is at most `len`; words are read only where aligned.
+            // SAFETY: `at` plus the size accessed is at most `len`; words are read only where
+            // aligned.
             unsafe {
                 if len - at >= WORD && src.add(at).addr().is_multiple_of(WORD) {
                     let word = ptr::read_volatile(src.add(at).cast::<usize>());
@@ -40,7 +42,8 @@ pub(crate) mod volatile {
     pub(crate) unsafe fn copy_out(src: *const u8, dst: *mut u8, len: usize) {
         let mut at = 0;
         while at < len {
-            // SAFETY: `at` plus the size accessed is at most `len`; words are written only where aligned.
+            // SAFETY: `at` plus the size accessed is at most `len`; words are written only where
+            // aligned.
             unsafe {
                 if len - at >= WORD && dst.add(at).addr().is_multiple_of(WORD) {
                     let word = src.add(at).cast::<usize>().read_unaligned();

@@ -6,7 +6,8 @@ use std::sync::OnceLock;
 /// One implementation. All give the same results and keep the same contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Path {
-    /// VAES and VPCLMULQDQ on 512-bit registers, with AVX-512 byte masks (Ice Lake, Zen 4 and later).
+    /// VAES and VPCLMULQDQ on 512-bit registers, with AVX-512 byte masks (Ice Lake, Zen 4 and
+    /// later).
     Vaes512,
     /// VAES and VPCLMULQDQ on 256-bit registers (Alder Lake, Zen 3 and later).
     Vaes256,
@@ -26,7 +27,8 @@ impl Path {
         *BEST.get_or_init(|| Path::available().next().unwrap_or(Path::Portable))
     }
 
-    /// The paths that this processor can run, the fastest first; the last is always [`Path::Portable`].
+    /// The paths that this processor can run, the fastest first; the last is always
+    /// [`Path::Portable`].
     pub fn available() -> impl Iterator<Item = Path> {
         Path::ALL.into_iter().filter(|path| path.is_available())
     }

@@ -1,9 +1,10 @@
 //! The path for any processor: small stages in private memory, and the `aes` and `ghash` crates.
 //!
-//! A one-shot AEAD would need the whole message in private memory at once, up to 64 GiB, before the first
-//! byte of ciphertext could be stored. The block cipher and the hash apart need a stage of
-//! [`STEP_LEN`] bytes: each byte is copied in once, worked on there, and copied out once, final. Both
-//! crates are constant-time in software and use the processor's instructions where it has them.
+//! A one-shot AEAD would need the whole message in private memory at once, up to 64 GiB, before the
+//! first byte of ciphertext could be stored. The block cipher and the hash apart need a stage of
+//! [`STEP_LEN`] bytes: each byte is copied in once, worked on there, and copied out once, final.
+//! Both crates are constant-time in software and use the processor's instructions where it has
+//! them.
 
 use crate::once::volatile::{copy_in, copy_out};
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};

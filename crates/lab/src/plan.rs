@@ -34,8 +34,8 @@ pub struct Plan {
     pub budget_s: Option<f64>,
     /// When the plan was made, RFC 3339 in UTC.
     pub started: String,
-    /// The folder in which the run began, from which relative paths go out; `None` where its name is
-    /// not UTF-8.
+    /// The folder in which the run began, from which relative paths go out; `None` where its name
+    /// is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
     /// What it runs on.

@@ -150,8 +150,8 @@ pub struct CellResult {
     pub n: usize,
     /// The median of the trials; absent where there is none.
     pub median: Option<f64>,
-    /// The 95 % interval of the median; absent where an end is infinite: too few trials, or too many
-    /// that failed.
+    /// The 95 % interval of the median; absent where an end is infinite: too few trials, or too
+    /// many that failed.
     pub ci95: Option<[f64; 2]>,
     /// The trials' values, by round; `null` for a round without one.
     pub samples: Vec<Option<f64>>,

@@ -261,8 +261,8 @@ impl Run<'_> {
     }
 }
 
-/// A cell with measurements that cannot run any more: the driver's `check` or the file it needs says
-/// no since. To go on would set the whole cell aside and waste what is in.
+/// A cell with measurements that cannot run any more: the driver's `check` or the file it needs
+/// says no since. To go on would set the whole cell aside and waste what is in.
 pub fn lost(directory: &RunDirectory, drivers: &Drivers) -> Option<(TrialRecord, Missing)> {
     let plan = directory.plan();
     let mut seen = HashSet::new();

@@ -66,8 +66,8 @@ tests! {
     fn different_work_is_refused();
 }
 
-/// Real pairs of the same program, and of one that does 7 % more. Prints rates, asserts nothing: they
-/// are this machine's.
+/// Real pairs of the same program, and of one that does 7 % more. Prints rates, asserts nothing:
+/// they are this machine's.
 #[test]
 #[ignore = "takes minutes; the guide has its figures"]
 fn real_pairs() {

@@ -35,8 +35,8 @@ pub trait Bed {
     /// As [`Bed::send`].
     fn receive(&mut self, arrivals: &mut Vec<Arrival>) -> Result<(), Error>;
 
-    /// Nothing is to be done before `until`. A virtual clock moves there; a real one is left to itself, because frames have to be
-    /// received meanwhile.
+    /// Nothing is to be done before `until`. A virtual clock moves there; a real one is left to
+    /// itself, because frames have to be received meanwhile.
     fn wait(&mut self, until: Instant);
 
     /// Whether it is certain that nothing more arrives, unless something is sent.
@@ -152,8 +152,8 @@ pub trait Network {
     /// Puts a frame into the network at a port. Times given never run backwards.
     fn offer(&mut self, now: Instant, port: usize, frame: Frame);
 
-    /// Lets time pass until `to`, and hands over each frame that leaves the network at a port meanwhile, and when, in the order in
-    /// which they do.
+    /// Lets time pass until `to`, and hands over each frame that leaves the network at a port
+    /// meanwhile, and when, in the order in which they do.
     fn advance(&mut self, to: Instant, deliver: &mut dyn FnMut(usize, Instant, Frame));
 
     /// When something happens next if nothing is offered; none when the network is idle.

@@ -29,12 +29,12 @@ pub struct Limit {
     pub failed: Option<Rate>,
 }
 
-/// A binary search for the highest rate that passes. Its first step is half of the maximum, and steps halve until they
-/// are the precision.
+/// A binary search for the highest rate that passes. Its first step is half of the maximum, and
+/// steps halve until they are the precision.
 ///
-/// The maximum itself is tested where nothing below it failed. What would be the answer is tested again; if it fails, the search
-/// goes on below. So the answer has passed twice, and the rate one step above it has failed, also on a device
-/// that loses at some rate and not at a higher one.
+/// The maximum itself is tested where nothing below it failed. What would be the answer is tested
+/// again; if it fails, the search goes on below. So the answer has passed twice, and the rate one
+/// step above it has failed, also on a device that loses at some rate and not at a higher one.
 #[derive(Clone, Debug)]
 pub struct Bisection {
     precision: u64,
@@ -52,7 +52,8 @@ pub struct Bisection {
 }
 
 impl Bisection {
-    /// A search up to `max`, in steps of `precision` (at least one bit a second). A rate that fails is tried again `retries` times.
+    /// A search up to `max`, in steps of `precision` (at least one bit a second). A rate that fails
+    /// is tried again `retries` times.
     pub fn new(max: Rate, precision: Rate, retries: u32) -> Bisection {
         let mut bisection = Bisection {
             precision: precision.bits().clamp(1, max.bits().max(1)),

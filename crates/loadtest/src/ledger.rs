@@ -21,8 +21,8 @@ pub enum Seen {
 
 /// Which sequences of a stream have arrived in a trial, and how long they took.
 ///
-/// Memory is fixed: one bit for each of the last `window` sequences, and a histogram. What is further behind
-/// the highest sequence than the window is [`Seen::Late`].
+/// Memory is fixed: one bit for each of the last `window` sequences, and a histogram. What is
+/// further behind the highest sequence than the window is [`Seen::Late`].
 #[derive(Debug)]
 pub struct Ledger {
     bits: Box<[u64]>,

@@ -6,7 +6,8 @@ use crate::ledger::Ledger;
 use crate::stamp::{self, Found, IpPacket};
 use crate::stream::Stream;
 
-/// What arrived at a port in a trial: `received` is all the others and the frames that the ledgers took.
+/// What arrived at a port in a trial: `received` is all the others and the frames that the ledgers
+/// took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PortCounts {
     pub(crate) received: u64,
@@ -144,7 +145,8 @@ impl Receiver {
     }
 }
 
-/// What a router leaves of a frame: of an IP packet addresses, protocol and length, of another all behind the addresses.
+/// What a router leaves of a frame: of an IP packet addresses, protocol and length, of another all
+/// behind the addresses.
 fn fingerprint(frame: &[u8]) -> u64 {
     let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
     let Some(packet) = IpPacket::of(frame) else {

@@ -1,7 +1,7 @@
 //! Reports: the lines that people compare with what `snabb loadtest` prints, and CSV.
 //!
-//! A stream's block has the three lines TX, RX and Loss. What those cannot say (duplicates, reordering, strangers) stands in
-//! a fourth, which is there only when there is something to say.
+//! A stream's block has the three lines TX, RX and Loss. What those cannot say (duplicates,
+//! reordering, strangers) stands in a fourth, which is there only when there is something to say.
 
 use std::fmt::Write;
 

@@ -1,8 +1,10 @@
-//! The benchmarks of RFC 2544: throughput, latency, frame loss rate, back-to-back frames, for each frame size.
+//! The benchmarks of RFC 2544: throughput, latency, frame loss rate, back-to-back frames, for each
+//! frame size.
 //!
-//! What differs from the RFC: durations and repetitions are the caller's, shorter by default (section 24: trials should last
-//! 60 seconds, those of latency 120; section 26.4: bursts of 2 seconds, 50 times); latency is measured on every packet and not on
-//! one of each trial; after a trial the tester waits until nothing more comes, and not for two and five seconds.
+//! What differs from the RFC: durations and repetitions are the caller's, shorter by default
+//! (section 24: trials should last 60 seconds, those of latency 120; section 26.4: bursts of 2
+//! seconds, 50 times); latency is measured on every packet and not on one of each trial; after a
+//! trial the tester waits until nothing more comes, and not for two and five seconds.
 
 use std::time::Duration;
 
@@ -40,8 +42,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// All sizes up to this rate: trials of a second, 20 for the latency, bursts of up to two seconds searched for five times, and a
-    /// precision of a thousandth.
+    /// All sizes up to this rate: trials of a second, 20 for the latency, bursts of up to two
+    /// seconds searched for five times, and a precision of a thousandth.
     pub fn new(max: Rate) -> Config {
         Config {
             sizes: SIZES.to_vec(),

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 use tare_port::Instant;
 
-/// Bytes that a frame occupies on the wire beyond its own: preamble (7), start of frame (1), checksum (4) and gap (12).
+/// Bytes that a frame occupies on the wire beyond its own: preamble (7), start of frame (1),
+/// checksum (4) and gap (12).
 pub(crate) const OVERHEAD: usize = tare_port::OVERHEAD;
 
 /// Bits that a frame of `length` bytes, without its checksum, occupies on the wire.
@@ -60,10 +61,12 @@ impl fmt::Display for Rate {
     }
 }
 
-/// The moments at which the frames of a loop leave, at a rate. Frame *n* is due when the bits of those before it have passed: nothing
-/// adds up, so a thousand million frames take exactly what their bits take.
+/// The moments at which the frames of a loop leave, at a rate. Frame *n* is due when the bits of
+/// those before it have passed: nothing adds up, so a thousand million frames take exactly what
+/// their bits take.
 ///
-/// Who comes late may catch up by a bounded number of frames; what is beyond that slips, and is never sent.
+/// Who comes late may catch up by a bounded number of frames; what is beyond that slips, and is
+/// never sent.
 #[derive(Debug)]
 pub struct Schedule {
     rate: u64,
@@ -78,8 +81,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A schedule for a loop of frames of these lengths, in bytes, that begins at `start` and catches up by at most
-    /// `catch_up` of the longest frames.
+    /// A schedule for a loop of frames of these lengths, in bytes, that begins at `start` and
+    /// catches up by at most `catch_up` of the longest frames.
     ///
     /// # Panics
     /// On no frames or a rate of zero.
@@ -131,8 +134,8 @@ impl Schedule {
         )
     }
 
-    /// The bits that may have left by `now`; what nobody came for in time slips. Ask once, then take frames with
-    /// [`Schedule::take`] for as long as they are due.
+    /// The bits that may have left by `now`; what nobody came for in time slips. Ask once, then
+    /// take frames with [`Schedule::take`] for as long as they are due.
     #[inline]
     pub fn allowance(&mut self, now: Instant) -> u64 {
         let elapsed = now

@@ -1,4 +1,5 @@
-//! A network to try the tester on, without hardware and without root: two gateways with a line between them, in virtual time.
+//! A network to try the tester on, without hardware and without root: two gateways with a line
+//! between them, in virtual time.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -14,8 +15,8 @@ use crate::stream::Stream;
 pub enum Overhead {
     /// So many bytes.
     Bytes(usize),
-    /// ESP in tunnel mode over IPv4 with AES-GCM: outer header (20), ESP header (8), IV (8), padding to four bytes with the two
-    /// bytes of trailer, ICV (16).
+    /// ESP in tunnel mode over IPv4 with AES-GCM: outer header (20), ESP header (8), IV (8),
+    /// padding to four bytes with the two bytes of trailer, ICV (16).
     Esp,
 }
 
@@ -32,7 +33,8 @@ impl Overhead {
     }
 }
 
-/// What a simulated network is like: a line to the first gateway, one between the gateways, and one from the second, in each direction.
+/// What a simulated network is like: a line to the first gateway, one between the gateways, and one
+/// from the second, in each direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Simulation {
     /// All lines, without faults.
@@ -44,7 +46,8 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// Lines of this rate, with queues of 512 frames as network cards have them, and ESP between the gateways.
+    /// Lines of this rate, with queues of 512 frames as network cards have them, and ESP between
+    /// the gateways.
     pub fn new(bits_per_second: u64) -> Simulation {
         let line = LineConfig {
             queue: Queue::Frames(512),
@@ -61,7 +64,9 @@ impl Simulation {
 impl FromStr for Simulation {
     type Err = String;
 
-    /// Reads `rate=1e9,overhead=esp,queue=512,delay=10e-6,loss=0.01,duplication=0,reordering=0,seed=1`, each part by choice.
+    /// Reads
+    /// `rate=1e9,overhead=esp,queue=512,delay=10e-6,loss=0.01,duplication=0,reordering=0,seed=1`,
+    /// each part by choice.
     fn from_str(text: &str) -> Result<Simulation, String> {
         let mut simulation = Simulation::new(1_000_000_000);
         for part in text.split(',').filter(|part| !part.is_empty()) {
@@ -117,8 +122,8 @@ impl FromStr for Simulation {
     }
 }
 
-/// An Ethernet frame with a UDP packet over IPv4, `length` bytes long without its checksum, for a network that has no capture.
-/// Shorter than 60 bytes or longer than an IPv4 packet it cannot be.
+/// An Ethernet frame with a UDP packet over IPv4, `length` bytes long without its checksum, for a
+/// network that has no capture. Shorter than 60 bytes or longer than an IPv4 packet it cannot be.
 pub fn frame(length: usize) -> Vec<u8> {
     const IP: usize = 14;
     const UDP: usize = 34;

@@ -1,7 +1,8 @@
 //! What a frame says about itself: which trial, which stream, which number, and when it was sent.
 //!
-//! A stamp is the last 18 bytes of an IP packet, all the payload that UDP has in the shortest Ethernet frame. It is found by the IP
-//! header's length alone, so a gateway may change everything that a gateway changes, and padding may follow.
+//! A stamp is the last 18 bytes of an IP packet, all the payload that UDP has in the shortest
+//! Ethernet frame. It is found by the IP header's length alone, so a gateway may change everything
+//! that a gateway changes, and padding may follow.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -25,8 +26,8 @@ pub const TIMES_NS: u64 = 1 << 48;
 
 const MAGIC: u64 = 0x7a3e;
 
-/// The first bytes of an IP payload, which the check leaves out: ports and checksums (that of TCP ends at 18) are a
-/// translator's to change.
+/// The first bytes of an IP payload, which the check leaves out: ports and checksums (that of TCP
+/// ends at 18) are a translator's to change.
 pub(crate) const TRANSLATED: usize = 20;
 
 /// One frame's stamp.
@@ -36,7 +37,8 @@ pub struct Stamp {
     pub trial: u16,
     /// The stream.
     pub stream: u8,
-    /// The number of the frame among the stamped frames of its stream and trial, below [`SEQUENCES`].
+    /// The number of the frame among the stamped frames of its stream and trial, below
+    /// [`SEQUENCES`].
     pub sequence: u64,
     /// From the start of the trial to sending, in nanoseconds, below [`TIMES_NS`].
     pub time_ns: u64,
@@ -70,7 +72,8 @@ impl Place {
     }
 }
 
-/// Where the stamp of `frame` is if it has one: its IP packet is whole, no fragment, and long enough.
+/// Where the stamp of `frame` is if it has one: its IP packet is whole, no fragment, and long
+/// enough.
 #[inline]
 pub(crate) fn place(frame: &[u8]) -> Option<Place> {
     let packet = IpPacket::of(frame)?;
@@ -156,7 +159,8 @@ pub(crate) struct IpPacket {
 }
 
 impl IpPacket {
-    /// The packet of a frame, behind up to two VLAN tags; none where it is no IP or does not fit into the frame.
+    /// The packet of a frame, behind up to two VLAN tags; none where it is no IP or does not fit
+    /// into the frame.
     #[inline]
     pub(crate) fn of(frame: &[u8]) -> Option<IpPacket> {
         let (ethertype, header) = ethertype(frame)?;

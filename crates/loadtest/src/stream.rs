@@ -38,8 +38,8 @@ pub struct Stream {
 /// Joins each stream with the interface on which it is received.
 ///
 /// # Errors
-/// On no or too many streams, a stream without frames, a frame that cannot be sent, two streams of one name, and a receiver
-/// that is the name of no stream.
+/// On no or too many streams, a stream without frames, a frame that cannot be sent, two streams of
+/// one name, and a receiver that is the name of no stream.
 pub fn pair(configs: &[StreamConfig]) -> Result<Vec<Stream>, Error> {
     if !(1..=255).contains(&configs.len()) {
         return Err(Error::StreamCount(configs.len()));
@@ -176,7 +176,8 @@ impl Template {
         self.room.is_some()
     }
 
-    /// Writes a stamp into a frame that holds a copy of this template's bytes; nothing where there is no room.
+    /// Writes a stamp into a frame that holds a copy of this template's bytes; nothing where there
+    /// is no room.
     #[inline]
     pub(crate) fn stamp(&self, frame: &mut [u8], stamp: &Stamp) {
         let Some(room) = &self.room else {
@@ -192,7 +193,8 @@ impl Template {
         if let Some(checksum) = &room.checksum {
             let mut sum = !checksum::finish(checksum::sum(&bytes));
             if checksum.odd {
-                // Each byte is the other half of a word (RFC 1071 section 2, byte order independence).
+                // Each byte is the other half of a word (RFC 1071 section 2, byte order
+                // independence).
                 sum = sum.swap_bytes();
             }
             let mut value = checksum::finish(checksum.rest + u64::from(sum));
@@ -275,8 +277,9 @@ struct Transport {
 }
 
 impl Transport {
-    /// None where the packet has none that can be read, or one whose contents are not to be changed: another packet (IP in
-    /// IP, GRE), what is authenticated (ESP, AH), what has a checksum of another kind (SCTP).
+    /// None where the packet has none that can be read, or one whose contents are not to be
+    /// changed: another packet (IP in IP, GRE), what is authenticated (ESP, AH), what has a
+    /// checksum of another kind (SCTP).
     fn of(frame: &[u8], packet: &IpPacket) -> Option<Transport> {
         let (mut protocol, mut start) = match packet.version {
             4 => (*frame.get(packet.header + 9)?, packet.payload),
@@ -307,7 +310,8 @@ impl Transport {
         })
     }
 
-    /// Where the checksum is, if the packet has one: a UDP checksum of zero over IPv4 is none (RFC 768).
+    /// Where the checksum is, if the packet has one: a UDP checksum of zero over IPv4 is none (RFC
+    /// 768).
     fn checksum_in(&self, frame: &[u8], packet: &IpPacket) -> Option<usize> {
         let optional = self.protocol == UDP && packet.version == 4;
         self.checksum
@@ -320,7 +324,8 @@ impl Transport {
         if self.protocol == ICMP {
             return segment;
         }
-        // The final destination stands in a routing header where there is one; none is expected here.
+        // The final destination stands in a routing header where there is one; none is expected
+        // here.
         let addresses = match packet.version {
             4 => packet.header + 12..packet.header + 20,
             _ => packet.header + 8..packet.header + 40,

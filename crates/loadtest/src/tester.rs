@@ -43,12 +43,14 @@ pub struct Options {
     pub window: usize,
     /// Frames that may be under way at a time.
     pub frames: usize,
-    /// The number of the first trial. Different for two runs in a row, leftovers of the first are known in the second.
+    /// The number of the first trial. Different for two runs in a row, leftovers of the first are
+    /// known in the second.
     pub first_trial: u16,
 }
 
 impl Default for Options {
-    /// No warm-up, 0.5 % tolerance, three retries, a window of 2²⁴ sequences (2 MiB a stream) and 2¹⁴ frames.
+    /// No warm-up, 0.5 % tolerance, three retries, a window of 2²⁴ sequences (2 MiB a stream) and
+    /// 2¹⁴ frames.
     fn default() -> Options {
         Options {
             warm_up: None,
@@ -107,8 +109,8 @@ impl<B: Bed> Tester<B> {
         Ok(Tester::assemble(bed, streams, options, pool))
     }
 
-    /// A tester that sends frames of this pool, which saves ports over the same pool a copy; where its slots are too short,
-    /// of one of its own.
+    /// A tester that sends frames of this pool, which saves ports over the same pool a copy; where
+    /// its slots are too short, of one of its own.
     ///
     /// # Errors
     /// As [`Tester::new`].
@@ -150,7 +152,8 @@ impl<B: Bed> Tester<B> {
         }
     }
 
-    /// Calls `on_pulse` every now and then during a trial; when it says false, the trial ends with [`Error::Interrupted`].
+    /// Calls `on_pulse` every now and then during a trial; when it says false, the trial ends with
+    /// [`Error::Interrupted`].
     pub fn on_pulse(&mut self, on_pulse: impl FnMut(&Pulse) -> bool + 'static) {
         self.on_pulse = Some(Box::new(on_pulse));
     }
@@ -193,8 +196,8 @@ impl<B: Bed> Tester<B> {
     /// Runs a trial, again if the load was not offered.
     ///
     /// # Errors
-    /// [`Error::Load`] on a load that no trial can be made of, [`Error::NotOffered`] when all attempts were invalid,
-    /// [`Error::Interrupted`], and what the ports say.
+    /// [`Error::Load`] on a load that no trial can be made of, [`Error::NotOffered`] when all
+    /// attempts were invalid, [`Error::Interrupted`], and what the ports say.
     pub fn trial(&mut self, load: &Load) -> Result<Trial, Error> {
         self.check(load)?;
         if !self.is_warm {
@@ -546,7 +549,8 @@ fn fits(pool: &Pool, streams: &[Stream]) -> bool {
     pool.capacity() >= capacity(streams)
 }
 
-/// What a slot needs for the longest frame: what a pool keeps in front of each frame is within the last number.
+/// What a slot needs for the longest frame: what a pool keeps in front of each frame is within the
+/// last number.
 fn capacity(streams: &[Stream]) -> usize {
     let templates = streams.iter().flat_map(|stream| &stream.templates);
     let longest = templates.map(|template| template.bytes.len()).max();

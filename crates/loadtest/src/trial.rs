@@ -79,9 +79,11 @@ pub struct StreamRecord {
     pub reorder_offset_max: u64,
     /// Packets too far behind to tell whether they had arrived; they count as lost.
     pub late: u64,
-    /// Packets that arrived when no more was being sent: what the network had queued, and its delay.
+    /// Packets that arrived when no more was being sent: what the network had queued, and its
+    /// delay.
     pub drained: u64,
-    /// Of `tx_packets`, those without room for a stamp; the rest of the record knows only their totals.
+    /// Of `tx_packets`, those without room for a stamp; the rest of the record knows only their
+    /// totals.
     pub tx_unstamped: u64,
     /// Packets without a stamp that arrived beyond those sent.
     pub surplus: u64,

@@ -18,7 +18,8 @@ fn config(frames: Vec<Vec<u8>>) -> StreamConfig {
     }
 }
 
-/// Something like a packet: a good one with bytes changed and its end cut off, or noise behind an EtherType.
+/// Something like a packet: a good one with bytes changed and its end cut off, or noise behind an
+/// EtherType.
 fn almost_a_packet() -> impl Strategy<Value = Vec<u8>> {
     let good = prop_oneof![
         (60usize..200).prop_map(|size| udp4(size, 1)),

@@ -37,7 +37,8 @@ fn find_limit<B: Bed>(tester: &mut Tester<B>, precision: u64, duration: Duration
     search.limit()
 }
 
-/// The seed's topology: two gateways, lines of 1 Gb/s, traffic in both directions, frames of 60 bytes.
+/// The seed's topology: two gateways, lines of 1 Gb/s, traffic in both directions, frames of 60
+/// bytes.
 #[test]
 fn the_seeds_setup_gives_the_seeds_answer() {
     let streams = both_ways(&[udp4(60, 1)]);
@@ -130,7 +131,8 @@ fn ndr_and_pdr_of_a_known_loss_curve_are_found() {
     // What is forwarded at a hard limit is the limit, whatever the goal.
     let throughput = hard.results()[1].conditional_throughput.unwrap().gbps();
     assert!((throughput - 0.6).abs() < 0.003, "{throughput}");
-    // Short trials first: the search is cheaper than full-length bisection, which takes 3 trials at each of 8 loads for each goal.
+    // Short trials first: the search is cheaper than full-length bisection, which takes 3 trials at
+    // each of 8 loads for each goal.
     assert!(hard.trials() < 60, "{}", hard.trials());
 }
 
@@ -255,7 +257,8 @@ fn the_benchmarks_of_rfc_2544_measure_a_known_line() {
         assert_eq!(report.frame_loss.len(), 7);
         assert!((report.frame_loss[0].loss_percent - 50.0).abs() < 1.0);
         assert_eq!(report.frame_loss[6].loss_percent, 0.0);
-        // At twice the line's rate, half of a burst has to wait: a hundred wait, and one is on the line.
+        // At twice the line's rate, half of a burst has to wait: a hundred wait, and one is on the
+        // line.
         let burst = report.back_to_back.mean_frames;
         assert!((200.0..=204.0).contains(&burst), "{report:?}");
     }
@@ -264,7 +267,8 @@ fn the_benchmarks_of_rfc_2544_measure_a_known_line() {
 
 #[test]
 fn a_thousand_million_packets_take_the_memory_of_a_million() {
-    // The tester's memory is what is set up before the first trial: the window, the histogram, the frames.
+    // The tester's memory is what is set up before the first trial: the window, the histogram, the
+    // frames.
     let mut ledger = tare_loadtest::Ledger::new(Options::default().window);
     assert_eq!(ledger.window() + 64, 1 << 24);
     for sequence in (0..1_000_000_000u64).step_by(16) {

@@ -1,6 +1,7 @@
 //! The Internet checksum (RFC 1071) and how it changes with what it covers (RFC 1624).
 
-/// The sum of `bytes` as big-endian 16-bit words, not folded; an odd last byte counts as the high half of a word.
+/// The sum of `bytes` as big-endian 16-bit words, not folded; an odd last byte counts as the high
+/// half of a word.
 #[inline]
 pub fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
@@ -20,7 +21,8 @@ pub fn sum(bytes: &[u8]) -> u64 {
 /// A sum folded to 16 bits and inverted: what stands in a checksum field.
 #[inline]
 pub fn finish(sum: u64) -> u16 {
-    // The upper half of a number plus the same with its halves swapped is the sum of its halves, carry brought around.
+    // The upper half of a number plus the same with its halves swapped is the sum of its halves,
+    // carry brought around.
     let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
     let sum = (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16;
     !sum
@@ -29,8 +31,9 @@ pub fn finish(sum: u64) -> u16 {
 /// Whether the checksum of an IPv4 header without options is right.
 #[inline]
 pub fn is_right(header: &[u8; 20]) -> bool {
-    // Both zeros of ones' complement are multiples of 2¹⁶ - 1; the order of the bytes does not matter (RFC 1071, 2 B), nor does it
-    // whether a carry out of 64 bits is brought around at once, for 2⁶⁴ - 1 is such a multiple too. A header is not all zero.
+    // Both zeros of ones' complement are multiples of 2¹⁶ - 1; the order of the bytes does not
+    // matter (RFC 1071, 2 B), nor does it whether a carry out of 64 bits is brought around at once,
+    // for 2⁶⁴ - 1 is such a multiple too. A header is not all zero.
     let word = |at: usize| {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&header[at..at + 8]);
@@ -49,7 +52,8 @@ pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
     finish(u64::from(!checksum) + u64::from(!old) + u64::from(new))
 }
 
-/// The sum of the pseudo-header of UDP, TCP and ICMPv6 over IPv4 or IPv6: addresses of 4 or 16 bytes each.
+/// The sum of the pseudo-header of UDP, TCP and ICMPv6 over IPv4 or IPv6: addresses of 4 or 16
+/// bytes each.
 pub fn pseudo_header(src: &[u8], dst: &[u8], protocol: u8, len: usize) -> u64 {
     sum(src) + sum(dst) + u64::from(protocol) + len as u64
 }

@@ -3,7 +3,8 @@
 /// Bytes of a header: destination, source, type.
 pub const HEADER: usize = 14;
 
-/// Bytes that a frame takes on the wire on top of those handed to a port: preamble 7, start 1, checksum 4, gap 12.
+/// Bytes that a frame takes on the wire on top of those handed to a port: preamble 7, start 1,
+/// checksum 4, gap 12.
 pub const OVERHEAD: usize = 24;
 
 /// The shortest frame without its checksum.

@@ -5,8 +5,9 @@ use std::iter::{Copied, Cycle};
 use std::slice;
 use std::str::FromStr;
 
-/// One period of the Internet mix, in bytes of Ethernet frames without their checksum: seven of 60, four of 590 and one of 1514,
-/// spread such that no part of the period is far from the mean and never more than two short ones follow each other.
+/// One period of the Internet mix, in bytes of Ethernet frames without their checksum: seven of 60,
+/// four of 590 and one of 1514, spread such that no part of the period is far from the mean and
+/// never more than two short ones follow each other.
 pub const IMIX: [u16; 12] = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 60, 590, 60];
 
 /// The shortest frame that Ethernet has, without its checksum.

@@ -63,7 +63,8 @@ fn check(bytes: &[u8], h: &[u8; HEADER]) -> Result<usize, Malformed> {
 }
 
 impl Ipv4 {
-    /// Reads and checks the header at the start of `bytes`, which may be longer than the packet (Ethernet pads).
+    /// Reads and checks the header at the start of `bytes`, which may be longer than the packet
+    /// (Ethernet pads).
     ///
     /// # Errors
     /// See [`Malformed`].
@@ -111,8 +112,9 @@ impl Ipv4 {
     }
 }
 
-/// Takes a hop off the packet at the start of `bytes`, and mends its checksum: one less in the upper byte of a word is one
-/// more in that of the checksum, with the carry brought around (RFC 1624).
+/// Takes a hop off the packet at the start of `bytes`, and mends its checksum: one less in the
+/// upper byte of a word is one more in that of the checksum, with the carry brought around (RFC
+/// 1624).
 #[inline]
 pub fn decrement_ttl(bytes: &mut [u8]) {
     if let Some(h) = bytes.first_chunk_mut::<HEADER>() {
@@ -159,7 +161,8 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Writes the header, word by word: built elsewhere and then copied it would wait for its own narrow stores.
+    /// Writes the header, word by word: built elsewhere and then copied it would wait for its own
+    /// narrow stores.
     #[inline]
     pub fn write(&self, to: &mut [u8; HEADER]) {
         let words = [

@@ -32,7 +32,8 @@ pub struct Ipv6 {
 }
 
 impl Ipv6 {
-    /// Reads and checks the header at the start of `bytes`, which may be longer than the packet (Ethernet pads).
+    /// Reads and checks the header at the start of `bytes`, which may be longer than the packet
+    /// (Ethernet pads).
     ///
     /// # Errors
     /// See [`Malformed`].

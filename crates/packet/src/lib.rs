@@ -1,7 +1,8 @@
 //! Packet formats.
 //!
-//! What the packet paths look at a million times a second is read here, once, into plain values: [`ipv4`], [`ipv6`],
-//! [`ethernet`], [`checksum`]. Everything else (ARP, neighbor discovery, ICMP, UDP) is [`wire`], smoltcp's views.
+//! What the packet paths look at a million times a second is read here, once, into plain values:
+//! [`ipv4`], [`ipv6`], [`ethernet`], [`checksum`]. Everything else (ARP, neighbor discovery, ICMP,
+//! UDP) is [`wire`], smoltcp's views.
 
 pub mod checksum;
 pub mod ethernet;

@@ -1,12 +1,14 @@
-//! Captures in the classic pcap format: a header of 24 bytes, then records of a time, two lengths and a frame.
+//! Captures in the classic pcap format: a header of 24 bytes, then records of a time, two lengths
+//! and a frame.
 //!
-//! Read and written as a stream, in either byte order, with time stamps in microseconds or nanoseconds. Source:
-//! draft-ietf-opsawg-pcap, sections 4 and 5.
+//! Read and written as a stream, in either byte order, with time stamps in microseconds or
+//! nanoseconds. Source: draft-ietf-opsawg-pcap, sections 4 and 5.
 
 use std::fmt;
 use std::io::{self, Read, Write};
 
-/// The longest frame that is read or written; the largest snapshot length of the usual capture programs.
+/// The longest frame that is read or written; the largest snapshot length of the usual capture
+/// programs.
 pub const FRAME_BYTES_MAX: u32 = 256 * 1024;
 
 const FILE_HEADER: usize = 24;
@@ -40,7 +42,8 @@ pub struct Header {
     pub order: ByteOrder,
     /// The resolution of the time stamps.
     pub resolution: Resolution,
-    /// The snapshot length: no record holds more bytes than this. Zero in a file that is read means no such limit.
+    /// The snapshot length: no record holds more bytes than this. Zero in a file that is read means
+    /// no such limit.
     pub snaplen: u32,
 }
 
@@ -105,7 +108,8 @@ pub struct Record<'a> {
     pub line_bytes: u32,
 }
 
-/// Reads a capture record by record. Small reads: give it a [`BufReader`](std::io::BufReader) around a file.
+/// Reads a capture record by record. Small reads: give it a [`BufReader`](std::io::BufReader)
+/// around a file.
 #[derive(Debug)]
 pub struct Reader<R> {
     source: R,
@@ -173,8 +177,8 @@ impl<R: Read> Reader<R> {
     /// The next record; none at the end of the file.
     ///
     /// # Errors
-    /// The file ends within the record, the record's lengths contradict each other or the file's header, or it cannot be read.
-    /// After an error the rest of the file has no meaning.
+    /// The file ends within the record, the record's lengths contradict each other or the file's
+    /// header, or it cannot be read. After an error the rest of the file has no meaning.
     pub fn next_record(&mut self) -> Result<Option<Record<'_>>, Error> {
         let mut bytes = [0; RECORD_HEADER];
         let read = fill(&mut self.source, &mut bytes)?;
@@ -225,8 +229,8 @@ impl<R: Read> Reader<R> {
 /// All frames of a capture, for somebody who will send them.
 ///
 /// # Errors
-/// As [`Reader`]; also where there is no record, a frame is shorter than an Ethernet header or was cut by the capture, or the frames
-/// have more than `bytes_max` bytes together.
+/// As [`Reader`]; also where there is no record, a frame is shorter than an Ethernet header or was
+/// cut by the capture, or the frames have more than `bytes_max` bytes together.
 pub fn read_frames(source: impl Read, bytes_max: usize) -> Result<Vec<Box<[u8]>>, Error> {
     let mut reader = Reader::new(source)?;
     let mut frames: Vec<Box<[u8]>> = Vec::new();
@@ -263,7 +267,8 @@ pub fn read_frames(source: impl Read, bytes_max: usize) -> Result<Vec<Box<[u8]>>
     Ok(frames)
 }
 
-/// Writes a capture record by record. Small writes: give it a [`BufWriter`](std::io::BufWriter) around a file, and flush that.
+/// Writes a capture record by record. Small writes: give it a [`BufWriter`](std::io::BufWriter)
+/// around a file, and flush that.
 #[derive(Debug)]
 pub struct Writer<W> {
     sink: W,
@@ -294,8 +299,9 @@ impl<W: Write> Writer<W> {
         Ok(Writer { sink, header })
     }
 
-    /// Writes a frame, without its Ethernet checksum, captured at `time_ns` nanoseconds since 1970 or whatever the caller chose. What
-    /// exceeds the snapshot length is cut; the record says how long the frame was.
+    /// Writes a frame, without its Ethernet checksum, captured at `time_ns` nanoseconds since 1970
+    /// or whatever the caller chose. What exceeds the snapshot length is cut; the record says how
+    /// long the frame was.
     ///
     /// # Errors
     /// What the sink said.

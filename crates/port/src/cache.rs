@@ -1,7 +1,7 @@
 //! Asking for memory before it is needed.
 
-/// Asks for the cache lines of `value`, and does not wait for them: what will be read some hundred instructions later is there
-/// by then. Changes nothing, whatever stands there.
+/// Asks for the cache lines of `value`, and does not wait for them: what will be read some hundred
+/// instructions later is there by then. Changes nothing, whatever stands there.
 #[inline(always)]
 pub fn prefetch<T: ?Sized>(value: &T) {
     #[cfg(target_arch = "x86_64")]

@@ -9,21 +9,23 @@ use std::rc::Weak;
 
 use crate::xdp::Socket;
 
-/// Room in front of what a fresh frame holds, in bytes: an outer Ethernet (14), IPv6 (40), ESP (8) and IV (8) header
-/// take 70 less the 14 of the inner Ethernet header that they replace. What a frame holds then begins on a cache line.
+/// Room in front of what a fresh frame holds, in bytes: an outer Ethernet (14), IPv6 (40), ESP (8)
+/// and IV (8) header take 70 less the 14 of the inner Ethernet header that they replace. What a
+/// frame holds then begins on a cache line.
 pub const HEADROOM: usize = 192 - SLOT;
 
 /// How the memory of a pool is cut into slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Slots an odd number of cache lines apart, so that the headers of many frames do not fall into the same few sets of
-    /// a cache: for frames that only this process sees.
+    /// Slots an odd number of cache lines apart, so that the headers of many frames do not fall
+    /// into the same few sets of a cache: for frames that only this process sees.
     Spread,
     /// Slots of a power of two of bytes, as AF_XDP wants its chunks.
     PowerOfTwo,
 }
 
-/// Memory for frames of one worker. Cheap to clone; frames keep it alive. Neither pools nor frames leave their thread.
+/// Memory for frames of one worker. Cheap to clone; frames keep it alive. Neither pools nor frames
+/// leave their thread.
 pub struct Pool(NonNull<Memory>);
 
 struct Memory {
@@ -36,20 +38,22 @@ struct Memory {
     slots: usize,
     /// Pools that are handles of this memory. It goes when there are none and no slot is taken.
     handles: Cell<usize>,
-    /// Slots that belong to nobody, the last freed on top: it is the one that the caches hold. Has room for all.
+    /// Slots that belong to nobody, the last freed on top: it is the one that the caches hold. Has
+    /// room for all.
     free: Vec<u32>,
     /// AF_XDP sockets that this memory is registered with.
     sockets: RefCell<Vec<Weak<Socket>>>,
 }
 
-/// What stands at the start of a slot. A frame is a pointer to it: moving frames moves eight bytes. Were its fields in the
-/// frame, moving one right after it changed would wait for narrow stores to reach the cache.
+/// What stands at the start of a slot. A frame is a pointer to it: moving frames moves eight bytes.
+/// Were its fields in the frame, moving one right after it changed would wait for narrow stores to
+/// reach the cache.
 #[repr(C)]
 struct Slot {
     memory: NonNull<Memory>,
     number: u32,
-    /// Where the frame's bytes begin, and in the upper half where they end, counted from the slot's start. One value, because a load of
-    /// both right after a store of one would wait for that.
+    /// Where the frame's bytes begin, and in the upper half where they end, counted from the slot's
+    /// start. One value, because a load of both right after a store of one would wait for that.
     range: u32,
 }
 
@@ -119,7 +123,8 @@ impl Pool {
             sockets: RefCell::default(),
         })));
         for number in 0..slots as u32 {
-            // SAFETY: the slot is within the fresh mapping and aligned to its stride, a multiple of 64.
+            // SAFETY: the slot is within the fresh mapping and aligned to its stride, a multiple of
+            // 64.
             unsafe {
                 base.add(number as usize * stride)
                     .cast::<Slot>()
@@ -133,7 +138,8 @@ impl Pool {
         Ok(Pool(memory))
     }
 
-    /// An empty frame with [`HEADROOM`], or as much of it as the capacity allows; none when all slots are taken.
+    /// An empty frame with [`HEADROOM`], or as much of it as the capacity allows; none when all
+    /// slots are taken.
     #[inline]
     pub fn take(&self) -> Option<Frame> {
         let slot = self.take_slot()?;
@@ -141,7 +147,8 @@ impl Pool {
         Some(self.adopt(slot, start, start))
     }
 
-    /// A frame that holds a copy of `bytes`; none when all slots are taken or it is too long for one.
+    /// A frame that holds a copy of `bytes`; none when all slots are taken or it is too long for
+    /// one.
     #[inline]
     pub fn copy(&self, bytes: &[u8]) -> Option<Frame> {
         let mut frame = self.take()?;
@@ -171,8 +178,9 @@ impl Pool {
 
     #[inline]
     fn inner(&self) -> &Memory {
-        // SAFETY: this handle keeps the memory. References to it are shared ones, but for those to the list of free slots, which
-        // none of the methods that make one hands out or calls anything with.
+        // SAFETY: this handle keeps the memory. References to it are shared ones, but for those to
+        // the list of free slots, which none of the methods that make one hands out or calls
+        // anything with.
         unsafe { self.0.as_ref() }
     }
 
@@ -182,9 +190,9 @@ impl Pool {
         unsafe { (*self.0.as_ptr()).free.pop() }
     }
 
-    /// The frame in `slot`, holding its bytes from `start` to `end`. The slot must be the caller's: taken by
-    /// [`Pool::take_slot`] or given up by [`Frame::into_slot`], and in no frame. What the kernel says about a
-    /// slot is checked here; it leaves the front of a slot alone.
+    /// The frame in `slot`, holding its bytes from `start` to `end`. The slot must be the caller's:
+    /// taken by [`Pool::take_slot`] or given up by [`Frame::into_slot`], and in no frame. What the
+    /// kernel says about a slot is checked here; it leaves the front of a slot alone.
     #[inline]
     pub(crate) fn adopt(&self, slot: u32, start: usize, end: usize) -> Frame {
         let inner = self.inner();
@@ -204,7 +212,8 @@ impl Pool {
         drop(self.adopt(slot, SLOT, SLOT));
     }
 
-    /// The first byte of the first slot, how many bytes further the next is, and how many of those a slot may use.
+    /// The first byte of the first slot, how many bytes further the next is, and how many of those
+    /// a slot may use.
     pub(crate) fn memory(&self) -> (NonNull<u8>, usize, usize) {
         let inner = self.inner();
         (inner.base, inner.stride, inner.capacity)
@@ -263,7 +272,8 @@ pub struct Frame(NonNull<Slot>);
 impl Frame {
     #[inline]
     fn slot(&self) -> &Slot {
-        // SAFETY: a frame points to the header of a slot that is its own, in memory that lasts while a slot is taken.
+        // SAFETY: a frame points to the header of a slot that is its own, in memory that lasts
+        // while a slot is taken.
         unsafe { self.0.as_ref() }
     }
 
@@ -291,8 +301,8 @@ impl Frame {
         self.memory().capacity - self.slot().end()
     }
 
-    /// Grows by `n` bytes in front and gives those; what they hold is left over from earlier. None, and no change, when
-    /// there is no room.
+    /// Grows by `n` bytes in front and gives those; what they hold is left over from earlier. None,
+    /// and no change, when there is no room.
     #[inline]
     #[must_use = "there may have been no room"]
     pub fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
@@ -304,8 +314,8 @@ impl Frame {
         self.get_mut(..n)
     }
 
-    /// Grows by `n` bytes behind and gives those; what they hold is left over from earlier. None, and no change, when
-    /// there is no room.
+    /// Grows by `n` bytes behind and gives those; what they hold is left over from earlier. None,
+    /// and no change, when there is no room.
     #[inline]
     #[must_use = "there may have been no room"]
     pub fn append(&mut self, n: usize) -> Option<&mut [u8]> {
@@ -318,8 +328,8 @@ impl Frame {
         self.get_mut(len..)
     }
 
-    /// Grows by `front` bytes in front and `behind` bytes behind, and gives all; what the new ones hold is left over from earlier.
-    /// None, and no change, when there is no room.
+    /// Grows by `front` bytes in front and `behind` bytes behind, and gives all; what the new ones
+    /// hold is left over from earlier. None, and no change, when there is no room.
     #[inline]
     #[must_use = "there may have been no room"]
     pub fn grow(&mut self, front: usize, behind: usize) -> Option<&mut [u8]> {
@@ -357,7 +367,8 @@ impl Frame {
         slot.set(slot.start(), slot.start() + len);
     }
 
-    /// A copy in another slot of the same pool, with the same headroom; none when all slots are taken.
+    /// A copy in another slot of the same pool, with the same headroom; none when all slots are
+    /// taken.
     pub fn duplicate(&self) -> Option<Frame> {
         let slot = self.slot();
         // A handle that is not counted: this frame keeps the memory.
@@ -367,8 +378,8 @@ impl Frame {
         Some(copy)
     }
 
-    /// Gives the slot up to the caller, who owes it to [`Pool::adopt`] or [`Pool::give_back`]: its number, and where its bytes begin
-    /// and end.
+    /// Gives the slot up to the caller, who owes it to [`Pool::adopt`] or [`Pool::give_back`]: its
+    /// number, and where its bytes begin and end.
     pub(crate) fn into_slot(self) -> (u32, usize, usize) {
         let slot = std::mem::ManuallyDrop::new(self);
         let slot = slot.slot();
@@ -383,8 +394,8 @@ impl Deref for Frame {
     fn deref(&self) -> &[u8] {
         let slot = self.slot();
         let (start, end) = (slot.start(), slot.end());
-        // SAFETY: SLOT <= start <= end <= capacity is kept by every method, so this is within the slot and behind its header; the
-        // slot is this frame's alone and was zeroed by the kernel.
+        // SAFETY: SLOT <= start <= end <= capacity is kept by every method, so this is within the
+        // slot and behind its header; the slot is this frame's alone and was zeroed by the kernel.
         unsafe { std::slice::from_raw_parts(self.0.cast::<u8>().add(start).as_ptr(), end - start) }
     }
 }
@@ -405,8 +416,9 @@ impl Drop for Frame {
     #[inline]
     fn drop(&mut self) {
         let &Slot { memory, number, .. } = self.slot();
-        // SAFETY: the memory lasts while this slot is taken. Frames stay on their pool's thread and no method keeps a reference to
-        // the list, so this one is alone. The list has room for all slots and each is in it at most once: it does not grow.
+        // SAFETY: the memory lasts while this slot is taken. Frames stay on their pool's thread and
+        // no method keeps a reference to the list, so this one is alone. The list has room for all
+        // slots and each is in it at most once: it does not grow.
         let inner = unsafe {
             (*memory.as_ptr()).free.push(number);
             memory.as_ref()

@@ -63,7 +63,8 @@ impl Interface {
         }
         let mut names = Vec::new();
         let mut at = list;
-        // SAFETY: the list ends with an entry of index zero, which is as far as this goes; each name before is a string.
+        // SAFETY: the list ends with an entry of index zero, which is as far as this goes; each
+        // name before is a string.
         unsafe {
             while (*at).if_index != 0 {
                 names.push(CStr::from_ptr((*at).if_name).to_string_lossy().into_owned());
@@ -145,10 +146,12 @@ impl Interface {
         Some(String::from_utf8_lossy(name).into_owned()).filter(|name| !name.is_empty())
     }
 
-    /// Which of the offloads are on that make it hand over frames longer than the wire's, or without their checksum.
+    /// Which of the offloads are on that make it hand over frames longer than the wire's, or
+    /// without their checksum.
     ///
-    /// Those of the *sender* matter where both ends of a cable are on one machine, as with veth: there the kernel passes on what a
-    /// network card would have cut into frames and given a checksum.
+    /// Those of the *sender* matter where both ends of a cable are on one machine, as with veth:
+    /// there the kernel passes on what a network card would have cut into frames and given a
+    /// checksum.
     pub fn offloads(&self) -> Vec<Offload> {
         let on = |offload: &Offload| {
             let mut value = [offload.commands().0, 0];
@@ -255,7 +258,8 @@ impl Offload {
 struct Address(String);
 
 impl Address {
-    /// From `[DDDD:]BB:DD.F`, or nothing where it is not one. No interface can have such a name: the kernel allows no colon.
+    /// From `[DDDD:]BB:DD.F`, or nothing where it is not one. No interface can have such a name:
+    /// the kernel allows no colon.
     fn parse(text: &str) -> Option<Address> {
         let hex = |part: &str, digits, below: u32| {
             let all = part.len() == digits && part.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -326,8 +330,8 @@ pub(crate) fn promiscuous(interface: &Interface) -> io::Result<OwnedFd> {
 
 fn control(what: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
     let socket: OwnedFd = new_socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
-    // SAFETY: all requests made here read and write an `ifreq`, and where it points to further data, that is an `Ethtool`, whose size
-    // the kernel knows from its command.
+    // SAFETY: all requests made here read and write an `ifreq`, and where it points to further
+    // data, that is an `Ethtool`, whose size the kernel knows from its command.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), what, request as *mut libc::ifreq) })?;
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! Packet I/O: frames that keep headroom, and ports that receive and send them in bursts.
 //!
-//! Nothing is copied inside a process: a [`Frame`] moves from the port that received it through the protocol core to the port
-//! that sends it, and grows at either end on the way. What crosses a port's border is Ethernet frames without their checksum.
+//! Nothing is copied inside a process: a [`Frame`] moves from the port that received it through the
+//! protocol core to the port that sends it, and grows at either end on the way. What crosses a
+//! port's border is Ethernet frames without their checksum.
 
 mod cache;
 mod error;
@@ -39,8 +40,8 @@ pub use xdp::{XdpMode, XdpPort};
 /// Frames on their way, first to last.
 pub type Burst = Vec<Frame>;
 
-/// The most frames that the systems here move at a time: enough to share the cost of a system call, few enough
-/// for the first-level cache to hold their headers.
+/// The most frames that the systems here move at a time: enough to share the cost of a system call,
+/// few enough for the first-level cache to hold their headers.
 pub const BURST: usize = 64;
 
 /// What a port has counted since it was opened.
@@ -65,11 +66,12 @@ pub trait Port {
     /// Adds up to `max` received frames to `burst`, in their order, and returns how many.
     ///
     /// # Errors
-    /// Where the interface is gone for good. That it is down for now is no error: there is nothing to receive.
+    /// Where the interface is gone for good. That it is down for now is no error: there is nothing
+    /// to receive.
     fn receive(&mut self, burst: &mut Burst, max: usize) -> io::Result<usize>;
 
-    /// Takes frames from the front of `burst` and sends them, in their order. What the port has no room for now stays in `burst`:
-    /// try again, or drop it. Returns how many were taken.
+    /// Takes frames from the front of `burst` and sends them, in their order. What the port has no
+    /// room for now stays in `burst`: try again, or drop it. Returns how many were taken.
     ///
     /// # Errors
     /// As [`Port::receive`].
@@ -78,7 +80,8 @@ pub trait Port {
     /// What was counted so far.
     fn counters(&self) -> Counters;
 
-    /// Readable when there may be something to receive; none where there is no descriptor to wait on.
+    /// Readable when there may be something to receive; none where there is no descriptor to wait
+    /// on.
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         None
     }

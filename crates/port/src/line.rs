@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use crate::{Frame, Instant};
 
-/// What a frame occupies on the wire beyond its own bytes: preamble (7), start of frame (1), checksum (4) and gap (12).
+/// What a frame occupies on the wire beyond its own bytes: preamble (7), start of frame (1),
+/// checksum (4) and gap (12).
 pub const OVERHEAD: usize = 24;
 
 /// The shortest frame without checksum; a shorter one is padded on the wire.
 pub const SHORTEST: usize = 60;
 
-/// What a [`Line`] carries: frames, or small descriptors of them, with which a simulation of 10⁹ packets touches little memory.
+/// What a [`Line`] carries: frames, or small descriptors of them, with which a simulation of 10⁹
+/// packets touches little memory.
 pub trait Carried: Sized {
     /// Length of the Ethernet frame without its checksum, in bytes; up to 2³⁰.
     fn frame_len(&self) -> usize;
@@ -30,7 +32,8 @@ impl Carried for Frame {
     }
 }
 
-/// How much may wait in front of a line behind the frame that is being sent; what finds no place is dropped.
+/// How much may wait in front of a line behind the frame that is being sent; what finds no place is
+/// dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
     /// So many frames.
@@ -50,16 +53,19 @@ pub struct LineConfig {
     pub queue: Queue,
     /// Share of the frames sent that are lost after they have taken their time on the line, 0 to 1.
     pub loss: f64,
-    /// Share of the frames sent that arrive twice, the copy right behind the original and at the same moment.
+    /// Share of the frames sent that arrive twice, the copy right behind the original and at the
+    /// same moment.
     pub duplication: f64,
-    /// Share of the frames sent that are held back until [`LineConfig::overtakers`] later ones have arrived. No two of loss,
-    /// duplication and reordering befall the same frame, so the three shares add up to at most 1.
+    /// Share of the frames sent that are held back until [`LineConfig::overtakers`] later ones have
+    /// arrived. No two of loss, duplication and reordering befall the same frame, so the three
+    /// shares add up to at most 1.
     pub reordering: f64,
-    /// How many later frames arrive before one that is held back, at least 1. Lost ones, copies and others that are
-    /// held back do not count; frames held back keep the order among themselves. So each is late by exactly this many.
+    /// How many later frames arrive before one that is held back, at least 1. Lost ones, copies and
+    /// others that are held back do not count; frames held back keep the order among themselves. So
+    /// each is late by exactly this many.
     pub overtakers: u32,
-    /// A frame is held back no longer than this, so that the last of a stream arrive. One that nothing has
-    /// overtaken by then is not counted as reordered.
+    /// A frame is held back no longer than this, so that the last of a stream arrive. One that
+    /// nothing has overtaken by then is not counted as reordered.
     pub hold: Duration,
     /// The same seed makes the same faults.
     pub seed: u64,
@@ -82,7 +88,8 @@ impl LineConfig {
     }
 }
 
-/// What happened on a line, exactly: `offered + duplicated = queue_dropped + lost + delivered +` [`Line::in_flight`].
+/// What happened on a line, exactly: `offered + duplicated = queue_dropped + lost + delivered +`
+/// [`Line::in_flight`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LineCounters {
     /// Frames offered.
@@ -93,19 +100,23 @@ pub struct LineCounters {
     pub lost: u64,
     /// Copies made. None is made, or counted, where the pool has no slot for it.
     pub duplicated: u64,
-    /// Frames that arrived after later ones: "reordered" as RFC 4737 section 3 has it, copies aside.
+    /// Frames that arrived after later ones: "reordered" as RFC 4737 section 3 has it, copies
+    /// aside.
     pub reordered: u64,
     /// Frames that arrived, copies included.
     pub delivered: u64,
 }
 
-/// One direction of a wire in virtual time. Frames go in at a moment and come out at another; nothing here looks at a clock.
+/// One direction of a wire in virtual time. Frames go in at a moment and come out at another;
+/// nothing here looks at a clock.
 ///
-/// Times are exact: a frame's last bit leaves at a fraction of a nanosecond that is carried on to the next, so 10⁹ frames take
-/// what their bits take; a frame arrives at the first whole nanosecond by which it is there. Moments given must not
-/// run backwards; one that does counts as the latest given.
+/// Times are exact: a frame's last bit leaves at a fraction of a nanosecond that is carried on to
+/// the next, so 10⁹ frames take what their bits take; a frame arrives at the first whole nanosecond
+/// by which it is there. Moments given must not run backwards; one that does counts as the latest
+/// given.
 ///
-/// Memory is what the queue and the delay hold; nothing is allocated for a frame once that much was in use.
+/// Memory is what the queue and the delay hold; nothing is allocated for a frame once that much was
+/// in use.
 #[derive(Debug)]
 pub struct Line<T> {
     rate: u64,
@@ -154,7 +165,8 @@ impl<T: Carried> Line<T> {
     /// An idle line.
     ///
     /// # Panics
-    /// On a rate of 0 or above 2⁶², shares that are not within 0 to 1 or add up to more, and no overtakers.
+    /// On a rate of 0 or above 2⁶², shares that are not within 0 to 1 or add up to more, and no
+    /// overtakers.
     pub fn new(config: &LineConfig) -> Line<T> {
         let rate = config.bits_per_second;
         assert!((1..=1 << 62).contains(&rate), "the rate of a line");
@@ -254,7 +266,8 @@ impl<T: Carried> Line<T> {
         self.next().map(|(at, _)| Instant::from_nanos(at))
     }
 
-    /// When the line has sent all that it accepted, in whole nanoseconds: a frame offered from then on does not wait.
+    /// When the line has sent all that it accepted, in whole nanoseconds: a frame offered from then
+    /// on does not wait.
     pub fn idle_at(&self) -> Instant {
         Instant::from_nanos(self.free())
     }
@@ -314,7 +327,8 @@ impl<T: Carried> Line<T> {
         room
     }
 
-    /// Sends a frame once the line is free; returns the first whole nanosecond by which it has left.
+    /// Sends a frame once the line is free; returns the first whole nanosecond by which it has
+    /// left.
     #[inline]
     fn transmit(&mut self, length: usize) -> u64 {
         if length != self.length {

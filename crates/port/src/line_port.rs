@@ -11,7 +11,8 @@ type Shared = Rc<RefCell<Line<Frame>>>;
 
 /// One end of a cable made of two lines; made by [`joined`]. Stays on one thread, as its frames do.
 ///
-/// It takes all frames that are sent; those that find the line's queue full are counted as `tx_dropped`.
+/// It takes all frames that are sent; those that find the line's queue full are counted as
+/// `tx_dropped`.
 pub struct LinePort<C> {
     rx: Shared,
     tx: Shared,
@@ -19,8 +20,9 @@ pub struct LinePort<C> {
     counters: Counters,
 }
 
-/// Two ports joined by a line in each direction: `out` carries what the first sends, `back` what the second sends. `clock` says what
-/// time it is: a number that a simulation sets, or [`Instant::now`].
+/// Two ports joined by a line in each direction: `out` carries what the first sends, `back` what
+/// the second sends. `clock` says what time it is: a number that a simulation sets, or
+/// [`Instant::now`].
 pub fn joined<C: Fn() -> Instant + Clone>(
     out: &LineConfig,
     back: &LineConfig,

@@ -9,8 +9,8 @@ use crate::{Burst, Counters, Frame, Port};
 
 type Queue = Rc<RefCell<VecDeque<Frame>>>;
 
-/// One end of a cable in memory; made by [`memory`]. What it sends, the other end receives. Stays on one thread, as
-/// its frames do.
+/// One end of a cable in memory; made by [`memory`]. What it sends, the other end receives. Stays
+/// on one thread, as its frames do.
 #[derive(Debug)]
 pub struct Memory {
     rx: Queue,

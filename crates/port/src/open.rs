@@ -12,7 +12,8 @@ pub enum Kind {
     Auto,
     /// AF_XDP in this mode.
     Xdp(XdpMode),
-    /// A packet socket. Several "queues" of an interface share what arrives flow by flow, however many queues it has.
+    /// A packet socket. Several "queues" of an interface share what arrives flow by flow, however
+    /// many queues it has.
     Packet,
 }
 
@@ -33,7 +34,8 @@ pub struct Opened {
     pub kind: Kind,
     /// Kinds that would have been better, and why they were not taken.
     pub refused: Vec<Refused>,
-    /// Offloads of the interface that make frames which no wire carries; see [`Interface::offloads`].
+    /// Offloads of the interface that make frames which no wire carries; see
+    /// [`Interface::offloads`].
     pub offloads: Vec<Offload>,
 }
 

@@ -14,11 +14,13 @@ use crate::syscall::{check, new_socket, option, set_option};
 use crate::{Burst, Counters, Error, Interface, Pool, Port, BURST};
 use messages::{Messages, Received};
 
-/// An interface, received from and sent to through a packet socket, in bursts and straight into and out of frames.
+/// An interface, received from and sent to through a packet socket, in bursts and straight into and
+/// out of frames.
 ///
-/// The kernel sees what is received, too. The interface is promiscuous while the port is open. What this machine sends by
-/// itself on the interface is not received. Packets whose checksum a sender on the same machine left to the network card get it;
-/// packets joined into longer ones (by segmentation or receive offload), and those that no frame has room for, are dropped and counted.
+/// The kernel sees what is received, too. The interface is promiscuous while the port is open. What
+/// this machine sends by itself on the interface is not received. Packets whose checksum a sender
+/// on the same machine left to the network card get it; packets joined into longer ones (by
+/// segmentation or receive offload), and those that no frame has room for, are dropped and counted.
 /// A port keeps up to [`BURST`] slots of its pool for what arrives next.
 pub struct PacketPort {
     socket: OwnedFd,
@@ -47,8 +49,8 @@ impl PacketPort {
         PacketPort::new(interface, pool, false).map_err(|error| told(interface, error))
     }
 
-    /// Opens an interface, and receives a share of what arrives on it: each flow goes to one of the ports that this
-    /// process has opened so on the interface.
+    /// Opens an interface, and receives a share of what arrives on it: each flow goes to one of the
+    /// ports that this process has opened so on the interface.
     ///
     /// # Errors
     /// As [`PacketPort::open`].

@@ -79,7 +79,8 @@ impl PcapPort {
         self
     }
 
-    /// Writes what is still in memory to the file. Dropping the port does so as well, but tells of no error.
+    /// Writes what is still in memory to the file. Dropping the port does so as well, but tells of
+    /// no error.
     ///
     /// # Errors
     /// Where the file cannot be written.

@@ -51,7 +51,8 @@ pub(crate) unsafe fn option<T: Copy>(
     mut value: T,
 ) -> io::Result<T> {
     let mut size = mem::size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most as many bytes as it is told, which are those of `value`; the caller says that they make a `T`.
+    // SAFETY: the kernel writes at most as many bytes as it is told, which are those of `value`;
+    // the caller says that they make a `T`.
     check(unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

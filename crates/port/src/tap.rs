@@ -1,4 +1,5 @@
-//! Ports over TAP devices: what the kernel sends on the interface is received here, and what is sent here the kernel receives.
+//! Ports over TAP devices: what the kernel sends on the interface is received here, and what is
+//! sent here the kernel receives.
 
 use std::ffi::CString;
 use std::fmt;
@@ -10,10 +11,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use crate::syscall::check;
 use crate::{Burst, Counters, Error, Frame, Interface, Pool, Port};
 
-/// The process's side of a TAP device. The device goes away with the port, unless it was there before.
+/// The process's side of a TAP device. The device goes away with the port, unless it was there
+/// before.
 ///
-/// The kernel computes checksums and cuts packets before they come here. What waits to be received is up to the device's transmit
-/// queue (`ip link set NAME txqueuelen N`).
+/// The kernel computes checksums and cuts packets before they come here. What waits to be received
+/// is up to the device's transmit queue (`ip link set NAME txqueuelen N`).
 pub struct TapPort {
     device: File,
     interface: Interface,
@@ -29,7 +31,8 @@ impl TapPort {
     /// Makes a TAP device of this name, or opens the one that there is, and takes it up.
     ///
     /// # Errors
-    /// Without CAP_NET_ADMIN, where something else has the name, or where the kernel has no TAP devices.
+    /// Without CAP_NET_ADMIN, where something else has the name, or where the kernel has no TAP
+    /// devices.
     pub fn open(name: &str, pool: &Pool) -> Result<TapPort, Error> {
         let failed = |error| Error::os(format!("opening the TAP device \"{name}\""), error);
         let device = OpenOptions::new()
@@ -67,7 +70,8 @@ impl TapPort {
     }
 }
 
-/// The transmit drops of an interface in `/proc/net/dev`: name, eight numbers of receiving, and of sending bytes, packets, errors, drops.
+/// The transmit drops of an interface in `/proc/net/dev`: name, eight numbers of receiving, and of
+/// sending bytes, packets, errors, drops.
 fn dropped_in(table: &str, name: &str) -> Option<u64> {
     let mut numbers = table.lines().find_map(|line| {
         let (of, numbers) = line.split_once(':')?;

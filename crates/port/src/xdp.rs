@@ -21,9 +21,11 @@ pub(crate) use socket::Socket;
 /// How frames come from an interface to an AF_XDP port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum XdpMode {
-    /// The kernel makes its packet buffer of a frame and copies from that. Works with every interface.
+    /// The kernel makes its packet buffer of a frame and copies from that. Works with every
+    /// interface.
     Generic,
-    /// The driver hands the frame over before the kernel makes a packet buffer of it, and the kernel copies it.
+    /// The driver hands the frame over before the kernel makes a packet buffer of it, and the
+    /// kernel copies it.
     Native,
     /// The network card reads and writes the pool itself.
     ZeroCopy,
@@ -32,9 +34,10 @@ pub enum XdpMode {
 impl XdpMode {
     /// What to try, best first, with an interface of this driver.
     ///
-    /// With veth, native mode. Forwarding itself costs the same in both (`cargo run --release --example forward`), and the kernel's
-    /// part beside it some 7 % more in native mode; but that has the other end cut what it sends into frames of the wire's length, while
-    /// in generic mode TCP's superframes arrive whole, are too long, and are dropped.
+    /// With veth, native mode. Forwarding itself costs the same in both
+    /// (`cargo run --release --example forward`), and the kernel's part beside it some 7 % more in
+    /// native mode; but that has the other end cut what it sends into frames of the wire's length,
+    /// while in generic mode TCP's superframes arrive whole, are too long, and are dropped.
     pub fn preferred(driver: Option<&str>) -> &'static [XdpMode] {
         match driver {
             Some("veth") => &[XdpMode::Native, XdpMode::Generic],
@@ -59,19 +62,22 @@ impl fmt::Display for XdpMode {
 
 /// A queue of an interface, received from and sent to through AF_XDP.
 ///
-/// Frames are received into the pool given when it was opened, and those of that pool are sent without a copy in this process, so two
-/// ports over one pool forward in place; frames of other pools are copied. A quarter of the pool waits in each port for what arrives.
+/// Frames are received into the pool given when it was opened, and those of that pool are sent
+/// without a copy in this process, so two ports over one pool forward in place; frames of other
+/// pools are copied. A quarter of the pool waits in each port for what arrives.
 ///
-/// All frames of the queue go to the port and none to the kernel. The interface is promiscuous while the port is open. What is in
-/// the transmit ring when the interface goes down leaves when it is up again; what is sent after that is dropped.
-/// What a sender on the same machine leaves to a network card is missing, such as checksums over veth: see [`Interface::offloads`].
+/// All frames of the queue go to the port and none to the kernel. The interface is promiscuous
+/// while the port is open. What is in the transmit ring when the interface goes down leaves when it
+/// is up again; what is sent after that is dropped. What a sender on the same machine leaves to a
+/// network card is missing, such as checksums over veth: see [`Interface::offloads`].
 pub struct XdpPort {
     kernel: ManuallyDrop<Kernel>,
     mode: XdpMode,
     pool: Pool,
     /// Bytes from one chunk to the next, a power of two.
     stride: usize,
-    /// Who has each slot, as far as this port has to do with it. What the kernel gives back is checked against it.
+    /// Who has each slot, as far as this port has to do with it. What the kernel gives back is
+    /// checked against it.
     holders: Vec<Holder>,
     /// Slots in the fill and the transmit ring or further on.
     filled: u32,
@@ -106,14 +112,16 @@ enum Holder {
 /// After so many receptions of nothing the interface is asked whether it is still there.
 const IDLE: u32 = 64;
 
-/// The shortest frame that the kernel takes: an Ethernet header. It does not give back a shorter one.
+/// The shortest frame that the kernel takes: an Ethernet header. It does not give back a shorter
+/// one.
 const HEADER: usize = 14;
 
 impl XdpPort {
-    /// Opens a queue of an interface in the first of `modes` that works, and says why those before it do not.
+    /// Opens a queue of an interface in the first of `modes` that works, and says why those before
+    /// it do not.
     ///
-    /// All ports over one pool either copy or do not: the first one opened decides. `pool` must have [`crate::Layout::PowerOfTwo`],
-    /// at least 256 slots and a capacity of 2048 or 4096.
+    /// All ports over one pool either copy or do not: the first one opened decides. `pool` must
+    /// have [`crate::Layout::PowerOfTwo`], at least 256 slots and a capacity of 2048 or 4096.
     ///
     /// # Errors
     /// Where no mode works, the pool does not fit or there is no such queue.
@@ -301,7 +309,8 @@ impl XdpPort {
         }
     }
 
-    /// What an idle reception does: it wakes a driver that sleeps, and finds out whether the interface is still there.
+    /// What an idle reception does: it wakes a driver that sleeps, and finds out whether the
+    /// interface is still there.
     #[cold]
     fn look(&mut self) -> io::Result<()> {
         self.idle = 0;
@@ -315,7 +324,8 @@ impl Port for XdpPort {
         let n = (self.kernel.rx.ready()? as usize).min(max);
         if n == 0 {
             self.idle += 1;
-            // What was left over: frames that the kernel had no room for, slots that the pool did not have.
+            // What was left over: frames that the kernel had no room for, slots that the pool did
+            // not have.
             self.reclaim()?;
             if self.sending > 0 && self.kernel.tx.untaken() > 0 {
                 self.kick()?;
@@ -422,12 +432,15 @@ impl fmt::Debug for XdpPort {
 
 impl Drop for XdpPort {
     fn drop(&mut self) {
-        // A process that was just forked may keep the socket open a moment longer: it must not receive into what others own by then.
+        // A process that was just forked may keep the socket open a moment longer: it must not
+        // receive into what others own by then.
         self.kernel.attachment.stop(self.kernel.queue);
-        // SAFETY: dropped here only, and not used below. The rings hold the socket as well, so it closes once all is gone.
+        // SAFETY: dropped here only, and not used below. The rings hold the socket as well, so it
+        // closes once all is gone.
         unsafe { ManuallyDrop::drop(&mut self.kernel) };
         if self.mode == XdpMode::ZeroCopy {
-            // The card may write to what it was given for a while after the close. Those slots stay out of the pool.
+            // The card may write to what it was given for a while after the close. Those slots stay
+            // out of the pool.
             return;
         }
         for (slot, holder) in self.holders.iter().enumerate() {

@@ -58,7 +58,8 @@ fn a_frame_of_60_bytes_takes_84_bytes_of_the_line_and_then_the_delay() {
 
 #[test]
 fn ten_million_frames_take_what_their_bits_take() {
-    // 60 bytes at 10 Gb/s take 67.2 ns; at 7 Gb/s, and a rate of no round number, the fraction never ends.
+    // 60 bytes at 10 Gb/s take 67.2 ns; at 7 Gb/s, and a rate of no round number, the fraction
+    // never ends.
     for rate in [10 * GIGABIT, 7 * GIGABIT, 9_999_999_967] {
         let mut line = Line::new(&LineConfig::new(rate));
         let (mut last, mut bits) = (Instant::ZERO, 0_u128);
@@ -108,7 +109,8 @@ fn what_finds_the_queue_full_is_dropped_and_counted() {
 
 #[test]
 fn a_line_offered_more_than_its_rate_delivers_its_rate() {
-    // 60-byte packets grow to 114 on the way; offered at the rate of the small ones, 84/138 of them pass.
+    // 60-byte packets grow to 114 on the way; offered at the rate of the small ones, 84/138 of them
+    // pass.
     let mut line = Line::new(&LineConfig::new(GIGABIT));
     let mut delivered = 0_u64;
     let sends = 1_000_000;

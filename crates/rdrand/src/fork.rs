@@ -202,7 +202,8 @@ mod sign {
         else {
             return false;
         };
-        // SAFETY: the mapping made above, whole, and not known outside of this function; both calls.
+        // SAFETY: the mapping made above, whole, and not known outside of this function; both
+        // calls.
         unsafe {
             let refused = madvise(start, length, Advice::LinuxWipeOnFork).is_err();
             let _ = munmap(start, length);

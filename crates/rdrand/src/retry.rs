@@ -63,8 +63,8 @@ impl RetryLimit {
         }
     }
 
-    /// The same number of attempts, and at least this time for each of the threads that wait:
-    /// whole microseconds, 71 minutes at most. Without a clock (no `std`, not x86) only the attempts
+    /// The same number of attempts, and at least this time for each of the threads that wait: whole
+    /// microseconds, 71 minutes at most. Without a clock (no `std`, not x86) only the attempts
     /// count.
     #[must_use]
     pub const fn with_time(self, time: Duration) -> Self {

@@ -1,4 +1,5 @@
-//! Which of the sources answers on this processor, told to whoever runs the tests and to `cargo xtask`.
+//! Which of the sources answers on this processor, told to whoever runs the tests and to
+//! `cargo xtask`.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};

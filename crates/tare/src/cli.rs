@@ -81,7 +81,8 @@ pub(crate) enum Command {
     Exit status: 0 done, whatever the verdicts; 1 with --strict: a claim was not reproduced or a\n\
     target missed; 2 wrong usage, it could not run, or nothing was measured; 130 interrupted.")]
 pub(crate) struct Run {
-    /// Experiments: an id (rdrand/size), a suite (rdrand), a file, or all; the tour if none is named
+    /// Experiments: an id (rdrand/size), a suite (rdrand), a file, or all; the tour if none is
+    /// named
     #[arg(value_name = "EXPERIMENT", add = completion::experiments())]
     pub(crate) experiments: Vec<String>,
     /// Short trials and thin axes (the default)
@@ -93,8 +94,9 @@ pub(crate) struct Run {
     /// Exactly N rounds of every experiment, decided or not, instead of as many as it needs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(ROUNDS_MAX)))]
     pub(crate) rounds: Option<u32>,
-    /// The time that the run may take, such as "90 s" or "10 min": no round begins that would not end in
-    /// it [default: 60 s for the tour, 15 % more than its forecast for `all`, otherwise none]
+    /// The time that the run may take, such as "90 s" or "10 min": no round begins that would not
+    /// end in it [default: 60 s for the tour, 15 % more than its forecast for `all`, otherwise
+    /// none]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub(crate) budget: Option<Duration>,
     /// The seed of every shuffle [default: drawn from the operating system]
@@ -166,7 +168,8 @@ pub(crate) struct Compare {
     /// The time that the comparison may take
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "30 s")]
     pub(crate) budget: Duration,
-    /// Exactly N rounds, decided or not, instead of rounds until it is decided or the budget is used up
+    /// Exactly N rounds, decided or not, instead of rounds until it is decided or the budget is
+    /// used up
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(ROUNDS_MAX)))]
     pub(crate) rounds: Option<u32>,
     /// The seed of every shuffle [default: drawn from the operating system]

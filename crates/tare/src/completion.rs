@@ -1,7 +1,7 @@
 //! What a shell offers at its cursor: experiments, runs and options.
 //!
-//! The script of `tare completions` asks this command at every TAB, so that it offers the experiments
-//! of the command that is installed and the runs that are there.
+//! The script of `tare completions` asks this command at every TAB, so that it offers the
+//! experiments of the command that is installed and the runs that are there.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -20,8 +20,8 @@ pub(crate) fn expected(plan: &Plan, drivers: &Drivers) -> Option<Duration> {
     }
 }
 
-/// The forecast for `experiments` on this machine, as busy as it is now: what their drivers expect of
-/// each trial that can run here, in the usual number of rounds. `None` if a driver cannot say.
+/// The forecast for `experiments` on this machine, as busy as it is now: what their drivers expect
+/// of each trial that can run here, in the usual number of rounds. `None` if a driver cannot say.
 pub(crate) fn of(experiments: &[Experiment], drivers: &Drivers) -> Option<Duration> {
     let contention = contention();
     let each = experiments.iter();

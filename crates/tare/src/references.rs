@@ -1,7 +1,8 @@
 //! Other libraries that do what Tare's do, to be measured beside them: aws-lc-rs and ring.
 //!
-//! They are C and assembly, and more than a quarter of the whole build; no experiment of the tour needs them. So they are
-//! there in a build with the feature `references` only, and elsewhere what needs them is not testable.
+//! They are C and assembly, and more than a quarter of the whole build; no experiment of the tour
+//! needs them. So they are there in a build with the feature `references` only, and elsewhere what
+//! needs them is not testable.
 
 use tare_lab::driver::Missing;
 

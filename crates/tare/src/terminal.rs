@@ -93,7 +93,8 @@ fn is_dumb() -> bool {
     std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
 }
 
-/// The columns, 40 at least, and lines of the terminal behind `stream`; 80 and 24 if it does not say.
+/// The columns, 40 at least, and lines of the terminal behind `stream`; 80 and 24 if it does not
+/// say.
 pub(crate) fn size_of(stream: &impl AsFd) -> (usize, usize) {
     let size = rustix::termios::tcgetwinsize(stream).ok();
     let size = size.filter(|size| size.ws_col > 0 && size.ws_row > 0);

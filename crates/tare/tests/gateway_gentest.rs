@@ -1,4 +1,5 @@
-//! `tare gateway gentest` and `keygen` as a stranger meets them: the built program, its files and its exit status.
+//! `tare gateway gentest` and `keygen` as a stranger meets them: the built program, its files and
+//! its exit status.
 
 use std::fs::{self, File};
 use std::io::BufReader;

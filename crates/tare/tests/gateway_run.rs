@@ -1,4 +1,5 @@
-//! `tare gateway run` with root: two gateways between two hosts, all four in network namespaces, over veth.
+//! `tare gateway run` with root: two gateways between two hosts, all four in network namespaces,
+//! over veth.
 
 use std::collections::HashSet;
 use std::fs;
@@ -84,7 +85,8 @@ impl Bed {
             ip(&format!("-n {host} addr add 172.{net}.1.2/16 dev lan"));
             ip(&format!("-n {host} link set lan up"));
             ip(&format!("-n {host} route add default via 172.{net}.0.10"));
-            // A host leaves checksums and the cutting of frames to its network card, and veth is none.
+            // A host leaves checksums and the cutting of frames to its network card, and veth is
+            // none.
             bed.inside(&format!("h{side}"), || {
                 let lan = Interface::by_name("lan").unwrap();
                 lan.switch_offloads_off().unwrap();
@@ -513,7 +515,8 @@ fn a_gateway_that_was_killed_comes_back_and_so_does_a_cable() {
         ip(&format!("-n {gateway} link set {interface} up"));
         bed.wait_for_packets();
     }
-    // A minute's worth of packets without a loss afterwards would be too long; some seconds tell as much.
+    // A minute's worth of packets without a loss afterwards would be too long; some seconds tell as
+    // much.
     let traffic = bed.traffic();
     thread::sleep(Duration::from_secs(6));
     let (sent, lost) = traffic.end();

@@ -182,7 +182,8 @@ fn a_command_can_be_the_judge() {
         "--exec",
         &judge,
     ]);
-    // Half passes, three quarters fails twice, and half fails when it is tested again, as does a quarter.
+    // Half passes, three quarters fails twice, and half fails when it is tested again, as does a
+    // quarter.
     let out = text(&output.stdout);
     assert_exit(&output, 1);
     let verdicts: Vec<&str> = out
@@ -403,7 +404,8 @@ fn a_load_that_cannot_be_offered_is_an_error_to_programs_too() {
     );
 }
 
-/// Real interfaces: two cables in a network namespace of the test's own, joined by the kernel's bridge.
+/// Real interfaces: two cables in a network namespace of the test's own, joined by the kernel's
+/// bridge.
 #[test]
 fn a_search_over_real_interfaces_finds_what_a_bridge_forwards() {
     if !namespaces_or_not_tested() {
@@ -433,7 +435,8 @@ fn a_search_over_real_interfaces_finds_what_a_bridge_forwards() {
             .unwrap();
         assert_exit(&output, 0);
         let json: Value = serde_json::from_slice(&output.stdout).unwrap();
-        // A bridge in software carries 20 Mb/s; a busy machine may lose some, and must not lose the account of it.
+        // A bridge in software carries 20 Mb/s; a busy machine may lose some, and must not lose the
+        // account of it.
         assert!(
             json["limit"]["passed_bits_per_second"].as_u64().unwrap() >= 5_000_000,
             "{json}"

@@ -45,7 +45,8 @@ text  = "A door that is not there is as fast as one that is"
 ratio = { of = { fault = "missing" }, to = { fault = "none" }, at_most = 1.1 }
 "#;
 
-/// The command with signals at their defaults: a runner may have been started with some ignored, as by `nohup`.
+/// The command with signals at their defaults: a runner may have been started with some ignored, as
+/// by `nohup`.
 fn tare(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
     command

@@ -11,7 +11,8 @@ pub(super) const CLIENT: &str = "client";
 pub(super) const SERVER: &str = "server";
 pub(super) const GATEWAYS: [&str; 2] = ["a", "b"];
 
-/// Bytes of an inner packet, and of a packet between the gateways: room for any of the tunnels around it.
+/// Bytes of an inner packet, and of a packet between the gateways: room for any of the tunnels
+/// around it.
 pub(super) const INNER_MTU: u32 = 1500;
 const OUTER_MTU: u32 = 1600;
 
@@ -23,7 +24,8 @@ const PREFIX: &str = "tare-peers-";
 pub(super) enum Wires {
     /// Frames of the wire's size with their checksum, as between machines: no offload at any end.
     Frames,
-    /// Whatever the kernel likes, as veth is made: segments of up to 64 KiB that nobody cuts and checksums that nobody computes.
+    /// Whatever the kernel likes, as veth is made: segments of up to 64 KiB that nobody cuts and
+    /// checksums that nobody computes.
     Offloaded,
 }
 

@@ -1,4 +1,5 @@
-//! What is measured: the kernel's routing with nothing around it, ours, and user-space tunnels of others.
+//! What is measured: the kernel's routing with nothing around it, ours, and user-space tunnels of
+//! others.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,5 +1,5 @@
-//! The gateway beside other user-space tunnels, in the same topology and the same run. Theirs are installed from their
-//! registries, below `target/peers`.
+//! The gateway beside other user-space tunnels, in the same topology and the same run. Theirs are
+//! installed from their registries, below `target/peers`.
 
 mod bed;
 mod contender;
@@ -12,7 +12,8 @@ use contender::{Contender, Tunnel};
 
 use crate::shell::{has, root, step, succeeds};
 
-/// Rounds where none are asked for: the smallest and the largest of seven ratios hold the median with 98 %.
+/// Rounds where none are asked for: the smallest and the largest of seven ratios hold the median
+/// with 98 %.
 const ROUNDS: u32 = 7;
 
 /// Seconds of each measurement, after one that does not count.

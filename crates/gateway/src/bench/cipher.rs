@@ -1,5 +1,5 @@
-//! The cipher alone: what the packets of a benchmark cost to seal and to open in place, in bursts and under the same keys, with
-//! nothing else done to them.
+//! The cipher alone: what the packets of a benchmark cost to seal and to open in place, in bursts
+//! and under the same keys, with nothing else done to them.
 
 use tare_gcm::{open_each, seal_each, Nonce, OpenPacket, SealPacket, Tag};
 use tare_packet::ethernet::HEADER;
@@ -35,7 +35,8 @@ impl<'a> Cipher<'a> {
         Ok(cipher)
     }
 
-    /// Seals and opens so many packets. The bytes are those of the frames that they would be carried in.
+    /// Seals and opens so many packets. The bytes are those of the frames that they would be
+    /// carried in.
     ///
     /// # Errors
     /// Where a packet could not be described, or none was free.
@@ -52,7 +53,8 @@ impl<'a> Cipher<'a> {
         Ok(done)
     }
 
-    /// Makes frames of the lengths that come next, where they are not there from the burst before, and gives their bytes.
+    /// Makes frames of the lengths that come next, where they are not there from the burst before,
+    /// and gives their bytes.
     fn prepare(&mut self, n: usize) -> Result<u64, String> {
         let mut bytes = 0;
         self.frames.truncate(n);

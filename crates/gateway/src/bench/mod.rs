@@ -1,7 +1,8 @@
-//! The software benchmark: two gateways in one process, back to back, with nothing between them but this machine's caches.
+//! The software benchmark: two gateways in one process, back to back, with nothing between them but
+//! this machine's caches.
 //!
-//! Every packet is made (copied from a template), sealed by the first gateway, opened by the second, compared with what it was
-//! made from, and counted.
+//! Every packet is made (copied from a template), sealed by the first gateway, opened by the
+//! second, compared with what it was made from, and counted.
 
 mod cipher;
 
@@ -159,7 +160,8 @@ impl Bench {
         })
     }
 
-    /// The next worker of this benchmark, for the calling thread, after a warm-up in which every route is used.
+    /// The next worker of this benchmark, for the calling thread, after a warm-up in which every
+    /// route is used.
     ///
     /// # Errors
     /// Where there is no memory for the packets, or none of them comes through.
@@ -405,11 +407,13 @@ impl Flow {
     }
 }
 
-/// Bytes of a burst, so that no pass finds the first packets gone from a first-level cache of 32 KiB.
+/// Bytes of a burst, so that no pass finds the first packets gone from a first-level cache of 32
+/// KiB.
 const BURST_BYTES: usize = 20_000;
 
-/// How many packets of these sizes make a burst. Between 16 and 64 short ones there is no difference with one route; with 10,000,
-/// fewer at a time leave more room in that cache for their keys.
+/// How many packets of these sizes make a burst. Between 16 and 64 short ones there is no
+/// difference with one route; with 10,000, fewer at a time leave more room in that cache for their
+/// keys.
 fn burst(sizes: &[u16]) -> usize {
     let total: usize = sizes.iter().map(|&size| usize::from(size)).sum();
     let mean = (total / sizes.len().max(1)).max(1);
@@ -422,7 +426,8 @@ const MIRROR: u32 = 0x0010_0000;
 /// The SPI of the first route, as in a configuration of one.
 const FIRST_SPI: u32 = 1001;
 
-/// A UDP packet of `size` bytes with its Ethernet header, with no addresses yet and no UDP checksum.
+/// A UDP packet of `size` bytes with its Ethernet header, with no addresses yet and no UDP
+/// checksum.
 fn template(size: usize) -> Box<[u8]> {
     let mut bytes = ethernet::header(MAC, MAC, ethernet::IPV4).to_vec();
     let total = size - HEADER;

@@ -96,7 +96,8 @@ fn unique<'r, T: 'r, K: Hash + Eq>(
     }
 }
 
-/// Tells which interface lacks an address of a family that a route needs, and whose peer is the gateway itself.
+/// Tells which interface lacks an address of a family that a route needs, and whose peer is the
+/// gateway itself.
 pub(crate) fn families(
     routes: &[RouteRead],
     private: Option<&Interface>,

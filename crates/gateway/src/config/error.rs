@@ -193,7 +193,8 @@ impl fmt::Display for Warning {
     }
 }
 
-/// How a value that was found is told: quoted, or by its length where it is long or could be a key that slipped.
+/// How a value that was found is told: quoted, or by its length where it is long or could be a key
+/// that slipped.
 pub(crate) fn shown(text: &str) -> String {
     shown_up_to(text, 48)
 }

@@ -44,7 +44,8 @@ impl Interface {
         }
     }
 
-    /// Our address of the family that `peer` is of as `peer` sees it: the translated one where there is one.
+    /// Our address of the family that `peer` is of as `peer` sees it: the translated one where
+    /// there is one.
     pub fn address_seen_by(&self, peer: IpAddr) -> Option<IpAddr> {
         match peer {
             IpAddr::V4(_) => self.nat_ip4.or(self.ip4).map(IpAddr::V4),

@@ -1,4 +1,5 @@
-//! Every block and leaf that a file may hold: what the reader accepts, what its errors say and what the reference is made of.
+//! Every block and leaf that a file may hold: what the reader accepts, what its errors say and what
+//! the reference is made of.
 
 /// `name value;`
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,5 @@
-//! The gateway's configuration: Vita's files of leaves and blocks, read into values that need no further check.
+//! The gateway's configuration: Vita's files of leaves and blocks, read into values that need no
+//! further check.
 //!
 //! ```text
 //! private-interface { pci 23:00.0; ip4 172.16.0.10; nexthop-ip4 172.16.0.1; }
@@ -13,11 +14,13 @@
 //! }
 //! ```
 //!
-//! Every block and leaf is in [`GATEWAY_FILE`], in words in [`reference()`]. Besides what Vita reads, in its older and its newer
-//! spelling, there are interfaces by name, several prefixes a route, IPv6 in every combination, sequence numbers of 32 bits,
-//! 256-bit keys, windows, and SAs with given keys for some routes beside the exchange for others.
+//! Every block and leaf is in [`GATEWAY_FILE`], in words in [`reference()`]. Besides what Vita
+//! reads, in its older and its newer spelling, there are interfaces by name, several prefixes a
+//! route, IPv6 in every combination, sequence numbers of 32 bits, 256-bit keys, windows, and SAs
+//! with given keys for some routes beside the exchange for others.
 //!
-//! What is wrong is told with line, leaf, what was found and what was expected; what could be a key is never quoted.
+//! What is wrong is told with line, leaf, what was found and what was expected; what could be a key
+//! is never quoted.
 
 mod check;
 mod error;
@@ -65,11 +68,11 @@ pub struct Config {
     pub private: Interface,
     /// Where encrypted packets go out and come in.
     pub public: Interface,
-    /// The peers, in the order of the file. The public interface has an address of the family of every gateway, the private
-    /// one of every prefix.
+    /// The peers, in the order of the file. The public interface has an address of the family of
+    /// every gateway, the private one of every prefix.
     pub routes: Vec<Route>,
-    /// Bytes that a packet from the private interface may have, without Ethernet header; none where the public interface
-    /// decides.
+    /// Bytes that a packet from the private interface may have, without Ethernet header; none where
+    /// the public interface decides.
     pub mtu: Option<u16>,
     /// How long a key exchange may take.
     pub negotiation_ttl: Duration,
@@ -203,7 +206,8 @@ pub(crate) fn ttls(file: &Section<'_>, mistakes: &mut Mistakes) -> (Duration, Du
     let (negotiation, sa) = (ttl("negotiation-ttl"), ttl("sa-ttl"));
     let negotiation_ttl = negotiation.map_or(Config::NEGOTIATION_TTL, |(ttl, _)| ttl);
     let sa_ttl = sa.map_or(Config::SA_TTL, |(ttl, _)| ttl);
-    // New keys are asked for from half the life of the old ones on, and used one and a half negotiations later.
+    // New keys are asked for from half the life of the old ones on, and used one and a half
+    // negotiations later.
     let least = negotiation_ttl * 4;
     if sa_ttl < least {
         let at = |line, leaf, found: Duration| {

@@ -18,7 +18,8 @@ pub struct Route {
     pub id: String,
     /// The peer's public address; its family is that of the outer packets.
     pub gateway: IpAddr,
-    /// Addresses behind the peer, of either family; at least one prefix, and none that another route has too.
+    /// Addresses behind the peer, of either family; at least one prefix, and none that another
+    /// route has too.
     pub prefixes: Vec<IpNet>,
     /// Where keys come from.
     pub keys: Keys,

@@ -235,7 +235,8 @@ impl<'t> Section<'t> {
     }
 }
 
-/// The known word nearest to `found`, where it could be what was meant: at most a third of its letters differ.
+/// The known word nearest to `found`, where it could be what was meant: at most a third of its
+/// letters differ.
 pub(crate) fn nearest<'a>(found: &str, known: &[&'a str]) -> Option<&'a str> {
     // No name is longer, and the work grows with the square.
     const CHARS_MAX: usize = 64;

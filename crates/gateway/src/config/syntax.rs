@@ -1,4 +1,5 @@
-//! The grammar: `name value;` and `name { … }`, values bare or quoted, comments with `#`, `//` and `/* */`.
+//! The grammar: `name value;` and `name { … }`, values bare or quoted, comments with `#`, `//` and
+//! `/* */`.
 
 use std::ops::Deref;
 
@@ -53,7 +54,8 @@ impl std::fmt::Debug for Value<'_> {
 /// The statements of a file.
 ///
 /// # Errors
-/// The first place that is not of the grammar. What stands there is told by its kind and never quoted: it may be a key.
+/// The first place that is not of the grammar. What stands there is told by its kind and never
+/// quoted: it may be a key.
 pub(crate) fn parse(text: &str) -> Result<Vec<Statement<'_>>, Mistake> {
     let mut parser = Parser {
         tokens: Tokens {
@@ -71,7 +73,8 @@ struct Parser<'t> {
 }
 
 impl<'t> Parser<'t> {
-    /// Statements until the end of the block that began on line `opened`, or of the file at depth 0.
+    /// Statements until the end of the block that began on line `opened`, or of the file at depth
+    /// 0.
     fn block(&mut self, depth: usize, opened: u32) -> Result<Vec<Statement<'t>>, Mistake> {
         let mut statements = Vec::new();
         loop {
@@ -126,7 +129,8 @@ impl<'t> Parser<'t> {
         match token {
             Token::Semicolon => Ok(Body::Leaf(value)),
             other => {
-                // The usual slip is the semicolon at the end of the line above: that is the line to mend.
+                // The usual slip is the semicolon at the end of the line above: that is the line to
+                // mend.
                 let at = if line > opened {
                     format!(" on line {line}")
                 } else {

@@ -13,7 +13,8 @@ use super::value::Device;
 use super::Config;
 
 impl Config {
-    /// The file that is read as this configuration, keys included. What has its default is left out.
+    /// The file that is read as this configuration, keys included. What has its default is left
+    /// out.
     pub fn text(&self) -> Zeroizing<String> {
         // Once for all: a string that grows leaves copies of keys behind.
         let prefixes: usize = self.routes.iter().map(|route| route.prefixes.len()).sum();

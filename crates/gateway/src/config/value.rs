@@ -11,7 +11,8 @@ use zeroize::Zeroizing;
 
 use super::secret::{Aead, PresharedKey};
 
-/// What is wrong with a value, where that differs from "found the value, expected what the leaf takes".
+/// What is wrong with a value, where that differs from "found the value, expected what the leaf
+/// takes".
 #[derive(Debug, Default)]
 pub(crate) struct Wrong {
     pub(crate) found: Option<String>,
@@ -36,8 +37,8 @@ impl fmt::Display for Device {
     }
 }
 
-/// Where a device is on the PCI bus. Read with or without its domain, and displayed as `0000:23:00.0`, which is its name below
-/// `/sys/bus/pci/devices`.
+/// Where a device is on the PCI bus. Read with or without its domain, and displayed as
+/// `0000:23:00.0`, which is its name below `/sys/bus/pci/devices`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PciAddress {
     domain: u32,

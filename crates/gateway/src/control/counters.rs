@@ -107,7 +107,8 @@ pub struct Counters {
     pub ignored: [u64; Ignored::ALL.len()],
     /// Frames sent.
     pub sent: u64,
-    /// Messages of the key exchange that were not sent, because the next hop is not known or too many wait.
+    /// Messages of the key exchange that were not sent, because the next hop is not known or too
+    /// many wait.
     pub unsent: u64,
 }
 

@@ -74,7 +74,8 @@ impl End {
         self.link
     }
 
-    /// The interface has changed. Where it came up or has another station address, the link is told and asked anew.
+    /// The interface has changed. Where it came up or has another station address, the link is told
+    /// and asked anew.
     pub(super) fn change(
         &mut self,
         interface: &Interface,
@@ -159,7 +160,8 @@ impl End {
         }
     }
 
-    /// RFC 826, "Packet Reception", but for stations other than the next hop, which are answered and not remembered.
+    /// RFC 826, "Packet Reception", but for stations other than the next hop, which are answered
+    /// and not remembered.
     pub(super) fn arp(
         &mut self,
         now: Instant,
@@ -217,8 +219,8 @@ impl End {
             return Err(Ignored::NotForUs);
         }
         if source.is_unspecified() {
-            // Somebody looks for a duplicate of this address (RFC 4862, 5.4): it is taken. Such a question goes to the group and has
-            // no option.
+            // Somebody looks for a duplicate of this address (RFC 4862, 5.4): it is taken. Such a
+            // question goes to the group and has no option.
             if option.is_some() || ip.dst != group {
                 return Err(Ignored::Malformed);
             }
@@ -302,7 +304,8 @@ impl End {
     }
 }
 
-/// Target and station address of a solicitation or advertisement, if it is valid but for its checksum.
+/// Target and station address of a solicitation or advertisement, if it is valid but for its
+/// checksum.
 fn neighbor_message(
     ip: &Ipv6,
     message: &[u8],

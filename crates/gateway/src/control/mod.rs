@@ -1,7 +1,9 @@
-//! The control side of a gateway: configuration, keys, next hops and path MTUs go in, [`Tables`] for the workers come out.
+//! The control side of a gateway: configuration, keys, next hops and path MTUs go in, [`Tables`]
+//! for the workers come out.
 //!
-//! It is sans-I/O: frames, changes and the time go in, frames, tables and records for the log come out of [`Control::tick`]. Tables come
-//! before the frames that tell a peer about them: whoever applies an [`Out`] in its order makes before it breaks.
+//! It is sans-I/O: frames, changes and the time go in, frames, tables and records for the log come
+//! out of [`Control::tick`]. Tables come before the frames that tell a peer about them: whoever
+//! applies an [`Out`] in its order makes before it breaks.
 
 mod counters;
 mod end;
@@ -42,8 +44,8 @@ pub enum Place {
     Private,
     /// The public interface.
     Public,
-    /// The tunnel: what comes out of it, authentic, is for this gateway; what goes into it is to be given to
-    /// [`crate::dataplane::Dataplane::outbound`].
+    /// The tunnel: what comes out of it, authentic, is for this gateway; what goes into it is to be
+    /// given to [`crate::dataplane::Dataplane::outbound`].
     Tunnel,
 }
 
@@ -155,8 +157,8 @@ impl Clock {
 }
 
 impl Control {
-    /// A gateway of this configuration between these interfaces, for so many workers. Nothing is sent before the first [`Control::tick`], which
-    /// gives the first tables too.
+    /// A gateway of this configuration between these interfaces, for so many workers. Nothing is
+    /// sent before the first [`Control::tick`], which gives the first tables too.
     ///
     /// # Errors
     /// Where the configuration contradicts itself; one that was read from a file does not.
@@ -206,7 +208,8 @@ impl Control {
         Ok(control)
     }
 
-    /// Takes a frame that the data plane passed up. What comes of it comes out of the next [`Control::tick`].
+    /// Takes a frame that the data plane passed up. What comes of it comes out of the next
+    /// [`Control::tick`].
     pub fn receive(&mut self, now: Instant, from: Place, frame: &[u8]) {
         let inside = self.clock.inside(now);
         let outcome = self.handle(now, inside, from, frame);
@@ -215,7 +218,8 @@ impl Control {
         self.dirty |= self.tables.public != self.public.side();
     }
 
-    /// Does what is due and gives what is to be done. To be called after frames, changes and [`Control::next_deadline`].
+    /// Does what is due and gives what is to be done. To be called after frames, changes and
+    /// [`Control::next_deadline`].
     pub fn tick(&mut self, now: Instant, out: &mut Out) {
         let inside = self.clock.inside(now);
         self.exchange.tick(now, &mut self.events);
@@ -291,8 +295,9 @@ impl Control {
         );
     }
 
-    /// Goes on with another configuration. A route whose name, gateway, keys, sequence numbers and window stay keeps its SAs and
-    /// drops nothing, whatever becomes of the others; its prefixes may change.
+    /// Goes on with another configuration. A route whose name, gateway, keys, sequence numbers and
+    /// window stay keeps its SAs and drops nothing, whatever becomes of the others; its prefixes
+    /// may change.
     ///
     /// # Errors
     /// As [`Control::new`]; then nothing changes.
@@ -488,7 +493,8 @@ impl Control {
         }
     }
 
-    /// Tells the exchange which SAs of routes it is not sure about are used, and which run out of numbers.
+    /// Tells the exchange which SAs of routes it is not sure about are used, and which run out of
+    /// numbers.
     fn look_at_sas(&mut self, now: Instant) {
         let mut used = Vec::new();
         let (routes, exchange) = (&mut self.routes, &self.exchange);

@@ -1,7 +1,8 @@
-//! The station address of a next hop: asked for, kept fresh, and forgotten when it no longer answers.
+//! The station address of a next hop: asked for, kept fresh, and forgotten when it no longer
+//! answers.
 //!
-//! There are at most four of them, one an interface and address family: whatever stations say about others is of no interest, so
-//! there is nothing that they could fill.
+//! There are at most four of them, one an interface and address family: whatever stations say about
+//! others is of no interest, so there is nothing that they could fill.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -17,7 +18,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 const FRESH: Duration = Duration::from_secs(60);
 /// Between the questions that an address in doubt is asked.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
-/// Questions to the station itself before all stations are asked, and to all of them before it is forgotten.
+/// Questions to the station itself before all stations are asked, and to all of them before it is
+/// forgotten.
 const PROBES: u32 = 3;
 
 /// A question that is to be sent.
@@ -99,7 +101,8 @@ impl Neighbor {
         self.due = now + FRESH;
     }
 
-    /// The address may have changed: asks at once, and goes on with the one that was known meanwhile.
+    /// The address may have changed: asks at once, and goes on with the one that was known
+    /// meanwhile.
     pub(super) fn doubt(&mut self, now: Instant) {
         self.asked = 0;
         self.due = now;

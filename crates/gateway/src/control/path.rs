@@ -11,7 +11,8 @@ use super::record::{Level, Record};
 /// How long a path is taken to be as narrow as it was said to be. RFC 1191, 6.3: "10 minutes".
 const LIFE: Duration = Duration::from_secs(600);
 
-/// The narrowest path that is believed in. Anybody on it can say anything, and each step down costs throughput.
+/// The narrowest path that is believed in. Anybody on it can say anything, and each step down costs
+/// throughput.
 const LEAST4: u16 = 576;
 /// RFC 8200, 5: every link takes this.
 const LEAST6: u16 = 1280;
@@ -23,13 +24,14 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    /// Bytes that a packet to this peer may have; more than any interface takes where nothing is known.
+    /// Bytes that a packet to this peer may have; more than any interface takes where nothing is
+    /// known.
     pub(super) fn mtu(&self, peer: IpAddr) -> u16 {
         self.narrow.get(&peer).map_or(u16::MAX, |(mtu, _)| *mtu)
     }
 
-    /// A router says that the path takes no more than `said`, where `now_known` was thought. Gives what is believed of that, if
-    /// it is less.
+    /// A router says that the path takes no more than `said`, where `now_known` was thought. Gives
+    /// what is believed of that, if it is less.
     pub(super) fn narrow(
         &mut self,
         now: Instant,

@@ -157,8 +157,8 @@ impl Control {
         }
     }
 
-    /// Whether a packet that came by `from` may be for this address of ours: by the public interface, that of the other side is
-    /// to be reached through the tunnel alone.
+    /// Whether a packet that came by `from` may be for this address of ours: by the public
+    /// interface, that of the other side is to be reached through the tunnel alone.
     fn is_ours(&self, from: Place, address: IpAddr) -> bool {
         let of = |end: &end::End| match address {
             IpAddr::V4(address) => end.ip4 == Some(address),
@@ -177,7 +177,8 @@ impl Control {
         if from != Place::Tunnel && (!end::is_unicast(frame) || !wire::is_station(asker)) {
             return Err(Ignored::Source);
         }
-        // The tunnel's answers have a limit of their own kind: that of the private side, whose traffic they are.
+        // The tunnel's answers have a limit of their own kind: that of the private side, whose
+        // traffic they are.
         let limits = match from {
             Place::Public => &mut self.public.answers,
             Place::Private | Place::Tunnel => &mut self.private.answers,
@@ -202,7 +203,8 @@ impl Control {
         Ok(Taken::Exchange)
     }
 
-    /// RFC 1191, 6.1, and RFC 8201, 5.1: only an error about a packet of one of our SAs is believed.
+    /// RFC 1191, 6.1, and RFC 8201, 5.1: only an error about a packet of one of our SAs is
+    /// believed.
     fn narrow_path(&mut self, inside: Instant, too_big: &TooBig) -> Result<Taken, Ignored> {
         if !self.path_reports.allow(inside) {
             return Err(Ignored::Rate);

@@ -12,7 +12,8 @@ use crate::config::{self, Config, Keys, SaKey};
 use crate::exchange::{RouteKeys, SaKeys};
 use crate::sa::{Counting, InboundSa, OutboundSa, Outer};
 
-/// Packets that workers may still send with the SA before a change, when the SA after it has the same given key.
+/// Packets that workers may still send with the SA before a change, when the SA after it has the
+/// same given key.
 const MARGIN: u64 = 1 << 20;
 
 /// A route with its SAs.
@@ -79,8 +80,9 @@ pub(super) struct Plan {
 }
 
 impl Routes {
-    /// Numbers for the routes of a configuration: those that do not change keep theirs. None where an interface has no address
-    /// towards a gateway; a configuration that was read from a file has one.
+    /// Numbers for the routes of a configuration: those that do not change keep theirs. None where
+    /// an interface has no address towards a gateway; a configuration that was read from a file has
+    /// one.
     pub(super) fn plan(&self, config: &Config) -> Option<Plan> {
         let mut free = self.free.iter().rev().copied();
         let mut next = self.entries.len();
@@ -109,7 +111,8 @@ impl Routes {
         Some(Plan { places })
     }
 
-    /// Takes over a plan that was made for `config` and returns how many routes are new or changed and how many are gone.
+    /// Takes over a plan that was made for `config` and returns how many routes are new or changed
+    /// and how many are gone.
     pub(super) fn commit(&mut self, config: &Config, plan: Plan) -> (usize, usize) {
         let mut kept = vec![false; self.entries.len()];
         for &(number, _) in &plan.places {
@@ -226,7 +229,8 @@ impl Routes {
         self.install_inbound(number, keys.spi, &keys.key);
     }
 
-    /// Sends packets of the route under these keys, in place of those of another SA where there is one to replace.
+    /// Sends packets of the route under these keys, in place of those of another SA where there is
+    /// one to replace.
     pub(super) fn set_outbound(&mut self, number: usize, keys: &SaKeys, replaces: Option<u32>) {
         self.install_outbound(number, keys.spi, &keys.key, replaces);
     }
@@ -313,8 +317,8 @@ fn unshow(shown: &mut HashMap<(IpAddr, u32), usize>, what: (IpAddr, u32), number
     }
 }
 
-/// Outbound SAs with given keys that were in use and are not any more. One that comes back goes on counting where it
-/// stopped: a number used twice would give the key away.
+/// Outbound SAs with given keys that were in use and are not any more. One that comes back goes on
+/// counting where it stopped: a number used twice would give the key away.
 #[derive(Default)]
 struct Given {
     hasher: RandomState,

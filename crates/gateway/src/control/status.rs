@@ -33,7 +33,8 @@ pub struct RouteStatus {
     pub prefixes: Vec<String>,
     /// Where keys come from: `exchange` or `manual`.
     pub keys: String,
-    /// `up` where packets can be sent, else what the exchange does about it: `waiting`, `knocking`, `proposed`, `idle`.
+    /// `up` where packets can be sent, else what the exchange does about it: `waiting`, `knocking`,
+    /// `proposed`, `idle`.
     pub state: String,
     /// Negotiations in a row that were not answered.
     pub failures: u32,

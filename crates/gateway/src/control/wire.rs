@@ -156,8 +156,8 @@ pub(super) fn udp_payload(src: IpAddr, dst: IpAddr, port: u16, bytes: &[u8]) -> 
     let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
     let datagram = bytes.get(..usize::from(word(4)))?;
     let payload = datagram.get(UDP_HEADER..)?;
-    // RFC 768: "An all zero transmitted checksum value means that the transmitter generated no checksum"; RFC 8200, 8.1, wants one
-    // over IPv6.
+    // RFC 768: "An all zero transmitted checksum value means that the transmitter generated no
+    // checksum"; RFC 8200, 8.1, wants one over IPv6.
     let unsummed = word(6) == 0 && src.is_ipv4();
     (word(2) == port && (unsummed || udp_sum(src, dst, datagram) == Some(0))).then_some(payload)
 }

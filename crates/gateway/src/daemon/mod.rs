@@ -1,7 +1,8 @@
 //! A gateway on real interfaces: a thread for each worker, and one for everything else.
 //!
-//! Workers own a queue of each interface and forward; they look up whether there are new tables once a burst and never wait for
-//! anybody. The control thread owns configuration, keys, next hops and the log. Frames for it wait in a queue that has an end.
+//! Workers own a queue of each interface and forward; they look up whether there are new tables
+//! once a burst and never wait for anybody. The control thread owns configuration, keys, next hops
+//! and the log. Frames for it wait in a queue that has an end.
 
 mod log;
 mod plan;
@@ -53,8 +54,8 @@ pub struct Options {
     pub config: PathBuf,
     /// How interfaces are opened.
     pub kind: Kind,
-    /// Cores: the control thread is bound to the first, a worker to each other one. A single one is for all; with none
-    /// there is one worker, and nothing is bound.
+    /// Cores: the control thread is bound to the first, a worker to each other one. A single one is
+    /// for all; with none there is one worker, and nothing is bound.
     pub cpus: Vec<usize>,
     /// Whether workers never sleep.
     pub busy_poll: bool,
@@ -118,7 +119,8 @@ pub fn run(options: Options) -> Result<(), Error> {
     Ok(())
 }
 
-/// Where the status of a gateway with this configuration file is answered, where nothing else is said.
+/// Where the status of a gateway with this configuration file is answered, where nothing else is
+/// said.
 pub fn default_socket(config: &Path) -> PathBuf {
     let stem = config.file_stem().unwrap_or_default().to_string_lossy();
     PathBuf::from(format!("/run/tare/gateway-{stem}.sock"))
@@ -328,7 +330,8 @@ impl Daemon {
         );
     }
 
-    /// Tells the control side what interfaces are like now, and workers where they have become others.
+    /// Tells the control side what interfaces are like now, and workers where they have become
+    /// others.
     fn look_at_links(&mut self, now: Instant) {
         let links = Links::look(self.control.config(), self.options.kind, &self.links);
         self.control.link(now, Place::Private, links.private);

@@ -30,7 +30,8 @@ pub(super) struct Device {
 /// The slots that AF_XDP knows, and one for what is longer, which goes over packet sockets.
 const CAPACITIES: [usize; 3] = [2048, 4096, 16384];
 
-/// What a slot loses: to its own header, to what the kernel keeps free in front (XDP_PACKET_HEADROOM), and to ESP behind.
+/// What a slot loses: to its own header, to what the kernel keeps free in front
+/// (XDP_PACKET_HEADROOM), and to ESP behind.
 const LOST: usize = 16 + 256 + 64;
 
 const ETHERNET: usize = 14;
@@ -44,7 +45,8 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// The interfaces of a configuration as they are now. Where one is not there, it is what it was before, but down.
+    /// The interfaces of a configuration as they are now. Where one is not there, it is what it was
+    /// before, but down.
     pub(super) fn look(config: &Config, kind: Kind, before: &Links) -> Links {
         let look = |interface: &config::Interface, before: &Link, device: &Device| {
             read(interface).unwrap_or_else(|_| {

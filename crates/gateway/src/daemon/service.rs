@@ -1,6 +1,8 @@
-//! The two places where a gateway tells about itself: Prometheus over HTTP, and a Unix socket for `tare gateway status`.
+//! The two places where a gateway tells about itself: Prometheus over HTTP, and a Unix socket for
+//! `tare gateway status`.
 //!
-//! One thread serves one asker at a time, with short patience and small requests; the gateway itself never waits for it.
+//! One thread serves one asker at a time, with short patience and small requests; the gateway
+//! itself never waits for it.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -111,7 +113,8 @@ enum Listener {
     Status(UnixListener),
 }
 
-/// Binds the socket, for its owner alone. One that a gateway that is no more has left behind is removed.
+/// Binds the socket, for its owner alone. One that a gateway that is no more has left behind is
+/// removed.
 fn bind_socket(path: &Path) -> io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;

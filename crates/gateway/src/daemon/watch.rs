@@ -30,8 +30,8 @@ impl Watch {
         watch
     }
 
-    /// Whether it holds something else than when this was asked last. A file that is away for a moment, as some editors have it,
-    /// has not changed.
+    /// Whether it holds something else than when this was asked last. A file that is away for a
+    /// moment, as some editors have it, has not changed.
     pub(super) fn changed(&mut self) -> bool {
         let Some(now) = self.look(self.seen) else {
             return false;

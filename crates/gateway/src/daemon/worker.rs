@@ -278,7 +278,8 @@ impl Station {
         if !wake.is_empty() {
             state.awake();
         }
-        // An interface that is down may be an error for poll(2) at any time: no reason to turn in circles.
+        // An interface that is down may be an error for poll(2) at any time: no reason to turn in
+        // circles.
         let error = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
         if (private | public).intersects(error) {
             std::thread::sleep(Duration::from_millis(1));
@@ -325,7 +326,8 @@ fn sum(a: &Counters, b: &Counters) -> Counters {
     }
 }
 
-/// What was opened, for people. Queues from `end` on are nobody's: what the card puts there never gets to a worker.
+/// What was opened, for people. Queues from `end` on are nobody's: what the card puts there never
+/// gets to a worker.
 fn told(interface: &Interface, queue: u32, end: u32, opened: &Opened) -> String {
     let kind = match opened.kind {
         tare_port::Kind::Xdp(mode) if interface.queues() > end => format!(

@@ -1,5 +1,5 @@
-//! What happened to packets: every one that comes in is forwarded, handed to the control side, or dropped for a cause
-//! that has a name.
+//! What happened to packets: every one that comes in is forwarded, handed to the control side, or
+//! dropped for a cause that has a name.
 
 use tare_port::Burst;
 

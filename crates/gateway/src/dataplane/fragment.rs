@@ -1,5 +1,5 @@
-//! Fragmenting inner IPv4 packets that may be (RFC 791, 3.2): before they are encrypted, so that the peer need not put
-//! outer packets together before it can check them.
+//! Fragmenting inner IPv4 packets that may be (RFC 791, 3.2): before they are encrypted, so that
+//! the peer need not put outer packets together before it can check them.
 
 use tare_packet::checksum;
 use tare_packet::ethernet::HEADER;
@@ -13,8 +13,9 @@ const NO_OPERATION: u8 = 1;
 /// Options with this bit are copied to every fragment.
 const COPIED: u8 = 0x80;
 
-/// Cuts the packet of `frame`, which `ip` describes, into packets of up to `mtu` bytes, and adds those to `to`, each with the
-/// frame's Ethernet header. Returns how many; none, with nothing added, where frames or room are short.
+/// Cuts the packet of `frame`, which `ip` describes, into packets of up to `mtu` bytes, and adds
+/// those to `to`, each with the frame's Ethernet header. Returns how many; none, with nothing
+/// added, where frames or room are short.
 pub(super) fn fragment(
     frame: &Frame,
     ip: &Ipv4,
@@ -73,7 +74,8 @@ fn drop_options(mut options: &mut [u8]) {
             NO_OPERATION => 1,
             _ => options.get(1).map_or(0, |&len| usize::from(len)),
         };
-        // One that is longer than its place, or too short for its own header, says nothing that could be kept.
+        // One that is longer than its place, or too short for its own header, says nothing that
+        // could be kept.
         if len == 0 || len > options.len() || (kind != NO_OPERATION && len < 2) {
             options.fill(NO_OPERATION);
             return;

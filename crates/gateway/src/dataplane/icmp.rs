@@ -85,7 +85,8 @@ pub(super) fn too_big(
     report(worker, now, about, Kind::TooBig(mtu), to);
 }
 
-/// Adds an error about a packet to `to`, unless the packet must not be answered or too many were sent. Off the fast path.
+/// Adds an error about a packet to `to`, unless the packet must not be answered or too many were
+/// sent. Off the fast path.
 #[cold]
 fn report(worker: &mut Dataplane, now: Instant, about: &Frame, kind: Kind, to: &mut Burst) {
     let inner = about.get(HEADER..).unwrap_or_default();
@@ -128,8 +129,8 @@ fn report(worker: &mut Dataplane, now: Instant, about: &Frame, kind: Kind, to: &
 fn about_v4(worker: &Dataplane, packet: &[u8], kind: Kind) -> Option<Vec<u8>> {
     let own = worker.tables.private.ip4?;
     let ip = Ipv4::parse(packet).ok()?;
-    // RFC 1812, 4.3.2.7: no error about an ICMP error, about a fragment other than the first, or to an address that is not
-    // one host's.
+    // RFC 1812, 4.3.2.7: no error about an ICMP error, about a fragment other than the first, or to
+    // an address that is not one host's.
     let is_host = ip.src != 0 && ip.src >> 28 < 0xe && ip.src >> 24 != 127;
     if !is_host || ip.is_later_fragment() || ip.dst >> 28 >= 0xe {
         return None;

@@ -25,7 +25,8 @@ const ICMPV6: u8 = 58;
 #[derive(Default)]
 pub(super) struct Scratch {
     frames: Vec<Frame>,
-    /// What is known of each frame; as many as there ever were at once. Written in place, as the other direction does.
+    /// What is known of each frame; as many as there ever were at once. Written in place, as the
+    /// other direction does.
     jobs: Vec<Job>,
     /// Whether each is authentic, and then whether it is new.
     outcomes: Vec<Result<(), Cause>>,
@@ -157,8 +158,9 @@ fn admit(tables: &Tables, frame: &mut Frame, job: &mut Job) -> Result<Admitted, 
 /// How many packets pass between asking for memory and reading it.
 const AHEAD: usize = 6;
 
-/// Finds the SA of a packet that was looked at some packets ago, and asks for the key of one before that. What each reads was
-/// asked for a step earlier, so nothing waits for memory while there are other packets to look at.
+/// Finds the SA of a packet that was looked at some packets ago, and asks for the key of one before
+/// that. What each reads was asked for a step earlier, so nothing waits for memory while there are
+/// other packets to look at.
 #[inline]
 fn find_ahead(tables: &Tables, jobs: &mut [Job], at: usize) {
     if let Some(job) = at.checked_sub(AHEAD).and_then(|at| jobs.get_mut(at)) {
@@ -209,7 +211,8 @@ fn cause_of(refused: Refused) -> Cause {
     }
 }
 
-/// The third pass: opens. A packet that cannot be described stays unauthentic, as do those behind it.
+/// The third pass: opens. A packet that cannot be described stays unauthentic, as do those behind
+/// it.
 fn open(tables: &Tables, scratch: &mut Scratch) {
     let Scratch {
         frames,
@@ -232,8 +235,8 @@ fn open(tables: &Tables, scratch: &mut Scratch) {
     });
 }
 
-/// The fourth pass: claims sequence numbers, a run of packets of one SA at a time, so that its lock is taken and its counters
-/// are touched once.
+/// The fourth pass: claims sequence numbers, a run of packets of one SA at a time, so that its lock
+/// is taken and its counters are touched once.
 fn claim(alone: bool, tables: &Tables, scratch: &mut Scratch) {
     let mut rest = &mut scratch.outcomes[..scratch.frames.len()];
     for run in scratch.jobs[..rest.len()].chunk_by(|a, b| a.sa == b.sa) {
@@ -303,8 +306,8 @@ fn leave(
     }
 }
 
-/// [`leave`] for a packet that is within the first `len` bytes of what was encrypted. What is behind it is padding that
-/// hides its length (RFC 4303, 2.7).
+/// [`leave`] for a packet that is within the first `len` bytes of what was encrypted. What is
+/// behind it is padding that hides its length (RFC 4303, 2.7).
 #[inline(always)]
 fn deliver<V: Version>(
     worker: &mut Dataplane,
@@ -350,7 +353,8 @@ fn deliver<V: Version>(
     Ok(())
 }
 
-/// Cuts a packet that is longer than the private side takes into fragments, or reports it to its sender.
+/// Cuts a packet that is longer than the private side takes into fragments, or reports it to its
+/// sender.
 #[cold]
 fn fit(
     worker: &mut Dataplane,

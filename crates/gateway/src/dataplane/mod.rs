@@ -1,7 +1,9 @@
-//! What workers do: packets of the private side become ESP, ESP of the public side becomes packets again.
+//! What workers do: packets of the private side become ESP, ESP of the public side becomes packets
+//! again.
 //!
-//! Each direction takes a burst and goes over it in passes (look at headers and find the SA; write headers; seal or open;
-//! finish), so that what one packet waits for, a load or a cipher, the others fill.
+//! Each direction takes a burst and goes over it in passes (look at headers and find the SA; write
+//! headers; seal or open; finish), so that what one packet waits for, a load or a cipher, the
+//! others fill.
 
 mod counters;
 mod fragment;
@@ -22,8 +24,8 @@ use crate::tables::{Side, Tables};
 
 /// One worker's half of the gateway: no clock, no ports, no locks of its own.
 pub struct Dataplane {
-    /// In an [`Arc`] of the worker's own, which each burst holds on to: counting holders in the one that all workers share
-    /// would take the tables' first line from core to core.
+    /// In an [`Arc`] of the worker's own, which each burst holds on to: counting holders in the one
+    /// that all workers share would take the tables' first line from core to core.
     #[allow(clippy::redundant_allocation)]
     tables: Arc<Arc<Tables>>,
     private: Headers,
@@ -40,11 +42,13 @@ pub struct Dataplane {
     received: Direction,
 }
 
-/// Which of a gateway's workers one is. All of them use the same SAs, so what is said of their number must be true: a worker
-/// that takes itself for the only one does not keep others out of an SA's counter, and two packets under one number give the key away.
+/// Which of a gateway's workers one is. All of them use the same SAs, so what is said of their
+/// number must be true: a worker that takes itself for the only one does not keep others out of an
+/// SA's counter, and two packets under one number give the key away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seat {
-    /// Its number, from 0. Each worker takes its own of a route's outbound SAs, so far as there are that many.
+    /// Its number, from 0. Each worker takes its own of a route's outbound SAs, so far as there are
+    /// that many.
     pub number: usize,
     /// How many workers there are.
     pub workers: usize,
@@ -65,12 +69,14 @@ pub struct Output {
     pub forward: Burst,
     /// Back to the side they came from: errors about them.
     pub back: Burst,
-    /// To the control side, from the wire: ARP, neighbor discovery, ICMP to this gateway, the key exchange.
+    /// To the control side, from the wire: ARP, neighbor discovery, ICMP to this gateway, the key
+    /// exchange.
     pub control: Burst,
-    /// To the control side, out of the tunnel: packets to this gateway. Their Ethernet headers say nothing.
+    /// To the control side, out of the tunnel: packets to this gateway. Their Ethernet headers say
+    /// nothing.
     pub inner: Burst,
-    /// To the peers, through the tunnel: errors about packets that came through it. They are to be given to
-    /// [`Dataplane::outbound`] like packets of the private side.
+    /// To the peers, through the tunnel: errors about packets that came through it. They are to be
+    /// given to [`Dataplane::outbound`] like packets of the private side.
     pub tunnel: Burst,
 }
 
@@ -114,12 +120,14 @@ impl Dataplane {
         &self.received
     }
 
-    /// Takes back frames of the private side that the public port did not take, and counts them as dropped.
+    /// Takes back frames of the private side that the public port did not take, and counts them as
+    /// dropped.
     pub fn not_sent(&mut self, refused: &mut Burst) {
         self.sent.take_back(refused);
     }
 
-    /// Takes back frames of the public side that the private port did not take, and counts them as dropped.
+    /// Takes back frames of the public side that the private port did not take, and counts them as
+    /// dropped.
     pub fn not_delivered(&mut self, refused: &mut Burst) {
         self.received.take_back(refused);
     }
@@ -166,7 +174,8 @@ fn discard<J>(frames: &mut Vec<Frame>, jobs: &mut [J], keep: impl Fn(&J) -> bool
     frames.truncate(kept);
 }
 
-/// The Ethernet headers of packets that leave by one side: none while the next hop's station is not known.
+/// The Ethernet headers of packets that leave by one side: none while the next hop's station is not
+/// known.
 #[derive(Clone, Copy, Default)]
 struct Headers {
     v4: Option<[u8; HEADER]>,

@@ -16,8 +16,8 @@ use crate::tables::Tables;
 /// Hops that an outer packet starts with.
 const OUTER_TTL: u8 = 64;
 
-/// IPv4's flag "don't fragment", as [`Ipv4::fragment`] has it. Outer packets are never fragmented: what is too long for
-/// the path is reported, and inner packets are fragmented instead.
+/// IPv4's flag "don't fragment", as [`Ipv4::fragment`] has it. Outer packets are never fragmented:
+/// what is too long for the path is reported, and inner packets are fragmented instead.
 const DONT_FRAGMENT: u32 = 0x4000;
 
 /// Packets on their way through the passes.
@@ -31,8 +31,8 @@ pub(super) struct Scratch {
     cut: (Vec<Frame>, Vec<Job>),
 }
 
-/// Written field by field and in place: a value made elsewhere would be copied by wide loads, which wait for the narrow stores
-/// that made it.
+/// Written field by field and in place: a value made elsewhere would be copied by wide loads, which
+/// wait for the narrow stores that made it.
 #[derive(Clone, Copy, Default)]
 struct Job {
     sequence: u64,
@@ -119,7 +119,8 @@ fn admit<V: Version>(
     scratch.frames.push(frame);
 }
 
-/// The second pass: asks for the SAs, and says whether all packets are as short as their routes take them.
+/// The second pass: asks for the SAs, and says whether all packets are as short as their routes
+/// take them.
 fn look_up(worker: &Dataplane, scratch: &Scratch) -> bool {
     let mut fit = true;
     for (frame, job) in scratch.frames.iter().zip(&scratch.jobs) {
@@ -134,7 +135,8 @@ fn look_up(worker: &Dataplane, scratch: &Scratch) -> bool {
     fit
 }
 
-/// Cuts packets that are longer than their routes take them into fragments, or reports them to their senders.
+/// Cuts packets that are longer than their routes take them into fragments, or reports them to
+/// their senders.
 #[cold]
 fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut Output) {
     let tables = std::sync::Arc::clone(&worker.tables);
@@ -168,7 +170,8 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
     scratch.reserve(0);
 }
 
-/// The third pass: takes sequence numbers, a run of packets of one route at a time, and writes headers and trailer.
+/// The third pass: takes sequence numbers, a run of packets of one route at a time, and writes
+/// headers and trailer.
 fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
     let tables = &*worker.tables;
     let mut rest = &mut scratch.frames[..];
@@ -257,8 +260,8 @@ fn write_headers(
     }
 }
 
-/// Takes a hop off the inner packet and writes all around it, but for the ICV. `write_outer` writes the outer IP header, given the
-/// bytes behind it.
+/// Takes a hop off the inner packet and writes all around it, but for the ICV. `write_outer` writes
+/// the outer IP header, given the bytes behind it.
 #[inline]
 fn write<const OUTER: usize>(
     ethernet: &Option<[u8; HEADER]>,
@@ -302,12 +305,14 @@ fn seal(worker: &mut Dataplane, scratch: &mut Scratch, output: &mut Output) {
     } = scratch;
     let number = worker.number;
     let mut sealed = 0;
-    // The first that cannot be described ends the iteration; it is never sent, nor is any behind it.
+    // The first that cannot be described ends the iteration; it is never sent, nor is any behind
+    // it.
     let packets = frames.iter_mut().zip(&*jobs).map_while(|(frame, job)| {
         let sa = outbound_sa(tables, job.route, number)?;
         let end = frame.len() - esp::ICV;
         let data = &mut frame[usize::from(job.front)..end];
-        // RFC 4106, 4: salt and IV. The IV is the whole sequence number, which no two packets of a key share.
+        // RFC 4106, 4: salt and IV. The IV is the whole sequence number, which no two packets of a
+        // key share.
         let nonce = Nonce::from_parts(sa.salt, job.sequence);
         SealPacket::in_place(&sa.key, nonce, job.aad.as_slice(), data).ok()
     });

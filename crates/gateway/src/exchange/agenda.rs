@@ -5,8 +5,8 @@ use std::collections::BinaryHeap;
 
 use tare_port::Instant;
 
-/// Times and routes, earliest first. A route whose time moved has an entry for each of them; the caller skips those that
-/// are not the route's own any more.
+/// Times and routes, earliest first. A route whose time moved has an entry for each of them; the
+/// caller skips those that are not the route's own any more.
 #[derive(Default)]
 pub(crate) struct Agenda(BinaryHeap<Reverse<(Instant, usize)>>);
 

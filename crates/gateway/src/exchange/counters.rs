@@ -17,7 +17,8 @@ pub enum Cause {
     Aead,
     /// Nothing waits for it: an answer that nobody asked for, that came late or that came twice.
     Unexpected,
-    /// Forged, damaged, replayed, or made with another key or other addresses than those of the route.
+    /// Forged, damaged, replayed, or made with another key or other addresses than those of the
+    /// route.
     Authentication,
     /// Authentic, with a public key of low order.
     PublicKey,
@@ -61,7 +62,8 @@ impl Cause {
     }
 }
 
-/// Counts since the start. `received` is `knocks + challenges + proposals + agreements + repeats` and all that was dropped.
+/// Counts since the start. `received` is `knocks + challenges + proposals + agreements + repeats`
+/// and all that was dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Messages received.

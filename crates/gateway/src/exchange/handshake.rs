@@ -1,5 +1,5 @@
-//! The key exchange of one negotiation: Noise_NNpsk0_25519_AESGCM_BLAKE2s, with everything that both sides must mean the same
-//! by in its prologue.
+//! The key exchange of one negotiation: Noise_NNpsk0_25519_AESGCM_BLAKE2s, with everything that
+//! both sides must mean the same by in its prologue.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -150,7 +150,8 @@ impl Proposed {
         })
     }
 
-    /// The SPI of the responder's inbound SA and the keys. An agreement that is refused changes nothing.
+    /// The SPI of the responder's inbound SA and the keys. An agreement that is refused changes
+    /// nothing.
     pub(crate) fn accept(
         &mut self,
         agreement: &Noise,
@@ -174,7 +175,8 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Reads a proposal; hashes and a cipher tell whether it is authentic, without a Diffie-Hellman operation.
+    /// Reads a proposal; hashes and a cipher tell whether it is authentic, without a Diffie-Hellman
+    /// operation.
     pub(crate) fn read(terms: &Terms<'_>, proposal: &Noise, mask: Seed) -> Result<Answer, Cause> {
         let (mut noise, secrets) = terms.begin(mask, false)?;
         let mut payload = [0; 32];

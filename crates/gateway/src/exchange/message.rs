@@ -1,5 +1,5 @@
-//! The four messages, byte for byte: a header of eight bytes (route SPI, type, three reserved) and a body whose length
-//! its type fixes. Numbers are big-endian.
+//! The four messages, byte for byte: a header of eight bytes (route SPI, type, three reserved) and
+//! a body whose length its type fixes. Numbers are big-endian.
 
 use super::counters::Cause;
 

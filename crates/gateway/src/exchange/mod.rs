@@ -1,19 +1,24 @@
-//! Keys: the authenticated exchange that Vita speaks (vita-ske, version 5), and the life of the SAs that come of it.
+//! Keys: the authenticated exchange that Vita speaks (vita-ske, version 5), and the life of the SAs
+//! that come of it.
 //!
-//! For each route one side knocks, the other challenges with a nonce, the first proposes and the second agrees
-//! (Noise_NNpsk0_25519_AESGCM_BLAKE2s), and both have a pair of SAs. It is sans-I/O: messages and the time go in, [`Event`]s
-//! come out. Messages travel as UDP payload, from and to [`PORT`], with a checksum: Vita drops those without.
+//! For each route one side knocks, the other challenges with a nonce, the first proposes and the
+//! second agrees (Noise_NNpsk0_25519_AESGCM_BLAKE2s), and both have a pair of SAs. It is sans-I/O:
+//! messages and the time go in, [`Event`]s come out. Messages travel as UDP payload, from and to
+//! [`PORT`], with a checksum: Vita drops those without.
 //!
-//! What is Vita's: formats, lifetimes, when new keys are negotiated and when they are first used. What is added, in a way that
-//! Vita does not notice:
-//! - Knocks and proposals are repeated within the time of a negotiation, and a proposal seen before gets its agreement again,
-//!   so that a lost message costs a fraction of a second and not a negotiation.
-//! - An outbound SA that a peer may not have, because the agreement may be lost, is not used while the peer seems to be
-//!   trying still, and is used at once when the data plane says that the peer has it ([`Exchange::used`]).
+//! What is Vita's: formats, lifetimes, when new keys are negotiated and when they are first used.
+//! What is added, in a way that Vita does not notice:
+//! - Knocks and proposals are repeated within the time of a negotiation, and a proposal seen before
+//!   gets its agreement again, so that a lost message costs a fraction of a second and not a
+//!   negotiation.
+//! - An outbound SA that a peer may not have, because the agreement may be lost, is not used while
+//!   the peer seems to be trying still, and is used at once when the data plane says that the peer
+//!   has it ([`Exchange::used`]).
 //! - Negotiations of many routes take turns, and those with a peer that is gone become rare.
-//! - A route may use two outbound SAs at a time, one for each of two workers (the idea of RFC 9611): it negotiates until it has
-//!   them, and each is replaced at its own half life. A peer that uses one goes on to the newest and accepts the others. Where
-//!   a peer seems to have restarted, the newest takes the place of all.
+//! - A route may use two outbound SAs at a time, one for each of two workers (the idea of RFC
+//!   9611): it negotiates until it has them, and each is replaced at its own half life. A peer that
+//!   uses one goes on to the newest and accepts the others. Where a peer seems to have restarted,
+//!   the newest takes the place of all.
 
 mod agenda;
 mod counters;
@@ -45,8 +50,9 @@ pub use status::{Negotiation, RouteStatus, SaStatus};
 /// The UDP port that messages come from and go to.
 pub const PORT: u16 = 303;
 
-/// Outbound SAs that a route uses at a time, at most. Vita, and a gateway with one worker, accepts what came of the last four
-/// negotiations and no more: two in use, and one that each side has just begun.
+/// Outbound SAs that a route uses at a time, at most. Vita, and a gateway with one worker, accepts
+/// what came of the last four negotiations and no more: two in use, and one that each side has just
+/// begun.
 pub const OUTBOUND_MAX: usize = 2;
 
 /// Routes that one [`Exchange::tick`] attends to.
@@ -74,7 +80,8 @@ pub struct RouteKeys {
 pub struct Timers {
     /// The life of an SA. After half of it and up to an eighth more, new keys are negotiated.
     pub sa_ttl: Duration,
-    /// How long to wait for an answer. After one and a half times that, a new outbound SA replaces an older one.
+    /// How long to wait for an answer. After one and a half times that, a new outbound SA replaces
+    /// an older one.
     pub negotiation_ttl: Duration,
 }
 
@@ -101,8 +108,9 @@ pub struct Settings {
     pub routes: Vec<RouteKeys>,
     /// How long things take.
     pub timers: Timers,
-    /// Outbound SAs that each route is to use at a time, one for each worker; from 1 to [`OUTBOUND_MAX`], others are brought into
-    /// these bounds. There are up to four times as many inbound ones.
+    /// Outbound SAs that each route is to use at a time, one for each worker; from 1 to
+    /// [`OUTBOUND_MAX`], others are brought into these bounds. There are up to four times as many
+    /// inbound ones.
     pub outbound_sas: usize,
     /// SPIs of inbound SAs that are keyed by hand.
     pub reserved: HashSet<u32>,
@@ -155,7 +163,8 @@ pub enum Event {
         keys: SaKeys,
         /// The SPI of the outbound SA whose place it takes, where it is not one more.
         replaces: Option<u32>,
-        /// When a [`Event::RemoveOutbound`] is to follow at the latest, unless another takes its place.
+        /// When a [`Event::RemoveOutbound`] is to follow at the latest, unless another takes its
+        /// place.
         expires: Instant,
     },
     /// Send packets of the route under this SA no longer.
@@ -261,11 +270,12 @@ impl Exchange {
         Ok(exchange)
     }
 
-    /// Takes a message, the UDP payload that came from an address, and adds what is to be done to `events`.
+    /// Takes a message, the UDP payload that came from an address, and adds what is to be done to
+    /// `events`.
     ///
-    /// Every message is counted, dropped ones under their [`Cause`]. A route answers up to 100 knocks a second, looks at up to
-    /// 1,000 forged proposals and, while it waits for one, at up to 100 forged agreements; nothing that is not
-    /// authentic makes it remember anything.
+    /// Every message is counted, dropped ones under their [`Cause`]. A route answers up to 100
+    /// knocks a second, looks at up to 1,000 forged proposals and, while it waits for one, at up to
+    /// 100 forged agreements; nothing that is not authentic makes it remember anything.
     pub fn receive(&mut self, now: Instant, from: IpAddr, message: &[u8], events: &mut Vec<Event>) {
         let now = self.shared.inside(now);
         self.shared.counters.received += 1;
@@ -294,7 +304,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Does what is due, or a part of that: then [`Exchange::next_deadline`] is not later than `now`.
+    /// Does what is due, or a part of that: then [`Exchange::next_deadline`] is not later than
+    /// `now`.
     pub fn tick(&mut self, now: Instant, events: &mut Vec<Event>) {
         let now = self.shared.inside(now);
         for _ in 0..TICK {
@@ -318,15 +329,16 @@ impl Exchange {
         }
     }
 
-    /// When to call [`Exchange::tick`] next: not later; earlier does no harm. A clock that steps back is noticed at the next call of
-    /// anything that takes the time, so let there be one every few seconds.
+    /// When to call [`Exchange::tick`] next: not later; earlier does no harm. A clock that steps
+    /// back is noticed at the next call of anything that takes the time, so let there be one every
+    /// few seconds.
     pub fn next_deadline(&self) -> Instant {
         self.shared.outside(self.agenda.next())
     }
 
-    /// The data plane has received authentic packets on this inbound SA. Tell it, of the routes that [`Exchange::unconfirmed`]
-    /// names at least, about once a second; then a change of keys waits for proof, and a peer that lost its SAs
-    /// is followed to the new ones at once.
+    /// The data plane has received authentic packets on this inbound SA. Tell it, of the routes
+    /// that [`Exchange::unconfirmed`] names at least, about once a second; then a change of keys
+    /// waits for proof, and a peer that lost its SAs is followed to the new ones at once.
     pub fn used(&mut self, now: Instant, spi: u32, events: &mut Vec<Event>) {
         let now = self.shared.inside(now);
         let Some(route) = self
@@ -350,7 +362,8 @@ impl Exchange {
             .is_some_and(|route| route.sas.unconfirmed())
     }
 
-    /// Negotiates new keys for the route before the time: its sequence numbers are running out, or somebody asks.
+    /// Negotiates new keys for the route before the time: its sequence numbers are running out, or
+    /// somebody asks.
     pub fn renew(&mut self, now: Instant, route: usize, events: &mut Vec<Event>) {
         let now = self.shared.inside(now);
         if let Some(route) = self.routes.get_mut(&route) {
@@ -361,8 +374,9 @@ impl Exchange {
         self.take_turns(now, events);
     }
 
-    /// Goes on with other settings. A route with the same number, SPI, pre-shared key and AEAD keeps its SAs, and with the
-    /// same addresses its negotiation; the SAs of all others are removed. SAs keep the life that they had.
+    /// Goes on with other settings. A route with the same number, SPI, pre-shared key and AEAD
+    /// keeps its SAs, and with the same addresses its negotiation; the SAs of all others are
+    /// removed. SAs keep the life that they had.
     ///
     /// # Errors
     /// Where the settings contradict themselves; then nothing changes.

@@ -15,7 +15,8 @@ use super::{Event, Negotiation, RouteKeys, SaKeys};
 pub(crate) struct Route {
     pub(crate) keys: RouteKeys,
     pub(crate) sas: Sas,
-    /// What the next proposal must have seen. It changes when one was accepted, so none is accepted twice.
+    /// What the next proposal must have seen. It changes when one was accepted, so none is accepted
+    /// twice.
     nonce: Nonce,
     /// The last proposal that was accepted, in case that its agreement gets lost.
     answered: Option<Answered>,
@@ -23,8 +24,8 @@ pub(crate) struct Route {
     proposals: Rate,
     agreements: Rate,
     phase: Phase,
-    /// Of the inbound SA under negotiation. Kept until that succeeds: a peer that made an SA of an earlier proposal
-    /// replaces it then.
+    /// Of the inbound SA under negotiation. Kept until that succeeds: a peer that made an SA of an
+    /// earlier proposal replaces it then.
     spi: Option<u32>,
     /// Whether a proposal has left with that SPI.
     offered: bool,
@@ -107,8 +108,8 @@ impl Route {
         }
     }
 
-    /// As responder: the challenge is the same for every knock and goes to the peer whoever knocked, so a flood of forged knocks
-    /// costs no memory and keeps nobody out.
+    /// As responder: the challenge is the same for every knock and goes to the peer whoever
+    /// knocked, so a flood of forged knocks costs no memory and keeps nobody out.
     fn knocked(
         &mut self,
         now: Instant,
@@ -373,7 +374,8 @@ impl Route {
         negotiation.min(self.sas.due())
     }
 
-    /// Goes on with other addresses: what was negotiated stays, what is being negotiated begins anew.
+    /// Goes on with other addresses: what was negotiated stays, what is being negotiated begins
+    /// anew.
     pub(crate) fn move_to(&mut self, keys: RouteKeys, shared: &mut Shared) {
         if !matches!(self.phase, Phase::Waiting) {
             self.stop(shared);

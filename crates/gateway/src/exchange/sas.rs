@@ -1,4 +1,5 @@
-//! The SAs of one route: those outbound that its workers use, those that wait to take their place, and up to four inbound for each.
+//! The SAs of one route: those outbound that its workers use, those that wait to take their place,
+//! and up to four inbound for each.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,7 +9,8 @@ use tare_port::Instant;
 use super::shared::Shared;
 use super::{Event, SaKeys};
 
-/// Inbound SAs for each outbound one. As many as Vita keeps: what peers may use while they change over, on both sides at once.
+/// Inbound SAs for each outbound one. As many as Vita keeps: what peers may use while they change
+/// over, on both sides at once.
 pub(crate) const MAX_INBOUND: usize = 4;
 
 pub(crate) struct Sas {
@@ -48,7 +50,8 @@ pub(crate) struct Queued {
     keys: SaKeys,
     /// The SPI of the inbound SA that was negotiated with it.
     partner: u32,
-    /// Whether the peer is known to have it: as initiator always, as responder once the peer has used the partner.
+    /// Whether the peer is known to have it: as initiator always, as responder once the peer has
+    /// used the partner.
     confirmed: bool,
     /// Whether the peer seems to have none of the SAs from before.
     anew: bool,
@@ -86,8 +89,8 @@ impl Sas {
 
     /// Installs the inbound SA and queues the outbound one.
     ///
-    /// A peer that negotiates an SPI anew has lost what it negotiated under it before, or never had it because the agreement
-    /// was lost: both SAs of that pair go.
+    /// A peer that negotiates an SPI anew has lost what it negotiated under it before, or never had
+    /// it because the agreement was lost: both SAs of that pair go.
     pub(crate) fn add(
         &mut self,
         now: Instant,
@@ -195,8 +198,8 @@ impl Sas {
         });
     }
 
-    /// Changes to the youngest queued SA whose time has come, if there is one; where there is no outbound SA, all have. One that the
-    /// peer may not have waits while there is one that it has.
+    /// Changes to the youngest queued SA whose time has come, if there is one; where there is no
+    /// outbound SA, all have. One that the peer may not have waits while there is one that it has.
     fn activate(
         &mut self,
         now: Instant,
@@ -231,8 +234,8 @@ impl Sas {
         true
     }
 
-    /// Puts an SA in the place of one that is lost, or where one is missing, or in that of the oldest; where the peer seems to have
-    /// begun anew, in that of all before it.
+    /// Puts an SA in the place of one that is lost, or where one is missing, or in that of the
+    /// oldest; where the peer seems to have begun anew, in that of all before it.
     fn install(&mut self, next: Queued, route: usize, shared: &Shared, events: &mut Vec<Event>) {
         let of = |what: &dyn Fn(&Outbound) -> bool| self.outbound.iter().position(what);
         let ages = || self.outbound.iter().map(|sa| sa.since).enumerate();
@@ -269,8 +272,9 @@ impl Sas {
         });
     }
 
-    /// A packet was received on an inbound SA. On the partner of a queued one it proves that the peer has that too; on an older
-    /// one, that the peer is alive and may still miss the agreement. One that has older ones waits before it uses another.
+    /// A packet was received on an inbound SA. On the partner of a queued one it proves that the
+    /// peer has that too; on an older one, that the peer is alive and may still miss the agreement.
+    /// One that has older ones waits before it uses another.
     pub(crate) fn used(&mut self, now: Instant, spi: u32, shared: &Shared) {
         let timers = shared.timers;
         if let Some(queued) = self.queue.iter_mut().find(|queued| queued.partner == spi) {
@@ -295,7 +299,8 @@ impl Sas {
         }
     }
 
-    /// The peer seems to miss the agreement: it knocks, or repeats its proposal. Anybody can knock, so this has a limit.
+    /// The peer seems to miss the agreement: it knocks, or repeats its proposal. Anybody can knock,
+    /// so this has a limit.
     pub(crate) fn unsettled(&mut self, now: Instant, shared: &Shared) {
         let timers = shared.timers;
         for queued in &mut self.queue {
@@ -309,7 +314,8 @@ impl Sas {
         self.queue.iter().any(|queued| !queued.confirmed)
     }
 
-    /// When a new pair should be negotiated: never while one is queued, at once where an outbound SA is missing.
+    /// When a new pair should be negotiated: never while one is queued, at once where an outbound
+    /// SA is missing.
     pub(crate) fn rekey(&self) -> Instant {
         if !self.queue.is_empty() {
             return Instant::NEVER;
@@ -402,8 +408,8 @@ mod tests {
     /// What is done to the SAs of a route.
     #[derive(Clone, Debug)]
     enum Act {
-        /// A negotiation, of which the peer is known to have both SAs or not; now and then under an SPI that it used before, or
-        /// such that it may have none of the SAs before.
+        /// A negotiation, of which the peer is known to have both SAs or not; now and then under an
+        /// SPI that it used before, or such that it may have none of the SAs before.
         Add {
             confirmed: bool,
             again: bool,
@@ -431,7 +437,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a model: as many as are wanted, each in the place of one that is lost, of none, or of the oldest.
+        /// Against a model: as many as are wanted, each in the place of one that is lost, of none,
+        /// or of the oldest.
         #[test]
         fn the_newest_sa_takes_the_place_of_a_missing_one_or_of_the_oldest(
             wanted in 1usize..5, acts in prop::collection::vec(act(), 1..60),

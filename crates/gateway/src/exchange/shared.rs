@@ -13,7 +13,8 @@ use super::{Event, Timers};
 /// Fills memory with random bytes that nobody can guess.
 pub type Entropy = Box<dyn FnMut(&mut [u8]) + Send>;
 
-/// Negotiations that may wait for their first answer at a time; the others begin when one of these got it.
+/// Negotiations that may wait for their first answer at a time; the others begin when one of these
+/// got it.
 pub(crate) const MAX_FRESH: usize = 256;
 
 pub(crate) struct Shared {
@@ -32,7 +33,8 @@ pub(crate) struct Shared {
     clock: Clock,
 }
 
-/// Time that never goes back. Where the caller's does, it stands still for as long, and goes on from there.
+/// Time that never goes back. Where the caller's does, it stands still for as long, and goes on
+/// from there.
 #[derive(Default)]
 struct Clock {
     last: Instant,
@@ -95,7 +97,8 @@ impl Shared {
     }
 
     pub(crate) fn is_reserved(&self, spi: u32) -> bool {
-        // RFC 4303, 2.1: "The set of SPI values in the range 1 through 255 are reserved"; zero is for local use.
+        // RFC 4303, 2.1: "The set of SPI values in the range 1 through 255 are reserved"; zero is
+        // for local use.
         spi < 256 || self.reserved.contains(&spi)
     }
 

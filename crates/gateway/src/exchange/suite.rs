@@ -1,8 +1,9 @@
-//! What `snow` computes with: Curve25519, AES-GCM and BLAKE2s, kept so that no secret outlives its handshake.
+//! What `snow` computes with: Curve25519, AES-GCM and BLAKE2s, kept so that no secret outlives its
+//! handshake.
 //!
-//! `snow` does not wipe what it stores. The objects here do, and hand it the pre-shared key and the chaining keys only under a
-//! mask that is wiped with them. Vita's keys for the SAs are not those of Noise's own split, so they are taken here, where
-//! the last chaining key passes by.
+//! `snow` does not wipe what it stores. The objects here do, and hand it the pre-shared key and the
+//! chaining keys only under a mask that is wiped with them. Vita's keys for the SAs are not those
+//! of Noise's own split, so they are taken here, where the last chaining key passes by.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +13,8 @@ use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
 use zeroize::Zeroizing;
 
-/// What a handshake leaves for its two SAs: three blocks of HKDF, of which the first 40 or 72 bytes are used.
+/// What a handshake leaves for its two SAs: three blocks of HKDF, of which the first 40 or 72 bytes
+/// are used.
 pub(crate) type KeyMaterial = Zeroizing<[u8; 96]>;
 
 /// The secrets of one handshake that `snow` has no place for.
@@ -144,8 +146,9 @@ impl Dh for Curve25519 {
         &self.private[..]
     }
 
-    /// RFC 7748, 6.1: "The check for the all-zero value results from the fact that the X25519 function produces that value if it
-    /// operates on an input corresponding to a point with small order".
+    /// RFC 7748, 6.1: "The check for the all-zero value results from the fact that the X25519
+    /// function produces that value if it operates on an input corresponding to a point with small
+    /// order".
     fn dh(&self, public: &[u8], out: &mut [u8]) -> Result<(), snow::Error> {
         let (point, _) = public.split_first_chunk::<32>().ok_or(snow::Error::Dh)?;
         let shared = Zeroizing::new(
@@ -226,8 +229,9 @@ impl Hash for Blake2s {
         self.inner.result(out);
     }
 
-    /// Noise's HKDF between masked chaining keys. `snow` asks for three outputs to mix the pre-shared key in, which is masked too
-    /// and meets the one chaining key that is not, the hash of the protocol's name; it has no input for the split.
+    /// Noise's HKDF between masked chaining keys. `snow` asks for three outputs to mix the
+    /// pre-shared key in, which is masked too and meets the one chaining key that is not, the hash
+    /// of the protocol's name; it has no input for the split.
     fn hkdf(
         &mut self,
         chaining_key: &[u8],
@@ -252,8 +256,9 @@ impl Hash for Blake2s {
             input
         };
         if input.is_empty() {
-            // README.exchange has the SAs' keys from HKDF with the chaining key as its input and no salt, where Noise has it as the
-            // salt of no input. `snow` gets keys that it will not use.
+            // README.exchange has the SAs' keys from HKDF with the chaining key as its input and no
+            // salt, where Noise has it as the salt of no input. `snow` gets keys that it will not
+            // use.
             let split = self.expand(&[0; 32], &key[..], 3);
             self.secrets.lock().split = Some(split);
             out1.fill(0);

@@ -1,5 +1,5 @@
-//! Test configurations and the traffic that goes with them, from a few lines: which interfaces, how many routes, how long the
-//! packets.
+//! Test configurations and the traffic that goes with them, from a few lines: which interfaces, how
+//! many routes, how long the packets.
 //!
 //! ```text
 //! private-interface { pci 23:00.0; ip4 172.16.0.10; nexthop-ip4 172.16.0.1; nexthop-mac 02:00:00:00:00:00; }
@@ -9,10 +9,11 @@
 //! packet-size IMIX;
 //! ```
 //!
-//! The peer is the public interface's next hop. Route `n` is called `test<n>`, has the SPI `1000 + n`, the key `n - 1`, and the
-//! `n`th part of the route prefix: `172.17.<n>.0/24` for up to 255 routes, and finer parts for more. The first 256th of the prefix
-//! is no route's: the gateways' own addresses are there. Packets come from the same part of the source prefix as the part of the route
-//! prefix that they go to, because that is what the peer lets in on that route.
+//! The peer is the public interface's next hop. Route `n` is called `test<n>`, has the SPI
+//! `1000 + n`, the key `n - 1`, and the `n`th part of the route prefix: `172.17.<n>.0/24` for up to
+//! 255 routes, and finer parts for more. The first 256th of the prefix is no route's: the gateways'
+//! own addresses are there. Packets come from the same part of the source prefix as the part of the
+//! route prefix that they go to, because that is what the peer lets in on that route.
 
 mod traffic;
 
@@ -108,18 +109,21 @@ impl Meta {
         }
     }
 
-    /// The frames that a load tester sends to the private interface, which has this station address.
+    /// The frames that a load tester sends to the private interface, which has this station
+    /// address.
     pub fn traffic(&self, destination: [u8; 6]) -> Traffic {
         Traffic::new(self, destination)
     }
 }
 
-/// The beginning that all addresses of a test share: two bytes of IPv4, or one to three groups of IPv6.
+/// The beginning that all addresses of a test share: two bytes of IPv4, or one to three groups of
+/// IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TestPrefix(IpNet);
 
 impl TestPrefix {
-    /// Reads `172.17`, `ac11` or `2001:db8:1`; none where `text` is no such beginning of addresses of single stations.
+    /// Reads `172.17`, `ac11` or `2001:db8:1`; none where `text` is no such beginning of addresses
+    /// of single stations.
     pub fn read(text: &str) -> Option<TestPrefix> {
         let prefix = if text.contains('.') {
             let (a, b) = text.split_once('.')?;

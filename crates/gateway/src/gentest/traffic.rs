@@ -22,11 +22,11 @@ const PORT: u16 = 9;
 /// The first port of those that are for anybody.
 const FIRST_PORT: u16 = 49152;
 
-/// The frames of a test: every route sees every size of the period, equally often and in its order, and neighbours are of
-/// different routes.
+/// The frames of a test: every route sees every size of the period, equally often and in its order,
+/// and neighbours are of different routes.
 ///
-/// Each is Ethernet, IPv4 or IPv6, and UDP with zeros, without the Ethernet checksum. An IPv6 frame too short for UDP has "no next
-/// header" instead.
+/// Each is Ethernet, IPv4 or IPv6, and UDP with zeros, without the Ethernet checksum. An IPv6 frame
+/// too short for UDP has "no next header" instead.
 #[derive(Clone, Debug)]
 pub struct Traffic {
     destination: ethernet::Mac,
@@ -75,7 +75,8 @@ impl Traffic {
     fn size_of(&self, i: usize) -> u16 {
         let round = i / self.routes as usize;
         let period = self.size.period();
-        // Each route begins somewhere else in the period, so that sizes are mixed across routes too.
+        // Each route begins somewhere else in the period, so that sizes are mixed across routes
+        // too.
         let at = (round + i % self.routes as usize) % period.len();
         period.get(at).copied().unwrap_or_default()
     }
@@ -85,7 +86,8 @@ impl Traffic {
         let i = i % self.frames;
         let n = self.route_of(i);
         let (to, from) = (self.to.part(n, self.routes), self.from.part(n, self.routes));
-        // Pairs of neighbours, so that a gateway that is its own peer does not see packets to and from one address.
+        // Pairs of neighbours, so that a gateway that is its own peer does not see packets to and
+        // from one address.
         let pair = (i / self.routes as usize) as u32 % pairs(to);
         let (dst, src) = (host(to, 1 + 2 * pair), host(from, 2 + 2 * pair));
         let port = FIRST_PORT + (i % usize::from(u16::MAX - FIRST_PORT)) as u16;

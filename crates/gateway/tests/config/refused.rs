@@ -163,7 +163,8 @@ fn an_mtu_that_ipv6_cannot_use_is_refused() {
 #[test]
 fn what_could_be_a_key_is_never_quoted() {
     let files = [
-        // Too long, without its semicolon, in two words, under another name, as a name, in a block of its own.
+        // Too long, without its semicolon, in two words, under another name, as a name, in a block
+        // of its own.
         NODE1.replace(&"0".repeat(64), &format!("{KEY}{KEY}")),
         NODE1.replace(&format!("{};", "0".repeat(64)), KEY),
         NODE1.replace(&"0".repeat(64), &format!("{} {}", &KEY[..32], &KEY[32..])),

@@ -13,7 +13,8 @@ use tare_port::Instant;
 
 use crate::pair::{bytes, Packet, Pair, Shape, FAR4, HOST, NEAR4, NEAR6};
 
-/// Type, code, second word and quoted bytes of an ICMP error, whose addresses and checksums are checked.
+/// Type, code, second word and quoted bytes of an ICMP error, whose addresses and checksums are
+/// checked.
 fn error(frame: &[u8]) -> (u8, u8, u32, Vec<u8>) {
     assert_eq!(frame[..6], HOST, "it goes back to the station it came from");
     if ethernet::kind(frame) == Some(ethernet::IPV4) {

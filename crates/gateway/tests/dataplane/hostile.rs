@@ -29,7 +29,8 @@ fn no_changed_bit_is_let_through() {
                     mend(&mut changed);
                 }
                 let output = pair.open(&[changed]);
-                // Who sent it, class, hops and flow of the outer header are nobody's promise. Everything behind it is.
+                // Who sent it, class, hops and flow of the outer header are nobody's promise.
+                // Everything behind it is.
                 let free = in_outer && output.forward.len() + output.control.len() <= 1;
                 assert!(
                     free || output.forward.is_empty(),
@@ -86,8 +87,8 @@ fn a_packet_is_taken_once() {
 
 #[test]
 fn what_falls_behind_the_window_is_refused() {
-    // With extended numbers the lower half of an old one is taken for that of a coming one (RFC 4303, A2.1), which then
-    // is not what was authenticated.
+    // With extended numbers the lower half of an old one is taken for that of a coming one (RFC
+    // 4303, A2.1), which then is not what was authenticated.
     let expected = [
         (Counting::Plain, Cause::TooOld),
         (Counting::Extended, Cause::Forged),

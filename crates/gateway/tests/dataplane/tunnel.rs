@@ -11,7 +11,8 @@ use tare_packet::ipv6::Ipv6;
 
 use crate::pair::{bytes, sealed_by_hand, Packet, Pair, Shape, HOST};
 
-/// What a packet is to look like behind both gateways: two hops less, new stations, and all else as it was.
+/// What a packet is to look like behind both gateways: two hops less, new stations, and all else as
+/// it was.
 fn after_both(packet: &Packet) -> Vec<u8> {
     let ttl = packet.ttl - 2;
     let mut bytes = Packet { ttl, ..*packet }.bytes();
@@ -69,8 +70,8 @@ fn what_ethernet_padded_is_not_carried() {
 
 #[test]
 fn what_hides_the_length_is_taken_off() {
-    // RFC 4303, 2.7: bytes behind the inner packet, within what is encrypted. Sealed by hand, as the near gateway would take
-    // them for padding of Ethernet.
+    // RFC 4303, 2.7: bytes behind the inner packet, within what is encrypted. Sealed by hand, as
+    // the near gateway would take them for padding of Ethernet.
     let mut pair = Pair::new(Shape::default());
     let packet = Packet::v4(100);
     let mut inner = packet.bytes()[HEADER..].to_vec();
@@ -86,7 +87,8 @@ fn what_hides_the_length_is_taken_off() {
     // A dummy is authentic, and nothing.
     let dummy = sealed_by_hand(&[0, 0, 0, 0, 0, 0, 0, esp::DUMMY], 2);
     assert_eq!(pair.refusal(dummy), Cause::Dummy);
-    // Padding longer than the payload, a next header that is no IP, an inner packet longer than its carrier.
+    // Padding longer than the payload, a next header that is no IP, an inner packet longer than its
+    // carrier.
     let mut cut = packet.bytes()[HEADER..HEADER + 60].to_vec();
     cut.extend([1, 2, 2, esp::INNER_IPV4]);
     for (number, inner) in [vec![0, 0, 200, 4], vec![0, 0, 0, 6], cut]
@@ -188,8 +190,8 @@ fn what_leaves_the_tunnel_fits_the_private_side() {
 
 #[test]
 fn sequence_numbers_cross_four_billion() {
-    // A sender that is told to go on right before the lower half wraps, which no test can wait for, is played by a window that
-    // has seen as much; `window` tests the arithmetic itself.
+    // A sender that is told to go on right before the lower half wraps, which no test can wait for,
+    // is played by a window that has seen as much; `window` tests the arithmetic itself.
     let window = tare_gateway::window::Window::new(1024, tare_gateway::sa::Counting::Extended);
     window.claim((1 << 32) - 3).unwrap();
     for n in (1u64 << 32) - 2..(1 << 32) + 3000 {

@@ -23,7 +23,8 @@ fn patient() -> (Gateway, Gateway) {
     (a, Gateway::new(B, patient(B, A), 2))
 }
 
-/// A negotiation up to one of its messages, 0 to 3, which is still to be delivered: it, its receiver and its sender.
+/// A negotiation up to one of its messages, 0 to 3, which is still to be delivered: it, its
+/// receiver and its sender.
 fn up_to(step: usize) -> (Vec<u8>, Gateway, Gateway) {
     let (mut a, mut b) = patient();
     let now = seconds(1.0);
@@ -340,8 +341,8 @@ fn a_flood_costs_no_curve_no_memory_and_keeps_nobody_out() {
     assert_eq!(c.dropped(Cause::Rate) + c.knocks + looked, c.received);
     assert!(b.inbound.is_empty());
     b.take();
-    // While it goes on, the two come together: challenges go to the peer whoever asked, and its proposal is one of those
-    // that are looked at, soon enough.
+    // While it goes on, the two come together: challenges go to the peer whoever asked, and its
+    // proposal is one of those that are looked at, soon enough.
     let begun = now;
     while !(carries(&a, &b, 0) && carries(&b, &a, 0)) {
         now += Duration::from_millis(10);

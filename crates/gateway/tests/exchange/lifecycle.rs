@@ -106,7 +106,8 @@ fn a_peer_seen_under_its_old_sa_is_not_sent_to_under_a_new_one() {
     assert_ne!(b.outbound[&0].spi, old.1);
 }
 
-/// All agreements of one side are lost for a while: what its proposals left there is replaced and does not pile up.
+/// All agreements of one side are lost for a while: what its proposals left there is replaced and
+/// does not pile up.
 #[test]
 fn a_negotiation_begun_again_replaces_what_the_last_one_left() {
     let (mut a, mut b) = connected(&routes(1, false), &routes(1, true));

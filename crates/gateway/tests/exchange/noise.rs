@@ -1,5 +1,6 @@
-//! The exchange a second time, from its description and from nothing that the gateway uses to build messages: Noise's
-//! specification (revision 34) for NNpsk0, and the prologue, payloads and keys of README.exchange.
+//! The exchange a second time, from its description and from nothing that the gateway uses to build
+//! messages: Noise's specification (revision 34) for NNpsk0, and the prologue, payloads and keys of
+//! README.exchange.
 
 use blake2::{Blake2s256, Digest};
 use curve25519_dalek::MontgomeryPoint;

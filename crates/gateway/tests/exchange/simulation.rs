@@ -1,4 +1,5 @@
-//! Two gateways joined by a network that loses, doubles, delays and reorders, for hours of virtual time.
+//! Two gateways joined by a network that loses, doubles, delays and reorders, for hours of virtual
+//! time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -135,12 +136,14 @@ impl Network {
         }
     }
 
-    /// A direction that has carried once carries for ever: what one end sends under, the other accepts.
+    /// A direction that has carried once carries for ever: what one end sends under, the other
+    /// accepts.
     fn check(&mut self) {
         for from in 0..2 {
             let up = carries(&self.ends[from], &self.ends[1 - from], 0);
             if self.faults.lost == 1000 {
-                // In time all lives end, and none that is sent under ends after the one that accepts.
+                // In time all lives end, and none that is sent under ends after the one that
+                // accepts.
                 assert!(up || self.ends[from].outbound.is_empty() || !self.up[from]);
             } else {
                 assert!(
@@ -298,7 +301,8 @@ fn a_peer_that_restarts_is_followed_with_the_sas_of_all_workers() {
                 let mut network = network_of(workers, faults, traffic, seed);
                 let mut at = 1000.0;
                 network.run_until(seconds(at));
-                // Right after a negotiation, only traffic tells a peer that has restarted from one that asks for more.
+                // Right after a negotiation, only traffic tells a peer that has restarted from one
+                // that asks for more.
                 let recent = Some(Duration::from_secs(13));
                 while !traffic && network.ends[0].exchange.status(0).unwrap().negotiated < recent {
                     at += 1.0;

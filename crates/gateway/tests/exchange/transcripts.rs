@@ -1,4 +1,5 @@
-//! Negotiations that were recorded. Those with Vita show that both understand each other; all show that no byte has changed.
+//! Negotiations that were recorded. Those with Vita show that both understand each other; all show
+//! that no byte has changed.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

@@ -25,7 +25,8 @@ pub(crate) const PEER_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 pub(crate) const OUR_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
 pub(crate) const PEER_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2));
 
-/// One tunnel: an SA in each direction, with its own keys. Its number decides its SPIs and its inner networks.
+/// One tunnel: an SA in each direction, with its own keys. Its number decides its SPIs and its
+/// inner networks.
 #[derive(Clone, Debug)]
 pub(crate) struct Tunnel {
     pub(crate) number: u8,
@@ -239,7 +240,8 @@ impl Gateway {
         Gateway { worker, pool }
     }
 
-    /// A gateway with this tunnel and, beside its inbound SA, one with another SPI and the same key.
+    /// A gateway with this tunnel and, beside its inbound SA, one with another SPI and the same
+    /// key.
     pub(crate) fn with_neighbor_spi(tunnel: &Tunnel, spi: u32) -> Gateway {
         let mut gateway = Gateway::new(&[]);
         let mut tables = tables(std::slice::from_ref(tunnel));
@@ -339,8 +341,8 @@ fn outbound(tunnel: &Tunnel) -> Arc<OutboundSa> {
     Arc::new(sa)
 }
 
-/// The lengths that a tunnel of the matrix is tried with: edges for all, and every length from 46 to 1500 for one or the other,
-/// four in a row so that each tunnel sees every padding.
+/// The lengths that a tunnel of the matrix is tried with: edges for all, and every length from 46
+/// to 1500 for one or the other, four in a row so that each tunnel sees every padding.
 pub(crate) fn lengths(tunnel: &Tunnel) -> Vec<usize> {
     let shortest = if tunnel.inner_v6 { 48 } else { 46 };
     (shortest..=1500)

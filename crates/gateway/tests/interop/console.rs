@@ -94,7 +94,8 @@ impl Guest {
         }
     }
 
-    /// Types a command, hands frames that arrive meanwhile to `peer`, and gives what the command wrote.
+    /// Types a command, hands frames that arrive meanwhile to `peer`, and gives what the command
+    /// wrote.
     ///
     /// # Panics
     /// Where it does not succeed.

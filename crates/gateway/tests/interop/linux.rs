@@ -1,4 +1,5 @@
-//! Linux in a guest as the peer: its own IPsec (xfrm), with the same keys by hand. `cargo xtask interop` makes the guest.
+//! Linux in a guest as the peer: its own IPsec (xfrm), with the same keys by hand.
+//! `cargo xtask interop` makes the guest.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -242,7 +243,8 @@ impl Bed {
         None
     }
 
-    /// Asks the guest's echo service, and checks the answer. Returns the frame that went and the one that came.
+    /// Asks the guest's echo service, and checks the answer. Returns the frame that went and the
+    /// one that came.
     fn echo(&mut self, tunnel: &Tunnel, len: usize) -> (Vec<u8>, Vec<u8>) {
         let question = Bed::question(tunnel, len);
         let sealed = self.gateway.seal(std::slice::from_ref(&question)).remove(0);

@@ -3,7 +3,8 @@
 use std::io::Write;
 use std::process::Command;
 
-/// Whether a program runs with these arguments. Where it does not, that is said aloud, and is a failure under CI.
+/// Whether a program runs with these arguments. Where it does not, that is said aloud, and is a
+/// failure under CI.
 pub(crate) fn has(program: &str, arguments: &[&str], package: &str, what: &str) -> bool {
     let runs = Command::new(program).args(arguments).output();
     if runs.is_ok_and(|output| output.status.success()) {

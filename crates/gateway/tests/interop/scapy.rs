@@ -119,7 +119,8 @@ fn next_header(tunnel: &Tunnel) -> u8 {
     }
 }
 
-/// Numbers that packets are sent from: the first ones, and across the border of the lower half where there is an upper one.
+/// Numbers that packets are sent from: the first ones, and across the border of the lower half
+/// where there is an upper one.
 fn starts(counting: Counting) -> &'static [u64] {
     match counting {
         Counting::Extended => &[0, (1 << 32) - 40, (7 << 32) - 2],
@@ -197,7 +198,8 @@ fn we_open_what_scapy_seals() {
     let mut frames = &sealed(&questions)[..];
     let mut gateway = Gateway::new(&Tunnel::matrix());
     for run in &expected {
-        // A run in a burst of its own: a step of half the numbers within one burst is nothing that a peer sends.
+        // A run in a burst of its own: a step of half the numbers within one burst is nothing that
+        // a peer sends.
         let (now, later) = frames.split_at(run.len());
         frames = later;
         same(&gateway.open(now), run);
@@ -245,7 +247,8 @@ fn we_strip_padding_that_hides_the_length_and_drop_dummies_of_scapy() {
     assert_eq!(dropped, dummies);
 }
 
-/// Where a bit is turned over, counted from the end of the outer IP header or, when negative, from the end of the packet.
+/// Where a bit is turned over, counted from the end of the outer IP header or, when negative, from
+/// the end of the packet.
 const TAMPERED: [(&str, isize); 8] = [
     ("SPI, which is authenticated", 3),
     ("sequence number, which is authenticated", 7),

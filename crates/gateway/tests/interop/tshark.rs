@@ -96,7 +96,8 @@ fn row(tunnel: &Tunnel, number: u64, packet: &[u8]) -> String {
     let mut plain = inner;
     plain.extend(1..=padding);
     plain.extend([padding, next]);
-    // It knows no extended numbers, so it takes the ICV that covers one for a bad one; decrypting needs no ICV.
+    // It knows no extended numbers, so it takes the ICV that covers one for a bad one; decrypting
+    // needs no ICV.
     let icv_good = u8::from(tunnel.counting == Counting::Plain);
     [
         format!("0x{:08x}", tunnel.spi_out()),

@@ -1,4 +1,5 @@
-//! Two gateways in virtual time: their public interfaces joined by a line, a host with numbered packets behind each.
+//! Two gateways in virtual time: their public interfaces joined by a line, a host with numbered
+//! packets behind each.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -65,7 +66,8 @@ pub(crate) fn link(mac: Mac) -> Link {
     }
 }
 
-/// The file of one of the two gateways: `top` before, `route` in the route to the other, `more` behind.
+/// The file of one of the two gateways: `top` before, `route` in the route to the other, `more`
+/// behind.
 pub(crate) fn file(side: usize, top: &str, route: &str, more: &str) -> String {
     let (own, peer) = (16 + side, 17 - side);
     format!(

@@ -85,7 +85,8 @@ fn a_bad_line_loses_what_it_loses_and_everything_adds_up() {
         let (there, here) = (bed.received(1 - side), bed.sent(side));
         let line = bed.ports[side].line();
         assert_eq!(line.queue_dropped, 0);
-        // What left is what the line got, and what arrived is what it delivered: nothing in between is unaccounted for.
+        // What left is what the line got, and what arrived is what it delivered: nothing in between
+        // is unaccounted for.
         assert_eq!(bed.ports[side].counters().tx_packets, line.offered);
         assert_eq!(there.received, line.delivered);
         assert_eq!(line.delivered, line.offered + line.duplicated - line.lost);

@@ -110,7 +110,8 @@ fn workers_have_sas_of_their_own_and_no_change_of_keys_loses_a_packet() {
     }
 }
 
-/// A worker of the peer that has nothing to send proves nothing: what it would use waits, and is used in time.
+/// A worker of the peer that has nothing to send proves nothing: what it would use waits, and is
+/// used in time.
 #[test]
 fn a_worker_with_nothing_to_send_holds_nobody_up() {
     let line = LineConfig {

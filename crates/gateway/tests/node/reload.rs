@@ -103,7 +103,8 @@ fn given_keys_never_use_a_number_twice_whatever_is_reloaded() {
         status.routes[0].outbound[0].packets
     };
     assert!(packets(&mut bed) > 0);
-    // Taken out, and put in again; then with another window, so that it is another SA with the same key.
+    // Taken out, and put in again; then with another window, so that it is another SA with the same
+    // key.
     let mut none = configs[0].clone();
     none.routes.clear();
     let mut window = configs[0].clone();

@@ -24,7 +24,8 @@ pub fn run(settings: &Settings, report: &mut Report, random: &mut Random) {
             let cell = |mixed: bool, batched: bool| {
                 let key = move |i: usize| if mixed { i } else { 0 };
                 let mut messages: Vec<Message> = (0..PACKETS)
-                    // Packets lie in buffers of their own, at different places in their pages, as in a ring.
+                    // Packets lie in buffers of their own, at different places in their pages, as
+                    // in a ring.
                     .map(|i| Message::new(&key_bytes(key(i)), op, len, i as u8, i * 64 % 2048))
                     .collect();
                 let keys = &keys;

@@ -1,4 +1,5 @@
-//! A 16 KiB record from shared memory that the cache does not hold, as after a device has written it.
+//! A 16 KiB record from shared memory that the cache does not hold, as after a device has written
+//! it.
 
 use crate::measure::{Random, Samples};
 use crate::peers::{AwsLc, Message, Op, Ours, Peer};

@@ -2,8 +2,9 @@
 //!
 //! `cargo bench -p tare-gcm [-- --json] [-- --rounds N] [-- --key-bits 256] [-- --only single|batch|cold|bound]`
 //!
-//! Every figure is the median over rounds in which all contenders run one after the other, in an order shuffled
-//! anew; every comparison is the median of the ratios within a round, with its 95 % bootstrap interval.
+//! Every figure is the median over rounds in which all contenders run one after the other, in an
+//! order shuffled anew; every comparison is the median of the ratios within a round, with its 95 %
+//! bootstrap interval.
 
 #![allow(unreachable_pub)] // a program of its own: nothing here is reachable from outside
 
@@ -148,8 +149,8 @@ fn single(settings: &Settings, report: &mut Report, random: &mut Random) {
     }
 }
 
-/// The bound of the units, and how close each path comes at 16 KiB. The clock changes from moment to moment, so
-/// cycles are counted by a chain of known length in the same rounds.
+/// The bound of the units, and how close each path comes at 16 KiB. The clock changes from moment
+/// to moment, so cycles are counted by a chain of known length in the same rounds.
 fn bounds(settings: &Settings, report: &mut Report, random: &mut Random) {
     let rounds = if settings.key.len() == 16 { 10.0 } else { 14.0 };
     let len = 16384;

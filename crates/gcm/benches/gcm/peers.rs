@@ -23,8 +23,8 @@ impl Op {
     }
 }
 
-/// Bytes at a fixed offset in a page: where buffers lie decides how loads and stores get in each other's way
-/// (4 KiB aliasing), and it must be the same for everyone.
+/// Bytes at a fixed offset in a page: where buffers lie decides how loads and stores get in each
+/// other's way (4 KiB aliasing), and it must be the same for everyone.
 pub struct Placed {
     room: Vec<u8>,
     start: usize,
@@ -240,9 +240,11 @@ type Precompute = unsafe extern "C" fn(*const u8, *mut u8);
 #[repr(C, align(64))]
 struct Room([u8; 4096]);
 
-/// Intel's ipsec-mb by its direct calls for one message, from the system's shared library when it is there.
+/// Intel's ipsec-mb by its direct calls for one message, from the system's shared library when it
+/// is there.
 ///
-/// Its decryption computes the tag and leaves the comparison to the caller; the comparison is not timed.
+/// Its decryption computes the tag and leaves the comparison to the caller; the comparison is not
+/// timed.
 pub struct IpsecMb {
     key: Box<Room>,
     context: Box<Room>,
@@ -258,8 +260,8 @@ impl IpsecMb {
             return None;
         }
         let bits = key.len() * 8;
-        // SAFETY: the library's constructors have no requirements; the signatures are those of its public
-        // header, and the key has the length that the function's name says.
+        // SAFETY: the library's constructors have no requirements; the signatures are those of its
+        // public header, and the key has the length that the function's name says.
         unsafe {
             let library = ["libIPSec_MB.so.1", "libIPSec_MB.so.2", "libIPSec_MB.so"]
                 .iter()

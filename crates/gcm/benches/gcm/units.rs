@@ -1,5 +1,5 @@
-//! What the processor's units can do: the clock and the throughput of AES and carry-less multiplication, measured
-//! with small kernels, and what bound they set to each path.
+//! What the processor's units can do: the clock and the throughput of AES and carry-less
+//! multiplication, measured with small kernels, and what bound they set to each path.
 
 use std::arch::asm;
 use tare_gcm::Path;
@@ -10,8 +10,9 @@ pub const CHAIN_CYCLES: f64 = 3.0 * 256.0;
 /// Instructions in one run of a throughput kernel.
 pub const KERNEL_LEN: f64 = 120.0;
 
-/// A chain of multiplications, each on the result before. They take three cycles on every processor with these paths
-/// (Intel since Nehalem, AMD since Zen), and none is ever skipped. `state` ties one run to the next.
+/// A chain of multiplications, each on the result before. They take three cycles on every processor
+/// with these paths (Intel since Nehalem, AMD since Zen), and none is ever skipped. `state` ties
+/// one run to the next.
 pub fn chain(state: &mut u64) {
     // SAFETY: register arithmetic only.
     unsafe {
@@ -80,8 +81,8 @@ impl Bound {
 /// AES and multiplication.
 type Kernels = (fn(), fn());
 
-/// The throughput kernels of a path, AES and multiplication; None for the portable one and for paths that the
-/// processor lacks.
+/// The throughput kernels of a path, AES and multiplication; None for the portable one and for
+/// paths that the processor lacks.
 pub fn kernels(path: Path) -> Option<Kernels> {
     match path {
         _ if !path.is_available() => None,
@@ -103,8 +104,9 @@ pub fn kernels(path: Path) -> Option<Kernels> {
 
 /// The bound of a path whose units do so many instructions a cycle.
 pub fn bound(path: Path, rounds: f64, aes_per_cycle: f64, multiplications_per_cycle: f64) -> Bound {
-    // Vector operations besides rounds and the four multiplications, a register: whitening, data, byte order, and sums
-    // (two with three-way additions, four without); ports: two for 512 bits, three for less.
+    // Vector operations besides rounds and the four multiplications, a register: whitening, data,
+    // byte order, and sums (two with three-way additions, four without); ports: two for 512 bits,
+    // three for less.
     let (len, others, ports) = match path {
         Path::Vaes512 => (64.0, 5.0, 2.0),
         Path::Vaes256 => (32.0, 7.0, 3.0),

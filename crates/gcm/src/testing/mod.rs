@@ -1,4 +1,5 @@
-//! The race and the timing of each path, for tests, benchmarks and drivers that may hold no `unsafe`.
+//! The race and the timing of each path, for tests, benchmarks and drivers that may hold no
+//! `unsafe`.
 
 mod race;
 mod workload;

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 pub enum Subject {
     /// This crate on one of its paths.
     Path(Path),
-    /// An implementation that reads shared memory twice, as ordinary libraries do: the race must catch it.
+    /// An implementation that reads shared memory twice, as ordinary libraries do: the race must
+    /// catch it.
     TwoReads,
 }
 
@@ -39,13 +40,13 @@ pub struct RaceReport {
     pub accepted: u64,
     /// Records refused because the tag did not match; open only.
     pub refused: u64,
-    /// Open: accepted with a plaintext that was never sealed. Seal: a tag that is not that of the true ciphertext,
-    /// so made over what the hostile thread wrote. Must be 0.
+    /// Open: accepted with a plaintext that was never sealed. Seal: a tag that is not that of the
+    /// true ciphertext, so made over what the hostile thread wrote. Must be 0.
     pub wrong: u64,
     /// Open: refused, but the output was not wiped. Must be 0.
     pub unwiped: u64,
-    /// Seal: bytes that the hostile thread saw in the output and that were neither there before nor ciphertext. Must
-    /// be 0.
+    /// Seal: bytes that the hostile thread saw in the output and that were neither there before nor
+    /// ciphertext. Must be 0.
     pub exposed: u64,
     /// Writes of the hostile thread.
     pub hostile_writes: u64,

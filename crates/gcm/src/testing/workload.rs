@@ -27,7 +27,8 @@ pub struct Workload {
 const AAD: [u8; 12] = [7; 12];
 
 impl Workload {
-    /// `batch` messages of `len` bytes, with 12 bytes of additional data; a batch of 1 is timed by single calls.
+    /// `batch` messages of `len` bytes, with 12 bytes of additional data; a batch of 1 is timed by
+    /// single calls.
     ///
     /// # Errors
     /// [`Error::PathUnavailable`] and [`Error::KeyLength`].

@@ -1,17 +1,19 @@
 //! Four packets of up to four blocks at a time on 512-bit registers.
 //!
-//! A packet of up to 64 bytes leaves most of the cipher and the multiplier idle, and the reduction of its hash costs as much
-//! as that of a longer one. Here each packet's data has a register, and additional data and lengths of the four packets
-//! share one each, one lane a packet. For the hash the data is transposed, so that a lane holds one packet there too: no
-//! sums across lanes, and one reduction for all.
+//! A packet of up to 64 bytes leaves most of the cipher and the multiplier idle, and the reduction
+//! of its hash costs as much as that of a longer one. Here each packet's data has a register, and
+//! additional data and lengths of the four packets share one each, one lane a packet. For the hash
+//! the data is transposed, so that a lane holds one packet there too: no sums across lanes, and one
+//! reduction for all.
 //!
-//! Packets of up to three blocks have J0 in the last lane of their data: transposed, that is a register of tag masks.
-//! Of longer ones the four J0s share a register.
+//! Packets of up to three blocks have J0 in the last lane of their data: transposed, that is a
+//! register of tag masks. Of longer ones the four J0s share a register.
 //!
 //! The packets may have different keys and lengths.
 //!
-//! No closure holds a register here, nor does `array::map`: what the compiler then leaves out of line lacks the caller's
-//! instructions and passes registers through memory, at five times the price (`tests/once/machine_code.rs` looks for calls).
+//! No closure holds a register here, nor does `array::map`: what the compiler then leaves out of
+//! line lacks the caller's instructions and passes registers through memory, at five times the
+//! price (`tests/once/machine_code.rs` looks for calls).
 
 use super::bulk::NUMBERS;
 use super::ghash::{self, Sum};
@@ -35,8 +37,8 @@ pub(crate) struct Columns {
     pub(crate) dst: [*mut u8; 4],
 }
 
-/// How long data (the lower half, up to 64) and additional data (the upper half, up to 16) of a packet are: the halves of the
-/// block of lengths, next to each other.
+/// How long data (the lower half, up to 64) and additional data (the upper half, up to 16) of a
+/// packet are: the halves of the block of lengths, next to each other.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Lens(u64);
@@ -57,8 +59,8 @@ impl Lens {
     }
 }
 
-/// The tags of four packets, as little-endian words. Within one line of the cache, so that they can be loaded right after
-/// they were stored.
+/// The tags of four packets, as little-endian words. Within one line of the cache, so that they can
+/// be loaded right after they were stored.
 #[repr(C, align(64))]
 pub(crate) struct Tags(pub(crate) [[u64; 2]; 4]);
 
@@ -71,9 +73,10 @@ static NUMBERS_WITH_J0: [Block; 4] = [NUMBERS[2], NUMBERS[3], NUMBERS[4], NUMBER
 /// Seals or opens four packets of up to 64 bytes and returns their tags, one a lane.
 ///
 /// # Safety
-/// The processor must have the 512-bit path's instructions and all schedules be filled for it, of `ROUNDS` rounds;
-/// each packet of up to 64 bytes with at most 16 of additional data, readable at its source and writable at its
-/// destination, which either are the same or do not overlap with anything else.
+/// The processor must have the 512-bit path's instructions and all schedules be filled for it, of
+/// `ROUNDS` rounds; each packet of up to 64 bytes with at most 16 of additional data, readable at
+/// its source and writable at its destination, which either are the same or do not overlap with
+/// anything else.
 #[inline(always)]
 pub(super) unsafe fn four<const ROUNDS: usize, const SEAL: bool>(packets: &Columns) -> __m512i {
     let ([a, b, c, d], [k, l, m, n]) = (packets.schedule, packets.len);
@@ -94,8 +97,8 @@ pub(super) unsafe fn four<const ROUNDS: usize, const SEAL: bool>(packets: &Colum
     }
 }
 
-/// [`four`] on packets of at most `BLOCKS` (3 or 4) blocks of data; `ALIKE`: of exactly so many, of one length and under one
-/// key.
+/// [`four`] on packets of at most `BLOCKS` (3 or 4) blocks of data; `ALIKE`: of exactly so many, of
+/// one length and under one key.
 ///
 /// # Safety
 /// As for [`four`].
@@ -172,8 +175,8 @@ unsafe fn of_shape<
             tag_masks = first_lanes(nonces).xor3(first_lane_keys, one);
         }
         if ALIKE {
-            // Before the cipher, so that the processor's queue is not full of what waits for it. Powers of different keys
-            // would take too many registers.
+            // Before the cipher, so that the processor's queue is not full of what waits for it.
+            // Powers of different keys would take too many registers.
             begin_hash!();
             let mut four = [sum.low.0, sum.middle.0, sum.high.0, state[3].0];
             once::together(&mut four, &mut state[0].0);
@@ -294,7 +297,8 @@ unsafe fn lengths<const ALIKE: bool>(lens: &[Lens; 4]) -> Quad {
 /// The second and the first power of each key, one key a lane.
 #[inline(always)]
 unsafe fn last_powers([a, b, c, d]: [&Schedule; 4]) -> [Quad; 2] {
-    // SAFETY: two powers are 32 bytes; otherwise under the contract of Lanes, as everywhere in this file.
+    // SAFETY: two powers are 32 bytes; otherwise under the contract of Lanes, as everywhere in this
+    // file.
     unsafe {
         macro_rules! two {
             ($first:expr, $second:expr) => {
@@ -312,7 +316,8 @@ unsafe fn last_powers([a, b, c, d]: [&Schedule; 4]) -> [Quad; 2] {
     }
 }
 
-/// Lane 0 of the first, lane 1 of the second, and so on, of registers that hold one block in every lane.
+/// Lane 0 of the first, lane 1 of the second, and so on, of registers that hold one block in every
+/// lane.
 #[inline(always)]
 unsafe fn first_lanes([a, b, c, d]: [Quad; 4]) -> Quad {
     // SAFETY: as above.

@@ -1,18 +1,20 @@
-//! The long middle of a message: whole steps of `N` registers, encryption and hashing woven together.
+//! The long middle of a message: whole steps of `N` registers, encryption and hashing woven
+//! together.
 //!
-//! A step holds the blocks whose counters share all but their lowest bits, so the counter blocks of a step
-//! differ by constants: one addition (exclusive or) makes the input of AES, the first round key included.
-//! The first step of a message, the head, has the counters 0 and 1 in its first two places. Counter 1 is that of
-//! J0, which masks the tag, and its place is where GHASH wants the additional data, right before the first
-//! block of ciphertext: so the head makes the tag's mask and hashes the additional data at no extra cost.
+//! A step holds the blocks whose counters share all but their lowest bits, so the counter blocks of
+//! a step differ by constants: one addition (exclusive or) makes the input of AES, the first round
+//! key included. The first step of a message, the head, has the counters 0 and 1 in its first two
+//! places. Counter 1 is that of J0, which masks the tag, and its place is where GHASH wants the
+//! additional data, right before the first block of ciphertext: so the head makes the tag's mask
+//! and hashes the additional data at no extra cost.
 //!
-//! Every lane hashes its own share of the blocks (every `lanes`-th one) with powers of K = H^lanes, so
-//! the loop never crosses lanes; up to [`STRIDES`] registers are summed before one reduction. The last step
-//! uses the consecutive powers H^n … H instead, which puts the shares back in their places, and only
-//! then the lanes are added up.
+//! Every lane hashes its own share of the blocks (every `lanes`-th one) with powers of K = H^lanes,
+//! so the loop never crosses lanes; up to [`STRIDES`] registers are summed before one reduction.
+//! The last step uses the consecutive powers H^n … H instead, which puts the shares back in their
+//! places, and only then the lanes are added up.
 //!
-//! Hashing runs one step behind encryption in both directions. It always works on the register that was
-//! loaded (open) or that is about to be stored (seal), never on what memory holds.
+//! Hashing runs one step behind encryption in both directions. It always works on the register that
+//! was loaded (open) or that is about to be stored (seal), never on what memory holds.
 
 use super::ghash::{self, Sum};
 use super::lanes::Lanes;
@@ -22,8 +24,9 @@ use core::arch::x86_64::*;
 /// Blocks of the head that hold no data.
 const HEAD_OFFSET: usize = 2;
 
-/// How far ahead of the loads the source is fetched into the cache, in bytes. The loop works on a few hundred bytes at a
-/// time; what a device or another processor has written needs more in flight.
+/// How far ahead of the loads the source is fetched into the cache, in bytes. The loop works on a
+/// few hundred bytes at a time; what a device or another processor has written needs more in
+/// flight.
 const PREFETCH: usize = 4096;
 
 /// Fetches the lines of `len` bytes that begin [`PREFETCH`] bytes after `p`.
@@ -40,7 +43,8 @@ pub(super) const fn head_len(lanes: usize, registers: usize) -> usize {
     16 * (lanes * registers - HEAD_OFFSET)
 }
 
-/// Blocks whose last byte is their number, all others zero: what the counters of a step add to the first.
+/// Blocks whose last byte is their number, all others zero: what the counters of a step add to the
+/// first.
 pub(super) static NUMBERS: [Block; 20] = {
     let mut blocks = [Block::ZERO; 20];
     let mut i = 0;
@@ -104,7 +108,8 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
         }
     }
 
-    /// Keystream of one step up to the last round; when `HASH`, adds the pending blocks to `sum` meanwhile.
+    /// Keystream of one step up to the last round; when `HASH`, adds the pending blocks to `sum`
+    /// meanwhile.
     #[inline(always)]
     unsafe fn keystream<const ROUNDS: usize, const HASH: bool>(
         &mut self,
@@ -129,8 +134,8 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
                         for s in &mut state {
                             *s = s.aes(key);
                         }
-                        // Two registers are hashed at a time, so that the multiplier and the cipher both have
-                        // work all the time.
+                        // Two registers are hashed at a time, so that the multiplier and the cipher
+                        // both have work all the time.
                         let i = if N == 4 { [8, 0, 8, 8, 8, 2, 8, 8, 8][($r - 1) % 9] } else { $r - 1 };
                         if HASH && $r < 10 && i % 2 == 0 && i + 1 < N {
                             sum.add2(
@@ -157,7 +162,8 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
     ) {
         // SAFETY: under the contract of `run`: a whole step is at `src` and `dst`.
         unsafe {
-            // Hints, not loads: no value reaches the program, and an address past the end does no harm.
+            // Hints, not loads: no value reaches the program, and an address past the end does no
+            // harm.
             fetch_ahead(src, 16 * N * V::COUNT);
             let state = self.keystream::<ROUNDS, HASH>(sum, powers);
             let last_key = V::splat_from(self.schedule.round_keys.as_ptr().add(ROUNDS));
@@ -217,8 +223,8 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
         mut dst: *mut u8,
         count: usize,
     ) -> __m128i {
-        // SAFETY: `count` steps are at `src` and `dst`; powers are read from the tables that the schedule
-        // holds, at most STRIDES registers before their end.
+        // SAFETY: `count` steps are at `src` and `dst`; powers are read from the tables that the
+        // schedule holds, at most STRIDES registers before their end.
         unsafe {
             let step_len = 16 * N * V::COUNT;
             let mut carried = V::zero();
@@ -264,12 +270,12 @@ pub(super) struct Begun {
 
 /// Seals or opens the head and `count` whole steps after it.
 ///
-/// `nonce` is the 96-bit nonce with a zero counter; `additional` the last block of additional data with the
-/// state before it, byte-reversed.
+/// `nonce` is the 96-bit nonce with a zero counter; `additional` the last block of additional data
+/// with the state before it, byte-reversed.
 ///
 /// # Safety
-/// The processor must have what `V` needs; [`head_len`] bytes and `count` steps must be readable at `src`
-/// and writable at `dst`, which either are the same or do not overlap.
+/// The processor must have what `V` needs; [`head_len`] bytes and `count` steps must be readable at
+/// `src` and writable at `dst`, which either are the same or do not overlap.
 #[inline(always)]
 pub(super) unsafe fn begin<V: Lanes, const N: usize, const ROUNDS: usize, const SEAL: bool>(
     schedule: &Schedule,
@@ -292,9 +298,11 @@ pub(super) unsafe fn begin<V: Lanes, const N: usize, const ROUNDS: usize, const 
     }
 }
 
-/// Seals or opens `count` ≥ 1 whole steps that do not begin the message, and returns the state after them.
+/// Seals or opens `count` ≥ 1 whole steps that do not begin the message, and returns the state
+/// after them.
 ///
-/// `counter` is that of the first block, a multiple of the blocks in a step; `state` the state before it.
+/// `counter` is that of the first block, a multiple of the blocks in a step; `state` the state
+/// before it.
 ///
 /// # Safety
 /// As for [`begin`].

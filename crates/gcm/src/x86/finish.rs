@@ -1,7 +1,7 @@
 //! The end of a message on registers without byte masks: up to 127 bytes, staged in private memory.
 //!
-//! The bytes are copied in once and out once; in between they are handled as on 512-bit registers (see
-//! `finish512`): one pass over [J0, C1, …], one sum of products.
+//! The bytes are copied in once and out once; in between they are handled as on 512-bit registers
+//! (see `finish512`): one pass over [J0, C1, …], one sum of products.
 
 use super::ghash::{self, Sum};
 use super::lanes::{Lanes, Single};
@@ -31,7 +31,8 @@ pub(super) unsafe fn finish<V: Lanes, const ROUNDS: usize, const SEAL: bool>(
     dst: *mut u8,
     len: usize,
 ) -> __m128i {
-    // SAFETY: the stage holds 1 + 8 + 1 blocks, enough for 127 bytes; each case covers len/16 + 2 blocks.
+    // SAFETY: the stage holds 1 + 8 + 1 blocks, enough for 127 bytes; each case covers len/16 + 2
+    // blocks.
     unsafe {
         macro_rules! run {
             ($registers:literal) => {
@@ -63,7 +64,8 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
     dst: *mut u8,
     len: usize,
 ) -> __m128i {
-    // SAFETY: all private accesses are within the stage or the schedule; shared ones within `len` bytes.
+    // SAFETY: all private accesses are within the stage or the schedule; shared ones within `len`
+    // bytes.
     unsafe {
         let reversal = V::splat(ghash::byte_reversal());
         let keys = schedule.round_keys.as_ptr();
@@ -109,7 +111,8 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
         let tag_mask = output[0].first_lane();
         copy_out_on::<V>(stage.add(1).cast(), dst, len);
 
-        // The hashed blocks go back on the stage, where additional data and lengths are put around them.
+        // The hashed blocks go back on the stage, where additional data and lengths are put around
+        // them.
         let data_blocks = len.div_ceil(16);
         if SEAL {
             core::ptr::write_bytes(

@@ -1,11 +1,12 @@
 //! Short messages and the ends of long ones on 512-bit registers.
 //!
-//! A short message is one pass that holds everything in place: the lane in which GHASH wants the additional data
-//! is the lane in which counter mode has the block for the tag (J0), and the block of lengths follows the
-//! last block of data. So AES runs once over [J0, C1, C2, …], and one sum of products, reduced once, covers
-//! additional data, ciphertext and lengths. In registers the data therefore sits one block further up than
-//! in memory; it is moved by register shifts, because an access 16 bytes before the data would touch what
-//! the caller has just written there (a header, an IV) and wait for it.
+//! A short message is one pass that holds everything in place: the lane in which GHASH wants the
+//! additional data is the lane in which counter mode has the block for the tag (J0), and the block
+//! of lengths follows the last block of data. So AES runs once over [J0, C1, C2, …], and one sum of
+//! products, reduced once, covers additional data, ciphertext and lengths. In registers the data
+//! therefore sits one block further up than in memory; it is moved by register shifts, because an
+//! access 16 bytes before the data would touch what the caller has just written there (a header, an
+//! IV) and wait for it.
 //!
 //! Masks keep every access to the bytes that exist, each once.
 
@@ -30,18 +31,19 @@ macro_rules! rounds {
 /// The bytes present in the register that begins `at`, of `len` bytes in all.
 #[inline(always)]
 pub(super) unsafe fn mask_from(len: usize, at: usize) -> u64 {
-    // SAFETY: BMI2 is enabled wherever this is inlined. Lengths here are below 256, as the instruction wants.
+    // SAFETY: BMI2 is enabled wherever this is inlined. Lengths here are below 256, as the
+    // instruction wants.
     unsafe { _bzhi_u64(u64::MAX, len.saturating_sub(at) as u32) }
 }
 
 /// Seals or opens a whole message of `len` < 240 bytes and returns its tag.
 ///
-/// `nonce` has a zero counter; `additional` is the last block of additional data with the state before it,
-/// `lengths` the block of lengths, both byte-reversed.
+/// `nonce` has a zero counter; `additional` is the last block of additional data with the state
+/// before it, `lengths` the block of lengths, both byte-reversed.
 ///
 /// # Safety
-/// The processor must have the 512-bit path's instructions; `len` bytes must be readable at `src` and
-/// writable at `dst`, which either are the same or do not overlap.
+/// The processor must have the 512-bit path's instructions; `len` bytes must be readable at `src`
+/// and writable at `dst`, which either are the same or do not overlap.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
@@ -264,7 +266,8 @@ unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
     }
 }
 
-/// The tag over `blocks`, of which the first `count` are in use, and the block of lengths after them.
+/// The tag over `blocks`, of which the first `count` are in use, and the block of lengths after
+/// them.
 ///
 /// # Safety
 /// `powers` must be followed by `R` registers of powers; the processor as for [`short`].

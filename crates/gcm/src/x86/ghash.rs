@@ -1,8 +1,9 @@
 //! GHASH as sums of carry-less products that are reduced late.
 //!
-//! Blocks are byte-reversed, so that a register holds the bit-reflected polynomial of NIST SP 800-38D.
-//! The product of two reflected polynomials is the reflected product, one bit too low; the stored powers
-//! of H are one bit higher to make up for it (they are H^k/x), so the data path has no shift.
+//! Blocks are byte-reversed, so that a register holds the bit-reflected polynomial of NIST SP
+//! 800-38D. The product of two reflected polynomials is the reflected product, one bit too low; the
+//! stored powers of H are one bit higher to make up for it (they are H^k/x), so the data path has
+//! no shift.
 
 use super::lanes::Lanes;
 use core::arch::x86_64::*;
@@ -14,7 +15,8 @@ pub(super) unsafe fn byte_reversal() -> __m128i {
     unsafe { _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15) }
 }
 
-/// The reduction polynomial x^128 + x^7 + x^2 + x + 1, reflected, without its lowest and highest terms.
+/// The reduction polynomial x^128 + x^7 + x^2 + x + 1, reflected, without its lowest and highest
+/// terms.
 #[inline(always)]
 unsafe fn polynomial<V: Lanes>() -> V {
     // SAFETY: under the contract of Lanes.

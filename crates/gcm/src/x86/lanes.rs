@@ -36,7 +36,8 @@ pub(super) unsafe trait Lanes: Copy {
     unsafe fn load_once<const I: usize>(p: *const u8) -> Self;
     /// Stores the `I`-th `COUNT` blocks to memory that may be shared, once.
     unsafe fn store_once<const I: usize>(p: *mut u8, v: Self);
-    /// Loads one block from memory that may be shared, once, in the path's own instruction encoding.
+    /// Loads one block from memory that may be shared, once, in the path's own instruction
+    /// encoding.
     unsafe fn load_block_once(p: *const u8) -> __m128i;
     /// Stores one block to memory that may be shared, once.
     unsafe fn store_block_once(p: *mut u8, v: __m128i);
@@ -46,7 +47,8 @@ pub(super) unsafe trait Lanes: Copy {
     unsafe fn xor3(self, b: Self, c: Self) -> Self;
     /// The last 32-bit word of every lane replaced.
     unsafe fn with_last_words(self, word: u32) -> Self;
-    /// Loads the `I`-th register of the head of a message: the first two blocks of the first are not data, and zero.
+    /// Loads the `I`-th register of the head of a message: the first two blocks of the first are
+    /// not data, and zero.
     unsafe fn load_head<const I: usize>(p: *const u8) -> Self;
     /// Stores the data of the `I`-th register of the head.
     unsafe fn store_head<const I: usize>(p: *mut u8, v: Self);
@@ -62,7 +64,8 @@ pub(super) unsafe trait Lanes: Copy {
     unsafe fn aes(self, key: Self) -> Self;
     /// The last round of AES.
     unsafe fn aes_last(self, key: Self) -> Self;
-    /// Carry-less product of a half of each; bit 0 of `HALVES` picks the upper half of `self`, bit 4 of `other`.
+    /// Carry-less product of a half of each; bit 0 of `HALVES` picks the upper half of `self`, bit
+    /// 4 of `other`.
     unsafe fn product<const HALVES: i32>(self, other: Self) -> Self;
 }
 

@@ -26,9 +26,9 @@ use lanes::{Lanes, Pair, Quad, Single};
 /// Seals or opens a message that is contiguous on both sides, and returns its tag.
 ///
 /// # Safety
-/// The processor must have the path's instructions; the schedule must have been filled for the path; the
-/// given number of bytes must be readable at the source and writable at the destination, which either
-/// are the same or do not overlap.
+/// The processor must have the path's instructions; the schedule must have been filled for the
+/// path; the given number of bytes must be readable at the source and writable at the destination,
+/// which either are the same or do not overlap.
 pub(crate) type Whole = unsafe fn(&Schedule, &[u8; 12], &[u8], *const u8, *mut u8, usize) -> u128;
 
 /// Seals or opens the next whole steps of a message; of a new message the head and that many steps.
@@ -37,7 +37,8 @@ pub(crate) type Whole = unsafe fn(&Schedule, &[u8; 12], &[u8], *const u8, *mut u
 /// As for [`Whole`].
 pub(crate) type Steps = unsafe fn(&Schedule, &mut Progress, *const u8, *mut u8, usize);
 
-/// Seals or opens the end of a message, shorter than a step (of a new message, than a head), and returns its tag.
+/// Seals or opens the end of a message, shorter than a step (of a new message, than a head), and
+/// returns its tag.
 ///
 /// # Safety
 /// As for [`Whole`].
@@ -49,8 +50,8 @@ pub(crate) type Finish = unsafe fn(&Schedule, &mut Progress, *const u8, *mut u8,
 /// As for [`Whole`], for each packet; all schedules must be of the kernel's path and key size.
 pub(crate) type SealFour = unsafe fn(&Columns, &mut MaybeUninit<Tags>);
 
-/// Opens four packets of up to 64 bytes, with at most 16 of additional data, and returns a bit for each that is forged. Its
-/// output is still there.
+/// Opens four packets of up to 64 bytes, with at most 16 of additional data, and returns a bit for
+/// each that is forged. Its output is still there.
 ///
 /// # Safety
 /// As for [`SealFour`].
@@ -286,8 +287,8 @@ unsafe fn load_nonce(nonce: &[u8; 12]) -> __m128i {
 
 /// Up to 16 bytes of private memory, zero-padded and byte-reversed.
 ///
-/// A masked load would be shorter, but wait for whatever was just stored into the bytes that its mask leaves out:
-/// headers and tags lie close to additional data.
+/// A masked load would be shorter, but wait for whatever was just stored into the bytes that its
+/// mask leaves out: headers and tags lie close to additional data.
 #[inline(always)]
 unsafe fn load_partial(bytes: &[u8]) -> __m128i {
     let [low, high] = words(bytes);
@@ -298,8 +299,9 @@ unsafe fn load_partial(bytes: &[u8]) -> __m128i {
 
 /// Up to 16 bytes of private memory, zero-padded, as two little-endian words.
 ///
-/// The additional data of ESP (8 or 12 bytes) is loaded four bytes at a time: whoever has just stored it did so in parts of
-/// four or eight bytes, and a load across two stores waits until both have reached the cache.
+/// The additional data of ESP (8 or 12 bytes) is loaded four bytes at a time: whoever has just
+/// stored it did so in parts of four or eight bytes, and a load across two stores waits until both
+/// have reached the cache.
 #[inline(always)]
 pub(crate) fn words(bytes: &[u8]) -> [u64; 2] {
     let (p, len) = (bytes.as_ptr(), bytes.len());
@@ -309,7 +311,8 @@ pub(crate) fn words(bytes: &[u8]) -> [u64; 2] {
         let high = if len == 12 { quarter(8) } else { 0 };
         return [quarter(0) | quarter(4) << 32, high];
     }
-    // SAFETY: each load is of bytes within the slice; where two overlap, the second is shifted to leave what is new.
+    // SAFETY: each load is of bytes within the slice; where two overlap, the second is shifted to
+    // leave what is new.
     unsafe {
         if len >= 8 {
             let high = p.add(len - 8).cast::<u64>().read_unaligned();

@@ -1,10 +1,10 @@
 //! Loads and stores that happen exactly once.
 //!
 //! A plain load may be repeated, split or moved by the compiler, because it may assume that nobody
-//! else writes there. An `asm!` block without `pure` is emitted exactly as often as the program says.
-//! Each width uses an instruction that the compiler does not choose by itself (`vmovdqu8` without a
-//! mask, `vlddqu`, `lddqu`; `vmovupd`, `movupd` on integers), so that a test over the machine code can tell
-//! these accesses from all others.
+//! else writes there. An `asm!` block without `pure` is emitted exactly as often as the program
+//! says. Each width uses an instruction that the compiler does not choose by itself (`vmovdqu8`
+//! without a mask, `vlddqu`, `lddqu`; `vmovupd`, `movupd` on integers), so that a test over the
+//! machine code can tell these accesses from all others.
 
 use core::arch::asm;
 use core::arch::x86_64::*;
@@ -128,7 +128,8 @@ pub(super) unsafe fn store_128<const I: usize>(p: *mut u8, v: __m128i) {
     }
 }
 
-/// Loads the 16 bytes at `p`, in the encoding of AVX: mixed with wider registers the older one is slow.
+/// Loads the 16 bytes at `p`, in the encoding of AVX: mixed with wider registers the older one is
+/// slow.
 ///
 /// # Safety
 /// They must be mapped and readable.
@@ -188,8 +189,8 @@ pub(super) unsafe fn store_upper_half_512(p: *mut u8, v: __m512i) {
     }
 }
 
-/// [`store_512_masked`] to four places. One block, so that the compiler has no reason to finish one register before it
-/// begins the next.
+/// [`store_512_masked`] to four places. One block, so that the compiler has no reason to finish one
+/// register before it begins the next.
 ///
 /// # Safety
 /// As for [`store_512_masked`], for each.
@@ -210,8 +211,8 @@ pub(super) unsafe fn store_4_512_masked(p: [*mut u8; 4], v: [__m512i; 4], mask: 
     }
 }
 
-/// Two words from `p` on in every lane, each loaded by itself: two stores may just have written them, which one load of both would
-/// wait for. (Not shared memory.)
+/// Two words from `p` on in every lane, each loaded by itself: two stores may just have written
+/// them, which one load of both would wait for. (Not shared memory.)
 ///
 /// # Safety
 /// They must be mapped and readable.
@@ -246,8 +247,8 @@ pub(super) unsafe fn together(four: &mut [__m512i; 4], fifth: &mut __m512i) {
     }
 }
 
-/// Lane 0 of the first, lane 1 of the second, and so on, by blends: the compiler would shuffle, which one port does
-/// instead of two.
+/// Lane 0 of the first, lane 1 of the second, and so on, by blends: the compiler would shuffle,
+/// which one port does instead of two.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn blend_lanes_512([a, b, c, d]: [__m512i; 4]) -> __m512i {

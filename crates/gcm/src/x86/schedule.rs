@@ -25,11 +25,13 @@ pub(super) const STRIDES: usize = 16;
 
 /// Round keys and powers of the hash key, as the x86 paths want them.
 ///
-/// In the order that a short message under AES-128 needs them: H^5/x, …, H/x and eleven round keys are four lines of the cache.
-/// A register of powers that begins with one of the last goes on into the round keys, which it multiplies by zero data.
+/// In the order that a short message under AES-128 needs them: H^5/x, …, H/x and eleven round keys
+/// are four lines of the cache. A register of powers that begins with one of the last goes on into
+/// the round keys, which it multiplies by zero data.
 #[repr(C, align(64))]
 pub(crate) struct Schedule {
-    /// K^16/x, …, K/x, where K = H^lanes: each lane hashes every `lanes`-th block (why /x: see `ghash`).
+    /// K^16/x, …, K/x, where K = H^lanes: each lane hashes every `lanes`-th block (why /x: see
+    /// `ghash`).
     pub(super) strides: [Block; STRIDES],
     /// So that H^5/x begins a line.
     gap: [Block; 1],
@@ -55,8 +57,8 @@ impl Schedule {
         rounds: 0,
     };
 
-    /// Asks for the cache lines that a message of `len` bytes needs on this path. (The schedule knows its rounds, but reading them
-    /// would be the wait that this is to avoid.)
+    /// Asks for the cache lines that a message of `len` bytes needs on this path. (The schedule
+    /// knows its rounds, but reading them would be the wait that this is to avoid.)
     #[inline]
     pub(crate) fn prefetch(&self, kernel: &Kernel, len: usize) {
         // In few instructions, for there may be a key for each packet.
@@ -79,7 +81,8 @@ impl Schedule {
         const BLOCK: usize = size_of::<Block>();
         let mut powers = len.div_ceil(16) + 2;
         if let Some(behind) = len.checked_sub(kernel.head_len) {
-            // Head and steps end with a power for each block of a step, the rest has fewer than a step. Steps are powers of two.
+            // Head and steps end with a power for each block of a step, the rest has fewer than a
+            // step. Steps are powers of two.
             let steps = behind >> kernel.step_len.trailing_zeros();
             let rest = behind & (kernel.step_len - 1);
             powers = (kernel.step_len / 16).max(rest.div_ceil(16) + 1);
@@ -104,8 +107,8 @@ impl Schedule {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(line) };
     }
 
-    /// Where H^k/x is, with the lower powers after it, and behind them the round keys: never the end of the schedule within a
-    /// register.
+    /// Where H^k/x is, with the lower powers after it, and behind them the round keys: never the
+    /// end of the schedule within a register.
     #[inline(always)]
     pub(super) fn powers_from(&self, k: usize) -> *const Block {
         debug_assert!(k <= POWER_MAX);
@@ -122,7 +125,8 @@ impl Schedule {
         self.strides.as_ptr_range().end
     }
 
-    /// Fills the schedule from a key of 4 or 8 words (16 or 32 bytes), for registers of `lanes` blocks.
+    /// Fills the schedule from a key of 4 or 8 words (16 or 32 bytes), for registers of `lanes`
+    /// blocks.
     ///
     /// # Safety
     /// The processor must have AES-NI, PCLMULQDQ and SSSE3.
@@ -220,8 +224,8 @@ unsafe fn encrypt(schedule: &Schedule, block: __m128i) -> __m128i {
     }
 }
 
-/// The polynomial over x: reflected, that is a shift left, and the bit that falls out is x^0/x = x^127 + x^6 + x + 1.
-/// No branch.
+/// The polynomial over x: reflected, that is a shift left, and the bit that falls out is x^0/x =
+/// x^127 + x^6 + x + 1. No branch.
 #[inline]
 #[target_feature(enable = "sse2")]
 fn over_x(h: __m128i) -> __m128i {

@@ -11,8 +11,8 @@ struct Watch(i32);
 impl Watch {
     /// Sets the breakpoint, which stands until this is dropped.
     fn on(byte: *const u8) -> io::Result<Self> {
-        // The start of `struct perf_event_attr` (linux/perf_event.h), 64 bytes long in its first version, and the breakpoint's
-        // address and length at 56 and 64.
+        // The start of `struct perf_event_attr` (linux/perf_event.h), 64 bytes long in its first
+        // version, and the breakpoint's address and length at 56 and 64.
         let mut attr = [0u64; 16];
         const PERF_TYPE_BREAKPOINT: u64 = 5;
         const EXCLUDE_KERNEL_AND_HYPERVISOR: u64 = 1 << 5 | 1 << 6;
@@ -22,7 +22,8 @@ impl Watch {
         attr[6] = HW_BREAKPOINT_RW << 32;
         attr[7] = byte.addr() as u64;
         attr[8] = 1;
-        // SAFETY: the attribute block is alive and as long as it says; this thread, any CPU, no group, no flags.
+        // SAFETY: the attribute block is alive and as long as it says; this thread, any CPU, no
+        // group, no flags.
         let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, attr.as_ptr(), 0, -1, -1, 0) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
@@ -47,8 +48,9 @@ impl Drop for Watch {
     }
 }
 
-/// Bytes on either side of each watched piece. An AMD processor's breakpoint on one byte also fires when a load of 64 bytes
-/// covers that byte but its mask leaves it out, so no other buffer, not even the next piece, may be within a register's width.
+/// Bytes on either side of each watched piece. An AMD processor's breakpoint on one byte also fires
+/// when a load of 64 bytes covers that byte but its mask leaves it out, so no other buffer, not
+/// even the next piece, may be within a register's width.
 const MARGIN: usize = 64;
 
 /// The watched memory, which only raw pointers touch: pieces with a margin around each.
@@ -134,7 +136,8 @@ fn breakpoints_work() -> bool {
     }
 }
 
-/// The bytes of a message that are worth a look: all of a short one, ends and a sample of a long one.
+/// The bytes of a message that are worth a look: all of a short one, ends and a sample of a long
+/// one.
 fn places(len: usize) -> Vec<usize> {
     (0..len)
         .filter(|i| len <= 300 || *i < 40 || len - i < 40 || i % 67 == 0)

@@ -1,9 +1,10 @@
 //! What the compiler made of the loops over shared memory.
 //!
-//! The loads and stores of the shared side are instructions that the compiler does not choose by itself (see
-//! `src/x86/once.rs`), so they can be told apart from all others here. In every loop of the bulk code there must be exactly
-//! one for each register of the step, at distinct places that cover the step, and no other instruction may access
-//! memory through the registers that hold the source's and the destination's address.
+//! The loads and stores of the shared side are instructions that the compiler does not choose by
+//! itself (see `src/x86/once.rs`), so they can be told apart from all others here. In every loop of
+//! the bulk code there must be exactly one for each register of the step, at distinct places that
+//! cover the step, and no other instruction may access memory through the registers that hold the
+//! source's and the destination's address.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -99,8 +100,8 @@ fn jump(function: &Function, at: usize) -> Option<usize> {
         .then(|| body.binary_search_by_key(&target, |i| i.address).ok())?
 }
 
-/// Whether control gets from `start` to `end` by instructions between them. If so, a jump back from `end` makes a loop; otherwise
-/// it only goes to an end that several ways share.
+/// Whether control gets from `start` to `end` by instructions between them. If so, a jump back from
+/// `end` makes a loop; otherwise it only goes to an end that several ways share.
 fn is_loop(function: &Function, start: usize, end: usize) -> bool {
     let mut seen = vec![false; end - start + 1];
     let mut next = vec![start];
@@ -118,7 +119,8 @@ fn is_loop(function: &Function, start: usize, end: usize) -> bool {
     seen[end - start]
 }
 
-/// The innermost loops of a function, as ranges of instructions: from the target of a jump back to the jump.
+/// The innermost loops of a function, as ranges of instructions: from the target of a jump back to
+/// the jump.
 fn loops(function: &Function) -> Vec<&[Instruction]> {
     let found: Vec<(usize, usize)> = (0..function.body.len())
         .filter_map(|end| Some((jump(function, end)?, end)))
@@ -232,8 +234,8 @@ fn bulk_loops_load_and_store_each_byte_once() {
     }
 }
 
-/// A function that the compiler left out of line lacks the instructions that its caller enables, and registers go to it and come back
-/// through memory: a packet of 15 ns took 45.
+/// A function that the compiler left out of line lacks the instructions that its caller enables,
+/// and registers go to it and come back through memory: a packet of 15 ns took 45.
 #[test]
 fn kernels_call_nothing() {
     let Some(functions) = disassemble().filter(|f| !f.is_empty()) else {
@@ -263,19 +265,21 @@ fn kernels_call_nothing() {
         }
         kernels += 1;
         for instruction in &function.body {
-            // What is called through a table is not of this crate: a check that panics, in a build that checks.
+            // What is called through a table is not of this crate: a check that panics, in a build
+            // that checks.
             let call = instruction.text.strip_prefix("call ").map(str::trim);
             let ours = call.is_some_and(|to| !to.starts_with('*') && !to.contains("panic"));
             assert!(!ours, "{name}: {}", instruction.text);
         }
     }
-    // Of each path and key size three ways in, sealing and opening, and one to begin with; on the widest path four at once.
+    // Of each path and key size three ways in, sealing and opening, and one to begin with; on the
+    // widest path four at once.
     assert!(kernels >= 3 * 12 + 4, "only {kernels} kernels found");
 }
 
-/// Secrets are in vector registers only, and nothing makes flags, masks or addresses of those: so no branch and no address
-/// depends on secrets. Words do leave for general registers (the tag; a word of the first round key on its way
-/// into the counter block), by moves that set no flags.
+/// Secrets are in vector registers only, and nothing makes flags, masks or addresses of those: so
+/// no branch and no address depends on secrets. Words do leave for general registers (the tag; a
+/// word of the first round key on its way into the counter block), by moves that set no flags.
 #[test]
 fn no_flag_mask_or_address_is_made_of_vector_data() {
     let Some(functions) = disassemble().filter(|f| !f.is_empty()) else {

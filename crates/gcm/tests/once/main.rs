@@ -1,5 +1,5 @@
-//! Every shared byte is accessed exactly once: counted by the processor's debug registers while the code runs, and read
-//! off the machine code.
+//! Every shared byte is accessed exactly once: counted by the processor's debug registers while the
+//! code runs, and read off the machine code.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 /// Prints past the test runner's capture: what is not tested must be seen.

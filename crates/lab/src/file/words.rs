@@ -16,7 +16,8 @@ pub(super) struct Words<'a> {
     /// driver's name is the error.
     pub(super) vocabulary: Option<&'a Vocabulary>,
     pub(super) cpus: i64,
-    /// Whether every cell's program speaks the protocol, and so has metrics and counters of its own.
+    /// Whether every cell's program speaks the protocol, and so has metrics and counters of its
+    /// own.
     pub(super) speaks: bool,
 }
 
@@ -102,7 +103,8 @@ impl<'a> Words<'a> {
         Some(text.to_owned())
     }
 
-    /// The number that `"cpus"`, `"2 x cpus"` or `"cpus + 1"` stands for; `None` for any other text.
+    /// The number that `"cpus"`, `"2 x cpus"` or `"cpus + 1"` stands for; `None` for any other
+    /// text.
     pub(super) fn cpus_of(&self, text: &str) -> Option<i64> {
         let words: Vec<&str> = text.split_whitespace().collect();
         match words.as_slice() {

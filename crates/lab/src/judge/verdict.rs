@@ -20,14 +20,14 @@ use crate::unit::significant;
 /// More rounds than this are no advice.
 const MANY_ROUNDS: f64 = 1_000.0;
 
-/// Evidence of this much, before any correction, is enough for a verdict on a figure however close to
-/// its threshold.
+/// Evidence of this much, before any correction, is enough for a verdict on a figure however close
+/// to its threshold.
 ///
 /// α bounds how often chance gives a verdict, but a verdict in the wrong direction is worse than
-/// any other. With α = 0.05 alone a true slow-down of 1 % in 3 % noise was called a speed-up in 1 of
-/// 1,000 runs, and with evidence of 1,000 to 1 in 1 of 20,000 (fourteen lucky rounds in a row). Asking
-/// for 2,000 to 1 of every verdict would cost a lone claim six rounds, so it is asked only where the
-/// figure is not clearly beyond its threshold.
+/// any other. With α = 0.05 alone a true slow-down of 1 % in 3 % noise was called a speed-up in 1
+/// of 1,000 runs, and with evidence of 1,000 to 1 in 1 of 20,000 (fourteen lucky rounds in a row).
+/// Asking for 2,000 to 1 of every verdict would cost a lone claim six rounds, so it is asked only
+/// where the figure is not clearly beyond its threshold.
 pub(super) const STRONG: f64 = 2_000.0;
 
 /// Evidence of this much is enough that a figure lies clearly beyond its threshold, and then its

@@ -122,7 +122,8 @@ fn mutate(text: &str, mutations: &[(prop::sample::Index, Mutation)]) -> String {
     tokens.concat()
 }
 
-/// How many experiments, claims, published values and metrics a document has, by TOML's own account.
+/// How many experiments, claims, published values and metrics a document has, by TOML's own
+/// account.
 fn parts(text: &str) -> [usize; 4] {
     let document = DeTable::parse(text).unwrap();
     let list = |table: &DeTable<'_>, key: &str| -> usize {

@@ -324,7 +324,8 @@ fn failures(all: &mut Vec<Study>) {
                 ..two_ways(truth, QUIET)
             };
             let what = format!("\"takes no longer\", {per_cent} % of calls stall, the rest {rest}");
-            // A program that is faster in most rounds takes no longer; one that stalls in most does.
+            // A program that is faster in most rounds takes no longer; one that stalls in most
+            // does.
             let limit = match (per_cent, rest) {
                 (5 | 10, "20 % faster") => AtLeast(0.99),
                 (20 | 45, "20 % faster") => Stated,

@@ -33,7 +33,8 @@ pub struct Goal {
     /// Goal Initial Trial Duration: the shortest trials tried for this goal.
     #[serde(rename = "initial_duration_s", serialize_with = "seconds")]
     pub initial_duration: Duration,
-    /// Goal Width: the relative difference of the bounds, (upper - lower) / upper, that is precise enough.
+    /// Goal Width: the relative difference of the bounds, (upper - lower) / upper, that is precise
+    /// enough.
     pub width: f64,
 }
 
@@ -53,8 +54,8 @@ pub enum Bound {
 }
 
 impl Goal {
-    /// A goal whose loads are decided by `final_duration` trials, of which half may lose more than `loss_ratio`, within three of them.
-    /// Its first trials take a quarter of the time.
+    /// A goal whose loads are decided by `final_duration` trials, of which half may lose more than
+    /// `loss_ratio`, within three of them. Its first trials take a quarter of the time.
     pub fn new(name: &str, loss_ratio: f64, final_duration: Duration, width: f64) -> Goal {
         Goal {
             name: name.to_owned(),
@@ -113,7 +114,8 @@ impl Goal {
         }
     }
 
-    /// The forwarding rate to be expected at a lower bound, not too high (RFC 9971, "Conditional Throughput Code").
+    /// The forwarding rate to be expected at a lower bound, not too high (RFC 9971, "Conditional
+    /// Throughput Code").
     pub fn conditional_throughput(&self, load: Rate, trials: &[Outcome]) -> Rate {
         let mut full: Vec<&Outcome> = trials.iter().filter(|trial| self.is_full(trial)).collect();
         full.sort_by(|a, b| a.loss_ratio.total_cmp(&b.loss_ratio));
@@ -205,8 +207,9 @@ mod tests {
         added.collect()
     }
 
-    /// The last goal at the last two points stands there as a lower bound. But its optimistic exceed ratios, 42.857 % and
-    /// 27.273 % as the RFC itself computes them, are above its 20 %, which is an upper bound by the RFC's definition and its code.
+    /// The last goal at the last two points stands there as a lower bound. But its optimistic
+    /// exceed ratios, 42.857 % and 27.273 % as the RFC itself computes them, are above its 20 %,
+    /// which is an upper bound by the RFC's definition and its code.
     #[test]
     fn loads_are_classified_as_in_the_example_of_the_rfc() {
         let expected = [

@@ -22,8 +22,8 @@ pub struct TrialInput {
 pub struct GoalResult {
     /// The goal, with all its attributes.
     pub goal: Goal,
-    /// Relevant Lower Bound: the highest load below the upper bound that upholds the goal. Where there is no
-    /// upper bound, the highest load that does.
+    /// Relevant Lower Bound: the highest load below the upper bound that upholds the goal. Where
+    /// there is no upper bound, the highest load that does.
     #[serde(rename = "lower_bits_per_second")]
     pub lower: Option<Rate>,
     /// Relevant Upper Bound: the lowest load that does not uphold it.
@@ -32,17 +32,20 @@ pub struct GoalResult {
     /// What is forwarded at the lower bound.
     #[serde(rename = "conditional_throughput_bits_per_second")]
     pub conditional_throughput: Option<Rate>,
-    /// Both bounds exist and are as close as the goal asks. An irregular result has to be shown as such.
+    /// Both bounds exist and are as close as the goal asks. An irregular result has to be shown as
+    /// such.
     pub regular: bool,
 }
 
 /// A search for several goals.
 ///
-/// It begins with one short trial at the maximum and one at what was forwarded then, which is near the answer for a device with a hard
-/// limit. Then it takes the goals in turn, that with the least loss first, because its loads are the lower ones. Each goal is
-/// reached in phases: the trials of the first are as short as the goal allows and its bounds eight times as far apart, and
-/// both double and halve with each phase until they are what the goal says. A phase first tries the bounds that the phase before found,
-/// then widens the interval until it has a bound on either side, then halves it.
+/// It begins with one short trial at the maximum and one at what was forwarded then, which is near
+/// the answer for a device with a hard limit. Then it takes the goals in turn, that with the least
+/// loss first, because its loads are the lower ones. Each goal is reached in phases: the trials of
+/// the first are as short as the goal allows and its bounds eight times as far apart, and both
+/// double and halve with each phase until they are what the goal says. A phase first tries the
+/// bounds that the phase before found, then widens the interval until it has a bound on either
+/// side, then halves it.
 #[derive(Clone, Debug)]
 pub struct Search {
     goals: Vec<Goal>,
@@ -64,11 +67,12 @@ pub struct Search {
 }
 
 impl Search {
-    /// A search from `min` to `max` that ends after `trials_max` trials at the latest, with what it has then.
+    /// A search from `min` to `max` that ends after `trials_max` trials at the latest, with what it
+    /// has then.
     ///
     /// # Panics
-    /// On no goals, a goal whose ratios or width are not within 0 to 1 (width above 0) or whose durations are zero, and
-    /// a minimum that is zero or not below the maximum.
+    /// On no goals, a goal whose ratios or width are not within 0 to 1 (width above 0) or whose
+    /// durations are zero, and a minimum that is zero or not below the maximum.
     pub fn new(goals: Vec<Goal>, min: Rate, max: Rate, trials_max: u32) -> Search {
         assert!(!goals.is_empty(), "no goals");
         assert!(
@@ -232,7 +236,8 @@ impl Search {
         };
     }
 
-    /// The load that tells most about a goal; none when its bounds are close enough or cannot come closer.
+    /// The load that tells most about a goal; none when its bounds are close enough or cannot come
+    /// closer.
     fn next_load(&mut self, goal: &Goal) -> Option<u64> {
         let bounds = self.bounds(goal);
         if bounds.are_within(goal.width) {

@@ -1,4 +1,5 @@
-//! The messages of a packet socket: many a call, each a header, a frame, and what the kernel says beside.
+//! The messages of a packet socket: many a call, each a header, a frame, and what the kernel says
+//! beside.
 
 use std::io;
 use std::mem;
@@ -9,7 +10,8 @@ use tare_packet::checksum;
 use crate::syscall::check;
 use crate::{Frame, Pool, BURST};
 
-/// Room for [`BURST`] messages, which point to each other and to the frames that the next reception fills.
+/// Room for [`BURST`] messages, which point to each other and to the frames that the next reception
+/// fills.
 pub(super) struct Messages {
     /// Frames grown over all their room, for what arrives next.
     spare: Vec<Frame>,
@@ -60,7 +62,8 @@ impl Messages {
         }
     }
 
-    /// Takes frames for what arrives next from the pool; returns how many can be received, up to `max`.
+    /// Takes frames for what arrives next from the pool; returns how many can be received, up to
+    /// `max`.
     pub(super) fn refill(&mut self, pool: &Pool, max: usize) -> usize {
         let wanted = max.min(BURST);
         while self.spare.len() < wanted {
@@ -92,7 +95,8 @@ impl Messages {
             message.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
             message.msg_hdr.msg_controllen = control.0.len();
         }
-        // SAFETY: `n` messages, set up above to point to memory of `self` of the sizes told, which nothing else uses during the call.
+        // SAFETY: `n` messages, set up above to point to memory of `self` of the sizes told, which
+        // nothing else uses during the call.
         let received = check(unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -146,7 +150,8 @@ impl Messages {
             message.msg_hdr.msg_controllen = 0;
             n += 1;
         }
-        // SAFETY: `n` messages, set up above to point to memory of `self` and of the frames, which the kernel only reads here.
+        // SAFETY: `n` messages, set up above to point to memory of `self` and of the frames, which
+        // the kernel only reads here.
         let sent = check(unsafe {
             libc::sendmmsg(
                 socket.as_raw_fd(),
@@ -158,7 +163,8 @@ impl Messages {
         Ok((sent as usize).min(frames.len()))
     }
 
-    /// The VLAN tag that the kernel took out of the frame, where it did: protocol and control information.
+    /// The VLAN tag that the kernel took out of the frame, where it did: protocol and control
+    /// information.
     fn tag(&self, n: usize) -> Option<[u8; 4]> {
         let said = self.headers[n].msg_hdr.msg_controllen;
         let control = self.controls[n].0.get(..said)?;
@@ -187,7 +193,8 @@ impl Messages {
 }
 
 impl Offload {
-    /// Writes the checksum that was left to the network card: the field holds the pseudo-header's sum.
+    /// Writes the checksum that was left to the network card: the field holds the pseudo-header's
+    /// sum.
     fn finish(&self, frame: &mut [u8]) {
         if self.flags & NEEDS_CHECKSUM == 0 {
             return;

@@ -12,15 +12,17 @@ use super::XdpMode;
 use crate::syscall::check;
 use crate::Interface;
 
-/// The program on an interface, and its map from queues to sockets. It leaves the interface with the last port that holds this, also
-/// when the process dies: the kernel keeps it only as long as the descriptor is open.
+/// The program on an interface, and its map from queues to sockets. It leaves the interface with
+/// the last port that holds this, also when the process dies: the kernel keeps it only as long as
+/// the descriptor is open.
 pub(super) struct Attachment {
     generic: bool,
     map: OwnedFd,
     link: OwnedFd,
 }
 
-/// By network namespace and interface: one program serves all queues, whichever threads they are on.
+/// By network namespace and interface: one program serves all queues, whichever threads they are
+/// on.
 static ATTACHED: LazyLock<Mutex<Attached>> = LazyLock::new(Mutex::default);
 
 type Attached = HashMap<(u64, u32), Weak<Attachment>>;
@@ -62,7 +64,8 @@ impl Attachment {
         Ok(attachment)
     }
 
-    /// Sends the frames of a queue to no socket any more, and waits until none is on its way to one.
+    /// Sends the frames of a queue to no socket any more, and waits until none is on its way to
+    /// one.
     pub(super) fn stop(&self, queue: u32) {
         let attr = Element {
             map_fd: self.map.as_raw_fd() as u32,
@@ -71,10 +74,11 @@ impl Attachment {
             value: 0,
             flags: 0,
         };
-        // SAFETY: the key is of the four bytes that the map was made with, and lives until the call returns.
-        // That there is no such entry any more is as good.
+        // SAFETY: the key is of the four bytes that the map was made with, and lives until the call
+        // returns. That there is no such entry any more is as good.
         let _ = unsafe { bpf(BPF_MAP_DELETE_ELEM, &attr) };
-        // What found the socket in the map did so in a critical section of RCU, and this waits for all of them.
+        // What found the socket in the map did so in a critical section of RCU, and this waits for
+        // all of them.
         // SAFETY: takes numbers only.
         unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
     }
@@ -89,7 +93,8 @@ impl Attachment {
             value: (&fd as *const u32) as u64,
             flags: 0,
         };
-        // SAFETY: key and value are of the four bytes that the map was made with, and live until the call returns.
+        // SAFETY: key and value are of the four bytes that the map was made with, and live until
+        // the call returns.
         unsafe { bpf(BPF_MAP_UPDATE_ELEM, &attr) }?;
         Ok(())
     }
@@ -97,7 +102,8 @@ impl Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        // Closing the descriptor does the same, unless a process that was just forked has a copy until it executes something else.
+        // Closing the descriptor does the same, unless a process that was just forked has a copy
+        // until it executes something else.
         let attr = self.link.as_raw_fd() as u32;
         // SAFETY: holds no pointer.
         let _ = unsafe { bpf(BPF_LINK_DETACH, &attr) };
@@ -132,7 +138,8 @@ fn load(map: &OwnedFd) -> io::Result<OwnedFd> {
         offset,
         immediate,
     };
-    // return bpf_redirect_map(&map, context->rx_queue_index, XDP_PASS): what is of no socket's queue goes on to the kernel.
+    // return bpf_redirect_map(&map, context->rx_queue_index, XDP_PASS): what is of no socket's
+    // queue goes on to the kernel.
     let program = [
         instruction(0x61, 0x12, 16, 0),              // r2 = *(u32 *)(r1 + 16)
         instruction(0x18, 0x11, 0, map.as_raw_fd()), // r1 = map
@@ -153,7 +160,8 @@ fn load(map: &OwnedFd) -> io::Result<OwnedFd> {
         flags: 0,
         name: *b"tare_port\0\0\0\0\0\0\0",
     };
-    // SAFETY: points to as many instructions as it says and to a string with a zero at its end, both of which outlive the call.
+    // SAFETY: points to as many instructions as it says and to a string with a zero at its end,
+    // both of which outlive the call.
     let fd = unsafe { bpf(BPF_PROG_LOAD, &attr) }?;
     // SAFETY: just opened, and known to nobody else.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -175,7 +183,8 @@ fn attach(program: &OwnedFd, interface: u32, generic: bool) -> io::Result<OwnedF
 /// # Safety
 /// Pointers in `attr` are as the command wants them.
 unsafe fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<libc::c_int> {
-    // SAFETY: the kernel reads at most as many bytes as it is told, which are those of `attr`; the caller answers for what it points to.
+    // SAFETY: the kernel reads at most as many bytes as it is told, which are those of `attr`; the
+    // caller answers for what it points to.
     let answer = unsafe { libc::syscall(libc::SYS_bpf, command, attr, mem::size_of::<T>()) };
     check(answer as libc::c_int)
 }

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::syscall::{check, option, set_option};
 
-/// What the entries of a ring are: chunk addresses (fill, completion), or descriptors (receive, transmit).
+/// What the entries of a ring are: chunk addresses (fill, completion), or descriptors (receive,
+/// transmit).
 pub(super) trait Entry: Copy {}
 
 impl Entry for u64 {}
@@ -24,7 +25,8 @@ pub(super) enum Which {
     Completion,
 }
 
-/// A ring, mapped. One side of it is this process, the only one that calls here; the other is the kernel.
+/// A ring, mapped. One side of it is this process, the only one that calls here; the other is the
+/// kernel.
 pub(super) struct Ring<T> {
     map: NonNull<u8>,
     bytes: usize,
@@ -62,7 +64,8 @@ impl<T: Entry> Ring<T> {
             Which::Fill => offsets.fr,
             Which::Completion => offsets.cr,
         };
-        // Far from any overflow on the way to `bytes`, and everything that is read lies within the mapping.
+        // Far from any overflow on the way to `bytes`, and everything that is read lies within the
+        // mapping.
         let header = [at.producer, at.consumer, at.flags];
         if header
             .iter()
@@ -90,7 +93,8 @@ impl<T: Entry> Ring<T> {
             return Err(io::Error::last_os_error());
         }
         let map = NonNull::new(map.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: all offsets were checked to lie within the mapping, and to be multiples of what they point to.
+        // SAFETY: all offsets were checked to lie within the mapping, and to be multiples of what
+        // they point to.
         let place = |offset: u64| unsafe { map.add(offset as usize) };
         let mut ring = Ring {
             map,
@@ -114,11 +118,13 @@ impl<T: Entry> Ring<T> {
         self.size
     }
 
-    /// Of a ring that we fill: puts an entry where the kernel does not look before [`Ring::publish`]. The caller knows that there is
-    /// room: it puts at most `size` more than it took from the ring through which the kernel gives back.
+    /// Of a ring that we fill: puts an entry where the kernel does not look before
+    /// [`Ring::publish`]. The caller knows that there is room: it puts at most `size` more than it
+    /// took from the ring through which the kernel gives back.
     #[inline]
     pub(super) fn put(&mut self, entry: T) {
-        // SAFETY: the index is below `size`. The kernel does not read this entry: it is behind the producer index that it sees.
+        // SAFETY: the index is below `size`. The kernel does not read this entry: it is behind the
+        // producer index that it sees.
         unsafe {
             self.entries
                 .add((self.ours & (self.size - 1)) as usize)
@@ -140,7 +146,8 @@ impl<T: Entry> Ring<T> {
         self.ours.wrapping_sub(self.load(self.consumer))
     }
 
-    /// Of a ring that the kernel fills: how many entries there are to take. It asks the kernel's index only when it knows of none.
+    /// Of a ring that the kernel fills: how many entries there are to take. It asks the kernel's
+    /// index only when it knows of none.
     #[inline]
     pub(super) fn ready(&mut self) -> io::Result<u32> {
         if self.theirs == self.ours {
@@ -156,8 +163,8 @@ impl<T: Entry> Ring<T> {
     /// Takes one of the entries that are ready.
     #[inline]
     pub(super) fn take(&mut self) -> T {
-        // SAFETY: the index is below `size`; the kernel has written this entry before the index that `ready` read, and
-        // leaves it alone until `release`. Any bytes are an entry.
+        // SAFETY: the index is below `size`; the kernel has written this entry before the index
+        // that `ready` read, and leaves it alone until `release`. Any bytes are an entry.
         let entry = unsafe {
             self.entries
                 .add((self.ours & (self.size - 1)) as usize)

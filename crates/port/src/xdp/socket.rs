@@ -12,7 +12,8 @@ use super::XdpMode;
 use crate::syscall::{check, new_socket, option, set_option};
 use crate::{Interface, Pool};
 
-/// A bound socket. The pool keeps a weak count of those over its memory, so that further ones share it.
+/// A bound socket. The pool keeps a weak count of those over its memory, so that further ones share
+/// it.
 #[derive(Debug)]
 pub(crate) struct Socket {
     fd: OwnedFd,
@@ -141,7 +142,8 @@ fn bind_once(
         Ring::new(&socket, Which::Receive, size)?,
         Ring::new(&socket, Which::Transmit, size)?,
     ];
-    // How many frames a call sends in copy mode; 32 where the kernel (before 6.17) does not let it be set.
+    // How many frames a call sends in copy mode; 32 where the kernel (before 6.17) does not let it
+    // be set.
     let _ = set_option(
         &socket,
         libc::SOL_XDP,
@@ -159,8 +161,9 @@ fn bind_once(
     Ok((socket, (chunks, frames)))
 }
 
-/// Registers a pool's memory with a socket. The kernel may write to it from then on, but does so only to chunks in a fill ring, which
-/// no frame is in; it keeps the pages for as long as it needs them.
+/// Registers a pool's memory with a socket. The kernel may write to it from then on, but does so
+/// only to chunks in a fill ring, which no frame is in; it keeps the pages for as long as it needs
+/// them.
 fn register(socket: &OwnedFd, pool: &Pool) -> io::Result<()> {
     let (base, stride, _) = pool.memory();
     let memory = libc::xdp_umem_reg {
@@ -217,7 +220,8 @@ impl Socket {
     }
 
     pub(super) fn statistics(&self) -> io::Result<libc::xdp_statistics> {
-        // SAFETY: plain numbers, for which any bytes are values. A kernel before 5.9 fills in the first three.
+        // SAFETY: plain numbers, for which any bytes are values. A kernel before 5.9 fills in the
+        // first three.
         unsafe { option(&self.fd, libc::SOL_XDP, libc::XDP_STATISTICS, mem::zeroed()) }
     }
 }

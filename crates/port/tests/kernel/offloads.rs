@@ -1,4 +1,5 @@
-//! What the kernel of a sender on the same machine leaves to a network card that veth does not have.
+//! What the kernel of a sender on the same machine leaves to a network card that veth does not
+//! have.
 
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
@@ -9,7 +10,8 @@ use tare_port::{open, Burst, Interface, Kind, Layout, Offload, PacketPort, Pool,
 use crate::namespace::{in_namespace, ip, veth};
 use crate::traffic::{receive, send};
 
-/// A veth pair, of which the kernel sends on the first, to an address that it takes for its neighbour's.
+/// A veth pair, of which the kernel sends on the first, to an address that it takes for its
+/// neighbour's.
 fn wired() -> (Interface, Interface) {
     let ends = veth("a", "b");
     ip("addr add 192.0.2.1/24 dev a");

@@ -38,7 +38,8 @@ pub(crate) fn allocations() -> u64 {
 pub(crate) const SHORTEST: usize = 60;
 pub(crate) const LONGEST: usize = 1514;
 
-/// Length of the frame of a number: each from the shortest to the longest in turn, neighbours far apart.
+/// Length of the frame of a number: each from the shortest to the longest in turn, neighbours far
+/// apart.
 fn length(number: u32) -> usize {
     let lengths = LONGEST - SHORTEST + 1;
     SHORTEST + (number as usize * 577) % lengths

@@ -1,4 +1,5 @@
-//! The gateway's software benchmark: packets through two gateways in one process, and the cipher alone beside it.
+//! The gateway's software benchmark: packets through two gateways in one process, and the cipher
+//! alone beside it.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};

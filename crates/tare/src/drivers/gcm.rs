@@ -166,7 +166,8 @@ impl Workload for Gcm {
         let mut outputs = Placed::new(stride * batch, PAGE / 2);
         let (sources, outputs) = (sources.bytes_mut(), outputs.bytes_mut());
         let messages = &mut Messages::new(&keys, operation, size, sources, outputs)?;
-        // Chosen here, outside the loop, which else would pay for the choice in each of its calls of 15 ns.
+        // Chosen here, outside the loop, which else would pay for the choice in each of its calls
+        // of 15 ns.
         let timed = match (Cipher::new(implementation, &keys)?, operation) {
             (Cipher::Ours(keys), Operation::Seal) if batch == 1 => {
                 timed(duration, speaker, || keys.seal_one(messages))?
@@ -225,8 +226,9 @@ struct Messages<'a> {
     outputs: Vec<&'a mut [u8]>,
 }
 
-/// Bytes at a chosen offset in a page. Where messages lie decides how often an access takes two cache lines, and how often a
-/// load waits for a store to the same place of another page; the allocator would choose anew in every trial.
+/// Bytes at a chosen offset in a page. Where messages lie decides how often an access takes two
+/// cache lines, and how often a load waits for a store to the same place of another page; the
+/// allocator would choose anew in every trial.
 struct Placed {
     room: Vec<u8>,
     start: usize,

@@ -40,8 +40,8 @@ pub(crate) struct Args {
     /// Count in 32 bits, not in 64
     #[arg(long)]
     no_esn: bool,
-    /// Do only a part: `cipher` seals and opens, with no headers, routes and windows; `tester` makes and compares packets, with
-    /// no gateway between
+    /// Do only a part: `cipher` seals and opens, with no headers, routes and windows; `tester`
+    /// makes and compares packets, with no gateway between
     #[arg(long, value_name = "PART", value_parser = part)]
     only: Option<Subject>,
     /// Print JSON

@@ -68,7 +68,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let (destination, note) = destination(&meta.private);
     let traffic = meta.traffic(destination);
-    // Both are complete before either gets its name, and the configuration, which a gateway may be waiting for, is last.
+    // Both are complete before either gets its name, and the configuration, which a gateway may be
+    // waiting for, is last.
     let capture = NewFile::write(&args.pcap, 0o666, |file| capture(&traffic, file))?;
     let text = meta.config().text();
     let conf = NewFile::write(&args.conf, 0o600, |file| file.write_all(text.as_bytes()))?;
@@ -141,8 +142,8 @@ struct NewFile {
 }
 
 impl NewFile {
-    /// Writes what `write` writes. Until [`complete`](Self::complete) a regular file keeps its old content, and the new one is in a file
-    /// beside it, with the permissions of `mode`.
+    /// Writes what `write` writes. Until [`complete`](Self::complete) a regular file keeps its old
+    /// content, and the new one is in a file beside it, with the permissions of `mode`.
     ///
     /// # Errors
     /// The path and why it cannot be written.

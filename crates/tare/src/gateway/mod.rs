@@ -28,8 +28,8 @@ pub(crate) enum Command {
 /// Runs the command.
 ///
 /// # Errors
-/// What was asked for is wrong or could not be done, in words. A closed pipe behind standard output is passed on as the
-/// `io::Error` that it is.
+/// What was asked for is wrong or could not be done, in words. A closed pipe behind standard output
+/// is passed on as the `io::Error` that it is.
 pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(args) => run::run(args),

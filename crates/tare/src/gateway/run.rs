@@ -27,8 +27,8 @@ pub(crate) struct Args {
     /// The configuration
     #[arg(value_name = "CONF")]
     config: PathBuf,
-    /// Cores: the first for keys, neighbors and configuration, each other one for a worker with its own pair of queues; a single
-    /// one for all. Without it, one worker, bound to no core
+    /// Cores: the first for keys, neighbors and configuration, each other one for a worker with its
+    /// own pair of queues; a single one for all. Without it, one worker, bound to no core
     #[arg(long, value_name = "N,N…", value_delimiter = ',')]
     cpu: Vec<usize>,
     /// How interfaces are opened

@@ -104,7 +104,8 @@ impl Bench {
         Ok(&self.trials[self.trials.len() - 1])
     }
 
-    /// Ends the report where a trial could not be had: programs get the trials before it, and why there are no more.
+    /// Ends the report where a trial could not be had: programs get the trials before it, and why
+    /// there are no more.
     pub(super) fn fail(&self, error: &tare_loadtest::Error) -> anyhow::Result<()> {
         self.finish(json!({"error": error.to_string()}))
     }

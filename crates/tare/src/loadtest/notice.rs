@@ -1,4 +1,5 @@
-//! How far a test is, on standard error: a bar for a terminal once it takes a while, a line now and then for a log.
+//! How far a test is, on standard error: a bar for a terminal once it takes a while, a line now and
+//! then for a log.
 
 use std::cell::RefCell;
 use std::io::IsTerminal as _;

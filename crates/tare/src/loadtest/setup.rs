@@ -24,12 +24,14 @@ pub(crate) struct Setup {
     /// Bind to this CPU; best one that nothing else runs on
     #[arg(long, value_name = "CPU")]
     pub(super) cpu: Option<usize>,
-    /// Instead of interfaces: two gateways with lines between them, in virtual time and without root.
-    /// SPEC is a list of rate=BITS, overhead=esp|BYTES, queue=FRAMES, delay=SECONDS, loss=SHARE, duplication=SHARE, reordering=SHARE, seed=N
-    /// [default: rate=1e9,overhead=esp,queue=512]
+    /// Instead of interfaces: two gateways with lines between them, in virtual time and without
+    /// root. SPEC is a list of rate=BITS, overhead=esp|BYTES, queue=FRAMES, delay=SECONDS,
+    /// loss=SHARE, duplication=SHARE, reordering=SHARE, seed=N [default:
+    /// rate=1e9,overhead=esp,queue=512]
     #[arg(long, value_name = "SPEC", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub(super) simulate: Option<Simulation>,
-    /// With --simulate and no captures: frames of so many bytes without checksum, or IMIX, in both directions
+    /// With --simulate and no captures: frames of so many bytes without checksum, or IMIX, in both
+    /// directions
     #[arg(
         long,
         value_name = "BYTES",
@@ -54,8 +56,9 @@ pub(crate) struct Setup {
     /// Print the result as JSON instead
     #[arg(long)]
     pub(super) json: bool,
-    /// Groups of four: a capture, the name of the stream sent from it, the name of the stream on whose interface it comes back, and
-    /// the interface it is sent on, by name or PCI address. Or a capture and an interface, which is both
+    /// Groups of four: a capture, the name of the stream sent from it, the name of the stream on
+    /// whose interface it comes back, and the interface it is sent on, by name or PCI address. Or a
+    /// capture and an interface, which is both
     #[arg(value_name = "PCAP TX RX INTERFACE")]
     streams: Vec<String>,
 }
@@ -176,7 +179,8 @@ impl Setup {
     }
 
     fn open(&self, interfaces: &[&str], streams: Vec<Stream>) -> anyhow::Result<Ready> {
-        // A port over AF_XDP takes a quarter of its pool. Two share one, so that what is sent is not copied.
+        // A port over AF_XDP takes a quarter of its pool. Two share one, so that what is sent is
+        // not copied.
         let pool = || Pool::new(FRAMES, 2048, Layout::PowerOfTwo).context("memory for frames");
         let shared = (interfaces.len() <= 2).then(pool).transpose()?;
         let mut ports = Vec::new();

@@ -29,7 +29,8 @@ const CHUNK_MULTIPLE: u64 = 64;
     2 otherwise; 130 interrupted. \
     FILE appears when it is complete and never before; until then it is FILE.part.")]
 pub(crate) struct Args {
-    /// How many bytes: 16, 10k, 10M, 64Ki, 1Gi (M is 10^6, Mi is 2^20) [default: until the reader closes the pipe]
+    /// How many bytes: 16, 10k, 10M, 64Ki, 1Gi (M is 10^6, Mi is 2^20) [default: until the reader
+    /// closes the pipe]
     #[arg(short = 'n', long, value_name = "BYTES", value_parser = parse_bytes)]
     bytes: Option<u64>,
     /// How the numbers are got

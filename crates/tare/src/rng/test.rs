@@ -40,7 +40,8 @@ const ENDLESS_MAX: u64 = 256 << 20;
     rngtest and ent are judged at 1e-6.\n\n\
     Exit status: 0 every test passed; 1 a test failed; 2 wrong usage, or too few bytes to judge (1 MiB).")]
 pub(crate) struct Args {
-    /// The file; `-` is standard input, which is also read where no file, method or generator is named
+    /// The file; `-` is standard input, which is also read where no file, method or generator is
+    /// named
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     /// Test this method instead of a file
@@ -51,10 +52,12 @@ pub(crate) struct Args {
     generator: Option<KnownBad>,
     #[command(flatten)]
     retry: Retry,
-    /// How many bytes: 10M, 64Mi [default: all of a file, 256Mi at most of a pipe or a device, 16Mi of a method, 1Mi of a reseeding one]
+    /// How many bytes: 10M, 64Mi [default: all of a file, 256Mi at most of a pipe or a device, 16Mi
+    /// of a method, 1Mi of a reseeding one]
     #[arg(short = 'n', long, value_name = "BYTES", value_parser = parse_bytes)]
     bytes: Option<u64>,
-    /// Other batteries to run: none, all (that are installed), or some of dieharder, rngtest, ent, practrand
+    /// Other batteries to run: none, all (that are installed), or some of dieharder, rngtest, ent,
+    /// practrand
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = Externals::parse)]
     external: Externals,
     /// How many seconds each of the other batteries may take

@@ -1,4 +1,5 @@
-//! AES-GCM of other libraries, to be measured beside. A build without the feature `references` has none of them.
+//! AES-GCM of other libraries, to be measured beside. A build without the feature `references` has
+//! none of them.
 
 #[cfg(feature = "references")]
 pub(super) use present::Other;

@@ -1,4 +1,5 @@
-//! The Vita document's test: a load tester and two gateways on 1 GbE lines, in virtual time, exact and with no root.
+//! The Vita document's test: a load tester and two gateways on 1 GbE lines, in virtual time, exact
+//! and with no root.
 
 mod topology;
 mod veth;
@@ -108,7 +109,8 @@ impl Driver for Vita {
     }
 
     fn invocation(&self, parameters: &Parameters) -> Invocation {
-        // Virtual time says little about real time: a search sends some twenty loads, a million packets a second each.
+        // Virtual time says little about real time: a search sends some twenty loads, a million
+        // packets a second each.
         let expected = duration(parameters, "duration").unwrap_or_default();
         Invocation {
             expected: expected_time(parameters).ok().map(|work| Expected {
@@ -209,8 +211,8 @@ fn expected_time(parameters: &Parameters) -> anyhow::Result<Duration> {
     Ok(Duration::try_from_secs_f64(SET_UP + packets * PER_PACKET)?)
 }
 
-/// How long keys are used where new ones are asked for again and again: as short as the exchange allows. They are replaced after half
-/// of it.
+/// How long keys are used where new ones are asked for again and again: as short as the exchange
+/// allows. They are replaced after half of it.
 const SA_TTL: Duration = Duration::from_secs(4);
 
 /// The tester in front of the set-up, and what its trials found in all.
@@ -298,7 +300,8 @@ fn routes_parameter() -> Parameter {
     )
 }
 
-/// The part of a cable's rate that packets of this mix can have at most, when they are longer on the cable between.
+/// The part of a cable's rate that packets of this mix can have at most, when they are longer on
+/// the cable between.
 fn computed_share(size: PacketSize) -> f64 {
     let wire = |bytes: usize| (bytes + 24) as f64;
     let outer = |bytes: usize| AROUND + (bytes - 14 + 2).next_multiple_of(4);

@@ -1,4 +1,5 @@
-//! The set-up of the Vita document in virtual time: a load tester on both ends, two real gateways, and three cables.
+//! The set-up of the Vita document in virtual time: a load tester on both ends, two real gateways,
+//! and three cables.
 //!
 //! ```text
 //! port 0 ── node 1 private │ node 1 public ── node 2 public │ node 2 private ── port 1
@@ -18,11 +19,12 @@ use tare_loadtest::{Network, StreamConfig};
 use tare_packet::imix::PacketSize;
 use tare_port::{Burst, Frame, Instant, Layout, Line, LineConfig, LineCounters, Pool};
 
-/// How long the gateways may take for their first keys. A route's first exchange takes some milliseconds; many routes take
-/// turns.
+/// How long the gateways may take for their first keys. A route's first exchange takes some
+/// milliseconds; many routes take turns.
 const SETTLE_MAX: Duration = Duration::from_secs(120);
 
-/// Bytes that packets may have between the gateways: Vita's own default, so that nothing is fragmented.
+/// Bytes that packets may have between the gateways: Vita's own default, so that nothing is
+/// fragmented.
 const MTU: u16 = 8923;
 
 /// What the set-up is to be like.
@@ -169,7 +171,8 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Lets time pass until every route has keys in both directions, and begins the tester's time there.
+    /// Lets time pass until every route has keys in both directions, and begins the tester's time
+    /// there.
     fn settle(&mut self) -> anyhow::Result<()> {
         let deadline = self.now + SETTLE_MAX;
         while !self.is_keyed() {
@@ -206,7 +209,8 @@ impl Topology {
         self.reloads.len()
     }
 
-    /// How often packets went on under another outbound SA than before, at both nodes and over all routes.
+    /// How often packets went on under another outbound SA than before, at both nodes and over all
+    /// routes.
     pub(super) fn outbound_updates(&self) -> u64 {
         self.outbound_updates
     }
@@ -293,7 +297,8 @@ impl Topology {
     fn reload(&mut self) {
         let (_, configs) = self.reloads.remove(0);
         for (n, config) in configs.into_iter().enumerate() {
-            // A configuration that a node refuses leaves it as it was; the trial sees that packets of new routes are lost.
+            // A configuration that a node refuses leaves it as it was; the trial sees that packets
+            // of new routes are lost.
             let _ = self.nodes[n].reconfigure(self.now, config);
             self.flush(n, self.now);
         }

@@ -1,4 +1,5 @@
-//! The same set-up with two real daemons and the real load tester, over veth between network namespaces of its own.
+//! The same set-up with two real daemons and the real load tester, over veth between network
+//! namespaces of its own.
 
 use std::fs;
 use std::io::Read as _;
@@ -157,7 +158,8 @@ impl Drop for Running {
     }
 }
 
-/// A network namespace with no name, which a sleeping process holds. It heeds no SIGTERM, and has nothing to clean up.
+/// A network namespace with no name, which a sleeping process holds. It heeds no SIGTERM, and has
+/// nothing to clean up.
 struct Namespace(Child);
 
 impl Drop for Namespace {
