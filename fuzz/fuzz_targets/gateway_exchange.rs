@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use libfuzzer_sys::fuzz_target;
 use tare_gateway::config::{Aead, PresharedKey};
 use tare_gateway::exchange::{system_entropy, Exchange, RouteKeys, Settings};
-use tare_port::Instant;
+use tare_sim::Instant;
 
 fuzz_target!(|input: &[u8]| {
     let address = |last| IpAddr::V4(Ipv4Addr::new(192, 0, 2, last));

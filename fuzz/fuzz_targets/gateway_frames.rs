@@ -7,7 +7,8 @@ use tare_gateway::config::Config;
 use tare_gateway::control::{Link, Place};
 use tare_gateway::exchange;
 use tare_gateway::node::Node;
-use tare_port::{Burst, Instant, Layout, Pool};
+use tare_port::{Burst, Layout, Pool};
+use tare_sim::Instant;
 
 const CONFIG: &str = "
 private-interface { device a; ip4 10.1.0.1; ip6 fd01::1; nexthop-ip4 10.1.0.2; nexthop-ip6 fd01::2; }

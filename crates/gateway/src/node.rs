@@ -4,7 +4,8 @@
 //! Simulations run it in virtual time. On real interfaces, with a thread for each worker,
 //! [`crate::daemon`] does the same.
 
-use tare_port::{Burst, Frame, Instant, Pool};
+use tare_port::{Burst, Frame, Pool};
+use tare_sim::Instant;
 
 use crate::config::Config;
 use crate::control::{Control, Error, Link, Out, Place, Record};

@@ -1,6 +1,7 @@
 //! What a tester is plugged into: real ports on a real clock, or a network in virtual time.
 
-use tare_port::{Burst, Counters, Frame, Instant, Port, BURST};
+use tare_port::{Burst, Counters, Frame, Port, BURST};
+use tare_sim::Instant;
 
 use crate::Error;
 

@@ -1,6 +1,6 @@
 //! What the frames are that arrive.
 
-use tare_port::Instant;
+use tare_sim::Instant;
 
 use crate::ledger::Ledger;
 use crate::stamp::{self, Found, IpPacket};

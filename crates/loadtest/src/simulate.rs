@@ -5,7 +5,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tare_packet::checksum;
-use tare_port::{Carried, Frame, Instant, Line, LineConfig, LineCounters, Queue};
+use tare_port::Frame;
+use tare_sim::{Carried, Instant, Line, LineConfig, LineCounters, Queue};
 
 use crate::bed::Network;
 use crate::stream::Stream;
@@ -127,7 +128,7 @@ impl FromStr for Simulation {
 pub fn frame(length: usize) -> Vec<u8> {
     const IP: usize = 14;
     const UDP: usize = 34;
-    let length = length.clamp(tare_port::SHORTEST, usize::from(u16::MAX));
+    let length = length.clamp(tare_sim::SHORTEST, usize::from(u16::MAX));
     let mut frame = vec![0; length];
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
     frame[12..IP].copy_from_slice(&[0x08, 0x00]);

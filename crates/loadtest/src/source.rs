@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tare_port::{Burst, Instant, Pool, BURST};
+use tare_port::{Burst, Pool, BURST};
+use tare_sim::Instant;
 
 use crate::schedule::Schedule;
 use crate::stamp::{Stamp, TIMES_NS};

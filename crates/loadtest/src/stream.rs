@@ -164,7 +164,7 @@ struct Checksum {
 impl Template {
     fn new(frame: &[u8]) -> Template {
         let mut bytes = frame.to_vec();
-        bytes.resize(bytes.len().max(tare_port::SHORTEST), 0);
+        bytes.resize(bytes.len().max(tare_sim::SHORTEST), 0);
         let room = room(&mut bytes);
         Template {
             bytes: bytes.into(),

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use tare_port::{Counters, Instant, Layout, Pool, BURST, HEADROOM};
+use tare_port::{Counters, Layout, Pool, BURST, HEADROOM};
+use tare_sim::Instant;
 
 use crate::bed::{Arrival, Bed};
 use crate::receiver::Receiver;

@@ -4,7 +4,8 @@ mod network;
 
 use network::{looped, one_way, quick, udp4};
 use tare_loadtest::{Bed, Length, Load, Options, Ports, Rate, Tester};
-use tare_port::{memory, Burst, Counters, Frame, LineConfig, Port};
+use tare_port::{memory, Burst, Counters, Frame, Port};
+use tare_sim::LineConfig;
 
 /// Allocations of a trial of so many frames.
 fn allocations<B: Bed>(tester: &mut Tester<B>, rate: u64, frames: u64) -> u64 {

@@ -7,7 +7,8 @@ use std::time::Duration;
 use network::{looped, one_way, quick, tester, udp4, udp6};
 use proptest::prelude::*;
 use tare_loadtest::{report, Error, Length, Load, Options, Rate, Tester, Trial};
-use tare_port::{Frame, Instant, LineConfig, Queue};
+use tare_port::Frame;
+use tare_sim::{Instant, LineConfig, Queue};
 
 const GIGA: u64 = 1_000_000_000;
 

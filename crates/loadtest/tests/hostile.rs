@@ -7,7 +7,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tare_loadtest::stamp::{self, Found};
 use tare_loadtest::{pair, Error, Length, Load, Rate, StreamConfig, Tester};
-use tare_port::{Frame, LineConfig};
+use tare_port::Frame;
+use tare_sim::LineConfig;
 
 fn config(frames: Vec<Vec<u8>>) -> StreamConfig {
     StreamConfig {

@@ -11,7 +11,8 @@ use tare_loadtest::simulate::{Gateways, Overhead, Simulation};
 use tare_loadtest::{
     report, rfc2544, Bed, Bisection, Limit, Load, Options, Rate, Stream, Tester, Virtual,
 };
-use tare_port::{Frame, LineConfig, Queue};
+use tare_port::Frame;
+use tare_sim::{LineConfig, Queue};
 
 const GIGA: u64 = 1_000_000_000;
 

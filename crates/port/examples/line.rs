@@ -1,6 +1,6 @@
 //! How many packets a second of real time a simulated line carries.
 
-use tare_port::{Carried, Instant, Line, LineConfig};
+use tare_sim::{Carried, Instant, Line, LineConfig};
 
 struct Packet(#[allow(dead_code)] u64);
 

@@ -494,3 +494,13 @@ mod tests {
         assert_eq!(pool.available(), 4);
     }
 }
+
+impl tare_sim::Carried for Frame {
+    fn frame_len(&self) -> usize {
+        self.len()
+    }
+
+    fn duplicate(&self) -> Option<Frame> {
+        Frame::duplicate(self)
+    }
+}

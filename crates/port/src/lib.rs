@@ -8,7 +8,6 @@ mod cache;
 mod error;
 mod frame;
 mod interface;
-mod line;
 mod line_port;
 mod memory;
 mod open;
@@ -17,7 +16,6 @@ mod pcap_file;
 pub mod stdio;
 mod syscall;
 mod tap;
-mod time;
 mod xdp;
 
 use std::io;
@@ -27,14 +25,12 @@ pub use cache::prefetch;
 pub use error::{Error, Refused};
 pub use frame::{Frame, Layout, Pool, HEADROOM};
 pub use interface::{Interface, Offload};
-pub use line::{Carried, Line, LineConfig, LineCounters, Queue, OVERHEAD, SHORTEST};
 pub use line_port::{joined, LinePort};
 pub use memory::{memory, Memory};
 pub use open::{open, Kind, Opened};
 pub use packet_socket::PacketPort;
 pub use pcap_file::{PcapPort, CAPTURE_BYTES_MAX};
 pub use tap::TapPort;
-pub use time::Instant;
 pub use xdp::{XdpMode, XdpPort};
 
 /// Frames on their way, first to last.

@@ -5,7 +5,8 @@ use std::fmt;
 use std::io;
 use std::rc::Rc;
 
-use crate::{Burst, Counters, Frame, Instant, Line, LineConfig, LineCounters, Port};
+use crate::{Burst, Counters, Frame, Port};
+use tare_sim::{Instant, Line, LineConfig, LineCounters};
 
 type Shared = Rc<RefCell<Line<Frame>>>;
 

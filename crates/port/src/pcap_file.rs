@@ -8,7 +8,8 @@ use std::time::SystemTime;
 
 use tare_packet::pcap::{self, Header, Resolution, Writer};
 
-use crate::{Burst, Counters, Error, Instant, Pool, Port};
+use crate::{Burst, Counters, Error, Pool, Port};
+use tare_sim::Instant;
 
 /// The most that a capture to replay may hold, in bytes of its frames: it is kept in memory.
 pub const CAPTURE_BYTES_MAX: usize = 1 << 30;

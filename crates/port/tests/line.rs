@@ -6,9 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tare_port::{
-    joined, Burst, Carried, Instant, Layout, Line, LineConfig, LineCounters, Pool, Port, Queue,
-};
+use tare_port::{joined, Burst, Layout, Pool, Port};
+use tare_sim::{Carried, Instant, Line, LineConfig, LineCounters, Queue};
 
 /// A packet of a simulation: its number and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

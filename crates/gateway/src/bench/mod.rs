@@ -13,7 +13,8 @@ use ipnet::{IpNet, Ipv4Net};
 use tare_gcm::Key;
 use tare_packet::ethernet::{self, HEADER};
 use tare_packet::{checksum, ipv4};
-use tare_port::{Burst, Instant, Layout, Pool, BURST};
+use tare_port::{Burst, Layout, Pool, BURST};
+use tare_sim::Instant;
 
 pub use cipher::Cipher;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tare_packet::ethernet::{Mac, BROADCAST};
 use tare_packet::ipv6::Ipv6;
 use tare_packet::wire::ArpOperation;
-use tare_port::Instant;
+use tare_sim::Instant;
 
 use super::counters::{Ignored, Taken};
 use super::neighbor::{Ask, Neighbor};

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tare_packet::ethernet::Mac;
-use tare_port::Instant;
+use tare_sim::Instant;
 
 use crate::config::{Config, Keys};
 use crate::dataplane::RateLimit;

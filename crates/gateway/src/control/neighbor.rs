@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use tare_packet::ethernet::Mac;
-use tare_port::Instant;
+use tare_sim::Instant;
 
 /// After a first question without an answer; each pause after that is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);

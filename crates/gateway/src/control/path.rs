@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tare_port::Instant;
+use tare_sim::Instant;
 
 use super::record::{Level, Record};
 

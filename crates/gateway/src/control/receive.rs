@@ -6,7 +6,7 @@ use tare_packet::checksum;
 use tare_packet::ethernet::{self, Mac, HEADER};
 use tare_packet::ipv4::Ipv4;
 use tare_packet::ipv6::{self, Ipv6};
-use tare_port::Instant;
+use tare_sim::Instant;
 
 use super::counters::{Ignored, Taken};
 use super::icmp::{self, TooBig};

@@ -22,7 +22,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::thread::{sched_setaffinity, CpuSet};
-use tare_port::{Instant, Kind};
+use tare_port::Kind;
+use tare_sim::Instant;
 
 use crate::config::{self, Config, Warning};
 use crate::control::{self, Control, Level, Out, Place, Record};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use tare_port::{open, Burst, Counters, Instant, Interface, Layout, Opened, Pool, Port, BURST};
+use tare_port::{open, Burst, Counters, Interface, Layout, Opened, Pool, Port, BURST};
+use tare_sim::Instant;
 
 use super::plan::{Device, Plan};
 use super::shared::{pass, Counts, News, Shared, WorkerState};

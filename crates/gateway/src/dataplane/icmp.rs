@@ -6,7 +6,8 @@ use tare_packet::checksum;
 use tare_packet::ethernet::{self, HEADER};
 use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6::{self, Ipv6};
-use tare_port::{Burst, Frame, Instant};
+use tare_port::{Burst, Frame};
+use tare_sim::Instant;
 
 use super::{is_multicast6, Dataplane, Direction};
 

@@ -4,7 +4,8 @@ use tare_gcm::{open_each, Nonce, OpenPacket, Tag};
 use tare_packet::ethernet::{self, HEADER};
 use tare_packet::ipv4::Ipv4;
 use tare_packet::ipv6::{self, Ipv6};
-use tare_port::{Burst, Frame, Instant};
+use tare_port::{Burst, Frame};
+use tare_sim::Instant;
 
 use super::version::{End, Version, V4, V6};
 use super::{

@@ -15,7 +15,8 @@ mod version;
 use std::sync::Arc;
 
 use tare_packet::ethernet::{self, HEADER};
-use tare_port::{Burst, Frame, Instant, Pool};
+use tare_port::{Burst, Frame, Pool};
+use tare_sim::Instant;
 
 pub use counters::{Cause, Direction};
 pub use icmp::RateLimit;

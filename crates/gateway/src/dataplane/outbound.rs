@@ -4,7 +4,8 @@ use tare_gcm::{seal_each, Nonce, SealPacket, Tag};
 use tare_packet::ethernet::{self, HEADER};
 use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6;
-use tare_port::{Burst, Frame, Instant};
+use tare_port::{Burst, Frame};
+use tare_sim::Instant;
 
 use super::version::{End, Version, V4, V6};
 use super::{discard, fragment, icmp, Cause, Dataplane, Headers, Output};

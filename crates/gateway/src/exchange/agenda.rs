@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use tare_port::Instant;
+use tare_sim::Instant;
 
 /// Times and routes, earliest first. A route whose time moved has an entry for each of them; the
 /// caller skips those that are not the route's own any more.

@@ -36,7 +36,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tare_port::Instant;
+use tare_sim::Instant;
 
 use crate::config::{Aead, PresharedKey, SaKey};
 use agenda::Agenda;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tare_port::Instant;
+use tare_sim::Instant;
 
 use super::counters::Cause;
 

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use tare_port::Instant;
+use tare_sim::Instant;
 
 use super::shared::Shared;
 use super::{Event, SaKeys};

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-use tare_port::Instant;
+use tare_sim::Instant;
 use zeroize::Zeroizing;
 
 use super::counters::Counters;

@@ -9,7 +9,7 @@ use tare_packet::ipv4::Ipv4;
 use tare_packet::ipv6::Ipv6;
 use tare_packet::wire::{Icmpv4Message, Icmpv4Packet, Icmpv6Message, Icmpv6Packet};
 use tare_packet::{checksum, ethernet};
-use tare_port::Instant;
+use tare_sim::Instant;
 
 use crate::pair::{bytes, Packet, Pair, Shape, FAR4, HOST, NEAR4, NEAR6};
 

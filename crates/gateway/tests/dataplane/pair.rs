@@ -10,7 +10,8 @@ use tare_gateway::tables::{Route, Side, Spis, Tables};
 use tare_gcm::{Key, Nonce};
 use tare_packet::ethernet::{self, Mac, HEADER};
 use tare_packet::{ipv4, ipv6};
-use tare_port::{Burst, Instant, Layout, Pool};
+use tare_port::{Burst, Layout, Pool};
+use tare_sim::Instant;
 
 /// What a pair is made of.
 #[derive(Clone, Copy, Debug)]

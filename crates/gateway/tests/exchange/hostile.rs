@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tare_gateway::config::Aead;
 use tare_gateway::exchange::{Cause, Counters, Settings, Timers};
-use tare_port::Instant;
+use tare_sim::Instant;
 
 use crate::noise::{message, prologue, public, Noise};
 use crate::pair::{carries, deliver, route, seconds, settings, Gateway, A, B};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tare_gateway::exchange::{
     system_entropy, Error, Exchange, Negotiation, RouteKeys, Settings, Timers,
 };
-use tare_port::Instant;
+use tare_sim::Instant;
 
 use crate::pair::{carries, deliver, route, seconds, settings, Gateway, Random, A, B};
 use crate::simulation::{network, GOOD};

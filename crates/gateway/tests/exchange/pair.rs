@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tare_gateway::config::{Aead, PresharedKey};
 use tare_gateway::exchange::{Entropy, Event, Exchange, RouteKeys, SaKeys, Settings, Timers};
-use tare_port::Instant;
+use tare_sim::Instant;
 
 pub(crate) const A: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 pub(crate) const B: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 2));

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use tare_gateway::exchange::{Settings, Timers};
-use tare_port::Instant;
+use tare_sim::Instant;
 
 use crate::pair::{carries, route, seconds, settings, Gateway, Random, A, B};
 

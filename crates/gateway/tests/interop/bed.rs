@@ -10,7 +10,8 @@ use tare_gateway::tables::{Route, Side, Spis, Tables};
 use tare_gcm::Key;
 use tare_packet::ethernet::{self, Mac, HEADER};
 use tare_packet::{checksum, ipv4, ipv6};
-use tare_port::{Burst, Instant, Layout, Pool, BURST};
+use tare_port::{Burst, Layout, Pool, BURST};
+use tare_sim::Instant;
 
 pub(crate) const ICMP: u8 = 1;
 pub(crate) const UDP: u8 = 17;

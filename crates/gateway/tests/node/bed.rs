@@ -14,7 +14,8 @@ use tare_gateway::node::Node;
 use tare_packet::ethernet::{self, Mac, HEADER};
 use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6::{self, Ipv6};
-use tare_port::{joined, Burst, Instant, Layout, LineConfig, LinePort, Pool, Port as _, BURST};
+use tare_port::{joined, Burst, Layout, LinePort, Pool, Port as _, BURST};
+use tare_sim::{Instant, LineConfig};
 
 type Clock = Rc<Cell<Instant>>;
 pub(crate) type End = LinePort<Box<dyn CloneClock>>;

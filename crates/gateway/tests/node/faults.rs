@@ -6,7 +6,8 @@ use tare_gateway::control::{Link, Place};
 use tare_gateway::dataplane::Cause;
 use tare_packet::ethernet::HEADER;
 use tare_packet::ipv4;
-use tare_port::{LineConfig, Port as _};
+use tare_port::Port as _;
+use tare_sim::LineConfig;
 
 use crate::bed::{file, link, packet, parse, route4, Bed, PRIVATE, PUBLIC};
 

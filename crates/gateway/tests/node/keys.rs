@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tare_gateway::control::RouteStatus;
-use tare_port::LineConfig;
+use tare_sim::LineConfig;
 
 use crate::bed::{file, parse, route4, Bed, KEY};
 

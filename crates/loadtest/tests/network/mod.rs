@@ -4,7 +4,8 @@
 
 use tare_loadtest::{pair, Network, Options, Stream, StreamConfig, Tester, Virtual};
 use tare_packet::checksum;
-use tare_port::{Frame, Instant, Line, LineConfig, LineCounters};
+use tare_port::Frame;
+use tare_sim::{Instant, Line, LineConfig, LineCounters};
 
 /// A UDP packet in an Ethernet frame of `length` bytes without checksum, with a right UDP checksum.
 pub(crate) fn udp4(length: usize, flow: u8) -> Vec<u8> {

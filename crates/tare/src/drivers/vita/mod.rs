@@ -15,7 +15,8 @@ use tare_lab::unit::{Dimension, Quantity, Unit};
 use tare_lab::value::{Parameters, Value};
 use tare_loadtest::{pair, Bisection, Load, Options, Rate, Tester, Trial, Virtual};
 use tare_packet::imix::PacketSize;
-use tare_port::{LineConfig, Pool, Queue};
+use tare_port::Pool;
+use tare_sim::{LineConfig, Queue};
 
 use super::gateway::{size, size_parameter};
 use super::{count, duration, number, own_trial, parameter, text, Workload};

@@ -17,7 +17,8 @@ use tare_gateway::node::Node;
 use tare_gateway::tables::Tables;
 use tare_loadtest::{Network, StreamConfig};
 use tare_packet::imix::PacketSize;
-use tare_port::{Burst, Frame, Instant, Layout, Line, LineConfig, LineCounters, Pool};
+use tare_port::{Burst, Frame, Layout, Pool};
+use tare_sim::{Instant, Line, LineConfig, LineCounters};
 
 /// How long the gateways may take for their first keys. A route's first exchange takes some
 /// milliseconds; many routes take turns.

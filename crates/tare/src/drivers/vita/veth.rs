@@ -15,7 +15,7 @@ use tare_lab::sample::OPERATIONS;
 use tare_lab::unit::{Dimension, Unit};
 use tare_lab::value::Parameters;
 use tare_packet::pcap;
-use tare_port::LineConfig;
+use tare_sim::LineConfig;
 
 use super::topology::Setup;
 use super::{

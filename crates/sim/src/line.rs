@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::{Frame, Instant};
+use crate::Instant;
 
 /// What a frame occupies on the wire beyond its own bytes: preamble (7), start of frame (1),
 /// checksum (4) and gap (12).
@@ -20,16 +20,6 @@ pub trait Carried: Sized {
 
     /// Another one of the same content, where that can be made.
     fn duplicate(&self) -> Option<Self>;
-}
-
-impl Carried for Frame {
-    fn frame_len(&self) -> usize {
-        self.len()
-    }
-
-    fn duplicate(&self) -> Option<Frame> {
-        Frame::duplicate(self)
-    }
 }
 
 /// How much may wait in front of a line behind the frame that is being sent; what finds no place is

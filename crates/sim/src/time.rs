@@ -37,12 +37,7 @@ impl Instant {
 
     /// Now on the monotonic clock of this machine, whose origin all its processes share.
     pub fn now() -> Instant {
-        let mut time = libc::timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        // SAFETY: `time` is a valid place for the answer; this clock always exists on Linux.
-        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         Instant(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
     }
 }
