@@ -18,6 +18,7 @@ The project's chores.
 
   cargo xtask test     every test; installs the packages that tests need when it may
   cargo xtask check    rustfmt, clippy, documentation, dependencies, the lock file
+  cargo xtask words    the words of xtask/words.toml and the width of prose (in `check`, too)
   cargo xtask book     build the guide in docs/ into docs/book
   cargo xtask emulated the tests that depend on the processor, on emulated ones (in `test`, too)
   cargo xtask conditions [NAME]
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["test"] => test(),
         ["check"] => check::all(),
+        ["words"] => check::words(),
         ["book"] => check::book(),
         ["emulated"] => packages::provide()
             .and_then(|()| binaries::build())

@@ -1,5 +1,9 @@
 //! What holds the code together besides its tests.
 
+mod layers;
+mod promises;
+mod words;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +15,8 @@ const CARGO_DENY: &str = "0.20.2";
 /// The version of mdBook that the guide is written for.
 const MDBOOK: &str = "0.5.4";
 
-/// Formatting, lints, documentation, links, promises, dependencies, the lock file.
+/// Formatting, lints, documentation, links, promises, layers, words, experiments, dependencies,
+/// the lock file.
 pub(crate) fn all() -> Result<(), String> {
     step("rustfmt", "cargo", &["fmt", "--all", "--check"])?;
     step("lock file", "cargo", &["fetch", "--locked"])?;
@@ -57,8 +62,14 @@ pub(crate) fn all() -> Result<(), String> {
         ],
     )?;
     links()?;
-    promises()?;
+    promises::check()?;
+    layers::check()?;
     dependencies()
+}
+
+/// The words alone: the check that a change of text needs most often.
+pub(crate) fn words() -> Result<(), String> {
+    words::check()
 }
 
 /// Builds the guide.
@@ -99,43 +110,6 @@ fn dependencies() -> Result<(), String> {
     } else {
         eprintln!("xtask: NOT CHECKED: advisories: their database cannot be reached from here");
         Ok(())
-    }
-}
-
-/// Every test that SPECIFICATION.md names exists.
-fn promises() -> Result<(), String> {
-    let text = fs::read_to_string(root().join("SPECIFICATION.md"))
-        .map_err(|error| format!("SPECIFICATION.md: {error}"))?;
-    let mut sources = Vec::new();
-    collect(&root().join("crates"), "rs", &mut sources);
-    let sources: String = sources
-        .iter()
-        .filter_map(|path| fs::read_to_string(path).ok())
-        .collect();
-    let mut broken = Vec::new();
-    let mut count = 0;
-    for (at, line) in text.lines().enumerate() {
-        let Some((_, tests)) = line
-            .strip_prefix("| ")
-            .and_then(|row| row.split_once(" | "))
-        else {
-            continue;
-        };
-        for name in tests.split('`').skip(1).step_by(2) {
-            count += 1;
-            if !sources.contains(&format!("fn {name}(")) {
-                broken.push(format!(
-                    "SPECIFICATION.md:{}: there is no test {name}",
-                    at + 1
-                ));
-            }
-        }
-    }
-    if broken.is_empty() {
-        eprintln!("xtask: promises: {count} tests keep them");
-        Ok(())
-    } else {
-        Err(broken.join("\n  "))
     }
 }
 
