@@ -19,6 +19,8 @@ The project's chores.
   cargo xtask test     every test; installs the packages that tests need when it may
   cargo xtask check    rustfmt, clippy, documentation, dependencies, the lock file
   cargo xtask words    the words of xtask/words.toml and the width of prose (in `check`, too)
+  cargo xtask documents
+                       write what the program prints into README.md and the guide (checked in `test`)
   cargo xtask book     build the guide in docs/ into docs/book
   cargo xtask emulated the tests that depend on the processor, on emulated ones (in `test`, too)
   cargo xtask conditions [NAME]
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         ["test"] => test(),
         ["check"] => check::all(),
         ["words"] => check::words(),
+        ["documents"] => documents(),
         ["book"] => check::book(),
         ["emulated"] => packages::provide()
             .and_then(|()| binaries::build())
@@ -99,6 +102,13 @@ fn test() -> Result<(), String> {
     processors::run(&all, Some(&exercised))?;
     eprintln!("xtask: every test passed");
     Ok(())
+}
+
+/// Writes the generated blocks of the documents anew.
+fn documents() -> Result<(), String> {
+    std::env::set_var("TARE_BLESS", "1");
+    let arguments = ["test", "-p", "tare", "--locked", "--test", "documents"];
+    shell::step("documents", "cargo", &arguments)
 }
 
 /// The cipher's portable path under Miri, where a nightly toolchain has it.
