@@ -12,7 +12,7 @@ struct Condition {
     name: &'static str,
     /// A script of sh that imposes it and then runs its arguments.
     script: &'static str,
-    /// What only root may impose: a mount or a network namespace.
+    /// Set if only root may impose it: a mount or a network namespace.
     needs_root: bool,
 }
 

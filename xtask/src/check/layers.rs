@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::shell::root;
 
-/// What `cargo metadata` says of this workspace, as far as it concerns the layers.
+/// The part of `cargo metadata` that concerns the layers.
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
@@ -64,7 +64,7 @@ pub(super) fn check() -> Result<(), String> {
     }
 }
 
-/// What breaks the layers, a line each. Dependencies of tests and build scripts count as well: a
+/// The violations of the layers, one line each. Dependencies of tests and build scripts count as well: a
 /// system whose tests need another system cannot be taken out alone.
 fn violations(metadata: &Metadata) -> Vec<String> {
     let layers = &metadata.workspace.layers;

@@ -1,4 +1,4 @@
-//! What holds the code together besides its tests.
+//! The checks that are not tests: format, lints, documents, layers, words, dependencies.
 
 mod layers;
 mod promises;

@@ -1,4 +1,4 @@
-//! What is measured: the kernel's routing with nothing around it, ours, and user-space tunnels of
+//! The measured programs: the kernel's routing with nothing around it, ours, and user-space tunnels of
 //! others.
 
 use std::fs;
@@ -8,16 +8,16 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::bed::{Bed, GATEWAYS, INNER_MTU};
+use super::testbed::{Testbed, GATEWAYS, INNER_MTU};
 use crate::shell::{has, step};
 
-/// How long a tunnel may take to come up.
+/// The time that a tunnel may take to come up.
 const UP_SECONDS: u64 = 30;
 
-/// What is between the two networks.
+/// The way between the two networks.
 #[derive(Clone)]
 pub(super) enum Tunnel {
-    /// Nothing: the kernel routes.
+    /// No tunnel: the kernel routes.
     None,
     /// Ours, the command.
     Tare(PathBuf),
@@ -102,7 +102,7 @@ pub(super) fn wireguard_go(folder: &Path) -> Result<Tunnel, String> {
     })
 }
 
-/// What a program writes, or this where it writes nothing.
+/// A program's standard output, or `otherwise` if that is empty.
 fn said(program: &Path, arguments: &[&str], otherwise: &str) -> String {
     let output = Command::new(program).args(arguments).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_string());
@@ -111,32 +111,31 @@ fn said(program: &Path, arguments: &[&str], otherwise: &str) -> String {
         .unwrap_or(otherwise.into())
 }
 
-/// A tunnel that runs in a bed of its own.
-pub(super) struct Contender {
+/// A tunnel that runs in a testbed of its own.
+pub(super) struct Running {
     pub(super) tunnel: Tunnel,
-    pub(super) bed: Bed,
+    pub(super) testbed: Testbed,
     /// Configurations, keys, logs.
     folder: PathBuf,
 }
 
-impl Contender {
+impl Running {
     /// Starts both gateways, and waits until packets pass.
-    pub(super) fn start(tunnel: Tunnel, bed: Bed) -> Result<Contender, String> {
-        let name = format!("tare-peers-{}-{}", std::process::id(), bed.number);
+    pub(super) fn start(tunnel: Tunnel, testbed: Testbed) -> Result<Running, String> {
+        let name = format!("tare-references-{}-{}", std::process::id(), testbed.number);
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        let mut contender = Contender {
+        let mut running = Running {
             tunnel,
-            bed,
+            testbed,
             folder,
         };
-        let name = contender.tunnel.name().to_string();
-        contender.go().map_err(|error| {
-            let logs =
-                [0, 1].map(|side| fs::read_to_string(contender.log(side)).unwrap_or_default());
+        let name = running.tunnel.name().to_string();
+        running.go().map_err(|error| {
+            let logs = [0, 1].map(|side| fs::read_to_string(running.log(side)).unwrap_or_default());
             format!("{name}: {error}\n{}", logs.concat())
         })?;
-        Ok(contender)
+        Ok(running)
     }
 
     fn go(&mut self) -> Result<(), String> {
@@ -147,14 +146,14 @@ impl Contender {
                 program, arguments, ..
             } => self.start_wireguard(&program, arguments)?,
         }
-        self.bed.wait_until_up(UP_SECONDS)
+        self.testbed.wait_until_up(UP_SECONDS)
     }
 
     fn log(&self, side: usize) -> PathBuf {
         self.folder.join(format!("{side}.log"))
     }
 
-    /// Writes a file that nobody else may read.
+    /// Writes a file that only its owner may read.
     fn write(&self, name: &str, text: &str) -> Result<String, String> {
         let path = self.folder.join(name);
         fs::write(&path, text)
@@ -165,13 +164,13 @@ impl Contender {
 
     fn start_routing(&self) -> Result<(), String> {
         for (side, place) in GATEWAYS.into_iter().enumerate() {
-            self.bed.let_route(side)?;
+            self.testbed.let_route(side)?;
             let route = format!(
                 "ip route add 172.{}.0.0/16 via 192.0.2.{}",
                 17 - side,
                 2 - side
             );
-            self.bed.run(place, &route)?;
+            self.testbed.run(place, &route)?;
         }
         Ok(())
     }
@@ -191,7 +190,7 @@ impl Contender {
             let mut run = Command::new(program);
             run.args(["gateway", "run", &path, "--status-socket"])
                 .arg(socket);
-            self.bed.keep(place, &run, &self.log(side))?;
+            self.testbed.keep(place, &run, &self.log(side))?;
         }
         Ok(())
     }
@@ -199,12 +198,12 @@ impl Contender {
     fn start_wireguard(&mut self, program: &Path, arguments: &[&str]) -> Result<(), String> {
         let keys = [wg_key(None)?, wg_key(None)?];
         for (side, place) in GATEWAYS.into_iter().enumerate() {
-            self.bed.let_route(side)?;
+            self.testbed.let_route(side)?;
             // Its socket is named after the device, in a folder that all namespaces share.
-            let device = format!("t{}x{}{}", std::process::id(), self.bed.number, place);
+            let device = format!("t{}x{}{}", std::process::id(), self.testbed.number, place);
             let mut run = Command::new(program);
             run.args(arguments).arg(&device);
-            self.bed.keep(place, &run, &self.log(side))?;
+            self.testbed.keep(place, &run, &self.log(side))?;
             let socket = PathBuf::from(format!("/var/run/wireguard/{device}.sock"));
             let end = Instant::now() + Duration::from_secs(UP_SECONDS);
             while !socket.exists() && Instant::now() < end {
@@ -221,14 +220,14 @@ impl Contender {
                 format!("ip link set {device} mtu {INNER_MTU} up"),
                 format!("ip route add 172.{}.0.0/16 dev {device}", 17 - side),
             ] {
-                self.bed.run(place, &command)?;
+                self.testbed.run(place, &command)?;
             }
         }
         Ok(())
     }
 }
 
-impl Drop for Contender {
+impl Drop for Running {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.folder);
     }

@@ -1,14 +1,14 @@
 //! The gateway beside other user-space tunnels, in the same topology and the same run. Theirs are
-//! installed from their registries, below `target/peers`.
+//! installed from their registries, below `target/references`.
 
-mod bed;
-mod contender;
+mod reference;
 mod statistics;
+mod testbed;
 
 use std::path::PathBuf;
 
-use bed::{Bed, Wires};
-use contender::{Contender, Tunnel};
+use reference::{Running, Tunnel};
+use testbed::{Testbed, Wires};
 
 use crate::shell::{has, root, step, succeeds};
 
@@ -19,7 +19,7 @@ const ROUNDS: u32 = 7;
 /// Seconds of each measurement, after one that does not count.
 const SECONDS: u32 = 4;
 
-/// Measures TCP through ours and through each peer, in rounds, and prints rates and ratios.
+/// Measures TCP through ours and through each reference, in rounds, and prints rates and ratios.
 pub(crate) fn gateway(rounds: Option<&str>, seconds: Option<&str>) -> Result<(), String> {
     let number = |word: Option<&str>, default| match word {
         None => Ok(default),
@@ -31,67 +31,67 @@ pub(crate) fn gateway(rounds: Option<&str>, seconds: Option<&str>) -> Result<(),
     };
     let (rounds, seconds) = (number(rounds, ROUNDS)?, number(seconds, SECONDS)?);
     provide()?;
-    let folder = root().join("target/peers");
+    let folder = root().join("target/references");
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let tare = ours()?;
 
     let mut tunnels = vec![Tunnel::None, Tunnel::Tare(tare)];
     for installed in [
-        contender::boringtun(&folder),
-        contender::wireguard_go(&folder),
+        reference::boringtun(&folder),
+        reference::wireguard_go(&folder),
     ] {
         match installed {
             Ok(tunnel) => tunnels.push(tunnel),
             Err(error) => eprintln!("xtask: NOT MEASURED: {error}"),
         }
     }
-    bed::remove_leftovers();
-    let mut contenders = Vec::new();
+    testbed::remove_leftovers();
+    let mut running = Vec::new();
     for wires in [Wires::Frames, Wires::Offloaded] {
         for tunnel in &tunnels {
-            // Ours takes frames, whoever cuts them.
+            // Ours handles frames one by one, with or without offloads.
             if wires == Wires::Offloaded && matches!(tunnel, Tunnel::Tare(_)) {
                 continue;
             }
-            let bed = Bed::new(contenders.len(), wires)?;
+            let testbed = Testbed::new(running.len(), wires)?;
             eprintln!("xtask: {}, {}", tunnel.name(), wires.name());
-            contenders.push(Contender::start(tunnel.clone(), bed)?);
+            running.push(Running::start(tunnel.clone(), testbed)?);
         }
     }
     let order = |round: u32| {
-        let mut order: Vec<usize> = (0..contenders.len()).collect();
+        let mut order: Vec<usize> = (0..running.len()).collect();
         statistics::shuffle(&mut order, u64::from(round));
         order
     };
-    let mut rates = vec![Vec::new(); contenders.len()];
+    let mut rates = vec![Vec::new(); running.len()];
     for round in 1..=rounds {
         for at in order(round) {
-            let contender = &contenders[at];
-            let megabits = contender.bed.tcp_megabits(seconds)?;
+            let running = &running[at];
+            let megabits = running.testbed.tcp_megabits(seconds)?;
             eprintln!(
                 "xtask: round {round} of {rounds}: {}, {}: {megabits:.0} Mb/s",
-                contender.tunnel.name(),
-                contender.bed.wires.name()
+                running.tunnel.name(),
+                running.testbed.wires.name()
             );
             rates[at].push(megabits);
         }
     }
-    print!("{}", table(&contenders, &rates, rounds, seconds));
+    print!("{}", table(&running, &rates, rounds, seconds));
     Ok(())
 }
 
-fn table(contenders: &[Contender], rates: &[Vec<f64>], rounds: u32, seconds: u32) -> String {
+fn table(running: &[Running], rates: &[Vec<f64>], rounds: u32, seconds: u32) -> String {
     let mut text = format!(
         "TCP through two gateways in namespaces over veth, inner packets of 1500 bytes: iperf3, one stream, {rounds} rounds of \
          {seconds} s in shuffled order.\nMedian [smallest, largest]; that interval holds the true median with {:.1} %.\n\n",
         statistics::coverage(rounds) * 100.0
     );
     text += "| through | veth | Mb/s | ours / it |\n|---|---|---|---|\n";
-    let ours = contenders
+    let ours = running
         .iter()
-        .position(|contender| matches!(contender.tunnel, Tunnel::Tare(_)));
-    for (contender, own) in contenders.iter().zip(rates) {
-        let ratio = match (ours, &contender.tunnel) {
+        .position(|running| matches!(running.tunnel, Tunnel::Tare(_)));
+    for (running, own) in running.iter().zip(rates) {
+        let ratio = match (ours, &running.tunnel) {
             (Some(ours), Tunnel::None | Tunnel::WireGuard { .. }) => {
                 let ratios = rates[ours].iter().zip(own).map(|(ours, it)| ours / it);
                 statistics::summary(ratios.collect(), 2)
@@ -100,8 +100,8 @@ fn table(contenders: &[Contender], rates: &[Vec<f64>], rounds: u32, seconds: u32
         };
         text += &format!(
             "| {} | {} | {} | {ratio} |\n",
-            contender.tunnel.name(),
-            contender.bed.wires.name(),
+            running.tunnel.name(),
+            running.testbed.wires.name(),
             statistics::summary(own.clone(), 0)
         );
     }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Where each namespace is in the row.
+/// The position of each namespace in the row.
 pub(super) const CLIENT: &str = "client";
 pub(super) const SERVER: &str = "server";
 pub(super) const GATEWAYS: [&str; 2] = ["a", "b"];
@@ -16,16 +16,16 @@ pub(super) const GATEWAYS: [&str; 2] = ["a", "b"];
 pub(super) const INNER_MTU: u32 = 1500;
 const OUTER_MTU: u32 = 1600;
 
-/// How names begin; the number of this process follows.
-const PREFIX: &str = "tare-peers-";
+/// The beginning of names; the number of this process follows.
+const PREFIX: &str = "tare-references-";
 
-/// What the wires carry.
+/// The frames that the wires carry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wires {
     /// Frames of the wire's size with their checksum, as between machines: no offload at any end.
     Frames,
-    /// Whatever the kernel likes, as veth is made: segments of up to 64 KiB that nobody cuts and
-    /// checksums that nobody computes.
+    /// Whatever the kernel likes, as veth is made: segments of up to 64 KiB that are never split and
+    /// checksums that are never computed.
     Offloaded,
 }
 
@@ -38,63 +38,63 @@ impl Wires {
     }
 }
 
-/// The namespaces of one contender, and what runs in them. Dropped, all of it ends.
-pub(super) struct Bed {
+/// The namespaces of one running, and what runs in them. Dropped, all of it ends.
+pub(super) struct Testbed {
     /// Differs between beds of one run; part of names.
     pub(super) number: usize,
     pub(super) wires: Wires,
     programs: Vec<Child>,
 }
 
-impl Bed {
+impl Testbed {
     /// Makes namespaces and links. Hosts have addresses, gateways none.
-    pub(super) fn new(number: usize, wires: Wires) -> Result<Bed, String> {
-        let mut bed = Bed {
+    pub(super) fn new(number: usize, wires: Wires) -> Result<Testbed, String> {
+        let mut testbed = Testbed {
             number,
             wires,
             programs: Vec::new(),
         };
         let [a, b] = GATEWAYS;
         for place in [CLIENT, a, b, SERVER] {
-            ip(&format!("netns add {}", bed.space(place)))?;
-            ip(&format!("-n {} link set lo up", bed.space(place)))?;
-            // Nothing is said on the wires that nobody asked for.
-            bed.sysctl(place, "net.ipv6.conf.all.disable_ipv6=1")?;
-            bed.sysctl(place, "net.ipv6.conf.default.disable_ipv6=1")?;
+            ip(&format!("netns add {}", testbed.space(place)))?;
+            ip(&format!("-n {} link set lo up", testbed.space(place)))?;
+            // No unsolicited traffic on the wires.
+            testbed.sysctl(place, "net.ipv6.conf.all.disable_ipv6=1")?;
+            testbed.sysctl(place, "net.ipv6.conf.default.disable_ipv6=1")?;
         }
         for (at, own, peer, its) in [
             (CLIENT, "lan", a, "private"),
             (a, "public", b, "public"),
             (SERVER, "lan", b, "private"),
         ] {
-            let (at, peer) = (bed.space(at), bed.space(peer));
+            let (at, peer) = (testbed.space(at), testbed.space(peer));
             ip(&format!(
                 "link add {own} netns {at} type veth peer name {its} netns {peer}"
             ))?;
         }
         for (side, host) in [CLIENT, SERVER].into_iter().enumerate() {
             let gateway = GATEWAYS[side];
-            let (net, there) = (16 + side, bed.space(gateway));
+            let (net, there) = (16 + side, testbed.space(gateway));
             ip(&format!("-n {there} link set private mtu {INNER_MTU} up"))?;
             ip(&format!("-n {there} link set public mtu {OUTER_MTU} up"))?;
-            let there = bed.space(host);
+            let there = testbed.space(host);
             ip(&format!("-n {there} addr add 172.{net}.1.2/16 dev lan"))?;
             ip(&format!("-n {there} link set lan mtu {INNER_MTU} up"))?;
             ip(&format!("-n {there} route add default via 172.{net}.0.10"))?;
             if wires == Wires::Frames {
                 for (place, link) in [(host, "lan"), (gateway, "private"), (gateway, "public")] {
                     let off = "tx off tso off gso off gro off";
-                    bed.run(place, &format!("ethtool -K {link} {off}"))?;
+                    testbed.run(place, &format!("ethtool -K {link} {off}"))?;
                 }
             }
         }
-        let server = bed.start(
+        let server = testbed.start(
             SERVER,
             Command::new("iperf3").arg("-s"),
             Path::new("/dev/null"),
         )?;
-        bed.programs.push(server);
-        Ok(bed)
+        testbed.programs.push(server);
+        Ok(testbed)
     }
 
     pub(super) fn space(&self, place: &str) -> String {
@@ -139,7 +139,7 @@ impl Bed {
             .map_err(|error| format!("ip could not be started: {error}"))
     }
 
-    /// Starts a program that runs until the bed is dropped.
+    /// Starts a program that runs until the testbed is dropped.
     pub(super) fn keep(
         &mut self,
         place: &str,
@@ -170,7 +170,7 @@ impl Bed {
         ))
     }
 
-    /// What one TCP stream carries from client to server.
+    /// The rate of one TCP stream from client to server.
     pub(super) fn tcp_megabits(&self, seconds: u32) -> Result<f64, String> {
         let output = Command::new("ip")
             .args(["netns", "exec", &self.space(CLIENT)])
@@ -192,7 +192,7 @@ impl Bed {
     }
 }
 
-impl Drop for Bed {
+impl Drop for Testbed {
     fn drop(&mut self) {
         for program in &mut self.programs {
             let _ = program.kill();
