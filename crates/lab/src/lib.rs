@@ -12,6 +12,7 @@ pub mod extract;
 pub mod file;
 pub mod fingerprint;
 pub mod judge;
+pub mod placement;
 pub mod plan;
 pub mod protocol;
 pub mod report;

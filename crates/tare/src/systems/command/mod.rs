@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::Duration;
 
-use tare_lab::driver::{Driver, Invocation, Missing, Mistake, ParameterKind, Vocabulary};
+use tare_lab::driver::{Driver, Invocation, Missing, Mistake, ParameterKind, Role, Vocabulary};
 use tare_lab::file::nearest;
 use tare_lab::sample::OPERATIONS;
 use tare_lab::trial::{STDOUT_BYTES, TIME};
@@ -132,7 +132,7 @@ impl Driver for Command {
         Ok(())
     }
 
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
+    fn invocation(&self, _: &Role, parameters: &Parameters) -> Invocation {
         let words = |name| -> Vec<OsString> {
             let words = words(parameters, name).unwrap_or_default();
             words.into_iter().map(Into::into).collect()
@@ -302,7 +302,8 @@ mod tests {
             ("limit".into(), "2 s".into()),
             ("n".into(), Value::Int(3)),
         ]);
-        let invocation = Command.invocation(&Command.vocabulary().complete(parameters));
+        let invocation =
+            Command.invocation(&Role::only(), &Command.vocabulary().complete(parameters));
         let expected = Invocation {
             program: "./run".into(),
             arguments: vec!["3".into()],

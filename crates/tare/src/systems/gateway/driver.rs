@@ -8,7 +8,7 @@ use anyhow::{anyhow, Context as _};
 use rustix::time::{clock_gettime, ClockId};
 use tare_gateway::bench::{Bench, Done, Setup, Subject};
 use tare_gateway::sa::Counting;
-use tare_lab::driver::{Driver, Invocation, Missing, Parameter, ParameterKind, Vocabulary};
+use tare_lab::driver::{Driver, Invocation, Missing, Parameter, ParameterKind, Role, Vocabulary};
 use tare_lab::sample::OPERATIONS;
 use tare_lab::unit::{Dimension, Unit};
 use tare_lab::value::Parameters;
@@ -100,7 +100,7 @@ impl Driver for Gateway {
         })
     }
 
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
+    fn invocation(&self, _: &Role, parameters: &Parameters) -> Invocation {
         let expected = duration(parameters, "duration").unwrap_or_default();
         own_trial("gateway", parameters, expected.mul_f64(1.0 + WARM_UP))
     }

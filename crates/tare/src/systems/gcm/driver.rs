@@ -7,7 +7,7 @@ use tare_gcm::{
     open_each, seal_each, Key, Nonce, OpenPacket, Path, SealPacket, SharedRead, SharedWrite, Tag,
 };
 use tare_lab::driver::{
-    Driver, Expected, Invocation, Missing, Parameter, ParameterKind, Vocabulary,
+    Driver, Expected, Invocation, Missing, Parameter, ParameterKind, Role, Vocabulary,
 };
 use tare_lab::sample::OPERATIONS;
 use tare_lab::unit::{Dimension, Unit};
@@ -116,7 +116,7 @@ impl Driver for Gcm {
         }
     }
 
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
+    fn invocation(&self, _: &Role, parameters: &Parameters) -> Invocation {
         let expected = duration(parameters, "duration").unwrap_or_default();
         let trial = own_trial("gcm", parameters, expected.mul_f64(1.0 + WARM_UP));
         let is_cold = text(parameters, "source").is_ok_and(|source| source == "cold");

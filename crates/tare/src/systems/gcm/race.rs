@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use tare_gcm::testing::{race, Op, Race, Subject};
 use tare_gcm::Path;
-use tare_lab::driver::{Driver, Invocation, Missing, ParameterKind, Vocabulary};
+use tare_lab::driver::{Driver, Invocation, Missing, ParameterKind, Role, Vocabulary};
 use tare_lab::sample::OPERATIONS;
 use tare_lab::unit::{Dimension, Unit};
 use tare_lab::value::Parameters;
@@ -84,7 +84,7 @@ impl Driver for GcmRace {
         }
     }
 
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
+    fn invocation(&self, _: &Role, parameters: &Parameters) -> Invocation {
         let expected = duration(parameters, "duration").unwrap_or(Duration::ZERO);
         own_trial("gcm-race", parameters, expected)
     }

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use tare_lab::driver::{Driver, Invocation, Missing, ParameterKind, Vocabulary};
+use tare_lab::driver::{Driver, Invocation, Missing, ParameterKind, Role, Vocabulary};
 use tare_lab::sample::OPERATIONS;
 use tare_lab::unit::{Dimension, Unit};
 use tare_lab::value::{Parameters, Value};
@@ -73,7 +73,7 @@ impl Driver for Synthetic {
         Ok(())
     }
 
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
+    fn invocation(&self, _: &Role, parameters: &Parameters) -> Invocation {
         let hangs = parameters.get("fault").and_then(Value::as_str) == Some("hang");
         let mut invocation = own_trial(
             "synthetic",

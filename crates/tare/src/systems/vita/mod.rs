@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{anyhow, ensure};
 use tare_lab::driver::{
-    Driver, Expected, Invocation, Missing, Parameter, ParameterKind, Vocabulary,
+    Driver, Expected, Invocation, Missing, Parameter, ParameterKind, Role, Vocabulary,
 };
 use tare_lab::sample::OPERATIONS;
 use tare_lab::unit::{Dimension, Quantity, Unit};
@@ -109,7 +109,7 @@ impl Driver for Vita {
         Ok(())
     }
 
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
+    fn invocation(&self, _: &Role, parameters: &Parameters) -> Invocation {
         // Virtual time says little about real time: a search sends some twenty loads, a million
         // packets a second each.
         let expected = duration(parameters, "duration").unwrap_or_default();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail, ensure, Context as _};
 use serde_json::Value as Json;
 use tare_gateway::config::Device;
-use tare_lab::driver::{Driver, Expected, Invocation, Missing, ParameterKind, Vocabulary};
+use tare_lab::driver::{Driver, Expected, Invocation, Missing, ParameterKind, Role, Vocabulary};
 use tare_lab::sample::OPERATIONS;
 use tare_lab::unit::{Dimension, Unit};
 use tare_lab::value::Parameters;
@@ -99,7 +99,7 @@ impl Driver for VitaVeth {
         Ok(())
     }
 
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
+    fn invocation(&self, _: &Role, parameters: &Parameters) -> Invocation {
         let expected = duration(parameters, "duration").unwrap_or_default();
         Invocation {
             expected: Some(Expected {

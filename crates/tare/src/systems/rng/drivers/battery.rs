@@ -1,7 +1,7 @@
 //! Generators under the built-in statistical battery: good ones must pass, bad ones must fail.
 
 use clap::ValueEnum as _;
-use tare_lab::driver::{Driver, Expected, Invocation, Missing, ParameterKind, Vocabulary};
+use tare_lab::driver::{Driver, Expected, Invocation, Missing, ParameterKind, Role, Vocabulary};
 use tare_lab::sample::OPERATIONS;
 use tare_lab::unit::{Dimension, Quantity, Unit};
 use tare_lab::value::Parameters;
@@ -88,7 +88,7 @@ impl Driver for Battery {
         }
     }
 
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
+    fn invocation(&self, _: &Role, parameters: &Parameters) -> Invocation {
         let amount = amount(parameters).unwrap_or_default();
         let expected = std::time::Duration::from_secs_f64(amount as f64 / SLOWEST);
         Invocation {

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use anyhow::{anyhow, Context as _};
-use tare_lab::driver::{Driver, Invocation, Missing, ParameterKind, Vocabulary};
+use tare_lab::driver::{Driver, Invocation, Missing, ParameterKind, Role, Vocabulary};
 use tare_lab::sample::OPERATIONS;
 use tare_lab::unit::{Dimension, Unit};
 use tare_lab::value::{Parameters, Value, BESIDE};
@@ -107,7 +107,7 @@ impl Driver for Rdrand {
         check_method(method)
     }
 
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
+    fn invocation(&self, _: &Role, parameters: &Parameters) -> Invocation {
         let expected = duration(parameters, "duration").unwrap_or_default();
         own_trial("rdrand", parameters, expected.mul_f64(1.0 + WARM_UP))
     }

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
-use tare_lab::driver::{Driver, Invocation, Missing, ParameterKind, Vocabulary};
+use tare_lab::driver::{Driver, Invocation, Missing, ParameterKind, Role, Vocabulary};
 use tare_lab::sample::OPERATIONS;
 use tare_lab::unit::{Dimension, Unit};
 use tare_lab::value::Parameters;
@@ -63,7 +63,7 @@ impl Driver for Underflow {
         })
     }
 
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
+    fn invocation(&self, _: &Role, parameters: &Parameters) -> Invocation {
         let expected = duration(parameters, "duration").unwrap_or_default();
         own_trial("rdrand-underflow", parameters, expected)
     }
