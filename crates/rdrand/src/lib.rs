@@ -34,8 +34,6 @@ extern crate std;
 
 #[cfg(feature = "aes")]
 pub mod aes_ctr;
-#[cfg(feature = "std")]
-pub mod battery;
 mod error;
 #[cfg(feature = "aes")]
 mod fork;
