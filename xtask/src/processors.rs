@@ -84,10 +84,6 @@ const SUITES: &[&str] = &[
     "crates/rdrand/capi rdrand",
 ];
 
-/// Tests of those programs that are left out, by the beginning of their names: each reads
-/// megabytes, for half a minute.
-const LEFT_OUT: &[&str] = &["battery::"];
-
 /// The time that a test program may take there: 20 times what the slowest takes on two quiet CPUs.
 const LIMIT_SECONDS: &str = "300";
 
@@ -152,12 +148,10 @@ fn emulate(processor: &Emulated, all: &[Binary]) -> Result<Vec<String>, String> 
     let said = file(processor.cpu)?;
     let title = format!("on an emulated {}", processor.cpu);
     eprintln!("\nxtask: {title}: {}", processor.about);
-    eprintln!("xtask: {title}: left out, as slow: {}", LEFT_OUT.join(", "));
-    let skip: Vec<&str> = LEFT_OUT.iter().flat_map(|name| ["--skip", name]).collect();
     let prefix = ["timeout", LIMIT_SECONDS, QEMU, "-cpu", processor.cpu].map(str::to_owned);
     let name = said.display().to_string();
     for binary in binaries::choose(all, SUITES)? {
-        binary.run(&title, &prefix, &skip, &[(EXERCISED, &name)])?;
+        binary.run(&title, &prefix, &[], &[(EXERCISED, &name)])?;
     }
     Ok(read(&said))
 }

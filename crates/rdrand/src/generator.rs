@@ -1,5 +1,6 @@
 //! A source with its retries bounded, its health watched and its draws counted.
 
+pub mod fast_path;
 mod self_test;
 
 use core::fmt;
@@ -11,6 +12,8 @@ use crate::retry::{retry, Dry, RetryLimit};
 use crate::source::{RdrandInstruction, RdseedInstruction, Source};
 
 pub use self_test::SELF_TEST_DRAWS;
+
+use fast_path::Unusual;
 
 /// Random numbers from RDRAND.
 pub type Rdrand = Generator<RdrandInstruction>;
@@ -96,7 +99,7 @@ impl<S: Source> Generator<S> {
     /// # Errors
     /// [`Error::SelfTest`] or [`Error::Underflow`].
     pub fn with_source(source: S) -> Result<Self, Error> {
-        Self::with_source_on(source, None)
+        Self::tested(source, None, RetryLimit::of(S::INSTRUCTION))
     }
 
     /// As [`with_source`](Self::with_source), with a processor whose known defect explains
@@ -104,12 +107,13 @@ impl<S: Source> Generator<S> {
     ///
     /// # Errors
     /// [`Error::SelfTest`] or [`Error::Underflow`].
+    #[cfg(feature = "testing")]
     pub fn with_source_on(source: S, processor: Option<Processor>) -> Result<Self, Error> {
         Self::tested(source, processor, RetryLimit::of(S::INSTRUCTION))
     }
 
     fn tested(source: S, processor: Option<Processor>, limit: RetryLimit) -> Result<Self, Error> {
-        let mut generator = Self::with_source_untested(source);
+        let mut generator = Self::untested(source);
         generator.limit = generator.limit.max(limit);
         generator.self_test(processor.and_then(|processor| processor.known_issue()))?;
         generator.limit = limit;
@@ -118,8 +122,13 @@ impl<S: Source> Generator<S> {
 
     /// Takes a source without the start-up self-test, for tests of what comes after it.
     /// The continuous tests run.
+    #[cfg(feature = "testing")]
     #[must_use]
     pub const fn with_source_untested(source: S) -> Self {
+        Self::untested(source)
+    }
+
+    const fn untested(source: S) -> Self {
         Generator {
             source,
             limit: RetryLimit::of(S::INSTRUCTION),
@@ -174,12 +183,12 @@ impl<S: Source> Generator<S> {
     pub fn fill_bytes(&mut self, destination: &mut [u8]) -> Result<(), Error> {
         // Small requests do not pay for the blocks.
         if let Ok(word) = <&mut [u8; 8]>::try_from(&mut *destination) {
-            return match self.next_u64_if_ordinary() {
+            return match self.attempt() {
                 Ok(value) => {
                     *word = value.to_ne_bytes();
                     Ok(())
                 }
-                Err(first) => self.fill_few_from(first, 0, destination),
+                Err(first) => fast_path::finish_few(self, first, 0, destination),
             };
         }
         if destination.len() <= FEW_BYTES {
@@ -193,83 +202,16 @@ impl<S: Source> Generator<S> {
     fn fill_few(&mut self, destination: &mut [u8]) -> Result<(), Error> {
         let (words, rest) = destination.as_chunks_mut::<8>();
         let length = 8 * words.len();
-        if let Err((written, first)) = self.fill_few_if_ordinary(words) {
-            return self.fill_few_from(first, written, destination);
+        if let Err((written, first)) = fast_path::few(self, words) {
+            return fast_path::finish_few(self, first, written, destination);
         }
         if !rest.is_empty() {
-            match self.next_u64_if_ordinary() {
+            match self.attempt() {
                 Ok(value) => rest.copy_from_slice(&value.to_ne_bytes()[..rest.len()]),
-                Err(first) => return self.fill_few_from(first, length, destination),
+                Err(first) => return fast_path::finish_few(self, first, length, destination),
             }
         }
         Ok(())
-    }
-
-    /// [`next_u64_if_ordinary`](Self::next_u64_if_ordinary) for each of a few values.
-    ///
-    /// # Errors
-    /// How many bytes are written, and [`Unusual`], which
-    /// [`fill_few_from`](Self::fill_few_from) must be given next.
-    #[doc(hidden)]
-    #[inline(always)]
-    pub fn fill_few_if_ordinary(&mut self, words: &mut [[u8; 8]]) -> Result<(), (usize, Unusual)> {
-        if words.is_empty() {
-            return Ok(());
-        }
-        let Some(mut ordinary) = self.values64.ordinary(words.len() as u32) else {
-            return Err((0, Unusual(None)));
-        };
-        let mut taken = 0;
-        for word in words {
-            match self.source.step_u64() {
-                Some(value) if ordinary.takes(value, suspicious::<8>(value)) => {
-                    *word = value.to_ne_bytes();
-                }
-                first => {
-                    if taken > 0 {
-                        self.values64.took(ordinary, taken);
-                    }
-                    return Err((8 * taken as usize, Unusual(Some(first))));
-                }
-            }
-            taken += 1;
-        }
-        self.values64.took(ordinary, taken);
-        Ok(())
-    }
-
-    /// Fills what is left after `written` bytes, a multiple of eight, of which `first` is the
-    /// next attempt.
-    ///
-    /// # Errors
-    /// [`Error::Underflow`] or [`Error::Health`].
-    #[doc(hidden)]
-    #[cold]
-    #[inline(never)]
-    pub fn fill_few_from(
-        &mut self,
-        first: Unusual,
-        mut written: usize,
-        destination: &mut [u8],
-    ) -> Result<(), Error> {
-        let mut drawn = self.next_u64_from(first);
-        loop {
-            let value = match drawn {
-                Ok(value) => value.to_ne_bytes(),
-                Err(error @ Error::Underflow { .. }) => return Err(error.with_written(written)),
-                Err(error) => {
-                    destination.fill(0);
-                    return Err(error);
-                }
-            };
-            let length = (destination.len() - written).min(8);
-            destination[written..written + length].copy_from_slice(&value[..length]);
-            written += length;
-            if written == destination.len() {
-                return Ok(());
-            }
-            drawn = self.next_u64();
-        }
     }
 
     /// Blocks of draws, each tested as a whole while it is in the nearest cache: the loop
@@ -392,66 +334,17 @@ impl<S: Source> Generator<S> {
     /// [`Error::Underflow`] or [`Error::Health`].
     #[inline]
     pub fn next_u64(&mut self) -> Result<u64, Error> {
-        match self.next_u64_if_ordinary() {
+        match self.attempt() {
             Ok(value) => Ok(value),
-            Err(first) => self.next_u64_from(first),
+            Err(first) => fast_path::finish_one(self, first),
         }
     }
 
-    /// One attempt at one 64-bit value, given out if all that happens is ordinary. For callers
-    /// that, like the C interface, keep what is rare out of the way of what is not;
-    /// [`next_u64`](Self::next_u64) is this and the other together.
-    ///
-    /// # Errors
-    /// [`Unusual`], which [`next_u64_from`](Self::next_u64_from) must be given next.
-    #[doc(hidden)]
+    /// The common case of one draw; the rest of it is [`fast_path::finish_one`].
     #[inline(always)]
-    pub fn next_u64_if_ordinary(&mut self) -> Result<u64, Unusual> {
+    fn attempt(&mut self) -> Result<u64, Unusual> {
         let first = self.source.step_u64();
-        self.admit(first)
-    }
-
-    /// [`next_u64_if_ordinary`](Self::next_u64_if_ordinary) with an attempt that the caller made
-    /// at the same source, for callers that have the source at hand sooner than the generator.
-    ///
-    /// # Errors
-    /// [`Unusual`], which [`next_u64_from`](Self::next_u64_from) must be given next.
-    #[doc(hidden)]
-    #[inline(always)]
-    pub fn admit(&mut self, first: Option<u64>) -> Result<u64, Unusual> {
-        if let (Some(value), Some(mut ordinary)) = (first, self.values64.ordinary(1)) {
-            if ordinary.takes(value, suspicious::<8>(value)) {
-                self.values64.took(ordinary, 1);
-                return Ok(value);
-            }
-        }
-        Err(Unusual(Some(first)))
-    }
-
-    /// What [`next_u64_if_ordinary`](Self::next_u64_if_ordinary) did not finish: no data, a
-    /// suspicious or repeated value, the end of a window, a failed test.
-    ///
-    /// # Errors
-    /// [`Error::Underflow`] or [`Error::Health`].
-    #[doc(hidden)]
-    #[cold]
-    #[inline(never)]
-    pub fn next_u64_from(&mut self, first: Unusual) -> Result<u64, Error> {
-        if self.failed.is_some() {
-            return Err(self.refuse(&mut []));
-        }
-        let first = match first.0 {
-            Some(first) => first,
-            None => self.source.step_u64(),
-        };
-        accept(
-            first,
-            &mut self.source,
-            &mut self.values64,
-            &mut self.underflows,
-            self.limit,
-        )
-        .map_err(|stop| self.stopped(stop, 0, &mut []))
+        fast_path::one(self, first)
     }
 
     /// One 32-bit value, by the 32-bit form of RDRAND or from the 64-bit form of RDSEED.
@@ -554,12 +447,6 @@ impl<S: Source> Drop for Generator<S> {
         self.values16.forget();
     }
 }
-
-/// A first attempt that takes more than a look: what it gave, neither tested nor delivered
-/// yet; `None` before it was made.
-#[doc(hidden)]
-#[must_use]
-pub struct Unusual(Option<Option<u64>>);
 
 /// Why a draw gave nothing.
 enum Stop {

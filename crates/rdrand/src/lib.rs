@@ -34,8 +34,6 @@ extern crate std;
 
 #[cfg(feature = "aes")]
 pub mod aes_ctr;
-#[cfg(feature = "std")]
-pub mod battery;
 mod error;
 #[cfg(feature = "aes")]
 mod fork;
@@ -47,6 +45,7 @@ pub mod reseed;
 mod retry;
 #[cfg(any(feature = "rand_core", feature = "std"))]
 mod rng;
+#[cfg(feature = "testing")]
 pub mod scripted;
 mod seed;
 pub mod source;
@@ -56,8 +55,8 @@ pub mod stream;
 #[cfg(feature = "aes")]
 pub use aes_ctr::AesCtr;
 pub use error::{Error, HealthFailure, Instruction};
-#[doc(hidden)]
-pub use generator::Unusual;
+#[cfg(feature = "fast_path")]
+pub use generator::fast_path;
 pub use generator::{Counts, Generator, Rdrand, Rdseed, SELF_TEST_DRAWS};
 pub use processor::KnownIssue;
 pub use retry::RetryLimit;

@@ -2,7 +2,8 @@
 
 use std::ffi::{c_int, c_void};
 
-use tare_rdrand::{Error, Generator, Rdrand, Source, Unusual};
+use tare_rdrand::fast_path::{self, Unusual};
+use tare_rdrand::{Error, Generator, Rdrand, Source};
 
 use crate::thread::{attempt_and_generator, ready_generator, with_generator};
 use crate::{status, RDRAND_SUCCESS, RDRAND_SUPPORTED, RDRAND_UNSUPPORTED};
@@ -104,7 +105,7 @@ unsafe fn one(dest: *mut u64) -> Result<(), Option<Unusual>> {
     }
     // SAFETY: used here only.
     let (first, generator) = unsafe { attempt_and_generator() }.ok_or(None)?;
-    let value = generator.admit(first).map_err(Some)?;
+    let value = fast_path::one(generator, first).map_err(Some)?;
     // SAFETY: not NULL, and the caller promises the rest but alignment.
     unsafe { dest.write_unaligned(value) };
     Ok(())
@@ -123,7 +124,7 @@ unsafe extern "C" fn one_from(dest: *mut u64, retry_limit: c_int, first: Option<
         return status(false);
     }
     let drawn = with_generator(retry_limit, |generator| match first {
-        Some(first) => generator.next_u64_from(first),
+        Some(first) => fast_path::finish_one(generator, first),
         None => generator.next_u64(),
     });
     if let Ok(value) = drawn {
@@ -276,7 +277,7 @@ unsafe extern "C" fn few<T, const A_NUMBER: usize>(
         // SAFETY: the same promise.
         return unsafe { any(dest, count, retry_limit) };
     };
-    match generator.fill_few_if_ordinary(numbers) {
+    match fast_path::few(generator, numbers) {
         Ok(()) => count,
         // SAFETY: the same promise.
         Err((written, first)) => unsafe { rest(dest, count, retry_limit, written, first) },
@@ -300,7 +301,7 @@ unsafe extern "C" fn rest<T>(
     // SAFETY: the same promise.
     unsafe {
         with_array(dest, count, retry_limit, |generator, bytes| {
-            generator.fill_few_from(first, written, bytes)
+            fast_path::finish_few(generator, first, written, bytes)
         })
     }
 }

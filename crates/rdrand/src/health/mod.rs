@@ -12,7 +12,7 @@
 //! | a bit, nibble or byte that is stuck, in any position | always |
 //! | values from a small pool in any order | practically always up to 18,000 of them, half the time at 750,000 |
 //! | a cycle of 1,024 values or more | no |
-//! | bits that are biased, or depend on other bits or values | no; the [`battery`](crate::battery) is for these |
+//! | bits that are biased, or depend on other bits or values | no; the `tare-battery` crate finds these |
 //! | output that is predictable, as of a cipher under a key that is known | no, and by no other test of the output |
 //! | a repetition that begins after the start, of more than a value in a row | no |
 //!

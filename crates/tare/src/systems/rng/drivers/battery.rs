@@ -1,11 +1,11 @@
 //! Generators under the built-in statistical battery: good ones must pass, bad ones must fail.
 
 use clap::ValueEnum as _;
+use tare_battery::Verdict;
 use tare_lab::driver::{Driver, Expected, Invocation, Missing, ParameterKind, Role, Vocabulary};
 use tare_lab::sample::OPERATIONS;
 use tare_lab::unit::{Dimension, Quantity, Unit};
 use tare_lab::value::Parameters;
-use tare_rdrand::battery::{self, Verdict};
 
 use super::rdrand::check_method;
 use crate::systems::rng::known_bad::KnownBad;
@@ -109,7 +109,7 @@ impl Workload for Battery {
             Generator::Bad(bad) => (bad.open(), Verdict::Fail),
         };
         speaker.start()?;
-        let mut battery = battery::Battery::new(battery::Config::default());
+        let mut battery = tare_battery::Battery::new(tare_battery::Config::default());
         let mut buffer = vec![0; CHUNK];
         while battery.bytes() < amount {
             let left = usize::try_from(amount - battery.bytes()).unwrap_or(CHUNK);

@@ -1,14 +1,13 @@
 //! The battery as an instrument: what it finds, from which length on, and how often it is wrong.
 //! Every stream comes from a seed, so every figure here is the same on every machine.
 
-use std::string::ToString;
-use std::{eprintln, format, iter, string::String, vec, vec::Vec};
+use std::iter;
 
 use rand_chacha::ChaCha20Rng;
 use rand_core::{Rng, SeedableRng};
 
-use super::special::binomial_upper;
-use super::*;
+use tare_battery::special::binomial_upper;
+use tare_battery::{Battery, Config, Outcome, Report, Verdict, BYTES_MIN};
 
 /// A debug build is some thirty times slower: it sees fewer streams.
 const fn scaled(release: usize, debug: usize) -> usize {

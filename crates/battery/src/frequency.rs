@@ -1,14 +1,11 @@
-//! How many ones: in all, in each block, in each position of a word, and on the way (NIST
-//! SP 800-22, sections 2.1, 2.2 and 2.13).
+//! The number of ones: in all, in each block, in each position of a word, and at each step of the
+//! ±1 walk (NIST SP 800-22, sections 2.1, 2.2 and 2.13).
 
-use std::string::String;
-use std::{format, vec::Vec};
-
-use super::bits::{CarrySave, GROUP};
-use super::block::Block;
-use super::report::Outcome;
-use super::special::{chi_square_two_sided, normal_two_sided, walk_extreme};
-use super::Test;
+use crate::bits::{CarrySave, GROUP};
+use crate::block::Block;
+use crate::report::Outcome;
+use crate::special::{chi_square_two_sided, normal_two_sided, walk_extreme};
+use crate::Test;
 
 const BYTES_MIN: u64 = 16 * 1024;
 const MONOBIT_BYTES_MIN: u64 = 4096;
@@ -17,8 +14,8 @@ const GROUP_BITS: i64 = 64 * GROUP as i64;
 /// Bit planes of the counters by position: 2^44 words are 128 TiB.
 const PLANES: usize = 40;
 
-/// Monobit, block frequency, bit positions and cumulative sums share the same counts.
-pub(super) struct Frequency {
+/// Monobit, block frequency, bit positions and cumulative sums, from the same counts.
+pub(crate) struct Frequency {
     words: u64,
     ones: u64,
     groups: u64,
@@ -36,7 +33,7 @@ pub(super) struct Frequency {
 }
 
 impl Frequency {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Frequency {
             words: 0,
             ones: 0,
@@ -73,7 +70,8 @@ impl Frequency {
         }
     }
 
-    /// A step of at most `bits` could make a new extreme.
+    /// Returns true if a step of at most `bits` could make a new extreme. Where it could not, the
+    /// walk moves by whole words and groups: extremes are rare, and bit by bit a word costs 64 steps.
     fn may_leave_range(&self, bits: i64) -> bool {
         self.walk + bits > self.highest || self.walk - bits < self.lowest
     }

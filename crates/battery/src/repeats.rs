@@ -1,4 +1,4 @@
-//! Blocks that come again: 64-bit windows seen before, at any byte offset.
+//! Repeated blocks: 64-bit windows seen before, at any byte offset.
 //!
 //! A window is remembered when its hash is below a threshold. The choice depends on the window's
 //! value alone, so both occurrences of a repeated window are chosen or neither is. When the table
@@ -6,12 +6,10 @@
 //! and any period shorter than the stream keeps being found (value-based sampling, as in Broder,
 //! "On the resemblance and containment of documents", 1997).
 
-use std::{format, vec, vec::Vec};
-
-use super::block::Block;
-use super::report::Outcome;
-use super::special::poisson_upper;
-use super::Test;
+use crate::block::Block;
+use crate::report::Outcome;
+use crate::special::poisson_upper;
+use crate::Test;
 
 const BYTES_MIN: u64 = 4096;
 const WINDOW_BYTES: usize = 8;
@@ -23,20 +21,20 @@ const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 /// No window: the table never holds it, because `zero_seen` stands for it.
 const EMPTY: u64 = 0;
 
-/// Remembers a sample of the windows seen and counts those that come again.
-pub(super) struct Repeats {
+/// Remembers a sample of the windows seen and counts those that occur again.
+pub(crate) struct Repeats {
     slots: Vec<u64>,
     retained: usize,
     zero_seen: bool,
     threshold: u64,
     sampled: u64,
     repeats: u64,
-    /// Repeats that chance leads one to expect.
+    /// Repeats expected of an ideal source.
     expected: f64,
 }
 
 impl Repeats {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Repeats {
             slots: vec![EMPTY; SLOTS],
             retained: 0,
@@ -79,7 +77,7 @@ impl Repeats {
     }
 }
 
-/// Puts `hash` into the open-addressing table; false where it is there already.
+/// Puts `hash` into the open-addressing table. Returns false if it is there already.
 fn place(slots: &mut [u64], hash: u64) -> bool {
     let mut slot = (hash ^ hash >> 29).wrapping_mul(SPREAD) as usize >> (usize::BITS - 17);
     loop {
@@ -121,7 +119,7 @@ impl Test for Repeats {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::battery::block::Blocks;
+    use crate::block::Blocks;
 
     #[test]
     fn the_table_stays_bounded_and_a_repeat_across_four_megabytes_is_seen() {

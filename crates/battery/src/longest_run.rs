@@ -1,12 +1,10 @@
 //! Longest run of ones in blocks of 128 bits (NIST SP 800-22, section 2.4), with class
 //! probabilities computed rather than copied.
 
-use std::{format, vec, vec::Vec};
-
-use super::block::Block;
-use super::report::Outcome;
-use super::special::chi_square_two_sided;
-use super::Test;
+use crate::block::Block;
+use crate::report::Outcome;
+use crate::special::chi_square_two_sided;
+use crate::Test;
 
 const BYTES_MIN: u64 = 16 * 1024;
 const BLOCK_BITS: usize = 128;
@@ -16,12 +14,12 @@ const SHORTEST: usize = 4;
 const CLASSES: usize = 6;
 
 /// Counts blocks by the length of their longest run of ones.
-pub(super) struct LongestRun {
+pub(crate) struct LongestRun {
     classes: [u64; CLASSES],
 }
 
 impl LongestRun {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         LongestRun {
             classes: [0; CLASSES],
         }

@@ -1,14 +1,11 @@
-//! How often a bit differs from the bit some distance before it. At distance 1 this is the number
+//! The number of times that a bit differs from the bit some distance before it. At distance 1 this is the number
 //! of runs (NIST SP 800-22, section 2.3, without its condition on the share of ones).
 
-use std::borrow::ToOwned;
-use std::{format, vec::Vec};
-
-use super::bits::count_ones;
-use super::block::Block;
-use super::report::Outcome;
-use super::special::normal_two_sided;
-use super::Test;
+use crate::bits::count_ones;
+use crate::block::Block;
+use crate::report::Outcome;
+use crate::special::normal_two_sided;
+use crate::Test;
 
 const BYTES_MIN: u64 = 16 * 1024;
 
@@ -17,7 +14,7 @@ const BYTES_MIN: u64 = 16 * 1024;
 const LAGS: [usize; 12] = [1, 2, 4, 8, 16, 24, 32, 64, 128, 256, 512, 1024];
 
 /// Counts unequal pairs of bits at each of the lags.
-pub(super) struct Autocorrelation {
+pub(crate) struct Autocorrelation {
     counts: [Count; LAGS.len()],
 }
 
@@ -28,7 +25,7 @@ struct Count {
 }
 
 impl Autocorrelation {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Autocorrelation {
             counts: [Count::default(); LAGS.len()],
         }
@@ -77,7 +74,7 @@ impl Test for Autocorrelation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::battery::block::Blocks;
+    use crate::block::Blocks;
 
     #[test]
     fn pairs_are_those_that_a_bit_by_bit_count_finds() {

@@ -1,11 +1,9 @@
 //! Histograms of bytes and of byte pairs.
 
-use std::{boxed::Box, format, vec, vec::Vec};
-
-use super::block::Block;
-use super::report::Outcome;
-use super::special::chi_square_two_sided;
-use super::Test;
+use crate::block::Block;
+use crate::report::Outcome;
+use crate::special::chi_square_two_sided;
+use crate::Test;
 
 const BYTES_MIN: u64 = 16 * 1024;
 /// 524,288 pairs in 65,536 bins: eight expected in each.
@@ -14,13 +12,13 @@ const PAIRS_BYTES_MIN: u64 = 1024 * 1024;
 const TURNS: usize = 4;
 
 /// Counts each byte and each non-overlapping pair of bytes.
-pub(super) struct Distribution {
+pub(crate) struct Distribution {
     bytes: Box<[[u64; 256]; TURNS]>,
     pairs: Vec<u64>,
 }
 
 impl Distribution {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Distribution {
             bytes: Box::new([[0; 256]; TURNS]),
             pairs: vec![0; 1 << 16],

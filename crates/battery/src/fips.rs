@@ -1,20 +1,18 @@
 //! The four tests that FIPS 140-2 had at power-up (section 4.9.1 before change notice 2), which
 //! rngtest still runs: monobit, poker, runs and long run on blocks of 20,000 bits.
 
-use std::{format, vec::Vec};
-
-use super::block::Block;
-use super::report::Outcome;
-use super::special::binomial_upper;
-use super::Test;
+use crate::block::Block;
+use crate::report::Outcome;
+use crate::special::binomial_upper;
+use crate::Test;
 
 const BYTES_MIN: u64 = 1024 * 1024;
 const FIPS_BYTES: usize = 2500;
-/// Every second block of the stream gives one block, because taking it apart is slow.
+/// Every second block of the stream gives one block, because counting its runs is slow.
 const EVERY_BLOCKS: u64 = 2;
 /// Probability that an ideal block fails at least one of the four. Measured, not derived, because
-/// the four depend on each other: 4013 of 5,000,000 blocks of ChaCha8, plus one standard deviation
-/// and a little.
+/// the four depend on each other: 4013 of 5,000,000 blocks of ChaCha8, plus one standard deviation,
+/// rounded up.
 pub const FIPS_140_FAILURE_RATE: f64 = 8.2e-4;
 /// Runs of 1, 2, … 5, and 6 or more bits, of either value: the least and the most allowed.
 const RUNS_ALLOWED: [(u32, u32); 6] = [
@@ -28,7 +26,7 @@ const RUNS_ALLOWED: [(u32, u32); 6] = [
 const LONG_RUN: u32 = 26;
 
 /// Tests 20,000 bits of every 128 KiB of the stream.
-pub(super) struct Fips140 {
+pub(crate) struct Fips140 {
     seen: u64,
     blocks: u64,
     failed: u64,
@@ -37,7 +35,7 @@ pub(super) struct Fips140 {
 }
 
 impl Fips140 {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Fips140 {
             seen: 0,
             blocks: 0,
@@ -47,7 +45,7 @@ impl Fips140 {
     }
 }
 
-/// Which of monobit, poker, runs and long run the block fails.
+/// Returns true for each of monobit, poker, runs and long run that the block fails.
 fn failures(block: &[u8; FIPS_BYTES]) -> [bool; 4] {
     let ones: u32 = block.iter().map(|byte| byte.count_ones()).sum();
     let monobit = !(9726..=10_274).contains(&ones);
@@ -86,7 +84,8 @@ fn runs(block: &[u8; FIPS_BYTES]) -> ([[u32; 6]; 2], u32) {
             longest = longest.max(run);
         }
     };
-    // 2500 bytes are 625 words of 32 bits; whole runs are taken off a word at a time.
+    // 2500 bytes are 625 words of 32 bits. A word gives up its runs one by one, each in a few
+    // instructions, which is far faster than a loop over its bits.
     for bytes in block.chunks_exact(4) {
         let mut word = u64::from(u32::from_le_bytes(bytes.try_into().expect("four bytes")));
         let mut left = 32;

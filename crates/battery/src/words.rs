@@ -1,15 +1,13 @@
-//! Words that hardware and programs return by mistake: blank ones, and those of a counter.
+//! Words that hardware and programs return by mistake: all zeros, all ones, and counters.
 
-use std::{format, vec::Vec};
-
-use super::block::Block;
-use super::report::Outcome;
-use super::special::{binomial_two_sided, binomial_upper, poisson_upper};
-use super::Test;
+use crate::block::Block;
+use crate::report::Outcome;
+use crate::special::{binomial_two_sided, binomial_upper, poisson_upper};
+use crate::Test;
 
 /// Counts 64-bit words that are all zeros or all ones: what a failed RDRAND leaves in its
 /// destination, and what broken processors return as success.
-pub(super) struct BlankWords {
+pub(crate) struct BlankWords {
     words: u64,
     zeros: u64,
     ones: u64,
@@ -18,7 +16,7 @@ pub(super) struct BlankWords {
 impl BlankWords {
     const BYTES_MIN: u64 = 4096;
 
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         BlankWords {
             words: 0,
             zeros: 0,
@@ -61,10 +59,10 @@ impl Test for BlankWords {
     }
 }
 
-/// Counts zero second differences: `w[i] − 2 w[i−1] + w[i−2] = 0` says that three words in a row
+/// Counts zero second differences: `w[i] − 2 w[i−1] + w[i−2] = 0` means that three words in a row
 /// have a constant stride. For independent uniform words the differences are independent and
 /// uniform, so the count is binomial.
-pub(super) struct Stride {
+pub(crate) struct Stride {
     counts: [Count; 7],
 }
 
@@ -75,7 +73,7 @@ struct Count {
 }
 
 impl Count {
-    /// Adds the triples of a slice of words: its length less two of them.
+    /// Adds the triples of a slice of words: its length less two.
     fn add(&mut self, words: usize, constant: u64) {
         self.triples += words.saturating_sub(2) as u64;
         self.constant += constant;
@@ -94,7 +92,7 @@ impl Stride {
         ("64 bit BE", 64),
     ];
 
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Stride {
             counts: [Count::default(); 7],
         }
@@ -162,7 +160,7 @@ impl Test for Stride {
         for ((name, width), count) in Self::NAMES.into_iter().zip(&self.counts) {
             let chance = f64::from(-width).exp2();
             let expected = count.triples as f64 * chance;
-            // Too few of them says something only where some are expected.
+            // A lack of them is evidence only where some are expected.
             let p = if width == 8 {
                 binomial_two_sided(count.constant, count.triples, chance)
             } else {

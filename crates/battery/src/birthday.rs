@@ -1,26 +1,24 @@
 //! Birthday spacings (Marsaglia, "A current view of random number generators", 1985).
 
-use std::{format, vec::Vec};
-
-use super::block::Block;
-use super::report::Outcome;
-use super::special::poisson_two_sided;
-use super::Test;
+use crate::block::Block;
+use crate::report::Outcome;
+use crate::special::poisson_two_sided;
+use crate::Test;
 
 /// Eight groups, 32 duplicates expected.
 const BYTES_MIN: u64 = 1024 * 1024;
-/// Birthdays in a group. With 2^32 days the expected number of duplicate spacings is
+/// Birthdays per group. With 2^32 days the expected number of duplicate spacings is
 /// m³ / 4n = 2^36 / 2^34 = 4.
 const BIRTHDAYS: usize = 4096;
 const DAYS_LOG2: i32 = 32;
-/// Two sorts a group cost as much as all else, so every second block gives one.
+/// Two sorts per group cost as much as all else, so every second block gives one.
 const BLOCKS_PER_GROUP: u64 = 2;
 /// The Poisson mean above is itself an approximation, wrong by about 1/m; the count of this many
 /// groups has a relative standard deviation twenty times as large.
 const GROUPS_MAX: u64 = 10_000;
 
 /// Counts duplicate spacings between sorted 32-bit values.
-pub(super) struct BirthdaySpacings {
+pub(crate) struct BirthdaySpacings {
     blocks: u64,
     groups: u64,
     duplicates: u64,
@@ -28,7 +26,7 @@ pub(super) struct BirthdaySpacings {
 }
 
 impl BirthdaySpacings {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let days = Vec::with_capacity(BIRTHDAYS);
         BirthdaySpacings {
             blocks: 0,

@@ -1,22 +1,20 @@
 //! The two continuous health tests of NIST SP 800-90B, section 4.4, on bytes.
 //!
-//! Cut-offs for H = 8 bits a byte and α = 2^-40 a sample:
+//! Cut-offs for H = 8 bits per byte and α = 2^-40 per sample:
 //! C = 1 + ⌈40 / 8⌉ = 6 equal bytes in a row (4.4.1), and 19 occurrences of a window's first byte
 //! among its 512 (4.4.2: 1 + the smallest c with P(B ≤ c) ≥ 1 − α, B ~ Bin(512, 1/256)).
 
-use std::{format, vec::Vec};
-
-use super::block::Block;
-use super::report::Outcome;
-use super::special::{at_least_once, binomial_upper};
-use super::Test;
+use crate::block::Block;
+use crate::report::Outcome;
+use crate::special::{at_least_once, binomial_upper};
+use crate::Test;
 
 const BYTES_MIN: u64 = 4096;
 const LOG2_ALPHA: i32 = -40;
 const VALUES: f64 = 256.0;
 
-/// Repetition count test: how long a byte value is repeated without interruption.
-pub(super) struct RepetitionCount {
+/// Repetition count test: the longest run of one byte value.
+pub(crate) struct RepetitionCount {
     value: u8,
     run: u64,
     run_max: u64,
@@ -26,7 +24,7 @@ pub(super) struct RepetitionCount {
 impl RepetitionCount {
     const CUTOFF: u64 = 6;
 
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         RepetitionCount {
             value: 0,
             run: 0,
@@ -84,13 +82,14 @@ impl Test for RepetitionCount {
     }
 }
 
-/// A superset test would do, since the slow path is exact: some byte of `word` is zero.
+/// Returns true if some byte of `word` is zero. It may be true of other words as well, since the
+/// slow path that follows is exact.
 fn has_zero_byte(word: u64) -> bool {
     word.wrapping_sub(0x0101_0101_0101_0101) & !word & 0x8080_8080_8080_8080 != 0
 }
 
-/// Adaptive proportion test: how often a window's first byte occurs in the window.
-pub(super) struct AdaptiveProportion {
+/// Adaptive proportion test: the number of occurrences of a window's first byte in the window.
+pub(crate) struct AdaptiveProportion {
     windows: u64,
     count_max: u64,
     cutoff: u64,
@@ -101,7 +100,7 @@ impl AdaptiveProportion {
     /// SP 800-90B's window for sources that are not binary. It divides the block.
     const WINDOW: usize = 512;
 
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         AdaptiveProportion {
             windows: 0,
             count_max: 0,
@@ -160,7 +159,7 @@ impl Test for AdaptiveProportion {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::battery::block::Blocks;
+    use crate::block::Blocks;
 
     #[test]
     fn cut_offs_are_those_of_the_standard() {

@@ -2,14 +2,14 @@
 //! (Muła, Kurz and Lemire, "Faster population counts using AVX2 instructions", 2018).
 
 /// Words in one step of [`CarrySave::add`].
-pub(super) const GROUP: usize = 16;
+pub(crate) const GROUP: usize = 16;
 
 /// Several words side by side, so that the compiler can use vector registers.
-pub(super) type Lanes<const N: usize> = [u64; N];
+pub(crate) type Lanes<const N: usize> = [u64; N];
 
 /// A running sum of one-bits for each bit position, in bit-sliced form: weights 1, 2, 4 and 8.
 #[derive(Clone)]
-pub(super) struct CarrySave<const N: usize> {
+pub(crate) struct CarrySave<const N: usize> {
     ones: Lanes<N>,
     twos: Lanes<N>,
     fours: Lanes<N>,
@@ -17,7 +17,7 @@ pub(super) struct CarrySave<const N: usize> {
 }
 
 impl<const N: usize> CarrySave<N> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let zero = [0; N];
         CarrySave {
             ones: zero,
@@ -27,9 +27,9 @@ impl<const N: usize> CarrySave<N> {
         }
     }
 
-    /// Adds sixteen words a lane and returns the carry, whose bits weigh 16.
+    /// Adds sixteen words per lane and returns the carry, whose bits weigh 16.
     #[inline(always)]
-    pub(super) fn add(&mut self, words: &[Lanes<N>; GROUP]) -> Lanes<N> {
+    pub(crate) fn add(&mut self, words: &[Lanes<N>; GROUP]) -> Lanes<N> {
         let mut eights = [[0; N]; 2];
         for (half, eight) in eights.iter_mut().enumerate() {
             let w = &words[8 * half..8 * half + 8];
@@ -44,8 +44,8 @@ impl<const N: usize> CarrySave<N> {
         carry_save(&mut self.eights, eights[0], eights[1])
     }
 
-    /// What is still in the tree, as (weight, words).
-    pub(super) fn rest(&self) -> [(u64, Lanes<N>); 4] {
+    /// Returns the counts still in the tree, as (weight, words).
+    pub(crate) fn rest(&self) -> [(u64, Lanes<N>); 4] {
         [
             (1, self.ones),
             (2, self.twos),
@@ -69,7 +69,7 @@ fn carry_save<const N: usize>(sum: &mut Lanes<N>, b: Lanes<N>, c: Lanes<N>) -> L
 
 /// The number of one-bits among `count` words, each made by `word`.
 #[inline(always)]
-pub(super) fn count_ones(count: usize, word: impl Fn(usize) -> u64) -> u64 {
+pub(crate) fn count_ones(count: usize, word: impl Fn(usize) -> u64) -> u64 {
     const LANES: usize = 4;
     const STEP: usize = LANES * GROUP;
     let mut tree = CarrySave::<LANES>::new();
@@ -101,7 +101,6 @@ fn ones(words: &[u64]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::vec::Vec;
 
     use super::*;
 

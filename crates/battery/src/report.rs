@@ -1,20 +1,18 @@
-//! What the battery says: one outcome a test, and one decision over all of them.
+//! The report: one outcome per test, and one decision over all of them.
 
-use std::string::String;
-use std::vec::Vec;
-/// How a test, or the whole battery, judged a stream.
+/// The judgement of a stream by one test or by the whole battery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing that chance does not produce.
+    /// The stream has no property that is too unlikely of an ideal source.
     Pass,
-    /// So unlikely from a good generator that the family-wise false alarm rate covers it.
+    /// Less likely of an ideal source than the family-wise false alarm rate allows.
     Fail,
-    /// The stream is shorter than the test needs. Never to be read as a pass.
+    /// The stream is shorter than the test needs. Not a pass.
     TooShort,
 }
 
 impl Verdict {
-    /// `pass`, `fail` or `too-short`.
+    /// Returns `pass`, `fail` or `too-short`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -25,29 +23,29 @@ impl Verdict {
     }
 }
 
-/// What one test found.
+/// The result of one test.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The test, with its parameter: `autocorrelation, lag 64`.
     pub test: String,
-    /// What `value` is: `z`, `chi-square (255 df)`, `longest`, …
+    /// The name of `value`: `z`, `chi-square (255 df)`, `longest`, …
     pub statistic: String,
-    /// The statistic. `None` where the stream was too short to compute one.
+    /// The statistic. `None` if the stream was too short to compute one.
     pub value: Option<f64>,
-    /// The probability that an ideal source gives a statistic at least this extreme. `None` where
+    /// The probability that an ideal source gives a statistic at least this extreme. `None` if
     /// the stream was too short.
     pub p_value: Option<f64>,
     /// The judgement, after Holm's correction over all tests.
     pub verdict: Verdict,
     /// The shortest stream, in bytes, from which this test judges.
     pub bytes_min: u64,
-    /// What a reader needs beside the numbers: sample size, expected count, cut-off.
+    /// Details for the reader: sample size, expected count, cut-off.
     pub note: String,
 }
 
 impl Outcome {
-    /// An outcome that [`Report::new`] has yet to judge.
-    pub(super) fn measured(
+    /// Returns an outcome that [`Report::new`] has yet to judge.
+    pub(crate) fn measured(
         test: impl Into<String>,
         statistic: impl Into<String>,
         value: f64,
@@ -65,8 +63,8 @@ impl Outcome {
         }
     }
 
-    /// Takes the numbers back where the stream is shorter than the test's minimum.
-    pub(super) fn with_minimum(mut self, bytes_min: u64, bytes: u64) -> Self {
+    /// Removes the numbers if the stream is shorter than the test's minimum.
+    pub(crate) fn with_minimum(mut self, bytes_min: u64, bytes: u64) -> Self {
         self.bytes_min = bytes_min;
         if bytes < bytes_min {
             self.value = None;
@@ -84,17 +82,17 @@ pub struct Report {
     pub bytes: u64,
     /// The family-wise false alarm rate: the probability that an ideal source fails the report.
     pub family_alpha: f64,
-    /// One entry a test, always the same tests in the same order.
+    /// One entry per test, always the same tests in the same order.
     pub outcomes: Vec<Outcome>,
-    /// `Fail` where any test fails; else `TooShort` where any test had too little; else `Pass`.
+    /// `Fail` if any test failed; else `TooShort` if any test had too few bytes; else `Pass`.
     pub verdict: Verdict,
 }
 
 impl Report {
-    /// Judges the outcomes by Holm's step-down procedure: the smallest of m p-values is held
-    /// against α/m, the next against α/(m − 1), and so on until one is above its threshold. The
+    /// Judges the outcomes by Holm's step-down procedure: the smallest of m p-values is
+    /// compared with α/m, the next against α/(m − 1), and so on until one is above its threshold. The
     /// probability of any false alarm is at most α whatever the dependence between the tests.
-    pub(super) fn new(bytes: u64, family_alpha: f64, mut outcomes: Vec<Outcome>) -> Self {
+    pub(crate) fn new(bytes: u64, family_alpha: f64, mut outcomes: Vec<Outcome>) -> Self {
         let mut order: Vec<(usize, f64)> = outcomes
             .iter()
             .enumerate()
@@ -135,8 +133,8 @@ impl Report {
         self.with_verdict(Verdict::TooShort)
     }
 
-    /// The smallest p-value times the number of tests judged, at most 1: what Bonferroni would say
-    /// of the stream as a whole. `None` where no test could judge.
+    /// The smallest p-value times the number of tests judged, at most 1: Bonferroni's p-value of
+    /// the stream as a whole. `None` if no test could judge.
     #[must_use]
     pub fn corrected_p_value(&self) -> Option<f64> {
         let judged = self.outcomes.iter().filter_map(|outcome| outcome.p_value);
@@ -153,7 +151,6 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use std::vec;
 
     use super::*;
 

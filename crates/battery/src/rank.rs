@@ -1,11 +1,9 @@
 //! Rank of binary matrices over GF(2) (Marsaglia and Tsay, 1985): linear dependence between bits.
 
-use std::{format, vec, vec::Vec};
-
-use super::block::{Block, BLOCK_BYTES};
-use super::report::Outcome;
-use super::special::binomial_two_sided;
-use super::Test;
+use crate::block::{Block, BLOCK_BYTES};
+use crate::report::Outcome;
+use crate::special::binomial_two_sided;
+use crate::Test;
 
 const BYTES_MIN: u64 = 1024 * 1024;
 
@@ -17,7 +15,7 @@ fn deficiency_probability(deficiency: u32) -> f64 {
     0.5f64.powi(d * d) * above / below
 }
 
-/// The rank of a matrix of N × 64 columns. Destroys its rows.
+/// Returns the rank of a matrix of N × 64 columns. Destroys its rows.
 fn rank<const N: usize>(rows: &mut [[u64; N]]) -> usize {
     let mut rank = 0;
     for column in 0..64 * N {
@@ -42,8 +40,8 @@ fn rank<const N: usize>(rows: &mut [[u64; N]]) -> usize {
     rank
 }
 
-/// How many 64 × 64 matrices, one from every 8 KiB, have rank 62 or less.
-pub(super) struct Rank64 {
+/// Counts the 64 × 64 matrices, one from every 8 KiB, that have rank 62 or less.
+pub(crate) struct Rank64 {
     matrices: u64,
     deficient: u64,
 }
@@ -52,7 +50,7 @@ impl Rank64 {
     const SIDE: usize = 64;
     const EVERY_WORDS: usize = 1024;
 
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Rank64 {
             matrices: 0,
             deficient: 0,
@@ -86,7 +84,7 @@ impl Test for Rank64 {
 
 /// The sum of the rank deficiencies of 1024 × 1024 matrices, one from every 4 MiB. A generator
 /// that is linear over GF(2) with fewer than about 1000 bits of state cannot reach full rank.
-pub(super) struct Rank1024 {
+pub(crate) struct Rank1024 {
     /// Blocks until the next matrix begins.
     blocks_to_skip: usize,
     rows: Vec<[u64; ROW_WORDS]>,
@@ -103,7 +101,7 @@ impl Rank1024 {
     const MATRIX_BLOCKS: usize = Self::SIDE * ROW_WORDS * 8 / BLOCK_BYTES;
     const EVERY_BLOCKS: usize = 4 * 1024 * 1024 / BLOCK_BYTES;
 
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let rows = Vec::with_capacity(Self::SIDE);
         Rank1024 {
             blocks_to_skip: 0,

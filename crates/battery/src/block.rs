@@ -1,45 +1,44 @@
-//! Cutting a stream of chunks into blocks that remember what came before them.
+//! Cuts a stream of chunks into blocks that carry the bytes before them along.
 
-use std::vec::Vec;
 /// Bytes in a block; only the last may be shorter.
-pub(super) const BLOCK_BYTES: usize = 64 * 1024;
+pub(crate) const BLOCK_BYTES: usize = 64 * 1024;
 /// Bytes of the preceding block that a block carries along, for tests that look back.
-pub(super) const HISTORY_BYTES: usize = 192;
+pub(crate) const HISTORY_BYTES: usize = 192;
 const HISTORY_WORDS: usize = HISTORY_BYTES / 8;
 
 /// A piece of the stream as bytes and as 64-bit little-endian words. Bit 0 of byte 0 is the first
 /// bit, so a word shifted *left* by one stands beside its predecessors.
-pub(super) struct Block<'a> {
+pub(crate) struct Block<'a> {
     bytes: &'a [u8],
     words: &'a [u64],
     first: bool,
 }
 
 impl Block<'_> {
-    /// The block's bytes.
-    pub(super) fn bytes(&self) -> &[u8] {
+    /// Returns the block's bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[HISTORY_BYTES..]
     }
 
-    /// The block's complete words.
-    pub(super) fn words(&self) -> &[u64] {
+    /// Returns the block's complete words.
+    pub(crate) fn words(&self) -> &[u64] {
         &self.words[HISTORY_WORDS..]
     }
 
-    /// The block after the last `back` bytes of what preceded it; at the start of the stream
-    /// nothing did, and the slice starts with the block.
-    pub(super) fn bytes_from(&self, back: usize) -> &[u8] {
+    /// Returns the block together with the last `back` bytes before it. At the start of the stream
+    /// there are none, and the slice starts with the block.
+    pub(crate) fn bytes_from(&self, back: usize) -> &[u8] {
         &self.bytes[HISTORY_BYTES - if self.first { 0 } else { back }..]
     }
 
     /// [`Block::bytes_from`] in words.
-    pub(super) fn words_from(&self, back: usize) -> &[u64] {
+    pub(crate) fn words_from(&self, back: usize) -> &[u64] {
         &self.words[HISTORY_WORDS - if self.first { 0 } else { back }..]
     }
 }
 
 /// Collects chunks of any size and hands out blocks.
-pub(super) struct Blocks {
+pub(crate) struct Blocks {
     /// History, then as much of the block as has arrived.
     bytes: Vec<u8>,
     words: Vec<u64>,
@@ -47,7 +46,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut bytes = Vec::with_capacity(HISTORY_BYTES + BLOCK_BYTES);
         bytes.resize(HISTORY_BYTES, 0);
         Blocks {
@@ -58,7 +57,7 @@ impl Blocks {
     }
 
     /// Appends `chunk`, giving every block that becomes full to `sink`.
-    pub(super) fn push(&mut self, mut chunk: &[u8], mut sink: impl FnMut(&Block<'_>)) {
+    pub(crate) fn push(&mut self, mut chunk: &[u8], mut sink: impl FnMut(&Block<'_>)) {
         while !chunk.is_empty() {
             let room = HISTORY_BYTES + BLOCK_BYTES - self.bytes.len();
             let (now, later) = chunk.split_at(room.min(chunk.len()));
@@ -71,7 +70,7 @@ impl Blocks {
     }
 
     /// Gives the last, incomplete block to `sink`.
-    pub(super) fn finish(mut self, mut sink: impl FnMut(&Block<'_>)) {
+    pub(crate) fn finish(mut self, mut sink: impl FnMut(&Block<'_>)) {
         if self.bytes.len() > HISTORY_BYTES {
             self.emit(&mut sink);
         }
