@@ -14,8 +14,8 @@ use tare_lab::unit::{Dimension, Unit};
 use tare_lab::value::Parameters;
 use tare_packet::imix::PacketSize;
 
-use super::{count, duration, own_trial, parameter, text, Workload};
 use crate::pace;
+use crate::systems::{count, duration, own_trial, parameter, text, Workload};
 use crate::trial::{Speaker, TrialError};
 
 /// The part of a trial's duration that its warm-up takes on top.
@@ -24,7 +24,7 @@ const WARM_UP: f64 = 0.15;
 /// Packets in one timed call: eight bursts.
 const STEP: u64 = 512;
 
-pub(super) struct Gateway;
+pub(crate) struct Gateway;
 
 impl Driver for Gateway {
     fn vocabulary(&self) -> Vocabulary {
@@ -107,7 +107,7 @@ impl Driver for Gateway {
 }
 
 /// What a benchmark of packets takes as their size.
-pub(super) fn size_parameter() -> Parameter {
+pub(crate) fn size_parameter() -> Parameter {
     parameter(
         "size",
         ParameterKind::Text,
@@ -117,7 +117,7 @@ pub(super) fn size_parameter() -> Parameter {
 }
 
 /// The parameter as a size.
-pub(super) fn size(parameters: &Parameters) -> anyhow::Result<PacketSize> {
+pub(crate) fn size(parameters: &Parameters) -> anyhow::Result<PacketSize> {
     text(parameters, "size")?.parse().context("parameter size")
 }
 

@@ -20,7 +20,7 @@ use super::in_step::{InStep, Member};
 use super::method::Method;
 use super::retry::Retry;
 use super::stream::uncounted;
-use crate::{drivers, pace, references};
+use crate::{pace, references, systems};
 
 /// Bytes to which buffers are aligned before `offset` is added: a cache line.
 const ALIGNMENT: usize = 64;
@@ -257,7 +257,7 @@ fn of_method(
         Method::GetrandomSyscall => stateless!(u8, (), |_: &mut (), buffer| system_call(buffer)),
         Method::GetrandomLibc => stateless!(u8, (), |_: &mut (), buffer| getrandom::fill(buffer)),
         Method::RandChacha => {
-            let random = ChaCha20Rng::seed_from_u64(drivers::system_random()?);
+            let random = ChaCha20Rng::seed_from_u64(systems::system_random()?);
             stateless!(u8, random, |random: &mut ChaCha20Rng, buffer| {
                 random.fill_bytes(buffer);
                 Ok::<_, Infallible>(())

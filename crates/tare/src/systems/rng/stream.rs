@@ -11,7 +11,7 @@ use tare_rdrand::{AesCtr, Error};
 
 use super::method::Method;
 use super::retry::Retry;
-use crate::{drivers, references};
+use crate::{references, systems};
 
 /// Fills a buffer, all of it or an error.
 pub(crate) type Fill = Box<dyn FnMut(&mut [u8]) -> anyhow::Result<()> + Send>;
@@ -96,7 +96,7 @@ pub(crate) fn open(method: Method, retry: Retry) -> anyhow::Result<Fill> {
         }),
         Method::GetrandomLibc => Box::new(|buffer| Ok(getrandom::fill(buffer)?)),
         Method::RandChacha => {
-            let mut random = ChaCha20Rng::seed_from_u64(drivers::system_random()?);
+            let mut random = ChaCha20Rng::seed_from_u64(systems::system_random()?);
             Box::new(move |buffer| {
                 random.fill_bytes(buffer);
                 Ok(())

@@ -8,11 +8,11 @@ use tare_lab::value::Parameters;
 use tare_rdrand::battery::{self, Verdict};
 
 use super::rdrand::check_method;
-use super::{own_trial, parameter, text, Workload};
-use crate::rng::known_bad::KnownBad;
-use crate::rng::method::Method;
-use crate::rng::retry::Retry;
-use crate::rng::stream::{self, Fill};
+use crate::systems::rng::known_bad::KnownBad;
+use crate::systems::rng::method::Method;
+use crate::systems::rng::retry::Retry;
+use crate::systems::rng::stream::{self, Fill};
+use crate::systems::{own_trial, parameter, text, Workload};
 use crate::trial::{Speaker, TrialError};
 
 /// The slowest method that the battery is fed from, in bytes a second, with room to spare.
@@ -24,7 +24,7 @@ const USUAL: f64 = 2e6;
 /// Bytes between two turns of the battery.
 const CHUNK: usize = 64 * 1024;
 
-pub(super) struct Battery;
+pub(crate) struct Battery;
 
 /// What the battery should say of a generator, and the generator.
 enum Generator {

@@ -18,7 +18,7 @@ use tare_packet::imix::PacketSize;
 use tare_port::Pool;
 use tare_sim::{LineConfig, Queue};
 
-use super::gateway::{size, size_parameter};
+use super::gateway::driver::{size, size_parameter};
 use super::{count, duration, number, own_trial, parameter, text, Workload};
 use crate::trial::{Speaker, TrialError};
 use topology::{Setup, Topology};
@@ -30,7 +30,7 @@ const AROUND: usize = 14 + 20 + 8 + 8 + 16;
 /// Trials more at a rate that fails: none, as it would fail again in virtual time.
 const RETRIES: u32 = 0;
 
-pub(super) struct Vita;
+pub(crate) struct Vita;
 
 impl Driver for Vita {
     fn vocabulary(&self) -> Vocabulary {

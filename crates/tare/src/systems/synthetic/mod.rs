@@ -13,7 +13,7 @@ use tare_lab::value::{Parameters, Value};
 use super::{count, duration, number, own_trial, parameter, system_random, text, Workload};
 use crate::trial::{Speaker, TrialError};
 
-pub(super) struct Synthetic;
+pub(crate) struct Synthetic;
 
 impl Driver for Synthetic {
     fn vocabulary(&self) -> Vocabulary {

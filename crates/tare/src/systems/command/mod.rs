@@ -16,7 +16,7 @@ use super::{duration, parameter, text};
 use crate::program;
 
 /// Runs `command`, in which `{name}` stands for the parameter of that name.
-pub(super) struct Command;
+pub(crate) struct Command;
 
 impl Driver for Command {
     fn vocabulary(&self) -> Vocabulary {

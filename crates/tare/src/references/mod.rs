@@ -4,6 +4,8 @@
 //! needs them. So they are there in a build with the feature `references` only, and elsewhere what
 //! needs them is not testable.
 
+pub(crate) mod aead;
+
 use tare_lab::driver::Missing;
 
 const REASON: &str = "this build of tare has no other libraries to compare with";
@@ -40,12 +42,12 @@ pub(crate) fn fill_aws_lc_rs(buffer: &mut [u8]) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use crate::drivers;
+    use crate::systems;
     use tare_lab::value::{Parameters, Value};
 
     #[test]
     fn what_needs_other_libraries_runs_with_them_and_says_how_to_get_them_without() {
-        let drivers = drivers::all();
+        let drivers = systems::all();
         for (driver, parameter, name) in [
             ("gcm", "implementation", "ring"),
             ("gcm", "implementation", "copy_aws_lc_rs"),

@@ -1,18 +1,13 @@
-//! The workloads that experiments can name: one file each. The only place where the lab and the
-//! systems meet.
+//! The systems: one folder each, with its subcommand, its drivers and their workloads. The only
+//! place where the lab and the systems meet.
 
-mod battery;
 mod command;
-mod gateway;
-mod gcm;
-mod gcm_race;
-mod rdrand;
+pub(crate) mod gateway;
+pub(crate) mod gcm;
+pub(crate) mod loadtest;
+pub(crate) mod rng;
 mod synthetic;
-mod underflow;
 mod vita;
-
-#[cfg(test)]
-pub(crate) use rdrand::check_method;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -38,12 +33,12 @@ trait Workload: Driver {
 
 fn workloads() -> Vec<Box<dyn Workload>> {
     vec![
-        Box::new(rdrand::Rdrand),
-        Box::new(underflow::Underflow),
-        Box::new(battery::Battery),
-        Box::new(gcm::Gcm),
-        Box::new(gcm_race::GcmRace),
-        Box::new(gateway::Gateway),
+        Box::new(rng::drivers::rdrand::Rdrand),
+        Box::new(rng::drivers::underflow::Underflow),
+        Box::new(rng::drivers::battery::Battery),
+        Box::new(gcm::driver::Gcm),
+        Box::new(gcm::race::GcmRace),
+        Box::new(gateway::driver::Gateway),
         Box::new(vita::Vita),
         Box::new(vita::VitaVeth),
         Box::new(synthetic::Synthetic),

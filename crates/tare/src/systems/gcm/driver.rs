@@ -1,7 +1,5 @@
 //! AES-GCM's speed: this house's paths, and other libraries beside them.
 
-mod others;
-
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -15,10 +13,9 @@ use tare_lab::sample::OPERATIONS;
 use tare_lab::unit::{Dimension, Unit};
 use tare_lab::value::Parameters;
 
-use self::others::Other;
-use super::{count, duration, own_trial, parameter, text, Workload};
 use crate::pace::{self, Timed};
-use crate::references;
+use crate::references::{self, aead::Other};
+use crate::systems::{count, duration, own_trial, parameter, text, Workload};
 use crate::trial::{Speaker, TrialError};
 
 /// The part of a trial's duration that its warm-up takes on top.
@@ -31,12 +28,12 @@ const COLD_BYTES: usize = 64 << 20;
 const CACHED_MESSAGES: usize = 32;
 
 /// Additional data of a message: those of ESP with extended sequence numbers.
-const AAD: [u8; 12] = [7; 12];
+pub(crate) const AAD: [u8; 12] = [7; 12];
 
 /// The implementations of other libraries, which only a build with the feature `references` has.
 const REFERENCES: [&str; 3] = ["aws_lc_rs", "copy_aws_lc_rs", "ring"];
 
-pub(super) struct Gcm;
+pub(crate) struct Gcm;
 
 /// Which way a message goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -219,7 +216,7 @@ fn timed(
 }
 
 /// Messages, taken as many at a time as there are outputs, and over again.
-struct Messages<'a> {
+pub(crate) struct Messages<'a> {
     at: usize,
     sources: Vec<&'a [u8]>,
     tags: Vec<Tag>,
@@ -313,7 +310,7 @@ struct Call<'c, 'a> {
     outputs: &'c mut [&'a mut [u8]],
 }
 
-fn nonce(message: usize) -> Nonce {
+pub(crate) fn nonce(message: usize) -> Nonce {
     Nonce::from_parts([0x5c; 4], message as u64)
 }
 

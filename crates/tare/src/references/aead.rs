@@ -2,10 +2,10 @@
 //! none of them.
 
 #[cfg(feature = "references")]
-pub(super) use present::Other;
+pub(crate) use present::Other;
 
 #[cfg(not(feature = "references"))]
-pub(super) use absent::Other;
+pub(crate) use absent::Other;
 
 #[cfg(feature = "references")]
 mod present {
@@ -16,10 +16,10 @@ mod present {
     use ring::aead as ring_aead;
     use tare_gcm::Tag;
 
-    use super::super::{nonce, Messages, AAD};
+    use crate::systems::gcm::driver::{nonce, Messages, AAD};
 
     /// A library with its key.
-    pub(in super::super) enum Other {
+    pub(crate) enum Other {
         Aws(aws::LessSafeKey),
         /// Copies each message to private memory first: what makes an ordinary library safe here.
         CopyAws(aws::LessSafeKey, Vec<u8>),
@@ -28,7 +28,7 @@ mod present {
 
     impl Other {
         /// The library of this name, with a key.
-        pub(in super::super) fn new(name: &str, key: &[u8]) -> anyhow::Result<Other> {
+        pub(crate) fn new(name: &str, key: &[u8]) -> anyhow::Result<Other> {
             let aws_key = || {
                 let algorithm = if key.len() == 16 {
                     &aws::AES_128_GCM
@@ -57,7 +57,7 @@ mod present {
         }
 
         /// Seals the next call's messages one by one, where the plaintext lies.
-        pub(in super::super) fn seal(&mut self, messages: &mut Messages<'_>) -> anyhow::Result<()> {
+        pub(crate) fn seal(&mut self, messages: &mut Messages<'_>) -> anyhow::Result<()> {
             let call = messages.next();
             let outputs = call.outputs.iter_mut().enumerate();
             match self {
@@ -90,7 +90,7 @@ mod present {
         }
 
         /// Opens the next call's messages one by one, from one buffer into another.
-        pub(in super::super) fn open(&mut self, messages: &mut Messages<'_>) -> anyhow::Result<()> {
+        pub(crate) fn open(&mut self, messages: &mut Messages<'_>) -> anyhow::Result<()> {
             let call = messages.next();
             let sources = call.sources.iter().enumerate();
             match self {
@@ -139,21 +139,21 @@ mod present {
 
 #[cfg(not(feature = "references"))]
 mod absent {
-    use super::super::Messages;
+    use crate::systems::gcm::driver::Messages;
 
     /// No library.
-    pub(in super::super) enum Other {}
+    pub(crate) enum Other {}
 
     impl Other {
-        pub(in super::super) fn new(_: &str, _: &[u8]) -> anyhow::Result<Other> {
+        pub(crate) fn new(_: &str, _: &[u8]) -> anyhow::Result<Other> {
             Err(crate::references::absent())
         }
 
-        pub(in super::super) fn seal(&mut self, _: &mut Messages<'_>) -> anyhow::Result<()> {
+        pub(crate) fn seal(&mut self, _: &mut Messages<'_>) -> anyhow::Result<()> {
             match *self {}
         }
 
-        pub(in super::super) fn open(&mut self, _: &mut Messages<'_>) -> anyhow::Result<()> {
+        pub(crate) fn open(&mut self, _: &mut Messages<'_>) -> anyhow::Result<()> {
             match *self {}
         }
     }

@@ -10,14 +10,14 @@ use tare_lab::sample::OPERATIONS;
 use tare_lab::unit::{Dimension, Unit};
 use tare_lab::value::Parameters;
 
-use super::gcm::{check_path, key_length, key_parameter, operation, operation_parameter};
-use super::{count, duration, own_trial, parameter, text, Workload};
+use super::driver::{check_path, key_length, key_parameter, operation, operation_parameter};
+use crate::systems::{count, duration, own_trial, parameter, text, Workload};
 use crate::trial::{Speaker, TrialError};
 
 /// The implementation that reads twice, which the race must catch.
 const TWO_READS: &str = "two_reads";
 
-pub(super) struct GcmRace;
+pub(crate) struct GcmRace;
 
 impl Driver for GcmRace {
     fn vocabulary(&self) -> Vocabulary {
@@ -95,8 +95,8 @@ impl Workload for GcmRace {
         let of = Race {
             subject: subject(parameters)?,
             op: match operation(parameters)? {
-                super::gcm::Operation::Seal => Op::Seal,
-                super::gcm::Operation::Open => Op::Open,
+                super::driver::Operation::Seal => Op::Seal,
+                super::driver::Operation::Open => Op::Open,
             },
             key_len: key_length(parameters)?,
             record_len: count(parameters, "size")?,

@@ -1,6 +1,7 @@
 //! `tare gateway`: a user-space IPsec gateway.
 
 mod bench;
+pub(crate) mod driver;
 mod gentest;
 mod keygen;
 mod run;

@@ -2,6 +2,7 @@
 
 mod bench;
 pub(crate) mod diagnosis;
+pub(crate) mod drivers;
 pub(crate) mod external;
 mod gen;
 mod in_step;

@@ -10,12 +10,12 @@ use tare_lab::unit::{Dimension, Unit};
 use tare_lab::value::{Parameters, Value, BESIDE};
 use tare_rdrand::processor;
 
-use super::{count, duration, own_trial, parameter, text, Workload};
 use crate::references;
-use crate::rng::method::{Method, Origin};
-use crate::rng::retry::Retry;
-use crate::rng::workload;
-use crate::rng::written::{self, Destination};
+use crate::systems::rng::method::{Method, Origin};
+use crate::systems::rng::retry::Retry;
+use crate::systems::rng::workload;
+use crate::systems::rng::written::{self, Destination};
+use crate::systems::{count, duration, own_trial, parameter, text, Workload};
 use crate::trial::{Speaker, TrialError};
 
 /// The part of a trial's duration that its warm-up takes on top.
@@ -28,7 +28,7 @@ const OUTPUTS: [(&str, Option<Destination>); 3] = [
     ("file", Some(Destination::File)),
 ];
 
-pub(super) struct Rdrand;
+pub(crate) struct Rdrand;
 
 impl Driver for Rdrand {
     fn vocabulary(&self) -> Vocabulary {

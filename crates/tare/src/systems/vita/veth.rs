@@ -35,7 +35,7 @@ const NAMESPACE_SECONDS: &str = "600";
 /// Outer packets are longer than what the tester sends.
 const MTU: &str = "2000";
 
-pub(in crate::drivers) struct VitaVeth;
+pub(crate) struct VitaVeth;
 
 impl Driver for VitaVeth {
     fn vocabulary(&self) -> Vocabulary {

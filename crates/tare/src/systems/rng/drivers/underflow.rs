@@ -12,14 +12,14 @@ use tare_rdrand::instruction::{count_underflows, RdrandInstruction, RdseedInstru
 use tare_rdrand::source::Source;
 
 use super::rdrand::check_method;
-use super::{count, duration, own_trial, parameter, text, Workload};
-use crate::rng::method::Method;
+use crate::systems::rng::method::Method;
+use crate::systems::{count, duration, own_trial, parameter, text, Workload};
 use crate::trial::{Speaker, TrialError};
 
 /// Draws between two readings of the clock.
 const BATCH: u64 = 1000;
 
-pub(super) struct Underflow;
+pub(crate) struct Underflow;
 
 impl Driver for Underflow {
     fn vocabulary(&self) -> Vocabulary {
