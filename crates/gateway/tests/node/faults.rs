@@ -114,10 +114,12 @@ fn an_interface_that_goes_down_comes_back_as_it_was_or_with_another_address() {
             up: false,
             ..link(PUBLIC[0])
         };
-        bed.node(0).link(now, InterfaceId::Public, down);
+        bed.node(0)
+            .interface_changed(now, InterfaceId::Public, down);
         bed.run_for(30.0);
         let now = bed.time_of(0);
-        bed.node(0).link(now, InterfaceId::Public, link(mac));
+        bed.node(0)
+            .interface_changed(now, InterfaceId::Public, link(mac));
         bed.run_for(0.1);
         bed.restart_counting();
         bed.load(5.0, Duration::from_millis(10));
@@ -130,7 +132,7 @@ fn an_interface_that_goes_down_comes_back_as_it_was_or_with_another_address() {
         );
     }
     let now = bed.time_of(0);
-    bed.node(0).link(
+    bed.node(0).interface_changed(
         now,
         InterfaceId::Private,
         InterfaceState {
