@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, Context as _};
 use rustix::time::{clock_gettime, ClockId};
-use tare_gateway::bench::{Bench, Done, Setup, Subject};
-use tare_gateway::sa::Counting;
+use tare_gateway::dataplane::SequenceMode;
+use tare_gateway::tools::bench::{Bench, Done, Setup, Subject};
 use tare_lab::driver::{Driver, Invocation, Missing, Parameter, ParameterKind, Role, Vocabulary};
 use tare_lab::sample::OPERATIONS;
 use tare_lab::unit::{Dimension, Unit};
@@ -142,10 +142,10 @@ impl Workload for Gateway {
             } else {
                 16
             },
-            counting: if text(parameters, "esn")? == "off" {
-                Counting::Plain
+            sequence_mode: if text(parameters, "esn")? == "off" {
+                SequenceMode::Plain
             } else {
-                Counting::Extended
+                SequenceMode::Extended
             },
             workers,
         };

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{bail, Context as _};
 use tare_gateway::config::Config;
 use tare_gateway::control::{RouteStatus, SaStatus};
-use tare_gateway::daemon::{default_socket, DirectionReport, Report};
+use tare_gateway::daemon::{default_socket, Report, TrafficReport};
 
 use crate::terminal;
 
@@ -168,7 +168,7 @@ fn table(report: &Report) -> String {
     text
 }
 
-fn direction(text: &mut String, name: &str, counts: &DirectionReport) {
+fn direction(text: &mut String, name: &str, counts: &TrafficReport) {
     let _ = write!(text, "{name:8} {} received", counts.received);
     if counts.fragments > 0 {
         let _ = write!(text, " + {} by fragmenting", counts.fragments);

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use anyhow::{anyhow, ensure};
 use tare_gateway::config::Config;
-use tare_gateway::control::{Link, Place};
+use tare_gateway::dataplane::Tables;
 use tare_gateway::exchange;
-use tare_gateway::gentest::Meta;
-use tare_gateway::node::Node;
-use tare_gateway::tables::Tables;
+use tare_gateway::tools::gentest::Meta;
+use tare_gateway::Node;
+use tare_gateway::{InterfaceId, InterfaceState};
 use tare_loadtest::{Network, StreamConfig};
 use tare_packet::imix::PacketSize;
 use tare_port::{Burst, Frame, Layout, Pool};
@@ -133,7 +133,7 @@ impl Topology {
 
     /// The set-up after the gateways have agreed on keys for every route.
     pub(super) fn new(setup: &Setup, pool: &Pool) -> anyhow::Result<Topology> {
-        let link = |node, interface| Link {
+        let link = |node, interface| InterfaceState {
             mac: mac(node, interface),
             mtu: MTU,
             up: true,
@@ -271,12 +271,12 @@ impl Topology {
             match event {
                 Event::Into(n) => {
                     if let Some((_, frame)) = self.into[n].pop(now) {
-                        self.receive(n, Place::Private, frame);
+                        self.receive(n, InterfaceId::Private, frame);
                     }
                 }
                 Event::Between(n) => {
                     if let Some((_, frame)) = self.between[n].pop(now) {
-                        self.receive(n, Place::Public, frame);
+                        self.receive(n, InterfaceId::Public, frame);
                     }
                 }
                 Event::Out(n) => {
@@ -305,7 +305,7 @@ impl Topology {
         }
     }
 
-    fn receive(&mut self, node: usize, place: Place, frame: Frame) {
+    fn receive(&mut self, node: usize, place: InterfaceId, frame: Frame) {
         self.burst.push(frame);
         self.nodes[node].receive(self.now, place, &mut self.burst);
         self.burst.clear();
@@ -315,10 +315,10 @@ impl Topology {
 
     /// Puts what a node sends on its cables.
     fn flush(&mut self, node: usize, now: Instant) {
-        for frame in self.nodes[node].leaving(Place::Private).drain(..) {
+        for frame in self.nodes[node].leaving(InterfaceId::Private).drain(..) {
             self.out[node].offer(now, frame);
         }
-        for frame in self.nodes[node].leaving(Place::Public).drain(..) {
+        for frame in self.nodes[node].leaving(InterfaceId::Public).drain(..) {
             self.between[1 - node].offer(now, frame);
         }
     }

@@ -8,9 +8,9 @@ use tare_sim::Instant;
 /// Times and routes, earliest first. A route whose time moved has an entry for each of them; the
 /// caller skips those that are not the route's own any more.
 #[derive(Default)]
-pub(crate) struct Agenda(BinaryHeap<Reverse<(Instant, usize)>>);
+pub(crate) struct TimerQueue(BinaryHeap<Reverse<(Instant, usize)>>);
 
-impl Agenda {
+impl TimerQueue {
     pub(crate) fn push(&mut self, at: Instant, route: usize) {
         self.0.push(Reverse((at, route)));
     }

@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use tare_packet::ethernet::Mac;
 use tare_packet::{ipv4, ipv6};
 use tare_port::prefetch;
 
-use crate::esp;
-use crate::prefixes::Prefixes;
-use crate::sa::{InboundSa, OutboundSa, Outer};
+use crate::interface::InterfaceView;
+
+use super::esp;
+use super::prefixes::Prefixes;
+use super::sa::{InboundSa, OutboundSa, Outer};
 
 /// One state of the gateway. The control side makes the next one from this; workers go on with
 /// theirs until they have time to take it, so a packet sees one state and never half of two.
@@ -19,11 +20,11 @@ pub struct Tables {
     /// Routes by their number.
     pub routes: Vec<Route>,
     /// Inbound SAs by their SPI.
-    pub inbound: Spis,
+    pub inbound: SpiTable,
     /// Where plaintext comes in and goes out.
-    pub private: Side,
+    pub private: InterfaceView,
     /// Where ESP goes out and comes in.
-    pub public: Side,
+    pub public: InterfaceView,
     /// The UDP port of the key exchange.
     pub exchange_port: u16,
 }
@@ -105,37 +106,20 @@ impl Route {
     }
 }
 
-/// One of the two interfaces.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Side {
-    /// Its station address.
-    pub mac: Mac,
-    /// Its IPv4 address.
-    pub ip4: Option<u32>,
-    /// Its IPv6 address.
-    pub ip6: Option<u128>,
-    /// The station that IPv4 packets go to; none while it is not known.
-    pub next_hop4: Option<Mac>,
-    /// The station that IPv6 packets go to; none while it is not known.
-    pub next_hop6: Option<Mac>,
-    /// Bytes that a packet may have, without Ethernet header.
-    pub mtu: u16,
-}
-
 /// Inbound SAs by SPI: a table at most half full, probed in a line.
 #[derive(Default)]
-pub struct Spis {
+pub struct SpiTable {
     /// The SPI stands beside its SA, so that looking for it touches nothing else.
     slots: Vec<Option<(u32, Arc<InboundSa>)>>,
     shift: u32,
 }
 
-impl Spis {
+impl SpiTable {
     /// The table of these SAs. Where an SPI stands twice the first wins.
-    pub fn new(sas: impl IntoIterator<Item = Arc<InboundSa>>) -> Spis {
+    pub fn new(sas: impl IntoIterator<Item = Arc<InboundSa>>) -> SpiTable {
         let sas: Vec<_> = sas.into_iter().collect();
         let size = (sas.len() * 2 + 1).next_power_of_two().max(2);
-        let mut spis = Spis {
+        let mut spis = SpiTable {
             slots: vec![None; size],
             shift: 32 - size.trailing_zeros(),
         };
@@ -204,7 +188,7 @@ impl Spis {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sa::Counting;
+    use crate::dataplane::SequenceMode;
     use proptest::prelude::*;
     use tare_gcm::Key;
 
@@ -214,7 +198,7 @@ mod tests {
             let outer = Outer::V4 { src: 1, dst: 2 };
             let sa = |n| {
                 let key = Key::new(&[0; 16]).unwrap();
-                OutboundSa::new(1000 + n, key, [0; 4], Counting::Extended, outer)
+                OutboundSa::new(1000 + n, key, [0; 4], SequenceMode::Extended, outer)
             };
             let route = Route::new((0..sas).map(|n| Arc::new(sa(n))), 1500);
             assert_eq!(route.all_outbound().count(), sas as usize);
@@ -234,9 +218,9 @@ mod tests {
         ) {
             let sa = |&spi: &u32| {
                 let key = Key::new(&[0; 16]).unwrap();
-                Arc::new(InboundSa::new(spi, key, [0; 4], Counting::Extended, 64, 0))
+                Arc::new(InboundSa::new(spi, key, [0; 4], SequenceMode::Extended, 64, 0))
             };
-            let table = Spis::new(spis.iter().map(sa));
+            let table = SpiTable::new(spis.iter().map(sa));
             for spi in others.iter().chain(&spis) {
                 prop_assert_eq!(table.by_spi(*spi).map(|sa| sa.spi), spis.get(spi).copied());
             }

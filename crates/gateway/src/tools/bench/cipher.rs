@@ -6,7 +6,7 @@ use tare_packet::ethernet::HEADER;
 use tare_port::{Burst, Pool, BURST};
 
 use super::{Bench, Done, Turn, FIRST_SPI};
-use crate::esp;
+use crate::dataplane::esp;
 
 /// SPI and sequence number in full: as many bytes as a packet with extended numbers authenticates.
 const AAD: [u8; 12] = [7; 12];

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use tare_port::{Interface, Kind};
 
 use crate::config::{self, Config};
-use crate::control::Link;
+use crate::interface::InterfaceState;
 
 /// What workers open. They begin anew when it is another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    pub(super) private: Device,
-    pub(super) public: Device,
+    pub(super) private: InterfaceQueues,
+    pub(super) public: InterfaceQueues,
     pub(super) kind: Kind,
     /// Bytes of a slot of the pools.
     pub(super) capacity: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Device {
+pub(super) struct InterfaceQueues {
     /// Name or PCI address.
     pub(super) name: String,
     /// The first queue; worker n has the nth after it.
@@ -38,19 +38,21 @@ const ETHERNET: usize = 14;
 
 /// The interfaces of a gateway.
 #[derive(Debug)]
-pub(super) struct Links {
+pub(super) struct Interfaces {
     pub(super) plan: Arc<Plan>,
-    pub(super) private: Link,
-    pub(super) public: Link,
+    pub(super) private: InterfaceState,
+    pub(super) public: InterfaceState,
 }
 
-impl Links {
+impl Interfaces {
     /// The interfaces of a configuration as they are now. Where one is not there, it is what it was
     /// before, but down.
-    pub(super) fn look(config: &Config, kind: Kind, before: &Links) -> Links {
-        let look = |interface: &config::Interface, before: &Link, device: &Device| {
+    pub(super) fn look(config: &Config, kind: Kind, before: &Interfaces) -> Interfaces {
+        let look = |interface: &config::InterfaceConfig,
+                    before: &InterfaceState,
+                    device: &InterfaceQueues| {
             read(interface).unwrap_or_else(|_| {
-                let gone = Link {
+                let gone = InterfaceState {
                     up: false,
                     ..*before
                 };
@@ -60,28 +62,32 @@ impl Links {
         let (private, private_device) =
             look(&config.private, &before.private, &before.plan.private);
         let (public, public_device) = look(&config.public, &before.public, &before.plan.public);
-        Links::of((private, private_device), (public, public_device), kind)
+        Interfaces::of((private, private_device), (public, public_device), kind)
     }
 
     /// The interfaces of a configuration, all of which are to be there.
-    pub(super) fn find(config: &Config, kind: Kind) -> Result<Links, tare_port::Error> {
-        Ok(Links::of(
+    pub(super) fn find(config: &Config, kind: Kind) -> Result<Interfaces, tare_port::Error> {
+        Ok(Interfaces::of(
             read(&config.private)?,
             read(&config.public)?,
             kind,
         ))
     }
 
-    fn of(private: (Link, Device), public: (Link, Device), kind: Kind) -> Links {
+    fn of(
+        private: (InterfaceState, InterfaceQueues),
+        public: (InterfaceState, InterfaceQueues),
+        kind: Kind,
+    ) -> Interfaces {
         let longest = usize::from(private.0.mtu.max(public.0.mtu)) + ETHERNET;
         let fits = |capacity: &usize| capacity - LOST >= longest;
         let capacity = CAPACITIES.into_iter().find(fits).unwrap_or(CAPACITIES[2]);
         let most = (capacity - LOST - ETHERNET) as u16;
-        let link = |link: Link| Link {
+        let link = |link: InterfaceState| InterfaceState {
             mtu: link.mtu.min(most),
             ..link
         };
-        Links {
+        Interfaces {
             private: link(private.0),
             public: link(public.0),
             plan: Arc::new(Plan {
@@ -94,19 +100,21 @@ impl Links {
     }
 }
 
-fn read(interface: &config::Interface) -> Result<(Link, Device), tare_port::Error> {
+fn read(
+    interface: &config::InterfaceConfig,
+) -> Result<(InterfaceState, InterfaceQueues), tare_port::Error> {
     let name = interface.device.to_string();
     let found = Interface::find(&name)?;
     let os = |source| tare_port::Error::Os {
         doing: format!("reading {name}"),
         source,
     };
-    let link = Link {
+    let link = InterfaceState {
         mac: found.mac().map_err(os)?,
         mtu: u16::try_from(found.mtu().map_err(os)?).unwrap_or(u16::MAX),
         up: found.is_up().map_err(os)?,
     };
-    let device = Device {
+    let device = InterfaceQueues {
         queue: interface.device_queue.unwrap_or(0).into(),
         index: found.index(),
         name,

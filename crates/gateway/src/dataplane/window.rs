@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::sa::Counting;
+use super::sa::SequenceMode;
 
 const WORDS: usize = 128;
 
@@ -29,7 +29,7 @@ pub struct Window {
     last: AtomicU32,
     size: u16,
     lock: AtomicBool,
-    pub(crate) counting: Counting,
+    pub(crate) sequence_mode: SequenceMode,
     /// The words before. In the place of the last stands what it was before the ring came around.
     bits: [AtomicU32; WORDS],
 }
@@ -50,13 +50,13 @@ impl Window {
     pub(crate) const FRONT: usize = std::mem::offset_of!(Window, bits);
 
     /// A window of `size` packets, from 32 to [`WINDOW_MAX`]; others are brought into these bounds.
-    pub fn new(size: u32, counting: Counting) -> Window {
+    pub fn new(size: u32, sequence_mode: SequenceMode) -> Window {
         Window {
             lock: AtomicBool::new(false),
             top: AtomicU64::new(0),
             last: AtomicU32::new(0),
             size: size.clamp(32, WINDOW_MAX) as u16,
-            counting,
+            sequence_mode,
             bits: [const { AtomicU32::new(0) }; WORDS],
         }
     }
@@ -87,9 +87,9 @@ impl Window {
     /// See [`Refused`].
     #[inline]
     pub(crate) fn number(&self, low: u32) -> Result<u64, Refused> {
-        let number = match self.counting {
-            Counting::Extended => self.extend(low).ok_or(Refused::TooOld)?,
-            Counting::Plain => u64::from(low),
+        let number = match self.sequence_mode {
+            SequenceMode::Extended => self.extend(low).ok_or(Refused::TooOld)?,
+            SequenceMode::Plain => u64::from(low),
         };
         self.check(number).map(|()| number)
     }
@@ -261,7 +261,7 @@ mod tests {
             steps in proptest::collection::vec(
                 prop_oneof![6 => -5000i64..50, 3 => 0i64..3, 1 => 0i64..20_000], 1..300),
         ) {
-            let window = Window::new(size, Counting::Extended);
+            let window = Window::new(size, SequenceMode::Extended);
             let mut plainly = Plainly { size: size.into(), top: 0, seen: HashSet::new() };
             let mut at = start;
             for step in steps {
@@ -281,7 +281,7 @@ mod tests {
             ahead in 0u64..1 << 31,
             behind in 0u64..4032,
         ) {
-            let window = Window::new(size, Counting::Extended);
+            let window = Window::new(size, SequenceMode::Extended);
             window.claim(top).unwrap();
             prop_assert_eq!(window.extend((top + ahead) as u32), Some(top + ahead));
             if behind < size.into() && behind < top {
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn before_the_first_subspace_there_is_nothing() {
-        let window = Window::new(64, Counting::Extended);
+        let window = Window::new(64, SequenceMode::Extended);
         window.claim(3).unwrap();
         assert_eq!(window.extend(u32::MAX), None);
         assert_eq!(window.extend(1), Some(1));
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn two_workers_never_both_get_a_number() {
-        let window = Window::new(WINDOW_MAX, Counting::Extended);
+        let window = Window::new(WINDOW_MAX, SequenceMode::Extended);
         let mut won: Vec<u64> = std::thread::scope(|scope| {
             let worker = || {
                 let won: Vec<u64> = (1..=100_000).filter(|&n| window.claim(n).is_ok()).collect();

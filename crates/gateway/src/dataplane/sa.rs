@@ -7,7 +7,7 @@ use tare_gcm::Key;
 
 use tare_port::prefetch;
 
-use crate::window::Window;
+use super::window::Window;
 
 /// The addresses of a tunnel's outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ const _: () = assert!(std::mem::offset_of!(InboundSa, window) + Window::FRONT <=
 
 /// How the sequence numbers of an SA are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counting {
+pub enum SequenceMode {
     /// In 64 bits, of which a packet carries the lower half: extended sequence numbers, ESN.
     Extended,
     /// In 32 bits; the SA ends with them.
@@ -66,7 +66,7 @@ pub struct OutboundSa {
     pub(crate) key: Key,
     pub(crate) salt: [u8; 4],
     pub(crate) spi: u32,
-    pub(crate) counting: Counting,
+    pub(crate) sequence_mode: SequenceMode,
     pub(crate) outer: Outer,
     /// Numbers that were left to an earlier SA.
     skipped: AtomicU64,
@@ -74,7 +74,13 @@ pub struct OutboundSa {
 
 impl OutboundSa {
     /// An SA whose first packet has the number 1.
-    pub fn new(spi: u32, key: Key, salt: [u8; 4], counting: Counting, outer: Outer) -> OutboundSa {
+    pub fn new(
+        spi: u32,
+        key: Key,
+        salt: [u8; 4],
+        sequence_mode: SequenceMode,
+        outer: Outer,
+    ) -> OutboundSa {
         OutboundSa {
             sequence: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -82,7 +88,7 @@ impl OutboundSa {
             outer,
             salt,
             spi,
-            counting,
+            sequence_mode,
             skipped: AtomicU64::new(0),
         }
     }
@@ -138,10 +144,10 @@ impl OutboundSa {
         let first = before.checked_add(1)?;
         // RFC 4303, 3.3.3: "the sender checks to ensure that the counter has not cycled".
         let last = first.checked_add(n - 1)?;
-        let end = match self.counting {
+        let end = match self.sequence_mode {
             // The top half is left to a counter that goes on being asked.
-            Counting::Extended => u64::MAX / 2,
-            Counting::Plain => u64::from(u32::MAX),
+            SequenceMode::Extended => u64::MAX / 2,
+            SequenceMode::Plain => u64::from(u32::MAX),
         };
         if last > end {
             self.sequence.fetch_sub(n, Ordering::Relaxed);
@@ -195,7 +201,7 @@ impl InboundSa {
         spi: u32,
         key: Key,
         salt: [u8; 4],
-        counting: Counting,
+        sequence_mode: SequenceMode,
         window: u32,
         route: usize,
     ) -> InboundSa {
@@ -204,7 +210,7 @@ impl InboundSa {
             spi,
             salt,
             route: route as u32,
-            window: Window::new(window, counting),
+            window: Window::new(window, sequence_mode),
             packets: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             replayed: AtomicU64::new(0),
@@ -255,14 +261,20 @@ mod tests {
 
     #[test]
     fn an_sa_that_follows_another_uses_none_of_its_numbers_and_counts_its_own_packets() {
-        let sa = |counting| {
+        let sa = |sequence_mode| {
             let outer = Outer::V4 { src: 1, dst: 2 };
-            OutboundSa::new(300, Key::new(&[1; 16]).unwrap(), [0; 4], counting, outer)
+            OutboundSa::new(
+                300,
+                Key::new(&[1; 16]).unwrap(),
+                [0; 4],
+                sequence_mode,
+                outer,
+            )
         };
         let (first, second, third) = (
-            sa(Counting::Extended),
-            sa(Counting::Extended),
-            sa(Counting::Extended),
+            sa(SequenceMode::Extended),
+            sa(SequenceMode::Extended),
+            sa(SequenceMode::Extended),
         );
         assert_eq!(first.take(5, false), Some(1));
         second.follow(&first, 100);
@@ -277,7 +289,7 @@ mod tests {
     fn an_sa_ends_with_its_numbers() {
         let outer = Outer::V4 { src: 1, dst: 2 };
         let key = Key::new(&[1; 16]).unwrap();
-        let sa = OutboundSa::new(300, key, [0; 4], Counting::Plain, outer);
+        let sa = OutboundSa::new(300, key, [0; 4], SequenceMode::Plain, outer);
         let all = u64::from(u32::MAX);
         assert_eq!(sa.take(all - 1, false), Some(1));
         assert_eq!(sa.take(2, false), None);

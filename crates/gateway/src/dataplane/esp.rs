@@ -4,7 +4,7 @@
 //! Ethernet 14 | outer IPv4 20 or IPv6 40 | SPI 4, sequence 4 | IV 8 | inner packet, padding, pad length, next header | ICV 16
 //! ```
 
-use crate::sa::Counting;
+use super::sa::SequenceMode;
 
 /// IP protocol number of ESP.
 pub const PROTOCOL: u8 = 50;
@@ -63,14 +63,14 @@ pub(crate) struct Aad {
 
 impl Aad {
     #[inline]
-    pub(crate) fn set(&mut self, spi: u32, sequence: u64, counting: Counting) {
+    pub(crate) fn set(&mut self, spi: u32, sequence: u64, sequence_mode: SequenceMode) {
         self.bytes[..4].copy_from_slice(&spi.to_be_bytes());
-        self.len = match counting {
-            Counting::Extended => {
+        self.len = match sequence_mode {
+            SequenceMode::Extended => {
                 self.bytes[4..].copy_from_slice(&sequence.to_be_bytes());
                 12
             }
-            Counting::Plain => {
+            SequenceMode::Plain => {
                 self.bytes[4..8].copy_from_slice(&(sequence as u32).to_be_bytes());
                 8
             }

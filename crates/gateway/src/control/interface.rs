@@ -12,16 +12,15 @@ use super::counters::{Ignored, Taken};
 use super::neighbor::{Ask, Neighbor};
 use super::status::NeighborStatus;
 use super::wire::{self, Arp};
-use super::Link;
-use crate::config::Interface;
+use crate::config::InterfaceConfig;
 use crate::dataplane::RateLimit;
-use crate::tables::Side;
+use crate::interface::{InterfaceState, InterfaceView};
 
 /// How often, at most, a station that claims an address of ours is told that it is wrong.
 const DEFENSE: Duration = Duration::from_secs(10);
 
-pub(super) struct End {
-    link: Link,
+pub(super) struct InterfaceControl {
+    state: InterfaceState,
     mac: Mac,
     pub(super) ip4: Option<Ipv4Addr>,
     pub(super) ip6: Option<Ipv6Addr>,
@@ -33,11 +32,15 @@ pub(super) struct End {
     defended: Instant,
 }
 
-impl End {
-    pub(super) fn new(interface: &Interface, link: Link, now: Instant) -> End {
-        let mut end = End {
-            link,
-            mac: link.mac,
+impl InterfaceControl {
+    pub(super) fn new(
+        interface: &InterfaceConfig,
+        state: InterfaceState,
+        now: Instant,
+    ) -> InterfaceControl {
+        let mut this = InterfaceControl {
+            state,
+            mac: state.mac,
             ip4: None,
             ip6: None,
             fixed: None,
@@ -46,13 +49,13 @@ impl End {
             answers: RateLimit::default(),
             defended: Instant::ZERO,
         };
-        end.configure(interface, now);
-        end
+        this.configure(interface, now);
+        this
     }
 
     /// Goes on with another configuration; next hops that stay are not asked for again.
-    pub(super) fn configure(&mut self, interface: &Interface, now: Instant) {
-        self.mac = interface.mac.unwrap_or(self.link.mac);
+    pub(super) fn configure(&mut self, interface: &InterfaceConfig, now: Instant) {
+        self.mac = interface.mac.unwrap_or(self.state.mac);
         self.ip4 = interface.ip4;
         self.ip6 = interface.ip6;
         self.fixed = interface.nexthop_mac;
@@ -70,21 +73,21 @@ impl End {
         self.mac
     }
 
-    pub(super) fn link(&self) -> Link {
-        self.link
+    pub(super) fn state(&self) -> InterfaceState {
+        self.state
     }
 
     /// The interface has changed. Where it came up or has another station address, the link is told
     /// and asked anew.
     pub(super) fn change(
         &mut self,
-        interface: &Interface,
-        link: Link,
+        interface: &InterfaceConfig,
+        state: InterfaceState,
         now: Instant,
         send: &mut Vec<Vec<u8>>,
     ) {
-        let again = link.up && (!self.link.up || link.mac != self.link.mac);
-        self.link = link;
+        let again = state.up && (!self.state.up || state.mac != self.state.mac);
+        self.state = state;
         self.configure(interface, now);
         if again {
             for hop in [&mut self.hop4, &mut self.hop6].into_iter().flatten() {
@@ -108,7 +111,7 @@ impl End {
 
     /// When there is something to ask.
     pub(super) fn due(&self) -> Instant {
-        if !self.link.up {
+        if !self.state.up {
             return Instant::NEVER;
         }
         let hops = [&self.hop4, &self.hop6].into_iter().flatten();
@@ -117,7 +120,7 @@ impl End {
 
     /// Asks what is to be asked.
     pub(super) fn tick(&mut self, now: Instant, send: &mut Vec<Vec<u8>>) {
-        if !self.link.up {
+        if !self.state.up {
             return;
         }
         for hop in [&mut self.hop4, &mut self.hop6].into_iter().flatten() {
@@ -139,24 +142,24 @@ impl End {
     }
 
     /// What workers see of it.
-    pub(super) fn side(&self) -> Side {
+    pub(super) fn view(&self) -> InterfaceView {
         let known = |hop: &Option<Neighbor>| hop.as_ref().and_then(Neighbor::mac).or(self.fixed);
-        Side {
+        InterfaceView {
             mac: self.mac,
             ip4: self.ip4.map(Ipv4Addr::to_bits),
             ip6: self.ip6.map(Ipv6Addr::to_bits),
             next_hop4: known(&self.hop4),
             next_hop6: known(&self.hop6),
-            mtu: self.link.mtu,
+            mtu: self.state.mtu,
         }
     }
 
     /// The station that packets to an address of this family go to.
     pub(super) fn next_hop(&self, family: IpAddr) -> Option<Mac> {
-        let side = self.side();
+        let view = self.view();
         match family {
-            IpAddr::V4(_) => side.next_hop4,
-            IpAddr::V6(_) => side.next_hop6,
+            IpAddr::V4(_) => view.next_hop4,
+            IpAddr::V6(_) => view.next_hop6,
         }
     }
 

@@ -18,11 +18,11 @@ use tare_sim::Instant;
 
 pub use cipher::Cipher;
 
-use crate::dataplane::{Dataplane, Direction, Output, Seat};
-use crate::prefixes::Prefixes;
-use crate::sa::{Counting, InboundSa, OutboundSa, Outer};
-use crate::tables::{Route, Side, Spis, Tables};
-use crate::window::WINDOW_DEFAULT;
+use crate::dataplane::Prefixes;
+use crate::dataplane::WINDOW_DEFAULT;
+use crate::dataplane::{Dataplane, Output, TrafficCounters, WorkerId};
+use crate::dataplane::{InboundSa, OutboundSa, Outer, SequenceMode};
+use crate::dataplane::{InterfaceView, Route, SpiTable, Tables};
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ pub struct Setup {
     /// Bytes of a key: 16 or 32.
     pub key_bytes: usize,
     /// How sequence numbers are counted.
-    pub counting: Counting,
+    pub sequence_mode: SequenceMode,
     /// Workers, each of which has an outbound SA of its own for every route.
     pub workers: usize,
 }
@@ -118,10 +118,10 @@ impl Bench {
                 let key = || Key::new(key).map_err(|e| e.to_string());
                 let salt = [secret[32], secret[33], secret[34], secret[35]];
                 let spi = FIRST_SPI + (worker * setup.routes + n) as u32;
-                let sa = OutboundSa::new(spi, key()?, salt, setup.counting, outer);
+                let sa = OutboundSa::new(spi, key()?, salt, setup.sequence_mode, outer);
                 outbound.push(Arc::new(sa));
                 let window = WINDOW_DEFAULT;
-                let sa = InboundSa::new(spi, key()?, salt, setup.counting, window, n);
+                let sa = InboundSa::new(spi, key()?, salt, setup.sequence_mode, window, n);
                 inbound.push(Arc::new(sa));
             }
             near.push(Route::new(outbound, 9000));
@@ -131,18 +131,18 @@ impl Bench {
         // What comes in at the far end is from addresses that mirror these.
         let from_near = (0..setup.routes).map(|n| Ok((prefix(net(n) ^ MIRROR, 29)?, n as u32)));
         let from_near: Vec<_> = from_near.collect::<Result<_, String>>()?;
-        let side = |ip4| Side {
+        let side = |ip4| InterfaceView {
             mac: MAC,
             ip4: Some(ip4),
             next_hop4: Some(MAC),
             mtu: 9000,
-            ..Side::default()
+            ..InterfaceView::default()
         };
         let tables = |ip4, prefixes: Vec<_>, routes, inbound: Vec<_>| {
             Arc::new(Tables {
                 prefixes: Arc::new(Prefixes::new(prefixes)),
                 routes,
-                inbound: Spis::new(inbound),
+                inbound: SpiTable::new(inbound),
                 private: side(ip4),
                 public: side(ip4),
                 exchange_port: 303,
@@ -248,7 +248,7 @@ pub struct Done {
 impl<'a> Worker<'a> {
     fn new(bench: &'a Bench, number: usize) -> Result<Worker<'a>, String> {
         let pool = bench.pool()?;
-        let seat = Seat {
+        let seat = WorkerId {
             number,
             workers: bench.workers,
         };
@@ -304,7 +304,7 @@ impl<'a> Worker<'a> {
     }
 
     /// What the first gateway counted, and the second.
-    pub fn counters(&self) -> (&Direction, &Direction) {
+    pub fn counters(&self) -> (&TrafficCounters, &TrafficCounters) {
         (self.near.sent(), self.far.received())
     }
 
@@ -459,7 +459,7 @@ mod tests {
             sizes: vec![60, 1514],
             routes: 3,
             key_bytes: 16,
-            counting: Counting::Extended,
+            sequence_mode: SequenceMode::Extended,
             workers: 2,
         };
         let bench = Bench::new(&setup).unwrap();

@@ -27,9 +27,9 @@ use tare_packet::imix::PacketSize;
 use crate::config::section::{Placed, Section};
 use crate::config::value::{self, Wrong};
 use crate::config::{
-    self, Aead, Config, Error, Interface, Keys, PresharedKey, Route, GENTEST_FILE,
+    self, Aead, Config, Error, InterfaceConfig, Keys, PresharedKey, Route, GENTEST_FILE,
 };
-use crate::window::WINDOW_DEFAULT;
+use crate::dataplane::WINDOW_DEFAULT;
 
 pub use traffic::Traffic;
 
@@ -40,9 +40,9 @@ pub const ROUTES_MAX: u32 = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meta {
     /// The private interface.
-    pub private: Interface,
+    pub private: InterfaceConfig,
     /// The public interface.
-    pub public: Interface,
+    pub public: InterfaceConfig,
     /// The peer's public address.
     pub gateway: IpAddr,
     /// What all routes are parts of.
@@ -245,7 +245,7 @@ fn read(file: &Section<'_>, mistakes: &mut config::Mistakes) -> Option<Meta> {
 
 /// As much of the private interface's own address as the route prefix has of the peer's addresses.
 fn own_prefix(
-    private: &Interface,
+    private: &InterfaceConfig,
     route_prefix: &Placed<TestPrefix>,
     file: &Section<'_>,
     mistakes: &mut config::Mistakes,
