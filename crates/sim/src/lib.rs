@@ -3,6 +3,8 @@
 
 mod line;
 mod time;
+mod token_bucket;
 
 pub use line::{Carried, Line, LineConfig, LineCounters, Queue, OVERHEAD, SHORTEST};
 pub use time::Instant;
+pub use token_bucket::TokenBucket;

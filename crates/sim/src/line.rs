@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::time::nanos;
 use crate::Instant;
 
 /// What a frame occupies on the wire beyond its own bytes: preamble (7), start of frame (1),
@@ -355,10 +356,6 @@ impl<T: Carried> Line<T> {
             item,
         });
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 enum Fate {
