@@ -4,9 +4,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use tare_gateway::config::Config;
-use tare_gateway::control::{Link, Place};
+use tare_gateway::{InterfaceId, InterfaceState};
 use tare_gateway::exchange;
-use tare_gateway::node::Node;
+use tare_gateway::Node;
 use tare_port::{Burst, Layout, Pool};
 use tare_sim::Instant;
 
@@ -37,7 +37,7 @@ const HEADERS: [&[u8]; 6] = [
 
 fuzz_target!(|input: &[u8]| {
     let (config, _) = Config::parse("fuzz.conf", CONFIG.as_bytes()).unwrap();
-    let link = |mac| Link { mac: [2, 0, 0, 0, 0, mac], mtu: 1500, up: true };
+    let link = |mac| InterfaceState { mac: [2, 0, 0, 0, 0, mac], mtu: 1500, up: true };
     let pool = Pool::new(64, 2304, Layout::Spread).unwrap();
     let entropy = exchange::system_entropy().unwrap();
     let mut node = Node::new(config, link(1), link(2), entropy, pool.clone(), Instant::ZERO).unwrap();
@@ -47,14 +47,14 @@ fuzz_target!(|input: &[u8]| {
         let mut frame = HEADERS[usize::from(choice & 7) % HEADERS.len()].to_vec();
         frame.extend_from_slice(rest);
         mend_ipv4(&mut frame, *mend);
-        let place = if choice & 0x80 == 0 { Place::Public } else { Place::Private };
+        let place = if choice & 0x80 == 0 { InterfaceId::Public } else { InterfaceId::Private };
         let mut burst: Burst = pool.copy(&frame).into_iter().collect();
         time += u64::from(*mend) * 1_000_000;
         let now = Instant::from_nanos(time);
         node.receive(now, place, &mut burst);
         node.tick(now);
-        node.leaving(Place::Private).clear();
-        node.leaving(Place::Public).clear();
+        node.leaving(InterfaceId::Private).clear();
+        node.leaving(InterfaceId::Public).clear();
     }
     assert!(node.dataplane().sent().adds_up());
     assert!(node.dataplane().received().adds_up());

@@ -8,9 +8,10 @@ use tare_port::{Burst, Frame, Pool};
 use tare_sim::Instant;
 
 use crate::config::Config;
-use crate::control::{Control, Error, Link, Out, Place, Record};
-use crate::dataplane::{Dataplane, Output, Seat};
+use crate::control::{Actions, Control, Error, Record};
+use crate::dataplane::{Dataplane, Output, WorkerId};
 use crate::exchange::Entropy;
+use crate::interface::{InterfaceId, InterfaceState};
 
 /// A gateway.
 pub struct Node {
@@ -21,7 +22,7 @@ pub struct Node {
     next: [usize; 2],
     pool: Pool,
     output: Output,
-    out: Out,
+    out: Actions,
     private: Burst,
     public: Burst,
     /// Frames for the tunnel, on their way through the data plane.
@@ -41,8 +42,8 @@ impl Node {
     /// See [`Control::new`].
     pub fn new(
         config: Config,
-        private: Link,
-        public: Link,
+        private: InterfaceState,
+        public: InterfaceState,
         entropy: Entropy,
         pool: Pool,
         now: Instant,
@@ -57,8 +58,8 @@ impl Node {
     pub fn with_workers(
         workers: usize,
         config: Config,
-        private: Link,
-        public: Link,
+        private: InterfaceState,
+        public: InterfaceState,
         entropy: Entropy,
         pool: Pool,
         now: Instant,
@@ -67,7 +68,7 @@ impl Node {
         let control = Control::new(config, private, public, workers, entropy, now)?;
         let dataplane = |number| {
             let tables = control.tables().clone();
-            Dataplane::new(tables, pool.clone(), Seat { number, workers })
+            Dataplane::new(tables, pool.clone(), WorkerId { number, workers })
         };
         let mut node = Node {
             dataplanes: (0..workers).map(dataplane).collect(),
@@ -75,7 +76,7 @@ impl Node {
             next: [0; 2],
             pool,
             output: Output::default(),
-            out: Out::default(),
+            out: Actions::default(),
             private: Burst::new(),
             public: Burst::new(),
             tunnel: Burst::new(),
@@ -86,16 +87,16 @@ impl Node {
         Ok(node)
     }
 
-    /// Takes frames that came in on an interface, all of them; [`Place::Tunnel`] is none.
-    pub fn receive(&mut self, now: Instant, from: Place, burst: &mut Burst) {
-        let next = &mut self.next[usize::from(from == Place::Public)];
+    /// Takes frames that came in on an interface, all of them; [`InterfaceId::Tunnel`] is none.
+    pub fn receive(&mut self, now: Instant, from: InterfaceId, burst: &mut Burst) {
+        let next = &mut self.next[usize::from(from == InterfaceId::Public)];
         let worker = *next;
         *next = (worker + 1) % self.dataplanes.len();
         let dataplane = &mut self.dataplanes[worker];
         match from {
-            Place::Private => dataplane.outbound(now, burst, &mut self.output),
-            Place::Public => dataplane.inbound(now, burst, &mut self.output),
-            Place::Tunnel => burst.clear(),
+            InterfaceId::Private => dataplane.outbound(now, burst, &mut self.output),
+            InterfaceId::Public => dataplane.inbound(now, burst, &mut self.output),
+            InterfaceId::Tunnel => burst.clear(),
         }
         self.sort(now, from, worker);
         if now >= self.control.next_deadline() {
@@ -112,9 +113,9 @@ impl Node {
         }
         for (place, bytes) in self.out.frames.drain(..) {
             let to = match place {
-                Place::Private => &mut self.private,
-                Place::Public => &mut self.public,
-                Place::Tunnel => &mut self.tunnel,
+                InterfaceId::Private => &mut self.private,
+                InterfaceId::Public => &mut self.public,
+                InterfaceId::Tunnel => &mut self.tunnel,
             };
             match self.pool.copy(&bytes) {
                 Some(frame) => to.push(frame),
@@ -125,7 +126,7 @@ impl Node {
         self.log.extend(self.out.log.drain(..).take(room));
         if !self.tunnel.is_empty() {
             self.dataplanes[0].outbound(now, &mut self.tunnel, &mut self.output);
-            self.sort(now, Place::Private, 0);
+            self.sort(now, InterfaceId::Private, 0);
         }
     }
 
@@ -134,12 +135,12 @@ impl Node {
         self.control.next_deadline()
     }
 
-    /// The frames that are to leave by an interface, for the caller to take. [`Place::Tunnel`]
+    /// The frames that are to leave by an interface, for the caller to take. [`InterfaceId::Tunnel`]
     /// stands for the private one.
-    pub fn leaving(&mut self, by: Place) -> &mut Burst {
+    pub fn leaving(&mut self, by: InterfaceId) -> &mut Burst {
         match by {
-            Place::Public => &mut self.public,
-            Place::Private | Place::Tunnel => &mut self.private,
+            InterfaceId::Public => &mut self.public,
+            InterfaceId::Private | InterfaceId::Tunnel => &mut self.private,
         }
     }
 
@@ -154,8 +155,8 @@ impl Node {
     }
 
     /// An interface has changed.
-    pub fn link(&mut self, now: Instant, place: Place, link: Link) {
-        self.control.link(now, place, link);
+    pub fn interface_changed(&mut self, now: Instant, id: InterfaceId, state: InterfaceState) {
+        self.control.interface_changed(now, id, state);
         self.tick(now);
     }
 
@@ -185,10 +186,10 @@ impl Node {
     }
 
     /// Brings what the data plane of a worker put out to where it goes.
-    fn sort(&mut self, now: Instant, from: Place, worker: usize) {
+    fn sort(&mut self, now: Instant, from: InterfaceId, worker: usize) {
         let output = &mut self.output;
         let (forward, back) = match from {
-            Place::Public => (&mut self.private, &mut self.public),
+            InterfaceId::Public => (&mut self.private, &mut self.public),
             _ => (&mut self.public, &mut self.private),
         };
         forward.append(&mut output.forward);
@@ -199,12 +200,12 @@ impl Node {
             frames.for_each(|frame: Frame| control.receive(now, from, &frame));
         };
         pass(&mut output.control, from);
-        pass(&mut output.inner, Place::Tunnel);
+        pass(&mut output.inner, InterfaceId::Tunnel);
         if !output.tunnel.is_empty() {
             // Once at most: only what comes from the public side makes errors for the tunnel.
             self.tunnel.append(&mut output.tunnel);
             self.dataplanes[worker].outbound(now, &mut self.tunnel, &mut self.output);
-            self.sort(now, Place::Private, worker);
+            self.sort(now, InterfaceId::Private, worker);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use proptest::prelude::*;
 use tare_gateway::config::{Config, Keys};
-use tare_gateway::gentest::{Meta, TestPrefix};
+use tare_gateway::tools::gentest::{Meta, TestPrefix};
 use tare_packet::wire::{
     EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket,
 };

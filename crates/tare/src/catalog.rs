@@ -12,7 +12,7 @@ use tare_lab::driver::Drivers;
 use tare_lab::experiment::Experiment;
 use tare_lab::file::{self, Context, Size};
 
-use crate::drivers;
+use crate::systems;
 
 /// The files of `experiments/`, in the order in which `tare run` takes them.
 const EMBEDDED: &[(&str, &str)] = &[
@@ -63,7 +63,7 @@ pub(crate) fn lacks(experiment: &Experiment, drivers: &Drivers) -> Lacks {
 
 /// The ids and suites of what comes with the command, each once.
 pub(crate) fn names() -> Vec<(String, String)> {
-    let experiments = embedded(Size::Quick, &drivers::all()).unwrap_or_default();
+    let experiments = embedded(Size::Quick, &systems::all()).unwrap_or_default();
     let mut names: Vec<(String, String)> = Vec::new();
     for experiment in experiments {
         let suite = experiment.suite();

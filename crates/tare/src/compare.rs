@@ -16,7 +16,7 @@ use tare_lab::result::{ClaimResult, RunResult, Verdict};
 use tare_lab::store;
 use tare_lab::unit::significant;
 
-use crate::{catalog, cli, drivers, report, run, terminal};
+use crate::{catalog, cli, report, run, systems, terminal};
 
 /// What is compared, in the order in which it is shown.
 const METRICS: [(&str, &str); 2] = [("time", "wall time"), ("cpu_time", "processor time")];
@@ -64,7 +64,7 @@ pub(crate) fn compare(arguments: &cli::Compare) -> anyhow::Result<ExitCode> {
             commands.len()
         );
     }
-    let drivers = drivers::all();
+    let drivers = systems::all();
     let text = file(arguments)?;
     let experiments = catalog::parse(&text, "compare", Size::Quick, &drivers)?;
     for experiment in &experiments {
@@ -352,7 +352,7 @@ mod tests {
 
     fn read(words: &[&str]) -> Vec<Experiment> {
         let text = file(&arguments(words)).unwrap();
-        catalog::parse(&text, "compare", Size::Quick, &drivers::all()).unwrap()
+        catalog::parse(&text, "compare", Size::Quick, &systems::all()).unwrap()
     }
 
     #[test]
@@ -361,7 +361,7 @@ mod tests {
         let [experiment] = &read(&["true", odd])[..] else {
             panic!("one experiment")
         };
-        let driver = drivers::all();
+        let driver = systems::all();
         let driver = driver.get("command").unwrap();
         let point = &experiment.points()[1];
         let parameters = driver.vocabulary().complete(experiment.parameters(point));
@@ -381,7 +381,7 @@ mod tests {
         let [experiment] = &read(&["--shell", "true", "echo 'a b' | wc -c"])[..] else {
             panic!("one experiment")
         };
-        let driver = drivers::all();
+        let driver = systems::all();
         let driver = driver.get("command").unwrap();
         let parameters = experiment.parameters(&experiment.points()[1]);
         let invocation = driver.invocation(&driver.vocabulary().complete(parameters));

@@ -9,9 +9,9 @@ use serde::Serialize;
 use tare_lab::file::Size;
 use tare_lab::fingerprint::Machine;
 
-use crate::rng::diagnosis;
-use crate::rng::external::Tool;
-use crate::{catalog, cli, drivers, terminal};
+use crate::systems::rng::diagnosis;
+use crate::systems::rng::external::Tool;
+use crate::{catalog, cli, systems, terminal};
 
 #[derive(Serialize)]
 struct Diagnosis {
@@ -65,7 +65,7 @@ pub(crate) fn doctor(arguments: &cli::Doctor) -> anyhow::Result<ExitCode> {
 }
 
 fn readiness(names: &[String]) -> anyhow::Result<Vec<Readiness>> {
-    let drivers = drivers::all();
+    let drivers = systems::all();
     let experiments = if names.is_empty() {
         catalog::embedded(Size::Quick, &drivers)?
     } else {

@@ -8,11 +8,11 @@ use tare_lab::file::Size;
 use tare_lab::judge;
 use tare_lab::value::Selector;
 
-use crate::{catalog, cli, drivers, terminal};
+use crate::{catalog, cli, systems, terminal};
 
 /// Lists the experiments that come with the command.
 pub(crate) fn list(json: bool) -> anyhow::Result<ExitCode> {
-    let experiments = catalog::embedded(Size::Quick, &drivers::all())?;
+    let experiments = catalog::embedded(Size::Quick, &systems::all())?;
     if json {
         let list: Vec<_> = experiments
             .iter()
@@ -58,7 +58,7 @@ pub(crate) fn show(arguments: &cli::Show) -> anyhow::Result<ExitCode> {
         Size::Quick
     };
     let words = std::slice::from_ref(&arguments.experiment);
-    let drivers = drivers::all();
+    let drivers = systems::all();
     let experiments = catalog::chosen(words, size, &drivers)?;
     if arguments.json {
         terminal::print(&serde_json::to_string(&experiments)?)?;

@@ -6,18 +6,15 @@ mod compare;
 mod completion;
 mod diff;
 mod doctor;
-mod drivers;
 mod explain;
 mod forecast;
-mod gateway;
-mod loadtest;
 mod pace;
 mod program;
 mod progress;
 mod references;
 mod report;
-mod rng;
 mod run;
+mod systems;
 mod terminal;
 mod tour;
 mod trial;
@@ -28,6 +25,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use cli::{Cli, Command};
+use systems::{gateway, loadtest, rng};
 
 /// Wrong usage, or it could not run.
 const COULD_NOT_RUN: u8 = 2;

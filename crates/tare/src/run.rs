@@ -17,7 +17,7 @@ use tare_lab::runner::{self, Ended};
 use tare_lab::store::{RunDirectory, StoreError};
 
 use crate::progress::Watch;
-use crate::{catalog, cli, drivers, forecast, report, terminal, tour};
+use crate::{catalog, cli, forecast, report, systems, terminal, tour};
 
 /// The status of a process that Ctrl-C ended, as shells have it.
 pub(crate) const INTERRUPTED: u8 = 130;
@@ -27,7 +27,7 @@ const TOUR: &str = "tour";
 
 /// Runs, or goes on with, a run and judges it.
 pub(crate) fn run(arguments: &cli::Run) -> anyhow::Result<ExitCode> {
-    let drivers = drivers::all();
+    let drivers = systems::all();
     let mut directory = match &arguments.resume {
         Some(path) => resume(path, &drivers)?,
         None => begin(arguments, &drivers)?,
@@ -134,7 +134,7 @@ pub(crate) fn create(
     let seed = match seed {
         Some(seed) => seed,
         // 53 bits, so that JSON readers without whole numbers read the same seed.
-        None => drivers::system_random()? >> 11,
+        None => systems::system_random()? >> 11,
     };
     let mut plan = Plan {
         schema: SCHEMA,

@@ -11,7 +11,7 @@ use tare_lab::protocol::{Message, PROTOCOL};
 use tare_lab::unit::Unit;
 use tare_lab::value::Parameters;
 
-use crate::{cli, drivers};
+use crate::{cli, systems};
 
 /// Why a trial did not come to its end.
 pub(crate) enum TrialError {
@@ -73,7 +73,7 @@ pub(crate) fn trial(arguments: &cli::Trial) -> anyhow::Result<ExitCode> {
         protocol: PROTOCOL,
         program: format!("tare {}", env!("CARGO_PKG_VERSION")),
     })?;
-    let last = match drivers::run_trial(&arguments.driver, &parameters, &mut speaker) {
+    let last = match systems::run_trial(&arguments.driver, &parameters, &mut speaker) {
         Ok(()) => Message::End {},
         Err(TrialError::Missing(Missing { reason, remedy })) => Message::Error {
             message: reason,

@@ -45,7 +45,7 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 pub use error::{Error, Mistake, Mistakes, Warning};
-pub use interface::Interface;
+pub use interface::InterfaceConfig;
 pub use leaves::{Block, Leaf, GATEWAY_FILE, GENTEST_FILE};
 pub use permissions::permissions_warning;
 pub use reference::reference;
@@ -56,7 +56,7 @@ pub use value::{Device, NoPciAddress, PciAddress};
 use route::{Defaults, RouteRead, ROUTES, SAS};
 use section::Section;
 
-use crate::window::WINDOW_DEFAULT;
+use crate::dataplane::WINDOW_DEFAULT;
 
 /// The longest file that is read, in bytes: some 300,000 routes.
 pub const BYTES_MAX: usize = 64 << 20;
@@ -65,9 +65,9 @@ pub const BYTES_MAX: usize = 64 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Where plaintext comes in and goes out.
-    pub private: Interface,
+    pub private: InterfaceConfig,
     /// Where encrypted packets go out and come in.
-    pub public: Interface,
+    pub public: InterfaceConfig,
     /// The peers, in the order of the file. The public interface has an address of the family of
     /// every gateway, the private one of every prefix.
     pub routes: Vec<Route>,
@@ -97,7 +97,7 @@ impl Config {
     pub const WINDOW: u32 = WINDOW_DEFAULT;
 
     /// A gateway of these interfaces and routes, with everything else as where nothing is said.
-    pub fn new(private: Interface, public: Interface, routes: Vec<Route>) -> Config {
+    pub fn new(private: InterfaceConfig, public: InterfaceConfig, routes: Vec<Route>) -> Config {
         Config {
             private,
             public,
@@ -184,7 +184,7 @@ pub(crate) fn statements<'t>(
 pub(crate) fn interfaces(
     file: &Section<'_>,
     mistakes: &mut Mistakes,
-) -> (Option<Interface>, Option<Interface>) {
+) -> (Option<InterfaceConfig>, Option<InterfaceConfig>) {
     let private = [
         "private-interface",
         "private-interface4",

@@ -9,7 +9,7 @@ use super::leaves::{PRESHARED_KEY, SPI};
 use super::secret::{Aead, PresharedKey, SaKey};
 use super::section::{Placed, Section};
 use super::value::{self, Wrong};
-use crate::window::WINDOW_MAX;
+use crate::dataplane::WINDOW_MAX;
 
 /// A peer and what is behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]

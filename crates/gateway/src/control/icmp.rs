@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tare_packet::checksum;
 use tare_packet::ipv6;
 
-use crate::esp;
+use crate::dataplane::esp;
 
 pub(super) const ECHO_REQUEST4: u8 = 8;
 pub(super) const UNREACHABLE4: u8 = 3;

@@ -3,11 +3,11 @@
 //!
 //! It is sans-I/O: frames, changes and the time go in, frames, tables and records for the log come
 //! out of [`Control::tick`]. Tables come before the frames that tell a peer about them: whoever
-//! applies an [`Out`] in its order makes before it breaks.
+//! applies an [`Actions`] in its order makes before it breaks.
 
 mod counters;
-mod end;
 mod icmp;
+mod interface;
 mod neighbor;
 mod path;
 mod receive;
@@ -22,51 +22,28 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tare_packet::ethernet::Mac;
 use tare_sim::Instant;
 
 use crate::config::{Config, Keys};
+use crate::dataplane::Prefixes;
 use crate::dataplane::RateLimit;
+use crate::dataplane::{Route, SpiTable, Tables};
 use crate::exchange::{self, Entropy, Event, Exchange, Settings, Timers};
-use crate::prefixes::Prefixes;
-use crate::tables::{Route, Spis, Tables};
+use crate::interface::{InterfaceId, InterfaceState};
 pub use counters::{Counters, Ignored, Taken};
-use end::End;
+use interface::InterfaceControl;
 use path::Paths;
 pub use record::{Level, Record, Value};
 use routes::{Plan, Routes};
 pub use status::{NeighborStatus, RouteStatus, SaStatus, Status};
 
-/// Where a frame comes from or goes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
-    /// The private interface.
-    Private,
-    /// The public interface.
-    Public,
-    /// The tunnel: what comes out of it, authentic, is for this gateway; what goes into it is to be
-    /// given to [`crate::dataplane::Dataplane::outbound`].
-    Tunnel,
-}
-
-/// An interface as it is now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
-    /// Its station address.
-    pub mac: Mac,
-    /// Bytes that a packet may have, without Ethernet header.
-    pub mtu: u16,
-    /// Whether it is up.
-    pub up: bool,
-}
-
 /// What the caller is to do, in this order.
 #[derive(Default)]
-pub struct Out {
+pub struct Actions {
     /// Tables for the workers, where they changed.
     pub tables: Option<Arc<Tables>>,
     /// Frames to send.
-    pub frames: Vec<(Place, Vec<u8>)>,
+    pub frames: Vec<(InterfaceId, Vec<u8>)>,
     /// What to log.
     pub log: Vec<Record>,
 }
@@ -109,8 +86,8 @@ const PUBLISH_PER_SA: Duration = Duration::from_micros(1);
 /// The control side.
 pub struct Control {
     config: Config,
-    private: End,
-    public: End,
+    private: InterfaceControl,
+    public: InterfaceControl,
     routes: Routes,
     /// Workers that the tables are for.
     workers: usize,
@@ -128,7 +105,7 @@ pub struct Control {
     watched: BTreeSet<usize>,
     /// Routes that count in 32 bits and agree on their keys.
     plain: Vec<usize>,
-    held: Vec<(Place, Vec<u8>)>,
+    held: Vec<(InterfaceId, Vec<u8>)>,
     log: Vec<Record>,
     events: Vec<Event>,
     counters: Counters,
@@ -164,8 +141,8 @@ impl Control {
     /// Where the configuration contradicts itself; one that was read from a file does not.
     pub fn new(
         config: Config,
-        private: Link,
-        public: Link,
+        private: InterfaceState,
+        public: InterfaceState,
         workers: usize,
         entropy: Entropy,
         now: Instant,
@@ -178,8 +155,8 @@ impl Control {
         let mut clock = Clock::default();
         let inside = clock.inside(now);
         let mut control = Control {
-            private: End::new(&config.private, private, inside),
-            public: End::new(&config.public, public, inside),
+            private: InterfaceControl::new(&config.private, private, inside),
+            public: InterfaceControl::new(&config.public, public, inside),
             prefixes: Arc::new(Prefixes::new(routes.prefixes())),
             tables: Arc::new(empty(&config)),
             config,
@@ -201,26 +178,26 @@ impl Control {
         };
         control.find_plain();
         let mut frames = Vec::new();
-        for place in [Place::Private, Place::Public] {
-            control.end(place).announce(&mut frames);
-            control.hold(place, &mut frames);
+        for id in [InterfaceId::Private, InterfaceId::Public] {
+            control.interface_mut(id).announce(&mut frames);
+            control.hold(id, &mut frames);
         }
         Ok(control)
     }
 
     /// Takes a frame that the data plane passed up. What comes of it comes out of the next
     /// [`Control::tick`].
-    pub fn receive(&mut self, now: Instant, from: Place, frame: &[u8]) {
+    pub fn receive(&mut self, now: Instant, from: InterfaceId, frame: &[u8]) {
         let inside = self.clock.inside(now);
         let outcome = self.handle(now, inside, from, frame);
         self.counters.count(outcome);
-        self.dirty |= self.tables.private != self.private.side();
-        self.dirty |= self.tables.public != self.public.side();
+        self.dirty |= self.tables.private != self.private.view();
+        self.dirty |= self.tables.public != self.public.view();
     }
 
     /// Does what is due and gives what is to be done. To be called after frames, changes and
     /// [`Control::next_deadline`].
-    pub fn tick(&mut self, now: Instant, out: &mut Out) {
+    pub fn tick(&mut self, now: Instant, out: &mut Actions) {
         let inside = self.clock.inside(now);
         self.exchange.tick(now, &mut self.events);
         self.apply_events();
@@ -229,13 +206,13 @@ impl Control {
             self.watch = inside + WATCH;
         }
         let mut frames = Vec::new();
-        for place in [Place::Private, Place::Public] {
-            self.end(place).tick(inside, &mut frames);
-            self.hold(place, &mut frames);
+        for id in [InterfaceId::Private, InterfaceId::Public] {
+            self.interface_mut(id).tick(inside, &mut frames);
+            self.hold(id, &mut frames);
         }
         self.dirty |= self.paths.tick(inside, &mut self.log);
-        self.dirty |= self.tables.private != self.private.side();
-        self.dirty |= self.tables.public != self.public.side();
+        self.dirty |= self.tables.private != self.private.view();
+        self.dirty |= self.tables.public != self.public.view();
         if self.dirty && inside >= self.publish_at() {
             self.published = inside;
             self.dirty = false;
@@ -270,28 +247,28 @@ impl Control {
     }
 
     /// An interface has changed.
-    pub fn link(&mut self, now: Instant, place: Place, link: Link) {
+    pub fn interface_changed(&mut self, now: Instant, id: InterfaceId, state: InterfaceState) {
         let inside = self.clock.inside(now);
-        let (end, interface, name) = match place {
-            Place::Private => (&mut self.private, &self.config.private, "private"),
-            Place::Public => (&mut self.public, &self.config.public, "public"),
-            Place::Tunnel => return,
+        let (interface, config, name) = match id {
+            InterfaceId::Private => (&mut self.private, &self.config.private, "private"),
+            InterfaceId::Public => (&mut self.public, &self.config.public, "public"),
+            InterfaceId::Tunnel => return,
         };
-        if end.link() == link {
+        if interface.state() == state {
             return;
         }
         let mut frames = Vec::new();
-        end.change(interface, link, inside, &mut frames);
-        self.hold(place, &mut frames);
+        interface.change(config, state, inside, &mut frames);
+        self.hold(id, &mut frames);
         // The MTU of routes is that of the interface.
         self.dirty = true;
-        let level = if link.up { Level::Info } else { Level::Warn };
+        let level = if state.up { Level::Info } else { Level::Warn };
         self.record(
             Record::new(level, "link")
                 .with("interface", name)
-                .with("state", if link.up { "up" } else { "down" })
-                .with("mac", end::text(link.mac))
-                .with("mtu", link.mtu),
+                .with("state", if state.up { "up" } else { "down" })
+                .with("mac", interface::text(state.mac))
+                .with("mtu", state.mtu),
         );
     }
 
@@ -351,17 +328,17 @@ impl Control {
         self.exchange.counters()
     }
 
-    fn end(&mut self, place: Place) -> &mut End {
-        match place {
-            Place::Private => &mut self.private,
+    fn interface_mut(&mut self, id: InterfaceId) -> &mut InterfaceControl {
+        match id {
+            InterfaceId::Private => &mut self.private,
             _ => &mut self.public,
         }
     }
 
-    fn hold(&mut self, place: Place, frames: &mut Vec<Vec<u8>>) {
+    fn hold(&mut self, id: InterfaceId, frames: &mut Vec<Vec<u8>>) {
         for frame in frames.drain(..) {
             if self.held.len() < HELD_MAX {
-                self.held.push((place, frame));
+                self.held.push((id, frame));
             } else {
                 self.counters.unsent += 1;
             }
@@ -399,16 +376,16 @@ impl Control {
         Tables {
             prefixes: Arc::clone(&self.prefixes),
             routes: entries.iter().map(route).collect(),
-            inbound: Spis::new(sas.map(|inbound| Arc::clone(&inbound.sa))),
-            private: self.private.side(),
-            public: self.public.side(),
+            inbound: SpiTable::new(sas.map(|inbound| Arc::clone(&inbound.sa))),
+            private: self.private.view(),
+            public: self.public.view(),
             exchange_port: self.config.protocol_port,
         }
     }
 
     /// Bytes that an outer packet to this peer may have.
     fn path_mtu(&self, peer: IpAddr) -> u16 {
-        self.paths.mtu(peer).min(self.public.link().mtu)
+        self.paths.mtu(peer).min(self.public.state().mtu)
     }
 
     /// Does what the exchange says.
@@ -480,7 +457,7 @@ impl Control {
             wire::udp_frame(station, mac, from, to, port, message)
         });
         match frame {
-            Some(frame) => self.hold(Place::Public, &mut vec![frame]),
+            Some(frame) => self.hold(InterfaceId::Public, &mut vec![frame]),
             None => self.counters.unsent += 1,
         }
     }
@@ -561,7 +538,7 @@ fn empty(config: &Config) -> Tables {
     Tables {
         prefixes: Arc::new(Prefixes::new([])),
         routes: Vec::new(),
-        inbound: Spis::default(),
+        inbound: SpiTable::default(),
         private: Default::default(),
         public: Default::default(),
         exchange_port: config.protocol_port,

@@ -11,26 +11,27 @@ use tare_sim::Instant;
 use super::counters::{Ignored, Taken};
 use super::icmp::{self, TooBig};
 use super::record::{Level, Record};
-use super::{end, wire, Control, Place};
+use super::{interface, wire, Control};
+use crate::interface::InterfaceId;
 
 impl Control {
     pub(super) fn handle(
         &mut self,
         now: Instant,
         inside: Instant,
-        from: Place,
+        from: InterfaceId,
         frame: &[u8],
     ) -> Result<Taken, Ignored> {
         let packet = frame.get(HEADER..).ok_or(Ignored::Malformed)?;
         match packet.first().ok_or(Ignored::Malformed)? >> 4 {
             // What comes out of the tunnel has no Ethernet header of its own.
-            4 if from == Place::Tunnel => self.handle_v4(now, inside, from, frame, packet),
-            6 if from == Place::Tunnel => self.handle_v6(now, inside, from, frame, packet),
+            4 if from == InterfaceId::Tunnel => self.handle_v4(now, inside, from, frame, packet),
+            6 if from == InterfaceId::Tunnel => self.handle_v6(now, inside, from, frame, packet),
             _ => match ethernet::kind(frame) {
-                _ if from == Place::Tunnel => Err(Ignored::Malformed),
+                _ if from == InterfaceId::Tunnel => Err(Ignored::Malformed),
                 Some(ethernet::ARP) => {
                     let mut frames = Vec::new();
-                    let outcome = self.end(from).arp(inside, packet, &mut frames);
+                    let outcome = self.interface_mut(from).arp(inside, packet, &mut frames);
                     self.hold(from, &mut frames);
                     outcome
                 }
@@ -45,7 +46,7 @@ impl Control {
         &mut self,
         now: Instant,
         inside: Instant,
-        from: Place,
+        from: InterfaceId,
         frame: &[u8],
         packet: &[u8],
     ) -> Result<Taken, Ignored> {
@@ -54,7 +55,7 @@ impl Control {
         if !self.is_ours(from, dst.into()) {
             return Err(Ignored::NotForUs);
         }
-        if !end::is_host4(src) || self.is_own(src.into()) {
+        if !interface::is_host4(src) || self.is_own(src.into()) {
             return Err(Ignored::Source);
         }
         if ip.is_fragment() {
@@ -64,7 +65,7 @@ impl Control {
             .get(ip.header_len..ip.total_len)
             .ok_or(Ignored::Malformed)?;
         match ip.protocol {
-            wire::UDP if from == Place::Public => {
+            wire::UDP if from == InterfaceId::Public => {
                 self.handle_message(now, src.into(), dst.into(), payload)
             }
             wire::ICMP => {
@@ -78,13 +79,13 @@ impl Control {
                 match kind {
                     icmp::ECHO_REQUEST4 => {
                         let to = self.answer(inside, from, frame)?;
-                        let mac = self.end(from).mac();
+                        let mac = self.interface_mut(from).mac();
                         let reply = icmp::reply4(payload);
                         let reply = wire::ipv4_frame(to, mac, dst, src, wire::ICMP, &reply);
                         self.hold(from, &mut vec![reply]);
                         Ok(Taken::Echo)
                     }
-                    icmp::UNREACHABLE4 if from == Place::Public => {
+                    icmp::UNREACHABLE4 if from == InterfaceId::Public => {
                         let too_big = TooBig::v4(payload).ok_or(Ignored::Unsupported)?;
                         self.narrow_path(inside, &too_big)
                     }
@@ -99,7 +100,7 @@ impl Control {
         &mut self,
         now: Instant,
         inside: Instant,
-        from: Place,
+        from: InterfaceId,
         frame: &[u8],
         packet: &[u8],
     ) -> Result<Taken, Ignored> {
@@ -109,10 +110,10 @@ impl Control {
             .get(ipv6::HEADER..ip.total_len)
             .ok_or(Ignored::Malformed)?;
         let group = dst.is_multicast();
-        if !self.is_ours(from, dst.into()) && (!group || from == Place::Tunnel) {
+        if !self.is_ours(from, dst.into()) && (!group || from == InterfaceId::Tunnel) {
             return Err(Ignored::NotForUs);
         }
-        if ip.next_header == wire::UDP && from == Place::Public && !group {
+        if ip.next_header == wire::UDP && from == InterfaceId::Public && !group {
             return self.handle_message(now, src.into(), dst.into(), payload);
         }
         if ip.next_header != wire::ICMPV6 {
@@ -129,27 +130,27 @@ impl Control {
         let mut frames = Vec::new();
         match kind {
             // A peer must not tell us about our own link.
-            wire::SOLICITATION if from != Place::Tunnel => {
-                let end = self.end(from);
+            wire::SOLICITATION if from != InterfaceId::Tunnel => {
+                let end = self.interface_mut(from);
                 let outcome = end.solicited(inside, &ip, *station, payload, &mut frames);
                 self.hold(from, &mut frames);
                 outcome
             }
-            wire::ADVERTISEMENT if from != Place::Tunnel => {
-                self.end(from).advertised(inside, &ip, *station, payload)
-            }
+            wire::ADVERTISEMENT if from != InterfaceId::Tunnel => self
+                .interface_mut(from)
+                .advertised(inside, &ip, *station, payload),
             icmp::ECHO_REQUEST6 if !group => {
-                if !end::is_host6(src) || self.is_own(src.into()) {
+                if !interface::is_host6(src) || self.is_own(src.into()) {
                     return Err(Ignored::Source);
                 }
                 let to = self.answer(inside, from, frame)?;
-                let mac = self.end(from).mac();
+                let mac = self.interface_mut(from).mac();
                 let reply = icmp::reply6(payload);
                 let reply = wire::icmpv6_frame(to, mac, dst, src, 64, reply);
                 self.hold(from, &mut vec![reply]);
                 Ok(Taken::Echo)
             }
-            icmp::TOO_BIG6 if from == Place::Public && !group => {
+            icmp::TOO_BIG6 if from == InterfaceId::Public && !group => {
                 let too_big = TooBig::v6(payload).ok_or(Ignored::Unsupported)?;
                 self.narrow_path(inside, &too_big)
             }
@@ -159,29 +160,31 @@ impl Control {
 
     /// Whether a packet that came by `from` may be for this address of ours: by the public
     /// interface, that of the other side is to be reached through the tunnel alone.
-    fn is_ours(&self, from: Place, address: IpAddr) -> bool {
-        let of = |end: &end::End| match address {
+    fn is_ours(&self, from: InterfaceId, address: IpAddr) -> bool {
+        let of = |end: &interface::InterfaceControl| match address {
             IpAddr::V4(address) => end.ip4 == Some(address),
             IpAddr::V6(address) => end.ip6 == Some(address),
         };
-        of(&self.public) || (from != Place::Public && of(&self.private))
+        of(&self.public) || (from != InterfaceId::Public && of(&self.private))
     }
 
     fn is_own(&self, address: IpAddr) -> bool {
-        self.is_ours(Place::Private, address)
+        self.is_ours(InterfaceId::Private, address)
     }
 
     /// The station that an answer goes to, if there is to be one: the one that asked.
-    fn answer(&mut self, inside: Instant, from: Place, frame: &[u8]) -> Result<Mac, Ignored> {
+    fn answer(&mut self, inside: Instant, from: InterfaceId, frame: &[u8]) -> Result<Mac, Ignored> {
         let asker = frame[6..].first_chunk::<6>().copied().unwrap_or_default();
-        if from != Place::Tunnel && (!end::is_unicast(frame) || !wire::is_station(asker)) {
+        if from != InterfaceId::Tunnel
+            && (!interface::is_unicast(frame) || !wire::is_station(asker))
+        {
             return Err(Ignored::Source);
         }
         // The tunnel's answers have a limit of their own kind: that of the private side, whose
         // traffic they are.
         let limits = match from {
-            Place::Public => &mut self.public.answers,
-            Place::Private | Place::Tunnel => &mut self.private.answers,
+            InterfaceId::Public => &mut self.public.answers,
+            InterfaceId::Private | InterfaceId::Tunnel => &mut self.private.answers,
         };
         if !limits.allow(inside) {
             return Err(Ignored::Rate);

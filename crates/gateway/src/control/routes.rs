@@ -9,8 +9,8 @@ use ipnet::IpNet;
 use tare_gcm::Key;
 
 use crate::config::{self, Config, Keys, SaKey};
+use crate::dataplane::{InboundSa, OutboundSa, Outer, SequenceMode};
 use crate::exchange::{RouteKeys, SaKeys};
-use crate::sa::{Counting, InboundSa, OutboundSa, Outer};
 
 /// Packets that workers may still send with the SA before a change, when the SA after it has the
 /// same given key.
@@ -43,10 +43,10 @@ struct Ends {
 }
 
 impl Entry {
-    fn counting(&self) -> Counting {
+    fn sequence_mode(&self) -> SequenceMode {
         match self.config.esn {
-            true => Counting::Extended,
-            false => Counting::Plain,
+            true => SequenceMode::Extended,
+            false => SequenceMode::Plain,
         }
     }
 
@@ -186,8 +186,8 @@ impl Routes {
         let Ok(expanded) = Key::new(key.key()) else {
             return;
         };
-        let (counting, window) = (entry.counting(), entry.config.window);
-        let sa = InboundSa::new(spi, expanded, key.salt(), counting, window, number);
+        let (sequence_mode, window) = (entry.sequence_mode(), entry.config.window);
+        let sa = InboundSa::new(spi, expanded, key.salt(), sequence_mode, window, number);
         entry.inbound.push(Inbound {
             sa: Arc::new(sa),
             seen: 0,
@@ -206,7 +206,7 @@ impl Routes {
             spi,
             expanded,
             key.salt(),
-            entry.counting(),
+            entry.sequence_mode(),
             entry.ends.outer,
         );
         let sa = Arc::new(sa);

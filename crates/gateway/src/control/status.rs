@@ -187,7 +187,7 @@ fn exchange_counts(counters: &exchange::Counters) -> BTreeMap<String, u64> {
         ("outbound_expired", counters.outbound_expired),
         ("outbound_updated", counters.outbound_updated),
     ];
-    let dropped = exchange::Cause::ALL
+    let dropped = exchange::DropReason::ALL
         .into_iter()
         .map(|cause| (format!("dropped_{}", cause.name()), counters.dropped(cause)));
     let counts = counts.into_iter().map(|(name, n)| (name.to_owned(), n));

@@ -4,8 +4,8 @@
 //! once a burst and never wait for anybody. The control thread owns configuration, keys, next hops
 //! and the log. Frames for it wait in a queue that has an end.
 
+mod interfaces;
 mod log;
-mod plan;
 mod report;
 mod service;
 mod shared;
@@ -26,12 +26,13 @@ use tare_port::Kind;
 use tare_sim::Instant;
 
 use crate::config::{self, Config, Warning};
-use crate::control::{self, Control, Level, Out, Place, Record};
-use crate::dataplane::Direction;
+use crate::control::{self, Actions, Control, Level, Record};
+use crate::dataplane::TrafficCounters;
 use crate::exchange::system_entropy;
+use crate::interface::InterfaceId;
+use interfaces::Interfaces;
 pub use log::Log;
-use plan::Links;
-pub use report::{DirectionReport, PortReport, Report, WorkerReport};
+pub use report::{PortReport, Report, TrafficReport, WorkerReport};
 use service::{Asker, Places, Service};
 use shared::{News, Published, Shared};
 use watch::Watch;
@@ -131,12 +132,12 @@ struct Daemon {
     options: Options,
     log: Log,
     control: Control,
-    links: Links,
+    links: Interfaces,
     shared: Arc<Shared>,
     news: Receiver<News>,
     asks: Receiver<SyncSender<Report>>,
     asker: Asker,
-    frames: SyncSender<(Place, Vec<u8>)>,
+    frames: SyncSender<(InterfaceId, Vec<u8>)>,
     service: Option<Service>,
     places: Places,
     watch: Watch,
@@ -156,7 +157,7 @@ impl Daemon {
         let watch = Watch::new(&options.config);
         let (config, warnings) = Config::load(&options.config).map_err(Error::Config)?;
         warn(&log, &warnings);
-        let links = Links::find(&config, options.kind).map_err(Error::Port)?;
+        let links = Interfaces::find(&config, options.kind).map_err(Error::Port)?;
         let entropy = system_entropy().map_err(Error::Exchange)?;
         let now = Instant::now();
         let places = places(&options, &config);
@@ -266,7 +267,7 @@ impl Daemon {
     }
 
     fn serve(mut self, workers: Workers) {
-        let mut out = Out::default();
+        let mut out = Actions::default();
         let (mut links_at, mut file_at) = (Instant::ZERO, Instant::now() + FILE);
         while !self.options.stop.load(Ordering::Relaxed) {
             let now = Instant::now();
@@ -334,9 +335,11 @@ impl Daemon {
     /// Tells the control side what interfaces are like now, and workers where they have become
     /// others.
     fn look_at_links(&mut self, now: Instant) {
-        let links = Links::look(self.control.config(), self.options.kind, &self.links);
-        self.control.link(now, Place::Private, links.private);
-        self.control.link(now, Place::Public, links.public);
+        let links = Interfaces::look(self.control.config(), self.options.kind, &self.links);
+        self.control
+            .interface_changed(now, InterfaceId::Private, links.private);
+        self.control
+            .interface_changed(now, InterfaceId::Public, links.public);
         let replanned = links.plan != self.links.plan;
         self.links = links;
         if replanned {
@@ -358,7 +361,7 @@ impl Daemon {
             .and_then(|(config, warnings)| {
                 warn(&self.log, &warnings);
                 // Interfaces that are not there are as wrong as anything else.
-                Links::find(&config, self.options.kind).map_err(|error| error.to_string())?;
+                Interfaces::find(&config, self.options.kind).map_err(|error| error.to_string())?;
                 let places = places(&self.options, &config);
                 self.control
                     .reconfigure(now, config)
@@ -400,7 +403,7 @@ impl Daemon {
     }
 
     /// Does what the control side says: tables first, then the frames that tell peers of them.
-    fn put_out(&mut self, out: &mut Out) {
+    fn put_out(&mut self, out: &mut Actions) {
         if out.tables.take().is_some() {
             self.publish();
         }
@@ -427,10 +430,10 @@ impl Daemon {
             .iter()
             .map(|w| w.counts().clone())
             .collect();
-        let sum = |of: fn(&shared::Counts) -> &Direction| {
-            let mut sum = Direction::default();
+        let sum = |of: fn(&shared::Counts) -> &TrafficCounters| {
+            let mut sum = TrafficCounters::default();
             counts.iter().for_each(|counts| sum.add(of(counts)));
-            DirectionReport::of(&sum)
+            TrafficReport::of(&sum)
         };
         let cpus = worker_cpus(&self.options.cpus);
         let workers = cpus.iter().zip(&counts);
@@ -473,7 +476,7 @@ impl Daemon {
                 .with("received", direction.received)
                 .with("forwarded", direction.forwarded)
                 .with("control", direction.control);
-            for cause in crate::dataplane::Cause::ALL {
+            for cause in crate::dataplane::DropReason::ALL {
                 if let Some(&n) = direction.dropped.get(cause.name()) {
                     record = record.with(cause.name(), n);
                 }

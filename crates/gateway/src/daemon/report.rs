@@ -8,7 +8,7 @@ use tare_port::Counters;
 
 use super::shared::Counts;
 use crate::control::{SaStatus, Status};
-use crate::dataplane::{Cause, Direction};
+use crate::dataplane::{DropReason, TrafficCounters};
 
 /// A running gateway.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -30,9 +30,9 @@ pub struct Report {
     /// The workers.
     pub workers: Vec<WorkerReport>,
     /// Packets of the private side, of all workers.
-    pub outbound: DirectionReport,
+    pub outbound: TrafficReport,
     /// Packets of the public side, of all workers.
-    pub inbound: DirectionReport,
+    pub inbound: TrafficReport,
     /// Frames for the control side that it had no room for.
     pub control_lost: u64,
     /// Routes, next hops and the key exchange.
@@ -74,7 +74,7 @@ pub struct PortReport {
 
 /// What happened to the packets that came in on one side.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct DirectionReport {
+pub struct TrafficReport {
     /// Packets that came in.
     pub received: u64,
     /// Their bytes.
@@ -95,13 +95,13 @@ pub struct DirectionReport {
     pub errors_suppressed: u64,
 }
 
-impl DirectionReport {
-    pub(super) fn of(direction: &Direction) -> DirectionReport {
-        let dropped = Cause::ALL
+impl TrafficReport {
+    pub(super) fn of(direction: &TrafficCounters) -> TrafficReport {
+        let dropped = DropReason::ALL
             .into_iter()
             .map(|cause| (cause, direction.dropped(cause)));
         let dropped = dropped.filter(|(_, n)| *n > 0);
-        DirectionReport {
+        TrafficReport {
             received: direction.received,
             received_bytes: direction.received_bytes,
             forwarded: direction.forwarded,
@@ -167,7 +167,7 @@ impl Report {
             self.reloads_refused,
         );
         let sides = [("outbound", &self.outbound), ("inbound", &self.inbound)];
-        let figures: [Figure<DirectionReport>; 8] = [
+        let figures: [Figure<TrafficReport>; 8] = [
             ("received_packets_total", "Packets that came in", |d| {
                 d.received
             }),
@@ -209,7 +209,7 @@ impl Report {
             "Packets dropped, by cause",
         );
         for (side, direction) in sides {
-            for cause in Cause::ALL {
+            for cause in DropReason::ALL {
                 let n = direction
                     .dropped
                     .get(cause.name())

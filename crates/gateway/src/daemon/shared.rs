@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::event::{eventfd, EventfdFlags};
 use tare_port::Counters;
 
-use super::plan::Plan;
-use crate::control::Place;
-use crate::dataplane::Direction;
-use crate::tables::Tables;
+use super::interfaces::Plan;
+use crate::dataplane::Tables;
+use crate::dataplane::TrafficCounters;
+use crate::interface::InterfaceId;
 
 /// What workers run by.
 pub(super) struct Published {
@@ -39,8 +39,8 @@ pub(super) struct WorkerState {
 /// What a worker has counted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
-    pub(super) sent: Direction,
-    pub(super) received: Direction,
+    pub(super) sent: TrafficCounters,
+    pub(super) received: TrafficCounters,
     pub(super) private: Counters,
     pub(super) public: Counters,
     /// Frames of its own, errors and those of the control side, that a port did not take.
@@ -126,7 +126,7 @@ pub(super) fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What the control thread is told.
 pub(super) enum News {
     /// A frame for the control side.
-    Frame(Place, Vec<u8>),
+    Frame(InterfaceId, Vec<u8>),
     /// Ports were opened, or could not be.
     Opened(usize, Result<[String; 2], String>),
     /// Ports do not work any more.
@@ -136,7 +136,7 @@ pub(super) enum News {
 }
 
 /// Passes a frame to the control side, or counts it as lost.
-pub(super) fn pass(shared: &Shared, to: &SyncSender<News>, from: Place, frame: &[u8]) {
+pub(super) fn pass(shared: &Shared, to: &SyncSender<News>, from: InterfaceId, frame: &[u8]) {
     match to.try_send(News::Frame(from, frame.to_vec())) {
         Ok(()) => {}
         Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {

@@ -14,7 +14,7 @@ pub(super) struct Watch {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Seen {
-    /// Device, number, length, and the time of the last change.
+    /// InterfaceQueues, number, length, and the time of the last change.
     place: (u64, u64, u64, i64, i64),
     content: u64,
 }

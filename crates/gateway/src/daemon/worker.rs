@@ -8,10 +8,10 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use tare_port::{open, Burst, Counters, Interface, Layout, Opened, Pool, Port, BURST};
 use tare_sim::Instant;
 
-use super::plan::{Device, Plan};
+use super::interfaces::{InterfaceQueues, Plan};
 use super::shared::{pass, Counts, News, Shared, WorkerState};
-use crate::control::Place;
-use crate::dataplane::{Dataplane, Direction, Output, Seat};
+use crate::dataplane::{Dataplane, Output, TrafficCounters, WorkerId};
+use crate::interface::InterfaceId;
 
 /// Frames that a worker has, about: half of them wait in its ports for what arrives.
 const SLOTS: usize = 4096;
@@ -38,7 +38,7 @@ pub(super) struct Worker {
     pub(super) number: usize,
     pub(super) shared: Arc<Shared>,
     pub(super) news: SyncSender<News>,
-    pub(super) frames: Receiver<(Place, Vec<u8>)>,
+    pub(super) frames: Receiver<(InterfaceId, Vec<u8>)>,
 }
 
 /// Why a worker leaves its ports.
@@ -115,7 +115,7 @@ impl Station {
             doing: "memory for frames".into(),
             source,
         })?;
-        let open = |device: &Device| {
+        let open = |device: &InterfaceQueues| {
             let interface = Interface::find(&device.name)?;
             let queue = device.queue + worker.number as u32;
             let (port, opened) = open(&interface, queue, &pool, plan.kind)?;
@@ -131,7 +131,7 @@ impl Station {
             dataplane: Dataplane::new(
                 tables,
                 pool.clone(),
-                Seat {
+                WorkerId {
                     number: worker.number,
                     workers: worker.shared.workers.len(),
                 },
@@ -192,18 +192,18 @@ impl Station {
             moved = true;
             self.dataplane
                 .outbound(now, &mut self.burst, &mut self.output);
-            self.dispatch(worker, Place::Private)?;
+            self.dispatch(worker, InterfaceId::Private)?;
         }
         if self.public.receive(&mut self.burst, BURST)? > 0 {
             moved = true;
             self.dataplane
                 .inbound(now, &mut self.burst, &mut self.output);
-            self.dispatch(worker, Place::Public)?;
+            self.dispatch(worker, InterfaceId::Public)?;
             if !self.output.tunnel.is_empty() {
                 std::mem::swap(&mut self.burst, &mut self.output.tunnel);
                 self.dataplane
                     .outbound(now, &mut self.burst, &mut self.output);
-                self.dispatch(worker, Place::Private)?;
+                self.dispatch(worker, InterfaceId::Private)?;
             }
         }
         while let Ok((place, bytes)) = worker.frames.try_recv() {
@@ -214,12 +214,12 @@ impl Station {
             };
             self.burst.push(frame);
             match place {
-                Place::Private => self.send_own(Place::Private)?,
-                Place::Public => self.send_own(Place::Public)?,
-                Place::Tunnel => {
+                InterfaceId::Private => self.send_own(InterfaceId::Private)?,
+                InterfaceId::Public => self.send_own(InterfaceId::Public)?,
+                InterfaceId::Tunnel => {
                     self.dataplane
                         .outbound(now, &mut self.burst, &mut self.output);
-                    self.dispatch(worker, Place::Private)?;
+                    self.dispatch(worker, InterfaceId::Private)?;
                 }
             }
         }
@@ -227,16 +227,16 @@ impl Station {
     }
 
     /// Brings what the data plane made of packets from one side to where it goes.
-    fn dispatch(&mut self, worker: &Worker, from: Place) -> std::io::Result<()> {
+    fn dispatch(&mut self, worker: &Worker, from: InterfaceId) -> std::io::Result<()> {
         let output = &mut self.output;
         let (there, here) = match from {
-            Place::Public => (&mut self.private, &mut self.public),
+            InterfaceId::Public => (&mut self.private, &mut self.public),
             _ => (&mut self.public, &mut self.private),
         };
         send(there, &mut output.forward)?;
         if !output.forward.is_empty() {
             match from {
-                Place::Public => self.dataplane.not_delivered(&mut output.forward),
+                InterfaceId::Public => self.dataplane.not_delivered(&mut output.forward),
                 _ => self.dataplane.not_sent(&mut output.forward),
             }
         }
@@ -248,14 +248,14 @@ impl Station {
             pass(&worker.shared, &worker.news, from, &frame);
         }
         for frame in output.inner.drain(..) {
-            pass(&worker.shared, &worker.news, Place::Tunnel, &frame);
+            pass(&worker.shared, &worker.news, InterfaceId::Tunnel, &frame);
         }
         Ok(())
     }
 
-    fn send_own(&mut self, to: Place) -> std::io::Result<()> {
+    fn send_own(&mut self, to: InterfaceId) -> std::io::Result<()> {
         let port = match to {
-            Place::Public => &mut self.public,
+            InterfaceId::Public => &mut self.public,
             _ => &mut self.private,
         };
         send(port, &mut self.burst)?;
@@ -288,7 +288,7 @@ impl Station {
     }
 
     fn counts(&self, base: &Counts) -> Counts {
-        let plus = |base: &Direction, more: &Direction| {
+        let plus = |base: &TrafficCounters, more: &TrafficCounters| {
             let mut sum = *base;
             sum.add(more);
             sum

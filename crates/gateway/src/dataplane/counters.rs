@@ -6,7 +6,7 @@ use tare_port::Burst;
 /// Why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
-pub enum Cause {
+pub enum DropReason {
     /// No Ethernet frame, or of a type that is neither IP nor ARP.
     NotIp,
     /// The IP header is truncated, contradicts itself or has a wrong checksum.
@@ -51,63 +51,63 @@ pub enum Cause {
     PortFull,
 }
 
-impl Cause {
+impl DropReason {
     /// All causes, in the order of their numbers.
-    pub const ALL: [Cause; 21] = [
-        Cause::NotIp,
-        Cause::Malformed,
-        Cause::TtlExceeded,
-        Cause::NoRoute,
-        Cause::NoSa,
-        Cause::SequenceExhausted,
-        Cause::TooBig,
-        Cause::NextHopUnknown,
-        Cause::NoBuffer,
-        Cause::NotForUs,
-        Cause::UnknownProtocol,
-        Cause::OuterFragment,
-        Cause::UnknownSpi,
-        Cause::Replayed,
-        Cause::TooOld,
-        Cause::Forged,
-        Cause::InnerMalformed,
-        Cause::Dummy,
-        Cause::InnerSource,
-        Cause::EcnIllegal,
-        Cause::PortFull,
+    pub const ALL: [DropReason; 21] = [
+        DropReason::NotIp,
+        DropReason::Malformed,
+        DropReason::TtlExceeded,
+        DropReason::NoRoute,
+        DropReason::NoSa,
+        DropReason::SequenceExhausted,
+        DropReason::TooBig,
+        DropReason::NextHopUnknown,
+        DropReason::NoBuffer,
+        DropReason::NotForUs,
+        DropReason::UnknownProtocol,
+        DropReason::OuterFragment,
+        DropReason::UnknownSpi,
+        DropReason::Replayed,
+        DropReason::TooOld,
+        DropReason::Forged,
+        DropReason::InnerMalformed,
+        DropReason::Dummy,
+        DropReason::InnerSource,
+        DropReason::EcnIllegal,
+        DropReason::PortFull,
     ];
 
     /// Its name in metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
-            Cause::NotIp => "not_ip",
-            Cause::Malformed => "malformed",
-            Cause::TtlExceeded => "ttl_exceeded",
-            Cause::NoRoute => "no_route",
-            Cause::NoSa => "no_sa",
-            Cause::SequenceExhausted => "sequence_exhausted",
-            Cause::TooBig => "too_big",
-            Cause::NextHopUnknown => "next_hop_unknown",
-            Cause::NoBuffer => "no_buffer",
-            Cause::NotForUs => "not_for_us",
-            Cause::UnknownProtocol => "unknown_protocol",
-            Cause::OuterFragment => "outer_fragment",
-            Cause::UnknownSpi => "unknown_spi",
-            Cause::Replayed => "replayed",
-            Cause::TooOld => "too_old",
-            Cause::Forged => "forged",
-            Cause::InnerMalformed => "inner_malformed",
-            Cause::Dummy => "dummy",
-            Cause::InnerSource => "inner_source",
-            Cause::EcnIllegal => "ecn_illegal",
-            Cause::PortFull => "port_full",
+            DropReason::NotIp => "not_ip",
+            DropReason::Malformed => "malformed",
+            DropReason::TtlExceeded => "ttl_exceeded",
+            DropReason::NoRoute => "no_route",
+            DropReason::NoSa => "no_sa",
+            DropReason::SequenceExhausted => "sequence_exhausted",
+            DropReason::TooBig => "too_big",
+            DropReason::NextHopUnknown => "next_hop_unknown",
+            DropReason::NoBuffer => "no_buffer",
+            DropReason::NotForUs => "not_for_us",
+            DropReason::UnknownProtocol => "unknown_protocol",
+            DropReason::OuterFragment => "outer_fragment",
+            DropReason::UnknownSpi => "unknown_spi",
+            DropReason::Replayed => "replayed",
+            DropReason::TooOld => "too_old",
+            DropReason::Forged => "forged",
+            DropReason::InnerMalformed => "inner_malformed",
+            DropReason::Dummy => "dummy",
+            DropReason::InnerSource => "inner_source",
+            DropReason::EcnIllegal => "ecn_illegal",
+            DropReason::PortFull => "port_full",
         }
     }
 }
 
 /// What happened in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Direction {
+pub struct TrafficCounters {
     /// Packets that came in.
     pub received: u64,
     /// Their bytes, with Ethernet headers.
@@ -118,8 +118,8 @@ pub struct Direction {
     pub forwarded_bytes: u64,
     /// Packets of those that the control side got.
     pub control: u64,
-    /// Packets of those that were dropped, by [`Cause`].
-    pub dropped: [u64; Cause::ALL.len()],
+    /// Packets of those that were dropped, by [`DropReason`].
+    pub dropped: [u64; DropReason::ALL.len()],
     /// Packets more than came in, by fragmenting.
     pub fragments: u64,
     /// ICMP errors made on top.
@@ -128,9 +128,9 @@ pub struct Direction {
     pub errors_suppressed: u64,
 }
 
-impl Direction {
+impl TrafficCounters {
     #[inline]
-    pub(crate) fn drop(&mut self, cause: Cause) {
+    pub(crate) fn drop(&mut self, cause: DropReason) {
         self.dropped[cause as usize] += 1;
     }
 
@@ -140,12 +140,12 @@ impl Direction {
         for frame in refused.drain(..) {
             self.forwarded = self.forwarded.saturating_sub(1);
             self.forwarded_bytes = self.forwarded_bytes.saturating_sub(frame.len() as u64);
-            self.drop(Cause::PortFull);
+            self.drop(DropReason::PortFull);
         }
     }
 
     /// How many were dropped for this cause.
-    pub fn dropped(&self, cause: Cause) -> u64 {
+    pub fn dropped(&self, cause: DropReason) -> u64 {
         self.dropped[cause as usize]
     }
 
@@ -160,18 +160,18 @@ impl Direction {
     }
 
     /// What was counted on top of an earlier state.
-    pub fn since(&self, earlier: &Direction) -> Direction {
+    pub fn since(&self, earlier: &TrafficCounters) -> TrafficCounters {
         let mut since = *self;
         since.merge(earlier, u64::wrapping_sub);
         since
     }
 
     /// Adds what another worker counted.
-    pub fn add(&mut self, other: &Direction) {
+    pub fn add(&mut self, other: &TrafficCounters) {
         self.merge(other, u64::wrapping_add);
     }
 
-    fn merge(&mut self, other: &Direction, merge: fn(u64, u64) -> u64) {
+    fn merge(&mut self, other: &TrafficCounters, merge: fn(u64, u64) -> u64) {
         let mine = [
             &mut self.received,
             &mut self.received_bytes,
@@ -207,17 +207,17 @@ mod tests {
     #[test]
     fn what_a_port_refuses_is_dropped_and_still_adds_up() {
         let pool = Pool::new(8, 512, Layout::Spread).unwrap();
-        let mut direction = Direction {
+        let mut direction = TrafficCounters {
             received: 3,
             forwarded: 5,
             forwarded_bytes: 500,
             fragments: 2,
-            ..Direction::default()
+            ..TrafficCounters::default()
         };
         let mut burst: Burst = (0..4).map(|_| pool.copy(&[0; 100]).unwrap()).collect();
         direction.take_back(&mut burst);
         assert!(burst.is_empty() && direction.adds_up());
         assert_eq!((direction.forwarded, direction.forwarded_bytes), (1, 100));
-        assert_eq!(direction.dropped(Cause::PortFull), 4);
+        assert_eq!(direction.dropped(DropReason::PortFull), 4);
     }
 }

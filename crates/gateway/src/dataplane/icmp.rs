@@ -9,7 +9,7 @@ use tare_packet::ipv6::{self, Ipv6};
 use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
-use super::{is_multicast6, Dataplane, Direction};
+use super::{is_multicast6, Dataplane, TrafficCounters};
 
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
@@ -97,7 +97,7 @@ fn report(worker: &mut Dataplane, now: Instant, about: &Frame, kind: Kind, to: &
     };
     let Some(error) = error else { return };
     let allowed = worker.errors.allow(now);
-    let direction: &mut Direction = &mut worker.sent;
+    let direction: &mut TrafficCounters = &mut worker.sent;
     if !allowed {
         direction.errors_suppressed += 1;
         return;

@@ -7,15 +7,16 @@ use tare_packet::ipv6::{self, Ipv6};
 use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
-use super::version::{End, Version, V4, V6};
+use super::sa::add;
+use super::tables::Tables;
+use super::version::{RouteBy, Version, V4, V6};
+use super::window::Refused;
 use super::{
-    address, discard, fragment, icmp, is_multicast6, is_own4, is_own6, Cause, Dataplane, Output,
+    address, discard, fragment, icmp, is_multicast6, is_own4, is_own6, Dataplane, DropReason,
+    Output,
 };
-use crate::ecn;
-use crate::esp::{self, Aad};
-use crate::sa::add;
-use crate::tables::Tables;
-use crate::window::Refused;
+use crate::dataplane::ecn;
+use crate::dataplane::esp::{self, Aad};
 
 /// IP protocol numbers that are for the control side.
 const ICMP: u8 = 1;
@@ -30,7 +31,7 @@ pub(super) struct Scratch {
     /// other direction does.
     jobs: Vec<Job>,
     /// Whether each is authentic, and then whether it is new.
-    outcomes: Vec<Result<(), Cause>>,
+    outcomes: Vec<Result<(), DropReason>>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -53,7 +54,9 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
     scratch.frames.reserve(input.len());
     if input.len() > scratch.jobs.len() {
         scratch.jobs.resize(input.len(), Job::default());
-        scratch.outcomes.resize(input.len(), Err(Cause::Forged));
+        scratch
+            .outcomes
+            .resize(input.len(), Err(DropReason::Forged));
     }
     output.forward.reserve(input.len());
     // A step ahead is worth its bookkeeping only where SAs are not in the caches anyway.
@@ -101,49 +104,53 @@ enum Admitted {
 
 /// The first pass: outer headers.
 #[inline]
-fn admit(tables: &Tables, frame: &mut Frame, job: &mut Job) -> Result<Admitted, Cause> {
+fn admit(tables: &Tables, frame: &mut Frame, job: &mut Job) -> Result<Admitted, DropReason> {
     let (protocol, tos, front, end) = match ethernet::kind(frame) {
         Some(ethernet::IPV4) => {
-            let ip = Ipv4::parse(&frame[HEADER..]).map_err(|_| Cause::Malformed)?;
+            let ip = Ipv4::parse(&frame[HEADER..]).map_err(|_| DropReason::Malformed)?;
             if !is_own4(tables, ip.dst) {
-                return Err(Cause::NotForUs);
+                return Err(DropReason::NotForUs);
             }
             if ip.is_fragment() {
-                return Err(Cause::OuterFragment);
+                return Err(DropReason::OuterFragment);
             }
             let (front, end) = (HEADER + ip.header_len, HEADER + ip.total_len);
             (ip.protocol, ip.tos, front, end)
         }
         Some(ethernet::IPV6) => {
-            let ip = Ipv6::parse(&frame[HEADER..]).map_err(|_| Cause::Malformed)?;
+            let ip = Ipv6::parse(&frame[HEADER..]).map_err(|_| DropReason::Malformed)?;
             if is_multicast6(ip.dst) && ip.next_header == ICMPV6 {
                 return Ok(Admitted::Control);
             }
             if !is_own6(tables, ip.dst) {
-                return Err(Cause::NotForUs);
+                return Err(DropReason::NotForUs);
             }
             let (front, end) = (HEADER + ipv6::HEADER, HEADER + ip.total_len);
             (ip.next_header, ip.traffic_class, front, end)
         }
         Some(ethernet::ARP) => return Ok(Admitted::Control),
-        _ => return Err(Cause::NotIp),
+        _ => return Err(DropReason::NotIp),
     };
     match protocol {
         esp::PROTOCOL => {}
         UDP => {
-            let port = frame.get(front + 2..front + 4).ok_or(Cause::Malformed)?;
+            let port = frame
+                .get(front + 2..front + 4)
+                .ok_or(DropReason::Malformed)?;
             if u16::from_be_bytes([port[0], port[1]]) == tables.exchange_port {
                 return Ok(Admitted::Control);
             }
-            return Err(Cause::UnknownProtocol);
+            return Err(DropReason::UnknownProtocol);
         }
         ICMP | ICMPV6 => return Ok(Admitted::Control),
-        _ => return Err(Cause::UnknownProtocol),
+        _ => return Err(DropReason::UnknownProtocol),
     }
     frame.truncate(end);
-    let header = frame[front..].first_chunk::<8>().ok_or(Cause::Malformed)?;
+    let header = frame[front..]
+        .first_chunk::<8>()
+        .ok_or(DropReason::Malformed)?;
     if end < front + esp::HEADER + esp::TRAILER + esp::ICV {
-        return Err(Cause::Malformed);
+        return Err(DropReason::Malformed);
     }
     let spi = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
     let low = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
@@ -194,21 +201,21 @@ fn number_all(worker: &mut Dataplane, scratch: &mut Scratch) {
 
 /// The whole sequence number of a packet, if its window may take it.
 #[inline]
-fn number(alone: bool, tables: &Tables, job: &mut Job) -> Result<(), Cause> {
-    let sa = tables.inbound.at(job.sa).ok_or(Cause::UnknownSpi)?;
+fn number(alone: bool, tables: &Tables, job: &mut Job) -> Result<(), DropReason> {
+    let sa = tables.inbound.at(job.sa).ok_or(DropReason::UnknownSpi)?;
     let number = sa.window.number(job.sequence as u32).map_err(cause_of);
     if number.is_err() {
         add(&sa.replayed, 1, alone);
     }
     job.sequence = number?;
-    job.aad.set(job.spi, job.sequence, sa.window.counting);
+    job.aad.set(job.spi, job.sequence, sa.window.sequence_mode);
     Ok(())
 }
 
-fn cause_of(refused: Refused) -> Cause {
+fn cause_of(refused: Refused) -> DropReason {
     match refused {
-        Refused::Replayed => Cause::Replayed,
-        Refused::TooOld | Refused::Zero => Cause::TooOld,
+        Refused::Replayed => DropReason::Replayed,
+        Refused::TooOld | Refused::Zero => DropReason::TooOld,
     }
 }
 
@@ -221,7 +228,7 @@ fn open(tables: &Tables, scratch: &mut Scratch) {
         outcomes,
     } = scratch;
     let outcomes = &mut outcomes[..frames.len()];
-    outcomes.fill(Err(Cause::Forged));
+    outcomes.fill(Err(DropReason::Forged));
     let packets = frames.iter_mut().zip(&*jobs).map_while(|(frame, job)| {
         let sa = tables.inbound.at(job.sa)?;
         let payload = &mut frame[usize::from(job.front) + 8..];
@@ -232,7 +239,7 @@ fn open(tables: &Tables, scratch: &mut Scratch) {
         OpenPacket::in_place(&sa.key, nonce, job.aad.as_slice(), data, tag).ok()
     });
     open_each(packets, |number, result| {
-        outcomes[number] = result.map_err(|_| Cause::Forged);
+        outcomes[number] = result.map_err(|_| DropReason::Forged);
     });
 }
 
@@ -243,7 +250,7 @@ fn claim(alone: bool, tables: &Tables, scratch: &mut Scratch) {
     for run in scratch.jobs[..rest.len()].chunk_by(|a, b| a.sa == b.sa) {
         let outcomes = rest.split_off_mut(..run.len()).unwrap_or_default();
         let Some(sa) = tables.inbound.at(run[0].sa) else {
-            outcomes.fill(Err(Cause::UnknownSpi));
+            outcomes.fill(Err(DropReason::UnknownSpi));
             continue;
         };
         let (mut packets, mut bytes, mut forged, mut replayed) = (0, 0, 0, 0);
@@ -255,7 +262,7 @@ fn claim(alone: bool, tables: &Tables, scratch: &mut Scratch) {
                     packets += 1;
                     bytes += u64::from(job.len);
                 }
-                Err(Cause::Forged) => forged += 1,
+                Err(DropReason::Forged) => forged += 1,
                 Err(_) => replayed += 1,
             }
         }
@@ -291,19 +298,19 @@ fn leave(
     job: &Job,
     frame: Frame,
     output: &mut Output,
-) -> Result<(), Cause> {
+) -> Result<(), DropReason> {
     let begin = usize::from(job.front) + esp::HEADER;
     let payload = frame.get(begin..begin + usize::from(job.len));
     let (payload, &[pad_len, next_header]) = payload
         .and_then(|payload| payload.split_last_chunk::<{ esp::TRAILER }>())
-        .ok_or(Cause::InnerMalformed)?;
+        .ok_or(DropReason::InnerMalformed)?;
     let len = payload.len().checked_sub(usize::from(pad_len));
-    let len = len.ok_or(Cause::InnerMalformed)?;
+    let len = len.ok_or(DropReason::InnerMalformed)?;
     match next_header {
         esp::INNER_IPV4 => deliver::<V4>(worker, tables, now, job, frame, len, output),
         esp::INNER_IPV6 => deliver::<V6>(worker, tables, now, job, frame, len, output),
-        esp::DUMMY => Err(Cause::Dummy),
-        _ => Err(Cause::InnerMalformed),
+        esp::DUMMY => Err(DropReason::Dummy),
+        _ => Err(DropReason::InnerMalformed),
     }
 }
 
@@ -318,16 +325,16 @@ fn deliver<V: Version>(
     mut frame: Frame,
     len: usize,
     output: &mut Output,
-) -> Result<(), Cause> {
+) -> Result<(), DropReason> {
     let begin = usize::from(job.front) + esp::HEADER;
     let payload = &frame[begin..begin + len];
-    let inner = V::read(tables, payload, End::Source).ok_or(Cause::InnerMalformed)?;
-    let sa = tables.inbound.at(job.sa).ok_or(Cause::UnknownSpi)?;
+    let inner = V::read(tables, payload, RouteBy::Source).ok_or(DropReason::InnerMalformed)?;
+    let sa = tables.inbound.at(job.sa).ok_or(DropReason::UnknownSpi)?;
     // RFC 4301, 5.2: the packet's header is to match "the selectors" of the SA it came by.
     if inner.route != sa.route {
-        return Err(Cause::InnerSource);
+        return Err(DropReason::InnerSource);
     }
-    let tos = ecn::leaving(inner.tos, job.tos).ok_or(Cause::EcnIllegal)?;
+    let tos = ecn::leaving(inner.tos, job.tos).ok_or(DropReason::EcnIllegal)?;
     frame.keep(begin - HEADER, HEADER + inner.len);
     if tos != inner.tos {
         V::set_tos(&mut frame[HEADER..], tos);
@@ -340,10 +347,10 @@ fn deliver<V: Version>(
     }
     if inner.hops <= 1 {
         icmp::time_exceeded(worker, now, &frame, &mut output.tunnel);
-        return Err(Cause::TtlExceeded);
+        return Err(DropReason::TtlExceeded);
     }
     addressed?;
-    V::take_hop(&mut frame[HEADER..]);
+    V::decrement_ttl(&mut frame[HEADER..]);
     if inner.len > usize::from(tables.private.mtu) {
         let is_v4 = V::NEXT_HEADER == V4::NEXT_HEADER;
         return fit(worker, tables, now, &frame, is_v4, output);
@@ -364,15 +371,15 @@ fn fit(
     frame: &Frame,
     is_v4: bool,
     output: &mut Output,
-) -> Result<(), Cause> {
+) -> Result<(), DropReason> {
     let mtu = usize::from(tables.private.mtu);
     let whole = Ipv4::parse(&frame[HEADER..]);
     let Some(ip) = whole.ok().filter(|ip| is_v4 && !ip.dont_fragment()) else {
         icmp::too_big(worker, now, frame, mtu, &mut output.tunnel);
-        return Err(Cause::TooBig);
+        return Err(DropReason::TooBig);
     };
     let made = fragment::fragment(frame, &ip, mtu, &worker.pool, &mut output.forward);
-    let n = made.ok_or(Cause::NoBuffer)?;
+    let n = made.ok_or(DropReason::NoBuffer)?;
     let made = output.forward.iter().rev().take(n);
     worker.received.forwarded_bytes += made.map(|f| f.len() as u64).sum::<u64>();
     worker.received.forwarded += n as u64;

@@ -6,22 +6,34 @@
 //! others fill.
 
 mod counters;
+pub mod ecn;
+pub mod esp;
 mod fragment;
 mod icmp;
 mod inbound;
 mod outbound;
+mod prefixes;
+mod sa;
+mod tables;
 mod version;
+mod window;
 
 use std::sync::Arc;
 
-use tare_packet::ethernet::{self, HEADER};
+use tare_packet::ethernet::HEADER;
 use tare_port::{Burst, Frame, Pool};
 use tare_sim::Instant;
 
-pub use counters::{Cause, Direction};
+pub use counters::{DropReason, TrafficCounters};
 pub use icmp::RateLimit;
 
-use crate::tables::{Side, Tables};
+pub use prefixes::{Prefixes, NONE};
+pub use sa::{InboundSa, OutboundSa, Outer, SequenceMode};
+pub use tables::{Route, SpiTable, Tables};
+pub use window::{Refused, Window, WINDOW_DEFAULT, WINDOW_MAX};
+
+use crate::interface::InterfaceHeaders;
+pub use crate::interface::InterfaceView;
 
 /// One worker's half of the gateway: no clock, no ports, no locks of its own.
 pub struct Dataplane {
@@ -29,8 +41,8 @@ pub struct Dataplane {
     /// that all workers share would take the tables' first line from core to core.
     #[allow(clippy::redundant_allocation)]
     tables: Arc<Arc<Tables>>,
-    private: Headers,
-    public: Headers,
+    private: InterfaceHeaders,
+    public: InterfaceHeaders,
     pool: Pool,
     /// Whether no other worker uses the same SAs.
     alone: bool,
@@ -39,15 +51,15 @@ pub struct Dataplane {
     errors: RateLimit,
     outbound: outbound::Scratch,
     inbound: inbound::Scratch,
-    sent: Direction,
-    received: Direction,
+    sent: TrafficCounters,
+    received: TrafficCounters,
 }
 
 /// Which of a gateway's workers one is. All of them use the same SAs, so what is said of their
 /// number must be true: a worker that takes itself for the only one does not keep others out of an
 /// SA's counter, and two packets under one number give the key away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat {
+pub struct WorkerId {
     /// Its number, from 0. Each worker takes its own of a route's outbound SAs, so far as there are
     /// that many.
     pub number: usize,
@@ -55,9 +67,9 @@ pub struct Seat {
     pub workers: usize,
 }
 
-impl Seat {
+impl WorkerId {
     /// The only worker.
-    pub const ALONE: Seat = Seat {
+    pub const ALONE: WorkerId = WorkerId {
         number: 0,
         workers: 1,
     };
@@ -83,10 +95,10 @@ pub struct Output {
 
 impl Dataplane {
     /// A worker that takes the frames of fragments and errors from `pool`.
-    pub fn new(tables: Arc<Tables>, pool: Pool, seat: Seat) -> Dataplane {
+    pub fn new(tables: Arc<Tables>, pool: Pool, seat: WorkerId) -> Dataplane {
         Dataplane {
-            private: Headers::new(&tables.private),
-            public: Headers::new(&tables.public),
+            private: InterfaceHeaders::new(&tables.private),
+            public: InterfaceHeaders::new(&tables.public),
             tables: Arc::new(tables),
             pool,
             alone: seat.workers == 1,
@@ -94,15 +106,15 @@ impl Dataplane {
             errors: RateLimit::default(),
             outbound: outbound::Scratch::default(),
             inbound: inbound::Scratch::default(),
-            sent: Direction::default(),
-            received: Direction::default(),
+            sent: TrafficCounters::default(),
+            received: TrafficCounters::default(),
         }
     }
 
     /// Goes on with other tables.
     pub fn replace(&mut self, tables: Arc<Tables>) {
-        self.private = Headers::new(&tables.private);
-        self.public = Headers::new(&tables.public);
+        self.private = InterfaceHeaders::new(&tables.private);
+        self.public = InterfaceHeaders::new(&tables.public);
         self.tables = Arc::new(tables);
     }
 
@@ -112,12 +124,12 @@ impl Dataplane {
     }
 
     /// What happened to packets of the private side.
-    pub fn sent(&self) -> &Direction {
+    pub fn sent(&self) -> &TrafficCounters {
         &self.sent
     }
 
     /// What happened to packets of the public side.
-    pub fn received(&self) -> &Direction {
+    pub fn received(&self) -> &TrafficCounters {
         &self.received
     }
 
@@ -175,29 +187,11 @@ fn discard<J>(frames: &mut Vec<Frame>, jobs: &mut [J], keep: impl Fn(&J) -> bool
     frames.truncate(kept);
 }
 
-/// The Ethernet headers of packets that leave by one side: none while the next hop's station is not
-/// known.
-#[derive(Clone, Copy, Default)]
-struct Headers {
-    v4: Option<[u8; HEADER]>,
-    v6: Option<[u8; HEADER]>,
-}
-
-impl Headers {
-    fn new(side: &Side) -> Headers {
-        let header = |hop: Option<_>, kind| hop.map(|hop| ethernet::header(hop, side.mac, kind));
-        Headers {
-            v4: header(side.next_hop4, ethernet::IPV4),
-            v6: header(side.next_hop6, ethernet::IPV6),
-        }
-    }
-}
-
 /// Writes an Ethernet header over the first bytes of a frame.
 #[inline]
-fn address(frame: &mut Frame, header: &Option<[u8; HEADER]>) -> Result<(), Cause> {
-    let header = header.as_ref().ok_or(Cause::NextHopUnknown)?;
-    let place = frame.first_chunk_mut().ok_or(Cause::NoBuffer)?;
+fn address(frame: &mut Frame, header: &Option<[u8; HEADER]>) -> Result<(), DropReason> {
+    let header = header.as_ref().ok_or(DropReason::NextHopUnknown)?;
+    let place = frame.first_chunk_mut().ok_or(DropReason::NoBuffer)?;
     *place = *header;
     Ok(())
 }

@@ -7,12 +7,12 @@ use tare_packet::ipv6;
 use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
-use super::version::{End, Version, V4, V6};
-use super::{discard, fragment, icmp, Cause, Dataplane, Headers, Output};
-use crate::esp::{self, Aad};
-use crate::prefixes::NONE;
-use crate::sa::{OutboundSa, Outer};
-use crate::tables::Tables;
+use super::prefixes::NONE;
+use super::sa::{OutboundSa, Outer};
+use super::tables::Tables;
+use super::version::{RouteBy, Version, V4, V6};
+use super::{discard, fragment, icmp, Dataplane, DropReason, InterfaceHeaders, Output};
+use crate::dataplane::esp::{self, Aad};
 
 /// Hops that an outer packet starts with.
 const OUTER_TTL: u8 = 64;
@@ -70,7 +70,7 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
             Some(ethernet::IPV4) => admit::<V4>(worker, now, frame, &mut scratch, output),
             Some(ethernet::IPV6) => admit::<V6>(worker, now, frame, &mut scratch, output),
             Some(ethernet::ARP) => control(worker, frame, output),
-            _ => worker.sent.drop(Cause::NotIp),
+            _ => worker.sent.drop(DropReason::NotIp),
         }
     }
     if !look_up(worker, &scratch) {
@@ -96,19 +96,19 @@ fn admit<V: Version>(
     output: &mut Output,
 ) {
     let tables = &*worker.tables;
-    let Some(inner) = V::read(tables, &frame[HEADER..], End::Destination) else {
-        return worker.sent.drop(Cause::Malformed);
+    let Some(inner) = V::read(tables, &frame[HEADER..], RouteBy::Destination) else {
+        return worker.sent.drop(DropReason::Malformed);
     };
     if inner.own {
         return control(worker, frame, output);
     }
     if inner.hops <= 1 {
         icmp::time_exceeded(worker, now, &frame, &mut output.back);
-        return worker.sent.drop(Cause::TtlExceeded);
+        return worker.sent.drop(DropReason::TtlExceeded);
     }
     if inner.route == NONE {
         icmp::no_route(worker, now, &frame, &mut output.back);
-        return worker.sent.drop(Cause::NoRoute);
+        return worker.sent.drop(DropReason::NoRoute);
     }
     tables.prefetch_route(inner.route);
     // Ethernet pads what is short.
@@ -155,12 +155,12 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
                 Ok(ip) if job.next_header == esp::INNER_IPV4 && !ip.dont_fragment() => {
                     match fragment::fragment(&frame, &ip, inner_max, &worker.pool, cut) {
                         Some(n) => worker.sent.fragments += n as u64 - 1,
-                        None => worker.sent.drop(Cause::NoBuffer),
+                        None => worker.sent.drop(DropReason::NoBuffer),
                     }
                 }
                 _ => {
                     icmp::too_big(worker, now, &frame, inner_max, &mut output.back);
-                    worker.sent.drop(Cause::TooBig);
+                    worker.sent.drop(DropReason::TooBig);
                 }
             }
         }
@@ -181,9 +181,9 @@ fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
     for run in jobs.chunk_by_mut(|a, b| a.route == b.route) {
         let frames = rest.split_off_mut(..run.len()).unwrap_or_default();
         let sa = outbound_sa(tables, run[0].route, worker.number);
-        let number = sa.ok_or(Cause::NoSa).and_then(|sa| {
+        let number = sa.ok_or(DropReason::NoSa).and_then(|sa| {
             sa.take(run.len() as u64, worker.alone)
-                .ok_or(Cause::SequenceExhausted)
+                .ok_or(DropReason::SequenceExhausted)
         });
         let (sa, mut number) = match (sa, number) {
             (Some(sa), Ok(number)) => (sa, number),
@@ -191,7 +191,7 @@ fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
                 failed = true;
                 for job in run {
                     job.front = 0;
-                    worker.sent.drop(number.err().unwrap_or(Cause::NoSa));
+                    worker.sent.drop(number.err().unwrap_or(DropReason::NoSa));
                 }
                 continue;
             }
@@ -223,11 +223,11 @@ fn outbound_sa(tables: &Tables, route: u32, worker: usize) -> Option<&OutboundSa
 
 #[inline]
 fn write_headers(
-    headers: &Headers,
+    headers: &InterfaceHeaders,
     sa: &OutboundSa,
     frame: &mut Frame,
     job: &mut Job,
-) -> Result<(), Cause> {
+) -> Result<(), DropReason> {
     match sa.outer {
         Outer::V4 { src, dst } => {
             let tos = job.tos;
@@ -270,8 +270,8 @@ fn write<const OUTER: usize>(
     frame: &mut Frame,
     job: &mut Job,
     write_outer: impl FnOnce(&mut [u8; OUTER], usize),
-) -> Result<(), Cause> {
-    let ethernet = ethernet.as_ref().ok_or(Cause::NextHopUnknown)?;
+) -> Result<(), DropReason> {
+    let ethernet = ethernet.as_ref().ok_or(DropReason::NextHopUnknown)?;
     let inner = frame.len() - HEADER;
     let padding = esp::padding(inner);
     let behind = padding + esp::TRAILER + esp::ICV;
@@ -286,15 +286,15 @@ fn write<const OUTER: usize>(
         header[..8].copy_from_slice(&spi_and_number.to_be_bytes());
         header[8..].copy_from_slice(&job.sequence.to_be_bytes());
         if job.next_header == V4::NEXT_HEADER {
-            V4::take_hop(rest);
+            V4::decrement_ttl(rest);
         } else {
-            V6::take_hop(rest);
+            V6::decrement_ttl(rest);
         }
         esp::write_trailer(rest.get_mut(inner..)?, padding, job.next_header)
     };
-    parts().ok_or(Cause::NoBuffer)?;
+    parts().ok_or(DropReason::NoBuffer)?;
     job.front = (HEADER + OUTER + esp::HEADER) as u8;
-    job.aad.set(sa.spi, job.sequence, sa.counting);
+    job.aad.set(sa.spi, job.sequence, sa.sequence_mode);
     Ok(())
 }
 
@@ -322,7 +322,7 @@ fn seal(worker: &mut Dataplane, scratch: &mut Scratch, output: &mut Output) {
         sealed += 1;
     });
     for _ in sealed..frames.len() {
-        worker.sent.drop(Cause::NoSa);
+        worker.sent.drop(DropReason::NoSa);
     }
     frames.truncate(sealed);
     for (frame, tag) in frames.iter_mut().zip(&*tags) {

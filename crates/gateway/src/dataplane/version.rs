@@ -4,13 +4,13 @@ use tare_packet::ethernet::HEADER;
 use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6::{self, Ipv6};
 
-use super::{is_multicast6, is_own4, is_own6, Headers};
-use crate::esp;
-use crate::tables::Tables;
+use super::tables::Tables;
+use super::{is_multicast6, is_own4, is_own6, InterfaceHeaders};
+use crate::dataplane::esp;
 
 /// Which address of a packet says what route it belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum RouteBy {
     Source,
     Destination,
 }
@@ -33,16 +33,16 @@ pub(super) trait Version {
     const NEXT_HEADER: u8;
 
     /// Reads and checks the header at the start of `packet`; none where it is malformed.
-    fn read(tables: &Tables, packet: &[u8], end: End) -> Option<Inner>;
+    fn read(tables: &Tables, packet: &[u8], by: RouteBy) -> Option<Inner>;
 
     /// Takes a hop off.
-    fn take_hop(packet: &mut [u8]);
+    fn decrement_ttl(packet: &mut [u8]);
 
     /// Sets DSCP and ECN.
     fn set_tos(packet: &mut [u8], tos: u8);
 
     /// The Ethernet header that such packets leave with.
-    fn link(headers: &Headers) -> &Option<[u8; HEADER]>;
+    fn link(headers: &InterfaceHeaders) -> &Option<[u8; HEADER]>;
 }
 
 pub(super) enum V4 {}
@@ -51,11 +51,11 @@ impl Version for V4 {
     const NEXT_HEADER: u8 = esp::INNER_IPV4;
 
     #[inline(always)]
-    fn read(tables: &Tables, packet: &[u8], end: End) -> Option<Inner> {
+    fn read(tables: &Tables, packet: &[u8], by: RouteBy) -> Option<Inner> {
         let ip = Ipv4::parse(packet).ok()?;
-        let address = match end {
-            End::Source => ip.src,
-            End::Destination => ip.dst,
+        let address = match by {
+            RouteBy::Source => ip.src,
+            RouteBy::Destination => ip.dst,
         };
         Some(Inner {
             own: is_own4(tables, ip.dst),
@@ -67,7 +67,7 @@ impl Version for V4 {
     }
 
     #[inline(always)]
-    fn take_hop(packet: &mut [u8]) {
+    fn decrement_ttl(packet: &mut [u8]) {
         ipv4::decrement_ttl(packet);
     }
 
@@ -77,7 +77,7 @@ impl Version for V4 {
     }
 
     #[inline(always)]
-    fn link(headers: &Headers) -> &Option<[u8; HEADER]> {
+    fn link(headers: &InterfaceHeaders) -> &Option<[u8; HEADER]> {
         &headers.v4
     }
 }
@@ -88,11 +88,11 @@ impl Version for V6 {
     const NEXT_HEADER: u8 = esp::INNER_IPV6;
 
     #[inline(always)]
-    fn read(tables: &Tables, packet: &[u8], end: End) -> Option<Inner> {
+    fn read(tables: &Tables, packet: &[u8], by: RouteBy) -> Option<Inner> {
         let ip = Ipv6::parse(packet).ok()?;
-        let (address, group) = match end {
-            End::Source => (ip.src, false),
-            End::Destination => (ip.dst, is_multicast6(ip.dst)),
+        let (address, group) = match by {
+            RouteBy::Source => (ip.src, false),
+            RouteBy::Destination => (ip.dst, is_multicast6(ip.dst)),
         };
         Some(Inner {
             own: is_own6(tables, ip.dst) || group,
@@ -104,7 +104,7 @@ impl Version for V6 {
     }
 
     #[inline(always)]
-    fn take_hop(packet: &mut [u8]) {
+    fn decrement_ttl(packet: &mut [u8]) {
         ipv6::decrement_hop_limit(packet);
     }
 
@@ -114,7 +114,7 @@ impl Version for V6 {
     }
 
     #[inline(always)]
-    fn link(headers: &Headers) -> &Option<[u8; HEADER]> {
+    fn link(headers: &InterfaceHeaders) -> &Option<[u8; HEADER]> {
         &headers.v6
     }
 }

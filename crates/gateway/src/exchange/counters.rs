@@ -2,7 +2,7 @@
 
 /// Why a message was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
+pub enum DropReason {
     /// Shorter than a header, or not exactly as long as its type.
     Length,
     /// Of none of the four types.
@@ -28,36 +28,36 @@ pub enum Cause {
     Rate,
 }
 
-impl Cause {
+impl DropReason {
     /// Every cause.
-    pub const ALL: [Cause; 11] = [
-        Cause::Length,
-        Cause::Type,
-        Cause::Route,
-        Cause::Address,
-        Cause::Version,
-        Cause::Aead,
-        Cause::Unexpected,
-        Cause::Authentication,
-        Cause::PublicKey,
-        Cause::Spi,
-        Cause::Rate,
+    pub const ALL: [DropReason; 11] = [
+        DropReason::Length,
+        DropReason::Type,
+        DropReason::Route,
+        DropReason::Address,
+        DropReason::Version,
+        DropReason::Aead,
+        DropReason::Unexpected,
+        DropReason::Authentication,
+        DropReason::PublicKey,
+        DropReason::Spi,
+        DropReason::Rate,
     ];
 
     /// A name for metrics.
     pub const fn name(self) -> &'static str {
         match self {
-            Cause::Length => "length",
-            Cause::Type => "type",
-            Cause::Route => "route",
-            Cause::Address => "address",
-            Cause::Version => "version",
-            Cause::Aead => "aead",
-            Cause::Unexpected => "unexpected",
-            Cause::Authentication => "authentication",
-            Cause::PublicKey => "public_key",
-            Cause::Spi => "spi",
-            Cause::Rate => "rate",
+            DropReason::Length => "length",
+            DropReason::Type => "type",
+            DropReason::Route => "route",
+            DropReason::Address => "address",
+            DropReason::Version => "version",
+            DropReason::Aead => "aead",
+            DropReason::Unexpected => "unexpected",
+            DropReason::Authentication => "authentication",
+            DropReason::PublicKey => "public_key",
+            DropReason::Spi => "spi",
+            DropReason::Rate => "rate",
         }
     }
 }
@@ -94,12 +94,12 @@ pub struct Counters {
     pub outbound_updated: u64,
     /// Diffie-Hellman operations, making a public key included: what a flood must not cause.
     pub diffie_hellman: u64,
-    dropped: [u64; Cause::ALL.len()],
+    dropped: [u64; DropReason::ALL.len()],
 }
 
 impl Counters {
     /// Messages dropped for this cause.
-    pub fn dropped(&self, cause: Cause) -> u64 {
+    pub fn dropped(&self, cause: DropReason) -> u64 {
         self.dropped
             .get(cause as usize)
             .copied()
@@ -111,7 +111,7 @@ impl Counters {
         self.dropped.iter().sum()
     }
 
-    pub(crate) fn drop_for(&mut self, cause: Cause) {
+    pub(crate) fn drop_for(&mut self, cause: DropReason) {
         if let Some(count) = self.dropped.get_mut(cause as usize) {
             *count += 1;
         }
@@ -125,13 +125,13 @@ mod tests {
     #[test]
     fn causes_are_counted_apart() {
         let mut counters = Counters::default();
-        for (n, cause) in Cause::ALL.into_iter().enumerate() {
+        for (n, cause) in DropReason::ALL.into_iter().enumerate() {
             assert_eq!(cause as usize, n);
             (0..=n).for_each(|_| counters.drop_for(cause));
         }
-        for (n, cause) in Cause::ALL.into_iter().enumerate() {
+        for (n, cause) in DropReason::ALL.into_iter().enumerate() {
             assert_eq!(counters.dropped(cause), n as u64 + 1);
-            assert!(Cause::ALL
+            assert!(DropReason::ALL
                 .iter()
                 .all(|c| *c == cause || c.name() != cause.name()));
         }

@@ -20,7 +20,6 @@
 //!   uses one goes on to the newest and accepts the others. Where a peer seems to have restarted,
 //!   the newest takes the place of all.
 
-mod agenda;
 mod counters;
 mod handshake;
 mod message;
@@ -30,6 +29,7 @@ mod sas;
 mod shared;
 mod status;
 mod suite;
+mod timer_queue;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -39,13 +39,13 @@ use std::time::Duration;
 use tare_sim::Instant;
 
 use crate::config::{Aead, PresharedKey, SaKey};
-use agenda::Agenda;
-pub use counters::{Cause, Counters};
+pub use counters::{Counters, DropReason};
 use message::Message;
 use route::Route;
 pub use shared::Entropy;
 use shared::{Shared, MAX_FRESH};
 pub use status::{Negotiation, RouteStatus, SaStatus};
+use timer_queue::TimerQueue;
 
 /// The UDP port that messages come from and go to.
 pub const PORT: u16 = 303;
@@ -240,7 +240,7 @@ pub struct Exchange {
     routes: HashMap<usize, Route>,
     /// Routes by their SPI.
     spis: HashMap<u32, usize>,
-    agenda: Agenda,
+    timer_queue: TimerQueue,
     shared: Shared,
 }
 
@@ -261,7 +261,7 @@ impl Exchange {
         let mut exchange = Exchange {
             routes: HashMap::with_capacity(routes.len()),
             spis: HashMap::with_capacity(routes.len()),
-            agenda: Agenda::default(),
+            timer_queue: TimerQueue::default(),
             shared: Shared::new(timers, sas, reserved, entropy),
         };
         for keys in routes {
@@ -273,7 +273,7 @@ impl Exchange {
     /// Takes a message, the UDP payload that came from an address, and adds what is to be done to
     /// `events`.
     ///
-    /// Every message is counted, dropped ones under their [`Cause`]. A route answers up to 100
+    /// Every message is counted, dropped ones under their [`DropReason`]. A route answers up to 100
     /// knocks a second, looks at up to 1,000 forged proposals and, while it waits for one, at up to
     /// 100 forged agreements; nothing that is not authentic makes it remember anything.
     pub fn receive(&mut self, now: Instant, from: IpAddr, message: &[u8], events: &mut Vec<Event>) {
@@ -291,16 +291,16 @@ impl Exchange {
         from: IpAddr,
         message: &[u8],
         events: &mut Vec<Event>,
-    ) -> Result<(), Cause> {
+    ) -> Result<(), DropReason> {
         let Message { spi, body } = Message::parse(message)?;
-        let id = self.spis.get(&spi).ok_or(Cause::Route)?;
-        let route = self.routes.get_mut(id).ok_or(Cause::Route)?;
+        let id = self.spis.get(&spi).ok_or(DropReason::Route)?;
+        let route = self.routes.get_mut(id).ok_or(DropReason::Route)?;
         if route.keys.remote != from {
-            return Err(Cause::Address);
+            return Err(DropReason::Address);
         }
         route.receive(now, body, &mut self.shared, events)?;
         route.tick(now, &mut self.shared, events);
-        schedule(route, &mut self.agenda);
+        schedule(route, &mut self.timer_queue);
         Ok(())
     }
 
@@ -309,7 +309,7 @@ impl Exchange {
     pub fn tick(&mut self, now: Instant, events: &mut Vec<Event>) {
         let now = self.shared.inside(now);
         for _ in 0..TICK {
-            let Some((at, id)) = self.agenda.pop(now) else {
+            let Some((at, id)) = self.timer_queue.pop(now) else {
                 break;
             };
             let Some(route) = self.routes.get_mut(&id) else {
@@ -318,13 +318,13 @@ impl Exchange {
             if route.scheduled == at {
                 route.scheduled = Instant::NEVER;
                 route.tick(now, &mut self.shared, events);
-                schedule(route, &mut self.agenda);
+                schedule(route, &mut self.timer_queue);
             }
         }
         self.take_turns(now, events);
-        if self.agenda.len() > 64 + 2 * self.routes.len() {
+        if self.timer_queue.len() > 64 + 2 * self.routes.len() {
             let routes = &self.routes;
-            self.agenda
+            self.timer_queue
                 .retain(|at, id| routes.get(&id).is_some_and(|route| route.scheduled == at));
         }
     }
@@ -333,7 +333,7 @@ impl Exchange {
     /// back is noticed at the next call of anything that takes the time, so let there be one every
     /// few seconds.
     pub fn next_deadline(&self) -> Instant {
-        self.shared.outside(self.agenda.next())
+        self.shared.outside(self.timer_queue.next())
     }
 
     /// The data plane has received authentic packets on this inbound SA. Tell it, of the routes
@@ -351,7 +351,7 @@ impl Exchange {
         };
         route.sas.used(now, spi, &self.shared);
         route.tick(now, &mut self.shared, events);
-        schedule(route, &mut self.agenda);
+        schedule(route, &mut self.timer_queue);
         self.take_turns(now, events);
     }
 
@@ -369,7 +369,7 @@ impl Exchange {
         if let Some(route) = self.routes.get_mut(&route) {
             route.sas.renew = true;
             route.tick(now, &mut self.shared, events);
-            schedule(route, &mut self.agenda);
+            schedule(route, &mut self.timer_queue);
         }
         self.take_turns(now, events);
     }
@@ -424,7 +424,7 @@ impl Exchange {
                     route.move_to(keys, &mut self.shared);
                 }
                 route.tick(now, &mut self.shared, events);
-                schedule(route, &mut self.agenda);
+                schedule(route, &mut self.timer_queue);
             } else {
                 self.insert(keys);
             }
@@ -447,7 +447,7 @@ impl Exchange {
     fn insert(&mut self, keys: RouteKeys) {
         let (id, spi) = (keys.route, keys.spi);
         let mut route = Route::new(keys, &mut self.shared);
-        schedule(&mut route, &mut self.agenda);
+        schedule(&mut route, &mut self.timer_queue);
         self.spis.insert(spi, id);
         self.routes.insert(id, route);
     }
@@ -460,7 +460,7 @@ impl Exchange {
             };
             if let Some(route) = self.routes.get_mut(&id) {
                 route.begin(now, &mut self.shared, events);
-                schedule(route, &mut self.agenda);
+                schedule(route, &mut self.timer_queue);
             }
         }
     }
@@ -480,11 +480,11 @@ impl RouteKeys {
     }
 }
 
-fn schedule(route: &mut Route, agenda: &mut Agenda) {
+fn schedule(route: &mut Route, timer_queue: &mut TimerQueue) {
     let due = route.due();
     if due < route.scheduled {
         route.scheduled = due;
-        agenda.push(due, route.keys.route);
+        timer_queue.push(due, route.keys.route);
     }
 }
 

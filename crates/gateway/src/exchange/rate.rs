@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tare_sim::Instant;
 
-use super::counters::Cause;
+use super::counters::DropReason;
 
 /// One every `interval` on average, `burst` at once.
 pub(crate) struct Rate {
@@ -23,10 +23,10 @@ impl Rate {
         }
     }
 
-    pub(crate) fn take(&mut self, now: Instant) -> Result<(), Cause> {
+    pub(crate) fn take(&mut self, now: Instant) -> Result<(), DropReason> {
         let paid = self.paid.max(now);
         if paid.since(now) >= self.interval * self.burst {
-            return Err(Cause::Rate);
+            return Err(DropReason::Rate);
         }
         self.paid = paid + self.interval;
         Ok(())

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tare_sim::Instant;
 
-use super::counters::Cause;
+use super::counters::DropReason;
 use super::handshake::{aead_name, Answer, KeyPair, Proposed, Terms};
 use super::message::{AeadName, Body, Message, Noise, Nonce, VERSION};
 use super::rate::Rate;
@@ -33,7 +33,7 @@ pub(crate) struct Route {
     pub(crate) failures: u32,
     /// No negotiation before.
     resume: Instant,
-    /// When the earliest entry of the agenda for this route is.
+    /// When the earliest entry of the timer_queue for this route is.
     pub(crate) scheduled: Instant,
 }
 
@@ -95,7 +95,7 @@ impl Route {
         body: Body<'_>,
         shared: &mut Shared,
         events: &mut Vec<Event>,
-    ) -> Result<(), Cause> {
+    ) -> Result<(), DropReason> {
         match body {
             Body::Knock => self.knocked(now, shared, events),
             Body::Challenge {
@@ -115,7 +115,7 @@ impl Route {
         now: Instant,
         shared: &mut Shared,
         events: &mut Vec<Event>,
-    ) -> Result<(), Cause> {
+    ) -> Result<(), DropReason> {
         self.replies.take(now)?;
         shared.counters.knocks += 1;
         self.sas.unsettled(now, shared);
@@ -138,15 +138,15 @@ impl Route {
         nonce: &Nonce,
         shared: &mut Shared,
         events: &mut Vec<Event>,
-    ) -> Result<(), Cause> {
+    ) -> Result<(), DropReason> {
         let (Phase::Knocking(times), Some(spi)) = (&self.phase, self.spi) else {
-            return Err(Cause::Unexpected);
+            return Err(DropReason::Unexpected);
         };
         if version != VERSION {
-            return Err(Cause::Version);
+            return Err(DropReason::Version);
         }
         if *aead != aead_name(self.keys.aead) {
-            return Err(Cause::Aead);
+            return Err(DropReason::Aead);
         }
         let terms = Terms {
             spi: self.keys.spi,
@@ -180,7 +180,7 @@ impl Route {
         proposal: &Noise,
         shared: &mut Shared,
         events: &mut Vec<Event>,
-    ) -> Result<(), Cause> {
+    ) -> Result<(), DropReason> {
         if let Some(answered) = &self.answered {
             if answered.proposal == *proposal && now < answered.until {
                 self.replies.take(now)?;
@@ -249,9 +249,9 @@ impl Route {
         agreement: &Noise,
         shared: &mut Shared,
         events: &mut Vec<Event>,
-    ) -> Result<(), Cause> {
+    ) -> Result<(), DropReason> {
         let (Phase::Proposed(times, proposed), Some(inbound)) = (&mut self.phase, self.spi) else {
-            return Err(Cause::Unexpected);
+            return Err(DropReason::Unexpected);
         };
         self.agreements.take(now)?;
         let (outbound, keys) = proposed.accept(agreement, &mut shared.counters)?;

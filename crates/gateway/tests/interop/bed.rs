@@ -3,10 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use tare_gateway::dataplane::{Dataplane, Output, Seat};
-use tare_gateway::prefixes::Prefixes;
-use tare_gateway::sa::{Counting, InboundSa, OutboundSa, Outer};
-use tare_gateway::tables::{Route, Side, Spis, Tables};
+use tare_gateway::dataplane::Prefixes;
+use tare_gateway::dataplane::{Dataplane, Output, WorkerId};
+use tare_gateway::dataplane::{InboundSa, OutboundSa, Outer, SequenceMode};
+use tare_gateway::dataplane::{InterfaceView, Route, SpiTable, Tables};
 use tare_gcm::Key;
 use tare_packet::ethernet::{self, Mac, HEADER};
 use tare_packet::{checksum, ipv4, ipv6};
@@ -32,7 +32,7 @@ pub(crate) const PEER_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0,
 pub(crate) struct Tunnel {
     pub(crate) number: u8,
     pub(crate) key_bytes: usize,
-    pub(crate) counting: Counting,
+    pub(crate) sequence_mode: SequenceMode,
     /// Whether the outer addresses are of IPv6.
     pub(crate) outer_v6: bool,
     /// Whether the inner ones are.
@@ -49,15 +49,15 @@ pub(crate) struct Secret {
 }
 
 impl Tunnel {
-    /// Every combination of key length, counting, and families outside and inside.
+    /// Every combination of key length, sequence_mode, and families outside and inside.
     pub(crate) fn matrix() -> Vec<Tunnel> {
         (0..16)
             .map(|number| Tunnel {
                 number,
                 key_bytes: if number & 1 == 0 { 16 } else { 32 },
-                counting: match number & 2 {
-                    0 => Counting::Extended,
-                    _ => Counting::Plain,
+                sequence_mode: match number & 2 {
+                    0 => SequenceMode::Extended,
+                    _ => SequenceMode::Plain,
                 },
                 outer_v6: number & 4 != 0,
                 inner_v6: number & 8 != 0,
@@ -237,7 +237,7 @@ impl Gateway {
     /// A gateway with these tunnels.
     pub(crate) fn new(tunnels: &[Tunnel]) -> Gateway {
         let pool = Pool::new(4 * BURST, 2048 + 512, Layout::Spread).unwrap();
-        let worker = Dataplane::new(Arc::new(tables(tunnels)), pool.clone(), Seat::ALONE);
+        let worker = Dataplane::new(Arc::new(tables(tunnels)), pool.clone(), WorkerId::ALONE);
         Gateway { worker, pool }
     }
 
@@ -247,7 +247,7 @@ impl Gateway {
         let mut gateway = Gateway::new(&[]);
         let mut tables = tables(std::slice::from_ref(tunnel));
         let sas = [tunnel.spi_in(), spi].map(|spi| inbound(tunnel, spi, 0));
-        tables.inbound = Spis::new(sas);
+        tables.inbound = SpiTable::new(sas);
         gateway.worker.replace(Arc::new(tables));
         gateway
     }
@@ -293,12 +293,12 @@ pub(crate) fn framed(packet: &[u8]) -> Vec<u8> {
 }
 
 fn tables(tunnels: &[Tunnel]) -> Tables {
-    let side = Side {
+    let side = InterfaceView {
         mac: OUR_MAC,
         next_hop4: Some(PEER_MAC),
         next_hop6: Some(PEER_MAC),
         mtu: 2000,
-        ..Side::default()
+        ..InterfaceView::default()
     };
     let (IpAddr::V4(ip4), IpAddr::V6(ip6)) = (OUR_V4, OUR_V6) else {
         panic!("our own addresses");
@@ -311,9 +311,9 @@ fn tables(tunnels: &[Tunnel]) -> Tables {
             .iter()
             .map(|tunnel| Route::new(Some(outbound(tunnel)), 2000))
             .collect(),
-        inbound: Spis::new(tunnels.iter().enumerate().map(inbound)),
+        inbound: SpiTable::new(tunnels.iter().enumerate().map(inbound)),
         private: side,
-        public: Side {
+        public: InterfaceView {
             ip4: Some(ip4.to_bits()),
             ip6: Some(ip6.to_bits()),
             ..side
@@ -325,7 +325,7 @@ fn tables(tunnels: &[Tunnel]) -> Tables {
 fn inbound(tunnel: &Tunnel, spi: u32, route: usize) -> Arc<InboundSa> {
     let Secret { key, salt } = tunnel.secret_in();
     let key = Key::new(&key).unwrap();
-    let sa = InboundSa::new(spi, key, salt, tunnel.counting, 1024, route);
+    let sa = InboundSa::new(spi, key, salt, tunnel.sequence_mode, 1024, route);
     Arc::new(sa)
 }
 
@@ -335,7 +335,7 @@ fn outbound(tunnel: &Tunnel) -> Arc<OutboundSa> {
         let key = Key::new(&key).unwrap();
         let (src, dst) = tunnel.outer();
         let outer = Outer::between(src, dst).unwrap();
-        OutboundSa::new(tunnel.spi_out(), key, salt, tunnel.counting, outer)
+        OutboundSa::new(tunnel.spi_out(), key, salt, tunnel.sequence_mode, outer)
     };
     let sa = make();
     sa.follow(&make(), tunnel.last_sent);

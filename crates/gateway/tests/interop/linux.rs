@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tare_gateway::dataplane::Cause;
-use tare_gateway::sa::Counting;
+use tare_gateway::dataplane::DropReason;
+use tare_gateway::dataplane::SequenceMode;
 use tare_packet::checksum;
 use tare_packet::ethernet::HEADER;
 use tare_packet::ipv4::{self, Ipv4};
@@ -156,9 +156,9 @@ fn state(
     more: &str,
 ) -> String {
     let id = u32::from(tunnel.number) + 1;
-    let esn = match tunnel.counting {
-        Counting::Extended => "flag esn",
-        Counting::Plain => "",
+    let esn = match tunnel.sequence_mode {
+        SequenceMode::Extended => "flag esn",
+        SequenceMode::Plain => "",
     };
     let (key, salt) = (hex(&secret.key), hex(&secret.salt));
     format!(
@@ -459,8 +459,8 @@ fn linux_and_we_refuse_the_same_replays_and_forgeries() {
             let received = bed.gateway.worker.received();
             received.dropped(cause) - received_before.dropped(cause)
         };
-        assert_eq!(since(Cause::Replayed), expected.replayed);
-        assert_eq!(since(Cause::Forged), expected.forged);
+        assert_eq!(since(DropReason::Replayed), expected.replayed);
+        assert_eq!(since(DropReason::Forged), expected.forged);
     }
     let n = tunnels.len() as u64;
     let expected = [
@@ -477,7 +477,7 @@ fn extended_numbers_go_over_the_lower_half_with_linux() {
     const BEFORE: u64 = (1 << 32) - 16;
     let mut tunnels = vec![Tunnel::matrix()[0].clone(), Tunnel::matrix()[13].clone()];
     for tunnel in &mut tunnels {
-        assert_eq!(tunnel.counting, Counting::Extended);
+        assert_eq!(tunnel.sequence_mode, SequenceMode::Extended);
         tunnel.last_sent = BEFORE;
     }
     let mut bed = boot(tunnels.clone());

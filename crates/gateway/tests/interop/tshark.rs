@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::process::Command;
 
-use tare_gateway::esp;
-use tare_gateway::sa::Counting;
+use tare_gateway::dataplane::esp;
+use tare_gateway::dataplane::SequenceMode;
 use tare_packet::pcap::{Header, Writer};
 
 use crate::bed::{a_hop_further, hex, lengths, Gateway, Secret, Tunnel};
@@ -98,7 +98,7 @@ fn row(tunnel: &Tunnel, number: u64, packet: &[u8]) -> String {
     plain.extend([padding, next]);
     // It knows no extended numbers, so it takes the ICV that covers one for a bad one; decrypting
     // needs no ICV.
-    let icv_good = u8::from(tunnel.counting == Counting::Plain);
+    let icv_good = u8::from(tunnel.sequence_mode == SequenceMode::Plain);
     [
         format!("0x{:08x}", tunnel.spi_out()),
         number.to_string(),

@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tare_gateway::config::Config;
-use tare_gateway::control::{Link, Place};
-use tare_gateway::dataplane::{Dataplane, Direction};
+use tare_gateway::dataplane::{Dataplane, TrafficCounters};
 use tare_gateway::exchange::Entropy;
-use tare_gateway::node::Node;
+use tare_gateway::Node;
+use tare_gateway::{InterfaceId, InterfaceState};
 use tare_packet::ethernet::{self, Mac, HEADER};
 use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6::{self, Ipv6};
@@ -59,8 +59,8 @@ pub(crate) const PUBLIC: [Mac; 2] = [[2, 0, 0, 0, 1, 2], [2, 0, 0, 0, 2, 2]];
 /// The station behind each gateway.
 pub(crate) const HOST: [Mac; 2] = [[2, 0, 0, 0, 1, 9], [2, 0, 0, 0, 2, 9]];
 
-pub(crate) fn link(mac: Mac) -> Link {
-    Link {
+pub(crate) fn link(mac: Mac) -> InterfaceState {
+    InterfaceState {
         mac,
         mtu: 1500,
         up: true,
@@ -226,7 +226,7 @@ impl Bed {
             let mut burst = Burst::new();
             while port.receive(&mut burst, BURST).unwrap() > 0 {
                 match &mut self.nodes[side] {
-                    Some(node) => node.receive(now, Place::Public, &mut burst),
+                    Some(node) => node.receive(now, InterfaceId::Public, &mut burst),
                     None => burst.clear(),
                 }
             }
@@ -236,11 +236,11 @@ impl Bed {
             if node.next_deadline() <= now {
                 node.tick(now);
             }
-            port.send(node.leaving(Place::Public)).unwrap();
-            let mut leaving = std::mem::take(node.leaving(Place::Private));
+            port.send(node.leaving(InterfaceId::Public)).unwrap();
+            let mut leaving = std::mem::take(node.leaving(InterfaceId::Private));
             if self.echo_back {
-                node.receive(now, Place::Private, &mut leaving);
-                port.send(node.leaving(Place::Public)).unwrap();
+                node.receive(now, InterfaceId::Private, &mut leaving);
+                port.send(node.leaving(InterfaceId::Public)).unwrap();
             }
             if self.hostile {
                 leaving.clear();
@@ -270,7 +270,7 @@ impl Bed {
         let now = self.time_of(side);
         let mut burst = vec![self.pools[side].copy(frame).unwrap()];
         if let Some(node) = &mut self.nodes[side] {
-            node.receive(now, Place::Private, &mut burst);
+            node.receive(now, InterfaceId::Private, &mut burst);
         }
         self.settle();
     }
@@ -279,14 +279,15 @@ impl Bed {
     pub(crate) fn skip(&mut self, side: usize) {
         let now = self.time_of(side);
         let node = self.node(side);
-        node.receive(now, Place::Private, &mut Burst::new());
+        node.receive(now, InterfaceId::Private, &mut Burst::new());
     }
 
     /// A frame on the public interface of a gateway.
     pub(crate) fn inject(&mut self, side: usize, frame: &[u8]) {
         let now = self.time_of(side);
         let mut burst = vec![self.pools[side].copy(frame).unwrap()];
-        self.node(side).receive(now, Place::Public, &mut burst);
+        self.node(side)
+            .receive(now, InterfaceId::Public, &mut burst);
         self.settle();
     }
 
@@ -334,16 +335,16 @@ impl Bed {
             .collect()
     }
 
-    pub(crate) fn sent(&self, side: usize) -> Direction {
+    pub(crate) fn sent(&self, side: usize) -> TrafficCounters {
         self.sum(side, |dataplane| dataplane.sent())
     }
 
-    pub(crate) fn received(&self, side: usize) -> Direction {
+    pub(crate) fn received(&self, side: usize) -> TrafficCounters {
         self.sum(side, |dataplane| dataplane.received())
     }
 
-    fn sum(&self, side: usize, of: fn(&Dataplane) -> &Direction) -> Direction {
-        let mut sum = Direction::default();
+    fn sum(&self, side: usize, of: fn(&Dataplane) -> &TrafficCounters) -> TrafficCounters {
+        let mut sum = TrafficCounters::default();
         let dataplanes = self.nodes[side].iter().flat_map(Node::dataplanes);
         dataplanes.for_each(|dataplane| sum.add(of(dataplane)));
         sum

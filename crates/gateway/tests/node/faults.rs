@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tare_gateway::control::{Link, Place};
-use tare_gateway::dataplane::Cause;
+use tare_gateway::dataplane::DropReason;
+use tare_gateway::{InterfaceId, InterfaceState};
 use tare_packet::ethernet::HEADER;
 use tare_packet::ipv4;
 use tare_port::Port as _;
@@ -79,7 +79,7 @@ fn a_bad_line_loses_what_it_loses_and_everything_adds_up() {
     let configs = [0, 1].map(|side| parse(&file(side, top, &route4(side), "")));
     let mut bed = Bed::over([&bad(1), &bad(2)], [1, 1], configs);
     bed.wait_until_up(20.0);
-    let before = [0, 1].map(|side| bed.sent(side).dropped(Cause::NoSa));
+    let before = [0, 1].map(|side| bed.sent(side).dropped(DropReason::NoSa));
     bed.load(600.0, Duration::from_millis(5));
     bed.run_for(1.0);
     for (side, no_sa) in before.into_iter().enumerate() {
@@ -92,7 +92,7 @@ fn a_bad_line_loses_what_it_loses_and_everything_adds_up() {
         assert_eq!(there.received, line.delivered);
         assert_eq!(line.delivered, line.offered + line.duplicated - line.lost);
         // Every copy is known for one, and nothing else is dropped.
-        let replayed = there.dropped(Cause::Replayed);
+        let replayed = there.dropped(DropReason::Replayed);
         assert_eq!(there.dropped_total(), replayed);
         assert_eq!(there.forwarded, bed.hosts[1 - side].received);
         assert_eq!(bed.hosts[1 - side].twice, 0);
@@ -100,7 +100,7 @@ fn a_bad_line_loses_what_it_loses_and_everything_adds_up() {
         assert!(lost <= line.lost && replayed <= line.duplicated);
         assert!(lost > 0 && replayed > 0);
         // Ten minutes of losing agreements: no packet was without keys.
-        assert_eq!(here.dropped(Cause::NoSa), no_sa);
+        assert_eq!(here.dropped(DropReason::NoSa), no_sa);
     }
 }
 
@@ -110,14 +110,16 @@ fn an_interface_that_goes_down_comes_back_as_it_was_or_with_another_address() {
     bed.wait_until_up(1.0);
     for (round, mac) in [PUBLIC[0], [2, 0, 0, 0, 1, 7]].into_iter().enumerate() {
         let now = bed.time_of(0);
-        let down = Link {
+        let down = InterfaceState {
             up: false,
             ..link(PUBLIC[0])
         };
-        bed.node(0).link(now, Place::Public, down);
+        bed.node(0)
+            .interface_changed(now, InterfaceId::Public, down);
         bed.run_for(30.0);
         let now = bed.time_of(0);
-        bed.node(0).link(now, Place::Public, link(mac));
+        bed.node(0)
+            .interface_changed(now, InterfaceId::Public, link(mac));
         bed.run_for(0.1);
         bed.restart_counting();
         bed.load(5.0, Duration::from_millis(10));
@@ -130,10 +132,10 @@ fn an_interface_that_goes_down_comes_back_as_it_was_or_with_another_address() {
         );
     }
     let now = bed.time_of(0);
-    bed.node(0).link(
+    bed.node(0).interface_changed(
         now,
-        Place::Private,
-        Link {
+        InterfaceId::Private,
+        InterfaceState {
             mtu: 9000,
             ..link(PRIVATE[0])
         },
@@ -167,7 +169,8 @@ fn a_packet_that_goes_in_circles_dies_of_its_hops() {
     let hops = after[0] + after[1] - before[0] - before[1];
     assert!((30..40).contains(&hops), "{hops} hops");
     let exceeded = |bed: &Bed, side| {
-        bed.sent(side).dropped(Cause::TtlExceeded) + bed.received(side).dropped(Cause::TtlExceeded)
+        bed.sent(side).dropped(DropReason::TtlExceeded)
+            + bed.received(side).dropped(DropReason::TtlExceeded)
     };
     assert!(exceeded(&bed, 0) + exceeded(&bed, 1) >= 1);
 }

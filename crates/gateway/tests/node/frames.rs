@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tare_gateway::control::{Ignored, Taken};
-use tare_gateway::dataplane::Cause;
+use tare_gateway::dataplane::DropReason;
 use tare_packet::ethernet::{self, HEADER};
 use tare_port::Port as _;
 
@@ -129,7 +129,7 @@ fn noise_is_dropped_by_name() {
         }
     }
     let received = bed.received(0);
-    assert!(received.dropped(Cause::NotIp) > 0 && received.dropped(Cause::Malformed) > 0);
+    assert!(received.dropped(DropReason::NotIp) > 0 && received.dropped(DropReason::Malformed) > 0);
     assert_eq!(bed.taken(), 0);
     bed.restart_counting();
     bed.load(1.0, Duration::from_millis(5));
@@ -142,13 +142,13 @@ fn forged_packets_are_counted_and_do_not_move_the_window() {
     bed.wait_until_up(1.0);
     let (_, sealed) = kinds(&mut bed).swap_remove(10);
     bed.run_for(0.1);
-    let before = bed.received(0).dropped(Cause::Forged);
+    let before = bed.received(0).dropped(DropReason::Forged);
     for n in 0..1000u32 {
         let mut frame = sealed.clone();
         frame[HEADER + 24..HEADER + 28].copy_from_slice(&(1000 + n * 1000).to_be_bytes());
         bed.inject(0, &frame);
     }
-    assert_eq!(bed.received(0).dropped(Cause::Forged) - before, 1000);
+    assert_eq!(bed.received(0).dropped(DropReason::Forged) - before, 1000);
     let status = bed.node(0).control().status();
     let forged: u64 = status.routes[0].inbound.iter().map(|sa| sa.forged).sum();
     assert!(forged >= 1000);

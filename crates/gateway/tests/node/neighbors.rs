@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 
 use tare_gateway::control::{Ignored, Taken};
-use tare_gateway::dataplane::Cause;
+use tare_gateway::dataplane::DropReason;
 use tare_packet::ethernet::{self, Mac, BROADCAST, HEADER};
 use tare_packet::{checksum, ipv4, ipv6};
 use tare_port::Port as _;
@@ -299,15 +299,15 @@ fn a_narrow_path_is_believed_for_ten_minutes_and_not_from_strangers() {
     bed.inject(0, &too_big4(spi, 1400));
     assert_eq!(mtu(&mut bed), 1400);
     // What does not fit is now refused where it comes from, and what does goes through.
-    let before = bed.sent(0).dropped(Cause::TooBig);
+    let before = bed.sent(0).dropped(DropReason::TooBig);
     bed.give(0, &packet(0, false, 0, 1400));
-    assert_eq!(bed.sent(0).dropped(Cause::TooBig) - before, 1);
+    assert_eq!(bed.sent(0).dropped(DropReason::TooBig) - before, 1);
     let error = bed.hosts[0].other.pop().expect("an error");
     assert_eq!(error[HEADER + 20..HEADER + 22], [3, 4]);
     let told = u16::from_be_bytes([error[HEADER + 26], error[HEADER + 27]]);
     assert_eq!(told, 1346);
     bed.give(0, &packet(0, false, 0, HEADER + 1346));
-    assert_eq!(bed.sent(0).dropped(Cause::TooBig) - before, 1);
+    assert_eq!(bed.sent(0).dropped(DropReason::TooBig) - before, 1);
     // Wider again is not for a router to say, and there is an end downwards.
     bed.inject(0, &too_big4(spi, 1450));
     assert_eq!(mtu(&mut bed), 1400);
@@ -326,7 +326,7 @@ fn nothing_is_sent_before_the_next_hop_is_known_and_everything_after() {
     bed.run_for(10.0);
     bed.send(0, false);
     assert_eq!(
-        bed.sent(0).dropped(Cause::NoSa) + bed.sent(0).dropped(Cause::NextHopUnknown),
+        bed.sent(0).dropped(DropReason::NoSa) + bed.sent(0).dropped(DropReason::NextHopUnknown),
         1
     );
     assert!(bed.node(0).control().counters().unsent > 0);

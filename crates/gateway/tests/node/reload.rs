@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tare_gateway::control::RouteStatus;
-use tare_gateway::dataplane::Cause;
+use tare_gateway::dataplane::DropReason;
 
 use crate::bed::{file, parse, route4, Bed};
 
@@ -48,7 +48,10 @@ fn a_reload_loses_nothing_on_routes_that_stay() {
     for (side, before) in before.into_iter().enumerate() {
         // The other route's peer is beyond the next hop, which is the other gateway here.
         let received = bed.received(side);
-        assert_eq!(received.dropped_total(), received.dropped(Cause::NotForUs));
+        assert_eq!(
+            received.dropped_total(),
+            received.dropped(DropReason::NotForUs)
+        );
         let after = bed.node(side).control().status().routes[0].clone();
         let spi = |status: &RouteStatus| status.outbound[0].spi;
         assert_eq!(spi(&after), spi(&before), "the same SA");
@@ -68,8 +71,8 @@ fn a_route_that_is_taken_out_ends_and_comes_back() {
     bed.restart_counting();
     bed.load(0.2, Duration::from_millis(10));
     assert_eq!(bed.hosts[0].received + bed.hosts[1].received, 0);
-    assert!(bed.sent(0).dropped(Cause::NoRoute) > 0);
-    assert!(bed.received(0).dropped(Cause::UnknownSpi) > 0);
+    assert!(bed.sent(0).dropped(DropReason::NoRoute) > 0);
+    assert!(bed.received(0).dropped(DropReason::UnknownSpi) > 0);
     assert!(bed.node(0).control().status().routes.is_empty());
     let now = bed.time_of(0);
     bed.node(0).reconfigure(now, with).unwrap();

@@ -1,0 +1,42 @@
+//! `tare gateway`: a user-space IPsec gateway.
+
+mod bench;
+pub(crate) mod driver;
+mod gentest;
+mod keygen;
+mod run;
+mod status;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+/// What `tare gateway` can do.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run a gateway on this machine's interfaces
+    Run(run::Args),
+    /// Say what a running gateway is doing
+    Status(status::Args),
+    /// Measure two gateways back to back in this process
+    Bench(bench::Args),
+    /// Make a test configuration and a capture of traffic that tests it
+    Gentest(gentest::Args),
+    /// Make a new preshared key
+    Keygen(keygen::Args),
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// What was asked for is wrong or could not be done, in words. A closed pipe behind standard output
+/// is passed on as the `io::Error` that it is.
+pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Run(args) => run::run(args),
+        Command::Status(args) => status::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Gentest(args) => gentest::run(args),
+        Command::Keygen(args) => keygen::run(args),
+    }
+}

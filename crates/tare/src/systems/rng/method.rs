@@ -1,0 +1,106 @@
+//! The ways to get random bytes, by name: the library's own and the peers beside it.
+
+use std::fmt;
+use std::str::FromStr;
+
+macro_rules! methods {
+    ($($variant:ident $name:literal $origin:ident $about:literal;)*) => {
+        /// A way to get random bytes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Method { $(#[doc = $about] $variant,)* }
+
+        impl Method {
+            /// Every method.
+            pub(crate) const ALL: &[Method] = &[$(Method::$variant,)*];
+
+            /// The name that command lines and experiments use.
+            pub(crate) const fn name(self) -> &'static str {
+                match self { $(Method::$variant => $name,)* }
+            }
+
+            /// What it is, in a line.
+            pub(crate) const fn about(self) -> &'static str {
+                match self { $(Method::$variant => $about,)* }
+            }
+
+            /// Whose it is.
+            pub(crate) const fn origin(self) -> Origin {
+                match self { $(Method::$variant => Origin::$origin,)* }
+            }
+        }
+    };
+}
+
+/// Whose a method is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The library's.
+    Library,
+    /// The instruction in a loop and nothing else: the limit.
+    Bare,
+    /// Somebody else's.
+    Peer,
+}
+
+methods! {
+    GetBytes "get_bytes" Library "RDRAND into bytes at any address";
+    Uint8Array "uint8_array" Library "RDRAND into an array of 8-bit numbers";
+    Uint16Array "uint16_array" Library "RDRAND into an array of 16-bit numbers";
+    Uint32Array "uint32_array" Library "RDRAND into an array of 32-bit numbers";
+    Uint64Array "uint64_array" Library "RDRAND into an array of 64-bit numbers";
+    GetBytesOf32 "get_bytes_of_32" Library "RDRAND into bytes, each 64 bits two draws of 32 as on a 32-bit processor";
+    ReseedDelay "reseed_delay" Library "RDRAND with a pause before each number, in which the hardware reseeds";
+    ReseedSkip "reseed_skip" Library "RDRAND with 1024 numbers thrown away before each, so that it must reseed";
+    AesCtr "aes_ctr" Library "AES in counter mode, keyed and rekeyed by the hardware";
+    Rdseed "rdseed" Library "RDSEED, waited for where it has no number";
+    Seed "seed" Library "32-byte seeds: RDSEED, else conditioned RDRAND";
+    Bare16 "bare_16" Bare "the 16-bit instruction in a loop";
+    Bare32 "bare_32" Bare "the 32-bit instruction in a loop";
+    Bare64 "bare_64" Bare "the 64-bit instruction in a loop";
+    GetrandomSyscall "getrandom_syscall" Peer "the kernel's generator by system call";
+    GetrandomLibc "getrandom_libc" Peer "the C library's getrandom, through the vDSO where it has that";
+    RandChacha "rand_chacha" Peer "ChaCha20 in user space (rand_chacha)";
+    AwsLcRs "aws_lc_rs" Peer "AES-CTR DRBG in user space (aws-lc-rs)";
+    RdrandCrate "rdrand_crate" Peer "RDRAND through the rdrand crate";
+}
+
+/// The methods that can run here; the others are named on standard error.
+#[cfg(test)]
+pub(crate) fn testable() -> Vec<Method> {
+    use std::io::Write as _;
+    let check = |method: &Method| match crate::systems::rng::drivers::rdrand::check_method(*method)
+    {
+        Ok(()) => true,
+        Err(missing) => {
+            // Past the capture of the test runner: what is not tested must be seen.
+            let _ = writeln!(
+                std::io::stderr(),
+                "NOT TESTED: {method}: {}",
+                missing.reason
+            );
+            false
+        }
+    };
+    Method::ALL.iter().copied().filter(check).collect()
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Method {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Method::ALL
+            .iter()
+            .copied()
+            .find(|method| method.name() == text)
+            .ok_or_else(|| {
+                let names: Vec<_> = Method::ALL.iter().map(|method| method.name()).collect();
+                format!("found \"{text}\", expected one of {}", names.join(", "))
+            })
+    }
+}
