@@ -9,9 +9,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::extract::Extract;
-use crate::plan::ROUNDS_MAX;
 use crate::unit::{Better, Unit};
 use crate::value::{Parameters, Point, Selector, Value, BESIDE};
+
+/// The most rounds of an experiment.
+pub const ROUNDS_MAX: u32 = 10_000;
 
 /// One experiment, resolved for a machine (its processor count is already filled in).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -14,9 +14,6 @@ use crate::judge::{self, Judged, Judging};
 use crate::sample::{Outcome, TrialRecord};
 use crate::value::Point;
 
-/// The most rounds of an experiment.
-pub const ROUNDS_MAX: u32 = 10_000;
-
 /// A run's plan, as `run.json` keeps it: enough to repeat the run, or to go on with it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {

@@ -99,6 +99,18 @@ impl ExperimentResult {
             .chain(&self.targets)
             .any(|claim| claim.open)
     }
+
+    /// The cells of one metric, in order.
+    pub(crate) fn cells_of(&self, metric: &str) -> Vec<&CellResult> {
+        let cells = self.cells.iter();
+        cells.filter(|cell| cell.metric == metric).collect()
+    }
+
+    /// What was published of one metric, in order.
+    pub(crate) fn published_of(&self, metric: &str) -> Vec<&Published> {
+        let published = self.published.iter();
+        published.filter(|value| value.metric == metric).collect()
+    }
 }
 
 /// The failed trials of one cell.

@@ -7,11 +7,11 @@ use crate::driver::{Drivers, Missing};
 use crate::experiment::Experiment;
 use crate::placement::Local;
 use crate::plan::{Done, Trial};
-use crate::report::text::clean;
 use crate::result::ExperimentResult;
 use crate::sample::{Outcome, TrialRecord};
 use crate::schedule::{self, Schedule};
 use crate::store::{RunDirectory, StoreError};
+use crate::text::clean;
 use crate::trial::{self, Finished};
 use crate::value::Point;
 

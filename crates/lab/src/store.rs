@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::plan::{Done, Plan, Trial, ROUNDS_MAX};
+use crate::experiment::ROUNDS_MAX;
+use crate::plan::{Done, Plan, Trial};
 use crate::result::SCHEMA;
 use crate::sample::{Outcome, TrialRecord};
 use crate::schedule::Schedule;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::experiment::{id, line};
 use super::metric::{amount, named};
 use super::node::{one_of, quoted, Fields, Node, Scalar};
 use super::selector::{Cells, Chosen};
@@ -23,8 +22,8 @@ pub(super) fn read(
     let mut fields = Fields::open(node, "a table")?;
     let id = fields
         .need("id", "a name of its own in the experiment")
-        .and_then(|node| id(&node, false));
-    let text = line(&mut fields, "text", "the claim in words");
+        .and_then(|node| node.id(false));
+    let text = fields.line("text", "the claim in words");
     let source = fields
         .get("source")
         .map(|node| node.text().map(str::to_owned));

@@ -15,9 +15,9 @@ pub(super) fn read(node: &Node<'_>, context: &Context<'_>) -> Option<Experiment>
     let mut fields = Fields::open(node, "a table")?;
     let id = fields
         .need("id", "suite/name")
-        .and_then(|node| id(&node, true));
-    let title = line(&mut fields, "title", "one line for people");
-    let source = line(&mut fields, "source", "the publication and the place in it");
+        .and_then(|node| node.id(true));
+    let title = fields.line("title", "one line for people");
+    let source = fields.line("source", "the publication and the place in it");
     let driver = fields
         .need("driver", "the driver that runs a cell")
         .and_then(|node| named(&node, context.drivers));
@@ -112,31 +112,6 @@ fn rounds(driver: Option<&Vocabulary>, claims: &[Claim], size: Size) -> Rounds {
         }
     };
     Rounds { least, most }
-}
-
-/// A line of text that must be there.
-pub(super) fn line(fields: &mut Fields<'_>, key: &'static str, expected: &str) -> Option<String> {
-    let node = fields.need(key, expected)?;
-    node.text().map(str::to_owned)
-}
-
-/// An id: it stands on command lines, in file names and in links.
-pub(super) fn id(node: &Node<'_>, with_suite: bool) -> Option<String> {
-    let text = node.text()?;
-    let plain = |part: &str| {
-        (1..=64).contains(&part.len())
-            && part.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && part
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
-    };
-    let parts: Vec<&str> = text.split('/').collect();
-    let right = parts.len() == if with_suite { 2 } else { 1 } && parts.iter().all(|p| plain(p));
-    if !right {
-        let form = if with_suite { "suite/name" } else { "a name" };
-        node.wrong(format!("{form} of letters, digits, \"-\", \"_\" and \".\""));
-    }
-    right.then(|| text.to_owned())
 }
 
 fn named<'d>(node: &Node<'_>, drivers: &'d Drivers) -> Option<&'d dyn Driver> {

@@ -4,8 +4,7 @@ use super::node::{Fields, Node, Scalar};
 use super::words::{Resolved, Words};
 use super::{Size, MAX_CELLS};
 use crate::driver::{Parameter, ParameterKind};
-use crate::experiment::{Axis, Rounds};
-use crate::plan::ROUNDS_MAX;
+use crate::experiment::{Axis, Rounds, ROUNDS_MAX};
 use crate::value::{Parameters, Value, BESIDE};
 
 /// Keys that a `published` entry uses for itself, and the key of peers.

@@ -21,6 +21,7 @@ pub use error::FileError;
 pub use nearest::nearest;
 
 use toml::de::DeTable;
+use toml::Spanned;
 
 use crate::driver::Drivers;
 use crate::experiment::Experiment;
@@ -99,7 +100,7 @@ pub fn parse(
         // What a recovering parser makes of the rest would only add errors that are not there.
         return Err(report.into_errors());
     }
-    let experiments = document_of(document.get_ref(), &report, context);
+    let experiments = document_of(&document, &report, context);
     let errors = report.into_errors();
     if errors.is_empty() {
         Ok(experiments)
@@ -109,7 +110,7 @@ pub fn parse(
 }
 
 fn document_of<'a>(
-    table: &'a DeTable<'a>,
+    table: &'a Spanned<DeTable<'a>>,
     report: &'a Report<'a>,
     context: &Context<'_>,
 ) -> Vec<Experiment> {

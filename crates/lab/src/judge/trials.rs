@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::experiment::{Experiment, Metric};
-use crate::plan::ROUNDS_MAX;
+use crate::experiment::{Experiment, Metric, ROUNDS_MAX};
 use crate::result::Failures;
 use crate::sample::{is_measurable, Outcome, TrialRecord, OPERATIONS};
 use crate::stats::{median, Round};

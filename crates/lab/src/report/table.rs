@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::words::{count, figure, interval, p_of, p_value, published, verdicts, words, DASH};
+use super::words::{figure, interval, p_of, p_value, published, verdicts, words, DASH};
 use crate::experiment::{Published, Standing};
-use crate::result::{CellResult, ClaimResult, ExperimentResult, Failures, RunResult, Verdict};
+use crate::result::{ClaimResult, ExperimentResult, Failures, RunResult, Verdict};
+use crate::text::count;
 use crate::unit::{significant, Better};
 use crate::value::Point;
 
@@ -87,7 +88,7 @@ impl Cell {
 }
 
 impl Table {
-    fn new(title: impl Into<String>, columns: &[(&str, Kind)]) -> Table {
+    pub(super) fn new(title: impl Into<String>, columns: &[(&str, Kind)]) -> Table {
         let column = |&(head, kind): &(&str, Kind)| Column {
             head: head.to_owned(),
             kind,
@@ -301,11 +302,8 @@ pub(super) fn direction(better: Better) -> &'static str {
 
 /// The cells of one metric, all in one unit.
 pub(super) fn cells(experiment: &ExperimentResult, metric: &str) -> Table {
-    let cells: Vec<&CellResult> = experiment
-        .cells
-        .iter()
-        .filter(|cell| cell.metric == metric)
-        .collect();
+    let cells = experiment.cells_of(metric);
+    let all_published = experiment.published_of(metric);
     let Some(first) = cells.first() else {
         return Table::new(metric, &[]);
     };
@@ -325,7 +323,7 @@ pub(super) fn cells(experiment: &ExperimentResult, metric: &str) -> Table {
     }
     let mut table = Table::new(title, &columns);
     let mut published: HashMap<String, Vec<&Published>> = HashMap::new();
-    for value in experiment.published.iter().filter(|p| p.metric == metric) {
+    for value in &all_published {
         published.entry(json(&value.at)).or_default().push(value);
     }
     let listed = |values: &[&Published]| match values {
@@ -373,7 +371,7 @@ pub(super) fn cells(experiment: &ExperimentResult, metric: &str) -> Table {
             ..Row::default()
         });
     }
-    for value in experiment.published.iter().filter(|p| p.metric == metric) {
+    for value in &all_published {
         if let Some(values) = published.remove(&json(&value.at)) {
             let mut row: Vec<Cell> = vec![
                 value.at.to_string().into(),

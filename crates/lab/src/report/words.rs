@@ -103,41 +103,6 @@ pub(super) fn published(claim: &ClaimResult) -> String {
         .map_or(DASH.to_owned(), |value| claim.unit.show(value))
 }
 
-/// `1 trial`, `20 trials`.
-pub(super) fn count(number: usize, thing: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {thing}{plural}")
-}
-
-/// `c`, or the replacement character for what would not show itself: a control character (it
-/// could drive a terminal) or a direction override (it could reorder the text around it).
-pub(super) fn visible(c: char) -> char {
-    match c {
-        '\n' | '\t' => ' ',
-        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' => {
-            char::REPLACEMENT_CHARACTER
-        }
-        c if c.is_control() => char::REPLACEMENT_CHARACTER,
-        c => c,
-    }
-}
-
-/// `text` without what could drive a terminal or reorder a line.
-pub(super) fn shown(text: &str) -> String {
-    text.chars().map(visible).collect()
-}
-
-/// The first `limit` characters as people may see them, with an ellipsis where more follow.
-pub(super) fn clip(text: &str, limit: usize) -> String {
-    let mut short: String = text.chars().take(limit).map(visible).collect();
-    if text.chars().nth(limit).is_some() {
-        short.pop();
-        short.truncate(short.trim_end().len());
-        short.push('…');
-    }
-    short
-}
-
 /// Text that programs read back from an attribute: nothing of it is replaced.
 pub(super) struct Exact<'a>(pub(super) &'a str);
 
@@ -188,17 +153,6 @@ mod tests {
         assert_eq!(interval([0.98, 1.02], 1.0), "[0.98, 1.02]");
         assert_eq!(interval([980.0, f64::INFINITY], 1e3), "[0.98, ∞)");
         assert_eq!(interval([f64::NEG_INFINITY, f64::NAN], 1.0), "(−∞, ∞)");
-    }
-
-    #[test]
-    fn long_text_is_clipped_between_characters_and_cannot_hide_anything() {
-        assert_eq!(clip("naïve", 5), "naïve");
-        assert_eq!(clip("naïve text", 7), "naïve…");
-        assert_eq!(clip("ééééé", 3), "éé…");
-        assert_eq!(
-            clip("\u{202e}gnp\u{1b}[31m\n", 99),
-            "\u{fffd}gnp\u{fffd}[31m "
-        );
     }
 
     #[test]

@@ -7,9 +7,9 @@ use maud::{html, Markup};
 
 use super::mark::{self, Look};
 use super::plan::Panel;
-use super::scale::Scale;
+use super::scale::{percent, pixels, Scale};
 use crate::report::table::direction;
-use crate::report::words::{clip, visible};
+use crate::text::{clip, visible};
 use crate::unit::{significant, Unit};
 
 /// The widths, in pixels, that a plot has at least: in a narrow page and in a wide one.
@@ -98,16 +98,6 @@ pub(crate) fn grid(ticks: &[Tick], height: f64) -> Markup {
             line.grid x1=(percent(tick.at)) x2=(percent(tick.at)) y1="0" y2=(pixels(height)) {}
         }
     }
-}
-
-/// A length as SVG has it: a percentage of the plot.
-pub(crate) fn percent(at: f64) -> String {
-    format!("{at:.3}%")
-}
-
-/// A length in pixels.
-pub(crate) fn pixels(at: f64) -> String {
-    format!("{at:.2}")
 }
 
 /// The metric, its unit, its good direction and the kind of its axis.

@@ -2,13 +2,14 @@
 
 use maud::{html, Markup};
 
-use super::axis::{self, apart, bottom_labels, percent, pixels, series_name, Key, Tick, Ticks};
+use super::axis::{self, apart, bottom_labels, series_name, Key, Tick, Ticks};
 use super::mark::{self, Look, Place, Way};
 use super::plan::{Panel, Series};
-use super::scale::Scale;
-use super::{Drawn, Samples};
+use super::samples::Samples;
+use super::scale::{percent, pixels, Scale};
+use super::words::{description, Drawn};
 use crate::experiment::Axis;
-use crate::report::words::clip;
+use crate::text::clip;
 use crate::unit::Unit;
 
 /// The least height of the plot itself.
@@ -128,7 +129,7 @@ pub(crate) fn draw(panel: &Panel<'_>, axis: &Axis, unit: Option<Unit>) -> (Marku
         (axis::name(panel, ticks.unit, &y))
         div.plot.lines.named[names > 0] style=(format!("--gutter:{gutter:.0}px"))
             data-scale=(y.kind()) data-way=(Way::Up.name()) role="img"
-            aria-label=(super::description(panel, &y)) {
+            aria-label=(description(panel, &y)) {
             (beside(&wishes, (top, bottom)))
             svg.gutter height=(pixels(height)) aria-hidden="true" {
                 @for tick in &ticks.all {

@@ -2,12 +2,12 @@
 
 use maud::{html, Markup};
 
-use super::axis::{percent, pixels};
-use super::scale::Scale;
+use super::scale::{percent, pixels, Scale};
 use crate::experiment::Published;
 use crate::report::table::json;
-use crate::report::words::{clip, ends, interval, shown, Exact};
+use crate::report::words::{ends, interval, Exact};
 use crate::result::CellResult;
+use crate::text::{clean, clip};
 use crate::unit::Unit;
 
 /// Colours of the palette; the style sheet has as many classes `s0`, `s1`, …
@@ -136,7 +136,7 @@ pub(crate) fn measured(
         g class=(format!("mark {}", look.class())) data-experiment=(Exact(experiment))
             data-metric=(Exact(&cell.metric)) data-at=(json(&cell.at)) data-value=(median)
             data-low=[low] data-high=[high] data-pixel=(pixels(place.value)) {
-            title { (shown(&tooltip(cell, median))) }
+            title { (clean(&tooltip(cell, median))) }
             @if let Some(ci95) = cell.ci95 {
                 (way.bar(ci95.map(|end| scale.clamped(end)), position))
             }

@@ -109,19 +109,12 @@ impl Panel<'_> {
 
 /// The panels of one metric; none where the experiment has no cell of it.
 pub(crate) fn panels<'a>(experiment: &'a ExperimentResult, metric: &str) -> Vec<Panel<'a>> {
-    let cells: Vec<&CellResult> = experiment
-        .cells
-        .iter()
-        .filter(|cell| cell.metric == metric)
-        .collect();
+    let cells = experiment.cells_of(metric);
     let Some(first) = cells.first() else {
         return Vec::new();
     };
-    let published: Vec<&Published> = experiment
-        .published
-        .iter()
-        .filter(|published| published.metric == metric && published.value.is_finite())
-        .collect();
+    let mut published = experiment.published_of(metric);
+    published.retain(|published| published.value.is_finite());
     let matrix: Vec<&CellResult> = cells
         .iter()
         .copied()

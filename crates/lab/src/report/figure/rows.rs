@@ -2,13 +2,14 @@
 
 use maud::{html, Markup};
 
-use super::axis::{self, bottom_labels, grid, pixels, series_name, Key, Ticks};
+use super::axis::{self, bottom_labels, grid, series_name, Key, Ticks};
 use super::mark::{self, Look, Place, Way};
 use super::plan::{Mark, Panel};
-use super::scale::Scale;
-use super::{Drawn, Samples};
+use super::samples::Samples;
+use super::scale::{pixels, Scale};
+use super::words::{description, Drawn};
 use crate::experiment::Published;
-use crate::report::words::clip;
+use crate::text::clip;
 
 /// The height of a row with one series.
 const ROW: f64 = 26.0;
@@ -88,7 +89,7 @@ pub(crate) fn draw(panel: &Panel<'_>, labels: &[String]) -> (Markup, Drawn) {
             }
         }
         div.plot.rows data-scale=(x.kind()) data-way=(Way::Right.name()) role="img"
-            aria-label=(super::description(panel, &x)) {
+            aria-label=(description(panel, &x)) {
             @for (row, track) in rows.iter().zip(tracks) {
                 div.row { span.label { bdi { (clip(row.name, 90)) } } (track) }
             }

@@ -230,6 +230,16 @@ fn log_ticks(low: f64, high: f64) -> Vec<f64> {
         .collect()
 }
 
+/// A length as SVG has it: a percentage of the plot.
+pub(crate) fn percent(at: f64) -> String {
+    format!("{at:.3}%")
+}
+
+/// A length in pixels.
+pub(crate) fn pixels(at: f64) -> String {
+    format!("{at:.2}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
