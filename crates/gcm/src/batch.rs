@@ -7,12 +7,12 @@
 //! What four packets need is laid out in columns as they come, so that one load fills a register
 //! with all four.
 
+use crate::columns::{words, Columns, Lens, Tags};
+use crate::kernel::Batch4;
 use crate::key::check;
-#[cfg(target_arch = "x86_64")]
-use crate::x86::{words, Columns, Fours, Lens, Schedule, Tags};
+use crate::schedule::Schedule;
 use crate::{Error, Key, Nonce, SharedRead, SharedWrite, Tag};
 use std::marker::PhantomData;
-#[cfg(target_arch = "x86_64")]
 use std::mem::MaybeUninit;
 
 /// What sealing and opening a packet have in common.
@@ -244,10 +244,9 @@ trait Operation {
     /// Works on four packets and tells `done` of each.
     ///
     /// # Safety
-    /// All columns must be filled with packets for `fours`, whose memory is still what the
+    /// All columns must be filled with packets for `batch4`, whose memory is still what the
     /// constructors checked.
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn four(fours: &Fours, columns: &Columns, done: impl FnMut(usize, Self::Outcome));
+    unsafe fn four(batch4: &Batch4, columns: &Columns, done: impl FnMut(usize, Self::Outcome));
 }
 
 enum Seal {}
@@ -261,13 +260,12 @@ impl Operation for Seal {
         computed
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn four(fours: &Fours, columns: &Columns, mut done: impl FnMut(usize, Tag)) {
+    unsafe fn four(batch4: &Batch4, columns: &Columns, mut done: impl FnMut(usize, Tag)) {
         let mut tags = MaybeUninit::<Tags>::uninit();
         // SAFETY: the caller's contract; the kernel fills the tags.
         let tags = unsafe {
-            (fours.seal)(columns, &mut tags);
+            (batch4.seal)(columns, &mut tags);
             tags.assume_init_ref()
         };
         for (i, tag) in tags.0.iter().enumerate() {
@@ -297,11 +295,10 @@ impl Operation for Open {
         authentic
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn four(fours: &Fours, columns: &Columns, mut done: impl FnMut(usize, bool)) {
+    unsafe fn four(batch4: &Batch4, columns: &Columns, mut done: impl FnMut(usize, bool)) {
         // SAFETY: the caller's contract.
-        let forged = unsafe { (fours.open)(columns) };
+        let forged = unsafe { (batch4.open)(columns) };
         // What is told of authentic packets does not wait for their tags.
         if forged == 0 {
             (0..4).for_each(|i| done(i, true));
@@ -317,7 +314,6 @@ impl Operation for Open {
 ///
 /// # Safety
 /// They must be there, and borrowed by nobody else.
-#[cfg(target_arch = "x86_64")]
 #[cold]
 unsafe fn wipe(columns: &Columns, which: u8) {
     for i in (0..4).filter(|i| which & 1 << i != 0) {
@@ -327,11 +323,10 @@ unsafe fn wipe(columns: &Columns, which: u8) {
 }
 
 /// Packets on their way to be worked on four at a time.
-#[cfg(target_arch = "x86_64")]
 struct Queue<'a, T, O> {
     /// How the packets in here are worked on; all of them are alike. Never null; before the first,
     /// it dangles.
-    fours: *const Fours,
+    batch4: *const Batch4,
     columns: MaybeUninit<Columns>,
     /// What is handed back of each when it is done.
     items: [MaybeUninit<T>; 4],
@@ -340,12 +335,11 @@ struct Queue<'a, T, O> {
     memory: PhantomData<(&'a Key, O)>,
 }
 
-#[cfg(target_arch = "x86_64")]
 impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
     #[inline(always)]
     fn new() -> Self {
         Self {
-            fours: core::ptr::dangling(),
+            batch4: core::ptr::dangling(),
             columns: MaybeUninit::uninit(),
             items: [const { MaybeUninit::uninit() }; 4],
             waiting: 0,
@@ -359,11 +353,11 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
             // SAFETY: the packet's constructors made sure of its memory.
             return done(item, unsafe { packet.whole::<O>() });
         }
-        let fours = packet
+        let batch4 = packet
             .key
-            .fours()
+            .batch4()
             .map_or(core::ptr::null(), core::ptr::from_ref);
-        if fours != self.fours {
+        if batch4 != self.batch4 {
             // A copy, or the packet would be put into memory on the way that most take, too.
             return self.push_other(&{ *packet }, item, done);
         }
@@ -375,10 +369,10 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
     #[cold]
     #[inline(never)]
     fn push_other(&mut self, packet: &Packet<'a>, item: T, done: &mut impl FnMut(T, O::Outcome)) {
-        match packet.key.fours() {
-            Some(fours) => {
+        match packet.key.batch4() {
+            Some(batch4) => {
                 self.finish(done);
-                self.fours = fours;
+                self.batch4 = batch4;
                 // SAFETY: as just seen.
                 unsafe { self.push_alike(packet, item, done) };
             }
@@ -391,7 +385,7 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
     ///
     /// # Safety
     /// It must be of at most 64 bytes with at most 16 of additional data, and its key's way of
-    /// fours that of the queue.
+    /// batch4 that of the queue.
     #[inline(always)]
     unsafe fn push_alike(
         &mut self,
@@ -400,7 +394,7 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
         done: &mut impl FnMut(T, O::Outcome),
     ) {
         // SAFETY: the key has a way, which is that of the queue.
-        let (fours, schedule) = unsafe { (&*self.fours, packet.key.schedule()) };
+        let (batch4, schedule) = unsafe { (&*self.batch4, packet.key.schedule()) };
         let i = self.waiting;
         if i < 3 {
             // SAFETY: `i` is below four.
@@ -409,12 +403,12 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
             self.waiting = i + 1;
             return;
         }
-        // SAFETY: the last place of four; with it all are filled, with packets for `fours`, whose
+        // SAFETY: the last place of four; with it all are filled, with packets for `batch4`, whose
         // memory is borrowed for 'a.
         unsafe {
             packet.describe::<O>(schedule, self.columns.as_mut_ptr(), 3);
             self.items[3] = MaybeUninit::new(item);
-            O::four(fours, &*self.columns.as_ptr(), |i, outcome| {
+            O::four(batch4, &*self.columns.as_ptr(), |i, outcome| {
                 done(self.items[i].assume_init(), outcome);
             });
         }
@@ -425,12 +419,12 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
     #[inline(always)]
     fn finish(&mut self, done: &mut impl FnMut(T, O::Outcome)) {
         for i in 0..self.waiting {
-            // SAFETY: the packet has filled its columns and item, `fours` is its way, and its
+            // SAFETY: the packet has filled its columns and item, `batch4` is its way, and its
             // memory is borrowed for 'a.
             unsafe {
-                let fours = &*self.fours;
+                let batch4 = &*self.batch4;
                 let columns = &*self.columns.as_ptr();
-                let computed = Tag::from_u128(fours.one(columns, i, O::SEAL));
+                let computed = Tag::from_u128(batch4.one(columns, i, O::SEAL));
                 let tag = || Tag::from_words(columns.tag[i]);
                 done(
                     self.items[i].assume_init(),
@@ -440,28 +434,6 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
         }
         self.waiting = 0;
     }
-}
-
-/// Where there is nothing to wait for, every packet is done when it comes.
-#[cfg(not(target_arch = "x86_64"))]
-struct Queue<'a, T, O> {
-    memory: PhantomData<(&'a Key, T, O)>,
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
-    fn new() -> Self {
-        Self {
-            memory: PhantomData,
-        }
-    }
-
-    fn push(&mut self, packet: &Packet<'a>, item: T, done: &mut impl FnMut(T, O::Outcome)) {
-        // SAFETY: the packet's constructors made sure of its memory.
-        done(item, unsafe { packet.whole::<O>() });
-    }
-
-    fn finish(&mut self, _done: &mut impl FnMut(T, O::Outcome)) {}
 }
 
 impl<'a> Packet<'a> {
@@ -491,7 +463,6 @@ impl<'a> Packet<'a> {
     ///
     /// # Safety
     /// `to` must be valid for writes, `i` below four.
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn describe<O: Operation>(&self, schedule: &Schedule, to: *mut Columns, i: usize) {
         // SAFETY: the caller's contract; nothing is read.
@@ -531,7 +502,7 @@ unsafe impl Send for Packet<'_> {}
 // SAFETY: as above; nothing can be done with a shared packet but look at its tag or outcome.
 unsafe impl Sync for Packet<'_> {}
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::time::Instant;
@@ -547,7 +518,7 @@ mod tests {
             let mut data = vec![[0u8; 64]; 32];
             let mut groups: Vec<MaybeUninit<Columns>> =
                 (0..8).map(|_| MaybeUninit::uninit()).collect();
-            let mut fours = None;
+            let mut batch4 = None;
             for (i, data) in data.iter_mut().enumerate() {
                 let key = &keys[if mixed { i } else { 0 }];
                 let p = data.as_mut_ptr();
@@ -560,8 +531,8 @@ mod tests {
                     len,
                     Tag::from([0; 16]),
                 );
-                fours = key.fours();
-                if fours.is_none() {
+                batch4 = key.batch4();
+                if batch4.is_none() {
                     return;
                 }
                 // SAFETY: the place is there, and the key has a way.
@@ -569,7 +540,7 @@ mod tests {
                     packet.describe::<Open>(key.schedule(), groups[i / 4].as_mut_ptr(), i % 4)
                 };
             }
-            let Some(fours) = fours else { return };
+            let Some(batch4) = batch4 else { return };
             for seal in [true, false] {
                 let op = if seal { "seal" } else { "open" };
                 let mut tags = MaybeUninit::<Tags>::uninit();
@@ -581,9 +552,9 @@ mod tests {
                             // SAFETY: all four are described, and their memory is alive.
                             unsafe {
                                 if seal {
-                                    (fours.seal)(&*group.as_ptr(), &mut tags);
+                                    (batch4.seal)(&*group.as_ptr(), &mut tags);
                                 } else {
-                                    std::hint::black_box((fours.open)(&*group.as_ptr()));
+                                    std::hint::black_box((batch4.open)(&*group.as_ptr()));
                                 }
                             }
                         }

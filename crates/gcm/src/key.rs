@@ -1,9 +1,10 @@
 //! Keys, and the calls that seal and open one message.
 
+use crate::kernel::{Batch4, Kernel};
+use crate::native;
 use crate::portable::{PortableKey, PortableStream};
+use crate::schedule::Schedule;
 use crate::stream::{Pieces, Stream};
-#[cfg(target_arch = "x86_64")]
-use crate::x86::{self, Kernel, Schedule};
 use crate::{Error, Nonce, Path, SharedRead, SharedWrite, Tag, AAD_LEN_MAX, MESSAGE_LEN_MAX};
 use zeroize::Zeroize;
 
@@ -16,14 +17,12 @@ use zeroize::Zeroize;
 /// moving it leaves no copies behind.
 pub struct Key {
     engine: Engine,
-    /// How short packets are worked on together, when the path has a way to.
-    #[cfg(target_arch = "x86_64")]
-    fours: Option<&'static x86::Fours>,
+    /// Four short packets at once, if the path can.
+    batch4: Option<&'static Batch4>,
 }
 
 enum Engine {
-    #[cfg(target_arch = "x86_64")]
-    X86 {
+    Native {
         schedule: Box<Schedule>,
         kernel: &'static Kernel,
     },
@@ -51,45 +50,28 @@ impl Key {
         if !path.is_available() {
             return Err(Error::PathUnavailable { path });
         }
-        let engine = match path {
-            Path::Portable => Engine::Portable(Box::new(
+        let engine = match native::kernel(path, key.len()) {
+            Some(kernel) => {
+                let mut schedule = Box::new(Schedule::EMPTY);
+                // SAFETY: the path is available, so the processor has its instructions.
+                unsafe { (kernel.fill)(&mut schedule, key) };
+                Engine::Native { schedule, kernel }
+            }
+            None => Engine::Portable(Box::new(
                 PortableKey::new(key).ok_or(Error::KeyLength { found: key.len() })?,
             )),
-            #[cfg(target_arch = "x86_64")]
-            Path::Vaes512 | Path::Vaes256 | Path::AesNi => {
-                let kernel = match (path, key.len()) {
-                    (Path::Vaes512, 16) => &x86::vaes512::AES_128,
-                    (Path::Vaes512, _) => &x86::vaes512::AES_256,
-                    (Path::Vaes256, 16) => &x86::vaes256::AES_128,
-                    (Path::Vaes256, _) => &x86::vaes256::AES_256,
-                    (_, 16) => &x86::aesni::AES_128,
-                    (_, _) => &x86::aesni::AES_256,
-                };
-                let mut schedule = Box::new(Schedule::EMPTY);
-                // SAFETY: the path is available, so the processor has AES-NI, PCLMULQDQ and SSSE3.
-                unsafe { schedule.fill(key, kernel.lanes) };
-                Engine::X86 { schedule, kernel }
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            _ => return Err(Error::PathUnavailable { path }),
         };
-        #[cfg(target_arch = "x86_64")]
-        let fours = match &engine {
-            Engine::X86 { kernel, .. } => kernel.fours,
+        let batch4 = match &engine {
+            Engine::Native { kernel, .. } => kernel.batch4,
             Engine::Portable(_) => None,
         };
-        Ok(Self {
-            engine,
-            #[cfg(target_arch = "x86_64")]
-            fours,
-        })
+        Ok(Self { engine, batch4 })
     }
 
     /// The path that the key was expanded for.
     pub fn path(&self) -> Path {
         match &self.engine {
-            #[cfg(target_arch = "x86_64")]
-            Engine::X86 { kernel, .. } => kernel.path,
+            Engine::Native { kernel, .. } => kernel.path,
             Engine::Portable(_) => Path::Portable,
         }
     }
@@ -104,8 +86,9 @@ impl Key {
     #[inline]
     pub fn prefetch(&self, len: usize) {
         match &self.engine {
-            #[cfg(target_arch = "x86_64")]
-            Engine::X86 { schedule, kernel } => schedule.prefetch(kernel, len),
+            Engine::Native { schedule, kernel } => {
+                schedule.lines(&kernel.shape, len, native::prefetch)
+            }
             Engine::Portable(_) => {
                 let _ = len;
             }
@@ -282,23 +265,21 @@ impl Key {
         }
     }
 
-    /// How short packets under this key are worked on together, when the path has a way to.
-    #[cfg(target_arch = "x86_64")]
+    /// Four short packets under this key at once, if the path can.
     #[inline(always)]
-    pub(crate) fn fours(&self) -> Option<&'static x86::Fours> {
-        self.fours
+    pub(crate) fn batch4(&self) -> Option<&'static Batch4> {
+        self.batch4
     }
 
     /// The schedule.
     ///
     /// # Safety
-    /// [`Key::fours`] must be some.
-    #[cfg(target_arch = "x86_64")]
+    /// [`Key::batch4`] must be `Some`.
     #[inline(always)]
     pub(crate) unsafe fn schedule(&self) -> &Schedule {
         match &self.engine {
-            Engine::X86 { schedule, .. } => schedule,
-            // SAFETY: `with_path` takes `fours` from a kernel, which the portable path does not
+            Engine::Native { schedule, .. } => schedule,
+            // SAFETY: `with_path` takes `batch4` from a kernel, which the portable path does not
             // have.
             Engine::Portable(_) => unsafe { core::hint::unreachable_unchecked() },
         }
@@ -306,11 +287,10 @@ impl Key {
 
     fn stream(&self, nonce: &[u8; 12], aad: &[u8]) -> Stream<'_> {
         match &self.engine {
-            #[cfg(target_arch = "x86_64")]
-            Engine::X86 { schedule, kernel } => {
+            Engine::Native { schedule, kernel } => {
                 // SAFETY: `with_path` paired the kernel with its schedule and its processor.
                 let progress = unsafe { (kernel.begin)(schedule, nonce, aad) };
-                Stream::X86 {
+                Stream::Native {
                     schedule,
                     kernel,
                     progress,
@@ -333,8 +313,7 @@ impl Key {
         len: usize,
     ) -> u128 {
         match &self.engine {
-            #[cfg(target_arch = "x86_64")]
-            Engine::X86 { schedule, kernel } => {
+            Engine::Native { schedule, kernel } => {
                 let whole = if seal { kernel.seal } else { kernel.open };
                 // SAFETY: the caller's contract; `with_path` paired the kernel with its schedule
                 // and processor.
@@ -370,8 +349,7 @@ impl Key {
 impl Drop for Key {
     fn drop(&mut self) {
         match &mut self.engine {
-            #[cfg(target_arch = "x86_64")]
-            Engine::X86 { schedule, .. } => schedule.zeroize(),
+            Engine::Native { schedule, .. } => schedule.zeroize(),
             // Its parts wipe themselves.
             Engine::Portable(_) => {}
         }

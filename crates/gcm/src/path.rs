@@ -35,26 +35,7 @@ impl Path {
 
     /// Whether this processor can run the path.
     pub fn is_available(self) -> bool {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        {
-            use std::arch::is_x86_feature_detected as has;
-            let aesni = has!("aes") && has!("pclmulqdq") && has!("ssse3") && has!("sse4.1");
-            let vaes = aesni && has!("avx2") && has!("vaes") && has!("vpclmulqdq");
-            match self {
-                Path::Vaes512 => {
-                    let avx512 =
-                        has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq");
-                    vaes && avx512 && has!("bmi1") && has!("bmi2")
-                }
-                Path::Vaes256 => vaes,
-                Path::AesNi => aesni,
-                Path::Portable => true,
-            }
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        {
-            self == Path::Portable
-        }
+        self == Path::Portable || crate::native::is_available(self)
     }
 
     /// The path's name on command lines and in reports.

@@ -1,9 +1,9 @@
 //! A message that lies in several pieces on either side.
 
+use crate::kernel::{Kernel, Progress};
 use crate::once::{copy_in, copy_out};
 use crate::portable::{self, PortableStream};
-#[cfg(target_arch = "x86_64")]
-use crate::x86::{Kernel, Progress, Schedule};
+use crate::schedule::Schedule;
 use zeroize::Zeroize;
 
 /// The longest step of any path, in bytes.
@@ -12,8 +12,7 @@ const STEP_LEN_MAX: usize = 256;
 /// A message under way on one of the paths.
 #[allow(clippy::large_enum_variant)] // it lives on the stack for one call
 pub(crate) enum Stream<'k> {
-    #[cfg(target_arch = "x86_64")]
-    X86 {
+    Native {
         schedule: &'k Schedule,
         kernel: &'static Kernel,
         progress: Progress,
@@ -24,8 +23,7 @@ pub(crate) enum Stream<'k> {
 impl Stream<'_> {
     fn step_len(&self) -> usize {
         match self {
-            #[cfg(target_arch = "x86_64")]
-            Stream::X86 { kernel, .. } => kernel.step_len,
+            Stream::Native { kernel, .. } => kernel.shape.step_len,
             Stream::Portable(_) => portable::STEP_LEN,
         }
     }
@@ -33,10 +31,9 @@ impl Stream<'_> {
     /// Bytes in the head of the message, which comes before the steps; 0 when it is done.
     fn head_len(&self) -> usize {
         match self {
-            #[cfg(target_arch = "x86_64")]
-            Stream::X86 {
+            Stream::Native {
                 kernel, progress, ..
-            } if progress.is_new() => kernel.head_len,
+            } if progress.is_new() => kernel.shape.head_len,
             _ => 0,
         }
     }
@@ -50,8 +47,7 @@ impl Stream<'_> {
         // on a processor that has its instructions (Key::with_path).
         unsafe {
             match self {
-                #[cfg(target_arch = "x86_64")]
-                Stream::X86 {
+                Stream::Native {
                     schedule,
                     kernel,
                     progress,
@@ -79,8 +75,7 @@ impl Stream<'_> {
         // SAFETY: as in `steps`.
         unsafe {
             match self {
-                #[cfg(target_arch = "x86_64")]
-                Stream::X86 {
+                Stream::Native {
                     schedule,
                     kernel,
                     progress,

@@ -5,16 +5,18 @@ use std::iter::{Copied, Cycle};
 use std::slice;
 use std::str::FromStr;
 
+use crate::ethernet;
+
 /// One period of the Internet mix, in bytes of Ethernet frames without their checksum: seven of 60,
 /// four of 590 and one of 1514, spread such that no part of the period is far from the mean and
 /// never more than two short ones follow each other.
 pub const IMIX: [u16; 12] = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 60, 590, 60];
 
 /// The shortest frame that Ethernet has, without its checksum.
-pub const SIZE_MIN: u16 = 60;
+pub const SIZE_MIN: u16 = ethernet::MIN as u16;
 
 /// The longest frame that a test can ask for: a packet of 9000 bytes behind an Ethernet header.
-pub const SIZE_MAX: u16 = 9014;
+pub const SIZE_MAX: u16 = 9000 + ethernet::HEADER as u16;
 
 /// The sizes of a test's frames.
 ///

@@ -5,6 +5,22 @@ use crate::checksum;
 /// Bytes of a header without options.
 pub const HEADER: usize = 20;
 
+/// Version 4 and a header without options, the first byte of a header (RFC 791, 3.1).
+pub const VERSION_AND_LENGTH: u8 = 0x45;
+
+/// The flag "don't fragment" in the word of flags and fragment offset (RFC 791, 3.1).
+pub const DONT_FRAGMENT: u32 = 0x4000;
+
+/// The flag "more fragments" in that word.
+pub const MORE_FRAGMENTS: u32 = 0x2000;
+
+/// The fragment offset in that word, in units of eight bytes.
+pub const FRAGMENT_OFFSET: u32 = 0x1fff;
+
+/// The bytes that a host is sure to take (RFC 791, 3.1), and the most of an ICMP error (RFC 1812,
+/// 4.3.2.3).
+pub const REASSEMBLED_MIN: usize = 576;
+
 /// Why bytes are no IPv4 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
@@ -39,9 +55,6 @@ pub struct Ipv4 {
     pub fragment: u32,
 }
 
-/// The first byte of a header without options.
-const WITHOUT_OPTIONS: u8 = 0x45;
-
 /// How long the header `h` at the start of `bytes` is.
 #[cold]
 fn check(bytes: &[u8], h: &[u8; HEADER]) -> Result<usize, Malformed> {
@@ -75,7 +88,7 @@ impl Ipv4 {
         };
         let total_len = usize::from(u16::from_be_bytes([h[2], h[3]]));
         let fits = (HEADER..=bytes.len()).contains(&total_len);
-        let header_len = if (h[0] == WITHOUT_OPTIONS) & fits & checksum::is_right(h) {
+        let header_len = if (h[0] == VERSION_AND_LENGTH) & fits & checksum::is_right(h) {
             HEADER
         } else {
             check(bytes, h)?
@@ -96,19 +109,19 @@ impl Ipv4 {
     /// Whether routers must not fragment this packet.
     #[inline]
     pub fn dont_fragment(&self) -> bool {
-        self.fragment & 0x4000 != 0
+        self.fragment & DONT_FRAGMENT != 0
     }
 
     /// Whether this is a part of a packet: more follow, or it is not the first.
     #[inline]
     pub fn is_fragment(&self) -> bool {
-        self.fragment & 0x3fff != 0
+        self.fragment & (MORE_FRAGMENTS | FRAGMENT_OFFSET) != 0
     }
 
     /// Whether this is a part other than the first.
     #[inline]
     pub fn is_later_fragment(&self) -> bool {
-        self.fragment & 0x1fff != 0
+        self.fragment & FRAGMENT_OFFSET != 0
     }
 }
 
@@ -166,7 +179,9 @@ impl Repr {
     #[inline]
     pub fn write(&self, to: &mut [u8; HEADER]) {
         let words = [
-            0x4500_0000 | u32::from(self.tos) << 16 | u32::from(self.total_len),
+            u32::from(VERSION_AND_LENGTH) << 24
+                | u32::from(self.tos) << 16
+                | u32::from(self.total_len),
             self.fragment,
             u32::from(self.ttl) << 24 | u32::from(self.protocol) << 16,
             self.src,

@@ -3,6 +3,10 @@
 /// Bytes of a header.
 pub const HEADER: usize = 40;
 
+/// The bytes of a packet that every link takes (RFC 8200, section 5), and the most of an ICMPv6
+/// error (RFC 4443, 2.4).
+pub const MTU_MIN: usize = 1280;
+
 /// Why bytes are no IPv6 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {

@@ -3,20 +3,14 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tare_packet::ethernet::{self, Mac, BROADCAST};
+use tare_packet::protocol::TTL_DEFAULT as TTL;
+pub(super) use tare_packet::protocol::{ICMP, ICMPV6, UDP};
+use tare_packet::udp::HEADER as UDP_HEADER;
 use tare_packet::wire::{ArpHardware, ArpOperation, ArpPacket, ArpRepr, EthernetAddress};
 use tare_packet::{checksum, ipv4, ipv6};
 
-pub(super) const ICMP: u8 = 1;
-pub(super) const UDP: u8 = 17;
-pub(super) const ICMPV6: u8 = 58;
-
-/// Hops that our packets start with.
-const TTL: u8 = 64;
-
 /// Hops that neighbor discovery has (RFC 4861, 7.1), so that it cannot come from beyond the link.
 pub(super) const ND_HOP_LIMIT: u8 = 255;
-
-const UDP_HEADER: usize = 8;
 
 /// Bytes of a neighbor solicitation or advertisement without options.
 pub(super) const ND: usize = 24;
@@ -42,7 +36,7 @@ pub(super) fn ipv4_frame(
         tos: 0,
         total_len: (ipv4::HEADER + payload.len()) as u16,
         // Never fragmented, so its identification need not tell it from others (RFC 6864).
-        fragment: 0x4000,
+        fragment: ipv4::DONT_FRAGMENT,
     };
     let mut frame = ethernet::header(to, from, ethernet::IPV4).to_vec();
     frame.extend_from_slice(&header.to_bytes());

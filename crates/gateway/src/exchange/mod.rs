@@ -48,7 +48,7 @@ pub use status::{Negotiation, RouteStatus, SaStatus};
 use timer_queue::TimerQueue;
 
 /// The UDP port that messages come from and go to.
-pub const PORT: u16 = 303;
+pub use tare_packet::udp::KEY_EXCHANGE as PORT;
 
 /// Outbound SAs that a route uses at a time, at most. Vita, and a gateway with one worker, accepts
 /// what came of the last four negotiations and no more: two in use, and one that each side has just

@@ -19,50 +19,9 @@ use super::bulk::NUMBERS;
 use super::ghash::{self, Sum};
 use super::lanes::{Lanes, Quad};
 use super::once;
-use super::schedule::{Block, Schedule};
+use crate::columns::{Columns, Lens};
+use crate::schedule::{Block, Schedule};
 use core::arch::x86_64::*;
-
-/// Four packets, by what is known of each.
-#[repr(C, align(64))]
-pub(crate) struct Columns {
-    /// The nonce with a zero counter.
-    pub(crate) nonce: [[u64; 2]; 4],
-    /// Additional data, zero-padded.
-    pub(crate) aad: [[u64; 2]; 4],
-    /// Of packets to be opened: the tags that they came with, as little-endian words.
-    pub(crate) tag: [[u64; 2]; 4],
-    pub(crate) len: [Lens; 4],
-    pub(crate) schedule: [*const Schedule; 4],
-    pub(crate) src: [*const u8; 4],
-    pub(crate) dst: [*mut u8; 4],
-}
-
-/// How long data (the lower half, up to 64) and additional data (the upper half, up to 16) of a
-/// packet are: the halves of the block of lengths, next to each other.
-#[derive(Clone, Copy)]
-#[repr(transparent)]
-pub(crate) struct Lens(u64);
-
-impl Lens {
-    #[inline(always)]
-    pub(crate) fn new(data: usize, aad: usize) -> Self {
-        Self(data as u64 | (aad as u64) << 32)
-    }
-
-    #[inline(always)]
-    pub(crate) fn data(self) -> usize {
-        self.0 as u32 as usize
-    }
-
-    pub(crate) fn aad(self) -> usize {
-        (self.0 >> 32) as usize
-    }
-}
-
-/// The tags of four packets, as little-endian words. Within one line of the cache, so that they can
-/// be loaded right after they were stored.
-#[repr(C, align(64))]
-pub(crate) struct Tags(pub(crate) [[u64; 2]; 4]);
 
 /// The longest packet that has room for J0 in its register.
 const LEN_MAX_WITH_J0: usize = 48;

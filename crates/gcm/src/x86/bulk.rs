@@ -18,7 +18,8 @@
 
 use super::ghash::{self, Sum};
 use super::lanes::Lanes;
-use super::schedule::{Block, Schedule, STRIDES};
+use super::message::Begun;
+use crate::schedule::{Block, Schedule, STRIDES};
 use core::arch::x86_64::*;
 
 /// Blocks of the head that hold no data.
@@ -260,14 +261,6 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
     }
 }
 
-/// What the beginning of a message leaves behind.
-pub(super) struct Begun {
-    /// The encryption of J0.
-    pub(super) tag_mask: __m128i,
-    /// The GHASH state, byte-reversed.
-    pub(super) state: __m128i,
-}
-
 /// Seals or opens the head and `count` whole steps after it.
 ///
 /// `nonce` is the 96-bit nonce with a zero counter; `additional` the last block of additional data
@@ -307,7 +300,6 @@ pub(super) unsafe fn begin<V: Lanes, const N: usize, const ROUNDS: usize, const 
 /// # Safety
 /// As for [`begin`].
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn proceed<V: Lanes, const N: usize, const ROUNDS: usize, const SEAL: bool>(
     schedule: &Schedule,
     nonce: __m128i,

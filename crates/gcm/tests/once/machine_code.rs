@@ -249,7 +249,7 @@ fn kernels_call_nothing() {
     for function in &functions {
         let name = &function.name;
         // Whole messages and pieces of each path, and four packets at once.
-        let is_kernel = name.contains("tare_gcm3x86")
+        let is_kernel = name.contains("tare_gcm6native")
             && [
                 "5whole",
                 "5steps",

@@ -15,6 +15,7 @@ use tare_lab::unit::{Dimension, Quantity, Unit};
 use tare_lab::value::{Parameters, Value};
 use tare_loadtest::{pair, Bisection, Load, Options, Rate, Tester, Trial, Virtual};
 use tare_packet::imix::PacketSize;
+use tare_packet::{esp, ethernet, ipv4};
 use tare_port::Pool;
 use tare_sim::{LineConfig, Queue};
 
@@ -23,9 +24,6 @@ use super::{count, duration, number, own_trial, parameter, text, Workload};
 use crate::trial::{Speaker, TrialError};
 use topology::{Setup, Topology};
 pub(super) use veth::VitaVeth;
-
-/// Bytes of Ethernet, outer IPv4, ESP header, IV and ICV around what is encrypted.
-const AROUND: usize = 14 + 20 + 8 + 8 + 16;
 
 /// Trials more at a rate that fails: none, as it would fail again in virtual time.
 const RETRIES: u32 = 0;
@@ -169,7 +167,7 @@ impl Workload for Vita {
                 let bits: f64 = trial
                     .streams
                     .iter()
-                    .map(|s| (s.rx_bytes + 24 * s.rx_packets) as f64 * 8.0)
+                    .map(|s| (s.rx_bytes + ethernet::OVERHEAD as u64 * s.rx_packets) as f64 * 8.0)
                     .sum();
                 // Of one of the two streams, as rates are given here.
                 let received = bits / trial.streams.len() as f64 / duration.as_secs_f64();
@@ -198,7 +196,10 @@ fn expected_time(parameters: &Parameters) -> anyhow::Result<Duration> {
     const SET_UP: f64 = 0.03;
     let sizes = size(parameters)?;
     let sizes = sizes.period();
-    let bits: f64 = sizes.iter().map(|&size| f64::from(size + 24) * 8.0).sum();
+    let bits: f64 = sizes
+        .iter()
+        .map(|&size| ethernet::on_wire(size.into()) as f64 * 8.0)
+        .sum();
     let line = rate(parameters, "line")?.bits() as f64 * sizes.len() as f64 / bits;
     let loads = match text(parameters, "measure")? {
         // A search tries one rate for each bit of the answer, most of them near the answer.
@@ -304,8 +305,8 @@ fn routes_parameter() -> Parameter {
 /// The part of a cable's rate that packets of this mix can have at most, when they are longer on
 /// the cable between.
 fn computed_share(size: PacketSize) -> f64 {
-    let wire = |bytes: usize| (bytes + 24) as f64;
-    let outer = |bytes: usize| AROUND + (bytes - 14 + 2).next_multiple_of(4);
+    let wire = |bytes: usize| ethernet::on_wire(bytes) as f64;
+    let outer = |bytes: usize| bytes + ipv4::HEADER + esp::overhead(bytes - ethernet::HEADER);
     let sizes = size.period();
     let short: f64 = sizes.iter().map(|&bytes| wire(bytes.into())).sum();
     let long: f64 = sizes.iter().map(|&bytes| wire(outer(bytes.into()))).sum();
