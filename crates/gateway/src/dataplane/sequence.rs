@@ -81,15 +81,20 @@ mod tests {
     fn two_workers_never_take_the_same_number() {
         let counter = SequenceCounter::default();
         let (_, workers) = WorkerGroup::new(2);
-        // They must overlap, and a thread may need longer to start than to take all its numbers.
-        let start = std::sync::Barrier::new(2);
+        // They must overlap, and on a busy machine a thread may take all its numbers before the
+        // other one runs: so they meet again and again.
+        let round = std::sync::Barrier::new(2);
         let mut taken: Vec<u64> = std::thread::scope(|scope| {
             let take = |worker: WorkerId| {
-                let (counter, start) = (&counter, &start);
-                scope.spawn(move || -> Vec<u64> {
-                    start.wait();
-                    let one = |_| counter.take(1, SequenceMode::Extended, &worker).unwrap();
-                    (0..1_000_000).map(one).collect()
+                let (counter, round) = (&counter, &round);
+                scope.spawn(move || {
+                    let mut taken = Vec::new();
+                    for _ in 0..100 {
+                        round.wait();
+                        let one = |_| counter.take(1, SequenceMode::Extended, &worker).unwrap();
+                        taken.extend((0..20_000).map(one));
+                    }
+                    taken
                 })
             };
             let threads: Vec<_> = workers.into_iter().map(take).collect();
@@ -97,7 +102,7 @@ mod tests {
             taken.flatten().collect()
         });
         taken.sort_unstable();
-        assert!(taken.into_iter().eq(1..=2_000_000));
+        assert!(taken.into_iter().eq(1..=4_000_000));
     }
 
     #[test]

@@ -221,17 +221,19 @@ mod tests {
         let sa = outbound();
         let (group, workers) = WorkerGroup::new(2);
         let tables = group.bind(tables(&sa, &[]));
-        let start = std::sync::Barrier::new(2);
+        let round = std::sync::Barrier::new(2);
         let used: Vec<[u8; 8]> = std::thread::scope(|scope| {
             let seal = |worker: WorkerId| {
-                let (tables, start) = (Arc::clone(&tables), &start);
+                let (tables, round) = (Arc::clone(&tables), &round);
                 scope.spawn(move || {
                     let pool = Pool::new(64, 512, Layout::Spread).unwrap();
                     let mut dataplane = Dataplane::new(tables, pool.clone(), worker);
                     let mut output = Output::default();
                     let mut used = Vec::new();
-                    start.wait();
-                    for _ in 0..BURSTS {
+                    for n in 0..BURSTS {
+                        if n % 50 == 0 {
+                            round.wait();
+                        }
                         let mut burst: Burst = (0..PACKETS)
                             .map(|_| pool.copy(&packet()).unwrap())
                             .collect();
