@@ -436,6 +436,16 @@ impl fmt::Debug for Frame {
     }
 }
 
+impl tare_sim::Carried for Frame {
+    fn frame_len(&self) -> usize {
+        self.len()
+    }
+
+    fn duplicate(&self) -> Option<Frame> {
+        Frame::duplicate(self)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -492,15 +502,5 @@ mod tests {
         assert_eq!(pool.available(), 3);
         assert_eq!(&*pool.adopt(slot, start, end), b"to the kernel");
         assert_eq!(pool.available(), 4);
-    }
-}
-
-impl tare_sim::Carried for Frame {
-    fn frame_len(&self) -> usize {
-        self.len()
-    }
-
-    fn duplicate(&self) -> Option<Frame> {
-        Frame::duplicate(self)
     }
 }
