@@ -6,14 +6,14 @@ use std::time::Duration;
 use tare_packet::ethernet::{Mac, BROADCAST};
 use tare_packet::ipv6::Ipv6;
 use tare_packet::wire::ArpOperation;
-use tare_sim::Instant;
+use tare_sim::{Instant, TokenBucket};
 
 use super::counters::{Ignored, Taken};
 use super::neighbor::{Ask, Neighbor};
 use super::status::NeighborStatus;
 use super::wire::{self, Arp};
 use crate::config::InterfaceConfig;
-use crate::dataplane::RateLimit;
+use crate::dataplane::error_limit;
 use crate::interface::{InterfaceState, InterfaceView};
 
 /// How often, at most, a station that claims an address of ours is told that it is wrong.
@@ -28,7 +28,7 @@ pub(super) struct InterfaceControl {
     hop4: Option<Neighbor>,
     hop6: Option<Neighbor>,
     /// Answers to whoever asks.
-    pub(super) answers: RateLimit,
+    pub(super) answers: TokenBucket,
     defended: Instant,
 }
 
@@ -46,7 +46,7 @@ impl InterfaceControl {
             fixed: None,
             hop4: None,
             hop6: None,
-            answers: RateLimit::default(),
+            answers: error_limit(),
             defended: Instant::ZERO,
         };
         this.configure(interface, now);
@@ -192,7 +192,7 @@ impl InterfaceControl {
         };
         let asked = arp.operation == ArpOperation::Request && Some(arp.target) == self.ip4;
         match self.ip4.filter(|_| asked) {
-            Some(own) if self.answers.allow(now) => {
+            Some(own) if self.answers.take(now) => {
                 let reply = ArpOperation::Reply;
                 send.push(wire::arp_frame(mac, self.mac, reply, own, (mac, source)));
                 Ok(Taken::NeighborAsked)
@@ -227,7 +227,7 @@ impl InterfaceControl {
             if option.is_some() || ip.dst != group {
                 return Err(Ignored::Malformed);
             }
-            if !self.answers.allow(now) {
+            if !self.answers.take(now) {
                 return Err(Ignored::Rate);
             }
             let to = wire::multicast_mac(wire::ALL_NODES);
@@ -251,7 +251,7 @@ impl InterfaceControl {
                 hop.told(now, mac);
             }
         }
-        if !self.answers.allow(now) {
+        if !self.answers.take(now) {
             return Err(Ignored::Rate);
         }
         send.push(wire::advertisement(mac, self.mac, (own, source), true));

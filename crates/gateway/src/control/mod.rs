@@ -22,11 +22,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tare_sim::Instant;
+use tare_sim::{Instant, TokenBucket};
 
+use crate::clock::MonotonicClock;
 use crate::config::{Config, Keys};
 use crate::dataplane::{
-    BoundTables, Prefixes, RateLimit, Route, SpiTable, Tables, WorkerGroup, WorkerId,
+    error_limit, BoundTables, Prefixes, Route, SpiTable, Tables, WorkerGroup, WorkerId,
 };
 use crate::exchange::{self, Entropy, Event, Exchange, Settings, Timers};
 use crate::interface::{InterfaceId, InterfaceState};
@@ -93,8 +94,8 @@ pub struct Control {
     workers: WorkerGroup,
     exchange: Exchange,
     paths: Paths,
-    path_reports: RateLimit,
-    clock: Clock,
+    path_reports: TokenBucket,
+    clock: MonotonicClock,
     prefixes: Arc<Prefixes>,
     tables: Arc<BoundTables>,
     /// Whether the tables are not those that the state calls for.
@@ -109,28 +110,6 @@ pub struct Control {
     log: Vec<Record>,
     events: Vec<Event>,
     counters: Counters,
-}
-
-/// Time that never goes back: where the caller's does, it stands still for as long.
-#[derive(Default)]
-struct Clock {
-    last: Instant,
-    ahead: Duration,
-}
-
-impl Clock {
-    fn inside(&mut self, now: Instant) -> Instant {
-        self.ahead += self.last.since(now);
-        self.last = now;
-        now + self.ahead
-    }
-
-    fn outside(&self, at: Instant) -> Instant {
-        match at {
-            Instant::NEVER => at,
-            at => at - self.ahead,
-        }
-    }
 }
 
 impl Control {
@@ -154,7 +133,7 @@ impl Control {
         let settings = settings(&config, &plan, workers.workers());
         let exchange = Exchange::new(settings, entropy).map_err(Error::Exchange)?;
         routes.commit(&config, plan);
-        let mut clock = Clock::default();
+        let mut clock = MonotonicClock::default();
         let inside = clock.inside(now);
         let mut control = Control {
             private: InterfaceControl::new(&config.private, private, inside),
@@ -166,7 +145,7 @@ impl Control {
             workers,
             exchange,
             paths: Paths::default(),
-            path_reports: RateLimit::default(),
+            path_reports: error_limit(),
             clock,
             dirty: true,
             published: Instant::ZERO,

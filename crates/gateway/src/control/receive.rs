@@ -186,7 +186,7 @@ impl Control {
             InterfaceId::Public => &mut self.public.answers,
             InterfaceId::Private | InterfaceId::Tunnel => &mut self.private.answers,
         };
-        if !limits.allow(inside) {
+        if !limits.take(inside) {
             return Err(Ignored::Rate);
         }
         Ok(asker)
@@ -209,7 +209,7 @@ impl Control {
     /// RFC 1191, 6.1, and RFC 8201, 5.1: only an error about a packet of one of our SAs is
     /// believed.
     fn narrow_path(&mut self, inside: Instant, too_big: &TooBig) -> Result<Taken, Ignored> {
-        if !self.path_reports.allow(inside) {
+        if !self.path_reports.take(inside) {
             return Err(Ignored::Rate);
         }
         let peer = too_big.dst;

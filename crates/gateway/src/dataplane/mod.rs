@@ -24,10 +24,11 @@ use std::sync::Arc;
 
 use tare_packet::ethernet::HEADER;
 use tare_port::{Burst, Frame, Pool};
-use tare_sim::Instant;
+use tare_sim::{Instant, TokenBucket};
 
 pub use counters::{DropReason, TrafficCounters};
-pub use icmp::RateLimit;
+pub(crate) use icmp::error_limit;
+pub use icmp::{ERROR_BURST, ERROR_INTERVAL};
 
 pub use prefixes::{Prefixes, NONE};
 pub use sa::{InboundSa, OutboundSa, Outer};
@@ -49,7 +50,7 @@ pub struct Dataplane {
     public: InterfaceHeaders,
     pool: Pool,
     id: WorkerId,
-    errors: RateLimit,
+    errors: TokenBucket,
     outbound: outbound::Scratch,
     inbound: inbound::Scratch,
     sent: TrafficCounters,
@@ -87,7 +88,7 @@ impl Dataplane {
             tables: Arc::new(tables),
             pool,
             id: worker,
-            errors: RateLimit::default(),
+            errors: error_limit(),
             outbound: outbound::Scratch::default(),
             inbound: inbound::Scratch::default(),
             sent: TrafficCounters::default(),
