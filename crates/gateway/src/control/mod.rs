@@ -8,13 +8,11 @@
 mod counters;
 mod icmp;
 mod interface;
-mod neighbor;
 mod path;
 mod receive;
 mod record;
 mod routes;
 mod status;
-mod wire;
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -22,6 +20,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tare_packet::frame;
 use tare_sim::{Instant, TokenBucket};
 
 use crate::clock::MonotonicClock;
@@ -160,7 +159,7 @@ impl Control {
         control.find_plain();
         let mut frames = Vec::new();
         for id in [InterfaceId::Private, InterfaceId::Public] {
-            control.interface_mut(id).announce(&mut frames);
+            control.interface_mut(id).neighbors.announce(&mut frames);
             control.hold(id, &mut frames);
         }
         Ok((control, ids))
@@ -435,7 +434,7 @@ impl Control {
         let mac = self.public.mac();
         let frame = self.config.public.address_towards(to).and_then(|from| {
             let station = self.public.next_hop(to)?;
-            wire::udp_frame(station, mac, from, to, port, message)
+            frame::udp(station, mac, from, to, port, message)
         });
         match frame {
             Some(frame) => self.hold(InterfaceId::Public, &mut vec![frame]),
