@@ -3,6 +3,7 @@
 //! The core knows no clock and no interface: it takes packets and a time and returns packets. What
 //! runs it on real interfaces is the command; what runs it in a test is a loop.
 
+mod clock;
 pub mod config;
 pub mod control;
 pub mod daemon;

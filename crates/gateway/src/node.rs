@@ -9,7 +9,7 @@ use tare_sim::Instant;
 
 use crate::config::Config;
 use crate::control::{Actions, Control, Error, Record};
-use crate::dataplane::{Dataplane, Output, WorkerId};
+use crate::dataplane::{Dataplane, Output};
 use crate::exchange::Entropy;
 use crate::interface::{InterfaceId, InterfaceState};
 
@@ -65,13 +65,13 @@ impl Node {
         now: Instant,
     ) -> Result<Node, Error> {
         let workers = workers.max(1);
-        let control = Control::new(config, private, public, workers, entropy, now)?;
-        let dataplane = |number| {
+        let (control, ids) = Control::new(config, private, public, workers, entropy, now)?;
+        let dataplane = |id| {
             let tables = control.tables().clone();
-            Dataplane::new(tables, pool.clone(), WorkerId { number, workers })
+            Dataplane::new(tables, pool.clone(), id)
         };
         let mut node = Node {
-            dataplanes: (0..workers).map(dataplane).collect(),
+            dataplanes: ids.into_iter().map(dataplane).collect(),
             control,
             next: [0; 2],
             pool,

@@ -244,6 +244,11 @@ impl<T: Carried> Line<T> {
         self.cut = cut;
     }
 
+    /// True while the line is cut.
+    pub fn is_cut(&self) -> bool {
+        self.cut
+    }
+
     /// Hands a frame to the sending end, and returns whether the queue had room for it.
     #[inline]
     pub fn offer(&mut self, now: Instant, item: T) -> bool {

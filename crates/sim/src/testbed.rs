@@ -29,8 +29,8 @@ pub trait Node: Any {
         Instant::NEVER
     }
 
-    /// Does what is due at `now`, and adds what it sends to `out`. The next deadline is later than
-    /// `now` afterwards.
+    /// Does what is due at `now`, and adds what it sends to `out`. It is called again at once if it
+    /// leaves a deadline that is not later than `now`.
     fn tick(&mut self, now: Instant, out: &mut Outbox<Self::Message>) {
         let _ = (now, out);
     }
@@ -100,6 +100,8 @@ type Change<M> = Box<dyn FnOnce(&mut Testbed<M>)>;
 struct Station<M> {
     node: Option<Box<dyn Node<Message = M>>>,
     clock: SkewedClock,
+    /// Calls of its node in a row that left something due.
+    ticks_at_once: u32,
     /// The links that its interfaces send on.
     interfaces: Vec<Option<usize>>,
 }
@@ -135,6 +137,7 @@ impl<M: Carried + 'static> Testbed<M> {
         self.stations.push(Station {
             node: Some(Box::new(node)),
             clock: SkewedClock::default(),
+            ticks_at_once: 0,
             interfaces: Vec::new(),
         });
         NodeId {
@@ -419,11 +422,14 @@ impl<M: Carried + 'static> Testbed<M> {
         let now = station.clock.at(self.now);
         if let Some(node) = &mut station.node {
             node.tick(now, &mut self.outbox);
-            // It would be called for ever, at the same moment.
-            let next = node.next_deadline();
+            // A node may do its work in parts, but one that never gets on would hang the test.
+            station.ticks_at_once = match node.next_deadline() > now {
+                true => 0,
+                false => station.ticks_at_once + 1,
+            };
             assert!(
-                next > now,
-                "node {index} was called for what is due at {now}, and is due again at {next}"
+                station.ticks_at_once < TICKS_AT_ONCE_MAX,
+                "node {index} is still due at {now}, after {TICKS_AT_ONCE_MAX} calls at that time"
             );
             self.flush(index);
         }
@@ -442,6 +448,9 @@ impl<M: Carried + 'static> Testbed<M> {
         }
     }
 }
+
+/// Calls of [`Node::tick`] at one time after which a node is taken to be stuck.
+const TICKS_AT_ONCE_MAX: u32 = 10_000;
 
 const KILLED: &str = "a node that is running";
 

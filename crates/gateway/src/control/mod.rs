@@ -8,13 +8,11 @@
 mod counters;
 mod icmp;
 mod interface;
-mod neighbor;
 mod path;
 mod receive;
 mod record;
 mod routes;
 mod status;
-mod wire;
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -22,12 +20,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tare_sim::Instant;
+use tare_packet::frame;
+use tare_sim::{Instant, TokenBucket};
 
+use crate::clock::MonotonicClock;
 use crate::config::{Config, Keys};
-use crate::dataplane::Prefixes;
-use crate::dataplane::RateLimit;
-use crate::dataplane::{Route, SpiTable, Tables};
+use crate::dataplane::{
+    error_limit, BoundTables, Prefixes, Route, SpiTable, Tables, WorkerGroup, WorkerId,
+};
 use crate::exchange::{self, Entropy, Event, Exchange, Settings, Timers};
 use crate::interface::{InterfaceId, InterfaceState};
 pub use counters::{Counters, Ignored, Taken};
@@ -41,7 +41,7 @@ pub use status::{NeighborStatus, RouteStatus, SaStatus, Status};
 #[derive(Default)]
 pub struct Actions {
     /// Tables for the workers, where they changed.
-    pub tables: Option<Arc<Tables>>,
+    pub tables: Option<Arc<BoundTables>>,
     /// Frames to send.
     pub frames: Vec<(InterfaceId, Vec<u8>)>,
     /// What to log.
@@ -89,14 +89,14 @@ pub struct Control {
     private: InterfaceControl,
     public: InterfaceControl,
     routes: Routes,
-    /// Workers that the tables are for.
-    workers: usize,
+    /// The workers that the tables are for.
+    workers: WorkerGroup,
     exchange: Exchange,
     paths: Paths,
-    path_reports: RateLimit,
-    clock: Clock,
+    path_reports: TokenBucket,
+    clock: MonotonicClock,
     prefixes: Arc<Prefixes>,
-    tables: Arc<Tables>,
+    tables: Arc<BoundTables>,
     /// Whether the tables are not those that the state calls for.
     dirty: bool,
     published: Instant,
@@ -111,31 +111,10 @@ pub struct Control {
     counters: Counters,
 }
 
-/// Time that never goes back: where the caller's does, it stands still for as long.
-#[derive(Default)]
-struct Clock {
-    last: Instant,
-    ahead: Duration,
-}
-
-impl Clock {
-    fn inside(&mut self, now: Instant) -> Instant {
-        self.ahead += self.last.since(now);
-        self.last = now;
-        now + self.ahead
-    }
-
-    fn outside(&self, at: Instant) -> Instant {
-        match at {
-            Instant::NEVER => at,
-            at => at - self.ahead,
-        }
-    }
-}
-
 impl Control {
-    /// A gateway of this configuration between these interfaces, for so many workers. Nothing is
-    /// sent before the first [`Control::tick`], which gives the first tables too.
+    /// Creates the control side of a gateway between these interfaces, and the identities of its
+    /// workers. Nothing is sent before the first [`Control::tick`], which also returns the first
+    /// tables.
     ///
     /// # Errors
     /// Where the configuration contradicts itself; one that was read from a file does not.
@@ -146,25 +125,26 @@ impl Control {
         workers: usize,
         entropy: Entropy,
         now: Instant,
-    ) -> Result<Control, Error> {
+    ) -> Result<(Control, Vec<WorkerId>), Error> {
         let mut routes = Routes::default();
         let plan = routes.plan(&config).ok_or(Error::NoAddress)?;
-        let settings = settings(&config, &plan, workers);
+        let (workers, ids) = WorkerGroup::new(workers);
+        let settings = settings(&config, &plan, workers.workers());
         let exchange = Exchange::new(settings, entropy).map_err(Error::Exchange)?;
         routes.commit(&config, plan);
-        let mut clock = Clock::default();
+        let mut clock = MonotonicClock::default();
         let inside = clock.inside(now);
         let mut control = Control {
             private: InterfaceControl::new(&config.private, private, inside),
             public: InterfaceControl::new(&config.public, public, inside),
             prefixes: Arc::new(Prefixes::new(routes.prefixes())),
-            tables: Arc::new(empty(&config)),
+            tables: workers.bind(empty(&config)),
             config,
             routes,
             workers,
             exchange,
             paths: Paths::default(),
-            path_reports: RateLimit::default(),
+            path_reports: error_limit(),
             clock,
             dirty: true,
             published: Instant::ZERO,
@@ -179,10 +159,10 @@ impl Control {
         control.find_plain();
         let mut frames = Vec::new();
         for id in [InterfaceId::Private, InterfaceId::Public] {
-            control.interface_mut(id).announce(&mut frames);
+            control.interface_mut(id).neighbors.announce(&mut frames);
             control.hold(id, &mut frames);
         }
-        Ok(control)
+        Ok((control, ids))
     }
 
     /// Takes a frame that the data plane passed up. What comes of it comes out of the next
@@ -216,7 +196,7 @@ impl Control {
         if self.dirty && inside >= self.publish_at() {
             self.published = inside;
             self.dirty = false;
-            self.tables = Arc::new(self.make_tables());
+            self.tables = self.workers.bind(self.make_tables());
             out.tables = Some(Arc::clone(&self.tables));
         }
         if !self.dirty {
@@ -281,7 +261,7 @@ impl Control {
     pub fn reconfigure(&mut self, now: Instant, config: Config) -> Result<(), Error> {
         let inside = self.clock.inside(now);
         let plan = self.routes.plan(&config).ok_or(Error::NoAddress)?;
-        let settings = settings(&config, &plan, self.workers);
+        let settings = settings(&config, &plan, self.workers.workers());
         self.exchange
             .reconfigure(now, settings, &mut self.events)
             .map_err(Error::Exchange)?;
@@ -314,7 +294,7 @@ impl Control {
     }
 
     /// The tables that were published last.
-    pub fn tables(&self) -> &Arc<Tables> {
+    pub fn tables(&self) -> &Arc<BoundTables> {
         &self.tables
     }
 
@@ -357,7 +337,7 @@ impl Control {
         if routes <= PUBLISH_AT_ONCE {
             return Instant::ZERO;
         }
-        let each = 3 * self.workers.clamp(1, exchange::OUTBOUND_MAX);
+        let each = 3 * self.workers.workers().clamp(1, exchange::OUTBOUND_MAX);
         let sas = u32::try_from(routes * each).unwrap_or(u32::MAX);
         self.published + PUBLISH_PER_SA * sas
     }
@@ -454,7 +434,7 @@ impl Control {
         let mac = self.public.mac();
         let frame = self.config.public.address_towards(to).and_then(|from| {
             let station = self.public.next_hop(to)?;
-            wire::udp_frame(station, mac, from, to, port, message)
+            frame::udp(station, mac, from, to, port, message)
         });
         match frame {
             Some(frame) => self.hold(InterfaceId::Public, &mut vec![frame]),

@@ -174,8 +174,6 @@ impl Routes {
                 self.install_inbound(number, sa.spi, &sa.key);
             }
             self.install_outbound(number, outbound.spi, &outbound.key, None);
-            let sas = self.entries[number].iter().flat_map(|e| &e.outbound);
-            sas.for_each(|sa| self.given.follow(&outbound.key, sa));
         }
     }
 
@@ -202,13 +200,15 @@ impl Routes {
         let Ok(expanded) = Key::new(key.key()) else {
             return;
         };
-        let sa = OutboundSa::new(
+        let mut sa = OutboundSa::new(
             spi,
             expanded,
             key.salt(),
             entry.sequence_mode(),
             entry.ends.outer,
         );
+        // Negotiated keys are new and have nothing to follow.
+        self.given.follow(key, &mut sa);
         let sa = Arc::new(sa);
         let place = entry
             .outbound
@@ -335,7 +335,7 @@ impl Given {
         same.push((key.clone(), Arc::clone(sa)));
     }
 
-    fn follow(&self, key: &SaKey, sa: &OutboundSa) {
+    fn follow(&self, key: &SaKey, sa: &mut OutboundSa) {
         let same = self.last.get(&self.hasher.hash_one(key.key()));
         for (other, earlier) in same.into_iter().flatten() {
             if other == key {

@@ -84,8 +84,8 @@ impl Control {
     /// Everything that there is to know, for people to read.
     pub fn status(&self) -> Status {
         let mut neighbors = Vec::new();
-        self.private.neighbors("private", &mut neighbors);
-        self.public.neighbors("public", &mut neighbors);
+        self.private.status("private", &mut neighbors);
+        self.public.status("public", &mut neighbors);
         Status {
             routes: self
                 .routes

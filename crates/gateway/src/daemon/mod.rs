@@ -164,7 +164,7 @@ impl Daemon {
         let worker_cpus = worker_cpus(&options.cpus);
         let (private, public) = (links.private, links.public);
         let control = Control::new(config, private, public, worker_cpus.len(), entropy, now);
-        let control = control.map_err(Error::Control)?;
+        let (control, ids) = control.map_err(Error::Control)?;
         let published = Published {
             tables: Arc::clone(control.tables()),
             plan: Arc::clone(&links.plan),
@@ -198,9 +198,11 @@ impl Daemon {
             options,
         };
         let mut workers = Workers::new();
-        for (number, &cpu) in worker_cpus.iter().enumerate() {
+        for (id, &cpu) in ids.into_iter().zip(&worker_cpus) {
+            let number = id.number();
             let worker = Worker {
                 number,
+                id: Some(id),
                 shared: Arc::clone(&shared),
                 news: news_to.clone(),
                 // Frames of the control side leave by the first worker's ports.

@@ -9,13 +9,13 @@ use rustix::event::{eventfd, EventfdFlags};
 use tare_port::Counters;
 
 use super::interfaces::Plan;
-use crate::dataplane::Tables;
+use crate::dataplane::BoundTables;
 use crate::dataplane::TrafficCounters;
 use crate::interface::InterfaceId;
 
 /// What workers run by.
 pub(super) struct Published {
-    pub(super) tables: Arc<Tables>,
+    pub(super) tables: Arc<BoundTables>,
     pub(super) plan: Arc<Plan>,
 }
 

@@ -36,6 +36,8 @@ const LAST_ROUNDS: u32 = 64;
 
 pub(super) struct Worker {
     pub(super) number: usize,
+    /// `None` while a data plane has it.
+    pub(super) id: Option<WorkerId>,
     pub(super) shared: Arc<Shared>,
     pub(super) news: SyncSender<News>,
     pub(super) frames: Receiver<(InterfaceId, Vec<u8>)>,
@@ -51,11 +53,11 @@ enum Left {
 
 impl Worker {
     /// Forwards until the gateway is to stop.
-    pub(super) fn run(self) {
+    pub(super) fn run(mut self) {
         let mut base = Counts::default();
         while !self.shared.stopped() {
             let plan = Arc::clone(&self.shared.published().plan);
-            let mut station = match Station::open(&self, &plan) {
+            let mut station = match Station::open(&mut self, &plan) {
                 Ok((station, kinds)) => {
                     [base.private_kind, base.public_kind] = kinds.clone();
                     let _ = self.news.send(News::Opened(self.number, Ok(kinds)));
@@ -71,12 +73,12 @@ impl Worker {
             let left = station.forward(&self, &plan, &base);
             base = station.counts(&base);
             *self.state().counts() = base.clone();
+            self.id = Some(station.close());
             match left {
                 Left::Stopped => break,
                 Left::Replanned => {}
                 Left::Lost(error) => {
                     let _ = self.news.send(News::Lost(self.number, error.to_string()));
-                    drop(station);
                     self.nap(RETRY);
                 }
             }
@@ -108,7 +110,7 @@ struct Station {
 }
 
 impl Station {
-    fn open(worker: &Worker, plan: &Plan) -> Result<(Station, [String; 2]), tare_port::Error> {
+    fn open(worker: &mut Worker, plan: &Plan) -> Result<(Station, [String; 2]), tare_port::Error> {
         let slots = SLOTS * 2048 / plan.capacity;
         let pool = Pool::new(slots.max(1024), plan.capacity, Layout::PowerOfTwo);
         let pool = pool.map_err(|source| tare_port::Error::Os {
@@ -125,23 +127,25 @@ impl Station {
         let (private, private_kind) = open(&plan.private)?;
         let (public, public_kind) = open(&plan.public)?;
         let tables = Arc::clone(&worker.shared.published().tables);
+        let id = worker.id.take().ok_or_else(|| tare_port::Error::Os {
+            doing: "the identity of a worker".into(),
+            source: std::io::ErrorKind::ResourceBusy.into(),
+        })?;
         let station = Station {
             private,
             public,
-            dataplane: Dataplane::new(
-                tables,
-                pool.clone(),
-                WorkerId {
-                    number: worker.number,
-                    workers: worker.shared.workers.len(),
-                },
-            ),
+            dataplane: Dataplane::new(tables, pool.clone(), id),
             pool,
             output: Output::default(),
             burst: Burst::with_capacity(BURST),
             own_lost: 0,
         };
         Ok((station, [private_kind, public_kind]))
+    }
+
+    /// Closes the ports and returns the identity of the worker.
+    fn close(self) -> WorkerId {
+        self.dataplane.into_worker()
     }
 
     fn forward(&mut self, worker: &Worker, plan: &Arc<Plan>, base: &Counts) -> Left {

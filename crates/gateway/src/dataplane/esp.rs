@@ -4,7 +4,7 @@
 //! Ethernet 14 | outer IPv4 20 or IPv6 40 | SPI 4, sequence 4 | IV 8 | inner packet, padding, pad length, next header | ICV 16
 //! ```
 
-use super::sa::SequenceMode;
+use super::sequence::SequenceMode;
 
 pub use tare_packet::esp::{inner_max, padding, HEADER, ICV, TRAILER};
 pub use tare_packet::protocol::{

@@ -8,10 +8,11 @@ use tare_packet::protocol::{ICMP, ICMPV6, UDP};
 use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
-use super::sa::add;
+use super::sequence::add;
 use super::tables::Tables;
 use super::version::{RouteBy, Version, V4, V6};
 use super::window::Refused;
+use super::worker::WorkerId;
 use super::{
     address, discard, fragment, icmp, is_multicast6, is_own4, is_own6, Dataplane, DropReason,
     Output,
@@ -184,7 +185,7 @@ fn find_ahead(tables: &Tables, jobs: &mut [Job], at: usize) {
 fn number_all(worker: &mut Dataplane, scratch: &mut Scratch) {
     let mut failed = false;
     for job in &mut scratch.jobs[..scratch.frames.len()] {
-        if let Err(cause) = number(worker.alone, &worker.tables, job) {
+        if let Err(cause) = number(&worker.id, &worker.tables, job) {
             failed = true;
             job.front = 0;
             worker.received.drop(cause);
@@ -197,11 +198,11 @@ fn number_all(worker: &mut Dataplane, scratch: &mut Scratch) {
 
 /// The whole sequence number of a packet, if its window may take it.
 #[inline]
-fn number(alone: bool, tables: &Tables, job: &mut Job) -> Result<(), DropReason> {
+fn number(worker: &WorkerId, tables: &Tables, job: &mut Job) -> Result<(), DropReason> {
     let sa = tables.inbound.at(job.sa).ok_or(DropReason::UnknownSpi)?;
     let number = sa.window.number(job.sequence as u32).map_err(cause_of);
     if number.is_err() {
-        add(&sa.replayed, 1, alone);
+        add(&sa.replayed, 1, worker);
     }
     job.sequence = number?;
     job.aad.set(job.spi, job.sequence, sa.window.sequence_mode);
@@ -241,7 +242,7 @@ fn open(tables: &Tables, scratch: &mut Scratch) {
 
 /// The fourth pass: claims sequence numbers, a run of packets of one SA at a time, so that its lock
 /// is taken and its counters are touched once.
-fn claim(alone: bool, tables: &Tables, scratch: &mut Scratch) {
+fn claim(worker: &WorkerId, tables: &Tables, scratch: &mut Scratch) {
     let mut rest = &mut scratch.outcomes[..scratch.frames.len()];
     for run in scratch.jobs[..rest.len()].chunk_by(|a, b| a.sa == b.sa) {
         let outcomes = rest.split_off_mut(..run.len()).unwrap_or_default();
@@ -250,7 +251,7 @@ fn claim(alone: bool, tables: &Tables, scratch: &mut Scratch) {
             continue;
         };
         let (mut packets, mut bytes, mut forged, mut replayed) = (0, 0, 0, 0);
-        let mut claims = sa.window.lock(alone);
+        let mut claims = sa.window.lock(worker);
         for (outcome, job) in outcomes.iter_mut().zip(run) {
             *outcome = outcome.and_then(|()| claims.claim(job.sequence).map_err(cause_of));
             match outcome {
@@ -263,11 +264,11 @@ fn claim(alone: bool, tables: &Tables, scratch: &mut Scratch) {
             }
         }
         drop(claims);
-        add(&sa.packets, packets, alone);
-        add(&sa.bytes, bytes, alone);
+        add(&sa.packets, packets, worker);
+        add(&sa.bytes, bytes, worker);
         if forged + replayed > 0 {
-            add(&sa.forged, forged, alone);
-            add(&sa.replayed, replayed, alone);
+            add(&sa.forged, forged, worker);
+            add(&sa.replayed, replayed, worker);
         }
     }
 }
@@ -275,7 +276,7 @@ fn claim(alone: bool, tables: &Tables, scratch: &mut Scratch) {
 /// The last pass: looks at what was inside.
 fn finish(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut Output) {
     let tables = std::sync::Arc::clone(&worker.tables);
-    claim(worker.alone, &tables, scratch);
+    claim(&worker.id, &tables, scratch);
     let known = scratch.jobs.iter().zip(&scratch.outcomes);
     for (frame, (job, outcome)) in scratch.frames.drain(..).zip(known) {
         let left = outcome.and_then(|()| leave(worker, &tables, now, job, frame, output));

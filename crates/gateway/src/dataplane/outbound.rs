@@ -128,7 +128,7 @@ fn look_up(worker: &Dataplane, scratch: &Scratch) -> bool {
         let Some(route) = worker.tables.routes.get(job.route as usize) else {
             continue;
         };
-        if let Some(sa) = route.outbound(worker.number) {
+        if let Some(sa) = route.outbound(worker.id.number()) {
             sa.prefetch();
         }
         fit &= frame.len() - HEADER <= route.inner_max();
@@ -180,9 +180,9 @@ fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
     let mut failed = false;
     for run in jobs.chunk_by_mut(|a, b| a.route == b.route) {
         let frames = rest.split_off_mut(..run.len()).unwrap_or_default();
-        let sa = outbound_sa(tables, run[0].route, worker.number);
+        let sa = outbound_sa(tables, run[0].route, worker.id.number());
         let number = sa.ok_or(DropReason::NoSa).and_then(|sa| {
-            sa.take(run.len() as u64, worker.alone)
+            sa.take(run.len() as u64, &worker.id)
                 .ok_or(DropReason::SequenceExhausted)
         });
         let (sa, mut number) = match (sa, number) {
@@ -209,7 +209,7 @@ fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
                 worker.sent.drop(cause);
             }
         }
-        sa.count(bytes, worker.alone);
+        sa.count(bytes, &worker.id);
     }
     if failed {
         discard(&mut scratch.frames, &mut scratch.jobs, |job| job.front != 0);
@@ -304,7 +304,7 @@ fn seal(worker: &mut Dataplane, scratch: &mut Scratch, output: &mut Output) {
     let Scratch {
         frames, jobs, tags, ..
     } = scratch;
-    let number = worker.number;
+    let number = worker.id.number();
     let mut sealed = 0;
     // The first that cannot be described ends the iteration; it is never sent, nor is any behind
     // it.

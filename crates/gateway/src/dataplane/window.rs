@@ -8,7 +8,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use super::sa::SequenceMode;
+use super::sequence::SequenceMode;
+use super::worker::WorkerId;
 
 const WORDS: usize = 128;
 
@@ -135,21 +136,28 @@ impl Window {
         Ok(())
     }
 
-    /// Keeps other workers out while numbers are claimed; a worker that has the SA to itself need
-    /// not.
+    /// Keeps other workers out while numbers are claimed. A sole worker need not: see
+    /// [`super::worker`].
     #[inline]
-    pub(crate) fn lock(&self, alone: bool) -> Claims<'_> {
-        while !alone
-            && self
-                .lock
-                .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
-                .is_err()
-        {
-            std::hint::spin_loop();
+    pub(crate) fn lock(&self, worker: &WorkerId) -> Claims<'_> {
+        let locked = !worker.is_sole();
+        if locked {
+            self.spin_lock();
         }
         Claims {
             window: self,
-            alone,
+            locked,
+        }
+    }
+
+    #[inline]
+    fn spin_lock(&self) {
+        while self
+            .lock
+            .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            std::hint::spin_loop();
         }
     }
 
@@ -159,11 +167,16 @@ impl Window {
     /// # Errors
     /// See [`Refused`].
     pub fn claim(&self, number: u64) -> Result<(), Refused> {
-        self.lock(false).claim(number)
+        self.spin_lock();
+        let mut claims = Claims {
+            window: self,
+            locked: true,
+        };
+        claims.claim(number)
     }
 
     #[inline]
-    fn claim_alone(&self, number: u64) -> Result<(), Refused> {
+    fn claim_locked(&self, number: u64) -> Result<(), Refused> {
         let top = self.top.load(Ordering::Relaxed);
         if number > top {
             if number / 32 != top / 32 {
@@ -199,20 +212,20 @@ impl Window {
 /// The right to claim numbers of a window.
 pub(crate) struct Claims<'a> {
     window: &'a Window,
-    alone: bool,
+    locked: bool,
 }
 
 impl Claims<'_> {
     #[inline]
     pub(crate) fn claim(&mut self, number: u64) -> Result<(), Refused> {
-        self.window.claim_alone(number)
+        self.window.claim_locked(number)
     }
 }
 
 impl Drop for Claims<'_> {
     #[inline]
     fn drop(&mut self) {
-        if !self.alone {
+        if self.locked {
             self.window.lock.store(false, Ordering::Release);
         }
     }

@@ -23,20 +23,18 @@
 mod counters;
 mod handshake;
 mod message;
-mod rate;
 mod route;
 mod sas;
 mod shared;
 mod status;
 mod suite;
-mod timer_queue;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tare_sim::Instant;
+use tare_sim::{EventQueue, Instant};
 
 use crate::config::{Aead, PresharedKey, SaKey};
 pub use counters::{Counters, DropReason};
@@ -45,7 +43,6 @@ use route::Route;
 pub use shared::Entropy;
 use shared::{Shared, MAX_FRESH};
 pub use status::{Negotiation, RouteStatus, SaStatus};
-use timer_queue::TimerQueue;
 
 /// The UDP port that messages come from and go to.
 pub use tare_packet::udp::KEY_EXCHANGE as PORT;
@@ -240,7 +237,7 @@ pub struct Exchange {
     routes: HashMap<usize, Route>,
     /// Routes by their SPI.
     spis: HashMap<u32, usize>,
-    timer_queue: TimerQueue,
+    timer_queue: EventQueue<usize>,
     shared: Shared,
 }
 
@@ -261,7 +258,7 @@ impl Exchange {
         let mut exchange = Exchange {
             routes: HashMap::with_capacity(routes.len()),
             spis: HashMap::with_capacity(routes.len()),
-            timer_queue: TimerQueue::default(),
+            timer_queue: EventQueue::new(),
             shared: Shared::new(timers, sas, reserved, entropy),
         };
         for keys in routes {
@@ -277,7 +274,7 @@ impl Exchange {
     /// knocks a second, looks at up to 1,000 forged proposals and, while it waits for one, at up to
     /// 100 forged agreements; nothing that is not authentic makes it remember anything.
     pub fn receive(&mut self, now: Instant, from: IpAddr, message: &[u8], events: &mut Vec<Event>) {
-        let now = self.shared.inside(now);
+        let now = self.shared.clock.inside(now);
         self.shared.counters.received += 1;
         if let Err(cause) = self.handle(now, from, message, events) {
             self.shared.counters.drop_for(cause);
@@ -307,7 +304,7 @@ impl Exchange {
     /// Does what is due, or a part of that: then [`Exchange::next_deadline`] is not later than
     /// `now`.
     pub fn tick(&mut self, now: Instant, events: &mut Vec<Event>) {
-        let now = self.shared.inside(now);
+        let now = self.shared.clock.inside(now);
         for _ in 0..TICK {
             let Some((at, id)) = self.timer_queue.pop(now) else {
                 break;
@@ -333,14 +330,14 @@ impl Exchange {
     /// back is noticed at the next call of anything that takes the time, so let there be one every
     /// few seconds.
     pub fn next_deadline(&self) -> Instant {
-        self.shared.outside(self.timer_queue.next())
+        self.shared.clock.outside(self.timer_queue.next_at())
     }
 
     /// The data plane has received authentic packets on this inbound SA. Tell it, of the routes
     /// that [`Exchange::unconfirmed`] names at least, about once a second; then a change of keys
     /// waits for proof, and a peer that lost its SAs is followed to the new ones at once.
     pub fn used(&mut self, now: Instant, spi: u32, events: &mut Vec<Event>) {
-        let now = self.shared.inside(now);
+        let now = self.shared.clock.inside(now);
         let Some(route) = self
             .shared
             .spis
@@ -365,7 +362,7 @@ impl Exchange {
     /// Negotiates new keys for the route before the time: its sequence numbers are running out, or
     /// somebody asks.
     pub fn renew(&mut self, now: Instant, route: usize, events: &mut Vec<Event>) {
-        let now = self.shared.inside(now);
+        let now = self.shared.clock.inside(now);
         if let Some(route) = self.routes.get_mut(&route) {
             route.sas.renew = true;
             route.tick(now, &mut self.shared, events);
@@ -387,7 +384,7 @@ impl Exchange {
         events: &mut Vec<Event>,
     ) -> Result<(), Error> {
         check(&settings)?;
-        let now = self.shared.inside(now);
+        let now = self.shared.clock.inside(now);
         let Settings {
             routes,
             timers,
@@ -441,7 +438,7 @@ impl Exchange {
     /// The state of a route.
     pub fn status(&self, route: usize) -> Option<RouteStatus> {
         let route = self.routes.get(&route)?;
-        Some(RouteStatus::of(route, self.shared.last()))
+        Some(RouteStatus::of(route, self.shared.clock.last()))
     }
 
     fn insert(&mut self, keys: RouteKeys) {
@@ -480,7 +477,7 @@ impl RouteKeys {
     }
 }
 
-fn schedule(route: &mut Route, timer_queue: &mut TimerQueue) {
+fn schedule(route: &mut Route, timer_queue: &mut EventQueue<usize>) {
     let due = route.due();
     if due < route.scheduled {
         route.scheduled = due;

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use tare_sim::Instant;
+use tare_sim::{Instant, TokenBucket};
 
 use super::counters::DropReason;
 use super::handshake::{aead_name, Answer, KeyPair, Proposed, Terms};
 use super::message::{AeadName, Body, Message, Noise, Nonce, VERSION};
-use super::rate::Rate;
 use super::sas::{Pair, Sas};
 use super::shared::Shared;
 use super::{Event, Negotiation, RouteKeys, SaKeys};
@@ -20,9 +19,9 @@ pub(crate) struct Route {
     nonce: Nonce,
     /// The last proposal that was accepted, in case that its agreement gets lost.
     answered: Option<Answered>,
-    replies: Rate,
-    proposals: Rate,
-    agreements: Rate,
+    replies: TokenBucket,
+    proposals: TokenBucket,
+    agreements: TokenBucket,
     phase: Phase,
     /// Of the inbound SA under negotiation. Kept until that succeeds: a peer that made an SA of an
     /// earlier proposal replaces it then.
@@ -67,9 +66,9 @@ impl Route {
             sas: Sas::new(shared.sas),
             nonce: *shared.seed(),
             answered: None,
-            replies: Rate::new(Duration::from_millis(10), 50),
-            proposals: Rate::new(Duration::from_millis(1), 100),
-            agreements: Rate::new(Duration::from_millis(10), 20),
+            replies: TokenBucket::new(Duration::from_millis(10), 50),
+            proposals: TokenBucket::new(Duration::from_millis(1), 100),
+            agreements: TokenBucket::new(Duration::from_millis(10), 20),
             phase: Phase::Idle,
             spi: None,
             offered: false,
@@ -116,7 +115,7 @@ impl Route {
         shared: &mut Shared,
         events: &mut Vec<Event>,
     ) -> Result<(), DropReason> {
-        self.replies.take(now)?;
+        within(&mut self.replies, now)?;
         shared.counters.knocks += 1;
         self.sas.unsettled(now, shared);
         let aead = aead_name(self.keys.aead);
@@ -183,7 +182,7 @@ impl Route {
     ) -> Result<(), DropReason> {
         if let Some(answered) = &self.answered {
             if answered.proposal == *proposal && now < answered.until {
-                self.replies.take(now)?;
+                within(&mut self.replies, now)?;
                 shared.counters.repeats += 1;
                 self.sas.unsettled(now, shared);
                 events.push(send(
@@ -194,7 +193,7 @@ impl Route {
                 return Ok(());
             }
         }
-        self.proposals.take(now)?;
+        within(&mut self.proposals, now)?;
         let terms = Terms {
             spi: self.keys.spi,
             initiator: self.keys.remote,
@@ -253,7 +252,7 @@ impl Route {
         let (Phase::Proposed(times, proposed), Some(inbound)) = (&mut self.phase, self.spi) else {
             return Err(DropReason::Unexpected);
         };
-        self.agreements.take(now)?;
+        within(&mut self.agreements, now)?;
         let (outbound, keys) = proposed.accept(agreement, &mut shared.counters)?;
         self.agreements.give_back();
         shared.counters.agreements += 1;
@@ -420,4 +419,9 @@ fn send(keys: &RouteKeys, body: Body<'_>, shared: &mut Shared) -> Event {
         }
         .emit(),
     }
+}
+
+/// Takes a token.
+fn within(limit: &mut TokenBucket, now: Instant) -> Result<(), DropReason> {
+    limit.take(now).then_some(()).ok_or(DropReason::Rate)
 }

@@ -117,7 +117,7 @@ impl Sas {
         events.push(Event::InstallInbound {
             route,
             keys: inbound,
-            expires: shared.outside(expires),
+            expires: shared.clock.outside(expires),
         });
         let partner = new.spi;
         let stale = |sa: &Inbound| sa.partner == outbound.spi;
@@ -268,7 +268,7 @@ impl Sas {
             route,
             keys: next.keys,
             replaces,
-            expires: shared.outside(next.expires),
+            expires: shared.clock.outside(next.expires),
         });
     }
 

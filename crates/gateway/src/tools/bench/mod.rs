@@ -6,8 +6,7 @@
 
 mod cipher;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ipnet::{IpNet, Ipv4Net};
 use tare_gcm::Key;
@@ -18,11 +17,10 @@ use tare_sim::Instant;
 
 pub use cipher::Cipher;
 
-use crate::dataplane::Prefixes;
-use crate::dataplane::WINDOW_DEFAULT;
-use crate::dataplane::{Dataplane, Output, TrafficCounters, WorkerId};
-use crate::dataplane::{InboundSa, OutboundSa, Outer, SequenceMode};
-use crate::dataplane::{InterfaceView, Route, SpiTable, Tables};
+use crate::dataplane::{
+    BoundTables, Dataplane, InboundSa, InterfaceView, OutboundSa, Outer, Output, Prefixes, Route,
+    SequenceMode, SpiTable, Tables, TrafficCounters, WorkerGroup, WorkerId, WINDOW_DEFAULT,
+};
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -78,15 +76,14 @@ const MAC: ethernet::Mac = [2, 0, 0, 0, 0, 0];
 
 /// The tables of both gateways, which all workers share.
 pub struct Bench {
-    near: Arc<Tables>,
-    far: Arc<Tables>,
+    near: Arc<BoundTables>,
+    far: Arc<BoundTables>,
     /// A packet of each size of the mix.
     templates: Vec<Box<[u8]>>,
     /// What a packet of each route has in place of the template's.
     flows: Vec<Flow>,
-    workers: usize,
-    /// Workers that there were.
-    begun: AtomicUsize,
+    /// The identities, near and far, of workers that have not begun.
+    waiting: Mutex<Vec<[WorkerId; 2]>>,
     /// Packets of a burst.
     burst: usize,
 }
@@ -138,8 +135,14 @@ impl Bench {
             mtu: 9000,
             ..InterfaceView::default()
         };
-        let tables = |ip4, prefixes: Vec<_>, routes, inbound: Vec<_>| {
-            Arc::new(Tables {
+        let (near_group, near_ids) = WorkerGroup::new(setup.workers);
+        let (far_group, far_ids) = WorkerGroup::new(setup.workers);
+        let ids = near_ids
+            .into_iter()
+            .zip(far_ids)
+            .map(|(near, far)| [near, far]);
+        let tables = |group: &WorkerGroup, ip4, prefixes: Vec<_>, routes, inbound: Vec<_>| {
+            group.bind(Tables {
                 prefixes: Arc::new(Prefixes::new(prefixes)),
                 routes,
                 inbound: SpiTable::new(inbound),
@@ -151,12 +154,12 @@ impl Bench {
         let template = |&size: &u16| template(usize::from(size));
         let flow = |n: usize| Flow::between((net(n) + 1) ^ MIRROR, net(n) + 1);
         Ok(Bench {
-            near: tables(NEAR, to_far, near, vec![]),
-            far: tables(FAR, from_near, vec![], inbound),
+            near: tables(&near_group, NEAR, to_far, near, vec![]),
+            far: tables(&far_group, FAR, from_near, vec![], inbound),
             templates: setup.sizes.iter().map(template).collect(),
             flows: (0..setup.routes).map(flow).collect(),
-            workers: setup.workers,
-            begun: AtomicUsize::new(0),
+            // Taken from the end: the first worker has the number 0.
+            waiting: Mutex::new(ids.rev().collect()),
             burst: burst(&setup.sizes),
         })
     }
@@ -165,9 +168,15 @@ impl Bench {
     /// route is used.
     ///
     /// # Errors
-    /// Where there is no memory for the packets, or none of them comes through.
+    /// If there is no memory for the packets, none of them comes through, or all
+    /// [`Setup::workers`] have begun.
     pub fn worker(&self) -> Result<Worker<'_>, String> {
-        Worker::new(self, self.begun.fetch_add(1, Ordering::Relaxed))
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let ids = waiting
+            .pop()
+            .ok_or("all workers of this benchmark have begun")?;
+        drop(waiting);
+        Worker::new(self, ids)
     }
 
     /// What does `subject` to packets, for the calling thread, after a warm-up.
@@ -246,17 +255,13 @@ pub struct Done {
 }
 
 impl<'a> Worker<'a> {
-    fn new(bench: &'a Bench, number: usize) -> Result<Worker<'a>, String> {
+    fn new(bench: &'a Bench, [near, far]: [WorkerId; 2]) -> Result<Worker<'a>, String> {
         let pool = bench.pool()?;
-        let seat = WorkerId {
-            number,
-            workers: bench.workers,
-        };
-        let dataplane = |tables| Dataplane::new(Arc::clone(tables), pool.clone(), seat);
+        let dataplane = |tables, id| Dataplane::new(Arc::clone(tables), pool.clone(), id);
         let mut worker = Worker {
             bench,
-            near: dataplane(&bench.near),
-            far: dataplane(&bench.far),
+            near: dataplane(&bench.near, near),
+            far: dataplane(&bench.far, far),
             pool,
             next: Turn::default(),
             packets: Burst::new(),
