@@ -1,14 +1,13 @@
 //! The child's side of a trial: the protocol on standard output, the work in a driver.
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use rustix::process::Signal;
 use tare_lab::driver::Missing;
+use tare_lab::figures::Figures;
 use tare_lab::protocol::{Message, PROTOCOL};
-use tare_lab::unit::Unit;
 use tare_lab::value::Parameters;
 
 use crate::{cli, systems};
@@ -28,10 +27,10 @@ impl<E: Into<anyhow::Error>> From<E> for TrialError {
 }
 
 /// Writes the protocol to standard output, a line at a time.
-pub(crate) struct Speaker(io::StdoutLock<'static>);
+pub(crate) struct ProtocolWriter(io::StdoutLock<'static>);
 
-impl Speaker {
-    fn say(&mut self, message: &Message) -> io::Result<()> {
+impl ProtocolWriter {
+    fn write(&mut self, message: &Message) -> io::Result<()> {
         serde_json::to_writer(&mut self.0, message)?;
         self.0.write_all(b"\n")?;
         self.0.flush()
@@ -39,41 +38,40 @@ impl Speaker {
 
     /// The warm-up is over.
     pub(crate) fn start(&mut self) -> io::Result<()> {
-        self.say(&Message::Start {})
+        self.write(&Message::Start {})
     }
 
-    /// One measurement.
-    pub(crate) fn sample(&mut self, metric: &str, value: f64, unit: Unit) -> io::Result<()> {
-        self.say(&Message::Sample {
-            metric: metric.to_owned(),
-            value,
-            unit,
-            statistic: None,
+    /// The figures of the trial: a sample of each metric, and the counters.
+    pub(crate) fn figures<F: Figures>(&mut self, figures: &F) -> io::Result<()> {
+        for (metric, value) in F::metrics().into_iter().zip(figures.values()) {
+            let Some(value) = value else { continue };
+            self.write(&Message::Sample {
+                metric: metric.name.to_owned(),
+                value,
+                unit: metric.unit,
+                statistic: None,
+            })?;
+        }
+        let counters = F::counters().into_iter().zip(figures.counts());
+        let counters = counters.map(|(counter, count)| (counter.name.to_owned(), count));
+        self.write(&Message::Counters {
+            counters: counters.collect(),
         })
-    }
-
-    /// Totals of work done.
-    pub(crate) fn counters(&mut self, counters: &[(&str, u64)]) -> io::Result<()> {
-        let counters: BTreeMap<String, u64> = counters
-            .iter()
-            .map(|&(name, count)| (name.to_owned(), count))
-            .collect();
-        self.say(&Message::Counters { counters })
     }
 }
 
-/// Runs one trial and speaks of it.
+/// Runs one trial and reports it.
 pub(crate) fn trial(arguments: &cli::Trial) -> anyhow::Result<ExitCode> {
     // The run that started this trial may be killed; the trial must not outlive it.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let parameters: Parameters = serde_json::from_str(&arguments.parameters)
         .context("PARAMETERS: expected a JSON object of numbers, booleans and text")?;
-    let mut speaker = Speaker(io::stdout().lock());
-    speaker.say(&Message::Version {
+    let mut writer = ProtocolWriter(io::stdout().lock());
+    writer.write(&Message::Version {
         protocol: PROTOCOL,
         program: format!("tare {}", env!("CARGO_PKG_VERSION")),
     })?;
-    let last = match systems::run_trial(&arguments.driver, &parameters, &mut speaker) {
+    let last = match systems::run_trial(&arguments.driver, &parameters, &mut writer) {
         Ok(()) => Message::End {},
         Err(TrialError::Missing(Missing { reason, remedy })) => Message::Error {
             message: reason,
@@ -86,6 +84,6 @@ pub(crate) fn trial(arguments: &cli::Trial) -> anyhow::Result<ExitCode> {
             remedy: None,
         },
     };
-    speaker.say(&last)?;
+    writer.write(&last)?;
     Ok(ExitCode::SUCCESS)
 }

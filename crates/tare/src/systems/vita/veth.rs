@@ -10,18 +10,17 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail, ensure, Context as _};
 use serde_json::Value as Json;
 use tare_gateway::config::Device;
-use tare_lab::driver::{Driver, Expected, Invocation, Missing, ParameterKind, Vocabulary};
-use tare_lab::sample::OPERATIONS;
-use tare_lab::unit::{Dimension, Unit};
-use tare_lab::value::Parameters;
+use tare_lab::driver::{Expected, Missing};
+use tare_lab::parameters::BitsPerSecond;
+use tare_lab::{figures, parameters};
 use tare_packet::pcap;
 use tare_sim::LineConfig;
 
 use super::topology::Setup;
-use super::{
-    count, duration, own_trial, parameter, rate, routes_parameter, size, size_parameter, Workload,
-};
-use crate::trial::{Speaker, TrialError};
+use crate::machine::{Feature, Machine};
+use crate::systems::gateway::driver::Size;
+use crate::systems::workload::Workload;
+use crate::trial::{ProtocolWriter, TrialError};
 
 /// How long the gateways may take until they have keys.
 const KEYS_MAX: Duration = Duration::from_secs(15);
@@ -35,107 +34,93 @@ const NAMESPACE_SECONDS: &str = "600";
 /// Outer packets are longer than what the tester sends.
 const MTU: &str = "2000";
 
-pub(crate) struct VitaVeth;
-
-impl Driver for VitaVeth {
-    fn vocabulary(&self) -> Vocabulary {
-        let rate = || ParameterKind::Quantity(Dimension::DataRate);
-        Vocabulary {
-            name: "vita-veth".into(),
-            about: "A load tester and two gateway daemons over veth, in namespaces of their own"
-                .into(),
-            parameters: vec![
-                size_parameter(),
-                routes_parameter(),
-                parameter(
-                    "top",
-                    rate(),
-                    Some("100 Mbit/s".into()),
-                    "the highest rate tried",
-                ),
-                parameter(
-                    "precision",
-                    rate(),
-                    Some("5 Mbit/s".into()),
-                    "the last step of the search",
-                ),
-                parameter(
-                    "duration",
-                    ParameterKind::Quantity(Dimension::Time),
-                    Some("1 s".into()),
-                    "how long each rate is tried",
-                ),
-            ],
-            peers: vec![],
-            metrics: vec![("ndr".into(), Dimension::DataRate)],
-            counters: [OPERATIONS, "searches", "searches_in_vain"]
-                .map(String::from)
-                .to_vec(),
-            open: false,
-            deterministic: false,
-        }
+parameters! {
+    /// The parameters of the driver `vita-veth`.
+    pub(crate) struct VethParameters {
+        /// bytes of a packet with its Ethernet header, or IMIX
+        size: Size = "60",
+        /// routes between the gateways, which packets take in turn
+        routes: u32 [1..=10_000] = 1,
+        /// the highest rate tried
+        top: BitsPerSecond = "100 Mbit/s",
+        /// the last step of the search
+        precision: BitsPerSecond = "5 Mbit/s",
+        /// how long each rate is tried
+        duration: Duration = "1 s",
     }
+}
 
-    fn check(&self, _: &Parameters) -> Result<(), Missing> {
-        if !rustix::process::geteuid().is_root() {
-            return Err(Missing {
-                reason: "network namespaces and packet sockets need root".into(),
-                remedy: Some("sudo tare run vita".into()),
-            });
+figures! {
+    /// The figures of a trial of `vita-veth`.
+    pub(crate) struct VethFigures {
+        metrics {
+            /// the no-drop rate
+            ndr: f64 [BitsPerSecond],
         }
-        for program in ["ip", "unshare", "nsenter"] {
-            let runs = Command::new(program)
-                .arg(if program == "ip" { "-V" } else { "--version" })
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .status();
-            if !runs.is_ok_and(|status| status.success()) {
-                return Err(Missing {
-                    reason: format!("`{program}` does not run"),
-                    remedy: Some("apt install iproute2 util-linux".into()),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
-        let expected = duration(parameters, "duration").unwrap_or_default();
-        Invocation {
-            expected: Some(Expected {
-                clock: KEYS_USUAL,
-                work: expected.mul_f64(5.0),
-            }),
-            ..own_trial("vita-veth", parameters, KEYS_MAX + expected.mul_f64(40.0))
+        counters {
+            /// packets sent
+            operations,
+            /// searches for the no-drop rate
+            searches,
+            /// searches that found none
+            searches_in_vain,
         }
     }
 }
 
+/// The driver `vita-veth`.
+pub(crate) struct VitaVeth;
+
 impl Workload for VitaVeth {
-    fn run(&self, parameters: &Parameters, speaker: &mut Speaker) -> Result<(), TrialError> {
+    const NAME: &'static str = "vita-veth";
+    const ABOUT: &'static str =
+        "a load tester and two gateway daemons over veth, in namespaces of their own";
+    type Parameters = VethParameters;
+    type Figures = VethFigures;
+
+    fn check(_: &VethParameters, machine: &Machine) -> Result<(), Missing> {
+        machine.need(Feature::Root)?;
+        for tool in Feature::network_tools() {
+            machine.need(tool)?;
+        }
+        Ok(())
+    }
+
+    fn expected(parameters: &VethParameters) -> Option<Expected> {
+        Some(Expected {
+            clock: KEYS_USUAL,
+            work: parameters.duration.mul_f64(5.0),
+        })
+    }
+
+    fn longest(parameters: &VethParameters) -> Duration {
+        KEYS_MAX + parameters.duration.mul_f64(40.0)
+    }
+
+    fn run(
+        parameters: VethParameters,
+        writer: &mut ProtocolWriter,
+    ) -> Result<VethFigures, TrialError> {
         let setup = Setup {
-            size: size(parameters)?,
-            routes: u32::try_from(count(parameters, "routes")?).map_err(|e| anyhow!(e))?,
+            size: parameters.size.0,
+            routes: parameters.routes,
             line: LineConfig::new(1),
             sa_ttl: None,
         };
         let bench = Bench::new(&setup)?;
-        speaker.start()?;
-        let result = bench.find_limit(parameters)?;
+        writer.start()?;
+        let result = bench.find_limit(&parameters)?;
         let bits = result["limit"]["passed_bits_per_second"].as_f64();
         let bits = bits.context("the load tester found no rate")?;
-        speaker.sample("ndr", bits / 8.0, Unit::BytesPerSecond)?;
         let streams = result["trials"].as_array().into_iter().flatten();
         let sent = streams.flat_map(|trial| trial["streams"].as_array().into_iter().flatten());
-        let sent = sent
-            .filter_map(|stream| stream["tx_packets"].as_u64())
-            .sum();
-        speaker.counters(&[
-            (OPERATIONS, sent),
-            ("searches", 1),
-            ("searches_in_vain", u64::from(bits == 0.0)),
-        ])?;
-        Ok(())
+        let sent = sent.filter_map(|stream| stream["tx_packets"].as_u64());
+        Ok(VethFigures {
+            ndr: bits,
+            operations: sent.sum(),
+            searches: 1,
+            searches_in_vain: u64::from(bits == 0.0),
+        })
     }
 }
 
@@ -295,9 +280,9 @@ impl Bench {
             .count()
     }
 
-    fn find_limit(&self, parameters: &Parameters) -> anyhow::Result<Json> {
-        let bits = |name| rate(parameters, name).map(|rate| rate.bits().to_string());
-        let seconds = duration(parameters, "duration")?.as_secs_f64().to_string();
+    fn find_limit(&self, parameters: &VethParameters) -> anyhow::Result<Json> {
+        let (top, precision) = (parameters.top.0, parameters.precision.0);
+        let seconds = parameters.duration.as_secs_f64().to_string();
         let mut command = self.tester.command(&self.program.to_string_lossy());
         command.args([
             "loadtest",
@@ -308,7 +293,7 @@ impl Bench {
             "-D",
             &seconds,
         ]);
-        command.args(["-b", &bits("top")?, "-p", &bits("precision")?]);
+        command.args(["-b", &top.to_string(), "-p", &precision.to_string()]);
         for (n, other) in [(1, 2), (2, 1)] {
             command.arg(self.folder.path().join(format!("node{n}.pcap")));
             command.args([
