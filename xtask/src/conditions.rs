@@ -88,6 +88,7 @@ const TOGETHER: &[&[&str]] = &[
 /// print.
 const SUITES: &[&str] = &[
     "crates/gateway config",
+    "crates/lab roles",
     "crates/lab runs",
     "crates/lab trials",
     "crates/port tare_port",

@@ -32,9 +32,69 @@ pub trait Driver: Send + Sync {
     /// What is missing, and the command that would change it.
     fn check(&self, parameters: &Parameters) -> Result<(), Missing>;
 
-    /// The process to start for one trial of a cell. Parameters come
-    /// [complete](Vocabulary::complete).
-    fn invocation(&self, parameters: &Parameters) -> Invocation;
+    /// The roles of a trial of a cell, each a process of its own. The first role measures: its
+    /// output holds the trial's figures, and the measured part lasts until it is done. Parameters
+    /// come [complete](Vocabulary::complete).
+    ///
+    /// A driver with several roles must not assume that they share a file system or see each
+    /// other's process ids: all that a role learns about the others is what they said when they
+    /// were [ready](crate::protocol::Message::Ready).
+    fn roles(&self, _parameters: &Parameters) -> Vec<Role> {
+        vec![Role::only()]
+    }
+
+    /// The process to start for a role in one trial of a cell. A driver with one role ignores
+    /// `role`. Parameters come [complete](Vocabulary::complete).
+    fn invocation(&self, role: &Role, parameters: &Parameters) -> Invocation;
+
+    /// Every role of a trial with its process. Parameters come [complete](Vocabulary::complete).
+    fn parts(&self, parameters: &Parameters) -> Vec<Part> {
+        let roles = self.roles(parameters).into_iter();
+        let part = |role| Part {
+            invocation: self.invocation(&role, parameters),
+            role,
+        };
+        roles.map(part).collect()
+    }
+}
+
+/// A part of a trial that is a process of its own, such as a client or a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Role {
+    /// Its name, different from that of the trial's other roles.
+    pub name: String,
+    /// Whether it must run on the same machine as the trial's other roles that say so, because they
+    /// share memory or a network namespace.
+    pub same_host: bool,
+}
+
+impl Role {
+    /// The role of a trial that has one.
+    pub fn only() -> Role {
+        Role {
+            name: "trial".into(),
+            same_host: false,
+        }
+    }
+}
+
+/// A role of a trial and the process that plays it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The role.
+    pub role: Role,
+    /// Its process.
+    pub invocation: Invocation,
+}
+
+impl From<Invocation> for Part {
+    /// The part of a trial that has one role.
+    fn from(invocation: Invocation) -> Part {
+        Part {
+            role: Role::only(),
+            invocation,
+        }
+    }
 }
 
 /// The drivers that a program has.
@@ -102,7 +162,8 @@ pub struct Invocation {
     /// gives the metric `time` and one operation.
     pub speaks_protocol: bool,
     /// How long the trial, `prepare` and `cleanup` may each take before they are stopped and the
-    /// trial is recorded as failed.
+    /// trial is recorded as failed. In a trial with several roles it is the limit of each step that
+    /// the role takes: until it is ready, until it is done, and until it has ended.
     pub limit: Duration,
     /// How long it is expected to take, if the driver can say: what a run says beforehand of its
     /// own time.

@@ -14,6 +14,7 @@ pub mod file;
 pub mod fingerprint;
 pub mod judge;
 pub mod parameters;
+pub mod placement;
 pub mod plan;
 pub mod protocol;
 pub mod report;

@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use crate::driver::{Drivers, Missing};
 use crate::experiment::Experiment;
+use crate::placement::Local;
 use crate::plan::{Done, Trial};
 use crate::report::text::clean;
 use crate::result::ExperimentResult;
 use crate::sample::{Outcome, TrialRecord};
 use crate::schedule::{self, Schedule};
 use crate::store::{RunDirectory, StoreError};
-use crate::trial;
+use crate::trial::{self, Finished};
 use crate::value::Point;
 
 /// How often results are shown within a round, which decide nothing before its end. Of a long run
@@ -166,22 +167,21 @@ impl Run<'_> {
         let parameters = driver
             .vocabulary()
             .complete(experiment.parameters(&trial.at));
-        let finished = trial::run(
-            &driver.invocation(&parameters),
-            &experiment.metrics,
-            self.interrupted,
-            &mut |done| self.observer.progress(done),
-        );
-        let (outcome, overhead, log, errors) = match finished {
-            Ok(finished) => match finished.outcome {
-                None => return Ok(Ended::Interrupted),
-                Some(outcome) => (outcome, finished.overhead, finished.log, finished.errors),
-            },
+        let finished = match Local::new() {
+            Ok(placement) => trial::run(
+                placement,
+                &driver.parts(&parameters),
+                &experiment.metrics,
+                self.interrupted,
+                &mut |done| self.observer.progress(done),
+            ),
             Err(error) => {
-                let program = driver.invocation(&parameters).program;
-                let reason = format!("{} could not be started: {error}", program.display());
-                (Outcome::Failed { reason }, None, Vec::new(), Vec::new())
+                let reason = format!("this process cannot look after those of a trial: {error}");
+                Finished::failed(reason)
             }
+        };
+        let Some(outcome) = finished.outcome else {
+            return Ok(Ended::Interrupted);
         };
         // A cell that has been measured is testable: what it lacks now has gone away meanwhile.
         let measured = |record: &TrialRecord| {
@@ -200,12 +200,12 @@ impl Run<'_> {
         if matches!(outcome, Outcome::NotTestable { .. }) {
             self.untestable.insert(cell);
         }
-        let mut record = self.record(trial, outcome, began.elapsed(), overhead);
+        let mut record = self.record(trial, outcome, began.elapsed(), finished.overhead);
         if matches!(record.outcome, Outcome::Failed { .. }) {
-            record.last_lines = last_lines(&errors);
+            record.last_lines = last_lines(&finished.errors);
         }
         self.observer.ended(&record);
-        self.directory.append(record, &log)?;
+        self.directory.append(record, &finished.log)?;
         Ok(Ended::Complete)
     }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use tare_lab::driver::{Driver, Drivers, Invocation, Missing, Vocabulary};
+use tare_lab::driver::{Driver, Drivers, Invocation, Missing, Role, Vocabulary};
 use tare_lab::experiment::{
     Axis, Bound, Claim, ClaimKind, Experiment, Metric, Rounds, Standing, Statistic,
 };
@@ -40,7 +40,7 @@ impl Driver for Shell {
         Ok(())
     }
 
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
+    fn invocation(&self, _: &Role, parameters: &Parameters) -> Invocation {
         let body = match parameters["x"] {
             Value::Int(1) => "printf 'jammed\\nfor good\\n' >&2; exit 9",
             Value::Int(3) => r#"echo '{"type":"error","message":"no third door","missing":true}'"#,
@@ -314,7 +314,7 @@ impl Driver for Turns {
         Ok(())
     }
 
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
+    fn invocation(&self, _: &Role, parameters: &Parameters) -> Invocation {
         let script = r#"echo '{"type":"version","protocol":1,"program":"sh"}'
             echo '{"type":"start"}'
             v=$1

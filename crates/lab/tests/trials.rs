@@ -6,9 +6,10 @@ use std::ffi::OsString;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use tare_lab::driver::Invocation;
+use tare_lab::driver::{Invocation, Part};
 use tare_lab::experiment::{Metric, Statistic};
 use tare_lab::extract::{Extract, Place, Stream, OUTPUT_MAX};
+use tare_lab::placement::Local;
 use tare_lab::sample::Outcome;
 use tare_lab::trial::{self, Finished};
 use tare_lab::unit::{Better, Unit};
@@ -61,7 +62,12 @@ fn named(metric: &str, unit: Unit) -> Metric {
 }
 
 fn run(invocation: &Invocation, metrics: &[Metric]) -> Finished {
-    trial::run(invocation, metrics, &|| false, &mut |_| {}).unwrap()
+    run_roles(&[invocation.clone().into()], metrics)
+}
+
+fn run_roles(parts: &[Part], metrics: &[Metric]) -> Finished {
+    let here = Local::new().unwrap();
+    trial::run(here, parts, metrics, &|| false, &mut |_| {})
 }
 
 fn values(invocation: &Invocation, metrics: &[Metric]) -> BTreeMap<String, f64> {
@@ -192,6 +198,18 @@ fn a_program_that_knows_nothing_of_the_protocol_is_timed_as_a_whole() {
 }
 
 #[test]
+fn a_program_that_reads_its_standard_input_finds_it_empty() {
+    for speaks_protocol in [false, true] {
+        let script = format!("[ -z \"$(cat)\" ] && {PREFIX} {SAMPLE} {END}");
+        let finished = shell(&script, speaks_protocol, Duration::from_secs(5));
+        assert!(
+            matches!(finished.outcome, Some(Outcome::Done { .. })),
+            "{finished:?}"
+        );
+    }
+}
+
+#[test]
 fn a_flood_of_complaints_does_not_stop_a_trial_that_has_closed_or_ended_its_output() {
     let flood = "head -c 20000000 /dev/zero >&2";
     let closed = shell(
@@ -267,12 +285,12 @@ fn an_interrupted_trial_has_no_outcome_and_no_process() {
     };
     let began = Instant::now();
     let finished = trial::run(
-        &invocation,
+        Local::new().unwrap(),
+        &[invocation.into()],
         &[],
         &|| began.elapsed() > Duration::from_millis(100),
         &mut |_| {},
-    )
-    .unwrap();
+    );
     assert!(finished.outcome.is_none());
     assert!(began.elapsed() < Duration::from_secs(3));
     assert_eq!(processes_with(&marker), 0);

@@ -341,6 +341,7 @@ fn sentence(comparison: &Comparison<'_>) -> String {
 mod tests {
     use super::*;
     use clap::Parser as _;
+    use tare_lab::driver::Role;
 
     fn arguments(words: &[&str]) -> cli::Compare {
         let all = ["tare", "compare"].iter().chain(words);
@@ -365,7 +366,7 @@ mod tests {
         let driver = driver.get("command").unwrap();
         let point = &experiment.points()[1];
         let parameters = driver.vocabulary().complete(experiment.parameters(point));
-        let invocation = driver.invocation(&parameters);
+        let invocation = driver.invocation(&Role::only(), &parameters);
         assert_eq!(invocation.program.to_str(), Some("awk"));
         assert_eq!(invocation.arguments, ["{print}", "{x}", "a\"b\\cé"]);
     }
@@ -384,7 +385,8 @@ mod tests {
         let driver = systems::all();
         let driver = driver.get("command").unwrap();
         let parameters = experiment.parameters(&experiment.points()[1]);
-        let invocation = driver.invocation(&driver.vocabulary().complete(parameters));
+        let invocation =
+            driver.invocation(&Role::only(), &driver.vocabulary().complete(parameters));
         assert_eq!(invocation.arguments, ["-c", "echo 'a b' | wc -c"]);
     }
 

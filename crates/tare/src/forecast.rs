@@ -38,7 +38,7 @@ fn of_one(experiment: &Experiment, drivers: &Drivers, contention: f64) -> Option
     for point in points.iter().chain(&baseline) {
         let parameters = driver.vocabulary().complete(experiment.parameters(point));
         if driver.check(&parameters).is_ok() {
-            let expected = driver.invocation(&parameters).expected?;
+            let expected = driver.parts(&parameters).first()?.invocation.expected?;
             round += expected.clock + expected.work.mul_f64(contention);
         }
     }

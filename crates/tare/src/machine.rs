@@ -27,11 +27,7 @@ pub(crate) enum Feature {
 }
 
 /// The programs that make network namespaces, and an argument with which each does nothing.
-const NETWORK_TOOLS: [(&str, &str); 3] = [
-    ("ip", "-V"),
-    ("unshare", "--version"),
-    ("nsenter", "--version"),
-];
+const NETWORK_TOOLS: [(&str, &str); 2] = [("ip", "-V"), ("unshare", "--version")];
 
 impl Feature {
     /// Every program of [`Feature::NetworkTool`].

@@ -29,7 +29,12 @@ pub(super) fn read(node: &Node<'_>, context: &Context<'_>) -> Option<Experiment>
         matrix.sound && words.vocabulary.is_some_and(|v| v.open),
     ) {
         let cells = Cells::new(&matrix, words, Vec::new());
-        let speaks = |cell: &Parameters| driver.invocation(cell).speaks_protocol;
+        let speaks = |cell: &Parameters| {
+            driver
+                .parts(cell)
+                .iter()
+                .all(|part| part.invocation.speaks_protocol)
+        };
         words.speaks = Size::ALL
             .iter()
             .all(|size| cells.parameters(*size).iter().all(speaks));

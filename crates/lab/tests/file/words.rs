@@ -1,7 +1,7 @@
 //! The words of the drivers that the tests' files name.
 
 use tare_lab::driver::{
-    Driver, Drivers, Invocation, Missing, Mistake, Parameter, ParameterKind, Vocabulary,
+    Driver, Drivers, Invocation, Missing, Mistake, Parameter, ParameterKind, Role, Vocabulary,
 };
 use tare_lab::unit::Dimension;
 use tare_lab::value::{Parameters, Value};
@@ -44,7 +44,7 @@ impl Driver for Wordy {
         Ok(())
     }
 
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
+    fn invocation(&self, _: &Role, parameters: &Parameters) -> Invocation {
         Invocation {
             speaks_protocol: parameters.get("protocol") != Some(&Value::Bool(false)),
             ..Invocation::default()

@@ -15,7 +15,7 @@ use tare_lab::driver::{Driver, Drivers};
 use tare_lab::value::Parameters;
 
 use crate::machine::Machine;
-use crate::trial::{ProtocolWriter, TrialError};
+use crate::trial::{Agent, TrialError};
 use workload::{On, OwnDriver};
 
 /// The drivers of this program for a machine: the one list of them.
@@ -45,17 +45,18 @@ pub(crate) fn all() -> Drivers {
     Drivers::new(own.map(|driver| driver as Box<dyn Driver>).collect())
 }
 
-/// Runs one trial of the driver of that name.
-pub(crate) fn run_trial(
+/// Plays a role of one trial of the driver of that name.
+pub(crate) fn play(
     name: &str,
+    role: Option<&str>,
     parameters: &Parameters,
-    writer: &mut ProtocolWriter,
+    agent: &mut Agent,
 ) -> Result<(), TrialError> {
     let driver = on(&Machine::This)
         .into_iter()
         .find(|driver| driver.vocabulary().name == name)
         .ok_or_else(|| anyhow!("found driver \"{name}\", expected one with trials of its own"))?;
-    driver.run_trial(parameters, writer)
+    driver.play(role, parameters, agent)
 }
 
 /// 64 bits from the operating system, for seeds.

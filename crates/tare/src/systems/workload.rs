@@ -1,16 +1,17 @@
 //! The drivers of this program as typed values, and the adapter to the lab's [`Driver`].
 
+use std::ffi::OsString;
 use std::marker::PhantomData;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use tare_lab::driver::{Driver, Expected, Invocation, Missing, Mistake, Vocabulary};
+use anyhow::anyhow;
+use tare_lab::driver::{Driver, Expected, Invocation, Missing, Mistake, Role, Vocabulary};
 use tare_lab::figures::{CounterDefinition, Figures, MetricDefinition};
 use tare_lab::parameters::ParameterSet;
 use tare_lab::value::{Parameters, Value, BESIDE};
 
 use crate::machine::Machine;
-use crate::trial::{ProtocolWriter, TrialError};
+use crate::trial::{Agent, TrialError};
 
 /// Time that a trial may take beyond what its parameters ask for: a slow machine's start-up.
 const SLACK: Duration = Duration::from_secs(30);
@@ -60,16 +61,27 @@ pub(crate) trait Workload: 'static {
         Self::expected(parameters).map_or(Duration::ZERO, |expected| expected.clock)
     }
 
-    /// Changes the process that the lab would start for a trial: this program.
-    fn invocation(_: &Self::Parameters, own_trial: Invocation) -> Invocation {
+    /// The roles of a trial, each a process of its own; the first one measures.
+    fn roles() -> Vec<Role> {
+        vec![Role::only()]
+    }
+
+    /// Changes the process that the lab would start for a role: this program.
+    fn invocation(_: &Role, _: &Self::Parameters, own_trial: Invocation) -> Invocation {
         own_trial
     }
 
-    /// Runs one trial. `writer` is told when the warm-up is over.
-    fn run(
-        parameters: Self::Parameters,
-        writer: &mut ProtocolWriter,
-    ) -> Result<Self::Figures, TrialError>;
+    /// Runs one trial in the role that measures. `agent` is told when the warm-up is over.
+    fn run(parameters: Self::Parameters, agent: &mut Agent) -> Result<Self::Figures, TrialError>;
+
+    /// Serves in another role until the lab has ended the measurement.
+    fn serve(role: &str, _: Self::Parameters, _: &mut Agent) -> Result<(), TrialError> {
+        Err(anyhow!(
+            "found the role \"{role}\", which does nothing in {}",
+            Self::NAME
+        )
+        .into())
+    }
 }
 
 /// The cells that may run beside a matrix: values of one parameter, with the other parameters as
@@ -84,6 +96,7 @@ pub(crate) struct References {
 /// Everything that an experiment may say to a driver, for people.
 pub(crate) struct Description {
     pub(crate) vocabulary: Vocabulary,
+    pub(crate) roles: Vec<Role>,
     pub(crate) metrics: Vec<MetricDefinition>,
     pub(crate) counters: Vec<CounterDefinition>,
     pub(crate) references: Option<References>,
@@ -94,11 +107,13 @@ pub(crate) trait OwnDriver: Driver {
     /// Describes it.
     fn description(&self) -> Description;
 
-    /// Runs one trial and reports its figures.
-    fn run_trial(
+    /// Plays a role of one trial; the role that measures reports the figures. A trial of one role
+    /// names none.
+    fn play(
         &self,
+        role: Option<&str>,
         parameters: &Parameters,
-        writer: &mut ProtocolWriter,
+        agent: &mut Agent,
     ) -> Result<(), TrialError>;
 }
 
@@ -171,8 +186,12 @@ impl<W: Workload> Driver for On<W> {
         W::check(&parameters, &self.machine)
     }
 
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
-        let own_trial = own_trial(W::NAME, parameters);
+    fn roles(&self, _: &Parameters) -> Vec<Role> {
+        W::roles()
+    }
+
+    fn invocation(&self, role: &Role, parameters: &Parameters) -> Invocation {
+        let own_trial = own_trial(W::NAME, role, parameters);
         match Self::parse(parameters) {
             Ok(parameters) => {
                 let own_trial = Invocation {
@@ -180,7 +199,7 @@ impl<W: Workload> Driver for On<W> {
                     expected: W::expected(&parameters),
                     ..own_trial
                 };
-                W::invocation(&parameters, own_trial)
+                W::invocation(role, &parameters, own_trial)
             }
             // The trial finds the same mistake and reports it.
             Err(_) => own_trial,
@@ -192,19 +211,42 @@ impl<W: Workload> OwnDriver for On<W> {
     fn description(&self) -> Description {
         Description {
             vocabulary: self.vocabulary(),
+            roles: W::roles(),
             metrics: W::Figures::metrics(),
             counters: W::Figures::counters(),
             references: W::references(),
         }
     }
 
-    fn run_trial(
+    fn play(
         &self,
+        role: Option<&str>,
         parameters: &Parameters,
-        writer: &mut ProtocolWriter,
+        agent: &mut Agent,
     ) -> Result<(), TrialError> {
-        let figures = W::run(Self::read(parameters)?, writer)?;
-        writer.figures(&figures)?;
+        let parameters = Self::read(parameters)?;
+        let roles = W::roles();
+        let names: Vec<&str> = roles.iter().map(|role| role.name.as_str()).collect();
+        let place = match role {
+            None if names.len() == 1 => Some(0),
+            None => None,
+            Some(role) => names.iter().position(|name| *name == role),
+        };
+        match place {
+            Some(0) => {
+                let figures = W::run(parameters, agent)?;
+                agent.report(&figures)?;
+            }
+            Some(place) => {
+                W::serve(names[place], parameters, agent)?;
+                agent.done()?;
+            }
+            None => {
+                let found = role.map_or("no role".into(), |role| format!("role \"{role}\""));
+                let expected = names.join(", ");
+                return Err(anyhow!("found {found}, expected one of {expected}").into());
+            }
+        }
         Ok(())
     }
 }
@@ -217,18 +259,17 @@ pub(crate) fn by_the_clock(measured: Duration) -> Expected {
     }
 }
 
-/// This program as a trial of `driver`.
-fn own_trial(driver: &str, parameters: &Parameters) -> Invocation {
+/// This program as a trial of `driver` in a role.
+fn own_trial(driver: &str, role: &Role, parameters: &Parameters) -> Invocation {
+    let json = serde_json::to_string(parameters).expect("parameters are plain data");
+    let mut arguments: Vec<OsString> = vec!["trial".into(), driver.into(), json.into()];
+    if *role != Role::only() {
+        arguments.extend(["--role".into(), role.name.clone().into()]);
+    }
     Invocation {
         // The file that is running, even when another has taken its place meanwhile.
-        program: PathBuf::from("/proc/self/exe"),
-        arguments: vec![
-            "trial".into(),
-            driver.into(),
-            serde_json::to_string(parameters)
-                .expect("parameters are plain data")
-                .into(),
-        ],
+        program: "/proc/self/exe".into(),
+        arguments,
         speaks_protocol: true,
         limit: SLACK,
         ..Invocation::default()

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use tare_lab::driver::{Expected, Invocation, Missing, Mistake};
+use tare_lab::driver::{Expected, Invocation, Missing, Mistake, Role};
 use tare_lab::file::nearest;
 use tare_lab::parameters::Table;
 use tare_lab::value::Parameters;
@@ -15,7 +15,7 @@ use tare_lab::{figures, parameters};
 use super::workload::{mistake, Workload};
 use crate::machine::Machine;
 use crate::program;
-use crate::trial::{ProtocolWriter, TrialError};
+use crate::trial::{Agent, TrialError};
 
 parameters! {
     /// The parameters of the driver `command`. In the commands, the folder and the variables
@@ -105,7 +105,7 @@ impl Workload for Command {
         None
     }
 
-    fn invocation(parameters: &CommandParameters, own_trial: Invocation) -> Invocation {
+    fn invocation(_: &Role, parameters: &CommandParameters, own_trial: Invocation) -> Invocation {
         let Ok(process) = Process::of(parameters) else {
             // The trial finds the same mistake and reports it.
             return Invocation {
@@ -128,7 +128,7 @@ impl Workload for Command {
         }
     }
 
-    fn run(_: CommandParameters, _: &mut ProtocolWriter) -> Result<CommandFigures, TrialError> {
+    fn run(_: CommandParameters, _: &mut Agent) -> Result<CommandFigures, TrialError> {
         Err(anyhow!("found driver \"command\", expected one with trials of its own").into())
     }
 }
@@ -321,7 +321,8 @@ mod tests {
             ("limit".into(), "2 s".into()),
             ("n".into(), Value::Int(3)),
         ]);
-        let invocation = driver().invocation(&driver().vocabulary().complete(parameters));
+        let invocation =
+            driver().invocation(&Role::only(), &driver().vocabulary().complete(parameters));
         let expected = Invocation {
             program: "./run".into(),
             arguments: vec!["3".into()],

@@ -17,7 +17,7 @@ use tare_packet::imix::{self, PacketSize};
 use crate::machine::Machine;
 use crate::pace;
 use crate::systems::workload::{by_the_clock, Workload};
-use crate::trial::{ProtocolWriter, TrialError};
+use crate::trial::{Agent, TrialError};
 
 /// The part of a trial's duration that its warm-up takes on top.
 const WARM_UP: f64 = 0.15;
@@ -147,10 +147,7 @@ impl Workload for Gateway {
         Some(by_the_clock(parameters.duration.mul_f64(1.0 + WARM_UP)))
     }
 
-    fn run(
-        parameters: GatewayParameters,
-        writer: &mut ProtocolWriter,
-    ) -> Result<GatewayFigures, TrialError> {
+    fn run(parameters: GatewayParameters, agent: &mut Agent) -> Result<GatewayFigures, TrialError> {
         let (workers, duration) = (parameters.workers, parameters.duration);
         let setup = Setup {
             sizes: parameters.size.0.period().to_vec(),
@@ -171,7 +168,7 @@ impl Workload for Gateway {
             let mut step = bench.step(subject).map_err(|e| anyhow!(e))?;
             let mut step = move |n| step(n).map_err(|e| anyhow!(e));
             let calls = pace::warm_up(duration.mul_f64(WARM_UP), || step(STEP).map(|_| ()))?;
-            writer.start()?;
+            agent.start()?;
             let mut done = Done::default();
             let timed = pace::run(calls, duration, None, || {
                 step(STEP).map(|d| add(&mut done, d))
@@ -183,7 +180,7 @@ impl Workload for Gateway {
                 cpu: timed.cpu.as_secs_f64(),
             }
         } else {
-            writer.start()?;
+            agent.start()?;
             together(&bench, subject, workers, duration)?
         };
         let (packets, bytes) = (timed.done.packets as f64, timed.done.bytes as f64);

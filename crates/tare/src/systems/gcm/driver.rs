@@ -13,7 +13,7 @@ use crate::machine::{Feature, Machine};
 use crate::pace::{self, Timed};
 use crate::references::aead::{self, Aead};
 use crate::systems::workload::{by_the_clock, mistake, References, Workload};
-use crate::trial::{ProtocolWriter, TrialError};
+use crate::trial::{Agent, TrialError};
 
 /// The part of a trial's duration that its warm-up takes on top.
 const WARM_UP: f64 = 0.15;
@@ -181,10 +181,7 @@ impl Workload for Gcm {
         })
     }
 
-    fn run(
-        parameters: GcmParameters,
-        writer: &mut ProtocolWriter,
-    ) -> Result<GcmFigures, TrialError> {
+    fn run(parameters: GcmParameters, agent: &mut Agent) -> Result<GcmFigures, TrialError> {
         let (size, batch) = (parameters.size, parameters.batch);
         let (operation, duration) = (parameters.operation, parameters.duration);
         let messages = match parameters.source {
@@ -212,25 +209,25 @@ impl Workload for Gcm {
         // of 15 ns.
         let timed = match (Cipher::new(parameters.implementation, &keys)?, operation) {
             (Cipher::Own(keys), Operation::Seal) if batch == 1 => {
-                timed(duration, writer, || keys.seal_one(messages))?
+                timed(duration, agent, || keys.seal_one(messages))?
             }
             (Cipher::Own(keys), Operation::Open) if batch == 1 => {
-                timed(duration, writer, || keys.open_one(messages))?
+                timed(duration, agent, || keys.open_one(messages))?
             }
             (Cipher::Own(keys), Operation::Seal) => {
-                timed(duration, writer, || keys.seal_batch(messages))?
+                timed(duration, agent, || keys.seal_batch(messages))?
             }
             (Cipher::Own(keys), Operation::Open) => {
-                timed(duration, writer, || keys.open_batch(messages))?
+                timed(duration, agent, || keys.open_batch(messages))?
             }
             (Cipher::CopyOwn(key, mut private), _) => {
-                timed(duration, writer, || open_copy(&key, &mut private, messages))?
+                timed(duration, agent, || open_copy(&key, &mut private, messages))?
             }
             (Cipher::Reference(mut reference), Operation::Seal) => {
-                timed(duration, writer, || reference.seal(messages))?
+                timed(duration, agent, || reference.seal(messages))?
             }
             (Cipher::Reference(mut reference), Operation::Open) => {
-                timed(duration, writer, || reference.open(messages))?
+                timed(duration, agent, || reference.open(messages))?
             }
         };
         let done = timed.operations * batch as u64;
@@ -248,11 +245,11 @@ impl Workload for Gcm {
 /// Warms up, starts the trial and times it.
 fn timed(
     duration: Duration,
-    writer: &mut ProtocolWriter,
+    agent: &mut Agent,
     mut turn: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<Timed> {
     let calls = pace::warm_up(duration.mul_f64(WARM_UP), &mut turn)?;
-    writer.start()?;
+    agent.start()?;
     pace::run(calls, duration, None, turn)
 }
 

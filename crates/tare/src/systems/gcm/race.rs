@@ -12,7 +12,7 @@ use tare_lab::{figures, parameters};
 use super::{KeyBits, Operation};
 use crate::machine::{Feature, Machine};
 use crate::systems::workload::{by_the_clock, Workload};
-use crate::trial::{ProtocolWriter, TrialError};
+use crate::trial::{Agent, TrialError};
 
 /// What races against the hostile thread.
 #[derive(Clone, Copy)]
@@ -100,10 +100,7 @@ impl Workload for GcmRace {
         Some(by_the_clock(parameters.duration))
     }
 
-    fn run(
-        parameters: RaceParameters,
-        writer: &mut ProtocolWriter,
-    ) -> Result<RaceFigures, TrialError> {
+    fn run(parameters: RaceParameters, agent: &mut Agent) -> Result<RaceFigures, TrialError> {
         let of = Race {
             subject: parameters.subject.0,
             op: match parameters.operation {
@@ -114,7 +111,7 @@ impl Workload for GcmRace {
             record_len: parameters.size,
             duration: parameters.duration,
         };
-        writer.start()?;
+        agent.start()?;
         let report = race(&of)?;
         if report.hostile_writes == 0 {
             return Err(anyhow!("the hostile thread did not get to run").into());

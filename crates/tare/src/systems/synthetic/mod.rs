@@ -5,12 +5,12 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use tare_lab::driver::{Expected, Invocation, Missing};
+use tare_lab::driver::{Expected, Invocation, Missing, Role};
 use tare_lab::{choices, figures, parameters};
 
 use super::system_random;
 use super::workload::{by_the_clock, Workload};
-use crate::trial::{ProtocolWriter, TrialError};
+use crate::trial::{Agent, TrialError};
 
 choices! {
     /// How a trial misbehaves.
@@ -80,7 +80,7 @@ impl Workload for Synthetic {
         Some(by_the_clock(parameters.duration))
     }
 
-    fn invocation(parameters: &SyntheticParameters, own_trial: Invocation) -> Invocation {
+    fn invocation(_: &Role, parameters: &SyntheticParameters, own_trial: Invocation) -> Invocation {
         match parameters.fault {
             Fault::Hang => Invocation {
                 limit: Duration::from_millis(200),
@@ -92,7 +92,7 @@ impl Workload for Synthetic {
 
     fn run(
         parameters: SyntheticParameters,
-        writer: &mut ProtocolWriter,
+        agent: &mut Agent,
     ) -> Result<SyntheticFigures, TrialError> {
         match parameters.fault {
             Fault::None | Fault::Version => {}
@@ -107,7 +107,7 @@ impl Workload for Synthetic {
                 }))
             }
         }
-        writer.start()?;
+        agent.start()?;
         std::thread::sleep(parameters.duration);
         Ok(SyntheticFigures {
             time: parameters.reading * (parameters.noise * normal()?).exp(),

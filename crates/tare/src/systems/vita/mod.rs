@@ -17,7 +17,7 @@ use tare_sim::{LineConfig, Queue};
 
 use super::gateway::driver::Size;
 use super::workload::Workload;
-use crate::trial::{ProtocolWriter, TrialError};
+use crate::trial::{Agent, TrialError};
 use topology::{Setup, Topology};
 pub(super) use veth::VitaVeth;
 
@@ -133,10 +133,7 @@ impl Workload for Vita {
         parameters.duration.mul_f64(100.0)
     }
 
-    fn run(
-        parameters: VitaParameters,
-        writer: &mut ProtocolWriter,
-    ) -> Result<VitaFigures, TrialError> {
+    fn run(parameters: VitaParameters, agent: &mut Agent) -> Result<VitaFigures, TrialError> {
         let Size(size) = parameters.size;
         let line = Rate::from_bits(parameters.line.0);
         let (event, duration) = (parameters.event, parameters.duration);
@@ -162,7 +159,7 @@ impl Workload for Vita {
         }
         let updates_before = topology.outbound_updates();
         let mut bench = Bench::new(topology, &setup, pool)?;
-        writer.start()?;
+        agent.start()?;
         let computed = computed_share(size) * line.bits() as f64;
         let mut figures = VitaFigures::default();
         match parameters.measure {

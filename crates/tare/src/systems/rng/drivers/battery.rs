@@ -14,7 +14,7 @@ use crate::systems::rng::method::Method;
 use crate::systems::rng::retry::Retry;
 use crate::systems::rng::stream::{self, Fill};
 use crate::systems::workload::Workload;
-use crate::trial::{ProtocolWriter, TrialError};
+use crate::trial::{Agent, TrialError};
 
 /// The slowest method that the battery is fed from, in bytes per second, with room to spare.
 const SLOWEST: f64 = 50e3;
@@ -105,16 +105,13 @@ impl Workload for Battery {
         Duration::from_secs_f64(parameters.amount.0 as f64 / SLOWEST)
     }
 
-    fn run(
-        parameters: BatteryParameters,
-        writer: &mut ProtocolWriter,
-    ) -> Result<BatteryFigures, TrialError> {
+    fn run(parameters: BatteryParameters, agent: &mut Agent) -> Result<BatteryFigures, TrialError> {
         let amount = parameters.amount.0;
         let (mut fill, expected): (Fill, Verdict) = match parameters.generator {
             Generator::Good(method) => (stream::open(method, Retry::PATIENT)?, Verdict::Pass),
             Generator::Bad(bad) => (bad.open(), Verdict::Fail),
         };
-        writer.start()?;
+        agent.start()?;
         let mut battery = battery::Battery::new(battery::Config::default());
         let mut buffer = vec![0; CHUNK];
         while battery.bytes() < amount {

@@ -11,7 +11,7 @@ use crate::systems::rng::retry::Retry;
 use crate::systems::rng::workload;
 use crate::systems::rng::written::{self, Destination};
 use crate::systems::workload::{by_the_clock, mistake, References, Workload};
-use crate::trial::{ProtocolWriter, TrialError};
+use crate::trial::{Agent, TrialError};
 
 /// The part of a trial's duration that its warm-up takes on top.
 const WARM_UP: f64 = 0.15;
@@ -111,10 +111,7 @@ impl Workload for Rdrand {
         Some(by_the_clock(parameters.duration.mul_f64(1.0 + WARM_UP)))
     }
 
-    fn run(
-        parameters: RdrandParameters,
-        writer: &mut ProtocolWriter,
-    ) -> Result<RdrandFigures, TrialError> {
+    fn run(parameters: RdrandParameters, agent: &mut Agent) -> Result<RdrandFigures, TrialError> {
         let workload = workload::Workload {
             method: parameters.method,
             retry: Retry::PATIENT,
@@ -126,7 +123,7 @@ impl Workload for Rdrand {
             warm_up: parameters.duration.mul_f64(WARM_UP),
             in_step: parameters.in_step,
         };
-        let started = || Ok(writer.start()?);
+        let started = || Ok(agent.start()?);
         let work = match parameters.output {
             Output::None => workload::run(&workload, started)?,
             Output::Pipe => written::run(&workload, Destination::Pipe, started)?,

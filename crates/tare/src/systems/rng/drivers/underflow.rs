@@ -11,7 +11,7 @@ use tare_rdrand::source::Source;
 
 use crate::machine::{Feature, Machine};
 use crate::systems::workload::{by_the_clock, Workload};
-use crate::trial::{ProtocolWriter, TrialError};
+use crate::trial::{Agent, TrialError};
 
 /// Draws between two readings of the clock.
 const BATCH: u64 = 1000;
@@ -78,10 +78,10 @@ impl Workload for Underflow {
 
     fn run(
         parameters: UnderflowParameters,
-        writer: &mut ProtocolWriter,
+        agent: &mut Agent,
     ) -> Result<UnderflowFigures, TrialError> {
         let (threads, duration) = (parameters.threads, parameters.duration);
-        writer.start()?;
+        agent.start()?;
         let (draws, underflows) = match parameters.instruction {
             Instruction::Rdrand => on_threads(threads, duration, RdrandInstruction::detect()?)?,
             Instruction::Rdseed => on_threads(threads, duration, RdseedInstruction::detect()?)?,
