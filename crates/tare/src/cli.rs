@@ -307,4 +307,7 @@ pub(crate) struct Trial {
     pub(crate) driver: String,
     /// The cell's parameters, as a JSON object
     pub(crate) parameters: String,
+    /// The role to play in a trial of several
+    #[arg(long, value_name = "NAME")]
+    pub(crate) role: Option<String>,
 }

@@ -8,6 +8,7 @@ mod diff;
 mod doctor;
 mod explain;
 mod forecast;
+mod machine;
 mod pace;
 mod program;
 mod progress;

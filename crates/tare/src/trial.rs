@@ -1,17 +1,22 @@
 //! The child's side of a trial: the protocol on standard output, the work in a driver.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io::{self, BufRead as _, Write as _};
 use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{anyhow, bail, Context as _};
 use rustix::process::Signal;
 use tare_lab::driver::Missing;
-use tare_lab::protocol::{Message, PROTOCOL};
-use tare_lab::unit::Unit;
+use tare_lab::figures::Figures;
+use tare_lab::protocol::{Command, Message, Ready, PROTOCOL};
 use tare_lab::value::Parameters;
 
 use crate::{cli, systems};
+
+/// How often a role that waits for a command looks after what it serves.
+const TICK: Duration = Duration::from_millis(20);
 
 /// Why a trial did not come to its end.
 pub(crate) enum TrialError {
@@ -28,52 +33,145 @@ impl<E: Into<anyhow::Error>> From<E> for TrialError {
 }
 
 /// Writes the protocol to standard output, a line at a time.
-pub(crate) struct Speaker(io::StdoutLock<'static>);
+struct ProtocolWriter(io::StdoutLock<'static>);
 
-impl Speaker {
-    fn say(&mut self, message: &Message) -> io::Result<()> {
+impl ProtocolWriter {
+    fn write(&mut self, message: &Message) -> io::Result<()> {
         serde_json::to_writer(&mut self.0, message)?;
         self.0.write_all(b"\n")?;
         self.0.flush()
     }
+}
 
-    /// The warm-up is over.
-    pub(crate) fn start(&mut self) -> io::Result<()> {
-        self.say(&Message::Start {})
-    }
+/// The process of a trial, or of one role of several, towards the lab.
+pub(crate) struct Agent {
+    writer: ProtocolWriter,
+    /// The lab's commands; `None` in a trial of one role, which is given none.
+    commands: Option<Receiver<Command>>,
+    is_done: bool,
+}
 
-    /// One measurement.
-    pub(crate) fn sample(&mut self, metric: &str, value: f64, unit: Unit) -> io::Result<()> {
-        self.say(&Message::Sample {
-            metric: metric.to_owned(),
-            value,
-            unit,
-            statistic: None,
+impl Agent {
+    fn new(has_role: bool) -> io::Result<Agent> {
+        let mut writer = ProtocolWriter(io::stdout().lock());
+        writer.write(&Message::Version {
+            protocol: PROTOCOL,
+            program: format!("tare {}", env!("CARGO_PKG_VERSION")),
+        })?;
+        Ok(Agent {
+            writer,
+            commands: has_role.then(read_commands),
+            is_done: false,
         })
     }
 
-    /// Totals of work done.
-    pub(crate) fn counters(&mut self, counters: &[(&str, u64)]) -> io::Result<()> {
-        let counters: BTreeMap<String, u64> = counters
-            .iter()
-            .map(|&(name, count)| (name.to_owned(), count))
-            .collect();
-        self.say(&Message::Counters { counters })
+    /// Tells the lab that this role is ready, with what the others must know of it. Returns what
+    /// each role said, by its name, when all are ready.
+    pub(crate) fn ready(&mut self, data: Ready) -> anyhow::Result<BTreeMap<String, Ready>> {
+        self.writer.write(&Message::Ready { data })?;
+        match self.command(|| Ok(()))? {
+            Command::Start { roles } => Ok(roles),
+            other => Err(unexpected(&other, "start")),
+        }
+    }
+
+    /// Tells the lab that the warm-up is over; of the role that measures.
+    pub(crate) fn start(&mut self) -> io::Result<()> {
+        self.writer.write(&Message::Start {})
+    }
+
+    /// Waits until the measurement is over; of a role that serves. `check` is called again and
+    /// again meanwhile, and its error ends the wait.
+    pub(crate) fn until_stopped(
+        &mut self,
+        check: impl FnMut() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        match self.command(check)? {
+            Command::Stop {} => Ok(()),
+            other => Err(unexpected(&other, "stop")),
+        }
+    }
+
+    /// Tells the lab that this role begins no more work, and waits until no role does. Without
+    /// other roles, or the second time, it does nothing.
+    pub(crate) fn done(&mut self) -> anyhow::Result<()> {
+        if self.commands.is_none() || self.is_done {
+            return Ok(());
+        }
+        self.is_done = true;
+        self.writer.write(&Message::Done {})?;
+        match self.command(|| Ok(()))? {
+            Command::Drain {} => Ok(()),
+            other => Err(unexpected(&other, "drain")),
+        }
+    }
+
+    /// Reports the figures of the trial: a sample of each metric, and the counters.
+    pub(crate) fn report<F: Figures>(&mut self, figures: &F) -> anyhow::Result<()> {
+        for (metric, value) in F::metrics().into_iter().zip(figures.values()) {
+            let Some(value) = value else { continue };
+            self.writer.write(&Message::Sample {
+                metric: metric.name.to_owned(),
+                value,
+                unit: metric.unit,
+                statistic: None,
+            })?;
+        }
+        self.done()?;
+        let counters = F::counters().into_iter().zip(figures.counts());
+        let counters = counters.map(|(counter, count)| (counter.name.to_owned(), count));
+        self.writer.write(&Message::Counters {
+            counters: counters.collect(),
+        })?;
+        Ok(())
+    }
+
+    fn command(
+        &mut self,
+        mut check: impl FnMut() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Command> {
+        let commands = self.commands.as_ref();
+        let commands = commands.context("a trial of one role has no barriers")?;
+        loop {
+            match commands.recv_timeout(TICK) {
+                Ok(command) => return Ok(command),
+                Err(RecvTimeoutError::Timeout) => check()?,
+                Err(RecvTimeoutError::Disconnected) => bail!("the lab gives no more commands"),
+            }
+        }
     }
 }
 
-/// Runs one trial and speaks of it.
+/// Reads the lab's commands from standard input, in a thread, as reading blocks.
+fn read_commands() -> Receiver<Command> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in io::stdin().lock().lines().map_while(Result::ok) {
+            // What is no command is from a lab with another protocol: the receiver finds the end.
+            let Ok(command) = serde_json::from_str(&line) else {
+                return;
+            };
+            if sender.send(command).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+fn unexpected(found: &Command, expected: &str) -> anyhow::Error {
+    anyhow!("found the command {found:?}, expected {expected}")
+}
+
+/// Runs one trial, or one role of it, and reports it.
 pub(crate) fn trial(arguments: &cli::Trial) -> anyhow::Result<ExitCode> {
     // The run that started this trial may be killed; the trial must not outlive it.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let parameters: Parameters = serde_json::from_str(&arguments.parameters)
         .context("PARAMETERS: expected a JSON object of numbers, booleans and text")?;
-    let mut speaker = Speaker(io::stdout().lock());
-    speaker.say(&Message::Version {
-        protocol: PROTOCOL,
-        program: format!("tare {}", env!("CARGO_PKG_VERSION")),
-    })?;
-    let last = match systems::run_trial(&arguments.driver, &parameters, &mut speaker) {
+    let role = arguments.role.as_deref();
+    let mut agent = Agent::new(role.is_some())?;
+    let last = match systems::play(&arguments.driver, role, &parameters, &mut agent) {
         Ok(()) => Message::End {},
         Err(TrialError::Missing(Missing { reason, remedy })) => Message::Error {
             message: reason,
@@ -86,6 +184,6 @@ pub(crate) fn trial(arguments: &cli::Trial) -> anyhow::Result<ExitCode> {
             remedy: None,
         },
     };
-    speaker.say(&last)?;
+    agent.writer.write(&last)?;
     Ok(ExitCode::SUCCESS)
 }

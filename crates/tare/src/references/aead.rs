@@ -1,11 +1,25 @@
-//! AES-GCM of other libraries, to be measured beside. A build without the feature `references` has
-//! none of them.
+//! AES-GCM of other libraries. A build without the feature `references` has none of them.
+
+use tare_lab::choices;
 
 #[cfg(feature = "references")]
-pub(crate) use present::Other;
+pub(crate) use present::Reference;
 
 #[cfg(not(feature = "references"))]
-pub(crate) use absent::Other;
+pub(crate) use absent::Reference;
+
+choices! {
+    /// A library's AES-GCM.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Aead {
+        /// aws-lc-rs, from one buffer into another.
+        AwsLcRs = "aws_lc_rs",
+        /// aws-lc-rs, with each message copied to private memory before it is opened.
+        CopyAwsLcRs = "copy_aws_lc_rs",
+        /// ring, which opens in place and so needs the copy too.
+        Ring = "ring",
+    }
+}
 
 #[cfg(feature = "references")]
 mod present {
@@ -16,19 +30,20 @@ mod present {
     use ring::aead as ring_aead;
     use tare_gcm::Tag;
 
-    use crate::systems::gcm::driver::{nonce, Messages, AAD};
+    use super::Aead;
+    use crate::systems::gcm::messages::{nonce, Messages, AAD};
 
     /// A library with its key.
-    pub(crate) enum Other {
+    pub(crate) enum Reference {
         Aws(aws::LessSafeKey),
         /// Copies each message to private memory first: what makes an ordinary library safe here.
         CopyAws(aws::LessSafeKey, Vec<u8>),
         Ring(Box<ring_aead::LessSafeKey>, Vec<u8>),
     }
 
-    impl Other {
-        /// The library of this name, with a key.
-        pub(crate) fn new(name: &str, key: &[u8]) -> anyhow::Result<Other> {
+    impl Reference {
+        /// The library with a key.
+        pub(crate) fn new(aead: Aead, key: &[u8]) -> anyhow::Result<Reference> {
             let aws_key = || {
                 let algorithm = if key.len() == 16 {
                     &aws::AES_128_GCM
@@ -39,10 +54,10 @@ mod present {
                     .map(aws::LessSafeKey::new)
                     .map_err(|_| anyhow!("aws-lc-rs refused the key"))
             };
-            Ok(match name {
-                "aws_lc_rs" => Other::Aws(aws_key()?),
-                "copy_aws_lc_rs" => Other::CopyAws(aws_key()?, Vec::new()),
-                "ring" => {
+            Ok(match aead {
+                Aead::AwsLcRs => Reference::Aws(aws_key()?),
+                Aead::CopyAwsLcRs => Reference::CopyAws(aws_key()?, Vec::new()),
+                Aead::Ring => {
                     let algorithm = if key.len() == 16 {
                         &ring_aead::AES_128_GCM
                     } else {
@@ -50,9 +65,8 @@ mod present {
                     };
                     let key = ring_aead::UnboundKey::new(algorithm, key)
                         .map_err(|_| anyhow!("ring refused the key"))?;
-                    Other::Ring(Box::new(ring_aead::LessSafeKey::new(key)), Vec::new())
+                    Reference::Ring(Box::new(ring_aead::LessSafeKey::new(key)), Vec::new())
                 }
-                other => return Err(anyhow!("found implementation \"{other}\"")),
             })
         }
 
@@ -61,7 +75,7 @@ mod present {
             let call = messages.next();
             let outputs = call.outputs.iter_mut().enumerate();
             match self {
-                Other::Aws(key) | Other::CopyAws(key, _) => {
+                Reference::Aws(key) | Reference::CopyAws(key, _) => {
                     for (at, output) in outputs {
                         let tag = key
                             .seal_in_place_separate_tag(
@@ -73,7 +87,7 @@ mod present {
                         let _ = black_box(tag);
                     }
                 }
-                Other::Ring(key, _) => {
+                Reference::Ring(key, _) => {
                     for (at, output) in outputs {
                         let tag = key
                             .seal_in_place_separate_tag(
@@ -94,7 +108,7 @@ mod present {
             let call = messages.next();
             let sources = call.sources.iter().enumerate();
             match self {
-                Other::Aws(key) => {
+                Reference::Aws(key) => {
                     for ((at, source), output) in sources.zip(call.outputs) {
                         let nonce = aws_nonce(call.first + at);
                         let tag = call.tags[at].as_bytes();
@@ -102,14 +116,14 @@ mod present {
                             .map_err(|_| anyhow!("aws-lc-rs did not open"))?;
                     }
                 }
-                Other::CopyAws(key, private) => {
+                Reference::CopyAws(key, private) => {
                     for (at, source) in sources {
                         copy(private, source, &call.tags[at]);
                         key.open_in_place(aws_nonce(call.first + at), aws::Aad::from(AAD), private)
                             .map_err(|_| anyhow!("aws-lc-rs did not open"))?;
                     }
                 }
-                Other::Ring(key, private) => {
+                Reference::Ring(key, private) => {
                     for (at, source) in sources {
                         let nonce = ring_nonce(call.first + at);
                         copy(private, source, &call.tags[at]);
@@ -139,13 +153,14 @@ mod present {
 
 #[cfg(not(feature = "references"))]
 mod absent {
-    use crate::systems::gcm::driver::Messages;
+    use super::Aead;
+    use crate::systems::gcm::messages::Messages;
 
     /// No library.
-    pub(crate) enum Other {}
+    pub(crate) enum Reference {}
 
-    impl Other {
-        pub(crate) fn new(_: &str, _: &[u8]) -> anyhow::Result<Other> {
+    impl Reference {
+        pub(crate) fn new(_: Aead, _: &[u8]) -> anyhow::Result<Reference> {
             Err(crate::references::absent())
         }
 

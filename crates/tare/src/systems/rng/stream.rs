@@ -3,15 +3,12 @@
 use std::io::{self, Read};
 
 use anyhow::anyhow;
-use rand_chacha::ChaCha20Rng;
-use rand_core::{Rng as _, SeedableRng as _, TryRng as _};
-use rustix::rand::GetRandomFlags;
 use tare_rdrand::instruction::{self, RdrandInstruction};
 use tare_rdrand::{AesCtr, Error};
 
 use super::method::Method;
 use super::retry::Retry;
-use crate::{references, systems};
+use crate::references::random::{self, RandChacha, RdrandCrate};
 
 /// Fills a buffer, all of it or an error.
 pub(crate) type Fill = Box<dyn FnMut(&mut [u8]) -> anyhow::Result<()> + Send>;
@@ -87,30 +84,19 @@ pub(crate) fn open(method: Method, retry: Retry) -> anyhow::Result<Fill> {
             |source, array: &mut [u64]| instruction::fill_u64(source, array),
             u64::to_ne_bytes,
         )?,
-        Method::GetrandomSyscall => Box::new(|mut buffer| {
-            while !buffer.is_empty() {
-                let filled = rustix::rand::getrandom(&mut *buffer, GetRandomFlags::empty())?;
-                buffer = &mut buffer[filled..];
-            }
-            Ok(())
-        }),
-        Method::GetrandomLibc => Box::new(|buffer| Ok(getrandom::fill(buffer)?)),
+        Method::GetrandomSyscall => Box::new(|buffer| Ok(random::fill_by_system_call(buffer)?)),
+        Method::GetrandomLibc => Box::new(|buffer| Ok(random::fill_by_libc(buffer)?)),
         Method::RandChacha => {
-            let mut random = ChaCha20Rng::seed_from_u64(systems::system_random()?);
+            let mut random = RandChacha::new()?;
             Box::new(move |buffer| {
-                random.fill_bytes(buffer);
+                random.fill(buffer);
                 Ok(())
             })
         }
-        Method::AwsLcRs => Box::new(references::fill_aws_lc_rs),
+        Method::AwsLcRs => Box::new(random::fill_by_aws_lc_rs),
         Method::RdrandCrate => {
-            let mut random = rdrand::RdRand::new()
-                .map_err(|_| anyhow!("the rdrand crate finds no RDRAND here"))?;
-            Box::new(move |buffer| {
-                random
-                    .try_fill_bytes(buffer)
-                    .map_err(|_| anyhow!("the rdrand crate's generator had no data"))
-            })
+            let mut random = RdrandCrate::new()?;
+            Box::new(move |buffer| random.fill(buffer))
         }
     })
 }

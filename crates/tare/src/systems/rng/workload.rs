@@ -10,9 +10,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, Context as _};
-use rand_chacha::ChaCha20Rng;
-use rand_core::{Rng as _, SeedableRng as _, TryRng as _};
-use rustix::rand::GetRandomFlags;
 use tare_rdrand::instruction::{self, RdrandInstruction};
 use tare_rdrand::{AesCtr, Counts, Seeder};
 
@@ -20,7 +17,8 @@ use super::in_step::{InStep, Member};
 use super::method::Method;
 use super::retry::Retry;
 use super::stream::uncounted;
-use crate::{pace, references, systems};
+use crate::pace;
+use crate::references::random::{self, RandChacha, RdrandCrate};
 
 /// Bytes to which buffers are aligned before `offset` is added: a cache line.
 const ALIGNMENT: usize = 64;
@@ -254,34 +252,31 @@ fn of_method(
                 Ok::<_, Infallible>(())
             }
         ),
-        Method::GetrandomSyscall => stateless!(u8, (), |_: &mut (), buffer| system_call(buffer)),
-        Method::GetrandomLibc => stateless!(u8, (), |_: &mut (), buffer| getrandom::fill(buffer)),
+        Method::GetrandomSyscall => {
+            stateless!(u8, (), |_: &mut (), buffer| random::fill_by_system_call(
+                buffer
+            ))
+        }
+        Method::GetrandomLibc => {
+            stateless!(u8, (), |_: &mut (), buffer| random::fill_by_libc(buffer))
+        }
         Method::RandChacha => {
-            let random = ChaCha20Rng::seed_from_u64(systems::system_random()?);
-            stateless!(u8, random, |random: &mut ChaCha20Rng, buffer| {
-                random.fill_bytes(buffer);
+            stateless!(u8, RandChacha::new()?, |random: &mut RandChacha, buffer| {
+                random.fill(buffer);
                 Ok::<_, Infallible>(())
             })
         }
-        Method::AwsLcRs => stateless!(u8, (), |_: &mut (), buffer| references::fill_aws_lc_rs(
-            buffer
-        )),
-        Method::RdrandCrate => {
-            let random = rdrand::RdRand::new()
-                .map_err(|_| anyhow!("the rdrand crate finds no RDRAND here"))?;
-            stateless!(u8, random, |random: &mut rdrand::RdRand, buffer| random
-                .try_fill_bytes(buffer)
-                .map_err(|_| anyhow!("the rdrand crate's generator had no data")))
+        Method::AwsLcRs => {
+            stateless!(u8, (), |_: &mut (), buffer| random::fill_by_aws_lc_rs(
+                buffer
+            ))
         }
+        Method::RdrandCrate => stateless!(
+            u8,
+            RdrandCrate::new()?,
+            |random: &mut RdrandCrate, buffer| random.fill(buffer)
+        ),
     }
-}
-
-fn system_call(buffer: &mut [u8]) -> rustix::io::Result<()> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        filled += rustix::rand::getrandom(&mut buffer[filled..], GetRandomFlags::empty())?;
-    }
-    Ok(())
 }
 
 /// Warms up, meets the others, then fills until the time is over.

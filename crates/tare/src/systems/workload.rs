@@ -1,0 +1,290 @@
+//! The drivers of this program as typed values, and the adapter to the lab's [`Driver`].
+
+use std::ffi::OsString;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use tare_lab::driver::{Driver, Expected, Invocation, Missing, Mistake, Role, Vocabulary};
+use tare_lab::figures::{CounterDefinition, Figures, MetricDefinition};
+use tare_lab::parameters::ParameterSet;
+use tare_lab::value::{Parameters, Value, BESIDE};
+
+use crate::machine::Machine;
+use crate::trial::{Agent, TrialError};
+
+/// Time that a trial may take beyond what its parameters ask for: a slow machine's start-up.
+const SLACK: Duration = Duration::from_secs(30);
+
+/// What a trial takes to start and to end, about.
+const START: Duration = Duration::from_millis(10);
+
+/// A workload that experiments can name.
+pub(crate) trait Workload: 'static {
+    /// The name that experiments use.
+    const NAME: &'static str;
+    /// One line for people.
+    const ABOUT: &'static str;
+    /// Whether equal parameters always give equal figures: the time in the trials is virtual.
+    const DETERMINISTIC: bool = false;
+    /// What a cell is run with.
+    type Parameters: ParameterSet;
+    /// What a trial gives.
+    type Figures: Figures;
+
+    /// The references that `beside` may name.
+    fn references() -> Option<References> {
+        None
+    }
+
+    /// Looks whether the parameters make sense together, on any machine.
+    ///
+    /// # Errors
+    /// The first parameter that is wrong.
+    fn examine(_: &Self::Parameters) -> Result<(), Mistake> {
+        Ok(())
+    }
+
+    /// Looks whether a machine can run the cell.
+    ///
+    /// # Errors
+    /// What is missing, and the command that would change it.
+    fn check(_: &Self::Parameters, _: &Machine) -> Result<(), Missing> {
+        Ok(())
+    }
+
+    /// How long a trial is expected to take; `None` if that is unknown.
+    fn expected(_: &Self::Parameters) -> Option<Expected>;
+
+    /// How long a trial may take on a slow machine, start-up not counted.
+    fn longest(parameters: &Self::Parameters) -> Duration {
+        Self::expected(parameters).map_or(Duration::ZERO, |expected| expected.clock)
+    }
+
+    /// The roles of a trial, each a process of its own; the first one measures.
+    fn roles() -> Vec<Role> {
+        vec![Role::only()]
+    }
+
+    /// Changes the process that the lab would start for a role: this program.
+    fn invocation(_: &Role, _: &Self::Parameters, own_trial: Invocation) -> Invocation {
+        own_trial
+    }
+
+    /// Runs one trial in the role that measures. `agent` is told when the warm-up is over.
+    fn run(parameters: Self::Parameters, agent: &mut Agent) -> Result<Self::Figures, TrialError>;
+
+    /// Serves in another role until the lab has ended the measurement.
+    fn serve(role: &str, _: Self::Parameters, _: &mut Agent) -> Result<(), TrialError> {
+        Err(anyhow!(
+            "found the role \"{role}\", which does nothing in {}",
+            Self::NAME
+        )
+        .into())
+    }
+}
+
+/// The cells that may run beside a matrix: values of one parameter, with the other parameters as
+/// the experiment fixes them.
+pub(crate) struct References {
+    /// The parameter.
+    pub(crate) parameter: &'static str,
+    /// Its values.
+    pub(crate) names: Vec<&'static str>,
+}
+
+/// Everything that an experiment may say to a driver, for people.
+pub(crate) struct Description {
+    pub(crate) vocabulary: Vocabulary,
+    pub(crate) roles: Vec<Role>,
+    pub(crate) metrics: Vec<MetricDefinition>,
+    pub(crate) counters: Vec<CounterDefinition>,
+    pub(crate) references: Option<References>,
+}
+
+/// A driver of this program, whatever its parameters and figures.
+pub(crate) trait OwnDriver: Driver {
+    /// Describes it.
+    fn description(&self) -> Description;
+
+    /// Plays a role of one trial; the role that measures reports the figures. A trial of one role
+    /// names none.
+    fn play(
+        &self,
+        role: Option<&str>,
+        parameters: &Parameters,
+        agent: &mut Agent,
+    ) -> Result<(), TrialError>;
+}
+
+/// A [`Workload`] as a driver for one machine.
+pub(crate) struct On<W> {
+    machine: Machine,
+    workload: PhantomData<fn() -> W>,
+}
+
+impl<W: Workload> On<W> {
+    /// The driver for this machine.
+    pub(crate) fn new(machine: Machine) -> On<W> {
+        On {
+            machine,
+            workload: PhantomData,
+        }
+    }
+
+    /// Reads the parameters of a cell; a cell beside the matrix names a value of one of them.
+    fn parse(parameters: &Parameters) -> Result<W::Parameters, Mistake> {
+        let mut parameters = parameters.clone();
+        if let Some(references) = W::references() {
+            if let Some(name) = parameters.remove(BESIDE) {
+                let is_known = |name: &str| references.names.contains(&name);
+                if !name.as_str().is_some_and(is_known) {
+                    return Err(Mistake {
+                        parameter: BESIDE.into(),
+                        found: name.to_string(),
+                        expected: format!("one of {}", references.names.join(", ")),
+                    });
+                }
+                parameters.insert(references.parameter.into(), name);
+            }
+        }
+        W::Parameters::read(&parameters)
+    }
+
+    /// Reads the parameters of a cell and examines them.
+    fn read(parameters: &Parameters) -> Result<W::Parameters, Mistake> {
+        let parameters = Self::parse(parameters)?;
+        W::examine(&parameters)?;
+        Ok(parameters)
+    }
+}
+
+impl<W: Workload> Driver for On<W> {
+    fn vocabulary(&self) -> Vocabulary {
+        let references = W::references().map_or_else(Vec::new, |references| references.names);
+        Vocabulary {
+            name: W::NAME.into(),
+            about: W::ABOUT.into(),
+            parameters: W::Parameters::definitions(),
+            peers: references.into_iter().map(str::to_owned).collect(),
+            open: W::Parameters::OPEN,
+            deterministic: W::DETERMINISTIC,
+            ..Vocabulary::default()
+        }
+        .with_figures::<W::Figures>()
+    }
+
+    fn examine(&self, parameters: &Parameters) -> Result<(), Mistake> {
+        Self::read(parameters).map(drop)
+    }
+
+    fn check(&self, parameters: &Parameters) -> Result<(), Missing> {
+        let parameters = Self::read(parameters).map_err(|mistake| Missing {
+            reason: mistake.to_string(),
+            remedy: None,
+        })?;
+        W::check(&parameters, &self.machine)
+    }
+
+    fn roles(&self, _: &Parameters) -> Vec<Role> {
+        W::roles()
+    }
+
+    fn invocation(&self, role: &Role, parameters: &Parameters) -> Invocation {
+        let own_trial = own_trial(W::NAME, role, parameters);
+        match Self::parse(parameters) {
+            Ok(parameters) => {
+                let own_trial = Invocation {
+                    limit: W::longest(&parameters) + SLACK,
+                    expected: W::expected(&parameters),
+                    ..own_trial
+                };
+                W::invocation(role, &parameters, own_trial)
+            }
+            // The trial finds the same mistake and reports it.
+            Err(_) => own_trial,
+        }
+    }
+}
+
+impl<W: Workload> OwnDriver for On<W> {
+    fn description(&self) -> Description {
+        Description {
+            vocabulary: self.vocabulary(),
+            roles: W::roles(),
+            metrics: W::Figures::metrics(),
+            counters: W::Figures::counters(),
+            references: W::references(),
+        }
+    }
+
+    fn play(
+        &self,
+        role: Option<&str>,
+        parameters: &Parameters,
+        agent: &mut Agent,
+    ) -> Result<(), TrialError> {
+        let parameters = Self::read(parameters)?;
+        let roles = W::roles();
+        let names: Vec<&str> = roles.iter().map(|role| role.name.as_str()).collect();
+        let place = match role {
+            None if names.len() == 1 => Some(0),
+            None => None,
+            Some(role) => names.iter().position(|name| *name == role),
+        };
+        match place {
+            Some(0) => {
+                let figures = W::run(parameters, agent)?;
+                agent.report(&figures)?;
+            }
+            Some(place) => {
+                W::serve(names[place], parameters, agent)?;
+                agent.done()?;
+            }
+            None => {
+                let found = role.map_or("no role".into(), |role| format!("role \"{role}\""));
+                let expected = names.join(", ");
+                return Err(anyhow!("found {found}, expected one of {expected}").into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a trial is expected to take whose measured part ends by the clock.
+pub(crate) fn by_the_clock(measured: Duration) -> Expected {
+    Expected {
+        clock: measured,
+        work: START,
+    }
+}
+
+/// This program as a trial of `driver` in a role.
+fn own_trial(driver: &str, role: &Role, parameters: &Parameters) -> Invocation {
+    let json = serde_json::to_string(parameters).expect("parameters are plain data");
+    let mut arguments: Vec<OsString> = vec!["trial".into(), driver.into(), json.into()];
+    if *role != Role::only() {
+        arguments.extend(["--role".into(), role.name.clone().into()]);
+    }
+    Invocation {
+        // The file that is running, even when another has taken its place meanwhile.
+        program: "/proc/self/exe".into(),
+        arguments,
+        speaks_protocol: true,
+        limit: SLACK,
+        ..Invocation::default()
+    }
+}
+
+/// A mistake in a value of one parameter.
+pub(crate) fn mistake(parameter: &str, found: impl Into<Value>, expected: &str) -> Mistake {
+    let found = match found.into() {
+        Value::Text(text) => format!("{text:?}"),
+        other => other.to_string(),
+    };
+    Mistake {
+        parameter: parameter.into(),
+        found,
+        expected: expected.into(),
+    }
+}
