@@ -165,7 +165,7 @@ struct Checksum {
 impl Template {
     fn new(frame: &[u8]) -> Template {
         let mut bytes = frame.to_vec();
-        bytes.resize(bytes.len().max(tare_sim::SHORTEST), 0);
+        bytes.resize(bytes.len().max(tare_packet::ethernet::MIN), 0);
         let room = room(&mut bytes);
         Template {
             bytes: bytes.into(),
