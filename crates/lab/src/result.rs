@@ -216,11 +216,9 @@ pub struct ClaimResult {
     pub measured: Option<f64>,
     /// Its 95 % interval, valid after any round; absent where an end is infinite.
     pub ci95: Option<[f64; 2]>,
-    /// The p of the claim's test before correction, valid after any round; absent for counts and
-    /// deterministic trials.
-    pub p: Option<f64>,
-    /// After Holm's correction over the family.
-    pub p_holm: Option<f64>,
+    /// How strong the evidence is, besides the interval.
+    #[serde(flatten)]
+    pub evidence: Evidence,
     /// Rounds the figure rests on.
     pub n: usize,
     /// Failed trials of the cells that the claim compares, by cell; each counts against a verdict.
@@ -233,6 +231,48 @@ pub struct ClaimResult {
     pub verdict: Verdict,
     /// Why, where the verdict is not plain from the figures.
     pub reason: Option<String>,
+}
+
+/// The evidence behind a verdict: the p of a test. Another kind of evidence would be another form
+/// of this type, which alone says how it is named and shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// The p of the claim's test before correction, valid after any round; `None` for counts and
+    /// deterministic trials.
+    pub p: Option<f64>,
+    /// The same after Holm's correction over the family.
+    pub p_holm: Option<f64>,
+}
+
+impl Evidence {
+    /// What it is called, as the head of a column.
+    pub const NAME: &str = "p";
+
+    /// The names of its numbers, for programs.
+    pub const FIELDS: [&str; 2] = ["p", "p_corrected"];
+
+    /// Its numbers, in the order of [`Evidence::FIELDS`].
+    pub fn fields(&self) -> [Option<f64>; 2] {
+        [self.p, self.p_holm]
+    }
+
+    /// The evidence in words; `None` if there is none.
+    pub fn in_words(&self) -> Option<String> {
+        match (self.p_holm, self.p) {
+            (Some(p), _) => Some(p_in_words(p)),
+            (None, Some(p)) => Some(format!("{} uncorrected", p_in_words(p))),
+            (None, None) => None,
+        }
+    }
+}
+
+/// A p in words: two significant digits, and no more zeros than mean something.
+pub(crate) fn p_in_words(p: f64) -> String {
+    if p < 1e-4 {
+        return "< 0.0001".to_owned();
+    }
+    let decimals = (1.0 - p.log10().floor()).clamp(2.0, 5.0) as usize;
+    format!("{p:.decimals$}")
 }
 
 /// What a run says of a published claim or of a target.
@@ -279,5 +319,18 @@ impl std::fmt::Display for Verdict {
             Verdict::Inconclusive => "inconclusive",
             Verdict::NotTestable => "not-testable",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_p_keeps_two_significant_digits() {
+        assert_eq!(p_in_words(1.0), "1.00");
+        assert_eq!(p_in_words(1.0 / 256.0), "0.0039");
+        assert_eq!(p_in_words(0.05), "0.050");
+        assert_eq!(p_in_words(0.0), "< 0.0001");
     }
 }

@@ -5,8 +5,8 @@
 mod cells;
 mod claims;
 mod comparison;
+mod evidence;
 mod exact;
-mod family;
 mod trials;
 mod verdict;
 mod words;
@@ -15,9 +15,10 @@ mod zero;
 use std::collections::BTreeMap;
 
 use crate::experiment::{Bound, Claim, ClaimKind, Experiment, Standing};
-use crate::result::{ClaimResult, ExperimentResult, Family, Verdict};
+use crate::result::{self, ClaimResult, ExperimentResult, Family, Verdict};
 use crate::sample::TrialRecord;
 use crate::unit::Unit;
+use evidence::Evidence;
 use trials::{Cell, Obstacle, Trials};
 use verdict::Test;
 pub use words::criterion;
@@ -87,8 +88,9 @@ pub fn judge(experiments: &[Experiment], records: &[TrialRecord], options: &Judg
         });
     }
     for members in families.values() {
-        let tests: Vec<&Test> = members.tests.iter().map(|(_, _, test)| test).collect();
-        let rulings = family::rule(&tests, members.size, options.alpha);
+        let tests = members.tests.iter().map(|(_, _, test)| &test.evidence);
+        let tests: Vec<&Evidence> = tests.collect();
+        let rulings = evidence::rule(&tests, members.size, options.alpha);
         for ((experiment, claim, test), ruling) in members.tests.iter().zip(&rulings) {
             test.decide(ruling, &mut results[*experiment].claims[*claim]);
         }
@@ -162,8 +164,7 @@ fn unjudged(experiment: &Experiment, claim: &Claim) -> ClaimResult {
         published: claim.published,
         measured: None,
         ci95: None,
-        p: None,
-        p_holm: None,
+        evidence: result::Evidence::default(),
         n: 0,
         failures: Vec::new(),
         decided_after: None,

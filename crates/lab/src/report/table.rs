@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::words::{figure, interval, p_of, p_value, published, verdicts, words, DASH};
+use super::words::{evidence, figure, interval, published, verdicts, words, DASH};
 use crate::experiment::{Published, Standing};
-use crate::result::{ClaimResult, ExperimentResult, Failures, RunResult, Verdict};
+use crate::result::{
+    p_in_words, ClaimResult, Evidence, ExperimentResult, Failures, RunResult, Verdict,
+};
 use crate::text::count;
 use crate::unit::{significant, Better};
 use crate::value::Point;
@@ -164,7 +166,7 @@ pub(super) fn claims(run: &RunResult, standing: Standing) -> Table {
         (what, Kind::Words),
         ("Measured [95 %]", Kind::Figure),
         ("Criterion", Kind::Words),
-        ("p", Kind::Figure),
+        (Evidence::NAME, Kind::Figure),
         ("Rounds", Kind::Figure),
     ];
     if standing == Standing::Claim {
@@ -177,7 +179,7 @@ pub(super) fn claims(run: &RunResult, standing: Standing) -> Table {
             claim.text.as_str().into(),
             Cell { text, under },
             claim.criterion.as_str().into(),
-            p_of(experiment, claim).into(),
+            evidence(experiment, claim).into(),
             claim.n.to_string().into(),
         ];
         // A target has no publication: neither a published figure nor a source.
@@ -411,7 +413,7 @@ pub(super) fn noise(experiment: &ExperimentResult) -> Table {
                     text: significant(noise.ratio),
                     under: interval(noise.ci95, 1.0),
                 },
-                p_value(noise.p).into(),
+                p_in_words(noise.p).into(),
                 noise.n.to_string().into(),
             ],
             ..Row::default()

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use tare_lab::experiment::{Axis, Bound, Published, Standing};
 use tare_lab::fingerprint::{Interface, Machine};
 use tare_lab::result::{
-    CellResult, ClaimResult, ExperimentResult, Failures, Family, Noise, RunResult, Verdict, SCHEMA,
+    CellResult, ClaimResult, Evidence, ExperimentResult, Failures, Family, Noise, RunResult,
+    Verdict, SCHEMA,
 };
 use tare_lab::unit::{Better, Unit};
 use tare_lab::value::{Point, Value};
@@ -605,8 +606,10 @@ fn claim(
         published: measured.map(|_| 1.0),
         measured: measured.map(|(value, _)| value),
         ci95: measured.map(|(_, ci95)| ci95),
-        p: p.map(|p| p / 3.0),
-        p_holm: p,
+        evidence: Evidence {
+            p: p.map(|p| p / 3.0),
+            p_holm: p,
+        },
         n: 8,
         verdict,
         reason: None,

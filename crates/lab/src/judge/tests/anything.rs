@@ -125,13 +125,13 @@ proptest! {
             let decided = matches!(claim.verdict, Verdict::Reproduced | Verdict::NotReproduced);
             prop_assert!(!decided || claim.measured.is_some(), "{claim:?}");
             let figures = claim.measured.into_iter().chain(claim.ci95.into_iter().flatten());
-            for figure in figures.chain(claim.p).chain(claim.p_holm) {
+            for figure in figures.chain(claim.evidence.fields().into_iter().flatten()) {
                 prop_assert!(figure.is_finite(), "{claim:?}");
             }
             if let Some([low, high]) = claim.ci95 {
                 prop_assert!(low <= high, "{claim:?}");
             }
-            for p in claim.p.iter().chain(&claim.p_holm) {
+            for p in claim.evidence.fields().iter().flatten() {
                 prop_assert!((0.0..=1.0).contains(p), "{claim:?}");
             }
         }
