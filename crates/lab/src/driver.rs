@@ -189,8 +189,8 @@ pub struct Vocabulary {
     pub about: String,
     /// The parameters it takes.
     pub parameters: Vec<Parameter>,
-    /// The peers that `beside` may name.
-    pub peers: Vec<String>,
+    /// The references that `beside` may name.
+    pub references: Vec<String>,
     /// The metrics its trials give.
     pub metrics: Vec<(String, Dimension)>,
     /// The counters its trials give; `operations` is always among them.

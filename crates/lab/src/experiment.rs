@@ -32,7 +32,7 @@ pub struct Experiment {
     pub axes: Vec<Axis>,
     /// Points left out of the product.
     pub exclude: Vec<Selector>,
-    /// Peers that run in the same rounds, one cell each.
+    /// References that run in the same rounds, one cell each.
     pub beside: Vec<String>,
     /// The cell that runs twice a round (the A/A cell); the first cell where none is named.
     pub baseline: Option<Selector>,
@@ -305,7 +305,7 @@ impl Experiment {
     }
 
     /// Every cell: the product of the axes in file order (the last axis varies fastest) less
-    /// the excluded points, then one cell for each peer.
+    /// the excluded points, then one cell for each reference.
     pub fn points(&self) -> Vec<Point> {
         let mut points = vec![Point::default()];
         for axis in &self.axes {
@@ -354,7 +354,7 @@ impl Experiment {
             axis.values.retain(|value| is_on(&axis.name, value));
         }
         self.beside
-            .retain(|peer| is_on(BESIDE, &peer.as_str().into()));
+            .retain(|reference| is_on(BESIDE, &reference.as_str().into()));
         let within = |point: &Point| {
             let axes = &self.axes;
             axes.iter().all(|axis| {

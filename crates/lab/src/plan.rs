@@ -214,7 +214,7 @@ pub(crate) mod tests {
                     log: false,
                 }],
                 exclude: vec![],
-                beside: vec!["peer".into()],
+                beside: vec!["reference".into()],
                 baseline: None,
                 metrics: vec![Metric {
                     name: "time".into(),

@@ -132,7 +132,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Checks that the cells of both selectors pair up by their values on the free axes. A peer
+    /// Checks that the cells of both selectors pair up by their values on the free axes. A reference
     /// has no axes, so it pairs with every cell.
     fn pair(
         &self,

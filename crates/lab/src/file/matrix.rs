@@ -7,7 +7,7 @@ use crate::driver::{Parameter, ParameterKind};
 use crate::experiment::{Axis, Rounds, ROUNDS_MAX};
 use crate::value::{Parameters, Value, BESIDE};
 
-/// Keys that a `published` entry uses for itself, and the key of peers.
+/// Keys that a `published` entry uses for itself, and the key of references.
 const RESERVED: [&str; 4] = [BESIDE, "value", "metric", "source"];
 
 /// An axis and how it came about.

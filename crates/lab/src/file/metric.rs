@@ -246,7 +246,7 @@ fn published_one(node: &Node<'_>, cells: &Cells<'_>, metrics: &[Metric]) -> Opti
     for (name, node) in fields.entries() {
         let read = match name {
             "value" | "metric" | "source" => continue,
-            BESIDE => cells.peer(&node).map(Value::Text),
+            BESIDE => cells.reference(&node).map(Value::Text),
             _ if cells.matrix.names.iter().any(|axis| axis == name) => {
                 cells.published_value(name, &node)
             }

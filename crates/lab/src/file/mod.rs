@@ -29,7 +29,7 @@ use node::{Fields, Report};
 
 /// The largest file that is read, in bytes.
 pub const MAX_FILE_BYTES: usize = 1 << 20;
-/// The most cells an experiment may have, its peers included.
+/// The most cells an experiment may have, its references included.
 pub const MAX_CELLS: usize = 10_000;
 /// The most errors that are reported at once.
 pub const MAX_ERRORS: usize = 20;

@@ -80,9 +80,9 @@ impl<'a> Words<'a> {
         self.known(node, |vocabulary| &vocabulary.counters, self.speaks)
     }
 
-    /// The text of `node` as the name of a peer.
-    pub(super) fn peer(&self, node: &Node<'_>) -> Option<String> {
-        self.known(node, |vocabulary| &vocabulary.peers, true)
+    /// The text of `node` as the name of a reference.
+    pub(super) fn reference(&self, node: &Node<'_>) -> Option<String> {
+        self.known(node, |vocabulary| &vocabulary.references, true)
     }
 
     fn known(

@@ -133,7 +133,7 @@ pub(super) fn chosen<'t, 'a>(
 }
 
 /// Numerators with their denominators: cells that agree on every axis that neither selector
-/// names. A peer has no axes, so it pairs with every cell.
+/// names. A reference has no axes, so it pairs with every cell.
 fn pairs<'t, 'a>(
     experiment: &Experiment,
     trials: &'t Trials<'a>,

@@ -221,7 +221,7 @@ impl<'a> Cell<'a> {
 /// A cell in words.
 pub(super) fn name(at: &Point) -> String {
     match at.beside() {
-        Some(peer) => peer.to_owned(),
+        Some(reference) => reference.to_owned(),
         None if at.0.is_empty() => "the only cell".to_owned(),
         None => at.to_string(),
     }

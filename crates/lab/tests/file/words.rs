@@ -74,7 +74,7 @@ fn farmem() -> Vocabulary {
                 ..required("note", ParameterKind::Text)
             },
         ],
-        peers: words("ping-pong/udp ping-pong/shm"),
+        references: words("ping-pong/udp ping-pong/shm"),
         metrics: vec![("latency".into(), Dimension::Time)],
         counters: vec!["operations".into(), "bytes verified".into()],
         open: false,

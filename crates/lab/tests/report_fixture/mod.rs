@@ -13,7 +13,7 @@ use tare_lab::result::{
 use tare_lab::unit::{Better, Unit};
 use tare_lab::value::{Point, Value};
 
-/// A run of several experiments: numeric and categorical axes, published values, peers, zeros,
+/// A run of several experiments: numeric and categorical axes, published values, references, zeros,
 /// missing values, one that is not testable.
 pub(crate) fn run() -> RunResult {
     RunResult {
@@ -78,7 +78,7 @@ fn machine() -> Machine {
     }
 }
 
-/// Numeric, logarithmic, two series, peers, published values, a gap.
+/// Numeric, logarithmic, two series, references, published values, a gap.
 fn sizes() -> ExperimentResult {
     let mut it = empty(
         "rdrand/size",
@@ -271,7 +271,7 @@ fn secure() -> ExperimentResult {
     it
 }
 
-/// Two categorical axes, close values (a cut axis), a peer with a published value.
+/// Two categorical axes, close values (a cut axis), a reference with a published value.
 fn variants() -> ExperimentResult {
     let mut it = empty(
         "cvm/variants",

@@ -71,7 +71,7 @@ impl Driver for Battery {
                     "bytes tested in a trial",
                 ),
             ],
-            peers: vec![],
+            references: vec![],
             metrics: vec![("failed_tests".into(), Dimension::Count)],
             counters: [OPERATIONS, "bytes", "judged", "wrong_verdicts"]
                 .map(String::from)

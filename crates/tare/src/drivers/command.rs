@@ -67,7 +67,7 @@ impl Driver for Command {
                     "how long a trial, prepare and cleanup may each take",
                 ),
             ],
-            peers: vec![],
+            references: vec![],
             metrics: vec![(TIME.into(), Dimension::Time)],
             counters: vec![OPERATIONS.into(), STDOUT_BYTES.into()],
             open: true,

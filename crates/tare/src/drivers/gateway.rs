@@ -75,7 +75,7 @@ impl Driver for Gateway {
                     "the measured part of a trial",
                 ),
             ],
-            peers: vec![],
+            references: vec![],
             metrics: vec![
                 ("packet_rate".into(), Dimension::PacketRate),
                 ("throughput".into(), Dimension::DataRate),

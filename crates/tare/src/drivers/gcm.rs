@@ -96,7 +96,7 @@ impl Driver for Gcm {
                     "the measured part of a trial",
                 ),
             ],
-            peers: vec![],
+            references: vec![],
             metrics: vec![
                 ("cpu_message_rate".into(), Dimension::OperationRate),
                 ("cpu_throughput".into(), Dimension::DataRate),

@@ -48,7 +48,7 @@ impl Driver for GcmRace {
                     "how long the race takes",
                 ),
             ],
-            peers: vec![],
+            references: vec![],
             metrics: vec![
                 ("wrong".into(), Dimension::Count),
                 ("record_rate".into(), Dimension::OperationRate),

@@ -86,7 +86,7 @@ impl Driver for Rdrand {
                     "the measured part of a trial",
                 ),
             ],
-            peers: names(&|method| method.origin() != Origin::Library || method == Method::Rdseed),
+            references: names(&|method| method.origin() != Origin::Library || method == Method::Rdseed),
             metrics: vec![
                 ("throughput".into(), Dimension::DataRate),
                 ("cpu_throughput".into(), Dimension::DataRate),

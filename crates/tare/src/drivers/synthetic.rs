@@ -61,7 +61,7 @@ impl Driver for Synthetic {
                     "an axis without effect",
                 ),
             ],
-            peers: vec![],
+            references: vec![],
             metrics: vec![("time".into(), Dimension::Time)],
             counters: vec![OPERATIONS.into(), "bytes".into()],
             open: false,

@@ -46,7 +46,7 @@ impl Driver for Underflow {
                     "the measured part of a trial",
                 ),
             ],
-            peers: vec![],
+            references: vec![],
             metrics: vec![("underflow_rate".into(), Dimension::Ratio)],
             counters: [OPERATIONS, "draws", "underflows"]
                 .map(String::from)

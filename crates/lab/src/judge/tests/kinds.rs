@@ -46,7 +46,7 @@ fn a_ratio_pairs_cells_that_agree_on_the_free_axes_and_must_hold_for_every_pair(
 }
 
 #[test]
-fn a_peer_pairs_with_every_cell() {
+fn a_reference_pairs_with_every_cell() {
     let mut one = experiment(vec![axis("size", &[1, 2])], vec![]);
     one.beside = vec!["bare".into()];
     let bare = Selector(Parameters::from([(BESIDE.to_owned(), "bare".into())]));

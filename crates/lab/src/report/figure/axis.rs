@@ -154,7 +154,7 @@ impl Key {
     }
 }
 
-/// The name of a series or a peer with its sign; `top` is its height beside a wide plot.
+/// The name of a series or a reference with its sign; `top` is its height beside a wide plot.
 pub(crate) fn series_name(look: Look, words: &str, top: Option<f64>) -> Markup {
     let words: String = words.chars().map(visible).collect();
     html! {

@@ -28,8 +28,8 @@ const SHAPES: [&str; 6] = [
 pub(crate) enum Look {
     /// A series of the matrix, by its number.
     Series(usize),
-    /// A peer, by its number.
-    Peer(usize),
+    /// A reference, by its number.
+    Reference(usize),
 }
 
 impl Look {
@@ -37,7 +37,7 @@ impl Look {
     pub(crate) fn class(self) -> String {
         match self {
             Look::Series(number) => format!("s{}", number % COLOURS),
-            Look::Peer(_) => "peer".to_owned(),
+            Look::Reference(_) => "ref".to_owned(),
         }
     }
 
@@ -45,7 +45,7 @@ impl Look {
     pub(crate) fn shape(self) -> &'static str {
         match self {
             Look::Series(number) => SHAPES[(number + number / COLOURS) % SHAPES.len()],
-            Look::Peer(number) => SHAPES[(number + 3) % SHAPES.len()],
+            Look::Reference(number) => SHAPES[(number + 3) % SHAPES.len()],
         }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Panel<'a> {
     /// At least one.
     pub(crate) series: Vec<Series<'a>>,
     /// Cells that ran beside the matrix, with what was published of them.
-    pub(crate) peers: Vec<Peer<'a>>,
+    pub(crate) references: Vec<Reference<'a>>,
     /// Published values of the metric that name no place on the axis; only the table has them.
     pub(crate) adrift: usize,
 }
@@ -64,7 +64,7 @@ pub(crate) struct Mark<'a> {
 }
 
 /// A cell beside the matrix.
-pub(crate) struct Peer<'a> {
+pub(crate) struct Reference<'a> {
     pub(crate) name: &'a str,
     pub(crate) cell: &'a CellResult,
     pub(crate) published: Vec<&'a Published>,
@@ -76,7 +76,7 @@ impl Panel<'_> {
         let cells = self.series.iter().flat_map(|s| s.marks.iter());
         let cells = cells
             .map(|m| m.cell)
-            .chain(self.peers.iter().map(|p| p.cell));
+            .chain(self.references.iter().map(|p| p.cell));
         let mut values: Vec<f64> = cells
             .filter_map(|cell| cell.median.map(|median| (median, cell.ci95)))
             .flat_map(|(median, ci95)| [median].into_iter().chain(ci95.into_iter().flatten()))
@@ -90,7 +90,11 @@ impl Panel<'_> {
         self.series
             .iter()
             .flat_map(|s| s.published.iter().map(|(_, p)| *p))
-            .chain(self.peers.iter().flat_map(|p| p.published.iter().copied()))
+            .chain(
+                self.references
+                    .iter()
+                    .flat_map(|p| p.published.iter().copied()),
+            )
     }
 
     /// How many published values it shows.
@@ -98,12 +102,12 @@ impl Panel<'_> {
         self.published().count()
     }
 
-    /// Every cell of it, peers last.
+    /// Every cell of it, references last.
     pub(crate) fn cells(&self) -> impl Iterator<Item = &CellResult> {
         self.series
             .iter()
             .flat_map(|s| s.marks.iter().map(|m| m.cell))
-            .chain(self.peers.iter().map(|p| p.cell))
+            .chain(self.references.iter().map(|p| p.cell))
     }
 }
 
@@ -205,19 +209,19 @@ pub(crate) fn panels<'a>(experiment: &'a ExperimentResult, metric: &str) -> Vec<
                     },
                 },
                 series: series.collect(),
-                peers: peers(&cells, &published),
+                references: references(&cells, &published),
                 adrift,
             }
         })
         .collect()
 }
 
-fn peers<'a>(cells: &[&'a CellResult], published: &[&'a Published]) -> Vec<Peer<'a>> {
+fn references<'a>(cells: &[&'a CellResult], published: &[&'a Published]) -> Vec<Reference<'a>> {
     cells
         .iter()
         .filter_map(|cell| {
             let name = cell.at.beside()?;
-            Some(Peer {
+            Some(Reference {
                 name,
                 cell,
                 published: published

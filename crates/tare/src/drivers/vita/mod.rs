@@ -87,7 +87,7 @@ impl Driver for Vita {
                     "meanwhile new keys again and again, or a configuration with one more route",
                 ),
             ],
-            peers: vec![],
+            references: vec![],
             metrics: vec![
                 ("ndr".into(), Dimension::DataRate),
                 ("of_computed".into(), Dimension::Ratio),

@@ -66,7 +66,7 @@ impl Driver for VitaVeth {
                     "how long each rate is tried",
                 ),
             ],
-            peers: vec![],
+            references: vec![],
             metrics: vec![("ndr".into(), Dimension::DataRate)],
             counters: [OPERATIONS, "searches", "searches_in_vain"]
                 .map(String::from)
