@@ -67,7 +67,7 @@ pub type Parameters = BTreeMap<String, Value>;
 /// The key under which a cell that runs `beside` the matrix carries its reference's name.
 pub const BESIDE: &str = "beside";
 
-/// Where a cell stands: its value on every axis, or `{ beside = "NAME" }` for a reference.
+/// The position of a cell: its value on every axis, or `{ beside = "NAME" }` for a reference.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Point(pub Parameters);
@@ -95,13 +95,14 @@ impl fmt::Display for Point {
 
 /// A part of a point: chooses the cells that agree with it on every key it names.
 ///
-/// The empty selector chooses the whole matrix, but no reference: a reference is chosen by naming it.
+/// The empty selector chooses the whole matrix, but no reference: a reference is chosen by naming
+/// it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Selector(pub Parameters);
 
 impl Selector {
-    /// Whether `point` agrees with every key of this selector.
+    /// Returns true if `point` agrees with every key of this selector.
     pub fn matches(&self, point: &Point) -> bool {
         if point.beside().is_some() && !self.0.contains_key(BESIDE) {
             return false;

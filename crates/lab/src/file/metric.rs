@@ -124,7 +124,7 @@ fn one(node: &Node<'_>, words: &Words<'_>) -> Option<Metric> {
     })
 }
 
-/// Where in a program's output a metric is.
+/// Reads the place of a metric in a program's output.
 fn extract(node: &Node<'_>, words: &Words<'_>) -> Option<Extract> {
     let mut fields = Fields::open(node, "{ json = \"/pointer\" } or { regex = '(number)' }")?;
     let stream = fields.get("stream");

@@ -7,10 +7,10 @@ use super::Size;
 use crate::experiment::{Axis, Experiment};
 use crate::value::{Parameters, Point, Selector, Value, BESIDE};
 
-/// How many of an axis's values an error lists.
+/// The number of an axis's values that an error lists.
 const MAX_LISTED_VALUES: usize = 12;
 
-/// The cells of an experiment at both sizes, for whoever chooses among them.
+/// The cells of an experiment at both sizes, from which selectors choose.
 pub(super) struct Cells<'a> {
     pub(super) matrix: &'a Matrix,
     pub(super) words: Words<'a>,
@@ -41,7 +41,7 @@ impl<'a> Cells<'a> {
         cells
     }
 
-    /// Whether there are cells to judge selectors by.
+    /// Returns true if there are cells to check selectors against.
     pub(super) fn known(&self) -> bool {
         self.points.iter().any(|points| !points.is_empty())
     }
@@ -69,7 +69,8 @@ impl<'a> Cells<'a> {
         })
     }
 
-    /// All parameters of each cell at a size, its references not among them, as the driver gets them.
+    /// All parameters of each cell at a size, its references not among them, as the driver gets
+    /// them.
     pub(super) fn parameters(&self, size: Size) -> Vec<Parameters> {
         let Some(vocabulary) = self.words.vocabulary else {
             return Vec::new();
@@ -85,7 +86,7 @@ impl<'a> Cells<'a> {
             .collect()
     }
 
-    /// How many cells a size has, its references not counted.
+    /// Returns the number of cells of a size, its references not counted.
     pub(super) fn count(&self, size: Size) -> usize {
         self.points[size as usize].len() - self.references.len()
     }

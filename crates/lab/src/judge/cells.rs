@@ -67,7 +67,7 @@ fn figure(cell: &Cell<'_>, metric: &Metric, exact: bool) -> CellResult {
     }
 }
 
-/// What a median does not tell of a cell's values.
+/// The properties of a cell's values that a median does not show.
 fn notes(values: &[f64], metric: &Metric) -> Vec<String> {
     let across = (metric.across != Statistic::Median)
         .then(|| metric.across.of(values))

@@ -12,7 +12,7 @@ pub(super) enum Wanted {
     Below,
 }
 
-/// How a round's figure is kept while it is tested.
+/// The scale of a round's figure while it is tested.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Scale {
     /// As its logarithm: ratios, and quantities that are always positive.
@@ -48,13 +48,13 @@ impl Scale {
 /// A figure by round, and the threshold it must be on one side of.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Comparison {
-    /// What is compared, in words.
+    /// The cells that are compared, in words.
     pub(super) name: String,
     /// The figure of each round, kept on `scale`.
     pub(super) rounds: Vec<Round>,
     /// The scale of `rounds`.
     pub(super) scale: Scale,
-    /// What may be assumed of the rounds.
+    /// The bets that are fair for the rounds.
     pub(super) bets: Bets,
     /// The threshold, in the claim's own terms.
     pub(super) threshold: f64,
@@ -67,8 +67,8 @@ pub(super) struct Comparison {
 pub(super) struct Measured {
     /// The median over rounds, in the claim's own terms; `None` if every round failed.
     pub(super) effect: Option<f64>,
-    /// How far the effect is on the claim's side, on the scale of the rounds; negative beyond, and
-    /// infinitely so without an effect.
+    /// The distance of the effect on the claim's side, on the scale of the rounds; negative beyond,
+    /// and infinitely so without an effect.
     pub(super) margin: f64,
     /// Rounds with a figure.
     pub(super) n: usize,

@@ -55,9 +55,9 @@ const ORDINARY: f64 = 40.0;
 /// A side of a claim's thresholds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// Where the claim holds.
+    /// The side on which the claim holds.
     Claim,
-    /// Where it does not.
+    /// The side on which it does not.
     Other,
 }
 
@@ -139,7 +139,7 @@ pub(super) struct Evidence {
     claim: Vec<f64>,
     /// The p of "the claim is true" after each round.
     other: Vec<f64>,
-    /// Whether the evidence for the claim is enough by itself after each round: [`STRONG`], or
+    /// True if the evidence for the claim is enough by itself after each round: [`STRONG`], or
     /// [`ORDINARY`] that it holds clearly.
     claim_enough: Vec<bool>,
     /// The same against the claim.
@@ -195,8 +195,8 @@ impl Evidence {
         least.unwrap_or(0)
     }
 
-    /// Whether `left` more rounds could decide, if all of them spoke for one side and every other
-    /// test of the family were decided.
+    /// Returns true if `left` more rounds could decide, if all of them spoke for one side and every
+    /// other test of the family were decided.
     pub(super) fn may_be_decided(&self, left: u32) -> bool {
         let claim = |one: &Tested| one.claim.at_best_after(left) >= ORDINARY;
         let others = self.tested.iter().map(|one| one.other.at_best_after(left));
@@ -212,10 +212,10 @@ impl Evidence {
     }
 }
 
-/// What the tests of a family, corrected together, say of one of them.
+/// The result of one test after the correction over its family.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Ruling {
-    /// Which way it was decided, and after how many rounds.
+    /// The side for which it was decided, and after how many rounds.
     pub(super) decided: Option<(Side, u32)>,
     /// The corrected p of "the claim is false", now.
     claim: f64,
@@ -334,7 +334,8 @@ pub(super) fn rule(tests: &[&Evidence], size: usize, alpha: f64) -> Vec<Ruling> 
     rulings
 }
 
-/// Whether there was enough evidence at a round, or at the end where the experiment ran fewer.
+/// Returns true if there was enough evidence at a round, or at the end where the experiment ran
+/// fewer.
 fn enough(path: &[bool], round: usize) -> bool {
     path.get(round).or(path.last()).copied().unwrap_or(false)
 }

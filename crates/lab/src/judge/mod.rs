@@ -1,4 +1,4 @@
-//! From records to verdicts: every figure, the noise floor, and what became of each claim.
+//! From records to verdicts: every figure, the noise floor, and the verdict on each claim.
 //!
 //! `docs/src/instrument.md` says how far the verdicts can be trusted, with measured rates.
 
@@ -23,7 +23,7 @@ use trials::{Cell, Obstacle, Trials};
 use verdict::Test;
 pub use words::criterion;
 
-/// How to judge.
+/// The options of the judge.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judging {
     /// The chance of a false verdict, of each of the two kinds, that the claims of a suite may
@@ -114,7 +114,7 @@ pub fn judge(experiments: &[Experiment], records: &[TrialRecord], options: &Judg
 /// The claims, or the targets, of one suite.
 #[derive(Default)]
 struct Members {
-    /// How many of them are tested, now or later.
+    /// The number of them that are tested, now or later.
     size: usize,
     /// The tests so far, with the places of the experiment and of the claim.
     tests: Vec<(usize, usize, Test)>,
@@ -125,7 +125,7 @@ fn suite(experiment: &Experiment) -> &str {
     experiment.id.split('/').next().unwrap_or_default()
 }
 
-/// Whether a claim is tested with a p: counts and deterministic trials are not.
+/// Returns true if a claim is tested with a p: counts and deterministic trials are not.
 fn has_p(experiment: &Experiment, claim: &Claim) -> bool {
     !experiment.exact && !matches!(claim.kind, ClaimKind::Zero { .. })
 }
@@ -193,7 +193,7 @@ fn threshold(kind: &ClaimKind) -> Bound {
     }
 }
 
-/// What came of looking at a claim's records.
+/// The result of examining a claim's records.
 enum Examined {
     /// A test, whose verdict depends on its family.
     Test(Test),

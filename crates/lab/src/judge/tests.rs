@@ -127,7 +127,7 @@ fn wobble(round: u32) -> f64 {
     1.0 + 0.001 * f64::from((round * 7) % 5)
 }
 
-/// What a run of that experiment alone came to.
+/// Judges a run of that experiment alone.
 fn run_of(experiment: &Experiment, records: &[TrialRecord]) -> ExperimentResult {
     let experiments = std::slice::from_ref(experiment);
     judge(experiments, records, &Judging::default())

@@ -11,7 +11,7 @@ pub(super) struct Test {
     comparisons: Vec<Comparison>,
     measured: Vec<Measured>,
     pub(super) evidence: Evidence,
-    /// How many more rounds the experiment may run.
+    /// The number of further rounds that the experiment may run.
     left: u32,
 }
 
@@ -85,7 +85,7 @@ impl Test {
         result.reason = (!reasons.is_empty()).then(|| reasons.join("; "));
     }
 
-    /// Why there is no verdict, and what would decide.
+    /// Returns the reason for which there is no verdict, and what would decide.
     fn doubt(
         &self,
         place: usize,

@@ -8,7 +8,7 @@ use crate::experiment::Standing;
 use crate::result::{ClaimResult, ExperimentResult, Verdict};
 use crate::unit::{significant, Unit};
 
-/// What stands where there is no value.
+/// The sign for a missing value.
 pub(super) const DASH: &str = "–";
 
 /// The verdicts of a standing, most urgent first.

@@ -20,25 +20,25 @@
 //! A comparison of two cells of a shuffled round has that symmetry, a figure on its own has not,
 //! and plays the first game only. `docs/src/instrument.md` has the whole argument.
 
-/// How many stakes share the wealth of a game. 64 decide no earlier.
+/// The number of stakes that share the wealth of a game. 64 decide no earlier.
 const STAKES: usize = 16;
 
 /// Wealth from which on a game is over: p is then below any that could matter, and the next round
 /// could not be multiplied in for ever.
 const ENOUGH: f64 = 1e100;
 
-/// What a round says of a figure.
+/// The result of a round for a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Round {
-    /// Nothing: it has not run.
+    /// It has not run.
     Missing,
-    /// It ran and gave no figure, which is held against whatever is tested.
+    /// It ran and gave no figure, which counts against every hypothesis that is tested.
     Failed,
     /// A figure, not NaN.
     Figure(f64),
 }
 
-/// Which games are played.
+/// The games that are played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bets {
     /// Signs only: no symmetry is assumed.
@@ -133,7 +133,7 @@ impl EProcess {
         (best.ln() > 1.0).then(|| (target.ln() + (best / self.now).ln()) / growth)
     }
 
-    /// What the evidence would be after that many more rounds that all speak for it.
+    /// Returns the evidence after `rounds` more rounds if all of them spoke for it.
     pub fn at_best_after(&self, rounds: u32) -> f64 {
         let all = self.all().enumerate();
         let most = all.map(|(index, wealth)| {

@@ -1,4 +1,4 @@
-//! What right files mean.
+//! The meaning of right files.
 
 use tare_lab::experiment::{Bound, ClaimKind, Experiment, Rounds, Statistic};
 use tare_lab::file::{parse, Context, Size};

@@ -122,8 +122,8 @@ fn mutate(text: &str, mutations: &[(prop::sample::Index, Mutation)]) -> String {
     tokens.concat()
 }
 
-/// How many experiments, claims, published values and metrics a document has, by TOML's own
-/// account.
+/// Returns the numbers of experiments, claims, published values and metrics of a document, as TOML
+/// reads it.
 fn parts(text: &str) -> [usize; 4] {
     let document = DeTable::parse(text).unwrap();
     let list = |table: &DeTable<'_>, key: &str| -> usize {

@@ -1,4 +1,4 @@
-//! The words of the drivers that the tests' files name.
+//! The vocabularies of the drivers that the tests' files name.
 
 use tare_lab::driver::{
     Driver, Drivers, Invocation, Missing, Mistake, Parameter, ParameterKind, Role, Vocabulary,

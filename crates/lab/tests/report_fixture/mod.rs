@@ -363,7 +363,7 @@ fn underflow() -> ExperimentResult {
     it
 }
 
-/// Nothing could be run.
+/// An experiment of which nothing could be run.
 fn guests() -> ExperimentResult {
     let mut it = empty(
         "guest/tdx",

@@ -1,4 +1,5 @@
-//! When a claim is decided, what failed trials do to it, and who shares a correction.
+//! Tests of when a claim is decided, what failed trials do to it, and which claims share a
+//! correction.
 
 use proptest::prelude::*;
 
@@ -294,7 +295,7 @@ fn deterministic_trials_are_judged_exactly() {
     );
 }
 
-/// What a round of two cells read: an effect that may change half-way, noise, failures.
+/// The readings of a round of two cells: an effect that may change half-way, noise, failures.
 fn readings() -> impl Strategy<Value = Vec<Option<f64>>> {
     (-0.1..0.1f64, -0.1..0.1f64, 0.0..0.2f64).prop_flat_map(|(first, second, failing)| {
         let noise = prop::collection::vec((-0.1..0.1f64, prop::bool::weighted(failing)), 60);

@@ -18,7 +18,7 @@ const PLOT: f64 = 240.0;
 /// The height of a name beside the plot.
 const NAME: f64 = 19.0;
 
-/// How far the dots of single rounds stand from their median's mark.
+/// The distance of the dots of single rounds from their median's mark.
 const BESIDE: f64 = -6.5;
 
 /// Draws the panel.
@@ -207,7 +207,7 @@ fn steps(x: &Scale, positions: Vec<f64>, unit: Option<Unit>) -> (Vec<Tick>, Opti
     )
 }
 
-/// How far series stand from each other where they share a position, in per cent, so that their
+/// The distance between series that share a position, in per cent, so that their
 /// error bars can be told apart.
 fn dodge(x: &Scale, positions: &[f64], series: usize) -> f64 {
     let gaps = positions

@@ -23,7 +23,7 @@ const SHAPES: [&str; 6] = [
     "M-5 -1.8h3.2v-3.2h3.6v3.2h3.2v3.6h-3.2v3.2h-3.6v-3.2h-3.2z",
 ];
 
-/// Which colour and shape a series has: no two of the first 36 share both.
+/// The colour and shape of a series: no two of the first 36 share both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     /// A series of the matrix, by its number.
@@ -55,7 +55,7 @@ pub(crate) fn shape(look: Look) -> Markup {
     html! { path.m d=(look.shape()) {} }
 }
 
-/// Which way values run in a figure.
+/// The direction of values in a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// Values are heights in pixels, positions are percentages of the width.
@@ -96,7 +96,7 @@ impl Way {
     }
 }
 
-/// Where a mark stands.
+/// The position of a mark.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) way: Way,

@@ -1,4 +1,4 @@
-//! What a figure shows, decided from the form of the data before anything is drawn.
+//! The contents of a figure, decided from the form of the data before anything is drawn.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -32,7 +32,7 @@ pub(crate) struct Panel<'a> {
     pub(crate) adrift: usize,
 }
 
-/// How the matrix lies on the paper.
+/// The layout of the matrix.
 pub(crate) enum Form<'a> {
     /// A numeric axis from left to right, the metric upwards.
     Lines {
@@ -41,7 +41,7 @@ pub(crate) enum Form<'a> {
         /// The unit of its values, where they are quantities.
         unit: Option<Unit>,
     },
-    /// One row a combination, from top to bottom; the metric from left to right.
+    /// One row per combination, from top to bottom; the metric from left to right.
     Rows {
         /// Their labels.
         labels: Vec<String>,
@@ -97,7 +97,7 @@ impl Panel<'_> {
             )
     }
 
-    /// How many published values it shows.
+    /// Returns the number of published values that it shows.
     pub(crate) fn published_count(&self) -> usize {
         self.published().count()
     }
@@ -111,7 +111,7 @@ impl Panel<'_> {
     }
 }
 
-/// The panels of one metric; none where the experiment has no cell of it.
+/// Returns the panels of one metric; empty if the experiment has no cell of it.
 pub(crate) fn panels<'a>(experiment: &'a ExperimentResult, metric: &str) -> Vec<Panel<'a>> {
     let cells = experiment.cells_of(metric);
     let Some(first) = cells.first() else {
@@ -234,7 +234,7 @@ fn references<'a>(cells: &[&'a CellResult], published: &[&'a Published]) -> Vec<
         .collect()
 }
 
-/// What each axis is used for.
+/// The use of each axis.
 struct Roles<'a> {
     numeric: Option<&'a Axis>,
     rows: Vec<&'a Axis>,
@@ -321,7 +321,7 @@ fn part<'p, 'a>(
     &mut series[index].1
 }
 
-/// Where `point` comes in the order of the file, and what to call it.
+/// Returns the place of `point` in the order of the file, and its label.
 fn key(axes: &[&Axis], point: &Point) -> (Vec<usize>, String) {
     let mut order = Vec::new();
     let mut words: Vec<String> = Vec::new();
@@ -341,7 +341,7 @@ fn key(axes: &[&Axis], point: &Point) -> (Vec<usize>, String) {
     (order, words.join(" · "))
 }
 
-/// How many values the axis has, with those that only the publication has.
+/// Returns the number of values of the axis, with those that only the publication has.
 fn values(axis: &Axis, cells: &[&CellResult], published: &[&Published]) -> usize {
     let points = cells.iter().map(|cell| &cell.at);
     let points = points.chain(published.iter().map(|p| &p.at));
@@ -355,7 +355,7 @@ fn values(axis: &Axis, cells: &[&CellResult], published: &[&Published]) -> usize
     all.len()
 }
 
-/// Whether every value of the axis is a number or a quantity of one dimension.
+/// Returns true if every value of the axis is a number or a quantity of one dimension.
 fn numeric(axis: &Axis) -> bool {
     let unit = unit_of(axis);
     axis.values

@@ -14,13 +14,13 @@ use crate::text::clip;
 /// The height of a row with one series.
 const ROW: f64 = 26.0;
 
-/// How far series of one row stand from each other.
+/// The distance between the series of one row.
 const LANE: f64 = 16.0;
 
-/// How far the dots of single rounds stand below their median's mark.
+/// The distance of the dots of single rounds below their median's mark.
 const BELOW: f64 = 6.5;
 
-/// Where a cell without a value has its cross, in per cent of the width.
+/// The place of the cross of a cell without a value, in per cent of the width.
 const CROSS: f64 = 1.0;
 
 /// One row: its name, and the marks of each lane.

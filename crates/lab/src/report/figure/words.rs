@@ -9,7 +9,7 @@ use super::scale::Scale;
 use crate::result::CellResult;
 use crate::text::clip;
 
-/// What a drawing left out and must say.
+/// The omissions of a drawing, which its caption must state.
 #[derive(Default)]
 pub(crate) struct Drawn {
     /// Rounds outside the drawn range.
