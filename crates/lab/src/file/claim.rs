@@ -88,7 +88,8 @@ pub(super) fn read(
     })
 }
 
-/// Whether a metric's figures depend on how fast the machine is: all that have a dimension do.
+/// Returns true if a metric's figures depend on how fast the machine is: all that have a dimension
+/// do.
 fn depends(metric: &Metric) -> bool {
     !matches!(metric.unit.dimension(), Dimension::Ratio | Dimension::Count)
 }
@@ -132,8 +133,8 @@ impl Reader<'_> {
         })
     }
 
-    /// Checks that the cells of both selectors pair up by their values on the free axes. A peer
-    /// has no axes, so it pairs with every cell.
+    /// Checks that the cells of both selectors pair up by their values on the free axes. A
+    /// reference has no axes, so it pairs with every cell.
     fn pair(
         &self,
         of: &Chosen,

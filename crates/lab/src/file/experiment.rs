@@ -8,7 +8,7 @@ use crate::driver::{Driver, Drivers, Vocabulary};
 use crate::experiment::{Claim, Experiment, Metric, Rounds, Standing};
 use crate::value::Parameters;
 
-const MAX_PEERS: usize = 64;
+const MAX_REFERENCES: usize = 64;
 const MAX_CLAIMS: usize = 64;
 
 pub(super) fn read(node: &Node<'_>, context: &Context<'_>) -> Option<Experiment> {
@@ -40,7 +40,7 @@ pub(super) fn read(node: &Node<'_>, context: &Context<'_>) -> Option<Experiment>
             .all(|size| cells.parameters(*size).iter().all(speaks));
     }
     let beside = match fields.get("beside") {
-        Some(node) => peers(&node, &words),
+        Some(node) => references(&node, &words),
         None => Vec::new(),
     };
     let (metrics, metrics_sound) = metric::read(&mut fields, &words);
@@ -154,20 +154,25 @@ fn examine(driver: &dyn Driver, cells: &Cells<'_>, experiment: &Fields<'_>) {
     }
 }
 
-fn peers(node: &Node<'_>, words: &Words<'_>) -> Vec<String> {
-    let items = node.list("names of peers", MAX_PEERS).unwrap_or_default();
-    let mut peers: Vec<String> = Vec::new();
+fn references(node: &Node<'_>, words: &Words<'_>) -> Vec<String> {
+    let items = node
+        .list("names of references", MAX_REFERENCES)
+        .unwrap_or_default();
+    let mut references: Vec<String> = Vec::new();
     for item in items {
-        let Some(peer) = words.peer(&item) else {
+        let Some(reference) = words.reference(&item) else {
             continue;
         };
-        if peers.contains(&peer) {
-            item.reject(format!("{} again", quoted(&peer)), "each peer once");
+        if references.contains(&reference) {
+            item.reject(
+                format!("{} again", quoted(&reference)),
+                "each reference once",
+            );
             continue;
         }
-        peers.push(peer);
+        references.push(reference);
     }
-    peers
+    references
 }
 
 fn claims(

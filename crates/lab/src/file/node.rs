@@ -11,14 +11,14 @@ use super::{FileError, MAX_ERRORS};
 
 /// Texts are printed on terminals and in tables, so they are short and of one line.
 const MAX_TEXT_CHARS: usize = 1000;
-/// How much of the document an error quotes.
+/// The number of characters of the document that an error quotes.
 const MAX_QUOTE_CHARS: usize = 60;
-/// How many possibilities an error lists.
+/// The number of possibilities that an error lists.
 const MAX_LISTED: usize = 40;
-/// How many errors of syntax are reported: after the first few, they are echoes.
+/// The number of syntax errors that are reported: later ones mostly follow from the first few.
 const MAX_SYNTAX_ERRORS: usize = 3;
 
-/// How many errors are kept before they are sorted and cut to [`MAX_ERRORS`].
+/// The number of errors that are kept before they are sorted and cut to [`MAX_ERRORS`].
 const MAX_KEPT: usize = 10 * MAX_ERRORS;
 
 /// Collects what is wrong with one file.
@@ -94,7 +94,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// A value of the document and where it stands.
+/// A value of the document with its place.
 #[derive(Clone)]
 pub(super) struct Node<'a> {
     path: String,
@@ -293,12 +293,12 @@ impl<'a> Node<'a> {
         )
     }
 
-    /// Whether the value is a list.
+    /// Returns true if the value is a list.
     pub(super) fn is_list(&self) -> bool {
         self.value().is_array()
     }
 
-    /// The keys of this table; none where it is no table.
+    /// Returns the keys of this table; empty if it is no table.
     pub(super) fn keys(&self) -> Vec<String> {
         let table = self.value().as_table();
         let keys = table.into_iter().flat_map(|table| table.keys());
@@ -312,7 +312,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// A table whose keys are read one by one; [`Fields::close`] reports the ones nobody asked for.
+/// A table whose keys are read one by one; [`Fields::close`] reports those that were not read.
 pub(super) struct Fields<'a> {
     path: String,
     span: Range<usize>,
@@ -322,7 +322,7 @@ pub(super) struct Fields<'a> {
     missing: Vec<Missing>,
 }
 
-/// What a table lacks; reported when it is closed, unless an unknown key was meant to be it.
+/// A key that a table lacks; reported when it is closed, unless an unknown key was meant to be it.
 struct Missing {
     key: &'static str,
     instead: &'static [&'static str],

@@ -1,4 +1,4 @@
-//! What the judge says in words: criteria, p-values, amounts of work.
+//! The judge's texts: criteria, failures, amounts of work.
 
 use super::trials::name;
 use crate::experiment::{Bound, Claim, ClaimKind, Metric};
@@ -6,7 +6,7 @@ use crate::result::Failures;
 pub(super) use crate::text::count;
 use crate::unit::{significant, Better, Unit};
 
-/// What a claim asks for, in words: `at least 0.97`.
+/// Returns the criterion of a claim, in words: `at least 0.97`.
 pub fn criterion(claim: &Claim, metric: Option<&Metric>) -> String {
     match &claim.kind {
         ClaimKind::Ratio { bound, .. } => limits(*bound, &significant),

@@ -2,7 +2,7 @@
 //! Numbers are whole, in the unit that the line names; a value that is missing is an empty field.
 
 use crate::experiment::Standing;
-use crate::result::RunResult;
+use crate::result::{Evidence, RunResult};
 use crate::unit::Better;
 
 use super::table::{self, Cell, Kind, Row, Table};
@@ -71,8 +71,8 @@ pub fn claims_csv(result: &RunResult) -> String {
         ("measured", Kind::Figure),
         ("low", Kind::Figure),
         ("high", Kind::Figure),
-        ("p", Kind::Figure),
-        ("p_corrected", Kind::Figure),
+        (Evidence::FIELDS[0], Kind::Figure),
+        (Evidence::FIELDS[1], Kind::Figure),
         ("rounds", Kind::Figure),
         ("failed", Kind::Figure),
         ("failures", Kind::Words),
@@ -84,6 +84,7 @@ pub fn claims_csv(result: &RunResult) -> String {
             let failed: usize = claim.failures.iter().map(|failures| failures.failed).sum();
             let failures: Vec<String> = claim.failures.iter().map(table::failed).collect();
             let [low, high] = ends(claim.ci95).map(number);
+            let [p, p_corrected] = claim.evidence.fields().map(number);
             let source = match standing {
                 Standing::Claim => claim.source.as_str(),
                 Standing::Target => "",
@@ -102,8 +103,8 @@ pub fn claims_csv(result: &RunResult) -> String {
                 number(claim.measured).into(),
                 low.into(),
                 high.into(),
-                number(claim.p).into(),
-                number(claim.p_holm).into(),
+                p.into(),
+                p_corrected.into(),
                 claim.n.to_string().into(),
                 failed.to_string().into(),
                 failures.join("; ").into(),

@@ -66,7 +66,7 @@ impl Relative {
         })
     }
 
-    /// How far from 1 the claim's marks reach, as a factor of at least 1.
+    /// Returns the largest distance of the claim's marks from 1, as a factor of at least 1.
     fn reach(&self) -> f64 {
         let marks = [
             self.measured,

@@ -18,7 +18,7 @@ use crate::text::{clean, clip, count};
 /// The whole style of the page.
 const STYLE: &str = include_str!("style.css");
 
-/// Nothing but the page's own style and `data:` pictures: no request, no script, no form.
+/// Allows the page's own style and `data:` pictures alone: no request, no script, no form.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; \
                       base-uri 'none'; form-action 'none'";
 
@@ -108,7 +108,7 @@ fn about(run: &RunResult) -> Markup {
     }
 }
 
-/// What a reader must know before believing a verdict.
+/// The warnings, which a reader must know before believing a verdict.
 fn warnings(run: &RunResult) -> Markup {
     let mut all: Vec<String> = run
         .warnings
@@ -132,7 +132,7 @@ fn warnings(run: &RunResult) -> Markup {
     }
 }
 
-/// What a verdict means.
+/// The meaning of each verdict.
 fn reading(standing: Standing) -> Markup {
     html! {
         p.reading {
@@ -221,7 +221,7 @@ fn notes(notes: &[Note]) -> Markup {
     }
 }
 
-/// Other people's sentence; what is very long is folded after its beginning.
+/// A text from outside; a very long one is folded after its beginning.
 fn prose(class: &str, text: &str) -> Markup {
     html! {
         @if text.chars().count() <= OPEN {

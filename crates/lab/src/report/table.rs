@@ -2,28 +2,30 @@
 
 use std::collections::HashMap;
 
-use super::words::{figure, interval, p_of, p_value, published, verdicts, words, DASH};
+use super::words::{evidence, figure, interval, published, verdicts, words, DASH};
 use crate::experiment::{Published, Standing};
-use crate::result::{ClaimResult, ExperimentResult, Failures, RunResult, Verdict};
+use crate::result::{
+    p_in_words, ClaimResult, Evidence, ExperimentResult, Failures, RunResult, Verdict,
+};
 use crate::text::count;
 use crate::unit::{significant, Better};
 use crate::value::Point;
 
 /// A table; all of its text is from outside until a renderer has escaped it.
 pub(super) struct Table {
-    /// What it shows.
+    /// Its title.
     pub(super) title: String,
     pub(super) columns: Vec<Column>,
     pub(super) rows: Vec<Row>,
 }
 
-/// The head of a column and how its cells behave.
+/// The head of a column and the kind of its cells.
 pub(super) struct Column {
     pub(super) head: String,
     pub(super) kind: Kind,
 }
 
-/// How the cells of a column behave.
+/// The alignment and line breaking of a column's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Words; broken into lines where there is too little room.
@@ -55,9 +57,9 @@ pub(super) struct Cell {
 /// A line below a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum About {
-    /// Where a claim was made, and its id.
+    /// The publication of a claim, and its id.
     Source,
-    /// Why the verdict is what it is, what would decide it, why there is no figure.
+    /// The reason for the verdict, what would decide it, or why there is no figure.
     Reason,
     /// Trials that failed.
     Failure,
@@ -65,7 +67,7 @@ pub(super) enum About {
     Printed,
 }
 
-/// What a note is about, and its text.
+/// The subject of a note, and its text.
 pub(super) type Note = (About, String);
 
 impl<T: Into<String>> From<T> for Cell {
@@ -127,7 +129,7 @@ fn of(experiment: &ExperimentResult, standing: Standing) -> &[ClaimResult] {
     }
 }
 
-/// What the statements of a standing are called.
+/// Returns the name of the statements of a standing.
 pub(super) fn name(standing: Standing) -> &'static str {
     match standing {
         Standing::Claim => "Published claims",
@@ -147,7 +149,7 @@ pub(super) fn summary(run: &RunResult, standing: Standing) -> Option<String> {
     (!counts.is_empty()).then(|| format!("{}: {}", name(standing), counts.join(", ")))
 }
 
-/// How many statements of a standing have that verdict.
+/// Returns the number of statements of a standing with that verdict.
 pub(super) fn counted(run: &RunResult, standing: Standing, verdict: Verdict) -> usize {
     let experiments = run.experiments.iter();
     let all = experiments.flat_map(|experiment| of(experiment, standing));
@@ -164,7 +166,7 @@ pub(super) fn claims(run: &RunResult, standing: Standing) -> Table {
         (what, Kind::Words),
         ("Measured [95 %]", Kind::Figure),
         ("Criterion", Kind::Words),
-        ("p", Kind::Figure),
+        (Evidence::NAME, Kind::Figure),
         ("Rounds", Kind::Figure),
     ];
     if standing == Standing::Claim {
@@ -177,7 +179,7 @@ pub(super) fn claims(run: &RunResult, standing: Standing) -> Table {
             claim.text.as_str().into(),
             Cell { text, under },
             claim.criterion.as_str().into(),
-            p_of(experiment, claim).into(),
+            evidence(experiment, claim).into(),
             claim.n.to_string().into(),
         ];
         // A target has no publication: neither a published figure nor a source.
@@ -411,7 +413,7 @@ pub(super) fn noise(experiment: &ExperimentResult) -> Table {
                     text: significant(noise.ratio),
                     under: interval(noise.ci95, 1.0),
                 },
-                p_value(noise.p).into(),
+                p_in_words(noise.p).into(),
                 noise.n.to_string().into(),
             ],
             ..Row::default()
@@ -420,7 +422,7 @@ pub(super) fn noise(experiment: &ExperimentResult) -> Table {
     table
 }
 
-/// What was measured and on what: `rdrand and vita on Xeon, 2 processors`.
+/// Returns the title: what was measured and on what, `rdrand and vita on Xeon, 2 processors`.
 pub(super) fn title(run: &RunResult) -> String {
     let mut suites: Vec<&str> = Vec::new();
     for experiment in &run.experiments {
@@ -449,7 +451,7 @@ pub(super) fn title(run: &RunResult) -> String {
     format!("{suites} on {}, {processors}", machine.join(" "))
 }
 
-/// What the correction for several tests covers: one sentence per standing.
+/// Returns a sentence on the tests that the correction covers; `None` if there are none.
 pub(super) fn correction(run: &RunResult, standing: Standing) -> Option<String> {
     let families = run
         .families

@@ -8,7 +8,7 @@ use crate::experiment::Standing;
 use crate::result::{ClaimResult, ExperimentResult, Verdict};
 use crate::unit::{significant, Unit};
 
-/// What stands where there is no value.
+/// The sign for a missing value.
 pub(super) const DASH: &str = "–";
 
 /// The verdicts of a standing, most urgent first.
@@ -42,22 +42,12 @@ pub(super) fn symbol(verdict: Verdict) -> &'static str {
     }
 }
 
-/// A p: two significant digits, and no more zeros than mean something.
-pub(super) fn p_value(p: f64) -> String {
-    if p < 1e-4 {
-        return "< 0.0001".to_owned();
-    }
-    let decimals = (1.0 - p.log10().floor()).clamp(2.0, 5.0) as usize;
-    format!("{p:.decimals$}")
-}
-
-/// The p of a claim after correction; an experiment that is judged exactly has none.
-pub(super) fn p_of(experiment: &ExperimentResult, claim: &ClaimResult) -> String {
-    match (claim.p_holm, claim.p) {
-        (Some(p), _) => p_value(p),
-        (None, Some(p)) => format!("{} uncorrected", p_value(p)),
-        (None, None) if experiment.exact && claim.measured.is_some() => "exact".to_owned(),
-        (None, None) => DASH.to_owned(),
+/// The evidence behind a claim's verdict; an experiment that is judged exactly needs none.
+pub(super) fn evidence(experiment: &ExperimentResult, claim: &ClaimResult) -> String {
+    match claim.evidence.in_words() {
+        Some(words) => words,
+        None if experiment.exact && claim.measured.is_some() => "exact".to_owned(),
+        None => DASH.to_owned(),
     }
 }
 
@@ -139,14 +129,6 @@ pub(super) fn slug(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_p_keeps_two_significant_digits() {
-        assert_eq!(p_value(1.0), "1.00");
-        assert_eq!(p_value(1.0 / 256.0), "0.0039");
-        assert_eq!(p_value(0.05), "0.050");
-        assert_eq!(p_value(0.0), "< 0.0001");
-    }
 
     #[test]
     fn an_end_that_is_missing_is_unbounded() {

@@ -33,7 +33,7 @@ pub(crate) struct Tick {
     pub(crate) at: f64,
     pub(crate) value: f64,
     pub(crate) label: String,
-    /// Whether the label has room in a narrow plot, and in a wide one.
+    /// True if the label fits in a narrow plot, and in a wide one.
     pub(crate) room: [bool; 2],
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn name(panel: &Panel<'_>, unit: Unit, scale: &Scale) -> Markup {
     }
 }
 
-/// What the kinds of marks mean.
+/// The key: the kinds of marks that the figure has.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Key {
     pub(crate) measured: bool,
@@ -154,7 +154,7 @@ impl Key {
     }
 }
 
-/// The name of a series or a peer with its sign; `top` is its height beside a wide plot.
+/// The name of a series or a reference with its sign; `top` is its height beside a wide plot.
 pub(crate) fn series_name(look: Look, words: &str, top: Option<f64>) -> Markup {
     let words: String = words.chars().map(visible).collect();
     html! {
@@ -193,8 +193,8 @@ pub(crate) fn apart(places: &mut [f64], gap: f64, low: f64, high: f64) {
     }
 }
 
-/// Which of the labels at `places` (centres, ascending) with these widths are shown so that none
-/// touch: every second, third… where that is nearly as many as fit, else as many as fit.
+/// Selects the labels at `places` (centres, ascending) with these widths that are shown so that
+/// none touch: every second, third… where that is nearly as many as fit, else as many as fit.
 pub(crate) fn thinned(places: &[f64], widths: &[f64]) -> Vec<bool> {
     let count = places.len();
     let clear =

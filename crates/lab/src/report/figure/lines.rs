@@ -18,20 +18,20 @@ const PLOT: f64 = 240.0;
 /// The height of a name beside the plot.
 const NAME: f64 = 19.0;
 
-/// How far the dots of single rounds stand from their median's mark.
+/// The distance of the dots of single rounds from their median's mark.
 const BESIDE: f64 = -6.5;
 
 /// Draws the panel.
 pub(crate) fn draw(panel: &Panel<'_>, axis: &Axis, unit: Option<Unit>) -> (Markup, Drawn) {
     let several = panel.series.len() > 1;
-    let names = panel.series.len() * usize::from(several) + panel.peers.len();
+    let names = panel.series.len() * usize::from(several) + panel.references.len();
     let top = 10.0;
     let bottom = top + PLOT.max(names as f64 * NAME);
     let samples = Samples::of(panel);
     let y = Scale::for_values(&samples.domain(panel), bottom, top);
     let ticks = Ticks::of(&y, panel.unit);
     let positions = positions(panel);
-    let room = 100.0 - 5.0 * panel.peers.len().min(4) as f64;
+    let room = 100.0 - 5.0 * panel.references.len().min(4) as f64;
     let x = Scale::for_axis(&positions, axis.log, 0.0, room);
     let missing = panel.cells().any(|cell| cell.median.is_none());
     let below = bottom + if missing { 18.0 } else { 0.0 };
@@ -44,19 +44,19 @@ pub(crate) fn draw(panel: &Panel<'_>, axis: &Axis, unit: Option<Unit>) -> (Marku
 
     let mut wishes: Vec<(f64, Look, &str)> = Vec::new();
     let mut marks: Vec<Markup> = Vec::new();
-    for (number, peer) in panel.peers.iter().enumerate() {
-        let look = Look::Peer(number);
+    for (number, reference) in panel.references.iter().enumerate() {
+        let look = Look::Reference(number);
         let at = 97.0 - 5.0 * (number % 4) as f64;
-        let height = peer.cell.median.map(|median| y.at(median));
-        wishes.push((height.unwrap_or(bottom), look, peer.name));
+        let height = reference.cell.median.map(|median| y.at(median));
+        wishes.push((height.unwrap_or(bottom), look, reference.name));
         match height {
             Some(height) => marks.push(html! {
                 line.reference x1="0%" x2="100%" y1=(pixels(height)) y2=(pixels(height)) {}
-                (mark::measured(panel.experiment, peer.cell, look, &y, (Way::Up, at)))
+                (mark::measured(panel.experiment, reference.cell, look, &y, (Way::Up, at)))
             }),
-            None => marks.push(mark::missing(panel.experiment, peer.cell, cross(at))),
+            None => marks.push(mark::missing(panel.experiment, reference.cell, cross(at))),
         }
-        for published in &peer.published {
+        for published in &reference.published {
             let place = Place {
                 way: Way::Up,
                 value: y.at(published.value),
@@ -207,7 +207,7 @@ fn steps(x: &Scale, positions: Vec<f64>, unit: Option<Unit>) -> (Vec<Tick>, Opti
     )
 }
 
-/// How far series stand from each other where they share a position, in per cent, so that their
+/// The distance between series that share a position, in per cent, so that their
 /// error bars can be told apart.
 fn dodge(x: &Scale, positions: &[f64], series: usize) -> f64 {
     let gaps = positions
@@ -241,7 +241,7 @@ fn last_value(series: &Series<'_>) -> Option<f64> {
     })
 }
 
-/// The names of series and peers: in a wide page right of the plot, each at the height of its
+/// The names of series and references: in a wide page right of the plot, each at the height of its
 /// line or led to it; in a narrow one above it.
 fn beside(wishes: &[(f64, Look, &str)], (top, bottom): (f64, f64)) -> Markup {
     let mut places: Vec<f64> = wishes.iter().map(|(wish, ..)| *wish).collect();

@@ -9,7 +9,7 @@ use super::scale::Scale;
 use crate::result::CellResult;
 use crate::text::clip;
 
-/// What a drawing left out and must say.
+/// The omissions of a drawing, which its caption must state.
 #[derive(Default)]
 pub(crate) struct Drawn {
     /// Rounds outside the drawn range.
@@ -56,7 +56,9 @@ pub(crate) fn description(panel: &Panel<'_>, scale: &Scale) -> String {
     let measured = panel.cells().filter(|cell| cell.median.is_some()).count();
     let mut text = match &panel.form {
         Form::Lines { axis, .. } => format!("Line figure over {}", clip(&axis.name, 60)),
-        Form::Rows { labels } => format!("Dot plot of {} rows", labels.len() + panel.peers.len()),
+        Form::Rows { labels } => {
+            format!("Dot plot of {} rows", labels.len() + panel.references.len())
+        }
     };
     let _ = write!(
         text,
