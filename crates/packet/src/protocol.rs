@@ -1,5 +1,5 @@
-//! IP protocol numbers (IANA, "Assigned Internet Protocol Numbers"): the protocol of an IPv4 header,
-//! the next header of IPv6 and ESP.
+//! IP protocol numbers (IANA, "Assigned Internet Protocol Numbers"): the protocol of an IPv4
+//! header, the next header of IPv6 and ESP.
 
 /// Hop-by-hop options of IPv6 (RFC 8200, 4.3).
 pub const HOP_BY_HOP: u8 = 0;
