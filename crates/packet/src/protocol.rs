@@ -25,7 +25,7 @@ pub const ESP: u8 = 50;
 pub const AH: u8 = 51;
 /// ICMP for IPv6 (RFC 4443).
 pub const ICMPV6: u8 = 58;
-/// Nothing follows (RFC 8200, 4.7); in ESP a dummy packet (RFC 4303, 2.6).
+/// No next header (RFC 8200, 4.7); in ESP a dummy packet (RFC 4303, 2.6).
 pub const NO_NEXT_HEADER: u8 = 59;
 /// Destination options of IPv6 (RFC 8200, 4.6).
 pub const DESTINATION_OPTIONS: u8 = 60;
