@@ -11,6 +11,7 @@ use crate::columns::{words, Columns, Lens, Tags};
 use crate::kernel::Batch4;
 use crate::key::check;
 use crate::schedule::Schedule;
+use crate::wipe::wipe;
 use crate::{Error, Key, Nonce, SharedRead, SharedWrite, Tag};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -290,7 +291,7 @@ impl Operation for Open {
         let authentic = tag().matches(computed);
         if !authentic {
             // SAFETY: the caller's contract.
-            unsafe { dst.write_bytes(0, len) };
+            wipe(unsafe { core::slice::from_raw_parts_mut(dst, len) });
         }
         authentic
     }
@@ -305,7 +306,7 @@ impl Operation for Open {
             (0..4).for_each(|i| done(i, true));
         } else {
             // SAFETY: the caller's contract.
-            unsafe { wipe(columns, forged) };
+            unsafe { wipe_outputs(columns, forged) };
             (0..4).for_each(|i| done(i, forged & 1 << i == 0));
         }
     }
@@ -316,10 +317,10 @@ impl Operation for Open {
 /// # Safety
 /// They must be there, and not borrowed elsewhere.
 #[cold]
-unsafe fn wipe(columns: &Columns, which: u8) {
+unsafe fn wipe_outputs(columns: &Columns, which: u8) {
     for i in (0..4).filter(|i| which & 1 << i != 0) {
         // SAFETY: the caller's contract.
-        unsafe { columns.dst[i].write_bytes(0, columns.len[i].data()) };
+        wipe(unsafe { core::slice::from_raw_parts_mut(columns.dst[i], columns.len[i].data()) });
     }
 }
 

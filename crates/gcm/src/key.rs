@@ -5,6 +5,7 @@ use crate::native;
 use crate::portable::{PortableKey, PortableStream};
 use crate::schedule::Schedule;
 use crate::stream::{Pieces, Stream};
+use crate::wipe::wipe;
 use crate::{Error, Nonce, Path, SharedRead, SharedWrite, Tag, AAD_LEN_MAX, MESSAGE_LEN_MAX};
 use zeroize::Zeroize;
 
@@ -159,7 +160,7 @@ impl Key {
         if tag.matches(Tag::from_u128(computed)) {
             Ok(())
         } else {
-            out.fill(0);
+            wipe(out);
             Err(Error::Forged)
         }
     }
@@ -197,7 +198,7 @@ impl Key {
         if tag.matches(Tag::from_u128(computed)) {
             Ok(())
         } else {
-            data.fill(0);
+            wipe(data);
             Err(Error::Forged)
         }
     }
@@ -260,7 +261,7 @@ impl Key {
         if tag.matches(Tag::from_u128(computed)) {
             Ok(())
         } else {
-            out.iter_mut().for_each(|piece| piece.fill(0));
+            out.iter_mut().for_each(|piece| wipe(piece));
             Err(Error::Forged)
         }
     }
