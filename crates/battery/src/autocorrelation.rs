@@ -1,5 +1,5 @@
-//! The number of times that a bit differs from the bit some distance before it. At distance 1 this is the number
-//! of runs (NIST SP 800-22, section 2.3, without its condition on the share of ones).
+//! The number of times that a bit differs from the bit some distance before it. At distance 1 this
+//! is the number of runs (NIST SP 800-22, section 2.3, without its condition on the share of ones).
 
 use crate::bits::count_ones;
 use crate::block::Block;

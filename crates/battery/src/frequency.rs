@@ -71,7 +71,8 @@ impl Frequency {
     }
 
     /// Returns true if a step of at most `bits` could make a new extreme. Where it could not, the
-    /// walk moves by whole words and groups: extremes are rare, and bit by bit a word costs 64 steps.
+    /// walk moves by whole words and groups: extremes are rare, and bit by bit a word costs 64
+    /// steps.
     fn may_leave_range(&self, bits: i64) -> bool {
         self.walk + bits > self.highest || self.walk - bits < self.lowest
     }

@@ -89,8 +89,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Judges the outcomes by Holm's step-down procedure: the smallest of m p-values is
-    /// compared with α/m, the next against α/(m − 1), and so on until one is above its threshold. The
+    /// Judges the outcomes by Holm's step-down procedure: the smallest of m p-values is compared
+    /// with α/m, the next against α/(m − 1), and so on until one is above its threshold. The
     /// probability of any false alarm is at most α whatever the dependence between the tests.
     pub(crate) fn new(bytes: u64, family_alpha: f64, mut outcomes: Vec<Outcome>) -> Self {
         let mut order: Vec<(usize, f64)> = outcomes

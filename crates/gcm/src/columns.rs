@@ -2,7 +2,7 @@
 
 use crate::schedule::Schedule;
 
-/// Four packets, by what is known of each.
+/// Four packets, a column for each of their properties.
 #[repr(C, align(64))]
 pub(crate) struct Columns {
     /// The nonce with a zero counter.
@@ -17,8 +17,8 @@ pub(crate) struct Columns {
     pub(crate) dst: [*mut u8; 4],
 }
 
-/// How long data (the lower half, up to 64) and additional data (the upper half, up to 16) of a
-/// packet are: the halves of the block of lengths, next to each other.
+/// The lengths of a packet's data (the lower half, up to 64) and additional data (the upper half,
+/// up to 16): the halves of the block of lengths, next to each other.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Lens(pub(crate) u64);
@@ -44,11 +44,11 @@ impl Lens {
 #[repr(C, align(64))]
 pub(crate) struct Tags(pub(crate) [[u64; 2]; 4]);
 
-/// Up to 16 bytes of private memory, zero-padded, as two little-endian words.
+/// Loads up to 16 bytes of private memory, zero-padded, as two little-endian words.
 ///
-/// The additional data of ESP (8 or 12 bytes) is loaded four bytes at a time: whoever has just
-/// stored it did so in parts of four or eight bytes, and a load across two stores waits until both
-/// have reached the cache.
+/// The additional data of ESP (8 or 12 bytes) is loaded four bytes at a time: the caller has just
+/// stored it in parts of four or eight bytes, and a load across two stores waits until both have
+/// reached the cache.
 #[inline(always)]
 pub(crate) fn words(bytes: &[u8]) -> [u64; 2] {
     let (p, len) = (bytes.as_ptr(), bytes.len());

@@ -5,16 +5,17 @@ use crate::native;
 use crate::portable::{PortableKey, PortableStream};
 use crate::schedule::Schedule;
 use crate::stream::{Pieces, Stream};
+use crate::wipe::wipe;
 use crate::{Error, Nonce, Path, SharedRead, SharedWrite, Tag, AAD_LEN_MAX, MESSAGE_LEN_MAX};
 use zeroize::Zeroize;
 
 /// An AES-128-GCM or AES-256-GCM key, expanded for one [`Path`], wiped on drop.
 ///
 /// The calls take the nonce from the caller, who must never seal twice with the same one under the
-/// same key; [`SealingContext`](crate::SealingContext) sees to that.
+/// same key; [`SealingContext`](crate::SealingContext) ensures that.
 ///
-/// `Key` implements neither `Debug` nor `Clone`. What it holds lives in one place on the heap, so
-/// moving it leaves no copies behind.
+/// `Key` implements neither `Debug` nor `Clone`. Its contents have one place on the heap, so moving
+/// it leaves no copies behind.
 pub struct Key {
     engine: Engine,
     /// Four short packets at once, if the path can.
@@ -68,7 +69,7 @@ impl Key {
         Ok(Self { engine, batch4 })
     }
 
-    /// The path that the key was expanded for.
+    /// Returns the path that the key was expanded for.
     pub fn path(&self) -> Path {
         match &self.engine {
             Engine::Native { kernel, .. } => kernel.path,
@@ -76,12 +77,12 @@ impl Key {
         }
     }
 
-    /// Asks for the cache lines that a message of `len` bytes under this key will be worked on
-    /// with: round keys and powers of the hash key, 4 lines (AES-128, 512 bits) for a message of up
-    /// to 48 bytes, 8 for one of 576, 12 for a long one. Whoever has many keys calls this some
-    /// packets ahead.
+    /// Prefetches the cache lines that a message of `len` bytes under this key needs: round keys
+    /// and powers of the hash key, 4 lines (AES-128, 512 bits) for a message of up to 48 bytes, 8
+    /// for one of 576, 12 for a long one. A caller with more keys than the cache holds calls this
+    /// some packets ahead.
     ///
-    /// The `Key` itself, which says where they are, is read at once. On the portable path this does
+    /// The `Key` itself, which has their address, is read at once. On the portable path this does
     /// nothing.
     #[inline]
     pub fn prefetch(&self, len: usize) {
@@ -112,8 +113,8 @@ impl Key {
     ) -> Result<Tag, Error> {
         check(aad.len(), plaintext.len(), out.len())?;
         // SAFETY: both sides have the same number of bytes, `plaintext` is a slice, and the view
-        // vouches for `out`. They do not overlap, for `plaintext` is borrowed and nobody else may
-        // write to it.
+        // vouches for `out`. They do not overlap, for `plaintext` is borrowed, so
+        // nothing may write to it.
         let tag = unsafe {
             self.whole(
                 true,
@@ -159,7 +160,7 @@ impl Key {
         if tag.matches(Tag::from_u128(computed)) {
             Ok(())
         } else {
-            out.fill(0);
+            wipe(out);
             Err(Error::Forged)
         }
     }
@@ -197,12 +198,12 @@ impl Key {
         if tag.matches(Tag::from_u128(computed)) {
             Ok(())
         } else {
-            data.fill(0);
+            wipe(data);
             Err(Error::Forged)
         }
     }
 
-    /// [`Key::seal`] from and to lists of pieces, cut wherever they like.
+    /// [`Key::seal`] from and to lists of pieces, cut anywhere.
     ///
     /// # Errors
     /// As [`Key::seal`], with the sums of the lengths.
@@ -229,7 +230,7 @@ impl Key {
         Ok(Tag::from_u128(tag))
     }
 
-    /// [`Key::open`] from and to lists of pieces, cut wherever they like.
+    /// [`Key::open`] from and to lists of pieces, cut anywhere.
     ///
     /// # Errors
     /// As [`Key::open`], with the sums of the lengths.
@@ -260,7 +261,7 @@ impl Key {
         if tag.matches(Tag::from_u128(computed)) {
             Ok(())
         } else {
-            out.iter_mut().for_each(|piece| piece.fill(0));
+            out.iter_mut().for_each(|piece| wipe(piece));
             Err(Error::Forged)
         }
     }
@@ -271,7 +272,7 @@ impl Key {
         self.batch4
     }
 
-    /// The schedule.
+    /// Returns the schedule.
     ///
     /// # Safety
     /// [`Key::batch4`] must be `Some`.
@@ -324,8 +325,8 @@ impl Key {
         }
     }
 
-    /// [`Key::whole`] where there is no code for whole messages. Not inlined: callers of the other
-    /// paths would pay for its registers.
+    /// [`Key::whole`] without code for whole messages. Not inlined: callers of the other paths
+    /// would pay for its registers.
     ///
     /// # Safety
     /// As for [`Key::whole`].
@@ -356,15 +357,15 @@ impl Drop for Key {
     }
 }
 
-/// The sum of lengths; saturating, because a list may name the same bytes many times.
+/// Returns the sum of lengths; saturating, because a list may name the same bytes many times.
 fn total(lens: impl Iterator<Item = usize>) -> usize {
     lens.fold(0, usize::saturating_add)
 }
 
-/// Refuses what AES-GCM does not allow, before any byte is touched.
+/// Refuses lengths that AES-GCM does not allow, before any byte is accessed.
 #[inline(always)]
 pub(crate) fn check(aad_len: usize, input: usize, output: usize) -> Result<(), Error> {
-    // One branch where all is well.
+    // One branch in the common case.
     let too_long = input as u64 > MESSAGE_LEN_MAX;
     if (input != output) | too_long | (aad_len as u64 > AAD_LEN_MAX) {
         return Err(refusal(aad_len, input, output));

@@ -13,7 +13,7 @@ use ghash::universal_hash::UniversalHash;
 use ghash::GHash;
 use zeroize::Zeroize;
 
-/// Bytes on the stage: as many blocks as the bit-sliced cipher likes to have at once.
+/// Bytes on the stage: enough blocks for the bit-sliced cipher to work on several at once.
 pub(crate) const STEP_LEN: usize = 256;
 
 enum Cipher {
@@ -52,7 +52,7 @@ impl PortableKey {
     }
 }
 
-/// A message under way.
+/// The state of a message.
 pub(crate) struct PortableStream<'k> {
     key: &'k PortableKey,
     hash: GHash,
@@ -114,7 +114,7 @@ impl<'k> PortableStream<'k> {
         self.data_len += len as u64;
     }
 
-    /// The tag, after all pieces.
+    /// Returns the tag, after all pieces.
     pub(crate) fn tag(&mut self) -> u128 {
         let mut lengths = Array::default();
         lengths[..8].copy_from_slice(&(self.aad_len * 8).to_be_bytes());

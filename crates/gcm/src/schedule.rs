@@ -1,4 +1,4 @@
-//! What is computed once from a key, and where it lies in memory.
+//! Round keys and powers of the hash key, computed once for each key, and their layout.
 
 use core::mem::offset_of;
 use zeroize::Zeroize;

@@ -9,7 +9,7 @@ use zeroize::Zeroize;
 /// The longest step of any path, in bytes.
 const STEP_LEN_MAX: usize = 256;
 
-/// A message under way on one of the paths.
+/// The state of a message on one of the paths.
 #[allow(clippy::large_enum_variant)] // it lives on the stack for one call
 pub(crate) enum Stream<'k> {
     Native {
@@ -41,7 +41,8 @@ impl Stream<'_> {
     /// The head, when it is still to be done, and `count` steps.
     ///
     /// # Safety
-    /// So many bytes must be readable at `src` and writable at `dst`, the same or without overlap.
+    /// The head and the steps must be readable at `src` and writable at `dst`, the same or without
+    /// overlap.
     unsafe fn steps(&mut self, seal: bool, src: *const u8, dst: *mut u8, count: usize) {
         // SAFETY: the caller's contract; a kernel is only ever paired with a schedule filled for it
         // on a processor that has its instructions (Key::with_path).

@@ -1,4 +1,4 @@
-//! What the calls promise apart from their arithmetic.
+//! The promises of the calls apart from their arithmetic.
 
 use tare_gcm::{
     Error, Key, Nonce, NonceScheme, Path, SealingContext, SharedRead, SharedWrite, Tag,

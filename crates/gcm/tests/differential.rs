@@ -12,7 +12,7 @@ macro_rules! eprint_always {
     }};
 }
 
-/// What aws-lc-rs makes of it.
+/// The result of aws-lc-rs.
 fn reference(key: &[u8], nonce: [u8; 12], aad: &[u8], plaintext: &[u8]) -> (Vec<u8>, [u8; 16]) {
     let algorithm = if key.len() == 16 {
         &aead::AES_128_GCM
@@ -57,7 +57,7 @@ impl Aligned {
         &mut self.room[self.start..self.start + self.len]
     }
 
-    /// Nothing was written before or after the buffer.
+    /// Checks that the bytes before and after the buffer are unchanged.
     fn is_intact(&self) -> bool {
         let (before, rest) = self.room.split_at(self.start);
         before

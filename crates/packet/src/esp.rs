@@ -1,7 +1,8 @@
 //! ESP in tunnel mode with AES-GCM (RFC 4303, RFC 4106): the lengths of its parts.
 //!
 //! ```text
-//! outer IPv4 20 or IPv6 40 | SPI 4, sequence 4 | IV 8 | inner packet, padding, pad length, next header | ICV 16
+//! outer IPv4 20 or IPv6 40 | SPI 4, sequence number 4 | IV 8 | inner packet
+//!                          | padding 0 to 3, pad length 1, next header 1 | ICV 16
 //! ```
 
 /// Bytes of SPI, sequence number (RFC 4303, 2.1 and 2.2) and IV (RFC 4106, 3.1).

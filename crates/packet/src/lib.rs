@@ -1,8 +1,4 @@
-//! Packet formats.
-//!
-//! What the packet paths look at a million times a second is read here, once, into plain values:
-//! [`ipv4`], [`ipv6`], [`ethernet`], [`checksum`]. [`frame`] makes whole frames. Everything else (ARP, neighbor discovery, ICMP,
-//! UDP) is [`wire`], smoltcp's views.
+#![doc = include_str!("../README.md")]
 
 pub mod checksum;
 pub mod esp;

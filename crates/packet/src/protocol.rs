@@ -1,5 +1,5 @@
-//! IP protocol numbers (IANA, "Assigned Internet Protocol Numbers"): the protocol of an IPv4 header,
-//! the next header of IPv6 and ESP.
+//! IP protocol numbers (IANA, "Assigned Internet Protocol Numbers"): the protocol of an IPv4
+//! header, the next header of IPv6 and ESP.
 
 /// Hop-by-hop options of IPv6 (RFC 8200, 4.3).
 pub const HOP_BY_HOP: u8 = 0;
@@ -25,7 +25,7 @@ pub const ESP: u8 = 50;
 pub const AH: u8 = 51;
 /// ICMP for IPv6 (RFC 4443).
 pub const ICMPV6: u8 = 58;
-/// Nothing follows (RFC 8200, 4.7); in ESP a dummy packet (RFC 4303, 2.6).
+/// No next header (RFC 8200, 4.7); in ESP a dummy packet (RFC 4303, 2.6).
 pub const NO_NEXT_HEADER: u8 = 59;
 /// Destination options of IPv6 (RFC 8200, 4.6).
 pub const DESTINATION_OPTIONS: u8 = 60;

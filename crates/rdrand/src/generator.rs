@@ -5,10 +5,11 @@ mod self_test;
 
 use core::fmt;
 
-use crate::error::{Error, HealthFailure, Instruction};
+use crate::error::{Error, HealthFailure};
 use crate::health::Monitor;
-use crate::processor::Processor;
-use crate::retry::{retry, Dry, RetryLimit};
+use crate::processor::{Instruction, Processor};
+use crate::retry::{retry, Dry};
+use crate::retry_limit::RetryLimit;
 use crate::source::{RdrandInstruction, RdseedInstruction, Source};
 
 pub use self_test::SELF_TEST_DRAWS;
@@ -22,10 +23,11 @@ pub type Rdrand = Generator<RdrandInstruction>;
 /// narrower values: the narrow forms are unsound on AMD Zen 5.
 pub type Rdseed = Generator<RdseedInstruction>;
 
-/// Up to here values are drawn and tested one by one, beyond it in blocks.
+/// Up to this many bytes, values are drawn and tested one by one; above, in blocks. A block costs
+/// its set-up, which a few values do not earn back.
 const FEW_BYTES: usize = 40;
 
-/// What a generator has done so far, the self-test and re-tests included.
+/// The draws of a generator so far, the self-test and re-tests included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Executions that delivered a value (CF = 1).
@@ -37,7 +39,7 @@ pub struct Counts {
 /// Random numbers from a [`Source`], with everything between the instruction and the
 /// caller: start-up self-test, bounded retries, continuous health tests, counts.
 ///
-/// Not shared between threads: give each thread its own, the hardware is shared anyway.
+/// Give each thread a generator of its own: the hardware is shared anyway.
 /// The last value drawn stays inside until the next draw, because the repetition count
 /// test needs it; it is overwritten on drop.
 ///
@@ -64,8 +66,8 @@ impl Generator<RdrandInstruction> {
         Self::with_retry_limit(RetryLimit::RDRAND)
     }
 
-    /// As [`new`](Self::new), with a retry limit of the caller's. The self-test waits at least as
-    /// long as the default.
+    /// As [`new`](Self::new), with another retry limit. The self-test waits at least as long as by
+    /// default.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -83,8 +85,8 @@ impl Generator<RdseedInstruction> {
         Self::with_retry_limit(RetryLimit::RDSEED)
     }
 
-    /// As [`new`](Self::new), with a retry limit of the caller's. The self-test waits at least as
-    /// long as the default.
+    /// As [`new`](Self::new), with another retry limit. The self-test waits at least as long as by
+    /// default.
     ///
     /// # Errors
     /// As [`Rdrand::new`].
@@ -140,19 +142,19 @@ impl<S: Source> Generator<S> {
         }
     }
 
-    /// Sets how long one value is waited for.
+    /// Sets the retry limit of one value.
     #[inline]
     pub fn set_retry_limit(&mut self, limit: RetryLimit) {
         self.limit = limit;
     }
 
-    /// How long one value is waited for.
+    /// The retry limit of one value.
     #[must_use]
     pub fn retry_limit(&self) -> RetryLimit {
         self.limit
     }
 
-    /// Draws and underflows so far.
+    /// Returns the draws and underflows so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let draws = [
@@ -168,7 +170,7 @@ impl<S: Source> Generator<S> {
         }
     }
 
-    /// The source, for its own counts.
+    /// Returns the source, for its own counts.
     #[must_use]
     pub fn source(&self) -> &S {
         &self.source
@@ -181,7 +183,8 @@ impl<S: Source> Generator<S> {
     /// [`Error::Underflow`] or [`Error::Health`].
     #[inline]
     pub fn fill_bytes(&mut self, destination: &mut [u8]) -> Result<(), Error> {
-        // Small requests do not pay for the blocks.
+        // A small request must not pay for the code of blocks: its registers and its checks would
+        // stand beside the instruction and add to its latency.
         if let Ok(word) = <&mut [u8; 8]>::try_from(&mut *destination) {
             return match self.attempt() {
                 Ok(value) => {
@@ -197,7 +200,7 @@ impl<S: Source> Generator<S> {
         self.fill_blocks(destination)
     }
 
-    /// One value after another, each tested as it comes; no block, and nothing that is rare.
+    /// Draws one value after another, each tested as it comes; rare cases are out of line.
     #[inline]
     fn fill_few(&mut self, destination: &mut [u8]) -> Result<(), Error> {
         let (words, rest) = destination.as_chunks_mut::<8>();
@@ -214,9 +217,9 @@ impl<S: Source> Generator<S> {
         Ok(())
     }
 
-    /// Blocks of draws, each tested as a whole while it is in the nearest cache: the loop
-    /// around the instruction stays as tight as it can be, and the tests run over many
-    /// values at once. Nothing is delivered untested, because a failure zeroes it all.
+    /// Draws blocks and tests each as a whole while it is in the nearest cache: the loop around
+    /// the instruction stays as tight as it can be, and the tests run over many values at once.
+    /// Nothing is delivered untested, because a failure zeroes the whole destination.
     fn fill_blocks(&mut self, destination: &mut [u8]) -> Result<(), Error> {
         if self.failed.is_some() {
             return Err(self.refuse(destination));
@@ -244,7 +247,8 @@ impl<S: Source> Generator<S> {
         }
     }
 
-    /// The bare loop with bounded retries; how many values came, and why no more.
+    /// The bare loop with bounded retries. Returns the number of values that came, and the failure
+    /// that stopped it.
     #[inline(always)]
     fn draw_block(&mut self, block: &mut [[u8; 8]]) -> (usize, Option<Dry>) {
         for (index, word) in block.iter_mut().enumerate() {
@@ -263,7 +267,7 @@ impl<S: Source> Generator<S> {
         (block.len(), None)
     }
 
-    /// The last draw for fewer than eight bytes; without it, the re-test of the last value
+    /// Makes the last draw, for fewer than eight bytes. If there is none, re-tests the last value
     /// of a block, which no following value has cleared.
     fn finish(&mut self, rest: &mut [u8]) -> Result<(), Stop> {
         let last = self.values64.last();
@@ -290,7 +294,7 @@ impl<S: Source> Generator<S> {
         Ok(())
     }
 
-    /// Fills with 16-bit values, four a draw. `written` of an error counts values.
+    /// Fills with 16-bit values, four per draw. `written` of an error counts values.
     ///
     /// # Errors
     /// [`Error::Underflow`] or [`Error::Health`].
@@ -300,7 +304,7 @@ impl<S: Source> Generator<S> {
             .map_err(|e| e.with_written(e.written() / 2))
     }
 
-    /// Fills with 32-bit values, two a draw. `written` of an error counts values.
+    /// Fills with 32-bit values, two per draw. `written` of an error counts values.
     ///
     /// # Errors
     /// [`Error::Underflow`] or [`Error::Health`].
@@ -310,7 +314,7 @@ impl<S: Source> Generator<S> {
             .map_err(|e| e.with_written(e.written() / 4))
     }
 
-    /// Fills with 64-bit values, one a draw. `written` of an error counts values.
+    /// Fills with 64-bit values, one per draw. `written` of an error counts values.
     ///
     /// # Errors
     /// [`Error::Underflow`] or [`Error::Health`].
@@ -328,7 +332,7 @@ impl<S: Source> Generator<S> {
             .map_err(|e| e.with_written(e.written() / 8))
     }
 
-    /// One 64-bit value.
+    /// Draws one 64-bit value.
     ///
     /// # Errors
     /// [`Error::Underflow`] or [`Error::Health`].
@@ -347,7 +351,7 @@ impl<S: Source> Generator<S> {
         fast_path::one(self, first)
     }
 
-    /// One 32-bit value, by the 32-bit form of RDRAND or from the 64-bit form of RDSEED.
+    /// Draws one 32-bit value, by the 32-bit form of RDRAND or from the 64-bit form of RDSEED.
     ///
     /// # Errors
     /// [`Error::Underflow`] or [`Error::Health`].
@@ -369,7 +373,7 @@ impl<S: Source> Generator<S> {
         .map_err(|stop| self.stopped(stop, 0, &mut []))
     }
 
-    /// One 16-bit value, by the 16-bit form of RDRAND or from the 64-bit form of RDSEED.
+    /// Draws one 16-bit value, by the 16-bit form of RDRAND or from the 64-bit form of RDSEED.
     ///
     /// # Errors
     /// [`Error::Underflow`] or [`Error::Health`].
@@ -412,7 +416,7 @@ impl<S: Source> Generator<S> {
         }
     }
 
-    /// A generator that failed a health test stays failed.
+    /// The error of a generator that has failed a health test: it stays failed.
     #[cold]
     fn refuse(&self, destination: &mut [u8]) -> Error {
         destination.fill(0);
@@ -428,7 +432,7 @@ impl<S: Source> Generator<S> {
     }
 }
 
-/// Shows no random number: what is inside may have been delivered.
+/// Prints no random number: the last value may have been delivered.
 impl<S: Source> fmt::Debug for Generator<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Generator")
@@ -448,13 +452,13 @@ impl<S: Source> Drop for Generator<S> {
     }
 }
 
-/// Why a draw gave nothing.
+/// The reason that a draw gave no value.
 enum Stop {
     Dry(Dry),
     Sick(HealthFailure),
 }
 
-/// One value of `BYTES` bytes: retried, tested, counted.
+/// Draws one value of `BYTES` bytes: retried, tested, counted.
 #[inline(always)]
 fn draw<S: Source, const BYTES: u32>(
     source: &mut S,
@@ -486,7 +490,7 @@ fn accept<S: Source, const BYTES: u32>(
     Ok(value)
 }
 
-/// Zero or all-ones: what every known broken processor returns.
+/// Returns true for zero and all-ones, which every known broken processor returns.
 #[inline(always)]
 fn suspicious<const BYTES: u32>(value: u64) -> bool {
     // One comparison for both: all-ones + 1 is 0, 0 + 1 is 1.
@@ -503,9 +507,10 @@ fn step<S: Source, const BYTES: u32>(source: &mut S) -> Option<u64> {
     }
 }
 
-/// A suspicious value is legitimate now and then, and dropping it would bias the output.
-/// So more is drawn (and thrown away) until a different value clears it or the repetition
-/// count test condemns the source.
+/// Re-tests a suspicious value. It is legitimate now and then, and dropping it would bias the
+/// output. So more values are drawn and discarded until a different one clears it or the
+/// repetition count test fails the source. All known broken processors return one of the two
+/// values, and return it again: with this, the first one is never delivered.
 #[cold]
 #[inline(never)]
 fn retest<S: Source, const BYTES: u32>(
@@ -527,7 +532,7 @@ fn retest<S: Source, const BYTES: u32>(
     }
 }
 
-/// The bytes of an array of 64-bit values.
+/// Returns the bytes of an array of 64-bit values.
 pub(crate) fn bytes_of_u64(values: &mut [u64]) -> &mut [u8] {
     u64::bytes_of(values)
 }

@@ -25,9 +25,9 @@ use core::arch::x86_64::*;
 /// Blocks of the head that hold no data.
 const HEAD_OFFSET: usize = 2;
 
-/// How far ahead of the loads the source is fetched into the cache, in bytes. The loop works on a
-/// few hundred bytes at a time; what a device or another processor has written needs more in
-/// flight.
+/// The distance in bytes by which the source is fetched into the cache ahead of the loads. The loop
+/// works on a few hundred bytes at a time; what a device or another processor has written needs
+/// more in flight.
 const PREFETCH: usize = 4096;
 
 /// Fetches the lines of `len` bytes that begin [`PREFETCH`] bytes after `p`.
@@ -56,12 +56,12 @@ pub(super) static NUMBERS: [Block; 20] = {
     blocks
 };
 
-/// Where a step takes its powers of the hash key from.
+/// The source of a step's powers of the hash key.
 #[derive(Clone, Copy)]
 enum Powers {
-    /// One power a register, the same in every lane.
+    /// One power per register, the same in every lane.
     Strides(*const Block),
-    /// One power a lane, descending.
+    /// One power per lane, descending.
     Consecutive(*const Block),
 }
 
@@ -78,7 +78,7 @@ impl Powers {
     }
 }
 
-/// What the steps of a message need besides the data.
+/// The state of a message between its steps.
 struct Steps<'k, V, const N: usize> {
     schedule: &'k Schedule,
     /// Nonce and first round key in every lane; the last words are overwritten by the counter.

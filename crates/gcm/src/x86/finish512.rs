@@ -138,7 +138,7 @@ unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
         let mut blocks = input;
         if SEAL {
             blocks = output;
-            // What counter mode made of bytes that do not exist is not hashed.
+            // Keystream in place of bytes that do not exist is not hashed.
             blocks[R - 1].0 =
                 _mm512_maskz_mov_epi8(mask_from(len + 16, 64 * (R - 1)), blocks[R - 1].0);
         }

@@ -1,4 +1,4 @@
-//! What the kernels know of a message: in registers, byte-reversed where it is hashed.
+//! A message as the kernels see it: in registers, byte-reversed if it is hashed.
 
 use super::ghash;
 use super::lanes::{Lanes, Single};
@@ -6,7 +6,7 @@ use crate::columns::words;
 use crate::schedule::Schedule;
 use core::arch::x86_64::*;
 
-/// What all parts of a message share.
+/// The values that all parts of a message share.
 #[derive(Clone, Copy)]
 pub(super) struct Message<'k> {
     pub(super) schedule: &'k Schedule,
@@ -33,7 +33,7 @@ pub(super) enum Before {
     State(__m128i),
 }
 
-/// What the beginning of a message leaves to its end.
+/// The values that the beginning of a message computes for its end.
 #[derive(Clone, Copy)]
 pub(super) struct Begun {
     /// The encryption of J0.
@@ -42,7 +42,7 @@ pub(super) struct Begun {
     pub(super) state: __m128i,
 }
 
-/// The nonce with a zero counter.
+/// Loads a nonce, with a zero counter.
 #[inline(always)]
 pub(super) unsafe fn load_nonce(nonce: &[u8; 12]) -> __m128i {
     // SAFETY: both parts are within the 12 bytes.
@@ -53,10 +53,10 @@ pub(super) unsafe fn load_nonce(nonce: &[u8; 12]) -> __m128i {
     }
 }
 
-/// Up to 16 bytes of private memory, zero-padded and byte-reversed.
+/// Loads up to 16 bytes of private memory, zero-padded and byte-reversed.
 ///
-/// A masked load would be shorter, but wait for whatever was just stored into the bytes that its
-/// mask leaves out: headers and tags lie close to additional data.
+/// A masked load would be shorter, but it would wait for stores in flight to the bytes that its
+/// mask leaves out: headers and tags are often stored next to additional data just before.
 #[inline(always)]
 unsafe fn load_partial(bytes: &[u8]) -> __m128i {
     let [low, high] = words(bytes);
@@ -65,7 +65,7 @@ unsafe fn load_partial(bytes: &[u8]) -> __m128i {
     unsafe { _mm_set_epi64x(low.swap_bytes() as i64, high.swap_bytes() as i64) }
 }
 
-/// All additional data hashed but for the multiplication that follows its last block.
+/// Hashes all additional data but for the multiplication that follows its last block.
 #[inline(always)]
 pub(super) unsafe fn hash_additional(schedule: &Schedule, mut aad: &[u8]) -> __m128i {
     // SAFETY: under the contract of Lanes; blocks are within `aad`.
@@ -87,13 +87,14 @@ pub(super) unsafe fn hash_additional(schedule: &Schedule, mut aad: &[u8]) -> __m
     }
 }
 
-/// The block of lengths in bits, byte-reversed.
+/// Returns the block of lengths in bits, byte-reversed.
 #[inline(always)]
 pub(super) unsafe fn length_block(aad_len: usize, data_len: u64) -> __m128i {
     // SAFETY: SSE2 is part of x86-64.
     unsafe { _mm_set_epi64x(aad_len as i64 * 8, data_len as i64 * 8) }
 }
 
+/// Returns the bytes of a register as a number.
 #[inline(always)]
 pub(super) unsafe fn to_u128(v: __m128i) -> u128 {
     // SAFETY: both are 16 bytes of plain data.

@@ -7,7 +7,7 @@ use tare_gcm::{Key, Nonce, Path, SharedRead, SharedWrite, Tag};
 /// Bytes of additional data: those of ESP with extended sequence numbers.
 pub const AAD_LEN: usize = 12;
 
-/// Which way.
+/// The direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     Seal,
@@ -23,8 +23,8 @@ impl Op {
     }
 }
 
-/// Bytes at a fixed offset in a page: where buffers lie decides how loads and stores get in each
-/// other's way (4 KiB aliasing), and it must be the same for everyone.
+/// Bytes at a fixed offset in a page: the offset decides which loads and stores wait for each other
+/// (4 KiB aliasing), so it must be the same for all.
 pub struct Placed {
     room: Vec<u8>,
     start: usize,
@@ -93,7 +93,7 @@ impl Message {
 }
 
 /// An implementation under test.
-pub trait Peer {
+pub trait Contender {
     fn name(&self) -> &'static str;
     /// Seals or opens one message; the nonce is the message's own.
     fn run(&mut self, op: Op, message: &mut Message);
@@ -102,7 +102,7 @@ pub trait Peer {
 /// This crate on one path.
 pub struct Ours(pub Key);
 
-impl Peer for Ours {
+impl Contender for Ours {
     fn name(&self) -> &'static str {
         self.0.path().name()
     }
@@ -151,7 +151,7 @@ impl AwsLc {
     }
 }
 
-impl Peer for AwsLc {
+impl Contender for AwsLc {
     fn name(&self) -> &'static str {
         "aws-lc-rs"
     }
@@ -194,7 +194,7 @@ impl Ring {
     }
 }
 
-impl Peer for Ring {
+impl Contender for Ring {
     fn name(&self) -> &'static str {
         "ring"
     }
@@ -254,7 +254,7 @@ pub struct IpsecMb {
 }
 
 impl IpsecMb {
-    /// None when the library is not installed, or the processor lacks what its best code needs.
+    /// `None` if the library is not installed, or the processor lacks what its best code needs.
     pub fn load(key: &[u8]) -> Option<Self> {
         if !Path::Vaes512.is_available() {
             return None;
@@ -283,7 +283,7 @@ impl IpsecMb {
     }
 }
 
-impl Peer for IpsecMb {
+impl Contender for IpsecMb {
     fn name(&self) -> &'static str {
         "ipsec-mb"
     }
