@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{anyhow, ensure};
 use tare_gateway::config::Config;
-use tare_gateway::dataplane::Tables;
+use tare_gateway::dataplane::BoundTables;
 use tare_gateway::exchange;
 use tare_gateway::tools::gentest::Meta;
 use tare_gateway::Node;
@@ -53,7 +53,7 @@ pub(super) struct Topology {
     reloads: Vec<(Instant, [Config; 2])>,
     burst: Burst,
     /// The tables that each node was last seen with.
-    tables: [Arc<Tables>; 2],
+    tables: [Arc<BoundTables>; 2],
     outbound_updates: u64,
 }
 
