@@ -218,8 +218,17 @@ impl<'a> View<'a> {
 
     /// Splits the view into bytes up to an aligned word, whole words, and bytes after them.
     fn split(self) -> Option<(Slice<'a, u8>, Slice<'a, u64>, Slice<'a, u8>)> {
-        let front = self.start.align_offset(8).min(self.len);
-        let words = (self.len - front) / 8;
+        let front = self.start.align_offset(8);
+        let words = self.len.saturating_sub(front) / 8;
+        if words == 0 {
+            // There may be no aligned address in it at all.
+            let none = Slice {
+                start: NonNull::dangling(),
+                count: 0,
+                memory: PhantomData,
+            };
+            return Some((self.slice(0, self.len)?, none, self.slice(self.len, 0)?));
+        }
         let back = front + 8 * words;
         Some((
             self.slice(0, front)?,
