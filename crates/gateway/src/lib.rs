@@ -9,6 +9,7 @@ pub mod control;
 pub mod daemon;
 pub mod dataplane;
 pub mod exchange;
+mod forwarder;
 mod interface;
 mod node;
 pub mod tools;

@@ -6,6 +6,7 @@ mod chapter;
 mod cli;
 mod compare;
 mod completion;
+mod daemon;
 mod diff;
 mod doctor;
 mod explain;

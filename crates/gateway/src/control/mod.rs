@@ -10,7 +10,6 @@ mod icmp;
 mod interface;
 mod path;
 mod receive;
-mod record;
 mod routes;
 mod status;
 
@@ -20,6 +19,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tare_daemon::{Level, Record};
 use tare_packet::frame;
 use tare_sim::{Instant, TokenBucket};
 
@@ -33,7 +33,6 @@ use crate::interface::{InterfaceId, InterfaceState};
 pub use counters::{Counters, Ignored, Taken};
 use interface::InterfaceControl;
 use path::Paths;
-pub use record::{Level, Record, Value};
 use routes::{Plan, Routes};
 pub use status::{NeighborStatus, RouteStatus, SaStatus, Status};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tare_packet::{ipv4, ipv6};
 use tare_sim::Instant;
 
-use super::record::{Level, Record};
+use tare_daemon::{Level, Record};
 
 /// How long a path is taken to be as narrow as it was said to be. RFC 1191, 6.3: "10 minutes".
 const LIFE: Duration = Duration::from_secs(600);

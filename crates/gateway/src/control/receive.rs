@@ -11,9 +11,9 @@ use tare_sim::Instant;
 
 use super::counters::{Ignored, Taken};
 use super::icmp::{self, TooBig};
-use super::record::{Level, Record};
 use super::{interface, Control};
 use crate::interface::InterfaceId;
+use tare_daemon::{Level, Record};
 
 impl Control {
     pub(super) fn handle(

@@ -6,9 +6,9 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{eventfd, EventfdFlags};
-use tare_port::Counters;
 
 use super::interfaces::Plan;
+use super::report::PortCounters;
 use crate::dataplane::BoundTables;
 use crate::dataplane::TrafficCounters;
 use crate::interface::InterfaceId;
@@ -41,8 +41,8 @@ pub(super) struct WorkerState {
 pub(super) struct Counts {
     pub(super) sent: TrafficCounters,
     pub(super) received: TrafficCounters,
-    pub(super) private: Counters,
-    pub(super) public: Counters,
+    pub(super) private: PortCounters,
+    pub(super) public: PortCounters,
     /// Frames of its own, errors and those of the control side, that a port did not take.
     pub(super) own_lost: u64,
     /// How the ports were opened.
@@ -124,7 +124,7 @@ pub(super) fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// What the control thread is told.
-pub(super) enum News {
+pub(super) enum WorkerEvent {
     /// A frame for the control side.
     Frame(InterfaceId, Vec<u8>),
     /// Ports were opened, or could not be.
@@ -132,12 +132,12 @@ pub(super) enum News {
     /// Ports do not work any more.
     Lost(usize, String),
     /// There is something else to look at.
-    Nudge,
+    Wake,
 }
 
 /// Passes a frame to the control side, or counts it as lost.
-pub(super) fn pass(shared: &Shared, to: &SyncSender<News>, from: InterfaceId, frame: &[u8]) {
-    match to.try_send(News::Frame(from, frame.to_vec())) {
+pub(super) fn pass(shared: &Shared, to: &SyncSender<WorkerEvent>, from: InterfaceId, frame: &[u8]) {
+    match to.try_send(WorkerEvent::Frame(from, frame.to_vec())) {
         Ok(()) => {}
         Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
             shared.control_lost.fetch_add(1, Ordering::Relaxed);
