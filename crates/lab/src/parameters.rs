@@ -72,6 +72,9 @@ pub trait ParameterSet: Sized {
     /// The declared parameters in order.
     fn definitions() -> Vec<Parameter>;
 
+    /// The values that each of them may have, in words and in the same order.
+    fn expectations() -> Vec<String>;
+
     /// Reads the struct; a parameter that is not given has its default.
     ///
     /// # Errors
@@ -402,6 +405,15 @@ pub fn next_field<'d, T: ParameterType>(
     T::read(definition, parameters)
 }
 
+/// Returns the values that the next field may have, in words.
+#[doc(hidden)]
+pub fn next_expected<'d, T: ParameterType>(
+    definitions: &mut impl Iterator<Item = &'d Parameter>,
+) -> String {
+    let definition = definitions.next().expect("a definition for each field");
+    T::expected(&definition.kind)
+}
+
 /// Defines a struct of parameters and its [`ParameterSet`].
 ///
 /// A field has a doc comment, which is its description for people, then
@@ -439,6 +451,12 @@ macro_rules! parameters {
                     $crate::parameters!(@option $($range)?),
                     $crate::parameters!(@option $($crate::value::Value::from($default))?),
                 )),*]
+            }
+
+            fn expectations() -> Vec<String> {
+                let definitions = <Self as $crate::parameters::ParameterSet>::definitions();
+                let mut definitions = definitions.iter();
+                vec![$($crate::parameters::next_expected::<$type>(&mut definitions)),*]
             }
 
             fn read(

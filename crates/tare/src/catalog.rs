@@ -15,7 +15,7 @@ use tare_lab::file::{self, Context, Size};
 use crate::systems;
 
 /// The files of `experiments/`, in the order in which `tare run` takes them.
-const EMBEDDED: &[(&str, &str)] = &[
+pub(crate) const EMBEDDED: &[(&str, &str)] = &[
     (
         "experiments/rdrand.toml",
         include_str!("../../../experiments/rdrand.toml"),

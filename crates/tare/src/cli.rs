@@ -41,6 +41,8 @@ pub(crate) enum Command {
     List(Json),
     /// Show one experiment: its matrix, metrics, published values and claims
     Show(Show),
+    /// List the drivers, or explain one: its parameters, metrics, counters, references and roles
+    Explain(Explain),
     /// Say what this machine can test, what is missing, and the command that gets it
     Doctor(Doctor),
     /// Judge a run again and write its report
@@ -214,6 +216,19 @@ pub(crate) struct Show {
     /// At the published size instead of the quick one
     #[arg(long)]
     pub(crate) full: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    tare explain             the drivers that experiments can name\n  \
+    tare explain rdrand      what an experiment may say to one")]
+pub(crate) struct Explain {
+    /// A driver
+    #[arg(add = completion::drivers())]
+    pub(crate) driver: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -15,7 +15,7 @@ use clap_complete::engine::{
 use clap_complete::env::{Bash, CompleteEnv, EnvCompleter, Fish, Zsh};
 
 use crate::cli::Cli;
-use crate::{catalog, terminal};
+use crate::{catalog, describe, terminal};
 
 /// The variable by which the script tells that it asks; its value is the shell.
 const VARIABLE: &str = "TARE_COMPLETE";
@@ -62,6 +62,19 @@ pub(crate) fn experiments() -> ArgValueCompleter {
                 .is_some_and(|extension| extension == "toml")
         });
         beginning_with(typed, named.collect(), &files)
+    })
+}
+
+/// Completes the name of a driver.
+pub(crate) fn drivers() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let typed = typed.as_encoded_bytes();
+        let names = describe::names().into_iter();
+        let fitting = names.filter(|(name, _)| name.as_bytes().starts_with(typed));
+        let candidate = |(name, about): (String, String)| {
+            CompletionCandidate::new(name).help(Some(about.into()))
+        };
+        fitting.map(candidate).collect()
     })
 }
 

@@ -1,4 +1,4 @@
-//! `tare list` and `tare show`: what there is to run, before anything runs.
+//! `tare list` and `tare show`: the experiments, before anything runs.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;

@@ -30,6 +30,21 @@ pub(crate) enum Feature {
 const NETWORK_TOOLS: [(&str, &str); 2] = [("ip", "-V"), ("unshare", "--version")];
 
 impl Feature {
+    /// Every feature.
+    #[cfg(test)]
+    pub(crate) fn all() -> Vec<Feature> {
+        let mut all = vec![
+            Feature::Rdrand,
+            Feature::Rdseed,
+            Feature::VdsoGetrandom,
+            Feature::References,
+            Feature::Root,
+        ];
+        all.extend(Path::ALL.map(Feature::GcmPath));
+        all.extend(Feature::network_tools());
+        all
+    }
+
     /// Every program of [`Feature::NetworkTool`].
     pub(crate) fn network_tools() -> impl Iterator<Item = Feature> {
         NETWORK_TOOLS

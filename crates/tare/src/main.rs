@@ -4,8 +4,11 @@ mod catalog;
 mod cli;
 mod compare;
 mod completion;
+mod describe;
 mod diff;
 mod doctor;
+#[cfg(test)]
+mod embedded;
 mod explain;
 mod forecast;
 mod machine;
@@ -74,6 +77,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Compare(arguments) => compare::compare(&arguments),
         Command::List(arguments) => explain::list(arguments.json),
         Command::Show(arguments) => explain::show(&arguments),
+        Command::Explain(arguments) => describe::describe(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Report(arguments) => report::report(&arguments),
         Command::Export(arguments) => report::export(&arguments),

@@ -96,6 +96,8 @@ pub(crate) struct References {
 /// Everything that an experiment may say to a driver, for people.
 pub(crate) struct Description {
     pub(crate) vocabulary: Vocabulary,
+    /// The values that each parameter may have, in words.
+    pub(crate) expectations: Vec<String>,
     pub(crate) roles: Vec<Role>,
     pub(crate) metrics: Vec<MetricDefinition>,
     pub(crate) counters: Vec<CounterDefinition>,
@@ -211,6 +213,7 @@ impl<W: Workload> OwnDriver for On<W> {
     fn description(&self) -> Description {
         Description {
             vocabulary: self.vocabulary(),
+            expectations: W::Parameters::expectations(),
             roles: W::roles(),
             metrics: W::Figures::metrics(),
             counters: W::Figures::counters(),
