@@ -128,6 +128,15 @@ fn experiments_are_offered_by_id_suite_and_file() {
 }
 
 #[test]
+fn drivers_are_offered_by_their_name() {
+    in_every_shell(
+        &["tare", "explain", "gcm"],
+        &["gcm", "gcm-race"],
+        &["rdrand", "gcm/size"],
+    );
+}
+
+#[test]
 fn runs_are_offered_by_their_directory() {
     let runs = ["tare-runs/20260101T000000Z", "tare-runs/20260102T000000Z"];
     in_every_shell(&["tare", "report", ""], &runs, &["tare-runs/no-run"]);
