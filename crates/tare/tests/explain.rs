@@ -80,8 +80,8 @@ fn a_trial_refuses_what_its_driver_does_not_know() {
         ),
         (
             "gateway",
-            r#"{"esn":"of"}"#,
-            "parameter esn: found \"of\", expected on or off (did you mean \"off\"?)",
+            r#"{"esn":"offf"}"#,
+            "parameter esn: found \"offf\", expected on or off (did you mean \"off\"?)",
         ),
         (
             "gateway",

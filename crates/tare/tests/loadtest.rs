@@ -330,7 +330,7 @@ fn wrong_usage_is_one_line_that_says_what_was_expected() {
             &["find-limit", "--simulate", "/nowhere.pcap", "a", "a", "x"],
             "/nowhere.pcap: No such file",
         ),
-        (&["find-limit", "-b", "fast"], "expected bits a second"),
+        (&["find-limit", "-b", "fast"], "expected bits per second"),
         (&["find-limit", "-b", "1e6", "-p", "1e9"], "--precision"),
         (
             &["find-limit", "--simulate=loss=2"],

@@ -16,7 +16,7 @@ use crate::trial::{Agent, TrialError};
 /// Time that a trial may take beyond what its parameters ask for: a slow machine's start-up.
 const SLACK: Duration = Duration::from_secs(30);
 
-/// What a trial takes to start and to end, about.
+/// The time that a trial takes to start and to end, about.
 const START: Duration = Duration::from_millis(10);
 
 /// A workload that experiments can name.
@@ -25,11 +25,11 @@ pub(crate) trait Workload: 'static {
     const NAME: &'static str;
     /// One line for people.
     const ABOUT: &'static str;
-    /// Whether equal parameters always give equal figures: the time in the trials is virtual.
+    /// True if equal parameters always give equal figures: the time in the trials is virtual.
     const DETERMINISTIC: bool = false;
-    /// What a cell is run with.
+    /// The parameters of a cell.
     type Parameters: ParameterSet;
-    /// What a trial gives.
+    /// The figures of a trial.
     type Figures: Figures;
 
     /// The references that `beside` may name.
@@ -37,7 +37,7 @@ pub(crate) trait Workload: 'static {
         None
     }
 
-    /// Looks whether the parameters make sense together, on any machine.
+    /// Checks whether the parameters make sense together, on any machine.
     ///
     /// # Errors
     /// The first parameter that is wrong.
@@ -45,18 +45,18 @@ pub(crate) trait Workload: 'static {
         Ok(())
     }
 
-    /// Looks whether a machine can run the cell.
+    /// Checks whether a machine can run the cell.
     ///
     /// # Errors
-    /// What is missing, and the command that would change it.
+    /// The feature that is missing, and the command that would change that.
     fn check(_: &Self::Parameters, _: &Machine) -> Result<(), Missing> {
         Ok(())
     }
 
-    /// How long a trial is expected to take; `None` if that is unknown.
+    /// The time that a trial is expected to take; `None` if that is unknown.
     fn expected(_: &Self::Parameters) -> Option<Expected>;
 
-    /// How long a trial may take on a slow machine, start-up not counted.
+    /// The longest time of a trial on a slow machine, start-up not counted.
     fn longest(parameters: &Self::Parameters) -> Duration {
         Self::expected(parameters).map_or(Duration::ZERO, |expected| expected.clock)
     }
@@ -254,7 +254,7 @@ impl<W: Workload> OwnDriver for On<W> {
     }
 }
 
-/// What a trial is expected to take whose measured part ends by the clock.
+/// The expected time of a trial whose measured part ends by the clock.
 pub(crate) fn by_the_clock(measured: Duration) -> Expected {
     Expected {
         clock: measured,

@@ -31,23 +31,23 @@ pub(crate) struct Args {
     /// own pair of queues; a single one for all. Without it, one worker, bound to no core
     #[arg(long, value_name = "N,N…", value_delimiter = ',')]
     cpu: Vec<usize>,
-    /// How interfaces are opened
+    /// The kind of port of the interfaces
     #[arg(long, value_enum, default_value_t = Io::Auto, hide_possible_values = true,
         value_name = "auto|xdp|xdp-generic|xdp-native|packet")]
     io: Io,
-    /// Workers never sleep: less delay, and a whole core each
+    /// Workers poll and never sleep: less delay, and a whole core each
     #[arg(long)]
     busy_poll: bool,
-    /// Answer Prometheus here, such as 127.0.0.1:9303
+    /// Address of the Prometheus endpoint, such as 127.0.0.1:9303
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
-    /// Answer `tare gateway status` here [default: /run/tare/gateway-NAME.sock]
+    /// Socket for `tare gateway status` [default: /run/tare/gateway-NAME.sock]
     #[arg(long, value_name = "PATH")]
     status_socket: Option<PathBuf>,
     /// Log JSON
     #[arg(long)]
     log_json: bool,
-    /// The least that is logged
+    /// The lowest level that is logged
     #[arg(long, value_enum, default_value_t = LogLevel::Info, value_name = "LEVEL")]
     log_level: LogLevel,
     /// Only check the configuration
@@ -128,7 +128,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says what a configuration holds and what is doubtful about it.
+/// Prints a summary of a configuration and its warnings.
 fn check(args: &Args) -> anyhow::Result<ExitCode> {
     let (config, warnings) = Config::load(&args.config).map_err(|error| anyhow!("{error}"))?;
     for warning in &warnings {

@@ -1,4 +1,4 @@
-//! `tare gateway status`: what a running gateway is doing.
+//! `tare gateway status`: the state of a running gateway.
 
 use std::fmt::Write as _;
 use std::io::Read as _;
@@ -21,7 +21,7 @@ use crate::terminal;
     tare gateway status --json /run/tare/gateway-node1.sock | jq .routes\n\n\
     Without CONF or SOCKET, the only gateway of this machine that answers below /run/tare.")]
 pub(crate) struct Args {
-    /// The configuration that the gateway runs by, or the socket that it answers at
+    /// The configuration of the gateway, or its status socket
     #[arg(value_name = "CONF or SOCKET")]
     at: Option<PathBuf>,
     /// Print JSON
@@ -29,12 +29,12 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The longest answer that is read: 10,000 routes take some 10 MB.
+/// The largest answer that is read, in bytes: 10,000 routes take some 10 MB.
 const ANSWER_MAX: u64 = 1 << 30;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Asks a gateway and prints what it says.
+/// Prints the status of a gateway.
 ///
 /// # Errors
 /// It does not answer.
@@ -82,7 +82,7 @@ fn socket_of(at: &Path) -> anyhow::Result<PathBuf> {
     }
     let named = match Config::load(at) {
         Ok((config, _)) => config.status_socket,
-        // One that is wrong by now may still be what the gateway was started by.
+        // A configuration that was changed and is wrong now may still name the right socket.
         Err(_) => std::fs::read_to_string(at)
             .ok()
             .as_deref()
@@ -91,7 +91,7 @@ fn socket_of(at: &Path) -> anyhow::Result<PathBuf> {
     Ok(named.unwrap_or_else(|| default_socket(at)))
 }
 
-/// The socket that a configuration names which cannot be read otherwise.
+/// The socket that a configuration with errors names.
 fn named_socket(text: &str) -> Option<PathBuf> {
     let (_, rest) = text.split_once("status-socket")?;
     let (value, _) = rest.split_once(';')?;
@@ -226,7 +226,7 @@ fn sa(text: &mut String, direction: &str, sa: &SaStatus) {
     );
 }
 
-/// A time as people say it.
+/// A time for people.
 fn age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),

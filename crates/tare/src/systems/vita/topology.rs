@@ -20,36 +20,35 @@ use tare_packet::imix::PacketSize;
 use tare_port::{Burst, Frame, Layout, Pool};
 use tare_sim::{Instant, Line, LineConfig, LineCounters};
 
-/// How long the gateways may take for their first keys. A route's first exchange takes some
+/// The longest time until the gateways have their first keys. A route's first exchange takes some
 /// milliseconds; many routes take turns.
 const SETTLE_MAX: Duration = Duration::from_secs(120);
 
-/// Bytes that packets may have between the gateways: Vita's own default, so that nothing is
-/// fragmented.
+/// The MTU between the gateways: Vita's own default, so that no packet is fragmented.
 const MTU: u16 = 8923;
 
-/// What the set-up is to be like.
+/// The parameters of the set-up.
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
     pub(super) size: PacketSize,
     pub(super) routes: u32,
     /// Each of the three cables.
     pub(super) line: LineConfig,
-    /// How long keys are used, where not as long as they are by default.
+    /// The lifetime of keys, if it is not the default.
     pub(super) sa_ttl: Option<Duration>,
 }
 
 /// Two gateways, their cables, and the time.
 pub(super) struct Topology {
     nodes: [Node; 2],
-    /// By the node at whose end, or from which end, they carry.
+    /// The cables, by the node at their end.
     into: [Line<Frame>; 2],
     between: [Line<Frame>; 2],
     out: [Line<Frame>; 2],
-    /// The time inside when it was zero for the tester.
+    /// The time of the gateways when the tester's was zero.
     epoch: Instant,
     now: Instant,
-    /// Configurations that node 1 and 2 are to go on with, and when.
+    /// The configurations that node 1 and 2 will load, and when.
     reloads: Vec<(Instant, [Config; 2])>,
     burst: Burst,
     /// The tables that each node was last seen with.
@@ -57,7 +56,7 @@ pub(super) struct Topology {
     outbound_updates: u64,
 }
 
-/// Where the next thing happens.
+/// The next event.
 #[derive(Clone, Copy)]
 enum Event {
     /// A frame reaches the private side of a node.
@@ -66,7 +65,7 @@ enum Event {
     Between(usize),
     /// A frame reaches the tester behind a node.
     Out(usize),
-    /// A node has something to do.
+    /// A timer of a node expires.
     Tick(usize),
     /// The next reload.
     Reload,
@@ -98,7 +97,7 @@ impl Setup {
         Ok([one?, two?])
     }
 
-    /// What both nodes are configured to.
+    /// The configurations of both nodes.
     pub(super) fn configs(&self) -> anyhow::Result<[Config; 2]> {
         Ok(self.metas()?.map(|meta| {
             let mut config = meta.config();
@@ -107,7 +106,7 @@ impl Setup {
         }))
     }
 
-    /// What the tester sends: the seed's two streams.
+    /// The two streams that the tester sends.
     pub(super) fn streams(&self) -> anyhow::Result<Vec<StreamConfig>> {
         let stream = |port: usize, meta: &Meta| StreamConfig {
             name: format!("node{}", port + 1),
@@ -120,13 +119,13 @@ impl Setup {
     }
 }
 
-/// The station address of a node's interface.
+/// The MAC address of a node's interface.
 fn mac(node: usize, interface: u8) -> [u8; 6] {
     [2, 0, 0, 0, node as u8 + 1, interface]
 }
 
 impl Topology {
-    /// Frames for all of it: as many as may be under way.
+    /// A pool with as many frames as may be in flight.
     pub(super) fn pool() -> anyhow::Result<Pool> {
         Ok(Pool::new(1 << 14, 2304, Layout::Spread)?)
     }
@@ -172,8 +171,7 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Lets time pass until every route has keys in both directions, and begins the tester's time
-    /// there.
+    /// Advances time until every route has keys in both directions; the tester's time begins then.
     fn settle(&mut self) -> anyhow::Result<()> {
         let deadline = self.now + SETTLE_MAX;
         while !self.is_keyed() {
@@ -199,7 +197,7 @@ impl Topology {
         })
     }
 
-    /// Lets both nodes go on with other configurations, so long after the tester's beginning.
+    /// Reloads both nodes with other configurations at this time of the tester.
     pub(super) fn reload_at(&mut self, after: Duration, configs: [Config; 2]) {
         self.reloads.push((self.epoch + after, configs));
         self.reloads.sort_by_key(|(at, _)| *at);
@@ -210,13 +208,12 @@ impl Topology {
         self.reloads.len()
     }
 
-    /// How often packets went on under another outbound SA than before, at both nodes and over all
-    /// routes.
+    /// The number of times that a route of either node went on with another outbound SA.
     pub(super) fn outbound_updates(&self) -> u64 {
         self.outbound_updates
     }
 
-    /// Looks whether a node has changed the SAs that it sends by.
+    /// Counts the outbound SAs that a node has replaced.
     fn watch(&mut self, node: usize) {
         let tables = self.nodes[node].dataplane().tables();
         if Arc::ptr_eq(tables, &self.tables[node]) {
@@ -231,12 +228,13 @@ impl Topology {
         self.tables[node] = Arc::clone(tables);
     }
 
-    /// What happened on the cable between the gateways, from the first to the second.
+    /// The counters of the cable between the gateways, from the first to the second.
     pub(super) fn between(&self) -> LineCounters {
         self.between[1].counters()
     }
 
-    /// Whether what came in is accounted for, at both nodes and in both directions.
+    /// Returns true if every packet received is accounted for, at both nodes and in both
+    /// directions.
     pub(super) fn adds_up(&self) -> bool {
         self.nodes.iter().all(|node| {
             let dataplane = node.dataplane();
@@ -265,7 +263,7 @@ impl Topology {
 
     fn pass(&mut self, to: Instant, deliver: &mut dyn FnMut(usize, Instant, Frame)) {
         while let Some((at, event)) = self.next().filter(|(at, _)| *at <= to) {
-            // What was due before is done now.
+            // An event that was due before happens now.
             self.now = self.now.max(at);
             let now = self.now;
             match event {
@@ -313,7 +311,7 @@ impl Topology {
         self.flush(node, self.now);
     }
 
-    /// Puts what a node sends on its cables.
+    /// Sends the frames of a node on its cables.
     fn flush(&mut self, node: usize, now: Instant) {
         for frame in self.nodes[node].leaving(Place::Private).drain(..) {
             self.out[node].offer(now, frame);
@@ -323,7 +321,7 @@ impl Topology {
         }
     }
 
-    /// The time inside that is this to the tester.
+    /// The time of the gateways at this time of the tester.
     fn inside(&self, time: Instant) -> Instant {
         self.epoch + time.since(Instant::ZERO)
     }
