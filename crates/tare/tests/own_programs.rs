@@ -1,4 +1,4 @@
-//! People's own programs under `tare run`: mistakes in their files, what they leave running, runs
+//! Users' own programs under `tare run`: mistakes in their files, processes that they leave, runs
 //! that are resumed elsewhere.
 
 use std::fs;
@@ -136,8 +136,7 @@ fn a_file_that_is_no_regular_file_is_refused_at_once() {
     }
 }
 
-/// Processes that have `marker` on their command line, once those that were killed had a second
-/// to vanish.
+/// Processes that have `marker` on their command line, a second after others were killed.
 fn processes_with(marker: &str) -> usize {
     let until = Instant::now() + Duration::from_secs(1);
     loop {

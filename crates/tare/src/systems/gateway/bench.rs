@@ -110,9 +110,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let wrong = args.packets - outcome.done.packets;
     if wrong > 0 {
-        terminal::say(&format!(
-            "tare: {wrong} packets were lost or changed"
-        ));
+        terminal::say(&format!("tare: {wrong} packets were lost or changed"));
         return Ok(ExitCode::from(1));
     }
     Ok(ExitCode::SUCCESS)

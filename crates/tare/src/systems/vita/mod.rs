@@ -286,7 +286,10 @@ impl Bench {
 
     fn check(&self) -> anyhow::Result<()> {
         let topology = self.tester.bed().network();
-        ensure!(topology.adds_up(), "the counters of a gateway do not add up");
+        ensure!(
+            topology.adds_up(),
+            "the counters of a gateway do not add up"
+        );
         let between = topology.between();
         ensure!(between.delivered > 0, "nothing went between the gateways");
         Ok(())
