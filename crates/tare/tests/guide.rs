@@ -243,6 +243,27 @@ fn the_reference_names_every_key_kind_unit_and_driver() {
     }
 }
 
+#[test]
+fn the_table_of_drivers_has_every_parameter_metric_and_counter_of_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let explained = tare(folder.path(), &["explain", "--json"]);
+    let drivers: Value = serde_json::from_slice(&explained.stdout).unwrap();
+    let page = page("experiment-file.md");
+    for driver in drivers.as_array().unwrap() {
+        let name = driver["name"].as_str().unwrap();
+        let row = page
+            .lines()
+            .find(|line| line.starts_with(&format!("| `{name}`:")))
+            .unwrap_or_else(|| panic!("no row of {name}"));
+        for kind in ["parameters", "metrics", "counters"] {
+            for one in driver[kind].as_array().unwrap() {
+                let word = one["name"].as_str().unwrap();
+                assert!(row.contains(&format!("`{word}`")), "{name}: {kind}: {word}");
+            }
+        }
+    }
+}
+
 /// The Markdown files under `docs/src`.
 fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {

@@ -435,8 +435,7 @@ fn a_search_over_real_interfaces_finds_what_a_bridge_forwards() {
             .unwrap();
         assert_exit(&output, 0);
         let json: Value = serde_json::from_slice(&output.stdout).unwrap();
-        // A bridge in software carries 20 Mb/s; a busy machine may lose some, and must not lose the
-        // account of it.
+        // A software bridge carries 20 Mb/s. A busy machine may lose packets, but must count them.
         assert!(
             json["limit"]["passed_bits_per_second"].as_u64().unwrap() >= 5_000_000,
             "{json}"
