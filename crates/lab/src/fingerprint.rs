@@ -1,4 +1,4 @@
-//! What a run ran on, and what about it may hurt the result.
+//! The machine of a run, and its properties that may distort the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -22,7 +22,7 @@ pub struct Machine {
     pub hypervisor: Option<String>,
     /// The frequency governor; absent where the kernel controls none.
     pub governor: Option<String>,
-    /// Whether turbo is on; absent where it cannot be read.
+    /// True if turbo is on; `None` if that cannot be read.
     pub turbo: Option<bool>,
     /// Vulnerability name to the kernel's mitigation.
     pub mitigations: BTreeMap<String, String>,
@@ -83,8 +83,8 @@ impl Machine {
         }
     }
 
-    /// What about this machine may hurt a result: one sentence each, with the command that
-    /// changes it where there is one.
+    /// Returns the properties of this machine that may distort a result: one sentence each, with
+    /// the command that changes it where there is one.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if let Some(governor) = self.governor.as_deref().filter(|g| *g != "performance") {
@@ -153,7 +153,7 @@ impl Kernel<'_> {
         (!text.is_empty()).then(|| text.to_owned())
     }
 
-    /// The names in a directory, sorted; none where it cannot be read.
+    /// Returns the names in a directory, sorted; empty if it cannot be read.
     fn names(&self, path: &str) -> BTreeSet<String> {
         let entries = std::fs::read_dir(self.0.join(path));
         entries
@@ -164,7 +164,7 @@ impl Kernel<'_> {
             .collect()
     }
 
-    /// What `proc/cpuinfo` says of the first processor.
+    /// The fields of `proc/cpuinfo` about the first processor.
     fn cpuinfo(&self) -> BTreeMap<String, String> {
         let text = self.text("proc/cpuinfo").unwrap_or_default();
         let first = text.lines().take_while(|line| !line.trim().is_empty());
@@ -295,7 +295,7 @@ impl Kernel<'_> {
 
 const CPUS: &str = "sys/devices/system/cpu";
 
-/// How many numbers a list such as `0-3,8` has.
+/// Returns how many numbers a list such as `0-3,8` has.
 fn count_of_list(list: &str) -> Option<u32> {
     list.split(',')
         .map(|range| {

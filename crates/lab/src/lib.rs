@@ -25,6 +25,7 @@ pub mod schedule;
 pub mod stats;
 pub mod store;
 pub mod synthetic;
+mod text;
 pub mod trial;
 pub mod unit;
 pub mod usage;

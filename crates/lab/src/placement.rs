@@ -16,7 +16,7 @@ use crate::descendants::{Descendants, MARK};
 use crate::driver::{Invocation, Role};
 use crate::usage::{self, Usage};
 
-/// Where the roles of one trial run. When it is dropped, no process of the trial is left.
+/// A place for the roles of one trial. When it is dropped, no process of the trial is left.
 pub trait Placement {
     /// Starts the process of a role, with a standard input if it is to take commands.
     ///

@@ -1,4 +1,4 @@
-//! What a run will do: its experiments, and the order of the trials of every round.
+//! The plan of a run: its experiments, and the order of the trials of every round.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -13,9 +13,6 @@ use crate::fingerprint::Machine;
 use crate::judge::{self, Judged, Judging};
 use crate::sample::{Outcome, TrialRecord};
 use crate::value::Point;
-
-/// The most rounds of an experiment.
-pub const ROUNDS_MAX: u32 = 10_000;
 
 /// A run's plan, as `run.json` keeps it: enough to repeat the run, or to go on with it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,15 +29,15 @@ pub struct Plan {
     pub seed: u64,
     /// The time that the run may take, in s; `None` if only its rounds limit it.
     pub budget_s: Option<f64>,
-    /// When the plan was made, RFC 3339 in UTC.
+    /// The time at which the plan was made, RFC 3339 in UTC.
     pub started: String,
     /// The folder in which the run began, from which relative paths go out; `None` where its name
     /// is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
-    /// What it runs on.
+    /// The machine that it runs on.
     pub machine: Machine,
-    /// What may hurt the result, one sentence each.
+    /// Conditions that may distort the results, one sentence each.
     pub warnings: Vec<String>,
     /// The experiments, resolved for this machine and size.
     pub experiments: Vec<Experiment>,
@@ -55,7 +52,7 @@ pub struct Trial {
     pub round: u32,
     /// The cell.
     pub at: Point,
-    /// Whether this is the baseline's second run in the round.
+    /// True if this is the baseline's second run in the round.
     pub again: bool,
 }
 
@@ -142,7 +139,8 @@ impl<'a> Done<'a> {
             .insert((&record.experiment, record.round, at, record.again));
     }
 
-    /// Whether a trial must still run. A cell that this machine cannot run is not tried again.
+    /// Returns true if a trial must still run. A cell that this machine cannot run is not tried
+    /// again.
     pub(crate) fn lacks(&self, plan: &'a Plan, trial: &Trial) -> bool {
         let id = plan.experiments[trial.experiment].id.as_str();
         let at = trial.at.to_string();
@@ -150,7 +148,7 @@ impl<'a> Done<'a> {
             && !self.trials.contains(&(id, trial.round, at, trial.again))
     }
 
-    /// Whether this machine can run nothing of the cell.
+    /// Returns true if this machine cannot run the cell.
     pub(crate) fn is_untestable(&self, plan: &'a Plan, trial: &Trial) -> bool {
         let id = plan.experiments[trial.experiment].id.as_str();
         self.untestable.contains(&(id, trial.at.to_string()))
@@ -217,7 +215,7 @@ pub(crate) mod tests {
                     log: false,
                 }],
                 exclude: vec![],
-                beside: vec!["peer".into()],
+                beside: vec!["reference".into()],
                 baseline: None,
                 metrics: vec![Metric {
                     name: "time".into(),

@@ -53,7 +53,8 @@ pub const COUNTERS_MAX: usize = 1024;
 /// The largest object that a role may say it is ready with, in bytes of JSON.
 pub const READY_MAX: usize = 4096;
 
-/// What a role says of itself when it is ready, for the other roles: an address and a port, say.
+/// The data that a role reports when it is ready, for the other roles: its address and port, for
+/// example.
 pub type Ready = serde_json::Map<String, serde_json::Value>;
 
 /// One line from the lab to a process of a trial that has several roles.
@@ -62,7 +63,7 @@ pub type Ready = serde_json::Map<String, serde_json::Value>;
 pub enum Command {
     /// Every role is ready.
     Start {
-        /// What each role said when it was ready, by the role's name.
+        /// The data that each role reported when it was ready, by the role's name.
         roles: BTreeMap<String, Ready>,
     },
     /// The measurement is over: begin no more work, and say `done`.
@@ -84,12 +85,12 @@ pub enum Message {
     },
     /// The process can begin. Only of trials with several roles.
     Ready {
-        /// What the other roles must know of it, at most [`READY_MAX`] bytes.
+        /// Data for the other roles, at most [`READY_MAX`] bytes.
         data: Ready,
     },
     /// The warm-up is over.
     Start {},
-    /// How far the measured part is, from 0 to 1.
+    /// The progress of the measured part, from 0 to 1.
     Progress {
         /// The fraction done.
         done: f64,
@@ -117,9 +118,9 @@ pub enum Message {
     End {},
     /// The trial could not be done.
     Error {
-        /// What went wrong, in words.
+        /// The failure, in words.
         message: String,
-        /// Whether the machine lacks something, rather than something having broken.
+        /// True if the machine lacks something, rather than something having broken.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         missing: bool,
         /// The command or change that would help.
@@ -128,7 +129,7 @@ pub enum Message {
     },
 }
 
-/// What a process is in its trial, on which the order of its messages depends.
+/// The position of a process in its trial, on which the order of its messages depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
     /// The trial's only process.
@@ -139,31 +140,31 @@ pub enum Position {
     Serves,
 }
 
-/// How far a conversation has come.
+/// The stage of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Nothing has been said.
+    /// No message has been received.
     Silent,
-    /// `version` has been said.
+    /// `version` has been received.
     Introduced,
-    /// `ready` has been said.
+    /// `ready` has been received.
     Ready,
-    /// It was told to start, and must say when its warm-up is over.
+    /// It was told to start, and must report the end of its warm-up.
     Warming,
     /// It is measuring or serving.
     Started,
-    /// It was told to stop, and must say when it is done.
+    /// It was told to stop, and must report that it is done.
     Stopping,
-    /// `done` has been said.
+    /// `done` has been received.
     Done,
-    /// It was told to drain, and must say its last figures.
+    /// It was told to drain, and must report its last figures.
     Draining,
-    /// `end` or `error` has been said.
+    /// `end` or `error` has been received.
     Over,
 }
 
 impl Stage {
-    /// What may be said at this stage, in words.
+    /// Returns the messages that are expected at this stage, in words.
     fn expected(self, position: Position) -> &'static str {
         match (self, position) {
             (Stage::Silent, _) => "a version message first",
@@ -195,7 +196,7 @@ pub struct Conversation {
     error: Option<Refusal>,
 }
 
-/// What a complete conversation came to.
+/// The result of a complete conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Findings {
     /// The trial reached its end.
@@ -211,18 +212,18 @@ pub enum Findings {
     Error(Refusal),
 }
 
-/// Why a trial could not be done, as its program said.
+/// The reason for which a program could not do its trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What went wrong.
+    /// The failure, in words.
     pub message: String,
-    /// Whether the machine lacks something.
+    /// True if the machine lacks something.
     pub missing: bool,
-    /// What would help.
+    /// The command or change that would help.
     pub remedy: Option<String>,
 }
 
-/// How a trial broke the protocol, in words.
+/// A violation of the protocol, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation(pub String);
 
@@ -234,7 +235,7 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// What a line means for the trial.
+/// The meaning of a line for the trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Heard {
     /// The process is up and speaks.
@@ -245,11 +246,11 @@ pub enum Heard {
     Started,
     /// It is this far, from 0 to 1.
     Progress(f64),
-    /// Taken note of.
+    /// Recorded.
     Noted,
     /// It begins no more work.
     Done,
-    /// Nothing more may come.
+    /// No more messages may follow.
     Over,
 }
 
@@ -403,17 +404,17 @@ impl Conversation {
         };
     }
 
-    /// What the process said when it was ready; empty before that.
+    /// Returns the data that the process reported when it was ready; empty before that.
     pub fn ready_data(&self) -> &Ready {
         &self.ready
     }
 
-    /// Whether the process waits for a command: it is ready, or done.
+    /// Returns whether the process waits for a command: it is ready, or done.
     pub fn waits(&self) -> bool {
         matches!(self.stage, Stage::Ready | Stage::Done)
     }
 
-    /// What the process said if the trial could not be done.
+    /// Returns the process's message that the trial could not be done, if it sent one.
     pub fn error(&self) -> Option<&Refusal> {
         self.error.as_ref()
     }
@@ -460,7 +461,7 @@ impl Conversation {
         Ok(joined)
     }
 
-    /// Whether the program gave a sample of that metric.
+    /// Returns whether the program gave a sample of that metric.
     pub fn has_sample_of(&self, metric: &str) -> bool {
         self.samples.iter().any(|(name, ..)| name == metric)
     }

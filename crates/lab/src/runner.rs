@@ -7,25 +7,25 @@ use crate::driver::{Drivers, Missing};
 use crate::experiment::Experiment;
 use crate::placement::Local;
 use crate::plan::{Done, Trial};
-use crate::report::text::clean;
 use crate::result::ExperimentResult;
 use crate::sample::{Outcome, TrialRecord};
 use crate::schedule::{self, Schedule};
 use crate::store::{RunDirectory, StoreError};
+use crate::text::clean;
 use crate::trial::{self, Finished};
 use crate::value::Point;
 
-/// How often results are shown within a round, which decide nothing before its end. Of a long run
-/// less often, so that judging takes a twentieth of the time at most.
+/// The interval at which results are shown within a round, which decides nothing before its end. In
+/// a long run less often, so that judging takes a twentieth of the time at most.
 const SHOW_EVERY: Duration = Duration::from_secs(1);
 
-/// How many lines of its standard error a failed trial's record keeps.
+/// The number of lines of standard error that the record of a failed trial keeps.
 const LAST_LINES: usize = 5;
 
-/// How many characters of each of them.
+/// The number of characters that are kept of each of them.
 const LINE_MAX: usize = 200;
 
-/// Who watches a run.
+/// An observer of a run.
 pub trait Observer {
     /// A trial begins.
     fn begins(&mut self, experiment: &str, trial: &Trial);
@@ -41,7 +41,7 @@ pub trait Observer {
     fn judged(&mut self, results: &[ExperimentResult], next: &Schedule, elapsed: Duration);
 }
 
-/// How a run ended.
+/// The way in which a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// Every experiment has what it needs, or its last round, or no time for another.
@@ -109,7 +109,7 @@ struct Run<'a> {
     elapsed_before: Duration,
     /// Cells that said themselves that the machine lacks something.
     untestable: HashSet<(usize, String)>,
-    /// When the records were judged last, and how long that took.
+    /// The time of the last judgement, and how long it took.
     judged: Instant,
     judging: Duration,
 }
@@ -282,7 +282,7 @@ pub fn lost(directory: &RunDirectory, drivers: &Drivers) -> Option<(TrialRecord,
     })
 }
 
-/// Whether this machine can run a cell.
+/// Checks that this machine can run a cell.
 fn check(experiment: &Experiment, at: &Point, drivers: &Drivers) -> Result<(), Missing> {
     let driver = drivers.get(&experiment.driver).ok_or_else(|| Missing {
         reason: format!("this program has no driver \"{}\"", experiment.driver),

@@ -1,5 +1,6 @@
-//! Which experiments run another round. It follows from the plan and the records alone, so that a
-//! run that is resumed goes on as it would have gone, and a report can tell whether it is over.
+//! The schedule: which experiments run another round. It follows from the plan and the records
+//! alone, so that a run that is resumed goes on as it would have gone, and a report can tell
+//! whether it is over.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use crate::plan::{Done, Plan};
 use crate::result::ExperimentResult;
 use crate::sample::{Outcome, TrialRecord};
 
-/// Where a run stands.
+/// The state of a run between rounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// The round that runs, or runs next, from 0.
@@ -57,7 +58,7 @@ impl Schedule {
         schedule
     }
 
-    /// Whether no experiment runs another round.
+    /// Returns true if no experiment runs another round.
     pub fn is_complete(&self) -> bool {
         !self.open.contains(&true)
     }
@@ -79,13 +80,13 @@ impl Schedule {
     }
 }
 
-/// Whether an experiment that ran that many rounds needs no more.
+/// Returns true if an experiment that ran that many rounds needs no more.
 fn is_over(experiment: &Experiment, rounds: u32, result: &ExperimentResult) -> bool {
     rounds >= experiment.rounds.most || rounds >= experiment.rounds.least && result.decided()
 }
 
-/// Whether the next round of an experiment, if it takes as long as those before, ends within the
-/// budget. The first round is always run: without it there would be no figure at all.
+/// Returns whether the next round of an experiment, if it takes as long as those before, ends
+/// within the budget. The first round is always run: without it there would be no figure at all.
 pub(crate) fn has_time(plan: &Plan, records: &[TrialRecord], place: usize, round: u32) -> bool {
     let Some(budget) = plan.budget().filter(|_| round > 0) else {
         return true;

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::plan::{Done, Plan, Trial, ROUNDS_MAX};
+use crate::experiment::ROUNDS_MAX;
+use crate::plan::{Done, Plan, Trial};
 use crate::result::SCHEMA;
 use crate::sample::{Outcome, TrialRecord};
 use crate::schedule::Schedule;
@@ -25,14 +26,14 @@ pub struct RunDirectory {
     samples: File,
 }
 
-/// Why a run directory cannot be used.
+/// The reason for which a run directory cannot be used.
 #[derive(Debug)]
 pub enum StoreError {
-    /// The file system refused.
+    /// The file system returned an error.
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What it said.
+        /// Its error.
         error: io::Error,
     },
     /// There is a run in it already.
@@ -45,7 +46,7 @@ pub enum StoreError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What was found and expected.
+        /// The finding, and what was expected.
         what: String,
     },
 }
@@ -176,7 +177,7 @@ impl RunDirectory {
     /// Adds a trial, and the log of one that failed; it is with the operating system on return.
     ///
     /// # Errors
-    /// What the file system says; the record is then not in.
+    /// The error of the file system; the record is then not stored.
     pub fn append(&mut self, mut record: TrialRecord, log: &[u8]) -> Result<(), StoreError> {
         if matches!(record.outcome, Outcome::Failed { .. }) {
             let name = format!(
@@ -234,7 +235,7 @@ fn lock(samples: &File, path: &Path) -> Result<(), StoreError> {
 /// another process writes it too. A file that could not be written leaves nothing behind.
 ///
 /// # Errors
-/// What the file system says.
+/// The error of the file system.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(format!(".{}.part", std::process::id()));

@@ -537,7 +537,7 @@ proptest! {
         spread in 0.0..2.0f64,
         text_axis in any::<bool>(),
         log in any::<bool>(),
-        peers in 0..3usize,
+        references in 0..3usize,
     ) {
         let mut it = fixture::empty("any/values", "Any values", "nowhere");
         let place = |i: usize| match text_axis {
@@ -548,8 +548,8 @@ proptest! {
         it.axes[0].values = (0..values.len().div_ceil(2)).map(place).collect();
         for (i, value) in values.iter().enumerate() {
             let kind = if i % 2 == 0 { "a" } else { "b" };
-            let at = match i < peers {
-                true => fixture::point(&[("beside", format!("peer {i}").as_str().into())]),
+            let at = match i < references {
+                true => fixture::point(&[("beside", format!("reference {i}").as_str().into())]),
                 false => fixture::point(&[("place", place(i / 2)), ("kind", kind.into())]),
             };
             let mut cell = fixture::cell(at, "latency", Unit::Nanoseconds, value.unwrap_or(1.0));

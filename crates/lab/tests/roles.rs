@@ -13,8 +13,8 @@ use tare_lab::sample::Outcome;
 use tare_lab::trial::{self, Finished};
 use tare_lab::unit::{Better, Unit};
 
-/// What every script of these tests begins with. `ready` waits for the start command, `drained`
-/// for the drain command; each leaves a line in the file `trace` of its folder.
+/// The beginning of every script of these tests. `ready` waits for the start command, `measured`
+/// and `stopped` for the drain command; each leaves a line in the file `trace` of its folder.
 const WORDS: &str = r#"
     trace() { echo "$ROLE $1" >> trace; }
     hear() { read -r line && trace "hears $line"; }

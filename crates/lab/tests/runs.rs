@@ -464,7 +464,7 @@ fn no_round_begins_that_would_not_end_within_the_budget() {
     }
     let last = directory.records().last().unwrap();
     assert!(last.run_ms <= 1e3 * taken.as_secs_f64());
-    // A budget that is used up is the end, whoever asks and whenever.
+    // A budget that is used up is the end, also of a run that is resumed.
     let (plan, records) = RunDirectory::read(folder.path()).unwrap();
     assert!(Schedule::new(&plan, &records).is_complete());
     let before = directory.records().len();

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tare_lab::experiment::ROUNDS_MAX;
 use tare_lab::file::Size;
-use tare_lab::plan::ROUNDS_MAX;
 use tare_lab::unit::{Quantity, Unit};
 
 use crate::{completion, gateway, loadtest, rng};

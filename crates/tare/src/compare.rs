@@ -331,6 +331,7 @@ fn sentence(comparison: &Comparison<'_>) -> String {
         Difference::NotShown => format!("no difference shown between commands 1 and {place}"),
     };
     let p = judged
+        .evidence
         .p_holm
         .map_or(String::new(), |p| format!(", p {}", significant(p)));
     let capital = words[..1].to_uppercase() + &words[1..];

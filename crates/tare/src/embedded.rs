@@ -117,7 +117,7 @@ fn undeclared(experiment: &Experiment, words: &Vocabulary) -> Vec<String> {
     let beside = experiment
         .beside
         .iter()
-        .filter(|name| !words.peers.contains(name));
+        .filter(|name| !words.references.contains(name));
     unknown.extend(beside.map(|name| format!("no reference {name}")));
     unknown
 }
@@ -267,13 +267,13 @@ fn an_experiment_that_no_driver_accepts_is_named_with_its_cell_and_the_reason() 
     }
     // What a file cannot show, the cells do.
     let experiments = read(EMBEDDED[0].0, EMBEDDED[0].1, 2, Size::Quick, &drivers).unwrap();
-    let mut peers = experiments
+    let mut beside = experiments
         .into_iter()
         .find(|one| !one.beside.is_empty())
         .unwrap();
-    peers.beside.push("rand".into());
-    peers.fixed.insert("sizes".into(), 3.into());
-    let refusals = refusals(&peers, &drivers).join("\n");
+    beside.beside.push("rand".into());
+    beside.fixed.insert("sizes".into(), 3.into());
+    let refusals = refusals(&beside, &drivers).join("\n");
     for expected in [
         "no reference rand",
         "the cell beside=rand: parameter beside: found rand, expected one of rdseed",

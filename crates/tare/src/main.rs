@@ -1,6 +1,8 @@
 //! `tare`: what isolation, encryption and distance cost your I/O.
 
 mod catalog;
+#[cfg(test)]
+mod chapter;
 mod cli;
 mod compare;
 mod completion;

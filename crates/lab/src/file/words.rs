@@ -16,7 +16,7 @@ pub(super) struct Words<'a> {
     /// driver's name is the error.
     pub(super) vocabulary: Option<&'a Vocabulary>,
     pub(super) cpus: i64,
-    /// Whether every cell's program speaks the protocol, and so has metrics and counters of its
+    /// True if every cell's program speaks the protocol, and so has metrics and counters of its
     /// own.
     pub(super) speaks: bool,
 }
@@ -25,7 +25,7 @@ pub(super) struct Words<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Resolved {
     pub(super) value: Value,
-    /// Whether the file wrote it in terms of the machine's processors.
+    /// True if the file wrote it in terms of the machine's processors.
     pub(super) from_cpus: bool,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Whether words beyond the vocabulary pass.
+    /// Returns true if words beyond the vocabulary are accepted.
     fn open(&self) -> bool {
         self.vocabulary.is_none_or(|vocabulary| vocabulary.open)
     }
@@ -48,7 +48,7 @@ impl<'a> Words<'a> {
         self.vocabulary?.parameters.iter().find(|p| p.name == name)
     }
 
-    /// Whether the driver takes the parameter `name`.
+    /// Returns true if the driver takes the parameter `name`.
     pub(super) fn knows_parameter(&self, name: &str) -> bool {
         self.open() || self.parameter(name).is_some()
     }
@@ -60,7 +60,7 @@ impl<'a> Words<'a> {
             .collect()
     }
 
-    /// What the driver's metric `name` measures: `Ok(None)` where anything may.
+    /// Returns the dimension of the driver's metric `name`; `Ok(None)` if it may have any.
     pub(super) fn metric(&self, name: &str) -> Result<Option<Dimension>, Vec<&'a str>> {
         let metrics = self.vocabulary.map_or(&[][..], |v| &v.metrics);
         let own = metrics.iter().map(|(known, dim)| (known.as_str(), *dim));
@@ -80,9 +80,9 @@ impl<'a> Words<'a> {
         self.known(node, |vocabulary| &vocabulary.counters, self.speaks)
     }
 
-    /// The text of `node` as the name of a peer.
-    pub(super) fn peer(&self, node: &Node<'_>) -> Option<String> {
-        self.known(node, |vocabulary| &vocabulary.peers, true)
+    /// The text of `node` as the name of a reference.
+    pub(super) fn reference(&self, node: &Node<'_>) -> Option<String> {
+        self.known(node, |vocabulary| &vocabulary.references, true)
     }
 
     fn known(
@@ -200,7 +200,7 @@ impl<'a> Words<'a> {
         matches!(kind, Some(ParameterKind::Table))
     }
 
-    /// Whether two values of the parameter `name` are the same, however they are spelt.
+    /// Returns true if two values of the parameter `name` are the same, however they are spelt.
     pub(super) fn same(&self, name: &str, a: &Value, b: &Value) -> bool {
         let quantity = |value: &Value| value.as_str().and_then(|t| t.parse::<Quantity>().ok());
         match self.parameter(name).map(|parameter| &parameter.kind) {

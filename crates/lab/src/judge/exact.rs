@@ -52,7 +52,7 @@ pub(super) fn decide(comparisons: &[Comparison], result: &mut ClaimResult) {
     };
 }
 
-/// Whether all comparisons hold in a round; `None` where one of them lacks it.
+/// Returns whether all comparisons hold in a round; `None` if one of them lacks it.
 fn holds(comparisons: &[Comparison], round: usize) -> Option<bool> {
     let mut all = true;
     for comparison in comparisons {

@@ -127,7 +127,7 @@ fn wobble(round: u32) -> f64 {
     1.0 + 0.001 * f64::from((round * 7) % 5)
 }
 
-/// What a run of that experiment alone came to.
+/// Judges a run of that experiment alone.
 fn run_of(experiment: &Experiment, records: &[TrialRecord]) -> ExperimentResult {
     let experiments = std::slice::from_ref(experiment);
     judge(experiments, records, &Judging::default())
@@ -178,7 +178,7 @@ fn cells_that_did_not_do_the_same_work_get_no_ratio() {
     let refused = &with(8_600)[0];
     assert_eq!(refused.verdict, Verdict::NotTestable);
     assert_eq!(
-        (refused.measured, refused.ci95, refused.p),
+        (refused.measured, refused.ci95, refused.evidence.p),
         (None, None, None)
     );
     assert_eq!(
@@ -298,7 +298,7 @@ fn what_the_machine_lacks_makes_a_claim_not_testable_with_the_remedy() {
         "it needs only the other cell"
     );
     assert_eq!(
-        result.claims[2].p_holm, result.claims[2].p,
+        result.claims[2].evidence.p_holm, result.claims[2].evidence.p,
         "only one claim was tested"
     );
     assert_eq!(

@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::experiment::{Experiment, Metric};
-use crate::plan::ROUNDS_MAX;
+use crate::experiment::{Experiment, Metric, ROUNDS_MAX};
 use crate::result::Failures;
 use crate::sample::{is_measurable, Outcome, TrialRecord, OPERATIONS};
 use crate::stats::{median, Round};
@@ -19,7 +18,7 @@ pub(super) struct Trials<'a> {
 
 /// The trials of one cell.
 pub(super) struct Cell<'a> {
-    /// Where it stands.
+    /// Its point in the matrix.
     pub(super) at: Point,
     /// The trial of each round; `None` where it has not run.
     pub(super) rounds: Vec<Option<&'a TrialRecord>>,
@@ -27,7 +26,7 @@ pub(super) struct Cell<'a> {
     pub(super) again: Vec<Option<&'a TrialRecord>>,
 }
 
-/// Why a cell cannot take part in a claim.
+/// The reason for which a cell cannot take part in a claim.
 pub(super) enum Obstacle {
     /// This machine cannot run it, or what it ran may not be compared.
     NotTestable(String),
@@ -95,8 +94,8 @@ pub(super) fn sort<'a>(experiments: &[Experiment], records: &'a [TrialRecord]) -
 }
 
 impl<'a> Cell<'a> {
-    /// What each round says of the metric. A trial that ran and gave no measurable number has
-    /// failed, whatever it says of itself.
+    /// Returns the metric's figure in each round. A trial that ran and gave no measurable number
+    /// has failed, whatever it says of itself.
     pub(super) fn figures(&self, metric: &str) -> Vec<Round> {
         figures(&self.rounds, metric)
     }
@@ -111,7 +110,7 @@ impl<'a> Cell<'a> {
         self.rounds.iter().chain(&self.again).copied().flatten()
     }
 
-    /// How many of the cell's own trials failed.
+    /// Returns the number of the cell's own trials that failed.
     pub(super) fn failed(&self) -> usize {
         self.rounds
             .iter()
@@ -179,7 +178,7 @@ impl<'a> Cell<'a> {
             .collect()
     }
 
-    /// What keeps the cell from having a figure for `metric`, if anything does.
+    /// Returns the reason for which the cell has no figure for `metric`; `None` if it has one.
     pub(super) fn obstacle(&self, metric: &Metric) -> Option<Obstacle> {
         if let Some(obstacle) = self.not_testable() {
             return Some(obstacle);
@@ -197,7 +196,7 @@ impl<'a> Cell<'a> {
         })
     }
 
-    /// What this machine lacks for the cell, if anything.
+    /// Returns what this machine lacks for the cell; `None` if it lacks nothing.
     pub(super) fn not_testable(&self) -> Option<Obstacle> {
         self.records().find_map(|record| match &record.outcome {
             Outcome::NotTestable { reason, remedy } => Some(Obstacle::NotTestable(match remedy {
@@ -208,7 +207,7 @@ impl<'a> Cell<'a> {
         })
     }
 
-    /// How many of the cell's own trials have run, well or not.
+    /// Returns the number of the cell's own trials that have run, failed ones among them.
     pub(super) fn ran(&self) -> usize {
         self.rounds.iter().flatten().count()
     }
@@ -222,7 +221,7 @@ impl<'a> Cell<'a> {
 /// A cell in words.
 pub(super) fn name(at: &Point) -> String {
     match at.beside() {
-        Some(peer) => peer.to_owned(),
+        Some(reference) => reference.to_owned(),
         None if at.0.is_empty() => "the only cell".to_owned(),
         None => at.to_string(),
     }

@@ -6,12 +6,13 @@
 
 use maud::{html, Markup};
 
-use super::figure::axis::{self, bottom_labels, grid, percent, pixels, Tick};
-use super::figure::scale::Scale;
+use super::figure::axis::{self, bottom_labels, grid, Tick};
+use super::figure::scale::{percent, pixels, Scale};
 use super::table::{self, statements};
-use super::words::{clip, ends, figure, published, symbol, words, Exact};
+use super::words::{ends, figure, published, symbol, words, Exact};
 use crate::experiment::Standing;
 use crate::result::{ClaimResult, ExperimentResult, RunResult, Verdict};
+use crate::text::clip;
 
 /// The height of a track, in pixels.
 const HEIGHT: f64 = 26.0;
@@ -65,7 +66,7 @@ impl Relative {
         })
     }
 
-    /// How far from 1 the claim's marks reach, as a factor of at least 1.
+    /// Returns the largest distance of the claim's marks from 1, as a factor of at least 1.
     fn reach(&self) -> f64 {
         let marks = [
             self.measured,

@@ -4,9 +4,11 @@ use textwrap::core::display_width;
 use textwrap::{Options, WordSeparator, WordSplitter};
 
 use super::table::{self, About, Column, Kind, Row, Table};
-use super::words::{clip, symbol, words, DASH};
+use super::words::{symbol, words, DASH};
 use crate::experiment::Standing;
 use crate::result::{ExperimentResult, RunResult, Verdict};
+pub use crate::text::clean;
+use crate::text::clip;
 
 /// A text from outside is cut here: a terminal is no place for a book.
 const LONGEST: usize = 600;
@@ -65,11 +67,6 @@ pub fn cells(experiment: &ExperimentResult, width: usize) -> String {
         out.table(&table::noise(experiment));
     }
     out.text
-}
-
-/// Text on one line that cannot drive the terminal.
-pub fn clean(text: &str) -> String {
-    super::words::shown(text)
 }
 
 /// Lines of bounded width.

@@ -1,5 +1,5 @@
-//! Whether a cell's values have one mode and light tails: where they do not, a median tells half of
-//! it.
+//! The shape of a cell's values: whether they have one mode and light tails. If not, a median tells
+//! half of it.
 //!
 //! Both tests look at logarithms where all values are positive, so that a lognormal noise counts as
 //! well-behaved. Their thresholds were set by simulation so that either is exceeded by less than
@@ -15,7 +15,7 @@ const VALUES_MIN: usize = 10;
 /// Differences below this are of no interest, whatever their shape: 5 %.
 const DIFFERENCE_MIN: f64 = 0.05;
 
-/// What the values of a cell look like beside a single hill.
+/// A shape of a cell's values other than a single mode with light tails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shape {
     /// Two groups with a gap between them.
@@ -151,7 +151,7 @@ mod tests {
         (-2.0 * uniform(random).ln()).sqrt() * (std::f64::consts::TAU * uniform(random)).cos()
     }
 
-    /// How often samples of `n` draws are called bimodal and heavy-tailed.
+    /// Returns the shares of samples of `n` draws that are called bimodal and heavy-tailed.
     fn rates(n: usize, mut draw: impl FnMut(&mut ChaCha8Rng) -> f64) -> (f64, f64) {
         const SAMPLES: usize = 4000;
         let mut random = ChaCha8Rng::seed_from_u64(n as u64);

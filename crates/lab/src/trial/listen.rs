@@ -11,10 +11,10 @@ use crate::extract::OUTPUT_MAX;
 use crate::placement::{Agent, Process};
 use crate::protocol::LINE_MAX;
 
-/// How much of a trial's output a log keeps, in bytes, from its end.
+/// The number of bytes of a trial's output, from its end, that a log keeps.
 const LOG_MAX: usize = 64 * 1024;
 
-/// What a process of a trial did.
+/// An event of a process of a trial.
 pub(super) enum Event {
     /// It wrote a line to its standard output.
     Line(Vec<u8>),
@@ -127,11 +127,11 @@ fn read_lines(stdout: impl Read, place: usize, events: &SyncSender<(usize, Event
     let _ = events.send((place, Event::OutputClosed));
 }
 
-/// What a program without the protocol wrote to its standard output.
+/// The standard output of a program without the protocol.
 #[derive(Default)]
 pub(super) struct Captured {
     pub(super) bytes: AtomicU64,
-    /// Whether the text is kept too, as far as it is searched.
+    /// True if the text is kept too, as far as it is searched.
     pub(super) keep: bool,
     text: Mutex<Vec<u8>>,
 }

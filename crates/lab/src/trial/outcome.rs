@@ -17,7 +17,7 @@ use crate::sample::{Outcome, OPERATIONS};
 use crate::unit::Unit;
 use crate::usage::{Usage, METRICS};
 
-/// How a process ended, and what it used.
+/// The status of a process that ended, and the resources that it used.
 type Ended = (ExitStatus, Usage);
 
 impl Processes {
@@ -52,7 +52,7 @@ impl Processes {
         Some(outcome.unwrap_or_else(failed))
     }
 
-    /// Why the trial failed, if a process did; that which failed first comes first.
+    /// Returns the failure of the trial, if a process failed; that which failed first comes first.
     fn failure(&mut self, ended: &[Ended], speaks_protocol: bool) -> Option<Outcome> {
         let several = self.watches.len() > 1;
         let first = self.failed.unwrap_or(0);
@@ -79,7 +79,7 @@ impl Processes {
         })
     }
 
-    /// What went wrong with one process.
+    /// Returns the failure of one process.
     fn trouble(&self, watch: &Watch, status: ExitStatus, speaks_protocol: bool) -> Option<Outcome> {
         let when = self.step.when();
         if let Some(reason) = watch.hindrance(self.step.late()) {
@@ -100,7 +100,7 @@ impl Processes {
         Some(failed(format!("{}{when}", short.0)))
     }
 
-    /// What the roles said, put together.
+    /// Returns the roles' conversations, put together.
     fn conversation(&mut self) -> Result<Conversation, String> {
         let said = |watch: &mut Watch| {
             let nothing = Conversation::new(Position::Alone);
@@ -124,7 +124,7 @@ struct Figures {
     samples: BTreeMap<String, Vec<f64>>,
 }
 
-/// What the process that measures shows without saying it by the protocol.
+/// The figures of the process that measures which do not come by the protocol.
 struct Seen<'a> {
     /// From its start to its exit.
     time: Duration,
@@ -239,7 +239,7 @@ pub(super) fn failed(reason: String) -> Outcome {
     Outcome::Failed { reason }
 }
 
-/// Whether a process failed by itself: those that the lab ends are ended by SIGKILL.
+/// Returns true if a process failed by itself: those that the lab ends are ended by SIGKILL.
 fn died(status: ExitStatus) -> bool {
     !status.success() && status.signal() != Some(Signal::KILL.as_raw())
 }

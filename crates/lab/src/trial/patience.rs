@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How much longer something is waited for.
+/// The time that is left to wait for something.
 ///
 /// A stretch in which this process did not run either (Ctrl-Z) is not the trial's fault and counts
 /// for no more than [`Patience::STRETCH_MAX`].

@@ -13,10 +13,10 @@ use crate::placement::Placement;
 use crate::protocol::{Command, Position};
 use crate::usage::Usage;
 
-/// How often a wait looks whether the run was interrupted.
+/// The interval at which a wait checks whether the run was interrupted.
 const TICK: Duration = Duration::from_millis(20);
 
-/// How far a trial has come.
+/// The step at which a trial is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// Its only process runs.
@@ -32,7 +32,7 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// What a process that is late at this step did not do.
+    /// Says what a process that is late at this step did not do.
     pub(super) fn late(self) -> &'static str {
         match self {
             Step::Alone => "it did not end",
@@ -43,7 +43,7 @@ impl Step {
         }
     }
 
-    /// When a process failed that failed at this step.
+    /// Says when a process failed that failed at this step.
     pub(super) fn when(self) -> &'static str {
         match self {
             Step::Alone => "",
@@ -69,7 +69,7 @@ impl Processes {
     /// Starts a process for each part.
     ///
     /// # Errors
-    /// Which could not be started and why, in words.
+    /// One could not be started: says which, and why.
     pub(super) fn start(
         placement: &mut dyn Placement,
         parts: &[Part],
@@ -140,7 +140,8 @@ impl Processes {
         }
     }
 
-    /// How long the next event is waited for; `None` if nothing is waited for any longer.
+    /// Returns the time for which the next event is waited for; `None` if nothing is waited for any
+    /// longer.
     fn left(&mut self) -> Option<Duration> {
         let mut least = None;
         for place in 0..self.watches.len() {
@@ -158,7 +159,7 @@ impl Processes {
         least
     }
 
-    /// Whether the trial waits for something from the process at `place`.
+    /// Returns true if the trial waits for something from the process at `place`.
     fn is_awaited(&self, place: usize) -> bool {
         let watch = &self.watches[place];
         if self.failed.is_some() || watch.exited.is_some() {
@@ -215,7 +216,7 @@ impl Processes {
     /// had exited before.
     ///
     /// # Errors
-    /// What the system says, in words.
+    /// The error of the system, in words.
     pub(super) fn stop(&mut self) -> Result<Vec<(ExitStatus, Usage)>, String> {
         for watch in &self.watches {
             watch.process.kill();
@@ -226,7 +227,7 @@ impl Processes {
     /// Reaps every process, and leaves what it started running.
     ///
     /// # Errors
-    /// What the system says, in words.
+    /// The error of the system, in words.
     pub(super) fn reap(&mut self) -> Result<Vec<(ExitStatus, Usage)>, String> {
         let watches = self.watches.iter_mut();
         let ended = watches.map(|watch| {

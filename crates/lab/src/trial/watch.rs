@@ -11,10 +11,10 @@ use crate::driver::Part;
 use crate::placement::Process;
 use crate::protocol::{Command, Conversation, Heard, Position, LINE_MAX};
 
-/// How long a process may take to exit after its last message.
+/// The time that a process may take to exit after its last message.
 pub(super) const EXIT_GRACE: Duration = Duration::from_secs(2);
 
-/// How long the rest of its output may take to arrive once it is gone.
+/// The time that the rest of its output may take to arrive once it is gone.
 const DRAIN_MAX: Duration = Duration::from_millis(500);
 
 /// One process of a trial, with what is known of it.
@@ -31,24 +31,24 @@ pub(super) struct Watch {
     commands: Sender<Vec<u8>>,
     limit: Duration,
     output: Vec<u8>,
-    /// Whether `errors` is searched for a metric, and so kept from its start and waited for.
+    /// True if `errors` is searched for a metric, and so kept from its start and waited for.
     keep_errors: bool,
-    /// Whether the group outlives its first process, whose output is then not waited for.
+    /// True if the group outlives its first process, whose output is then not waited for.
     leave_group: bool,
     output_closed: bool,
-    /// Whether its output is not waited for any longer.
+    /// True if its output is not waited for any longer.
     given_up: bool,
     violation: Option<String>,
 }
 
-/// What is kept of a process's outputs, and what is waited for.
+/// Settings: what is kept of a process's outputs, and what is waited for.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Listening {
-    /// Whether its standard output is searched for a metric.
+    /// True if its standard output is searched for a metric.
     pub(super) keep_output: bool,
-    /// Whether its standard error is.
+    /// True if its standard error is.
     pub(super) keep_errors: bool,
-    /// Whether what it started may go on when it has exited.
+    /// True if what it started may go on when it has exited.
     pub(super) leave_group: bool,
 }
 
@@ -153,7 +153,7 @@ impl Watch {
         self.exited.is_some()
     }
 
-    /// Whether nothing more is expected of the process or its output.
+    /// Returns true if nothing more is expected of the process or its output.
     pub(super) fn is_gone(&self) -> bool {
         self.exited.is_some() && self.given_up
     }
@@ -164,7 +164,7 @@ impl Watch {
         self.is_gone() || (self.exited.is_some() && output_over)
     }
 
-    /// Whether the trial cannot succeed any more because of this process.
+    /// Returns true if the trial cannot succeed any more because of this process.
     pub(super) fn has_failed(&self) -> bool {
         let gone = self.exited.is_some() && (self.output_closed || self.given_up);
         self.violation.is_some()
@@ -172,8 +172,8 @@ impl Watch {
             || (gone && self.spoke_until.is_none())
     }
 
-    /// Why the process did not come to its end; `None` if it did, well or not. `late` says what it
-    /// did not do in time.
+    /// Returns the reason for which the process did not come to its end; `None` if it did, well or
+    /// not. `late` says what it did not do in time.
     pub(super) fn hindrance(&self, late: &str) -> Option<String> {
         let limit = self.limit.as_secs_f64();
         match &self.violation {
@@ -204,7 +204,7 @@ impl Watch {
         log
     }
 
-    /// How many bytes a program without the protocol printed.
+    /// Returns the number of bytes that a program without the protocol printed.
     pub(super) fn printed(&self) -> u64 {
         self.stdout.bytes.load(Ordering::Relaxed)
     }

@@ -168,7 +168,7 @@ impl<W: Workload> Driver for On<W> {
             name: W::NAME.into(),
             about: W::ABOUT.into(),
             parameters: W::Parameters::definitions(),
-            peers: references.into_iter().map(str::to_owned).collect(),
+            references: references.into_iter().map(str::to_owned).collect(),
             open: W::Parameters::OPEN,
             deterministic: W::DETERMINISTIC,
             ..Vocabulary::default()

@@ -13,7 +13,7 @@ pub(crate) struct Scale {
     pub(crate) from: f64,
     /// The pixel of `high`.
     pub(crate) to: f64,
-    /// Where a logarithmic scale puts what it cannot reach: zero.
+    /// The place of zero, which a logarithmic scale cannot reach.
     pub(crate) zero: Option<f64>,
 }
 
@@ -127,7 +127,7 @@ impl Scale {
         self.at(value.clamp(self.low, self.high))
     }
 
-    /// Whether `value` is inside the drawn range.
+    /// Returns whether `value` is inside the drawn range.
     pub(crate) fn holds(&self, value: f64) -> bool {
         if self.log && value <= 0.0 {
             return self.zero.is_some() && value == 0.0;
@@ -144,7 +144,7 @@ impl Scale {
         }
     }
 
-    /// Whether a linear scale leaves zero out, which a reader must be told.
+    /// Returns whether a linear scale leaves zero out, which a reader must be told.
     pub(crate) fn cut(&self) -> bool {
         !self.log && self.low > 0.0
     }
@@ -228,6 +228,16 @@ fn log_ticks(low: f64, high: f64) -> Vec<f64> {
         .flat_map(|exponent| multiples.iter().map(move |m| m * 10f64.powi(exponent)))
         .filter(|&tick| tick >= low * 0.999 && tick <= high * 1.001 && tick.is_finite())
         .collect()
+}
+
+/// A length as SVG has it: a percentage of the plot.
+pub(crate) fn percent(at: f64) -> String {
+    format!("{at:.3}%")
+}
+
+/// A length in pixels.
+pub(crate) fn pixels(at: f64) -> String {
+    format!("{at:.2}")
 }
 
 #[cfg(test)]

@@ -1,12 +1,26 @@
-//! `experiments/rdrand.toml`: the chapter as data.
+//! `experiments/rdrand.toml`, the chapter as data, read against the drivers of this program.
 
 use tare_lab::experiment::{ClaimKind, Experiment};
-use tare_lab::file::Size;
+use tare_lab::file::{parse, Context, FileError, Size};
 use tare_lab::value::Value;
 
-use super::right;
+use crate::systems;
 
-const CHAPTER: &str = include_str!("../../../../experiments/rdrand.toml");
+const CHAPTER: &str = include_str!("../../../experiments/rdrand.toml");
+
+/// Reads a text that must be right, as on a machine with `cpus` processors.
+fn right(text: &str, cpus: usize, size: Size) -> Vec<Experiment> {
+    let drivers = systems::all();
+    let context = Context {
+        cpus,
+        size,
+        drivers: &drivers,
+    };
+    parse(text, "rdrand.toml", &context).unwrap_or_else(|errors| {
+        let errors: Vec<String> = errors.iter().map(FileError::to_string).collect();
+        panic!("{}", errors.join("\n"))
+    })
+}
 
 /// What a trial costs beside its measured part.
 const OVERHEAD_MS: f64 = 15.0;

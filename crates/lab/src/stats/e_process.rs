@@ -20,25 +20,25 @@
 //! A comparison of two cells of a shuffled round has that symmetry, a figure on its own has not,
 //! and plays the first game only. `docs/src/instrument.md` has the whole argument.
 
-/// How many stakes share the wealth of a game. 64 decide no earlier.
+/// The number of stakes that share the wealth of a game. 64 decide no earlier.
 const STAKES: usize = 16;
 
 /// Wealth from which on a game is over: p is then below any that could matter, and the next round
 /// could not be multiplied in for ever.
 const ENOUGH: f64 = 1e100;
 
-/// What a round says of a figure.
+/// The result of a round for a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Round {
-    /// Nothing: it has not run.
+    /// It has not run.
     Missing,
-    /// It ran and gave no figure, which is held against whatever is tested.
+    /// It ran and gave no figure, which counts against every hypothesis that is tested.
     Failed,
     /// A figure, not NaN.
     Figure(f64),
 }
 
-/// Which games are played.
+/// The games that are played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bets {
     /// Signs only: no symmetry is assumed.
@@ -49,7 +49,7 @@ pub enum Bets {
 
 /// The evidence that a figure lies above a threshold.
 #[derive(Clone, Debug)]
-pub struct Evidence {
+pub struct EProcess {
     /// The wealth of each stake in the game of signs.
     signs: [f64; STAKES],
     /// The wealth of each stake in the game of signed ranks, where it is played.
@@ -65,10 +65,10 @@ fn stake(index: usize) -> f64 {
     (index as f64 + 0.5) / STAKES as f64
 }
 
-impl Evidence {
+impl EProcess {
     /// No evidence yet.
     pub fn new(bets: Bets) -> Self {
-        Evidence {
+        EProcess {
             signs: [1.0; STAKES],
             ranks: (bets == Bets::SignsAndRanks).then_some([1.0; STAKES]),
             sizes: Vec::new(),
@@ -133,7 +133,7 @@ impl Evidence {
         (best.ln() > 1.0).then(|| (target.ln() + (best / self.now).ln()) / growth)
     }
 
-    /// What the evidence would be after that many more rounds that all speak for it.
+    /// Returns the evidence after `rounds` more rounds if all of them spoke for it.
     pub fn at_best_after(&self, rounds: u32) -> f64 {
         let all = self.all().enumerate();
         let most = all.map(|(index, wealth)| {
@@ -196,7 +196,7 @@ pub fn confidence_sequence(rounds: &[Round], bets: Bets, level: f64) -> [f64; 2]
 /// passes a figure or the middle of two. So the end is one of those, found by bisection.
 fn lower_end(figures: &[Option<f64>], bets: Bets, target: f64) -> f64 {
     let shown = |threshold: f64| {
-        let mut evidence = Evidence::new(bets);
+        let mut evidence = EProcess::new(bets);
         figures.iter().any(|figure| {
             evidence.add(figure.map_or(f64::NEG_INFINITY, |figure| figure - threshold));
             evidence.highest() >= target
@@ -248,8 +248,8 @@ mod tests {
 
     use super::*;
 
-    fn evidence(distances: &[f64], bets: Bets) -> Evidence {
-        let mut evidence = Evidence::new(bets);
+    fn evidence(distances: &[f64], bets: Bets) -> EProcess {
+        let mut evidence = EProcess::new(bets);
         distances.iter().for_each(|d| evidence.add(*d));
         evidence
     }
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn unanimous_rounds_decide_after_seven_alone_and_thirteen_among_thirty_six() {
         let reached = |target: f64| {
-            let mut evidence = Evidence::new(Bets::Signs);
+            let mut evidence = EProcess::new(Bets::Signs);
             (1..).find(|_| {
                 evidence.add(1.0);
                 evidence.highest() >= target
@@ -293,7 +293,7 @@ mod tests {
         distances.extend([-1.0; 20]);
         let evidence = evidence(&distances, Bets::SignsAndRanks);
         assert!(evidence.p() < 0.02 && evidence.now() < 1.0);
-        let mut endless = Evidence::new(Bets::SignsAndRanks);
+        let mut endless = EProcess::new(Bets::SignsAndRanks);
         (0..5_000).for_each(|_| endless.add(1.0));
         assert!(endless.p() > 0.0 && endless.p() <= 1e-100);
     }
@@ -352,7 +352,7 @@ mod tests {
                 spread.start + place * (spread.end - spread.start)
             };
             let against = |threshold: f64, sign: f64| {
-                let mut evidence = Evidence::new(bets);
+                let mut evidence = EProcess::new(bets);
                 for round in &rounds {
                     match round {
                         Round::Missing => {}
