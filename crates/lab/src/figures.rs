@@ -132,3 +132,48 @@ macro_rules! figures {
     (@name $field:ident) => { stringify!($field) };
     (@name $field:ident $name:literal) => { $name };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unit::Dimension;
+
+    crate::figures! {
+        /// The figures of a copy.
+        struct Copy {
+            metrics {
+                /// bytes per second
+                throughput: f64 [BytesPerSecond],
+                /// retries, where they are counted
+                retries: Option<f64> [Count],
+            }
+            counters {
+                /// calls
+                operations,
+                /// retries
+                retried as "retries",
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_declared_is_what_is_reported() {
+        let copy = Copy {
+            throughput: 2.0,
+            retries: None,
+            operations: 3,
+            retried: 4,
+        };
+        assert_eq!(copy.values(), [Some(2.0), None]);
+        assert_eq!(copy.counts(), [3, 4]);
+        assert_eq!(Copy::metrics()[0].about, "bytes per second");
+        assert_eq!(Copy::counters()[1].about, "retries");
+        let words = Vocabulary::default().with_figures::<Copy>();
+        let metrics = [
+            ("throughput".into(), Dimension::DataRate),
+            ("retries".into(), Dimension::Count),
+        ];
+        assert_eq!(words.metrics, metrics);
+        assert_eq!(words.counters, ["operations", "retries"]);
+    }
+}

@@ -72,6 +72,9 @@ pub trait ParameterSet: Sized {
     /// The declared parameters in order.
     fn definitions() -> Vec<Parameter>;
 
+    /// The values that each of them may have, in words and in the same order.
+    fn expectations() -> Vec<String>;
+
     /// Reads the struct; a parameter that is not given has its default.
     ///
     /// # Errors
@@ -402,6 +405,15 @@ pub fn next_field<'d, T: ParameterType>(
     T::read(definition, parameters)
 }
 
+/// Returns the values that the next field may have, in words.
+#[doc(hidden)]
+pub fn next_expected<'d, T: ParameterType>(
+    definitions: &mut impl Iterator<Item = &'d Parameter>,
+) -> String {
+    let definition = definitions.next().expect("a definition for each field");
+    T::expected(&definition.kind)
+}
+
 /// Defines a struct of parameters and its [`ParameterSet`].
 ///
 /// A field has a doc comment, which is its description for people, then
@@ -439,6 +451,12 @@ macro_rules! parameters {
                     $crate::parameters!(@option $($range)?),
                     $crate::parameters!(@option $($crate::value::Value::from($default))?),
                 )),*]
+            }
+
+            fn expectations() -> Vec<String> {
+                let definitions = <Self as $crate::parameters::ParameterSet>::definitions();
+                let mut definitions = definitions.iter();
+                vec![$($crate::parameters::next_expected::<$type>(&mut definitions)),*]
             }
 
             fn read(
@@ -484,4 +502,178 @@ macro_rules! choices {
             }
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    crate::choices! {
+        /// A level.
+        #[derive(Debug, PartialEq)]
+        enum Level {
+            /// Low.
+            Low = "low",
+            /// High.
+            High = "high",
+        }
+    }
+
+    crate::parameters! {
+        /// One parameter of each type.
+        #[derive(Debug)]
+        struct Each {
+            /// a choice
+            level: Level = "low",
+            /// a number with a range
+            threads: usize [1..=8] = 1,
+            /// a number without, described
+            /// in two lines
+            variant: u32 = 0,
+            /// a number with a fraction
+            load: f64 = 0.5,
+            /// a switch
+            verbose: bool = false,
+            /// a text without a default
+            file: String,
+            /// a time
+            duration: Duration = "40 ms",
+            /// an amount
+            amount: Bytes = "1 KiB",
+            /// a rate
+            rate: BitsPerSecond = "1 kbit/s",
+        }
+    }
+
+    crate::parameters! {
+        /// Parameters beside which others may stand.
+        struct Open {
+            /// variables
+            environment: Table,
+            .. all
+        }
+    }
+
+    fn with(name: &str, value: impl Into<Value>) -> Parameters {
+        let file = ("file".to_owned(), Value::from("a"));
+        Parameters::from_iter([file, (name.into(), value.into())])
+    }
+
+    #[test]
+    fn what_is_not_given_has_its_default_and_what_is_given_its_type() {
+        let each = Each::read(&with("threads", 8)).unwrap();
+        assert_eq!((each.level, each.threads, each.variant), (Level::Low, 8, 0));
+        assert_eq!(
+            (each.load, each.verbose, each.file),
+            (0.5, false, "a".into())
+        );
+        assert_eq!(each.duration, Duration::from_millis(40));
+        assert_eq!((each.amount, each.rate), (Bytes(1024), BitsPerSecond(1000)));
+        // A whole number is a number too.
+        assert_eq!(Each::read(&with("load", 1)).unwrap().load, 1.0);
+        assert_eq!(
+            Each::read(&with("level", "high")).unwrap().level,
+            Level::High
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused_with_its_parameter_and_what_was_expected() {
+        for (name, value, expected) in [
+            (
+                "level",
+                Value::from("hihg"),
+                "low or high (did you mean \"high\"?)",
+            ),
+            ("level", 1.into(), "low or high"),
+            ("threads", 0.into(), "a whole number from 1 to 8"),
+            ("threads", 9.into(), "a whole number from 1 to 8"),
+            ("threads", 1.5.into(), "a whole number from 1 to 8"),
+            ("threads", "2".into(), "a whole number from 1 to 8"),
+            (
+                "variant",
+                Value::Int(1 << 40),
+                "a whole number from 0 to 4294967295",
+            ),
+            ("load", f64::NAN.into(), "a number"),
+            ("verbose", 1.into(), "true or false"),
+            (
+                "duration",
+                "40".into(),
+                "a time such as \"40 ms\", of at most 1e9 s",
+            ),
+            (
+                "duration",
+                "-1 s".into(),
+                "a time such as \"40 ms\", of at most 1e9 s",
+            ),
+            (
+                "duration",
+                "1e10 s".into(),
+                "a time such as \"40 ms\", of at most 1e9 s",
+            ),
+            (
+                "amount",
+                "1 s".into(),
+                "an amount of data such as \"16 B\", from 1 B to 1e15 B",
+            ),
+            (
+                "amount",
+                "0 B".into(),
+                "an amount of data such as \"16 B\", from 1 B to 1e15 B",
+            ),
+            (
+                "rate",
+                "1e13 B/s".into(),
+                "a data rate such as \"100 MB/s\", from 8 bit/s to 8e12 bit/s",
+            ),
+        ] {
+            let mistake = Each::read(&with(name, value.clone())).unwrap_err();
+            assert_eq!(
+                (mistake.parameter.as_str(), mistake.expected.as_str()),
+                (name, expected)
+            );
+            assert_eq!(mistake.found, in_words(&value));
+        }
+    }
+
+    #[test]
+    fn a_parameter_that_is_missing_or_unknown_is_refused() {
+        let missing = Each::read(&Parameters::new()).unwrap_err();
+        assert_eq!(
+            missing.to_string(),
+            "parameter file: found nothing, expected a line of text"
+        );
+        let unknown = Each::read(&with("thread", 3)).unwrap_err();
+        assert_eq!(
+            unknown.to_string(),
+            "parameter thread: found 3, expected one of the parameters level, threads, variant, \
+             load, verbose, file, duration, amount, rate (did you mean \"threads\"?)"
+        );
+    }
+
+    #[test]
+    fn an_open_set_takes_other_parameters_and_the_entries_of_its_tables() {
+        let given = Parameters::from([
+            ("environment.A".into(), "1".into()),
+            ("environmental".into(), Value::Int(2)),
+        ]);
+        let open = Open::read(&given).unwrap();
+        assert_eq!(open.environment, Table(vec![("A".into(), "1".into())]));
+        assert_eq!(open.all, given);
+        assert!(Open::OPEN && !Each::OPEN);
+    }
+
+    #[test]
+    fn a_definition_has_the_description_of_its_doc_comment() {
+        let definitions = Each::definitions();
+        let variant = definitions
+            .iter()
+            .find(|one| one.name == "variant")
+            .unwrap();
+        assert_eq!(variant.about, "a number without, described in two lines");
+        assert_eq!(variant.default, Some(Value::Int(0)));
+        assert_eq!(definitions[1].kind, ParameterKind::Int(1, 8));
+        assert_eq!(Each::expectations().len(), definitions.len());
+    }
 }

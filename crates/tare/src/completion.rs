@@ -1,7 +1,7 @@
-//! What a shell offers at its cursor: experiments, runs and options.
+//! Shell completion: experiments, drivers, runs and options.
 //!
-//! The script of `tare completions` asks this command at every TAB, so that it offers the
-//! experiments of the command that is installed and the runs that are there.
+//! The script of `tare completions` runs this command at every TAB, so that it offers the
+//! experiments of the installed command and the runs that exist.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,9 +15,9 @@ use clap_complete::engine::{
 use clap_complete::env::{Bash, CompleteEnv, EnvCompleter, Fish, Zsh};
 
 use crate::cli::Cli;
-use crate::{catalog, terminal};
+use crate::{catalog, describe, terminal};
 
-/// The variable by which the script tells that it asks; its value is the shell.
+/// The variable that the script sets when it runs this command; its value is the shell.
 const VARIABLE: &str = "TARE_COMPLETE";
 
 /// A shell whose completion is known to work.
@@ -31,7 +31,7 @@ pub(crate) enum Shell {
     Fish,
 }
 
-/// Prints the script that makes a shell ask this command.
+/// Prints the script that makes a shell run this command for completion.
 pub(crate) fn script(shell: Shell) -> anyhow::Result<ExitCode> {
     let shell: &dyn EnvCompleter = match shell {
         Shell::Bash => &Bash,
@@ -44,7 +44,7 @@ pub(crate) fn script(shell: Shell) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Answers a shell that asks, and ends the process; returns where none does.
+/// Prints the candidates and ends the process if a completion script runs it; else returns.
 pub(crate) fn answer() {
     CompleteEnv::with_factory(Cli::command)
         .var(VARIABLE)
@@ -65,6 +65,19 @@ pub(crate) fn experiments() -> ArgValueCompleter {
     })
 }
 
+/// Completes the name of a driver.
+pub(crate) fn drivers() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let typed = typed.as_encoded_bytes();
+        let names = describe::names().into_iter();
+        let fitting = names.filter(|(name, _)| name.as_bytes().starts_with(typed));
+        let candidate = |(name, about): (String, String)| {
+            CompletionCandidate::new(name).help(Some(about.into()))
+        };
+        fitting.map(candidate).collect()
+    })
+}
+
 /// Completes a run's directory: one of those in `tare-runs`, the latest first, or any other.
 pub(crate) fn runs() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
@@ -79,7 +92,7 @@ pub(crate) fn runs() -> ArgValueCompleter {
     })
 }
 
-/// The candidates that begin with what is typed, and the paths that do.
+/// The candidates and paths that begin with what is typed.
 fn beginning_with(
     typed: &OsStr,
     mut candidates: Vec<CompletionCandidate>,

@@ -1,4 +1,4 @@
-//! What a machine has, as far as drivers ask: a value, so that a test can ask for any machine.
+//! The features of a machine that drivers check: a value, so that a test can describe any machine.
 
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -30,6 +30,21 @@ pub(crate) enum Feature {
 const NETWORK_TOOLS: [(&str, &str); 2] = [("ip", "-V"), ("unshare", "--version")];
 
 impl Feature {
+    /// Every feature.
+    #[cfg(test)]
+    pub(crate) fn all() -> Vec<Feature> {
+        let mut all = vec![
+            Feature::Rdrand,
+            Feature::Rdseed,
+            Feature::VdsoGetrandom,
+            Feature::References,
+            Feature::Root,
+        ];
+        all.extend(Path::ALL.map(Feature::GcmPath));
+        all.extend(Feature::network_tools());
+        all
+    }
+
     /// Every program of [`Feature::NetworkTool`].
     pub(crate) fn network_tools() -> impl Iterator<Item = Feature> {
         NETWORK_TOOLS
@@ -37,7 +52,7 @@ impl Feature {
             .map(|&(name, _)| Feature::NetworkTool(name))
     }
 
-    /// What to say on a machine without it, and what would change that.
+    /// The reason and the remedy that are reported where it is missing.
     pub(crate) fn missing(self) -> Missing {
         let (reason, remedy) = match self {
             Feature::Rdrand => (
@@ -98,13 +113,13 @@ pub(crate) enum Machine {
     Described {
         /// Its processors.
         cpus: usize,
-        /// What it lacks.
+        /// The features that it lacks.
         without: Vec<Feature>,
     },
 }
 
 impl Machine {
-    /// How many processors a process may use.
+    /// The number of processors that a process may use.
     pub(crate) fn cpus(&self) -> usize {
         match self {
             Machine::This => std::thread::available_parallelism().map_or(1, usize::from),
@@ -142,7 +157,7 @@ impl Machine {
     }
 }
 
-/// Whether the C library is a glibc that calls the vDSO's getrandom: 2.41 was the first.
+/// Returns true if the C library is a glibc that calls the vDSO's getrandom: 2.41 was the first.
 fn libc_uses_vdso() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
     *ANSWER.get_or_init(|| {
@@ -156,7 +171,7 @@ fn libc_uses_vdso() -> bool {
     })
 }
 
-/// Whether a network tool can be started: one that is there may still be for another processor.
+/// Returns true if a network tool can be started: a file of that name may be for another processor.
 fn runs(program: &str) -> bool {
     let argument = NETWORK_TOOLS.iter().find(|(name, _)| *name == program);
     let status = Command::new(program)

@@ -19,13 +19,13 @@ use tare_lab::store::{RunDirectory, StoreError};
 use crate::progress::Watch;
 use crate::{catalog, cli, forecast, report, systems, terminal, tour};
 
-/// The status of a process that Ctrl-C ended, as shells have it.
+/// The exit status of a process that Ctrl-C ended, as shells have it.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// The size of the tour, in its plan.
+/// The name of the tour's size in its plan.
 const TOUR: &str = "tour";
 
-/// Runs, or goes on with, a run and judges it.
+/// Begins or resumes a run, and judges it.
 pub(crate) fn run(arguments: &cli::Run) -> anyhow::Result<ExitCode> {
     let drivers = systems::all();
     let mut directory = match &arguments.resume {
@@ -76,7 +76,7 @@ pub(crate) fn execute(
 }
 
 /// The signals that ask a program to end: Ctrl-C, `kill`, and a terminal that is closed. The last
-/// stays without effect where it was (`nohup`).
+/// is left out if it is ignored (`nohup`).
 pub(crate) fn signals_to_end() -> Vec<i32> {
     let mut signals = vec![SIGINT, SIGTERM];
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -170,11 +170,11 @@ pub(crate) fn create(
     }
 }
 
-/// Opens a run to go on with it: only by the same program on the same machine, as samples of two
+/// Opens a run to resume it. The program and the machine must be the same, because samples of two
 /// programs or machines are not rounds of one experiment.
 ///
-/// Programs and files with relative paths are those of the folder in which the run began, so this
-/// process goes there.
+/// Relative paths of programs and files are relative to the folder in which the run began, so this
+/// process changes to it.
 fn resume(path: &Path, drivers: &Drivers) -> anyhow::Result<RunDirectory> {
     let mut directory = RunDirectory::open(path)?;
     if let Some(began_in) = directory.plan().directory.clone() {

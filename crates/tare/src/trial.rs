@@ -1,4 +1,4 @@
-//! The child's side of a trial: the protocol on standard output, the work in a driver.
+//! The process of a trial: the protocol on its standard output, the work in a driver.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, Write as _};
@@ -15,10 +15,10 @@ use tare_lab::value::Parameters;
 
 use crate::{cli, systems};
 
-/// How often a role that waits for a command looks after what it serves.
+/// The time between two checks of a role that waits for a command.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Why a trial did not come to its end.
+/// The reason why a trial ended early.
 pub(crate) enum TrialError {
     /// The machine lacks something.
     Missing(Missing),
@@ -80,8 +80,8 @@ impl Agent {
         self.writer.write(&Message::Start {})
     }
 
-    /// Waits until the measurement is over; of a role that serves. `check` is called again and
-    /// again meanwhile, and its error ends the wait.
+    /// Waits until the measurement is over; of a role that serves. Meanwhile `check` is called
+    /// every [`TICK`], and its error ends the wait.
     pub(crate) fn until_stopped(
         &mut self,
         check: impl FnMut() -> anyhow::Result<()>,

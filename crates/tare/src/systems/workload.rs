@@ -16,7 +16,7 @@ use crate::trial::{Agent, TrialError};
 /// Time that a trial may take beyond what its parameters ask for: a slow machine's start-up.
 const SLACK: Duration = Duration::from_secs(30);
 
-/// What a trial takes to start and to end, about.
+/// The time that a trial takes to start and to end, about.
 const START: Duration = Duration::from_millis(10);
 
 /// A workload that experiments can name.
@@ -25,11 +25,11 @@ pub(crate) trait Workload: 'static {
     const NAME: &'static str;
     /// One line for people.
     const ABOUT: &'static str;
-    /// Whether equal parameters always give equal figures: the time in the trials is virtual.
+    /// True if equal parameters always give equal figures: the time in the trials is virtual.
     const DETERMINISTIC: bool = false;
-    /// What a cell is run with.
+    /// The parameters of a cell.
     type Parameters: ParameterSet;
-    /// What a trial gives.
+    /// The figures of a trial.
     type Figures: Figures;
 
     /// The references that `beside` may name.
@@ -37,7 +37,7 @@ pub(crate) trait Workload: 'static {
         None
     }
 
-    /// Looks whether the parameters make sense together, on any machine.
+    /// Checks whether the parameters make sense together, on any machine.
     ///
     /// # Errors
     /// The first parameter that is wrong.
@@ -45,18 +45,18 @@ pub(crate) trait Workload: 'static {
         Ok(())
     }
 
-    /// Looks whether a machine can run the cell.
+    /// Checks whether a machine can run the cell.
     ///
     /// # Errors
-    /// What is missing, and the command that would change it.
+    /// The feature that is missing, and the command that would change that.
     fn check(_: &Self::Parameters, _: &Machine) -> Result<(), Missing> {
         Ok(())
     }
 
-    /// How long a trial is expected to take; `None` if that is unknown.
+    /// The time that a trial is expected to take; `None` if that is unknown.
     fn expected(_: &Self::Parameters) -> Option<Expected>;
 
-    /// How long a trial may take on a slow machine, start-up not counted.
+    /// The longest time of a trial on a slow machine, start-up not counted.
     fn longest(parameters: &Self::Parameters) -> Duration {
         Self::expected(parameters).map_or(Duration::ZERO, |expected| expected.clock)
     }
@@ -96,6 +96,8 @@ pub(crate) struct References {
 /// Everything that an experiment may say to a driver, for people.
 pub(crate) struct Description {
     pub(crate) vocabulary: Vocabulary,
+    /// The values that each parameter may have, in words.
+    pub(crate) expectations: Vec<String>,
     pub(crate) roles: Vec<Role>,
     pub(crate) metrics: Vec<MetricDefinition>,
     pub(crate) counters: Vec<CounterDefinition>,
@@ -211,6 +213,7 @@ impl<W: Workload> OwnDriver for On<W> {
     fn description(&self) -> Description {
         Description {
             vocabulary: self.vocabulary(),
+            expectations: W::Parameters::expectations(),
             roles: W::roles(),
             metrics: W::Figures::metrics(),
             counters: W::Figures::counters(),
@@ -251,7 +254,7 @@ impl<W: Workload> OwnDriver for On<W> {
     }
 }
 
-/// What a trial is expected to take whose measured part ends by the clock.
+/// The expected time of a trial whose measured part ends by the clock.
 pub(crate) fn by_the_clock(measured: Duration) -> Expected {
     Expected {
         clock: measured,
@@ -286,5 +289,148 @@ pub(crate) fn mistake(parameter: &str, found: impl Into<Value>, expected: &str) 
         parameter: parameter.into(),
         found,
         expected: expected.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::systems;
+    use tare_lab::driver::{Parameter, ParameterKind};
+
+    /// The parameters that must be given, with a value that is right.
+    fn required(words: &Vocabulary) -> Parameters {
+        let value = |parameter: &Parameter| match &parameter.kind {
+            ParameterKind::Choice(names) => Some(Value::Text(names[0].clone())),
+            ParameterKind::Text => Some("true".into()),
+            _ => None,
+        };
+        let required = words.parameters.iter().filter(|one| one.default.is_none());
+        required
+            .filter_map(|one| Some((one.name.clone(), value(one)?)))
+            .collect()
+    }
+
+    #[test]
+    fn every_default_is_a_value_that_its_driver_accepts() {
+        for driver in systems::on(&Machine::This) {
+            let words = driver.vocabulary();
+            let given = required(&words);
+            assert_eq!(driver.examine(&given), Ok(()), "{}", words.name);
+            assert_eq!(
+                driver.examine(&words.complete(given)),
+                Ok(()),
+                "{}",
+                words.name
+            );
+            for parameter in words.parameters {
+                let (name, kind, default) = (parameter.name, parameter.kind, parameter.default);
+                assert!(
+                    default.is_none_or(|value| kind.admits(&value)),
+                    "{name}: {kind}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_that_a_driver_does_not_know_is_refused_and_never_becomes_a_default() {
+        for driver in systems::on(&Machine::This) {
+            let words = driver.vocabulary();
+            for parameter in &words.parameters {
+                let wrong: Value = match parameter.kind {
+                    ParameterKind::Text if words.open => Value::Bool(true),
+                    ParameterKind::Table => continue,
+                    _ => "AES-128".into(),
+                };
+                let mut given = required(&words);
+                given.insert(parameter.name.clone(), wrong.clone());
+                let mistake = driver.examine(&given).unwrap_err();
+                assert_eq!(
+                    mistake.parameter, parameter.name,
+                    "{}: {mistake}",
+                    words.name
+                );
+                let reason = driver.check(&given).unwrap_err().reason;
+                assert_eq!(reason, mistake.to_string(), "{}", words.name);
+            }
+            let mut given = required(&words);
+            given.insert("thraeds".into(), Value::Int(2));
+            match driver.examine(&given) {
+                Ok(()) => assert!(words.open, "{}", words.name),
+                Err(mistake) => assert_eq!(mistake.parameter, "thraeds", "{mistake}"),
+            }
+        }
+    }
+
+    #[test]
+    fn parameters_that_contradict_each_other_are_refused() {
+        let drivers = systems::all();
+        for (driver, given, expected) in [
+            (
+                "rdrand",
+                &[("in_step", Value::Bool(true)), ("output", "pipe".into())][..],
+                "parameter in_step: found true, expected false where output is pipe or file",
+            ),
+            (
+                "gcm",
+                &[("keys", "each".into()), ("source", "cold".into())],
+                "parameter keys: found \"each\", expected one where source is cold",
+            ),
+            (
+                "gcm",
+                &[("keys", "each".into()), ("implementation", "ring".into())],
+                "parameter keys: found \"each\", expected one for ring",
+            ),
+            (
+                "gcm",
+                &[("implementation", "copy_best".into())],
+                "parameter operation: found \"seal\", expected open for copy_best",
+            ),
+            (
+                "gcm",
+                &[("key", Value::Int(192))],
+                "parameter key: found 192, expected 128 or 256",
+            ),
+            (
+                "vita",
+                &[("size", "59".into())],
+                "parameter size: found \"59\", expected \"60\" to \"9014\" bytes, or \"IMIX\"",
+            ),
+        ] {
+            let given = given
+                .iter()
+                .map(|(name, value)| ((*name).into(), value.clone()));
+            let mistake = drivers.get(driver).unwrap().examine(&given.collect());
+            assert_eq!(mistake.unwrap_err().to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn a_reference_takes_the_place_of_the_parameter_that_it_is_a_value_of() {
+        let given = |name: &str| Parameters::from([(BESIDE.into(), name.into())]);
+        let driver = On::<systems::rng::drivers::rdrand::Rdrand>::new(Machine::Described {
+            cpus: 1,
+            without: vec![crate::machine::Feature::Rdrand],
+        });
+        assert_eq!(driver.check(&given("rand_chacha")), Ok(()));
+        assert!(driver.check(&given("bare_64")).is_err());
+        let mistake = driver.examine(&given("get_bytes")).unwrap_err();
+        assert_eq!(mistake.parameter, BESIDE);
+    }
+
+    #[test]
+    fn a_driver_gives_at_least_one_metric_and_counts_its_operations() {
+        for driver in systems::on(&Machine::This) {
+            let words = driver.vocabulary();
+            assert!(!words.metrics.is_empty(), "{}", words.name);
+            let operations = words.counters.first().map(String::as_str);
+            assert_eq!(
+                operations,
+                Some(tare_lab::sample::OPERATIONS),
+                "{}",
+                words.name
+            );
+        }
     }
 }

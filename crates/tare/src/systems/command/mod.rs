@@ -66,9 +66,12 @@ impl Workload for Command {
 
     fn examine(parameters: &CommandParameters) -> Result<(), Mistake> {
         if parameters.limit.is_zero() {
-            let found = parameters.all.get("limit").cloned();
-            let found = found.unwrap_or_else(|| "0 s".into());
-            return Err(mistake("limit", found, "more than no time"));
+            let found = parameters.all.get("limit").map(ToString::to_string);
+            return Err(Mistake {
+                parameter: "limit".into(),
+                found: found.unwrap_or_default(),
+                expected: "more than 0 s".into(),
+            });
         }
         Process::of(parameters).map(drop)
     }
@@ -296,7 +299,7 @@ mod tests {
             ("working_directory", "{nowhere}", "{nowhere}"),
             ("environment.LEVEL", "{levl}", "{levl}"),
             ("environment.", "1", "a variable named"),
-            ("limit", "0 ms", "more than no time"),
+            ("limit", "0 ms", "more than 0 s"),
         ];
         for (name, value, expected) in cases {
             let mut parameters = Parameters::from([

@@ -25,7 +25,7 @@ const WARM_UP: f64 = 0.15;
 /// Packets in one timed call: eight bursts.
 const STEP: u64 = 512;
 
-/// What the benchmark times.
+/// The part of the gateways that the benchmark times.
 #[derive(Clone, Copy)]
 pub(crate) struct Timing(Subject);
 
@@ -118,11 +118,11 @@ figures! {
             cpu_throughput: f64 [BytesPerSecond],
         }
         counters {
-            /// packets that came out as they went in
+            /// packets that arrived unchanged
             operations,
             /// bytes of them
             bytes,
-            /// packets that did not come out as they went in
+            /// packets that were lost or changed
             wrong,
         }
     }
@@ -196,13 +196,13 @@ impl Workload for Gateway {
     }
 }
 
-/// What was done in the measured time.
+/// The work of the measured time.
 struct Timed {
     done: Done,
     wrong: u64,
-    /// Seconds on the clock, of the worker that took longest.
+    /// Wall time in seconds, of the worker that took longest.
     wall: f64,
-    /// Seconds of processor time, of all workers together.
+    /// Processor time in seconds, of all workers together.
     cpu: f64,
 }
 
@@ -211,7 +211,7 @@ fn add(all: &mut Done, done: Done) {
     all.bytes += done.bytes;
 }
 
-/// Several workers from the same moment until the time is over.
+/// Runs several workers from the same moment until the time is over.
 fn together(
     bench: &Bench,
     subject: Subject,
@@ -227,7 +227,7 @@ fn together(
         let cpu = clock_gettime(ClockId::ThreadCPUTime);
         let start = Instant::now();
         while start.elapsed() < time {
-            // Some milliseconds between two looks at the clock.
+            // Some milliseconds between two readings of the clock.
             add(&mut done, step(16 * STEP).map_err(|e| anyhow!(e))?);
             asked += 16 * STEP;
         }

@@ -24,7 +24,7 @@ const COLD_BYTES: usize = 64 << 20;
 /// Messages that the cache holds, at least: single calls then work on as many as batches do.
 const CACHED_MESSAGES: usize = 32;
 
-/// What seals and opens.
+/// An implementation of AES-GCM.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Implementation {
     /// tare-gcm's fastest backend on this processor.
@@ -57,7 +57,7 @@ impl Choice for Implementation {
 }
 
 choices! {
-    /// How many keys there are.
+    /// The number of keys.
     #[derive(Clone, Copy, PartialEq, Eq)]
     pub(crate) enum KeyCount {
         /// One for all messages.
@@ -68,7 +68,7 @@ choices! {
 }
 
 choices! {
-    /// Where the source of a message is.
+    /// The place of a message's source.
     #[derive(Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Source {
         /// In the private caches.

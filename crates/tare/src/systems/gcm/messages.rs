@@ -9,7 +9,8 @@ use super::Operation;
 /// Additional data of a message: those of ESP with extended sequence numbers.
 pub(crate) const AAD: [u8; 12] = [7; 12];
 
-/// Messages, taken as many at a time as there are outputs, and over again.
+/// Messages, of which each call takes as many as there are outputs, again from the first after the
+/// last.
 pub(crate) struct Messages<'a> {
     at: usize,
     sources: Vec<&'a [u8]>,
@@ -108,7 +109,7 @@ pub(crate) fn nonce(message: usize) -> Nonce {
     Nonce::from_parts([0x5c; 4], message as u64)
 }
 
-/// One key for all messages, or a key each.
+/// One key for all messages, or one for each.
 pub(super) struct Keys {
     keys: Vec<Key>,
     /// The bits of a message's number that choose its key: none or all.

@@ -14,7 +14,7 @@ use crate::machine::{Feature, Machine};
 use crate::systems::workload::{by_the_clock, Workload};
 use crate::trial::{Agent, TrialError};
 
-/// What races against the hostile thread.
+/// The implementation that races against the hostile thread.
 #[derive(Clone, Copy)]
 pub(crate) struct Racer(Subject);
 

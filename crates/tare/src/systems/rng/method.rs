@@ -23,12 +23,12 @@ macro_rules! methods {
                 match self { $(Method::$variant => $name,)* }
             }
 
-            /// What it is, in a line.
+            /// One line for people.
             pub(crate) const fn about(self) -> &'static str {
                 match self { $(Method::$variant => $about,)* }
             }
 
-            /// Where it comes from.
+            /// The origin of the method.
             pub(crate) const fn origin(self) -> Origin {
                 match self { $(Method::$variant => Origin::$origin,)* }
             }
@@ -36,7 +36,7 @@ macro_rules! methods {
     };
 }
 
-/// Where a method comes from.
+/// The origin of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// tare-rdrand.
@@ -55,15 +55,15 @@ methods! {
     Uint64Array "uint64_array" Library "RDRAND into an array of 64-bit numbers";
     GetBytesOf32 "get_bytes_of_32" Library "RDRAND into bytes, each 64 bits two draws of 32 as on a 32-bit processor";
     ReseedDelay "reseed_delay" Library "RDRAND with a pause before each number, in which the hardware reseeds";
-    ReseedSkip "reseed_skip" Library "RDRAND with 1024 numbers thrown away before each, so that it must reseed";
+    ReseedSkip "reseed_skip" Library "RDRAND with 1024 numbers discarded before each, so that it must reseed";
     AesCtr "aes_ctr" Library "AES in counter mode, keyed and rekeyed by the hardware";
-    Rdseed "rdseed" Library "RDSEED, waited for where it has no number";
+    Rdseed "rdseed" Library "RDSEED, retried while it has no number";
     Seed "seed" Library "32-byte seeds: RDSEED, else conditioned RDRAND";
     Bare16 "bare_16" Bare "the 16-bit instruction in a loop";
     Bare32 "bare_32" Bare "the 32-bit instruction in a loop";
     Bare64 "bare_64" Bare "the 64-bit instruction in a loop";
     GetrandomSyscall "getrandom_syscall" Reference "the kernel's generator by system call";
-    GetrandomLibc "getrandom_libc" Reference "the C library's getrandom, through the vDSO where it has that";
+    GetrandomLibc "getrandom_libc" Reference "the C library's getrandom, through the vDSO if it uses that";
     RandChacha "rand_chacha" Reference "ChaCha20 in user space (rand_chacha)";
     AwsLcRs "aws_lc_rs" Reference "AES-CTR DRBG in user space (aws-lc-rs)";
     RdrandCrate "rdrand_crate" Reference "RDRAND through the rdrand crate";

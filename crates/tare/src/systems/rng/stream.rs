@@ -10,7 +10,7 @@ use super::method::Method;
 use super::retry::Retry;
 use crate::references::random::{self, RandChacha, RdrandCrate};
 
-/// Fills a buffer, all of it or an error.
+/// A function that fills a whole buffer, or fails.
 pub(crate) type Fill = Box<dyn FnMut(&mut [u8]) -> anyhow::Result<()> + Send>;
 
 /// Starts a generator for one thread.
@@ -138,8 +138,8 @@ fn bare<T: Copy + Default + Send + 'static, const N: usize>(
     ))
 }
 
-/// Bytes out of an array filler. What a buffer leaves of the last element is thrown away, as the
-/// last number of a count that is no multiple must be.
+/// Makes bytes out of a function that fills arrays. The part of the last element for which a buffer
+/// has no space is discarded.
 fn elements<T: Copy + Default + Send + 'static, const N: usize>(
     mut fill: impl FnMut(&mut [T]) -> anyhow::Result<()> + Send + 'static,
     to_bytes: fn(T) -> [u8; N],
@@ -155,8 +155,8 @@ fn elements<T: Copy + Default + Send + 'static, const N: usize>(
     })
 }
 
-/// How many bytes a method is best asked for at once: enough to forget the call, little enough
-/// that a bar moves within some tens of milliseconds.
+/// The bytes that a method should generate per call: enough that the call costs little, few enough
+/// that a bar moves every some tens of milliseconds.
 pub(crate) fn chunk_bytes(method: Method) -> usize {
     match method {
         // 0.1 to 0.2 MB/s.

@@ -1,7 +1,7 @@
-//! The generators at work: free-running threads, timed on the wall and on the processor.
+//! The workload of the generators: free-running threads, with their wall and processor time.
 //!
-//! Threads meet once, before the measured part, and never again, since a barrier at each chunk
-//! would measure itself; unless it is the barrier that is to be measured (`in_step`).
+//! Threads meet once, before the measured part, and never again: with a barrier at each chunk, the
+//! barrier would be measured. With `in_step` that is the purpose.
 
 use std::convert::Infallible;
 use std::hint::black_box;
@@ -23,20 +23,20 @@ use crate::references::random::{self, RandChacha, RdrandCrate};
 /// Bytes to which buffers are aligned before `offset` is added: a cache line.
 const ALIGNMENT: usize = 64;
 
-/// What to do, and for how long.
+/// A workload and its duration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Workload {
-    /// How the bytes are got.
+    /// The method.
     pub(crate) method: Method,
-    /// How long a number is waited for.
+    /// The retries for a number.
     pub(crate) retry: Retry,
-    /// Bytes a call.
+    /// Bytes per call.
     pub(crate) chunk: usize,
     /// Bytes past a cache line's start at which byte methods write; 0 for arrays.
     pub(crate) offset: usize,
     /// Threads.
     pub(crate) threads: usize,
-    /// The measured part, on the wall.
+    /// The wall time of the measured part.
     pub(crate) duration: Duration,
     /// Calls after which a thread ends, even if there is time left.
     pub(crate) calls_max: Option<u64>,
@@ -47,10 +47,10 @@ pub(crate) struct Workload {
     pub(crate) in_step: bool,
 }
 
-/// What was done in the measured part, all threads together.
+/// The work of the measured part, all threads together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Work {
-    /// Bytes got.
+    /// Bytes generated.
     pub(crate) bytes: u64,
     /// Calls.
     pub(crate) operations: u64,
@@ -65,12 +65,12 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Bytes a second on the wall.
+    /// Bytes per second of wall time.
     pub(crate) fn throughput(&self) -> f64 {
         self.bytes as f64 / self.wall.as_secs_f64()
     }
 
-    /// Bytes a second of processor time.
+    /// Bytes per second of processor time.
     pub(crate) fn cpu_throughput(&self) -> f64 {
         self.bytes as f64 / self.cpu.as_secs_f64()
     }
@@ -100,7 +100,7 @@ pub(crate) fn run(
                         let _ = ready.send(());
                         go.recv().is_ok()
                     });
-                    // Also when it never came as far as being ready.
+                    // Also if it failed before it was ready: the others wait for this.
                     let _ = ready.send(());
                     part
                 })
@@ -112,7 +112,7 @@ pub(crate) fn run(
         }
         started()?;
         for start in &starters {
-            // A thread that failed is gone; its error comes with its result.
+            // A thread that failed does not receive; its error is in its result.
             let _ = start.send(());
         }
         let mut parts = Vec::new();

@@ -1,5 +1,4 @@
-//! An instrument with known readings, to test the lab itself: noise, stalls and misbehaviour as
-//! ordered.
+//! An instrument with known readings, noise and faults, to test the lab itself.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -13,10 +12,10 @@ use super::workload::{by_the_clock, Workload};
 use crate::trial::{Agent, TrialError};
 
 choices! {
-    /// How a trial misbehaves.
+    /// The fault of a trial.
     #[derive(Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Fault {
-        /// Not at all.
+        /// No fault.
         None = "none",
         /// It aborts.
         Crash = "crash",
@@ -102,7 +101,7 @@ impl Workload for Synthetic {
             Fault::Error => return Err(anyhow!("a fault was ordered").into()),
             Fault::Missing => {
                 return Err(TrialError::Missing(Missing {
-                    reason: "a lack was ordered".into(),
+                    reason: "a missing feature was ordered".into(),
                     remedy: Some("order fault = \"none\"".into()),
                 }))
             }

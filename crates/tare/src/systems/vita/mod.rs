@@ -22,25 +22,25 @@ use crate::trial::{Agent, TrialError};
 use topology::{Setup, Topology};
 pub(super) use veth::VitaVeth;
 
-/// Further trials at a rate that fails: none, as it would fail again in virtual time.
+/// The retries of a rate that fails: none, as it would fail again in virtual time.
 const RETRIES: u32 = 0;
 
 choices! {
-    /// What a trial measures.
+    /// The measurement of a trial.
     #[derive(Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Measure {
         /// The no-drop rate.
         FindLimit = "find_limit",
-        /// What becomes of one load.
+        /// The packets of one load that arrive.
         Load = "load",
     }
 }
 
 choices! {
-    /// What happens to the gateways meanwhile.
+    /// An event during the measurement.
     #[derive(Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Event {
-        /// Nothing.
+        /// No event.
         None = "none",
         /// They agree on new keys again and again.
         Rekey = "rekey",
@@ -52,7 +52,7 @@ choices! {
 parameters! {
     /// The parameters of the driver `vita`.
     pub(crate) struct VitaParameters {
-        /// the no-drop rate, or what becomes of one load
+        /// the no-drop rate, or the loss of one load
         measure: Measure = "find_limit",
         /// bytes of a packet with its Ethernet header, or IMIX
         size: Size = "60",
@@ -68,8 +68,8 @@ parameters! {
         precision: BitsPerSecond = "1 Mbit/s",
         /// virtual time of one load
         duration: Duration = "200 ms",
-        /// what happens meanwhile: nothing, new keys again and again, or a configuration with one
-        /// more route
+        /// an event during the measurement: none, new keys again and again, or a configuration with
+        /// one more route
         event: Event = "none",
     }
 }
@@ -126,8 +126,8 @@ impl Workload for Vita {
     }
 
     fn longest(parameters: &VitaParameters) -> Duration {
-        // Virtual time says little about real time: a search sends some twenty loads, a million
-        // packets per second each.
+        // Virtual time hardly limits wall time: a search sends some twenty loads, each of a million
+        // packets per second.
         parameters.duration.mul_f64(100.0)
     }
 
@@ -203,7 +203,7 @@ impl Workload for Vita {
     }
 }
 
-/// The real time of a trial in seconds: that of its packets.
+/// The wall time of a trial in seconds, which its packets take.
 fn expected_seconds(parameters: &VitaParameters) -> f64 {
     const PER_PACKET: f64 = 1.5e-6;
     const SET_UP: f64 = 0.03;
@@ -222,18 +222,18 @@ fn expected_seconds(parameters: &VitaParameters) -> f64 {
     SET_UP + packets * PER_PACKET
 }
 
-/// How long keys are used where new ones are asked for again and again: as short as the exchange
-/// allows. They are replaced after half of it.
+/// The lifetime of keys with the event `rekey`: the shortest that the exchange allows. Keys are
+/// replaced after half of it.
 const SA_TTL: Duration = Duration::from_secs(4);
 
-/// The tester in front of the set-up, and what its trials found in all.
+/// The tester in front of the set-up, and the totals of its trials.
 struct Bench {
     tester: Tester<Virtual<Topology>>,
     sent: u64,
     lost: u64,
     duplicates: u64,
     reordered: u64,
-    /// Packets of which neither a receiver nor a cable knows what became.
+    /// Packets that neither a receiver nor a cable accounts for.
     unaccounted: u64,
 }
 
@@ -284,15 +284,18 @@ impl Bench {
 
     fn check(&self) -> anyhow::Result<()> {
         let topology = self.tester.bed().network();
-        ensure!(topology.adds_up(), "a gateway lost count of packets");
+        ensure!(
+            topology.adds_up(),
+            "the counters of a gateway do not add up"
+        );
         let between = topology.between();
         ensure!(between.delivered > 0, "nothing went between the gateways");
         Ok(())
     }
 }
 
-/// The part of a cable's rate that packets of this mix can have at most, when they are longer on
-/// the cable between.
+/// The largest part of a cable's rate that packets of this mix can use, given that they are longer
+/// on the cable between the gateways.
 fn computed_share(size: PacketSize) -> f64 {
     let wire = |bytes: usize| ethernet::on_wire(bytes) as f64;
     let outer = |bytes: usize| bytes + ipv4::HEADER + esp::overhead(bytes - ethernet::HEADER);

@@ -33,13 +33,13 @@ use crate::systems::gateway::driver::Size;
 use crate::systems::workload::Workload;
 use crate::trial::{Agent, TrialError};
 
-/// How long the gateways may take until they have keys.
+/// The longest time until the gateways have keys.
 const KEYS_MAX: Duration = Duration::from_secs(15);
 
-/// How long they usually take.
+/// The usual time until then.
 const KEYS_USUAL: Duration = Duration::from_millis(1500);
 
-/// How long a cable may take until both of its ends are up.
+/// The longest time until both ends of a cable are up.
 const LINK_MAX: Duration = Duration::from_secs(10);
 
 /// Outer packets are longer than what the tester sends.
@@ -66,7 +66,7 @@ parameters! {
         top: BitsPerSecond = "100 Mbit/s",
         /// the last step of the search
         precision: BitsPerSecond = "5 Mbit/s",
-        /// how long each rate is tried
+        /// the time for which each rate is tried
         duration: Duration = "1 s",
     }
 }
@@ -128,7 +128,7 @@ impl Workload for VitaVeth {
     }
 
     fn invocation(_: &Role, _: &VethParameters, own_trial: Invocation) -> Invocation {
-        // To unshare, /proc/self/exe would be unshare.
+        // For `unshare`, /proc/self/exe would be `unshare` itself.
         let program = format!("/proc/{}/exe", std::process::id());
         let unshare = ["--net".into(), "--".into(), program.into()];
         Invocation {
@@ -237,7 +237,7 @@ impl Drop for Running {
     }
 }
 
-/// What the tester knows of a gateway.
+/// A gateway, as the tester sees it.
 struct Gateway {
     role: &'static str,
     pid: u64,

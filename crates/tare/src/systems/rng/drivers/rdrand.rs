@@ -1,4 +1,4 @@
-//! Generators' throughput: the workload of `tare rng bench`, one cell at a time.
+//! The throughput of generators: the workload of `tare rng bench`, one cell at a time.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::trial::{Agent, TrialError};
 const WARM_UP: f64 = 0.15;
 
 choices! {
-    /// Where the numbers of a call go after it.
+    /// The destination of the numbers.
     #[derive(Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Output {
-        /// Nowhere.
+        /// They are not written.
         None = "none",
         /// To a program that reads a pipe.
         Pipe = "pipe",

@@ -1,4 +1,4 @@
-//! How often the instruction has no data: the carry flag of every draw, without a retry.
+//! The rate of underflows: the carry flag of every draw, without a retry.
 
 use std::thread;
 use std::time::{Duration, Instant};
