@@ -18,7 +18,7 @@ pub(super) fn summary(mut values: Vec<f64>, digits: usize) -> String {
     format!("{median:.digits$} [{first:.digits$}, {last:.digits$}]")
 }
 
-/// How probable it is that the true median is between the smallest and the largest of `rounds`
+/// The probability that the true median is between the smallest and the largest of `rounds`
 /// values: they miss it when all are on one side.
 pub(super) fn coverage(rounds: u32) -> f64 {
     1.0 - 0.5f64.powi(rounds as i32 - 1)
