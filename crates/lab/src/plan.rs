@@ -15,7 +15,7 @@ use crate::sample::{Outcome, TrialRecord};
 use crate::value::Point;
 
 /// A run's plan, as `run.json` keeps it: enough to repeat the run, or to go on with it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// [`crate::result::SCHEMA`].
     pub schema: u32,
