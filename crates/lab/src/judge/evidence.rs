@@ -74,10 +74,10 @@ pub(super) fn two_sided_p(comparison: &Comparison) -> f64 {
 
 /// The evidence of one comparison, round by round.
 ///
-/// The whole path is kept, not its end alone. A claim is decided at the first round at which its
-/// evidence, corrected for the others of its family *at that round*, is enough. A later record of
-/// another claim may weaken the correction but must not undo the decision, and a judgement a year
-/// later, from all records at once, must find the same round.
+/// The whole path is kept, not its end alone. If the machine changes half-way, there may be enough
+/// evidence for one side first and for the other later; the first decision stands. A judgement a
+/// year later, from all records at once, must find the same side and the same round as one that was
+/// made after every round.
 struct Tested {
     /// Rounds that ran, failed ones among them.
     ran: usize,
