@@ -46,7 +46,7 @@ pub enum Place {
     /// A JSON Pointer (RFC 6901) to a number, or to a list of numbers, in a text that is one JSON
     /// value.
     Json(String),
-    /// A regular expression. Its first group is a number; its second, where there is one, the
+    /// A regular expression. Its first group is a number; its second, if there is one, the
     /// number's unit. Each match is a sample.
     Regex(String),
 }

@@ -393,7 +393,7 @@ impl Conversation {
         }
     }
 
-    /// Takes note of a command that is written to the process. From then on the messages that
+    /// Records a command that is written to the process. From then on the messages that
     /// answer it are expected.
     pub fn told(&mut self, command: &Command) {
         self.stage = match (command, self.position) {

@@ -318,7 +318,7 @@ fn the_page_begins_with_suites_machine_and_warnings_and_then_the_forest_plot() {
         &html[html.find("<body>").unwrap()..],
         &[
             &format!("<h1><bdi>{title}"),
-            "What may hurt these results",
+            "Conditions that may distort these results",
             "<div class=\"plot forest\"",
             "<table",
             "<figure",
@@ -376,7 +376,7 @@ fn every_format_says_how_many_trials_failed_and_why() {
         samples.contains(",8,every trial failed: the child ended with signal 9\r\n"),
         "{samples}"
     );
-    // A cell that no claim speaks of is not left out.
+    // A cell that no claim is about is not left out.
     let mut run = fixture::run();
     run.experiments[0].claims.clear();
     let text = report::text::claims(&run, 100, false);

@@ -1,5 +1,5 @@
-//! Trials are child processes, and children misbehave: each way is recorded in words, and none
-//! leaves a process behind.
+//! Trials are child processes that may fail in many ways: each is recorded with its reason, and
+//! none leaves a process behind.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -111,7 +111,7 @@ fn a_proper_trial_gives_its_value_in_the_metrics_unit() {
 }
 
 #[test]
-fn a_trial_that_crashes_prints_rubbish_or_stops_short_is_a_failure_in_words() {
+fn a_trial_that_crashes_prints_garbage_or_stops_short_is_a_failure_with_its_reason() {
     let end_then_more = format!("{PREFIX} {SAMPLE} {END}; echo more");
     let end_then_fail = format!("{PREFIX} {SAMPLE} {END}; exit 3");
     let cases = [
@@ -185,7 +185,7 @@ fn a_process_left_behind_by_a_proper_trial_is_ended_too() {
 }
 
 #[test]
-fn a_program_that_knows_nothing_of_the_protocol_is_timed_as_a_whole() {
+fn a_program_without_the_protocol_is_timed_as_a_whole() {
     let finished = shell("sleep 0.05; printf 12345", false, Duration::from_secs(5));
     let Some(Outcome::Done {
         values, counters, ..
@@ -210,7 +210,7 @@ fn a_program_that_reads_its_standard_input_finds_it_empty() {
 }
 
 #[test]
-fn a_flood_of_complaints_does_not_stop_a_trial_that_has_closed_or_ended_its_output() {
+fn a_flood_on_standard_error_does_not_stop_a_trial_that_has_closed_or_ended_its_output() {
     let flood = "head -c 20000000 /dev/zero >&2";
     let closed = shell(
         &format!("exec >&-; {flood}"),
@@ -233,7 +233,7 @@ fn a_flood_of_complaints_does_not_stop_a_trial_that_has_closed_or_ended_its_outp
 }
 
 #[test]
-fn a_trial_is_over_when_its_process_is_whoever_still_holds_its_output() {
+fn a_trial_is_over_when_its_process_is_even_if_its_output_is_still_held_open() {
     for script in [
         "printf 12345; sleep 20 &",
         "printf 12345; setsid sleep 20 &",

@@ -134,7 +134,7 @@ pub(super) fn panel(run: &RunResult, standing: Standing, anchor: &str) -> Markup
     }
 }
 
-/// The figure in its own unit, its interval, and what was asked for.
+/// The figure in its own unit, its interval, and its criterion.
 fn figures(experiment: &ExperimentResult, claim: &ClaimResult) -> Markup {
     let (measured, interval) = figure(experiment, claim);
     html! {
