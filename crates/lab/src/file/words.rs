@@ -223,31 +223,12 @@ pub(super) fn written(value: &Value) -> String {
 
 fn kind_in_words(kind: &ParameterKind) -> String {
     match kind {
-        ParameterKind::Int(min, max) => format!("a whole number from {min} to {max}"),
-        ParameterKind::Number => "a number".to_owned(),
-        ParameterKind::Text => "a line of text".to_owned(),
-        ParameterKind::Bool => "true or false".to_owned(),
-        ParameterKind::Choice(words) => {
-            one_of(&words.iter().map(String::as_str).collect::<Vec<_>>())
+        // A file writes the names in quotes.
+        ParameterKind::Choice(names) => {
+            one_of(&names.iter().map(String::as_str).collect::<Vec<_>>())
         }
-        ParameterKind::Quantity(dimension) => quantity_in_words(*dimension),
-        ParameterKind::Table => "a table of texts".to_owned(),
+        other => other.to_string(),
     }
-}
-
-/// A dimension by name and example, and never negative: there is no such time or amount.
-fn quantity_in_words(dimension: Dimension) -> String {
-    let (noun, example) = match dimension {
-        Dimension::Time => ("a time", "40 ms"),
-        Dimension::Data => ("an amount of data", "16 B"),
-        Dimension::DataRate => ("a data rate", "100 MB/s"),
-        Dimension::OperationRate => ("an operation rate", "1000 ops/s"),
-        Dimension::PacketRate => ("a packet rate", "1.5 Mpps"),
-        Dimension::Frequency => ("a frequency", "800 MHz"),
-        Dimension::Ratio => ("a ratio", "5 %"),
-        Dimension::Count => ("a count", "10 count"),
-    };
-    format!("{noun} such as \"{example}\"")
 }
 
 /// The units of one dimension, in words.
