@@ -7,8 +7,8 @@
 //! no loss is negative. Frames that have no room for a stamp are counted by totals, and the report
 //! says so.
 //!
-//! A [`Tester`] runs trials on a [`Bed`]: real ports on a real clock ([`Ports`]), or a [`Network`]
-//! in virtual time ([`Virtual`]), where a trial is exact and repeatable. The searches know neither:
+//! A [`Tester`] runs trials on a [`Testbed`]: real ports on a real clock ([`Ports`]), or a [`Network`]
+//! of nodes and lines in virtual time ([`Virtual`]), where a trial is exact and repeatable. The searches know neither:
 //! [`Bisection`] and [`mlr`] take outcomes of trials and give the next load.
 //!
 //! # Rates
@@ -21,7 +21,6 @@
 //! too high, about 0.13 % for 512 frames, 400,000 packets a second and one second. Longer trials
 //! find it more precisely; [`Trial::drained`] shows how much was queued when sending ended.
 
-mod bed;
 mod bisect;
 mod error;
 mod ledger;
@@ -34,16 +33,17 @@ pub mod simulate;
 mod source;
 pub mod stamp;
 mod stream;
+mod testbed;
 mod tester;
 pub mod transient;
 mod trial;
 
-pub use bed::{Arrival, Bed, Network, Ports, Virtual};
 pub use bisect::{Bisection, Limit, Step};
 pub use error::Error;
 pub use ledger::{Latency, Ledger, Seen};
 pub use schedule::{Rate, Schedule};
 pub use stamp::Stamp;
 pub use stream::{pair, Stream, StreamConfig};
+pub use testbed::{Arrival, Network, Ports, Testbed, TesterPorts, Virtual};
 pub use tester::{Options, Pulse, Tester};
 pub use trial::{Length, Load, PortRecord, StreamRecord, Trial};

@@ -74,6 +74,12 @@ pub struct LineConfig {
 }
 
 impl LineConfig {
+    /// A line for where none is wanted: every frame arrives in its order, a nanosecond later.
+    pub const IDEAL: LineConfig = LineConfig {
+        queue: Queue::Frames(usize::MAX),
+        ..LineConfig::new(1 << 62)
+    };
+
     /// A line without fault or delay, and a queue of 1000 frames.
     pub const fn new(bits_per_second: u64) -> LineConfig {
         LineConfig {

@@ -178,7 +178,7 @@ impl Workload for Vita {
                     .sum();
                 // Of one of the two streams, as rates are given here.
                 let received = bits / trial.streams.len() as f64 / duration.as_secs_f64();
-                let topology = bench.tester.bed().network();
+                let topology = bench.tester.testbed().network();
                 let events = match event {
                     Event::None => 0,
                     Event::Rekey => topology.outbound_updates() - updates_before,
@@ -240,13 +240,13 @@ struct Bench {
 impl Bench {
     fn new(topology: Topology, setup: &Setup, pool: Pool) -> anyhow::Result<Bench> {
         let streams = pair(&setup.streams()?)?;
-        let bed = Virtual::new(topology, 2);
+        let testbed = Virtual::new(topology);
         let options = Options {
             frames: pool.slots() / 2,
             ..Options::default()
         };
         Ok(Bench {
-            tester: Tester::with_pool(bed, streams, options, pool)?,
+            tester: Tester::with_pool(testbed, streams, options, pool)?,
             sent: 0,
             lost: 0,
             duplicates: 0,
@@ -283,7 +283,7 @@ impl Bench {
     }
 
     fn check(&self) -> anyhow::Result<()> {
-        let topology = self.tester.bed().network();
+        let topology = self.tester.testbed().network();
         ensure!(
             topology.adds_up(),
             "the counters of a gateway do not add up"

@@ -5,7 +5,6 @@
 //! port 0 ── node 1 private │ node 1 public ── node 2 public │ node 2 private ── port 1
 //! ```
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use tare_gateway::exchange;
 use tare_gateway::tools::gentest::Meta;
 use tare_gateway::Node;
 use tare_gateway::{InterfaceId, InterfaceState};
-use tare_loadtest::{Network, StreamConfig};
+use tare_loadtest::{Network, StreamConfig, TesterPorts};
 use tare_packet::imix::PacketSize;
 use tare_port::{Burst, Frame, Layout, Pool};
 use tare_sim::{Cable, Instant, LineConfig, LineCounters, NodeId, Outbox, Testbed};
@@ -44,11 +43,9 @@ pub(super) struct Setup {
 pub(super) struct Topology {
     testbed: Testbed<Frame>,
     gateways: [NodeId<Gateway>; 2],
-    tester: NodeId<Ports>,
+    tester: NodeId<TesterPorts<Frame>>,
     /// Between the gateways.
     between: Cable,
-    /// The time inside when it was zero for the tester.
-    epoch: Instant,
 }
 
 /// A gateway as a node of the testbed.
@@ -61,10 +58,6 @@ struct Gateway {
     /// Reloads that are still to come.
     reloads_left: usize,
 }
-
-/// The tester's ports as a node: what arrives waits for the tester.
-#[derive(Default)]
-struct Ports(VecDeque<(usize, Instant, Frame)>);
 
 impl tare_sim::Node for Gateway {
     type Message = Frame;
@@ -84,14 +77,6 @@ impl tare_sim::Node for Gateway {
     fn tick(&mut self, now: Instant, out: &mut Outbox<Frame>) {
         self.node.tick(now);
         self.settle(out);
-    }
-}
-
-impl tare_sim::Node for Ports {
-    type Message = Frame;
-
-    fn receive(&mut self, now: Instant, port: usize, frame: Frame, _: &mut Outbox<Frame>) {
-        self.0.push_back((port, now, frame));
     }
 }
 
@@ -227,7 +212,7 @@ impl Topology {
         };
         let mut testbed = Testbed::new(0);
         let gateways = [node(0, one)?, node(1, two)?].map(|node| testbed.add(Gateway::new(node)));
-        let tester = testbed.add(Ports::default());
+        let tester = testbed.add(TesterPorts::new(0..2));
         let [left, right] = gateways;
         let mut connect = |a, b| testbed.connect_lines(a, b, &setup.line, &setup.line);
         connect(left.interface(PRIVATE), tester.interface(0));
@@ -238,7 +223,6 @@ impl Topology {
             gateways,
             tester,
             between,
-            epoch: Instant::ZERO,
         };
         for gateway in gateways {
             topology
@@ -253,8 +237,7 @@ impl Topology {
         self.gateways.map(|gateway| self.testbed.node(gateway))
     }
 
-    /// Lets time pass until every route has keys in both directions, and begins the tester's time
-    /// there.
+    /// Lets time pass until every route has keys in both directions.
     fn settle(&mut self) -> anyhow::Result<()> {
         let deadline = self.testbed.now() + SETTLE_MAX;
         while !self.gateways().iter().all(|gateway| gateway.is_keyed()) {
@@ -266,18 +249,16 @@ impl Topology {
         }
         // New outbound keys are used when the peer has had time for its own.
         self.testbed.run_for(Duration::from_secs(1));
-        self.testbed.node_mut(self.tester).0.clear();
-        self.epoch = self.testbed.now();
         Ok(())
     }
 
-    /// Lets both nodes go on with other configurations, this long after the tester's beginning.
+    /// Lets both nodes go on with other configurations, after this time.
     pub(super) fn reload_at(&mut self, after: Duration, configs: [Config; 2]) {
         let gateways = self.gateways;
         for gateway in gateways {
             self.testbed.node_mut(gateway).reloads_left += 1;
         }
-        self.testbed.at(self.epoch + after, move |testbed| {
+        self.testbed.at(self.testbed.now() + after, move |testbed| {
             for (gateway, config) in gateways.into_iter().zip(configs) {
                 testbed.act(gateway, |gateway, now, out| {
                     gateway.reload(now, config, out)
@@ -310,32 +291,20 @@ impl Topology {
             dataplane.sent().adds_up() && dataplane.received().adds_up()
         })
     }
-
-    /// The time inside that is this to the tester.
-    fn inside(&self, time: Instant) -> Instant {
-        self.epoch + time.since(Instant::ZERO)
-    }
 }
 
 impl Network for Topology {
-    fn offer(&mut self, now: Instant, port: usize, frame: Frame) {
-        let now = self.inside(now);
-        if now > self.testbed.now() {
-            self.testbed.run_until(now);
-        }
-        self.testbed
-            .act(self.tester, |_, _, out| out.send(port, frame));
+    type Message = Frame;
+
+    fn simulation(&self) -> &Testbed<Frame> {
+        &self.testbed
     }
 
-    fn advance(&mut self, to: Instant, deliver: &mut dyn FnMut(usize, Instant, Frame)) {
-        self.testbed.run_until(self.inside(to));
-        for (port, at, frame) in self.testbed.node_mut(self.tester).0.drain(..) {
-            deliver(port, Instant::ZERO + at.since(self.epoch), frame);
-        }
+    fn simulation_mut(&mut self) -> &mut Testbed<Frame> {
+        &mut self.testbed
     }
 
-    fn next_event(&self) -> Option<Instant> {
-        let next = self.testbed.next_arrival()?;
-        Some(Instant::ZERO + next.since(self.epoch))
+    fn tester(&self) -> NodeId<TesterPorts<Frame>> {
+        self.tester
     }
 }
