@@ -16,7 +16,7 @@ pub use counters::{CounterInfo, CountsBy, Reason};
 pub use cpu::{bind_to_cpu, BindError};
 pub use host::{Checked, Host, ProcessStatus};
 pub use log::{Log, LogOptions};
-pub use metrics::Metrics;
+pub use metrics::{Labels, Metrics};
 pub use record::{Level, Record, Value};
 pub use service::{Endpoints, Report};
 pub use signals::Signals;

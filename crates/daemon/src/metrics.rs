@@ -4,6 +4,9 @@ use std::fmt::{Display, Write as _};
 
 use crate::counters::CounterInfo;
 
+/// The labels of a sample: names and values.
+pub type Labels<'a> = &'a [(&'a str, &'a str)];
+
 /// A page of metrics, whose names all begin with the same prefix.
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -28,7 +31,7 @@ impl Metrics {
     }
 
     /// Adds a sample of the family that was begun last. Label values may hold any characters.
-    pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+    pub fn sample(&mut self, name: &str, labels: Labels<'_>, value: impl Display) {
         let _ = write!(self.text, "{}_{name}", self.prefix);
         for (n, (label, value)) in labels.iter().enumerate() {
             self.text.push(if n == 0 { '{' } else { ',' });
@@ -55,7 +58,7 @@ impl Metrics {
 
     /// Adds a family of counters for each of `infos`; `instances` are their labels, and the values
     /// in the order of `infos`.
-    pub fn counters(&mut self, infos: &[CounterInfo], instances: &[(&[(&str, &str)], Vec<u64>)]) {
+    pub fn counters(&mut self, infos: &[CounterInfo], instances: &[(Labels<'_>, Vec<u64>)]) {
         for (n, info) in infos.iter().enumerate() {
             self.family(info.metric, "counter", info.help);
             for (labels, values) in instances {

@@ -322,7 +322,7 @@ impl Exchange {
         if self.timer_queue.len() > 64 + 2 * self.routes.len() {
             let routes = &self.routes;
             self.timer_queue
-                .retain(|at, id| routes.get(&id).is_some_and(|route| route.scheduled == at));
+                .retain(|at, id| routes.get(id).is_some_and(|route| route.scheduled == at));
         }
     }
 
