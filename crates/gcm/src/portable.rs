@@ -122,7 +122,6 @@ impl<'k> PortableStream<'k> {
         lengths[..8].copy_from_slice(&(self.aad_len * 8).to_be_bytes());
         lengths[8..].copy_from_slice(&(self.data_len * 8).to_be_bytes());
         self.hash.update(&[lengths]);
-        // J0 is encrypted where it is wiped with the rest of the keystream.
         self.keystream[0] = self.counter_block(1);
         self.key.cipher.encrypt(&mut self.keystream[..1]);
         let hash = self.hash.clone().finalize();
@@ -130,14 +129,5 @@ impl<'k> PortableStream<'k> {
             *byte ^= hash;
         }
         u128::from_le_bytes(self.keystream[0].into())
-    }
-}
-
-impl Drop for PortableStream<'_> {
-    fn drop(&mut self) {
-        self.stage.zeroize();
-        for block in &mut self.keystream {
-            block.zeroize();
-        }
     }
 }
