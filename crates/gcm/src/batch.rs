@@ -288,12 +288,12 @@ impl Operation for Open {
         tag: impl FnOnce() -> Tag,
         (dst, len): (*mut u8, usize),
     ) -> bool {
-        let authentic = tag().matches(computed);
-        if !authentic {
-            // SAFETY: the caller's contract.
-            wipe(unsafe { core::slice::from_raw_parts_mut(dst, len) });
+        if tag().matches(computed) {
+            return true;
         }
-        authentic
+        // SAFETY: the caller's contract.
+        wipe(unsafe { core::slice::from_raw_parts_mut(dst, len) });
+        false
     }
 
     #[inline(always)]

@@ -117,9 +117,10 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// The counter of the next block: 1 is J0's.
+    /// The counter of the next block: 1 is J0's. After the longest message it would be 2^32, and is
+    /// not used.
     pub(crate) fn next_counter(&self) -> u32 {
-        (self.data_len / 16) as u32 + 2
+        ((self.data_len / 16) as u32).wrapping_add(2)
     }
 
     /// Returns true as long as no data has been worked on.

@@ -7,7 +7,7 @@ use crate::schedule::Schedule;
 use crate::stream::{Pieces, Stream};
 use crate::wipe::wipe;
 use crate::{Error, Nonce, Path, SharedRead, SharedWrite, Tag, AAD_LEN_MAX, MESSAGE_LEN_MAX};
-use zeroize::Zeroize;
+use zeroize::{zeroize_stack, Zeroize};
 
 /// An AES-128-GCM or AES-256-GCM key, expanded for one [`Path`], wiped on drop.
 ///
@@ -29,6 +29,14 @@ enum Engine {
     },
     Portable(Box<PortableKey>),
 }
+
+/// Bytes of stack that a message in pieces uses at most on a kernel. `tests/wipe` looks for secrets
+/// below.
+const NATIVE_STACK: usize = 4096;
+/// The same of the portable path, which uses more in builds without optimisation.
+const PORTABLE_STACK: usize = if cfg!(debug_assertions) { 8192 } else { 2048 };
+/// The same of making a key on the portable path.
+const KEY_STACK: usize = 8192;
 
 impl Key {
     /// Expands a key of 16 or 32 bytes for the fastest path of this processor. The caller wipes
@@ -58,9 +66,12 @@ impl Key {
                 unsafe { (kernel.fill)(&mut schedule, key) };
                 Engine::Native { schedule, kernel }
             }
-            None => Engine::Portable(Box::new(
-                PortableKey::new(key).ok_or(Error::KeyLength { found: key.len() })?,
-            )),
+            None => {
+                let expanded = PortableKey::boxed(key);
+                // The `aes` crate returns its round keys by value, and so leaves copies on the way.
+                zeroize_stack::<KEY_STACK>();
+                Engine::Portable(expanded.ok_or(Error::KeyLength { found: key.len() })?)
+            }
         };
         let batch4 = match &engine {
             Engine::Native { kernel, .. } => kernel.batch4,
@@ -223,10 +234,7 @@ impl Key {
         );
         let mut dst = Pieces::new(out.iter().map(|piece| (piece.start(), piece.len())));
         // SAFETY: as in `seal`, piece by piece; the source is only read.
-        let tag = unsafe {
-            self.stream(nonce.as_bytes(), aad)
-                .run(true, &mut src, &mut dst, len)
-        };
+        let tag = unsafe { self.streamed(true, nonce.as_bytes(), aad, &mut src, &mut dst, len) };
         Ok(Tag::from_u128(tag))
     }
 
@@ -254,10 +262,8 @@ impl Key {
                 .map(|piece| (piece.as_mut_ptr(), piece.len())),
         );
         // SAFETY: as in `open`, piece by piece; the source is only read.
-        let computed = unsafe {
-            self.stream(nonce.as_bytes(), aad)
-                .run(false, &mut src, &mut dst, len)
-        };
+        let computed =
+            unsafe { self.streamed(false, nonce.as_bytes(), aad, &mut src, &mut dst, len) };
         if tag.matches(Tag::from_u128(computed)) {
             Ok(())
         } else {
@@ -301,6 +307,51 @@ impl Key {
         }
     }
 
+    /// Seals or opens a message in pieces, and wipes what that leaves on the stack: the mask of the
+    /// tag and the state of the hash in [`Progress`](crate::kernel::Progress), registers that the
+    /// kernels spill, copies in the `aes` and `ghash` crates. Calls for whole messages on the
+    /// kernels hold these in registers, and spill some of them on the narrower paths; wiping there
+    /// would cost a short message a tenth of its time.
+    ///
+    /// # Safety
+    /// As for [`Stream::run`].
+    unsafe fn streamed(
+        &self,
+        seal: bool,
+        nonce: &[u8; 12],
+        aad: &[u8],
+        src: &mut Pieces<impl Iterator<Item = (*mut u8, usize)>>,
+        dst: &mut Pieces<impl Iterator<Item = (*mut u8, usize)>>,
+        len: usize,
+    ) -> u128 {
+        // SAFETY: the caller's contract.
+        let tag = unsafe { self.run_stream(seal, nonce, aad, src, dst, len) };
+        match &self.engine {
+            Engine::Native { .. } => zeroize_stack::<NATIVE_STACK>(),
+            Engine::Portable(_) => zeroize_stack::<PORTABLE_STACK>(),
+        }
+        tag
+    }
+
+    /// [`Key::streamed`] before the wipe. Not inlined, so that all it uses of the stack is below
+    /// its caller.
+    ///
+    /// # Safety
+    /// As for [`Stream::run`].
+    #[inline(never)]
+    unsafe fn run_stream(
+        &self,
+        seal: bool,
+        nonce: &[u8; 12],
+        aad: &[u8],
+        src: &mut Pieces<impl Iterator<Item = (*mut u8, usize)>>,
+        dst: &mut Pieces<impl Iterator<Item = (*mut u8, usize)>>,
+        len: usize,
+    ) -> u128 {
+        // SAFETY: the caller's contract.
+        unsafe { self.stream(nonce, aad).run(seal, src, dst, len) }
+    }
+
     /// # Safety
     /// `len` bytes must be readable at `src` and writable at `dst`, the same or without overlap.
     #[inline(always)]
@@ -321,7 +372,7 @@ impl Key {
                 unsafe { whole(schedule, nonce, aad, src, dst, len) }
             }
             // SAFETY: the caller's contract.
-            Engine::Portable(_) => unsafe { self.streamed(seal, nonce, aad, src, dst, len) },
+            Engine::Portable(_) => unsafe { self.whole_streamed(seal, nonce, aad, src, dst, len) },
         }
     }
 
@@ -331,7 +382,7 @@ impl Key {
     /// # Safety
     /// As for [`Key::whole`].
     #[inline(never)]
-    unsafe fn streamed(
+    unsafe fn whole_streamed(
         &self,
         seal: bool,
         nonce: &[u8; 12],
@@ -343,7 +394,7 @@ impl Key {
         let mut src = Pieces::new(core::iter::once((src.cast_mut(), len)));
         let mut dst = Pieces::new(core::iter::once((dst, len)));
         // SAFETY: the caller's contract; the source is only read.
-        unsafe { self.stream(nonce, aad).run(seal, &mut src, &mut dst, len) }
+        unsafe { self.streamed(seal, nonce, aad, &mut src, &mut dst, len) }
     }
 }
 

@@ -37,8 +37,10 @@ pub(crate) struct PortableKey {
 }
 
 impl PortableKey {
-    /// Expands a key of 16 or 32 bytes.
-    pub(crate) fn new(key: &[u8]) -> Option<Self> {
+    /// Expands a key of 16 or 32 bytes, and leaves copies of it on the stack. Not inlined, so that
+    /// they are below the caller, who wipes them.
+    #[inline(never)]
+    pub(crate) fn boxed(key: &[u8]) -> Option<Box<Self>> {
         let cipher = match key.len() {
             16 => Cipher::Aes128(Aes128Enc::new_from_slice(key).ok()?),
             32 => Cipher::Aes256(Aes256Enc::new_from_slice(key).ok()?),
@@ -48,7 +50,7 @@ impl PortableKey {
         cipher.encrypt(&mut h);
         let hash = GHash::new(&h[0]);
         h[0].zeroize();
-        Some(Self { cipher, hash })
+        Some(Box::new(Self { cipher, hash }))
     }
 }
 
@@ -91,7 +93,7 @@ impl<'k> PortableStream<'k> {
     /// `len` bytes must be readable at `src` and writable at `dst`.
     pub(crate) unsafe fn piece(&mut self, seal: bool, src: *const u8, dst: *mut u8, len: usize) {
         // 1 is J0's counter.
-        let first = (self.data_len / 16) as u32 + 2;
+        let first = ((self.data_len / 16) as u32).wrapping_add(2);
         let blocks = len.div_ceil(16);
         for i in 0..blocks {
             self.keystream[i] = self.counter_block(first.wrapping_add(i as u32));
@@ -120,18 +122,12 @@ impl<'k> PortableStream<'k> {
         lengths[..8].copy_from_slice(&(self.aad_len * 8).to_be_bytes());
         lengths[8..].copy_from_slice(&(self.data_len * 8).to_be_bytes());
         self.hash.update(&[lengths]);
-        let mut mask = [self.counter_block(1)];
-        self.key.cipher.encrypt(&mut mask);
+        self.keystream[0] = self.counter_block(1);
+        self.key.cipher.encrypt(&mut self.keystream[..1]);
         let hash = self.hash.clone().finalize();
-        u128::from_le_bytes(hash.into()) ^ u128::from_le_bytes(mask[0].into())
-    }
-}
-
-impl Drop for PortableStream<'_> {
-    fn drop(&mut self) {
-        self.stage.zeroize();
-        for block in &mut self.keystream {
-            block.zeroize();
+        for (byte, hash) in self.keystream[0].iter_mut().zip(hash) {
+            *byte ^= hash;
         }
+        u128::from_le_bytes(self.keystream[0].into())
     }
 }

@@ -4,7 +4,6 @@ use crate::kernel::{Kernel, Progress};
 use crate::once::{copy_in, copy_out};
 use crate::portable::{self, PortableStream};
 use crate::schedule::Schedule;
-use zeroize::Zeroize;
 
 /// The longest step of any path, in bytes.
 const STEP_LEN_MAX: usize = 256;
@@ -99,7 +98,8 @@ impl Stream<'_> {
     /// Seals or opens a whole message of `len` bytes and returns its tag.
     ///
     /// Steps that lie in one piece on both sides are worked on where they are. A step across a
-    /// border is staged in private memory: copied in once, or out once, by the bytes.
+    /// border is staged in private memory: copied in once, or out once, by the bytes. The caller
+    /// wipes the stage, with the rest of the stack.
     ///
     /// # Safety
     /// The pieces on either side must add up to `len`, be readable or writable, and not overlap but
@@ -113,11 +113,10 @@ impl Stream<'_> {
     ) -> u128 {
         let step_len = self.step_len();
         let mut stage = [0u8; STEP_LEN_MAX];
-        let mut staged = false;
         let mut left = len;
         // SAFETY: each branch takes as many bytes as it hands on, and no more than the pieces have
         // left.
-        let tag = unsafe {
+        unsafe {
             loop {
                 let head_len = self.head_len();
                 let contiguous = src.contiguous().min(dst.contiguous()).min(left);
@@ -138,7 +137,6 @@ impl Stream<'_> {
                 let from = if src.contiguous() >= bytes {
                     Some(src.take(bytes).cast_const())
                 } else {
-                    staged = true;
                     src.copy_in(&mut stage[..bytes]);
                     None
                 };
@@ -154,19 +152,14 @@ impl Stream<'_> {
                     self.steps(seal, from, to, count);
                 }
                 if !direct {
-                    staged = true;
                     dst.copy_out(&stage[..bytes]);
                 }
                 if last {
-                    break tag;
+                    return tag;
                 }
                 left -= bytes;
             }
-        };
-        if staged {
-            stage.zeroize();
         }
-        tag
     }
 }
 

@@ -1,11 +1,14 @@
-//! A forged message leaves no plaintext in the caller's buffer, also if the buffer dies at once.
+//! Calls leave nothing behind that they should wipe: `main.rs` looks for the plaintext of forged
+//! messages in buffers that die at once, `secrets.rs` for secrets on the stack.
 //!
 //! A store to memory that is never read again may be dropped by the compiler, and a local variable
 //! is never read again once its function returns. So each call here is made by a function whose
 //! output is a local array, on a thread whose stack is memory of this test, which is read when the
 //! thread has ended.
 
-use std::ffi::c_void;
+mod secrets;
+mod stack;
+
 use tare_gcm::{
     open_batch, open_each, Error, Key, Nonce, OpenPacket, Path, SharedRead, SharedWrite, Tag,
 };
@@ -15,7 +18,6 @@ const AAD: [u8; 12] = [7; 12];
 const LEN_MAX: usize = 2048;
 /// Packets in a batch: four that are worked on together, and one that is left over.
 const BATCH: usize = 5;
-const STACK: usize = 4 << 20;
 
 struct Case {
     key: Key,
@@ -155,62 +157,13 @@ fn open_and_keep(case: &Case) -> [usize; BATCH] {
     [out.as_ptr().addr(); BATCH]
 }
 
-struct Job<'a> {
-    open: Open,
-    case: &'a Case,
-    addresses: [usize; BATCH],
-}
-
-extern "C" fn run(job: *mut c_void) -> *mut c_void {
-    // SAFETY: the only reference to the job, which outlives the thread.
-    let job = unsafe { &mut *job.cast::<Job<'_>>() };
-    // Far down the stack, where the end of the thread writes nothing.
-    let mut distance = [0u8; 256 * 1024];
-    std::hint::black_box(&mut distance);
-    job.addresses = (job.open)(job.case);
-    std::hint::black_box(&mut distance);
-    std::ptr::null_mut()
-}
-
 /// Runs `open` on a stack of its own and returns what is left in its output, or its outputs.
 fn leftovers(open: Open, case: &Case) -> Vec<Vec<u8>> {
-    let mut job = Job {
-        open,
-        case,
-        addresses: [0; BATCH],
-    };
-    let (access, flags) = (
-        libc::PROT_READ | libc::PROT_WRITE,
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-    );
-    // SAFETY: a new mapping; a thread on it, which is joined before the mapping is read and removed.
-    // Every byte read lies in the mapping, as the assertion says.
-    unsafe {
-        let stack = libc::mmap(std::ptr::null_mut(), STACK, access, flags, -1, 0);
-        assert_ne!(stack, libc::MAP_FAILED);
-        let mut attributes = std::mem::zeroed();
-        assert_eq!(libc::pthread_attr_init(&mut attributes), 0);
-        assert_eq!(
-            libc::pthread_attr_setstack(&mut attributes, stack, STACK),
-            0
-        );
-        let mut thread = 0;
-        let argument = (&raw mut job).cast();
-        assert_eq!(
-            libc::pthread_create(&mut thread, &attributes, run, argument),
-            0
-        );
-        assert_eq!(libc::pthread_join(thread, std::ptr::null_mut()), 0);
-        libc::pthread_attr_destroy(&mut attributes);
-        let len = case.plaintext.len();
-        let left = job.addresses.map(|address| {
-            let at = address - stack.addr();
-            assert!(at + len <= STACK);
-            std::slice::from_raw_parts(stack.cast::<u8>().add(at), len).to_vec()
-        });
-        libc::munmap(stack, STACK);
-        left.to_vec()
-    }
+    let (stack, addresses) = stack::after(|| open(case));
+    let len = case.plaintext.len();
+    addresses
+        .map(|address| stack.bytes(address, len).to_vec())
+        .to_vec()
 }
 
 /// The number of bytes of plaintext that are still there, in runs of four and more.
