@@ -1,10 +1,13 @@
 //! Trials of several roles: the lab holds the barriers between their processes, and a role that
 //! fails in any way fails the trial in words, with all that was started.
 
+mod processes;
+
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use processes::processes_with;
 use tare_lab::driver::{Invocation, Part, Role};
 use tare_lab::experiment::{Metric, Statistic};
 use tare_lab::placement::Local;
@@ -475,21 +478,4 @@ fn roles_that_no_trial_can_have_are_refused() {
     absent[1].invocation.program = "/no-such-program".into();
     let finished = run(&absent, &[]);
     assert!(reason(&finished).starts_with("node: /no-such-program could not be started: "));
-}
-
-/// Processes that have `marker` on their command line, once those that were killed had a second
-/// to vanish.
-fn processes_with(marker: &str) -> usize {
-    let alive = || {
-        let folders = fs::read_dir("/proc").unwrap().flatten();
-        let lines = folders.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
-        let has = |line: &Vec<u8>| {
-            line.split(|&b| b == 0)
-                .any(|word| word == marker.as_bytes())
-        };
-        lines.filter(has).count()
-    };
-    let until = Instant::now() + Duration::from_secs(1);
-    while alive() > 0 && Instant::now() < until {}
-    alive()
 }
