@@ -247,16 +247,18 @@ fn a_role_that_lacks_something_makes_the_cell_not_testable() {
 
 #[test]
 fn a_role_that_fails_because_another_died_is_named_with_it() {
-    // Something holds the node's output open, so the client notices first that the node is gone.
-    let client = r#"ready; say start
-        while [ "$(cut -d' ' -f3 "/proc/$(cat pid)/stat")" != Z ]; do :; done
+    // Something holds the node's output open, so the client mostly notices first that the node is
+    // gone. Where it has no processor for half a second, the lab does.
+    let client = r#"ready; say start; read -r pid < pid
+        state=R; while [ "$state" != Z ]; do read -r _ _ state _ < "/proc/$pid/stat"; done
         say error ',"message":"no answer"'"#;
     let node = "setsid sleep 20 & echo $$ > pid; ready; kill -SEGV $$";
     let finished = pair(client, node);
-    assert_eq!(
-        reason(&finished),
-        "client: no answer; node: it was ended by signal 11"
-    );
+    let reasons = [
+        "client: no answer; node: it was ended by signal 11",
+        "node: it was ended by signal 11, during the measurement",
+    ];
+    assert!(reasons.contains(&reason(&finished)), "{finished:?}");
 }
 
 #[test]
@@ -297,7 +299,10 @@ fn each_barrier_has_a_limit_and_the_late_role_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let limited = |name: &str, script: &str| {
             let mut part = part(name, script, folder.path());
-            part.invocation.limit = Duration::from_millis(500);
+            // On a busy machine the other role may need longer for what it does.
+            if expected.starts_with(name) {
+                part.invocation.limit = Duration::from_millis(500);
+            }
             part
         };
         let began = Instant::now();
@@ -313,10 +318,10 @@ fn each_barrier_has_a_limit_and_the_late_role_is_named() {
 #[test]
 fn a_limit_is_that_of_each_step_and_the_others_may_take_theirs() {
     let folder = tempfile::tempdir().unwrap();
-    let client = "ready; say start; sleep 1.2; sample time 2; say 'done'; hear; say end";
-    let node = "sleep 0.4; ready; hear; sleep 0.4; say 'done'; hear; sleep 0.4; say end";
+    let client = "ready; say start; sleep 2; sample time 2; say 'done'; hear; say end";
+    let node = "sleep 0.7; ready; hear; sleep 0.7; say 'done'; hear; sleep 0.7; say end";
     let mut node = part("node", node, folder.path());
-    node.invocation.limit = Duration::from_millis(900);
+    node.invocation.limit = Duration::from_millis(1500);
     let parts = [part("client", client, folder.path()), node];
     let finished = run(&parts, &["time"]);
     assert!(
