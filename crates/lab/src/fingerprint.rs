@@ -16,7 +16,7 @@ pub struct Machine {
     pub cpu_model: Option<String>,
     /// Its feature flags, in the kernel's spelling.
     pub cpu_flags: Vec<String>,
-    /// Threads a core; above 1 means SMT is on.
+    /// Threads per core; above 1 means SMT is on.
     pub threads_per_core: Option<u32>,
     /// The hypervisor's vendor; absent on bare metal.
     pub hypervisor: Option<String>,
@@ -50,12 +50,12 @@ pub struct Interface {
 }
 
 impl Machine {
-    /// Reads this machine's fingerprint. What the kernel does not say stays absent.
+    /// Reads this machine's fingerprint. Properties that the kernel does not report stay `None`.
     pub fn read() -> Self {
         Machine::read_from(Path::new("/"))
     }
 
-    /// Reads the fingerprint of the machine whose `proc` and `sys` stand under `root`; the
+    /// Reads the fingerprint of the machine whose `proc` and `sys` are under `root`; the
     /// processors are always those that this process may use (its affinity and the quota of its
     /// control group).
     pub fn read_from(root: &Path) -> Self {
@@ -276,7 +276,7 @@ impl Kernel<'_> {
             };
             Interface {
                 driver: driver.or_else(kind),
-                // -1 is how the kernel says that it does not know.
+                // The kernel reports an unknown speed as -1.
                 speed_mbit: self
                     .text(directory.join("speed"))
                     .and_then(|speed| speed.parse().ok()),

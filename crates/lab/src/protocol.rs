@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_of_several_says_nothing_before_it_is_told_and_ends_after_all_are_done() {
+    fn a_role_of_several_waits_for_each_command_and_ends_after_all_are_done() {
         const READY: &str = r#"{"type":"ready","data":{"port":7}}"#;
         const DONE: &str = r#"{"type":"done"}"#;
         const COUNT: &str = r#"{"type":"counters","counters":{"bytes":1}}"#;

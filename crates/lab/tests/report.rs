@@ -454,7 +454,7 @@ fn ten_thousand_samples_make_a_small_page_quickly() {
 }
 
 #[test]
-fn the_csv_has_a_line_for_each_round_and_none_for_a_missing_value_says_zero() {
+fn the_csv_has_a_line_for_each_round_and_an_empty_field_for_a_missing_value() {
     let run = fixture::run();
     let csv = report::csv(&run);
     let lines: Vec<&str> = csv.split("\r\n").filter(|line| !line.is_empty()).collect();
@@ -499,7 +499,7 @@ fn a_terminal_table_fits_every_width_and_cannot_drive_the_terminal() {
 }
 
 #[test]
-fn markdown_has_a_row_a_claim_and_no_foreign_markup() {
+fn markdown_has_one_row_per_claim_and_no_markup_from_outside() {
     let text = report::markdown(&fixture::run());
     let rows = |verdict: &str| text.matches(&format!("| {verdict} |")).count();
     let found = [

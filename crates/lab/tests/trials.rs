@@ -1,11 +1,14 @@
 //! Trials are child processes that may fail in many ways: each is recorded with its reason, and
 //! none leaves a process behind.
 
+mod processes;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::time::{Duration, Instant};
 
+use processes::processes_with;
 use tare_lab::driver::{Invocation, Part};
 use tare_lab::experiment::{Metric, Statistic};
 use tare_lab::extract::{Extract, Place, Stream, OUTPUT_MAX};
@@ -588,28 +591,4 @@ fn the_lab_adds_less_than_20_ms_to_a_trial() {
     overheads.sort_by(f64::total_cmp);
     println!("overhead per trial: median {:.2} ms", overheads[10]);
     assert!(overheads[10] < 20.0, "{overheads:?}");
-}
-
-/// Processes that have `marker` on their command line, once those that were killed had a second
-/// to vanish.
-fn processes_with(marker: &str) -> usize {
-    let until = Instant::now() + Duration::from_secs(1);
-    loop {
-        let alive = count_processes_with(marker);
-        if alive == 0 || Instant::now() > until {
-            return alive;
-        }
-    }
-}
-
-fn count_processes_with(marker: &str) -> usize {
-    std::fs::read_dir("/proc")
-        .unwrap()
-        .flatten()
-        .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
-        .filter(|line| {
-            line.split(|&byte| byte == 0)
-                .any(|word| word == marker.as_bytes())
-        })
-        .count()
 }

@@ -296,7 +296,7 @@ fn order(
         .filter_map(|selector| chosen(trials, selector).next())
         .collect();
     if cells.len() < ranked.len() {
-        return Ok(Vec::new()); // An order of some of them is another claim.
+        return Ok(Vec::new()); // An order of a part of them is another claim.
     }
     usable(cells.iter().copied())?;
     same_work(&cells, metric)?;

@@ -236,7 +236,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines.into_iter().map(|line| line.into_owned()).collect()
 }
 
-/// Published claims and targets have colours of their own; yellow is for doubt alone.
+/// Published claims and targets have colours of their own; yellow is used for inconclusive alone.
 fn code(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Reproduced => "32",
