@@ -292,7 +292,7 @@ impl Key {
         }
     }
 
-    fn stream(&self, nonce: &[u8; 12], aad: &[u8]) -> Stream<'_> {
+    pub(crate) fn stream(&self, nonce: &[u8; 12], aad: &[u8]) -> Stream<'_> {
         match &self.engine {
             Engine::Native { schedule, kernel } => {
                 // SAFETY: `with_path` paired the kernel with its schedule and its processor.
