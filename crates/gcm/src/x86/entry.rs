@@ -6,7 +6,7 @@ use super::lanes::{Lanes, Pair, Quad, Single};
 use super::message::{hash_additional, length_block, load_nonce, to_u128, Begun, Data, Message};
 use super::{batch512, bulk, expand};
 use crate::columns::{Columns, Tags};
-use crate::kernel::{Batch4, Kernel, Progress};
+use crate::kernel::{counter_after, Batch4, Kernel, Progress};
 use crate::schedule::{Block, Schedule, Shape};
 use crate::Path;
 use core::arch::x86_64::*;
@@ -217,8 +217,7 @@ unsafe fn whole<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
         let begun =
             bulk::begin::<V, N, ROUNDS, SEAL>(schedule, message.nonce, additional, src, dst, count);
         let done = head_len + count * step_len;
-        // After the longest message the counter is 2^32, and is not used.
-        let counter = ((done / 16) as u32).wrapping_add(2);
+        let counter = counter_after(done as u64);
         let rest = Data {
             src: src.add(done),
             dst: dst.add(done),

@@ -6,6 +6,7 @@
 //! output is a local array, on a thread whose stack is memory of this test, which is read when the
 //! thread has ended.
 
+mod heap;
 mod secrets;
 mod stack;
 
