@@ -53,7 +53,7 @@ pub fn inner_max(mtu: usize, outer_header: usize) -> usize {
     payload.saturating_sub(TRAILER)
 }
 
-/// What is authenticated and not encrypted: SPI and sequence number (RFC 4106, 5), the latter in
+/// The additional authenticated data: SPI and sequence number (RFC 4106, 5), the latter in
 /// full where it is extended.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Aad {
