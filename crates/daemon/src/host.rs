@@ -1,4 +1,4 @@
-//! What runs around the work of a daemon.
+//! The parts that run around the work of a daemon, in one.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ const ASKS_MAX: usize = 4;
 pub struct Checked {
     /// One line that says what it holds.
     pub summary: String,
-    /// What is doubtful about it.
+    /// Warnings about it.
     pub warnings: Vec<Record>,
 }
 
@@ -47,7 +47,7 @@ pub struct ProcessStatus {
     pub reloads: u64,
     /// Changed configurations that were refused.
     pub reloads_refused: u64,
-    /// Why the file differs from the configuration that runs; `None` if it does not.
+    /// The reason why the file differs from the configuration that runs; `None` if it does not.
     pub reload_error: Option<String>,
 }
 
@@ -64,8 +64,8 @@ impl ProcessStatus {
     }
 }
 
-/// What runs around the work of a daemon: log, signals, the configuration file, the status socket
-/// and the Prometheus endpoint.
+/// The parts that run around the work of a daemon: log, signals, the configuration file, the status
+/// socket and the Prometheus endpoint.
 ///
 /// The thread that owns the daemon's state owns the host and calls it between its own steps: it
 /// never blocks.

@@ -185,8 +185,8 @@ fn serve<R: Report>(listeners: &[Listener], stop: &OwnedFd, asker: &Asker<R>) {
                     .accept()
                     .and_then(|(stream, _)| status(&stream, asker)),
             };
-            // The client went away, or there are no descriptors left: without a pause the latter would
-            // be a busy loop.
+            // The client went away, or there are no descriptors left: without a pause the latter
+            // would be a busy loop.
             if answered.is_err_and(|e| e.kind() != io::ErrorKind::WouldBlock) {
                 std::thread::sleep(Duration::from_millis(1));
             }

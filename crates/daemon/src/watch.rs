@@ -1,4 +1,4 @@
-//! Whether a file has changed.
+//! Detection of changes to a file.
 
 use std::fs;
 use std::hash::{BuildHasher as _, RandomState};

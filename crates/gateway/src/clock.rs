@@ -9,7 +9,7 @@ use tare_sim::Instant;
 #[derive(Default)]
 pub(crate) struct MonotonicClock {
     last: Instant,
-    /// How far the time inside is ahead of the caller's.
+    /// The time by which the time inside is ahead of the caller's.
     ahead: Duration,
 }
 

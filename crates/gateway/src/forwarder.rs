@@ -38,8 +38,8 @@ impl Forwarder {
         }
     }
 
-    /// Forwards a burst that came in by an interface; from [`InterfaceId::Tunnel`] are frames of the
-    /// control side that are to go through the tunnel.
+    /// Forwards a burst that came in by an interface; from [`InterfaceId::Tunnel`] are frames of
+    /// the control side that are to go through the tunnel.
     pub(crate) fn forward<S: Sink>(
         &mut self,
         now: Instant,
@@ -57,8 +57,8 @@ impl Forwarder {
                 self.dispatch(InterfaceId::Private, sink)?;
             }
         }
-        // Errors about packets that came through the tunnel go back through it. Once is enough: only
-        // packets of the public side have such errors.
+        // Errors about packets that came through the tunnel go back through it. Once is enough:
+        // only packets of the public side have such errors.
         if !self.output.tunnel.is_empty() {
             std::mem::swap(&mut self.tunnel, &mut self.output.tunnel);
             let Forwarder {

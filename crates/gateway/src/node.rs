@@ -29,13 +29,13 @@ pub struct Node {
     out: Actions,
     private: Burst,
     public: Burst,
-    /// Frames for the tunnel, on their way through the data plane.
+    /// Frames for the tunnel.
     tunnel: Burst,
     log: Vec<Record>,
     starved: u64,
 }
 
-/// Records that wait for somebody to take them.
+/// The most records that wait to be taken.
 const LOG_MAX: usize = 10_000;
 
 impl Node {
@@ -132,13 +132,13 @@ impl Node {
         }
     }
 
-    /// When to call [`Node::tick`] next: not later, earlier does no harm.
+    /// Returns the time of the next [`Node::tick`]; calling it earlier does no harm.
     pub fn next_deadline(&self) -> Instant {
         self.control.next_deadline()
     }
 
-    /// The frames that are to leave by an interface, for the caller to take. [`InterfaceId::Tunnel`]
-    /// stands for the private one.
+    /// The frames that are to leave by an interface, for the caller to take.
+    /// [`InterfaceId::Tunnel`] stands for the private one.
     pub fn leaving(&mut self, by: InterfaceId) -> &mut Burst {
         match by {
             InterfaceId::Public => &mut self.public,

@@ -8,7 +8,7 @@ use std::{fmt, io};
 pub enum Error {
     /// The operating system refused.
     Os {
-        /// What was attempted.
+        /// The operation that failed.
         doing: &'static str,
         /// Its error.
         source: io::Error,

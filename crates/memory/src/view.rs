@@ -148,8 +148,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Returns the `count` values at `offset`, for volatile accesses; `None` if they are not aligned
-    /// or not all within this view.
+    /// Returns the `count` values at `offset`, for volatile accesses; `None` if they are not
+    /// aligned or not all within this view.
     #[inline]
     pub fn slice<T: Value>(self, offset: usize, count: usize) -> Option<Slice<'a, T>> {
         Some(Slice {
@@ -159,8 +159,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Returns the value at `offset`, for atomic accesses; `None` if it is not aligned or not within
-    /// this view.
+    /// Returns the value at `offset`, for atomic accesses; `None` if it is not aligned or not
+    /// within this view.
     #[inline]
     pub fn atomic<T: AtomicValue>(self, offset: usize) -> Option<Atomic<'a, T>> {
         Some(Atomic {

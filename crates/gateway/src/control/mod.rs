@@ -2,8 +2,9 @@
 //! for the workers come out.
 //!
 //! It is sans-I/O: frames, changes and the time go in, frames, tables and records for the log come
-//! out of [`Control::tick`]. Tables come before the frames that tell a peer about them: whoever
-//! applies an [`Actions`] in its order makes before it breaks.
+//! out of [`Control::tick`]. Tables come before the frames that tell a peer about them: applied in
+//! their order, [`Actions`] make before they break. A peer may send under an inbound SA as soon as
+//! it has the message, and without the SA in the workers' tables its first packets would be lost.
 
 mod counters;
 mod icmp;
@@ -36,18 +37,18 @@ use path::Paths;
 use routes::{Plan, Routes};
 pub use status::{NeighborStatus, RouteStatus, SaStatus, Status};
 
-/// What the caller is to do, in this order.
+/// The actions for the caller, in this order.
 #[derive(Default)]
 pub struct Actions {
     /// Tables for the workers, where they changed.
     pub tables: Option<Arc<BoundTables>>,
     /// Frames to send.
     pub frames: Vec<(InterfaceId, Vec<u8>)>,
-    /// What to log.
+    /// Records for the log.
     pub log: Vec<Record>,
 }
 
-/// Why a configuration cannot be run.
+/// The reason why a configuration cannot be run.
 #[derive(Debug)]
 pub enum Error {
     /// The exchange refuses it.
@@ -73,13 +74,13 @@ impl std::error::Error for Error {}
 const HELD_MAX: usize = 4096;
 /// Records that may wait for the log.
 const LOG_MAX: usize = 4096;
-/// How often SAs are looked at: whether they are used, and whether their numbers run out.
+/// The interval at which SAs are checked for use and for exhaustion of their sequence numbers.
 const WATCH: Duration = Duration::from_millis(500);
-/// Where an SA that counts in 32 bits is replaced.
+/// The sequence number at which an SA that counts in 32 bits is replaced.
 const PLAIN_RENEW: u64 = 3 << 30;
 /// Routes up to which every change is published at once.
 const PUBLISH_AT_ONCE: usize = 256;
-/// What a table costs to make, for each SA, with a margin that leaves time for everything else.
+/// The time for building tables, per SA, with a margin that leaves time for everything else.
 const PUBLISH_PER_SA: Duration = Duration::from_micros(1);
 
 /// The control side.
@@ -96,7 +97,7 @@ pub struct Control {
     clock: MonotonicClock,
     prefixes: Arc<Prefixes>,
     tables: Arc<BoundTables>,
-    /// Whether the tables are not those that the state calls for.
+    /// True if the tables do not match the state.
     dirty: bool,
     published: Instant,
     watch: Instant,
@@ -116,7 +117,7 @@ impl Control {
     /// tables.
     ///
     /// # Errors
-    /// Where the configuration contradicts itself; one that was read from a file does not.
+    /// The configuration contradicts itself; one that was read from a file does not.
     pub fn new(
         config: Config,
         private: InterfaceState,
@@ -205,7 +206,7 @@ impl Control {
         out.log.append(&mut self.log);
     }
 
-    /// When to call [`Control::tick`] next: not later, earlier does no harm.
+    /// Returns the time of the next [`Control::tick`]; calling it earlier does no harm.
     pub fn next_deadline(&self) -> Instant {
         let waiting = if self.dirty {
             self.publish_at()
@@ -297,12 +298,12 @@ impl Control {
         &self.tables
     }
 
-    /// What became of frames.
+    /// Returns the counters of frames.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// What became of messages of the key exchange.
+    /// Returns the counters of the key exchange.
     pub fn exchange_counters(&self) -> exchange::Counters {
         self.exchange.counters()
     }

@@ -173,7 +173,7 @@ impl Control {
         }
     }
 
-    /// Whether a packet that came by `from` may be for this address of ours: by the public
+    /// Returns true if a packet that came by `from` may be for this address of ours: by the public
     /// interface, that of the other side is to be reached through the tunnel alone.
     fn is_ours(&self, from: InterfaceId, address: IpAddr) -> bool {
         self.public.has(address) || (from != InterfaceId::Public && self.private.has(address))

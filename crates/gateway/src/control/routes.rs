@@ -50,7 +50,7 @@ impl Entry {
         }
     }
 
-    /// Whether SAs of this route are those of the other, too.
+    /// Returns true if SAs of this route are valid for the other one.
     fn is(&self, other: &config::Route, ends: &Ends) -> bool {
         let ours = &self.config;
         self.ends == *ends
@@ -59,7 +59,7 @@ impl Entry {
     }
 }
 
-/// Which route has which number.
+/// The routes and their numbers.
 #[derive(Default)]
 pub(super) struct Routes {
     /// Routes by number.
@@ -74,15 +74,15 @@ pub(super) struct Routes {
     given: Given,
 }
 
-/// Which numbers the routes of a new configuration get.
+/// The numbers of the routes of a new configuration.
 pub(super) struct Plan {
     places: Vec<(usize, Ends)>,
 }
 
 impl Routes {
-    /// Numbers for the routes of a configuration: those that do not change keep theirs. None where
-    /// an interface has no address towards a gateway; a configuration that was read from a file has
-    /// one.
+    /// Assigns numbers to the routes of a configuration: those that do not change keep theirs.
+    /// `None` if an interface has no address towards a gateway; a configuration that was read from
+    /// a file has one.
     pub(super) fn plan(&self, config: &Config) -> Option<Plan> {
         let mut free = self.free.iter().rev().copied();
         let mut next = self.entries.len();
@@ -284,7 +284,7 @@ impl Routes {
         self.shown.get(&(peer, spi)).copied()
     }
 
-    /// What the exchange is to know of a plan's routes.
+    /// Returns the routes of a plan for the key exchange.
     pub(super) fn exchanged(config: &Config, plan: &Plan) -> Vec<RouteKeys> {
         let keys = |(route, (number, ends)): (&config::Route, &(usize, Ends))| match &route.keys {
             Keys::Exchange {

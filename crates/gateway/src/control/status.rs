@@ -1,4 +1,4 @@
-//! What a gateway is doing, for people and their programs to read.
+//! The status of a gateway, for people and programs.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ pub struct Status {
     pub routes: Vec<RouteStatus>,
     /// The next hops.
     pub neighbors: Vec<NeighborStatus>,
-    /// Messages of the key exchange and what became of them.
+    /// Counters of the key exchange.
     pub exchange: BTreeMap<String, u64>,
-    /// Frames that the control side got and what became of them.
+    /// Counters of frames that the control side received.
     pub control: BTreeMap<String, u64>,
 }
 
@@ -30,9 +30,9 @@ pub struct RouteStatus {
     pub id: String,
     /// The peer.
     pub gateway: String,
-    /// What is behind the peer.
+    /// The prefixes behind the peer.
     pub prefixes: Vec<String>,
-    /// Where keys come from: `exchange` or `manual`.
+    /// The source of the keys: `exchange` or `manual`.
     pub keys: String,
     /// `up` where packets can be sent, else what the exchange does about it: `waiting`, `knocking`,
     /// `proposed`, `idle`.
@@ -43,9 +43,9 @@ pub struct RouteStatus {
     pub path_mtu: u16,
     /// Bytes that an inner packet may have.
     pub inner_mtu: u16,
-    /// What seals packets now, in the order in which workers take them.
+    /// The outbound SAs, in the order in which workers take them.
     pub outbound: Vec<SaStatus>,
-    /// What opens packets, oldest first.
+    /// The inbound SAs, oldest first.
     pub inbound: Vec<SaStatus>,
 }
 
@@ -62,7 +62,7 @@ pub struct SaStatus {
     pub forged: u64,
     /// Packets that were seen before, or may have been.
     pub replayed: u64,
-    /// Seconds since its keys were agreed on; none where they are given.
+    /// Seconds since its keys were agreed on; `None` if they are manual.
     pub age_s: Option<u64>,
     /// Seconds until it ends.
     pub left_s: Option<u64>,

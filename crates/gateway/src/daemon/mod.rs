@@ -55,7 +55,7 @@ pub struct Options {
     pub cpus: Vec<usize>,
     /// True if workers never sleep.
     pub busy_poll: bool,
-    /// Where status is reported; what is set here has precedence over the file.
+    /// The endpoints for status; what is set here has precedence over the file.
     pub endpoints: Endpoints,
     /// The log.
     pub log: LogOptions,

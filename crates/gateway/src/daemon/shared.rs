@@ -1,4 +1,4 @@
-//! What the threads share: the tables and a way to wake each other.
+//! The state that the threads share: the tables, and a way to wake each other.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use crate::dataplane::BoundTables;
 use crate::dataplane::TrafficCounters;
 use crate::interface::InterfaceId;
 
-/// What workers run by.
+/// The tables and queues that workers use.
 pub(super) struct Published {
     pub(super) tables: Arc<BoundTables>,
     pub(super) plan: Arc<Plan>,
@@ -30,13 +30,13 @@ pub(super) struct Shared {
     pub(super) control_lost: AtomicU64,
 }
 
-/// What is known of one worker.
+/// The state of one worker.
 pub(super) struct WorkerState {
     pub(super) counts: Mutex<Counts>,
     wake: OwnedFd,
 }
 
-/// What a worker has counted.
+/// The counters of a worker.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
     pub(super) sent: TrafficCounters,
@@ -45,7 +45,7 @@ pub(super) struct Counts {
     pub(super) public: PortCounters,
     /// Frames of its own, errors and those of the control side, that a port did not take.
     pub(super) own_lost: u64,
-    /// How the ports were opened.
+    /// Descriptions of the opened ports.
     pub(super) private_kind: String,
     pub(super) public_kind: String,
 }
@@ -123,7 +123,7 @@ pub(super) fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the control thread is told.
+/// An event for the control thread.
 pub(super) enum WorkerEvent {
     /// A frame for the control side.
     Frame(InterfaceId, Vec<u8>),

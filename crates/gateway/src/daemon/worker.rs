@@ -26,7 +26,7 @@ const NAP: Timespec = Timespec {
     tv_nsec: 100_000_000,
 };
 
-/// How often counters are told, at least.
+/// The longest interval at which counters are published.
 const TELL: Duration = Duration::from_millis(50);
 
 /// Pause before ports that cannot be opened are tried again.
@@ -44,7 +44,7 @@ pub(super) struct Worker {
     pub(super) frames: Receiver<(InterfaceId, Vec<u8>)>,
 }
 
-/// Why a worker leaves its ports.
+/// The reason why a worker closes its ports.
 enum Left {
     Stopped,
     /// There is another plan.
@@ -96,7 +96,7 @@ impl Worker {
         &self.shared.workers[self.number]
     }
 
-    /// Waits, but not longer than until somebody wakes it.
+    /// Waits until the time is over or another thread wakes it.
     fn nap(&self, at_most: Duration) {
         let timeout = Timespec::try_from(at_most).unwrap_or(NAP);
         let mut fds = [PollFd::new(self.state().wake_fd(), PollFlags::IN)];
@@ -105,7 +105,7 @@ impl Worker {
     }
 }
 
-/// What a worker has while its ports are open.
+/// The state of a worker while its ports are open.
 struct Station {
     ports: Ports,
     forwarder: Forwarder,

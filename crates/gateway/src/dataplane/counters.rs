@@ -103,6 +103,7 @@ impl TrafficCounters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tare_daemon::{CountsBy, Reason};
     use tare_port::{Layout, Pool};
 
     #[test]
@@ -120,5 +121,29 @@ mod tests {
         assert!(burst.is_empty() && counters.adds_up());
         assert_eq!((counters.forwarded, counters.forwarded_bytes), (1, 100));
         assert_eq!(counters.dropped(DropReason::PortFull), 4);
+    }
+
+    fn check<R, const N: usize>()
+    where
+        R: Reason<Counts = CountsBy<R, N>> + PartialEq + std::fmt::Debug,
+    {
+        let mut counts = CountsBy::<R, N>::default();
+        for (n, reason) in R::REASONS.iter().enumerate() {
+            assert_eq!(reason.index(), n);
+            (0..=n).for_each(|_| counts.count(*reason));
+        }
+        for (n, reason) in R::REASONS.iter().enumerate() {
+            assert_eq!(counts.get(*reason), n as u64 + 1);
+            let mut others = R::REASONS.iter().filter(|other| *other != reason);
+            assert!(others.all(|other| other.reason_name() != reason.reason_name()));
+        }
+    }
+
+    #[test]
+    fn reasons_are_counted_apart_and_have_names_of_their_own() {
+        check::<DropReason, 21>();
+        check::<crate::exchange::DropReason, 11>();
+        check::<crate::control::Ignored, 10>();
+        check::<crate::control::Taken, 5>();
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn write_trailer(behind: &mut [u8], padding: usize, next_header: u8) 
     Some(())
 }
 
-/// What is authenticated and not encrypted: SPI and sequence number (RFC 4106, 5), the latter in
+/// The additional authenticated data: SPI and sequence number (RFC 4106, 5), the latter in
 /// full where it is extended.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Aad {

@@ -17,7 +17,8 @@ const ERROR_MAX_V4: usize = ipv4::REASSEMBLED_MIN;
 const ERROR_MAX_V6: usize = ipv6::MTU_MIN;
 
 /// Errors and answers that may be sent at once, and the interval after which one more may be sent:
-/// what a flood of packets makes a gateway send stays bounded (RFC 1812, 4.3.2.8; RFC 4443, 2.4 (f)).
+/// what a flood of packets makes a gateway send stays bounded (RFC 1812, 4.3.2.8; RFC 4443, 2.4
+/// (f)).
 pub const ERROR_BURST: u32 = 50;
 /// See [`ERROR_BURST`].
 pub const ERROR_INTERVAL: Duration = Duration::from_millis(10);

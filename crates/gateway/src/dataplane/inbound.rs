@@ -20,14 +20,14 @@ use super::{
 use crate::dataplane::ecn;
 use crate::dataplane::esp::{self, Aad};
 
-/// Packets on their way through the passes.
+/// The packets of a burst between passes.
 #[derive(Default)]
 pub(super) struct Scratch {
     frames: Vec<Frame>,
-    /// What is known of each frame; as many as there ever were at once. Written in place, as the
+    /// The state of each frame; as many as there ever were at once. Written in place, as the
     /// other direction does.
     jobs: Vec<Job>,
-    /// Whether each is authentic, and then whether it is new.
+    /// The outcome of each frame: authentic or not, and then new or not.
     outcomes: Vec<Result<(), DropReason>>,
 }
 
@@ -38,7 +38,7 @@ struct Job {
     sa: u32,
     /// DSCP and ECN of the outer packet.
     tos: u8,
-    /// Where the ESP header begins.
+    /// The offset of the ESP header; 0 if the frame is to be dropped.
     front: u8,
     /// Bytes that are encrypted.
     len: u16,
@@ -160,7 +160,7 @@ fn admit(tables: &Tables, frame: &mut Frame, job: &mut Job) -> Result<Admitted, 
     Ok(Admitted::Esp)
 }
 
-/// How many packets pass between asking for memory and reading it.
+/// The number of packets between prefetching memory and reading it.
 const AHEAD: usize = 6;
 
 /// Finds the SA of a packet that was looked at some packets ago, and asks for the key of one before
@@ -181,7 +181,8 @@ fn find_ahead(tables: &Tables, jobs: &mut [Job], at: usize) {
     }
 }
 
-/// The second pass: whole sequence numbers, and a look at the windows.
+/// The second pass: whole sequence numbers, and a check of the windows without their lock. It is no
+/// promise, but a replayed packet that it finds is not decrypted (RFC 4303, 3.4.3).
 fn number_all(worker: &mut Dataplane, scratch: &mut Scratch) {
     let mut failed = false;
     for job in &mut scratch.jobs[..scratch.frames.len()] {
@@ -242,6 +243,10 @@ fn open(tables: &Tables, scratch: &mut Scratch) {
 
 /// The fourth pass: claims sequence numbers, a run of packets of one SA at a time, so that its lock
 /// is taken and its counters are touched once.
+///
+/// It comes after decryption: a window that forged packets could move would let an attacker lock
+/// out the true ones. And it comes before delivery: of two copies of a packet in one burst, or on
+/// two workers, both pass the check above, and one alone gets the number.
 fn claim(worker: &WorkerId, tables: &Tables, scratch: &mut Scratch) {
     let mut rest = &mut scratch.outcomes[..scratch.frames.len()];
     for run in scratch.jobs[..rest.len()].chunk_by(|a, b| a.sa == b.sa) {

@@ -1,5 +1,5 @@
-//! What workers do: packets of the private side become ESP, ESP of the public side becomes packets
-//! again.
+//! The work of workers: packets of the private side become ESP, ESP of the public side becomes
+//! packets again.
 //!
 //! Each direction takes a burst and goes over it in passes (look at headers and find the SA; write
 //! headers; seal or open; finish), so that what one packet waits for, a load or a cipher, the
@@ -57,7 +57,8 @@ pub struct Dataplane {
     received: TrafficCounters,
 }
 
-/// Where packets go. Bursts are added to, and the caller's to empty.
+/// The packets that leave a data plane, by destination. Bursts are added to, and the caller's to
+/// empty.
 #[derive(Default)]
 pub struct Output {
     /// To the other side.
@@ -67,8 +68,8 @@ pub struct Output {
     /// To the control side, from the wire: ARP, neighbor discovery, ICMP to this gateway, the key
     /// exchange.
     pub control: Burst,
-    /// To the control side, out of the tunnel: packets to this gateway. Their Ethernet headers say
-    /// nothing.
+    /// To the control side, out of the tunnel: packets to this gateway. Their Ethernet header is
+    /// undefined.
     pub inner: Burst,
     /// To the peers, through the tunnel: errors about packets that came through it. They are to be
     /// given to [`Dataplane::outbound`] like packets of the private side.
@@ -117,12 +118,12 @@ impl Dataplane {
         &self.tables
     }
 
-    /// What happened to packets of the private side.
+    /// Returns the counters of packets of the private side.
     pub fn sent(&self) -> &TrafficCounters {
         &self.sent
     }
 
-    /// What happened to packets of the public side.
+    /// Returns the counters of packets of the public side.
     pub fn received(&self) -> &TrafficCounters {
         &self.received
     }
@@ -150,7 +151,7 @@ impl Dataplane {
     }
 }
 
-/// Whether a packet to `dst` is for this gateway itself.
+/// Returns true if a packet to `dst` is for this gateway itself.
 #[inline]
 fn is_own4(tables: &Tables, dst: u32) -> bool {
     tables.private.ip4 == Some(dst) || tables.public.ip4 == Some(dst)
@@ -161,7 +162,7 @@ fn is_own6(tables: &Tables, dst: u128) -> bool {
     tables.private.ip6 == Some(dst) || tables.public.ip6 == Some(dst)
 }
 
-/// Whether an IPv6 destination is multicast, as those of neighbor discovery are.
+/// Returns true if an IPv6 destination is multicast, as those of neighbor discovery are.
 #[inline]
 fn is_multicast6(dst: u128) -> bool {
     dst >> 120 == 0xff

@@ -21,19 +21,23 @@ const OUTER_TTL: u8 = tare_packet::protocol::TTL_DEFAULT;
 /// are fragmented instead.
 const DONT_FRAGMENT: u32 = ipv4::DONT_FRAGMENT;
 
-/// Packets on their way through the passes.
+/// The packets of a burst between passes.
 #[derive(Default)]
 pub(super) struct Scratch {
     frames: Vec<Frame>,
-    /// What is known of each frame; as many as there ever were at once.
+    /// The state of each frame; as many as there ever were at once.
     jobs: Vec<Job>,
     tags: Vec<Tag>,
-    /// What takes their place where some are cut into fragments.
+    /// The packets that replace them if some are fragmented.
     cut: (Vec<Frame>, Vec<Job>),
 }
 
-/// Written field by field and in place: a value made elsewhere would be copied by wide loads, which
-/// wait for the narrow stores that made it.
+/// The state of one packet.
+///
+/// Written field by field and in place. A value that is made elsewhere and moved here is copied by
+/// wide loads, and a wide load of bytes that several narrow stores wrote just before cannot be
+/// served from the store buffer: it waits until they reach the cache. Not the copy but this wait
+/// was what cost most.
 #[derive(Clone, Copy, Default)]
 struct Job {
     sequence: u64,
@@ -61,6 +65,7 @@ impl Scratch {
 }
 
 pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, output: &mut Output) {
+    // Taken out, so that passes can borrow the worker and its scratch memory separately.
     let mut scratch = std::mem::take(&mut worker.outbound);
     scratch.reserve(input.len());
     for frame in input.drain(..) {
@@ -173,6 +178,10 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
 
 /// The third pass: takes sequence numbers, a run of packets of one route at a time, and writes
 /// headers and trailer.
+///
+/// Numbers are taken only now, when it is certain that a packet fits: a number that is taken and
+/// not sent is a gap, which the peer cannot tell from a loss. Headers are written before any packet
+/// is encrypted, so that the cipher works on several packets at a time.
 fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
     let tables = &*worker.tables;
     let mut rest = &mut scratch.frames[..];
@@ -261,8 +270,8 @@ fn write_headers(
     }
 }
 
-/// Takes a hop off the inner packet and writes all around it, but for the ICV. `write_outer` writes
-/// the outer IP header, given the bytes behind it.
+/// Decrements TTL or hop limit of the inner packet and writes everything around it but the ICV.
+/// `write_outer` writes the outer IP header, given the bytes behind it.
 #[inline]
 fn write<const OUTER: usize>(
     ethernet: &Option<[u8; HEADER]>,

@@ -30,7 +30,7 @@ pub enum Outer {
 }
 
 impl Outer {
-    /// From one address to another; none where their families differ.
+    /// Returns the addresses of a tunnel; `None` if their families differ.
     pub fn between(src: IpAddr, dst: IpAddr) -> Option<Outer> {
         match (src, dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Outer::V4 {
@@ -49,7 +49,7 @@ impl Outer {
 const _: () = assert!(std::mem::offset_of!(OutboundSa, outer) + 12 <= 64);
 const _: () = assert!(std::mem::offset_of!(InboundSa, window) + Window::FRONT <= 64);
 
-/// Packets on their way out, to one peer. Over IPv4, what a packet touches is one cache line.
+/// An outbound SA. Over IPv4, the fields that a packet touches are one cache line.
 #[repr(C, align(64))]
 pub struct OutboundSa {
     sequence: SequenceCounter,
@@ -133,7 +133,7 @@ impl OutboundSa {
     }
 }
 
-/// Packets on their way in, from one peer. What every packet touches that comes in its order stands
+/// An inbound SA. The fields that every packet touches which arrives in order stand
 /// in front: one cache line.
 #[repr(C, align(64))]
 pub struct InboundSa {

@@ -21,7 +21,12 @@ pub const WINDOW_MAX: u32 = ((WORDS - 2) * 32) as u32;
 pub const WINDOW_DEFAULT: u32 = 2048;
 
 /// The sequence numbers that were received. Workers share it: a claim is made under a lock that is
-/// held for some ten instructions.
+/// held for about ten instructions.
+///
+/// Atomic bits without a lock do not work here: clearing the words that the window moves over and
+/// setting a bit in them are two steps, and between them another worker could have its bit cleared,
+/// so that its packet would be accepted a second time. The atomic types are for the checks before
+/// decryption, which read without the lock.
 #[repr(C)]
 pub struct Window {
     /// The highest number received; 0 before the first, for numbers start at 1 (RFC 4303, 2.2).
@@ -35,7 +40,7 @@ pub struct Window {
     bits: [AtomicU32; WORDS],
 }
 
-/// Why a number is refused.
+/// The reason why a number is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// Seen before.
@@ -96,7 +101,7 @@ impl Window {
     }
 
     /// The whole number of which a packet carries the lower half, where the SA counts in 64 bits.
-    /// None where it would be from before the first.
+    /// `None` if it would be from before the first.
     #[inline]
     pub fn extend(&self, low: u32) -> Option<u64> {
         let top = self.top.load(Ordering::Relaxed);
@@ -115,8 +120,8 @@ impl Window {
         (high <= u64::from(u32::MAX)).then_some(high << 32 | u64::from(low))
     }
 
-    /// Whether `number` would be refused now. Cheap, and no promise: RFC 4303, 3.4.3, "the receiver
-    /// ... SHOULD" look before it spends time on the ICV.
+    /// Returns an error if `number` would be refused now. Cheap, and no promise: RFC 4303, 3.4.3,
+    /// "the receiver ... SHOULD" look before it spends time on the ICV.
     #[inline]
     pub fn check(&self, number: u64) -> Result<(), Refused> {
         let top = self.top.load(Ordering::Relaxed);
@@ -197,7 +202,11 @@ impl Window {
         Ok(())
     }
 
-    /// Makes the word of `number`, which is beyond that of `top`, the last.
+    /// Makes the word of `number`, which is beyond that of `top`, the last one.
+    ///
+    /// The caller holds the lock. A reader without it may see the new word before the new `top` and
+    /// misjudge a number: then a packet is decrypted in vain or, rarely, dropped, and none is
+    /// accepted twice, because each claim checks again under the lock.
     fn move_on(&self, top: u64, number: u64) {
         let (from, to) = (top / 32, number / 32);
         let last = self.last.swap(0, Ordering::Relaxed);
@@ -323,7 +332,8 @@ mod tests {
             let two = scope.spawn(worker);
             [one.join().unwrap(), two.join().unwrap()].concat()
         });
-        // A worker that falls behind the window loses numbers that nobody got; none is won twice.
+        // A worker that falls behind the window loses numbers that the other did not get; none is
+        // won twice.
         let all = won.len();
         won.sort_unstable();
         won.dedup();

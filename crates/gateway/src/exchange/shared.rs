@@ -1,4 +1,4 @@
-//! What all routes of an exchange share.
+//! The state that all routes of an exchange share.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::counters::Counters;
 use super::handshake::Seed;
 use super::{Event, Timers};
 
-/// Fills memory with random bytes that nobody can guess.
+/// Fills memory with unpredictable random bytes.
 pub type Entropy = Box<dyn FnMut(&mut [u8]) + Send>;
 
 /// Negotiations that may wait for their first answer at a time; the others begin when one of these

@@ -96,7 +96,7 @@ pub(crate) fn measure(bench: &Bench, pairs: u64, extra: usize) {
 /// Runs the program once on a file. Nanoseconds by each clock.
 fn times_of(file: &Path) -> [f64; 2] {
     let began = Instant::now();
-    let mut child = Command::new("sha256sum")
+    let child = Command::new("sha256sum")
         .arg(file)
         .stdout(Stdio::null())
         .spawn()

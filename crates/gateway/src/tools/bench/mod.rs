@@ -22,7 +22,7 @@ use crate::dataplane::{
     SequenceMode, SpiTable, Tables, TrafficCounters, WorkerGroup, WorkerId, WINDOW_DEFAULT,
 };
 
-/// What is measured.
+/// The parameters of a benchmark.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Bytes of each packet of the mix, with Ethernet header; they come in turn.
@@ -31,16 +31,16 @@ pub struct Setup {
     pub routes: usize,
     /// Bytes of a key: 16 or 32.
     pub key_bytes: usize,
-    /// How sequence numbers are counted.
+    /// The width of sequence numbers.
     pub sequence_mode: SequenceMode,
     /// Workers, each of which has an outbound SA of its own for every route.
     pub workers: usize,
 }
 
-/// What is done to packets.
+/// The work that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// All of it: they are made, sealed, opened, compared and counted.
+    /// Everything: packets are made, sealed, opened, compared and counted.
     Gateway,
     /// They are only sealed and opened, in place.
     Cipher,
@@ -52,7 +52,7 @@ impl Subject {
     /// All of them.
     pub const ALL: [Subject; 3] = [Subject::Gateway, Subject::Cipher, Subject::Tester];
 
-    /// Its name in parameters and arguments.
+    /// Returns its name in parameters and arguments.
     pub fn name(self) -> &'static str {
         match self {
             Subject::Gateway => "gateway",
@@ -61,13 +61,13 @@ impl Subject {
         }
     }
 
-    /// The one of this name.
+    /// Returns the one of this name.
     pub fn by_name(name: &str) -> Option<Subject> {
         Subject::ALL.into_iter().find(|s| s.name() == name)
     }
 }
 
-/// Does it to so many packets.
+/// A function that processes so many packets.
 pub type Step<'a> = Box<dyn FnMut(u64) -> Result<Done, String> + 'a>;
 
 const NEAR: u32 = 0xac10_000a;
@@ -80,7 +80,7 @@ pub struct Bench {
     far: Arc<BoundTables>,
     /// A packet of each size of the mix.
     templates: Vec<Box<[u8]>>,
-    /// What a packet of each route has in place of the template's.
+    /// The addresses of the packets of each route.
     flows: Vec<Flow>,
     /// The identities, near and far, of workers that have not begun.
     waiting: Mutex<Vec<[WorkerId; 2]>>,
@@ -92,7 +92,7 @@ impl Bench {
     /// Makes keys, tables and packets.
     ///
     /// # Errors
-    /// Where the system has no random numbers or the key length is none of AES.
+    /// The system has no random numbers, or AES has no keys of this length.
     pub fn new(setup: &Setup) -> Result<Bench, String> {
         // Networks of eight addresses: 10,000 of them do not fit a /16, so they take two.
         let net = |n: usize| 0xac12_0000 + (n as u32) * 8;
@@ -179,7 +179,7 @@ impl Bench {
         Worker::new(self, ids)
     }
 
-    /// What does `subject` to packets, for the calling thread, after a warm-up.
+    /// Returns a function that does the work `subject`, for the calling thread, after a warm-up.
     ///
     /// # Errors
     /// As [`Bench::worker`] and [`Bench::cipher`].
@@ -203,7 +203,7 @@ impl Bench {
     /// The cipher alone, to compare with, for the calling thread.
     ///
     /// # Errors
-    /// Where there is no memory for the packets.
+    /// There is no memory for the packets.
     pub fn cipher(&self) -> Result<Cipher<'_>, String> {
         Cipher::new(self)
     }
@@ -245,7 +245,7 @@ pub struct Worker<'a> {
     private: Output,
 }
 
-/// What became of packets.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     /// Packets that came out as they went in.
@@ -308,7 +308,7 @@ impl<'a> Worker<'a> {
         done
     }
 
-    /// What the first gateway counted, and the second.
+    /// Returns the counters of the first gateway and of the second.
     pub fn counters(&self) -> (&TrafficCounters, &TrafficCounters) {
         (self.near.sent(), self.far.received())
     }
@@ -318,7 +318,7 @@ impl<'a> Worker<'a> {
         self.receive(made, done);
     }
 
-    /// Makes so many packets. Gives what comes after them.
+    /// Makes so many packets, and returns the position after them.
     #[inline]
     fn make(&mut self, n: usize) -> Turn {
         let mut made = self.next;
@@ -333,7 +333,7 @@ impl<'a> Worker<'a> {
         made
     }
 
-    /// Makes so many packets and seals them. Gives what comes after them.
+    /// Makes so many packets, seals them, and returns the position after them.
     #[inline]
     fn send(&mut self, n: usize) -> Turn {
         let made = self.make(n);
@@ -366,7 +366,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Where in the mix and in the routes a sequence of packets is.
+/// The position of a sequence of packets in the mix and in the routes.
 #[derive(Clone, Copy, Default)]
 struct Turn {
     size: usize,
@@ -380,7 +380,7 @@ struct Flow {
     sum: u32,
 }
 
-/// Where the payload of UDP over IPv4 begins.
+/// The offset of the payload of IPv4.
 const PAYLOAD: usize = HEADER + ipv4::HEADER;
 
 impl Flow {
@@ -417,16 +417,16 @@ impl Flow {
 /// KiB.
 const BURST_BYTES: usize = 20_000;
 
-/// How many packets of these sizes make a burst. Between 16 and 64 short ones there is no
-/// difference with one route; with 10,000, fewer at a time leave more room in that cache for their
-/// keys.
+/// Returns the number of packets of these sizes that make a burst. Between 16 and 64 short ones
+/// there is no difference with one route; with 10,000, fewer at a time leave more room in that
+/// cache for their keys.
 fn burst(sizes: &[u16]) -> usize {
     let total: usize = sizes.iter().map(|&size| usize::from(size)).sum();
     let mean = (total / sizes.len().max(1)).max(1);
     (BURST_BYTES / mean).clamp(8, 48)
 }
 
-/// What makes a source address of a destination.
+/// The bit that turns a destination address into a source address.
 const MIRROR: u32 = 0x0010_0000;
 
 /// The SPI of the first route, as in a configuration of one.

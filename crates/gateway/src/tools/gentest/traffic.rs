@@ -45,7 +45,7 @@ impl Traffic {
         }
     }
 
-    /// How many frames there are: at most 120,000.
+    /// Returns the number of frames: at most 120,000.
     pub fn frames(&self) -> usize {
         self.frames
     }
@@ -146,7 +146,7 @@ fn datagram(frame: &mut Vec<u8>, size: usize, port: u16, src: &[u8], dst: &[u8])
     }
 }
 
-/// How many pairs of hosts are used of a network.
+/// The number of pairs of hosts that are used of a network.
 fn pairs(net: IpNet) -> u32 {
     const MOST: u32 = 120;
     let host_bits = net.max_prefix_len() - net.prefix_len();
