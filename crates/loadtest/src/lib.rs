@@ -40,10 +40,11 @@ mod trial;
 
 pub use bisect::{Bisection, Limit, Step};
 pub use error::Error;
-pub use ledger::{Latency, Ledger, Seen};
+pub use ledger::{Ledger, Seen};
 pub use schedule::{Rate, Schedule};
 pub use stamp::Stamp;
 pub use stream::{pair, Stream, StreamConfig};
+pub use tare_histogram::{Latency, LoadFigures};
 pub use testbed::{Arrival, Network, Ports, Testbed, TesterPorts, Virtual};
 pub use tester::{Options, Pulse, Tester};
 pub use trial::{Length, Load, PortRecord, StreamRecord, Trial};
