@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What a load generator was to send, what it sent, and what became of that. Operations are
+/// Counts of the operations that a load generator was to send, sent, and got back. Operations are
 /// packets, requests, or whatever the generator counts.
 ///
 /// `offered` ≥ `sent` ≥ `received` + `errors`, always: a contradiction is refused where the figures
@@ -123,7 +123,7 @@ impl LoadFigures {
         self.counts.received_bytes
     }
 
-    /// How long it took.
+    /// The duration.
     pub fn duration(&self) -> Duration {
         Duration::from_nanos(self.counts.duration_ns)
     }

@@ -1,8 +1,8 @@
-//! What arrived of one stream in one trial.
+//! The packets of one stream that arrived in one trial.
 
 use tare_histogram::{Histogram, Latency};
 
-/// What a sequence that arrived was.
+/// The class of a sequence that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// The first of its number, after all lower ones that have come.
@@ -15,7 +15,7 @@ pub enum Seen {
     Late,
 }
 
-/// Which sequences of a stream have arrived in a trial, and how long they took.
+/// The sequences of a stream that have arrived in a trial, and their latencies.
 ///
 /// Memory is fixed: one bit for each of the last `window` sequences, and a histogram. What is
 /// further behind the highest sequence than the window is [`Seen::Late`].
@@ -65,7 +65,7 @@ impl Ledger {
         self.latency.clear();
     }
 
-    /// How many sequences the window holds.
+    /// The number of sequences in the window.
     pub fn window(&self) -> u64 {
         (self.bits.len() as u64 - 1) * 64
     }
@@ -133,7 +133,7 @@ impl Ledger {
         self.reordered
     }
 
-    /// How far behind the highest sequence plus one a reordered one was at most.
+    /// The largest distance of a reordered sequence from the highest one plus one.
     pub fn reorder_offset_max(&self) -> u64 {
         self.reorder_offset_max
     }

@@ -9,7 +9,7 @@ use crate::stamp::{self, IpPacket, Place, Stamp};
 /// The shortest thing that has an Ethernet header.
 const FRAME_MIN: usize = 14;
 
-/// What a stream is made of.
+/// The frames of a stream, and its ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
     /// Its name, and that of the interface it is sent on.
@@ -94,7 +94,7 @@ impl Stream {
         lengths.max().unwrap_or(0)
     }
 
-    /// Bits that so many frames of the loop occupy on the wire.
+    /// Bits that this many frames of the loop occupy on the wire.
     pub(crate) fn bits_of(&self, frames: u64) -> u64 {
         let bits = |templates: &[Template]| {
             templates
@@ -114,7 +114,7 @@ impl Stream {
     /// The same stream, each frame `length` bytes long without its checksum.
     ///
     /// # Errors
-    /// Where a frame is no IP packet or its headers do not fit.
+    /// If a frame is no IP packet or its headers do not fit.
     pub fn resize(&self, length: usize) -> Result<Stream, Error> {
         let mut resized = self.clone();
         for (frame, template) in resized.templates.iter_mut().enumerate() {
@@ -136,7 +136,7 @@ pub(crate) struct Template {
     room: Option<Room>,
 }
 
-/// Where a template's stamp goes, and what it changes.
+/// The place of a template's stamp, and the checksum that it changes.
 #[derive(Clone, Copy, Debug)]
 struct Room {
     at: usize,
@@ -273,7 +273,7 @@ struct Transport {
 }
 
 impl Transport {
-    /// None where the packet has none that can be read, or one whose contents are not to be
+    /// `None` if the packet has none that can be read, or one whose contents are not to be
     /// changed: another packet (IP in IP, GRE), what is authenticated (ESP, AH), what has a
     /// checksum of another kind (SCTP).
     fn of(frame: &[u8], packet: &IpPacket) -> Option<Transport> {
@@ -306,7 +306,7 @@ impl Transport {
         })
     }
 
-    /// Where the checksum is, if the packet has one: a UDP checksum of zero over IPv4 is none (RFC
+    /// The place of the checksum, if the packet has one: a UDP checksum of zero over IPv4 is none (RFC
     /// 768).
     fn checksum_in(&self, frame: &[u8], packet: &IpPacket) -> Option<usize> {
         let optional = self.protocol == UDP && packet.version == 4;

@@ -13,7 +13,7 @@ use std::rc::Weak;
 /// frame holds then begins on a cache line.
 pub const HEADROOM: usize = 192 - SLOT;
 
-/// How the memory of a pool is cut into slots.
+/// The layout of slots in the memory of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// Slots an odd number of cache lines apart, so that the headers of many frames do not fall
@@ -40,19 +40,19 @@ struct Memory {
     /// Slots that no frame and no port has, the last freed on top: it is the one that the caches
     /// hold. Has room for all, so that freeing never allocates.
     free: Vec<u32>,
-    /// What else knows the address of this memory: AF_XDP sockets that it is registered with. A
+    /// Other owners of the address of this memory: AF_XDP sockets that it is registered with. A
     /// pool need not know what they are, only keep them together with the memory.
     registrations: RefCell<Vec<Weak<dyn Any>>>,
 }
 
-/// What stands at the start of a slot. A frame is a pointer to it: moving frames moves eight bytes.
+/// The header at the start of a slot. A frame is a pointer to it: moving frames moves eight bytes.
 /// Were its fields in the frame, moving one right after it changed would wait for narrow stores to
 /// reach the cache.
 #[repr(C)]
 struct Slot {
     memory: NonNull<Memory>,
     number: u32,
-    /// Where the frame's bytes begin, and in the upper half where they end, counted from the slot's
+    /// The start of the frame's bytes, and in the upper half their end, counted from the slot's
     /// start. One value, because a load of both right after a store of one would wait for that.
     range: u32,
 }
@@ -82,7 +82,7 @@ impl Pool {
     /// A pool of `slots` frames that hold up to `capacity` bytes each, headroom included.
     ///
     /// # Errors
-    /// Where the memory cannot be had.
+    /// If the memory cannot be had.
     ///
     /// # Panics
     /// On a capacity below 64 or above 65,535, and on no slot or more than 2²⁴.
@@ -156,12 +156,12 @@ impl Pool {
         Some(frame)
     }
 
-    /// How many frames can be taken.
+    /// The number of frames that can be taken.
     pub fn available(&self) -> usize {
         self.inner().free.len()
     }
 
-    /// How many frames there are, taken and not.
+    /// The number of frames, taken and not.
     pub fn slots(&self) -> usize {
         self.inner().slots
     }
@@ -171,7 +171,7 @@ impl Pool {
         self.inner().capacity - SLOT
     }
 
-    /// Whether `frame` is of this pool.
+    /// True if `frame` is of this pool.
     pub fn owns(&self, frame: &Frame) -> bool {
         frame.slot().memory == self.0
     }

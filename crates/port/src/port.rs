@@ -1,4 +1,4 @@
-//! What every kind of port can do.
+//! The operations of every kind of port.
 
 use std::io;
 use std::os::fd::BorrowedFd;

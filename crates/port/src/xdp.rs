@@ -49,7 +49,7 @@ pub struct XdpPort {
     counters: Counters,
 }
 
-/// What the kernel shares with this process; closed before the slots go back.
+/// The rings and descriptors shared with the kernel; closed before the slots go back.
 struct Kernel {
     rx: Ring<libc::xdp_desc>,
     tx: Ring<libc::xdp_desc>,
@@ -84,7 +84,7 @@ impl XdpPort {
     /// have [`crate::Layout::PowerOfTwo`], at least 256 slots and a capacity of 2048 or 4096.
     ///
     /// # Errors
-    /// Where no mode works, the pool does not fit or there is no such queue.
+    /// If no mode works, the pool does not fit or there is no such queue.
     pub fn open(
         interface: &Interface,
         queue: u32,
@@ -278,8 +278,8 @@ impl XdpPort {
         }
     }
 
-    /// What an idle reception does: it wakes a driver that sleeps, and finds out whether the
-    /// interface is still there.
+    /// Wakes a driver that sleeps, and finds out if the interface is still there. Called when there
+    /// is nothing to receive.
     #[cold]
     fn look(&mut self) -> io::Result<()> {
         self.idle = 0;

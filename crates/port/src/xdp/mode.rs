@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How frames come from an interface to an AF_XDP port.
+/// A way of frames from an interface to an AF_XDP port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum XdpMode {
     /// The kernel makes its packet buffer of a frame and copies from that. Works with every
@@ -16,7 +16,7 @@ pub enum XdpMode {
 }
 
 impl XdpMode {
-    /// What to try, best first, with an interface of this driver.
+    /// The modes to try with an interface of this driver, best first.
     ///
     /// With veth, native mode. Forwarding itself costs the same in both
     /// (`cargo run --release --example forward`), and the kernel's part beside it some 7 % more in

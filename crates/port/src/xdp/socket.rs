@@ -145,7 +145,7 @@ fn bind_once(
         Ring::new(&socket, Which::Receive, size)?,
         Ring::new(&socket, Which::Transmit, size)?,
     ];
-    // How many frames a call sends in copy mode; 32 where the kernel (before 6.17) does not let it
+    // Frames sent per call in copy mode; 32 where the kernel (before 6.17) does not let it
     // be set.
     let _ = set_option(
         &socket,
@@ -246,7 +246,7 @@ pub(super) fn gone(error: io::Error) -> io::Error {
     }
 }
 
-/// What an error of opening means.
+/// An error of opening in words.
 pub(super) fn explain(error: &io::Error, mode: XdpMode) -> String {
     let hint = match (error.raw_os_error(), mode) {
         (Some(libc::EPERM | libc::EACCES), _) => {
