@@ -11,10 +11,10 @@ use tare_sim::{Carried, Instant, LineConfig, Node, Outbox, Queue};
 use crate::stream::Stream;
 use crate::testbed::{Network, TesterPorts};
 
-/// What a gateway adds to a frame on the line between two of them.
+/// The bytes that a gateway adds to a frame on the line between two of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overhead {
-    /// So many bytes.
+    /// A fixed number of bytes.
     Bytes(usize),
     /// ESP in tunnel mode over IPv4 with AES-GCM ([`esp::overhead`]).
     Esp,
@@ -33,13 +33,13 @@ impl Overhead {
     }
 }
 
-/// What a simulated network is like: a line to the first gateway, one between the gateways, and one
-/// from the second, in each direction.
+/// The properties of a simulated network: a line to the first gateway, one between the gateways,
+/// and one from the second, in each direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Simulation {
     /// All lines, without faults.
     pub line: LineConfig,
-    /// What the gateways add between them.
+    /// The bytes that the gateways add between them.
     pub overhead: Overhead,
     /// The line between the gateways: faults are there.
     pub between: LineConfig,
@@ -82,7 +82,7 @@ impl FromStr for Simulation {
             let share = || number(0.0, 1.0, "a share from 0 to 1");
             match key {
                 "rate" => {
-                    let rate = number(1e3, 1e12, "bits a second from 1e3 to 1e12")? as u64;
+                    let rate = number(1e3, 1e12, "bits per second from 1e3 to 1e12")? as u64;
                     simulation.line.bits_per_second = rate;
                     simulation.between.bits_per_second = rate;
                 }
@@ -123,7 +123,7 @@ impl FromStr for Simulation {
 }
 
 /// An Ethernet frame with a UDP packet over IPv4, `length` bytes long without its checksum, for a
-/// network that has no capture. Shorter than 60 bytes or longer than an IPv4 packet it cannot be.
+/// network that has no capture. It is at least 60 bytes long and at most an IPv4 packet.
 pub fn frame(length: usize) -> Vec<u8> {
     const IP: usize = ethernet::HEADER;
     const UDP: usize = IP + ipv4::HEADER;

@@ -2,19 +2,15 @@
 
 use tare_packet::protocol::{self, ICMP, ICMPV6, TCP, UDP};
 use tare_packet::{checksum, ethernet, ipv6, udp};
-use tare_port::HEADROOM;
 
+use crate::error::{Error, FRAME_MAX};
 use crate::schedule::wire_bits;
 use crate::stamp::{self, IpPacket, Place, Stamp};
-use crate::Error;
-
-/// The longest frame that can be sent, in bytes.
-pub(crate) const FRAME_MAX: usize = u16::MAX as usize - HEADROOM - 64;
 
 /// The shortest thing that has an Ethernet header.
 const FRAME_MIN: usize = ethernet::HEADER;
 
-/// What a stream is made of.
+/// The frames of a stream, and its ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
     /// Its name, and that of the interface it is sent on.
@@ -99,7 +95,7 @@ impl Stream {
         lengths.max().unwrap_or(0)
     }
 
-    /// Bits that so many frames of the loop occupy on the wire.
+    /// Bits that this many frames of the loop occupy on the wire.
     pub(crate) fn bits_of(&self, frames: u64) -> u64 {
         let bits = |templates: &[Template]| {
             templates
@@ -119,7 +115,7 @@ impl Stream {
     /// The same stream, each frame `length` bytes long without its checksum.
     ///
     /// # Errors
-    /// Where a frame is no IP packet or its headers do not fit.
+    /// If a frame is no IP packet or its headers do not fit.
     pub fn resize(&self, length: usize) -> Result<Stream, Error> {
         let mut resized = self.clone();
         for (frame, template) in resized.templates.iter_mut().enumerate() {
@@ -141,7 +137,7 @@ pub(crate) struct Template {
     room: Option<Room>,
 }
 
-/// Where a template's stamp goes, and what it changes.
+/// The place of a template's stamp, and the checksum that it changes.
 #[derive(Clone, Copy, Debug)]
 struct Room {
     at: usize,
@@ -274,7 +270,7 @@ struct Transport {
 }
 
 impl Transport {
-    /// None where the packet has none that can be read, or one whose contents are not to be
+    /// `None` if the packet has none that can be read, or one whose contents are not to be
     /// changed: another packet (IP in IP, GRE), what is authenticated (ESP, AH), what has a
     /// checksum of another kind (SCTP).
     fn of(frame: &[u8], packet: &IpPacket) -> Option<Transport> {
@@ -312,7 +308,7 @@ impl Transport {
         })
     }
 
-    /// Where the checksum is, if the packet has one: a UDP checksum of zero over IPv4 is none (RFC
+    /// The place of the checksum, if the packet has one: a UDP checksum of zero over IPv4 is none (RFC
     /// 768).
     fn checksum_in(&self, frame: &[u8], packet: &IpPacket) -> Option<usize> {
         let optional = self.protocol == UDP && packet.version == 4;

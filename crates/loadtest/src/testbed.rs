@@ -1,4 +1,4 @@
-//! What a tester is connected to: real ports on a real clock, or a network in virtual time.
+//! The surroundings of a tester: real ports on a real clock, or a network in virtual time.
 
 use std::marker::PhantomData;
 
@@ -20,7 +20,7 @@ pub struct Arrival {
 
 /// The ports that a tester sends and receives on, and the clock that goes with them.
 pub trait Testbed {
-    /// How many ports there are.
+    /// The number of ports.
     fn ports(&self) -> usize;
 
     /// The time.
@@ -29,7 +29,7 @@ pub trait Testbed {
     /// Takes frames from the front of `burst` and sends them, as [`Port::send`] does.
     ///
     /// # Errors
-    /// Where the port is gone for good.
+    /// If the port is gone for good.
     fn send(&mut self, port: usize, burst: &mut Burst) -> Result<usize, Error>;
 
     /// Adds frames that have arrived to `arrivals`, a bounded number of each port.
@@ -38,7 +38,7 @@ pub trait Testbed {
     /// As [`Testbed::send`].
     fn receive(&mut self, arrivals: &mut Vec<Arrival>) -> Result<(), Error>;
 
-    /// Nothing is to be done before `until`. A virtual clock moves there; a real one is left to
+    /// Waits, because nothing is to be sent before `until`. A virtual clock moves there; a real one is left to
     /// itself, because frames have to be received meanwhile.
     fn wait(&mut self, until: Instant);
 
@@ -190,7 +190,7 @@ impl<M: Carried + Into<Frame> + 'static> Node for TesterPorts<M> {
 
 /// A simulated network in which the tester is a node.
 pub trait Network {
-    /// What its lines carry.
+    /// The messages on its lines.
     type Message: Carried + From<Frame> + Into<Frame> + 'static;
 
     /// The nodes and lines.

@@ -18,23 +18,23 @@ use crate::{Error, Rate};
 /// The longest trial.
 const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Loops between two looks at whether somebody wants to know or to stop.
+/// Loops between two calls of the function that reports progress and may stop the trial.
 const LOOPS_PER_PULSE: u32 = 1024;
 
-/// How a tester works.
+/// Settings of a tester.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Sent and forgotten before the first trial.
     pub warm_up: Option<Load>,
     /// Sent and forgotten before each trial.
     pub warm_up_each: Option<Load>,
-    /// How much less than the load may be offered, as a share of it, before a trial is invalid.
+    /// The share of the load that may be missing before a trial is invalid.
     pub tolerance: f64,
-    /// How often a trial is begun again after it was invalid.
+    /// The number of times that a trial is repeated after it was invalid.
     pub invalid_retries: u32,
-    /// When all has arrived, how long to wait for what else may come.
+    /// The wait for what else may come, once all has arrived.
     pub quiet: Duration,
-    /// When something is missing, how long nothing must have come before it is given up.
+    /// The time without any arrival after which what is missing is given up.
     pub patience: Duration,
     /// The longest wait after sending.
     pub drain_max: Duration,
@@ -69,20 +69,20 @@ impl Default for Options {
     }
 }
 
-/// How far a trial is.
+/// The progress of a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pulse {
-    /// What is being offered.
+    /// The load that is being offered.
     pub load: Load,
-    /// Whether it is a warm-up.
+    /// True for a warm-up.
     pub warm_up: bool,
-    /// Which part of the sending is done, 0 to 1.
+    /// The part of the sending that is done, 0 to 1.
     pub done: f64,
 }
 
 type OnPulse = Box<dyn FnMut(&Pulse) -> bool>;
 
-/// Offers loads to a testbed and counts what becomes of them.
+/// Offers loads to a testbed and accounts for every packet of them.
 pub struct Tester<B> {
     testbed: B,
     streams: Vec<Stream>,
@@ -101,7 +101,7 @@ impl<B: Testbed> Tester<B> {
     /// A tester of these streams, which name ports of `testbed`.
     ///
     /// # Errors
-    /// Where there is no memory for the frames.
+    /// If there is no memory for the frames.
     ///
     /// # Panics
     /// On a stream on a port that the testbed does not have.
@@ -159,7 +159,7 @@ impl<B: Testbed> Tester<B> {
         self.on_pulse = Some(Box::new(on_pulse));
     }
 
-    /// What is sent.
+    /// The streams that are sent.
     pub fn streams(&self) -> &[Stream] {
         &self.streams
     }
@@ -170,7 +170,7 @@ impl<B: Testbed> Tester<B> {
     /// As [`Tester::new`].
     ///
     /// # Panics
-    /// Where they are not as many streams on the same ports as before.
+    /// If they are not as many streams on the same ports as before.
     pub fn replace_streams(&mut self, streams: Vec<Stream>) -> Result<(), Error> {
         let ports = |streams: &[Stream]| -> Vec<_> {
             streams.iter().map(|s| (s.tx_port, s.rx_port)).collect()
@@ -244,7 +244,7 @@ impl<B: Testbed> Tester<B> {
         Ok(())
     }
 
-    /// How long a load is to be offered.
+    /// The time for which a load is to be offered.
     fn time(&self, load: &Load) -> Duration {
         match load.length {
             Length::Time(time) => time,
@@ -255,7 +255,7 @@ impl<B: Testbed> Tester<B> {
         }
     }
 
-    /// How many frames a stream is at most offered with.
+    /// The most frames of a stream that are offered.
     fn frames(&self, load: &Load) -> u64 {
         match load.length {
             Length::Frames(frames) => frames,
@@ -331,7 +331,7 @@ impl<B: Testbed> Tester<B> {
             } else {
                 due
             };
-            // What is due after the end is not sent any more.
+            // What is due after the end is not sent.
             let next = if all_sent || (next > end && now < end) {
                 end
             } else {
@@ -493,7 +493,7 @@ impl<B: Testbed> Tester<B> {
         slipped.max().unwrap_or_default()
     }
 
-    /// Why a trial is invalid, if it is.
+    /// The reason why a trial is invalid, if it is.
     fn shortfall(&self, load: &Load, trial: &Trial) -> Option<String> {
         let tolerance = self.options.tolerance;
         for (stream, source) in self.streams.iter().zip(&self.sources) {
@@ -550,7 +550,7 @@ fn fits(pool: &Pool, streams: &[Stream]) -> bool {
     pool.capacity() >= capacity(streams)
 }
 
-/// What a slot needs for the longest frame: what a pool keeps in front of each frame is within the
+/// The capacity that a slot needs for the longest frame: what a pool keeps in front of each is within the
 /// last number.
 fn capacity(streams: &[Stream]) -> usize {
     let templates = streams.iter().flat_map(|stream| &stream.templates);

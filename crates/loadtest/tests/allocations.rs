@@ -1,4 +1,4 @@
-//! Nothing is allocated for a packet, on the way out or on the way in.
+//! Neither sending nor receiving a packet allocates.
 
 mod network;
 

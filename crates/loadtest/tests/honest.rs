@@ -1,4 +1,4 @@
-//! What a tester reports is what happened, packet by packet.
+//! The report of a tester is true, packet by packet.
 
 mod network;
 
@@ -112,7 +112,7 @@ proptest! {
 
 #[test]
 fn leftovers_of_the_warm_up_are_counted_apart_and_no_loss_is_negative() {
-    // The drain is cut short, so that the warm-up is still on its way when the trial begins.
+    // The drain is cut short, so that the warm-up is still in flight when the trial begins.
     let config = LineConfig {
         delay: ms(400),
         queue: Queue::Frames(100_000),

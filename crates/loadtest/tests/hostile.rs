@@ -1,4 +1,4 @@
-//! Captures and what arrives are anybody's bytes.
+//! Captures and frames with any contents.
 
 mod network;
 

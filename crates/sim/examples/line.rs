@@ -1,4 +1,4 @@
-//! How many packets a second of real time a simulated line carries.
+//! Packets that a simulated line carries per second of real time.
 
 use tare_sim::{Carried, Instant, Line, LineConfig};
 

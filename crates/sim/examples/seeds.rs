@@ -1,4 +1,4 @@
-//! How many scenarios a testbed runs per second of real time: two nodes and a bad line that is cut
+//! Scenarios that a testbed runs per second of real time: two nodes and a bad line that is cut
 //! for a while, and 100 numbers that are repeated until they are acknowledged.
 
 use std::collections::BTreeSet;

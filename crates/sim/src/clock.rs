@@ -13,10 +13,10 @@ const BILLION: i128 = 1_000_000_000;
 pub struct SkewedClock {
     /// False for one that shows the true time, which most do and which costs nothing then.
     is_disturbed: bool,
-    /// When it was last disturbed, and what it showed then.
+    /// The true time when it was last disturbed, and the time that it showed then.
     true_ns: i128,
     shown_ns: i128,
-    /// How many nanoseconds it gains in a second.
+    /// The nanoseconds that it gains per second.
     gain: i128,
 }
 

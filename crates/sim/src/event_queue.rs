@@ -1,4 +1,4 @@
-//! What is to happen, and when.
+//! Events in virtual time.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -15,7 +15,7 @@ pub struct EventQueue<T> {
 
 struct Event<T> {
     at: Instant,
-    /// How many were pushed before: breaks ties.
+    /// The number of events pushed before it: breaks ties.
     number: u64,
     event: T,
 }

@@ -8,8 +8,8 @@ use tare_packet::ethernet;
 use crate::time::nanos;
 use crate::{Instant, Random};
 
-/// What a [`Line`] carries: frames, datagrams, or small descriptors of them, with which a simulation
-/// of 10⁹ packets touches little memory.
+/// A message on a [`Line`]: a frame, a datagram, or a small descriptor of one, with which a
+/// simulation of 10⁹ packets touches little memory.
 pub trait Carried: Sized {
     /// Length of the Ethernet frame without its checksum, in bytes; at most 2³⁰.
     fn frame_len(&self) -> usize;
@@ -29,7 +29,7 @@ impl Carried for Vec<u8> {
     }
 }
 
-/// How much may wait in front of a line behind the frame that is being sent; what exceeds it is
+/// The limit of what waits in front of a line, behind the frame that is being sent; the rest is
 /// dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
@@ -51,7 +51,7 @@ pub struct LineConfig {
     /// each copy, from zero to this; where it is longer than the time between two frames, they
     /// overtake each other.
     pub jitter: Duration,
-    /// How much may wait.
+    /// The limit of what waits to be sent.
     pub queue: Queue,
     /// Share of the frames sent that are lost after they have taken their time on the line, 0 to 1.
     pub loss: f64,
@@ -62,7 +62,7 @@ pub struct LineConfig {
     /// arrived. A frame has at most one of the three faults loss, duplication and reordering, so
     /// their shares add up to at most 1.
     pub reordering: f64,
-    /// How many later frames arrive before one that is held back, at least 1. Lost ones, copies and
+    /// The number of later frames that arrive before one that is held back, at least 1. Lost ones, copies and
     /// others that are held back do not count; frames held back keep the order among themselves. So
     /// without jitter each is late by exactly this many.
     pub overtakers: u32,
@@ -137,7 +137,7 @@ pub struct Line<T> {
     faults: Faults,
     cut: bool,
     now: u64,
-    /// When the last frame accepted has left: nanoseconds, and this many `rate`ths of another.
+    /// The time when the last frame accepted has left: nanoseconds, and this many `rate`ths of another.
     free_ns: u64,
     free_fraction: u64,
     /// Time that a frame of the latest length takes, in the same two parts. Kept because most
@@ -155,7 +155,7 @@ pub struct Line<T> {
     /// Frames, neither copies nor held back, that have gone into `flight` and come out of it.
     sent: u64,
     passed: u64,
-    /// When the latest of them arrived.
+    /// The arrival of the latest of them.
     latest: u64,
     counters: LineCounters,
 }
@@ -179,7 +179,7 @@ enum Kind {
 struct Held<T> {
     /// `Line::sent` when it would have gone.
     behind: u64,
-    /// When it arrives even if nothing overtakes it.
+    /// The time at which it arrives even if nothing overtakes it.
     deadline: u64,
     item: T,
 }
@@ -332,13 +332,13 @@ impl<T: Carried> Line<T> {
         arrived.len() - before
     }
 
-    /// When the next frame arrives, if no other is offered.
+    /// The time of the next arrival, if no other frame is offered.
     #[inline]
     pub fn next_arrival(&self) -> Option<Instant> {
         self.next().map(|(at, _)| Instant::from_nanos(at))
     }
 
-    /// When the line has sent all that it accepted, in whole nanoseconds: a frame offered from then
+    /// The time when the line has sent all that it accepted, in whole nanoseconds: a frame offered from then
     /// on does not wait.
     pub fn idle_at(&self) -> Instant {
         Instant::from_nanos(self.free())
@@ -429,7 +429,7 @@ impl<T: Carried> Line<T> {
             .saturating_add(u64::from(self.free_fraction > 0))
     }
 
-    /// When a frame arrives that has left by `left`.
+    /// The arrival of a frame that has left by `left`.
     #[inline]
     fn arrival(&mut self, left: u64) -> u64 {
         let arrival = left.saturating_add(self.delay_ns);
@@ -529,5 +529,5 @@ impl Faults {
     }
 }
 
-/// How many different draws there are.
+/// The number of different draws.
 const DRAWS: u64 = 1 << 63;

@@ -11,7 +11,7 @@ use crate::{Carried, EventQueue, Instant, Line, LineConfig, Random, SkewedClock}
 ///
 /// The times that a node is given are those of its own clock, which the testbed may have set wrong.
 pub trait Node: Any {
-    /// What it sends and receives.
+    /// The messages that it sends and receives.
     type Message: Carried;
 
     /// Takes a message that has arrived at one of its interfaces, and adds what it sends to `out`.
@@ -23,8 +23,8 @@ pub trait Node: Any {
         out: &mut Outbox<Self::Message>,
     );
 
-    /// When [`Node::tick`] is to be called next, by the node's own clock; [`Instant::NEVER`] if the
-    /// node waits for messages only.
+    /// The time of the next call of [`Node::tick`], by the node's own clock; [`Instant::NEVER`] if
+    /// the node waits for messages only.
     fn next_deadline(&self) -> Instant {
         Instant::NEVER
     }
@@ -117,7 +117,7 @@ struct Link<M> {
     to: Interface,
 }
 
-/// What is due next.
+/// The kinds of what is due.
 enum Due {
     Arrival(usize),
     Tick(usize),
@@ -343,13 +343,13 @@ impl<M: Carried + 'static> Testbed<M> {
         }
     }
 
-    /// When something happens next by itself; `None` if nothing will.
+    /// The time of the next event; `None` if there is none.
     pub fn next_event(&mut self) -> Option<Instant> {
         self.refresh();
         self.due().map(|(at, _)| at)
     }
 
-    /// When the next frame arrives anywhere; `None` if none is in flight.
+    /// The time of the next arrival on any line; `None` if no frame is in flight.
     pub fn next_arrival(&self) -> Option<Instant> {
         let next = self.arrivals.iter().min().copied();
         next.filter(|at| *at < Instant::NEVER)

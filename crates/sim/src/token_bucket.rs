@@ -16,7 +16,7 @@ use crate::Instant;
 pub struct TokenBucket {
     interval_ns: u64,
     burst: u32,
-    /// When the bucket is full again, in nanoseconds.
+    /// The time when the bucket is full again, in nanoseconds.
     full_ns: u64,
 }
 

@@ -105,7 +105,7 @@ fn what_finds_the_queue_full_is_dropped_and_counted() {
 
 #[test]
 fn a_line_offered_more_than_its_rate_delivers_its_rate() {
-    // 60-byte packets grow to 114 on the way; offered at the rate of the small ones, 84/138 of them
+    // 60-byte packets have grown to 114 bytes; offered at the rate of the small ones, 84/138 of them
     // pass.
     let mut line = Line::new(&LineConfig::new(GIGABIT));
     let mut delivered = 0_u64;
@@ -171,7 +171,7 @@ fn the_last_frame_of_a_stream_is_held_back_only_so_long() {
     assert_eq!(line.counters().reordered, 0, "nothing overtook it");
 }
 
-/// What a receiver that knows the numbers sent makes of what arrived, by definitions of its own.
+/// The counts of a receiver that knows the numbers sent, by definitions of its own.
 fn seen(sent: u32, arrived: &[u32]) -> (u64, u64, u64) {
     let (mut known, mut reordered, mut duplicated) = (HashSet::new(), 0, 0);
     let mut next_expected = 0;
@@ -267,7 +267,7 @@ fn shares_of_faults_are_what_was_asked() {
     }
 }
 
-/// What the first version of this line did with seed 7: a seed in a report must mean the same later.
+/// The order is that of the first version: a seed in a report must mean the same later.
 #[test]
 fn a_seed_means_the_same_faults_for_ever() {
     let mut line = Line::new(&LineConfig {

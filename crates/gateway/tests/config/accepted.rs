@@ -28,7 +28,7 @@ fn interface(pci: &str, ip4: [u8; 4], nexthop_ip4: [u8; 4]) -> InterfaceConfig {
     }
 }
 
-/// What the seed's node with this number is, its peer being `other`.
+/// The configuration of the seed's node with this number, its peer being `other`.
 fn seed_node(this: u8, other: u8, private: &str, public: &str) -> Config {
     let gateway = [172, other, 0, 10];
     Config::new(

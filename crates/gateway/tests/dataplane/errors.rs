@@ -1,4 +1,4 @@
-//! What is said about packets that cannot go on.
+//! Errors about packets that cannot be forwarded.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -115,7 +115,7 @@ fn some_packets_are_never_answered() {
     .bytes();
     about[HEADER + 9] = 1;
     about[HEADER + 20] = 3;
-    mend(&mut about);
+    update_checksum(&mut about);
     let mut later = Packet {
         ttl: 1,
         df: false,
@@ -123,13 +123,13 @@ fn some_packets_are_never_answered() {
     }
     .bytes();
     later[HEADER + 7] = 5;
-    mend(&mut later);
+    update_checksum(&mut later);
     assert!(pair.seal(&[about, later]).back.is_empty());
     assert_eq!(pair.near.sent().dropped(DropReason::TtlExceeded), 6);
 }
 
 /// Makes the header's checksum right again.
-pub(crate) fn mend(frame: &mut [u8]) {
+pub(crate) fn update_checksum(frame: &mut [u8]) {
     let header = &mut frame[HEADER..HEADER + 20];
     header[10..12].fill(0);
     let sum = checksum::finish(checksum::sum(header));

@@ -1,4 +1,4 @@
-//! Packets of somebody who means harm.
+//! Packets from attackers.
 
 use std::slice::from_ref;
 
@@ -7,7 +7,7 @@ use tare_gateway::dataplane::DropReason;
 use tare_gateway::dataplane::SequenceMode;
 use tare_packet::ethernet::HEADER;
 
-use crate::errors::mend;
+use crate::errors::update_checksum;
 use crate::pair::{bytes, Packet, Pair, Shape};
 
 fn sealed(pair: &mut Pair, size: usize) -> Vec<u8> {
@@ -26,10 +26,10 @@ fn no_changed_bit_is_let_through() {
                 changed[at] ^= 1 << bit;
                 let in_outer = at < HEADER + outer;
                 if in_outer && !shape.outer_v6 {
-                    mend(&mut changed);
+                    update_checksum(&mut changed);
                 }
                 let output = pair.open(&[changed]);
-                // Who sent it, class, hops and flow of the outer header are nobody's promise.
+                // Source, class, hops and flow of the outer header are not authenticated.
                 // Everything behind it is.
                 let free = in_outer && output.forward.len() + output.control.len() <= 1;
                 assert!(
@@ -60,7 +60,7 @@ fn every_truncation_is_dropped_for_a_cause() {
         if len >= HEADER + 20 {
             let mut short = frame[..len].to_vec();
             short[HEADER + 2..HEADER + 4].copy_from_slice(&((len - HEADER) as u16).to_be_bytes());
-            mend(&mut short);
+            update_checksum(&mut short);
             let cause = pair.refusal(short);
             assert!(
                 matches!(cause, DropReason::Malformed | DropReason::Forged),
@@ -153,7 +153,7 @@ fn strangers_are_told_apart() {
     let with = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut changed = frame.clone();
         change(&mut changed);
-        mend(&mut changed);
+        update_checksum(&mut changed);
         changed
     };
     let front = HEADER + 20;
@@ -191,7 +191,7 @@ proptest! {
                 frame[HEADER] = version;
                 let len = (frame.len() - HEADER) as u16;
                 frame[HEADER + 2..HEADER + 4].copy_from_slice(&len.to_be_bytes());
-                mend(&mut frame);
+                update_checksum(&mut frame);
             }
             frame
         }).collect();
@@ -204,15 +204,15 @@ proptest! {
 
     #[test]
     fn any_header_around_a_good_packet_is_survived(
-        changes in proptest::collection::vec((0usize..50, any::<u8>()), 1..6), mended: bool,
+        changes in proptest::collection::vec((0usize..50, any::<u8>()), 1..6), with_checksum: bool,
     ) {
         let mut pair = Pair::new(Shape::default());
         let mut frame = sealed(&mut pair, 100);
         for (at, value) in changes {
             frame[at] = value;
         }
-        if mended {
-            mend(&mut frame);
+        if with_checksum {
+            update_checksum(&mut frame);
         }
         pair.open(from_ref(&frame));
         pair.seal(&[frame]);

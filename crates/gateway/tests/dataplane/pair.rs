@@ -13,7 +13,7 @@ use tare_packet::{ipv4, ipv6};
 use tare_port::{Burst, Layout, Pool};
 use tare_sim::Instant;
 
-/// What a pair is made of.
+/// The parameters of a pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) outer_v6: bool,
@@ -138,7 +138,7 @@ impl Pair {
         }
     }
 
-    /// What the near gateway makes of frames of its private side.
+    /// Passes frames from its private side through the near gateway.
     pub(crate) fn seal(&mut self, frames: &[Vec<u8>]) -> Output {
         let mut burst = self.burst(frames);
         let mut output = Output::default();
@@ -148,7 +148,7 @@ impl Pair {
         output
     }
 
-    /// What the far gateway makes of frames of its public side.
+    /// Passes frames from its public side through the far gateway.
     pub(crate) fn open(&mut self, frames: &[Vec<u8>]) -> Output {
         let mut burst = self.burst(frames);
         let mut output = Output::default();
@@ -164,7 +164,7 @@ impl Pair {
         bytes(&self.open(&sealed).forward)
     }
 
-    /// Why the far gateway drops a frame.
+    /// The reason for which the far gateway drops a frame.
     pub(crate) fn refusal(&mut self, frame: Vec<u8>) -> DropReason {
         let before = *self.far.received();
         let output = self.open(&[frame]);

@@ -1,4 +1,4 @@
-//! What goes in comes out.
+//! Packets come out of the tunnel as they went in.
 
 use std::slice::from_ref;
 
@@ -11,7 +11,7 @@ use tare_packet::ipv6::Ipv6;
 
 use crate::pair::{bytes, sealed_by_hand, Packet, Pair, Shape, HOST};
 
-/// What a packet is to look like behind both gateways: two hops less, new stations, and all else as
+/// The packet that is expected behind both gateways: two hops less, new stations, and all else as
 /// it was.
 fn after_both(packet: &Packet) -> Vec<u8> {
     let ttl = packet.ttl - 2;
@@ -119,7 +119,7 @@ fn congestion_and_class_go_through_the_tunnel() {
                 let mut sealed = bytes(&pair.seal(&[packet.bytes()]).forward);
                 let outer = Ipv4::parse(&sealed[0][HEADER..]).unwrap();
                 assert_eq!(outer.tos, inner, "entering copies");
-                // A router on the way marks it.
+                // A router between the gateways marks it.
                 tare_packet::ipv4::set_tos(&mut sealed[0][HEADER..], inner & !3 | marked);
                 let received = pair.open(&sealed);
                 let Some(expected) = ecn::leaving(inner, marked) else {

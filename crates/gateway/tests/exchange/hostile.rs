@@ -1,4 +1,4 @@
-//! Messages from whoever wants to send some.
+//! Messages from attackers.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ fn up_to(step: usize) -> (Vec<u8>, Gateway, Gateway) {
     unreachable!()
 }
 
-/// How many were dropped for the cause between the two.
+/// The number dropped for the reason between the two.
 fn dropped(before: &Counters, after: &Counters, cause: DropReason) -> u64 {
     after.dropped(cause) - before.dropped(cause)
 }
@@ -199,7 +199,7 @@ fn sent(event: tare_gateway::exchange::Event) -> Option<Vec<u8>> {
     }
 }
 
-/// What a peer that knows the key may still get wrong.
+/// Mistakes of a peer that knows the key.
 #[test]
 fn public_keys_of_low_order_and_reserved_spis_are_refused() {
     let low_order: [[u8; 32]; 3] = [
@@ -352,7 +352,7 @@ fn a_flood_costs_no_curve_no_memory_and_keeps_nobody_out() {
     assert_eq!(c.dropped(DropReason::Rate) + c.knocks + looked, c.received);
     assert!(b.inbound.is_empty());
     b.take();
-    // While it goes on, the two come together: challenges go to the peer whoever asked, and its
+    // While it goes on, the two come together: challenges go to the peer whatever address asked, and its
     // proposal is one of those that are looked at, soon enough.
     let begun = now;
     while !(carries(&a, &b, 0) && carries(&b, &a, 0)) {

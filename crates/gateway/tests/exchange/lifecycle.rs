@@ -371,7 +371,7 @@ fn a_clock_that_steps_back_neither_stops_nor_hurries_anything() {
                 let next = gateway.exchange.next_deadline();
                 assert!(next.since(now) < Duration::from_secs(600), "round {round}");
             }
-            // Somebody has to tell them the time for a step to be seen.
+            // They see a step only when they are called with the time.
             a.tick(now);
             b.tick(now);
             settle(now, &mut a, &mut b);

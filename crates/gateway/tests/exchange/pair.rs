@@ -66,7 +66,7 @@ pub(crate) struct Gateway {
     pub(crate) outbound: BTreeMap<usize, SaKeys>,
     /// All outbound SAs of each route, in the order in which workers take them.
     pub(crate) sas: BTreeMap<usize, Vec<SaKeys>>,
-    /// How many that may be.
+    /// The most outbound SAs of a route.
     pub(crate) most: usize,
     pub(crate) log: Vec<String>,
 }
@@ -181,7 +181,7 @@ impl Gateway {
     }
 }
 
-/// Whether what `from` sends on the route, whichever worker does, `to` can open.
+/// True if `to` can open what any worker of `from` sends on the route.
 pub(crate) fn carries(from: &Gateway, to: &Gateway, route: usize) -> bool {
     let accepted = |out: &SaKeys| {
         to.inbound

@@ -24,10 +24,10 @@ const ICMPV6: u8 = 58;
 /// The guest's echo service answers here.
 const ECHO_PORT: u16 = 7;
 
-/// How long an answer may take: a hundredth of that on an idle machine.
+/// The time that an answer may take: a hundredth of that on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long nothing may come until nothing will.
+/// The silence after which nothing more is expected.
 const SILENCE: Duration = Duration::from_millis(500);
 
 /// Lengths of inner packets: every padding, and what Ethernet takes once it is sealed.
@@ -87,7 +87,7 @@ fn boot(tunnels: Vec<Tunnel>) -> Bed {
     }
 }
 
-/// What `ip` is told about a tunnel.
+/// The arguments of `ip` for a tunnel.
 fn configuration(tunnel: &Tunnel) -> Vec<String> {
     let (we, peer) = tunnel.outer();
     let (near, far) = (tunnel.near(), tunnel.far());
@@ -167,7 +167,7 @@ fn state(
     )
 }
 
-/// What an SA of the guest counted.
+/// The counters of an SA of the guest.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counted {
     packets: u64,
@@ -176,7 +176,7 @@ struct Counted {
 }
 
 impl Bed {
-    /// What all SAs of the guest counted, by SPI.
+    /// The counters of all SAs of the guest, by SPI.
     fn states(&mut self) -> BTreeMap<u32, Counted> {
         let text = self.guest.run("/bin/ip -s xfrm state");
         let mut states = BTreeMap::new();
@@ -205,7 +205,7 @@ impl Bed {
         states
     }
 
-    /// What went wrong in the guest's IPsec, by its names.
+    /// The error counters of the guest's IPsec, by its names.
     fn errors(&mut self) -> BTreeMap<String, u64> {
         let text = self.guest.run("cat /proc/net/xfrm_stat");
         let lines = text
@@ -407,7 +407,7 @@ fn linux_and_we_refuse_the_same_replays_and_forgeries() {
         }
         assert_eq!(bed.esp(SILENCE), None, "an answer to a replay");
         assert!(bed.gateway.open(&came).is_empty());
-        // A packet changed on the way, to it; then as it was.
+        // A packet that was changed in transit; then as it was.
         let question = Bed::question(tunnel, 200);
         let good = bed.gateway.seal(std::slice::from_ref(&question)).remove(0);
         let outer = HEADER + if tunnel.outer_v6 { 40 } else { 20 };

@@ -99,7 +99,7 @@ fn high(tunnel: &Tunnel, number: u64) -> Option<u32> {
     (tunnel.sequence_mode == SequenceMode::Extended).then_some((number >> 32) as u32)
 }
 
-/// What scapy sealed, as frames.
+/// The packets that scapy sealed, as frames.
 fn sealed(questions: &[Value]) -> Vec<Vec<u8>> {
     let bytes = |text: &str| -> Vec<u8> {
         let pairs = text.as_bytes().chunks(2);
@@ -250,7 +250,7 @@ fn we_strip_padding_that_hides_the_length_and_drop_dummies_of_scapy() {
     assert_eq!(dropped, dummies);
 }
 
-/// Where a bit is turned over, counted from the end of the outer IP header or, when negative, from
+/// The place of the bit that is flipped, counted from the end of the outer IP header or, when negative, from
 /// the end of the packet.
 const TAMPERED: [(&str, isize); 8] = [
     ("SPI, which is authenticated", 3),

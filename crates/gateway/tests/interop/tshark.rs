@@ -11,7 +11,7 @@ use tare_packet::pcap::{Header, Writer};
 use crate::missing;
 use crate::tunnels::{a_hop_further, hex, lengths, Gateway, Secret, Tunnel};
 
-/// What is asked of each packet.
+/// The fields printed for each packet.
 const FIELDS: [&str; 8] = [
     "esp.spi",
     "esp.sequence",
@@ -51,7 +51,7 @@ fn tshark_decrypts_a_capture_of_ours() {
     capture.into_inner().flush().unwrap();
 
     let mut tshark = Command::new(program);
-    // Its own folders, so that nobody's preferences count.
+    // Its own folders, so that no user's preferences count.
     tshark.env("HOME", folder.path()).arg("-r").arg(&path);
     tshark.args(["-n", "-d", "udp.port==6000,data", "-T", "fields"]);
     for preference in [
@@ -88,7 +88,7 @@ fn sa(tunnel: &Tunnel) -> String {
     )
 }
 
-/// What tshark is to say of a packet.
+/// The fields that tshark is to print for a packet.
 fn row(tunnel: &Tunnel, number: u64, packet: &[u8]) -> String {
     let inner = a_hop_further(packet);
     let padding = esp::padding(inner.len()) as u8;

@@ -1,4 +1,4 @@
-//! One gateway with tunnels made by hand, and packets for them.
+//! One gateway with manual SAs, and packets for its tunnels.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -33,9 +33,9 @@ pub(crate) struct Tunnel {
     pub(crate) number: u8,
     pub(crate) key_bytes: usize,
     pub(crate) sequence_mode: SequenceMode,
-    /// Whether the outer addresses are of IPv6.
+    /// True if the outer addresses are of IPv6.
     pub(crate) outer_v6: bool,
-    /// Whether the inner ones are.
+    /// True if the inner ones are.
     pub(crate) inner_v6: bool,
     /// The number that our first packet follows.
     pub(crate) last_sent: u64,
@@ -76,12 +76,12 @@ impl Tunnel {
         0x0b00_0100 + u32::from(self.number)
     }
 
-    /// What seals our packets.
+    /// The secret that seals our packets.
     pub(crate) fn secret_out(&self) -> Secret {
         self.secret(self.spi_out())
     }
 
-    /// What seals the peer's.
+    /// The secret that seals the peer's.
     pub(crate) fn secret_in(&self) -> Secret {
         self.secret(self.spi_in())
     }

@@ -1,4 +1,4 @@
-//! Frames that nobody should send.
+//! Frames that no station should send.
 
 use std::time::Duration;
 

@@ -172,7 +172,7 @@ fn whoever_asks_is_answered_and_nobody_but_the_next_hop_is_remembered() {
         &solicitation_of(0, Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9), 254),
     );
     assert_eq!(ignored(&mut testbed, Ignored::HopLimit) - hops, 1);
-    // Somebody has our address: it is not believed, and is told so.
+    // A station claims our address: it is not believed, and is answered.
     let source = ignored(&mut testbed, Ignored::Source);
     testbed.inject(0, &arp_from(STRANGER, [192, 0, 2, 16], 1, [192, 0, 2, 16]));
     assert_eq!(ignored(&mut testbed, Ignored::Source) - source, 1);
@@ -192,7 +192,7 @@ fn a_next_hop_that_moves_is_followed() {
     };
     assert_eq!(told(STRANGER, 1, [192, 0, 2, 17]), Some(STRANGER));
     assert_eq!(told(PUBLIC[1], 2, [192, 0, 2, 16]), Some(PUBLIC[1]));
-    // A group, nobody and ourselves are no stations.
+    // A group, the unspecified address and our own are no stations.
     for mac in [[3, 0, 0, 0, 0, 1], [0; 6], PUBLIC[0]] {
         assert_eq!(told(mac, 2, [192, 0, 2, 16]), Some(PUBLIC[1]));
     }
@@ -268,7 +268,7 @@ fn echo_is_answered_on_both_sides_and_through_the_tunnel() {
     );
     assert_eq!(testbed.received(0).control - hidden, 1);
     assert_eq!(ignored(&mut testbed, Ignored::NotForUs), 1);
-    // Nor is a reply sent to a group, to everybody, or to ourselves.
+    // Nor is a reply sent to a group, to broadcast, or to ourselves.
     let before = taken(&mut testbed, Taken::Echo);
     for source in [
         [224, 0, 0, 1],

@@ -93,7 +93,7 @@ pub(crate) struct Station {
     sent_frames: u64,
 }
 
-/// What a host has sent to the other and has received from it.
+/// The packets that a host has sent to the other and has received from it.
 #[derive(Default)]
 pub(crate) struct Host {
     pub(crate) sent: u64,
