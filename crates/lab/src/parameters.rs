@@ -661,7 +661,7 @@ mod tests {
         let open = Open::read(&given).unwrap();
         assert_eq!(open.environment, Table(vec![("A".into(), "1".into())]));
         assert_eq!(open.all, given);
-        assert!(Open::OPEN && !Each::OPEN);
+        assert_eq!((Open::OPEN, Each::OPEN), (true, false));
     }
 
     #[test]

@@ -8,14 +8,13 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, ValueEnum};
+use clap::ValueEnum;
 use clap_complete::engine::{
     ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter as _,
 };
 use clap_complete::env::{Bash, CompleteEnv, EnvCompleter, Fish, Zsh};
 
-use crate::cli::Cli;
-use crate::{catalog, describe, terminal};
+use crate::{catalog, systems, terminal};
 
 /// The variable that the script sets when it runs this command; its value is the shell.
 const VARIABLE: &str = "TARE_COMPLETE";
@@ -44,11 +43,10 @@ pub(crate) fn script(shell: Shell) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the candidates and ends the process if a completion script runs it; else returns.
-pub(crate) fn answer() {
-    CompleteEnv::with_factory(Cli::command)
-        .var(VARIABLE)
-        .complete();
+/// Prints the candidates for the command line of `command` and ends the process if a completion
+/// script runs it; else returns.
+pub(crate) fn answer(command: fn() -> clap::Command) {
+    CompleteEnv::with_factory(command).var(VARIABLE).complete();
 }
 
 /// Completes an experiment: an id, a suite or a file.
@@ -69,7 +67,7 @@ pub(crate) fn experiments() -> ArgValueCompleter {
 pub(crate) fn drivers() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
         let typed = typed.as_encoded_bytes();
-        let names = describe::names().into_iter();
+        let names = systems::names().into_iter();
         let fitting = names.filter(|(name, _)| name.as_bytes().starts_with(typed));
         let candidate = |(name, about): (String, String)| {
             CompletionCandidate::new(name).help(Some(about.into()))

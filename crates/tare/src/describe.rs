@@ -33,14 +33,6 @@ pub(crate) fn describe(arguments: &cli::Explain) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The names of the drivers, each with one line for people.
-pub(crate) fn names() -> Vec<(String, String)> {
-    let vocabularies = descriptions().into_iter().map(|one| one.vocabulary);
-    vocabularies
-        .map(|words| (words.name, words.about))
-        .collect()
-}
-
 fn descriptions() -> Vec<Description> {
     let drivers = systems::on(&Machine::This);
     drivers.iter().map(|driver| driver.description()).collect()

@@ -1,5 +1,6 @@
 //! `tare`: what isolation, encryption and distance cost your I/O.
 
+mod agent;
 mod catalog;
 #[cfg(test)]
 mod chapter;
@@ -21,6 +22,7 @@ mod progress;
 mod references;
 mod report;
 mod run;
+mod signals;
 mod systems;
 mod terminal;
 mod tour;
@@ -39,7 +41,7 @@ const COULD_NOT_RUN: u8 = 2;
 
 fn main() -> ExitCode {
     // This ends the process if a shell runs it to complete a command line.
-    completion::answer();
+    completion::answer(Cli::command);
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),

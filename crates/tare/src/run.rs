@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{bail, Context as _};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tare_lab::driver::{Drivers, Missing};
 use tare_lab::experiment::{Experiment, Rounds};
 use tare_lab::fingerprint::Machine;
@@ -17,6 +16,7 @@ use tare_lab::runner::{self, Ended};
 use tare_lab::store::{RunDirectory, StoreError};
 
 use crate::progress::Watch;
+use crate::signals::signals_to_end;
 use crate::{catalog, cli, forecast, report, systems, terminal, tour};
 
 /// The exit status of a process that Ctrl-C ended, as shells have it.
@@ -73,22 +73,6 @@ pub(crate) fn execute(
         Ended::Interrupted => None,
         Ended::Complete => Some(report::judged(directory.plan(), directory.records())),
     })
-}
-
-/// The signals that ask a program to end: Ctrl-C, `kill`, and a terminal that is closed. The last
-/// is left out if it is ignored (`nohup`).
-pub(crate) fn signals_to_end() -> Vec<i32> {
-    let mut signals = vec![SIGINT, SIGTERM];
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status
-        .lines()
-        .find_map(|line| line.strip_prefix("SigIgn:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    // Signal n is bit n - 1.
-    if ignored.is_some_and(|mask| mask >> (SIGHUP - 1) & 1 == 0) {
-        signals.push(SIGHUP);
-    }
-    signals
 }
 
 fn begin(arguments: &cli::Run, drivers: &Drivers) -> anyhow::Result<RunDirectory> {

@@ -118,17 +118,8 @@ type Lacks = BTreeMap<(String, Option<String>), Vec<String>>;
 fn lacks(experiments: &[Experiment], drivers: &Drivers) -> Lacks {
     let mut lacks = Lacks::new();
     for experiment in experiments {
-        let Some(driver) = drivers.get(&experiment.driver) else {
-            continue;
-        };
-        for point in experiment.points() {
-            let parameters = driver.vocabulary().complete(experiment.parameters(&point));
-            if let Err(missing) = driver.check(&parameters) {
-                let ids = lacks.entry((missing.reason, missing.remedy)).or_default();
-                if ids.last() != Some(&experiment.id) {
-                    ids.push(experiment.id.clone());
-                }
-            }
+        for lack in catalog::lacks(experiment, drivers).into_keys() {
+            lacks.entry(lack).or_default().push(experiment.id.clone());
         }
     }
     lacks

@@ -21,6 +21,9 @@ choices! {
     }
 }
 
+/// The nonce of a message and its additional data: those of ESP.
+pub(crate) type Message = ([u8; 12], [u8; 12]);
+
 #[cfg(feature = "references")]
 mod present {
     use std::hint::black_box;
@@ -30,8 +33,7 @@ mod present {
     use ring::aead as ring_aead;
     use tare_gcm::Tag;
 
-    use super::Aead;
-    use crate::systems::gcm::messages::{nonce, Messages, AAD};
+    use super::{Aead, Message};
 
     /// A library with its key.
     pub(crate) enum Reference {
@@ -70,31 +72,31 @@ mod present {
             })
         }
 
-        /// Seals the next call's messages one by one, where the plaintext lies.
-        pub(crate) fn seal(&mut self, messages: &mut Messages<'_>) -> anyhow::Result<()> {
-            let call = messages.next();
-            let outputs = call.outputs.iter_mut().enumerate();
+        /// Seals messages one by one, where the plaintext lies.
+        #[inline]
+        pub(crate) fn seal(
+            &mut self,
+            message: impl Fn(usize) -> Message,
+            outputs: &mut [&mut [u8]],
+        ) -> anyhow::Result<()> {
+            let outputs = outputs.iter_mut().enumerate();
             match self {
                 Reference::Aws(key) | Reference::CopyAws(key, _) => {
                     for (at, output) in outputs {
+                        let (nonce, aad) = message(at);
+                        let nonce = aws::Nonce::assume_unique_for_key(nonce);
                         let tag = key
-                            .seal_in_place_separate_tag(
-                                aws_nonce(call.first + at),
-                                aws::Aad::from(AAD),
-                                output,
-                            )
+                            .seal_in_place_separate_tag(nonce, aws::Aad::from(aad), output)
                             .map_err(|_| anyhow!("aws-lc-rs did not seal"))?;
                         let _ = black_box(tag);
                     }
                 }
                 Reference::Ring(key, _) => {
                     for (at, output) in outputs {
+                        let (nonce, aad) = message(at);
+                        let nonce = ring_aead::Nonce::assume_unique_for_key(nonce);
                         let tag = key
-                            .seal_in_place_separate_tag(
-                                ring_nonce(call.first + at),
-                                ring_aead::Aad::from(AAD),
-                                output,
-                            )
+                            .seal_in_place_separate_tag(nonce, ring_aead::Aad::from(aad), output)
                             .map_err(|_| anyhow!("ring did not seal"))?;
                         let _ = black_box(tag);
                     }
@@ -103,45 +105,47 @@ mod present {
             Ok(())
         }
 
-        /// Opens the next call's messages one by one, from one buffer into another.
-        pub(crate) fn open(&mut self, messages: &mut Messages<'_>) -> anyhow::Result<()> {
-            let call = messages.next();
-            let sources = call.sources.iter().enumerate();
+        /// Opens messages one by one, from one buffer into another.
+        #[inline]
+        pub(crate) fn open(
+            &mut self,
+            message: impl Fn(usize) -> Message,
+            sources: &[&[u8]],
+            tags: &[Tag],
+            outputs: &mut [&mut [u8]],
+        ) -> anyhow::Result<()> {
+            let sources = sources.iter().zip(tags).enumerate();
             match self {
                 Reference::Aws(key) => {
-                    for ((at, source), output) in sources.zip(call.outputs) {
-                        let nonce = aws_nonce(call.first + at);
-                        let tag = call.tags[at].as_bytes();
-                        key.open_separate_gather(nonce, aws::Aad::from(AAD), source, tag, output)
+                    for ((at, (source, tag)), output) in sources.zip(outputs) {
+                        let (nonce, aad) = message(at);
+                        let nonce = aws::Nonce::assume_unique_for_key(nonce);
+                        let (aad, tag) = (aws::Aad::from(aad), tag.as_bytes());
+                        key.open_separate_gather(nonce, aad, source, tag, output)
                             .map_err(|_| anyhow!("aws-lc-rs did not open"))?;
                     }
                 }
                 Reference::CopyAws(key, private) => {
-                    for (at, source) in sources {
-                        copy(private, source, &call.tags[at]);
-                        key.open_in_place(aws_nonce(call.first + at), aws::Aad::from(AAD), private)
+                    for (at, (source, tag)) in sources {
+                        let (nonce, aad) = message(at);
+                        let nonce = aws::Nonce::assume_unique_for_key(nonce);
+                        copy(private, source, tag);
+                        key.open_in_place(nonce, aws::Aad::from(aad), private)
                             .map_err(|_| anyhow!("aws-lc-rs did not open"))?;
                     }
                 }
                 Reference::Ring(key, private) => {
-                    for (at, source) in sources {
-                        let nonce = ring_nonce(call.first + at);
-                        copy(private, source, &call.tags[at]);
-                        key.open_in_place(nonce, ring_aead::Aad::from(AAD), private)
+                    for (at, (source, tag)) in sources {
+                        let (nonce, aad) = message(at);
+                        let nonce = ring_aead::Nonce::assume_unique_for_key(nonce);
+                        copy(private, source, tag);
+                        key.open_in_place(nonce, ring_aead::Aad::from(aad), private)
                             .map_err(|_| anyhow!("ring did not open"))?;
                     }
                 }
             }
             Ok(())
         }
-    }
-
-    fn aws_nonce(message: usize) -> aws::Nonce {
-        aws::Nonce::assume_unique_for_key(*nonce(message).as_bytes())
-    }
-
-    fn ring_nonce(message: usize) -> ring_aead::Nonce {
-        ring_aead::Nonce::assume_unique_for_key(*nonce(message).as_bytes())
     }
 
     fn copy(private: &mut Vec<u8>, source: &[u8], tag: &Tag) {
@@ -153,8 +157,9 @@ mod present {
 
 #[cfg(not(feature = "references"))]
 mod absent {
-    use super::Aead;
-    use crate::systems::gcm::messages::Messages;
+    use tare_gcm::Tag;
+
+    use super::{Aead, Message};
 
     /// No library.
     pub(crate) enum Reference {}
@@ -164,11 +169,21 @@ mod absent {
             Err(crate::references::absent())
         }
 
-        pub(crate) fn seal(&mut self, _: &mut Messages<'_>) -> anyhow::Result<()> {
+        pub(crate) fn seal(
+            &mut self,
+            _: impl Fn(usize) -> Message,
+            _: &mut [&mut [u8]],
+        ) -> anyhow::Result<()> {
             match *self {}
         }
 
-        pub(crate) fn open(&mut self, _: &mut Messages<'_>) -> anyhow::Result<()> {
+        pub(crate) fn open(
+            &mut self,
+            _: impl Fn(usize) -> Message,
+            _: &[&[u8]],
+            _: &[Tag],
+            _: &mut [&mut [u8]],
+        ) -> anyhow::Result<()> {
             match *self {}
         }
     }

@@ -8,8 +8,6 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::{Rng as _, SeedableRng as _, TryRng as _};
 use rustix::rand::GetRandomFlags;
 
-use crate::systems::system_random;
-
 /// Fills the buffer by the system call.
 pub(crate) fn fill_by_system_call(mut buffer: &mut [u8]) -> rustix::io::Result<()> {
     while !buffer.is_empty() {
@@ -35,12 +33,12 @@ pub(crate) fn fill_by_aws_lc_rs(buffer: &mut [u8]) -> anyhow::Result<()> {
     }
 }
 
-/// ChaCha20 of the crate rand_chacha, seeded by the kernel.
+/// ChaCha20 of the crate rand_chacha.
 pub(crate) struct RandChacha(ChaCha20Rng);
 
 impl RandChacha {
-    pub(crate) fn new() -> anyhow::Result<RandChacha> {
-        Ok(RandChacha(ChaCha20Rng::seed_from_u64(system_random()?)))
+    pub(crate) fn new(seed: u64) -> RandChacha {
+        RandChacha(ChaCha20Rng::seed_from_u64(seed))
     }
 
     pub(crate) fn fill(&mut self, buffer: &mut [u8]) {

@@ -3,7 +3,7 @@
 
 mod command;
 pub(crate) mod gateway;
-pub(crate) mod gcm;
+mod gcm;
 pub(crate) mod loadtest;
 pub(crate) mod rng;
 mod synthetic;
@@ -14,8 +14,8 @@ use anyhow::anyhow;
 use tare_lab::driver::{Driver, Drivers};
 use tare_lab::value::Parameters;
 
+use crate::agent::{Agent, TrialError};
 use crate::machine::Machine;
-use crate::trial::{Agent, TrialError};
 use workload::{On, OwnDriver};
 
 /// The drivers of this program for a machine: the one list of them.
@@ -43,6 +43,14 @@ pub(crate) fn on(machine: &Machine) -> Vec<Box<dyn OwnDriver>> {
 pub(crate) fn all() -> Drivers {
     let own = on(&Machine::This).into_iter();
     Drivers::new(own.map(|driver| driver as Box<dyn Driver>).collect())
+}
+
+/// The names of the drivers, each with one line for people.
+pub(crate) fn names() -> Vec<(String, String)> {
+    let vocabularies = on(&Machine::This).into_iter().map(|one| one.vocabulary());
+    vocabularies
+        .map(|words| (words.name, words.about))
+        .collect()
 }
 
 /// Plays a role of one trial of the driver of that name.

@@ -10,8 +10,8 @@ use tare_lab::figures::{CounterDefinition, Figures, MetricDefinition};
 use tare_lab::parameters::ParameterSet;
 use tare_lab::value::{Parameters, Value, BESIDE};
 
+use crate::agent::{Agent, TrialError};
 use crate::machine::Machine;
-use crate::trial::{Agent, TrialError};
 
 /// Time that a trial may take beyond what its parameters ask for: a slow machine's start-up.
 const SLACK: Duration = Duration::from_secs(30);

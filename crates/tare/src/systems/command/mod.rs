@@ -13,9 +13,9 @@ use tare_lab::value::Parameters;
 use tare_lab::{figures, parameters};
 
 use super::workload::{mistake, Workload};
+use crate::agent::{Agent, TrialError};
 use crate::machine::Machine;
 use crate::program;
-use crate::trial::{Agent, TrialError};
 
 parameters! {
     /// The parameters of the driver `command`. In the commands, the folder and the variables

@@ -14,10 +14,10 @@ use tare_lab::value::Value;
 use tare_lab::{choices, figures, parameters};
 use tare_packet::imix::{self, PacketSize};
 
+use crate::agent::{Agent, TrialError};
 use crate::machine::Machine;
 use crate::pace;
 use crate::systems::workload::{by_the_clock, Workload};
-use crate::trial::{Agent, TrialError};
 
 /// The part of a trial's duration that its warm-up takes on top.
 const WARM_UP: f64 = 0.15;

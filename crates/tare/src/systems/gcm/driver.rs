@@ -7,13 +7,13 @@ use tare_lab::driver::{Expected, Missing, Mistake};
 use tare_lab::parameters::Choice;
 use tare_lab::{choices, figures, parameters};
 
-use super::messages::{open_copy, Keys, Messages, Placed, PAGE};
+use super::messages::{nonce, open_copy, Keys, Messages, Placed, AAD, PAGE};
 use super::{KeyBits, Operation};
+use crate::agent::{Agent, TrialError};
 use crate::machine::{Feature, Machine};
 use crate::pace::{self, Timed};
 use crate::references::aead::{self, Aead};
 use crate::systems::workload::{by_the_clock, mistake, References, Workload};
-use crate::trial::{Agent, TrialError};
 
 /// The part of a trial's duration that its warm-up takes on top.
 const WARM_UP: f64 = 0.15;
@@ -223,12 +223,15 @@ impl Workload for Gcm {
             (Cipher::CopyOwn(key, mut private), _) => {
                 timed(duration, agent, || open_copy(&key, &mut private, messages))?
             }
-            (Cipher::Reference(mut reference), Operation::Seal) => {
-                timed(duration, agent, || reference.seal(messages))?
-            }
-            (Cipher::Reference(mut reference), Operation::Open) => {
-                timed(duration, agent, || reference.open(messages))?
-            }
+            (Cipher::Reference(mut reference), Operation::Seal) => timed(duration, agent, || {
+                let call = messages.next();
+                reference.seal(|at| (*nonce(call.first + at).as_bytes(), AAD), call.outputs)
+            })?,
+            (Cipher::Reference(mut reference), Operation::Open) => timed(duration, agent, || {
+                let call = messages.next();
+                let message = |at| (*nonce(call.first + at).as_bytes(), AAD);
+                reference.open(message, call.sources, call.tags, call.outputs)
+            })?,
         };
         let done = timed.operations * batch as u64;
         let rate = done as f64 / timed.cpu.as_secs_f64();

@@ -7,11 +7,11 @@ use tare_gcm::{
 use super::Operation;
 
 /// Additional data of a message: those of ESP with extended sequence numbers.
-pub(crate) const AAD: [u8; 12] = [7; 12];
+pub(super) const AAD: [u8; 12] = [7; 12];
 
 /// Messages, of which each call takes as many as there are outputs, again from the first after the
 /// last.
-pub(crate) struct Messages<'a> {
+pub(super) struct Messages<'a> {
     at: usize,
     sources: Vec<&'a [u8]>,
     tags: Vec<Tag>,
@@ -81,7 +81,7 @@ impl<'a> Messages<'a> {
 
     /// The next call's messages.
     #[inline(always)]
-    pub(crate) fn next(&mut self) -> Call<'_, 'a> {
+    pub(super) fn next(&mut self) -> Call<'_, 'a> {
         let (first, batch) = (self.at, self.outputs.len());
         self.at += batch;
         if self.at + batch > self.tags.len() {
@@ -97,15 +97,15 @@ impl<'a> Messages<'a> {
 }
 
 /// The messages of one call.
-pub(crate) struct Call<'c, 'a> {
+pub(super) struct Call<'c, 'a> {
     /// The number of the first.
-    pub(crate) first: usize,
-    pub(crate) sources: &'c [&'a [u8]],
-    pub(crate) tags: &'c mut [Tag],
-    pub(crate) outputs: &'c mut [&'a mut [u8]],
+    pub(super) first: usize,
+    pub(super) sources: &'c [&'a [u8]],
+    pub(super) tags: &'c mut [Tag],
+    pub(super) outputs: &'c mut [&'a mut [u8]],
 }
 
-pub(crate) fn nonce(message: usize) -> Nonce {
+pub(super) fn nonce(message: usize) -> Nonce {
     Nonce::from_parts([0x5c; 4], message as u64)
 }
 

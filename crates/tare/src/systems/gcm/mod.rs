@@ -1,7 +1,7 @@
 //! AES-GCM on shared memory: its throughput, and the race against a hostile thread.
 
 pub(crate) mod driver;
-pub(crate) mod messages;
+mod messages;
 pub(crate) mod race;
 
 use tare_lab::choices;

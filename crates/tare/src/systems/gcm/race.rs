@@ -10,9 +10,9 @@ use tare_lab::parameters::Choice;
 use tare_lab::{figures, parameters};
 
 use super::{KeyBits, Operation};
+use crate::agent::{Agent, TrialError};
 use crate::machine::{Feature, Machine};
 use crate::systems::workload::{by_the_clock, Workload};
-use crate::trial::{Agent, TrialError};
 
 /// The implementation that races against the hostile thread.
 #[derive(Clone, Copy)]

@@ -17,7 +17,7 @@ use rustix::process::{Gid, Uid};
 use signal_hook::iterator::Signals;
 
 use super::progress::Bar;
-use crate::run::signals_to_end;
+use crate::signals::signals_to_end;
 use crate::terminal;
 
 /// The conventional exit status of a program that SIGINT ended.

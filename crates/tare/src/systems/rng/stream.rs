@@ -9,6 +9,7 @@ use tare_rdrand::{AesCtr, Error};
 use super::method::Method;
 use super::retry::Retry;
 use crate::references::random::{self, RandChacha, RdrandCrate};
+use crate::systems::system_random;
 
 /// A function that fills a whole buffer, or fails.
 pub(crate) type Fill = Box<dyn FnMut(&mut [u8]) -> anyhow::Result<()> + Send>;
@@ -87,7 +88,7 @@ pub(crate) fn open(method: Method, retry: Retry) -> anyhow::Result<Fill> {
         Method::GetrandomSyscall => Box::new(|buffer| Ok(random::fill_by_system_call(buffer)?)),
         Method::GetrandomLibc => Box::new(|buffer| Ok(random::fill_by_libc(buffer)?)),
         Method::RandChacha => {
-            let mut random = RandChacha::new()?;
+            let mut random = RandChacha::new(system_random()?);
             Box::new(move |buffer| {
                 random.fill(buffer);
                 Ok(())

@@ -19,6 +19,7 @@ use super::retry::Retry;
 use super::stream::uncounted;
 use crate::pace;
 use crate::references::random::{self, RandChacha, RdrandCrate};
+use crate::systems::system_random;
 
 /// Bytes to which buffers are aligned before `offset` is added: a cache line.
 const ALIGNMENT: usize = 64;
@@ -261,10 +262,14 @@ fn of_method(
             stateless!(u8, (), |_: &mut (), buffer| random::fill_by_libc(buffer))
         }
         Method::RandChacha => {
-            stateless!(u8, RandChacha::new()?, |random: &mut RandChacha, buffer| {
-                random.fill(buffer);
-                Ok::<_, Infallible>(())
-            })
+            stateless!(
+                u8,
+                RandChacha::new(system_random()?),
+                |random: &mut RandChacha, buffer| {
+                    random.fill(buffer);
+                    Ok::<_, Infallible>(())
+                }
+            )
         }
         Method::AwsLcRs => {
             stateless!(u8, (), |_: &mut (), buffer| random::fill_by_aws_lc_rs(

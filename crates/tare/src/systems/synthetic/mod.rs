@@ -9,7 +9,7 @@ use tare_lab::{choices, figures, parameters};
 
 use super::system_random;
 use super::workload::{by_the_clock, Workload};
-use crate::trial::{Agent, TrialError};
+use crate::agent::{Agent, TrialError};
 
 choices! {
     /// The fault of a trial.

@@ -18,7 +18,7 @@ use tare_sim::{LineConfig, Queue};
 
 use super::gateway::driver::Size;
 use super::workload::Workload;
-use crate::trial::{Agent, TrialError};
+use crate::agent::{Agent, TrialError};
 use topology::{Setup, Topology};
 pub(super) use veth::VitaVeth;
 

@@ -28,10 +28,10 @@ use tare_packet::pcap;
 use tare_sim::LineConfig;
 
 use super::topology::Setup;
+use crate::agent::{Agent, TrialError};
 use crate::machine::{Feature, Machine};
 use crate::systems::gateway::driver::Size;
 use crate::systems::workload::Workload;
-use crate::trial::{Agent, TrialError};
 
 /// The longest time until the gateways have keys.
 const KEYS_MAX: Duration = Duration::from_secs(15);

@@ -8,13 +8,13 @@ use tare_lab::driver::{Expected, Missing};
 use tare_lab::parameters::{Bytes, Choice};
 use tare_lab::{figures, parameters};
 
+use crate::agent::{Agent, TrialError};
 use crate::machine::Machine;
 use crate::systems::rng::known_bad::KnownBad;
 use crate::systems::rng::method::Method;
 use crate::systems::rng::retry::Retry;
 use crate::systems::rng::stream::{self, Fill};
 use crate::systems::workload::Workload;
-use crate::trial::{Agent, TrialError};
 
 /// The slowest method that the battery is fed from, in bytes per second, with room to spare.
 const SLOWEST: f64 = 50e3;

@@ -5,13 +5,13 @@ use std::time::Duration;
 use tare_lab::driver::{Expected, Missing, Mistake};
 use tare_lab::{choices, figures, parameters};
 
+use crate::agent::{Agent, TrialError};
 use crate::machine::Machine;
 use crate::systems::rng::method::{Method, Origin};
 use crate::systems::rng::retry::Retry;
 use crate::systems::rng::workload;
 use crate::systems::rng::written::{self, Destination};
 use crate::systems::workload::{by_the_clock, mistake, References, Workload};
-use crate::trial::{Agent, TrialError};
 
 /// The part of a trial's duration that its warm-up takes on top.
 const WARM_UP: f64 = 0.15;

@@ -9,9 +9,9 @@ use tare_lab::{choices, figures, parameters};
 use tare_rdrand::instruction::{count_underflows, RdrandInstruction, RdseedInstruction};
 use tare_rdrand::source::Source;
 
+use crate::agent::{Agent, TrialError};
 use crate::machine::{Feature, Machine};
 use crate::systems::workload::{by_the_clock, Workload};
-use crate::trial::{Agent, TrialError};
 
 /// Draws between two readings of the clock.
 const BATCH: u64 = 1000;
