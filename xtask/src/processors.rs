@@ -71,6 +71,8 @@ const SUITES: &[&str] = &[
     "crates/gcm portable",
     "crates/gcm race",
     "crates/gcm vectors",
+    "crates/gcm tare_gcm",
+    "crates/gcm wipe",
     "crates/lab file",
     "crates/lab report",
     "crates/lab tare_lab",
