@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use tare_gateway::config::Config;
-use tare_gateway::gentest::Meta;
+use tare_gateway::tools::gentest::Meta;
 
 fuzz_target!(|input: &[u8]| {
     if let Ok((config, _)) = Config::parse("fuzz.conf", input) {

@@ -4,9 +4,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use tare_gateway::config::Config;
-use tare_gateway::control::{Link, Place};
+use tare_gateway::{InterfaceId, InterfaceState};
 use tare_gateway::exchange;
-use tare_gateway::node::Node;
+use tare_gateway::Node;
 use tare_port::{Burst, Layout, Pool};
 use tare_sim::Instant;
 
@@ -37,24 +37,24 @@ const HEADERS: [&[u8]; 6] = [
 
 fuzz_target!(|input: &[u8]| {
     let (config, _) = Config::parse("fuzz.conf", CONFIG.as_bytes()).unwrap();
-    let link = |mac| Link { mac: [2, 0, 0, 0, 0, mac], mtu: 1500, up: true };
+    let link = |mac| InterfaceState { mac: [2, 0, 0, 0, 0, mac], mtu: 1500, up: true };
     let pool = Pool::new(64, 2304, Layout::Spread).unwrap();
     let entropy = exchange::system_entropy().unwrap();
     let mut node = Node::new(config, link(1), link(2), entropy, pool.clone(), Instant::ZERO).unwrap();
     let mut time = 0;
     for piece in input.chunks(96) {
-        let [choice, mend, rest @ ..] = piece else { break };
+        let [choice, flags, rest @ ..] = piece else { break };
         let mut frame = HEADERS[usize::from(choice & 7) % HEADERS.len()].to_vec();
         frame.extend_from_slice(rest);
-        mend_ipv4(&mut frame, *mend);
-        let place = if choice & 0x80 == 0 { Place::Public } else { Place::Private };
+        update_checksums(&mut frame, *flags);
+        let place = if choice & 0x80 == 0 { InterfaceId::Public } else { InterfaceId::Private };
         let mut burst: Burst = pool.copy(&frame).into_iter().collect();
-        time += u64::from(*mend) * 1_000_000;
+        time += u64::from(*flags) * 1_000_000;
         let now = Instant::from_nanos(time);
         node.receive(now, place, &mut burst);
         node.tick(now);
-        node.leaving(Place::Private).clear();
-        node.leaving(Place::Public).clear();
+        node.leaving(InterfaceId::Private).clear();
+        node.leaving(InterfaceId::Public).clear();
     }
     assert!(node.dataplane().sent().adds_up());
     assert!(node.dataplane().received().adds_up());
@@ -63,16 +63,16 @@ fuzz_target!(|input: &[u8]| {
 
 /// Makes length and checksum of an IPv4 header right, where asked to: past them the interesting
 /// part begins.
-fn mend_ipv4(frame: &mut [u8], mend: u8) {
-    if mend & 1 == 0 || frame.len() < 34 || frame[12..14] != [8, 0] {
+fn update_checksums(frame: &mut [u8], flags: u8) {
+    if flags & 1 == 0 || frame.len() < 34 || frame[12..14] != [8, 0] {
         return;
     }
     let len = (frame.len() - 14) as u16;
     frame[16..18].copy_from_slice(&len.to_be_bytes());
-    if mend & 2 != 0 {
+    if flags & 2 != 0 {
         frame[30..34].copy_from_slice(&[192, 0, 2, 1]);
     }
-    if mend & 4 != 0 {
+    if flags & 4 != 0 {
         frame[20..22].copy_from_slice(&[0, 0]);
     }
     frame[24..26].fill(0);

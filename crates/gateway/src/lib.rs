@@ -1,20 +1,15 @@
-//! A user-space IPsec gateway: ESP tunnels with AES-GCM over IPv4 and IPv6, and the keys for them.
-//!
-//! The core knows no clock and no interface: it takes packets and a time and returns packets. What
-//! runs it on real interfaces is the command; what runs it in a test is a loop.
+#![doc = include_str!("../README.md")]
 
-pub mod bench;
+mod clock;
 pub mod config;
 pub mod control;
 pub mod daemon;
 pub mod dataplane;
-pub mod ecn;
-pub mod esp;
 pub mod exchange;
-pub mod gentest;
-pub mod keygen;
-pub mod node;
-pub mod prefixes;
-pub mod sa;
-pub mod tables;
-pub mod window;
+mod forwarder;
+mod interface;
+mod node;
+pub mod tools;
+
+pub use interface::{InterfaceId, InterfaceState};
+pub use node::Node;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use proptest::prelude::*;
 use tare_gateway::config::{Config, Keys};
-use tare_gateway::gentest::{Meta, TestPrefix};
+use tare_gateway::tools::gentest::{Meta, TestPrefix};
 use tare_packet::wire::{
     EthernetFrame, EthernetProtocol, IpProtocol, Ipv4Packet, Ipv6Packet, UdpPacket,
 };
@@ -70,7 +70,7 @@ fn one_route_gives_the_seed_s_configurations() {
     }
 }
 
-/// What a frame is: source and destination address, UDP ports where it has them.
+/// The identity of a frame: source and destination address, UDP ports where it has them.
 fn read(frame: &[u8]) -> (IpAddr, IpAddr, Option<(u16, u16)>) {
     let ethernet = EthernetFrame::new_checked(frame).unwrap();
     assert_eq!(ethernet.dst_addr().0, MAC);
@@ -103,7 +103,7 @@ fn read(frame: &[u8]) -> (IpAddr, IpAddr, Option<(u16, u16)>) {
     }
 }
 
-/// Where packets to an address go, and what packets on that route must come from.
+/// The route of packets to an address, and the sources allowed on it.
 fn prefixes(config: &Config) -> HashMap<IpNet, &str> {
     let routes = config.routes.iter();
     let nets = routes.flat_map(|route| route.prefixes.iter().map(|net| (*net, &*route.id)));
@@ -116,7 +116,7 @@ fn route_of<'c>(prefixes: &HashMap<IpNet, &'c str>, address: IpAddr) -> Option<&
     prefixes.get(&net).copied()
 }
 
-/// What must hold of the traffic from `here` to `there`.
+/// The properties of the traffic from `here` to `there`.
 fn check(here: &Meta, there: &Meta) {
     let (near, far) = (here.config(), there.config());
     let (near, far) = (prefixes(&near), prefixes(&far));

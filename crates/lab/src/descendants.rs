@@ -77,7 +77,7 @@ impl Descendants {
         format!("{}-{}", getpid(), self.mark)
     }
 
-    /// Takes note of a process that was started for the trial, in a group of its own.
+    /// Records a process that was started for the trial, in a group of its own.
     pub(crate) fn led_by(&self, leader: Pid) {
         let leader = Process::read(leader.as_raw_nonzero().get());
         let leader = leader.map(|process| process.identity);
@@ -135,7 +135,7 @@ impl Descendants {
         })
     }
 
-    /// Takes note of all that descends from `pid`.
+    /// Records all that descends from `pid`.
     fn learn(&mut self, pid: i32) {
         for child in children_of(pid).into_iter().filter_map(Process::read) {
             if self.known.insert(child.identity) {
@@ -165,7 +165,7 @@ struct Process {
 }
 
 impl Process {
-    /// `None` where there is no such process any more.
+    /// `None` if there is no such process any more.
     fn read(pid: i32) -> Option<Process> {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
         let stat = String::from_utf8_lossy(&stat);

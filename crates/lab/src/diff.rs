@@ -33,7 +33,7 @@ pub struct RunDiff {
 /// A property that differs between the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Condition {
-    /// Its name, for people.
+    /// Its name in words.
     pub what: &'static str,
     /// Its value in the first run; `None` if unknown.
     pub before: Option<String>,

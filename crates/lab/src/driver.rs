@@ -138,7 +138,7 @@ pub struct Mistake {
 pub struct Missing {
     /// The thing that is missing, in words.
     pub reason: String,
-    /// The command or change that would help, where there is one.
+    /// The command or change that would help, if there is one.
     pub remedy: Option<String>,
 }
 
@@ -155,7 +155,7 @@ pub struct Invocation {
     /// process.
     pub directory: Option<PathBuf>,
     /// A program and its arguments that run before the trial and are not measured. Where it fails,
-    /// the trial does. What it leaves running is ended after `cleanup`. Empty where there is none.
+    /// the trial does. What it leaves running is ended after `cleanup`. Empty if there is none.
     pub prepare: Vec<OsString>,
     /// The same after the trial, however that ended.
     pub cleanup: Vec<OsString>,

@@ -34,7 +34,7 @@ pub struct Experiment {
     pub exclude: Vec<Selector>,
     /// References that run in the same rounds, one cell each.
     pub beside: Vec<String>,
-    /// The cell that runs twice a round (the A/A cell); the first cell where none is named.
+    /// The cell that runs twice per round (the A/A cell); the first cell if none is named.
     pub baseline: Option<Selector>,
     /// The metrics. Figures show the first. Never empty.
     pub metrics: Vec<Metric>,
@@ -114,8 +114,8 @@ pub struct Metric {
     pub unit: Unit,
     /// The direction in which the metric is better.
     pub better: Better,
-    /// The counter that holds the work done; work an operation must be equal in cells that are
-    /// compared. `None` where the metric is itself a count of events.
+    /// The counter that holds the work done; work per operation must be equal in cells that are
+    /// compared. `None` if the metric is itself a count of events.
     pub work: Option<String>,
 }
 
@@ -201,7 +201,7 @@ pub struct Claim {
     pub text: String,
     /// The publication that made it, if that differs from the experiment's source.
     pub source: Option<String>,
-    /// The metric it speaks of.
+    /// The metric it is about.
     pub metric: String,
     /// The statement that must hold.
     pub kind: ClaimKind,
@@ -227,7 +227,7 @@ pub enum ClaimKind {
     Flat {
         /// The axis.
         over: String,
-        /// The cells it speaks of.
+        /// The cells it is about.
         within: Selector,
         /// The largest ratio that still counts as flat; above 1.
         at_most: f64,
@@ -236,9 +236,9 @@ pub enum ClaimKind {
     Scales {
         /// The axis; its values are positive numbers.
         over: String,
-        /// The cells it speaks of.
+        /// The cells it is about.
         within: Selector,
-        /// Only axis values up to this one, where given.
+        /// Only axis values up to this one, if given.
         up_to: Option<f64>,
         /// The limits of the slope.
         bound: Bound,
@@ -276,7 +276,7 @@ impl ClaimKind {
         matches!(self, ClaimKind::Zero { .. })
     }
 
-    /// The selectors of the cells that it speaks of.
+    /// The selectors of the cells that it is about.
     fn selectors(&self) -> Vec<&Selector> {
         match self {
             ClaimKind::Ratio { of, to, .. } => vec![of, to],

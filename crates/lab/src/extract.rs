@@ -46,7 +46,7 @@ pub enum Place {
     /// A JSON Pointer (RFC 6901) to a number, or to a list of numbers, in a text that is one JSON
     /// value.
     Json(String),
-    /// A regular expression. Its first group is a number; its second, where there is one, the
+    /// A regular expression. Its first group is a number; its second, if there is one, the
     /// number's unit. Each match is a sample.
     Regex(String),
 }
@@ -55,7 +55,7 @@ impl Place {
     /// Returns whether it is well formed.
     ///
     /// # Errors
-    /// It is not: says what was expected.
+    /// It is malformed: says what was expected.
     pub fn check(&self) -> Result<(), String> {
         match self {
             Place::Json(pointer) => {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_output_lacks_is_said_in_words() {
+    fn what_the_output_lacks_is_an_error_with_its_reason() {
         let cases = [
             (Place::Json("/a".into()), "{}", "has nothing at \"/a\""),
             (

@@ -1,8 +1,4 @@
-//! Experiments as data: a matrix of variants, run in shuffled rounds, compared by paired
-//! statistics and judged against what a publication claimed.
-//!
-//! The lab knows no system. A [`driver::Driver`] tells it how to start one cell as a child
-//! process.
+#![doc = include_str!("../README.md")]
 
 mod descendants;
 pub mod diff;

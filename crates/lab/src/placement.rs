@@ -96,6 +96,7 @@ impl Placement for Local {
         if let Some(directory) = &invocation.directory {
             command.current_dir(directory);
         }
+        // Read before the child exists: it starts with this process's peak memory as its own.
         let memory_floor = usage::memory_floor();
         let mut child = command.spawn()?;
         let (stdin, stdout, stderr) =

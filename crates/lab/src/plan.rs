@@ -15,7 +15,7 @@ use crate::sample::{Outcome, TrialRecord};
 use crate::value::Point;
 
 /// A run's plan, as `run.json` keeps it: enough to repeat the run, or to go on with it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// [`crate::result::SCHEMA`].
     pub schema: u32,
@@ -31,7 +31,7 @@ pub struct Plan {
     pub budget_s: Option<f64>,
     /// The time at which the plan was made, RFC 3339 in UTC.
     pub started: String,
-    /// The folder in which the run began, from which relative paths go out; `None` where its name
+    /// The folder in which the run began, from which relative paths go out; `None` if its name
     /// is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
@@ -65,13 +65,16 @@ impl Plan {
         order
     }
 
-    /// The trials of one round of an experiment: every cell once, and the baseline twice unless the
-    /// trials are deterministic. They come
-    /// in a shuffled order, one after the other: what is compared runs close together, in the same
-    /// mood of the machine, and a drift falls on all of it alike.
+    /// Returns the trials of one round of an experiment in shuffled order: every cell once, and the
+    /// baseline twice unless the trials are deterministic.
     ///
-    /// The order follows from the seed, the experiment's id and the round: it does not depend on
-    /// the other experiments of the run.
+    /// The trials of one experiment run one after the other, not mixed with those of others, so
+    /// that what is compared runs under the same machine conditions. Within them the order is
+    /// shuffled afresh in every round: this is what makes the sign of a difference a fair coin if
+    /// two cells are the same, and the tests of the judge rest on it.
+    ///
+    /// The order follows from the seed, the experiment's id and the round alone, so that an
+    /// experiment added to a run, or closed early, does not change the order of the others.
     pub fn trials(&self, experiment: usize, round: u32) -> Vec<Trial> {
         let of = &self.experiments[experiment];
         let trial = |at: Point, again| Trial {

@@ -393,7 +393,7 @@ impl Conversation {
         }
     }
 
-    /// Takes note of a command that is written to the process. From then on the messages that
+    /// Records a command that is written to the process. From then on the messages that
     /// answer it are expected.
     pub fn told(&mut self, command: &Command) {
         self.stage = match (command, self.position) {
@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_of_several_says_nothing_before_it_is_told_and_ends_after_all_are_done() {
+    fn a_role_of_several_waits_for_each_command_and_ends_after_all_are_done() {
         const READY: &str = r#"{"type":"ready","data":{"port":7}}"#;
         const DONE: &str = r#"{"type":"done"}"#;
         const COUNT: &str = r#"{"type":"counters","counters":{"bytes":1}}"#;

@@ -78,7 +78,7 @@ pub struct ExperimentResult {
     pub published: Vec<Published>,
     /// The baseline against itself, one for each metric that could be taken.
     pub noise: Vec<Noise>,
-    /// One entry a cell and metric.
+    /// One entry per cell and metric.
     pub cells: Vec<CellResult>,
     /// Rounds that this experiment ran.
     pub rounds: u32,
@@ -160,14 +160,14 @@ pub struct CellResult {
     pub better: Better,
     /// Trials that gave a value.
     pub n: usize,
-    /// The median of the trials; absent where there is none.
+    /// The median of the trials; `None` if there is none.
     pub median: Option<f64>,
-    /// The 95 % interval of the median; absent where an end is infinite: too few trials, or too
+    /// The 95 % interval of the median; `None` if an end is infinite: too few trials, or too
     /// many that failed.
     pub ci95: Option<[f64; 2]>,
     /// The trials' values, by round; `null` for a round without one.
     pub samples: Vec<Option<f64>>,
-    /// Work an operation (median over trials), in the work counter's own unit.
+    /// Work per operation (median over trials), in the work counter's own unit.
     pub work_per_operation: Option<f64>,
     /// Trials that failed.
     pub failed: usize,
@@ -180,7 +180,7 @@ pub struct CellResult {
 }
 
 impl CellResult {
-    /// The reason and the notes as one text; empty where there is neither.
+    /// The reason and the notes as one text; empty if there is neither.
     pub fn remark(&self) -> String {
         let all: Vec<&str> = self
             .reason
@@ -214,7 +214,7 @@ pub struct ClaimResult {
     pub published: Option<f64>,
     /// This machine's figure.
     pub measured: Option<f64>,
-    /// Its 95 % interval, valid after any round; absent where an end is infinite.
+    /// Its 95 % interval, valid after any round; `None` if an end is infinite.
     pub ci95: Option<[f64; 2]>,
     /// The strength of the evidence, besides the interval.
     #[serde(flatten)]

@@ -33,7 +33,7 @@ pub trait Observer {
     /// The running trial is this far, from 0 to 1.
     fn progress(&mut self, done: f64);
 
-    /// A trial is in.
+    /// A trial has ended and is recorded.
     fn ended(&mut self, record: &TrialRecord);
 
     /// The state before the first round, now and then within each, and after it: what the records
@@ -46,7 +46,7 @@ pub trait Observer {
 pub enum Ended {
     /// Every experiment has what it needs, or its last round, or no time for another.
     Complete,
-    /// It was interrupted; what is in is valid, and the run can be resumed.
+    /// It was interrupted; its records are valid, and the run can be resumed.
     Interrupted,
 }
 
@@ -77,7 +77,7 @@ pub fn run(
     let mut next = Schedule::new(run.directory.plan(), run.directory.records());
     let results = run.judge();
     run.observer.judged(&results, &next, run.elapsed());
-    // Of the round in which the run was stopped, a part may be in.
+    // Of the round in which the run was stopped, a part may be recorded.
     let mut trials = run.directory.remaining(&next);
     while !next.is_complete() {
         for round in trials.drain(..) {
@@ -183,7 +183,7 @@ impl Run<'_> {
         let Some(outcome) = finished.outcome else {
             return Ok(Ended::Interrupted);
         };
-        // A cell that has been measured is testable: what it lacks now has gone away meanwhile.
+        // A cell that has been measured is testable: what it lacks now was there before.
         let measured = |record: &TrialRecord| {
             record.experiment == experiment.id
                 && record.at == trial.at
@@ -261,8 +261,8 @@ impl Run<'_> {
     }
 }
 
-/// A cell with measurements that cannot run any more: the driver's `check` or the file it needs
-/// says no since. To go on would set the whole cell aside and waste what is in.
+/// Returns a cell that has measurements but can no longer run, because the driver's `check` fails
+/// now. To go on would declare the whole cell not testable, and its measurements would be lost.
 pub fn lost(directory: &RunDirectory, drivers: &Drivers) -> Option<(TrialRecord, Missing)> {
     let plan = directory.plan();
     let mut seen = HashSet::new();
@@ -291,8 +291,8 @@ fn check(experiment: &Experiment, at: &Point, drivers: &Drivers) -> Result<(), M
     driver.check(&driver.vocabulary().complete(experiment.parameters(at)))
 }
 
-/// The last lines of a trial's standard error that say something, each of a length that fits a
-/// report, without what could drive a terminal.
+/// Returns the last lines of a trial's standard error that are not empty, each of a length that
+/// fits a report, without what could drive a terminal.
 fn last_lines(errors: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(errors);
     let lines = text.lines().map(str::trim_end).filter(|l| !l.is_empty());

@@ -1,4 +1,4 @@
-//! The record of one trial, as `samples.jsonl` keeps it: one JSON object a line.
+//! The record of one trial, as `samples.jsonl` keeps it: one JSON object per line.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ pub enum Outcome {
     NotTestable {
         /// The thing that is missing.
         reason: String,
-        /// The command or change that would help, where there is one.
+        /// The command or change that would help, if there is one.
         remedy: Option<String>,
     },
 }

@@ -19,13 +19,22 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Finds out from the records so far. An experiment takes part in a round if it ran all rounds
-    /// before, was not closed by what those came to, and there is time for it. So one that was
-    /// passed by never comes back, whatever later rounds of others make of its claims.
+    /// Derives the state from the records so far. An experiment takes part in a round if it ran
+    /// all rounds before, was not closed by their results, and there is time for it.
+    ///
+    /// Nothing but the records decides, and no decision is stored. A run that was killed and
+    /// resumed therefore stops each experiment after the same round as a run that was not.
+    ///
+    /// An experiment that left out a round never comes back, even if later rounds of others reopen
+    /// its claims through the correction of their suite. Its rounds would no longer be interleaved
+    /// with those that its suite had meanwhile, and the rounds that it has would have a gap.
     pub fn new(plan: &Plan, records: &[TrialRecord]) -> Schedule {
         let done = Done::new(records);
         let round = records.iter().filter(|r| ran(r)).map(|r| r.round).max();
         let round = round.unwrap_or(0);
+        // Which experiments take part in this round was decided by the rounds before it. Its own
+        // records must not count: a part of a round could close an experiment that an uninterrupted
+        // run would have gone on with.
         let results = (round > 0).then(|| {
             let before = records.iter().filter(|record| record.round < round);
             plan.judge(&before.cloned().collect::<Vec<_>>())
@@ -63,7 +72,7 @@ impl Schedule {
         !self.open.contains(&true)
     }
 
-    /// Goes on to the next round, after a round that came to `results`.
+    /// Goes on to the next round, after a round with these `results`.
     pub(crate) fn advance(&mut self, plan: &Plan, results: &[ExperimentResult]) {
         self.round += 1;
         let rest = plan.experiments.iter().zip(results);

@@ -1,4 +1,4 @@
-//! A run's directory: `run.json` (the plan), `samples.jsonl` (a line a trial, appended as it
+//! A run's directory: `run.json` (the plan), `samples.jsonl` (a line per trial, appended as it
 //! ends), `logs/` (of trials that failed) and whatever a report adds.
 
 use std::fmt;
@@ -72,7 +72,7 @@ impl fmt::Display for StoreError {
     }
 }
 
-// Without a source: what the file system said is in the sentence, and would be said twice.
+// Without a source: the file system's message is part of the text, and would be printed twice.
 impl std::error::Error for StoreError {}
 
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> StoreError + '_ {
@@ -174,7 +174,7 @@ impl RunDirectory {
         &self.records
     }
 
-    /// Adds a trial, and the log of one that failed; it is with the operating system on return.
+    /// Adds a trial, and the log of one that failed; on return both are written to the file system.
     ///
     /// # Errors
     /// The error of the file system; the record is then not stored.
@@ -199,7 +199,7 @@ impl RunDirectory {
         Ok(())
     }
 
-    /// The trials of a round that are not in yet, by experiment in the round's order.
+    /// Returns the trials of a round that are not recorded yet, by experiment in the round's order.
     pub fn remaining(&self, schedule: &Schedule) -> Vec<Vec<Trial>> {
         let done = Done::new(&self.records);
         let order = self.plan.order(schedule.round).into_iter();
@@ -215,8 +215,8 @@ impl RunDirectory {
 }
 
 /// Takes the run for this process. A process that was just started elsewhere in this program
-/// holds a copy of the lock until it executes its own program, so being busy is believed only
-/// when it lasts.
+/// holds a copy of the lock until it executes its own program, so the lock counts as taken only if
+/// it stays taken for a moment.
 fn lock(samples: &File, path: &Path) -> Result<(), StoreError> {
     let until = Instant::now() + Duration::from_millis(250);
     loop {

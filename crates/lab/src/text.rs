@@ -1,4 +1,4 @@
-//! Text from outside as people may see it, and small pieces of text that several modules write.
+//! Text from outside made safe to show, and small pieces of text that several modules write.
 
 /// `1 trial`, `20 trials`.
 pub(crate) fn count(number: usize, thing: &str) -> String {
@@ -24,7 +24,7 @@ pub fn clean(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 
-/// The first `limit` characters as people may see them, with an ellipsis where more follow.
+/// The first `limit` characters, made safe to show, with an ellipsis where more follow.
 pub(crate) fn clip(text: &str, limit: usize) -> String {
     let mut short: String = text.chars().take(limit).map(visible).collect();
     if text.chars().nth(limit).is_some() {

@@ -1,4 +1,4 @@
-//! Units, their spelling and their conversion: a number never travels without one.
+//! Units, their spelling and their conversion: a number always has one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,9 +14,9 @@ pub enum Dimension {
     Data,
     /// Data per time, in bytes per second.
     DataRate,
-    /// Operations a second.
+    /// Operations per second.
     OperationRate,
-    /// Packets a second.
+    /// Packets per second.
     PacketRate,
     /// A frequency, in hertz.
     Frequency,
@@ -254,7 +254,7 @@ impl<'de> Deserialize<'de> for Unit {
     }
 }
 
-/// A value with its unit, as people write it: `16 B`, `40 ms`, `212.806 MB/s`.
+/// A value with its unit, as a file writes it: `16 B`, `40 ms`, `212.806 MB/s`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quantity {
     /// The number, finite.

@@ -33,7 +33,7 @@ pub const METRICS: [(&str, Unit); 8] = [
 pub struct Usage {
     user: Duration,
     system: Duration,
-    /// `None` where it is no larger than that of the process that started it.
+    /// `None` if it is no larger than that of the process that started it.
     peak_memory: Option<u64>,
     context_switches: i64,
     involuntary_context_switches: i64,

@@ -20,7 +20,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The value as a number, where it is one; `None` for text and booleans.
+    /// The value as a number, if it is one; `None` for text and booleans.
     pub fn as_f64(&self) -> Option<f64> {
         match self {
             Value::Int(n) => Some(*n as f64),

@@ -29,7 +29,7 @@ struct Visit {
     address: String,
 }
 
-/// Opens `html` in a new browser; `None` where there is no browser and none is demanded.
+/// Opens `html` in a new browser; `None` if there is no browser and none is demanded.
 fn visit(html: &str) -> Option<Visit> {
     if !browser::exists() {
         return None;

@@ -1,10 +1,13 @@
 //! Trials of several roles: the lab holds the barriers between their processes, and a role that
 //! fails in any way fails the trial in words, with all that was started.
 
+mod processes;
+
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use processes::processes_with;
 use tare_lab::driver::{Invocation, Part, Role};
 use tare_lab::experiment::{Metric, Statistic};
 use tare_lab::placement::Local;
@@ -244,16 +247,18 @@ fn a_role_that_lacks_something_makes_the_cell_not_testable() {
 
 #[test]
 fn a_role_that_fails_because_another_died_is_named_with_it() {
-    // Something holds the node's output open, so the client notices first that the node is gone.
-    let client = r#"ready; say start
-        while [ "$(cut -d' ' -f3 "/proc/$(cat pid)/stat")" != Z ]; do :; done
+    // Something holds the node's output open, so the client mostly notices first that the node is
+    // gone. Where it has no processor for half a second, the lab does.
+    let client = r#"ready; say start; read -r pid < pid
+        state=R; while [ "$state" != Z ]; do read -r _ _ state _ < "/proc/$pid/stat"; done
         say error ',"message":"no answer"'"#;
     let node = "setsid sleep 20 & echo $$ > pid; ready; kill -SEGV $$";
     let finished = pair(client, node);
-    assert_eq!(
-        reason(&finished),
-        "client: no answer; node: it was ended by signal 11"
-    );
+    let reasons = [
+        "client: no answer; node: it was ended by signal 11",
+        "node: it was ended by signal 11, during the measurement",
+    ];
+    assert!(reasons.contains(&reason(&finished)), "{finished:?}");
 }
 
 #[test]
@@ -294,7 +299,10 @@ fn each_barrier_has_a_limit_and_the_late_role_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let limited = |name: &str, script: &str| {
             let mut part = part(name, script, folder.path());
-            part.invocation.limit = Duration::from_millis(500);
+            // On a busy machine the other role may need longer for what it does.
+            if expected.starts_with(name) {
+                part.invocation.limit = Duration::from_millis(500);
+            }
             part
         };
         let began = Instant::now();
@@ -310,10 +318,10 @@ fn each_barrier_has_a_limit_and_the_late_role_is_named() {
 #[test]
 fn a_limit_is_that_of_each_step_and_the_others_may_take_theirs() {
     let folder = tempfile::tempdir().unwrap();
-    let client = "ready; say start; sleep 1.2; sample time 2; say 'done'; hear; say end";
-    let node = "sleep 0.4; ready; hear; sleep 0.4; say 'done'; hear; sleep 0.4; say end";
+    let client = "ready; say start; sleep 2; sample time 2; say 'done'; hear; say end";
+    let node = "sleep 0.7; ready; hear; sleep 0.7; say 'done'; hear; sleep 0.7; say end";
     let mut node = part("node", node, folder.path());
-    node.invocation.limit = Duration::from_millis(900);
+    node.invocation.limit = Duration::from_millis(1500);
     let parts = [part("client", client, folder.path()), node];
     let finished = run(&parts, &["time"]);
     assert!(
@@ -475,21 +483,4 @@ fn roles_that_no_trial_can_have_are_refused() {
     absent[1].invocation.program = "/no-such-program".into();
     let finished = run(&absent, &[]);
     assert!(reason(&finished).starts_with("node: /no-such-program could not be started: "));
-}
-
-/// Processes that have `marker` on their command line, once those that were killed had a second
-/// to vanish.
-fn processes_with(marker: &str) -> usize {
-    let alive = || {
-        let folders = fs::read_dir("/proc").unwrap().flatten();
-        let lines = folders.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());
-        let has = |line: &Vec<u8>| {
-            line.split(|&b| b == 0)
-                .any(|word| word == marker.as_bytes())
-        };
-        lines.filter(has).count()
-    };
-    let until = Instant::now() + Duration::from_secs(1);
-    while alive() > 0 && Instant::now() < until {}
-    alive()
 }

@@ -242,7 +242,7 @@ fn a_folder_in_which_no_plan_could_be_written_can_be_used_again() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_leaves_nothing_and_is_said_once() {
+fn a_file_that_cannot_be_written_leaves_nothing_and_is_reported_once() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("page")).unwrap();
     fs::write(folder.path().join("page/x"), "").unwrap();

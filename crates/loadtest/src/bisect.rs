@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::Rate;
 
-/// What a trial decided.
+/// The outcome of a trial for the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The rate passed.
@@ -18,13 +18,13 @@ pub enum Step {
     Failed,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Limit {
     /// The highest rate that passed, twice; 0 where none did.
     #[serde(rename = "passed_bits_per_second")]
     pub passed: Rate,
-    /// The lowest rate above it that failed; none where the highest that was to be tested passed.
+    /// The lowest rate above it that failed; `None` if the highest that was to be tested passed.
     #[serde(rename = "failed_bits_per_second")]
     pub failed: Option<Rate>,
 }
@@ -52,7 +52,7 @@ pub struct Bisection {
 }
 
 impl Bisection {
-    /// A search up to `max`, in steps of `precision` (at least one bit a second). A rate that fails
+    /// A search up to `max`, in steps of `precision` (at least one bit per second). A rate that fails
     /// is tried again `retries` times.
     pub fn new(max: Rate, precision: Rate, retries: u32) -> Bisection {
         let mut bisection = Bisection {
@@ -104,7 +104,7 @@ impl Bisection {
         }
     }
 
-    /// What was found, as far as the search has come.
+    /// The result, as far as the search has come.
     pub fn limit(&self) -> Limit {
         Limit {
             passed: Rate::from_bits(self.low()),
@@ -112,7 +112,7 @@ impl Bisection {
         }
     }
 
-    /// How many rates a search tests as a rule, for a sense of how far it is.
+    /// The number of rates that a search usually tests, to estimate its progress.
     pub fn rates_expected(&self) -> u32 {
         (self.max / self.precision).max(1).ilog2() + 2
     }

@@ -1,9 +1,15 @@
-//! What can go wrong.
+//! Errors.
 
 use std::fmt;
 use std::io;
 
-/// Why the tester cannot start or go on.
+use tare_port::HEADROOM;
+
+/// The longest frame that can be sent, in bytes: what a pool of the largest slots holds. It is here
+/// because errors state it.
+pub(crate) const FRAME_MAX: usize = u16::MAX as usize - HEADROOM - 64;
+
+/// The reason why the tester cannot start or go on.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -16,7 +22,7 @@ pub enum Error {
     FrameLength {
         /// The stream.
         stream: String,
-        /// Which frame, from 1.
+        /// The number of the frame, from 1.
         frame: usize,
         /// Its bytes.
         length: usize,
@@ -25,11 +31,11 @@ pub enum Error {
     Resize {
         /// The stream.
         stream: String,
-        /// Which frame, from 1.
+        /// The number of the frame, from 1.
         frame: usize,
         /// The bytes wanted.
         length: usize,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
     /// Two streams of the same name.
@@ -49,19 +55,19 @@ pub enum Error {
     NotOffered {
         /// Attempts made.
         attempts: u32,
-        /// Why the last of them was invalid.
+        /// The reason why the last of them was invalid.
         reason: String,
     },
     /// A port failed for good.
     Port {
-        /// Which, from 0.
+        /// The number of the port, from 0.
         port: usize,
-        /// What it said.
+        /// The error of the port.
         error: io::Error,
     },
     /// No memory for frames.
     Memory(io::Error),
-    /// Somebody asked to stop.
+    /// The user asked to stop.
     Interrupted,
 }
 
@@ -74,7 +80,7 @@ impl fmt::Display for Error {
             Error::FrameLength { stream, frame, length } => write!(
                 f,
                 "stream {stream}: frame {frame} has {length} bytes, expected 14 to {}",
-                crate::stream::FRAME_MAX
+                FRAME_MAX
             ),
             Error::Resize { stream, frame, length, why } => write!(
                 f,

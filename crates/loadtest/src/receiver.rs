@@ -1,4 +1,4 @@
-//! What the frames are that arrive.
+//! Classification of the frames that arrive.
 
 use tare_sim::Instant;
 
@@ -6,8 +6,8 @@ use crate::ledger::Ledger;
 use crate::stamp::{self, Found, IpPacket};
 use crate::stream::Stream;
 
-/// What arrived at a port in a trial: `received` is all the others and the frames that the ledgers
-/// took.
+/// Frames that arrived at a port in a trial: `received` is the sum of the others and of the frames
+/// in the ledgers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PortCounts {
     pub(crate) received: u64,
@@ -24,12 +24,12 @@ pub(crate) struct Receiver {
     pub(crate) ledgers: Vec<Ledger>,
     /// Frames without a stamp that are one of a stream's, by stream.
     pub(crate) plain: Vec<Plain>,
-    /// What the streams' frames look like from outside, sorted.
+    /// The fingerprints of the streams' frames, sorted.
     looks: Vec<Look>,
     pub(crate) ports: Vec<PortCounts>,
     pub(crate) trial: u16,
     pub(crate) start: Instant,
-    /// When the last frame of this trial came.
+    /// The arrival of the last frame of this trial.
     pub(crate) last: Instant,
 }
 
@@ -145,7 +145,7 @@ impl Receiver {
     }
 }
 
-/// What a router leaves of a frame: of an IP packet addresses, protocol and length, of another all
+/// A hash of what a router does not change in a frame: of an IP packet addresses, protocol and length, of another all
 /// behind the addresses.
 fn fingerprint(frame: &[u8]) -> u64 {
     let mut hash = Fnv(0xcbf2_9ce4_8422_2325);

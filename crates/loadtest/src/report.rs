@@ -10,12 +10,12 @@ use crate::stream::Stream;
 use crate::trial::{StreamRecord, Trial};
 use crate::Rate;
 
-/// What a trial begins with.
+/// The line at the beginning of a trial.
 pub fn applying(rate: Rate) -> String {
     format!("Applying {:.6} Gbps of load.", rate.gbps())
 }
 
-/// What became of a trial, stream by stream, each line with its end.
+/// The results of a trial, stream by stream, each line with its end.
 pub fn trial(trial: &Trial, with_latency: bool) -> String {
     let mut out = String::new();
     for reason in &trial.invalid {
@@ -94,7 +94,7 @@ fn also(stream: &StreamRecord) -> Vec<String> {
         .collect()
 }
 
-/// What a trial ends with.
+/// The line at the end of a trial.
 pub fn verdict(step: Step) -> String {
     match step {
         Step::Passed => "Success.".into(),
@@ -108,7 +108,7 @@ pub fn figure(rate: Rate) -> String {
     format!("{}", rate.gbps())
 }
 
-/// What a reader has to know of streams whose frames have no room for stamps; none where all have.
+/// A note about streams whose frames have no room for stamps; `None` if all have.
 pub fn unstamped(streams: &[Stream]) -> Option<String> {
     let lines: Vec<String> = streams
         .iter()

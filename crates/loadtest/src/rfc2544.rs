@@ -1,7 +1,7 @@
 //! The benchmarks of RFC 2544: throughput, latency, frame loss rate, back-to-back frames, for each
 //! frame size.
 //!
-//! What differs from the RFC: durations and repetitions are the caller's, shorter by default
+//! Differences from the RFC: durations and repetitions are the caller's, shorter by default
 //! (section 24: trials should last 60 seconds, those of latency 120; section 26.4: bursts of 2
 //! seconds, 50 times); latency is measured on every packet and not on one of each trial; after a
 //! trial the tester waits until nothing more comes, and not for two and five seconds.
@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::bed::Bed;
 use crate::bisect::Bisection;
 use crate::schedule::wire_bits;
+use crate::testbed::Testbed;
 use crate::trial::{Length, Load, Trial};
 use crate::{Error, Limit, Rate, Tester};
 
@@ -22,7 +22,7 @@ pub const SIZES: [usize; 7] = [64, 128, 256, 512, 1024, 1280, 1518];
 /// Bytes of the Ethernet checksum, which RFC 2544 counts and ports do not carry.
 pub const CHECKSUM: usize = 4;
 
-/// What is measured, and how.
+/// The measurements to make.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Frame sizes, Ethernet checksum included.
@@ -37,7 +37,7 @@ pub struct Config {
     pub latency_trials: u32,
     /// The longest burst tried.
     pub burst_max: Duration,
-    /// How often the longest burst is searched for.
+    /// The number of searches for the longest burst.
     pub burst_trials: u32,
 }
 
@@ -57,18 +57,19 @@ impl Config {
     }
 }
 
-/// What was measured of a frame size.
+/// The results for a frame size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SizeReport {
     /// Ethernet checksum included.
     pub frame_bytes: usize,
     /// Section 26.1: the highest rate without loss.
     pub throughput: Limit,
-    /// That in packets a second, of each stream.
+    /// The same in packets per second, of each stream.
     pub throughput_pps: f64,
-    /// What the medium carries, in packets a second.
+    /// The most that the medium carries, in packets per second.
     pub medium_pps: f64,
-    /// Section 26.2, at the throughput; none where there is none, or no frame has room for a stamp.
+    /// Section 26.2, at the throughput; `None` if there is none, or no frame has room for a
+    /// stamp.
     pub latency: Option<LatencyReport>,
     /// Section 26.3, from the maximum downwards.
     pub frame_loss: Vec<FrameLoss>,
@@ -120,8 +121,8 @@ pub type OnTrial<'a> = &'a mut dyn FnMut(usize, &'static str, &Trial);
 /// Runs all benchmarks.
 ///
 /// # Errors
-/// What [`Tester::trial`] says, and where the frames cannot be made of a size.
-pub fn run<B: Bed>(
+/// Those of [`Tester::trial`], and frames that cannot be made of a size.
+pub fn run<B: Testbed>(
     tester: &mut Tester<B>,
     config: &Config,
     on_trial: OnTrial<'_>,
@@ -152,7 +153,7 @@ struct Bench<'a, 'b, B> {
     on_trial: OnTrial<'b>,
 }
 
-impl<B: Bed> Bench<'_, '_, B> {
+impl<B: Testbed> Bench<'_, '_, B> {
     fn size(&mut self) -> Result<SizeReport, Error> {
         let throughput = self.throughput()?;
         let bits = wire_bits(self.size.saturating_sub(CHECKSUM)) as f64;

@@ -1,4 +1,4 @@
-//! What a frame says about itself: which trial, which stream, which number, and when it was sent.
+//! The stamp in each frame: its trial, stream and sequence, and the time when it was sent.
 //!
 //! A stamp is the last 18 bytes of an IP packet, all the payload that UDP has in the shortest
 //! Ethernet frame. It is found by the IP header's length alone, so a gateway may change everything
@@ -13,7 +13,7 @@
 //! | 6 | nanoseconds from the start of the trial to sending |
 //! | 2 | check over the stamp and the payload in front of it |
 
-use tare_packet::checksum;
+use tare_packet::{checksum, ethernet, ipv4, ipv6};
 
 /// Bytes of a stamp.
 pub const LEN: usize = 18;
@@ -44,18 +44,18 @@ pub struct Stamp {
     pub time_ns: u64,
 }
 
-/// What is where a stamp would be.
+/// The contents of the place of a stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// A stamp whose check is right.
     Stamp(Stamp),
-    /// A stamp, but it or the payload in front of it has changed on the way.
+    /// A stamp, but it or the payload in front of it was changed in the network.
     Damaged,
     /// No stamp.
     Nothing,
 }
 
-/// Where a stamp is in a frame.
+/// The place of a stamp in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// The first byte of the IP payload.
@@ -72,7 +72,7 @@ impl Place {
     }
 }
 
-/// Where the stamp of `frame` is if it has one: its IP packet is whole, no fragment, and long
+/// The place of the stamp of `frame`, if it has one: its IP packet is whole, no fragment, and long
 /// enough.
 #[inline]
 pub(crate) fn place(frame: &[u8]) -> Option<Place> {
@@ -143,7 +143,7 @@ fn mix(first: u64, second: u64, covered: u16) -> u16 {
     scramble(scramble(first) ^ second.wrapping_add(u64::from(covered) << 48 | 1)) as u16
 }
 
-/// Where the IP packet of a frame lies, as far as finding a stamp needs it.
+/// The offsets of the IP packet in a frame that finding a stamp needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IpPacket {
     /// The first byte of the IP header.
@@ -159,17 +159,17 @@ pub(crate) struct IpPacket {
 }
 
 impl IpPacket {
-    /// The packet of a frame, behind up to two VLAN tags; none where it is no IP or does not fit
+    /// The packet of a frame, behind up to two VLAN tags; `None` if it is no IP or does not fit
     /// into the frame.
     #[inline]
     pub(crate) fn of(frame: &[u8]) -> Option<IpPacket> {
         let (ethertype, header) = ethertype(frame)?;
         let ip = frame.get(header..)?;
         let (version, payload, length, fragment) = match ethertype {
-            0x0800 => {
-                let fixed = ip.first_chunk::<20>()?;
+            ethernet::IPV4 => {
+                let fixed = ip.first_chunk::<{ ipv4::HEADER }>()?;
                 let payload = usize::from(fixed[0] & 0xf) * 4;
-                if fixed[0] >> 4 != 4 || payload < 20 {
+                if fixed[0] >> 4 != 4 || payload < ipv4::HEADER {
                     return None;
                 }
                 let fragment = u16::from_be_bytes([fixed[6], fixed[7]]) & 0x3fff != 0;
@@ -180,15 +180,15 @@ impl IpPacket {
                     fragment,
                 )
             }
-            0x86dd => {
-                let fixed = ip.first_chunk::<40>()?;
+            ethernet::IPV6 => {
+                let fixed = ip.first_chunk::<{ ipv6::HEADER }>()?;
                 if fixed[0] >> 4 != 6 {
                     return None;
                 }
                 (
                     6,
-                    40,
-                    40 + usize::from(u16::from_be_bytes([fixed[4], fixed[5]])),
+                    ipv6::HEADER,
+                    ipv6::HEADER + usize::from(u16::from_be_bytes([fixed[4], fixed[5]])),
                     false,
                 )
             }
@@ -210,9 +210,9 @@ pub(crate) fn ethertype(frame: &[u8]) -> Option<(u16, usize)> {
     let mut at = 12;
     loop {
         let ethertype = u16::from_be_bytes(*frame.get(at..)?.first_chunk()?);
-        if !matches!(ethertype, 0x8100 | 0x88a8) || at >= 20 {
+        if !matches!(ethertype, ethernet::VLAN | ethernet::SERVICE_VLAN) || at >= 20 {
             return Some((ethertype, at + 2));
         }
-        at += 4;
+        at += ethernet::VLAN_TAG;
     }
 }

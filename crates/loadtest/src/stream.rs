@@ -1,19 +1,16 @@
 //! Streams: the frames of a capture, replayed in a loop, with room for stamps where there is some.
 
-use tare_packet::checksum;
-use tare_port::HEADROOM;
+use tare_packet::protocol::{self, ICMP, ICMPV6, TCP, UDP};
+use tare_packet::{checksum, ethernet, ipv6, udp};
 
+use crate::error::{Error, FRAME_MAX};
 use crate::schedule::wire_bits;
 use crate::stamp::{self, IpPacket, Place, Stamp};
-use crate::Error;
-
-/// The longest frame that can be sent, in bytes.
-pub(crate) const FRAME_MAX: usize = u16::MAX as usize - HEADROOM - 64;
 
 /// The shortest thing that has an Ethernet header.
-const FRAME_MIN: usize = 14;
+const FRAME_MIN: usize = ethernet::HEADER;
 
-/// What a stream is made of.
+/// The frames of a stream, and its ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
     /// Its name, and that of the interface it is sent on.
@@ -98,7 +95,7 @@ impl Stream {
         lengths.max().unwrap_or(0)
     }
 
-    /// Bits that so many frames of the loop occupy on the wire.
+    /// Bits that this many frames of the loop occupy on the wire.
     pub(crate) fn bits_of(&self, frames: u64) -> u64 {
         let bits = |templates: &[Template]| {
             templates
@@ -118,7 +115,7 @@ impl Stream {
     /// The same stream, each frame `length` bytes long without its checksum.
     ///
     /// # Errors
-    /// Where a frame is no IP packet or its headers do not fit.
+    /// If a frame is no IP packet or its headers do not fit.
     pub fn resize(&self, length: usize) -> Result<Stream, Error> {
         let mut resized = self.clone();
         for (frame, template) in resized.templates.iter_mut().enumerate() {
@@ -140,7 +137,7 @@ pub(crate) struct Template {
     room: Option<Room>,
 }
 
-/// Where a template's stamp goes, and what it changes.
+/// The place of a template's stamp, and the checksum that it changes.
 #[derive(Clone, Copy, Debug)]
 struct Room {
     at: usize,
@@ -164,7 +161,7 @@ struct Checksum {
 impl Template {
     fn new(frame: &[u8]) -> Template {
         let mut bytes = frame.to_vec();
-        bytes.resize(bytes.len().max(tare_sim::SHORTEST), 0);
+        bytes.resize(bytes.len().max(tare_packet::ethernet::MIN), 0);
         let room = room(&mut bytes);
         Template {
             bytes: bytes.into(),
@@ -230,7 +227,8 @@ impl Template {
             let sum = checksum::finish(checksum::sum(&bytes[header..packet.payload]));
             bytes[header + 10..header + 12].copy_from_slice(&sum.to_be_bytes());
         } else {
-            bytes[header + 4..header + 6].copy_from_slice(&(total - 40).to_be_bytes());
+            bytes[header + 4..header + 6]
+                .copy_from_slice(&(total - ipv6::HEADER as u16).to_be_bytes());
         }
         if let Some(transport) = transport {
             let start = transport.start;
@@ -260,11 +258,6 @@ impl Template {
     }
 }
 
-const ICMP: u8 = 1;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const ICMPV6: u8 = 58;
-
 /// The transport header of a packet.
 #[derive(Clone, Copy, Debug)]
 struct Transport {
@@ -277,7 +270,7 @@ struct Transport {
 }
 
 impl Transport {
-    /// None where the packet has none that can be read, or one whose contents are not to be
+    /// `None` if the packet has none that can be read, or one whose contents are not to be
     /// changed: another packet (IP in IP, GRE), what is authenticated (ESP, AH), what has a
     /// checksum of another kind (SCTP).
     fn of(frame: &[u8], packet: &IpPacket) -> Option<Transport> {
@@ -287,17 +280,22 @@ impl Transport {
         };
         let byte = |at: usize| frame.get(..packet.end)?.get(at).map(|&b| usize::from(b));
         // Hop-by-hop, routing and destination options (RFC 8200 section 4).
-        while packet.version == 6 && matches!(protocol, 0 | 43 | 60) {
+        while packet.version == 6
+            && matches!(
+                protocol,
+                protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS
+            )
+        {
             let length = 8 * (byte(start + 1)? + 1);
             protocol = byte(start)? as u8;
             start += length;
         }
         let (header, checksum) = match protocol {
-            UDP => (8, Some(6)),
+            UDP => (udp::HEADER, Some(6)),
             TCP => (byte(start + 12)? / 16 * 4, Some(16)),
-            ICMP | ICMPV6 => (8, Some(2)),
-            // IPv4, IPv6, fragment, GRE, ESP, AH, SCTP.
-            4 | 41 | 44 | 47 | 50 | 51 | 132 => return None,
+            ICMP | ICMPV6 => (udp::HEADER, Some(2)),
+            protocol::IPV4 | protocol::IPV6 | protocol::FRAGMENT | protocol::GRE => return None,
+            protocol::ESP | protocol::AH | protocol::SCTP => return None,
             _ => (0, None),
         };
         let data = start + header;
@@ -310,7 +308,7 @@ impl Transport {
         })
     }
 
-    /// Where the checksum is, if the packet has one: a UDP checksum of zero over IPv4 is none (RFC
+    /// The place of the checksum, if the packet has one: a UDP checksum of zero over IPv4 is none (RFC
     /// 768).
     fn checksum_in(&self, frame: &[u8], packet: &IpPacket) -> Option<usize> {
         let optional = self.protocol == UDP && packet.version == 4;

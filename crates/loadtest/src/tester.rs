@@ -6,35 +6,35 @@ use std::time::Duration;
 use tare_port::{Counters, Layout, Pool, BURST, HEADROOM};
 use tare_sim::Instant;
 
-use crate::bed::{Arrival, Bed};
 use crate::receiver::Receiver;
 use crate::schedule::{time_of, wire_bits, Schedule};
 use crate::source::Source;
 use crate::stamp::SEQUENCES;
 use crate::stream::Stream;
+use crate::testbed::{Arrival, Testbed};
 use crate::trial::{Length, Load, PortRecord, StreamRecord, Trial};
 use crate::{Error, Rate};
 
 /// The longest trial.
 const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Loops between two looks at whether somebody wants to know or to stop.
+/// Loops between two calls of the function that reports progress and may stop the trial.
 const LOOPS_PER_PULSE: u32 = 1024;
 
-/// How a tester works.
+/// Settings of a tester.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Sent and forgotten before the first trial.
     pub warm_up: Option<Load>,
     /// Sent and forgotten before each trial.
     pub warm_up_each: Option<Load>,
-    /// How much less than the load may be offered, as a share of it, before a trial is invalid.
+    /// The share of the load that may be missing before a trial is invalid.
     pub tolerance: f64,
-    /// How often a trial is begun again after it was invalid.
+    /// The number of times that a trial is repeated after it was invalid.
     pub invalid_retries: u32,
-    /// When all has arrived, how long to wait for what else may come.
+    /// The wait for what else may come, once all has arrived.
     pub quiet: Duration,
-    /// When something is missing, how long nothing must have come before it is given up.
+    /// The time without any arrival after which what is missing is given up.
     pub patience: Duration,
     /// The longest wait after sending.
     pub drain_max: Duration,
@@ -69,22 +69,22 @@ impl Default for Options {
     }
 }
 
-/// How far a trial is.
+/// The progress of a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pulse {
-    /// What is being offered.
+    /// The load that is being offered.
     pub load: Load,
-    /// Whether it is a warm-up.
+    /// True for a warm-up.
     pub warm_up: bool,
-    /// Which part of the sending is done, 0 to 1.
+    /// The part of the sending that is done, 0 to 1.
     pub done: f64,
 }
 
 type OnPulse = Box<dyn FnMut(&Pulse) -> bool>;
 
-/// Offers loads to a bed and counts what becomes of them.
+/// Offers loads to a testbed and accounts for every packet of them.
 pub struct Tester<B> {
-    bed: B,
+    testbed: B,
     streams: Vec<Stream>,
     options: Options,
     pool: Pool,
@@ -97,17 +97,17 @@ pub struct Tester<B> {
     arrivals: Vec<Arrival>,
 }
 
-impl<B: Bed> Tester<B> {
-    /// A tester of these streams, which name ports of `bed`.
+impl<B: Testbed> Tester<B> {
+    /// A tester of these streams, which name ports of `testbed`.
     ///
     /// # Errors
-    /// Where there is no memory for the frames.
+    /// If there is no memory for the frames.
     ///
     /// # Panics
-    /// On a stream on a port that the bed does not have.
-    pub fn new(bed: B, streams: Vec<Stream>, options: Options) -> Result<Tester<B>, Error> {
+    /// On a stream on a port that the testbed does not have.
+    pub fn new(testbed: B, streams: Vec<Stream>, options: Options) -> Result<Tester<B>, Error> {
         let pool = pool(&streams, options.frames)?;
-        Ok(Tester::assemble(bed, streams, options, pool))
+        Ok(Tester::assemble(testbed, streams, options, pool))
     }
 
     /// A tester that sends frames of this pool, which saves ports over the same pool a copy; where
@@ -119,24 +119,24 @@ impl<B: Bed> Tester<B> {
     /// # Panics
     /// As [`Tester::new`].
     pub fn with_pool(
-        bed: B,
+        testbed: B,
         streams: Vec<Stream>,
         options: Options,
         shared: Pool,
     ) -> Result<Tester<B>, Error> {
         if fits(&shared, &streams) {
-            Ok(Tester::assemble(bed, streams, options, shared))
+            Ok(Tester::assemble(testbed, streams, options, shared))
         } else {
-            Tester::new(bed, streams, options)
+            Tester::new(testbed, streams, options)
         }
     }
 
-    fn assemble(bed: B, streams: Vec<Stream>, options: Options, pool: Pool) -> Tester<B> {
-        let ports = bed.ports();
+    fn assemble(testbed: B, streams: Vec<Stream>, options: Options, pool: Pool) -> Tester<B> {
+        let ports = testbed.ports();
         for stream in &streams {
             assert!(
                 stream.tx_port < ports && stream.rx_port < ports,
-                "a port that the bed has"
+                "a port that the testbed has"
             );
         }
         Tester {
@@ -147,7 +147,7 @@ impl<B: Bed> Tester<B> {
             on_pulse: None,
             sources: streams.iter().map(|_| Source::new()).collect(),
             arrivals: Vec::with_capacity(ports * BURST),
-            bed,
+            testbed,
             streams,
             options,
         }
@@ -159,7 +159,7 @@ impl<B: Bed> Tester<B> {
         self.on_pulse = Some(Box::new(on_pulse));
     }
 
-    /// What is sent.
+    /// The streams that are sent.
     pub fn streams(&self) -> &[Stream] {
         &self.streams
     }
@@ -170,7 +170,7 @@ impl<B: Bed> Tester<B> {
     /// As [`Tester::new`].
     ///
     /// # Panics
-    /// Where they are not as many streams on the same ports as before.
+    /// If they are not as many streams on the same ports as before.
     pub fn replace_streams(&mut self, streams: Vec<Stream>) -> Result<(), Error> {
         let ports = |streams: &[Stream]| -> Vec<_> {
             streams.iter().map(|s| (s.tx_port, s.rx_port)).collect()
@@ -184,14 +184,14 @@ impl<B: Bed> Tester<B> {
         Ok(())
     }
 
-    /// The bed.
-    pub fn bed(&self) -> &B {
-        &self.bed
+    /// The testbed.
+    pub fn testbed(&self) -> &B {
+        &self.testbed
     }
 
-    /// The bed, to change it between trials.
-    pub fn bed_mut(&mut self) -> &mut B {
-        &mut self.bed
+    /// The testbed, to change it between trials.
+    pub fn testbed_mut(&mut self) -> &mut B {
+        &mut self.testbed
     }
 
     /// Runs a trial, again if the load was not offered.
@@ -244,7 +244,7 @@ impl<B: Bed> Tester<B> {
         Ok(())
     }
 
-    /// How long a load is to be offered.
+    /// The time for which a load is to be offered.
     fn time(&self, load: &Load) -> Duration {
         match load.length {
             Length::Time(time) => time,
@@ -255,7 +255,7 @@ impl<B: Bed> Tester<B> {
         }
     }
 
-    /// How many frames a stream is at most offered with.
+    /// The most frames of a stream that are offered.
     fn frames(&self, load: &Load) -> u64 {
         match load.length {
             Length::Frames(frames) => frames,
@@ -270,10 +270,10 @@ impl<B: Bed> Tester<B> {
         let number = self.number;
         self.number = number.wrapping_add(1);
         let time = self.time(load);
-        let before: Vec<Counters> = (0..self.bed.ports())
-            .map(|port| self.bed.counters(port))
+        let before: Vec<Counters> = (0..self.testbed.ports())
+            .map(|port| self.testbed.counters(port))
             .collect();
-        let start = self.bed.now();
+        let start = self.testbed.now();
         self.receiver.begin(number, start);
         for (source, stream) in self.sources.iter_mut().zip(&self.streams) {
             source.begin(stream, load, start, self.options.catch_up);
@@ -297,7 +297,7 @@ impl<B: Bed> Tester<B> {
         let give_up = end + time / 2 + Duration::from_secs(1);
         let mut loops = 0;
         loop {
-            let now = self.bed.now();
+            let now = self.testbed.now();
             let (mut all_sent, mut blocked, mut due) = (true, false, Instant::NEVER);
             for (n, source) in self.sources.iter_mut().enumerate() {
                 let stream = &self.streams[n];
@@ -311,13 +311,13 @@ impl<B: Bed> Tester<B> {
                     end,
                 );
                 if !source.pending.is_empty() {
-                    let taken = self.bed.send(stream.tx_port, &mut source.pending)?;
+                    let taken = self.testbed.send(stream.tx_port, &mut source.pending)?;
                     source.took(stream, taken);
                 }
                 if !source.is_done() {
                     all_sent = false;
                     blocked |= source.is_blocked();
-                    if !self.bed.is_real() {
+                    if !self.testbed.is_real() {
                         due = due.min(source.schedule.as_ref().map_or(end, Schedule::due));
                     }
                 }
@@ -331,13 +331,13 @@ impl<B: Bed> Tester<B> {
             } else {
                 due
             };
-            // What is due after the end is not sent any more.
+            // What is due after the end is not sent.
             let next = if all_sent || (next > end && now < end) {
                 end
             } else {
                 next
             };
-            self.bed.wait(next.max(now));
+            self.testbed.wait(next.max(now));
             loops += 1;
             if loops % LOOPS_PER_PULSE == 0 {
                 pulse.done = (now.since(start).as_secs_f64() / time.as_secs_f64()).min(1.0);
@@ -356,7 +356,7 @@ impl<B: Bed> Tester<B> {
 
     #[inline]
     fn receive(&mut self) -> Result<(), Error> {
-        self.bed.receive(&mut self.arrivals)?;
+        self.testbed.receive(&mut self.arrivals)?;
         for arrival in self.arrivals.drain(..) {
             let sources = &self.sources;
             let taken = |stream: usize| sources[stream].stamped;
@@ -368,16 +368,16 @@ impl<B: Bed> Tester<B> {
 
     /// Waits until nothing more is to be expected.
     fn drain(&mut self, pulse: &Pulse) -> Result<(), Error> {
-        let stopped = self.bed.now();
+        let stopped = self.testbed.now();
         let deadline = stopped + self.options.drain_max;
         let mut loops = 0;
         loop {
             self.receive()?;
-            let now = self.bed.now();
-            if self.bed.is_quiet() || now >= deadline {
+            let now = self.testbed.now();
+            if self.testbed.is_quiet() || now >= deadline {
                 return Ok(());
             }
-            if self.bed.is_real() {
+            if self.testbed.is_real() {
                 let all_here =
                     (0..self.streams.len()).all(|n| self.arrived(n) >= self.sources[n].packets);
                 let enough = if all_here {
@@ -389,7 +389,7 @@ impl<B: Bed> Tester<B> {
                     return Ok(());
                 }
             }
-            self.bed.wait(now + Duration::from_micros(10));
+            self.testbed.wait(now + Duration::from_micros(10));
             loops += 1;
             if loops % LOOPS_PER_PULSE == 0 {
                 self.pulse(pulse)?;
@@ -413,8 +413,8 @@ impl<B: Bed> Tester<B> {
         before: &[Counters],
         on_time: &[u64],
     ) -> Trial {
-        let counters: Vec<Counters> = (0..self.bed.ports())
-            .map(|port| self.bed.counters(port))
+        let counters: Vec<Counters> = (0..self.testbed.ports())
+            .map(|port| self.testbed.counters(port))
             .collect();
         let since = |port: usize, field: fn(&Counters) -> u64| {
             field(&counters[port]).saturating_sub(field(&before[port]))
@@ -493,7 +493,7 @@ impl<B: Bed> Tester<B> {
         slipped.max().unwrap_or_default()
     }
 
-    /// Why a trial is invalid, if it is.
+    /// The reason why a trial is invalid, if it is.
     fn shortfall(&self, load: &Load, trial: &Trial) -> Option<String> {
         let tolerance = self.options.tolerance;
         for (stream, source) in self.streams.iter().zip(&self.sources) {
@@ -550,7 +550,7 @@ fn fits(pool: &Pool, streams: &[Stream]) -> bool {
     pool.capacity() >= capacity(streams)
 }
 
-/// What a slot needs for the longest frame: what a pool keeps in front of each frame is within the
+/// The capacity that a slot needs for the longest frame: what a pool keeps in front of each is within the
 /// last number.
 fn capacity(streams: &[Stream]) -> usize {
     let templates = streams.iter().flat_map(|stream| &stream.templates);
@@ -561,7 +561,7 @@ fn capacity(streams: &[Stream]) -> usize {
 impl<B: fmt::Debug> fmt::Debug for Tester<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tester")
-            .field("bed", &self.bed)
+            .field("testbed", &self.testbed)
             .field("options", &self.options)
             .finish_non_exhaustive()
     }

@@ -1,27 +1,27 @@
-//! What a trial is asked to do, and what became of it.
+//! A trial: its load, and its results.
 
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
+use tare_histogram::{Latency, LoadFigures};
 
-use crate::ledger::Latency;
 use crate::schedule::Rate;
 
-/// How long a trial sends.
+/// The length of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
     /// For a time.
     Time(Duration),
-    /// So many frames of each stream.
+    /// A number of frames of each stream.
     Frames(u64),
 }
 
-/// What a trial offers on each stream.
+/// The load that a trial offers on each stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     /// The rate of each stream.
     pub rate: Rate,
-    /// How long.
+    /// The length of the trial.
     pub length: Length,
 }
 
@@ -43,10 +43,10 @@ pub struct Trial {
     /// The rate asked for, of each stream.
     #[serde(rename = "load_bits_per_second")]
     pub load: Rate,
-    /// How long it was to send.
+    /// The time for which it was to send.
     #[serde(rename = "duration_ns", serialize_with = "as_nanos")]
     pub duration: Duration,
-    /// Why attempts before this one were invalid.
+    /// The reasons why attempts before this one were invalid.
     pub invalid: Vec<String>,
     /// Its streams, as they were given.
     pub streams: Vec<StreamRecord>,
@@ -54,7 +54,7 @@ pub struct Trial {
     pub ports: Vec<PortRecord>,
 }
 
-/// What became of a stream's packets: `tx_packets = rx_packets + lost`.
+/// The packets of a stream: `tx_packets = rx_packets + lost`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct StreamRecord {
     /// The stream.
@@ -75,23 +75,22 @@ pub struct StreamRecord {
     pub duplicates: u64,
     /// Packets that arrived after later ones (RFC 4737 section 3).
     pub reordered: u64,
-    /// How many numbers such a packet was behind at most.
+    /// The largest distance of such a packet from its place, in packets.
     pub reorder_offset_max: u64,
     /// Packets too far behind to tell whether they had arrived; they count as lost.
     pub late: u64,
-    /// Packets that arrived when no more was being sent: what the network had queued, and its
-    /// delay.
+    /// Packets that arrived after sending had ended: those that the network had queued or delayed.
     pub drained: u64,
     /// Of `tx_packets`, those without room for a stamp; the rest of the record knows only their
     /// totals.
     pub tx_unstamped: u64,
     /// Packets without a stamp that arrived beyond those sent.
     pub surplus: u64,
-    /// How long packets took; none where none was stamped.
+    /// The latencies; `None` if no packet that arrived was stamped.
     pub latency: Option<Latency>,
 }
 
-/// What else a port has seen: `received` is every frame, those of the streams included.
+/// The other frames of a port: `received` counts every frame, those of the streams included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PortRecord {
     /// Frames received.
@@ -100,7 +99,7 @@ pub struct PortRecord {
     pub stray: u64,
     /// Frames of the streams whose contents have changed.
     pub damaged: u64,
-    /// Frames of nobody here.
+    /// Frames that the tester did not send.
     pub foreign: u64,
     /// Stamped frames that were to be received elsewhere.
     pub misdelivered: u64,
@@ -113,22 +112,31 @@ pub struct PortRecord {
 }
 
 impl Trial {
+    /// The packets of all streams.
+    pub fn figures(&self) -> LoadFigures {
+        let mut sum = LoadFigures::default();
+        for stream in &self.streams {
+            sum.merge(&stream.figures(self.duration));
+        }
+        sum
+    }
+
     /// Packets sent on all streams.
     pub fn sent(&self) -> u64 {
-        self.streams.iter().map(|stream| stream.tx_packets).sum()
+        self.figures().sent()
     }
 
     /// Packets lost on all streams.
     pub fn lost(&self) -> u64 {
-        self.streams.iter().map(|stream| stream.lost).sum()
+        self.figures().lost()
     }
 
-    /// Lost of sent, of all streams; 0 where none was sent.
+    /// Lost of sent, of all streams; 0 if none was sent.
     pub fn loss_ratio(&self) -> f64 {
-        ratio(self.lost(), self.sent())
+        self.figures().loss_ratio().unwrap_or(0.0)
     }
 
-    /// Whether nothing was lost.
+    /// True if nothing was lost.
     pub fn is_lossless(&self) -> bool {
         self.lost() == 0
     }
@@ -138,12 +146,12 @@ impl Trial {
         self.streams.iter().map(|stream| stream.drained).sum()
     }
 
-    /// Packets a second, in millions.
+    /// Packets per second, in millions.
     pub fn mpps(&self, packets: u64) -> f64 {
         packets as f64 / self.duration.as_secs_f64() / 1e6
     }
 
-    /// Gigabits a second on the wire.
+    /// Gigabits per second on the wire.
     pub fn gbps(&self, packets: u64, bytes: u64) -> f64 {
         let bytes = bytes + packets * crate::schedule::OVERHEAD as u64;
         bytes as f64 * 8.0 / self.duration.as_secs_f64() / 1e9
@@ -151,7 +159,16 @@ impl Trial {
 }
 
 impl StreamRecord {
-    /// Packets lost on the way, not at the receiving interface.
+    /// Its packets, sent for `duration`. Each packet offered is one sent: a trial that offers less
+    /// than its load is invalid.
+    pub fn figures(&self, duration: Duration) -> LoadFigures {
+        let (sent, received) = (self.tx_packets, self.rx_packets);
+        LoadFigures::new(sent, sent, received, 0, duration)
+            .unwrap_or_else(|error| unreachable!("a receiver counts each packet once: {error}"))
+            .with_bytes(self.tx_bytes, self.rx_bytes)
+    }
+
+    /// Packets lost in the network, not at the receiving interface.
     pub fn lost_elsewhere(&self) -> u64 {
         self.lost - self.ingress_drop
     }

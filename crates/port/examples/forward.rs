@@ -1,11 +1,11 @@
-//! What forwarding between two pairs of veth costs, for each kind of port. Needs root; makes a
+//! The cost of forwarding between two pairs of veth, for each kind of port. Needs root; makes a
 //! network namespace of its own.
 //!
 //! `forward [BYTES] [SECONDS]`: one thread sends bursts of frames of that size (default 60) for
 //! that long (default 2) into one pair, and forwards them from its end to the other pair, whose far
 //! end drops them. Figures are packets per second of processor time, which other work on the
 //! machine disturbs less, for the forwarding alone and with the sending: over veth the kernel's
-//! work of receiving falls to whoever sends.
+//! work of receiving is done by the sender.
 
 use std::error::Error;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What can go wrong when a port is opened.
+//! Errors of opening a port.
 
 use std::fmt;
 use std::io;
@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 use tare_packet::pcap;
 
-/// Why a port could not be opened, and what to do about it.
+/// The reason why a port could not be opened, and what to do about it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// There is no interface of this name here.
     NoSuchInterface {
-        /// What was asked for.
+        /// The number asked for.
         name: String,
         /// The interfaces of this network namespace.
         present: Vec<String>,
@@ -37,7 +37,7 @@ pub enum Error {
         interface: String,
         /// The queue asked for, from 0.
         queue: u32,
-        /// How many there are.
+        /// The number of queues.
         queues: u32,
     },
     /// The memory of the pool is not cut as AF_XDP wants it.
@@ -51,21 +51,21 @@ pub enum Error {
     Refused {
         /// The interface.
         interface: String,
-        /// What was tried, in its order.
+        /// The kinds tried, in their order.
         refused: Vec<Refused>,
     },
     /// A capture could not be read or made.
     Capture {
         /// Its file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: pcap::Error,
     },
     /// The operating system said no.
     Os {
         /// To what.
         doing: String,
-        /// What it said.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -75,7 +75,7 @@ pub enum Error {
 pub struct Refused {
     /// The kind, such as "AF_XDP zero-copy".
     pub kind: &'static str,
-    /// Why not.
+    /// The reason.
     pub why: String,
 }
 

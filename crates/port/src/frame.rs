@@ -1,5 +1,6 @@
 //! Frames: packet buffers that keep room in front of and behind what they hold.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
@@ -7,14 +8,12 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::rc::Weak;
 
-use crate::xdp::Socket;
-
 /// Room in front of what a fresh frame holds, in bytes: an outer Ethernet (14), IPv6 (40), ESP (8)
 /// and IV (8) header take 70 less the 14 of the inner Ethernet header that they replace. What a
 /// frame holds then begins on a cache line.
 pub const HEADROOM: usize = 192 - SLOT;
 
-/// How the memory of a pool is cut into slots.
+/// The layout of slots in the memory of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// Slots an odd number of cache lines apart, so that the headers of many frames do not fall
@@ -38,21 +37,22 @@ struct Memory {
     slots: usize,
     /// Pools that are handles of this memory. It goes when there are none and no slot is taken.
     handles: Cell<usize>,
-    /// Slots that belong to nobody, the last freed on top: it is the one that the caches hold. Has
-    /// room for all.
+    /// Slots that no frame and no port has, the last freed on top: it is the one that the caches
+    /// hold. Has room for all, so that freeing never allocates.
     free: Vec<u32>,
-    /// AF_XDP sockets that this memory is registered with.
-    sockets: RefCell<Vec<Weak<Socket>>>,
+    /// Other owners of the address of this memory: AF_XDP sockets that it is registered with. A
+    /// pool need not know what they are, only keep them together with the memory.
+    registrations: RefCell<Vec<Weak<dyn Any>>>,
 }
 
-/// What stands at the start of a slot. A frame is a pointer to it: moving frames moves eight bytes.
+/// The header at the start of a slot. A frame is a pointer to it: moving frames moves eight bytes.
 /// Were its fields in the frame, moving one right after it changed would wait for narrow stores to
 /// reach the cache.
 #[repr(C)]
 struct Slot {
     memory: NonNull<Memory>,
     number: u32,
-    /// Where the frame's bytes begin, and in the upper half where they end, counted from the slot's
+    /// The start of the frame's bytes, and in the upper half their end, counted from the slot's
     /// start. One value, because a load of both right after a store of one would wait for that.
     range: u32,
 }
@@ -82,7 +82,7 @@ impl Pool {
     /// A pool of `slots` frames that hold up to `capacity` bytes each, headroom included.
     ///
     /// # Errors
-    /// Where the memory cannot be had.
+    /// If the memory cannot be had.
     ///
     /// # Panics
     /// On a capacity below 64 or above 65,535, and on no slot or more than 2²⁴.
@@ -120,7 +120,7 @@ impl Pool {
             slots,
             handles: Cell::new(1),
             free: (0..slots as u32).rev().collect(),
-            sockets: RefCell::default(),
+            registrations: RefCell::default(),
         })));
         for number in 0..slots as u32 {
             // SAFETY: the slot is within the fresh mapping and aligned to its stride, a multiple of
@@ -156,12 +156,12 @@ impl Pool {
         Some(frame)
     }
 
-    /// How many frames can be taken.
+    /// The number of frames that can be taken.
     pub fn available(&self) -> usize {
         self.inner().free.len()
     }
 
-    /// How many frames there are, taken and not.
+    /// The number of frames, taken and not.
     pub fn slots(&self) -> usize {
         self.inner().slots
     }
@@ -171,7 +171,7 @@ impl Pool {
         self.inner().capacity - SLOT
     }
 
-    /// Whether `frame` is of this pool.
+    /// True if `frame` is of this pool.
     pub fn owns(&self, frame: &Frame) -> bool {
         frame.slot().memory == self.0
     }
@@ -186,7 +186,7 @@ impl Pool {
 
     #[inline]
     pub(crate) fn take_slot(&self) -> Option<u32> {
-        // SAFETY: as in `inner`; pools stay on one thread, so nobody else looks at the list now.
+        // SAFETY: as in `inner`; pools stay on one thread, so no other code looks at the list now.
         unsafe { (*self.0.as_ptr()).free.pop() }
     }
 
@@ -219,8 +219,8 @@ impl Pool {
         (inner.base, inner.stride, inner.capacity)
     }
 
-    pub(crate) fn sockets(&self) -> &RefCell<Vec<Weak<Socket>>> {
-        &self.inner().sockets
+    pub(crate) fn registrations(&self) -> &RefCell<Vec<Weak<dyn Any>>> {
+        &self.inner().registrations
     }
 }
 
@@ -255,7 +255,7 @@ impl Drop for Pool {
 /// # Safety
 /// No handle and no frame may be left.
 unsafe fn release(memory: NonNull<Memory>) {
-    // SAFETY: it was leaked from a box in `Pool::new`, and nobody else is left to do this.
+    // SAFETY: it was leaked from a box in `Pool::new`, and there is no one left to use it.
     drop(unsafe { Box::from_raw(memory.as_ptr()) });
 }
 
@@ -436,6 +436,16 @@ impl fmt::Debug for Frame {
     }
 }
 
+impl tare_sim::Carried for Frame {
+    fn frame_len(&self) -> usize {
+        self.len()
+    }
+
+    fn duplicate(&self) -> Option<Frame> {
+        Frame::duplicate(self)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -492,15 +502,5 @@ mod tests {
         assert_eq!(pool.available(), 3);
         assert_eq!(&*pool.adopt(slot, start, end), b"to the kernel");
         assert_eq!(pool.available(), 4);
-    }
-}
-
-impl tare_sim::Carried for Frame {
-    fn frame_len(&self) -> usize {
-        self.len()
-    }
-
-    fn duplicate(&self) -> Option<Frame> {
-        Frame::duplicate(self)
     }
 }

@@ -21,7 +21,7 @@ impl Interface {
     /// The interface of this name, or at this PCI address, such as `23:00.0` or `0000:23:00.0`.
     ///
     /// # Errors
-    /// Where there is none; the error lists what there is.
+    /// If there is none; the error lists what there is.
     pub fn find(what: &str) -> Result<Interface, Error> {
         match Address::parse(what) {
             Some(address) => Interface::by_pci_under(Path::new("/sys/bus/pci/devices"), &address),
@@ -32,7 +32,7 @@ impl Interface {
     /// The interface of this name.
     ///
     /// # Errors
-    /// Where there is none; the error lists those that there are.
+    /// If there is none; the error lists those that there are.
     pub fn by_name(name: &str) -> Result<Interface, Error> {
         let index = CString::new(name).map_or(0, |name| {
             // SAFETY: a string that ends with a zero byte, and is only read.
@@ -54,7 +54,7 @@ impl Interface {
     /// The names of all interfaces.
     ///
     /// # Errors
-    /// Where the kernel does not tell.
+    /// If the kernel does not tell.
     pub fn names() -> io::Result<Vec<String>> {
         // SAFETY: takes nothing; the answer is checked below.
         let list = unsafe { libc::if_nameindex() };
@@ -88,7 +88,7 @@ impl Interface {
     /// Its hardware address.
     ///
     /// # Errors
-    /// Where the interface is gone.
+    /// If the interface is gone.
     pub fn mac(&self) -> io::Result<[u8; 6]> {
         let request = self.ask(libc::SIOCGIFHWADDR as _)?;
         // SAFETY: the kernel filled in this member.
@@ -99,17 +99,17 @@ impl Interface {
     /// The largest payload of a frame: its length less the 14 bytes of the Ethernet header.
     ///
     /// # Errors
-    /// Where the interface is gone.
+    /// If the interface is gone.
     pub fn mtu(&self) -> io::Result<usize> {
         let request = self.ask(libc::SIOCGIFMTU as _)?;
         // SAFETY: the kernel filled in this member.
         Ok(unsafe { request.ifr_ifru.ifru_mtu } as usize)
     }
 
-    /// Whether it is up and its cable is plugged in.
+    /// True if it is up and its cable is plugged in.
     ///
     /// # Errors
-    /// Where the interface is gone.
+    /// If the interface is gone.
     pub fn is_up(&self) -> io::Result<bool> {
         let both = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
         Ok(self.flags()? & both == both)
@@ -126,7 +126,7 @@ impl Interface {
         control(libc::SIOCSIFFLAGS as _, &mut request)
     }
 
-    /// How many pairs of queues it has, at least one.
+    /// The number of its pairs of queues, at least one.
     pub fn queues(&self) -> u32 {
         let mut channels = Channels {
             command: ETHTOOL_GCHANNELS,
@@ -146,7 +146,7 @@ impl Interface {
         Some(String::from_utf8_lossy(name).into_owned()).filter(|name| !name.is_empty())
     }
 
-    /// Which of the offloads are on that make it hand over frames longer than the wire's, or
+    /// The offloads in use that make it hand over frames longer than the wire's, or
     /// without their checksum.
     ///
     /// Those of the *sender* matter where both ends of a cable are on one machine, as with veth:

@@ -40,12 +40,12 @@ pub fn joined<C: Fn() -> Instant + Clone>(
 }
 
 impl<C> LinePort<C> {
-    /// When the next frame can be received, if the other end sends no more.
+    /// The time when the next frame can be received, if the other end sends no more.
     pub fn next_arrival(&self) -> Option<Instant> {
         self.rx.borrow().next_arrival()
     }
 
-    /// What happened on the line that this end sends on.
+    /// The counters of the line that this end sends on.
     pub fn line(&self) -> LineCounters {
         self.tx.borrow().counters()
     }

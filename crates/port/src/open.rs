@@ -27,7 +27,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What was opened.
+/// A port that was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {
     /// The kind; never [`Kind::Auto`].
@@ -42,7 +42,7 @@ pub struct Opened {
 /// Opens a queue of an interface.
 ///
 /// # Errors
-/// Where no kind asked for works; the error says why for each.
+/// If no kind asked for works; the error says why for each.
 pub fn open(
     interface: &Interface,
     queue: u32,

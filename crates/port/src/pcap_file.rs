@@ -44,7 +44,7 @@ impl PcapPort {
     /// Receives the frames of a capture in their order, once or again and again.
     ///
     /// # Errors
-    /// Where the file cannot be read, or is no capture of whole Ethernet frames.
+    /// If the file cannot be read, or is no capture of whole Ethernet frames.
     pub fn receive_from(mut self, path: &Path, repeat: bool) -> Result<PcapPort, Error> {
         let failed = |source| Error::Capture {
             path: path.to_owned(),
@@ -60,7 +60,7 @@ impl PcapPort {
     /// Sends to a new capture, with times in nanoseconds. A file of this name is overwritten.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// If the file cannot be written.
     pub fn send_to(mut self, path: &Path) -> Result<PcapPort, Error> {
         let header = Header {
             resolution: Resolution::Nanos,
@@ -84,7 +84,7 @@ impl PcapPort {
     /// no error.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// If the file cannot be written.
     pub fn close(self) -> io::Result<()> {
         match self.sink {
             Some(sink) => sink.into_inner().flush(),

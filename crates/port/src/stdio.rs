@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static OUTPUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether standard output was closed when the program started (`>&-`).
+/// True if standard output was closed when the program started (`>&-`).
 ///
 /// Rust's runtime opens `/dev/null` in place of a closed descriptor before `main`, so that all
 /// later writes succeed and are lost. Only code that runs before the runtime can tell the two

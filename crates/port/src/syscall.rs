@@ -16,7 +16,7 @@ pub(crate) fn check(answer: libc::c_int) -> io::Result<libc::c_int> {
 pub(crate) fn new_socket(family: i32, kind: i32, protocol: i32) -> io::Result<OwnedFd> {
     // SAFETY: takes numbers only.
     let fd = check(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) })?;
-    // SAFETY: just opened, and known to nobody else.
+    // SAFETY: just opened, and not known elsewhere.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -3,56 +3,68 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::Instant;
+use tare_packet::ethernet;
 
-/// What a frame occupies on the wire beyond its own bytes: preamble (7), start of frame (1),
-/// checksum (4) and gap (12).
-pub const OVERHEAD: usize = 24;
+use crate::time::nanos;
+use crate::{Instant, Random};
 
-/// The shortest frame without checksum; a shorter one is padded on the wire.
-pub const SHORTEST: usize = 60;
-
-/// What a [`Line`] carries: frames, or small descriptors of them, with which a simulation of 10⁹
-/// packets touches little memory.
+/// A message on a [`Line`]: a frame, a datagram, or a small descriptor of one, with which a
+/// simulation of 10⁹ packets touches little memory.
 pub trait Carried: Sized {
-    /// Length of the Ethernet frame without its checksum, in bytes; up to 2³⁰.
+    /// Length of the Ethernet frame without its checksum, in bytes; at most 2³⁰.
     fn frame_len(&self) -> usize;
 
-    /// Another one of the same content, where that can be made.
+    /// A copy of the same content; `None` if there is no memory for one.
     fn duplicate(&self) -> Option<Self>;
 }
 
-/// How much may wait in front of a line behind the frame that is being sent; what finds no place is
+/// The bytes of a frame.
+impl Carried for Vec<u8> {
+    fn frame_len(&self) -> usize {
+        self.len()
+    }
+
+    fn duplicate(&self) -> Option<Vec<u8>> {
+        Some(self.clone())
+    }
+}
+
+/// The limit of what waits in front of a line, behind the frame that is being sent; the rest is
 /// dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
-    /// So many frames.
+    /// A number of frames.
     Frames(usize),
-    /// Frames of so many bytes in all, without checksums and overhead.
+    /// Frames of this many bytes in all, without checksums and overhead.
     Bytes(usize),
 }
 
-/// What a line is like.
+/// The properties of a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LineConfig {
-    /// Rate in bits a second, of which each frame takes [`OVERHEAD`] bytes more than its length.
+    /// Rate in bits per second, of which each frame takes
+    /// [`OVERHEAD`](tare_packet::ethernet::OVERHEAD) bytes more than its length.
     pub bits_per_second: u64,
     /// From the last bit sent to the last bit received.
     pub delay: Duration,
-    /// What may wait.
+    /// The most that a frame takes in addition to `delay`. The addition is drawn for each frame and
+    /// each copy, from zero to this; where it is longer than the time between two frames, they
+    /// overtake each other.
+    pub jitter: Duration,
+    /// The limit of what waits to be sent.
     pub queue: Queue,
     /// Share of the frames sent that are lost after they have taken their time on the line, 0 to 1.
     pub loss: f64,
-    /// Share of the frames sent that arrive twice, the copy right behind the original and at the
-    /// same moment.
+    /// Share of the frames sent that arrive twice; without jitter, the copy right behind the
+    /// original and at the same moment.
     pub duplication: f64,
     /// Share of the frames sent that are held back until [`LineConfig::overtakers`] later ones have
-    /// arrived. No two of loss, duplication and reordering befall the same frame, so the three
-    /// shares add up to at most 1.
+    /// arrived. A frame has at most one of the three faults loss, duplication and reordering, so
+    /// their shares add up to at most 1.
     pub reordering: f64,
-    /// How many later frames arrive before one that is held back, at least 1. Lost ones, copies and
+    /// The number of later frames that arrive before one that is held back, at least 1. Lost ones, copies and
     /// others that are held back do not count; frames held back keep the order among themselves. So
-    /// each is late by exactly this many.
+    /// without jitter each is late by exactly this many.
     pub overtakers: u32,
     /// A frame is held back no longer than this, so that the last of a stream arrive. One that
     /// nothing has overtaken by then is not counted as reordered.
@@ -62,11 +74,18 @@ pub struct LineConfig {
 }
 
 impl LineConfig {
+    /// A line for where none is wanted: every frame arrives in its order, a nanosecond later.
+    pub const IDEAL: LineConfig = LineConfig {
+        queue: Queue::Frames(usize::MAX),
+        ..LineConfig::new(1 << 62)
+    };
+
     /// A line without fault or delay, and a queue of 1000 frames.
     pub const fn new(bits_per_second: u64) -> LineConfig {
         LineConfig {
             bits_per_second,
             delay: Duration::ZERO,
+            jitter: Duration::ZERO,
             queue: Queue::Frames(1000),
             loss: 0.0,
             duplication: 0.0,
@@ -78,7 +97,7 @@ impl LineConfig {
     }
 }
 
-/// What happened on a line, exactly: `offered + duplicated = queue_dropped + lost + delivered +`
+/// The frames of a line, counted exactly: `offered + duplicated = queue_dropped + lost + delivered +`
 /// [`Line::in_flight`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LineCounters {
@@ -86,9 +105,9 @@ pub struct LineCounters {
     pub offered: u64,
     /// Offered frames that found the queue full.
     pub queue_dropped: u64,
-    /// Frames sent that never arrive.
+    /// Frames sent that never arrive, those offered while the line was cut included.
     pub lost: u64,
-    /// Copies made. None is made, or counted, where the pool has no slot for it.
+    /// Copies made. None is made, or counted, if [`Carried::duplicate`] returns `None`.
     pub duplicated: u64,
     /// Frames that arrived after later ones: "reordered" as RFC 4737 section 3 has it, copies
     /// aside.
@@ -100,10 +119,10 @@ pub struct LineCounters {
 /// One direction of a wire in virtual time. Frames go in at a moment and come out at another;
 /// nothing here looks at a clock.
 ///
-/// Times are exact: a frame's last bit leaves at a fraction of a nanosecond that is carried on to
-/// the next, so 10⁹ frames take what their bits take; a frame arrives at the first whole nanosecond
-/// by which it is there. Moments given must not run backwards; one that does counts as the latest
-/// given.
+/// Times are exact: a frame's last bit leaves at a fraction of a nanosecond that is carried over to
+/// the next frame, so 10⁹ frames take what their bits take; a frame arrives at the first whole
+/// nanosecond at or after its last bit. Moments given must not run backwards; an earlier one counts
+/// as the latest given.
 ///
 /// Memory is what the queue and the delay hold; nothing is allocated for a frame once that much was
 /// in use.
@@ -111,26 +130,32 @@ pub struct LineCounters {
 pub struct Line<T> {
     rate: u64,
     delay_ns: u64,
+    jitter_ns: u64,
     hold_ns: u64,
     queue: Queue,
     overtakers: u64,
     faults: Faults,
+    cut: bool,
     now: u64,
-    /// When the last frame accepted has left: nanoseconds, and so many `rate`ths of another.
+    /// The time when the last frame accepted has left: nanoseconds, and this many `rate`ths of another.
     free_ns: u64,
     free_fraction: u64,
-    /// Time that a frame of the latest length takes, in the same two parts.
+    /// Time that a frame of the latest length takes, in the same two parts. Kept because most
+    /// traffic has few lengths in a row, and a 128-bit division is what the rest of `offer` costs.
     length: usize,
     takes: (u64, u64),
     /// Frames that have not begun to leave: when they do, and their length.
     waiting: VecDeque<(u64, u32)>,
     waiting_bytes: usize,
+    /// By arrival.
     flight: VecDeque<Flying<T>>,
+    /// The latest arrival of all that went into `flight`.
+    last_arrival: u64,
     held: VecDeque<Held<T>>,
     /// Frames, neither copies nor held back, that have gone into `flight` and come out of it.
     sent: u64,
     passed: u64,
-    /// When the latest of them arrived.
+    /// The arrival of the latest of them.
     latest: u64,
     counters: LineCounters,
 }
@@ -138,15 +163,23 @@ pub struct Line<T> {
 #[derive(Debug)]
 struct Flying<T> {
     arrival: u64,
-    copy: bool,
+    kind: Kind,
     item: T,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    InOrder,
+    /// One that left later arrives earlier.
+    Overtaken,
+    Copy,
 }
 
 #[derive(Debug)]
 struct Held<T> {
     /// `Line::sent` when it would have gone.
     behind: u64,
-    /// When it arrives even if nothing overtakes it.
+    /// The time at which it arrives even if nothing overtakes it.
     deadline: u64,
     item: T,
 }
@@ -158,16 +191,15 @@ impl<T: Carried> Line<T> {
     /// On a rate of 0 or above 2⁶², shares that are not within 0 to 1 or add up to more, and no
     /// overtakers.
     pub fn new(config: &LineConfig) -> Line<T> {
-        let rate = config.bits_per_second;
-        assert!((1..=1 << 62).contains(&rate), "the rate of a line");
-        assert!(config.overtakers > 0, "overtakers of a frame held back");
-        Line {
-            rate,
-            delay_ns: nanos(config.delay),
-            hold_ns: nanos(config.hold),
+        let mut line = Line {
+            rate: 1,
+            delay_ns: 0,
+            jitter_ns: 0,
+            hold_ns: 0,
             queue: config.queue,
-            overtakers: u64::from(config.overtakers),
-            faults: Faults::new(config),
+            overtakers: 1,
+            faults: Faults::new(config, Random::new(config.seed)),
+            cut: false,
             now: 0,
             free_ns: 0,
             free_fraction: 0,
@@ -176,25 +208,69 @@ impl<T: Carried> Line<T> {
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             flight: VecDeque::new(),
+            last_arrival: 0,
             held: VecDeque::new(),
             sent: 0,
             passed: 0,
             latest: 0,
             counters: LineCounters::default(),
-        }
+        };
+        line.set_config(config);
+        line
     }
 
-    /// Hands a frame to the sending end, and says whether the queue had room for it.
+    /// Changes the properties of the line for frames that are offered from now on. Those in flight
+    /// arrive as they would have; where the delay has become shorter, later ones overtake them, as
+    /// on a path that changed its route. The seed is read by [`Line::new`] only.
+    ///
+    /// # Panics
+    /// As [`Line::new`].
+    pub fn set_config(&mut self, config: &LineConfig) {
+        let rate = config.bits_per_second;
+        assert!((1..=1 << 62).contains(&rate), "the rate of a line");
+        assert!(config.overtakers > 0, "overtakers of a frame held back");
+        if rate != self.rate {
+            // What was left of a nanosecond was counted in parts of the old rate.
+            self.free_ns = self.free();
+            self.free_fraction = 0;
+            self.length = usize::MAX;
+        }
+        self.rate = rate;
+        self.delay_ns = nanos(config.delay);
+        self.jitter_ns = nanos(config.jitter);
+        self.hold_ns = nanos(config.hold);
+        self.queue = config.queue;
+        self.overtakers = config.overtakers.into();
+        self.faults = Faults::new(config, self.faults.random.clone());
+    }
+
+    /// Cuts the line, or joins it again: while it is cut, frames offered are lost. Those in flight
+    /// arrive.
+    pub fn set_cut(&mut self, cut: bool) {
+        self.cut = cut;
+    }
+
+    /// True while the line is cut.
+    pub fn is_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// Hands a frame to the sending end, and returns whether the queue had room for it.
     #[inline]
     pub fn offer(&mut self, now: Instant, item: T) -> bool {
         self.advance(now);
         self.counters.offered += 1;
+        if self.cut {
+            self.counters.lost += 1;
+            return true;
+        }
         let length = item.frame_len();
         if self.free_ns >= self.now && !self.enqueue(length) {
             self.counters.queue_dropped += 1;
             return false;
         }
-        let arrival = self.transmit(length).saturating_add(self.delay_ns);
+        let left = self.transmit(length);
+        let arrival = self.arrival(left);
         match self.faults.next() {
             Fate::Arrives => self.fly(arrival, item),
             Fate::Lost => self.counters.lost += 1,
@@ -203,9 +279,13 @@ impl<T: Carried> Line<T> {
                 self.fly(arrival, item);
                 if let Some(item) = copy {
                     self.counters.duplicated += 1;
-                    self.flight.push_back(Flying {
+                    let arrival = match self.jitter_ns {
+                        0 => arrival,
+                        _ => self.arrival(left),
+                    };
+                    self.insert(Flying {
                         arrival,
-                        copy: true,
+                        kind: Kind::Copy,
                         item,
                     });
                 }
@@ -234,14 +314,16 @@ impl<T: Carried> Line<T> {
             held.item
         } else {
             let flying = self.flight.pop_front()?;
-            self.passed += u64::from(!flying.copy);
+            self.passed += u64::from(flying.kind != Kind::Copy);
+            self.counters.reordered += u64::from(flying.kind == Kind::Overtaken);
             self.latest = arrival;
             flying.item
         };
         Some((Instant::from_nanos(arrival), item))
     }
 
-    /// Adds what has arrived by `now` to `arrived`, in its order, and returns how many.
+    /// Adds the frames that have arrived by `now` to `arrived`, in their order, and returns how
+    /// many there were.
     pub fn deliver(&mut self, now: Instant, arrived: &mut Vec<T>) -> usize {
         let before = arrived.len();
         while let Some((_, item)) = self.pop(now) {
@@ -250,13 +332,13 @@ impl<T: Carried> Line<T> {
         arrived.len() - before
     }
 
-    /// When the next frame arrives, if no other is offered.
+    /// The time of the next arrival, if no other frame is offered.
     #[inline]
     pub fn next_arrival(&self) -> Option<Instant> {
         self.next().map(|(at, _)| Instant::from_nanos(at))
     }
 
-    /// When the line has sent all that it accepted, in whole nanoseconds: a frame offered from then
+    /// The time when the line has sent all that it accepted, in whole nanoseconds: a frame offered from then
     /// on does not wait.
     pub fn idle_at(&self) -> Instant {
         Instant::from_nanos(self.free())
@@ -267,7 +349,7 @@ impl<T: Carried> Line<T> {
         self.flight.len() + self.held.len()
     }
 
-    /// What was counted so far.
+    /// The counters since the line was made.
     pub fn counters(&self) -> LineCounters {
         self.counters
     }
@@ -292,7 +374,7 @@ impl<T: Carried> Line<T> {
         }
     }
 
-    /// Whether there is a place for a frame that may have to wait; it takes it.
+    /// Reserves a place in the queue for a frame that may have to wait; false if it is full.
     #[inline]
     fn enqueue(&mut self, length: usize) -> bool {
         while let Some(&(start, bytes)) = self.waiting.front() {
@@ -322,7 +404,7 @@ impl<T: Carried> Line<T> {
     #[inline]
     fn transmit(&mut self, length: usize) -> u64 {
         if length != self.length {
-            let bits = (length.max(SHORTEST) + OVERHEAD) as u128 * 8_000_000_000;
+            let bits = ethernet::on_wire(length) as u128 * 8_000_000_000;
             let rate = u128::from(self.rate);
             self.takes = ((bits / rate) as u64, (bits % rate) as u64);
             self.length = length;
@@ -347,18 +429,60 @@ impl<T: Carried> Line<T> {
             .saturating_add(u64::from(self.free_fraction > 0))
     }
 
+    /// The arrival of a frame that has left by `left`.
+    #[inline]
+    fn arrival(&mut self, left: u64) -> u64 {
+        let arrival = left.saturating_add(self.delay_ns);
+        match self.jitter_ns {
+            0 => arrival,
+            _ => self.jittered(arrival),
+        }
+    }
+
+    // Apart, because in the body of `offer` it cost every line without jitter a fifth of its speed.
+    #[cold]
+    fn jittered(&mut self, arrival: u64) -> u64 {
+        let most = self.jitter_ns.saturating_add(1);
+        arrival.saturating_add(self.faults.random.below(most))
+    }
+
+    #[inline(always)]
     fn fly(&mut self, arrival: u64, item: T) {
         self.sent += 1;
-        self.flight.push_back(Flying {
+        self.insert(Flying {
             arrival,
-            copy: false,
+            kind: Kind::InOrder,
             item,
         });
     }
-}
 
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+    #[inline(always)]
+    fn insert(&mut self, flying: Flying<T>) {
+        if flying.arrival < self.last_arrival {
+            self.insert_early(flying);
+        } else {
+            self.last_arrival = flying.arrival;
+            self.flight.push_back(flying);
+        }
+    }
+
+    /// Adds a frame that arrives before one that left earlier, which only jitter, or a delay that
+    /// became shorter, brings about. A heap would be faster here, and slower on every line without.
+    #[cold]
+    fn insert_early(&mut self, flying: Flying<T>) {
+        let arrival = flying.arrival;
+        let at = self
+            .flight
+            .partition_point(|other| other.arrival <= arrival);
+        if flying.kind != Kind::Copy {
+            for other in self.flight.range_mut(at..) {
+                if other.kind == Kind::InOrder {
+                    other.kind = Kind::Overtaken;
+                }
+            }
+        }
+        self.flight.insert(at, flying);
+    }
 }
 
 enum Fate {
@@ -368,16 +492,16 @@ enum Fate {
     HeldBack,
 }
 
-/// Draws what becomes of each frame.
+/// Draws the fault of each frame.
 #[derive(Debug)]
 struct Faults {
-    /// Draws below are lost, below are duplicated, below are held back.
+    /// Draws below the first are lost, below the second duplicated, below the third held back.
     below: [u64; 3],
-    state: u64,
+    random: Random,
 }
 
 impl Faults {
-    fn new(config: &LineConfig) -> Faults {
+    fn new(config: &LineConfig, random: Random) -> Faults {
         let mut sum = 0.0;
         let below = [config.loss, config.duplication, config.reordering].map(|share| {
             assert!((0.0..=1.0).contains(&share), "a share of faults on a line");
@@ -386,23 +510,16 @@ impl Faults {
         });
         // A few shares such as 0.1 add up to a rounding error more than they should.
         assert!(sum <= 1.0 + 1e-9, "shares of faults on a line in all");
-        Faults {
-            below,
-            state: config.seed,
-        }
+        Faults { below, random }
     }
 
     #[inline]
     fn next(&mut self) -> Fate {
+        // A line without faults draws nothing, which is most of the lines and all of the time.
         if self.below[2] == 0 {
             return Fate::Arrives;
         }
-        // SplitMix64 (Steele, Lea, Flood 2014).
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let draw = (z ^ (z >> 31)) >> 1;
+        let draw = self.random.next_u64() >> 1;
         match self.below {
             [loss, ..] if draw < loss => Fate::Lost,
             [_, duplication, _] if draw < duplication => Fate::Duplicated,
@@ -412,5 +529,5 @@ impl Faults {
     }
 }
 
-/// How many draws there are.
+/// The number of different draws.
 const DRAWS: u64 = 1 << 63;

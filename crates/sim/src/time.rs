@@ -4,6 +4,16 @@ use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;
 
+/// Whole nanoseconds; what 64 bits cannot hold is the most that they can.
+pub(crate) const fn nanos(duration: Duration) -> u64 {
+    let ns = duration.as_nanos();
+    if ns > u64::MAX as u128 {
+        u64::MAX
+    } else {
+        ns as u64
+    }
+}
+
 /// A moment: nanoseconds since an origin of the caller's choice. 64 bits last 584 years.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
@@ -47,8 +57,7 @@ impl Add<Duration> for Instant {
 
     /// Saturates at [`Instant::NEVER`].
     fn add(self, duration: Duration) -> Instant {
-        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        Instant(self.0.saturating_add(ns))
+        Instant(self.0.saturating_add(nanos(duration)))
     }
 }
 
@@ -63,8 +72,7 @@ impl Sub<Duration> for Instant {
 
     /// Saturates at [`Instant::ZERO`].
     fn sub(self, duration: Duration) -> Instant {
-        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        Instant(self.0.saturating_sub(ns))
+        Instant(self.0.saturating_sub(nanos(duration)))
     }
 }
 

@@ -7,6 +7,7 @@ mod chapter;
 mod cli;
 mod compare;
 mod completion;
+mod daemon;
 mod describe;
 mod diff;
 mod doctor;

@@ -1,4 +1,4 @@
-//! What must hold between the parts of a configuration.
+//! Checks of what must hold between the parts of a configuration.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::error::{Mistake, Mistakes, Warning};
-use super::interface::Interface;
+use super::interface::InterfaceConfig;
 use super::route::{Keys, ManualSa, Route, RouteRead};
 use super::section::Placed;
 
@@ -100,8 +100,8 @@ fn unique<'r, T: 'r, K: Hash + Eq>(
 /// gateway itself.
 pub(crate) fn families(
     routes: &[RouteRead],
-    private: Option<&Interface>,
-    public: Option<&Interface>,
+    private: Option<&InterfaceConfig>,
+    public: Option<&InterfaceConfig>,
     mistakes: &mut Mistakes,
 ) {
     let of = |six: bool| if six { "IPv6" } else { "IPv4" };
@@ -159,11 +159,11 @@ pub(crate) fn families(
     }
 }
 
-/// What is allowed and probably not meant.
+/// Returns warnings about what is allowed and probably a mistake.
 pub(crate) fn doubts(
     file: &str,
-    private: &Interface,
-    public: &Interface,
+    private: &InterfaceConfig,
+    public: &InterfaceConfig,
     routes: &[(Route, u32)],
 ) -> Vec<Warning> {
     let mut warnings = Vec::new();

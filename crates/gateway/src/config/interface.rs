@@ -12,8 +12,8 @@ use super::value::{self, Device, Wrong};
 ///
 /// At least one of `ip4` and `ip6` is there; beside each there is its next hop or `nexthop_mac`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interface {
-    /// Which interface.
+pub struct InterfaceConfig {
+    /// The interface.
     pub device: Device,
     /// The first hardware queue to use, where not the first there is.
     pub device_queue: Option<u16>,
@@ -23,9 +23,9 @@ pub struct Interface {
     pub ip4: Option<Ipv4Addr>,
     /// Our IPv6 address.
     pub ip6: Option<Ipv6Addr>,
-    /// What peers see in place of `ip4`.
+    /// The address that peers see instead of `ip4`.
     pub nat_ip4: Option<Ipv4Addr>,
-    /// What peers see in place of `ip6`.
+    /// The address that peers see instead of `ip6`.
     pub nat_ip6: Option<Ipv6Addr>,
     /// The router for IPv4.
     pub nexthop_ip4: Option<Ipv4Addr>,
@@ -35,7 +35,7 @@ pub struct Interface {
     pub nexthop_mac: Option<Mac>,
 }
 
-impl Interface {
+impl InterfaceConfig {
     /// Our own address of the family that `peer` is of.
     pub fn address_towards(&self, peer: IpAddr) -> Option<IpAddr> {
         match peer {
@@ -59,7 +59,7 @@ pub(crate) fn read(
     file: &Section<'_>,
     [name, name4, name6]: [&'static str; 3],
     mistakes: &mut Mistakes,
-) -> Option<Interface> {
+) -> Option<InterfaceConfig> {
     let blocks = file.blocks(&[name, name4, name6], mistakes);
     if blocks.is_empty() {
         let expected = format!("a block {name} {{ … }}");
@@ -70,7 +70,7 @@ pub(crate) fn read(
         );
         return None;
     }
-    let mut whole: Option<Interface> = None;
+    let mut whole: Option<InterfaceConfig> = None;
     let dual = blocks.iter().any(|block| block.kind() == name);
     for section in &blocks {
         let Some(part) = read_block(section, mistakes) else {
@@ -98,7 +98,7 @@ pub(crate) fn read(
     whole
 }
 
-fn read_block(section: &Section<'_>, mistakes: &mut Mistakes) -> Option<Interface> {
+fn read_block(section: &Section<'_>, mistakes: &mut Mistakes) -> Option<InterfaceConfig> {
     let device = read_device(section, mistakes);
     // `ip` is of the family that the block is of.
     let (names4, names6) = match section.kind().as_bytes().last() {
@@ -125,7 +125,7 @@ fn read_block(section: &Section<'_>, mistakes: &mut Mistakes) -> Option<Interfac
     let queue = value::number16(0..=u16::MAX);
     let device_queue = section.optional("device-queue", mistakes, queue);
     section.optional("queue", mistakes, value::number(1..=1));
-    Some(Interface {
+    Some(InterfaceConfig {
         device: device?,
         device_queue: device_queue.map(|leaf| leaf.value),
         mac: mac.map(|leaf| leaf.value),
@@ -141,12 +141,12 @@ fn read_block(section: &Section<'_>, mistakes: &mut Mistakes) -> Option<Interfac
 
 const SHORT: [&str; 3] = ["ip", "nat-ip", "nexthop-ip"];
 
-/// What a block says of one family.
+/// The leaves of one address family.
 struct Family<T> {
     ip: Option<T>,
     nat: Option<T>,
     nexthop: Option<T>,
-    /// Whether it says anything, right or wrong.
+    /// True if there is any leaf, valid or not.
     given: bool,
 }
 
@@ -219,7 +219,12 @@ fn read_device(section: &Section<'_>, mistakes: &mut Mistakes) -> Option<Device>
 }
 
 /// Adds what the block of one family says to what that of the other said.
-fn join(whole: &mut Interface, part: Interface, section: &Section<'_>, mistakes: &mut Mistakes) {
+fn join(
+    whole: &mut InterfaceConfig,
+    part: InterfaceConfig,
+    section: &Section<'_>,
+    mistakes: &mut Mistakes,
+) {
     let mut differs = |leaf: &str, expected: &str| {
         mistakes.push(
             section

@@ -19,7 +19,7 @@
 //! route, IPv6 in every combination, sequence numbers of 32 bits, 256-bit keys, windows, and SAs
 //! with given keys for some routes beside the exchange for others.
 //!
-//! What is wrong is told with line, leaf, what was found and what was expected; what could be a key
+//! Errors have the line, the leaf, what was found and what was expected; what could be a key
 //! is never quoted.
 
 mod check;
@@ -45,7 +45,7 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 pub use error::{Error, Mistake, Mistakes, Warning};
-pub use interface::Interface;
+pub use interface::InterfaceConfig;
 pub use leaves::{Block, Leaf, GATEWAY_FILE, GENTEST_FILE};
 pub use permissions::permissions_warning;
 pub use reference::reference;
@@ -56,7 +56,7 @@ pub use value::{Device, NoPciAddress, PciAddress};
 use route::{Defaults, RouteRead, ROUTES, SAS};
 use section::Section;
 
-use crate::window::WINDOW_DEFAULT;
+use crate::dataplane::WINDOW_DEFAULT;
 
 /// The longest file that is read, in bytes: some 300,000 routes.
 pub const BYTES_MAX: usize = 64 << 20;
@@ -64,25 +64,25 @@ pub const BYTES_MAX: usize = 64 << 20;
 /// The configuration of a gateway, complete and consistent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Where plaintext comes in and goes out.
-    pub private: Interface,
-    /// Where encrypted packets go out and come in.
-    pub public: Interface,
+    /// The interface for plaintext.
+    pub private: InterfaceConfig,
+    /// The interface for encrypted packets.
+    pub public: InterfaceConfig,
     /// The peers, in the order of the file. The public interface has an address of the family of
     /// every gateway, the private one of every prefix.
     pub routes: Vec<Route>,
-    /// Bytes that a packet from the private interface may have, without Ethernet header; none where
+    /// Bytes that a packet from the private interface may have, without Ethernet header; `None` if
     /// the public interface decides.
     pub mtu: Option<u16>,
-    /// How long a key exchange may take.
+    /// The timeout of a key exchange.
     pub negotiation_ttl: Duration,
-    /// How long a key is used.
+    /// The lifetime of a key.
     pub sa_ttl: Duration,
     /// The UDP port of the key exchange.
     pub protocol_port: u16,
-    /// Where Prometheus is answered.
+    /// The address of the Prometheus endpoint.
     pub metrics: Option<SocketAddr>,
-    /// Where `tare gateway status` is answered.
+    /// The socket that answers `tare gateway status`.
     pub status_socket: Option<PathBuf>,
 }
 
@@ -92,12 +92,12 @@ impl Config {
     /// Seconds that a key is used, where nothing is said.
     pub const SA_TTL: Duration = Duration::from_secs(600);
     /// The port of the key exchange, where nothing is said.
-    pub const PROTOCOL_PORT: u16 = 303;
+    pub const PROTOCOL_PORT: u16 = tare_packet::udp::KEY_EXCHANGE;
     /// Packets that an anti-replay window covers, where nothing is said.
     pub const WINDOW: u32 = WINDOW_DEFAULT;
 
     /// A gateway of these interfaces and routes, with everything else as where nothing is said.
-    pub fn new(private: Interface, public: Interface, routes: Vec<Route>) -> Config {
+    pub fn new(private: InterfaceConfig, public: InterfaceConfig, routes: Vec<Route>) -> Config {
         Config {
             private,
             public,
@@ -125,7 +125,7 @@ impl Config {
     /// Reads what stands in a file that errors call `file`.
     ///
     /// # Errors
-    /// What is wrong with it, line by line.
+    /// All errors, with their lines.
     pub fn parse(file: &str, bytes: &[u8]) -> Result<(Config, Vec<Warning>), Error> {
         let (mut mistakes, statements) = statements(file, bytes)?;
         let section = Section::file(&GATEWAY_FILE, &statements, &mut mistakes);
@@ -152,7 +152,7 @@ pub(crate) fn read_file(path: &Path) -> Result<(Zeroizing<Vec<u8>>, Option<Warni
     Ok((bytes, permissions_warning(path, &metadata)))
 }
 
-/// What stands in a file, as statements, and the list for its mistakes.
+/// Reads the statements of a file, and returns the list for its errors.
 pub(crate) fn statements<'t>(
     file: &str,
     bytes: &'t [u8],
@@ -184,7 +184,7 @@ pub(crate) fn statements<'t>(
 pub(crate) fn interfaces(
     file: &Section<'_>,
     mistakes: &mut Mistakes,
-) -> (Option<Interface>, Option<Interface>) {
+) -> (Option<InterfaceConfig>, Option<InterfaceConfig>) {
     let private = [
         "private-interface",
         "private-interface4",
@@ -261,7 +261,9 @@ fn read(name: &str, file: &Section<'_>, mistakes: &mut Mistakes) -> Option<(Conf
     let mut prefixes = routes.iter().flat_map(|route| &route.prefixes);
     if let Some(mtu) = &mtu {
         // RFC 8200, section 5: "every link in the Internet have an MTU of 1280 octets or greater".
-        if mtu.value < 1280 && prefixes.any(|net| net.value.addr().is_ipv6()) {
+        if usize::from(mtu.value) < tare_packet::ipv6::MTU_MIN
+            && prefixes.any(|net| net.value.addr().is_ipv6())
+        {
             mistakes.push(
                 file.mistake(mtu.line)
                     .leaf("mtu")

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use zeroize::Zeroizing;
 
-use super::interface::Interface;
+use super::interface::InterfaceConfig;
 use super::route::{Keys, ManualSa, Route};
 use super::secret::Aead;
 use super::value::Device;
@@ -78,7 +78,7 @@ impl Text {
         let _ = writeln!(self.0, "{:indent$}}}", "");
     }
 
-    fn interface(&mut self, name: &str, interface: &Interface) {
+    fn interface(&mut self, name: &str, interface: &InterfaceConfig) {
         self.open(0, name);
         match &interface.device {
             Device::Pci(address) => {

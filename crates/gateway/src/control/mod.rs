@@ -2,19 +2,17 @@
 //! for the workers come out.
 //!
 //! It is sans-I/O: frames, changes and the time go in, frames, tables and records for the log come
-//! out of [`Control::tick`]. Tables come before the frames that tell a peer about them: whoever
-//! applies an [`Out`] in its order makes before it breaks.
+//! out of [`Control::tick`]. Tables come before the frames that tell a peer about them: applied in
+//! their order, [`Actions`] make before they break. A peer may send under an inbound SA as soon as
+//! it has the message, and without the SA in the workers' tables its first packets would be lost.
 
 mod counters;
-mod end;
 mod icmp;
-mod neighbor;
+mod interface;
 mod path;
 mod receive;
-mod record;
 mod routes;
 mod status;
-mod wire;
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -22,56 +20,35 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tare_packet::ethernet::Mac;
-use tare_sim::Instant;
+use tare_daemon::{Level, Record};
+use tare_packet::frame;
+use tare_sim::{Instant, TokenBucket};
 
+use crate::clock::MonotonicClock;
 use crate::config::{Config, Keys};
-use crate::dataplane::RateLimit;
+use crate::dataplane::{
+    error_limit, BoundTables, Prefixes, Route, SpiTable, Tables, WorkerGroup, WorkerId,
+};
 use crate::exchange::{self, Entropy, Event, Exchange, Settings, Timers};
-use crate::prefixes::Prefixes;
-use crate::tables::{Route, Spis, Tables};
+use crate::interface::{InterfaceId, InterfaceState};
 pub use counters::{Counters, Ignored, Taken};
-use end::End;
+use interface::InterfaceControl;
 use path::Paths;
-pub use record::{Level, Record, Value};
 use routes::{Plan, Routes};
 pub use status::{NeighborStatus, RouteStatus, SaStatus, Status};
 
-/// Where a frame comes from or goes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
-    /// The private interface.
-    Private,
-    /// The public interface.
-    Public,
-    /// The tunnel: what comes out of it, authentic, is for this gateway; what goes into it is to be
-    /// given to [`crate::dataplane::Dataplane::outbound`].
-    Tunnel,
-}
-
-/// An interface as it is now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
-    /// Its station address.
-    pub mac: Mac,
-    /// Bytes that a packet may have, without Ethernet header.
-    pub mtu: u16,
-    /// Whether it is up.
-    pub up: bool,
-}
-
-/// What the caller is to do, in this order.
+/// The actions for the caller, in this order.
 #[derive(Default)]
-pub struct Out {
+pub struct Actions {
     /// Tables for the workers, where they changed.
-    pub tables: Option<Arc<Tables>>,
+    pub tables: Option<Arc<BoundTables>>,
     /// Frames to send.
-    pub frames: Vec<(Place, Vec<u8>)>,
-    /// What to log.
+    pub frames: Vec<(InterfaceId, Vec<u8>)>,
+    /// Records for the log.
     pub log: Vec<Record>,
 }
 
-/// Why a configuration cannot be run.
+/// The reason why a configuration cannot be run.
 #[derive(Debug)]
 pub enum Error {
     /// The exchange refuses it.
@@ -97,30 +74,30 @@ impl std::error::Error for Error {}
 const HELD_MAX: usize = 4096;
 /// Records that may wait for the log.
 const LOG_MAX: usize = 4096;
-/// How often SAs are looked at: whether they are used, and whether their numbers run out.
+/// The interval at which SAs are checked for use and for exhaustion of their sequence numbers.
 const WATCH: Duration = Duration::from_millis(500);
-/// Where an SA that counts in 32 bits is replaced.
+/// The sequence number at which an SA that counts in 32 bits is replaced.
 const PLAIN_RENEW: u64 = 3 << 30;
 /// Routes up to which every change is published at once.
 const PUBLISH_AT_ONCE: usize = 256;
-/// What a table costs to make, for each SA, with a margin that leaves time for everything else.
+/// The time for building tables, per SA, with a margin that leaves time for everything else.
 const PUBLISH_PER_SA: Duration = Duration::from_micros(1);
 
 /// The control side.
 pub struct Control {
     config: Config,
-    private: End,
-    public: End,
+    private: InterfaceControl,
+    public: InterfaceControl,
     routes: Routes,
-    /// Workers that the tables are for.
-    workers: usize,
+    /// The workers that the tables are for.
+    workers: WorkerGroup,
     exchange: Exchange,
     paths: Paths,
-    path_reports: RateLimit,
-    clock: Clock,
+    path_reports: TokenBucket,
+    clock: MonotonicClock,
     prefixes: Arc<Prefixes>,
-    tables: Arc<Tables>,
-    /// Whether the tables are not those that the state calls for.
+    tables: Arc<BoundTables>,
+    /// True if the tables do not match the state.
     dirty: bool,
     published: Instant,
     watch: Instant,
@@ -128,66 +105,46 @@ pub struct Control {
     watched: BTreeSet<usize>,
     /// Routes that count in 32 bits and agree on their keys.
     plain: Vec<usize>,
-    held: Vec<(Place, Vec<u8>)>,
+    held: Vec<(InterfaceId, Vec<u8>)>,
     log: Vec<Record>,
     events: Vec<Event>,
     counters: Counters,
 }
 
-/// Time that never goes back: where the caller's does, it stands still for as long.
-#[derive(Default)]
-struct Clock {
-    last: Instant,
-    ahead: Duration,
-}
-
-impl Clock {
-    fn inside(&mut self, now: Instant) -> Instant {
-        self.ahead += self.last.since(now);
-        self.last = now;
-        now + self.ahead
-    }
-
-    fn outside(&self, at: Instant) -> Instant {
-        match at {
-            Instant::NEVER => at,
-            at => at - self.ahead,
-        }
-    }
-}
-
 impl Control {
-    /// A gateway of this configuration between these interfaces, for so many workers. Nothing is
-    /// sent before the first [`Control::tick`], which gives the first tables too.
+    /// Creates the control side of a gateway between these interfaces, and the identities of its
+    /// workers. Nothing is sent before the first [`Control::tick`], which also returns the first
+    /// tables.
     ///
     /// # Errors
-    /// Where the configuration contradicts itself; one that was read from a file does not.
+    /// The configuration contradicts itself; one that was read from a file does not.
     pub fn new(
         config: Config,
-        private: Link,
-        public: Link,
+        private: InterfaceState,
+        public: InterfaceState,
         workers: usize,
         entropy: Entropy,
         now: Instant,
-    ) -> Result<Control, Error> {
+    ) -> Result<(Control, Vec<WorkerId>), Error> {
         let mut routes = Routes::default();
         let plan = routes.plan(&config).ok_or(Error::NoAddress)?;
-        let settings = settings(&config, &plan, workers);
+        let (workers, ids) = WorkerGroup::new(workers);
+        let settings = settings(&config, &plan, workers.workers());
         let exchange = Exchange::new(settings, entropy).map_err(Error::Exchange)?;
         routes.commit(&config, plan);
-        let mut clock = Clock::default();
+        let mut clock = MonotonicClock::default();
         let inside = clock.inside(now);
         let mut control = Control {
-            private: End::new(&config.private, private, inside),
-            public: End::new(&config.public, public, inside),
+            private: InterfaceControl::new(&config.private, private, inside),
+            public: InterfaceControl::new(&config.public, public, inside),
             prefixes: Arc::new(Prefixes::new(routes.prefixes())),
-            tables: Arc::new(empty(&config)),
+            tables: workers.bind(empty(&config)),
             config,
             routes,
             workers,
             exchange,
             paths: Paths::default(),
-            path_reports: RateLimit::default(),
+            path_reports: error_limit(),
             clock,
             dirty: true,
             published: Instant::ZERO,
@@ -201,26 +158,26 @@ impl Control {
         };
         control.find_plain();
         let mut frames = Vec::new();
-        for place in [Place::Private, Place::Public] {
-            control.end(place).announce(&mut frames);
-            control.hold(place, &mut frames);
+        for id in [InterfaceId::Private, InterfaceId::Public] {
+            control.interface_mut(id).neighbors.announce(&mut frames);
+            control.hold(id, &mut frames);
         }
-        Ok(control)
+        Ok((control, ids))
     }
 
     /// Takes a frame that the data plane passed up. What comes of it comes out of the next
     /// [`Control::tick`].
-    pub fn receive(&mut self, now: Instant, from: Place, frame: &[u8]) {
+    pub fn receive(&mut self, now: Instant, from: InterfaceId, frame: &[u8]) {
         let inside = self.clock.inside(now);
         let outcome = self.handle(now, inside, from, frame);
         self.counters.count(outcome);
-        self.dirty |= self.tables.private != self.private.side();
-        self.dirty |= self.tables.public != self.public.side();
+        self.dirty |= self.tables.private != self.private.view();
+        self.dirty |= self.tables.public != self.public.view();
     }
 
     /// Does what is due and gives what is to be done. To be called after frames, changes and
     /// [`Control::next_deadline`].
-    pub fn tick(&mut self, now: Instant, out: &mut Out) {
+    pub fn tick(&mut self, now: Instant, out: &mut Actions) {
         let inside = self.clock.inside(now);
         self.exchange.tick(now, &mut self.events);
         self.apply_events();
@@ -229,17 +186,17 @@ impl Control {
             self.watch = inside + WATCH;
         }
         let mut frames = Vec::new();
-        for place in [Place::Private, Place::Public] {
-            self.end(place).tick(inside, &mut frames);
-            self.hold(place, &mut frames);
+        for id in [InterfaceId::Private, InterfaceId::Public] {
+            self.interface_mut(id).tick(inside, &mut frames);
+            self.hold(id, &mut frames);
         }
         self.dirty |= self.paths.tick(inside, &mut self.log);
-        self.dirty |= self.tables.private != self.private.side();
-        self.dirty |= self.tables.public != self.public.side();
+        self.dirty |= self.tables.private != self.private.view();
+        self.dirty |= self.tables.public != self.public.view();
         if self.dirty && inside >= self.publish_at() {
             self.published = inside;
             self.dirty = false;
-            self.tables = Arc::new(self.make_tables());
+            self.tables = self.workers.bind(self.make_tables());
             out.tables = Some(Arc::clone(&self.tables));
         }
         if !self.dirty {
@@ -249,7 +206,7 @@ impl Control {
         out.log.append(&mut self.log);
     }
 
-    /// When to call [`Control::tick`] next: not later, earlier does no harm.
+    /// Returns the time of the next [`Control::tick`]; calling it earlier does no harm.
     pub fn next_deadline(&self) -> Instant {
         let waiting = if self.dirty {
             self.publish_at()
@@ -270,28 +227,28 @@ impl Control {
     }
 
     /// An interface has changed.
-    pub fn link(&mut self, now: Instant, place: Place, link: Link) {
+    pub fn interface_changed(&mut self, now: Instant, id: InterfaceId, state: InterfaceState) {
         let inside = self.clock.inside(now);
-        let (end, interface, name) = match place {
-            Place::Private => (&mut self.private, &self.config.private, "private"),
-            Place::Public => (&mut self.public, &self.config.public, "public"),
-            Place::Tunnel => return,
+        let (interface, config, name) = match id {
+            InterfaceId::Private => (&mut self.private, &self.config.private, "private"),
+            InterfaceId::Public => (&mut self.public, &self.config.public, "public"),
+            InterfaceId::Tunnel => return,
         };
-        if end.link() == link {
+        if interface.state() == state {
             return;
         }
         let mut frames = Vec::new();
-        end.change(interface, link, inside, &mut frames);
-        self.hold(place, &mut frames);
+        interface.change(config, state, inside, &mut frames);
+        self.hold(id, &mut frames);
         // The MTU of routes is that of the interface.
         self.dirty = true;
-        let level = if link.up { Level::Info } else { Level::Warn };
+        let level = if state.up { Level::Info } else { Level::Warn };
         self.record(
             Record::new(level, "link")
                 .with("interface", name)
-                .with("state", if link.up { "up" } else { "down" })
-                .with("mac", end::text(link.mac))
-                .with("mtu", link.mtu),
+                .with("state", if state.up { "up" } else { "down" })
+                .with("mac", interface::text(state.mac))
+                .with("mtu", state.mtu),
         );
     }
 
@@ -304,7 +261,7 @@ impl Control {
     pub fn reconfigure(&mut self, now: Instant, config: Config) -> Result<(), Error> {
         let inside = self.clock.inside(now);
         let plan = self.routes.plan(&config).ok_or(Error::NoAddress)?;
-        let settings = settings(&config, &plan, self.workers);
+        let settings = settings(&config, &plan, self.workers.workers());
         self.exchange
             .reconfigure(now, settings, &mut self.events)
             .map_err(Error::Exchange)?;
@@ -337,31 +294,31 @@ impl Control {
     }
 
     /// The tables that were published last.
-    pub fn tables(&self) -> &Arc<Tables> {
+    pub fn tables(&self) -> &Arc<BoundTables> {
         &self.tables
     }
 
-    /// What became of frames.
+    /// Returns the counters of frames.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// What became of messages of the key exchange.
+    /// Returns the counters of the key exchange.
     pub fn exchange_counters(&self) -> exchange::Counters {
         self.exchange.counters()
     }
 
-    fn end(&mut self, place: Place) -> &mut End {
-        match place {
-            Place::Private => &mut self.private,
+    fn interface_mut(&mut self, id: InterfaceId) -> &mut InterfaceControl {
+        match id {
+            InterfaceId::Private => &mut self.private,
             _ => &mut self.public,
         }
     }
 
-    fn hold(&mut self, place: Place, frames: &mut Vec<Vec<u8>>) {
+    fn hold(&mut self, id: InterfaceId, frames: &mut Vec<Vec<u8>>) {
         for frame in frames.drain(..) {
             if self.held.len() < HELD_MAX {
-                self.held.push((place, frame));
+                self.held.push((id, frame));
             } else {
                 self.counters.unsent += 1;
             }
@@ -380,7 +337,7 @@ impl Control {
         if routes <= PUBLISH_AT_ONCE {
             return Instant::ZERO;
         }
-        let each = 3 * self.workers.clamp(1, exchange::OUTBOUND_MAX);
+        let each = 3 * self.workers.workers().clamp(1, exchange::OUTBOUND_MAX);
         let sas = u32::try_from(routes * each).unwrap_or(u32::MAX);
         self.published + PUBLISH_PER_SA * sas
     }
@@ -399,16 +356,16 @@ impl Control {
         Tables {
             prefixes: Arc::clone(&self.prefixes),
             routes: entries.iter().map(route).collect(),
-            inbound: Spis::new(sas.map(|inbound| Arc::clone(&inbound.sa))),
-            private: self.private.side(),
-            public: self.public.side(),
+            inbound: SpiTable::new(sas.map(|inbound| Arc::clone(&inbound.sa))),
+            private: self.private.view(),
+            public: self.public.view(),
             exchange_port: self.config.protocol_port,
         }
     }
 
     /// Bytes that an outer packet to this peer may have.
     fn path_mtu(&self, peer: IpAddr) -> u16 {
-        self.paths.mtu(peer).min(self.public.link().mtu)
+        self.paths.mtu(peer).min(self.public.state().mtu)
     }
 
     /// Does what the exchange says.
@@ -477,10 +434,10 @@ impl Control {
         let mac = self.public.mac();
         let frame = self.config.public.address_towards(to).and_then(|from| {
             let station = self.public.next_hop(to)?;
-            wire::udp_frame(station, mac, from, to, port, message)
+            frame::udp(station, mac, from, to, port, message)
         });
         match frame {
-            Some(frame) => self.hold(Place::Public, &mut vec![frame]),
+            Some(frame) => self.hold(InterfaceId::Public, &mut vec![frame]),
             None => self.counters.unsent += 1,
         }
     }
@@ -561,7 +518,7 @@ fn empty(config: &Config) -> Tables {
     Tables {
         prefixes: Arc::new(Prefixes::new([])),
         routes: Vec::new(),
-        inbound: Spis::default(),
+        inbound: SpiTable::default(),
         private: Default::default(),
         public: Default::default(),
         exchange_port: config.protocol_port,

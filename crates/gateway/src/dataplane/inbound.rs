@@ -4,33 +4,31 @@ use tare_gcm::{open_each, Nonce, OpenPacket, Tag};
 use tare_packet::ethernet::{self, HEADER};
 use tare_packet::ipv4::Ipv4;
 use tare_packet::ipv6::{self, Ipv6};
+use tare_packet::protocol::{ICMP, ICMPV6, UDP};
 use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
-use super::version::{End, Version, V4, V6};
+use super::sequence::add;
+use super::tables::Tables;
+use super::version::{RouteBy, Version, V4, V6};
+use super::window::Refused;
+use super::worker::WorkerId;
 use super::{
-    address, discard, fragment, icmp, is_multicast6, is_own4, is_own6, Cause, Dataplane, Output,
+    address, discard, fragment, icmp, is_multicast6, is_own4, is_own6, Dataplane, DropReason,
+    Output,
 };
-use crate::ecn;
-use crate::esp::{self, Aad};
-use crate::sa::add;
-use crate::tables::Tables;
-use crate::window::Refused;
+use crate::dataplane::ecn;
+use crate::dataplane::esp::{self, Aad};
 
-/// IP protocol numbers that are for the control side.
-const ICMP: u8 = 1;
-const UDP: u8 = 17;
-const ICMPV6: u8 = 58;
-
-/// Packets on their way through the passes.
+/// The packets of a burst between passes.
 #[derive(Default)]
 pub(super) struct Scratch {
     frames: Vec<Frame>,
-    /// What is known of each frame; as many as there ever were at once. Written in place, as the
+    /// The state of each frame; as many as there ever were at once. Written in place, as the
     /// other direction does.
     jobs: Vec<Job>,
-    /// Whether each is authentic, and then whether it is new.
-    outcomes: Vec<Result<(), Cause>>,
+    /// The outcome of each frame: authentic or not, and then new or not.
+    outcomes: Vec<Result<(), DropReason>>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -40,7 +38,7 @@ struct Job {
     sa: u32,
     /// DSCP and ECN of the outer packet.
     tos: u8,
-    /// Where the ESP header begins.
+    /// The offset of the ESP header; 0 if the frame is to be dropped.
     front: u8,
     /// Bytes that are encrypted.
     len: u16,
@@ -53,7 +51,9 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
     scratch.frames.reserve(input.len());
     if input.len() > scratch.jobs.len() {
         scratch.jobs.resize(input.len(), Job::default());
-        scratch.outcomes.resize(input.len(), Err(Cause::Forged));
+        scratch
+            .outcomes
+            .resize(input.len(), Err(DropReason::Forged));
     }
     output.forward.reserve(input.len());
     // A step ahead is worth its bookkeeping only where SAs are not in the caches anyway.
@@ -101,49 +101,53 @@ enum Admitted {
 
 /// The first pass: outer headers.
 #[inline]
-fn admit(tables: &Tables, frame: &mut Frame, job: &mut Job) -> Result<Admitted, Cause> {
+fn admit(tables: &Tables, frame: &mut Frame, job: &mut Job) -> Result<Admitted, DropReason> {
     let (protocol, tos, front, end) = match ethernet::kind(frame) {
         Some(ethernet::IPV4) => {
-            let ip = Ipv4::parse(&frame[HEADER..]).map_err(|_| Cause::Malformed)?;
+            let ip = Ipv4::parse(&frame[HEADER..]).map_err(|_| DropReason::Malformed)?;
             if !is_own4(tables, ip.dst) {
-                return Err(Cause::NotForUs);
+                return Err(DropReason::NotForUs);
             }
             if ip.is_fragment() {
-                return Err(Cause::OuterFragment);
+                return Err(DropReason::OuterFragment);
             }
             let (front, end) = (HEADER + ip.header_len, HEADER + ip.total_len);
             (ip.protocol, ip.tos, front, end)
         }
         Some(ethernet::IPV6) => {
-            let ip = Ipv6::parse(&frame[HEADER..]).map_err(|_| Cause::Malformed)?;
+            let ip = Ipv6::parse(&frame[HEADER..]).map_err(|_| DropReason::Malformed)?;
             if is_multicast6(ip.dst) && ip.next_header == ICMPV6 {
                 return Ok(Admitted::Control);
             }
             if !is_own6(tables, ip.dst) {
-                return Err(Cause::NotForUs);
+                return Err(DropReason::NotForUs);
             }
             let (front, end) = (HEADER + ipv6::HEADER, HEADER + ip.total_len);
             (ip.next_header, ip.traffic_class, front, end)
         }
         Some(ethernet::ARP) => return Ok(Admitted::Control),
-        _ => return Err(Cause::NotIp),
+        _ => return Err(DropReason::NotIp),
     };
     match protocol {
         esp::PROTOCOL => {}
         UDP => {
-            let port = frame.get(front + 2..front + 4).ok_or(Cause::Malformed)?;
+            let port = frame
+                .get(front + 2..front + 4)
+                .ok_or(DropReason::Malformed)?;
             if u16::from_be_bytes([port[0], port[1]]) == tables.exchange_port {
                 return Ok(Admitted::Control);
             }
-            return Err(Cause::UnknownProtocol);
+            return Err(DropReason::UnknownProtocol);
         }
         ICMP | ICMPV6 => return Ok(Admitted::Control),
-        _ => return Err(Cause::UnknownProtocol),
+        _ => return Err(DropReason::UnknownProtocol),
     }
     frame.truncate(end);
-    let header = frame[front..].first_chunk::<8>().ok_or(Cause::Malformed)?;
+    let header = frame[front..]
+        .first_chunk::<8>()
+        .ok_or(DropReason::Malformed)?;
     if end < front + esp::HEADER + esp::TRAILER + esp::ICV {
-        return Err(Cause::Malformed);
+        return Err(DropReason::Malformed);
     }
     let spi = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
     let low = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
@@ -156,7 +160,7 @@ fn admit(tables: &Tables, frame: &mut Frame, job: &mut Job) -> Result<Admitted, 
     Ok(Admitted::Esp)
 }
 
-/// How many packets pass between asking for memory and reading it.
+/// The number of packets between prefetching memory and reading it.
 const AHEAD: usize = 6;
 
 /// Finds the SA of a packet that was looked at some packets ago, and asks for the key of one before
@@ -177,11 +181,12 @@ fn find_ahead(tables: &Tables, jobs: &mut [Job], at: usize) {
     }
 }
 
-/// The second pass: whole sequence numbers, and a look at the windows.
+/// The second pass: whole sequence numbers, and a check of the windows without their lock. It is no
+/// promise, but a replayed packet that it finds is not decrypted (RFC 4303, 3.4.3).
 fn number_all(worker: &mut Dataplane, scratch: &mut Scratch) {
     let mut failed = false;
     for job in &mut scratch.jobs[..scratch.frames.len()] {
-        if let Err(cause) = number(worker.alone, &worker.tables, job) {
+        if let Err(cause) = number(&worker.id, &worker.tables, job) {
             failed = true;
             job.front = 0;
             worker.received.drop(cause);
@@ -194,21 +199,21 @@ fn number_all(worker: &mut Dataplane, scratch: &mut Scratch) {
 
 /// The whole sequence number of a packet, if its window may take it.
 #[inline]
-fn number(alone: bool, tables: &Tables, job: &mut Job) -> Result<(), Cause> {
-    let sa = tables.inbound.at(job.sa).ok_or(Cause::UnknownSpi)?;
+fn number(worker: &WorkerId, tables: &Tables, job: &mut Job) -> Result<(), DropReason> {
+    let sa = tables.inbound.at(job.sa).ok_or(DropReason::UnknownSpi)?;
     let number = sa.window.number(job.sequence as u32).map_err(cause_of);
     if number.is_err() {
-        add(&sa.replayed, 1, alone);
+        add(&sa.replayed, 1, worker);
     }
     job.sequence = number?;
-    job.aad.set(job.spi, job.sequence, sa.window.counting);
+    job.aad.set(job.spi, job.sequence, sa.window.sequence_mode);
     Ok(())
 }
 
-fn cause_of(refused: Refused) -> Cause {
+fn cause_of(refused: Refused) -> DropReason {
     match refused {
-        Refused::Replayed => Cause::Replayed,
-        Refused::TooOld | Refused::Zero => Cause::TooOld,
+        Refused::Replayed => DropReason::Replayed,
+        Refused::TooOld | Refused::Zero => DropReason::TooOld,
     }
 }
 
@@ -221,7 +226,7 @@ fn open(tables: &Tables, scratch: &mut Scratch) {
         outcomes,
     } = scratch;
     let outcomes = &mut outcomes[..frames.len()];
-    outcomes.fill(Err(Cause::Forged));
+    outcomes.fill(Err(DropReason::Forged));
     let packets = frames.iter_mut().zip(&*jobs).map_while(|(frame, job)| {
         let sa = tables.inbound.at(job.sa)?;
         let payload = &mut frame[usize::from(job.front) + 8..];
@@ -232,22 +237,26 @@ fn open(tables: &Tables, scratch: &mut Scratch) {
         OpenPacket::in_place(&sa.key, nonce, job.aad.as_slice(), data, tag).ok()
     });
     open_each(packets, |number, result| {
-        outcomes[number] = result.map_err(|_| Cause::Forged);
+        outcomes[number] = result.map_err(|_| DropReason::Forged);
     });
 }
 
 /// The fourth pass: claims sequence numbers, a run of packets of one SA at a time, so that its lock
 /// is taken and its counters are touched once.
-fn claim(alone: bool, tables: &Tables, scratch: &mut Scratch) {
+///
+/// It comes after decryption: a window that forged packets could move would let an attacker lock
+/// out the true ones. And it comes before delivery: of two copies of a packet in one burst, or on
+/// two workers, both pass the check above, and one alone gets the number.
+fn claim(worker: &WorkerId, tables: &Tables, scratch: &mut Scratch) {
     let mut rest = &mut scratch.outcomes[..scratch.frames.len()];
     for run in scratch.jobs[..rest.len()].chunk_by(|a, b| a.sa == b.sa) {
         let outcomes = rest.split_off_mut(..run.len()).unwrap_or_default();
         let Some(sa) = tables.inbound.at(run[0].sa) else {
-            outcomes.fill(Err(Cause::UnknownSpi));
+            outcomes.fill(Err(DropReason::UnknownSpi));
             continue;
         };
         let (mut packets, mut bytes, mut forged, mut replayed) = (0, 0, 0, 0);
-        let mut claims = sa.window.lock(alone);
+        let mut claims = sa.window.lock(worker);
         for (outcome, job) in outcomes.iter_mut().zip(run) {
             *outcome = outcome.and_then(|()| claims.claim(job.sequence).map_err(cause_of));
             match outcome {
@@ -255,16 +264,16 @@ fn claim(alone: bool, tables: &Tables, scratch: &mut Scratch) {
                     packets += 1;
                     bytes += u64::from(job.len);
                 }
-                Err(Cause::Forged) => forged += 1,
+                Err(DropReason::Forged) => forged += 1,
                 Err(_) => replayed += 1,
             }
         }
         drop(claims);
-        add(&sa.packets, packets, alone);
-        add(&sa.bytes, bytes, alone);
+        add(&sa.packets, packets, worker);
+        add(&sa.bytes, bytes, worker);
         if forged + replayed > 0 {
-            add(&sa.forged, forged, alone);
-            add(&sa.replayed, replayed, alone);
+            add(&sa.forged, forged, worker);
+            add(&sa.replayed, replayed, worker);
         }
     }
 }
@@ -272,7 +281,7 @@ fn claim(alone: bool, tables: &Tables, scratch: &mut Scratch) {
 /// The last pass: looks at what was inside.
 fn finish(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut Output) {
     let tables = std::sync::Arc::clone(&worker.tables);
-    claim(worker.alone, &tables, scratch);
+    claim(&worker.id, &tables, scratch);
     let known = scratch.jobs.iter().zip(&scratch.outcomes);
     for (frame, (job, outcome)) in scratch.frames.drain(..).zip(known) {
         let left = outcome.and_then(|()| leave(worker, &tables, now, job, frame, output));
@@ -291,19 +300,19 @@ fn leave(
     job: &Job,
     frame: Frame,
     output: &mut Output,
-) -> Result<(), Cause> {
+) -> Result<(), DropReason> {
     let begin = usize::from(job.front) + esp::HEADER;
     let payload = frame.get(begin..begin + usize::from(job.len));
     let (payload, &[pad_len, next_header]) = payload
         .and_then(|payload| payload.split_last_chunk::<{ esp::TRAILER }>())
-        .ok_or(Cause::InnerMalformed)?;
+        .ok_or(DropReason::InnerMalformed)?;
     let len = payload.len().checked_sub(usize::from(pad_len));
-    let len = len.ok_or(Cause::InnerMalformed)?;
+    let len = len.ok_or(DropReason::InnerMalformed)?;
     match next_header {
         esp::INNER_IPV4 => deliver::<V4>(worker, tables, now, job, frame, len, output),
         esp::INNER_IPV6 => deliver::<V6>(worker, tables, now, job, frame, len, output),
-        esp::DUMMY => Err(Cause::Dummy),
-        _ => Err(Cause::InnerMalformed),
+        esp::DUMMY => Err(DropReason::Dummy),
+        _ => Err(DropReason::InnerMalformed),
     }
 }
 
@@ -318,16 +327,16 @@ fn deliver<V: Version>(
     mut frame: Frame,
     len: usize,
     output: &mut Output,
-) -> Result<(), Cause> {
+) -> Result<(), DropReason> {
     let begin = usize::from(job.front) + esp::HEADER;
     let payload = &frame[begin..begin + len];
-    let inner = V::read(tables, payload, End::Source).ok_or(Cause::InnerMalformed)?;
-    let sa = tables.inbound.at(job.sa).ok_or(Cause::UnknownSpi)?;
+    let inner = V::read(tables, payload, RouteBy::Source).ok_or(DropReason::InnerMalformed)?;
+    let sa = tables.inbound.at(job.sa).ok_or(DropReason::UnknownSpi)?;
     // RFC 4301, 5.2: the packet's header is to match "the selectors" of the SA it came by.
     if inner.route != sa.route {
-        return Err(Cause::InnerSource);
+        return Err(DropReason::InnerSource);
     }
-    let tos = ecn::leaving(inner.tos, job.tos).ok_or(Cause::EcnIllegal)?;
+    let tos = ecn::leaving(inner.tos, job.tos).ok_or(DropReason::EcnIllegal)?;
     frame.keep(begin - HEADER, HEADER + inner.len);
     if tos != inner.tos {
         V::set_tos(&mut frame[HEADER..], tos);
@@ -340,10 +349,10 @@ fn deliver<V: Version>(
     }
     if inner.hops <= 1 {
         icmp::time_exceeded(worker, now, &frame, &mut output.tunnel);
-        return Err(Cause::TtlExceeded);
+        return Err(DropReason::TtlExceeded);
     }
     addressed?;
-    V::take_hop(&mut frame[HEADER..]);
+    V::decrement_ttl(&mut frame[HEADER..]);
     if inner.len > usize::from(tables.private.mtu) {
         let is_v4 = V::NEXT_HEADER == V4::NEXT_HEADER;
         return fit(worker, tables, now, &frame, is_v4, output);
@@ -364,15 +373,15 @@ fn fit(
     frame: &Frame,
     is_v4: bool,
     output: &mut Output,
-) -> Result<(), Cause> {
+) -> Result<(), DropReason> {
     let mtu = usize::from(tables.private.mtu);
     let whole = Ipv4::parse(&frame[HEADER..]);
     let Some(ip) = whole.ok().filter(|ip| is_v4 && !ip.dont_fragment()) else {
         icmp::too_big(worker, now, frame, mtu, &mut output.tunnel);
-        return Err(Cause::TooBig);
+        return Err(DropReason::TooBig);
     };
     let made = fragment::fragment(frame, &ip, mtu, &worker.pool, &mut output.forward);
-    let n = made.ok_or(Cause::NoBuffer)?;
+    let n = made.ok_or(DropReason::NoBuffer)?;
     let made = output.forward.iter().rev().take(n);
     worker.received.forwarded_bytes += made.map(|f| f.len() as u64).sum::<u64>();
     worker.received.forwarded += n as u64;

@@ -7,33 +7,37 @@ use tare_packet::ipv6;
 use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
-use super::version::{End, Version, V4, V6};
-use super::{discard, fragment, icmp, Cause, Dataplane, Headers, Output};
-use crate::esp::{self, Aad};
-use crate::prefixes::NONE;
-use crate::sa::{OutboundSa, Outer};
-use crate::tables::Tables;
+use super::prefixes::NONE;
+use super::sa::{OutboundSa, Outer};
+use super::tables::Tables;
+use super::version::{RouteBy, Version, V4, V6};
+use super::{discard, fragment, icmp, Dataplane, DropReason, InterfaceHeaders, Output};
+use crate::dataplane::esp::{self, Aad};
 
 /// Hops that an outer packet starts with.
-const OUTER_TTL: u8 = 64;
+const OUTER_TTL: u8 = tare_packet::protocol::TTL_DEFAULT;
 
-/// IPv4's flag "don't fragment", as [`Ipv4::fragment`] has it. Outer packets are never fragmented:
-/// what is too long for the path is reported, and inner packets are fragmented instead.
-const DONT_FRAGMENT: u32 = 0x4000;
+/// Outer packets are never fragmented: what is too long for the path is reported, and inner packets
+/// are fragmented instead.
+const DONT_FRAGMENT: u32 = ipv4::DONT_FRAGMENT;
 
-/// Packets on their way through the passes.
+/// The packets of a burst between passes.
 #[derive(Default)]
 pub(super) struct Scratch {
     frames: Vec<Frame>,
-    /// What is known of each frame; as many as there ever were at once.
+    /// The state of each frame; as many as there ever were at once.
     jobs: Vec<Job>,
     tags: Vec<Tag>,
-    /// What takes their place where some are cut into fragments.
+    /// The packets that replace them if some are fragmented.
     cut: (Vec<Frame>, Vec<Job>),
 }
 
-/// Written field by field and in place: a value made elsewhere would be copied by wide loads, which
-/// wait for the narrow stores that made it.
+/// The state of one packet.
+///
+/// Written field by field and in place. A value that is made elsewhere and moved here is copied by
+/// wide loads, and a wide load of bytes that several narrow stores wrote just before cannot be
+/// served from the store buffer: it waits until they reach the cache. Not the copy but this wait
+/// was what cost most.
 #[derive(Clone, Copy, Default)]
 struct Job {
     sequence: u64,
@@ -61,6 +65,7 @@ impl Scratch {
 }
 
 pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, output: &mut Output) {
+    // Taken out, so that passes can borrow the worker and its scratch memory separately.
     let mut scratch = std::mem::take(&mut worker.outbound);
     scratch.reserve(input.len());
     for frame in input.drain(..) {
@@ -70,7 +75,7 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
             Some(ethernet::IPV4) => admit::<V4>(worker, now, frame, &mut scratch, output),
             Some(ethernet::IPV6) => admit::<V6>(worker, now, frame, &mut scratch, output),
             Some(ethernet::ARP) => control(worker, frame, output),
-            _ => worker.sent.drop(Cause::NotIp),
+            _ => worker.sent.drop(DropReason::NotIp),
         }
     }
     if !look_up(worker, &scratch) {
@@ -96,19 +101,19 @@ fn admit<V: Version>(
     output: &mut Output,
 ) {
     let tables = &*worker.tables;
-    let Some(inner) = V::read(tables, &frame[HEADER..], End::Destination) else {
-        return worker.sent.drop(Cause::Malformed);
+    let Some(inner) = V::read(tables, &frame[HEADER..], RouteBy::Destination) else {
+        return worker.sent.drop(DropReason::Malformed);
     };
     if inner.own {
         return control(worker, frame, output);
     }
     if inner.hops <= 1 {
         icmp::time_exceeded(worker, now, &frame, &mut output.back);
-        return worker.sent.drop(Cause::TtlExceeded);
+        return worker.sent.drop(DropReason::TtlExceeded);
     }
     if inner.route == NONE {
         icmp::no_route(worker, now, &frame, &mut output.back);
-        return worker.sent.drop(Cause::NoRoute);
+        return worker.sent.drop(DropReason::NoRoute);
     }
     tables.prefetch_route(inner.route);
     // Ethernet pads what is short.
@@ -128,7 +133,7 @@ fn look_up(worker: &Dataplane, scratch: &Scratch) -> bool {
         let Some(route) = worker.tables.routes.get(job.route as usize) else {
             continue;
         };
-        if let Some(sa) = route.outbound(worker.number) {
+        if let Some(sa) = route.outbound(worker.id.number()) {
             sa.prefetch();
         }
         fit &= frame.len() - HEADER <= route.inner_max();
@@ -155,12 +160,12 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
                 Ok(ip) if job.next_header == esp::INNER_IPV4 && !ip.dont_fragment() => {
                     match fragment::fragment(&frame, &ip, inner_max, &worker.pool, cut) {
                         Some(n) => worker.sent.fragments += n as u64 - 1,
-                        None => worker.sent.drop(Cause::NoBuffer),
+                        None => worker.sent.drop(DropReason::NoBuffer),
                     }
                 }
                 _ => {
                     icmp::too_big(worker, now, &frame, inner_max, &mut output.back);
-                    worker.sent.drop(Cause::TooBig);
+                    worker.sent.drop(DropReason::TooBig);
                 }
             }
         }
@@ -173,6 +178,10 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
 
 /// The third pass: takes sequence numbers, a run of packets of one route at a time, and writes
 /// headers and trailer.
+///
+/// Numbers are taken only now, when it is certain that a packet fits: a number that is taken and
+/// not sent is a gap, which the peer cannot tell from a loss. Headers are written before any packet
+/// is encrypted, so that the cipher works on several packets at a time.
 fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
     let tables = &*worker.tables;
     let mut rest = &mut scratch.frames[..];
@@ -180,10 +189,10 @@ fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
     let mut failed = false;
     for run in jobs.chunk_by_mut(|a, b| a.route == b.route) {
         let frames = rest.split_off_mut(..run.len()).unwrap_or_default();
-        let sa = outbound_sa(tables, run[0].route, worker.number);
-        let number = sa.ok_or(Cause::NoSa).and_then(|sa| {
-            sa.take(run.len() as u64, worker.alone)
-                .ok_or(Cause::SequenceExhausted)
+        let sa = outbound_sa(tables, run[0].route, worker.id.number());
+        let number = sa.ok_or(DropReason::NoSa).and_then(|sa| {
+            sa.take(run.len() as u64, &worker.id)
+                .ok_or(DropReason::SequenceExhausted)
         });
         let (sa, mut number) = match (sa, number) {
             (Some(sa), Ok(number)) => (sa, number),
@@ -191,7 +200,7 @@ fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
                 failed = true;
                 for job in run {
                     job.front = 0;
-                    worker.sent.drop(number.err().unwrap_or(Cause::NoSa));
+                    worker.sent.drop(number.err().unwrap_or(DropReason::NoSa));
                 }
                 continue;
             }
@@ -209,7 +218,7 @@ fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
                 worker.sent.drop(cause);
             }
         }
-        sa.count(bytes, worker.alone);
+        sa.count(bytes, &worker.id);
     }
     if failed {
         discard(&mut scratch.frames, &mut scratch.jobs, |job| job.front != 0);
@@ -223,11 +232,11 @@ fn outbound_sa(tables: &Tables, route: u32, worker: usize) -> Option<&OutboundSa
 
 #[inline]
 fn write_headers(
-    headers: &Headers,
+    headers: &InterfaceHeaders,
     sa: &OutboundSa,
     frame: &mut Frame,
     job: &mut Job,
-) -> Result<(), Cause> {
+) -> Result<(), DropReason> {
     match sa.outer {
         Outer::V4 { src, dst } => {
             let tos = job.tos;
@@ -261,8 +270,8 @@ fn write_headers(
     }
 }
 
-/// Takes a hop off the inner packet and writes all around it, but for the ICV. `write_outer` writes
-/// the outer IP header, given the bytes behind it.
+/// Decrements TTL or hop limit of the inner packet and writes everything around it but the ICV.
+/// `write_outer` writes the outer IP header, given the bytes behind it.
 #[inline]
 fn write<const OUTER: usize>(
     ethernet: &Option<[u8; HEADER]>,
@@ -270,8 +279,8 @@ fn write<const OUTER: usize>(
     frame: &mut Frame,
     job: &mut Job,
     write_outer: impl FnOnce(&mut [u8; OUTER], usize),
-) -> Result<(), Cause> {
-    let ethernet = ethernet.as_ref().ok_or(Cause::NextHopUnknown)?;
+) -> Result<(), DropReason> {
+    let ethernet = ethernet.as_ref().ok_or(DropReason::NextHopUnknown)?;
     let inner = frame.len() - HEADER;
     let padding = esp::padding(inner);
     let behind = padding + esp::TRAILER + esp::ICV;
@@ -286,15 +295,15 @@ fn write<const OUTER: usize>(
         header[..8].copy_from_slice(&spi_and_number.to_be_bytes());
         header[8..].copy_from_slice(&job.sequence.to_be_bytes());
         if job.next_header == V4::NEXT_HEADER {
-            V4::take_hop(rest);
+            V4::decrement_ttl(rest);
         } else {
-            V6::take_hop(rest);
+            V6::decrement_ttl(rest);
         }
         esp::write_trailer(rest.get_mut(inner..)?, padding, job.next_header)
     };
-    parts().ok_or(Cause::NoBuffer)?;
+    parts().ok_or(DropReason::NoBuffer)?;
     job.front = (HEADER + OUTER + esp::HEADER) as u8;
-    job.aad.set(sa.spi, job.sequence, sa.counting);
+    job.aad.set(sa.spi, job.sequence, sa.sequence_mode);
     Ok(())
 }
 
@@ -304,7 +313,7 @@ fn seal(worker: &mut Dataplane, scratch: &mut Scratch, output: &mut Output) {
     let Scratch {
         frames, jobs, tags, ..
     } = scratch;
-    let number = worker.number;
+    let number = worker.id.number();
     let mut sealed = 0;
     // The first that cannot be described ends the iteration; it is never sent, nor is any behind
     // it.
@@ -322,7 +331,7 @@ fn seal(worker: &mut Dataplane, scratch: &mut Scratch, output: &mut Output) {
         sealed += 1;
     });
     for _ in sealed..frames.len() {
-        worker.sent.drop(Cause::NoSa);
+        worker.sent.drop(DropReason::NoSa);
     }
     frames.truncate(sealed);
     for (frame, tag) in frames.iter_mut().zip(&*tags) {

@@ -1,23 +1,23 @@
-//! What differs between the two versions of IP, for the inner packet of a tunnel.
+//! The differences between the two versions of IP, for the inner packet of a tunnel.
 
 use tare_packet::ethernet::HEADER;
 use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6::{self, Ipv6};
 
-use super::{is_multicast6, is_own4, is_own6, Headers};
-use crate::esp;
-use crate::tables::Tables;
+use super::tables::Tables;
+use super::{is_multicast6, is_own4, is_own6, InterfaceHeaders};
+use crate::dataplane::esp;
 
-/// Which address of a packet says what route it belongs to.
+/// The address of a packet that selects its route.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum RouteBy {
     Source,
     Destination,
 }
 
-/// What the passes need to know of an inner packet.
+/// The fields of an inner packet that the passes need.
 pub(super) struct Inner {
-    /// Whether it is for this gateway itself.
+    /// True if it is for this gateway itself.
     pub(super) own: bool,
     pub(super) route: u32,
     pub(super) hops: u8,
@@ -29,20 +29,20 @@ pub(super) struct Inner {
 
 /// A version of IP.
 pub(super) trait Version {
-    /// What the ESP trailer calls it.
+    /// Its next header value in the ESP trailer.
     const NEXT_HEADER: u8;
 
-    /// Reads and checks the header at the start of `packet`; none where it is malformed.
-    fn read(tables: &Tables, packet: &[u8], end: End) -> Option<Inner>;
+    /// Reads and checks the header at the start of `packet`; `None` if it is malformed.
+    fn read(tables: &Tables, packet: &[u8], by: RouteBy) -> Option<Inner>;
 
-    /// Takes a hop off.
-    fn take_hop(packet: &mut [u8]);
+    /// Decrements TTL or hop limit.
+    fn decrement_ttl(packet: &mut [u8]);
 
     /// Sets DSCP and ECN.
     fn set_tos(packet: &mut [u8], tos: u8);
 
-    /// The Ethernet header that such packets leave with.
-    fn link(headers: &Headers) -> &Option<[u8; HEADER]>;
+    /// Returns the Ethernet header of such packets.
+    fn link(headers: &InterfaceHeaders) -> &Option<[u8; HEADER]>;
 }
 
 pub(super) enum V4 {}
@@ -51,11 +51,11 @@ impl Version for V4 {
     const NEXT_HEADER: u8 = esp::INNER_IPV4;
 
     #[inline(always)]
-    fn read(tables: &Tables, packet: &[u8], end: End) -> Option<Inner> {
+    fn read(tables: &Tables, packet: &[u8], by: RouteBy) -> Option<Inner> {
         let ip = Ipv4::parse(packet).ok()?;
-        let address = match end {
-            End::Source => ip.src,
-            End::Destination => ip.dst,
+        let address = match by {
+            RouteBy::Source => ip.src,
+            RouteBy::Destination => ip.dst,
         };
         Some(Inner {
             own: is_own4(tables, ip.dst),
@@ -67,7 +67,7 @@ impl Version for V4 {
     }
 
     #[inline(always)]
-    fn take_hop(packet: &mut [u8]) {
+    fn decrement_ttl(packet: &mut [u8]) {
         ipv4::decrement_ttl(packet);
     }
 
@@ -77,7 +77,7 @@ impl Version for V4 {
     }
 
     #[inline(always)]
-    fn link(headers: &Headers) -> &Option<[u8; HEADER]> {
+    fn link(headers: &InterfaceHeaders) -> &Option<[u8; HEADER]> {
         &headers.v4
     }
 }
@@ -88,11 +88,11 @@ impl Version for V6 {
     const NEXT_HEADER: u8 = esp::INNER_IPV6;
 
     #[inline(always)]
-    fn read(tables: &Tables, packet: &[u8], end: End) -> Option<Inner> {
+    fn read(tables: &Tables, packet: &[u8], by: RouteBy) -> Option<Inner> {
         let ip = Ipv6::parse(packet).ok()?;
-        let (address, group) = match end {
-            End::Source => (ip.src, false),
-            End::Destination => (ip.dst, is_multicast6(ip.dst)),
+        let (address, group) = match by {
+            RouteBy::Source => (ip.src, false),
+            RouteBy::Destination => (ip.dst, is_multicast6(ip.dst)),
         };
         Some(Inner {
             own: is_own6(tables, ip.dst) || group,
@@ -104,7 +104,7 @@ impl Version for V6 {
     }
 
     #[inline(always)]
-    fn take_hop(packet: &mut [u8]) {
+    fn decrement_ttl(packet: &mut [u8]) {
         ipv6::decrement_hop_limit(packet);
     }
 
@@ -114,7 +114,7 @@ impl Version for V6 {
     }
 
     #[inline(always)]
-    fn link(headers: &Headers) -> &Option<[u8; HEADER]> {
+    fn link(headers: &InterfaceHeaders) -> &Option<[u8; HEADER]> {
         &headers.v6
     }
 }

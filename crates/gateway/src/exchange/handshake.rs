@@ -8,7 +8,7 @@ use snow::params::NoiseParams;
 use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
 
-use super::counters::{Cause, Counters};
+use super::counters::{Counters, DropReason};
 use super::message::{AeadName, Noise, Nonce, VERSION};
 use super::suite::{KeyMaterial, Secrets, Suite};
 use crate::config::{Aead, PresharedKey, SaKey};
@@ -16,7 +16,7 @@ use crate::config::{Aead, PresharedKey, SaKey};
 /// A private key or a mask, fresh.
 pub(crate) type Seed = Zeroizing<[u8; 32]>;
 
-/// What a handshake is about.
+/// The parameters of a handshake.
 pub(crate) struct Terms<'a> {
     pub(crate) spi: u32,
     pub(crate) initiator: IpAddr,
@@ -46,7 +46,11 @@ impl Terms<'_> {
     }
 
     /// Both states of the handshake: before its first message.
-    fn begin(&self, mask: Seed, initiator: bool) -> Result<(HandshakeState, Arc<Secrets>), Cause> {
+    fn begin(
+        &self,
+        mask: Seed,
+        initiator: bool,
+    ) -> Result<(HandshakeState, Arc<Secrets>), DropReason> {
         let params: NoiseParams = "Noise_NNpsk0_25519_AESGCM_BLAKE2s".parse().map_err(cause)?;
         let secrets = Arc::new(Secrets::new(mask));
         let psk = secrets.mask(self.psk.bytes());
@@ -75,7 +79,7 @@ fn octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// How challenges and prologues call an AEAD. Vita knows the first.
+/// Returns the name of an AEAD in challenges and prologues. Vita knows the first.
 pub(crate) fn aead_name(aead: Aead) -> AeadName {
     let name: &[u8] = match aead {
         Aead::Aes128Gcm => b"aes-gcm-16-icv",
@@ -135,7 +139,7 @@ impl Proposed {
         mask: Seed,
         ephemeral: Seed,
         counters: &mut Counters,
-    ) -> Result<Proposed, Cause> {
+    ) -> Result<Proposed, DropReason> {
         let (mut noise, secrets) = terms.begin(mask, true)?;
         secrets.set_ephemeral(ephemeral);
         let mut proposal = [0; 80];
@@ -156,7 +160,7 @@ impl Proposed {
         &mut self,
         agreement: &Noise,
         counters: &mut Counters,
-    ) -> Result<(u32, KeyPair), Cause> {
+    ) -> Result<(u32, KeyPair), DropReason> {
         let mut payload = [0; 32];
         let read = self.noise.read_message(agreement, &mut payload);
         counters.diffie_hellman += self.secrets.take_diffie_hellman();
@@ -177,7 +181,11 @@ pub(crate) struct Answer {
 impl Answer {
     /// Reads a proposal; hashes and a cipher tell whether it is authentic, without a Diffie-Hellman
     /// operation.
-    pub(crate) fn read(terms: &Terms<'_>, proposal: &Noise, mask: Seed) -> Result<Answer, Cause> {
+    pub(crate) fn read(
+        terms: &Terms<'_>,
+        proposal: &Noise,
+        mask: Seed,
+    ) -> Result<Answer, DropReason> {
         let (mut noise, secrets) = terms.begin(mask, false)?;
         let mut payload = [0; 32];
         noise.read_message(proposal, &mut payload).map_err(cause)?;
@@ -195,7 +203,7 @@ impl Answer {
         spi: u32,
         ephemeral: Seed,
         counters: &mut Counters,
-    ) -> Result<(Noise, KeyPair), Cause> {
+    ) -> Result<(Noise, KeyPair), DropReason> {
         self.secrets.set_ephemeral(ephemeral);
         let mut agreement = [0; 80];
         let written = self.noise.write_message(&payload(spi), &mut agreement);
@@ -205,9 +213,9 @@ impl Answer {
     }
 }
 
-fn key_pair(aead: Aead, secrets: &Secrets) -> Result<KeyPair, Cause> {
-    let split = secrets.take_split().ok_or(Cause::Unexpected)?;
-    KeyPair::of(aead, &split).ok_or(Cause::Unexpected)
+fn key_pair(aead: Aead, secrets: &Secrets) -> Result<KeyPair, DropReason> {
+    let split = secrets.take_split().ok_or(DropReason::Unexpected)?;
+    KeyPair::of(aead, &split).ok_or(DropReason::Unexpected)
 }
 
 /// An SPI and 28 bytes that mean nothing: Vita sends what was left there.
@@ -218,19 +226,19 @@ fn payload(spi: u32) -> [u8; 32] {
     payload
 }
 
-fn spi_of(payload: &[u8; 32]) -> Result<u32, Cause> {
+fn spi_of(payload: &[u8; 32]) -> Result<u32, DropReason> {
     let [a, b, c, d, ..] = *payload;
     // RFC 4303, 2.1: "The set of SPI values in the range 1 through 255 are reserved".
     match u32::from_be_bytes([a, b, c, d]) {
-        0..=255 => Err(Cause::Spi),
+        0..=255 => Err(DropReason::Spi),
         spi => Ok(spi),
     }
 }
 
-fn cause(error: snow::Error) -> Cause {
+fn cause(error: snow::Error) -> DropReason {
     match error {
-        snow::Error::Decrypt => Cause::Authentication,
-        snow::Error::Dh => Cause::PublicKey,
-        _ => Cause::Unexpected,
+        snow::Error::Decrypt => DropReason::Authentication,
+        snow::Error::Dh => DropReason::PublicKey,
+        _ => DropReason::Unexpected,
     }
 }

@@ -1,7 +1,7 @@
 //! The four messages, byte for byte: a header of eight bytes (route SPI, type, three reserved) and
 //! a body whose length its type fixes. Numbers are big-endian.
 
-use super::counters::Cause;
+use super::counters::DropReason;
 
 /// The version of the protocol.
 pub(crate) const VERSION: u32 = 5;
@@ -14,7 +14,7 @@ const AGREEMENT: u8 = 14;
 
 /// A public key (32), an encrypted payload (32) and its tag (16).
 pub(crate) type Noise = [u8; 80];
-/// What the responder wants to see again.
+/// The nonce that the responder expects to be returned.
 pub(crate) type Nonce = [u8; 32];
 /// The name of an AEAD, padded with zeros.
 pub(crate) type AeadName = [u8; 32];
@@ -41,8 +41,10 @@ pub(crate) enum Body<'a> {
 
 impl<'a> Message<'a> {
     /// Reads a message that is exactly as long as its type. The reserved bytes may be anything.
-    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Message<'a>, Cause> {
-        let (header, body) = bytes.split_first_chunk::<HEADER>().ok_or(Cause::Length)?;
+    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Message<'a>, DropReason> {
+        let (header, body) = bytes
+            .split_first_chunk::<HEADER>()
+            .ok_or(DropReason::Length)?;
         let [a, b, c, d, kind, ..] = *header;
         let body = match kind {
             KNOCK => {
@@ -51,8 +53,8 @@ impl<'a> Message<'a> {
             }
             CHALLENGE => {
                 let body = exact::<68>(body)?;
-                let (version, body) = body.split_first_chunk().ok_or(Cause::Length)?;
-                let (aead, nonce) = body.split_first_chunk().ok_or(Cause::Length)?;
+                let (version, body) = body.split_first_chunk().ok_or(DropReason::Length)?;
+                let (aead, nonce) = body.split_first_chunk().ok_or(DropReason::Length)?;
                 Body::Challenge {
                     version: u32::from_be_bytes(*version),
                     aead,
@@ -61,7 +63,7 @@ impl<'a> Message<'a> {
             }
             PROPOSAL => Body::Proposal(exact(body)?),
             AGREEMENT => Body::Agreement(exact(body)?),
-            _ => return Err(Cause::Type),
+            _ => return Err(DropReason::Type),
         };
         Ok(Message {
             spi: u32::from_be_bytes([a, b, c, d]),
@@ -92,8 +94,8 @@ impl<'a> Message<'a> {
     }
 }
 
-fn exact<const N: usize>(bytes: &[u8]) -> Result<&[u8; N], Cause> {
-    bytes.try_into().map_err(|_| Cause::Length)
+fn exact<const N: usize>(bytes: &[u8]) -> Result<&[u8; N], DropReason> {
+    bytes.try_into().map_err(|_| DropReason::Length)
 }
 
 #[cfg(test)]
@@ -126,7 +128,11 @@ mod tests {
             assert_eq!(Message::parse(&bytes), Ok(message));
             let long: Vec<u8> = bytes.iter().copied().chain([0; 2000]).collect();
             for n in (0..length).chain(length + 1..long.len()) {
-                assert_eq!(Message::parse(&long[..n]), Err(Cause::Length), "{n} bytes");
+                assert_eq!(
+                    Message::parse(&long[..n]),
+                    Err(DropReason::Length),
+                    "{n} bytes"
+                );
             }
         }
     }
@@ -134,7 +140,7 @@ mod tests {
     #[test]
     fn there_are_four_types() {
         let known = (0..=255)
-            .filter(|&kind| Message::parse(&[0, 0, 1, 0, kind, 0, 0, 0]) != Err(Cause::Type));
+            .filter(|&kind| Message::parse(&[0, 0, 1, 0, kind, 0, 0, 0]) != Err(DropReason::Type));
         assert_eq!(known.collect::<Vec<u8>>(), [11, 12, 13, 14]);
     }
 }

@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
 use tare_gateway::config::{
-    reference, Aead, Block, Config, Device, Interface, Keys, ManualSa, PresharedKey, Route, SaKey,
-    GATEWAY_FILE, GENTEST_FILE,
+    reference, Aead, Block, Config, Device, InterfaceConfig, Keys, ManualSa, PresharedKey, Route,
+    SaKey, GATEWAY_FILE, GENTEST_FILE,
 };
 
 use super::read;
@@ -13,8 +13,8 @@ use super::read;
 const NODE1: &str = include_str!("../seed/node1.conf");
 const NODE2: &str = include_str!("../seed/node2.conf");
 
-fn interface(pci: &str, ip4: [u8; 4], nexthop_ip4: [u8; 4]) -> Interface {
-    Interface {
+fn interface(pci: &str, ip4: [u8; 4], nexthop_ip4: [u8; 4]) -> InterfaceConfig {
+    InterfaceConfig {
         device: Device::Pci(pci.parse().unwrap()),
         device_queue: None,
         mac: None,
@@ -28,11 +28,11 @@ fn interface(pci: &str, ip4: [u8; 4], nexthop_ip4: [u8; 4]) -> Interface {
     }
 }
 
-/// What the seed's node with this number is, its peer being `other`.
+/// The configuration of the seed's node with this number, its peer being `other`.
 fn seed_node(this: u8, other: u8, private: &str, public: &str) -> Config {
     let gateway = [172, other, 0, 10];
     Config::new(
-        Interface {
+        InterfaceConfig {
             nexthop_mac: Some([2, 0, 0, 0, 0, 0]),
             ..interface(private, [172, this, 0, 10], [172, this, 0, 1])
         },

@@ -15,7 +15,7 @@ fn read(text: &str) -> (Config, Vec<Warning>) {
     }
 }
 
-/// What is said of `text`.
+/// The error for `text`.
 #[track_caller]
 fn refusal(text: &[u8]) -> String {
     match Config::parse("node.conf", text) {

@@ -73,7 +73,7 @@ node.conf:14: route test1: found a value of "gateway", expected a block: gateway
     }
 }
 
-/// What is said of node 1 with `rest` behind it.
+/// The error for node 1 with `rest` behind it.
 fn refusal_with(rest: &str) -> String {
     refusal(format!("{NODE1}{rest}").as_bytes())
 }

@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use tare_gateway::config::{
-    Aead, Config, Device, Interface, Keys, ManualSa, PresharedKey, Route, SaKey,
+    Aead, Config, Device, InterfaceConfig, Keys, ManualSa, PresharedKey, Route, SaKey,
 };
 
 use super::read;
@@ -43,7 +43,7 @@ fn device() -> impl Strategy<Value = Device> {
 }
 
 /// An interface with both families, so that every route fits.
-fn interface(nat: bool) -> impl Strategy<Value = Interface> {
+fn interface(nat: bool) -> impl Strategy<Value = InterfaceConfig> {
     let station = (
         device(),
         option::of(any::<u16>()),
@@ -54,7 +54,7 @@ fn interface(nat: bool) -> impl Strategy<Value = Interface> {
     let six = (ip6(), option::of(ip6()), ip6());
     (station, four, six).prop_map(move |(station, four, six)| {
         let (device, device_queue, mac, nexthop_mac) = station;
-        Interface {
+        InterfaceConfig {
             device,
             device_queue,
             mac,

@@ -1,7 +1,7 @@
 //! No packet costs an allocation.
 
-use tare_gateway::bench::{Bench, Setup};
-use tare_gateway::sa::Counting;
+use tare_gateway::dataplane::SequenceMode;
+use tare_gateway::tools::bench::{Bench, Setup};
 
 #[test]
 fn a_million_packets_allocate_nothing() {
@@ -9,7 +9,7 @@ fn a_million_packets_allocate_nothing() {
         sizes: vec![60, 590, 60, 1514],
         routes: 100,
         key_bytes: 16,
-        counting: Counting::Extended,
+        sequence_mode: SequenceMode::Extended,
         workers: 1,
     };
     let bench = Bench::new(&setup).unwrap();

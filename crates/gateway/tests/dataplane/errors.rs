@@ -1,15 +1,15 @@
-//! What is said about packets that cannot go on.
+//! Errors about packets that cannot be forwarded.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tare_gateway::dataplane::{Cause, RateLimit};
+use tare_gateway::dataplane::{DropReason, ERROR_BURST, ERROR_INTERVAL};
 use tare_packet::ethernet::HEADER;
 use tare_packet::ipv4::Ipv4;
 use tare_packet::ipv6::Ipv6;
 use tare_packet::wire::{Icmpv4Message, Icmpv4Packet, Icmpv6Message, Icmpv6Packet};
 use tare_packet::{checksum, ethernet};
-use tare_sim::Instant;
+use tare_sim::{Instant, TokenBucket};
 
 use crate::pair::{bytes, Packet, Pair, Shape, FAR4, HOST, NEAR4, NEAR6};
 
@@ -63,7 +63,7 @@ fn a_packet_with_no_hop_left_is_answered() {
         assert_eq!(found[0], (11, 0, 0, packets[0].bytes()[HEADER..].to_vec()));
         assert_eq!(found[1], (3, 0, 0, packets[1].bytes()[HEADER..].to_vec()));
     }
-    assert_eq!(pair.near.sent().dropped(Cause::TtlExceeded), 4);
+    assert_eq!(pair.near.sent().dropped(DropReason::TtlExceeded), 4);
     assert_eq!(pair.near.sent().errors_sent, 4);
 }
 
@@ -77,7 +77,7 @@ fn a_packet_with_no_route_is_answered() {
     let output = pair.seal(&[packet.bytes()]);
     let (kind, code, ..) = error(&output.back[0]);
     assert_eq!((kind, code), (3, 0));
-    assert_eq!(pair.near.sent().dropped(Cause::NoRoute), 1);
+    assert_eq!(pair.near.sent().dropped(DropReason::NoRoute), 1);
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_packet_that_is_too_long_is_answered_with_what_would_fit() {
     let (v4, v6) = (error(&output.back[0]), error(&output.back[1]));
     assert_eq!((v4.0, v4.1, v4.2), (3, 4, 1446));
     assert_eq!((v6.0, v6.1, v6.2), (2, 0, 1446));
-    assert_eq!(pair.near.sent().dropped(Cause::TooBig), 2);
+    assert_eq!(pair.near.sent().dropped(DropReason::TooBig), 2);
     // What would fit does.
     assert_eq!(pair.seal(&[Packet::v4(1446 + 14).bytes()]).forward.len(), 1);
     assert_eq!(pair.seal(&[Packet::v4(1447 + 14).bytes()]).forward.len(), 0);
@@ -115,7 +115,7 @@ fn some_packets_are_never_answered() {
     .bytes();
     about[HEADER + 9] = 1;
     about[HEADER + 20] = 3;
-    mend(&mut about);
+    update_checksum(&mut about);
     let mut later = Packet {
         ttl: 1,
         df: false,
@@ -123,13 +123,13 @@ fn some_packets_are_never_answered() {
     }
     .bytes();
     later[HEADER + 7] = 5;
-    mend(&mut later);
+    update_checksum(&mut later);
     assert!(pair.seal(&[about, later]).back.is_empty());
-    assert_eq!(pair.near.sent().dropped(Cause::TtlExceeded), 6);
+    assert_eq!(pair.near.sent().dropped(DropReason::TtlExceeded), 6);
 }
 
 /// Makes the header's checksum right again.
-pub(crate) fn mend(frame: &mut [u8]) {
+pub(crate) fn update_checksum(frame: &mut [u8]) {
     let header = &mut frame[HEADER..HEADER + 20];
     header[10..12].fill(0);
     let sum = checksum::finish(checksum::sum(header));
@@ -149,7 +149,7 @@ fn errors_about_what_came_through_the_tunnel_go_back_through_it() {
             .forward,
     );
     let output = pair.open(&sealed);
-    assert_eq!(pair.far.received().dropped(Cause::TtlExceeded), 1);
+    assert_eq!(pair.far.received().dropped(DropReason::TtlExceeded), 1);
     assert_eq!(output.tunnel.len(), 1);
     let ip = Ipv4::parse(&output.tunnel[0][HEADER..]).unwrap();
     assert_eq!((ip.src, ip.dst, ip.protocol), (FAR4 + 0xfe, NEAR4, 1));
@@ -162,10 +162,10 @@ fn errors_about_what_came_through_the_tunnel_go_back_through_it() {
 
 #[test]
 fn errors_come_at_a_bounded_rate() {
-    let mut limit = RateLimit::default();
+    let mut limit = TokenBucket::new(ERROR_INTERVAL, ERROR_BURST);
     let mut now = Instant::from_nanos(5_000_000_000);
-    let sent = |limit: &mut RateLimit, now| (0..1000).filter(|_| limit.allow(now)).count();
-    assert_eq!(sent(&mut limit, now), RateLimit::BURST as usize);
+    let sent = |limit: &mut TokenBucket, now| (0..1000).filter(|_| limit.take(now)).count();
+    assert_eq!(sent(&mut limit, now), ERROR_BURST as usize);
     now += Duration::from_millis(100);
     assert_eq!(sent(&mut limit, now), 10);
     // The clock is set back, and goes on from there.

@@ -1,13 +1,13 @@
-//! Packets of somebody who means harm.
+//! Packets from attackers.
 
 use std::slice::from_ref;
 
 use proptest::prelude::*;
-use tare_gateway::dataplane::Cause;
-use tare_gateway::sa::Counting;
+use tare_gateway::dataplane::DropReason;
+use tare_gateway::dataplane::SequenceMode;
 use tare_packet::ethernet::HEADER;
 
-use crate::errors::mend;
+use crate::errors::update_checksum;
 use crate::pair::{bytes, Packet, Pair, Shape};
 
 fn sealed(pair: &mut Pair, size: usize) -> Vec<u8> {
@@ -26,10 +26,10 @@ fn no_changed_bit_is_let_through() {
                 changed[at] ^= 1 << bit;
                 let in_outer = at < HEADER + outer;
                 if in_outer && !shape.outer_v6 {
-                    mend(&mut changed);
+                    update_checksum(&mut changed);
                 }
                 let output = pair.open(&[changed]);
-                // Who sent it, class, hops and flow of the outer header are nobody's promise.
+                // Source, class, hops and flow of the outer header are not authenticated.
                 // Everything behind it is.
                 let free = in_outer && output.forward.len() + output.control.len() <= 1;
                 assert!(
@@ -60,10 +60,10 @@ fn every_truncation_is_dropped_for_a_cause() {
         if len >= HEADER + 20 {
             let mut short = frame[..len].to_vec();
             short[HEADER + 2..HEADER + 4].copy_from_slice(&((len - HEADER) as u16).to_be_bytes());
-            mend(&mut short);
+            update_checksum(&mut short);
             let cause = pair.refusal(short);
             assert!(
-                matches!(cause, Cause::Malformed | Cause::Forged),
+                matches!(cause, DropReason::Malformed | DropReason::Forged),
                 "{len} {cause:?}"
             );
         }
@@ -76,11 +76,11 @@ fn a_packet_is_taken_once() {
     let mut pair = Pair::new(Shape::default());
     let frame = sealed(&mut pair, 100);
     assert_eq!(pair.open(from_ref(&frame)).forward.len(), 1);
-    assert_eq!(pair.refusal(frame.clone()), Cause::Replayed);
+    assert_eq!(pair.refusal(frame.clone()), DropReason::Replayed);
     // Twice in one burst, which both pass the look at the window.
     let next = sealed(&mut pair, 100);
     assert_eq!(pair.open(&[next.clone(), next]).forward.len(), 1);
-    assert_eq!(pair.far.received().dropped(Cause::Replayed), 2);
+    assert_eq!(pair.far.received().dropped(DropReason::Replayed), 2);
     let sa = pair.far.tables().inbound.iter().next().unwrap().clone();
     assert_eq!((sa.packets(), sa.replayed()), (2, 2));
 }
@@ -90,13 +90,13 @@ fn what_falls_behind_the_window_is_refused() {
     // With extended numbers the lower half of an old one is taken for that of a coming one (RFC
     // 4303, A2.1), which then is not what was authenticated.
     let expected = [
-        (Counting::Plain, Cause::TooOld),
-        (Counting::Extended, Cause::Forged),
+        (SequenceMode::Plain, DropReason::TooOld),
+        (SequenceMode::Extended, DropReason::Forged),
     ];
-    for (counting, cause) in expected {
+    for (sequence_mode, cause) in expected {
         let mut pair = Pair::new(Shape {
             window: 64,
-            counting,
+            sequence_mode,
             ..Shape::default()
         });
         let frames: Vec<_> = (0..66).map(|_| sealed(&mut pair, 100)).collect();
@@ -113,7 +113,7 @@ fn a_forged_packet_moves_no_window() {
     let mut far_ahead = sealed(&mut pair, 100);
     let front = HEADER + 20;
     far_ahead[front + 4..front + 8].copy_from_slice(&900_000u32.to_be_bytes());
-    assert_eq!(pair.refusal(far_ahead), Cause::Forged);
+    assert_eq!(pair.refusal(far_ahead), DropReason::Forged);
     assert_eq!(pair.far.tables().inbound.iter().next().unwrap().top(), 0);
     let next = sealed(&mut pair, 100);
     assert_eq!(pair.open(&[next]).forward.len(), 1);
@@ -138,7 +138,11 @@ fn whoever_has_a_key_still_speaks_for_his_own_network_only() {
                 .bytes()])
                 .forward,
         );
-        assert_eq!(pair.refusal(sealed[0].clone()), Cause::InnerSource, "{src}");
+        assert_eq!(
+            pair.refusal(sealed[0].clone()),
+            DropReason::InnerSource,
+            "{src}"
+        );
     }
 }
 
@@ -149,7 +153,7 @@ fn strangers_are_told_apart() {
     let with = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut changed = frame.clone();
         change(&mut changed);
-        mend(&mut changed);
+        update_checksum(&mut changed);
         changed
     };
     let front = HEADER + 20;
@@ -160,12 +164,12 @@ fn strangers_are_told_apart() {
     let udp = with(&|f| f[HEADER + 9] = 17);
     let kind = with(&|f| f[12] = 0x88);
     let expected = [
-        (spi, Cause::UnknownSpi),
-        (dst, Cause::NotForUs),
-        (fragment, Cause::OuterFragment),
-        (protocol, Cause::UnknownProtocol),
-        (udp, Cause::UnknownProtocol),
-        (kind, Cause::NotIp),
+        (spi, DropReason::UnknownSpi),
+        (dst, DropReason::NotForUs),
+        (fragment, DropReason::OuterFragment),
+        (protocol, DropReason::UnknownProtocol),
+        (udp, DropReason::UnknownProtocol),
+        (kind, DropReason::NotIp),
     ];
     for (frame, cause) in expected {
         assert_eq!(pair.refusal(frame), cause);
@@ -187,7 +191,7 @@ proptest! {
                 frame[HEADER] = version;
                 let len = (frame.len() - HEADER) as u16;
                 frame[HEADER + 2..HEADER + 4].copy_from_slice(&len.to_be_bytes());
-                mend(&mut frame);
+                update_checksum(&mut frame);
             }
             frame
         }).collect();
@@ -200,15 +204,15 @@ proptest! {
 
     #[test]
     fn any_header_around_a_good_packet_is_survived(
-        changes in proptest::collection::vec((0usize..50, any::<u8>()), 1..6), mended: bool,
+        changes in proptest::collection::vec((0usize..50, any::<u8>()), 1..6), with_checksum: bool,
     ) {
         let mut pair = Pair::new(Shape::default());
         let mut frame = sealed(&mut pair, 100);
         for (at, value) in changes {
             frame[at] = value;
         }
-        if mended {
-            mend(&mut frame);
+        if with_checksum {
+            update_checksum(&mut frame);
         }
         pair.open(from_ref(&frame));
         pair.seal(&[frame]);

@@ -3,22 +3,22 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tare_gateway::dataplane::{Cause, Dataplane, Output, Seat};
-use tare_gateway::prefixes::Prefixes;
-use tare_gateway::sa::{Counting, InboundSa, OutboundSa, Outer};
-use tare_gateway::tables::{Route, Side, Spis, Tables};
+use tare_gateway::dataplane::Prefixes;
+use tare_gateway::dataplane::{Dataplane, DropReason, Output, WorkerGroup};
+use tare_gateway::dataplane::{InboundSa, OutboundSa, Outer, SequenceMode};
+use tare_gateway::dataplane::{InterfaceView, Route, SpiTable, Tables};
 use tare_gcm::{Key, Nonce};
 use tare_packet::ethernet::{self, Mac, HEADER};
 use tare_packet::{ipv4, ipv6};
 use tare_port::{Burst, Layout, Pool};
 use tare_sim::Instant;
 
-/// What a pair is made of.
+/// The parameters of a pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) outer_v6: bool,
     pub(crate) key_bytes: usize,
-    pub(crate) counting: Counting,
+    pub(crate) sequence_mode: SequenceMode,
     pub(crate) path_mtu: u16,
     pub(crate) private_mtu: u16,
     pub(crate) window: u32,
@@ -29,7 +29,7 @@ impl Default for Shape {
         Shape {
             outer_v6: false,
             key_bytes: 16,
-            counting: Counting::Extended,
+            sequence_mode: SequenceMode::Extended,
             path_mtu: 1500,
             private_mtu: 1500,
             window: 1024,
@@ -43,10 +43,10 @@ impl Shape {
         (0..8).map(|bits| Shape {
             outer_v6: bits & 1 != 0,
             key_bytes: if bits & 2 != 0 { 32 } else { 16 },
-            counting: if bits & 4 != 0 {
-                Counting::Plain
+            sequence_mode: if bits & 4 != 0 {
+                SequenceMode::Plain
             } else {
-                Counting::Extended
+                SequenceMode::Extended
             },
             ..Shape::default()
         })
@@ -96,17 +96,17 @@ impl Pair {
             // Each direction has an SPI, a salt and thereby nonces of its own.
             let spi = |sender: usize| SPI + sender as u32;
             let salt = |sender: usize| [sender as u8; 4];
-            let out = OutboundSa::new(spi(own), key(), salt(own), shape.counting, outer);
+            let out = OutboundSa::new(spi(own), key(), salt(own), shape.sequence_mode, outer);
             let inbound = InboundSa::new(
                 spi(peer),
                 key(),
                 salt(peer),
-                shape.counting,
+                shape.sequence_mode,
                 shape.window,
                 0,
             );
             let nets = [NEAR_NET, FAR_NET][peer];
-            let side = Side {
+            let side = InterfaceView {
                 mac: [2, 0, 0, 0, 1, own as u8],
                 ip4: Some(v4[own]),
                 ip6: Some(v6[own]),
@@ -117,8 +117,8 @@ impl Pair {
             let tables = Tables {
                 prefixes: Arc::new(Prefixes::new(nets.map(|net| (net.parse().unwrap(), 0)))),
                 routes: vec![Route::new(Some(Arc::new(out)), shape.path_mtu)],
-                inbound: Spis::new([Arc::new(inbound)]),
-                private: Side {
+                inbound: SpiTable::new([Arc::new(inbound)]),
+                private: InterfaceView {
                     ip4: Some([NEAR4, FAR4][own] + 0xfe),
                     ip6: Some([NEAR6, FAR6][own] + 0xfe),
                     mtu: shape.private_mtu,
@@ -127,7 +127,8 @@ impl Pair {
                 public: side,
                 exchange_port: 303,
             };
-            Dataplane::new(Arc::new(tables), pool.clone(), Seat::ALONE)
+            let (group, worker) = WorkerGroup::sole();
+            Dataplane::new(group.bind(tables), pool.clone(), worker)
         };
         Pair {
             near: end(true),
@@ -137,7 +138,7 @@ impl Pair {
         }
     }
 
-    /// What the near gateway makes of frames of its private side.
+    /// Passes frames from its private side through the near gateway.
     pub(crate) fn seal(&mut self, frames: &[Vec<u8>]) -> Output {
         let mut burst = self.burst(frames);
         let mut output = Output::default();
@@ -147,7 +148,7 @@ impl Pair {
         output
     }
 
-    /// What the far gateway makes of frames of its public side.
+    /// Passes frames from its public side through the far gateway.
     pub(crate) fn open(&mut self, frames: &[Vec<u8>]) -> Output {
         let mut burst = self.burst(frames);
         let mut output = Output::default();
@@ -163,13 +164,13 @@ impl Pair {
         bytes(&self.open(&sealed).forward)
     }
 
-    /// Why the far gateway drops a frame.
-    pub(crate) fn refusal(&mut self, frame: Vec<u8>) -> Cause {
+    /// The reason for which the far gateway drops a frame.
+    pub(crate) fn refusal(&mut self, frame: Vec<u8>) -> DropReason {
         let before = *self.far.received();
         let output = self.open(&[frame]);
         assert!(output.forward.is_empty() && output.control.is_empty());
         let since = self.far.received().since(&before);
-        *Cause::ALL
+        *DropReason::ALL
             .iter()
             .find(|&&cause| since.dropped(cause) == 1)
             .unwrap()

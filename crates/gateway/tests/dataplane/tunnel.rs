@@ -1,17 +1,17 @@
-//! What goes in comes out.
+//! Packets come out of the tunnel as they went in.
 
 use std::slice::from_ref;
 
 use proptest::prelude::*;
-use tare_gateway::dataplane::Cause;
-use tare_gateway::{ecn, esp};
+use tare_gateway::dataplane::DropReason;
+use tare_gateway::dataplane::{ecn, esp};
 use tare_packet::ethernet::HEADER;
 use tare_packet::ipv4::Ipv4;
 use tare_packet::ipv6::Ipv6;
 
 use crate::pair::{bytes, sealed_by_hand, Packet, Pair, Shape, HOST};
 
-/// What a packet is to look like behind both gateways: two hops less, new stations, and all else as
+/// The packet that is expected behind both gateways: two hops less, new stations, and all else as
 /// it was.
 fn after_both(packet: &Packet) -> Vec<u8> {
     let ttl = packet.ttl - 2;
@@ -86,7 +86,7 @@ fn what_hides_the_length_is_taken_off() {
     drop(received);
     // A dummy is authentic, and nothing.
     let dummy = sealed_by_hand(&[0, 0, 0, 0, 0, 0, 0, esp::DUMMY], 2);
-    assert_eq!(pair.refusal(dummy), Cause::Dummy);
+    assert_eq!(pair.refusal(dummy), DropReason::Dummy);
     // Padding longer than the payload, a next header that is no IP, an inner packet longer than its
     // carrier.
     let mut cut = packet.bytes()[HEADER..HEADER + 60].to_vec();
@@ -96,7 +96,7 @@ fn what_hides_the_length_is_taken_off() {
         .enumerate()
     {
         let frame = sealed_by_hand(inner, 3 + number as u64);
-        assert_eq!(pair.refusal(frame), Cause::InnerMalformed, "{inner:?}");
+        assert_eq!(pair.refusal(frame), DropReason::InnerMalformed, "{inner:?}");
     }
 }
 
@@ -119,11 +119,11 @@ fn congestion_and_class_go_through_the_tunnel() {
                 let mut sealed = bytes(&pair.seal(&[packet.bytes()]).forward);
                 let outer = Ipv4::parse(&sealed[0][HEADER..]).unwrap();
                 assert_eq!(outer.tos, inner, "entering copies");
-                // A router on the way marks it.
+                // A router between the gateways marks it.
                 tare_packet::ipv4::set_tos(&mut sealed[0][HEADER..], inner & !3 | marked);
                 let received = pair.open(&sealed);
                 let Some(expected) = ecn::leaving(inner, marked) else {
-                    assert_eq!(pair.far.received().dropped(Cause::EcnIllegal), 1);
+                    assert_eq!(pair.far.received().dropped(DropReason::EcnIllegal), 1);
                     continue;
                 };
                 let ip = &received.forward[0][HEADER..];
@@ -185,14 +185,15 @@ fn what_leaves_the_tunnel_fits_the_private_side() {
     assert!(received.iter().all(|frame| frame.len() <= 714));
     assert_eq!(pair.far.received().forwarded, received.len() as u64);
     assert!(pair.through(&[Packet::v4(1400).bytes()]).is_empty());
-    assert_eq!(pair.far.received().dropped(Cause::TooBig), 1);
+    assert_eq!(pair.far.received().dropped(DropReason::TooBig), 1);
 }
 
 #[test]
 fn sequence_numbers_cross_four_billion() {
     // A sender that is told to go on right before the lower half wraps, which no test can wait for,
     // is played by a window that has seen as much; `window` tests the arithmetic itself.
-    let window = tare_gateway::window::Window::new(1024, tare_gateway::sa::Counting::Extended);
+    let window =
+        tare_gateway::dataplane::Window::new(1024, tare_gateway::dataplane::SequenceMode::Extended);
     window.claim((1 << 32) - 3).unwrap();
     for n in (1u64 << 32) - 2..(1 << 32) + 3000 {
         assert_eq!(window.extend(n as u32), Some(n));

@@ -1,10 +1,10 @@
-//! Messages from whoever wants to send some.
+//! Messages from attackers.
 
 use std::time::Duration;
 
 use proptest::prelude::*;
 use tare_gateway::config::Aead;
-use tare_gateway::exchange::{Cause, Counters, Settings, Timers};
+use tare_gateway::exchange::{Counters, DropReason, Settings, Timers};
 use tare_sim::Instant;
 
 use crate::noise::{message, prologue, public, Noise};
@@ -48,8 +48,8 @@ fn up_to(step: usize) -> (Vec<u8>, Gateway, Gateway) {
     unreachable!()
 }
 
-/// How many were dropped for the cause between the two.
-fn dropped(before: &Counters, after: &Counters, cause: Cause) -> u64 {
+/// The number dropped for the reason between the two.
+fn dropped(before: &Counters, after: &Counters, cause: DropReason) -> u64 {
     after.dropped(cause) - before.dropped(cause)
 }
 
@@ -73,9 +73,9 @@ fn no_change_to_any_byte_of_a_proposal_or_agreement_passes() {
                     "byte {n}"
                 );
                 let cause = match n {
-                    0..4 => Cause::Route,
+                    0..4 => DropReason::Route,
                     4 => continue,
-                    _ => Cause::Authentication,
+                    _ => DropReason::Authentication,
                 };
                 assert_eq!(
                     dropped(&before, &after, cause),
@@ -104,12 +104,12 @@ fn a_changed_challenge_leads_to_no_sa() {
         a.receive(now, B, &challenge);
         let after = a.exchange.counters();
         match n {
-            8..12 => assert_eq!(dropped(&before, &after, Cause::Version), 1),
-            12..44 => assert_eq!(dropped(&before, &after, Cause::Aead), 1),
+            8..12 => assert_eq!(dropped(&before, &after, DropReason::Version), 1),
+            12..44 => assert_eq!(dropped(&before, &after, DropReason::Aead), 1),
             _ => {
                 let proposal = a.take_first();
                 b.receive(now, A, &proposal);
-                assert_eq!(b.exchange.counters().dropped(Cause::Authentication), 1);
+                assert_eq!(b.exchange.counters().dropped(DropReason::Authentication), 1);
                 assert!(b.inbound.is_empty());
                 continue;
             }
@@ -127,16 +127,24 @@ fn dropped_messages_are_counted_by_cause() {
     let (proposal, mut b, _) = up_to(2);
     let now = seconds(2.0);
     let elsewhere = "203.0.113.9".parse().unwrap();
-    let cases: [(Cause, std::net::IpAddr, Vec<u8>); 9] = [
-        (Cause::Length, A, vec![]),
-        (Cause::Length, A, proposal[..87].to_vec()),
-        (Cause::Length, A, [&proposal[..], &[0; 65_400]].concat()),
-        (Cause::Type, A, message(1001, 15, &[&[0; 80]])),
-        (Cause::Route, A, message(1002, 11, &[&[0, 0, 0, 5]])),
-        (Cause::Address, elsewhere, proposal.clone()),
-        (Cause::Address, B, proposal.clone()),
-        (Cause::Unexpected, A, message(1001, 14, &[&[7; 80]])),
-        (Cause::Authentication, A, message(1001, 13, &[&[7; 80]])),
+    let cases: [(DropReason, std::net::IpAddr, Vec<u8>); 9] = [
+        (DropReason::Length, A, vec![]),
+        (DropReason::Length, A, proposal[..87].to_vec()),
+        (
+            DropReason::Length,
+            A,
+            [&proposal[..], &[0; 65_400]].concat(),
+        ),
+        (DropReason::Type, A, message(1001, 15, &[&[0; 80]])),
+        (DropReason::Route, A, message(1002, 11, &[&[0, 0, 0, 5]])),
+        (DropReason::Address, elsewhere, proposal.clone()),
+        (DropReason::Address, B, proposal.clone()),
+        (DropReason::Unexpected, A, message(1001, 14, &[&[7; 80]])),
+        (
+            DropReason::Authentication,
+            A,
+            message(1001, 13, &[&[7; 80]]),
+        ),
     ];
     for (cause, from, bytes) in cases {
         let before = b.exchange.counters();
@@ -160,9 +168,9 @@ fn another_key_another_aead_and_exchanged_addresses_are_refused() {
     let mut translated = route(0, B, A);
     translated.local = "203.0.113.9".parse().unwrap();
     for (keys, cause) in [
-        (other, Cause::Authentication),
-        (wide, Cause::Aead),
-        (translated, Cause::Authentication),
+        (other, DropReason::Authentication),
+        (wide, DropReason::Aead),
+        (translated, DropReason::Authentication),
     ] {
         let mut a = Gateway::single(A, B, 1);
         let mut b = Gateway::new(keys.local, settings(vec![keys]), 2);
@@ -191,7 +199,7 @@ fn sent(event: tare_gateway::exchange::Event) -> Option<Vec<u8>> {
     }
 }
 
-/// What a peer that knows the key may still get wrong.
+/// Mistakes of a peer that knows the key.
 #[test]
 fn public_keys_of_low_order_and_reserved_spis_are_refused() {
     let low_order: [[u8; 32]; 3] = [
@@ -222,7 +230,10 @@ fn public_keys_of_low_order_and_reserved_spis_are_refused() {
         b.receive(now, A, &forge(public(&[5; 32]), spi));
     }
     let c = b.exchange.counters();
-    assert_eq!((c.dropped(Cause::PublicKey), c.dropped(Cause::Spi)), (3, 3));
+    assert_eq!(
+        (c.dropped(DropReason::PublicKey), c.dropped(DropReason::Spi)),
+        (3, 3)
+    );
     assert!(b.inbound.is_empty() && b.outbound.is_empty());
     b.receive(now, A, &genuine);
     assert_eq!((b.inbound.len(), b.outbound.len()), (1, 1));
@@ -232,7 +243,7 @@ fn public_keys_of_low_order_and_reserved_spis_are_refused() {
     for key in low_order {
         a.receive(now, B, &message(1001, 14, &[&key, &[0; 48]]));
     }
-    assert_eq!(a.exchange.counters().dropped(Cause::PublicKey), 3);
+    assert_eq!(a.exchange.counters().dropped(DropReason::PublicKey), 3);
     a.receive(now, B, &genuine);
     assert_eq!((a.inbound.len(), a.outbound.len()), (1, 1));
 }
@@ -336,12 +347,12 @@ fn a_flood_costs_no_curve_no_memory_and_keeps_nobody_out() {
     assert_eq!(c.diffie_hellman, 0);
     // In one second: 50 at once and 100 a second, and 100 at once and 1,000 a second.
     assert!((140..=151).contains(&c.knocks), "{}", c.knocks);
-    let looked = c.dropped(Cause::Authentication);
+    let looked = c.dropped(DropReason::Authentication);
     assert!((1000..=1101).contains(&looked), "{looked}");
-    assert_eq!(c.dropped(Cause::Rate) + c.knocks + looked, c.received);
+    assert_eq!(c.dropped(DropReason::Rate) + c.knocks + looked, c.received);
     assert!(b.inbound.is_empty());
     b.take();
-    // While it goes on, the two come together: challenges go to the peer whoever asked, and its
+    // While it goes on, the two come together: challenges go to the peer whatever address asked, and its
     // proposal is one of those that are looked at, soon enough.
     let begun = now;
     while !(carries(&a, &b, 0) && carries(&b, &a, 0)) {
@@ -380,7 +391,9 @@ fn a_flood_leaves_nothing_in_memory() {
     assert_eq!(allocated.bytes_current, 0, "{allocated:?}");
     assert!(allocated.bytes_max < 16_384, "{allocated:?}");
     let c = b.exchange.counters();
-    assert!(c.knocks > 10_000 && c.repeats > 10_000 && c.dropped(Cause::Authentication) > 10_000);
+    assert!(
+        c.knocks > 10_000 && c.repeats > 10_000 && c.dropped(DropReason::Authentication) > 10_000
+    );
 }
 
 #[test]

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tare_gateway::exchange::{
     system_entropy, Error, Exchange, Negotiation, RouteKeys, Settings, Timers,
 };
-use tare_sim::Instant;
+use tare_sim::{Instant, Random};
 
-use crate::pair::{carries, deliver, route, seconds, settings, Gateway, Random, A, B};
+use crate::pair::{carries, deliver, route, seconds, settings, Gateway, A, B};
 use crate::simulation::{network, GOOD};
 
 /// Both ends of the routes, up.
@@ -36,47 +36,51 @@ fn routes(n: usize, backwards: bool) -> Vec<RouteKeys> {
 
 #[test]
 fn new_keys_are_negotiated_after_half_a_life_and_used_after_a_while() {
-    let mut network = network(GOOD, false, 1);
+    let mut network = network(&GOOD, false, 1);
     network.run_until(seconds(20.0));
-    let first = network.ends[0].outbound[&0].spi;
+    let first = network.end(0).outbound[&0].spi;
     network.run_until(seconds(299.0));
-    assert_eq!(network.ends[0].outbound[&0].spi, first);
-    let pairs = network.ends[0].inbound.len();
+    assert_eq!(network.end(0).outbound[&0].spi, first);
+    let pairs = network.end(0).inbound.len();
     let mut at = 299.0;
-    while network.ends[0].inbound.len() == pairs {
+    while network.end(0).inbound.len() == pairs {
         at += 0.1;
         network.run_until(seconds(at));
     }
     assert!((300.0..376.0).contains(&at), "{at}");
-    assert_eq!(network.ends[0].outbound[&0].spi, first);
+    assert_eq!(network.end(0).outbound[&0].spi, first);
     network.run_until(seconds(at + 7.3));
-    assert_eq!(network.ends[0].outbound[&0].spi, first);
+    assert_eq!(network.end(0).outbound[&0].spi, first);
     network.run_until(seconds(at + 7.6));
-    assert_ne!(network.ends[0].outbound[&0].spi, first);
+    assert_ne!(network.end(0).outbound[&0].spi, first);
     assert!(network.is_up());
     // The old inbound SAs end with their life and not before.
     network.run_until(seconds(599.0));
-    assert_eq!(network.ends[0].inbound.len(), pairs + 1);
+    assert_eq!(network.end(0).inbound.len(), pairs + 1);
     network.run_until(seconds(601.0));
-    assert_eq!(network.ends[0].inbound.len(), 1);
+    assert_eq!(network.end(0).inbound.len(), 1);
 }
 
 #[test]
 fn proof_of_use_ends_the_wait() {
-    let mut network = network(GOOD, false, 1);
+    let mut network = network(&GOOD, false, 1);
     network.run_until(seconds(20.0));
-    network.ends[0].with(|exchange, events| exchange.renew(seconds(20.0), 0, events));
+    network.with(0, |exchange, events| {
+        exchange.renew(seconds(20.0), 0, events)
+    });
     network.run_until(seconds(20.1));
-    let (a, b) = (&network.ends[0], &network.ends[1]);
+    let (a, b) = (network.end(0), network.end(1));
     let status = |end: &Gateway| end.exchange.status(0).unwrap();
     assert_eq!((status(a).queued.len(), status(b).queued.len()), (1, 1));
     // The initiator knows that its peer has it all; the responder does not.
     assert!(!a.exchange.unconfirmed(0) && b.exchange.unconfirmed(0));
     let new = status(b).inbound.last().unwrap().spi;
-    network.ends[1].with(|exchange, events| exchange.used(seconds(20.2), new, events));
-    let b = &network.ends[1];
+    network.with(1, |exchange, events| {
+        exchange.used(seconds(20.2), new, events)
+    });
+    let b = network.end(1);
     assert!(!b.exchange.unconfirmed(0) && status(b).queued.is_empty());
-    assert!(carries(b, &network.ends[0], 0));
+    assert!(carries(b, network.end(0), 0));
 }
 
 /// The agreement is lost and the peer goes on as it was: an SA that it does not have is not used.
@@ -214,12 +218,10 @@ fn spis_are_unique_and_never_reserved() {
         settings.reserved = (256..2000).collect();
         let mut gateway = Gateway::new(address, settings.clone(), seed);
         // SPIs from a narrow range, so that they would collide.
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let narrow = Box::new(move |bytes: &mut [u8]| match bytes.len() {
             4 => bytes.copy_from_slice(&(random.below(2100) as u32).to_le_bytes()),
-            _ => bytes
-                .iter_mut()
-                .for_each(|byte| *byte = random.next() as u8),
+            _ => random.fill(bytes),
         });
         gateway.exchange = Exchange::new(settings, narrow).unwrap();
         gateway
@@ -369,7 +371,7 @@ fn a_clock_that_steps_back_neither_stops_nor_hurries_anything() {
                 let next = gateway.exchange.next_deadline();
                 assert!(next.since(now) < Duration::from_secs(600), "round {round}");
             }
-            // Somebody has to tell them the time for a step to be seen.
+            // They see a step only when they are called with the time.
             a.tick(now);
             b.tick(now);
             settle(now, &mut a, &mut b);

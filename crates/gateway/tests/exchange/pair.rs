@@ -6,34 +6,15 @@ use std::time::Duration;
 
 use tare_gateway::config::{Aead, PresharedKey};
 use tare_gateway::exchange::{Entropy, Event, Exchange, RouteKeys, SaKeys, Settings, Timers};
-use tare_sim::Instant;
+use tare_sim::{Instant, Random};
 
 pub(crate) const A: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 pub(crate) const B: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 2));
 
-/// Numbers that look random and are the same for the same seed.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    pub(crate) fn entropy(seed: u64) -> Entropy {
-        let mut random = Random(seed);
-        Box::new(move |bytes| {
-            bytes
-                .iter_mut()
-                .for_each(|byte| *byte = random.next() as u8)
-        })
-    }
+/// Entropy that a seed makes again.
+pub(crate) fn entropy(seed: u64) -> Entropy {
+    let mut random = Random::new(seed);
+    Box::new(move |bytes| random.fill(bytes))
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
@@ -85,7 +66,7 @@ pub(crate) struct Gateway {
     pub(crate) outbound: BTreeMap<usize, SaKeys>,
     /// All outbound SAs of each route, in the order in which workers take them.
     pub(crate) sas: BTreeMap<usize, Vec<SaKeys>>,
-    /// How many that may be.
+    /// The most outbound SAs of a route.
     pub(crate) most: usize,
     pub(crate) log: Vec<String>,
 }
@@ -95,7 +76,7 @@ impl Gateway {
         Gateway {
             most: settings.outbound_sas,
             sas: BTreeMap::new(),
-            exchange: Exchange::new(settings, Random::entropy(seed)).unwrap(),
+            exchange: Exchange::new(settings, entropy(seed)).unwrap(),
             address,
             sent: Vec::new(),
             inbound: BTreeMap::new(),
@@ -200,7 +181,7 @@ impl Gateway {
     }
 }
 
-/// Whether what `from` sends on the route, whichever worker does, `to` can open.
+/// True if `to` can open what any worker of `from` sends on the route.
 pub(crate) fn carries(from: &Gateway, to: &Gateway, route: usize) -> bool {
     let accepted = |out: &SaKeys| {
         to.inbound

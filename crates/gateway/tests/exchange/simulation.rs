@@ -1,159 +1,124 @@
 //! Two gateways joined by a network that loses, doubles, delays and reorders, for hours of virtual
 //! time.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tare_gateway::exchange::{Settings, Timers};
-use tare_sim::Instant;
+use tare_gateway::exchange::{Event, Exchange, Settings, Timers};
+use tare_sim::{for_seeds, Cable, Carried, Instant, LineConfig, Node, NodeId, Outbox, Testbed};
 
-use crate::pair::{carries, route, seconds, settings, Gateway, Random, A, B};
+use crate::pair::{carries, route, seconds, settings, Gateway, A, B};
 
-/// What the network does to messages.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Faults {
-    /// In a thousand.
-    pub(crate) lost: u64,
-    /// In a thousand.
-    pub(crate) doubled: u64,
-    /// Any delay between these, so that messages overtake each other.
-    pub(crate) delay_ms: (u64, u64),
+/// A message of the exchange, and who sent it.
+#[derive(Clone)]
+pub(crate) struct Datagram {
+    from: IpAddr,
+    message: Vec<u8>,
 }
 
-/// A message: when it arrives, how many left before it, who receives it.
-type UnderWay = (Instant, u64, usize, Vec<u8>);
+impl Carried for Datagram {
+    fn frame_len(&self) -> usize {
+        // Ethernet, IPv4 and UDP.
+        14 + 20 + 8 + self.message.len()
+    }
 
+    fn duplicate(&self) -> Option<Datagram> {
+        Some(self.clone())
+    }
+}
+
+impl Gateway {
+    fn send_all(&mut self, out: &mut Outbox<Datagram>) {
+        let from = self.address;
+        for message in self.take() {
+            out.send(0, Datagram { from, message });
+        }
+    }
+}
+
+impl Node for Gateway {
+    type Message = Datagram;
+
+    fn receive(&mut self, now: Instant, _: usize, datagram: Datagram, out: &mut Outbox<Datagram>) {
+        self.receive(now, datagram.from, &datagram.message);
+        self.send_all(out);
+    }
+
+    fn next_deadline(&self) -> Instant {
+        self.exchange.next_deadline()
+    }
+
+    fn tick(&mut self, now: Instant, out: &mut Outbox<Datagram>) {
+        self.tick(now);
+        let next = self.exchange.next_deadline();
+        assert!(next > now, "a tick leaves nothing undone");
+        self.send_all(out);
+    }
+}
+
+/// Two exchanges and the cable between them.
 pub(crate) struct Network {
-    pub(crate) now: Instant,
-    pub(crate) ends: [Gateway; 2],
-    faults: Faults,
-    random: Random,
-    under_way: BinaryHeap<Reverse<UnderWay>>,
-    departed: u64,
-    /// Whether there is traffic, and somebody tells the exchange of it.
-    traffic: bool,
-    next_traffic: Instant,
+    testbed: Testbed<Datagram>,
+    ends: [NodeId<Gateway>; 2],
+    cable: Cable,
     /// For each direction, whether it has carried before, and must now.
     up: [bool; 2],
 }
 
 impl Network {
-    pub(crate) fn new(ends: [Gateway; 2], faults: Faults, traffic: bool, seed: u64) -> Network {
+    pub(crate) fn new(
+        ends: [Gateway; 2],
+        faults: &LineConfig,
+        traffic: bool,
+        seed: u64,
+    ) -> Network {
+        let mut testbed = Testbed::new(seed);
+        let ends = ends.map(|end| testbed.add(end));
+        let cable = testbed.connect(ends[0], ends[1], faults);
+        if traffic {
+            send_packets(&mut testbed, seconds(0.1), ends, cable, faults.loss);
+        }
         Network {
-            now: Instant::ZERO,
+            testbed,
             ends,
-            faults,
-            random: Random(seed),
-            under_way: BinaryHeap::new(),
-            departed: 0,
-            traffic,
-            next_traffic: seconds(0.1),
+            cable,
             up: [false; 2],
         }
     }
 
     pub(crate) fn run_until(&mut self, end: Instant) {
-        self.collect();
-        loop {
-            let arrival = self
-                .under_way
-                .peek()
-                .map_or(Instant::NEVER, |Reverse((at, ..))| *at);
-            let deadlines = self.ends.iter().map(|end| end.exchange.next_deadline());
-            let next = deadlines.min().unwrap().min(arrival).min(self.next_traffic);
-            if next > end {
-                self.now = end;
-                return;
-            }
-            self.now = self.now.max(next);
-            self.step(arrival <= self.now);
-            self.check();
-        }
+        let (testbed, up) = (&mut self.testbed, &mut self.up);
+        let (ends, cable) = (self.ends, self.cable);
+        testbed.run_until_reached(end, |testbed| {
+            let ends = ends.map(|end| testbed.node(end));
+            check(testbed.now(), ends, up, testbed.lines(cable)[0].is_cut());
+            false
+        });
     }
 
-    fn step(&mut self, arrival: bool) {
-        for end in &mut self.ends {
-            if end.exchange.next_deadline() <= self.now {
-                end.tick(self.now);
-                assert!(
-                    end.exchange.next_deadline() > self.now,
-                    "a tick leaves nothing undone"
-                );
-            }
-        }
-        if arrival {
-            if let Some(Reverse((_, _, to, message))) = self.under_way.pop() {
-                let from = self.ends[1 - to].address;
-                self.ends[to].receive(self.now, from, &message);
-            }
-        }
-        if self.next_traffic <= self.now {
-            self.next_traffic = self.now + Duration::from_secs(1);
-            for from in 0..2 {
-                self.packet(from);
-            }
-        }
-        self.collect();
+    pub(crate) fn now(&self) -> Instant {
+        self.testbed.now()
     }
 
-    fn collect(&mut self) {
-        for from in 0..2 {
-            for message in self.ends[from].take() {
-                self.depart(1 - from, message);
-            }
-        }
+    fn ends(&self) -> [&Gateway; 2] {
+        [0, 1].map(|which| self.end(which))
     }
 
-    /// One end sends a packet to the other, whose data plane tells its exchange.
-    fn packet(&mut self, from: usize) {
-        let lost = self.random.below(1000) < self.faults.lost;
-        let up = carries(&self.ends[from], &self.ends[1 - from], 0);
-        if self.traffic && up && !lost {
-            let sas = &self.ends[from].sas[&0];
-            let worker = match sas.len() {
-                1 => 0,
-                n => self.random.below(n as u64) as usize,
-            };
-            let spi = sas[worker].spi;
-            let now = self.now;
-            self.ends[1 - from].with(|exchange, events| exchange.used(now, spi, events));
-        }
+    pub(crate) fn end(&self, which: usize) -> &Gateway {
+        self.testbed.node(self.ends[which])
     }
 
-    fn depart(&mut self, to: usize, message: Vec<u8>) {
-        let copies = 1 + u64::from(self.random.below(1000) < self.faults.doubled);
-        for _ in 0..copies {
-            let (least, most) = self.faults.delay_ms;
-            let delay = least + self.random.below(most - least + 1);
-            if self.random.below(1000) >= self.faults.lost {
-                let at = self.now + Duration::from_millis(delay);
-                self.departed += 1;
-                self.under_way
-                    .push(Reverse((at, self.departed, to, message.clone())));
-            }
-        }
-    }
-
-    /// A direction that has carried once carries for ever: what one end sends under, the other
-    /// accepts.
-    fn check(&mut self) {
-        for from in 0..2 {
-            let up = carries(&self.ends[from], &self.ends[1 - from], 0);
-            if self.faults.lost == 1000 {
-                // In time all lives end, and none that is sent under ends after the one that
-                // accepts.
-                assert!(up || self.ends[from].outbound.is_empty() || !self.up[from]);
-            } else {
-                assert!(
-                    up || !self.up[from],
-                    "direction {from} is cut at {}",
-                    self.now
-                );
-            }
-            self.up[from] = up;
-        }
+    /// Lets the data plane or the operator of an end act on its exchange.
+    pub(crate) fn with<T>(
+        &mut self,
+        which: usize,
+        act: impl FnOnce(&mut Exchange, &mut Vec<Event>) -> T,
+    ) -> T {
+        self.testbed.act(self.ends[which], |end, _, out| {
+            let result = end.with(act);
+            end.send_all(out);
+            result
+        })
     }
 
     /// Both directions carry.
@@ -163,18 +128,57 @@ impl Network {
 
     /// One end loses everything and begins anew.
     pub(crate) fn restart(&mut self, which: usize, seed: u64) {
-        let (local, remote) = (self.ends[which].address, self.ends[1 - which].address);
-        let settings = short(local, remote, self.ends[which].most);
-        self.ends[which] = Gateway::new(local, settings, seed);
+        let (local, remote) = (self.end(which).address, self.end(1 - which).address);
+        let settings = short(local, remote, self.end(which).most);
+        let end = Gateway::new(local, settings, seed);
+        self.testbed.restart(self.ends[which], end);
         self.up = [false; 2];
     }
 
     /// The network loses everything, or as much as before.
-    pub(crate) fn cut(&mut self, cut: bool, faults: Faults) {
-        self.faults = faults;
-        if cut {
-            self.faults.lost = 1000;
+    pub(crate) fn cut(&mut self, cut: bool) {
+        self.testbed.set_cut(self.cable, cut);
+    }
+}
+
+/// Once a second, each end sends a packet to the other, whose data plane tells its exchange.
+fn send_packets(
+    testbed: &mut Testbed<Datagram>,
+    at: Instant,
+    ends: [NodeId<Gateway>; 2],
+    cable: Cable,
+    loss: f64,
+) {
+    testbed.at(at, move |testbed| {
+        for (from, to) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+            let is_cut = testbed.lines(cable)[0].is_cut();
+            let lost = testbed.random().chance(loss) || is_cut;
+            if lost || !carries(testbed.node(from), testbed.node(to), 0) {
+                continue;
+            }
+            let workers = testbed.node(from).sas[&0].len();
+            let worker = testbed.random().below(workers as u64) as usize;
+            let spi = testbed.node(from).sas[&0][worker].spi;
+            testbed.act(to, |end, now, out| {
+                end.with(|exchange, events| exchange.used(now, spi, events));
+                end.send_all(out);
+            });
         }
+        send_packets(testbed, at + Duration::from_secs(1), ends, cable, loss);
+    });
+}
+
+/// A direction that has carried once carries for ever: what one end sends under, the other accepts.
+fn check(now: Instant, ends: [&Gateway; 2], up: &mut [bool; 2], is_cut: bool) {
+    for from in 0..2 {
+        let carries = carries(ends[from], ends[1 - from], 0);
+        if is_cut {
+            // In time all lives end, and none that is sent under ends after the one that accepts.
+            assert!(carries || ends[from].outbound.is_empty() || !up[from]);
+        } else {
+            assert!(carries || !up[from], "direction {from} is cut at {now}");
+        }
+        up[from] = carries;
     }
 }
 
@@ -185,12 +189,12 @@ fn short(local: IpAddr, remote: IpAddr, outbound_sas: usize) -> Settings {
     }
 }
 
-pub(crate) fn network(faults: Faults, traffic: bool, seed: u64) -> Network {
+pub(crate) fn network(faults: &LineConfig, traffic: bool, seed: u64) -> Network {
     network_of([1, 1], faults, traffic, seed)
 }
 
-/// Ends with so many workers.
-fn network_of(workers: [usize; 2], faults: Faults, traffic: bool, seed: u64) -> Network {
+/// Ends with this many workers.
+fn network_of(workers: [usize; 2], faults: &LineConfig, traffic: bool, seed: u64) -> Network {
     let ends = [
         Gateway::new(A, short(A, B, workers[0]), 2 * seed),
         Gateway::new(B, short(B, A, workers[1]), 2 * seed + 1),
@@ -198,36 +202,40 @@ fn network_of(workers: [usize; 2], faults: Faults, traffic: bool, seed: u64) -> 
     Network::new(ends, faults, traffic, seed)
 }
 
-pub(crate) const GOOD: Faults = Faults {
-    lost: 0,
-    doubled: 0,
-    delay_ms: (1, 1),
+pub(crate) const GOOD: LineConfig = LineConfig {
+    delay: Duration::from_millis(1),
+    ..LineConfig::new(1_000_000_000)
 };
 
-pub(crate) const FAR: Faults = Faults {
-    lost: 10,
-    doubled: 10,
-    delay_ms: (100, 400),
+/// Far away: messages overtake each other.
+pub(crate) const FAR: LineConfig = LineConfig {
+    loss: 0.01,
+    duplication: 0.01,
+    delay: Duration::from_millis(100),
+    jitter: Duration::from_millis(300),
+    ..GOOD
 };
 
-pub(crate) const BAD: Faults = Faults {
-    lost: 300,
-    doubled: 200,
-    delay_ms: (1, 700),
+pub(crate) const BAD: LineConfig = LineConfig {
+    loss: 0.3,
+    duplication: 0.2,
+    delay: Duration::from_millis(1),
+    jitter: Duration::from_millis(699),
+    ..GOOD
 };
 
 #[test]
 fn keys_change_for_hours_and_no_direction_is_ever_cut() {
     for faults in [GOOD, FAR, BAD] {
         for traffic in [false, true] {
-            for seed in 0..40 {
-                let mut network = network(faults, traffic, seed);
+            for_seeds(0..40, |seed| {
+                let mut network = network(&faults, traffic, seed);
                 network.run_until(seconds(60.0));
                 assert!(network.is_up(), "{faults:?}, seed {seed}");
                 network.run_until(seconds(2.0 * 3600.0));
                 assert!(network.is_up(), "{faults:?}, seed {seed}");
                 let negotiated: u64 = network
-                    .ends
+                    .ends()
                     .iter()
                     .map(|end| end.exchange.counters().agreements)
                     .sum();
@@ -236,7 +244,7 @@ fn keys_change_for_hours_and_no_direction_is_ever_cut() {
                     (18..=50).contains(&negotiated),
                     "{negotiated}, {faults:?}, seed {seed}"
                 );
-                for end in &network.ends {
+                for end in network.ends() {
                     end.check_counters();
                     assert!(end.inbound.len() <= 4 && end.outbound.len() == 1);
                     let c = end.exchange.counters();
@@ -247,7 +255,7 @@ fn keys_change_for_hours_and_no_direction_is_ever_cut() {
                             < 6 * (c.agreements + c.proposals + c.negotiations_expired)
                     );
                 }
-            }
+            });
         }
     }
 }
@@ -255,10 +263,10 @@ fn keys_change_for_hours_and_no_direction_is_ever_cut() {
 /// Waits until both ends use as many SAs as they have workers.
 fn become_full(network: &mut Network, workers: [usize; 2]) {
     let of = |end: &Gateway| end.sas.get(&0).map_or(0, Vec::len);
-    let until = network.now + Duration::from_secs(60);
-    while [0, 1].map(|end| of(&network.ends[end])) != workers {
-        assert!(network.now < until, "an SA is missing at {until}");
-        network.run_until(network.now + Duration::from_secs(1));
+    let until = network.now() + Duration::from_secs(60);
+    while [0, 1].map(|end| of(network.end(end))) != workers {
+        assert!(network.now() < until, "an SA is missing at {until}");
+        network.run_until(network.now() + Duration::from_secs(1));
     }
 }
 
@@ -267,25 +275,25 @@ fn each_of_two_workers_gets_an_sa_and_keys_change_for_hours_and_none_is_ever_cut
     for workers in [[2, 2], [2, 1], [1, 2]] {
         for faults in [GOOD, FAR, BAD] {
             for traffic in [false, true] {
-                for seed in 0..20 {
+                for_seeds(0..20, |seed| {
                     let about = format!("{workers:?}, {faults:?}, {traffic}, seed {seed}");
-                    let mut network = network_of(workers, faults, traffic, seed);
+                    let mut network = network_of(workers, &faults, traffic, seed);
                     network.run_until(seconds(60.0));
                     become_full(&mut network, workers);
                     network.run_until(seconds(2.0 * 3600.0));
                     assert!(network.is_up(), "{about}");
                     become_full(&mut network, workers);
-                    let ends = network.ends.iter();
+                    let ends = network.ends().into_iter();
                     let counters: Vec<_> = ends.map(|end| end.exchange.counters()).collect();
                     let negotiated: u64 = counters.iter().map(|c| c.agreements).sum();
                     // Two pairs live for 300 to 375 seconds and what it takes to change over.
                     assert!((36..=90).contains(&negotiated), "{negotiated}, {about}");
-                    for (end, c) in network.ends.iter().zip(&counters) {
+                    for (end, c) in network.ends().into_iter().zip(&counters) {
                         end.check_counters();
                         assert!(end.inbound.len() <= 4 * end.most);
                         assert_eq!(c.outbound_expired, 0, "{about}");
                     }
-                }
+                });
             }
         }
     }
@@ -296,15 +304,15 @@ fn a_peer_that_restarts_is_followed_with_the_sas_of_all_workers() {
     for workers in [[2, 2], [2, 1]] {
         for (faults, traffic, limit) in [(GOOD, true, 10.0), (GOOD, false, 16.0), (BAD, true, 60.0)]
         {
-            for seed in 0..20 {
+            for_seeds(0..20, |seed| {
                 let about = format!("{workers:?}, {faults:?}, {traffic}, seed {seed}");
-                let mut network = network_of(workers, faults, traffic, seed);
+                let mut network = network_of(workers, &faults, traffic, seed);
                 let mut at = 1000.0;
                 network.run_until(seconds(at));
                 // Right after a negotiation, only traffic tells a peer that has restarted from one
                 // that asks for more.
                 let recent = Some(Duration::from_secs(13));
-                while !traffic && network.ends[0].exchange.status(0).unwrap().negotiated < recent {
+                while !traffic && network.end(0).exchange.status(0).unwrap().negotiated < recent {
                     at += 1.0;
                     network.run_until(seconds(at));
                 }
@@ -314,7 +322,7 @@ fn a_peer_that_restarts_is_followed_with_the_sas_of_all_workers() {
                 network.run_until(seconds(4000.0));
                 assert!(network.is_up(), "{about}");
                 become_full(&mut network, workers);
-            }
+            });
         }
     }
 }
@@ -327,8 +335,8 @@ fn a_peer_that_restarts_is_followed() {
         (BAD, true, 40.0),
         (BAD, false, 60.0),
     ] {
-        for seed in 0..30 {
-            let mut network = network(faults, traffic, seed);
+        for_seeds(0..30, |seed| {
+            let mut network = network(&faults, traffic, seed);
             network.run_until(seconds(1000.0));
             network.restart((seed % 2) as usize, 1000 + seed);
             network.run_until(seconds(1000.0 + limit));
@@ -337,29 +345,29 @@ fn a_peer_that_restarts_is_followed() {
                 "{faults:?}, traffic {traffic}, seed {seed}"
             );
             network.run_until(seconds(4000.0));
-        }
+        });
     }
 }
 
 #[test]
 fn a_peer_that_was_gone_for_an_hour_is_found_again() {
-    for seed in 0..20 {
-        let mut network = network(FAR, false, seed);
+    for_seeds(0..20, |seed| {
+        let mut network = network(&FAR, false, seed);
         network.run_until(seconds(100.0));
-        network.cut(true, FAR);
+        network.cut(true);
         network.run_until(seconds(3700.0));
-        for end in &network.ends {
+        for end in network.ends() {
             assert!(end.inbound.is_empty() && end.outbound.is_empty());
             // After the first failures one knock in 40 to 50 seconds.
             let c = end.exchange.counters();
             assert!((60..140).contains(&c.sent), "{c:?}");
         }
-        network.cut(false, FAR);
+        network.cut(false);
         network.run_until(seconds(3700.0 + 60.0));
         assert!(network.is_up(), "seed {seed}");
         network.run_until(seconds(2.0 * 3600.0));
         assert!(network.is_up(), "seed {seed}");
-    }
+    });
 }
 
 #[test]
@@ -372,13 +380,13 @@ fn short_lives_are_kept_too() {
         };
         settings
     };
-    for seed in 0..10 {
+    for_seeds(0..10, |seed| {
         let ends = [
             Gateway::new(A, quick(A, B), seed),
             Gateway::new(B, quick(B, A), seed + 100),
         ];
-        let mut network = Network::new(ends, GOOD, seed % 2 == 0, seed);
+        let mut network = Network::new(ends, &GOOD, seed % 2 == 0, seed);
         network.run_until(seconds(1000.0));
         assert!(network.is_up());
-    }
+    });
 }

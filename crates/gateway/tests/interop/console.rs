@@ -7,10 +7,10 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{channel, Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-/// How long booting may take: seconds on an idle machine.
+/// The time that booting may take: seconds on an idle machine.
 const BOOT_MAX: Duration = Duration::from_secs(90);
 
-/// How long a command may take.
+/// The time that a command may take.
 const COMMAND_MAX: Duration = Duration::from_secs(60);
 
 /// The longest frame that a card hands over.
@@ -98,7 +98,7 @@ impl Guest {
     /// wrote.
     ///
     /// # Panics
-    /// Where it does not succeed.
+    /// If it does not succeed.
     pub(crate) fn run_beside(
         &mut self,
         command: &str,
@@ -132,7 +132,7 @@ impl Guest {
         }
     }
 
-    /// The same with nobody at the other end of the network.
+    /// The same with nothing at the other end of the network.
     pub(crate) fn run(&mut self, command: &str) -> String {
         self.run_beside(command, &mut |_| Vec::new())
     }
@@ -142,7 +142,7 @@ impl Guest {
         self.network.send(frame).unwrap();
     }
 
-    /// The next frame of the guest; none where there is none for so long.
+    /// The next frame of the guest; `None` if none comes in this time.
     pub(crate) fn receive(&self, wait: Duration) -> Option<Vec<u8>> {
         self.network.set_read_timeout(Some(wait)).unwrap();
         let mut frame = vec![0; FRAME_MAX];

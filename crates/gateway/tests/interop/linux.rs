@@ -6,28 +6,28 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tare_gateway::dataplane::Cause;
-use tare_gateway::sa::Counting;
+use tare_gateway::dataplane::DropReason;
+use tare_gateway::dataplane::SequenceMode;
 use tare_packet::checksum;
 use tare_packet::ethernet::HEADER;
 use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6::{self, Ipv6};
 
-use crate::bed::{
+use crate::console::Guest;
+use crate::tunnels::{
     self, hex, Gateway, Secret, Tunnel, ICMP, OUR_MAC, OUR_V4, OUR_V6, PEER_MAC, PEER_V4, PEER_V6,
     UDP,
 };
-use crate::console::Guest;
 
 const ICMPV6: u8 = 58;
 
 /// The guest's echo service answers here.
 const ECHO_PORT: u16 = 7;
 
-/// How long an answer may take: a hundredth of that on an idle machine.
+/// The time that an answer may take: a hundredth of that on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long nothing may come until nothing will.
+/// The silence after which nothing more is expected.
 const SILENCE: Duration = Duration::from_millis(500);
 
 /// Lengths of inner packets: every padding, and what Ethernet takes once it is sealed.
@@ -87,7 +87,7 @@ fn boot(tunnels: Vec<Tunnel>) -> Bed {
     }
 }
 
-/// What `ip` is told about a tunnel.
+/// The arguments of `ip` for a tunnel.
 fn configuration(tunnel: &Tunnel) -> Vec<String> {
     let (we, peer) = tunnel.outer();
     let (near, far) = (tunnel.near(), tunnel.far());
@@ -156,9 +156,9 @@ fn state(
     more: &str,
 ) -> String {
     let id = u32::from(tunnel.number) + 1;
-    let esn = match tunnel.counting {
-        Counting::Extended => "flag esn",
-        Counting::Plain => "",
+    let esn = match tunnel.sequence_mode {
+        SequenceMode::Extended => "flag esn",
+        SequenceMode::Plain => "",
     };
     let (key, salt) = (hex(&secret.key), hex(&secret.salt));
     format!(
@@ -167,7 +167,7 @@ fn state(
     )
 }
 
-/// What an SA of the guest counted.
+/// The counters of an SA of the guest.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counted {
     packets: u64,
@@ -176,7 +176,7 @@ struct Counted {
 }
 
 impl Bed {
-    /// What all SAs of the guest counted, by SPI.
+    /// The counters of all SAs of the guest, by SPI.
     fn states(&mut self) -> BTreeMap<u32, Counted> {
         let text = self.guest.run("/bin/ip -s xfrm state");
         let mut states = BTreeMap::new();
@@ -205,7 +205,7 @@ impl Bed {
         states
     }
 
-    /// What went wrong in the guest's IPsec, by its names.
+    /// The error counters of the guest's IPsec, by its names.
     fn errors(&mut self) -> BTreeMap<String, u64> {
         let text = self.guest.run("cat /proc/net/xfrm_stat");
         let lines = text
@@ -228,7 +228,7 @@ impl Bed {
         };
         let mut datagram = packet.split_off(header);
         datagram[2..4].copy_from_slice(&ECHO_PORT.to_be_bytes());
-        bed::ip(tunnel.near(), tunnel.far(), UDP, 6, datagram)
+        tunnels::ip(tunnel.near(), tunnel.far(), UDP, 6, datagram)
     }
 
     /// The next ESP frame of the guest; none after a silence.
@@ -328,7 +328,7 @@ fn pong(packet: &[u8]) -> Vec<u8> {
         other => panic!("no echo request: {other:?}"),
     };
     let message = [&[kind, 0, 0, 0], &request[4..]].concat();
-    bed::ip(dst, src, protocol, 2, message)
+    tunnels::ip(dst, src, protocol, 2, message)
 }
 
 #[test]
@@ -382,7 +382,7 @@ fn linux_opens_what_we_seal_and_we_what_it_seals() {
     assert_eq!(bed.gateway.worker.sent().forwarded, all);
     let received = bed.gateway.worker.received();
     assert_eq!(received.forwarded, all);
-    assert_eq!(received.dropped.iter().sum::<u64>(), 0);
+    assert_eq!(received.dropped_total(), 0);
 }
 
 #[test]
@@ -407,7 +407,7 @@ fn linux_and_we_refuse_the_same_replays_and_forgeries() {
         }
         assert_eq!(bed.esp(SILENCE), None, "an answer to a replay");
         assert!(bed.gateway.open(&came).is_empty());
-        // A packet changed on the way, to it; then as it was.
+        // A packet that was changed in transit; then as it was.
         let question = Bed::question(tunnel, 200);
         let good = bed.gateway.seal(std::slice::from_ref(&question)).remove(0);
         let outer = HEADER + if tunnel.outer_v6 { 40 } else { 20 };
@@ -459,8 +459,8 @@ fn linux_and_we_refuse_the_same_replays_and_forgeries() {
             let received = bed.gateway.worker.received();
             received.dropped(cause) - received_before.dropped(cause)
         };
-        assert_eq!(since(Cause::Replayed), expected.replayed);
-        assert_eq!(since(Cause::Forged), expected.forged);
+        assert_eq!(since(DropReason::Replayed), expected.replayed);
+        assert_eq!(since(DropReason::Forged), expected.forged);
     }
     let n = tunnels.len() as u64;
     let expected = [
@@ -477,7 +477,7 @@ fn extended_numbers_go_over_the_lower_half_with_linux() {
     const BEFORE: u64 = (1 << 32) - 16;
     let mut tunnels = vec![Tunnel::matrix()[0].clone(), Tunnel::matrix()[13].clone()];
     for tunnel in &mut tunnels {
-        assert_eq!(tunnel.counting, Counting::Extended);
+        assert_eq!(tunnel.sequence_mode, SequenceMode::Extended);
         tunnel.last_sent = BEFORE;
     }
     let mut bed = boot(tunnels.clone());
@@ -511,5 +511,5 @@ fn extended_numbers_go_over_the_lower_half_with_linux() {
     }
     assert_eq!(bed.errors(), BTreeMap::new());
     let received = bed.gateway.worker.received();
-    assert_eq!(received.dropped.iter().sum::<u64>(), 0);
+    assert_eq!(received.dropped_total(), 0);
 }

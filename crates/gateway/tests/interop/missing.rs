@@ -1,9 +1,9 @@
-//! What cannot be tested says so.
+//! Tests that cannot run say so.
 
 use std::io::Write;
 use std::process::Command;
 
-/// Whether a program runs with these arguments. Where it does not, that is said aloud, and is a
+/// True if a program runs with these arguments. If it does not, a line says so, and that is a
 /// failure under CI.
 pub(crate) fn has(program: &str, arguments: &[&str], package: &str, what: &str) -> bool {
     let runs = Command::new(program).args(arguments).output();

@@ -5,13 +5,13 @@ use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
 use serde_json::{json, Value};
-use tare_gateway::dataplane::Cause;
-use tare_gateway::esp;
-use tare_gateway::sa::Counting;
+use tare_gateway::dataplane::esp;
+use tare_gateway::dataplane::DropReason;
+use tare_gateway::dataplane::SequenceMode;
 use tare_packet::ethernet::HEADER;
 
-use crate::bed::{a_hop_further, framed, hex, lengths, noise, same, Gateway, Secret, Tunnel};
 use crate::missing;
+use crate::tunnels::{a_hop_further, framed, hex, lengths, noise, same, Gateway, Secret, Tunnel};
 
 /// Debian's, which has Debian's packages.
 const PYTHON: &str = "/usr/bin/python3";
@@ -96,10 +96,10 @@ fn seal_question(tunnel: &Tunnel, number: u64, next: u8, inner: &[u8]) -> Value 
 }
 
 fn high(tunnel: &Tunnel, number: u64) -> Option<u32> {
-    (tunnel.counting == Counting::Extended).then_some((number >> 32) as u32)
+    (tunnel.sequence_mode == SequenceMode::Extended).then_some((number >> 32) as u32)
 }
 
-/// What scapy sealed, as frames.
+/// The packets that scapy sealed, as frames.
 fn sealed(questions: &[Value]) -> Vec<Vec<u8>> {
     let bytes = |text: &str| -> Vec<u8> {
         let pairs = text.as_bytes().chunks(2);
@@ -121,10 +121,10 @@ fn next_header(tunnel: &Tunnel) -> u8 {
 
 /// Numbers that packets are sent from: the first ones, and across the border of the lower half
 /// where there is an upper one.
-fn starts(counting: Counting) -> &'static [u64] {
-    match counting {
-        Counting::Extended => &[0, (1 << 32) - 40, (7 << 32) - 2],
-        Counting::Plain => &[0, (1 << 31) - 3],
+fn starts(sequence_mode: SequenceMode) -> &'static [u64] {
+    match sequence_mode {
+        SequenceMode::Extended => &[0, (1 << 32) - 40, (7 << 32) - 2],
+        SequenceMode::Plain => &[0, (1 << 31) - 3],
     }
 }
 
@@ -136,7 +136,7 @@ fn scapy_opens_what_we_seal() {
     let mut questions = Vec::new();
     let mut expected = Vec::new();
     for mut tunnel in Tunnel::matrix() {
-        for &start in starts(tunnel.counting) {
+        for &start in starts(tunnel.sequence_mode) {
             tunnel.last_sent = start;
             let packets: Vec<_> = lengths(&tunnel)
                 .into_iter()
@@ -171,8 +171,8 @@ fn we_open_what_scapy_seals() {
     let mut expected = Vec::new();
     for tunnel in Tunnel::matrix() {
         // In steps that a window infers the upper half over.
-        let starts: &[u64] = match tunnel.counting {
-            Counting::Extended => &[
+        let starts: &[u64] = match tunnel.sequence_mode {
+            SequenceMode::Extended => &[
                 1,
                 1 << 31,
                 (1 << 32) - 9,
@@ -180,7 +180,7 @@ fn we_open_what_scapy_seals() {
                 3 << 31,
                 (1 << 33) - 7,
             ],
-            Counting::Plain => &[1, 1 << 31, (1 << 32) - 400],
+            SequenceMode::Plain => &[1, 1 << 31, (1 << 32) - 400],
         };
         let lengths = lengths(&tunnel);
         let share = lengths.len().div_ceil(starts.len());
@@ -242,12 +242,15 @@ fn we_strip_padding_that_hides_the_length_and_drop_dummies_of_scapy() {
     let frames = sealed(&questions);
     let mut gateway = Gateway::new(&Tunnel::matrix());
     same(&gateway.open(&frames), &expected);
-    assert_eq!(gateway.worker.received().dropped(Cause::Dummy), dummies);
-    let dropped: u64 = gateway.worker.received().dropped.iter().sum();
+    assert_eq!(
+        gateway.worker.received().dropped(DropReason::Dummy),
+        dummies
+    );
+    let dropped: u64 = gateway.worker.received().dropped_total();
     assert_eq!(dropped, dummies);
 }
 
-/// Where a bit is turned over, counted from the end of the outer IP header or, when negative, from
+/// The place of the bit that is flipped, counted from the end of the outer IP header or, when negative, from
 /// the end of the packet.
 const TAMPERED: [(&str, isize); 8] = [
     ("SPI, which is authenticated", 3),
@@ -289,7 +292,7 @@ fn scapy_refuses_what_was_changed_on_the_way() {
             }
             questions.push(question);
         }
-        if tunnel.counting == Counting::Extended {
+        if tunnel.sequence_mode == SequenceMode::Extended {
             // The upper half is authenticated although it is not sent.
             questions.push(open_question(&tunnel, 1 << 32 | 1, &frame[HEADER..]));
         }
@@ -308,7 +311,7 @@ fn we_refuse_what_was_changed_on_the_way_from_scapy_and_take_the_original() {
         let packet = tunnel.packet_back(100);
         let next = next_header(&tunnel);
         let mut questions = vec![seal_question(&tunnel, 1, next, &packet)];
-        if tunnel.counting == Counting::Extended {
+        if tunnel.sequence_mode == SequenceMode::Extended {
             // Sealed with an upper half that is not the one to infer.
             let mut wrong = seal_question(&tunnel, 1, next, &packet);
             wrong["high"] = 1.into();
@@ -325,12 +328,12 @@ fn we_refuse_what_was_changed_on_the_way_from_scapy_and_take_the_original() {
         let none: Vec<Vec<u8>> = Vec::new();
         for (n, frame) in (1..).zip(&changed) {
             assert_eq!(gateway.open(std::slice::from_ref(frame)), none);
-            let forged = gateway.worker.received().dropped(Cause::Forged);
+            let forged = gateway.worker.received().dropped(DropReason::Forged);
             assert_eq!(forged, n, "{tunnel:?}: {}", hex(frame));
         }
         let good = [good];
         assert_eq!(gateway.open(&good), [a_hop_further(&packet)], "{tunnel:?}");
         assert_eq!(gateway.open(&good), none, "twice");
-        assert_eq!(gateway.worker.received().dropped(Cause::Replayed), 1);
+        assert_eq!(gateway.worker.received().dropped(DropReason::Replayed), 1);
     }
 }

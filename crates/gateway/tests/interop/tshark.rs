@@ -4,14 +4,14 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::process::Command;
 
-use tare_gateway::esp;
-use tare_gateway::sa::Counting;
+use tare_gateway::dataplane::esp;
+use tare_gateway::dataplane::SequenceMode;
 use tare_packet::pcap::{Header, Writer};
 
-use crate::bed::{a_hop_further, hex, lengths, Gateway, Secret, Tunnel};
 use crate::missing;
+use crate::tunnels::{a_hop_further, hex, lengths, Gateway, Secret, Tunnel};
 
-/// What is asked of each packet.
+/// The fields printed for each packet.
 const FIELDS: [&str; 8] = [
     "esp.spi",
     "esp.sequence",
@@ -51,7 +51,7 @@ fn tshark_decrypts_a_capture_of_ours() {
     capture.into_inner().flush().unwrap();
 
     let mut tshark = Command::new(program);
-    // Its own folders, so that nobody's preferences count.
+    // Its own folders, so that no user's preferences count.
     tshark.env("HOME", folder.path()).arg("-r").arg(&path);
     tshark.args(["-n", "-d", "udp.port==6000,data", "-T", "fields"]);
     for preference in [
@@ -88,7 +88,7 @@ fn sa(tunnel: &Tunnel) -> String {
     )
 }
 
-/// What tshark is to say of a packet.
+/// The fields that tshark is to print for a packet.
 fn row(tunnel: &Tunnel, number: u64, packet: &[u8]) -> String {
     let inner = a_hop_further(packet);
     let padding = esp::padding(inner.len()) as u8;
@@ -98,7 +98,7 @@ fn row(tunnel: &Tunnel, number: u64, packet: &[u8]) -> String {
     plain.extend([padding, next]);
     // It knows no extended numbers, so it takes the ICV that covers one for a bad one; decrypting
     // needs no ICV.
-    let icv_good = u8::from(tunnel.counting == Counting::Plain);
+    let icv_good = u8::from(tunnel.sequence_mode == SequenceMode::Plain);
     [
         format!("0x{:08x}", tunnel.spi_out()),
         number.to_string(),

@@ -73,7 +73,7 @@ pub struct Context<'a> {
 ///
 /// A claim whose selector names a value that only another size or another machine has (size
 /// 8192 where `--quick` stops at 2048, four threads where there are two processors) is kept: it
-/// chooses no cell here, and that is for the verdict to say. A value that no machine and no size
+/// chooses no cell here, which the verdict then states. A value that no machine and no size
 /// would ever have is an error.
 ///
 /// # Errors
@@ -97,7 +97,7 @@ pub fn parse(
     let (document, syntax_errors) = DeTable::parse_recoverable(text);
     if !syntax_errors.is_empty() {
         report.syntax(&syntax_errors);
-        // What a recovering parser makes of the rest would only add errors that are not there.
+        // The parser recovers by guessing, and its guesses would add errors that are not there.
         return Err(report.into_errors());
     }
     let experiments = document_of(&document, &report, context);

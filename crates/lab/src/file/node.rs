@@ -305,7 +305,7 @@ impl<'a> Node<'a> {
         keys.map(|key| key.get_ref().to_string()).collect()
     }
 
-    /// The value of one key of this table, where there is one.
+    /// The value of one key of this table, if there is one.
     pub(super) fn field(&self, name: &str) -> Option<Node<'a>> {
         let value = self.value().as_table()?.get(name)?;
         Some(Node::new(join(&self.path, name), value, self.report))
@@ -390,7 +390,7 @@ impl<'a> Fields<'a> {
         Some(self.need(key, expected)?.text()?.to_owned())
     }
 
-    /// Says that neither `key` nor any of those `instead` of it are there, and one must be.
+    /// Records that neither `key` nor any of those `instead` of it are there, and one must be.
     pub(super) fn need_one(
         &mut self,
         key: &'static str,
@@ -425,8 +425,8 @@ impl<'a> Fields<'a> {
             .collect()
     }
 
-    /// Reports the keys that were not asked for and those that were asked for in vain. Every
-    /// table whose keys are asked for is closed.
+    /// Reports the keys that were not read, which are unknown, and those that must be there and are
+    /// not. Every table whose keys are read is closed.
     pub(super) fn close(self) {
         self.close_with(&[]);
     }

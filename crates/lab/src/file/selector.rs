@@ -15,12 +15,12 @@ pub(super) struct Cells<'a> {
     pub(super) matrix: &'a Matrix,
     pub(super) words: Words<'a>,
     pub(super) references: Vec<String>,
-    /// One list for each of [`Size::ALL`]; empty where the matrix could not be read.
+    /// One list for each of [`Size::ALL`]; empty if the matrix could not be read.
     points: [Vec<Point>; 2],
 }
 
-/// A selector that was read, and whether it speaks of processors: such a selector may choose
-/// nothing here, or the same as another, without being wrong.
+/// A selector that was read, and whether it depends on the number of processors: such a selector
+/// may choose nothing here, or the same as another, without being wrong.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Chosen {
     pub(super) selector: Selector,

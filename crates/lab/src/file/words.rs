@@ -6,13 +6,13 @@ use crate::unit::{Dimension, Quantity, Unit};
 use crate::usage::METRICS;
 use crate::value::Value;
 
-/// The most processors a machine is believed to have, and the most times `cpus` is multiplied.
+/// The most processors a machine is assumed to have, and the most times `cpus` is multiplied.
 const MAX_CPUS: i64 = 4096;
 
 /// The words that an experiment may use, on a machine with so many processors.
 #[derive(Clone, Copy)]
 pub(super) struct Words<'a> {
-    /// `None` where the file names no driver that is known: then every word passes, because the
+    /// `None` if the file names no driver that is known: then every word passes, because the
     /// driver's name is the error.
     pub(super) vocabulary: Option<&'a Vocabulary>,
     pub(super) cpus: i64,

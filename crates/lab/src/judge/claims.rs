@@ -81,7 +81,7 @@ pub(super) fn comparisons(
     Ok(made)
 }
 
-/// The cells that `claim` speaks of.
+/// The cells that `claim` is about.
 pub(super) fn cells<'t, 'a>(
     experiment: &Experiment,
     claim: &'t Claim,
@@ -296,7 +296,7 @@ fn order(
         .filter_map(|selector| chosen(trials, selector).next())
         .collect();
     if cells.len() < ranked.len() {
-        return Ok(Vec::new()); // An order of some of them is another claim.
+        return Ok(Vec::new()); // An order of a part of them is another claim.
     }
     usable(cells.iter().copied())?;
     same_work(&cells, metric)?;
@@ -418,7 +418,7 @@ fn same_work(cells: &[&Cell<'_>], metric: &Metric) -> Result<(), Obstacle> {
         if let (Some((least, less)), Some((most, more))) = (here.first(), here.last()) {
             if most / least > 1.0 + SAME_WORK {
                 return Err(Obstacle::NotTestable(format!(
-                    "not the same work: {} did {} an operation, {} {}",
+                    "not the same work: {} did {} per operation, {} {}",
                     more.name(),
                     words::work(*most, counter),
                     less.name(),

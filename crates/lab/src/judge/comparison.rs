@@ -38,7 +38,7 @@ impl Scale {
         }
     }
 
-    /// An interval back from this scale; `None` where an end is infinite.
+    /// An interval back from this scale; `None` if an end is infinite.
     pub(super) fn show_interval(self, ends: [f64; 2]) -> Option<[f64; 2]> {
         let finite = ends.iter().all(|end| end.is_finite());
         finite.then(|| ends.map(|end| self.show(end)))

@@ -73,6 +73,11 @@ pub(super) fn two_sided_p(comparison: &Comparison) -> f64 {
 }
 
 /// The evidence of one comparison, round by round.
+///
+/// The whole path is kept, not its end alone. If the machine changes half-way, there may be enough
+/// evidence for one side first and for the other later; the first decision stands. A judgement a
+/// year later, from all records at once, must find the same side and the same round as one that was
+/// made after every round.
 struct Tested {
     /// Rounds that ran, failed ones among them.
     ran: usize,
@@ -82,7 +87,8 @@ struct Tested {
     other: EProcess,
     /// The highest of `claim` after each round.
     claim_path: Vec<f64>,
-    /// `other` after each round.
+    /// `other` after each round, and not its highest: the evidence against a claim is the highest
+    /// of the *mean* over its comparisons, which is not the mean of their highest.
     other_path: Vec<f64>,
     /// As `claim_path`, that the effect lies clearly on the claim's side.
     clear_claim_path: Vec<f64>,
@@ -195,7 +201,7 @@ impl Evidence {
         least.unwrap_or(0)
     }
 
-    /// Returns true if `left` more rounds could decide, if all of them spoke for one side and every
+    /// Returns true if `left` more rounds could decide, if all of them supported one side and every
     /// other test of the family were decided.
     pub(super) fn may_be_decided(&self, left: u32) -> bool {
         let claim = |one: &Tested| one.claim.at_best_after(left) >= ORDINARY;
@@ -302,6 +308,8 @@ pub(super) fn rule(tests: &[&Evidence], size: usize, alpha: f64) -> Vec<Ruling> 
         };
         tests.len()
     ];
+    // An experiment that ended early keeps its last p in the correction of the later rounds: its
+    // claims are members of the family as before.
     for round in 0..length {
         let claim = corrected(&|test| at(&test.claim, round));
         let other = corrected(&|test| at(&test.other, round));

@@ -28,7 +28,7 @@ pub(super) fn decide(comparisons: &[Comparison], result: &mut ClaimResult) {
     let held = rounds.iter().filter(|holds| **holds).count();
     let name = &comparisons[worst].name;
     let furthest = (comparisons.len() > 1 && !name.is_empty())
-        .then(|| format!("furthest off: {name}"))
+        .then(|| format!("furthest from the criterion: {name}"))
         .filter(|_| held == 0);
     let spread = spread(&comparisons[worst]);
     (result.verdict, result.reason) = match words::failed(&result.failures) {

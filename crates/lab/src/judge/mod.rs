@@ -68,6 +68,8 @@ pub fn judge(experiments: &[Experiment], records: &[TrialRecord], options: &Judg
                     members.size += 1;
                     members.tests.push((place, claims.len(), test));
                 }
+                // It will have a test when its cells have run. Counted from the start, it cannot
+                // make the correction stronger, and so undo a decision, half-way through a run.
                 Examined::Untested if has_p(experiment, claim) => members.size += 1,
                 Examined::Untested | Examined::Never => {}
             }

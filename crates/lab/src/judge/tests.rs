@@ -183,7 +183,7 @@ fn cells_that_did_not_do_the_same_work_get_no_ratio() {
     );
     assert_eq!(
         reason(refused),
-        "not the same work: way=0 did 10.9 kB an operation, way=1 0.86 kB"
+        "not the same work: way=0 did 10.9 kB per operation, way=1 0.86 kB"
     );
     assert_eq!(with(110_000)[0].verdict, Verdict::Reproduced, "0.9 % apart");
     assert_eq!(
@@ -261,7 +261,7 @@ fn an_interval_on_both_sides_of_the_threshold_is_inconclusive() {
     .remove(0);
     assert_eq!(claim.verdict, Verdict::Inconclusive);
     assert!(
-        reason(&claim).contains("is on both sides of 1; "),
+        reason(&claim).contains("contains the threshold 1; "),
         "{}",
         reason(&claim)
     );

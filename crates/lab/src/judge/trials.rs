@@ -20,7 +20,7 @@ pub(super) struct Trials<'a> {
 pub(super) struct Cell<'a> {
     /// Its point in the matrix.
     pub(super) at: Point,
-    /// The trial of each round; `None` where it has not run.
+    /// The trial of each round; `None` if it has not run.
     pub(super) rounds: Vec<Option<&'a TrialRecord>>,
     /// The second trial of each round; empty unless this is the baseline.
     pub(super) again: Vec<Option<&'a TrialRecord>>,
@@ -120,7 +120,7 @@ impl<'a> Cell<'a> {
     }
 
     /// The failed trials among `records`; those that gave no number for `metric`, where one is
-    /// named, are among them. `None` where none failed.
+    /// named, are among them. `None` if none failed.
     pub(super) fn failures(&self, metric: Option<&Metric>) -> Option<Failures> {
         // A claim compares the first trials alone; a count covers the second ones too.
         let ran: Vec<&TrialRecord> = match metric {
@@ -156,13 +156,14 @@ impl<'a> Cell<'a> {
         })
     }
 
-    /// Work an operation, the median over trials; `None` where the counters do not say.
+    /// Returns the work per operation, the median over trials; `None` if the counters do not give
+    /// it.
     pub(super) fn work_per_operation(&self, work: &str) -> Option<f64> {
         let each: Vec<f64> = self.work_by_round(work).into_iter().flatten().collect();
         median(&each)
     }
 
-    /// Work an operation of each round; `None` where the counters do not say.
+    /// Returns the work per operation of each round; `None` if the counters do not give it.
     pub(super) fn work_by_round(&self, work: &str) -> Vec<Option<f64>> {
         let of = |outcome: &Outcome| {
             let Outcome::Done { counters, .. } = outcome else {

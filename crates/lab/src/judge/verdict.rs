@@ -31,6 +31,9 @@ impl Test {
         let margin = |place: &usize| self.measured[*place].margin;
         let closest = (0..self.measured.len()).min_by(|a, b| margin(a).total_cmp(&margin(b)));
         let closest = closest.unwrap_or(0);
+        // A claim has one figure in the report but may have many comparisons. The reader should
+        // see the one that the verdict rests on: of a claim that holds the one that comes closest
+        // to failing, of one that fails the one that most clearly does.
         match decided {
             Some(Side::Claim) => closest,
             Some(Side::Other) => self.evidence.strongest_against(),
@@ -69,7 +72,7 @@ impl Test {
         result.verdict = match decided {
             Some(Side::Claim) => Verdict::Reproduced,
             Some(Side::Other) => {
-                reasons.extend(several.then(|| format!("furthest off: {name}")));
+                reasons.extend(several.then(|| format!("furthest from the criterion: {name}")));
                 Verdict::NotReproduced
             }
             None => {
@@ -109,7 +112,7 @@ impl Test {
         }
         if shown.ties * 2 >= shown.n {
             return format!(
-                "{} of {rounds} lie exactly on the threshold and speak for neither side",
+                "{} of {rounds} lie exactly on the threshold and count for neither side",
                 shown.ties
             );
         }
@@ -123,7 +126,7 @@ impl Test {
             None => format!("{rounds} are too few for an interval{of}"),
             Some([low, high]) if low < threshold && threshold < high => {
                 let [low, high, threshold] = [low, high, threshold].map(significant);
-                format!("the interval{of}, {low} to {high}, is on both sides of {threshold}")
+                format!("the interval{of}, {low} to {high}, contains the threshold {threshold}")
             }
             Some(_) => {
                 let words = match side {
@@ -143,7 +146,7 @@ impl Test {
             }
             Some(_) | None if !result.open && self.left > 0 => {
                 let left = words::count(self.left as usize, "round");
-                format!("{why}; the {left} left cannot decide any more")
+                format!("{why}; the {left} left can no longer decide")
             }
             _ => format!(
                 "{why}; the figure is too close to the threshold to say how many rounds would \

@@ -54,7 +54,7 @@ fn limits(bound: Bound, show: &dyn Fn(f64) -> String) -> String {
     }
 }
 
-/// The failed trials of a claim's cells, in words; `None` where none failed.
+/// The failed trials of a claim's cells, in words; `None` if none failed.
 pub(super) fn failed(failures: &[Failures]) -> Option<String> {
     let most = failures.iter().rev().max_by_key(|cell| cell.failed)?;
     let mut words = format!(

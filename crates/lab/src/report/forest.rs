@@ -1,8 +1,8 @@
-//! The forest plot: every claim's figure and interval beside its threshold, at one glance.
+//! The forest plot: every claim's figure and interval beside its threshold.
 //!
 //! Claims have figures of different units and sizes. Each is therefore divided by its threshold,
 //! so that one logarithmic axis serves a whole panel: left of 1 is below the threshold, right of
-//! it above. Where a claim has two thresholds it is divided by their geometric mean.
+//! it above. A claim with two thresholds is divided by their geometric mean.
 
 use maud::{html, Markup};
 
@@ -25,7 +25,7 @@ const TICKS: [f64; 19] = [
 ];
 
 /// This share of the figures must lie inside the range; the others are arrows at its ends, so
-/// that one figure far away does not press all the others onto the line.
+/// that one distant figure does not compress all the others.
 const INSIDE: f64 = 0.7;
 
 /// A claim in units of its threshold; `None` for what has no place on a logarithmic axis.
@@ -134,7 +134,7 @@ pub(super) fn panel(run: &RunResult, standing: Standing, anchor: &str) -> Markup
     }
 }
 
-/// The figure in its own unit, its interval, and what was asked for.
+/// The figure in its own unit, its interval, and its criterion.
 fn figures(experiment: &ExperimentResult, claim: &ClaimResult) -> Markup {
     let (measured, interval) = figure(experiment, claim);
     html! {

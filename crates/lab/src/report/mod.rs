@@ -1,4 +1,4 @@
-//! A run as people read it: one HTML file, terminal tables, CSV and Markdown.
+//! The report of a run: one HTML file, terminal tables, CSV and Markdown.
 //!
 //! The contents of a report are decided once, in `table`; every format renders the same tables.
 //! Published claims and targets never share one.

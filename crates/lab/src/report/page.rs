@@ -91,7 +91,7 @@ pub(super) fn page(run: &RunResult) -> String {
                     (machine(&run.machine))
                     (data(run))
                 }
-                footer { p { "Written by Tare. This file is whole: it asks no server for anything." } }
+                footer { p { "Written by Tare. This file is self-contained and makes no network requests." } }
             }
         }
     };
@@ -122,7 +122,7 @@ fn warnings(run: &RunResult) -> Markup {
     html! {
         @if !all.is_empty() {
             div.warning role="note" {
-                p { strong { "What may hurt these results" } }
+                p { strong { "Conditions that may distort these results" } }
                 ul { @for warning in &all { li { bdi { (warning) } } } }
             }
         }
@@ -138,18 +138,18 @@ fn reading(standing: Standing) -> Markup {
         p.reading {
             @match standing {
                 Standing::Claim => {
-                    "What publications said. A verdict speaks of this machine and this run, not of the \
-                     publication. " b { "Reproduced" } ": the whole interval meets the criterion and the \
-                     test is significant. " b { "Not reproduced" } ": the whole interval misses it, just as \
-                     surely. "
+                    "The claims of publications. A verdict is about this machine and this run, not about \
+                     the publication. " b { "Reproduced" } ": the whole interval meets the criterion and the \
+                     test is significant. " b { "Not reproduced" } ": the whole interval misses it, and that \
+                     test is significant. "
                 }
                 Standing::Target => {
-                    "What Tare asks of itself, as ratios to something measured in the same round. "
+                    "Tare's own targets, as ratios to something measured in the same round. "
                     b { "Held" } ": the whole interval meets the criterion and the test is significant. "
-                    b { "Missed" } ": the whole interval misses it, just as surely. "
+                    b { "Missed" } ": the whole interval misses it, and that test is significant. "
                 }
             }
-            b { "Inconclusive" } ": the rounds carry neither. " b { "Not testable here" }
+            b { "Inconclusive" } ": the rounds support neither. " b { "Not testable here" }
             ": the machine lacks something, or the work compared was not the same. A dash is a value \
              that is missing, never a zero."
         }
@@ -319,7 +319,7 @@ fn data(run: &RunResult) -> Markup {
     html! {
         section.data aria-labelledby="data-h" {
             h2 #data-h { "Data" }
-            p { "Everything on this page, every sample included, travels with it:" }
+            p { "All data of this page, every sample included:" }
             p.downloads {
                 @for (id, name, kind, text, what) in &files {
                     a id=(id) download=(name) href={ "data:" (kind) ";base64," (BASE64.encode(text.as_bytes())) } {

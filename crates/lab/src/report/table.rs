@@ -470,7 +470,7 @@ pub(super) fn correction(run: &RunResult, standing: Standing) -> Option<String> 
         .collect();
     (!families.is_empty()).then(|| {
         format!(
-            "Corrected together, with the chance of any false verdict of one direction: {}.",
+            "Corrected for multiple tests, with the chance of any false verdict in one direction: {}.",
             families.join(", ")
         )
     })

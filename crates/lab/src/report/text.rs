@@ -10,7 +10,7 @@ use crate::result::{ExperimentResult, RunResult, Verdict};
 pub use crate::text::clean;
 use crate::text::clip;
 
-/// A text from outside is cut here: a terminal is no place for a book.
+/// A text from outside is cut here: a longer one would push the rest of the table off the screen.
 const LONGEST: usize = 600;
 
 /// The narrowest table; a terminal that is narrower breaks its lines itself.
@@ -236,7 +236,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines.into_iter().map(|line| line.into_owned()).collect()
 }
 
-/// Published claims and targets have colours of their own; yellow is for doubt alone.
+/// Published claims and targets have colours of their own; yellow is used for inconclusive alone.
 fn code(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Reproduced => "32",

@@ -1,4 +1,4 @@
-//! Text from outside, and verdicts and figures in words: the same in every format.
+//! Verdicts and figures in words: the same in every format.
 
 use std::fmt::Write;
 
@@ -93,7 +93,7 @@ pub(super) fn published(claim: &ClaimResult) -> String {
         .map_or(DASH.to_owned(), |value| claim.unit.show(value))
 }
 
-/// Text that programs read back from an attribute: nothing of it is replaced.
+/// Text that programs read back from an attribute, in which no character is replaced.
 pub(super) struct Exact<'a>(pub(super) &'a str);
 
 impl Render for Exact<'_> {

@@ -123,7 +123,7 @@ impl EProcess {
         1.0 / self.highest
     }
 
-    /// About how many rounds like the `rounds` so far it takes to reach `target`; `None` where the
+    /// About how many rounds like the `rounds` so far it takes to reach `target`; `None` if the
     /// evidence has not grown by more than chance makes it grow.
     pub fn rounds_to(&self, target: f64, rounds: usize) -> Option<f64> {
         // Once enough rounds are in, one stake holds most of the wealth and E grows as it does.
@@ -133,7 +133,7 @@ impl EProcess {
         (best.ln() > 1.0).then(|| (target.ln() + (best / self.now).ln()) / growth)
     }
 
-    /// Returns the evidence after `rounds` more rounds if all of them spoke for it.
+    /// Returns the evidence after `rounds` more rounds if all of them supported it.
     pub fn at_best_after(&self, rounds: u32) -> f64 {
         let all = self.all().enumerate();
         let most = all.map(|(index, wealth)| {

@@ -24,7 +24,7 @@ pub enum Shape {
         n: usize,
         /// Those of the smaller group.
         apart: usize,
-        /// The smaller group's median over the other's; `None` where not all values are positive.
+        /// The smaller group's median over the other's; `None` if not all values are positive.
         ratio: Option<f64>,
     },
     /// Some values far from the rest, on one side or both.
@@ -33,7 +33,7 @@ pub enum Shape {
         n: usize,
         /// Those that are far.
         far: usize,
-        /// The farthest value over the median; `None` where not all values are positive.
+        /// The farthest value over the median; `None` if not all values are positive.
         ratio: Option<f64>,
     },
 }
@@ -60,7 +60,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// The shape of a cell's values; `None` where they look like a single hill with light tails, or are
+/// The shape of a cell's values; `None` if they look like a single hill with light tails, or are
 /// fewer than ten.
 pub fn shape(values: &[f64]) -> Option<Shape> {
     if values.len() < VALUES_MIN {

@@ -92,6 +92,8 @@ impl Processes {
                 false => Outcome::Failed { reason },
             });
         }
+        // A status says more than an output that stopped short because of it, and less than a
+        // message that the process wrote before it exited.
         if !status.success() {
             return Some(failed(format!("{}{when}", describe(status))));
         }

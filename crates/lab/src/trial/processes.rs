@@ -117,6 +117,9 @@ impl Processes {
     }
 
     /// Listens until the processes and their outputs are gone, or are waited for no longer.
+    ///
+    /// All processes report to one channel, so that this loop sees their events in one order: the
+    /// barriers need no lock, and it is known which process failed first.
     pub(super) fn follow(&mut self, interrupted: &dyn Fn() -> bool, progress: &mut dyn FnMut(f64)) {
         loop {
             let running = self.watches.iter().any(|watch| watch.exited.is_none());
@@ -145,6 +148,8 @@ impl Processes {
     fn left(&mut self) -> Option<Duration> {
         let mut least = None;
         for place in 0..self.watches.len() {
+            // A process that has done its part waits for the others; its limit must not run out
+            // meanwhile.
             if self.watches[place].is_gone() || !self.is_awaited(place) {
                 continue;
             }

@@ -82,9 +82,11 @@ impl Watch {
         }
     }
 
-    /// Takes note of what the process did.
+    /// Records what the process did.
     pub(super) fn take(&mut self, event: Event, progress: &mut dyn FnMut(f64)) {
         match event {
+            // A line is kept for the log before it is checked: a log that lacks the line that was
+            // wrong would be of no use.
             Event::Line(line) => {
                 keep_end(&mut self.output, &line);
                 self.output.push(b'\n');
@@ -98,6 +100,8 @@ impl Watch {
             Event::ErrorOutput(bytes) => keep_end(&mut self.errors, &bytes),
             Event::Exited(at) => {
                 self.exited = Some(at);
+                // What the process started may hold its output open for ever. It is ended now and
+                // not after the output has closed, which it would delay.
                 if !self.leave_group {
                     self.process.kill();
                 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::Rate;
 
-/// What a trial at a load gave.
+/// The result of a trial at a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// Its Trial Duration, which is also its Trial Effective Duration.
@@ -18,7 +18,7 @@ pub struct Outcome {
 /// A Search Goal (RFC 9971, "Search Goal").
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Goal {
-    /// What it is called: NDR, PDR.
+    /// Its name: NDR, PDR.
     pub name: String,
     /// Goal Loss Ratio: a trial that loses more is a high-loss trial.
     pub loss_ratio: f64,
@@ -42,7 +42,7 @@ fn seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S
     serializer.serialize_f64(duration.as_secs_f64())
 }
 
-/// What a load is for a goal (RFC 9971, "Load Classification").
+/// The class of a load for a goal (RFC 9971, "Load Classification").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// It upholds the goal.
@@ -68,7 +68,7 @@ impl Goal {
         }
     }
 
-    /// What a load is, by all trials at it so far (RFC 9971, "Load Classification Logic").
+    /// The class of a load, by all trials at it so far (RFC 9971, "Load Classification Logic").
     pub fn classify(&self, trials: &[Outcome]) -> Bound {
         let exceed_coefficient = self.exceed_ratio / (1.0 - self.exceed_ratio);
         let balancing_sum = self.sum(
@@ -184,7 +184,7 @@ mod tests {
         ]
     }
 
-    /// What each of the RFC's six points in time adds: how many trials, seconds each, loss ratio.
+    /// The trials that each of the RFC's six points in time adds: number, seconds each, loss ratio.
     const POINTS: [(usize, u64, f64); 6] = [
         (59, 1, 0.0),
         (1, 1, 0.01),

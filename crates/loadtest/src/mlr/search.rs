@@ -1,4 +1,4 @@
-//! Which load is tried next, and for how long.
+//! The choice of the next load, and of its duration.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub struct TrialInput {
     pub duration: Duration,
 }
 
-/// What was found for a goal (RFC 9971, "Goal Result").
+/// The result for a goal (RFC 9971, "Goal Result").
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GoalResult {
     /// The goal, with all its attributes.
@@ -29,7 +29,7 @@ pub struct GoalResult {
     /// Relevant Upper Bound: the lowest load that does not uphold it.
     #[serde(rename = "upper_bits_per_second")]
     pub upper: Option<Rate>,
-    /// What is forwarded at the lower bound.
+    /// The rate that is forwarded at the lower bound.
     #[serde(rename = "conditional_throughput_bits_per_second")]
     pub conditional_throughput: Option<Rate>,
     /// Both bounds exist and are as close as the goal asks. An irregular result has to be shown as
@@ -149,7 +149,7 @@ impl Search {
         self.count
     }
 
-    /// What was found, in the order of the goals.
+    /// The results, in the order of the goals.
     pub fn results(&self) -> Vec<GoalResult> {
         self.goals.iter().map(|goal| self.result(goal)).collect()
     }
@@ -300,7 +300,7 @@ impl Bounds {
     }
 }
 
-/// How many phases come before that of the goal itself.
+/// The number of phases before that of the goal itself.
 fn phases(goal: &Goal) -> u32 {
     let ratio = goal.final_duration.as_secs_f64() / goal.initial_duration.as_secs_f64();
     (ratio.max(1.0).log2().ceil() as u32).min(10)

@@ -22,7 +22,7 @@ pub(super) struct Messages {
     none: Box<Offload>,
 }
 
-/// What became of a message.
+/// The result of sending a message.
 pub(super) enum Received {
     Frame(Frame),
     /// Longer than a frame of the wire, or than a frame of the pool has room for.

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::linux::fs::MetadataExt;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
-use super::XdpMode;
+use super::mode::XdpMode;
 use crate::syscall::check;
 use crate::Interface;
 
@@ -64,7 +64,7 @@ impl Attachment {
         Ok(attachment)
     }
 
-    /// Sends the frames of a queue to no socket any more, and waits until none is on its way to
+    /// Sends the frames of a queue to no socket any more, and waits until none is being passed to
     /// one.
     pub(super) fn stop(&self, queue: u32) {
         let attr = Element {
@@ -127,7 +127,7 @@ fn make_map(queues: u32) -> io::Result<OwnedFd> {
     };
     // SAFETY: holds no pointer.
     let fd = unsafe { bpf(BPF_MAP_CREATE, &attr) }?;
-    // SAFETY: just opened, and known to nobody else.
+    // SAFETY: just opened, and not known elsewhere.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -163,7 +163,7 @@ fn load(map: &OwnedFd) -> io::Result<OwnedFd> {
     // SAFETY: points to as many instructions as it says and to a string with a zero at its end,
     // both of which outlive the call.
     let fd = unsafe { bpf(BPF_PROG_LOAD, &attr) }?;
-    // SAFETY: just opened, and known to nobody else.
+    // SAFETY: just opened, and not known elsewhere.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -176,7 +176,7 @@ fn attach(program: &OwnedFd, interface: u32, generic: bool) -> io::Result<OwnedF
     };
     // SAFETY: holds no pointer.
     let fd = unsafe { bpf(BPF_LINK_CREATE, &attr) }?;
-    // SAFETY: just opened, and known to nobody else.
+    // SAFETY: just opened, and not known elsewhere.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::syscall::{check, option, set_option};
 
-/// What the entries of a ring are: chunk addresses (fill, completion), or descriptors (receive,
+/// An entry of a ring: chunk addresses (fill, completion), or descriptors (receive,
 /// transmit).
 pub(super) trait Entry: Copy {}
 
 impl Entry for u64 {}
 impl Entry for libc::xdp_desc {}
 
-/// Which ring: the socket option that makes it, and where it is mapped from.
+/// The kinds of ring: the socket option that makes each, and the offset that it is mapped from.
 #[derive(Clone, Copy)]
 pub(super) enum Which {
     Receive,
@@ -64,7 +64,7 @@ impl<T: Entry> Ring<T> {
             Which::Fill => offsets.fr,
             Which::Completion => offsets.cr,
         };
-        // Far from any overflow on the way to `bytes`, and everything that is read lies within the
+        // `bytes` is far from any overflow, and everything that is read lies within the
         // mapping.
         let header = [at.producer, at.consumer, at.flags];
         if header
@@ -181,7 +181,7 @@ impl<T: Entry> Ring<T> {
         unsafe { self.consumer.as_ref() }.store(self.ours, Ordering::Release);
     }
 
-    /// Whether the kernel sleeps until it is called.
+    /// True if the kernel sleeps until it is called.
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
         self.load(self.flags) & libc::XDP_RING_NEED_WAKEUP != 0

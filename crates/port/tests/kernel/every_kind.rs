@@ -1,4 +1,4 @@
-//! What every kind of port keeps.
+//! Promises that every kind of port keeps.
 
 use std::time::{Duration, Instant};
 

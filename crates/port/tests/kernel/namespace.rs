@@ -20,7 +20,7 @@ pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
     let result = thread::spawn(|| {
         // SAFETY: takes a number; moves this thread only.
         assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
-        // So that the kernel says nothing of its own on the wires.
+        // So that the kernel sends nothing of its own.
         for of in ["all", "default"] {
             let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{of}/disable_ipv6"), "1");
         }

@@ -1,4 +1,4 @@
-//! What the kernel of a sender on the same machine leaves to a network card that veth does not
+//! Work that the kernel of a sender on the same machine leaves to a network card that veth does not
 //! have.
 
 use std::net::UdpSocket;

@@ -1,4 +1,4 @@
-//! What is chosen when a port is opened, and what is said when none can be.
+//! The kind chosen when a port is opened, and the error when none can be.
 
 use std::sync::mpsc;
 use std::thread;

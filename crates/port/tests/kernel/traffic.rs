@@ -30,7 +30,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How often this thread has allocated.
+/// Allocations of this thread.
 pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.with(Cell::get)
 }

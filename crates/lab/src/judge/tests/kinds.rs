@@ -40,7 +40,7 @@ fn a_ratio_pairs_cells_that_agree_on_the_free_axes_and_must_hold_for_every_pair(
     assert_eq!(claims[1].verdict, Verdict::NotReproduced);
     assert_eq!(
         reason(&claims[1]),
-        "furthest off: size=2 way=1 against size=2 way=0"
+        "furthest from the criterion: size=2 way=1 against size=2 way=0"
     );
     assert_eq!(claims[1].criterion, "at least 1.2");
 }
@@ -122,7 +122,8 @@ fn flat_is_the_largest_over_the_smallest_of_the_worst_line() {
     assert_eq!(claims[0].verdict, Verdict::Reproduced);
     assert!((claims[0].measured.unwrap() - 1.06).abs() < 0.004);
     assert_eq!(claims[1].verdict, Verdict::NotReproduced);
-    assert!(reason(&claims[1]).starts_with("furthest off: op=1 sessions=10 against op=1"));
+    assert!(reason(&claims[1])
+        .starts_with("furthest from the criterion: op=1 sessions=10 against op=1"));
 }
 
 #[test]

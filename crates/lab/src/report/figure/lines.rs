@@ -165,7 +165,7 @@ pub(crate) fn draw(panel: &Panel<'_>, axis: &Axis, unit: Option<Unit>) -> (Marku
     (markup, drawn)
 }
 
-/// Every place on the axis where something stands, ascending, each once.
+/// Returns every position on the axis that has a mark, ascending, each once.
 fn positions(panel: &Panel<'_>) -> Vec<f64> {
     let mut all: Vec<f64> = panel
         .series

@@ -24,7 +24,7 @@ pub(super) fn figures(experiment: &ExperimentResult, metric: &str) -> Markup {
             figure data-figure=(Exact(&experiment.id)) {
                 @if !panel.part.is_empty() { p.part { bdi { (clip(&panel.part, 160)) } } }
                 @if panel.values().is_empty() {
-                    p.empty { "Nothing was measured here, so there is nothing to draw." }
+                    p.empty { "There are no measurements to draw." }
                     (caption(panel, &Drawn::default()))
                 } @else {
                     @let (drawing, drawn) = match &panel.form {

@@ -21,7 +21,7 @@ pub(crate) struct Panel<'a> {
     pub(crate) metric: &'a str,
     pub(crate) unit: Unit,
     pub(crate) better: Better,
-    /// The values of the axes that were split off, in words; empty where there are none.
+    /// The values of the axes that were split off, in words; empty if there are none.
     pub(crate) part: String,
     pub(crate) form: Form<'a>,
     /// At least one.
@@ -50,7 +50,7 @@ pub(crate) enum Form<'a> {
 
 /// Cells that differ only in their position.
 pub(crate) struct Series<'a> {
-    /// The values of the axes that make it a series; empty where there is only one.
+    /// The values of the axes that make it a series; empty if there is only one.
     pub(crate) label: String,
     pub(crate) marks: Vec<Mark<'a>>,
     /// Position and publication.

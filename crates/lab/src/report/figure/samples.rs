@@ -28,7 +28,7 @@ impl Samples {
     }
 
     /// The values that the scale must hold: all figures, and those rounds that are near enough
-    /// to them not to squeeze them. The others are counted by [`Samples::place`].
+    /// to them not to compress them. The others are counted by [`Samples::place`].
     pub(crate) fn domain(&self, panel: &Panel<'_>) -> Vec<f64> {
         let mut values = panel.values();
         if self.shown {

@@ -38,7 +38,7 @@ impl Scale {
         }
         let (mut low, mut high) = (least, most);
         if least > 0.0 && most / least < CLOSE {
-            // At least a tenth of the value: noise must not look like a landslide.
+            // At least a tenth of the value: noise must not fill the whole drawing.
             let room = (0.1 * most - (most - least)).max(0.0) / 2.0 + (most - least) * 0.08;
             low -= room;
             high += room;
@@ -80,7 +80,7 @@ impl Scale {
         }
     }
 
-    /// Makes room where all values are one.
+    /// Widens the range if all values are the same.
     pub(crate) fn spread(
         log: bool,
         low: f64,

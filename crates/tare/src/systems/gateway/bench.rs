@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail};
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
-use tare_gateway::bench::{Bench, Done, Setup, Subject};
-use tare_gateway::sa::Counting;
+use tare_gateway::dataplane::SequenceMode;
+use tare_gateway::tools::bench::{Bench, Done, Setup, Subject};
 use tare_packet::imix::PacketSize;
 
 use crate::terminal;
@@ -86,10 +86,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         sizes: args.size.period().to_vec(),
         routes: args.routes as usize,
         key_bytes: if args.key_bits == "256" { 32 } else { 16 },
-        counting: if args.no_esn {
-            Counting::Plain
+        sequence_mode: if args.no_esn {
+            SequenceMode::Plain
         } else {
-            Counting::Extended
+            SequenceMode::Extended
         },
         workers,
     };

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, Context as _};
 use rustix::time::{clock_gettime, ClockId};
-use tare_gateway::bench::{Bench, Done, Setup, Subject};
-use tare_gateway::sa::Counting;
+use tare_gateway::dataplane::SequenceMode;
+use tare_gateway::tools::bench::{Bench, Done, Setup, Subject};
 use tare_lab::driver::{Expected, Missing, ParameterKind};
 use tare_lab::parameters::{Choice, ParameterType};
 use tare_lab::value::Value;
@@ -156,9 +156,9 @@ impl Workload for Gateway {
                 Cipher::Aes128 => 16,
                 Cipher::Aes256 => 32,
             },
-            counting: match parameters.esn {
-                Esn::On => Counting::Extended,
-                Esn::Off => Counting::Plain,
+            sequence_mode: match parameters.esn {
+                Esn::On => SequenceMode::Extended,
+                Esn::Off => SequenceMode::Plain,
             },
             workers,
         };

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail, Context as _};
 use serde::Serialize;
-use tare_gateway::config::Interface;
-use tare_gateway::gentest::{Meta, Traffic};
+use tare_gateway::config::InterfaceConfig;
+use tare_gateway::tools::gentest::{Meta, Traffic};
 use tare_packet::pcap;
 
 use crate::terminal;
@@ -111,7 +111,7 @@ fn in_words(written: &Written<'_>) -> String {
 }
 
 /// The MAC address of the private interface, and a note if it is a guess.
-fn destination(private: &Interface) -> ([u8; 6], Option<String>) {
+fn destination(private: &InterfaceConfig) -> ([u8; 6], Option<String>) {
     if let Some(mac) = private.mac {
         return (mac, None);
     }

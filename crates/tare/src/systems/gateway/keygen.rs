@@ -20,7 +20,7 @@ pub(crate) struct Args {
 
 /// Prints 32 bytes of the operating system's random number generator in hexadecimal.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let key = tare_gateway::keygen::keygen().context("no random numbers")?;
+    let key = tare_gateway::tools::keygen().context("no random numbers")?;
     if args.json {
         terminal::print(&json!({ "schema": 1, "preshared_key": &**key }).to_string())?;
     } else {

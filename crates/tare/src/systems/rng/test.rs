@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context as _};
 use clap::ValueEnum as _;
 use serde_json::{json, Value};
+use tare_battery::{Battery, Config, Report, Verdict, BYTES_MIN};
 use tare_lab::unit::{significant, Unit};
-use tare_rdrand::battery::{Battery, Config, Report, Verdict, BYTES_MIN};
 
 use super::external::{self, probability, Status, Tool};
 use super::known_bad::KnownBad;

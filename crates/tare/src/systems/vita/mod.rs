@@ -12,6 +12,7 @@ use tare_lab::parameters::{BitsPerSecond, Bytes};
 use tare_lab::{choices, figures, parameters};
 use tare_loadtest::{pair, Bisection, Load, Options, Rate, Tester, Trial, Virtual};
 use tare_packet::imix::PacketSize;
+use tare_packet::{esp, ethernet, ipv4};
 use tare_port::Pool;
 use tare_sim::{LineConfig, Queue};
 
@@ -20,9 +21,6 @@ use super::workload::Workload;
 use crate::agent::{Agent, TrialError};
 use topology::{Setup, Topology};
 pub(super) use veth::VitaVeth;
-
-/// Bytes of Ethernet, outer IPv4, ESP header, IV and ICV around what is encrypted.
-const AROUND: usize = 14 + 20 + 8 + 8 + 16;
 
 /// The retries of a rate that fails: none, as it would fail again in virtual time.
 const RETRIES: u32 = 0;
@@ -176,11 +174,11 @@ impl Workload for Vita {
                 let bits: f64 = trial
                     .streams
                     .iter()
-                    .map(|s| (s.rx_bytes + 24 * s.rx_packets) as f64 * 8.0)
+                    .map(|s| (s.rx_bytes + ethernet::OVERHEAD as u64 * s.rx_packets) as f64 * 8.0)
                     .sum();
                 // Of one of the two streams, as rates are given here.
                 let received = bits / trial.streams.len() as f64 / duration.as_secs_f64();
-                let topology = bench.tester.bed().network();
+                let topology = bench.tester.testbed().network();
                 let events = match event {
                     Event::None => 0,
                     Event::Rekey => topology.outbound_updates() - updates_before,
@@ -242,13 +240,13 @@ struct Bench {
 impl Bench {
     fn new(topology: Topology, setup: &Setup, pool: Pool) -> anyhow::Result<Bench> {
         let streams = pair(&setup.streams()?)?;
-        let bed = Virtual::new(topology, 2);
+        let testbed = Virtual::new(topology);
         let options = Options {
             frames: pool.slots() / 2,
             ..Options::default()
         };
         Ok(Bench {
-            tester: Tester::with_pool(bed, streams, options, pool)?,
+            tester: Tester::with_pool(testbed, streams, options, pool)?,
             sent: 0,
             lost: 0,
             duplicates: 0,
@@ -285,7 +283,7 @@ impl Bench {
     }
 
     fn check(&self) -> anyhow::Result<()> {
-        let topology = self.tester.bed().network();
+        let topology = self.tester.testbed().network();
         ensure!(
             topology.adds_up(),
             "the counters of a gateway do not add up"
@@ -299,8 +297,8 @@ impl Bench {
 /// The largest part of a cable's rate that packets of this mix can use, given that they are longer
 /// on the cable between the gateways.
 fn computed_share(size: PacketSize) -> f64 {
-    let wire = |bytes: usize| (bytes + 24) as f64;
-    let outer = |bytes: usize| AROUND + (bytes - 14 + 2).next_multiple_of(4);
+    let wire = |bytes: usize| ethernet::on_wire(bytes) as f64;
+    let outer = |bytes: usize| bytes + ipv4::HEADER + esp::overhead(bytes - ethernet::HEADER);
     let sizes = size.period();
     let short: f64 = sizes.iter().map(|&bytes| wire(bytes.into())).sum();
     let long: f64 = sizes.iter().map(|&bytes| wire(outer(bytes.into()))).sum();

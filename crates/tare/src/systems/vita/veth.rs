@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail, ensure, Context as _};
 use serde_json::{json, Value as Json};
 use tare_gateway::config::Device;
-use tare_gateway::gentest::Meta;
+use tare_gateway::tools::gentest::Meta;
 use tare_lab::driver::{Expected, Invocation, Missing, Role};
 use tare_lab::parameters::BitsPerSecond;
 use tare_lab::protocol::Ready;

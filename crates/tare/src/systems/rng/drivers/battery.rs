@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use clap::ValueEnum as _;
+use tare_battery::Verdict;
 use tare_lab::driver::{Expected, Missing};
 use tare_lab::parameters::{Bytes, Choice};
 use tare_lab::{figures, parameters};
-use tare_rdrand::battery::{self, Verdict};
 
 use crate::agent::{Agent, TrialError};
 use crate::machine::Machine;
@@ -112,7 +112,7 @@ impl Workload for Battery {
             Generator::Bad(bad) => (bad.open(), Verdict::Fail),
         };
         agent.start()?;
-        let mut battery = battery::Battery::new(battery::Config::default());
+        let mut battery = tare_battery::Battery::new(tare_battery::Config::default());
         let mut buffer = vec![0; CHUNK];
         while battery.bytes() < amount {
             let left = usize::try_from(amount - battery.bytes()).unwrap_or(CHUNK);

@@ -2,8 +2,8 @@
 //! (dieharder, PractRand); rngtest and ent only count, so their counts are judged here.
 
 use serde::Serialize;
-use tare_rdrand::battery::special::{binomial_upper, chi_square_two_sided};
-use tare_rdrand::battery::FIPS_140_FAILURE_RATE;
+use tare_battery::special::{binomial_upper, chi_square_two_sided};
+use tare_battery::FIPS_140_FAILURE_RATE;
 
 use super::{probability, Status};
 

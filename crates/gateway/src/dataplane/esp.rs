@@ -1,0 +1,98 @@
+//! ESP in tunnel mode with AES-GCM (RFC 4303, RFC 4106): where the bytes stand.
+//!
+//! ```text
+//! Ethernet 14 | outer IPv4 20 or IPv6 40 | SPI 4, sequence 4 | IV 8 | inner packet, padding, pad length, next header | ICV 16
+//! ```
+
+use super::sequence::SequenceMode;
+
+pub use tare_packet::esp::{inner_max, padding, HEADER, ICV, TRAILER};
+pub use tare_packet::protocol::{
+    ESP as PROTOCOL, IPV4 as INNER_IPV4, IPV6 as INNER_IPV6, NO_NEXT_HEADER as DUMMY,
+};
+
+/// Writes padding, pad length and next header to the start of what is behind an inner packet: these
+/// and the ICV.
+///
+/// RFC 4303, 2.4: "the first padding byte appended to the plaintext is numbered 1, with subsequent
+/// padding bytes making up a monotonically increasing sequence".
+#[inline]
+pub(crate) fn write_trailer(behind: &mut [u8], padding: usize, next_header: u8) -> Option<()> {
+    /// By how many bytes there are.
+    const PADDING: [u64; 4] = [0, 1 + (1 << 8), 1 + (2 << 8) + (2 << 16), 0x0303_0201];
+    let trailer = PADDING[padding & 3] | u64::from(next_header) << (8 * (padding & 3) + 8);
+    // Up to six bytes; what is written over of the ICV comes later.
+    *behind.first_chunk_mut()? = trailer.to_le_bytes();
+    Some(())
+}
+
+/// The additional authenticated data: SPI and sequence number (RFC 4106, 5), the latter in
+/// full where it is extended.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Aad {
+    bytes: [u8; 12],
+    len: u8,
+}
+
+impl Aad {
+    #[inline]
+    pub(crate) fn set(&mut self, spi: u32, sequence: u64, sequence_mode: SequenceMode) {
+        self.bytes[..4].copy_from_slice(&spi.to_be_bytes());
+        self.len = match sequence_mode {
+            SequenceMode::Extended => {
+                self.bytes[4..].copy_from_slice(&sequence.to_be_bytes());
+                12
+            }
+            SequenceMode::Plain => {
+                self.bytes[4..8].copy_from_slice(&(sequence as u32).to_be_bytes());
+                8
+            }
+        };
+    }
+
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len).min(12)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padding_counts_up_and_then_come_its_length_and_the_next_header() {
+        for (padding, written) in [
+            (0, [0, 41].as_slice()),
+            (1, &[1, 1, 41]),
+            (2, &[1, 2, 2, 41]),
+            (3, &[1, 2, 3, 3, 41]),
+        ] {
+            let mut behind = [0xee; ICV + 8];
+            write_trailer(&mut behind, padding, INNER_IPV6).unwrap();
+            assert_eq!(&behind[..padding + TRAILER], written);
+        }
+        assert!(write_trailer(&mut [0; 7], 0, DUMMY).is_none());
+    }
+
+    #[test]
+    fn the_longest_inner_packet_fits_and_one_more_byte_does_not() {
+        for mtu in 100..2000 {
+            for outer in [20, 40] {
+                let whole = |inner: usize| outer + HEADER + inner + padding(inner) + TRAILER + ICV;
+                let inner = inner_max(mtu, outer);
+                assert!(whole(inner) <= mtu, "{mtu} {outer}");
+                assert!(whole(inner + 1) > mtu, "{mtu} {outer}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_of_60_bytes_becomes_one_of_114() {
+        let inner = 60 - 14;
+        assert_eq!(
+            14 + 20 + HEADER + inner + padding(inner) + TRAILER + ICV,
+            114
+        );
+    }
+}

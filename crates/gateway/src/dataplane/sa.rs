@@ -1,0 +1,258 @@
+//! Security associations: what a worker needs to seal and to open packets.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tare_gcm::Key;
+use tare_port::prefetch;
+
+use super::sequence::{add, SequenceCounter, SequenceMode};
+use super::window::Window;
+use super::worker::{Binding, WorkerId};
+
+/// The addresses of a tunnel's outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outer {
+    /// Over IPv4.
+    V4 {
+        /// This gateway.
+        src: u32,
+        /// The peer.
+        dst: u32,
+    },
+    /// Over IPv6.
+    V6 {
+        /// This gateway.
+        src: [u8; 16],
+        /// The peer.
+        dst: [u8; 16],
+    },
+}
+
+impl Outer {
+    /// Returns the addresses of a tunnel; `None` if their families differ.
+    pub fn between(src: IpAddr, dst: IpAddr) -> Option<Outer> {
+        match (src, dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Outer::V4 {
+                src: src.to_bits(),
+                dst: dst.to_bits(),
+            }),
+            (IpAddr::V6(src), IpAddr::V6(dst)) => Some(Outer::V6 {
+                src: src.octets(),
+                dst: dst.octets(),
+            }),
+            _ => None,
+        }
+    }
+}
+
+const _: () = assert!(std::mem::offset_of!(OutboundSa, outer) + 12 <= 64);
+const _: () = assert!(std::mem::offset_of!(InboundSa, window) + Window::FRONT <= 64);
+
+/// An outbound SA. Over IPv4, the fields that a packet touches are one cache line.
+#[repr(C, align(64))]
+pub struct OutboundSa {
+    sequence: SequenceCounter,
+    bytes: AtomicU64,
+    pub(crate) key: Key,
+    pub(crate) salt: [u8; 4],
+    pub(crate) spi: u32,
+    pub(crate) sequence_mode: SequenceMode,
+    pub(crate) outer: Outer,
+    /// Numbers that were left to an earlier SA.
+    skipped: u64,
+    pub(super) group: Binding,
+}
+
+impl OutboundSa {
+    /// An SA whose first packet has the number 1.
+    pub fn new(
+        spi: u32,
+        key: Key,
+        salt: [u8; 4],
+        sequence_mode: SequenceMode,
+        outer: Outer,
+    ) -> OutboundSa {
+        OutboundSa {
+            sequence: SequenceCounter::default(),
+            bytes: AtomicU64::new(0),
+            key,
+            outer,
+            salt,
+            spi,
+            sequence_mode,
+            skipped: 0,
+            group: Binding::default(),
+        }
+    }
+
+    /// Goes on behind the numbers of an earlier SA with the same key, which may still be in use for
+    /// as long as it takes a worker to send `margin` packets: a number used twice would give the
+    /// key away.
+    pub fn follow(&mut self, earlier: &OutboundSa, margin: u64) {
+        let last = earlier.last_number().saturating_add(margin);
+        self.sequence.skip_to(last);
+        self.skipped = last.max(self.skipped);
+    }
+
+    /// The security parameters index.
+    pub fn spi(&self) -> u32 {
+        self.spi
+    }
+
+    /// The last sequence number used.
+    pub(crate) fn last_number(&self) -> u64 {
+        self.sequence.last()
+    }
+
+    /// Packets sent.
+    pub fn packets(&self) -> u64 {
+        self.sequence.last().saturating_sub(self.skipped)
+    }
+
+    /// Bytes of inner packets sent.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Takes `n` consecutive sequence numbers and returns the first; `None` if the SA has no more.
+    #[inline]
+    pub(crate) fn take(&self, n: u64, worker: &WorkerId) -> Option<u64> {
+        self.sequence.take(n, self.sequence_mode, worker)
+    }
+
+    /// Asks for what a packet will touch, but for the key.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(&self.sequence);
+    }
+
+    #[inline]
+    pub(crate) fn count(&self, bytes: u64, worker: &WorkerId) {
+        add(&self.bytes, bytes, worker);
+    }
+}
+
+/// An inbound SA. The fields that every packet touches which arrives in order stand
+/// in front: one cache line.
+#[repr(C, align(64))]
+pub struct InboundSa {
+    pub(crate) key: Key,
+    pub(crate) packets: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) salt: [u8; 4],
+    /// The route that inner packets must come from.
+    pub(crate) route: u32,
+    pub(crate) window: Window,
+    pub(crate) spi: u32,
+    pub(crate) replayed: AtomicU64,
+    pub(crate) forged: AtomicU64,
+    pub(super) group: Binding,
+}
+
+impl InboundSa {
+    /// An SA of the route with this number.
+    pub fn new(
+        spi: u32,
+        key: Key,
+        salt: [u8; 4],
+        sequence_mode: SequenceMode,
+        window: u32,
+        route: usize,
+    ) -> InboundSa {
+        InboundSa {
+            key,
+            spi,
+            salt,
+            route: route as u32,
+            window: Window::new(window, sequence_mode),
+            packets: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            replayed: AtomicU64::new(0),
+            forged: AtomicU64::new(0),
+            group: Binding::default(),
+        }
+    }
+
+    /// Asks for what a packet will touch, but for the key.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(&self.packets);
+    }
+
+    /// The security parameters index.
+    pub fn spi(&self) -> u32 {
+        self.spi
+    }
+
+    /// Authentic packets received.
+    pub fn packets(&self) -> u64 {
+        self.packets.load(Ordering::Relaxed)
+    }
+
+    /// Bytes received, of inner packets and their padding.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Packets refused because they were seen before, or may have been.
+    pub fn replayed(&self) -> u64 {
+        self.replayed.load(Ordering::Relaxed)
+    }
+
+    /// Packets refused because they are not authentic.
+    pub fn forged(&self) -> u64 {
+        self.forged.load(Ordering::Relaxed)
+    }
+
+    /// The highest sequence number received.
+    pub fn top(&self) -> u64 {
+        self.window.top()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataplane::WorkerGroup;
+
+    #[test]
+    fn an_sa_that_follows_another_uses_none_of_its_numbers_and_counts_its_own_packets() {
+        let sa = |sequence_mode| {
+            let outer = Outer::V4 { src: 1, dst: 2 };
+            OutboundSa::new(
+                300,
+                Key::new(&[1; 16]).unwrap(),
+                [0; 4],
+                sequence_mode,
+                outer,
+            )
+        };
+        let (_, worker) = WorkerGroup::sole();
+        let (first, mut second, mut third) = (
+            sa(SequenceMode::Extended),
+            sa(SequenceMode::Extended),
+            sa(SequenceMode::Extended),
+        );
+        assert_eq!(first.take(5, &worker), Some(1));
+        second.follow(&first, 100);
+        assert_eq!(second.take(2, &worker), Some(106));
+        third.follow(&second, 100);
+        assert_eq!(third.take(1, &worker), Some(208));
+        let packets = [first, second, third].map(|sa| sa.packets());
+        assert_eq!(packets, [5, 2, 1]);
+    }
+
+    #[test]
+    fn an_sa_ends_with_its_numbers() {
+        let outer = Outer::V4 { src: 1, dst: 2 };
+        let key = Key::new(&[1; 16]).unwrap();
+        let sa = OutboundSa::new(300, key, [0; 4], SequenceMode::Plain, outer);
+        let (_, worker) = WorkerGroup::sole();
+        let all = u64::from(u32::MAX);
+        assert_eq!(sa.take(all - 1, &worker), Some(1));
+        assert_eq!(sa.take(2, &worker), None);
+        assert_eq!(sa.take(1, &worker), Some(all));
+        assert_eq!(sa.take(1, &worker), None);
+    }
+}

@@ -1,0 +1,343 @@
+//! The anti-replay window of an inbound SA.
+//!
+//! A ring of bits, longer than the window by more than a word, so that moving on clears whole words
+//! and shifts nothing (RFC 6479). The word that holds the highest number stands apart: packets that
+//! come in their order touch that alone, and of thousands of SAs that is a line of the cache less
+//! for each packet. With extended sequence numbers (RFC 4304, RFC 4303 appendix A) the upper half
+//! is inferred from where the window stands.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use super::sequence::SequenceMode;
+use super::worker::WorkerId;
+
+const WORDS: usize = 128;
+
+/// The most packets a window can span.
+pub const WINDOW_MAX: u32 = ((WORDS - 2) * 32) as u32;
+
+/// The window where nothing else is asked for. RFC 4303, 3.4.3: "a minimum window size of 32
+/// packets MUST be supported"; a gateway whose packets come over several queues needs more.
+pub const WINDOW_DEFAULT: u32 = 2048;
+
+/// The sequence numbers that were received. Workers share it: a claim is made under a lock that is
+/// held for about ten instructions.
+///
+/// Atomic bits without a lock do not work here: clearing the words that the window moves over and
+/// setting a bit in them are two steps, and between them another worker could have its bit cleared,
+/// so that its packet would be accepted a second time. The atomic types are for the checks before
+/// decryption, which read without the lock.
+#[repr(C)]
+pub struct Window {
+    /// The highest number received; 0 before the first, for numbers start at 1 (RFC 4303, 2.2).
+    top: AtomicU64,
+    /// The word of that number.
+    last: AtomicU32,
+    size: u16,
+    lock: AtomicBool,
+    pub(crate) sequence_mode: SequenceMode,
+    /// The words before. In the place of the last stands what it was before the ring came around.
+    bits: [AtomicU32; WORDS],
+}
+
+/// The reason why a number is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Seen before.
+    Replayed,
+    /// Behind the window: it cannot be told whether it was seen.
+    TooOld,
+    /// Zero, which no sender uses.
+    Zero,
+}
+
+impl Window {
+    /// Bytes before the ring.
+    pub(crate) const FRONT: usize = std::mem::offset_of!(Window, bits);
+
+    /// A window of `size` packets, from 32 to [`WINDOW_MAX`]; others are brought into these bounds.
+    pub fn new(size: u32, sequence_mode: SequenceMode) -> Window {
+        Window {
+            lock: AtomicBool::new(false),
+            top: AtomicU64::new(0),
+            last: AtomicU32::new(0),
+            size: size.clamp(32, WINDOW_MAX) as u16,
+            sequence_mode,
+            bits: [const { AtomicU32::new(0) }; WORDS],
+        }
+    }
+
+    fn size(&self) -> u64 {
+        u64::from(self.size)
+    }
+
+    /// The word that holds the bit of a number within the window of `top`.
+    #[inline]
+    fn word(&self, top: u64, number: u64) -> &AtomicU32 {
+        if number / 32 == top / 32 {
+            &self.last
+        } else {
+            &self.bits[(number / 32) as usize % WORDS]
+        }
+    }
+
+    /// The highest number received.
+    pub fn top(&self) -> u64 {
+        self.top.load(Ordering::Relaxed)
+    }
+
+    /// The whole number of a packet that carries its lower half, if the window may take it: see
+    /// [`Window::extend`] and [`Window::check`].
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    #[inline]
+    pub(crate) fn number(&self, low: u32) -> Result<u64, Refused> {
+        let number = match self.sequence_mode {
+            SequenceMode::Extended => self.extend(low).ok_or(Refused::TooOld)?,
+            SequenceMode::Plain => u64::from(low),
+        };
+        self.check(number).map(|()| number)
+    }
+
+    /// The whole number of which a packet carries the lower half, where the SA counts in 64 bits.
+    /// `None` if it would be from before the first.
+    #[inline]
+    pub fn extend(&self, low: u32) -> Option<u64> {
+        let top = self.top.load(Ordering::Relaxed);
+        let (high, top_low) = (top >> 32, top as u32);
+        let bottom = top_low.wrapping_sub(u32::from(self.size) - 1);
+        // RFC 4303, A2.1. Case A, the window is within one subspace: a lower half behind its bottom
+        // is of the next one. Case B, the window spans two: a lower half ahead of its bottom is of
+        // the one before.
+        let high = if u64::from(top_low) >= self.size() - 1 {
+            high.checked_add(u64::from(low < bottom))?
+        } else if low >= bottom {
+            high.checked_sub(1)?
+        } else {
+            high
+        };
+        (high <= u64::from(u32::MAX)).then_some(high << 32 | u64::from(low))
+    }
+
+    /// Returns an error if `number` would be refused now. Cheap, and no promise: RFC 4303, 3.4.3,
+    /// "the receiver ... SHOULD" look before it spends time on the ICV.
+    #[inline]
+    pub fn check(&self, number: u64) -> Result<(), Refused> {
+        let top = self.top.load(Ordering::Relaxed);
+        if number > top {
+            return Ok(());
+        }
+        if number == 0 {
+            return Err(Refused::Zero);
+        }
+        if top - number >= self.size() {
+            return Err(Refused::TooOld);
+        }
+        let word = self.word(top, number).load(Ordering::Relaxed);
+        if word & bit_of(number) != 0 {
+            return Err(Refused::Replayed);
+        }
+        Ok(())
+    }
+
+    /// Keeps other workers out while numbers are claimed. A sole worker need not: see
+    /// [`super::worker`].
+    #[inline]
+    pub(crate) fn lock(&self, worker: &WorkerId) -> Claims<'_> {
+        let locked = !worker.is_sole();
+        if locked {
+            self.spin_lock();
+        }
+        Claims {
+            window: self,
+            locked,
+        }
+    }
+
+    #[inline]
+    fn spin_lock(&self) {
+        while self
+            .lock
+            .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Claims `number` for a packet that is authentic; only the first to claim it gets it. RFC
+    /// 4303, 3.4.3: "The receive window is updated only if the integrity verification succeeds."
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn claim(&self, number: u64) -> Result<(), Refused> {
+        self.spin_lock();
+        let mut claims = Claims {
+            window: self,
+            locked: true,
+        };
+        claims.claim(number)
+    }
+
+    #[inline]
+    fn claim_locked(&self, number: u64) -> Result<(), Refused> {
+        let top = self.top.load(Ordering::Relaxed);
+        if number > top {
+            if number / 32 != top / 32 {
+                self.move_on(top, number);
+            }
+            self.top.store(number, Ordering::Relaxed);
+        } else if number == 0 {
+            return Err(Refused::Zero);
+        } else if top - number >= self.size() {
+            return Err(Refused::TooOld);
+        }
+        let slot = self.word(top.max(number), number);
+        let word = slot.load(Ordering::Relaxed);
+        if word & bit_of(number) != 0 {
+            return Err(Refused::Replayed);
+        }
+        slot.store(word | bit_of(number), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Makes the word of `number`, which is beyond that of `top`, the last one.
+    ///
+    /// The caller holds the lock. A reader without it may see the new word before the new `top` and
+    /// misjudge a number: then a packet is decrypted in vain or, rarely, dropped, and none is
+    /// accepted twice, because each claim checks again under the lock.
+    fn move_on(&self, top: u64, number: u64) {
+        let (from, to) = (top / 32, number / 32);
+        let last = self.last.swap(0, Ordering::Relaxed);
+        self.bits[from as usize % WORDS].store(last, Ordering::Relaxed);
+        // At most once around: further words would be cleared twice.
+        for word in from + 1..to.min(from + 1 + WORDS as u64) {
+            self.bits[word as usize % WORDS].store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The right to claim numbers of a window.
+pub(crate) struct Claims<'a> {
+    window: &'a Window,
+    locked: bool,
+}
+
+impl Claims<'_> {
+    #[inline]
+    pub(crate) fn claim(&mut self, number: u64) -> Result<(), Refused> {
+        self.window.claim_locked(number)
+    }
+}
+
+impl Drop for Claims<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.locked {
+            self.window.lock.store(false, Ordering::Release);
+        }
+    }
+}
+
+#[inline]
+fn bit_of(number: u64) -> u32 {
+    1 << (number % 32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    /// The window as its definition reads, with unbounded memory.
+    struct Plainly {
+        size: u64,
+        top: u64,
+        seen: HashSet<u64>,
+    }
+
+    impl Plainly {
+        fn claim(&mut self, number: u64) -> Result<(), Refused> {
+            if number == 0 {
+                return Err(Refused::Zero);
+            }
+            if number <= self.top && self.top - number >= self.size {
+                return Err(Refused::TooOld);
+            }
+            if !self.seen.insert(number) {
+                return Err(Refused::Replayed);
+            }
+            self.top = self.top.max(number);
+            Ok(())
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+        #[test]
+        fn a_window_does_what_its_definition_says(
+            size in 32u32..=WINDOW_MAX,
+            start in prop_oneof![Just(0u64), Just((1 << 32) - 500), any::<u32>().prop_map(u64::from)],
+            steps in proptest::collection::vec(
+                prop_oneof![6 => -5000i64..50, 3 => 0i64..3, 1 => 0i64..20_000], 1..300),
+        ) {
+            let window = Window::new(size, SequenceMode::Extended);
+            let mut plainly = Plainly { size: size.into(), top: 0, seen: HashSet::new() };
+            let mut at = start;
+            for step in steps {
+                at = at.saturating_add_signed(step);
+                let checked = window.check(at);
+                let claimed = window.claim(at);
+                prop_assert_eq!(checked, claimed);
+                prop_assert_eq!(claimed, plainly.claim(at));
+                at = at.max(window.top());
+            }
+        }
+
+        #[test]
+        fn the_upper_half_is_found_from_anywhere_near_the_window(
+            size in 32u32..=WINDOW_MAX,
+            top in prop_oneof![1u64..10_000, (1u64 << 32) - 5000..(1 << 32) + 5000, (7u64 << 32)..(7 << 32) + 100],
+            ahead in 0u64..1 << 31,
+            behind in 0u64..4032,
+        ) {
+            let window = Window::new(size, SequenceMode::Extended);
+            window.claim(top).unwrap();
+            prop_assert_eq!(window.extend((top + ahead) as u32), Some(top + ahead));
+            if behind < size.into() && behind < top {
+                prop_assert_eq!(window.extend((top - behind) as u32), Some(top - behind));
+            }
+        }
+    }
+
+    #[test]
+    fn before_the_first_subspace_there_is_nothing() {
+        let window = Window::new(64, SequenceMode::Extended);
+        window.claim(3).unwrap();
+        assert_eq!(window.extend(u32::MAX), None);
+        assert_eq!(window.extend(1), Some(1));
+    }
+
+    #[test]
+    fn two_workers_never_both_get_a_number() {
+        let window = Window::new(WINDOW_MAX, SequenceMode::Extended);
+        let mut won: Vec<u64> = std::thread::scope(|scope| {
+            let worker = || {
+                let won: Vec<u64> = (1..=100_000).filter(|&n| window.claim(n).is_ok()).collect();
+                won
+            };
+            let one = scope.spawn(worker);
+            let two = scope.spawn(worker);
+            [one.join().unwrap(), two.join().unwrap()].concat()
+        });
+        // A worker that falls behind the window loses numbers that the other did not get; none is
+        // won twice.
+        let all = won.len();
+        won.sort_unstable();
+        won.dedup();
+        assert_eq!(won.len(), all);
+        assert!(all > 1000, "{all}");
+    }
+}
