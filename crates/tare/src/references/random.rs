@@ -9,6 +9,7 @@ use rand_core::{Rng as _, SeedableRng as _, TryRng as _};
 use rustix::rand::GetRandomFlags;
 
 /// Fills the buffer by the system call.
+#[inline]
 pub(crate) fn fill_by_system_call(mut buffer: &mut [u8]) -> rustix::io::Result<()> {
     while !buffer.is_empty() {
         let filled = rustix::rand::getrandom(&mut *buffer, GetRandomFlags::empty())?;
@@ -18,11 +19,13 @@ pub(crate) fn fill_by_system_call(mut buffer: &mut [u8]) -> rustix::io::Result<(
 }
 
 /// Fills the buffer by the C library's getrandom.
+#[inline]
 pub(crate) fn fill_by_libc(buffer: &mut [u8]) -> Result<(), getrandom::Error> {
     getrandom::fill(buffer)
 }
 
 /// Fills the buffer with aws-lc-rs's random numbers.
+#[inline]
 pub(crate) fn fill_by_aws_lc_rs(buffer: &mut [u8]) -> anyhow::Result<()> {
     #[cfg(feature = "references")]
     return aws_lc_rs::rand::fill(buffer).map_err(|_| anyhow!("aws-lc-rs gave no random bytes"));
@@ -41,6 +44,7 @@ impl RandChacha {
         RandChacha(ChaCha20Rng::seed_from_u64(seed))
     }
 
+    #[inline]
     pub(crate) fn fill(&mut self, buffer: &mut [u8]) {
         self.0.fill_bytes(buffer);
     }
@@ -57,6 +61,7 @@ impl RdrandCrate {
             .map_err(|_| anyhow!("the rdrand crate finds no RDRAND here"))
     }
 
+    #[inline]
     pub(crate) fn fill(&mut self, buffer: &mut [u8]) -> anyhow::Result<()> {
         let filled = self.0.try_fill_bytes(buffer);
         filled.map_err(|_| anyhow!("the rdrand crate's generator had no data"))

@@ -1,4 +1,7 @@
 //! The messages of a benchmark and the keys that seal and open them.
+//!
+//! What a timed loop calls is marked `#[inline]`: the loop is in another module, and with a call
+//! left in it, messages of 60 bytes take 8 % longer.
 
 use tare_gcm::{
     open_each, seal_each, Key, Nonce, OpenPacket, Path, SealPacket, SharedRead, SharedWrite, Tag,
@@ -131,6 +134,7 @@ impl Keys {
         &self.keys[message & self.mask]
     }
 
+    #[inline]
     pub(super) fn seal_one(&self, messages: &mut Messages<'_>) -> anyhow::Result<()> {
         let call = messages.next();
         call.tags[0] = self.of(call.first).seal(
@@ -142,6 +146,7 @@ impl Keys {
         Ok(())
     }
 
+    #[inline]
     pub(super) fn open_one(&self, messages: &mut Messages<'_>) -> anyhow::Result<()> {
         let call = messages.next();
         self.of(call.first).open(
@@ -154,6 +159,7 @@ impl Keys {
         Ok(())
     }
 
+    #[inline]
     pub(super) fn seal_batch(&self, messages: &mut Messages<'_>) -> anyhow::Result<()> {
         let call = messages.next();
         let buffers = call.sources.iter().zip(call.outputs.iter_mut());
@@ -171,6 +177,7 @@ impl Keys {
         Ok(())
     }
 
+    #[inline]
     pub(super) fn open_batch(&self, messages: &mut Messages<'_>) -> anyhow::Result<()> {
         let call = messages.next();
         let buffers = call.sources.iter().zip(call.outputs.iter_mut());
@@ -187,6 +194,7 @@ impl Keys {
 }
 
 /// Opens the next call's messages one by one, each copied to private memory first.
+#[inline]
 pub(super) fn open_copy(
     key: &Key,
     private: &mut Vec<u8>,
