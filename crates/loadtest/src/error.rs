@@ -1,7 +1,13 @@
-//! What can go wrong.
+//! Errors.
 
 use std::fmt;
 use std::io;
+
+use tare_port::HEADROOM;
+
+/// The longest frame that can be sent, in bytes: what a pool of the largest slots holds. It is here
+/// because errors state it.
+pub(crate) const FRAME_MAX: usize = u16::MAX as usize - HEADROOM - 64;
 
 /// Why the tester cannot start or go on.
 #[derive(Debug)]
@@ -74,7 +80,7 @@ impl fmt::Display for Error {
             Error::FrameLength { stream, frame, length } => write!(
                 f,
                 "stream {stream}: frame {frame} has {length} bytes, expected 14 to {}",
-                crate::stream::FRAME_MAX
+                FRAME_MAX
             ),
             Error::Resize { stream, frame, length, why } => write!(
                 f,

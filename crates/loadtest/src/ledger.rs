@@ -1,10 +1,6 @@
 //! What arrived of one stream in one trial.
 
-use hdrhistogram::Histogram;
-use serde::Serialize;
-
-/// The longest latency that is told apart, in nanoseconds: a minute.
-const LATENCY_MAX_NS: u64 = 60_000_000_000;
+use tare_histogram::{Histogram, Latency};
 
 /// What a sequence that arrived was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +30,7 @@ pub struct Ledger {
     reordered: u64,
     reorder_offset_max: u64,
     late: u64,
-    latency: Histogram<u64>,
+    latency: Histogram,
 }
 
 impl Ledger {
@@ -42,9 +38,6 @@ impl Ledger {
     pub fn new(window: usize) -> Ledger {
         // The word that is emptied for the newest sequences takes up to 64 of the oldest with it.
         let words = (window.div_ceil(64) + 1).next_power_of_two();
-        let mut latency = Histogram::new_with_max(LATENCY_MAX_NS, 3)
-            .unwrap_or_else(|error| unreachable!("a minute at three digits: {error}"));
-        latency.auto(false);
         Ledger {
             bits: vec![0; words].into(),
             next: 0,
@@ -54,7 +47,7 @@ impl Ledger {
             reordered: 0,
             reorder_offset_max: 0,
             late: 0,
-            latency,
+            latency: Histogram::new(),
         }
     }
 
@@ -69,7 +62,7 @@ impl Ledger {
         self.reordered = 0;
         self.reorder_offset_max = 0;
         self.late = 0;
-        self.latency.reset();
+        self.latency.clear();
     }
 
     /// How many sequences the window holds.
@@ -98,7 +91,7 @@ impl Ledger {
         self.bits[word] |= bit(sequence);
         self.unique += 1;
         self.bytes += length as u64;
-        self.latency.saturating_record(latency_ns);
+        self.latency.record(latency_ns);
         seen
     }
 
@@ -150,46 +143,15 @@ impl Ledger {
         self.late
     }
 
-    /// How long the frames took; none where none came.
+    /// The time from sending to receiving of the frames that arrived; `None` if none did.
     pub fn latency(&self) -> Option<Latency> {
-        let at = |quantile| self.latency.value_at_quantile(quantile);
-        (!self.latency.is_empty()).then(|| Latency {
-            count: self.latency.len(),
-            min_ns: self.latency.min(),
-            mean_ns: self.latency.mean(),
-            p50_ns: at(0.5),
-            p90_ns: at(0.9),
-            p99_ns: at(0.99),
-            p999_ns: at(0.999),
-            max_ns: self.latency.max(),
-        })
+        self.latency.summary()
     }
 }
 
 #[inline]
 fn bit(sequence: u64) -> u64 {
     1 << (sequence % 64)
-}
-
-/// From sending to receiving, in nanoseconds, to three digits.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Latency {
-    /// Frames measured.
-    pub count: u64,
-    /// The shortest.
-    pub min_ns: u64,
-    /// The mean.
-    pub mean_ns: f64,
-    /// The median.
-    pub p50_ns: u64,
-    /// What 90 % do not exceed.
-    pub p90_ns: u64,
-    /// What 99 % do not exceed.
-    pub p99_ns: u64,
-    /// What 99.9 % do not exceed.
-    pub p999_ns: u64,
-    /// The longest.
-    pub max_ns: u64,
 }
 
 #[cfg(test)]

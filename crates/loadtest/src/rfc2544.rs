@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::bed::Bed;
 use crate::bisect::Bisection;
 use crate::schedule::wire_bits;
+use crate::testbed::Testbed;
 use crate::trial::{Length, Load, Trial};
 use crate::{Error, Limit, Rate, Tester};
 
@@ -121,7 +121,7 @@ pub type OnTrial<'a> = &'a mut dyn FnMut(usize, &'static str, &Trial);
 ///
 /// # Errors
 /// What [`Tester::trial`] says, and where the frames cannot be made of a size.
-pub fn run<B: Bed>(
+pub fn run<B: Testbed>(
     tester: &mut Tester<B>,
     config: &Config,
     on_trial: OnTrial<'_>,
@@ -152,7 +152,7 @@ struct Bench<'a, 'b, B> {
     on_trial: OnTrial<'b>,
 }
 
-impl<B: Bed> Bench<'_, '_, B> {
+impl<B: Testbed> Bench<'_, '_, B> {
     fn size(&mut self) -> Result<SizeReport, Error> {
         let throughput = self.throughput()?;
         let bits = wire_bits(self.size.saturating_sub(CHECKSUM)) as f64;

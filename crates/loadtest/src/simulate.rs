@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tare_packet::checksum;
 use tare_port::Frame;
-use tare_sim::{Carried, Instant, Line, LineConfig, LineCounters, Queue};
+use tare_sim::{Carried, Instant, LineConfig, Node, Outbox, Queue};
 
-use crate::bed::Network;
 use crate::stream::Stream;
+use crate::testbed::{Network, TesterPorts};
 
 /// What a gateway adds to a frame on the line between two of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,9 +144,9 @@ pub fn frame(length: usize) -> Vec<u8> {
     frame
 }
 
-/// A frame and what a gateway has put around it.
+/// A frame, and how many bytes a gateway has put around it.
 #[derive(Debug)]
-struct Wrapped {
+pub struct Wrapped {
     frame: Frame,
     extra: usize,
 }
@@ -164,109 +164,83 @@ impl Carried for Wrapped {
     }
 }
 
-/// One direction.
-#[derive(Debug)]
-struct Path {
-    to: usize,
-    into: Line<Frame>,
-    between: Line<Wrapped>,
-    out: Line<Frame>,
-}
-
-/// Pairs of gateways between ports.
-#[derive(Debug)]
-pub struct Gateways {
-    overhead: Overhead,
-    /// By the port at which it begins.
-    paths: Vec<Option<Path>>,
-}
-
-impl Gateways {
-    /// A network in which each stream's frames come out where they are expected.
-    ///
-    /// # Errors
-    /// Where streams of one port are expected at different ones.
-    pub fn new(simulation: &Simulation, streams: &[Stream]) -> Result<Gateways, String> {
-        let mut paths: Vec<Option<Path>> = Vec::new();
-        for stream in streams {
-            let ports = stream.tx_port.max(stream.rx_port) + 1;
-            if paths.len() < ports {
-                paths.resize_with(ports, || None);
-            }
-            let seed = simulation.between.seed.wrapping_add(stream.tx_port as u64);
-            match &paths[stream.tx_port] {
-                Some(path) if path.to != stream.rx_port => {
-                    return Err(format!(
-                        "stream {}: the simulated network delivers what one interface sends to one interface only",
-                        stream.name
-                    ))
-                }
-                Some(_) => {}
-                None => {
-                    paths[stream.tx_port] = Some(Path {
-                        to: stream.rx_port,
-                        into: Line::new(&simulation.line),
-                        between: Line::new(&LineConfig {
-                            seed,
-                            ..simulation.between
-                        }),
-                        out: Line::new(&simulation.line),
-                    });
-                }
-            }
-        }
-        Ok(Gateways {
-            overhead: simulation.overhead,
-            paths,
-        })
-    }
-
-    /// How many ports it has.
-    pub fn ports(&self) -> usize {
-        self.paths.len()
-    }
-
-    /// What happened between the gateways in the direction that begins at a port.
-    pub fn between(&self, port: usize) -> Option<LineCounters> {
-        Some(self.paths.get(port)?.as_ref()?.between.counters())
+impl From<Frame> for Wrapped {
+    fn from(frame: Frame) -> Wrapped {
+        Wrapped { frame, extra: 0 }
     }
 }
 
-impl Network for Gateways {
-    fn offer(&mut self, now: Instant, port: usize, frame: Frame) {
-        if let Some(Some(path)) = self.paths.get_mut(port) {
-            path.into.offer(now, frame);
+impl From<Wrapped> for Frame {
+    fn from(wrapped: Wrapped) -> Frame {
+        wrapped.frame
+    }
+}
+
+/// A gateway that forwards what comes in on one interface by the other, and wraps or unwraps it.
+struct Gateway(Overhead);
+
+const PRIVATE: usize = 0;
+const PUBLIC: usize = 1;
+
+impl Node for Gateway {
+    type Message = Wrapped;
+
+    fn receive(&mut self, _: Instant, from: usize, packet: Wrapped, out: &mut Outbox<Wrapped>) {
+        let frame = packet.frame;
+        match from {
+            PRIVATE => {
+                let extra = self.0.of(frame.len());
+                out.send(PUBLIC, Wrapped { frame, extra });
+            }
+            _ => out.send(PRIVATE, frame.into()),
         }
     }
+}
 
-    fn advance(&mut self, to: Instant, deliver: &mut dyn FnMut(usize, Instant, Frame)) {
-        for path in self.paths.iter_mut().flatten() {
-            while let Some((at, frame)) = path.into.pop(to) {
-                let extra = self.overhead.of(frame.len());
-                path.between.offer(at, Wrapped { frame, extra });
-            }
-            while let Some((at, wrapped)) = path.between.pop(to) {
-                path.out.offer(at, wrapped.frame);
-            }
-            while let Some((at, frame)) = path.out.pop(to) {
-                deliver(path.to, at, frame);
-            }
+/// A simulated network in which each stream's frames come out where they are expected: through two
+/// gateways and three lines for each port that sends.
+///
+/// # Errors
+/// If streams of one port are expected at different ones.
+pub fn gateways(
+    simulation: &Simulation,
+    streams: &[Stream],
+) -> Result<impl Network<Message = Wrapped>, String> {
+    // By the port that sends: the port that receives.
+    let mut paths: Vec<Option<usize>> = Vec::new();
+    for stream in streams {
+        let ports = stream.tx_port.max(stream.rx_port) + 1;
+        paths.resize(paths.len().max(ports), None);
+        let to = paths[stream.tx_port].get_or_insert(stream.rx_port);
+        if *to != stream.rx_port {
+            return Err(format!(
+                "stream {}: the simulated network delivers what one interface sends to one interface only",
+                stream.name
+            ));
         }
     }
-
-    fn next_event(&self) -> Option<Instant> {
-        let paths = self.paths.iter().flatten();
-        paths
-            .flat_map(|path| {
-                [
-                    path.into.next_arrival(),
-                    path.between.next_arrival(),
-                    path.out.next_arrival(),
-                ]
-            })
-            .flatten()
-            .min()
+    let ports = paths.len();
+    let mut network = tare_sim::Testbed::new(simulation.between.seed);
+    // Each path ends at an interface of its own: several of them may lead to one port.
+    let ends = paths.iter().map(|to| to.unwrap_or_default());
+    let tester = network.add(TesterPorts::new((0..ports).chain(ends)));
+    for (port, _) in paths.iter().enumerate().filter(|(_, to)| to.is_some()) {
+        let [first, second] = [(); 2].map(|()| network.add(Gateway(simulation.overhead)));
+        let between = LineConfig {
+            seed: simulation.between.seed.wrapping_add(port as u64),
+            ..simulation.between
+        };
+        let line = &simulation.line;
+        let mut connect = |a, b, line| network.connect_lines(a, b, line, line);
+        connect(tester.interface(port), first.interface(PRIVATE), line);
+        connect(first.interface(PUBLIC), second.interface(PUBLIC), &between);
+        connect(
+            second.interface(PRIVATE),
+            tester.interface(ports + port),
+            line,
+        );
     }
+    Ok((network, tester))
 }
 
 #[cfg(test)]

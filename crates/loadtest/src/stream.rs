@@ -1,14 +1,10 @@
 //! Streams: the frames of a capture, replayed in a loop, with room for stamps where there is some.
 
 use tare_packet::checksum;
-use tare_port::HEADROOM;
 
+use crate::error::{Error, FRAME_MAX};
 use crate::schedule::wire_bits;
 use crate::stamp::{self, IpPacket, Place, Stamp};
-use crate::Error;
-
-/// The longest frame that can be sent, in bytes.
-pub(crate) const FRAME_MAX: usize = u16::MAX as usize - HEADROOM - 64;
 
 /// The shortest thing that has an Ethernet header.
 const FRAME_MIN: usize = 14;

@@ -6,12 +6,12 @@ use std::time::Duration;
 use tare_port::{Counters, Layout, Pool, BURST, HEADROOM};
 use tare_sim::Instant;
 
-use crate::bed::{Arrival, Bed};
 use crate::receiver::Receiver;
 use crate::schedule::{time_of, wire_bits, Schedule};
 use crate::source::Source;
 use crate::stamp::SEQUENCES;
 use crate::stream::Stream;
+use crate::testbed::{Arrival, Testbed};
 use crate::trial::{Length, Load, PortRecord, StreamRecord, Trial};
 use crate::{Error, Rate};
 
@@ -82,9 +82,9 @@ pub struct Pulse {
 
 type OnPulse = Box<dyn FnMut(&Pulse) -> bool>;
 
-/// Offers loads to a bed and counts what becomes of them.
+/// Offers loads to a testbed and counts what becomes of them.
 pub struct Tester<B> {
-    bed: B,
+    testbed: B,
     streams: Vec<Stream>,
     options: Options,
     pool: Pool,
@@ -97,17 +97,17 @@ pub struct Tester<B> {
     arrivals: Vec<Arrival>,
 }
 
-impl<B: Bed> Tester<B> {
-    /// A tester of these streams, which name ports of `bed`.
+impl<B: Testbed> Tester<B> {
+    /// A tester of these streams, which name ports of `testbed`.
     ///
     /// # Errors
     /// Where there is no memory for the frames.
     ///
     /// # Panics
-    /// On a stream on a port that the bed does not have.
-    pub fn new(bed: B, streams: Vec<Stream>, options: Options) -> Result<Tester<B>, Error> {
+    /// On a stream on a port that the testbed does not have.
+    pub fn new(testbed: B, streams: Vec<Stream>, options: Options) -> Result<Tester<B>, Error> {
         let pool = pool(&streams, options.frames)?;
-        Ok(Tester::assemble(bed, streams, options, pool))
+        Ok(Tester::assemble(testbed, streams, options, pool))
     }
 
     /// A tester that sends frames of this pool, which saves ports over the same pool a copy; where
@@ -119,24 +119,24 @@ impl<B: Bed> Tester<B> {
     /// # Panics
     /// As [`Tester::new`].
     pub fn with_pool(
-        bed: B,
+        testbed: B,
         streams: Vec<Stream>,
         options: Options,
         shared: Pool,
     ) -> Result<Tester<B>, Error> {
         if fits(&shared, &streams) {
-            Ok(Tester::assemble(bed, streams, options, shared))
+            Ok(Tester::assemble(testbed, streams, options, shared))
         } else {
-            Tester::new(bed, streams, options)
+            Tester::new(testbed, streams, options)
         }
     }
 
-    fn assemble(bed: B, streams: Vec<Stream>, options: Options, pool: Pool) -> Tester<B> {
-        let ports = bed.ports();
+    fn assemble(testbed: B, streams: Vec<Stream>, options: Options, pool: Pool) -> Tester<B> {
+        let ports = testbed.ports();
         for stream in &streams {
             assert!(
                 stream.tx_port < ports && stream.rx_port < ports,
-                "a port that the bed has"
+                "a port that the testbed has"
             );
         }
         Tester {
@@ -147,7 +147,7 @@ impl<B: Bed> Tester<B> {
             on_pulse: None,
             sources: streams.iter().map(|_| Source::new()).collect(),
             arrivals: Vec::with_capacity(ports * BURST),
-            bed,
+            testbed,
             streams,
             options,
         }
@@ -184,14 +184,14 @@ impl<B: Bed> Tester<B> {
         Ok(())
     }
 
-    /// The bed.
-    pub fn bed(&self) -> &B {
-        &self.bed
+    /// The testbed.
+    pub fn testbed(&self) -> &B {
+        &self.testbed
     }
 
-    /// The bed, to change it between trials.
-    pub fn bed_mut(&mut self) -> &mut B {
-        &mut self.bed
+    /// The testbed, to change it between trials.
+    pub fn testbed_mut(&mut self) -> &mut B {
+        &mut self.testbed
     }
 
     /// Runs a trial, again if the load was not offered.
@@ -270,10 +270,10 @@ impl<B: Bed> Tester<B> {
         let number = self.number;
         self.number = number.wrapping_add(1);
         let time = self.time(load);
-        let before: Vec<Counters> = (0..self.bed.ports())
-            .map(|port| self.bed.counters(port))
+        let before: Vec<Counters> = (0..self.testbed.ports())
+            .map(|port| self.testbed.counters(port))
             .collect();
-        let start = self.bed.now();
+        let start = self.testbed.now();
         self.receiver.begin(number, start);
         for (source, stream) in self.sources.iter_mut().zip(&self.streams) {
             source.begin(stream, load, start, self.options.catch_up);
@@ -297,7 +297,7 @@ impl<B: Bed> Tester<B> {
         let give_up = end + time / 2 + Duration::from_secs(1);
         let mut loops = 0;
         loop {
-            let now = self.bed.now();
+            let now = self.testbed.now();
             let (mut all_sent, mut blocked, mut due) = (true, false, Instant::NEVER);
             for (n, source) in self.sources.iter_mut().enumerate() {
                 let stream = &self.streams[n];
@@ -311,13 +311,13 @@ impl<B: Bed> Tester<B> {
                     end,
                 );
                 if !source.pending.is_empty() {
-                    let taken = self.bed.send(stream.tx_port, &mut source.pending)?;
+                    let taken = self.testbed.send(stream.tx_port, &mut source.pending)?;
                     source.took(stream, taken);
                 }
                 if !source.is_done() {
                     all_sent = false;
                     blocked |= source.is_blocked();
-                    if !self.bed.is_real() {
+                    if !self.testbed.is_real() {
                         due = due.min(source.schedule.as_ref().map_or(end, Schedule::due));
                     }
                 }
@@ -337,7 +337,7 @@ impl<B: Bed> Tester<B> {
             } else {
                 next
             };
-            self.bed.wait(next.max(now));
+            self.testbed.wait(next.max(now));
             loops += 1;
             if loops % LOOPS_PER_PULSE == 0 {
                 pulse.done = (now.since(start).as_secs_f64() / time.as_secs_f64()).min(1.0);
@@ -356,7 +356,7 @@ impl<B: Bed> Tester<B> {
 
     #[inline]
     fn receive(&mut self) -> Result<(), Error> {
-        self.bed.receive(&mut self.arrivals)?;
+        self.testbed.receive(&mut self.arrivals)?;
         for arrival in self.arrivals.drain(..) {
             let sources = &self.sources;
             let taken = |stream: usize| sources[stream].stamped;
@@ -368,16 +368,16 @@ impl<B: Bed> Tester<B> {
 
     /// Waits until nothing more is to be expected.
     fn drain(&mut self, pulse: &Pulse) -> Result<(), Error> {
-        let stopped = self.bed.now();
+        let stopped = self.testbed.now();
         let deadline = stopped + self.options.drain_max;
         let mut loops = 0;
         loop {
             self.receive()?;
-            let now = self.bed.now();
-            if self.bed.is_quiet() || now >= deadline {
+            let now = self.testbed.now();
+            if self.testbed.is_quiet() || now >= deadline {
                 return Ok(());
             }
-            if self.bed.is_real() {
+            if self.testbed.is_real() {
                 let all_here =
                     (0..self.streams.len()).all(|n| self.arrived(n) >= self.sources[n].packets);
                 let enough = if all_here {
@@ -389,7 +389,7 @@ impl<B: Bed> Tester<B> {
                     return Ok(());
                 }
             }
-            self.bed.wait(now + Duration::from_micros(10));
+            self.testbed.wait(now + Duration::from_micros(10));
             loops += 1;
             if loops % LOOPS_PER_PULSE == 0 {
                 self.pulse(pulse)?;
@@ -413,8 +413,8 @@ impl<B: Bed> Tester<B> {
         before: &[Counters],
         on_time: &[u64],
     ) -> Trial {
-        let counters: Vec<Counters> = (0..self.bed.ports())
-            .map(|port| self.bed.counters(port))
+        let counters: Vec<Counters> = (0..self.testbed.ports())
+            .map(|port| self.testbed.counters(port))
             .collect();
         let since = |port: usize, field: fn(&Counters) -> u64| {
             field(&counters[port]).saturating_sub(field(&before[port]))
@@ -561,7 +561,7 @@ fn capacity(streams: &[Stream]) -> usize {
 impl<B: fmt::Debug> fmt::Debug for Tester<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tester")
-            .field("bed", &self.bed)
+            .field("testbed", &self.testbed)
             .field("options", &self.options)
             .finish_non_exhaustive()
     }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
+use tare_histogram::{Latency, LoadFigures};
 
-use crate::ledger::Latency;
 use crate::schedule::Rate;
 
 /// How long a trial sends.
@@ -113,19 +113,28 @@ pub struct PortRecord {
 }
 
 impl Trial {
+    /// The packets of all streams.
+    pub fn figures(&self) -> LoadFigures {
+        let mut sum = LoadFigures::default();
+        for stream in &self.streams {
+            sum.merge(&stream.figures(self.duration));
+        }
+        sum
+    }
+
     /// Packets sent on all streams.
     pub fn sent(&self) -> u64 {
-        self.streams.iter().map(|stream| stream.tx_packets).sum()
+        self.figures().sent()
     }
 
     /// Packets lost on all streams.
     pub fn lost(&self) -> u64 {
-        self.streams.iter().map(|stream| stream.lost).sum()
+        self.figures().lost()
     }
 
-    /// Lost of sent, of all streams; 0 where none was sent.
+    /// Lost of sent, of all streams; 0 if none was sent.
     pub fn loss_ratio(&self) -> f64 {
-        ratio(self.lost(), self.sent())
+        self.figures().loss_ratio().unwrap_or(0.0)
     }
 
     /// Whether nothing was lost.
@@ -151,6 +160,15 @@ impl Trial {
 }
 
 impl StreamRecord {
+    /// Its packets, sent for `duration`. Each packet offered is one sent: a trial that offers less
+    /// than its load is invalid.
+    pub fn figures(&self, duration: Duration) -> LoadFigures {
+        let (sent, received) = (self.tx_packets, self.rx_packets);
+        LoadFigures::new(sent, sent, received, 0, duration)
+            .unwrap_or_else(|error| unreachable!("a receiver counts each packet once: {error}"))
+            .with_bytes(self.tx_bytes, self.rx_bytes)
+    }
+
     /// Packets lost on the way, not at the receiving interface.
     pub fn lost_elsewhere(&self) -> u64 {
         self.lost - self.ingress_drop

@@ -3,12 +3,12 @@
 mod network;
 
 use network::{looped, one_way, quick, udp4};
-use tare_loadtest::{Bed, Length, Load, Options, Ports, Rate, Tester};
+use tare_loadtest::{Length, Load, Options, Ports, Rate, Testbed, Tester};
 use tare_port::{memory, Burst, Counters, Frame, Port};
 use tare_sim::LineConfig;
 
 /// Allocations of a trial of so many frames.
-fn allocations<B: Bed>(tester: &mut Tester<B>, rate: u64, frames: u64) -> u64 {
+fn allocations<B: Testbed>(tester: &mut Tester<B>, rate: u64, frames: u64) -> u64 {
     let load = Load {
         rate: Rate::from_bits(rate),
         length: Length::Frames(frames),
@@ -28,8 +28,8 @@ fn a_trial_in_virtual_time_allocates_as_much_for_many_packets_as_for_few() {
         reordering: 0.01,
         ..LineConfig::new(1_000_000_000)
     };
-    let bed = looped(&config, |_: &mut Frame| true);
-    let mut tester = Tester::new(bed, one_way(&[udp4(60, 1)]), quick()).unwrap();
+    let testbed = looped(&config, |_: &mut Frame| true);
+    let mut tester = Tester::new(testbed, one_way(&[udp4(60, 1)]), quick()).unwrap();
     // The first trial finds out how much memory the line needs.
     allocations(&mut tester, 900_000_000, 100_000);
     let few = allocations(&mut tester, 900_000_000, 1_000);

@@ -69,10 +69,10 @@ proptest! {
         let frames: Vec<_> = sizes.iter().map(|&size| udp4(size, 1)).collect();
         let mut tester = tester(&config, &frames, quick(), |_| true);
         for _ in 0..2 {
-            let before = tester.bed().network().counters();
+            let before = tester.testbed().network().counters();
             let trial = tester.trial(&Load::new(rate(load), ms(5))).unwrap();
             assert_adds_up(&trial);
-            let after = tester.bed().network().counters();
+            let after = tester.testbed().network().counters();
             let stream = &trial.streams[0];
             prop_assert_eq!(stream.tx_packets, after.offered - before.offered);
             prop_assert_eq!(stream.lost, after.lost + after.queue_dropped - before.lost - before.queue_dropped);
@@ -93,7 +93,7 @@ proptest! {
         let (frame, ip) = if v6 { (udp6(154, 1), 54) } else { (udp4(134, 1), 34) };
         // Behind the headers, which a router may rewrite: payload and stamp.
         let mut count = 0;
-        let mut tester = tester(&LineConfig::new(GIGA), &[frame], quick(), |frame: &mut Frame| {
+        let mut tester = tester(&LineConfig::new(GIGA), &[frame], quick(), move |frame: &mut Frame| {
             if count == nth {
                 let position = ip + 20 + at % 80;
                 frame[position] ^= 1 << bit;
@@ -217,7 +217,7 @@ fn frames_without_room_are_counted_by_totals_and_that_is_said() {
     };
     let trial = tester.trial(&load).unwrap();
     assert_adds_up(&trial);
-    let (stream, line) = (&trial.streams[0], tester.bed().network().counters());
+    let (stream, line) = (&trial.streams[0], tester.testbed().network().counters());
     assert_eq!((stream.tx_packets, stream.tx_unstamped), (3000, 2000));
     assert_eq!(line.offered, 3000);
     // A copy of an unstamped one makes up for one that was lost: totals know no better.
@@ -241,7 +241,7 @@ fn more_unstamped_frames_than_were_sent_are_a_surplus_and_no_negative_loss() {
     assert_eq!(trial.lost(), 0);
     assert_eq!(
         trial.streams[0].surplus,
-        tester.bed().network().counters().duplicated
+        tester.testbed().network().counters().duplicated
     );
     assert_eq!(trial.streams[0].rx_bytes, trial.streams[0].tx_bytes);
 }
@@ -333,5 +333,5 @@ fn the_offered_load_is_exact() {
     // 0.5 Gb/s of 672 bits: 744,047.6 a second; the first leaves at once.
     assert_eq!(trial.streams[0].tx_packets, 744_048);
     let moment = Instant::from_nanos(1_000_000_000);
-    assert!(tester.bed().network().line.idle_at() <= moment + Duration::from_micros(2));
+    assert!(tester.testbed().network().line().idle_at() <= moment + Duration::from_micros(2));
 }

@@ -62,8 +62,8 @@ proptest! {
             let _ = stream.resize(size);
         }
         let (count, plain) = streams[0].frames();
-        let bed = network::looped(&LineConfig::new(1_000_000_000), |_: &mut Frame| true);
-        let mut tester = Tester::new(bed, streams, quick()).unwrap();
+        let testbed = network::looped(&LineConfig::new(1_000_000_000), |_: &mut Frame| true);
+        let mut tester = Tester::new(testbed, streams, quick()).unwrap();
         let load = Load { rate: Rate::from_bits(500_000_000), length: Length::Frames(3 * count as u64) };
         let trial = tester.trial(&load).unwrap();
         let stream = &trial.streams[0];
@@ -111,11 +111,11 @@ proptest! {
         let mut seen = Vec::new();
         let seen_by = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
         let see = seen_by.clone();
-        let bed = network::looped(&LineConfig::new(1_000_000_000), move |frame: &mut Frame| {
+        let testbed = network::looped(&LineConfig::new(1_000_000_000), move |frame: &mut Frame| {
             see.borrow_mut().push(frame.to_vec());
             true
         });
-        let mut tester = Tester::new(bed, vec![resized], quick()).unwrap();
+        let mut tester = Tester::new(testbed, vec![resized], quick()).unwrap();
         tester.trial(&Load { rate: Rate::from_bits(1_000_000), length: Length::Frames(1) }).unwrap();
         seen.append(&mut seen_by.borrow_mut());
         let frame = &seen[0];

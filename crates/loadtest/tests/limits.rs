@@ -7,9 +7,10 @@ use std::time::Duration;
 use network::{both_ways, looped, one_way, quick, udp4};
 use proptest::prelude::*;
 use tare_loadtest::mlr::{Goal, Search};
-use tare_loadtest::simulate::{Gateways, Overhead, Simulation};
+use tare_loadtest::simulate::{self, Overhead, Simulation};
 use tare_loadtest::{
-    report, rfc2544, Bed, Bisection, Limit, Load, Options, Rate, Stream, Tester, Virtual,
+    report, rfc2544, Bisection, Limit, Load, Network, Options, Rate, Stream, Testbed, Tester,
+    Virtual,
 };
 use tare_port::Frame;
 use tare_sim::{LineConfig, Queue};
@@ -20,13 +21,12 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn gateways(streams: Vec<Stream>, simulation: &Simulation) -> Tester<Virtual<Gateways>> {
-    let network = Gateways::new(simulation, &streams).unwrap();
-    let ports = network.ports();
-    Tester::new(Virtual::new(network, ports), streams, quick()).unwrap()
+fn gateways(streams: Vec<Stream>, simulation: &Simulation) -> Tester<Virtual<impl Network>> {
+    let network = simulate::gateways(simulation, &streams).unwrap();
+    Tester::new(Virtual::new(network), streams, quick()).unwrap()
 }
 
-fn find_limit<B: Bed>(tester: &mut Tester<B>, precision: u64, duration: Duration) -> Limit {
+fn find_limit<B: Testbed>(tester: &mut Tester<B>, precision: u64, duration: Duration) -> Limit {
     let mut search = Bisection::new(Rate::from_bits(GIGA), Rate::from_bits(precision), 0);
     while let Some(rate) = search.next_rate() {
         let trial = tester.trial(&Load::new(rate, duration)).unwrap();

@@ -1,13 +1,12 @@
 //! Frames: packet buffers that keep room in front of and behind what they hold.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::rc::Weak;
-
-use crate::xdp::Socket;
 
 /// Room in front of what a fresh frame holds, in bytes: an outer Ethernet (14), IPv6 (40), ESP (8)
 /// and IV (8) header take 70 less the 14 of the inner Ethernet header that they replace. What a
@@ -38,11 +37,12 @@ struct Memory {
     slots: usize,
     /// Pools that are handles of this memory. It goes when there are none and no slot is taken.
     handles: Cell<usize>,
-    /// Slots that belong to nobody, the last freed on top: it is the one that the caches hold. Has
-    /// room for all.
+    /// Slots that no frame and no port has, the last freed on top: it is the one that the caches
+    /// hold. Has room for all, so that freeing never allocates.
     free: Vec<u32>,
-    /// AF_XDP sockets that this memory is registered with.
-    sockets: RefCell<Vec<Weak<Socket>>>,
+    /// What else knows the address of this memory: AF_XDP sockets that it is registered with. A
+    /// pool need not know what they are, only keep them together with the memory.
+    registrations: RefCell<Vec<Weak<dyn Any>>>,
 }
 
 /// What stands at the start of a slot. A frame is a pointer to it: moving frames moves eight bytes.
@@ -120,7 +120,7 @@ impl Pool {
             slots,
             handles: Cell::new(1),
             free: (0..slots as u32).rev().collect(),
-            sockets: RefCell::default(),
+            registrations: RefCell::default(),
         })));
         for number in 0..slots as u32 {
             // SAFETY: the slot is within the fresh mapping and aligned to its stride, a multiple of
@@ -186,7 +186,7 @@ impl Pool {
 
     #[inline]
     pub(crate) fn take_slot(&self) -> Option<u32> {
-        // SAFETY: as in `inner`; pools stay on one thread, so nobody else looks at the list now.
+        // SAFETY: as in `inner`; pools stay on one thread, so no other code looks at the list now.
         unsafe { (*self.0.as_ptr()).free.pop() }
     }
 
@@ -219,8 +219,8 @@ impl Pool {
         (inner.base, inner.stride, inner.capacity)
     }
 
-    pub(crate) fn sockets(&self) -> &RefCell<Vec<Weak<Socket>>> {
-        &self.inner().sockets
+    pub(crate) fn registrations(&self) -> &RefCell<Vec<Weak<dyn Any>>> {
+        &self.inner().registrations
     }
 }
 
@@ -255,7 +255,7 @@ impl Drop for Pool {
 /// # Safety
 /// No handle and no frame may be left.
 unsafe fn release(memory: NonNull<Memory>) {
-    // SAFETY: it was leaked from a box in `Pool::new`, and nobody else is left to do this.
+    // SAFETY: it was leaked from a box in `Pool::new`, and there is no one left to use it.
     drop(unsafe { Box::from_raw(memory.as_ptr()) });
 }
 

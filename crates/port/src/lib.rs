@@ -1,8 +1,4 @@
-//! Packet I/O: frames that keep headroom, and ports that receive and send them in bursts.
-//!
-//! Nothing is copied inside a process: a [`Frame`] moves from the port that received it through the
-//! protocol core to the port that sends it, and grows at either end on the way. What crosses a
-//! port's border is Ethernet frames without their checksum.
+#![doc = include_str!("../README.md")]
 
 mod cache;
 mod error;
@@ -13,13 +9,11 @@ mod memory;
 mod open;
 mod packet_socket;
 mod pcap_file;
+mod port;
 pub mod stdio;
 mod syscall;
 mod tap;
 mod xdp;
-
-use std::io;
-use std::os::fd::BorrowedFd;
 
 pub use cache::prefetch;
 pub use error::{Error, Refused};
@@ -30,73 +24,6 @@ pub use memory::{memory, Memory};
 pub use open::{open, Kind, Opened};
 pub use packet_socket::PacketPort;
 pub use pcap_file::{PcapPort, CAPTURE_BYTES_MAX};
+pub use port::{Burst, Counters, Port, BURST};
 pub use tap::TapPort;
 pub use xdp::{XdpMode, XdpPort};
-
-/// Frames on their way, first to last.
-pub type Burst = Vec<Frame>;
-
-/// The most frames that the systems here move at a time: enough to share the cost of a system call,
-/// few enough for the first-level cache to hold their headers.
-pub const BURST: usize = 64;
-
-/// What a port has counted since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Frames received and handed over.
-    pub rx_packets: u64,
-    /// Their bytes, without the Ethernet checksum.
-    pub rx_bytes: u64,
-    /// Frames that arrived and were lost before they were handed over: no room, no buffer.
-    pub rx_dropped: u64,
-    /// Frames taken for sending.
-    pub tx_packets: u64,
-    /// Their bytes, without the Ethernet checksum.
-    pub tx_bytes: u64,
-    /// Frames taken for sending that never left.
-    pub tx_dropped: u64,
-}
-
-/// Receives and sends Ethernet frames in bursts, without waiting.
-pub trait Port {
-    /// Adds up to `max` received frames to `burst`, in their order, and returns how many.
-    ///
-    /// # Errors
-    /// Where the interface is gone for good. That it is down for now is no error: there is nothing
-    /// to receive.
-    fn receive(&mut self, burst: &mut Burst, max: usize) -> io::Result<usize>;
-
-    /// Takes frames from the front of `burst` and sends them, in their order. What the port has no
-    /// room for now stays in `burst`: try again, or drop it. Returns how many were taken.
-    ///
-    /// # Errors
-    /// As [`Port::receive`].
-    fn send(&mut self, burst: &mut Burst) -> io::Result<usize>;
-
-    /// What was counted so far.
-    fn counters(&self) -> Counters;
-
-    /// Readable when there may be something to receive; none where there is no descriptor to wait
-    /// on.
-    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-}
-
-impl<P: Port + ?Sized> Port for Box<P> {
-    fn receive(&mut self, burst: &mut Burst, max: usize) -> io::Result<usize> {
-        (**self).receive(burst, max)
-    }
-
-    fn send(&mut self, burst: &mut Burst) -> io::Result<usize> {
-        (**self).send(burst)
-    }
-
-    fn counters(&self) -> Counters {
-        (**self).counters()
-    }
-
-    fn wait_on(&self) -> Option<BorrowedFd<'_>> {
-        (**self).wait_on()
-    }
-}

@@ -1,5 +1,6 @@
 //! Ports over AF_XDP: the kernel and this process hand chunks of one memory to each other.
 
+mod mode;
 mod program;
 mod ring;
 mod socket;
@@ -14,51 +15,10 @@ use std::sync::Arc;
 use crate::frame::SLOT;
 use crate::interface::promiscuous;
 use crate::{Burst, Counters, Error, Interface, Pool, Port, Refused};
+pub use mode::XdpMode;
 use program::Attachment;
 use ring::Ring;
-pub(crate) use socket::Socket;
-
-/// How frames come from an interface to an AF_XDP port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum XdpMode {
-    /// The kernel makes its packet buffer of a frame and copies from that. Works with every
-    /// interface.
-    Generic,
-    /// The driver hands the frame over before the kernel makes a packet buffer of it, and the
-    /// kernel copies it.
-    Native,
-    /// The network card reads and writes the pool itself.
-    ZeroCopy,
-}
-
-impl XdpMode {
-    /// What to try, best first, with an interface of this driver.
-    ///
-    /// With veth, native mode. Forwarding itself costs the same in both
-    /// (`cargo run --release --example forward`), and the kernel's part beside it some 7 % more in
-    /// native mode; but that has the other end cut what it sends into frames of the wire's length,
-    /// while in generic mode TCP's superframes arrive whole, are too long, and are dropped.
-    pub fn preferred(driver: Option<&str>) -> &'static [XdpMode] {
-        match driver {
-            Some("veth") => &[XdpMode::Native, XdpMode::Generic],
-            _ => &[XdpMode::ZeroCopy, XdpMode::Native, XdpMode::Generic],
-        }
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            XdpMode::Generic => "AF_XDP generic",
-            XdpMode::Native => "AF_XDP native",
-            XdpMode::ZeroCopy => "AF_XDP zero-copy",
-        }
-    }
-}
-
-impl fmt::Display for XdpMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+use socket::Socket;
 
 /// A queue of an interface, received from and sent to through AF_XDP.
 ///
@@ -76,7 +36,7 @@ pub struct XdpPort {
     pool: Pool,
     /// Bytes from one chunk to the next, a power of two.
     stride: usize,
-    /// Who has each slot, as far as this port has to do with it. What the kernel gives back is
+    /// The holder of each slot, as far as this port is concerned. What the kernel gives back is
     /// checked against it.
     holders: Vec<Holder>,
     /// Slots in the fill and the transmit ring or further on.
@@ -109,7 +69,7 @@ enum Holder {
     Sending,
 }
 
-/// After so many receptions of nothing the interface is asked whether it is still there.
+/// Receptions of nothing in a row after which the interface is asked if it is still there.
 const IDLE: u32 = 64;
 
 /// The shortest frame that the kernel takes: an Ethernet header. It does not give back a shorter
@@ -205,6 +165,11 @@ impl XdpPort {
     }
 
     /// Fills the fill ring from the pool.
+    ///
+    /// `filled` counts what was put there and has not come back as a received frame; it is not read
+    /// from the ring. The ring's own consumer index says what the kernel has taken, and what it has
+    /// taken it may keep (a driver holds buffers of its own receive ring): by that index, the port
+    /// would take slot after slot from the pool, until none is left for the ports that share it.
     #[inline]
     fn refill(&mut self) {
         let wanted = self.kernel.fill.size() - self.filled;
@@ -223,7 +188,11 @@ impl XdpPort {
         }
     }
 
-    /// Takes a slot over from the kernel, where it had it.
+    /// Takes a slot back from the kernel, if it had it.
+    ///
+    /// The kernel is trusted with this process's memory anyway; this is about its drivers. A buffer
+    /// that is given back twice would be two frames over the same bytes, which safe code must never
+    /// see, so one byte for each slot says who has it.
     #[inline]
     fn regain(&mut self, address: u64, from: Holder) -> io::Result<u32> {
         let slot = address as usize / self.stride;
@@ -269,7 +238,7 @@ impl XdpPort {
         });
     }
 
-    /// Has the kernel send what is in the transmit ring.
+    /// Lets the kernel send what is in the transmit ring.
     #[inline]
     fn kick(&mut self) -> io::Result<()> {
         if !self.kernel.tx.needs_wakeup() {
@@ -284,7 +253,7 @@ impl XdpPort {
                     return Ok(());
                 }
                 Err(error) => match error.raw_os_error() {
-                    // It sends so many a call.
+                    // It sends a bounded number per call.
                     Some(libc::EAGAIN | libc::ENOBUFS) => self.down = false,
                     Some(libc::EBUSY) => {
                         // In copy mode: the driver has dropped one, and the rest is still there.
@@ -368,7 +337,9 @@ impl Port for XdpPort {
         let room = (self.kernel.tx.size() - self.sending) as usize;
         let mut copies = self.pool.available();
         let mut n = 0;
-        // A frame of another pool needs a slot of this one.
+        // How many can be taken is decided before the first one is: a frame that has left `burst`
+        // cannot go back to its front without moving all others. A frame of another pool needs a
+        // slot of this one.
         while n < burst.len() && (self.down || n < room) {
             if !self.down && !self.pool.owns(&burst[n]) {
                 if copies == 0 {

@@ -89,6 +89,12 @@ pub struct Testbed<M> {
     random: Random,
     stations: Vec<Station<M>>,
     links: Vec<Link<M>>,
+    /// By link: when its next frame arrives.
+    arrivals: Vec<Instant>,
+    /// By station, in true time: when its node is to tick.
+    deadlines: Vec<Instant>,
+    /// A node or a clock may have been changed since the deadlines were asked for.
+    stale: bool,
     changes: EventQueue<Change<M>>,
     /// Kept for its memory.
     outbox: Outbox<M>,
@@ -127,6 +133,9 @@ impl<M: Carried + 'static> Testbed<M> {
             random: Random::new(seed),
             stations: Vec::new(),
             links: Vec::new(),
+            arrivals: Vec::new(),
+            deadlines: Vec::new(),
+            stale: false,
             changes: EventQueue::new(),
             outbox: Outbox(Vec::new()),
         }
@@ -140,6 +149,8 @@ impl<M: Carried + 'static> Testbed<M> {
             ticks_at_once: 0,
             interfaces: Vec::new(),
         });
+        self.deadlines.push(Instant::NEVER);
+        self.stale = true;
         NodeId {
             index: self.stations.len() - 1,
             node: PhantomData,
@@ -189,6 +200,7 @@ impl<M: Carried + 'static> Testbed<M> {
             *place = Some(self.links.len());
             let line = Line::new(config);
             self.links.push(Link { line, to });
+            self.arrivals.push(Instant::NEVER);
         }
         cable
     }
@@ -205,6 +217,7 @@ impl<M: Carried + 'static> Testbed<M> {
 
     /// The clock of a node, to set it wrong.
     pub fn clock_mut<N>(&mut self, id: NodeId<N>) -> &mut SkewedClock {
+        self.stale = true;
         &mut self.stations[id.index].clock
     }
 
@@ -227,6 +240,11 @@ impl<M: Carried + 'static> Testbed<M> {
     /// # Panics
     /// If it was killed.
     pub fn node_mut<N: Node<Message = M>>(&mut self, id: NodeId<N>) -> &mut N {
+        self.stale = true;
+        self.running(id)
+    }
+
+    fn running<N: Node<Message = M>>(&mut self, id: NodeId<N>) -> &mut N {
         let node: &mut dyn Any = self.stations[id.index].node.as_deref_mut().expect(KILLED);
         node.downcast_mut().expect("a node keeps its type")
     }
@@ -243,7 +261,7 @@ impl<M: Carried + 'static> Testbed<M> {
     ) -> T {
         let now = self.time_of(id);
         let mut outbox = std::mem::take(&mut self.outbox);
-        let result = act(self.node_mut(id), now, &mut outbox);
+        let result = act(self.running(id), now, &mut outbox);
         self.outbox = outbox;
         self.flush(id.index);
         result
@@ -252,11 +270,13 @@ impl<M: Carried + 'static> Testbed<M> {
     /// Takes a node away, with all that it knows. What arrives for it is dropped.
     pub fn kill<N>(&mut self, id: NodeId<N>) {
         self.stations[id.index].node = None;
+        self.stale = true;
     }
 
     /// Puts a node in the place of the one that is or was there, with its cables and its clock.
     pub fn restart<N: Node<Message = M>>(&mut self, id: NodeId<N>, node: N) {
         self.stations[id.index].node = Some(Box::new(node));
+        self.stale = true;
     }
 
     /// False for a node that was killed and not restarted.
@@ -272,23 +292,27 @@ impl<M: Carried + 'static> Testbed<M> {
         ]
     }
 
-    /// The lines of a cable, to change them.
-    pub fn lines_mut(&mut self, cable: Cable) -> [&mut Line<M>; 2] {
-        let (there, back) = self.links.split_at_mut(cable.there + 1);
-        [&mut there[cable.there].line, &mut back[0].line]
-    }
-
     /// Changes the properties of both lines of a cable, as [`Line::set_config`] does.
     pub fn set_cable(&mut self, cable: Cable, config: &LineConfig) {
-        for line in self.lines_mut(cable) {
-            line.set_config(config);
-        }
+        self.set_lines(cable, config, config);
+    }
+
+    /// Changes the properties of the line from the first end of a cable to its second, and of the
+    /// one back.
+    pub fn set_lines(&mut self, cable: Cable, there: &LineConfig, back: &LineConfig) {
+        self.links[cable.there].line.set_config(there);
+        self.links[cable.there + 1].line.set_config(back);
     }
 
     /// Cuts a cable, or joins it again, as [`Line::set_cut`] does.
     pub fn set_cut(&mut self, cable: Cable, cut: bool) {
-        for line in self.lines_mut(cable) {
-            line.set_cut(cut);
+        self.set_lines_cut(cable, [cut; 2]);
+    }
+
+    /// Cuts or joins the line from the first end of a cable to its second, and the one back.
+    pub fn set_lines_cut(&mut self, cable: Cable, cut: [bool; 2]) {
+        for (link, cut) in self.links[cable.there..].iter_mut().zip(cut) {
+            link.line.set_cut(cut);
         }
     }
 
@@ -320,16 +344,15 @@ impl<M: Carried + 'static> Testbed<M> {
     }
 
     /// When something happens next by itself; `None` if nothing will.
-    pub fn next_event(&self) -> Option<Instant> {
+    pub fn next_event(&mut self) -> Option<Instant> {
+        self.refresh();
         self.due().map(|(at, _)| at)
     }
 
     /// When the next frame arrives anywhere; `None` if none is in flight.
     pub fn next_arrival(&self) -> Option<Instant> {
-        self.links
-            .iter()
-            .filter_map(|link| link.line.next_arrival())
-            .min()
+        let next = self.arrivals.iter().min().copied();
+        next.filter(|at| *at < Instant::NEVER)
     }
 
     /// Lets time pass, and everything happen, up to a time, that included.
@@ -362,7 +385,9 @@ impl<M: Carried + 'static> Testbed<M> {
     }
 
     /// Does what is due next, if it is due by `end`.
+    #[inline]
     fn step(&mut self, end: Instant) -> bool {
+        self.refresh();
         let Some((at, due)) = self.due().filter(|(at, _)| *at <= end) else {
             return false;
         };
@@ -379,41 +404,57 @@ impl<M: Carried + 'static> Testbed<M> {
         true
     }
 
-    /// The earliest of all that is to happen. Each line and each node is asked: they are few, and
-    /// what they answer is a field, so an index of them would cost more to keep than it saves.
+    /// The earliest of all that is to happen. It is looked for among one number for each line and
+    /// each node: for the few that a testbed has, that is less work than keeping them in order.
     #[inline]
     fn due(&self) -> Option<(Instant, Due)> {
         let mut next = (Instant::NEVER, Due::Change);
-        for (n, link) in self.links.iter().enumerate() {
-            if let Some(at) = link.line.next_arrival().filter(|at| *at < next.0) {
+        for (n, &at) in self.arrivals.iter().enumerate() {
+            if at < next.0 {
                 next = (at, Due::Arrival(n));
             }
         }
-        for (n, station) in self.stations.iter().enumerate() {
-            let Some(node) = &station.node else { continue };
-            let at = station.clock.when(self.now, node.next_deadline());
+        for (n, &at) in self.deadlines.iter().enumerate() {
             if at < next.0 {
                 next = (at, Due::Tick(n));
             }
         }
-        if self.changes.next_at() < next.0 {
-            next = (self.changes.next_at(), Due::Change);
+        let at = self.changes.next_at();
+        if at < next.0 {
+            next = (at, Due::Change);
         }
         (next.0 < Instant::NEVER).then_some(next)
+    }
+
+    /// Asks all nodes for their deadlines, if one of them may have been changed from outside.
+    #[inline]
+    fn refresh(&mut self) {
+        if self.stale {
+            (0..self.stations.len()).for_each(|index| self.ask(index));
+            self.stale = false;
+        }
+    }
+
+    /// Asks a node for its deadline.
+    #[inline]
+    fn ask(&mut self, index: usize) {
+        let station = &self.stations[index];
+        let deadline = station.node.as_ref().map(|node| node.next_deadline());
+        let deadline = deadline.unwrap_or(Instant::NEVER);
+        self.deadlines[index] = station.clock.when(self.now, deadline);
     }
 
     #[inline]
     fn arrive(&mut self, link: usize) {
         let Link { line, to } = &mut self.links[link];
-        let Some((_, message)) = line.pop(self.now) else {
-            return;
-        };
-        let station = &mut self.stations[to.node];
-        let (index, interface) = (to.node, to.interface);
-        if let Some(node) = &mut station.node {
+        let arrived = line.pop(self.now);
+        self.arrivals[link] = line.next_arrival().unwrap_or(Instant::NEVER);
+        let Interface { node, interface } = *to;
+        let station = &mut self.stations[node];
+        if let (Some((_, message)), Some(receiver)) = (arrived, &mut station.node) {
             let now = station.clock.at(self.now);
-            node.receive(now, interface, message, &mut self.outbox);
-            self.flush(index);
+            receiver.receive(now, interface, message, &mut self.outbox);
+            self.flush(node);
         }
     }
 
@@ -435,17 +476,19 @@ impl<M: Carried + 'static> Testbed<M> {
         }
     }
 
-    /// Puts what a node has sent on its lines.
+    /// Puts what a node has sent on its lines, and asks for its deadline: it has just acted.
     #[inline]
     fn flush(&mut self, index: usize) {
         let interfaces = &self.stations[index].interfaces;
         for (interface, message) in self.outbox.0.drain(..) {
-            let link = interfaces.get(interface).copied().flatten();
-            let link = link.unwrap_or_else(|| {
+            let Some(Some(link)) = interfaces.get(interface).copied() else {
                 panic!("node {index} sent from interface {interface}, which is not connected")
-            });
-            self.links[link].line.offer(self.now, message);
+            };
+            let line = &mut self.links[link].line;
+            line.offer(self.now, message);
+            self.arrivals[link] = line.next_arrival().unwrap_or(Instant::NEVER);
         }
+        self.ask(index);
     }
 }
 

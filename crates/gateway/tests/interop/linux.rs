@@ -13,11 +13,11 @@ use tare_packet::ethernet::HEADER;
 use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6::{self, Ipv6};
 
-use crate::bed::{
+use crate::console::Guest;
+use crate::tunnels::{
     self, hex, Gateway, Secret, Tunnel, ICMP, OUR_MAC, OUR_V4, OUR_V6, PEER_MAC, PEER_V4, PEER_V6,
     UDP,
 };
-use crate::console::Guest;
 
 const ICMPV6: u8 = 58;
 
@@ -228,7 +228,7 @@ impl Bed {
         };
         let mut datagram = packet.split_off(header);
         datagram[2..4].copy_from_slice(&ECHO_PORT.to_be_bytes());
-        bed::ip(tunnel.near(), tunnel.far(), UDP, 6, datagram)
+        tunnels::ip(tunnel.near(), tunnel.far(), UDP, 6, datagram)
     }
 
     /// The next ESP frame of the guest; none after a silence.
@@ -328,7 +328,7 @@ fn pong(packet: &[u8]) -> Vec<u8> {
         other => panic!("no echo request: {other:?}"),
     };
     let message = [&[kind, 0, 0, 0], &request[4..]].concat();
-    bed::ip(dst, src, protocol, 2, message)
+    tunnels::ip(dst, src, protocol, 2, message)
 }
 
 #[test]

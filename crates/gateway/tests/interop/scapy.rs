@@ -10,8 +10,8 @@ use tare_gateway::dataplane::DropReason;
 use tare_gateway::dataplane::SequenceMode;
 use tare_packet::ethernet::HEADER;
 
-use crate::bed::{a_hop_further, framed, hex, lengths, noise, same, Gateway, Secret, Tunnel};
 use crate::missing;
+use crate::tunnels::{a_hop_further, framed, hex, lengths, noise, same, Gateway, Secret, Tunnel};
 
 /// Debian's, which has Debian's packages.
 const PYTHON: &str = "/usr/bin/python3";

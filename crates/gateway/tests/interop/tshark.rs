@@ -8,8 +8,8 @@ use tare_gateway::dataplane::esp;
 use tare_gateway::dataplane::SequenceMode;
 use tare_packet::pcap::{Header, Writer};
 
-use crate::bed::{a_hop_further, hex, lengths, Gateway, Secret, Tunnel};
 use crate::missing;
+use crate::tunnels::{a_hop_further, hex, lengths, Gateway, Secret, Tunnel};
 
 /// What is asked of each packet.
 const FIELDS: [&str; 8] = [

@@ -6,62 +6,61 @@ use tare_gateway::dataplane::DropReason;
 use tare_gateway::{InterfaceId, InterfaceState};
 use tare_packet::ethernet::HEADER;
 use tare_packet::ipv4;
-use tare_port::Port as _;
 use tare_sim::LineConfig;
 
-use crate::bed::{file, link, packet, parse, route4, Bed, PRIVATE, PUBLIC};
+use crate::testbed::{file, link, packet, parse, route4, Testbed, PRIVATE, PUBLIC};
 
 #[test]
 fn a_peer_that_restarts_is_followed_to_new_keys() {
-    let mut bed = Bed::plain("");
-    bed.wait_until_up(1.0);
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
     for side in [1, 0, 1] {
-        bed.load(1.0, Duration::from_millis(10));
-        bed.start(side, parse(&file(side, "", &route4(side), "")));
-        let took = bed.wait_until_up(30.0);
+        testbed.load(1.0, Duration::from_millis(10));
+        testbed.start(side, parse(&file(side, "", &route4(side), "")));
+        let took = testbed.wait_until_up(30.0);
         assert!(took < 5.0, "{took} s");
-        bed.restart_counting();
-        bed.load(20.0, Duration::from_millis(10));
-        assert_eq!(bed.lost(), [0, 0]);
+        testbed.restart_counting();
+        testbed.load(20.0, Duration::from_millis(10));
+        assert_eq!(testbed.lost(), [0, 0]);
     }
 }
 
 #[test]
 fn a_peer_that_is_gone_is_asked_for_ever_less_often_and_costs_nothing() {
-    let mut bed = Bed::plain("");
-    bed.wait_until_up(1.0);
-    bed.nodes[1] = None;
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
+    testbed.stop(1);
     // Its keys end after ten minutes, its station address after a minute.
-    bed.run_for(1200.0);
-    bed.logs();
-    let before = bed.node(0).control().counters().sent;
+    testbed.run_for(1200.0);
+    testbed.logs();
+    let before = testbed.node(0).control().counters().sent;
     let hour = 3600.0;
-    bed.run_for(hour);
-    let sent = bed.node(0).control().counters().sent - before;
+    testbed.run_for(hour);
+    let sent = testbed.node(0).control().counters().sent - before;
     assert!(sent < 3600, "{sent} frames in an hour");
-    let logs = bed.logs();
+    let logs = testbed.logs();
     assert!(logs.len() < 20, "{logs:?}");
-    let status = bed.node(0).control().status();
+    let status = testbed.node(0).control().status();
     assert!(status.routes[0].outbound.is_empty() && status.routes[0].inbound.is_empty());
-    assert_eq!(bed.taken(), 0);
-    bed.start(1, parse(&file(1, "", &route4(1), "")));
-    let took = bed.wait_until_up(60.0);
+    assert_eq!(testbed.taken(), 0);
+    testbed.start(1, parse(&file(1, "", &route4(1), "")));
+    let took = testbed.wait_until_up(60.0);
     assert!(took < 15.0, "{took} s");
 }
 
 #[test]
 fn clocks_that_step_cost_at_most_a_negotiation() {
     const HOUR: i64 = 3_600_000_000_000;
-    let mut bed = Bed::plain("negotiation-ttl 2; sa-ttl 60;");
-    bed.run_for(10.0);
-    bed.wait_until_up(1.0);
+    let mut testbed = Testbed::plain("negotiation-ttl 2; sa-ttl 60;");
+    testbed.run_for(10.0);
+    testbed.wait_until_up(1.0);
     for (side, step) in [(0, HOUR), (0, -HOUR / 2), (1, HOUR), (1, -HOUR / 2)] {
-        bed.ahead[side] += step;
-        let took = bed.wait_until_up(30.0);
+        testbed.step_clock(side, step);
+        let took = testbed.wait_until_up(30.0);
         assert!(took < 5.0, "{took} s after a step of {step} ns");
-        bed.restart_counting();
-        bed.load(10.0, Duration::from_millis(10));
-        assert_eq!(bed.lost(), [0, 0], "after a step of {step} ns");
+        testbed.restart_counting();
+        testbed.load(10.0, Duration::from_millis(10));
+        assert_eq!(testbed.lost(), [0, 0], "after a step of {step} ns");
     }
 }
 
@@ -77,25 +76,25 @@ fn a_bad_line_loses_what_it_loses_and_everything_adds_up() {
     };
     let top = "negotiation-ttl 2; sa-ttl 60;";
     let configs = [0, 1].map(|side| parse(&file(side, top, &route4(side), "")));
-    let mut bed = Bed::over([&bad(1), &bad(2)], [1, 1], configs);
-    bed.wait_until_up(20.0);
-    let before = [0, 1].map(|side| bed.sent(side).dropped(DropReason::NoSa));
-    bed.load(600.0, Duration::from_millis(5));
-    bed.run_for(1.0);
+    let mut testbed = Testbed::over([&bad(1), &bad(2)], [1, 1], configs);
+    testbed.wait_until_up(20.0);
+    let before = [0, 1].map(|side| testbed.sent(side).dropped(DropReason::NoSa));
+    testbed.load(600.0, Duration::from_millis(5));
+    testbed.run_for(1.0);
     for (side, no_sa) in before.into_iter().enumerate() {
-        let (there, here) = (bed.received(1 - side), bed.sent(side));
-        let line = bed.ports[side].line();
+        let (there, here) = (testbed.received(1 - side), testbed.sent(side));
+        let line = testbed.line(side);
         assert_eq!(line.queue_dropped, 0);
         // What left is what the line got, and what arrived is what it delivered: nothing in between
         // is unaccounted for.
-        assert_eq!(bed.ports[side].counters().tx_packets, line.offered);
+        assert_eq!(testbed.sent_frames(side), line.offered);
         assert_eq!(there.received, line.delivered);
         assert_eq!(line.delivered, line.offered + line.duplicated - line.lost);
         // Every copy is known for one, and nothing else is dropped.
         let replayed = there.dropped(DropReason::Replayed);
         assert_eq!(there.dropped_total(), replayed);
-        assert_eq!(there.forwarded, bed.hosts[1 - side].received);
-        assert_eq!(bed.hosts[1 - side].twice, 0);
+        assert_eq!(there.forwarded, testbed.host(1 - side).received);
+        assert_eq!(testbed.host(1 - side).twice, 0);
         let lost = here.forwarded - there.forwarded;
         assert!(lost <= line.lost && replayed <= line.duplicated);
         assert!(lost > 0 && replayed > 0);
@@ -106,33 +105,35 @@ fn a_bad_line_loses_what_it_loses_and_everything_adds_up() {
 
 #[test]
 fn an_interface_that_goes_down_comes_back_as_it_was_or_with_another_address() {
-    let mut bed = Bed::plain("");
-    bed.wait_until_up(1.0);
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
     for (round, mac) in [PUBLIC[0], [2, 0, 0, 0, 1, 7]].into_iter().enumerate() {
-        let now = bed.time_of(0);
+        let now = testbed.time_of(0);
         let down = InterfaceState {
             up: false,
             ..link(PUBLIC[0])
         };
-        bed.node(0)
+        testbed
+            .node(0)
             .interface_changed(now, InterfaceId::Public, down);
-        bed.run_for(30.0);
-        let now = bed.time_of(0);
-        bed.node(0)
+        testbed.run_for(30.0);
+        let now = testbed.time_of(0);
+        testbed
+            .node(0)
             .interface_changed(now, InterfaceId::Public, link(mac));
-        bed.run_for(0.1);
-        bed.restart_counting();
-        bed.load(5.0, Duration::from_millis(10));
-        assert_eq!(bed.lost(), [0, 0], "round {round}");
-        let neighbors = bed.node(1).control().status().neighbors;
+        testbed.run_for(0.1);
+        testbed.restart_counting();
+        testbed.load(5.0, Duration::from_millis(10));
+        assert_eq!(testbed.lost(), [0, 0], "round {round}");
+        let neighbors = testbed.node(1).control().status().neighbors;
         let text = mac.map(|byte| format!("{byte:02x}")).join(":");
         assert!(
             neighbors.iter().any(|n| n.mac == Some(text.clone())),
             "{neighbors:?}"
         );
     }
-    let now = bed.time_of(0);
-    bed.node(0).interface_changed(
+    let now = testbed.time_of(0);
+    testbed.node(0).interface_changed(
         now,
         InterfaceId::Private,
         InterfaceState {
@@ -140,7 +141,7 @@ fn an_interface_that_goes_down_comes_back_as_it_was_or_with_another_address() {
             ..link(PRIVATE[0])
         },
     );
-    assert_eq!(bed.node(0).control().tables().private.mtu, 9000);
+    assert_eq!(testbed.node(0).control().tables().private.mtu, 9000);
 }
 
 #[test]
@@ -150,8 +151,8 @@ fn a_packet_that_goes_in_circles_dies_of_its_hops() {
         let route = route4(side).replace("gw-ip4", "net \"10.0.0.0/8\"; gw-ip4");
         parse(&file(side, "", &route, ""))
     });
-    let mut bed = Bed::new(configs);
-    bed.wait_until_up(1.0);
+    let mut testbed = Testbed::new(configs);
+    testbed.wait_until_up(1.0);
     let mut frame = packet(0, false, 0, 100);
     let (src, dst) = ([10, 0, 0, 1], [10, 0, 0, 2]);
     frame[HEADER + 12..HEADER + 16].copy_from_slice(&src);
@@ -160,17 +161,17 @@ fn a_packet_that_goes_in_circles_dies_of_its_hops() {
     let sum = tare_packet::checksum::sum(&frame[HEADER..HEADER + ipv4::HEADER]);
     let sum = tare_packet::checksum::finish(sum);
     frame[HEADER + 10..HEADER + 12].copy_from_slice(&sum.to_be_bytes());
-    bed.echo_back = true;
-    let before = [bed.sent(0).forwarded, bed.sent(1).forwarded];
-    bed.give(0, &frame);
-    bed.run_for(5.0);
-    bed.echo_back = false;
-    let after = [bed.sent(0).forwarded, bed.sent(1).forwarded];
+    testbed.set_echo_back(true);
+    let before = [testbed.sent(0).forwarded, testbed.sent(1).forwarded];
+    testbed.give(0, &frame);
+    testbed.run_for(5.0);
+    testbed.set_echo_back(false);
+    let after = [testbed.sent(0).forwarded, testbed.sent(1).forwarded];
     let hops = after[0] + after[1] - before[0] - before[1];
     assert!((30..40).contains(&hops), "{hops} hops");
-    let exceeded = |bed: &Bed, side| {
-        bed.sent(side).dropped(DropReason::TtlExceeded)
-            + bed.received(side).dropped(DropReason::TtlExceeded)
+    let exceeded = |testbed: &Testbed, side| {
+        testbed.sent(side).dropped(DropReason::TtlExceeded)
+            + testbed.received(side).dropped(DropReason::TtlExceeded)
     };
-    assert!(exceeded(&bed, 0) + exceeded(&bed, 1) >= 1);
+    assert!(exceeded(&testbed, 0) + exceeded(&testbed, 1) >= 1);
 }

@@ -5,20 +5,23 @@ use std::time::Duration;
 use tare_gateway::control::{Ignored, Taken};
 use tare_gateway::dataplane::DropReason;
 use tare_packet::ethernet::{self, HEADER};
-use tare_port::Port as _;
 
-use crate::bed::{packet, Bed, Random};
 use crate::neighbors::{arp, echo4, echo6, solicitation, too_big4};
+use crate::testbed::{packet, Testbed};
 
 /// One frame of every kind that a gateway knows, and the side that it comes in by.
-fn kinds(bed: &mut Bed) -> Vec<(bool, Vec<u8>)> {
+fn kinds(testbed: &mut Testbed) -> Vec<(bool, Vec<u8>)> {
     let sealed = {
         // A packet as it leaves the other gateway.
-        bed.send(1, false);
-        let node = bed.node(0);
+        testbed.send(1, false);
+        let node = testbed.node(0);
         let spi = node.control().status().routes[0].inbound[0].spi;
-        let mut frame =
-            ethernet::header(crate::bed::PUBLIC[0], crate::bed::PUBLIC[1], ethernet::IPV4).to_vec();
+        let mut frame = ethernet::header(
+            crate::testbed::PUBLIC[0],
+            crate::testbed::PUBLIC[1],
+            ethernet::IPV4,
+        )
+        .to_vec();
         let header = tare_packet::ipv4::Repr {
             src: 0xc000_0211,
             dst: 0xc000_0210,
@@ -34,7 +37,7 @@ fn kinds(bed: &mut Bed) -> Vec<(bool, Vec<u8>)> {
         frame.extend([7; 8 + 60 + 16]);
         frame
     };
-    let spi = bed.node(0).control().status().routes[0].outbound[0].spi;
+    let spi = testbed.node(0).control().status().routes[0].outbound[0].spi;
     let message = {
         let mut udp = sealed.clone();
         udp[HEADER + 9] = 17;
@@ -58,17 +61,17 @@ fn kinds(bed: &mut Bed) -> Vec<(bool, Vec<u8>)> {
 
 #[test]
 fn every_byte_of_every_header_changed_and_every_length_is_accounted_for() {
-    let mut bed = Bed::plain("");
-    bed.wait_until_up(1.0);
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
     let mut given = 0u64;
-    bed.hostile = true;
-    let count = |bed: &Bed| bed.sent(0).received + bed.received(0).received;
-    let before = count(&bed);
-    for (public, frame) in kinds(&mut bed) {
-        let mut give = |bed: &mut Bed, frame: &[u8]| {
+    testbed.set_hostile(true);
+    let count = |testbed: &Testbed| testbed.sent(0).received + testbed.received(0).received;
+    let before = count(&testbed);
+    for (public, frame) in kinds(&mut testbed) {
+        let mut give = |testbed: &mut Testbed, frame: &[u8]| {
             match public {
-                true => bed.inject(0, frame),
-                false => bed.give(0, frame),
+                true => testbed.inject(0, frame),
+                false => testbed.give(0, frame),
             }
             given += 1;
         };
@@ -84,92 +87,95 @@ fn every_byte_of_every_header_changed_and_every_length_is_accounted_for() {
             ] {
                 let mut changed = frame.clone();
                 changed[at] = value;
-                give(&mut bed, &changed);
+                give(&mut testbed, &changed);
             }
         }
         for len in 0..frame.len() {
-            give(&mut bed, &frame[..len]);
+            give(&mut testbed, &frame[..len]);
         }
-        bed.run_for(0.5);
+        testbed.run_for(0.5);
     }
     // The line between the gateways has carried packets of its own.
-    assert!(count(&bed) - before >= given);
+    assert!(count(&testbed) - before >= given);
     for side in 0..2 {
-        let node = bed.node(side);
+        let node = testbed.node(side);
         assert!(node.dataplane().sent().adds_up() && node.dataplane().received().adds_up());
         assert!(node.control().counters().adds_up());
     }
     // And it still works.
     // A path that was said to be narrow is forgotten in ten minutes.
-    bed.run_for(610.0);
-    bed.hostile = false;
-    let took = bed.wait_until_up(30.0);
+    testbed.run_for(610.0);
+    testbed.set_hostile(false);
+    let took = testbed.wait_until_up(30.0);
     assert!(took < 5.0, "{took}");
-    bed.restart_counting();
-    bed.load(1.0, Duration::from_millis(5));
-    assert_eq!(bed.lost(), [0, 0]);
+    testbed.restart_counting();
+    testbed.load(1.0, Duration::from_millis(5));
+    assert_eq!(testbed.lost(), [0, 0]);
 }
 
 #[test]
 fn noise_is_dropped_by_name() {
-    let mut bed = Bed::plain("");
-    bed.wait_until_up(1.0);
-    let mut random = Random(7);
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
+    let mut random = tare_sim::Random::new(7);
     for n in 0..50_000u32 {
-        let len = (random.next() % 200) as usize;
-        let mut frame: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
+        let len = (random.next_u64() % 200) as usize;
+        let mut frame: Vec<u8> = (0..len).map(|_| random.next_u64() as u8).collect();
         if n % 2 == 0 && len > HEADER + 20 {
             let kind = [ethernet::IPV4, ethernet::IPV6, ethernet::ARP][n as usize / 2 % 3];
             frame[12..14].copy_from_slice(&kind.to_be_bytes());
             frame[14] = [0x45, 0x60, 0][n as usize / 2 % 3];
         }
-        match random.next() % 2 {
-            0 => bed.inject(0, &frame),
-            _ => bed.give(0, &frame),
+        match random.next_u64() % 2 {
+            0 => testbed.inject(0, &frame),
+            _ => testbed.give(0, &frame),
         }
     }
-    let received = bed.received(0);
+    let received = testbed.received(0);
     assert!(received.dropped(DropReason::NotIp) > 0 && received.dropped(DropReason::Malformed) > 0);
-    assert_eq!(bed.taken(), 0);
-    bed.restart_counting();
-    bed.load(1.0, Duration::from_millis(5));
-    assert_eq!(bed.lost(), [0, 0]);
+    assert_eq!(testbed.taken(), 0);
+    testbed.restart_counting();
+    testbed.load(1.0, Duration::from_millis(5));
+    assert_eq!(testbed.lost(), [0, 0]);
 }
 
 #[test]
 fn forged_packets_are_counted_and_do_not_move_the_window() {
-    let mut bed = Bed::plain("");
-    bed.wait_until_up(1.0);
-    let (_, sealed) = kinds(&mut bed).swap_remove(10);
-    bed.run_for(0.1);
-    let before = bed.received(0).dropped(DropReason::Forged);
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
+    let (_, sealed) = kinds(&mut testbed).swap_remove(10);
+    testbed.run_for(0.1);
+    let before = testbed.received(0).dropped(DropReason::Forged);
     for n in 0..1000u32 {
         let mut frame = sealed.clone();
         frame[HEADER + 24..HEADER + 28].copy_from_slice(&(1000 + n * 1000).to_be_bytes());
-        bed.inject(0, &frame);
+        testbed.inject(0, &frame);
     }
-    assert_eq!(bed.received(0).dropped(DropReason::Forged) - before, 1000);
-    let status = bed.node(0).control().status();
+    assert_eq!(
+        testbed.received(0).dropped(DropReason::Forged) - before,
+        1000
+    );
+    let status = testbed.node(0).control().status();
     let forged: u64 = status.routes[0].inbound.iter().map(|sa| sa.forged).sum();
     assert!(forged >= 1000);
-    bed.restart_counting();
-    bed.load(1.0, Duration::from_millis(5));
-    assert_eq!(bed.lost(), [0, 0]);
+    testbed.restart_counting();
+    testbed.load(1.0, Duration::from_millis(5));
+    assert_eq!(testbed.lost(), [0, 0]);
 }
 
 #[test]
 fn a_flood_of_questions_is_answered_at_a_bounded_rate() {
-    let mut bed = Bed::plain("");
-    bed.wait_until_up(1.0);
-    bed.run_for(5.0);
-    let before = bed.ports[0].counters().tx_packets;
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
+    testbed.run_for(5.0);
+    let before = testbed.sent_frames(0);
     for _ in 0..10_000 {
-        bed.inject(0, &arp(0));
-        bed.inject(0, &echo4(0));
+        testbed.inject(0, &arp(0));
+        testbed.inject(0, &echo4(0));
     }
-    let counters = *bed.node(0).control().counters();
+    let counters = *testbed.node(0).control().counters();
     assert!(counters.taken(Taken::Echo) > 10 && counters.taken(Taken::NeighborAsked) > 10);
     assert!(counters.ignored(Ignored::Rate) > 19_000);
-    let sent = bed.ports[0].counters().tx_packets - before;
+    let sent = testbed.sent_frames(0) - before;
     assert!(sent <= 60, "{sent} answers");
 }

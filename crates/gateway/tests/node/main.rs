@@ -1,8 +1,8 @@
 //! Two gateways, whole but for interfaces and threads, against each other in virtual time.
 
-mod bed;
 mod faults;
 mod frames;
 mod keys;
 mod neighbors;
 mod reload;
+mod testbed;

@@ -6,9 +6,8 @@ use tare_gateway::control::{Ignored, Taken};
 use tare_gateway::dataplane::DropReason;
 use tare_packet::ethernet::{self, Mac, BROADCAST, HEADER};
 use tare_packet::{checksum, ipv4, ipv6};
-use tare_port::Port as _;
 
-use crate::bed::{file, packet, parse, route4, Bed, HOST, PRIVATE, PUBLIC};
+use crate::testbed::{file, packet, parse, route4, Testbed, HOST, PRIVATE, PUBLIC};
 
 /// A station of the public link that is no gateway.
 const STRANGER: Mac = [2, 0, 0, 0, 9, 9];
@@ -134,27 +133,27 @@ pub(crate) fn too_big4(spi: u32, mtu: u16) -> Vec<u8> {
     )
 }
 
-fn ignored(bed: &mut Bed, why: Ignored) -> u64 {
-    bed.node(0).control().counters().ignored(why)
+fn ignored(testbed: &mut Testbed, why: Ignored) -> u64 {
+    testbed.node(0).control().counters().ignored(why)
 }
 
-fn taken(bed: &mut Bed, why: Taken) -> u64 {
-    bed.node(0).control().counters().taken(why)
+fn taken(testbed: &mut Testbed, why: Taken) -> u64 {
+    testbed.node(0).control().counters().taken(why)
 }
 
 #[test]
 fn whoever_asks_is_answered_and_nobody_but_the_next_hop_is_remembered() {
-    let mut bed = Bed::plain("");
-    bed.wait_until_up(1.0);
-    let before = bed.node(0).control().status().neighbors;
-    let asked = taken(&mut bed, Taken::NeighborAsked);
-    bed.inject(0, &arp(0));
-    bed.inject(0, &solicitation(0));
-    bed.inject(0, &solicitation_of(0, Ipv6Addr::UNSPECIFIED, 255));
-    assert_eq!(taken(&mut bed, Taken::NeighborAsked) - asked, 3);
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
+    let before = testbed.node(0).control().status().neighbors;
+    let asked = taken(&mut testbed, Taken::NeighborAsked);
+    testbed.inject(0, &arp(0));
+    testbed.inject(0, &solicitation(0));
+    testbed.inject(0, &solicitation_of(0, Ipv6Addr::UNSPECIFIED, 255));
+    assert_eq!(taken(&mut testbed, Taken::NeighborAsked) - asked, 3);
     // Others tell about themselves, or of others.
     for n in 0..200 {
-        bed.inject(
+        testbed.inject(
             0,
             &arp_from(
                 [2, 0, 0, 1, 0, n],
@@ -164,32 +163,32 @@ fn whoever_asks_is_answered_and_nobody_but_the_next_hop_is_remembered() {
             ),
         );
     }
-    assert_eq!(bed.node(0).control().status().neighbors, before);
-    assert!(ignored(&mut bed, Ignored::NotNeighbor) >= 200);
+    assert_eq!(testbed.node(0).control().status().neighbors, before);
+    assert!(ignored(&mut testbed, Ignored::NotNeighbor) >= 200);
     // From beyond the link.
-    let hops = ignored(&mut bed, Ignored::HopLimit);
-    bed.inject(
+    let hops = ignored(&mut testbed, Ignored::HopLimit);
+    testbed.inject(
         0,
         &solicitation_of(0, Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9), 254),
     );
-    assert_eq!(ignored(&mut bed, Ignored::HopLimit) - hops, 1);
+    assert_eq!(ignored(&mut testbed, Ignored::HopLimit) - hops, 1);
     // Somebody has our address: it is not believed, and is told so.
-    let source = ignored(&mut bed, Ignored::Source);
-    bed.inject(0, &arp_from(STRANGER, [192, 0, 2, 16], 1, [192, 0, 2, 16]));
-    assert_eq!(ignored(&mut bed, Ignored::Source) - source, 1);
-    bed.restart_counting();
-    bed.load(1.0, std::time::Duration::from_millis(10));
-    assert_eq!(bed.lost(), [0, 0]);
+    let source = ignored(&mut testbed, Ignored::Source);
+    testbed.inject(0, &arp_from(STRANGER, [192, 0, 2, 16], 1, [192, 0, 2, 16]));
+    assert_eq!(ignored(&mut testbed, Ignored::Source) - source, 1);
+    testbed.restart_counting();
+    testbed.load(1.0, std::time::Duration::from_millis(10));
+    assert_eq!(testbed.lost(), [0, 0]);
 }
 
 #[test]
 fn a_next_hop_that_moves_is_followed() {
-    let mut bed = Bed::plain("");
-    bed.wait_until_up(1.0);
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
     let mut told = |mac: Mac, operation, target| {
-        bed.inject(0, &arp_from(mac, [192, 0, 2, 17], operation, target));
-        bed.run_for(0.001);
-        bed.node(0).control().tables().public.next_hop4
+        testbed.inject(0, &arp_from(mac, [192, 0, 2, 17], operation, target));
+        testbed.run_for(0.001);
+        testbed.node(0).control().tables().public.next_hop4
     };
     assert_eq!(told(STRANGER, 1, [192, 0, 2, 17]), Some(STRANGER));
     assert_eq!(told(PUBLIC[1], 2, [192, 0, 2, 16]), Some(PUBLIC[1]));
@@ -201,14 +200,14 @@ fn a_next_hop_that_moves_is_followed() {
 
 #[test]
 fn echo_is_answered_on_both_sides_and_through_the_tunnel() {
-    let mut bed = Bed::plain("");
-    bed.wait_until_up(1.0);
-    let before = taken(&mut bed, Taken::Echo);
-    bed.inject(0, &echo4(0));
-    bed.inject(0, &echo6(0));
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
+    let before = taken(&mut testbed, Taken::Echo);
+    testbed.inject(0, &echo4(0));
+    testbed.inject(0, &echo6(0));
     // On the private side, from the host.
-    bed.hosts[0].other.clear();
-    bed.give(
+    testbed.host(0).other.clear();
+    testbed.give(
         0,
         &ip4(
             PRIVATE[0],
@@ -219,7 +218,7 @@ fn echo_is_answered_on_both_sides_and_through_the_tunnel() {
             &echo(),
         ),
     );
-    let reply = bed.hosts[0].other.pop().expect("a reply");
+    let reply = testbed.host(0).other.pop().expect("a reply");
     assert_eq!(
         (&reply[..6], &reply[6..12]),
         (&HOST[0][..], &PRIVATE[0][..])
@@ -230,9 +229,9 @@ fn echo_is_answered_on_both_sides_and_through_the_tunnel() {
     );
     assert_eq!(reply[HEADER + 20], 0);
     assert!(reply[..HEADER + 42].ends_with(b"how far is it?"));
-    assert_eq!(taken(&mut bed, Taken::Echo) - before, 3);
+    assert_eq!(taken(&mut testbed, Taken::Echo) - before, 3);
     // From the host behind the other gateway, whose reply comes back through the tunnel.
-    bed.give(
+    testbed.give(
         1,
         &ip4(
             PRIVATE[1],
@@ -243,8 +242,9 @@ fn echo_is_answered_on_both_sides_and_through_the_tunnel() {
             &echo(),
         ),
     );
-    bed.run_for(0.1);
-    let reply = bed.hosts[1]
+    testbed.run_for(0.1);
+    let reply = testbed
+        .host(1)
         .other
         .pop()
         .expect("a reply through the tunnel");
@@ -254,8 +254,8 @@ fn echo_is_answered_on_both_sides_and_through_the_tunnel() {
     );
     assert!(reply[..HEADER + 42].ends_with(b"how far is it?"));
     // In the clear, the private address does not exist.
-    let hidden = bed.received(0).control;
-    bed.inject(
+    let hidden = testbed.received(0).control;
+    testbed.inject(
         0,
         &ip4(
             PUBLIC[0],
@@ -266,10 +266,10 @@ fn echo_is_answered_on_both_sides_and_through_the_tunnel() {
             &echo(),
         ),
     );
-    assert_eq!(bed.received(0).control - hidden, 1);
-    assert_eq!(ignored(&mut bed, Ignored::NotForUs), 1);
+    assert_eq!(testbed.received(0).control - hidden, 1);
+    assert_eq!(ignored(&mut testbed, Ignored::NotForUs), 1);
     // Nor is a reply sent to a group, to everybody, or to ourselves.
-    let before = taken(&mut bed, Taken::Echo);
+    let before = taken(&mut testbed, Taken::Echo);
     for source in [
         [224, 0, 0, 1],
         [255; 4],
@@ -277,61 +277,62 @@ fn echo_is_answered_on_both_sides_and_through_the_tunnel() {
         [192, 0, 2, 16],
         [127, 0, 0, 1],
     ] {
-        bed.inject(
+        testbed.inject(
             0,
             &ip4(PUBLIC[0], STRANGER, source, [192, 0, 2, 16], 1, &echo()),
         );
     }
-    assert_eq!(taken(&mut bed, Taken::Echo), before);
+    assert_eq!(taken(&mut testbed, Taken::Echo), before);
 }
 
 #[test]
 fn a_narrow_path_is_believed_for_ten_minutes_and_not_from_strangers() {
-    let mut bed = Bed::plain("");
-    bed.wait_until_up(1.0);
-    let mtu = |bed: &mut Bed| bed.node(0).control().status().routes[0].path_mtu;
-    let spi = bed.node(0).control().status().routes[0].outbound[0].spi;
-    bed.inject(0, &too_big4(spi ^ 1, 1000));
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
+    let mtu = |testbed: &mut Testbed| testbed.node(0).control().status().routes[0].path_mtu;
+    let spi = testbed.node(0).control().status().routes[0].outbound[0].spi;
+    testbed.inject(0, &too_big4(spi ^ 1, 1000));
     assert_eq!(
-        (mtu(&mut bed), ignored(&mut bed, Ignored::NotOurs)),
+        (mtu(&mut testbed), ignored(&mut testbed, Ignored::NotOurs)),
         (1500, 1)
     );
-    bed.inject(0, &too_big4(spi, 1400));
-    assert_eq!(mtu(&mut bed), 1400);
+    testbed.inject(0, &too_big4(spi, 1400));
+    assert_eq!(mtu(&mut testbed), 1400);
     // What does not fit is now refused where it comes from, and what does goes through.
-    let before = bed.sent(0).dropped(DropReason::TooBig);
-    bed.give(0, &packet(0, false, 0, 1400));
-    assert_eq!(bed.sent(0).dropped(DropReason::TooBig) - before, 1);
-    let error = bed.hosts[0].other.pop().expect("an error");
+    let before = testbed.sent(0).dropped(DropReason::TooBig);
+    testbed.give(0, &packet(0, false, 0, 1400));
+    assert_eq!(testbed.sent(0).dropped(DropReason::TooBig) - before, 1);
+    let error = testbed.host(0).other.pop().expect("an error");
     assert_eq!(error[HEADER + 20..HEADER + 22], [3, 4]);
     let told = u16::from_be_bytes([error[HEADER + 26], error[HEADER + 27]]);
     assert_eq!(told, 1346);
-    bed.give(0, &packet(0, false, 0, HEADER + 1346));
-    assert_eq!(bed.sent(0).dropped(DropReason::TooBig) - before, 1);
+    testbed.give(0, &packet(0, false, 0, HEADER + 1346));
+    assert_eq!(testbed.sent(0).dropped(DropReason::TooBig) - before, 1);
     // Wider again is not for a router to say, and there is an end downwards.
-    bed.inject(0, &too_big4(spi, 1450));
-    assert_eq!(mtu(&mut bed), 1400);
-    bed.inject(0, &too_big4(spi, 68));
-    assert_eq!(mtu(&mut bed), 576);
-    bed.run_for(599.0);
-    assert_eq!(mtu(&mut bed), 576);
-    bed.run_for(2.0);
-    assert_eq!(mtu(&mut bed), 1500);
+    testbed.inject(0, &too_big4(spi, 1450));
+    assert_eq!(mtu(&mut testbed), 1400);
+    testbed.inject(0, &too_big4(spi, 68));
+    assert_eq!(mtu(&mut testbed), 576);
+    testbed.run_for(599.0);
+    assert_eq!(mtu(&mut testbed), 576);
+    testbed.run_for(2.0);
+    assert_eq!(mtu(&mut testbed), 1500);
 }
 
 #[test]
 fn nothing_is_sent_before_the_next_hop_is_known_and_everything_after() {
-    let mut bed = Bed::plain("");
-    bed.nodes[1] = None;
-    bed.run_for(10.0);
-    bed.send(0, false);
+    let mut testbed = Testbed::plain("");
+    testbed.stop(1);
+    testbed.run_for(10.0);
+    testbed.send(0, false);
     assert_eq!(
-        bed.sent(0).dropped(DropReason::NoSa) + bed.sent(0).dropped(DropReason::NextHopUnknown),
+        testbed.sent(0).dropped(DropReason::NoSa)
+            + testbed.sent(0).dropped(DropReason::NextHopUnknown),
         1
     );
-    assert!(bed.node(0).control().counters().unsent > 0);
+    assert!(testbed.node(0).control().counters().unsent > 0);
     // Questions alone: no message can be sent.
-    assert!(bed.ports[0].counters().tx_packets < 15);
-    bed.start(1, parse(&file(1, "", &route4(1), "")));
-    bed.wait_until_up(20.0);
+    assert!(testbed.sent_frames(0) < 15);
+    testbed.start(1, parse(&file(1, "", &route4(1), "")));
+    testbed.wait_until_up(20.0);
 }

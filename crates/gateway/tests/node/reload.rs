@@ -5,7 +5,7 @@ use std::time::Duration;
 use tare_gateway::control::RouteStatus;
 use tare_gateway::dataplane::DropReason;
 
-use crate::bed::{file, parse, route4, Bed};
+use crate::testbed::{file, parse, route4, Testbed};
 
 /// Another route, to a peer that is not there.
 fn other(side: usize, spi: u32) -> String {
@@ -18,16 +18,16 @@ fn other(side: usize, spi: u32) -> String {
 
 #[test]
 fn a_reload_loses_nothing_on_routes_that_stay() {
-    let mut bed = Bed::plain("negotiation-ttl 2; sa-ttl 60;");
-    bed.wait_until_up(1.0);
+    let mut testbed = Testbed::plain("negotiation-ttl 2; sa-ttl 60;");
+    testbed.wait_until_up(1.0);
     // Both have begun to negotiate, so there is a change of keys at the start.
-    bed.run_for(5.0);
+    testbed.run_for(5.0);
     let top = "negotiation-ttl 2; sa-ttl 60;";
     let text = |side: usize, more: &str| file(side, top, &route4(side), more);
-    bed.restart_counting();
-    let before = [0, 1].map(|side| bed.node(side).control().status().routes[0].clone());
+    testbed.restart_counting();
+    let before = [0, 1].map(|side| testbed.node(side).control().status().routes[0].clone());
     for round in 0..40 {
-        bed.load(0.5, Duration::from_millis(2));
+        testbed.load(0.5, Duration::from_millis(2));
         let side = round % 2;
         let more = match round / 2 % 4 {
             0 => other(side, 2001),
@@ -41,42 +41,42 @@ fn a_reload_loses_nothing_on_routes_that_stay() {
             let more = "id peer; net \"10.99.0.0/16\";";
             text = text.replace("id peer;", more);
         }
-        let now = bed.time_of(side);
-        bed.node(side).reconfigure(now, parse(&text)).unwrap();
+        let now = testbed.time_of(side);
+        testbed.node(side).reconfigure(now, parse(&text)).unwrap();
     }
-    assert_eq!(bed.lost(), [0, 0]);
+    assert_eq!(testbed.lost(), [0, 0]);
     for (side, before) in before.into_iter().enumerate() {
         // The other route's peer is beyond the next hop, which is the other gateway here.
-        let received = bed.received(side);
+        let received = testbed.received(side);
         assert_eq!(
             received.dropped_total(),
             received.dropped(DropReason::NotForUs)
         );
-        let after = bed.node(side).control().status().routes[0].clone();
+        let after = testbed.node(side).control().status().routes[0].clone();
         let spi = |status: &RouteStatus| status.outbound[0].spi;
         assert_eq!(spi(&after), spi(&before), "the same SA");
-        assert!(after.outbound[0].packets >= bed.hosts[side].sent);
+        assert!(after.outbound[0].packets >= testbed.host(side).sent);
     }
 }
 
 #[test]
 fn a_route_that_is_taken_out_ends_and_comes_back() {
-    let mut bed = Bed::plain("");
-    bed.wait_until_up(1.0);
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
     let with = parse(&file(0, "", &route4(0), ""));
     let mut without = with.clone();
     without.routes.clear();
-    let now = bed.time_of(0);
-    bed.node(0).reconfigure(now, without).unwrap();
-    bed.restart_counting();
-    bed.load(0.2, Duration::from_millis(10));
-    assert_eq!(bed.hosts[0].received + bed.hosts[1].received, 0);
-    assert!(bed.sent(0).dropped(DropReason::NoRoute) > 0);
-    assert!(bed.received(0).dropped(DropReason::UnknownSpi) > 0);
-    assert!(bed.node(0).control().status().routes.is_empty());
-    let now = bed.time_of(0);
-    bed.node(0).reconfigure(now, with).unwrap();
-    let took = bed.wait_until_up(10.0);
+    let now = testbed.time_of(0);
+    testbed.node(0).reconfigure(now, without).unwrap();
+    testbed.restart_counting();
+    testbed.load(0.2, Duration::from_millis(10));
+    assert_eq!(testbed.host(0).received + testbed.host(1).received, 0);
+    assert!(testbed.sent(0).dropped(DropReason::NoRoute) > 0);
+    assert!(testbed.received(0).dropped(DropReason::UnknownSpi) > 0);
+    assert!(testbed.node(0).control().status().routes.is_empty());
+    let now = testbed.time_of(0);
+    testbed.node(0).reconfigure(now, with).unwrap();
+    let took = testbed.wait_until_up(10.0);
     assert!(took < 3.0, "{took} s");
 }
 
@@ -96,16 +96,16 @@ fn given_keys_never_use_a_number_twice_whatever_is_reloaded() {
         )
     };
     let configs = [0, 1].map(|side| parse(&file(side, "", &keys(side), "")));
-    let mut bed = Bed::new(configs.clone());
-    bed.wait_until_up(3.0);
-    bed.restart_counting();
-    bed.load(1.0, Duration::from_millis(1));
-    assert_eq!(bed.lost(), [0, 0]);
-    let packets = |bed: &mut Bed| {
-        let status = bed.node(0).control().status();
+    let mut testbed = Testbed::new(configs.clone());
+    testbed.wait_until_up(3.0);
+    testbed.restart_counting();
+    testbed.load(1.0, Duration::from_millis(1));
+    assert_eq!(testbed.lost(), [0, 0]);
+    let packets = |testbed: &mut Testbed| {
+        let status = testbed.node(0).control().status();
         status.routes[0].outbound[0].packets
     };
-    assert!(packets(&mut bed) > 0);
+    assert!(packets(&mut testbed) > 0);
     // Taken out, and put in again; then with another window, so that it is another SA with the same
     // key.
     let mut none = configs[0].clone();
@@ -113,17 +113,23 @@ fn given_keys_never_use_a_number_twice_whatever_is_reloaded() {
     let mut window = configs[0].clone();
     window.routes[0].window = 64;
     for config in [none, configs[0].clone(), window] {
-        let now = bed.time_of(0);
-        bed.node(0).reconfigure(now, config).unwrap();
+        let now = testbed.time_of(0);
+        testbed.node(0).reconfigure(now, config).unwrap();
     }
     // Its own packets, whatever numbers they have.
-    assert_eq!(packets(&mut bed), 0);
-    bed.restart_counting();
-    bed.load(1.0, Duration::from_millis(1));
+    assert_eq!(packets(&mut testbed), 0);
+    testbed.restart_counting();
+    testbed.load(1.0, Duration::from_millis(1));
     // Were a number used again, the other end would take it for a replay.
-    let lost = bed.lost();
-    assert_eq!(lost, [0, 0], "{:?} {:?}", bed.sent(0), bed.received(1));
-    assert_eq!(bed.received(1).dropped_total(), 0);
+    let lost = testbed.lost();
+    assert_eq!(
+        lost,
+        [0, 0],
+        "{:?} {:?}",
+        testbed.sent(0),
+        testbed.received(1)
+    );
+    assert_eq!(testbed.received(1).dropped_total(), 0);
 }
 
 #[test]
@@ -143,10 +149,10 @@ fn ten_thousand_routes_come_up_and_are_reloaded() {
             .collect()
     };
     let configs = [0, 1].map(|side| parse(&file(side, "", &route4(side), &routes(side))));
-    let mut bed = Bed::new(configs.clone());
-    bed.run_for(60.0);
+    let mut testbed = Testbed::new(configs.clone());
+    testbed.run_for(60.0);
     for side in 0..2 {
-        let status = bed.node(side).control().status();
+        let status = testbed.node(side).control().status();
         let up = status
             .routes
             .iter()
@@ -154,10 +160,13 @@ fn ten_thousand_routes_come_up_and_are_reloaded() {
             .count();
         assert_eq!(up, 10_001);
     }
-    bed.restart_counting();
-    bed.load(0.5, Duration::from_millis(5));
-    let now = bed.time_of(0);
-    bed.node(0).reconfigure(now, configs[0].clone()).unwrap();
-    bed.load(0.5, Duration::from_millis(5));
-    assert_eq!(bed.lost(), [0, 0]);
+    testbed.restart_counting();
+    testbed.load(0.5, Duration::from_millis(5));
+    let now = testbed.time_of(0);
+    testbed
+        .node(0)
+        .reconfigure(now, configs[0].clone())
+        .unwrap();
+    testbed.load(0.5, Duration::from_millis(5));
+    assert_eq!(testbed.lost(), [0, 0]);
 }

@@ -2,10 +2,10 @@
 
 #![allow(dead_code)]
 
-use tare_loadtest::{pair, Network, Options, Stream, StreamConfig, Tester, Virtual};
+use tare_loadtest::{pair, Network, Options, Stream, StreamConfig, Tester, TesterPorts, Virtual};
 use tare_packet::checksum;
 use tare_port::Frame;
-use tare_sim::{Instant, Line, LineConfig, LineCounters};
+use tare_sim::{Cable, Instant, Line, LineConfig, LineCounters, Node, NodeId, Outbox, Testbed};
 
 /// A UDP packet in an Ethernet frame of `length` bytes without checksum, with a right UDP checksum.
 pub(crate) fn udp4(length: usize, flow: u8) -> Vec<u8> {
@@ -82,42 +82,66 @@ pub(crate) fn one_way(frames: &[Vec<u8>]) -> Vec<Stream> {
     pair(&[config]).unwrap()
 }
 
-/// A line from port 0 to itself, and something that may be done to each frame on it.
-pub(crate) struct Loop<F> {
-    pub(crate) line: Line<Frame>,
-    pub(crate) touch: F,
-}
+/// A node that does something to each frame, and sends it back.
+struct Reflector<F>(F);
 
-impl<F: FnMut(&mut Frame) -> bool> Network for Loop<F> {
-    fn offer(&mut self, now: Instant, _port: usize, mut frame: Frame) {
-        if (self.touch)(&mut frame) {
-            self.line.offer(now, frame);
+impl<F: FnMut(&mut Frame) -> bool + 'static> Node for Reflector<F> {
+    type Message = Frame;
+
+    fn receive(&mut self, _: Instant, _: usize, mut frame: Frame, out: &mut Outbox<Frame>) {
+        if (self.0)(&mut frame) {
+            out.send(0, frame);
         }
-    }
-
-    fn advance(&mut self, to: Instant, deliver: &mut dyn FnMut(usize, Instant, Frame)) {
-        while let Some((at, frame)) = self.line.pop(to) {
-            deliver(0, at, frame);
-        }
-    }
-
-    fn next_event(&self) -> Option<Instant> {
-        self.line.next_arrival()
     }
 }
 
-impl<F> Loop<F> {
+/// A network in which what port 0 sends comes back to it over a line.
+pub(crate) struct Loop {
+    simulation: Testbed<Frame>,
+    ports: NodeId<TesterPorts<Frame>>,
+    cable: Cable,
+}
+
+impl Loop {
+    pub(crate) fn line(&self) -> &Line<Frame> {
+        self.simulation.lines(self.cable)[1]
+    }
+
     pub(crate) fn counters(&self) -> LineCounters {
-        self.line.counters()
+        self.line().counters()
     }
 }
 
-pub(crate) fn looped<F: FnMut(&mut Frame) -> bool>(
+impl Network for Loop {
+    type Message = Frame;
+
+    fn simulation(&self) -> &Testbed<Frame> {
+        &self.simulation
+    }
+
+    fn simulation_mut(&mut self) -> &mut Testbed<Frame> {
+        &mut self.simulation
+    }
+
+    fn tester(&self) -> NodeId<TesterPorts<Frame>> {
+        self.ports
+    }
+}
+
+/// The loop over this line, and what is done to each frame before it.
+pub(crate) fn looped(
     config: &LineConfig,
-    touch: F,
-) -> Virtual<Loop<F>> {
-    let line = Line::new(config);
-    Virtual::new(Loop { line, touch }, 1)
+    touch: impl FnMut(&mut Frame) -> bool + 'static,
+) -> Virtual<Loop> {
+    let mut simulation = Testbed::new(0);
+    let ports = simulation.add(TesterPorts::new(0..1));
+    let reflector = simulation.add(Reflector(touch));
+    let cable = simulation.connect_lines(ports, reflector, &LineConfig::IDEAL, config);
+    Virtual::new(Loop {
+        simulation,
+        ports,
+        cable,
+    })
 }
 
 pub(crate) fn quick() -> Options {
@@ -128,11 +152,11 @@ pub(crate) fn quick() -> Options {
     }
 }
 
-pub(crate) fn tester<F: FnMut(&mut Frame) -> bool>(
+pub(crate) fn tester(
     config: &LineConfig,
     frames: &[Vec<u8>],
     options: Options,
-    touch: F,
-) -> Tester<Virtual<Loop<F>>> {
+    touch: impl FnMut(&mut Frame) -> bool + 'static,
+) -> Tester<Virtual<Loop>> {
     Tester::new(looped(config, touch), one_way(frames), options).unwrap()
 }

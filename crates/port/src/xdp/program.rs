@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::linux::fs::MetadataExt;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
-use super::XdpMode;
+use super::mode::XdpMode;
 use crate::syscall::check;
 use crate::Interface;
 

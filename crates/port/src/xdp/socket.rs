@@ -1,5 +1,6 @@
 //! An AF_XDP socket: made, registered with a pool's memory and bound to a queue.
 
+use std::any::Any;
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -7,8 +8,8 @@ use std::rc::{Rc, Weak};
 use std::thread;
 use std::time::Duration;
 
+use super::mode::XdpMode;
 use super::ring::{Ring, Which};
-use super::XdpMode;
 use crate::syscall::{check, new_socket, option, set_option};
 use crate::{Interface, Pool};
 
@@ -34,11 +35,12 @@ pub(super) fn bind(
     mode: XdpMode,
 ) -> io::Result<(Rc<Socket>, Rings)> {
     let zero_copy = mode == XdpMode::ZeroCopy;
-    let mut sockets = pool.sockets().borrow_mut();
+    let mut sockets = pool.registrations().borrow_mut();
     sockets.retain(|socket| socket.strong_count() > 0);
     let at = (interface.index(), queue);
     let mut bound = None;
-    for first in sockets.iter().filter_map(Weak::upgrade) {
+    let known = sockets.iter().filter_map(Weak::upgrade);
+    for first in known.filter_map(|known| known.downcast::<Socket>().ok()) {
         if first.at == at {
             return Err(io::Error::other(
                 "this pool has a port on this queue already",
@@ -72,7 +74,8 @@ pub(super) fn bind(
         return Err(io::Error::other("the kernel chose another mode"));
     }
     let socket = Rc::new(Socket { fd, zero_copy, at });
-    sockets.push(Rc::downgrade(&socket));
+    let known: Rc<dyn Any> = socket.clone();
+    sockets.push(Rc::downgrade(&known));
     Ok((socket, rings))
 }
 

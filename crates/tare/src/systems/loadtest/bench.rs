@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{json, Value};
-use tare_loadtest::{report, Bed, Load, Options, Rate, Tester, Trial};
+use tare_loadtest::{report, Load, Options, Rate, Testbed, Tester, Trial};
 
 use super::notice::Notice;
 use super::setup::Setup;
@@ -17,7 +17,7 @@ const WARM_UP: Duration = Duration::from_secs(1);
 /// A tester, its arguments, and the trials so far.
 pub(super) struct Bench {
     command: &'static str,
-    pub(super) tester: Tester<Box<dyn Bed>>,
+    pub(super) tester: Tester<Box<dyn Testbed>>,
     pub(super) notice: Notice,
     pub(super) trials: Vec<Trial>,
     is_simulated: bool,
@@ -55,8 +55,8 @@ impl Bench {
             terminal::say(&format!("tare: {}", unstamped.replace('\n', "\ntare: ")));
         }
         let mut tester = match ready.pool {
-            Some(pool) => Tester::with_pool(ready.bed, ready.streams, options, pool)?,
-            None => Tester::new(ready.bed, ready.streams, options)?,
+            Some(pool) => Tester::with_pool(ready.testbed, ready.streams, options, pool)?,
+            None => Tester::new(ready.testbed, ready.streams, options)?,
         };
         let notice = Notice::new(expected, setup.json);
         tester.on_pulse(notice.watch()?);

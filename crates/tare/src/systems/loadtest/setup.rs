@@ -5,8 +5,8 @@ use std::io::BufReader;
 
 use anyhow::{bail, Context as _};
 use clap::ArgAction;
-use tare_loadtest::simulate::{self, Gateways, Simulation};
-use tare_loadtest::{pair, Bed, Ports, Stream, StreamConfig, Virtual};
+use tare_loadtest::simulate::{self, gateways, Simulation};
+use tare_loadtest::{pair, Ports, Stream, StreamConfig, Testbed, Virtual};
 use tare_packet::{imix, pcap};
 use tare_port::{Interface, Kind, Layout, Pool, XdpMode};
 
@@ -90,9 +90,9 @@ impl PortKind {
     }
 }
 
-/// Streams and their bed.
+/// Streams and their testbed.
 pub(super) struct Ready {
-    pub(super) bed: Box<dyn Bed>,
+    pub(super) testbed: Box<dyn Testbed>,
     pub(super) streams: Vec<Stream>,
     /// Of which the frames are sent.
     pub(super) pool: Option<Pool>,
@@ -136,10 +136,9 @@ impl Setup {
         let streams = pair(&configs)?;
         match &self.simulate {
             Some(simulation) => {
-                let network = Gateways::new(simulation, &streams).map_err(anyhow::Error::msg)?;
-                let ports = network.ports();
+                let network = gateways(simulation, &streams).map_err(anyhow::Error::msg)?;
                 Ok(Ready {
-                    bed: Box::new(Virtual::new(network, ports)),
+                    testbed: Box::new(Virtual::new(network)),
                     streams,
                     pool: None,
                 })
@@ -218,7 +217,7 @@ impl Setup {
             ports.push(port);
         }
         Ok(Ready {
-            bed: Box::new(Ports::new(ports)),
+            testbed: Box::new(Ports::new(ports)),
             streams,
             pool: shared,
         })

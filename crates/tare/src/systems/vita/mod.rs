@@ -177,7 +177,7 @@ impl Workload for Vita {
                 let of_offered = received / offered.bits() as f64;
                 speaker.sample("of_offered", of_offered, Unit::Ratio)?;
                 speaker.sample("of_computed", received / computed, Unit::Ratio)?;
-                let topology = bench.tester.bed().network();
+                let topology = bench.tester.testbed().network();
                 let events = match event {
                     "rekey" => topology.outbound_updates() - updates_before,
                     "reload" => 2 - topology.reloads_left() as u64,
@@ -230,13 +230,13 @@ struct Bench {
 impl Bench {
     fn new(topology: Topology, setup: &Setup, pool: Pool) -> anyhow::Result<Bench> {
         let streams = pair(&setup.streams()?)?;
-        let bed = Virtual::new(topology, 2);
+        let testbed = Virtual::new(topology);
         let options = Options {
             frames: pool.slots() / 2,
             ..Options::default()
         };
         Ok(Bench {
-            tester: Tester::with_pool(bed, streams, options, pool)?,
+            tester: Tester::with_pool(testbed, streams, options, pool)?,
             sent: 0,
             lost: 0,
             duplicates: 0,
@@ -273,7 +273,7 @@ impl Bench {
     }
 
     fn check(&self) -> anyhow::Result<()> {
-        let topology = self.tester.bed().network();
+        let topology = self.tester.testbed().network();
         ensure!(topology.adds_up(), "a gateway lost count of packets");
         let between = topology.between();
         ensure!(between.delivered > 0, "nothing went between the gateways");

@@ -15,10 +15,10 @@ use tare_gateway::exchange;
 use tare_gateway::tools::gentest::Meta;
 use tare_gateway::Node;
 use tare_gateway::{InterfaceId, InterfaceState};
-use tare_loadtest::{Network, StreamConfig};
+use tare_loadtest::{Network, StreamConfig, TesterPorts};
 use tare_packet::imix::PacketSize;
 use tare_port::{Burst, Frame, Layout, Pool};
-use tare_sim::{Instant, Line, LineConfig, LineCounters};
+use tare_sim::{Cable, Instant, LineConfig, LineCounters, NodeId, Outbox, Testbed};
 
 /// How long the gateways may take for their first keys. A route's first exchange takes some
 /// milliseconds; many routes take turns.
@@ -39,37 +39,95 @@ pub(super) struct Setup {
     pub(super) sa_ttl: Option<Duration>,
 }
 
-/// Two gateways, their cables, and the time.
+/// The testbed: gateways, cables, and the time.
 pub(super) struct Topology {
-    nodes: [Node; 2],
-    /// By the node at whose end, or from which end, they carry.
-    into: [Line<Frame>; 2],
-    between: [Line<Frame>; 2],
-    out: [Line<Frame>; 2],
-    /// The time inside when it was zero for the tester.
-    epoch: Instant,
-    now: Instant,
-    /// Configurations that node 1 and 2 are to go on with, and when.
-    reloads: Vec<(Instant, [Config; 2])>,
-    burst: Burst,
-    /// The tables that each node was last seen with.
-    tables: [Arc<BoundTables>; 2],
-    outbound_updates: u64,
+    testbed: Testbed<Frame>,
+    gateways: [NodeId<Gateway>; 2],
+    tester: NodeId<TesterPorts<Frame>>,
+    /// Between the gateways.
+    between: Cable,
 }
 
-/// Where the next thing happens.
-#[derive(Clone, Copy)]
-enum Event {
-    /// A frame reaches the private side of a node.
-    Into(usize),
-    /// A frame reaches the public side of a node.
-    Between(usize),
-    /// A frame reaches the tester behind a node.
-    Out(usize),
-    /// A node has something to do.
-    Tick(usize),
-    /// The next reload.
-    Reload,
+/// A gateway as a node of the testbed.
+struct Gateway {
+    node: Node,
+    burst: Burst,
+    /// The tables that it was last seen with.
+    tables: Arc<BoundTables>,
+    outbound_updates: u64,
+    /// Reloads that are still to come.
+    reloads_left: usize,
+}
+
+impl tare_sim::Node for Gateway {
+    type Message = Frame;
+
+    fn receive(&mut self, now: Instant, interface: usize, frame: Frame, out: &mut Outbox<Frame>) {
+        self.burst.push(frame);
+        self.node
+            .receive(now, INTERFACES[interface], &mut self.burst);
+        self.burst.clear();
+        self.settle(out);
+    }
+
+    fn next_deadline(&self) -> Instant {
+        self.node.next_deadline()
+    }
+
+    fn tick(&mut self, now: Instant, out: &mut Outbox<Frame>) {
+        self.node.tick(now);
+        self.settle(out);
+    }
+}
+
+/// The interfaces of a gateway, as the testbed counts them.
+const INTERFACES: [InterfaceId; 2] = [InterfaceId::Private, InterfaceId::Public];
+const PRIVATE: usize = 0;
+const PUBLIC: usize = 1;
+
+impl Gateway {
+    fn new(node: Node) -> Gateway {
+        Gateway {
+            tables: Arc::clone(node.dataplane().tables()),
+            node,
+            burst: Burst::new(),
+            outbound_updates: 0,
+            reloads_left: 0,
+        }
+    }
+
+    /// Sends what the gateway has put out, and counts the SAs that it sends by from now on.
+    fn settle(&mut self, out: &mut Outbox<Frame>) {
+        for (interface, id) in INTERFACES.into_iter().enumerate() {
+            for frame in self.node.leaving(id).drain(..) {
+                out.send(interface, frame);
+            }
+        }
+        let tables = self.node.dataplane().tables();
+        if Arc::ptr_eq(tables, &self.tables) {
+            return;
+        }
+        let routes = tables.routes.iter().zip(&self.tables.routes);
+        let replaced = routes.filter(|(new, old)| match (new.outbound(0), old.outbound(0)) {
+            (Some(new), Some(old)) => new.spi() != old.spi(),
+            _ => false,
+        });
+        self.outbound_updates += replaced.count() as u64;
+        self.tables = Arc::clone(tables);
+    }
+
+    fn is_keyed(&self) -> bool {
+        let routes = &self.node.dataplane().tables().routes;
+        routes.iter().all(|route| route.outbound(0).is_some())
+    }
+
+    fn reload(&mut self, now: Instant, config: Config, out: &mut Outbox<Frame>) {
+        // A configuration that a node refuses leaves it as it was; the trial sees that packets of
+        // new routes are lost.
+        let _ = self.node.reconfigure(now, config);
+        self.reloads_left -= 1;
+        self.settle(out);
+    }
 }
 
 impl Setup {
@@ -152,200 +210,101 @@ impl Topology {
             )
             .map_err(|e| anyhow!("{e}"))
         };
-        let line = || [Line::new(&setup.line), Line::new(&setup.line)];
-        let nodes = [node(0, one)?, node(1, two)?];
+        let mut testbed = Testbed::new(0);
+        let gateways = [node(0, one)?, node(1, two)?].map(|node| testbed.add(Gateway::new(node)));
+        let tester = testbed.add(TesterPorts::new(0..2));
+        let [left, right] = gateways;
+        let mut connect = |a, b| testbed.connect_lines(a, b, &setup.line, &setup.line);
+        connect(left.interface(PRIVATE), tester.interface(0));
+        let between = connect(left.interface(PUBLIC), right.interface(PUBLIC));
+        connect(right.interface(PRIVATE), tester.interface(1));
         let mut topology = Topology {
-            tables: [0, 1].map(|n: usize| Arc::clone(nodes[n].dataplane().tables())),
-            outbound_updates: 0,
-            nodes,
-            into: line(),
-            between: line(),
-            out: line(),
-            epoch: Instant::ZERO,
-            now: Instant::ZERO,
-            reloads: Vec::new(),
-            burst: Burst::new(),
+            testbed,
+            gateways,
+            tester,
+            between,
         };
-        topology.flush(0, Instant::ZERO);
-        topology.flush(1, Instant::ZERO);
+        for gateway in gateways {
+            topology
+                .testbed
+                .act(gateway, |gateway, _, out| gateway.settle(out));
+        }
         topology.settle()?;
         Ok(topology)
     }
 
-    /// Lets time pass until every route has keys in both directions, and begins the tester's time
-    /// there.
+    fn gateways(&self) -> [&Gateway; 2] {
+        self.gateways.map(|gateway| self.testbed.node(gateway))
+    }
+
+    /// Lets time pass until every route has keys in both directions.
     fn settle(&mut self) -> anyhow::Result<()> {
-        let deadline = self.now + SETTLE_MAX;
-        while !self.is_keyed() {
+        let deadline = self.testbed.now() + SETTLE_MAX;
+        while !self.gateways().iter().all(|gateway| gateway.is_keyed()) {
             ensure!(
-                self.now < deadline,
+                self.testbed.now() < deadline,
                 "no keys for all routes after {SETTLE_MAX:?} of virtual time"
             );
-            self.pass(self.now + Duration::from_millis(100), &mut |_, _, _| {});
+            self.testbed.run_for(Duration::from_millis(100));
         }
         // New outbound keys are used when the peer has had time for its own.
-        self.pass(self.now + Duration::from_secs(1), &mut |_, _, _| {});
-        self.epoch = self.now;
+        self.testbed.run_for(Duration::from_secs(1));
         Ok(())
     }
 
-    fn is_keyed(&self) -> bool {
-        self.nodes.iter().all(|node| {
-            let tables = node.dataplane().tables();
-            tables
-                .routes
-                .iter()
-                .all(|route| route.outbound(0).is_some())
-        })
-    }
-
-    /// Lets both nodes go on with other configurations, so long after the tester's beginning.
+    /// Lets both nodes go on with other configurations, after this time.
     pub(super) fn reload_at(&mut self, after: Duration, configs: [Config; 2]) {
-        self.reloads.push((self.epoch + after, configs));
-        self.reloads.sort_by_key(|(at, _)| *at);
+        let gateways = self.gateways;
+        for gateway in gateways {
+            self.testbed.node_mut(gateway).reloads_left += 1;
+        }
+        self.testbed.at(self.testbed.now() + after, move |testbed| {
+            for (gateway, config) in gateways.into_iter().zip(configs) {
+                testbed.act(gateway, |gateway, now, out| {
+                    gateway.reload(now, config, out)
+                });
+            }
+        });
     }
 
     /// Reloads that are still to come.
     pub(super) fn reloads_left(&self) -> usize {
-        self.reloads.len()
+        self.gateways()[0].reloads_left
     }
 
     /// How often packets went on under another outbound SA than before, at both nodes and over all
     /// routes.
     pub(super) fn outbound_updates(&self) -> u64 {
-        self.outbound_updates
+        let updates = self.gateways().map(|gateway| gateway.outbound_updates);
+        updates[0] + updates[1]
     }
 
-    /// Looks whether a node has changed the SAs that it sends by.
-    fn watch(&mut self, node: usize) {
-        let tables = self.nodes[node].dataplane().tables();
-        if Arc::ptr_eq(tables, &self.tables[node]) {
-            return;
-        }
-        let routes = tables.routes.iter().zip(&self.tables[node].routes);
-        let replaced = routes.filter(|(new, old)| match (new.outbound(0), old.outbound(0)) {
-            (Some(new), Some(old)) => new.spi() != old.spi(),
-            _ => false,
-        });
-        self.outbound_updates += replaced.count() as u64;
-        self.tables[node] = Arc::clone(tables);
-    }
-
-    /// What happened on the cable between the gateways, from the first to the second.
+    /// The cable between the gateways, from the first to the second.
     pub(super) fn between(&self) -> LineCounters {
-        self.between[1].counters()
+        self.testbed.lines(self.between)[0].counters()
     }
 
-    /// Whether what came in is accounted for, at both nodes and in both directions.
+    /// True if what came in is accounted for, at both nodes and in both directions.
     pub(super) fn adds_up(&self) -> bool {
-        self.nodes.iter().all(|node| {
-            let dataplane = node.dataplane();
+        self.gateways().iter().all(|gateway| {
+            let dataplane = gateway.node.dataplane();
             dataplane.sent().adds_up() && dataplane.received().adds_up()
         })
-    }
-
-    fn next(&self) -> Option<(Instant, Event)> {
-        let mut next: Option<(Instant, Event)> = None;
-        let mut consider = |at: Option<Instant>, event: Event| {
-            if let Some(at) = at {
-                if next.is_none_or(|(earliest, _)| at < earliest) {
-                    next = Some((at, event));
-                }
-            }
-        };
-        for n in 0..2 {
-            consider(self.out[n].next_arrival(), Event::Out(n));
-            consider(self.between[n].next_arrival(), Event::Between(n));
-            consider(self.into[n].next_arrival(), Event::Into(n));
-            consider(Some(self.nodes[n].next_deadline()), Event::Tick(n));
-        }
-        consider(self.reloads.first().map(|(at, _)| *at), Event::Reload);
-        next
-    }
-
-    fn pass(&mut self, to: Instant, deliver: &mut dyn FnMut(usize, Instant, Frame)) {
-        while let Some((at, event)) = self.next().filter(|(at, _)| *at <= to) {
-            // What was due before is done now.
-            self.now = self.now.max(at);
-            let now = self.now;
-            match event {
-                Event::Into(n) => {
-                    if let Some((_, frame)) = self.into[n].pop(now) {
-                        self.receive(n, InterfaceId::Private, frame);
-                    }
-                }
-                Event::Between(n) => {
-                    if let Some((_, frame)) = self.between[n].pop(now) {
-                        self.receive(n, InterfaceId::Public, frame);
-                    }
-                }
-                Event::Out(n) => {
-                    if let Some((at, frame)) = self.out[n].pop(now) {
-                        deliver(n, at, frame);
-                    }
-                }
-                Event::Tick(n) => {
-                    self.nodes[n].tick(now);
-                    self.watch(n);
-                    self.flush(n, now);
-                }
-                Event::Reload => self.reload(),
-            }
-        }
-        self.now = self.now.max(to);
-    }
-
-    fn reload(&mut self) {
-        let (_, configs) = self.reloads.remove(0);
-        for (n, config) in configs.into_iter().enumerate() {
-            // A configuration that a node refuses leaves it as it was; the trial sees that packets
-            // of new routes are lost.
-            let _ = self.nodes[n].reconfigure(self.now, config);
-            self.flush(n, self.now);
-        }
-    }
-
-    fn receive(&mut self, node: usize, place: InterfaceId, frame: Frame) {
-        self.burst.push(frame);
-        self.nodes[node].receive(self.now, place, &mut self.burst);
-        self.burst.clear();
-        self.watch(node);
-        self.flush(node, self.now);
-    }
-
-    /// Puts what a node sends on its cables.
-    fn flush(&mut self, node: usize, now: Instant) {
-        for frame in self.nodes[node].leaving(InterfaceId::Private).drain(..) {
-            self.out[node].offer(now, frame);
-        }
-        for frame in self.nodes[node].leaving(InterfaceId::Public).drain(..) {
-            self.between[1 - node].offer(now, frame);
-        }
-    }
-
-    /// The time inside that is this to the tester.
-    fn inside(&self, time: Instant) -> Instant {
-        self.epoch + time.since(Instant::ZERO)
     }
 }
 
 impl Network for Topology {
-    fn offer(&mut self, now: Instant, port: usize, frame: Frame) {
-        let now = self.inside(now);
-        self.into[port].offer(now, frame);
+    type Message = Frame;
+
+    fn simulation(&self) -> &Testbed<Frame> {
+        &self.testbed
     }
 
-    fn advance(&mut self, to: Instant, deliver: &mut dyn FnMut(usize, Instant, Frame)) {
-        let epoch = self.epoch;
-        let to = self.inside(to);
-        self.pass(to, &mut |port, at, frame| {
-            deliver(port, Instant::ZERO + at.since(epoch), frame);
-        });
+    fn simulation_mut(&mut self) -> &mut Testbed<Frame> {
+        &mut self.testbed
     }
 
-    fn next_event(&self) -> Option<Instant> {
-        let lines = self.into.iter().chain(&self.between).chain(&self.out);
-        let next = lines.filter_map(Line::next_arrival).min()?;
-        Some(Instant::ZERO + next.since(self.epoch))
+    fn tester(&self) -> NodeId<TesterPorts<Frame>> {
+        self.tester
     }
 }

@@ -11,7 +11,7 @@ use tare_gcm::Key;
 use tare_packet::ethernet::{self, Mac, HEADER};
 use tare_packet::{checksum, ipv4, ipv6};
 use tare_port::{Burst, Layout, Pool, BURST};
-use tare_sim::Instant;
+use tare_sim::{Instant, Random};
 
 pub(crate) const ICMP: u8 = 1;
 pub(crate) const UDP: u8 = 17;
@@ -136,14 +136,9 @@ impl Tunnel {
 
 /// Bytes that look random and are always the same.
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(2).wrapping_add(1);
-    let next = move || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    std::iter::repeat_with(next).take(len).collect()
+    let mut bytes = vec![0; len];
+    Random::new(seed).fill(&mut bytes);
+    bytes
 }
 
 /// A UDP packet of `len` bytes, IP header included.

@@ -1,57 +1,22 @@
 //! Two gateways in virtual time: their public interfaces joined by a line, a host with numbered
 //! packets behind each.
 
-use std::cell::Cell;
 use std::collections::HashSet;
-use std::rc::Rc;
 use std::time::Duration;
 
 use tare_gateway::config::Config;
 use tare_gateway::dataplane::{Dataplane, TrafficCounters};
 use tare_gateway::exchange::Entropy;
-use tare_gateway::Node;
-use tare_gateway::{InterfaceId, InterfaceState};
+use tare_gateway::{InterfaceId, InterfaceState, Node};
 use tare_packet::ethernet::{self, Mac, HEADER};
 use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6::{self, Ipv6};
-use tare_port::{joined, Burst, Layout, LinePort, Pool, Port as _, BURST};
-use tare_sim::{Instant, LineConfig};
-
-type Clock = Rc<Cell<Instant>>;
-pub(crate) type End = LinePort<Box<dyn CloneClock>>;
-
-/// A clock that can be cloned behind a box.
-pub(crate) trait CloneClock: Fn() -> Instant {
-    fn boxed(&self) -> Box<dyn CloneClock>;
-}
-
-impl<F: Fn() -> Instant + Clone + 'static> CloneClock for F {
-    fn boxed(&self) -> Box<dyn CloneClock> {
-        Box::new(self.clone())
-    }
-}
-
-impl Clone for Box<dyn CloneClock> {
-    fn clone(&self) -> Self {
-        (**self).boxed()
-    }
-}
-
-/// Numbers that look random and are the same for the same seed.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-}
+use tare_port::{Burst, Frame, Layout, Pool};
+use tare_sim::{Cable, Instant, LineConfig, LineCounters, NodeId, Outbox, Random};
 
 pub(crate) fn entropy(seed: u64) -> Entropy {
-    let mut random = Random(seed);
-    Box::new(move |bytes| bytes.fill_with(|| random.next() as u8))
+    let mut random = Random::new(seed);
+    Box::new(move |bytes| random.fill(bytes))
 }
 
 pub(crate) const PRIVATE: [Mac; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 2, 1]];
@@ -101,22 +66,31 @@ pub(crate) fn parse(text: &str) -> Config {
         .0
 }
 
-pub(crate) struct Bed {
-    pub(crate) now: Instant,
-    clock: Clock,
-    pub(crate) nodes: [Option<Node>; 2],
-    pub(crate) ports: [End; 2],
-    pub(crate) hosts: [Host; 2],
+pub(crate) struct Testbed {
+    testbed: tare_sim::Testbed<Frame>,
+    stations: [NodeId<Station>; 2],
+    /// Between their public interfaces.
+    cable: Cable,
     pools: [Pool; 2],
-    /// Where the clock of each gateway stands, compared with the bed's.
-    pub(crate) ahead: [i64; 2],
-    /// Whether the stations behind the gateways send back what is not theirs.
-    pub(crate) echo_back: bool,
-    /// Whether packets may arrive that no host has sent like that.
-    pub(crate) hostile: bool,
     /// Workers of each gateway.
     workers: [usize; 2],
     seed: u64,
+}
+
+/// A gateway and the host behind it, which are joined without a line: what a test gives to the
+/// private interface has been forwarded when the call returns. Its one interface in the simulation
+/// is the public one.
+pub(crate) struct Station {
+    side: usize,
+    /// `None` while the gateway is switched off; its host stays.
+    node: Option<Node>,
+    host: Host,
+    /// The host sends back what is not for it.
+    echo_back: bool,
+    /// Packets may arrive that no host has sent like that.
+    hostile: bool,
+    /// Frames that the gateway has sent from its public interface.
+    sent_frames: u64,
 }
 
 /// What a host has sent to the other and has received from it.
@@ -126,53 +100,113 @@ pub(crate) struct Host {
     pub(crate) received: u64,
     pub(crate) twice: u64,
     seen: HashSet<u64>,
-    /// Frames that are none of the other host's.
+    /// Frames that are not from the other host.
     pub(crate) other: Vec<Vec<u8>>,
 }
 
-impl Bed {
-    pub(crate) fn new(configs: [Config; 2]) -> Bed {
+impl Station {
+    /// Lets the gateway take a frame, and puts out what it sends.
+    fn take(&mut self, now: Instant, from: InterfaceId, frame: Frame, out: &mut Outbox<Frame>) {
+        if let Some(node) = &mut self.node {
+            node.receive(now, from, &mut vec![frame]);
+        }
+        self.settle(now, out);
+    }
+
+    /// Brings what the gateway has put out to the host and to the line.
+    fn settle(&mut self, now: Instant, out: &mut Outbox<Frame>) {
+        let Some(node) = &mut self.node else { return };
+        let mut leaving = std::mem::take(node.leaving(InterfaceId::Private));
+        if self.echo_back {
+            node.receive(now, InterfaceId::Private, &mut leaving);
+        }
+        for frame in node.leaving(InterfaceId::Public).drain(..) {
+            self.sent_frames += 1;
+            out.send(0, frame);
+        }
+        for dataplane in node.dataplanes() {
+            assert!(dataplane.sent().adds_up());
+            assert!(dataplane.received().adds_up());
+        }
+        assert!(node.control().counters().adds_up());
+        if !self.hostile {
+            for frame in leaving {
+                self.host.take(self.side, &frame);
+            }
+        }
+    }
+}
+
+impl tare_sim::Node for Station {
+    type Message = Frame;
+
+    fn receive(&mut self, now: Instant, _: usize, frame: Frame, out: &mut Outbox<Frame>) {
+        self.take(now, InterfaceId::Public, frame, out);
+    }
+
+    fn next_deadline(&self) -> Instant {
+        self.node
+            .as_ref()
+            .map_or(Instant::NEVER, Node::next_deadline)
+    }
+
+    fn tick(&mut self, now: Instant, out: &mut Outbox<Frame>) {
+        if let Some(node) = &mut self.node {
+            node.tick(now);
+        }
+        self.settle(now, out);
+    }
+}
+
+impl Testbed {
+    pub(crate) fn new(configs: [Config; 2]) -> Testbed {
         let fast = LineConfig {
             delay: Duration::from_millis(1),
             ..LineConfig::new(1_000_000_000)
         };
-        Bed::over([&fast, &fast], [1, 1], configs)
+        Testbed::over([&fast, &fast], [1, 1], configs)
     }
 
-    /// Two gateways that agree on keys over IPv4, with so many workers.
-    pub(crate) fn with_workers(workers: [usize; 2], line: &LineConfig, top: &str) -> Bed {
+    /// Two gateways that agree on keys over IPv4, with this many workers.
+    pub(crate) fn with_workers(workers: [usize; 2], line: &LineConfig, top: &str) -> Testbed {
         let configs = [0, 1].map(|side| parse(&file(side, top, &route4(side), "")));
-        Bed::over([line, line], workers, configs)
+        Testbed::over([line, line], workers, configs)
     }
 
-    pub(crate) fn over(lines: [&LineConfig; 2], workers: [usize; 2], configs: [Config; 2]) -> Bed {
-        let clock = Clock::default();
-        let read = Rc::clone(&clock);
-        let read: Box<dyn CloneClock> = Box::new(move || read.get());
-        let (near, far) = joined(lines[0], lines[1], read);
+    pub(crate) fn over(
+        lines: [&LineConfig; 2],
+        workers: [usize; 2],
+        configs: [Config; 2],
+    ) -> Testbed {
+        let mut testbed = tare_sim::Testbed::new(1);
+        let stations = [0, 1].map(|side| {
+            testbed.add(Station {
+                side,
+                node: None,
+                host: Host::default(),
+                echo_back: false,
+                hostile: false,
+                sent_frames: 0,
+            })
+        });
         let pool = || Pool::new(1024, 2048, Layout::Spread).unwrap();
-        let mut bed = Bed {
-            now: Instant::ZERO,
-            clock,
-            nodes: [None, None],
-            ports: [near, far],
-            hosts: Default::default(),
+        let mut testbed = Testbed {
+            cable: testbed.connect_lines(stations[0], stations[1], lines[0], lines[1]),
+            testbed,
+            stations,
             pools: [pool(), pool()],
-            ahead: [0; 2],
-            echo_back: false,
-            hostile: false,
             workers,
             seed: 1,
         };
         for (side, config) in configs.into_iter().enumerate() {
-            bed.start(side, config);
+            testbed.start(side, config);
         }
-        bed
+        testbed
     }
 
     /// Two gateways that agree on keys over IPv4.
-    pub(crate) fn plain(top: &str) -> Bed {
-        Bed::new([0, 1].map(|side| parse(&file(side, top, &route4(side), ""))))
+    pub(crate) fn plain(top: &str) -> Testbed {
+        Testbed::new([0, 1].map(|side| parse(&file(side, top, &route4(side), ""))))
     }
 
     /// Starts a gateway, in place of the one that ran there.
@@ -182,84 +216,78 @@ impl Bed {
         let (now, pool) = (self.time_of(side), self.pools[side].clone());
         let (workers, entropy) = (self.workers[side], entropy(self.seed));
         let node = Node::with_workers(workers, config, private, public, entropy, pool, now);
-        self.nodes[side] = Some(node.unwrap());
+        self.station(side).node = Some(node.unwrap());
+    }
+
+    /// Switches a gateway off.
+    pub(crate) fn stop(&mut self, side: usize) {
+        self.station(side).node = None;
+    }
+
+    fn station(&mut self, side: usize) -> &mut Station {
+        self.testbed.node_mut(self.stations[side])
     }
 
     pub(crate) fn node(&mut self, side: usize) -> &mut Node {
-        self.nodes[side].as_mut().unwrap()
+        self.station(side).node.as_mut().unwrap()
+    }
+
+    pub(crate) fn host(&mut self, side: usize) -> &mut Host {
+        &mut self.station(side).host
+    }
+
+    /// Lets the hosts send back what is not for them, or no longer.
+    pub(crate) fn set_echo_back(&mut self, echo_back: bool) {
+        (0..2).for_each(|side| self.station(side).echo_back = echo_back);
+    }
+
+    /// Lets packets arrive that no host has sent like that, or no longer.
+    pub(crate) fn set_hostile(&mut self, hostile: bool) {
+        (0..2).for_each(|side| self.station(side).hostile = hostile);
+    }
+
+    /// The line that a gateway sends on.
+    pub(crate) fn line(&self, side: usize) -> LineCounters {
+        self.testbed.lines(self.cable)[side].counters()
+    }
+
+    /// Frames that a gateway has sent from its public interface.
+    pub(crate) fn sent_frames(&mut self, side: usize) -> u64 {
+        self.station(side).sent_frames
     }
 
     /// The time as a gateway sees it.
     pub(crate) fn time_of(&self, side: usize) -> Instant {
-        Instant::from_nanos(self.now.as_nanos().saturating_add_signed(self.ahead[side]))
+        self.testbed.time_of(self.stations[side])
+    }
+
+    /// Sets the clock of a gateway ahead, or back, by nanoseconds.
+    pub(crate) fn step_clock(&mut self, side: usize, ns: i64) {
+        let (now, by) = (self.testbed.now(), Duration::from_nanos(ns.unsigned_abs()));
+        let clock = self.testbed.clock_mut(self.stations[side]);
+        match ns > 0 {
+            true => clock.step_ahead(now, by),
+            false => clock.step_back(now, by),
+        }
     }
 
     /// Moves everything that moves by itself up to a moment.
     pub(crate) fn run(&mut self, until: Instant) {
-        loop {
-            self.settle();
-            let mut next = until;
-            for side in 0..2 {
-                let arrival = self.ports[side].next_arrival();
-                next = next.min(arrival.unwrap_or(Instant::NEVER));
-                let deadline = self.nodes[side].as_ref().map(Node::next_deadline);
-                let deadline = deadline.unwrap_or(Instant::NEVER).as_nanos();
-                let deadline = deadline.saturating_sub(self.time_of(side).as_nanos());
-                next = next.min(self.now + Duration::from_nanos(deadline));
-            }
-            if next >= until && self.now >= until {
-                break;
-            }
-            self.now = next.max(self.now);
-            self.clock.set(self.now);
+        for station in self.stations {
+            // What the test has made a gateway do since.
+            self.testbed.act(station, Station::settle);
         }
+        self.testbed.run_until(until);
     }
 
     pub(crate) fn run_for(&mut self, seconds: f64) {
-        self.run(self.now + Duration::from_secs_f64(seconds));
-    }
-
-    fn settle(&mut self) {
-        for side in 0..2 {
-            let now = self.time_of(side);
-            let port = &mut self.ports[side];
-            let mut burst = Burst::new();
-            while port.receive(&mut burst, BURST).unwrap() > 0 {
-                match &mut self.nodes[side] {
-                    Some(node) => node.receive(now, InterfaceId::Public, &mut burst),
-                    None => burst.clear(),
-                }
-            }
-            let Some(node) = &mut self.nodes[side] else {
-                continue;
-            };
-            if node.next_deadline() <= now {
-                node.tick(now);
-            }
-            port.send(node.leaving(InterfaceId::Public)).unwrap();
-            let mut leaving = std::mem::take(node.leaving(InterfaceId::Private));
-            if self.echo_back {
-                node.receive(now, InterfaceId::Private, &mut leaving);
-                port.send(node.leaving(InterfaceId::Public)).unwrap();
-            }
-            if self.hostile {
-                leaving.clear();
-            }
-            for frame in leaving {
-                self.hosts[side].take(side, &frame);
-            }
-            for dataplane in node.dataplanes() {
-                assert!(dataplane.sent().adds_up());
-                assert!(dataplane.received().adds_up());
-            }
-            assert!(node.control().counters().adds_up());
-        }
+        self.run(self.testbed.now() + Duration::from_secs_f64(seconds));
     }
 
     /// Lets the host behind a gateway send a packet to the host behind the other.
     pub(crate) fn send(&mut self, side: usize, v6: bool) {
-        let number = self.hosts[side].sent;
-        self.hosts[side].sent += 1;
+        let number = self.host(side).sent;
+        self.host(side).sent += 1;
         let len = 80 + (number * 577 % 1320) as usize;
         let frame = packet(side, v6, number, len);
         self.give(side, &frame);
@@ -267,12 +295,19 @@ impl Bed {
 
     /// A frame on the private interface of a gateway.
     pub(crate) fn give(&mut self, side: usize, frame: &[u8]) {
-        let now = self.time_of(side);
-        let mut burst = vec![self.pools[side].copy(frame).unwrap()];
-        if let Some(node) = &mut self.nodes[side] {
-            node.receive(now, InterfaceId::Private, &mut burst);
-        }
-        self.settle();
+        self.take(side, InterfaceId::Private, frame);
+    }
+
+    /// A frame on the public interface of a gateway.
+    pub(crate) fn inject(&mut self, side: usize, frame: &[u8]) {
+        self.take(side, InterfaceId::Public, frame);
+    }
+
+    fn take(&mut self, side: usize, from: InterfaceId, frame: &[u8]) {
+        let frame = self.pools[side].copy(frame).unwrap();
+        self.testbed.act(self.stations[side], |station, now, out| {
+            station.take(now, from, frame, out);
+        });
     }
 
     /// Lets an empty burst go to the worker of a gateway whose turn it is.
@@ -282,43 +317,34 @@ impl Bed {
         node.receive(now, InterfaceId::Private, &mut Burst::new());
     }
 
-    /// A frame on the public interface of a gateway.
-    pub(crate) fn inject(&mut self, side: usize, frame: &[u8]) {
-        let now = self.time_of(side);
-        let mut burst = vec![self.pools[side].copy(frame).unwrap()];
-        self.node(side)
-            .receive(now, InterfaceId::Public, &mut burst);
-        self.settle();
-    }
-
     /// Both hosts send a packet every so often, for so long.
     pub(crate) fn load(&mut self, seconds: f64, every: Duration) {
-        let until = self.now + Duration::from_secs_f64(seconds);
-        while self.now < until {
+        let until = self.testbed.now() + Duration::from_secs_f64(seconds);
+        while self.testbed.now() < until {
             for side in 0..2 {
                 self.send(side, false);
             }
-            self.run(self.now + every);
+            self.run(self.testbed.now() + every);
         }
     }
 
-    /// Waits for what is on its way, and says what was lost of what each host sent.
+    /// Waits for what is in flight, and returns how much was lost of what each host sent.
     pub(crate) fn lost(&mut self) -> [u64; 2] {
         self.run_for(1.0);
-        [0, 1].map(|side| self.hosts[side].sent - self.hosts[1 - side].received)
+        [0, 1].map(|side| self.host(side).sent - self.host(1 - side).received)
     }
 
-    /// Waits until packets go both ways, and says how long that took.
+    /// Waits until packets go both ways, and returns how many seconds that took.
     pub(crate) fn wait_until_up(&mut self, at_most: f64) -> f64 {
-        let start = self.now;
-        while self.now.since(start).as_secs_f64() < at_most {
-            let before = [0, 1].map(|side| self.hosts[side].received);
+        let start = self.testbed.now();
+        while self.testbed.now().since(start).as_secs_f64() < at_most {
+            let before = [0, 1].map(|side| self.host(side).received);
             for side in 0..2 {
                 self.send(side, false);
             }
             self.run_for(0.05);
-            if (0..2).all(|side| self.hosts[side].received > before[side]) {
-                return self.now.since(start).as_secs_f64();
+            if (0..2).all(|side| self.host(side).received > before[side]) {
+                return self.testbed.now().since(start).as_secs_f64();
             }
         }
         panic!(
@@ -328,11 +354,13 @@ impl Bed {
     }
 
     pub(crate) fn logs(&mut self) -> Vec<String> {
-        let nodes = self.nodes.iter_mut().flatten();
-        nodes
-            .flat_map(|node| node.take_log())
-            .map(|r| r.to_string())
-            .collect()
+        let mut logs = Vec::new();
+        for side in 0..2 {
+            if let Some(node) = &mut self.station(side).node {
+                logs.extend(node.take_log().iter().map(ToString::to_string));
+            }
+        }
+        logs
     }
 
     pub(crate) fn sent(&self, side: usize) -> TrafficCounters {
@@ -345,13 +373,14 @@ impl Bed {
 
     fn sum(&self, side: usize, of: fn(&Dataplane) -> &TrafficCounters) -> TrafficCounters {
         let mut sum = TrafficCounters::default();
-        let dataplanes = self.nodes[side].iter().flat_map(Node::dataplanes);
+        let node = self.testbed.node(self.stations[side]).node.iter();
+        let dataplanes = node.flat_map(Node::dataplanes);
         dataplanes.for_each(|dataplane| sum.add(of(dataplane)));
         sum
     }
 
     pub(crate) fn restart_counting(&mut self) {
-        self.hosts = Default::default();
+        (0..2).for_each(|side| *self.host(side) = Host::default());
     }
 
     /// Frames that are in use.
