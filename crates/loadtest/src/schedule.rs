@@ -134,9 +134,8 @@ impl Schedule {
         )
     }
 
-    /// The bits that may have left by `now`; what is too late by more than the bound slips. Ask once,
-    /// then
-    /// take frames with [`Schedule::take`] for as long as they are due.
+    /// The bits that may have left by `now`; what is too late by more than the bound slips. Ask
+    /// once, then take frames with [`Schedule::take`] for as long as they are due.
     #[inline]
     pub fn allowance(&mut self, now: Instant) -> u64 {
         let elapsed = now

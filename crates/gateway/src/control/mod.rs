@@ -253,7 +253,7 @@ impl Control {
     }
 
     /// Goes on with another configuration. A route whose name, gateway, keys, sequence numbers and
-    /// window stay keeps its SAs and drops nothing, whatever becomes of the others; its prefixes
+    /// window stay keeps its SAs and drops nothing, whatever changes in the others; its prefixes
     /// may change.
     ///
     /// # Errors

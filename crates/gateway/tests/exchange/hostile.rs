@@ -352,8 +352,8 @@ fn a_flood_costs_no_curve_no_memory_and_keeps_nobody_out() {
     assert_eq!(c.dropped(DropReason::Rate) + c.knocks + looked, c.received);
     assert!(b.inbound.is_empty());
     b.take();
-    // While it goes on, the two come together: challenges go to the peer whatever address asked, and its
-    // proposal is one of those that are looked at, soon enough.
+    // While it goes on, the two come together: challenges go to the peer whatever address asked,
+    // and its proposal is one of those that are looked at, soon enough.
     let begun = now;
     while !(carries(&a, &b, 0) && carries(&b, &a, 0)) {
         now += Duration::from_millis(10);

@@ -250,8 +250,8 @@ fn we_strip_padding_that_hides_the_length_and_drop_dummies_of_scapy() {
     assert_eq!(dropped, dummies);
 }
 
-/// The place of the bit that is flipped, counted from the end of the outer IP header or, when negative, from
-/// the end of the packet.
+/// The place of the bit that is flipped, counted from the end of the outer IP header or, when
+/// negative, from the end of the packet.
 const TAMPERED: [(&str, isize); 8] = [
     ("SPI, which is authenticated", 3),
     ("sequence number, which is authenticated", 7),

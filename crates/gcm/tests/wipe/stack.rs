@@ -22,7 +22,7 @@ impl Stack {
         Stack(stack)
     }
 
-    /// What is left of the work at an address.
+    /// The bytes that the work left at an address.
     pub(crate) fn bytes(&self, address: usize, len: usize) -> &[u8] {
         let at = address - self.0.addr();
         assert!(at + len <= LEN);

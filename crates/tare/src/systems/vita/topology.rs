@@ -20,7 +20,7 @@ use tare_packet::imix::PacketSize;
 use tare_port::{Burst, Frame, Layout, Pool};
 use tare_sim::{Cable, Instant, LineConfig, LineCounters, NodeId, Outbox, Testbed};
 
-/// How long the gateways may take for their first keys. A route's first exchange takes some
+/// The time that the gateways may take for their first keys. A route's first exchange takes some
 /// milliseconds; many routes take turns.
 const SETTLE_MAX: Duration = Duration::from_secs(120);
 
@@ -28,14 +28,14 @@ const SETTLE_MAX: Duration = Duration::from_secs(120);
 /// fragmented.
 const MTU: u16 = 8923;
 
-/// What the set-up is to be like.
+/// The parameters of the set-up.
 #[derive(Clone, Debug)]
 pub(super) struct Setup {
     pub(super) size: PacketSize,
     pub(super) routes: u32,
     /// Each of the three cables.
     pub(super) line: LineConfig,
-    /// How long keys are used, where not as long as they are by default.
+    /// The lifetime of keys; `None` for the default.
     pub(super) sa_ttl: Option<Duration>,
 }
 
@@ -156,7 +156,7 @@ impl Setup {
         Ok([one?, two?])
     }
 
-    /// What both nodes are configured to.
+    /// The configurations of both nodes.
     pub(super) fn configs(&self) -> anyhow::Result<[Config; 2]> {
         Ok(self.metas()?.map(|meta| {
             let mut config = meta.config();
@@ -165,7 +165,7 @@ impl Setup {
         }))
     }
 
-    /// What the tester sends: the seed's two streams.
+    /// The tester's streams: the two of the document.
     pub(super) fn streams(&self) -> anyhow::Result<Vec<StreamConfig>> {
         let stream = |port: usize, meta: &Meta| StreamConfig {
             name: format!("node{}", port + 1),
@@ -272,7 +272,7 @@ impl Topology {
         self.gateways()[0].reloads_left
     }
 
-    /// How often packets went on under another outbound SA than before, at both nodes and over all
+    /// The number of outbound SAs that have replaced another, at both nodes and over all
     /// routes.
     pub(super) fn outbound_updates(&self) -> u64 {
         let updates = self.gateways().map(|gateway| gateway.outbound_updates);
