@@ -4,34 +4,38 @@
 //! Simulations run it in virtual time. On real interfaces, with a thread for each worker,
 //! [`crate::daemon`] does the same.
 
+use std::convert::Infallible;
+use std::sync::Arc;
+
 use tare_port::{Burst, Frame, Pool};
 use tare_sim::Instant;
 
 use crate::config::Config;
-use crate::control::{Actions, Control, Error, Record};
-use crate::dataplane::{Dataplane, Output, WorkerId};
+use crate::control::{Actions, Control, Error};
+use crate::dataplane::Dataplane;
 use crate::exchange::Entropy;
+use crate::forwarder::{Forwarder, Sink};
 use crate::interface::{InterfaceId, InterfaceState};
+use tare_daemon::Record;
 
 /// A gateway.
 pub struct Node {
     control: Control,
     /// One for each worker.
-    dataplanes: Vec<Dataplane>,
+    forwarders: Vec<Forwarder>,
     /// The worker that the next burst of each side goes to.
     next: [usize; 2],
     pool: Pool,
-    output: Output,
     out: Actions,
     private: Burst,
     public: Burst,
-    /// Frames for the tunnel, on their way through the data plane.
+    /// Frames for the tunnel.
     tunnel: Burst,
     log: Vec<Record>,
     starved: u64,
 }
 
-/// Records that wait for somebody to take them.
+/// The most records that wait to be taken.
 const LOG_MAX: usize = 10_000;
 
 impl Node {
@@ -65,17 +69,16 @@ impl Node {
         now: Instant,
     ) -> Result<Node, Error> {
         let workers = workers.max(1);
-        let control = Control::new(config, private, public, workers, entropy, now)?;
-        let dataplane = |number| {
-            let tables = control.tables().clone();
-            Dataplane::new(tables, pool.clone(), WorkerId { number, workers })
+        let (control, ids) = Control::new(config, private, public, workers, entropy, now)?;
+        let forwarder = |id| {
+            let tables = Arc::clone(control.tables());
+            Forwarder::new(Dataplane::new(tables, pool.clone(), id))
         };
         let mut node = Node {
-            dataplanes: (0..workers).map(dataplane).collect(),
+            forwarders: ids.into_iter().map(forwarder).collect(),
             control,
             next: [0; 2],
             pool,
-            output: Output::default(),
             out: Actions::default(),
             private: Burst::new(),
             public: Burst::new(),
@@ -91,14 +94,11 @@ impl Node {
     pub fn receive(&mut self, now: Instant, from: InterfaceId, burst: &mut Burst) {
         let next = &mut self.next[usize::from(from == InterfaceId::Public)];
         let worker = *next;
-        *next = (worker + 1) % self.dataplanes.len();
-        let dataplane = &mut self.dataplanes[worker];
+        *next = (worker + 1) % self.forwarders.len();
         match from {
-            InterfaceId::Private => dataplane.outbound(now, burst, &mut self.output),
-            InterfaceId::Public => dataplane.inbound(now, burst, &mut self.output),
+            InterfaceId::Private | InterfaceId::Public => self.forward(now, worker, from, burst),
             InterfaceId::Tunnel => burst.clear(),
         }
-        self.sort(now, from, worker);
         if now >= self.control.next_deadline() {
             self.tick(now);
         }
@@ -108,8 +108,9 @@ impl Node {
     pub fn tick(&mut self, now: Instant) {
         self.control.tick(now, &mut self.out);
         if let Some(tables) = self.out.tables.take() {
-            let dataplanes = self.dataplanes.iter_mut();
-            dataplanes.for_each(|dataplane| dataplane.replace(tables.clone()));
+            for forwarder in &mut self.forwarders {
+                forwarder.dataplane.replace(Arc::clone(&tables));
+            }
         }
         for (place, bytes) in self.out.frames.drain(..) {
             let to = match place {
@@ -125,18 +126,19 @@ impl Node {
         let room = LOG_MAX.saturating_sub(self.log.len());
         self.log.extend(self.out.log.drain(..).take(room));
         if !self.tunnel.is_empty() {
-            self.dataplanes[0].outbound(now, &mut self.tunnel, &mut self.output);
-            self.sort(now, InterfaceId::Private, 0);
+            let mut tunnel = std::mem::take(&mut self.tunnel);
+            self.forward(now, 0, InterfaceId::Tunnel, &mut tunnel);
+            self.tunnel = tunnel;
         }
     }
 
-    /// When to call [`Node::tick`] next: not later, earlier does no harm.
+    /// Returns the time of the next [`Node::tick`]; calling it earlier does no harm.
     pub fn next_deadline(&self) -> Instant {
         self.control.next_deadline()
     }
 
-    /// The frames that are to leave by an interface, for the caller to take. [`InterfaceId::Tunnel`]
-    /// stands for the private one.
+    /// The frames that are to leave by an interface, for the caller to take.
+    /// [`InterfaceId::Tunnel`] stands for the private one.
     pub fn leaving(&mut self, by: InterfaceId) -> &mut Burst {
         match by {
             InterfaceId::Public => &mut self.public,
@@ -167,12 +169,12 @@ impl Node {
 
     /// Its data plane; where there are several workers, the first one's.
     pub fn dataplane(&self) -> &Dataplane {
-        &self.dataplanes[0]
+        &self.forwarders[0].dataplane
     }
 
     /// The data planes of all workers.
-    pub fn dataplanes(&self) -> &[Dataplane] {
-        &self.dataplanes
+    pub fn dataplanes(&self) -> impl ExactSizeIterator<Item = &Dataplane> {
+        self.forwarders.iter().map(|forwarder| &forwarder.dataplane)
     }
 
     /// Frames of the control side that were not sent because the pool had none free.
@@ -185,27 +187,37 @@ impl Node {
         std::mem::take(&mut self.log)
     }
 
-    /// Brings what the data plane of a worker put out to where it goes.
-    fn sort(&mut self, now: Instant, from: InterfaceId, worker: usize) {
-        let output = &mut self.output;
-        let (forward, back) = match from {
-            InterfaceId::Public => (&mut self.private, &mut self.public),
-            _ => (&mut self.public, &mut self.private),
+    fn forward(&mut self, now: Instant, worker: usize, from: InterfaceId, burst: &mut Burst) {
+        let mut sink = NodeSink {
+            now,
+            control: &mut self.control,
+            private: &mut self.private,
+            public: &mut self.public,
         };
-        forward.append(&mut output.forward);
-        back.append(&mut output.back);
-        let control = &mut self.control;
-        let mut pass = |frames: &mut Burst, from| {
-            let frames = frames.drain(..);
-            frames.for_each(|frame: Frame| control.receive(now, from, &frame));
-        };
-        pass(&mut output.control, from);
-        pass(&mut output.inner, InterfaceId::Tunnel);
-        if !output.tunnel.is_empty() {
-            // Once at most: only what comes from the public side makes errors for the tunnel.
-            self.tunnel.append(&mut output.tunnel);
-            self.dataplanes[worker].outbound(now, &mut self.tunnel, &mut self.output);
-            self.sort(now, InterfaceId::Private, worker);
+        let Ok(()) = self.forwarders[worker].forward(now, from, burst, &mut sink);
+    }
+}
+
+/// Bursts that leave, and the control side on the same thread.
+struct NodeSink<'a> {
+    now: Instant,
+    control: &'a mut Control,
+    private: &'a mut Burst,
+    public: &'a mut Burst,
+}
+
+impl Sink for NodeSink<'_> {
+    type Error = Infallible;
+
+    fn send(&mut self, to: InterfaceId, frames: &mut Burst) -> Result<(), Infallible> {
+        match to {
+            InterfaceId::Public => self.public.append(frames),
+            InterfaceId::Private | InterfaceId::Tunnel => self.private.append(frames),
         }
+        Ok(())
+    }
+
+    fn control(&mut self, from: InterfaceId, frame: &Frame) {
+        self.control.receive(self.now, from, frame);
     }
 }

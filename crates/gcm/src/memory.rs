@@ -163,3 +163,20 @@ unsafe impl Sync for SharedRead<'_> {}
 unsafe impl Send for SharedWrite<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for SharedWrite<'_> {}
+
+#[cfg(feature = "memory")]
+impl<'a> From<tare_memory::View<'a>> for SharedRead<'a> {
+    fn from(view: tare_memory::View<'a>) -> Self {
+        // SAFETY: a view's bytes are mapped and readable for 'a, in memory that is never unmapped
+        // or shrunk meanwhile and that this program makes no reference to.
+        unsafe { Self::new(view.as_ptr(), view.len()) }
+    }
+}
+
+#[cfg(feature = "memory")]
+impl<'a> From<tare_memory::View<'a>> for SharedWrite<'a> {
+    fn from(view: tare_memory::View<'a>) -> Self {
+        // SAFETY: as above; the mapping is writable too.
+        unsafe { Self::new(view.as_ptr(), view.len()) }
+    }
+}

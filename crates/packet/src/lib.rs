@@ -1,11 +1,12 @@
 //! Packet formats.
 //!
 //! What the packet paths look at a million times a second is read here, once, into plain values:
-//! [`ipv4`], [`ipv6`], [`ethernet`], [`checksum`]. Everything else (ARP, neighbor discovery, ICMP,
+//! [`ipv4`], [`ipv6`], [`ethernet`], [`checksum`]. [`frame`] makes whole frames. Everything else (ARP, neighbor discovery, ICMP,
 //! UDP) is [`wire`], smoltcp's views.
 
 pub mod checksum;
 pub mod ethernet;
+pub mod frame;
 pub mod imix;
 pub mod ipv4;
 pub mod ipv6;

@@ -4,6 +4,7 @@ mod catalog;
 mod cli;
 mod compare;
 mod completion;
+mod daemon;
 mod diff;
 mod doctor;
 mod explain;

@@ -1,4 +1,4 @@
-//! What must hold between the parts of a configuration.
+//! Checks of what must hold between the parts of a configuration.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -159,7 +159,7 @@ pub(crate) fn families(
     }
 }
 
-/// What is allowed and probably not meant.
+/// Returns warnings about what is allowed and probably a mistake.
 pub(crate) fn doubts(
     file: &str,
     private: &InterfaceConfig,

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and where.
+//! Errors in a configuration: the place, what was found and what was expected.
 
 use std::fmt;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Mistakes that are told of one file; what follows is mostly their consequence.
 const MISTAKES_MAX: usize = 20;
 
-/// Why a file is no configuration.
+/// The reason why a file is not a valid configuration.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,7 +15,7 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// It is longer than [`BYTES_MAX`](super::BYTES_MAX).
@@ -119,9 +119,9 @@ pub struct Mistake {
     pub place: Box<str>,
     /// The leaf; empty where the mistake is not about one.
     pub leaf: Box<str>,
-    /// What stands there; keys by their length only.
+    /// The text that was found; of keys only the length.
     pub found: Box<str>,
-    /// What should.
+    /// The description of what was expected.
     pub expected: Box<str>,
     /// The nearest thing that would be right, where something is near.
     pub suggestion: Option<Box<str>>,
@@ -180,7 +180,7 @@ pub struct Warning {
     pub file: String,
     /// The line, from 1, where it is about one.
     pub line: Option<u32>,
-    /// What is the matter and what to do about it.
+    /// The problem and what to do about it.
     pub text: String,
 }
 
@@ -193,7 +193,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// How a value that was found is told: quoted, or by its length where it is long or could be a key
+/// Describes a value that was found: quoted, or by its length if it is long or could be a key
 /// that slipped.
 pub(crate) fn shown(text: &str) -> String {
     shown_up_to(text, 48)

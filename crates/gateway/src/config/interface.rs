@@ -13,7 +13,7 @@ use super::value::{self, Device, Wrong};
 /// At least one of `ip4` and `ip6` is there; beside each there is its next hop or `nexthop_mac`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceConfig {
-    /// Which interface.
+    /// The interface.
     pub device: Device,
     /// The first hardware queue to use, where not the first there is.
     pub device_queue: Option<u16>,
@@ -23,9 +23,9 @@ pub struct InterfaceConfig {
     pub ip4: Option<Ipv4Addr>,
     /// Our IPv6 address.
     pub ip6: Option<Ipv6Addr>,
-    /// What peers see in place of `ip4`.
+    /// The address that peers see instead of `ip4`.
     pub nat_ip4: Option<Ipv4Addr>,
-    /// What peers see in place of `ip6`.
+    /// The address that peers see instead of `ip6`.
     pub nat_ip6: Option<Ipv6Addr>,
     /// The router for IPv4.
     pub nexthop_ip4: Option<Ipv4Addr>,
@@ -141,12 +141,12 @@ fn read_block(section: &Section<'_>, mistakes: &mut Mistakes) -> Option<Interfac
 
 const SHORT: [&str; 3] = ["ip", "nat-ip", "nexthop-ip"];
 
-/// What a block says of one family.
+/// The leaves of one address family.
 struct Family<T> {
     ip: Option<T>,
     nat: Option<T>,
     nexthop: Option<T>,
-    /// Whether it says anything, right or wrong.
+    /// True if there is any leaf, valid or not.
     given: bool,
 }
 

@@ -6,15 +6,15 @@
 pub struct Leaf {
     /// The name.
     pub name: &'static str,
-    /// What its value is, as it reads behind "expected".
+    /// The description of its value, as it reads after "expected".
     pub value: &'static str,
     /// A value as an example.
     pub example: &'static str,
-    /// What holds where it is not given; none where that is told in `about` or it must be given.
+    /// The default; `None` if it is described in `about` or the leaf is required.
     pub default: Option<&'static str>,
-    /// Whether it may be given more than once.
+    /// True if it may be given more than once.
     pub repeats: bool,
-    /// What it does.
+    /// Its effect.
     pub about: &'static str,
 }
 
@@ -23,9 +23,9 @@ pub struct Leaf {
 pub struct Block {
     /// The name; empty for the file itself.
     pub name: &'static str,
-    /// Whether it may be given more than once.
+    /// True if it may be given more than once.
     pub repeats: bool,
-    /// What it is.
+    /// Its description.
     pub about: &'static str,
     /// The leaves that it may hold.
     pub leaves: &'static [Leaf],
@@ -569,7 +569,7 @@ pub const GATEWAY_FILE: Block = Block {
     ],
 };
 
-/// What `tare gateway gentest` makes a configuration and its traffic from.
+/// The leaves from which `tare gateway gentest` makes a configuration and its traffic.
 pub const GENTEST_FILE: Block = Block {
     name: "",
     repeats: false,

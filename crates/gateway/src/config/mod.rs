@@ -19,7 +19,7 @@
 //! route, IPv6 in every combination, sequence numbers of 32 bits, 256-bit keys, windows, and SAs
 //! with given keys for some routes beside the exchange for others.
 //!
-//! What is wrong is told with line, leaf, what was found and what was expected; what could be a key
+//! Errors have the line, the leaf, what was found and what was expected; what could be a key
 //! is never quoted.
 
 mod check;
@@ -64,25 +64,25 @@ pub const BYTES_MAX: usize = 64 << 20;
 /// The configuration of a gateway, complete and consistent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Where plaintext comes in and goes out.
+    /// The interface for plaintext.
     pub private: InterfaceConfig,
-    /// Where encrypted packets go out and come in.
+    /// The interface for encrypted packets.
     pub public: InterfaceConfig,
     /// The peers, in the order of the file. The public interface has an address of the family of
     /// every gateway, the private one of every prefix.
     pub routes: Vec<Route>,
-    /// Bytes that a packet from the private interface may have, without Ethernet header; none where
+    /// Bytes that a packet from the private interface may have, without Ethernet header; `None` if
     /// the public interface decides.
     pub mtu: Option<u16>,
-    /// How long a key exchange may take.
+    /// The timeout of a key exchange.
     pub negotiation_ttl: Duration,
-    /// How long a key is used.
+    /// The lifetime of a key.
     pub sa_ttl: Duration,
     /// The UDP port of the key exchange.
     pub protocol_port: u16,
-    /// Where Prometheus is answered.
+    /// The address of the Prometheus endpoint.
     pub metrics: Option<SocketAddr>,
-    /// Where `tare gateway status` is answered.
+    /// The socket that answers `tare gateway status`.
     pub status_socket: Option<PathBuf>,
 }
 
@@ -125,7 +125,7 @@ impl Config {
     /// Reads what stands in a file that errors call `file`.
     ///
     /// # Errors
-    /// What is wrong with it, line by line.
+    /// All errors, with their lines.
     pub fn parse(file: &str, bytes: &[u8]) -> Result<(Config, Vec<Warning>), Error> {
         let (mut mistakes, statements) = statements(file, bytes)?;
         let section = Section::file(&GATEWAY_FILE, &statements, &mut mistakes);
@@ -152,7 +152,7 @@ pub(crate) fn read_file(path: &Path) -> Result<(Zeroizing<Vec<u8>>, Option<Warni
     Ok((bytes, permissions_warning(path, &metadata)))
 }
 
-/// What stands in a file, as statements, and the list for its mistakes.
+/// Reads the statements of a file, and returns the list for its errors.
 pub(crate) fn statements<'t>(
     file: &str,
     bytes: &'t [u8],

@@ -1,4 +1,4 @@
-//! Who may read the file with the keys.
+//! The permissions of the file with the keys.
 
 use std::fs::Metadata;
 use std::os::unix::fs::PermissionsExt as _;

@@ -21,24 +21,24 @@ pub struct Route {
     /// Addresses behind the peer, of either family; at least one prefix, and none that another
     /// route has too.
     pub prefixes: Vec<IpNet>,
-    /// Where keys come from.
+    /// The source of the keys.
     pub keys: Keys,
-    /// Whether sequence numbers have 64 bits.
+    /// True if sequence numbers have 64 bits.
     pub esn: bool,
     /// Packets that the anti-replay window covers, at least.
     pub window: u32,
 }
 
-/// Where the keys of a route come from.
+/// The source of a route's keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Keys {
     /// Both ends agree on them.
     Exchange {
-        /// What authenticates the peer.
+        /// The key that authenticates the peer.
         preshared_key: PresharedKey,
-        /// What messages of the exchange are tagged with; no other route has it.
+        /// The SPI that tags messages of the exchange; no other route has it.
         spi: u32,
-        /// What the keys are for.
+        /// The AEAD that the keys are for.
         aead: Aead,
     },
     /// They are given.
@@ -59,12 +59,12 @@ pub struct ManualSa {
     pub key: SaKey,
 }
 
-/// What holds for routes that say nothing themselves.
+/// The values of routes that do not set their own.
 pub(crate) struct Defaults {
     pub(crate) aead: Aead,
     pub(crate) esn: bool,
     pub(crate) window: u32,
-    /// Whether keys are never agreed on.
+    /// True if keys are never negotiated.
     pub(crate) data_plane: bool,
 }
 
@@ -82,9 +82,9 @@ pub(crate) struct RouteRead {
     window: u32,
     pub(crate) inbound: Vec<Placed<ManualSa>>,
     pub(crate) outbound: Vec<Placed<ManualSa>>,
-    /// What it says of an exchange, right or wrong, and where.
+    /// The leaves about an exchange, valid or not, and their lines.
     exchange: Vec<(&'static str, u32)>,
-    /// How many SAs it has inbound and outbound, right or wrong, and where the first is.
+    /// The numbers of its inbound and outbound SAs, valid or not, and the line of the first.
     manual: Option<Manual>,
 }
 
@@ -166,7 +166,7 @@ impl RouteRead {
         sas.extend(read_sa(section, mistakes));
     }
 
-    /// Whether it has SAs of its own.
+    /// Returns true if it has SAs of its own.
     pub(crate) fn is_manual(&self) -> bool {
         self.manual.is_some()
     }

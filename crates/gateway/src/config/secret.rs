@@ -22,7 +22,7 @@ impl PresharedKey {
         &self.0
     }
 
-    /// Whether every byte is zero, as in the examples: a key that everybody knows.
+    /// Returns true if every byte is zero, as in the examples: a key that is public.
     pub fn is_zero(&self) -> bool {
         equal(self.bytes(), &[0; 32])
     }
@@ -42,7 +42,7 @@ impl fmt::Debug for PresharedKey {
     }
 }
 
-/// What encrypts and authenticates packets.
+/// The algorithm that encrypts and authenticates packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Aead {
     /// AES-GCM with 128-bit keys and a 16-byte ICV (RFC 4106); Vita's `aes-gcm-16-icv`.
@@ -114,7 +114,7 @@ impl SaKey {
         SaKey { aead, bytes }
     }
 
-    /// What it is a key of.
+    /// The algorithm of the key.
     pub fn aead(&self) -> Aead {
         self.aead
     }
@@ -147,7 +147,8 @@ impl fmt::Debug for SaKey {
     }
 }
 
-/// Whether two keys of one length are equal, in a time that does not tell where they differ.
+/// Returns true if two keys of one length are equal, in a time that does not depend on where they
+/// differ.
 fn equal(a: &[u8], b: &[u8]) -> bool {
     let differing = a.iter().zip(b).fold(0, |bits, (a, b)| bits | (a ^ b));
     a.len() == b.len() && std::hint::black_box(differing) == 0

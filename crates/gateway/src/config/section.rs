@@ -15,9 +15,9 @@ pub(crate) struct Placed<T> {
 
 /// The statements of one block, every one of them known and in its number.
 pub(crate) struct Section<'t> {
-    /// What mistakes call the block: empty at the top.
+    /// The name of the block in errors: empty at the top.
     pub(crate) place: String,
-    /// Where the block begins.
+    /// The line where the block begins.
     pub(crate) line: u32,
     block: &'static Block,
     statements: &'t [Statement<'t>],
@@ -111,7 +111,8 @@ impl<'t> Section<'t> {
         mistake
     }
 
-    /// The leaf `name`, read by `read`; none where it is not there or wrong, which is told.
+    /// Returns the leaf `name`, read by `read`; `None` if it is missing or invalid, and the latter
+    /// is reported.
     pub(crate) fn optional<T>(
         &self,
         name: &'static str,
@@ -183,12 +184,12 @@ impl<'t> Section<'t> {
             .expected(expected)
     }
 
-    /// Whether there is a leaf of this name.
+    /// Returns true if there is a leaf of this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.line_of(name).is_some()
     }
 
-    /// Where the first leaf of this name stands.
+    /// Returns the line of the first leaf of this name.
     pub(crate) fn line_of(&self, name: &str) -> Option<u32> {
         self.statements
             .iter()

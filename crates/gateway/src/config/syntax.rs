@@ -15,7 +15,7 @@ const STATEMENTS_MAX: usize = 4 << 20;
 /// `name value;` or `name { … }`.
 #[derive(Debug)]
 pub(crate) struct Statement<'t> {
-    /// Where the name stands, from 1.
+    /// The line of the name, from 1.
     pub(crate) line: u32,
     pub(crate) name: &'t str,
     pub(crate) body: Body<'t>,
@@ -130,7 +130,7 @@ impl<'t> Parser<'t> {
             Token::Semicolon => Ok(Body::Leaf(value)),
             other => {
                 // The usual slip is the semicolon at the end of the line above: that is the line to
-                // mend.
+                // fix.
                 let at = if line > opened {
                     format!(" on line {line}")
                 } else {

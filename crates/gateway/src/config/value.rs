@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use super::secret::{Aead, PresharedKey};
 
-/// What is wrong with a value, where that differs from "found the value, expected what the leaf
+/// The error of a value, if it differs from "found the value, expected what the leaf
 /// takes".
 #[derive(Debug, Default)]
 pub(crate) struct Wrong {
@@ -19,7 +19,7 @@ pub(crate) struct Wrong {
     pub(crate) expected: Option<String>,
 }
 
-/// Which interface: by the PCI address of its device, or by name.
+/// An interface, by the PCI address of its device or by name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Device {
     /// `pci 23:00.0;`
@@ -37,7 +37,7 @@ impl fmt::Display for Device {
     }
 }
 
-/// Where a device is on the PCI bus. Read with or without its domain, and displayed as
+/// The address of a device on the PCI bus. Read with or without its domain, and displayed as
 /// `0000:23:00.0`, which is its name below `/sys/bus/pci/devices`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PciAddress {
@@ -54,7 +54,7 @@ impl fmt::Display for PciAddress {
     }
 }
 
-/// What was no PCI address.
+/// The error of a text that is not a PCI address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoPciAddress;
 
@@ -102,7 +102,7 @@ pub(crate) fn pci(text: &str) -> Result<Device, Wrong> {
     Ok(Device::Pci(address))
 }
 
-/// What Linux takes for a name (`dev_valid_name`).
+/// The names that Linux accepts (`dev_valid_name`).
 pub(crate) fn device(text: &str) -> Result<Device, Wrong> {
     let fits = (1..=15).contains(&text.len()) && text != "." && text != "..";
     let plain =
@@ -268,7 +268,7 @@ pub(crate) fn socket_address(text: &str) -> Result<SocketAddr, Wrong> {
     text.parse().map_err(|_| Wrong::default())
 }
 
-/// What fits into `sockaddr_un`.
+/// The longest path that fits into `sockaddr_un`.
 pub(crate) fn socket_path(text: &str) -> Result<PathBuf, Wrong> {
     let plain = text.starts_with('/') && !text.contains('\0');
     if !plain || !(2..=107).contains(&text.len()) {

@@ -2,19 +2,17 @@
 //! for the workers come out.
 //!
 //! It is sans-I/O: frames, changes and the time go in, frames, tables and records for the log come
-//! out of [`Control::tick`]. Tables come before the frames that tell a peer about them: whoever
-//! applies an [`Actions`] in its order makes before it breaks.
+//! out of [`Control::tick`]. Tables come before the frames that tell a peer about them: applied in
+//! their order, [`Actions`] make before they break. A peer may send under an inbound SA as soon as
+//! it has the message, and without the SA in the workers' tables its first packets would be lost.
 
 mod counters;
 mod icmp;
 mod interface;
-mod neighbor;
 mod path;
 mod receive;
-mod record;
 mod routes;
 mod status;
-mod wire;
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -22,33 +20,35 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tare_sim::Instant;
+use tare_daemon::{Level, Record};
+use tare_packet::frame;
+use tare_sim::{Instant, TokenBucket};
 
+use crate::clock::MonotonicClock;
 use crate::config::{Config, Keys};
-use crate::dataplane::Prefixes;
-use crate::dataplane::RateLimit;
-use crate::dataplane::{Route, SpiTable, Tables};
+use crate::dataplane::{
+    error_limit, BoundTables, Prefixes, Route, SpiTable, Tables, WorkerGroup, WorkerId,
+};
 use crate::exchange::{self, Entropy, Event, Exchange, Settings, Timers};
 use crate::interface::{InterfaceId, InterfaceState};
 pub use counters::{Counters, Ignored, Taken};
 use interface::InterfaceControl;
 use path::Paths;
-pub use record::{Level, Record, Value};
 use routes::{Plan, Routes};
 pub use status::{NeighborStatus, RouteStatus, SaStatus, Status};
 
-/// What the caller is to do, in this order.
+/// The actions for the caller, in this order.
 #[derive(Default)]
 pub struct Actions {
     /// Tables for the workers, where they changed.
-    pub tables: Option<Arc<Tables>>,
+    pub tables: Option<Arc<BoundTables>>,
     /// Frames to send.
     pub frames: Vec<(InterfaceId, Vec<u8>)>,
-    /// What to log.
+    /// Records for the log.
     pub log: Vec<Record>,
 }
 
-/// Why a configuration cannot be run.
+/// The reason why a configuration cannot be run.
 #[derive(Debug)]
 pub enum Error {
     /// The exchange refuses it.
@@ -74,13 +74,13 @@ impl std::error::Error for Error {}
 const HELD_MAX: usize = 4096;
 /// Records that may wait for the log.
 const LOG_MAX: usize = 4096;
-/// How often SAs are looked at: whether they are used, and whether their numbers run out.
+/// The interval at which SAs are checked for use and for exhaustion of their sequence numbers.
 const WATCH: Duration = Duration::from_millis(500);
-/// Where an SA that counts in 32 bits is replaced.
+/// The sequence number at which an SA that counts in 32 bits is replaced.
 const PLAIN_RENEW: u64 = 3 << 30;
 /// Routes up to which every change is published at once.
 const PUBLISH_AT_ONCE: usize = 256;
-/// What a table costs to make, for each SA, with a margin that leaves time for everything else.
+/// The time for building tables, per SA, with a margin that leaves time for everything else.
 const PUBLISH_PER_SA: Duration = Duration::from_micros(1);
 
 /// The control side.
@@ -89,15 +89,15 @@ pub struct Control {
     private: InterfaceControl,
     public: InterfaceControl,
     routes: Routes,
-    /// Workers that the tables are for.
-    workers: usize,
+    /// The workers that the tables are for.
+    workers: WorkerGroup,
     exchange: Exchange,
     paths: Paths,
-    path_reports: RateLimit,
-    clock: Clock,
+    path_reports: TokenBucket,
+    clock: MonotonicClock,
     prefixes: Arc<Prefixes>,
-    tables: Arc<Tables>,
-    /// Whether the tables are not those that the state calls for.
+    tables: Arc<BoundTables>,
+    /// True if the tables do not match the state.
     dirty: bool,
     published: Instant,
     watch: Instant,
@@ -111,34 +111,13 @@ pub struct Control {
     counters: Counters,
 }
 
-/// Time that never goes back: where the caller's does, it stands still for as long.
-#[derive(Default)]
-struct Clock {
-    last: Instant,
-    ahead: Duration,
-}
-
-impl Clock {
-    fn inside(&mut self, now: Instant) -> Instant {
-        self.ahead += self.last.since(now);
-        self.last = now;
-        now + self.ahead
-    }
-
-    fn outside(&self, at: Instant) -> Instant {
-        match at {
-            Instant::NEVER => at,
-            at => at - self.ahead,
-        }
-    }
-}
-
 impl Control {
-    /// A gateway of this configuration between these interfaces, for so many workers. Nothing is
-    /// sent before the first [`Control::tick`], which gives the first tables too.
+    /// Creates the control side of a gateway between these interfaces, and the identities of its
+    /// workers. Nothing is sent before the first [`Control::tick`], which also returns the first
+    /// tables.
     ///
     /// # Errors
-    /// Where the configuration contradicts itself; one that was read from a file does not.
+    /// The configuration contradicts itself; one that was read from a file does not.
     pub fn new(
         config: Config,
         private: InterfaceState,
@@ -146,25 +125,26 @@ impl Control {
         workers: usize,
         entropy: Entropy,
         now: Instant,
-    ) -> Result<Control, Error> {
+    ) -> Result<(Control, Vec<WorkerId>), Error> {
         let mut routes = Routes::default();
         let plan = routes.plan(&config).ok_or(Error::NoAddress)?;
-        let settings = settings(&config, &plan, workers);
+        let (workers, ids) = WorkerGroup::new(workers);
+        let settings = settings(&config, &plan, workers.workers());
         let exchange = Exchange::new(settings, entropy).map_err(Error::Exchange)?;
         routes.commit(&config, plan);
-        let mut clock = Clock::default();
+        let mut clock = MonotonicClock::default();
         let inside = clock.inside(now);
         let mut control = Control {
             private: InterfaceControl::new(&config.private, private, inside),
             public: InterfaceControl::new(&config.public, public, inside),
             prefixes: Arc::new(Prefixes::new(routes.prefixes())),
-            tables: Arc::new(empty(&config)),
+            tables: workers.bind(empty(&config)),
             config,
             routes,
             workers,
             exchange,
             paths: Paths::default(),
-            path_reports: RateLimit::default(),
+            path_reports: error_limit(),
             clock,
             dirty: true,
             published: Instant::ZERO,
@@ -179,10 +159,10 @@ impl Control {
         control.find_plain();
         let mut frames = Vec::new();
         for id in [InterfaceId::Private, InterfaceId::Public] {
-            control.interface_mut(id).announce(&mut frames);
+            control.interface_mut(id).neighbors.announce(&mut frames);
             control.hold(id, &mut frames);
         }
-        Ok(control)
+        Ok((control, ids))
     }
 
     /// Takes a frame that the data plane passed up. What comes of it comes out of the next
@@ -216,7 +196,7 @@ impl Control {
         if self.dirty && inside >= self.publish_at() {
             self.published = inside;
             self.dirty = false;
-            self.tables = Arc::new(self.make_tables());
+            self.tables = self.workers.bind(self.make_tables());
             out.tables = Some(Arc::clone(&self.tables));
         }
         if !self.dirty {
@@ -226,7 +206,7 @@ impl Control {
         out.log.append(&mut self.log);
     }
 
-    /// When to call [`Control::tick`] next: not later, earlier does no harm.
+    /// Returns the time of the next [`Control::tick`]; calling it earlier does no harm.
     pub fn next_deadline(&self) -> Instant {
         let waiting = if self.dirty {
             self.publish_at()
@@ -281,7 +261,7 @@ impl Control {
     pub fn reconfigure(&mut self, now: Instant, config: Config) -> Result<(), Error> {
         let inside = self.clock.inside(now);
         let plan = self.routes.plan(&config).ok_or(Error::NoAddress)?;
-        let settings = settings(&config, &plan, self.workers);
+        let settings = settings(&config, &plan, self.workers.workers());
         self.exchange
             .reconfigure(now, settings, &mut self.events)
             .map_err(Error::Exchange)?;
@@ -314,16 +294,16 @@ impl Control {
     }
 
     /// The tables that were published last.
-    pub fn tables(&self) -> &Arc<Tables> {
+    pub fn tables(&self) -> &Arc<BoundTables> {
         &self.tables
     }
 
-    /// What became of frames.
+    /// Returns the counters of frames.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// What became of messages of the key exchange.
+    /// Returns the counters of the key exchange.
     pub fn exchange_counters(&self) -> exchange::Counters {
         self.exchange.counters()
     }
@@ -357,7 +337,7 @@ impl Control {
         if routes <= PUBLISH_AT_ONCE {
             return Instant::ZERO;
         }
-        let each = 3 * self.workers.clamp(1, exchange::OUTBOUND_MAX);
+        let each = 3 * self.workers.workers().clamp(1, exchange::OUTBOUND_MAX);
         let sas = u32::try_from(routes * each).unwrap_or(u32::MAX);
         self.published + PUBLISH_PER_SA * sas
     }
@@ -454,7 +434,7 @@ impl Control {
         let mac = self.public.mac();
         let frame = self.config.public.address_towards(to).and_then(|from| {
             let station = self.public.next_hop(to)?;
-            wire::udp_frame(station, mac, from, to, port, message)
+            frame::udp(station, mac, from, to, port, message)
         });
         match frame {
             Some(frame) => self.hold(InterfaceId::Public, &mut vec![frame]),

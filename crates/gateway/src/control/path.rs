@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tare_sim::Instant;
 
-use super::record::{Level, Record};
+use tare_daemon::{Level, Record};
 
-/// How long a path is taken to be as narrow as it was said to be. RFC 1191, 6.3: "10 minutes".
+/// The time for which a reported path MTU is believed. RFC 1191, 6.3: "10 minutes".
 const LIFE: Duration = Duration::from_secs(600);
 
-/// The narrowest path that is believed in. Anybody on it can say anything, and each step down costs
-/// throughput.
+/// The lowest path MTU that is believed. Any host on the path can forge a report, and each step
+/// down costs throughput.
 const LEAST4: u16 = 576;
 /// RFC 8200, 5: every link takes this.
 const LEAST6: u16 = 1280;
@@ -48,7 +48,7 @@ impl Paths {
         Some(mtu)
     }
 
-    /// When a path may have become wider.
+    /// Returns the time at which the first path MTU is forgotten.
     pub(super) fn due(&self) -> Instant {
         let ends = self.narrow.values().map(|(_, until)| *until);
         ends.min().unwrap_or(Instant::NEVER)

@@ -2,17 +2,18 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use tare_packet::checksum;
+use tare_neighbor as neighbor;
 use tare_packet::ethernet::{self, Mac, HEADER};
 use tare_packet::ipv4::Ipv4;
 use tare_packet::ipv6::{self, Ipv6};
+use tare_packet::{checksum, frame};
 use tare_sim::Instant;
 
 use super::counters::{Ignored, Taken};
 use super::icmp::{self, TooBig};
-use super::record::{Level, Record};
-use super::{interface, wire, Control};
+use super::{interface, Control};
 use crate::interface::InterfaceId;
+use tare_daemon::{Level, Record};
 
 impl Control {
     pub(super) fn handle(
@@ -20,23 +21,28 @@ impl Control {
         now: Instant,
         inside: Instant,
         from: InterfaceId,
-        frame: &[u8],
+        bytes: &[u8],
     ) -> Result<Taken, Ignored> {
-        let packet = frame.get(HEADER..).ok_or(Ignored::Malformed)?;
+        let packet = bytes.get(HEADER..).ok_or(Ignored::Malformed)?;
         match packet.first().ok_or(Ignored::Malformed)? >> 4 {
             // What comes out of the tunnel has no Ethernet header of its own.
-            4 if from == InterfaceId::Tunnel => self.handle_v4(now, inside, from, frame, packet),
-            6 if from == InterfaceId::Tunnel => self.handle_v6(now, inside, from, frame, packet),
-            _ => match ethernet::kind(frame) {
+            4 if from == InterfaceId::Tunnel => self.handle_v4(now, inside, from, bytes, packet),
+            6 if from == InterfaceId::Tunnel => self.handle_v6(now, inside, from, bytes, packet),
+            _ => match ethernet::kind(bytes) {
                 _ if from == InterfaceId::Tunnel => Err(Ignored::Malformed),
                 Some(ethernet::ARP) => {
                     let mut frames = Vec::new();
-                    let outcome = self.interface_mut(from).arp(inside, packet, &mut frames);
+                    let outcome = {
+                        let interface = self.interface_mut(from);
+                        let (neighbors, answers) =
+                            (&mut interface.neighbors, &mut interface.answers);
+                        neighbors.receive_arp(inside, packet, answers, &mut frames)
+                    };
                     self.hold(from, &mut frames);
-                    outcome
+                    neighbor_outcome(outcome)
                 }
-                Some(ethernet::IPV4) => self.handle_v4(now, inside, from, frame, packet),
-                Some(ethernet::IPV6) => self.handle_v6(now, inside, from, frame, packet),
+                Some(ethernet::IPV4) => self.handle_v4(now, inside, from, bytes, packet),
+                Some(ethernet::IPV6) => self.handle_v6(now, inside, from, bytes, packet),
                 _ => Err(Ignored::Unsupported),
             },
         }
@@ -47,7 +53,7 @@ impl Control {
         now: Instant,
         inside: Instant,
         from: InterfaceId,
-        frame: &[u8],
+        bytes: &[u8],
         packet: &[u8],
     ) -> Result<Taken, Ignored> {
         let ip = Ipv4::parse(packet).map_err(|_| Ignored::Malformed)?;
@@ -65,10 +71,10 @@ impl Control {
             .get(ip.header_len..ip.total_len)
             .ok_or(Ignored::Malformed)?;
         match ip.protocol {
-            wire::UDP if from == InterfaceId::Public => {
+            frame::UDP if from == InterfaceId::Public => {
                 self.handle_message(now, src.into(), dst.into(), payload)
             }
-            wire::ICMP => {
+            frame::ICMP => {
                 let kind = *payload.first().ok_or(Ignored::Malformed)?;
                 if payload.len() < 8 {
                     return Err(Ignored::Malformed);
@@ -78,10 +84,10 @@ impl Control {
                 }
                 match kind {
                     icmp::ECHO_REQUEST4 => {
-                        let to = self.answer(inside, from, frame)?;
+                        let to = self.answer(inside, from, bytes)?;
                         let mac = self.interface_mut(from).mac();
                         let reply = icmp::reply4(payload);
-                        let reply = wire::ipv4_frame(to, mac, dst, src, wire::ICMP, &reply);
+                        let reply = frame::ipv4(to, mac, dst, src, frame::ICMP, &reply);
                         self.hold(from, &mut vec![reply]);
                         Ok(Taken::Echo)
                     }
@@ -101,7 +107,7 @@ impl Control {
         now: Instant,
         inside: Instant,
         from: InterfaceId,
-        frame: &[u8],
+        bytes: &[u8],
         packet: &[u8],
     ) -> Result<Taken, Ignored> {
         let ip = Ipv6::parse(packet).map_err(|_| Ignored::Malformed)?;
@@ -113,40 +119,49 @@ impl Control {
         if !self.is_ours(from, dst.into()) && (!group || from == InterfaceId::Tunnel) {
             return Err(Ignored::NotForUs);
         }
-        if ip.next_header == wire::UDP && from == InterfaceId::Public && !group {
+        if ip.next_header == frame::UDP && from == InterfaceId::Public && !group {
             return self.handle_message(now, src.into(), dst.into(), payload);
         }
-        if ip.next_header != wire::ICMPV6 {
+        if ip.next_header != frame::ICMPV6 {
             return Err(Ignored::Unsupported);
         }
         let kind = *payload.first().ok_or(Ignored::Malformed)?;
         if payload.len() < 8 {
             return Err(Ignored::Malformed);
         }
-        if wire::sum_v6(src, dst, wire::ICMPV6, payload) != 0 {
+        if frame::icmpv6_sum(src, dst, payload) != 0 {
             return Err(Ignored::Checksum);
         }
-        let station = frame[6..].first_chunk::<6>().ok_or(Ignored::Malformed)?;
+        let station = bytes[6..].first_chunk::<6>().ok_or(Ignored::Malformed)?;
         let mut frames = Vec::new();
         match kind {
             // A peer must not tell us about our own link.
-            wire::SOLICITATION if from != InterfaceId::Tunnel => {
-                let end = self.interface_mut(from);
-                let outcome = end.solicited(inside, &ip, *station, payload, &mut frames);
+            tare_neighbor::SOLICITATION if from != InterfaceId::Tunnel => {
+                let interface = self.interface_mut(from);
+                let answers = &mut interface.answers;
+                let outcome = interface.neighbors.receive_solicitation(
+                    inside,
+                    &ip,
+                    *station,
+                    payload,
+                    answers,
+                    &mut frames,
+                );
                 self.hold(from, &mut frames);
-                outcome
+                neighbor_outcome(outcome)
             }
-            wire::ADVERTISEMENT if from != InterfaceId::Tunnel => self
-                .interface_mut(from)
-                .advertised(inside, &ip, *station, payload),
+            tare_neighbor::ADVERTISEMENT if from != InterfaceId::Tunnel => {
+                let neighbors = &mut self.interface_mut(from).neighbors;
+                neighbor_outcome(neighbors.receive_advertisement(inside, &ip, *station, payload))
+            }
             icmp::ECHO_REQUEST6 if !group => {
                 if !interface::is_host6(src) || self.is_own(src.into()) {
                     return Err(Ignored::Source);
                 }
-                let to = self.answer(inside, from, frame)?;
+                let to = self.answer(inside, from, bytes)?;
                 let mac = self.interface_mut(from).mac();
                 let reply = icmp::reply6(payload);
-                let reply = wire::icmpv6_frame(to, mac, dst, src, 64, reply);
+                let reply = frame::icmpv6(to, mac, dst, src, frame::TTL, reply);
                 self.hold(from, &mut vec![reply]);
                 Ok(Taken::Echo)
             }
@@ -158,14 +173,10 @@ impl Control {
         }
     }
 
-    /// Whether a packet that came by `from` may be for this address of ours: by the public
+    /// Returns true if a packet that came by `from` may be for this address of ours: by the public
     /// interface, that of the other side is to be reached through the tunnel alone.
     fn is_ours(&self, from: InterfaceId, address: IpAddr) -> bool {
-        let of = |end: &interface::InterfaceControl| match address {
-            IpAddr::V4(address) => end.ip4 == Some(address),
-            IpAddr::V6(address) => end.ip6 == Some(address),
-        };
-        of(&self.public) || (from != InterfaceId::Public && of(&self.private))
+        self.public.has(address) || (from != InterfaceId::Public && self.private.has(address))
     }
 
     fn is_own(&self, address: IpAddr) -> bool {
@@ -173,10 +184,10 @@ impl Control {
     }
 
     /// The station that an answer goes to, if there is to be one: the one that asked.
-    fn answer(&mut self, inside: Instant, from: InterfaceId, frame: &[u8]) -> Result<Mac, Ignored> {
-        let asker = frame[6..].first_chunk::<6>().copied().unwrap_or_default();
+    fn answer(&mut self, inside: Instant, from: InterfaceId, bytes: &[u8]) -> Result<Mac, Ignored> {
+        let asker = bytes[6..].first_chunk::<6>().copied().unwrap_or_default();
         if from != InterfaceId::Tunnel
-            && (!interface::is_unicast(frame) || !wire::is_station(asker))
+            && (!interface::is_unicast(bytes) || !tare_neighbor::is_station(asker))
         {
             return Err(Ignored::Source);
         }
@@ -186,7 +197,7 @@ impl Control {
             InterfaceId::Public => &mut self.public.answers,
             InterfaceId::Private | InterfaceId::Tunnel => &mut self.private.answers,
         };
-        if !limits.allow(inside) {
+        if !limits.take(inside) {
             return Err(Ignored::Rate);
         }
         Ok(asker)
@@ -200,7 +211,7 @@ impl Control {
         datagram: &[u8],
     ) -> Result<Taken, Ignored> {
         let port = self.config.protocol_port;
-        let message = wire::udp_payload(src, dst, port, datagram).ok_or(Ignored::Checksum)?;
+        let message = frame::udp_payload(src, dst, port, datagram).ok_or(Ignored::Checksum)?;
         self.exchange.receive(now, src, message, &mut self.events);
         self.apply_events();
         Ok(Taken::Exchange)
@@ -209,7 +220,7 @@ impl Control {
     /// RFC 1191, 6.1, and RFC 8201, 5.1: only an error about a packet of one of our SAs is
     /// believed.
     fn narrow_path(&mut self, inside: Instant, too_big: &TooBig) -> Result<Taken, Ignored> {
-        if !self.path_reports.allow(inside) {
+        if !self.path_reports.take(inside) {
             return Err(Ignored::Rate);
         }
         let peer = too_big.dst;
@@ -229,5 +240,20 @@ impl Control {
                 .with("mtu", mtu),
         );
         Ok(Taken::PathMtu)
+    }
+}
+
+fn neighbor_outcome(
+    outcome: Result<neighbor::Handled, neighbor::Ignored>,
+) -> Result<Taken, Ignored> {
+    match outcome {
+        Ok(neighbor::Handled::Request) => Ok(Taken::NeighborAsked),
+        Ok(neighbor::Handled::Reply) => Ok(Taken::NeighborTold),
+        Err(neighbor::Ignored::Malformed) => Err(Ignored::Malformed),
+        Err(neighbor::Ignored::NotForUs) => Err(Ignored::NotForUs),
+        Err(neighbor::Ignored::Source) => Err(Ignored::Source),
+        Err(neighbor::Ignored::HopLimit) => Err(Ignored::HopLimit),
+        Err(neighbor::Ignored::NotNeighbor) => Err(Ignored::NotNeighbor),
+        Err(neighbor::Ignored::Rate) => Err(Ignored::Rate),
     }
 }

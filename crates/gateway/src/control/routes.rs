@@ -50,7 +50,7 @@ impl Entry {
         }
     }
 
-    /// Whether SAs of this route are those of the other, too.
+    /// Returns true if SAs of this route are valid for the other one.
     fn is(&self, other: &config::Route, ends: &Ends) -> bool {
         let ours = &self.config;
         self.ends == *ends
@@ -59,7 +59,7 @@ impl Entry {
     }
 }
 
-/// Which route has which number.
+/// The routes and their numbers.
 #[derive(Default)]
 pub(super) struct Routes {
     /// Routes by number.
@@ -74,15 +74,15 @@ pub(super) struct Routes {
     given: Given,
 }
 
-/// Which numbers the routes of a new configuration get.
+/// The numbers of the routes of a new configuration.
 pub(super) struct Plan {
     places: Vec<(usize, Ends)>,
 }
 
 impl Routes {
-    /// Numbers for the routes of a configuration: those that do not change keep theirs. None where
-    /// an interface has no address towards a gateway; a configuration that was read from a file has
-    /// one.
+    /// Assigns numbers to the routes of a configuration: those that do not change keep theirs.
+    /// `None` if an interface has no address towards a gateway; a configuration that was read from
+    /// a file has one.
     pub(super) fn plan(&self, config: &Config) -> Option<Plan> {
         let mut free = self.free.iter().rev().copied();
         let mut next = self.entries.len();
@@ -174,8 +174,6 @@ impl Routes {
                 self.install_inbound(number, sa.spi, &sa.key);
             }
             self.install_outbound(number, outbound.spi, &outbound.key, None);
-            let sas = self.entries[number].iter().flat_map(|e| &e.outbound);
-            sas.for_each(|sa| self.given.follow(&outbound.key, sa));
         }
     }
 
@@ -202,13 +200,15 @@ impl Routes {
         let Ok(expanded) = Key::new(key.key()) else {
             return;
         };
-        let sa = OutboundSa::new(
+        let mut sa = OutboundSa::new(
             spi,
             expanded,
             key.salt(),
             entry.sequence_mode(),
             entry.ends.outer,
         );
+        // Negotiated keys are new and have nothing to follow.
+        self.given.follow(key, &mut sa);
         let sa = Arc::new(sa);
         let place = entry
             .outbound
@@ -284,7 +284,7 @@ impl Routes {
         self.shown.get(&(peer, spi)).copied()
     }
 
-    /// What the exchange is to know of a plan's routes.
+    /// Returns the routes of a plan for the key exchange.
     pub(super) fn exchanged(config: &Config, plan: &Plan) -> Vec<RouteKeys> {
         let keys = |(route, (number, ends)): (&config::Route, &(usize, Ends))| match &route.keys {
             Keys::Exchange {
@@ -335,7 +335,7 @@ impl Given {
         same.push((key.clone(), Arc::clone(sa)));
     }
 
-    fn follow(&self, key: &SaKey, sa: &OutboundSa) {
+    fn follow(&self, key: &SaKey, sa: &mut OutboundSa) {
         let same = self.last.get(&self.hasher.hash_one(key.key()));
         for (other, earlier) in same.into_iter().flatten() {
             if other == key {

@@ -1,11 +1,12 @@
-//! What a gateway is doing, for people and their programs to read.
+//! The status of a gateway, for people and programs.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use tare_daemon::{CountsBy, Reason};
 
 use super::routes::{Entry, Inbound};
-use super::{Control, Counters, Ignored, Taken};
+use super::Control;
 use crate::config::Keys;
 use crate::exchange;
 
@@ -16,9 +17,9 @@ pub struct Status {
     pub routes: Vec<RouteStatus>,
     /// The next hops.
     pub neighbors: Vec<NeighborStatus>,
-    /// Messages of the key exchange and what became of them.
+    /// Counters of the key exchange.
     pub exchange: BTreeMap<String, u64>,
-    /// Frames that the control side got and what became of them.
+    /// Counters of frames that the control side received.
     pub control: BTreeMap<String, u64>,
 }
 
@@ -29,9 +30,9 @@ pub struct RouteStatus {
     pub id: String,
     /// The peer.
     pub gateway: String,
-    /// What is behind the peer.
+    /// The prefixes behind the peer.
     pub prefixes: Vec<String>,
-    /// Where keys come from: `exchange` or `manual`.
+    /// The source of the keys: `exchange` or `manual`.
     pub keys: String,
     /// `up` where packets can be sent, else what the exchange does about it: `waiting`, `knocking`,
     /// `proposed`, `idle`.
@@ -42,9 +43,9 @@ pub struct RouteStatus {
     pub path_mtu: u16,
     /// Bytes that an inner packet may have.
     pub inner_mtu: u16,
-    /// What seals packets now, in the order in which workers take them.
+    /// The outbound SAs, in the order in which workers take them.
     pub outbound: Vec<SaStatus>,
-    /// What opens packets, oldest first.
+    /// The inbound SAs, oldest first.
     pub inbound: Vec<SaStatus>,
 }
 
@@ -61,7 +62,7 @@ pub struct SaStatus {
     pub forged: u64,
     /// Packets that were seen before, or may have been.
     pub replayed: u64,
-    /// Seconds since its keys were agreed on; none where they are given.
+    /// Seconds since its keys were agreed on; `None` if they are manual.
     pub age_s: Option<u64>,
     /// Seconds until it ends.
     pub left_s: Option<u64>,
@@ -84,8 +85,9 @@ impl Control {
     /// Everything that there is to know, for people to read.
     pub fn status(&self) -> Status {
         let mut neighbors = Vec::new();
-        self.private.neighbors("private", &mut neighbors);
-        self.public.neighbors("public", &mut neighbors);
+        let exchange = self.exchange.counters();
+        self.private.status("private", &mut neighbors);
+        self.public.status("public", &mut neighbors);
         Status {
             routes: self
                 .routes
@@ -93,8 +95,11 @@ impl Control {
                 .map(|(n, entry)| self.route_status(n, entry))
                 .collect(),
             neighbors,
-            exchange: exchange_counts(&self.exchange.counters()),
-            control: control_counts(&self.counters),
+            exchange: counts(exchange.named(), "dropped_", &exchange.dropped),
+            control: counts(self.counters.named(), "ignored_", &self.counters.ignored)
+                .into_iter()
+                .chain(counts(std::iter::empty(), "", &self.counters.taken))
+                .collect(),
         }
     }
 
@@ -171,44 +176,13 @@ impl Control {
     }
 }
 
-fn exchange_counts(counters: &exchange::Counters) -> BTreeMap<String, u64> {
-    let counts = [
-        ("received", counters.received),
-        ("knocks", counters.knocks),
-        ("challenges", counters.challenges),
-        ("proposals", counters.proposals),
-        ("agreements", counters.agreements),
-        ("repeats", counters.repeats),
-        ("sent", counters.sent),
-        ("negotiations", counters.negotiations),
-        ("negotiations_expired", counters.negotiations_expired),
-        ("inbound_expired", counters.inbound_expired),
-        ("inbound_displaced", counters.inbound_displaced),
-        ("outbound_expired", counters.outbound_expired),
-        ("outbound_updated", counters.outbound_updated),
-    ];
-    let dropped = exchange::DropReason::ALL
-        .into_iter()
-        .map(|cause| (format!("dropped_{}", cause.name()), counters.dropped(cause)));
-    let counts = counts.into_iter().map(|(name, n)| (name.to_owned(), n));
-    counts.chain(dropped).collect()
-}
-
-fn control_counts(counters: &Counters) -> BTreeMap<String, u64> {
-    let taken = Taken::ALL
-        .into_iter()
-        .map(|taken| (taken.name().to_owned(), counters.taken(taken)));
-    let ignored = Ignored::ALL.into_iter().map(|ignored| {
-        (
-            format!("ignored_{}", ignored.name()),
-            counters.ignored(ignored),
-        )
-    });
-    let whole = [
-        ("received", counters.received),
-        ("sent", counters.sent),
-        ("unsent", counters.unsent),
-    ];
-    let whole = whole.into_iter().map(|(name, n)| (name.to_owned(), n));
-    whole.chain(taken).chain(ignored).collect()
+/// Returns plain counters and counts by reason, whose names get a prefix, as one map.
+fn counts<R: Reason, const N: usize>(
+    plain: impl Iterator<Item = (&'static str, u64)>,
+    prefix: &str,
+    by_reason: &CountsBy<R, N>,
+) -> BTreeMap<String, u64> {
+    let plain = plain.map(|(name, n)| (name.to_owned(), n));
+    let named = |(reason, n): (R, u64)| (format!("{prefix}{}", reason.reason_name()), n);
+    plain.chain(by_reason.iter().map(named)).collect()
 }

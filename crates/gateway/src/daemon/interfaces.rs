@@ -1,4 +1,4 @@
-//! Which queues of which interfaces the workers open, and what the interfaces are like now.
+//! The queues of interfaces that the workers open, and the state of the interfaces.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tare_port::{Interface, Kind};
 use crate::config::{self, Config};
 use crate::interface::InterfaceState;
 
-/// What workers open. They begin anew when it is another.
+/// The queues that workers open. They open their ports again if it changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) private: InterfaceQueues,
@@ -30,7 +30,7 @@ pub(super) struct InterfaceQueues {
 /// The slots that AF_XDP knows, and one for what is longer, which goes over packet sockets.
 const CAPACITIES: [usize; 3] = [2048, 4096, 16384];
 
-/// What a slot loses: to its own header, to what the kernel keeps free in front
+/// The bytes of a slot that no frame can use: its own header, the headroom of the kernel
 /// (XDP_PACKET_HEADROOM), and to ESP behind.
 const LOST: usize = 16 + 256 + 64;
 

@@ -1,95 +1,85 @@
 //! A gateway on real interfaces: a thread for each worker, and one for everything else.
 //!
-//! Workers own a queue of each interface and forward; they look up whether there are new tables
-//! once a burst and never wait for anybody. The control thread owns configuration, keys, next hops
-//! and the log. Frames for it wait in a queue that has an end.
+//! Workers own a queue of each interface and forward; they look for new tables once per burst and
+//! never wait for another thread. The control thread owns configuration, keys, next hops and the
+//! log. Frames for it wait in a bounded queue.
 
 mod interfaces;
-mod log;
 mod report;
-mod service;
 mod shared;
-mod watch;
 mod worker;
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::thread::{sched_setaffinity, CpuSet};
+use tare_daemon::{
+    bind_to_cpu, BindError, Checked, Endpoints, Host, Level, LogOptions, Record, Signals,
+};
 use tare_port::Kind;
 use tare_sim::Instant;
 
 use crate::config::{self, Config, Warning};
-use crate::control::{self, Actions, Control, Level, Record};
-use crate::dataplane::TrafficCounters;
+use crate::control::{self, Actions, Control};
+use crate::dataplane::{DropReason, TrafficCounters, WorkerId};
 use crate::exchange::system_entropy;
 use crate::interface::InterfaceId;
 use interfaces::Interfaces;
-pub use log::Log;
-pub use report::{PortReport, Report, TrafficReport, WorkerReport};
-use service::{Asker, Places, Service};
-use shared::{News, Published, Shared};
-use watch::Watch;
+pub use report::{PortCounters, PortReport, Report, WorkerReport};
+use shared::{Published, Shared, WorkerEvent};
 use worker::Worker;
+
+/// The name of this kind of daemon, in the names of its sockets.
+pub const KIND: &str = "gateway";
 
 /// Frames that may wait for the control side, and frames of its own that may wait to be sent.
 const QUEUE: usize = 4096;
 /// Frames that the control side takes before it looks at anything else.
 const BATCH: usize = 256;
-/// How often signals are looked at, at least.
-const PULSE: Duration = Duration::from_millis(100);
-/// How often interfaces are.
-const LINKS: Duration = Duration::from_millis(250);
-/// How often the file is.
-const FILE: Duration = Duration::from_secs(1);
+/// The interval at which the interfaces are looked at.
+const INTERFACES_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How a gateway is to run.
+/// Settings of a gateway beside its configuration file.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The file that it is configured by.
+    /// The configuration file.
     pub config: PathBuf,
-    /// How interfaces are opened.
+    /// The kind of ports to open.
     pub kind: Kind,
-    /// Cores: the control thread is bound to the first, a worker to each other one. A single one is
-    /// for all; with none there is one worker, and nothing is bound.
+    /// CPUs: the control thread is bound to the first, a worker to each other one. A single one is
+    /// for all threads; with none there is one worker, and no thread is bound.
     pub cpus: Vec<usize>,
-    /// Whether workers never sleep.
+    /// True if workers never sleep.
     pub busy_poll: bool,
-    /// Where Prometheus is answered, whatever the file says.
-    pub metrics: Option<SocketAddr>,
-    /// Where `tare gateway status` is answered, whatever the file says.
-    pub status_socket: Option<PathBuf>,
+    /// The endpoints for status; what is set here has precedence over the file.
+    pub endpoints: Endpoints,
     /// The log.
-    pub log: Log,
-    /// Set by somebody else: end.
-    pub stop: Arc<AtomicBool>,
-    /// Set by somebody else: read the file again.
-    pub reload: Arc<AtomicBool>,
+    pub log: LogOptions,
+    /// Requests to stop and to reload.
+    pub signals: Signals,
 }
 
-/// Why a gateway could not be run.
+/// The reason why a gateway could not be run.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// Its configuration.
+    /// The configuration file.
     Config(config::Error),
-    /// Its configuration, beyond what is wrong with the file.
+    /// The configuration contradicts itself.
     Control(control::Error),
-    /// Its keys.
+    /// The keys.
     Exchange(crate::exchange::Error),
-    /// Its interfaces.
+    /// The interfaces.
     Port(tare_port::Error),
     /// The ports of a worker.
     Worker(String),
-    /// A core that it cannot be bound to.
-    Cpu(usize, std::io::Error),
-    /// What it should answer at.
+    /// The CPU that a thread should be bound to.
+    Cpu(BindError),
+    /// The endpoints.
     Service(String),
     /// Threads, or what they share.
     System(std::io::Error),
@@ -102,8 +92,8 @@ impl fmt::Display for Error {
             Error::Control(error) => error.fmt(f),
             Error::Exchange(error) => error.fmt(f),
             Error::Port(error) => error.fmt(f),
+            Error::Cpu(error) => error.fmt(f),
             Error::Worker(error) | Error::Service(error) => f.write_str(error),
-            Error::Cpu(cpu, error) => write!(f, "no thread can be bound to core {cpu}: {error}"),
             Error::System(error) => write!(f, "the gateway could not be started: {error}"),
         }
     }
@@ -111,40 +101,63 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Runs a gateway on this thread and on those that it starts, until [`Options::stop`] is set.
+/// Runs a gateway on this thread and on those that it starts, until a stop is requested.
 ///
 /// # Errors
-/// Where it cannot be started. Once it runs, it goes on whatever happens, and says what in its log.
+/// It cannot be started. Once it runs it goes on, and reports errors in its log.
 pub fn run(options: Options) -> Result<(), Error> {
     let (daemon, workers) = Daemon::start(options)?;
     daemon.serve(workers);
     Ok(())
 }
 
-/// Where the status of a gateway with this configuration file is answered, where nothing else is
-/// said.
-pub fn default_socket(config: &Path) -> PathBuf {
-    let stem = config.file_stem().unwrap_or_default().to_string_lossy();
-    PathBuf::from(format!("/run/tare/gateway-{stem}.sock"))
+/// Reads a configuration without running it.
+///
+/// # Errors
+/// It is wrong.
+pub fn check(config: &Path) -> Result<Checked, config::Error> {
+    let (read, warnings) = Config::load(config)?;
+    let routes = read.routes.len();
+    let s = if routes == 1 { "" } else { "s" };
+    Ok(Checked {
+        summary: format!(
+            "{}: {routes} route{s} between {} and {}",
+            config.display(),
+            read.private.device,
+            read.public.device
+        ),
+        warnings: warnings.iter().map(record).collect(),
+    })
+}
+
+/// Returns the status socket of the gateway that runs, or would run, by this configuration file.
+pub fn socket_of(config: &Path) -> PathBuf {
+    let named = match Config::load(config) {
+        Ok((config, _)) => config.status_socket,
+        // The file may have become wrong since the gateway was started.
+        Err(_) => std::fs::read_to_string(config)
+            .ok()
+            .as_deref()
+            .and_then(named_socket),
+    };
+    named.unwrap_or_else(|| tare_daemon::default_socket(KIND, config))
+}
+
+/// Returns the socket that is named in the text of a configuration that cannot be read otherwise.
+fn named_socket(text: &str) -> Option<PathBuf> {
+    let (_, rest) = text.split_once("status-socket")?;
+    let (value, _) = rest.split_once(';')?;
+    Some(value.trim().trim_matches(['"', '\'']).into())
 }
 
 struct Daemon {
+    host: Host<Report>,
     options: Options,
-    log: Log,
     control: Control,
-    links: Interfaces,
+    interfaces: Interfaces,
     shared: Arc<Shared>,
-    news: Receiver<News>,
-    asks: Receiver<SyncSender<Report>>,
-    asker: Asker,
+    events: Receiver<WorkerEvent>,
     frames: SyncSender<(InterfaceId, Vec<u8>)>,
-    service: Option<Service>,
-    places: Places,
-    watch: Watch,
-    started: Instant,
-    reloads: u64,
-    refused: u64,
-    reload_error: Option<String>,
     own_lost: u64,
 }
 
@@ -152,106 +165,112 @@ type Workers = Vec<JoinHandle<()>>;
 
 impl Daemon {
     fn start(options: Options) -> Result<(Daemon, Workers), Error> {
-        let log = options.log;
-        // Before the file is read, so that a change meanwhile is one.
-        let watch = Watch::new(&options.config);
+        let (to_control, events) = sync_channel(QUEUE);
+        let wake = to_control.clone();
+        let wake = move || {
+            let _ = wake.try_send(WorkerEvent::Wake);
+        };
+        let signals = options.signals.clone();
+        let host = Host::new(&options.config, options.log, signals, wake);
         let (config, warnings) = Config::load(&options.config).map_err(Error::Config)?;
-        warn(&log, &warnings);
-        let links = Interfaces::find(&config, options.kind).map_err(Error::Port)?;
+        warnings.iter().for_each(|w| host.log().write(&record(w)));
+        let interfaces = Interfaces::find(&config, options.kind).map_err(Error::Port)?;
         let entropy = system_entropy().map_err(Error::Exchange)?;
+        let endpoints = endpoints(&options, &config);
+        let cpus = worker_cpus(&options.cpus);
+        let (private, public) = (interfaces.private, interfaces.public);
         let now = Instant::now();
-        let places = places(&options, &config);
-        let worker_cpus = worker_cpus(&options.cpus);
-        let (private, public) = (links.private, links.public);
-        let control = Control::new(config, private, public, worker_cpus.len(), entropy, now);
-        let control = control.map_err(Error::Control)?;
+        let control = Control::new(config, private, public, cpus.len(), entropy, now);
+        let (control, ids) = control.map_err(Error::Control)?;
         let published = Published {
             tables: Arc::clone(control.tables()),
-            plan: Arc::clone(&links.plan),
+            plan: Arc::clone(&interfaces.plan),
         };
-        let shared = Shared::new(published, worker_cpus.len(), options.busy_poll);
-        let shared = Arc::new(shared.map_err(Error::System)?);
-        let (news_to, news) = sync_channel(QUEUE);
-        let (asks_to, asks) = sync_channel(4);
-        let (frames, first_frames) = sync_channel(QUEUE);
-        let mut frames_from = Some(first_frames);
-        let daemon = Daemon {
-            log,
+        let shared = Shared::new(published, cpus.len(), options.busy_poll);
+        let (frames, worker_frames) = sync_channel(QUEUE);
+        let mut daemon = Daemon {
+            host,
             control,
-            links,
-            shared: Arc::clone(&shared),
-            news,
-            asks,
-            asker: Asker {
-                asks: asks_to,
-                news: news_to.clone(),
-            },
+            interfaces,
+            shared: Arc::new(shared.map_err(Error::System)?),
+            events,
             frames,
-            service: None,
-            places: Places::default(),
-            watch,
-            started: now,
-            reloads: 0,
-            refused: 0,
-            reload_error: None,
             own_lost: 0,
             options,
         };
         let mut workers = Workers::new();
-        for (number, &cpu) in worker_cpus.iter().enumerate() {
+        let started = daemon
+            .start_workers(&mut workers, ids, to_control, worker_frames)
+            .and_then(|()| daemon.begin(endpoints, workers.len()));
+        match started {
+            Ok(()) => Ok((daemon, workers)),
+            Err(error) => {
+                daemon.end(workers);
+                Err(error)
+            }
+        }
+    }
+
+    fn start_workers(
+        &self,
+        workers: &mut Workers,
+        ids: Vec<WorkerId>,
+        events: SyncSender<WorkerEvent>,
+        frames: Receiver<(InterfaceId, Vec<u8>)>,
+    ) -> Result<(), Error> {
+        let mut frames = Some(frames);
+        for (id, cpu) in ids.into_iter().zip(worker_cpus(&self.options.cpus)) {
+            let number = id.number();
             let worker = Worker {
                 number,
-                shared: Arc::clone(&shared),
-                news: news_to.clone(),
+                id: Some(id),
+                shared: Arc::clone(&self.shared),
+                events: events.clone(),
                 // Frames of the control side leave by the first worker's ports.
-                frames: frames_from.take().unwrap_or_else(|| sync_channel(1).1),
+                frames: frames.take().unwrap_or_else(|| sync_channel(1).1),
             };
             let thread = std::thread::Builder::new().name(format!("tare-worker-{number}"));
-            let bound = sync_channel(1);
-            let (said, says) = bound;
+            let (bound_to, bound) = sync_channel(1);
             let spawned = thread.spawn(move || {
-                let result = bind(cpu);
-                let fine = result.is_ok();
-                let _ = said.send(result);
-                if fine {
+                let result = bind_to_cpu(cpu);
+                let is_bound = result.is_ok();
+                let _ = bound_to.send(result);
+                if is_bound {
                     worker.run();
                 }
             });
             workers.push(spawned.map_err(Error::System)?);
-            if let Ok(Err(error)) = says.recv() {
-                return Err(daemon.give_up(workers, error));
+            if let Ok(Err(error)) = bound.recv() {
+                return Err(Error::Cpu(error));
             }
         }
-        let mut daemon = daemon;
-        match daemon.begin(places, workers.len()) {
-            Ok(()) => Ok((daemon, workers)),
-            Err(error) => Err(daemon.give_up(workers, error)),
-        }
+        Ok(())
     }
 
     /// Waits for all ports, and begins to answer.
-    fn begin(&mut self, places: Places, workers: usize) -> Result<(), Error> {
+    fn begin(&mut self, endpoints: Endpoints, workers: usize) -> Result<(), Error> {
         for _ in 0..workers {
             loop {
-                match self.news.recv() {
-                    Ok(News::Opened(number, Ok(kinds))) => {
-                        self.opened(number, &kinds);
+                match self.events.recv() {
+                    Ok(WorkerEvent::Opened(number, Ok(kinds))) => {
+                        self.log_opened(number, &kinds);
                         break;
                     }
-                    Ok(News::Opened(_, Err(error))) => return Err(Error::Worker(error)),
+                    Ok(WorkerEvent::Opened(_, Err(error))) => return Err(Error::Worker(error)),
                     Ok(_) => {}
                     Err(_) => return Err(Error::Worker("a worker has ended".into())),
                 }
             }
         }
-        bind(self.options.cpus.first().copied())?;
-        if let Some(error) = self.answer_at(places).into_iter().next() {
-            let asked_for = self.options.metrics.is_some() || self.options.status_socket.is_some();
-            if asked_for {
+        bind_to_cpu(self.options.cpus.first().copied()).map_err(Error::Cpu)?;
+        if let Some(error) = self.host.serve_at(endpoints).into_iter().next() {
+            // An endpoint of the command line is an order; one of the file or the default one is
+            // no reason not to forward packets.
+            if self.options.endpoints != Endpoints::default() {
                 return Err(Error::Service(error));
             }
         }
-        self.log.write(
+        self.host.log().write(
             &Record::new(Level::Info, "started")
                 .with("config", self.options.config.display().to_string())
                 .with("routes", self.control.config().routes.len())
@@ -261,70 +280,57 @@ impl Daemon {
         Ok(())
     }
 
-    fn give_up(self, workers: Workers, error: Error) -> Error {
-        self.end(workers);
-        error
-    }
-
     fn serve(mut self, workers: Workers) {
-        let mut out = Actions::default();
-        let (mut links_at, mut file_at) = (Instant::ZERO, Instant::now() + FILE);
-        while !self.options.stop.load(Ordering::Relaxed) {
+        let mut actions = Actions::default();
+        let mut interfaces_at = Instant::ZERO;
+        while !self.host.is_stopped() {
             let now = Instant::now();
-            let next = self.control.next_deadline().min(links_at).min(file_at);
-            let wait = next.since(now).min(PULSE);
-            let mut news = match self.news.recv_timeout(wait) {
-                Ok(news) => Some(news),
+            let next = self.control.next_deadline().min(interfaces_at);
+            let wait = next.since(now).min(self.host.wait(now));
+            let mut event = match self.events.recv_timeout(wait) {
+                Ok(event) => Some(event),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
             let now = Instant::now();
             let mut left = BATCH;
-            while let Some(one) = news {
-                self.take(now, one);
+            while let Some(one) = event {
+                self.handle(now, one);
                 left -= 1;
-                news = if left > 0 {
-                    self.news.try_recv().ok()
-                } else {
-                    None
+                event = match left {
+                    0 => None,
+                    _ => self.events.try_recv().ok(),
                 };
             }
-            if now >= links_at {
-                links_at = now + LINKS;
-                self.look_at_links(now);
+            if now >= interfaces_at {
+                interfaces_at = now + INTERFACES_INTERVAL;
+                self.look_at_interfaces(now);
             }
-            if now >= file_at || self.options.reload.load(Ordering::Relaxed) {
-                file_at = now + FILE;
-                let asked = self.options.reload.swap(false, Ordering::Relaxed);
-                if self.watch.changed() || asked {
-                    self.reload(now);
-                }
+            if self.host.is_reload_due(now) {
+                self.reload(now);
             }
-            self.control.tick(now, &mut out);
-            self.put_out(&mut out);
-            while let Ok(reply) = self.asks.try_recv() {
-                let _ = reply.try_send(self.report());
-            }
+            self.control.tick(now, &mut actions);
+            self.apply(&mut actions);
+            self.host.answer(|| self.report());
         }
         self.end(workers);
     }
 
-    fn take(&mut self, now: Instant, news: News) {
-        match news {
-            News::Frame(from, frame) => self.control.receive(now, from, &frame),
-            News::Opened(number, Ok(kinds)) => self.opened(number, &kinds),
-            News::Opened(number, Err(error)) | News::Lost(number, error) => self.log.write(
-                &Record::new(Level::Error, "port")
-                    .with("worker", number)
-                    .with("error", error),
-            ),
-            News::Nudge => {}
+    fn handle(&mut self, now: Instant, event: WorkerEvent) {
+        match event {
+            WorkerEvent::Frame(from, frame) => self.control.receive(now, from, &frame),
+            WorkerEvent::Opened(number, Ok(kinds)) => self.log_opened(number, &kinds),
+            WorkerEvent::Opened(number, Err(error)) | WorkerEvent::Lost(number, error) => {
+                let record = Record::new(Level::Error, "port").with("worker", number);
+                self.host.log().write(&record.with("error", error));
+            }
+            WorkerEvent::Wake => {}
         }
     }
 
-    fn opened(&self, number: usize, kinds: &[String; 2]) {
+    fn log_opened(&self, number: usize, kinds: &[String; 2]) {
         let [private, public] = kinds;
-        self.log.write(
+        self.host.log().write(
             &Record::new(Level::Info, "opened")
                 .with("worker", number)
                 .with("private", private.as_str())
@@ -332,16 +338,17 @@ impl Daemon {
         );
     }
 
-    /// Tells the control side what interfaces are like now, and workers where they have become
-    /// others.
-    fn look_at_links(&mut self, now: Instant) {
-        let links = Interfaces::look(self.control.config(), self.options.kind, &self.links);
+    /// Tells the control side the state of the interfaces, and workers if they are other ones.
+    fn look_at_interfaces(&mut self, now: Instant) {
+        let config = self.control.config();
+        let interfaces = Interfaces::look(config, self.options.kind, &self.interfaces);
+        let (private, public) = (interfaces.private, interfaces.public);
         self.control
-            .interface_changed(now, InterfaceId::Private, links.private);
+            .interface_changed(now, InterfaceId::Private, private);
         self.control
-            .interface_changed(now, InterfaceId::Public, links.public);
-        let replanned = links.plan != self.links.plan;
-        self.links = links;
+            .interface_changed(now, InterfaceId::Public, public);
+        let replanned = interfaces.plan != self.interfaces.plan;
+        self.interfaces = interfaces;
         if replanned {
             self.publish();
         }
@@ -350,65 +357,41 @@ impl Daemon {
     fn publish(&self) {
         self.shared.publish(Published {
             tables: Arc::clone(self.control.tables()),
-            plan: Arc::clone(&self.links.plan),
+            plan: Arc::clone(&self.interfaces.plan),
         });
     }
 
     /// Takes over a changed file. One that is wrong is refused, and everything goes on as before.
     fn reload(&mut self, now: Instant) {
-        let taken = Config::load(&self.options.config)
-            .map_err(|error| error.to_string())
-            .and_then(|(config, warnings)| {
-                warn(&self.log, &warnings);
-                // Interfaces that are not there are as wrong as anything else.
-                Interfaces::find(&config, self.options.kind).map_err(|error| error.to_string())?;
-                let places = places(&self.options, &config);
-                self.control
-                    .reconfigure(now, config)
-                    .map_err(|error| error.to_string())?;
-                Ok(places)
-            });
-        match taken {
-            Ok(places) => {
-                self.reloads += 1;
-                self.reload_error = None;
-                self.look_at_links(now);
-                if places != self.places {
-                    self.answer_at(places);
-                }
-            }
-            Err(error) => {
-                self.refused += 1;
-                let first = error.lines().next().unwrap_or_default().to_owned();
-                for line in error.lines() {
-                    let record = Record::new(Level::Error, "refused");
-                    self.log.write(&record.with("error", line));
-                }
-                self.reload_error = Some(first);
-            }
+        let outcome = self.reconfigure(now);
+        if let Ok(endpoints) = &outcome {
+            self.look_at_interfaces(now);
+            self.host.serve_at(endpoints.clone());
         }
+        self.host.reloaded(outcome.map(drop));
     }
 
-    /// Answers in these places, in place of those before, and says where it cannot.
-    fn answer_at(&mut self, places: Places) -> Vec<String> {
-        let mut errors = Vec::new();
-        self.service = None;
-        self.service = Service::start(&places, self.asker.clone(), &mut errors);
-        self.places = places;
-        for error in &errors {
-            let record = Record::new(Level::Warn, "service");
-            self.log.write(&record.with("error", error.as_str()));
-        }
-        errors
+    fn reconfigure(&mut self, now: Instant) -> Result<Endpoints, String> {
+        let loaded = Config::load(&self.options.config);
+        let (config, warnings) = loaded.map_err(|error| error.to_string())?;
+        let log = self.host.log();
+        warnings.iter().for_each(|w| log.write(&record(w)));
+        // Interfaces that are missing are as wrong as anything else.
+        Interfaces::find(&config, self.options.kind).map_err(|error| error.to_string())?;
+        let endpoints = endpoints(&self.options, &config);
+        let reconfigured = self.control.reconfigure(now, config);
+        reconfigured.map_err(|error| error.to_string())?;
+        Ok(endpoints)
     }
 
-    /// Does what the control side says: tables first, then the frames that tell peers of them.
-    fn put_out(&mut self, out: &mut Actions) {
-        if out.tables.take().is_some() {
+    /// Applies what the control side decided: tables first, then the frames that tell peers of
+    /// them.
+    fn apply(&mut self, actions: &mut Actions) {
+        if actions.tables.take().is_some() {
             self.publish();
         }
-        let any = !out.frames.is_empty();
-        for frame in out.frames.drain(..) {
+        let any = !actions.frames.is_empty();
+        for frame in actions.frames.drain(..) {
             if self.frames.try_send(frame).is_err() {
                 self.own_lost += 1;
             }
@@ -418,35 +401,24 @@ impl Daemon {
                 first.wake();
             }
         }
-        for record in out.log.drain(..) {
-            self.log.write(&record);
+        for record in actions.log.drain(..) {
+            self.host.log().write(&record);
         }
     }
 
     fn report(&self) -> Report {
-        let counts: Vec<_> = self
-            .shared
-            .workers
-            .iter()
-            .map(|w| w.counts().clone())
-            .collect();
+        let counts = self.shared.workers.iter().map(|w| w.counts().clone());
+        let counts: Vec<_> = counts.collect();
         let sum = |of: fn(&shared::Counts) -> &TrafficCounters| {
             let mut sum = TrafficCounters::default();
             counts.iter().for_each(|counts| sum.add(of(counts)));
-            TrafficReport::of(&sum)
+            sum
         };
-        let cpus = worker_cpus(&self.options.cpus);
-        let workers = cpus.iter().zip(&counts);
+        let workers = worker_cpus(&self.options.cpus).into_iter().zip(&counts);
         Report {
-            version: env!("CARGO_PKG_VERSION").into(),
-            config: self.options.config.display().to_string(),
-            pid: std::process::id(),
-            uptime_s: Instant::now().since(self.started).as_secs(),
-            reloads: self.reloads,
-            reloads_refused: self.refused,
-            reload_error: self.reload_error.clone(),
+            process: self.host.status(env!("CARGO_PKG_VERSION")),
             workers: workers
-                .map(|(cpu, counts)| WorkerReport::of(*cpu, counts))
+                .map(|(cpu, counts)| WorkerReport::of(cpu, counts))
                 .collect(),
             outbound: sum(|counts| &counts.sent),
             inbound: sum(|counts| &counts.received),
@@ -455,40 +427,43 @@ impl Daemon {
         }
     }
 
-    /// Lets workers forward what has arrived and close their ports, and logs what was counted.
+    /// Lets workers forward what has arrived and close their ports, and logs the counters.
     fn end(mut self, workers: Workers) {
-        self.service = None;
+        self.host.end_service();
         self.shared.stop.store(true, Ordering::Relaxed);
         self.shared.wake_all();
-        // A worker that has news waits for room among them.
+        // A worker that has an event to tell waits for room among them; without a receiver it goes
+        // on at once.
         let (_, none) = sync_channel(1);
-        drop(std::mem::replace(&mut self.news, none));
+        drop(std::mem::replace(&mut self.events, none));
+        let log = self.host.log();
         for worker in workers {
             if worker.join().is_err() {
                 let record = Record::new(Level::Error, "worker");
-                self.log.write(&record.with("error", "it has panicked"));
+                log.write(&record.with("error", "it has panicked"));
             }
         }
         let report = self.report();
-        for (name, direction) in [("outbound", &report.outbound), ("inbound", &report.inbound)] {
+        for (name, counters) in [("outbound", &report.outbound), ("inbound", &report.inbound)] {
             let mut record = Record::new(Level::Info, "counted")
                 .with("direction", name)
-                .with("received", direction.received)
-                .with("forwarded", direction.forwarded)
-                .with("control", direction.control);
-            for cause in crate::dataplane::DropReason::ALL {
-                if let Some(&n) = direction.dropped.get(cause.name()) {
-                    record = record.with(cause.name(), n);
+                .with("received", counters.received)
+                .with("forwarded", counters.forwarded)
+                .with("control", counters.control);
+            for reason in DropReason::ALL {
+                let n = counters.dropped(reason);
+                if n > 0 {
+                    record = record.with(reason.name(), n);
                 }
             }
-            self.log.write(&record);
+            log.write(&record);
         }
-        self.log
-            .write(&Record::new(Level::Info, "stopped").with("uptime_s", report.uptime_s));
+        let uptime = report.process.uptime_s;
+        log.write(&Record::new(Level::Info, "stopped").with("uptime_s", uptime));
     }
 }
 
-/// A core for each worker, where they are to be bound.
+/// Returns the CPU of each worker, where it is to be bound.
 fn worker_cpus(cpus: &[usize]) -> Vec<Option<usize>> {
     match cpus {
         [] => vec![None],
@@ -497,40 +472,21 @@ fn worker_cpus(cpus: &[usize]) -> Vec<Option<usize>> {
     }
 }
 
-/// Binds this thread to a core.
-fn bind(cpu: Option<usize>) -> Result<(), Error> {
-    let Some(cpu) = cpu else { return Ok(()) };
-    if cpu >= CpuSet::MAX_CPU {
-        let error = std::io::Error::from(std::io::ErrorKind::InvalidInput);
-        return Err(Error::Cpu(cpu, error));
-    }
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).map_err(|error| Error::Cpu(cpu, error.into()))
-}
-
-fn places(options: &Options, config: &Config) -> Places {
-    let socket = options
-        .status_socket
-        .as_ref()
-        .or(config.status_socket.as_ref());
-    Places {
-        metrics: options.metrics.or(config.metrics),
-        socket: Some(
-            socket
-                .cloned()
-                .unwrap_or_else(|| default_socket(&options.config)),
-        ),
+fn endpoints(options: &Options, config: &Config) -> Endpoints {
+    let Endpoints { metrics, socket } = options.endpoints.clone();
+    let socket = socket.or_else(|| config.status_socket.clone());
+    let default = || tare_daemon::default_socket(KIND, &options.config);
+    Endpoints {
+        metrics: metrics.or(config.metrics),
+        socket: Some(socket.unwrap_or_else(default)),
     }
 }
 
-fn warn(log: &Log, warnings: &[Warning]) {
-    for warning in warnings {
-        let record = Record::new(Level::Warn, "config").with("file", warning.file.as_str());
-        let record = match warning.line {
-            Some(line) => record.with("line", line),
-            None => record,
-        };
-        log.write(&record.with("text", warning.text.as_str()));
-    }
+fn record(warning: &Warning) -> Record {
+    let record = Record::new(Level::Warn, "config").with("file", warning.file.as_str());
+    let record = match warning.line {
+        Some(line) => record.with("line", line),
+        None => record,
+    };
+    record.with("text", warning.text.as_str())
 }

@@ -1,39 +1,26 @@
-//! What a running gateway says about itself, as JSON and for Prometheus.
-
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
+//! The status of a running gateway, as JSON and for Prometheus.
 
 use serde::{Deserialize, Serialize};
+use tare_daemon::{Metrics, ProcessStatus};
 use tare_port::Counters;
 
 use super::shared::Counts;
 use crate::control::{SaStatus, Status};
-use crate::dataplane::{DropReason, TrafficCounters};
+use crate::dataplane::TrafficCounters;
 
-/// A running gateway.
+/// The status of a running gateway.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// The version of the program.
-    pub version: String,
-    /// The file that it was configured by.
-    pub config: String,
-    /// Its process.
-    pub pid: u32,
-    /// Seconds since it was started.
-    pub uptime_s: u64,
-    /// Changed files that were taken over.
-    pub reloads: u64,
-    /// Changed files that were refused.
-    pub reloads_refused: u64,
-    /// Why the file is not what it runs by, where that is so.
-    pub reload_error: Option<String>,
+    /// The process and its configuration.
+    #[serde(flatten)]
+    pub process: ProcessStatus,
     /// The workers.
     pub workers: Vec<WorkerReport>,
     /// Packets of the private side, of all workers.
-    pub outbound: TrafficReport,
+    pub outbound: TrafficCounters,
     /// Packets of the public side, of all workers.
-    pub inbound: TrafficReport,
-    /// Frames for the control side that it had no room for.
+    pub inbound: TrafficCounters,
+    /// Frames for the control side that its queue had no room for.
     pub control_lost: u64,
     /// Routes, next hops and the key exchange.
     #[serde(flatten)]
@@ -56,71 +43,28 @@ pub struct WorkerReport {
 /// One port.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PortReport {
-    /// Interface, kind and mode, and what else was tried.
+    /// Interface, kind and mode, and the kinds that could not be had.
     pub kind: String,
-    /// Frames received.
-    pub rx_packets: u64,
-    /// Their bytes.
-    pub rx_bytes: u64,
-    /// Frames that arrived and were lost before the gateway had them.
-    pub rx_dropped: u64,
-    /// Frames sent.
-    pub tx_packets: u64,
-    /// Their bytes.
-    pub tx_bytes: u64,
-    /// Frames taken for sending that never left.
-    pub tx_dropped: u64,
+    /// Its counters.
+    #[serde(flatten)]
+    pub counters: PortCounters,
 }
 
-/// What happened to the packets that came in on one side.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct TrafficReport {
-    /// Packets that came in.
-    pub received: u64,
-    /// Their bytes.
-    pub received_bytes: u64,
-    /// Packets that went on, each fragment counted.
-    pub forwarded: u64,
-    /// Bytes that went on.
-    pub forwarded_bytes: u64,
-    /// Packets of those that were for the gateway itself.
-    pub control: u64,
-    /// Packets of those that were dropped, by cause; causes that did not occur are left out.
-    pub dropped: BTreeMap<String, u64>,
-    /// Packets more than came in, by fragmenting.
-    pub fragments: u64,
-    /// ICMP errors made on top.
-    pub errors_sent: u64,
-    /// ICMP errors not made, because there were too many.
-    pub errors_suppressed: u64,
-}
-
-impl TrafficReport {
-    pub(super) fn of(direction: &TrafficCounters) -> TrafficReport {
-        let dropped = DropReason::ALL
-            .into_iter()
-            .map(|cause| (cause, direction.dropped(cause)));
-        let dropped = dropped.filter(|(_, n)| *n > 0);
-        TrafficReport {
-            received: direction.received,
-            received_bytes: direction.received_bytes,
-            forwarded: direction.forwarded,
-            forwarded_bytes: direction.forwarded_bytes,
-            control: direction.control,
-            dropped: dropped
-                .map(|(cause, n)| (cause.name().to_owned(), n))
-                .collect(),
-            fragments: direction.fragments,
-            errors_sent: direction.errors_sent,
-            errors_suppressed: direction.errors_suppressed,
-        }
+tare_daemon::counters! {
+    /// Counters of a port.
+    pub struct PortCounters {
+        rx_packets => "port_rx_packets_total": "Frames received",
+        rx_bytes => "port_rx_bytes_total": "Bytes received",
+        rx_dropped => "port_rx_dropped_total": "Frames lost before they were received",
+        tx_packets => "port_tx_packets_total": "Frames sent",
+        tx_bytes => "port_tx_bytes_total": "Bytes sent",
+        tx_dropped => "port_tx_dropped_total": "Frames taken for sending that were not sent",
     }
 }
 
-impl PortReport {
-    fn of(kind: &str, counters: &Counters) -> PortReport {
-        PortReport {
-            kind: kind.to_owned(),
+impl From<Counters> for PortCounters {
+    fn from(counters: Counters) -> PortCounters {
+        PortCounters {
             rx_packets: counters.rx_packets,
             rx_bytes: counters.rx_bytes,
             rx_dropped: counters.rx_dropped,
@@ -135,177 +79,112 @@ impl WorkerReport {
     pub(super) fn of(cpu: Option<usize>, counts: &Counts) -> WorkerReport {
         WorkerReport {
             cpu,
-            private: PortReport::of(&counts.private_kind, &counts.private),
-            public: PortReport::of(&counts.public_kind, &counts.public),
+            private: PortReport {
+                kind: counts.private_kind.clone(),
+                counters: counts.private,
+            },
+            public: PortReport {
+                kind: counts.public_kind.clone(),
+                counters: counts.public,
+            },
             own_lost: counts.own_lost,
         }
     }
 }
 
-/// Name and help of a metric, and where it is.
-type Figure<T> = (&'static str, &'static str, fn(&T) -> u64);
+impl tare_daemon::Report for Report {
+    fn prometheus(&self) -> String {
+        let mut page = Metrics::new("tare_gateway");
+        self.process.metrics(&mut page);
+        self.traffic(&mut page);
+        self.ports(&mut page);
+        self.routes(&mut page);
+        self.control(&mut page);
+        page.into_text()
+    }
+}
 
 impl Report {
-    /// In the text format of Prometheus, version 0.0.4.
-    pub fn prometheus(&self) -> String {
-        let mut text = Text::default();
-        text.family(
-            "uptime_seconds",
-            "gauge",
-            "Time since the gateway was started",
-        );
-        text.sample("uptime_seconds", &[], self.uptime_s);
-        text.family(
-            "reloads_total",
-            "counter",
-            "Changed configurations, by outcome",
-        );
-        text.sample("reloads_total", &[("outcome", "taken")], self.reloads);
-        text.sample(
-            "reloads_total",
-            &[("outcome", "refused")],
-            self.reloads_refused,
-        );
-        let sides = [("outbound", &self.outbound), ("inbound", &self.inbound)];
-        let figures: [Figure<TrafficReport>; 8] = [
-            ("received_packets_total", "Packets that came in", |d| {
-                d.received
-            }),
-            ("received_bytes_total", "Bytes that came in", |d| {
-                d.received_bytes
-            }),
-            ("forwarded_packets_total", "Packets that went on", |d| {
-                d.forwarded
-            }),
-            ("forwarded_bytes_total", "Bytes that went on", |d| {
-                d.forwarded_bytes
-            }),
-            (
-                "control_packets_total",
-                "Packets for the gateway itself",
-                |d| d.control,
-            ),
-            (
-                "fragments_total",
-                "Packets made on top by fragmenting",
-                |d| d.fragments,
-            ),
-            ("icmp_errors_total", "ICMP errors sent", |d| d.errors_sent),
-            (
-                "icmp_errors_suppressed_total",
-                "ICMP errors not sent",
-                |d| d.errors_suppressed,
-            ),
-        ];
-        for (name, help, of) in figures {
-            text.family(name, "counter", help);
-            for (side, direction) in sides {
-                text.sample(name, &[("direction", side)], of(direction));
+    fn traffic(&self, page: &mut Metrics) {
+        let directions = [("outbound", &self.outbound), ("inbound", &self.inbound)];
+        let labels = directions.map(|(name, _)| [("direction", name)]);
+        let values = directions.map(|(_, counters)| counters.values());
+        let instances = labels.iter().map(|labels| &labels[..]).zip(values);
+        page.counters(TrafficCounters::INFO, &instances.collect::<Vec<_>>());
+        let help = "Packets dropped, by cause";
+        page.family("dropped_packets_total", "counter", help);
+        for (direction, counters) in directions {
+            for (reason, n) in counters.dropped.iter() {
+                let labels = [("direction", direction), ("cause", reason.name())];
+                page.sample("dropped_packets_total", &labels, n);
             }
         }
-        text.family(
-            "dropped_packets_total",
-            "counter",
-            "Packets dropped, by cause",
-        );
-        for (side, direction) in sides {
-            for cause in DropReason::ALL {
-                let n = direction
-                    .dropped
-                    .get(cause.name())
-                    .copied()
-                    .unwrap_or_default();
-                let labels = [("direction", side), ("cause", cause.name())];
-                text.sample("dropped_packets_total", &labels, n);
+    }
+
+    fn ports(&self, page: &mut Metrics) {
+        let numbers: Vec<_> = (0..self.workers.len()).map(|n| n.to_string()).collect();
+        let mut ports = Vec::new();
+        for (number, worker) in numbers.iter().zip(&self.workers) {
+            for (side, port) in [("private", &worker.private), ("public", &worker.public)] {
+                ports.push(([("worker", &**number), ("interface", side)], port));
             }
         }
-        self.ports(&mut text);
-        self.routes(&mut text);
-        text.family(
-            "neighbor_known",
-            "gauge",
-            "Whether a next hop's station address is known",
-        );
+        let instances = ports
+            .iter()
+            .map(|(labels, port)| (&labels[..], port.counters.values()));
+        page.counters(PortCounters::INFO, &instances.collect::<Vec<_>>());
+    }
+
+    fn control(&self, page: &mut Metrics) {
+        let help = "Whether a next hop's MAC address is known";
+        page.family("neighbor_known", "gauge", help);
         for neighbor in &self.status.neighbors {
             let labels = [
                 ("interface", &*neighbor.interface),
                 ("address", &neighbor.address),
                 ("state", &neighbor.state),
             ];
-            text.sample("neighbor_known", &labels, neighbor.mac.is_some().into());
+            page.sample("neighbor_known", &labels, u8::from(neighbor.mac.is_some()));
         }
-        text.family(
-            "exchange_total",
-            "counter",
-            "Messages and SAs of the key exchange",
-        );
-        for (event, n) in &self.status.exchange {
-            text.sample("exchange_total", &[("event", event)], *n);
-        }
-        text.family(
-            "control_frames_total",
-            "counter",
-            "Frames of the control side",
-        );
-        for (event, n) in &self.status.control {
-            text.sample("control_frames_total", &[("event", event)], *n);
-        }
-        text.family(
-            "control_lost_total",
-            "counter",
-            "Frames that the control side had no room for",
-        );
-        text.sample("control_lost_total", &[], self.control_lost);
-        text.0
-    }
-
-    fn ports(&self, text: &mut Text) {
-        let figures: [Figure<PortReport>; 6] = [
-            ("port_rx_packets_total", "Frames received", |p| p.rx_packets),
-            ("port_rx_bytes_total", "Bytes received", |p| p.rx_bytes),
+        let families = [
             (
-                "port_rx_dropped_total",
-                "Frames lost before they were received",
-                |p| p.rx_dropped,
+                "exchange_total",
+                "Messages and SAs of the key exchange",
+                &self.status.exchange,
             ),
-            ("port_tx_packets_total", "Frames sent", |p| p.tx_packets),
-            ("port_tx_bytes_total", "Bytes sent", |p| p.tx_bytes),
-            ("port_tx_dropped_total", "Frames that never left", |p| {
-                p.tx_dropped
-            }),
+            (
+                "control_frames_total",
+                "Frames of the control side",
+                &self.status.control,
+            ),
         ];
-        for (name, help, of) in figures {
-            text.family(name, "counter", help);
-            for (number, worker) in self.workers.iter().enumerate() {
-                let number = number.to_string();
-                for (side, port) in [("private", &worker.private), ("public", &worker.public)] {
-                    let labels = [("worker", &*number), ("interface", side)];
-                    text.sample(name, &labels, of(port));
-                }
+        for (name, help, counts) in families {
+            page.family(name, "counter", help);
+            for (event, n) in counts {
+                page.sample(name, &[("event", event)], n);
             }
         }
+        let help = "Frames that the control side had no room for";
+        page.single("control_lost_total", "counter", help, self.control_lost);
     }
 
-    fn routes(&self, text: &mut Text) {
-        text.family(
+    fn routes(&self, page: &mut Metrics) {
+        page.family(
             "route_up",
             "gauge",
             "Whether packets of a route can be sent",
         );
         for route in &self.status.routes {
             let labels = [("route", &*route.id), ("gateway", &route.gateway)];
-            text.sample("route_up", &labels, (route.state == "up").into());
+            page.sample("route_up", &labels, u8::from(route.state == "up"));
         }
-        text.family(
-            "route_path_mtu_bytes",
-            "gauge",
-            "Bytes that an outer packet may have",
-        );
+        let help = "Bytes that an outer packet may have";
+        page.family("route_path_mtu_bytes", "gauge", help);
         for route in &self.status.routes {
-            text.sample(
+            page.sample(
                 "route_path_mtu_bytes",
                 &[("route", &route.id)],
-                route.path_mtu.into(),
+                route.path_mtu,
             );
         }
         type Of = fn(&SaStatus) -> Option<u64>;
@@ -339,7 +218,7 @@ impl Report {
             ),
         ];
         for (name, kind, help, of) in figures {
-            text.family(name, kind, help);
+            page.family(name, kind, help);
             for route in &self.status.routes {
                 let outbound = route.outbound.iter().map(|sa| ("outbound", sa));
                 let inbound = route.inbound.iter().map(|sa| ("inbound", sa));
@@ -351,37 +230,10 @@ impl Report {
                         ("direction", direction),
                         ("spi", &spi),
                     ];
-                    text.sample(name, &labels, value);
+                    page.sample(name, &labels, value);
                 }
             }
         }
-    }
-}
-
-#[derive(Default)]
-struct Text(String);
-
-impl Text {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP tare_gateway_{name} {help}");
-        let _ = writeln!(self.0, "# TYPE tare_gateway_{name} {kind}");
-    }
-
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
-        let _ = write!(self.0, "tare_gateway_{name}");
-        for (n, (label, value)) in labels.iter().enumerate() {
-            let value = value
-                .replace('\\', "\\\\")
-                .replace('"', "\\\"")
-                .replace('\n', "\\n");
-            let _ = write!(
-                self.0,
-                "{}{label}=\"{value}\"",
-                if n == 0 { '{' } else { ',' }
-            );
-        }
-        let close = if labels.is_empty() { "" } else { "}" };
-        let _ = writeln!(self.0, "{close} {value}");
     }
 }
 
@@ -405,7 +257,7 @@ mod tests {
             },
             ..Report::default()
         };
-        let text = report.prometheus();
+        let text = tare_daemon::Report::prometheus(&report);
         assert!(
             text.contains(r#"route_up{route="a \"b\"\\\nc",gateway=""} 0"#),
             "{text}"

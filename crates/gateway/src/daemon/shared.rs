@@ -1,4 +1,4 @@
-//! What the threads share: the tables and a way to wake each other.
+//! The state that the threads share: the tables, and a way to wake each other.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,16 +6,16 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{eventfd, EventfdFlags};
-use tare_port::Counters;
 
 use super::interfaces::Plan;
-use crate::dataplane::Tables;
+use super::report::PortCounters;
+use crate::dataplane::BoundTables;
 use crate::dataplane::TrafficCounters;
 use crate::interface::InterfaceId;
 
-/// What workers run by.
+/// The tables and queues that workers use.
 pub(super) struct Published {
-    pub(super) tables: Arc<Tables>,
+    pub(super) tables: Arc<BoundTables>,
     pub(super) plan: Arc<Plan>,
 }
 
@@ -30,22 +30,22 @@ pub(super) struct Shared {
     pub(super) control_lost: AtomicU64,
 }
 
-/// What is known of one worker.
+/// The state of one worker.
 pub(super) struct WorkerState {
     pub(super) counts: Mutex<Counts>,
     wake: OwnedFd,
 }
 
-/// What a worker has counted.
+/// The counters of a worker.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
     pub(super) sent: TrafficCounters,
     pub(super) received: TrafficCounters,
-    pub(super) private: Counters,
-    pub(super) public: Counters,
+    pub(super) private: PortCounters,
+    pub(super) public: PortCounters,
     /// Frames of its own, errors and those of the control side, that a port did not take.
     pub(super) own_lost: u64,
-    /// How the ports were opened.
+    /// Descriptions of the opened ports.
     pub(super) private_kind: String,
     pub(super) public_kind: String,
 }
@@ -123,8 +123,8 @@ pub(super) fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the control thread is told.
-pub(super) enum News {
+/// An event for the control thread.
+pub(super) enum WorkerEvent {
     /// A frame for the control side.
     Frame(InterfaceId, Vec<u8>),
     /// Ports were opened, or could not be.
@@ -132,12 +132,12 @@ pub(super) enum News {
     /// Ports do not work any more.
     Lost(usize, String),
     /// There is something else to look at.
-    Nudge,
+    Wake,
 }
 
 /// Passes a frame to the control side, or counts it as lost.
-pub(super) fn pass(shared: &Shared, to: &SyncSender<News>, from: InterfaceId, frame: &[u8]) {
-    match to.try_send(News::Frame(from, frame.to_vec())) {
+pub(super) fn pass(shared: &Shared, to: &SyncSender<WorkerEvent>, from: InterfaceId, frame: &[u8]) {
+    match to.try_send(WorkerEvent::Frame(from, frame.to_vec())) {
         Ok(()) => {}
         Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
             shared.control_lost.fetch_add(1, Ordering::Relaxed);

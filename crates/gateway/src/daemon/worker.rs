@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use tare_port::{open, Burst, Counters, Interface, Layout, Opened, Pool, Port, BURST};
+use tare_port::{open, Burst, Frame, Interface, Layout, Opened, Pool, Port, BURST};
 use tare_sim::Instant;
 
 use super::interfaces::{InterfaceQueues, Plan};
-use super::shared::{pass, Counts, News, Shared, WorkerState};
-use crate::dataplane::{Dataplane, Output, TrafficCounters, WorkerId};
+use super::shared::{pass, Counts, Shared, WorkerEvent, WorkerState};
+use crate::dataplane::{Dataplane, WorkerId};
+use crate::forwarder::{Forwarder, Sink};
 use crate::interface::InterfaceId;
 
 /// Frames that a worker has, about: half of them wait in its ports for what arrives.
@@ -25,7 +26,7 @@ const NAP: Timespec = Timespec {
     tv_nsec: 100_000_000,
 };
 
-/// How often counters are told, at least.
+/// The longest interval at which counters are published.
 const TELL: Duration = Duration::from_millis(50);
 
 /// Pause before ports that cannot be opened are tried again.
@@ -36,12 +37,14 @@ const LAST_ROUNDS: u32 = 64;
 
 pub(super) struct Worker {
     pub(super) number: usize,
+    /// `None` while a data plane has it.
+    pub(super) id: Option<WorkerId>,
     pub(super) shared: Arc<Shared>,
-    pub(super) news: SyncSender<News>,
+    pub(super) events: SyncSender<WorkerEvent>,
     pub(super) frames: Receiver<(InterfaceId, Vec<u8>)>,
 }
 
-/// Why a worker leaves its ports.
+/// The reason why a worker closes its ports.
 enum Left {
     Stopped,
     /// There is another plan.
@@ -51,19 +54,23 @@ enum Left {
 
 impl Worker {
     /// Forwards until the gateway is to stop.
-    pub(super) fn run(self) {
+    pub(super) fn run(mut self) {
         let mut base = Counts::default();
         while !self.shared.stopped() {
             let plan = Arc::clone(&self.shared.published().plan);
-            let mut station = match Station::open(&self, &plan) {
+            let mut station = match Station::open(&mut self, &plan) {
                 Ok((station, kinds)) => {
                     [base.private_kind, base.public_kind] = kinds.clone();
-                    let _ = self.news.send(News::Opened(self.number, Ok(kinds)));
+                    let _ = self
+                        .events
+                        .send(WorkerEvent::Opened(self.number, Ok(kinds)));
                     station
                 }
                 Err(error) => {
                     let error = error.to_string();
-                    let _ = self.news.send(News::Opened(self.number, Err(error)));
+                    let _ = self
+                        .events
+                        .send(WorkerEvent::Opened(self.number, Err(error)));
                     self.nap(RETRY);
                     continue;
                 }
@@ -71,12 +78,14 @@ impl Worker {
             let left = station.forward(&self, &plan, &base);
             base = station.counts(&base);
             *self.state().counts() = base.clone();
+            self.id = Some(station.close());
             match left {
                 Left::Stopped => break,
                 Left::Replanned => {}
                 Left::Lost(error) => {
-                    let _ = self.news.send(News::Lost(self.number, error.to_string()));
-                    drop(station);
+                    let _ = self
+                        .events
+                        .send(WorkerEvent::Lost(self.number, error.to_string()));
                     self.nap(RETRY);
                 }
             }
@@ -87,7 +96,7 @@ impl Worker {
         &self.shared.workers[self.number]
     }
 
-    /// Waits, but not longer than until somebody wakes it.
+    /// Waits until the time is over or another thread wakes it.
     fn nap(&self, at_most: Duration) {
         let timeout = Timespec::try_from(at_most).unwrap_or(NAP);
         let mut fds = [PollFd::new(self.state().wake_fd(), PollFlags::IN)];
@@ -96,19 +105,56 @@ impl Worker {
     }
 }
 
-/// Everything that a worker has while its ports are open.
+/// The state of a worker while its ports are open.
 struct Station {
+    ports: Ports,
+    forwarder: Forwarder,
+    pool: Pool,
+    burst: Burst,
+}
+
+struct Ports {
     private: Box<dyn Port>,
     public: Box<dyn Port>,
-    dataplane: Dataplane,
-    pool: Pool,
-    output: Output,
-    burst: Burst,
-    own_lost: u64,
+}
+
+impl Ports {
+    fn port_mut(&mut self, id: InterfaceId) -> &mut dyn Port {
+        match id {
+            InterfaceId::Public => &mut *self.public,
+            InterfaceId::Private | InterfaceId::Tunnel => &mut *self.private,
+        }
+    }
+}
+
+/// The ports of a worker, and the queue to the control thread.
+struct PortSink<'a> {
+    ports: &'a mut Ports,
+    worker: &'a Worker,
+}
+
+impl Sink for PortSink<'_> {
+    type Error = std::io::Error;
+
+    /// Sends what the port takes; a second attempt, because it may have made room meanwhile.
+    fn send(&mut self, to: InterfaceId, frames: &mut Burst) -> std::io::Result<()> {
+        let port = self.ports.port_mut(to);
+        for _ in 0..2 {
+            if frames.is_empty() {
+                break;
+            }
+            port.send(frames)?;
+        }
+        Ok(())
+    }
+
+    fn control(&mut self, from: InterfaceId, frame: &Frame) {
+        pass(&self.worker.shared, &self.worker.events, from, frame);
+    }
 }
 
 impl Station {
-    fn open(worker: &Worker, plan: &Plan) -> Result<(Station, [String; 2]), tare_port::Error> {
+    fn open(worker: &mut Worker, plan: &Plan) -> Result<(Station, [String; 2]), tare_port::Error> {
         let slots = SLOTS * 2048 / plan.capacity;
         let pool = Pool::new(slots.max(1024), plan.capacity, Layout::PowerOfTwo);
         let pool = pool.map_err(|source| tare_port::Error::Os {
@@ -125,23 +171,22 @@ impl Station {
         let (private, private_kind) = open(&plan.private)?;
         let (public, public_kind) = open(&plan.public)?;
         let tables = Arc::clone(&worker.shared.published().tables);
+        let id = worker.id.take().ok_or_else(|| tare_port::Error::Os {
+            doing: "the identity of a worker".into(),
+            source: std::io::ErrorKind::ResourceBusy.into(),
+        })?;
         let station = Station {
-            private,
-            public,
-            dataplane: Dataplane::new(
-                tables,
-                pool.clone(),
-                WorkerId {
-                    number: worker.number,
-                    workers: worker.shared.workers.len(),
-                },
-            ),
+            ports: Ports { private, public },
+            forwarder: Forwarder::new(Dataplane::new(tables, pool.clone(), id)),
             pool,
-            output: Output::default(),
             burst: Burst::with_capacity(BURST),
-            own_lost: 0,
         };
         Ok((station, [private_kind, public_kind]))
+    }
+
+    /// Closes the ports and returns the identity of the worker.
+    fn close(self) -> WorkerId {
+        self.forwarder.dataplane.into_worker()
     }
 
     fn forward(&mut self, worker: &Worker, plan: &Arc<Plan>, base: &Counts) -> Left {
@@ -158,7 +203,9 @@ impl Station {
                 if *published.plan != **plan {
                     return Left::Replanned;
                 }
-                self.dataplane.replace(Arc::clone(&published.tables));
+                self.forwarder
+                    .dataplane
+                    .replace(Arc::clone(&published.tables));
             }
             let now = Instant::now();
             let moved = match self.round(worker, now) {
@@ -185,88 +232,45 @@ impl Station {
         }
     }
 
-    /// One burst of each direction; whether there was something to do.
+    /// Forwards a burst of each interface, and sends what waits in the queue of the control thread.
+    /// Returns false if there was nothing to do.
     fn round(&mut self, worker: &Worker, now: Instant) -> std::io::Result<bool> {
+        let Station {
+            ports,
+            forwarder,
+            pool,
+            burst,
+        } = self;
         let mut moved = false;
-        if self.private.receive(&mut self.burst, BURST)? > 0 {
-            moved = true;
-            self.dataplane
-                .outbound(now, &mut self.burst, &mut self.output);
-            self.dispatch(worker, InterfaceId::Private)?;
-        }
-        if self.public.receive(&mut self.burst, BURST)? > 0 {
-            moved = true;
-            self.dataplane
-                .inbound(now, &mut self.burst, &mut self.output);
-            self.dispatch(worker, InterfaceId::Public)?;
-            if !self.output.tunnel.is_empty() {
-                std::mem::swap(&mut self.burst, &mut self.output.tunnel);
-                self.dataplane
-                    .outbound(now, &mut self.burst, &mut self.output);
-                self.dispatch(worker, InterfaceId::Private)?;
+        for from in [InterfaceId::Private, InterfaceId::Public] {
+            if ports.port_mut(from).receive(burst, BURST)? > 0 {
+                moved = true;
+                let mut sink = PortSink { ports, worker };
+                forwarder.forward(now, from, burst, &mut sink)?;
             }
         }
-        while let Ok((place, bytes)) = worker.frames.try_recv() {
+        while let Ok((to, bytes)) = worker.frames.try_recv() {
             moved = true;
-            let Some(frame) = self.pool.copy(&bytes) else {
-                self.own_lost += 1;
+            let Some(frame) = pool.copy(&bytes) else {
+                forwarder.own_lost += 1;
                 continue;
             };
-            self.burst.push(frame);
-            match place {
-                InterfaceId::Private => self.send_own(InterfaceId::Private)?,
-                InterfaceId::Public => self.send_own(InterfaceId::Public)?,
-                InterfaceId::Tunnel => {
-                    self.dataplane
-                        .outbound(now, &mut self.burst, &mut self.output);
-                    self.dispatch(worker, InterfaceId::Private)?;
-                }
+            burst.push(frame);
+            let mut sink = PortSink { ports, worker };
+            match to {
+                InterfaceId::Tunnel => forwarder.forward(now, to, burst, &mut sink)?,
+                _ => forwarder.send_own(to, burst, &mut sink)?,
             }
         }
         Ok(moved)
     }
 
-    /// Brings what the data plane made of packets from one side to where it goes.
-    fn dispatch(&mut self, worker: &Worker, from: InterfaceId) -> std::io::Result<()> {
-        let output = &mut self.output;
-        let (there, here) = match from {
-            InterfaceId::Public => (&mut self.private, &mut self.public),
-            _ => (&mut self.public, &mut self.private),
-        };
-        send(there, &mut output.forward)?;
-        if !output.forward.is_empty() {
-            match from {
-                InterfaceId::Public => self.dataplane.not_delivered(&mut output.forward),
-                _ => self.dataplane.not_sent(&mut output.forward),
-            }
-        }
-        if !output.back.is_empty() {
-            send(here, &mut output.back)?;
-            self.own_lost += output.back.drain(..).count() as u64;
-        }
-        for frame in output.control.drain(..) {
-            pass(&worker.shared, &worker.news, from, &frame);
-        }
-        for frame in output.inner.drain(..) {
-            pass(&worker.shared, &worker.news, InterfaceId::Tunnel, &frame);
-        }
-        Ok(())
-    }
-
-    fn send_own(&mut self, to: InterfaceId) -> std::io::Result<()> {
-        let port = match to {
-            InterfaceId::Public => &mut self.public,
-            _ => &mut self.private,
-        };
-        send(port, &mut self.burst)?;
-        self.own_lost += self.burst.drain(..).count() as u64;
-        Ok(())
-    }
-
     /// Waits for a frame, for tables or for a while.
     fn sleep(&mut self, worker: &Worker) {
         let state = worker.state();
-        let (Some(private), Some(public)) = (self.private.wait_on(), self.public.wait_on()) else {
+        let (Some(private), Some(public)) =
+            (self.ports.private.wait_on(), self.ports.public.wait_on())
+        else {
             return std::thread::sleep(Duration::from_micros(50));
         };
         let mut fds = [
@@ -288,51 +292,23 @@ impl Station {
     }
 
     fn counts(&self, base: &Counts) -> Counts {
-        let plus = |base: &TrafficCounters, more: &TrafficCounters| {
-            let mut sum = *base;
-            sum.add(more);
-            sum
-        };
-        Counts {
-            sent: plus(&base.sent, self.dataplane.sent()),
-            received: plus(&base.received, self.dataplane.received()),
-            private: sum(&base.private, &self.private.counters()),
-            public: sum(&base.public, &self.public.counters()),
-            own_lost: base.own_lost + self.own_lost,
-            private_kind: base.private_kind.clone(),
-            public_kind: base.public_kind.clone(),
-        }
+        let mut counts = base.clone();
+        counts.sent.add(self.forwarder.dataplane.sent());
+        counts.received.add(self.forwarder.dataplane.received());
+        let (private, public) = (self.ports.private.counters(), self.ports.public.counters());
+        counts.private.add(&private.into());
+        counts.public.add(&public.into());
+        counts.own_lost += self.forwarder.own_lost;
+        counts
     }
 }
 
-/// Sends what the port takes; asks it a second time, for it may have made room meanwhile.
-fn send(port: &mut Box<dyn Port>, burst: &mut Burst) -> std::io::Result<()> {
-    for _ in 0..2 {
-        if burst.is_empty() {
-            break;
-        }
-        port.send(burst)?;
-    }
-    Ok(())
-}
-
-fn sum(a: &Counters, b: &Counters) -> Counters {
-    Counters {
-        rx_packets: a.rx_packets + b.rx_packets,
-        rx_bytes: a.rx_bytes + b.rx_bytes,
-        rx_dropped: a.rx_dropped + b.rx_dropped,
-        tx_packets: a.tx_packets + b.tx_packets,
-        tx_bytes: a.tx_bytes + b.tx_bytes,
-        tx_dropped: a.tx_dropped + b.tx_dropped,
-    }
-}
-
-/// What was opened, for people. Queues from `end` on are nobody's: what the card puts there never
-/// gets to a worker.
+/// Returns a description of an opened port. No worker has the queues from `end` on: frames that the
+/// card puts there are never received.
 fn told(interface: &Interface, queue: u32, end: u32, opened: &Opened) -> String {
     let kind = match opened.kind {
         tare_port::Kind::Xdp(mode) if interface.queues() > end => format!(
-            "{mode} queue {queue}; nobody serves its queues from {end} on: `ethtool -L {} combined {end}`",
+            "{mode} queue {queue}; no worker serves its queues from {end} on: `ethtool -L {} combined {end}`",
             interface.name()
         ),
         tare_port::Kind::Xdp(mode) => format!("{mode} queue {queue}"),

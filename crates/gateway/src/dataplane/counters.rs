@@ -1,140 +1,80 @@
-//! What happened to packets: every one that comes in is forwarded, handed to the control side, or
-//! dropped for a cause that has a name.
+//! Counters of packets: each one that comes in is forwarded, passed to the control side, or dropped
+//! for a reason that has a name.
 
 use tare_port::Burst;
 
-/// Why a packet was dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(usize)]
-pub enum DropReason {
-    /// No Ethernet frame, or of a type that is neither IP nor ARP.
-    NotIp,
-    /// The IP header is truncated, contradicts itself or has a wrong checksum.
-    Malformed,
-    /// No hop left.
-    TtlExceeded,
-    /// No route has a prefix that covers the destination.
-    NoRoute,
-    /// No keys for the route yet.
-    NoSa,
-    /// The SA has no sequence number left.
-    SequenceExhausted,
-    /// Longer than the path takes, and not to be fragmented.
-    TooBig,
-    /// The station of the next hop is not known yet.
-    NextHopUnknown,
-    /// No frame was free, or none had the room.
-    NoBuffer,
-    /// Addressed to somebody else.
-    NotForUs,
-    /// For this gateway, but neither ESP nor the key exchange nor ICMP.
-    UnknownProtocol,
-    /// A fragment of an outer packet.
-    OuterFragment,
-    /// No SA has the SPI.
-    UnknownSpi,
-    /// The sequence number was seen before.
-    Replayed,
-    /// The sequence number is behind the window.
-    TooOld,
-    /// Not authentic.
-    Forged,
-    /// Authentic, but its trailer or inner header contradicts itself.
-    InnerMalformed,
-    /// Authentic, and a dummy (next header 59), which is to be dropped (RFC 4303, 2.6).
-    Dummy,
-    /// The inner source belongs to another route, or to none.
-    InnerSource,
-    /// Congestion was marked on a packet that does not take part (RFC 6040, 4.2).
-    EcnIllegal,
-    /// The port could not take it.
-    PortFull,
-}
-
-impl DropReason {
-    /// All causes, in the order of their numbers.
-    pub const ALL: [DropReason; 21] = [
-        DropReason::NotIp,
-        DropReason::Malformed,
-        DropReason::TtlExceeded,
-        DropReason::NoRoute,
-        DropReason::NoSa,
-        DropReason::SequenceExhausted,
-        DropReason::TooBig,
-        DropReason::NextHopUnknown,
-        DropReason::NoBuffer,
-        DropReason::NotForUs,
-        DropReason::UnknownProtocol,
-        DropReason::OuterFragment,
-        DropReason::UnknownSpi,
-        DropReason::Replayed,
-        DropReason::TooOld,
-        DropReason::Forged,
-        DropReason::InnerMalformed,
-        DropReason::Dummy,
-        DropReason::InnerSource,
-        DropReason::EcnIllegal,
-        DropReason::PortFull,
-    ];
-
-    /// Its name in metrics and logs.
-    pub fn name(self) -> &'static str {
-        match self {
-            DropReason::NotIp => "not_ip",
-            DropReason::Malformed => "malformed",
-            DropReason::TtlExceeded => "ttl_exceeded",
-            DropReason::NoRoute => "no_route",
-            DropReason::NoSa => "no_sa",
-            DropReason::SequenceExhausted => "sequence_exhausted",
-            DropReason::TooBig => "too_big",
-            DropReason::NextHopUnknown => "next_hop_unknown",
-            DropReason::NoBuffer => "no_buffer",
-            DropReason::NotForUs => "not_for_us",
-            DropReason::UnknownProtocol => "unknown_protocol",
-            DropReason::OuterFragment => "outer_fragment",
-            DropReason::UnknownSpi => "unknown_spi",
-            DropReason::Replayed => "replayed",
-            DropReason::TooOld => "too_old",
-            DropReason::Forged => "forged",
-            DropReason::InnerMalformed => "inner_malformed",
-            DropReason::Dummy => "dummy",
-            DropReason::InnerSource => "inner_source",
-            DropReason::EcnIllegal => "ecn_illegal",
-            DropReason::PortFull => "port_full",
-        }
+tare_daemon::reasons! {
+    /// The reason why a packet was dropped.
+    pub enum DropReason {
+        /// Not an Ethernet frame, or of a type that is neither IP nor ARP.
+        NotIp => "not_ip",
+        /// The IP header is truncated, contradicts itself or has a wrong checksum.
+        Malformed => "malformed",
+        /// TTL or hop limit exceeded.
+        TtlExceeded => "ttl_exceeded",
+        /// No route has a prefix that covers the destination.
+        NoRoute => "no_route",
+        /// The route has no keys yet.
+        NoSa => "no_sa",
+        /// The SA has no sequence number left.
+        SequenceExhausted => "sequence_exhausted",
+        /// Longer than the path MTU, and not to be fragmented.
+        TooBig => "too_big",
+        /// The MAC address of the next hop is unknown.
+        NextHopUnknown => "next_hop_unknown",
+        /// No frame was free, or none had the room.
+        NoBuffer => "no_buffer",
+        /// Addressed to another station or host.
+        NotForUs => "not_for_us",
+        /// For this gateway, but neither ESP nor the key exchange nor ICMP.
+        UnknownProtocol => "unknown_protocol",
+        /// A fragment of an outer packet.
+        OuterFragment => "outer_fragment",
+        /// No SA has the SPI.
+        UnknownSpi => "unknown_spi",
+        /// The sequence number was seen before.
+        Replayed => "replayed",
+        /// The sequence number is behind the window.
+        TooOld => "too_old",
+        /// Not authentic.
+        Forged => "forged",
+        /// Authentic, but its trailer or inner header contradicts itself.
+        InnerMalformed => "inner_malformed",
+        /// Authentic, and a dummy (next header 59), which is to be dropped (RFC 4303, 2.6).
+        Dummy => "dummy",
+        /// The inner source belongs to another route, or to none.
+        InnerSource => "inner_source",
+        /// Congestion was marked on a packet that is not ECN-capable (RFC 6040, 4.2).
+        EcnIllegal => "ecn_illegal",
+        /// The port could not take it.
+        PortFull => "port_full",
     }
 }
 
-/// What happened in one direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TrafficCounters {
-    /// Packets that came in.
-    pub received: u64,
-    /// Their bytes, with Ethernet headers.
-    pub received_bytes: u64,
-    /// Packets that went on, each fragment counted.
-    pub forwarded: u64,
-    /// Bytes that went on, with Ethernet headers.
-    pub forwarded_bytes: u64,
-    /// Packets of those that the control side got.
-    pub control: u64,
-    /// Packets of those that were dropped, by [`DropReason`].
-    pub dropped: [u64; DropReason::ALL.len()],
-    /// Packets more than came in, by fragmenting.
-    pub fragments: u64,
-    /// ICMP errors made on top.
-    pub errors_sent: u64,
-    /// ICMP errors not made, because there were too many.
-    pub errors_suppressed: u64,
+tare_daemon::counters! {
+    /// Counters of one direction. Bytes are with Ethernet headers.
+    pub struct TrafficCounters {
+        received => "received_packets_total": "Packets that came in",
+        received_bytes => "received_bytes_total": "Bytes that came in",
+        forwarded => "forwarded_packets_total": "Packets forwarded, each fragment counted",
+        forwarded_bytes => "forwarded_bytes_total": "Bytes forwarded",
+        control => "control_packets_total": "Packets for the gateway itself",
+        fragments => "fragments_total": "Packets added by fragmenting",
+        errors_sent => "icmp_errors_total": "ICMP errors sent",
+        errors_suppressed => "icmp_errors_suppressed_total":
+            "ICMP errors not sent because there were too many";
+        /// Packets dropped.
+        dropped: DropReason,
+    }
 }
 
 impl TrafficCounters {
     #[inline]
-    pub(crate) fn drop(&mut self, cause: DropReason) {
-        self.dropped[cause as usize] += 1;
+    pub(crate) fn drop(&mut self, reason: DropReason) {
+        self.dropped.count(reason);
     }
 
-    /// Counts frames as dropped after all that were counted as forwarded, and drops them.
+    /// Counts frames that a port refused as dropped instead of forwarded, and drops them.
     #[cold]
     pub(crate) fn take_back(&mut self, refused: &mut Burst) {
         for frame in refused.drain(..) {
@@ -144,70 +84,32 @@ impl TrafficCounters {
         }
     }
 
-    /// How many were dropped for this cause.
-    pub fn dropped(&self, cause: DropReason) -> u64 {
-        self.dropped[cause as usize]
+    /// Returns the number of packets dropped for this reason.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.dropped.get(reason)
     }
 
-    /// How many were dropped in all.
+    /// Returns the number of packets dropped.
     pub fn dropped_total(&self) -> u64 {
-        self.dropped.iter().sum()
+        self.dropped.total()
     }
 
-    /// Whether every packet that came in is accounted for.
+    /// Returns true if every packet that came in is accounted for.
     pub fn adds_up(&self) -> bool {
         self.received + self.fragments == self.forwarded + self.control + self.dropped_total()
-    }
-
-    /// What was counted on top of an earlier state.
-    pub fn since(&self, earlier: &TrafficCounters) -> TrafficCounters {
-        let mut since = *self;
-        since.merge(earlier, u64::wrapping_sub);
-        since
-    }
-
-    /// Adds what another worker counted.
-    pub fn add(&mut self, other: &TrafficCounters) {
-        self.merge(other, u64::wrapping_add);
-    }
-
-    fn merge(&mut self, other: &TrafficCounters, merge: fn(u64, u64) -> u64) {
-        let mine = [
-            &mut self.received,
-            &mut self.received_bytes,
-            &mut self.forwarded,
-            &mut self.forwarded_bytes,
-            &mut self.control,
-            &mut self.fragments,
-            &mut self.errors_sent,
-            &mut self.errors_suppressed,
-        ];
-        let theirs = [
-            other.received,
-            other.received_bytes,
-            other.forwarded,
-            other.forwarded_bytes,
-            other.control,
-            other.fragments,
-            other.errors_sent,
-            other.errors_suppressed,
-        ];
-        let dropped = self.dropped.iter_mut().zip(other.dropped);
-        for (mine, theirs) in mine.into_iter().zip(theirs).chain(dropped) {
-            *mine = merge(*mine, theirs);
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tare_daemon::{CountsBy, Reason};
     use tare_port::{Layout, Pool};
 
     #[test]
     fn what_a_port_refuses_is_dropped_and_still_adds_up() {
         let pool = Pool::new(8, 512, Layout::Spread).unwrap();
-        let mut direction = TrafficCounters {
+        let mut counters = TrafficCounters {
             received: 3,
             forwarded: 5,
             forwarded_bytes: 500,
@@ -215,9 +117,33 @@ mod tests {
             ..TrafficCounters::default()
         };
         let mut burst: Burst = (0..4).map(|_| pool.copy(&[0; 100]).unwrap()).collect();
-        direction.take_back(&mut burst);
-        assert!(burst.is_empty() && direction.adds_up());
-        assert_eq!((direction.forwarded, direction.forwarded_bytes), (1, 100));
-        assert_eq!(direction.dropped(DropReason::PortFull), 4);
+        counters.take_back(&mut burst);
+        assert!(burst.is_empty() && counters.adds_up());
+        assert_eq!((counters.forwarded, counters.forwarded_bytes), (1, 100));
+        assert_eq!(counters.dropped(DropReason::PortFull), 4);
+    }
+
+    fn check<R, const N: usize>()
+    where
+        R: Reason<Counts = CountsBy<R, N>> + PartialEq + std::fmt::Debug,
+    {
+        let mut counts = CountsBy::<R, N>::default();
+        for (n, reason) in R::REASONS.iter().enumerate() {
+            assert_eq!(reason.index(), n);
+            (0..=n).for_each(|_| counts.count(*reason));
+        }
+        for (n, reason) in R::REASONS.iter().enumerate() {
+            assert_eq!(counts.get(*reason), n as u64 + 1);
+            let mut others = R::REASONS.iter().filter(|other| *other != reason);
+            assert!(others.all(|other| other.reason_name() != reason.reason_name()));
+        }
+    }
+
+    #[test]
+    fn reasons_are_counted_apart_and_have_names_of_their_own() {
+        check::<DropReason, 21>();
+        check::<crate::exchange::DropReason, 11>();
+        check::<crate::control::Ignored, 10>();
+        check::<crate::control::Taken, 5>();
     }
 }

@@ -1,12 +1,12 @@
 //! DSCP and ECN through a tunnel (RFC 6040): the outer header takes what the inner one has, and
-//! congestion marked on the way is carried over to the inner one.
+//! congestion that was marked in the tunnel is carried over to the inner one.
 
 const NOT_ECT: u8 = 0b00;
 const ECT_1: u8 = 0b01;
 const CE: u8 = 0b11;
 
-/// What the inner header is to have after the tunnel; none where the packet is to be dropped. RFC
-/// 6040, figure 4.
+/// Returns DSCP and ECN of the inner header after the tunnel; `None` if the packet is to be
+/// dropped. RFC 6040, figure 4.
 #[inline]
 pub fn leaving(inner: u8, outer: u8) -> Option<u8> {
     let (inner_ecn, outer_ecn) = (inner & 3, outer & 3);

@@ -4,7 +4,7 @@
 //! Ethernet 14 | outer IPv4 20 or IPv6 40 | SPI 4, sequence 4 | IV 8 | inner packet, padding, pad length, next header | ICV 16
 //! ```
 
-use super::sa::SequenceMode;
+use super::sequence::SequenceMode;
 
 /// IP protocol number of ESP.
 pub const PROTOCOL: u8 = 50;
@@ -53,7 +53,7 @@ pub fn inner_max(mtu: usize, outer_header: usize) -> usize {
     payload.saturating_sub(TRAILER)
 }
 
-/// What is authenticated and not encrypted: SPI and sequence number (RFC 4106, 5), the latter in
+/// The additional authenticated data: SPI and sequence number (RFC 4106, 5), the latter in
 /// full where it is extended.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Aad {

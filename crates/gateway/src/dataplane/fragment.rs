@@ -74,7 +74,7 @@ fn drop_options(mut options: &mut [u8]) {
             NO_OPERATION => 1,
             _ => options.get(1).map_or(0, |&len| usize::from(len)),
         };
-        // One that is longer than its place, or too short for its own header, says nothing that
+        // One that is longer than its place, or too short for its own header, has nothing that
         // could be kept.
         if len == 0 || len > options.len() || (kind != NO_OPERATION && len < 2) {
             options.fill(NO_OPERATION);

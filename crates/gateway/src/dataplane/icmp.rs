@@ -7,7 +7,7 @@ use tare_packet::ethernet::{self, HEADER};
 use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6::{self, Ipv6};
 use tare_port::{Burst, Frame};
-use tare_sim::Instant;
+use tare_sim::{Instant, TokenBucket};
 
 use super::{is_multicast6, Dataplane, TrafficCounters};
 
@@ -21,43 +21,16 @@ const TTL: u8 = 64;
 const ERROR_MAX_V4: usize = 576;
 const ERROR_MAX_V6: usize = 1280;
 
-/// A bucket of tokens: one is spent for each error, and they come back with time.
-#[derive(Clone, Copy, Debug)]
-pub struct RateLimit {
-    tokens: u32,
-    filled: Instant,
-}
+/// Errors and answers that may be sent at once, and the interval after which one more may be sent:
+/// what a flood of packets makes a gateway send stays bounded (RFC 1812, 4.3.2.8; RFC 4443, 2.4
+/// (f)).
+pub const ERROR_BURST: u32 = 50;
+/// See [`ERROR_BURST`].
+pub const ERROR_INTERVAL: Duration = Duration::from_millis(10);
 
-impl RateLimit {
-    /// Errors that may be sent at once.
-    pub const BURST: u32 = 50;
-    /// Time after which one more may be sent.
-    pub const INTERVAL: Duration = Duration::from_millis(10);
-
-    /// Whether one may be sent now.
-    pub fn allow(&mut self, now: Instant) -> bool {
-        let interval = Self::INTERVAL.as_nanos() as u64;
-        let earned = now.since(self.filled).as_nanos() as u64 / interval;
-        if earned > 0 {
-            self.tokens = Self::BURST.min(self.tokens.saturating_add(earned.min(1000) as u32));
-            self.filled += Duration::from_nanos(earned.saturating_mul(interval));
-        } else if now < self.filled {
-            // The clock was set back.
-            self.filled = now;
-        }
-        let allowed = self.tokens > 0;
-        self.tokens = self.tokens.saturating_sub(1);
-        allowed
-    }
-}
-
-impl Default for RateLimit {
-    fn default() -> RateLimit {
-        RateLimit {
-            tokens: Self::BURST,
-            filled: Instant::ZERO,
-        }
-    }
+/// Returns a limit on errors or answers.
+pub(crate) const fn error_limit() -> TokenBucket {
+    TokenBucket::new(ERROR_INTERVAL, ERROR_BURST)
 }
 
 /// Kinds of error, with what their second word says.
@@ -96,7 +69,7 @@ fn report(worker: &mut Dataplane, now: Instant, about: &Frame, kind: Kind, to: &
         _ => about_v6(worker, inner, kind),
     };
     let Some(error) = error else { return };
-    let allowed = worker.errors.allow(now);
+    let allowed = worker.errors.take(now);
     let direction: &mut TrafficCounters = &mut worker.sent;
     if !allowed {
         direction.errors_suppressed += 1;

@@ -7,10 +7,11 @@ use tare_packet::ipv6::{self, Ipv6};
 use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
-use super::sa::add;
+use super::sequence::add;
 use super::tables::Tables;
 use super::version::{RouteBy, Version, V4, V6};
 use super::window::Refused;
+use super::worker::WorkerId;
 use super::{
     address, discard, fragment, icmp, is_multicast6, is_own4, is_own6, Dataplane, DropReason,
     Output,
@@ -23,14 +24,14 @@ const ICMP: u8 = 1;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 
-/// Packets on their way through the passes.
+/// The packets of a burst between passes.
 #[derive(Default)]
 pub(super) struct Scratch {
     frames: Vec<Frame>,
-    /// What is known of each frame; as many as there ever were at once. Written in place, as the
+    /// The state of each frame; as many as there ever were at once. Written in place, as the
     /// other direction does.
     jobs: Vec<Job>,
-    /// Whether each is authentic, and then whether it is new.
+    /// The outcome of each frame: authentic or not, and then new or not.
     outcomes: Vec<Result<(), DropReason>>,
 }
 
@@ -41,7 +42,7 @@ struct Job {
     sa: u32,
     /// DSCP and ECN of the outer packet.
     tos: u8,
-    /// Where the ESP header begins.
+    /// The offset of the ESP header; 0 if the frame is to be dropped.
     front: u8,
     /// Bytes that are encrypted.
     len: u16,
@@ -163,7 +164,7 @@ fn admit(tables: &Tables, frame: &mut Frame, job: &mut Job) -> Result<Admitted, 
     Ok(Admitted::Esp)
 }
 
-/// How many packets pass between asking for memory and reading it.
+/// The number of packets between prefetching memory and reading it.
 const AHEAD: usize = 6;
 
 /// Finds the SA of a packet that was looked at some packets ago, and asks for the key of one before
@@ -184,11 +185,13 @@ fn find_ahead(tables: &Tables, jobs: &mut [Job], at: usize) {
     }
 }
 
-/// The second pass: whole sequence numbers, and a look at the windows.
+/// The second pass: whole sequence numbers, and a check of the windows without their lock. It is no
+/// promise, but a replayed packet that it finds is not decrypted (RFC 4303, 3.4.3).
 fn number_all(worker: &mut Dataplane, scratch: &mut Scratch) {
     let mut failed = false;
+    let (tables, id): (&Tables, _) = (&worker.tables, &worker.id);
     for job in &mut scratch.jobs[..scratch.frames.len()] {
-        if let Err(cause) = number(worker.alone, &worker.tables, job) {
+        if let Err(cause) = number(id, tables, job) {
             failed = true;
             job.front = 0;
             worker.received.drop(cause);
@@ -201,11 +204,11 @@ fn number_all(worker: &mut Dataplane, scratch: &mut Scratch) {
 
 /// The whole sequence number of a packet, if its window may take it.
 #[inline]
-fn number(alone: bool, tables: &Tables, job: &mut Job) -> Result<(), DropReason> {
+fn number(worker: &WorkerId, tables: &Tables, job: &mut Job) -> Result<(), DropReason> {
     let sa = tables.inbound.at(job.sa).ok_or(DropReason::UnknownSpi)?;
     let number = sa.window.number(job.sequence as u32).map_err(cause_of);
     if number.is_err() {
-        add(&sa.replayed, 1, alone);
+        add(&sa.replayed, 1, worker);
     }
     job.sequence = number?;
     job.aad.set(job.spi, job.sequence, sa.window.sequence_mode);
@@ -245,7 +248,11 @@ fn open(tables: &Tables, scratch: &mut Scratch) {
 
 /// The fourth pass: claims sequence numbers, a run of packets of one SA at a time, so that its lock
 /// is taken and its counters are touched once.
-fn claim(alone: bool, tables: &Tables, scratch: &mut Scratch) {
+///
+/// It comes after decryption: a window that forged packets could move would let an attacker lock
+/// out the true ones. And it comes before delivery: of two copies of a packet in one burst, or on
+/// two workers, both pass the check above, and one alone gets the number.
+fn claim(worker: &WorkerId, tables: &Tables, scratch: &mut Scratch) {
     let mut rest = &mut scratch.outcomes[..scratch.frames.len()];
     for run in scratch.jobs[..rest.len()].chunk_by(|a, b| a.sa == b.sa) {
         let outcomes = rest.split_off_mut(..run.len()).unwrap_or_default();
@@ -254,7 +261,7 @@ fn claim(alone: bool, tables: &Tables, scratch: &mut Scratch) {
             continue;
         };
         let (mut packets, mut bytes, mut forged, mut replayed) = (0, 0, 0, 0);
-        let mut claims = sa.window.lock(alone);
+        let mut claims = sa.window.lock(worker);
         for (outcome, job) in outcomes.iter_mut().zip(run) {
             *outcome = outcome.and_then(|()| claims.claim(job.sequence).map_err(cause_of));
             match outcome {
@@ -267,11 +274,11 @@ fn claim(alone: bool, tables: &Tables, scratch: &mut Scratch) {
             }
         }
         drop(claims);
-        add(&sa.packets, packets, alone);
-        add(&sa.bytes, bytes, alone);
+        add(&sa.packets, packets, worker);
+        add(&sa.bytes, bytes, worker);
         if forged + replayed > 0 {
-            add(&sa.forged, forged, alone);
-            add(&sa.replayed, replayed, alone);
+            add(&sa.forged, forged, worker);
+            add(&sa.replayed, replayed, worker);
         }
     }
 }
@@ -279,7 +286,7 @@ fn claim(alone: bool, tables: &Tables, scratch: &mut Scratch) {
 /// The last pass: looks at what was inside.
 fn finish(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut Output) {
     let tables = std::sync::Arc::clone(&worker.tables);
-    claim(worker.alone, &tables, scratch);
+    claim(&worker.id, &tables, scratch);
     let known = scratch.jobs.iter().zip(&scratch.outcomes);
     for (frame, (job, outcome)) in scratch.frames.drain(..).zip(known) {
         let left = outcome.and_then(|()| leave(worker, &tables, now, job, frame, output));

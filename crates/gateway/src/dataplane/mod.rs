@@ -1,5 +1,5 @@
-//! What workers do: packets of the private side become ESP, ESP of the public side becomes packets
-//! again.
+//! The work of workers: packets of the private side become ESP, ESP of the public side becomes
+//! packets again.
 //!
 //! Each direction takes a burst and goes over it in passes (look at headers and find the SA; write
 //! headers; seal or open; finish), so that what one packet waits for, a load or a cipher, the
@@ -14,23 +14,28 @@ mod inbound;
 mod outbound;
 mod prefixes;
 mod sa;
+mod sequence;
 mod tables;
 mod version;
 mod window;
+mod worker;
 
 use std::sync::Arc;
 
 use tare_packet::ethernet::HEADER;
 use tare_port::{Burst, Frame, Pool};
-use tare_sim::Instant;
+use tare_sim::{Instant, TokenBucket};
 
 pub use counters::{DropReason, TrafficCounters};
-pub use icmp::RateLimit;
+pub(crate) use icmp::error_limit;
+pub use icmp::{ERROR_BURST, ERROR_INTERVAL};
 
 pub use prefixes::{Prefixes, NONE};
-pub use sa::{InboundSa, OutboundSa, Outer, SequenceMode};
+pub use sa::{InboundSa, OutboundSa, Outer};
+pub use sequence::SequenceMode;
 pub use tables::{Route, SpiTable, Tables};
 pub use window::{Refused, Window, WINDOW_DEFAULT, WINDOW_MAX};
+pub use worker::{BoundTables, WorkerGroup, WorkerId};
 
 use crate::interface::InterfaceHeaders;
 pub use crate::interface::InterfaceView;
@@ -40,42 +45,20 @@ pub struct Dataplane {
     /// In an [`Arc`] of the worker's own, which each burst holds on to: counting holders in the one
     /// that all workers share would take the tables' first line from core to core.
     #[allow(clippy::redundant_allocation)]
-    tables: Arc<Arc<Tables>>,
+    tables: Arc<Arc<BoundTables>>,
     private: InterfaceHeaders,
     public: InterfaceHeaders,
     pool: Pool,
-    /// Whether no other worker uses the same SAs.
-    alone: bool,
-    /// By which it takes one of a route's outbound SAs.
-    number: usize,
-    errors: RateLimit,
+    id: WorkerId,
+    errors: TokenBucket,
     outbound: outbound::Scratch,
     inbound: inbound::Scratch,
     sent: TrafficCounters,
     received: TrafficCounters,
 }
 
-/// Which of a gateway's workers one is. All of them use the same SAs, so what is said of their
-/// number must be true: a worker that takes itself for the only one does not keep others out of an
-/// SA's counter, and two packets under one number give the key away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WorkerId {
-    /// Its number, from 0. Each worker takes its own of a route's outbound SAs, so far as there are
-    /// that many.
-    pub number: usize,
-    /// How many workers there are.
-    pub workers: usize,
-}
-
-impl WorkerId {
-    /// The only worker.
-    pub const ALONE: WorkerId = WorkerId {
-        number: 0,
-        workers: 1,
-    };
-}
-
-/// Where packets go. Bursts are added to, and the caller's to empty.
+/// The packets that leave a data plane, by destination. Bursts are added to, and the caller's to
+/// empty.
 #[derive(Default)]
 pub struct Output {
     /// To the other side.
@@ -85,8 +68,8 @@ pub struct Output {
     /// To the control side, from the wire: ARP, neighbor discovery, ICMP to this gateway, the key
     /// exchange.
     pub control: Burst,
-    /// To the control side, out of the tunnel: packets to this gateway. Their Ethernet headers say
-    /// nothing.
+    /// To the control side, out of the tunnel: packets to this gateway. Their Ethernet header is
+    /// undefined.
     pub inner: Burst,
     /// To the peers, through the tunnel: errors about packets that came through it. They are to be
     /// given to [`Dataplane::outbound`] like packets of the private side.
@@ -95,15 +78,18 @@ pub struct Output {
 
 impl Dataplane {
     /// A worker that takes the frames of fragments and errors from `pool`.
-    pub fn new(tables: Arc<Tables>, pool: Pool, seat: WorkerId) -> Dataplane {
+    ///
+    /// # Panics
+    /// If the tables are bound to another group of workers.
+    pub fn new(tables: Arc<BoundTables>, pool: Pool, worker: WorkerId) -> Dataplane {
+        worker.assert_member(&tables);
         Dataplane {
             private: InterfaceHeaders::new(&tables.private),
             public: InterfaceHeaders::new(&tables.public),
             tables: Arc::new(tables),
             pool,
-            alone: seat.workers == 1,
-            number: seat.number,
-            errors: RateLimit::default(),
+            id: worker,
+            errors: error_limit(),
             outbound: outbound::Scratch::default(),
             inbound: inbound::Scratch::default(),
             sent: TrafficCounters::default(),
@@ -111,24 +97,33 @@ impl Dataplane {
         }
     }
 
+    /// Ends this data plane and returns the identity of its worker, for another.
+    pub fn into_worker(self) -> WorkerId {
+        self.id
+    }
+
     /// Goes on with other tables.
-    pub fn replace(&mut self, tables: Arc<Tables>) {
+    ///
+    /// # Panics
+    /// If the tables are bound to another group of workers.
+    pub fn replace(&mut self, tables: Arc<BoundTables>) {
+        self.id.assert_member(&tables);
         self.private = InterfaceHeaders::new(&tables.private);
         self.public = InterfaceHeaders::new(&tables.public);
         self.tables = Arc::new(tables);
     }
 
     /// The tables in use.
-    pub fn tables(&self) -> &Arc<Tables> {
+    pub fn tables(&self) -> &Arc<BoundTables> {
         &self.tables
     }
 
-    /// What happened to packets of the private side.
+    /// Returns the counters of packets of the private side.
     pub fn sent(&self) -> &TrafficCounters {
         &self.sent
     }
 
-    /// What happened to packets of the public side.
+    /// Returns the counters of packets of the public side.
     pub fn received(&self) -> &TrafficCounters {
         &self.received
     }
@@ -156,7 +151,7 @@ impl Dataplane {
     }
 }
 
-/// Whether a packet to `dst` is for this gateway itself.
+/// Returns true if a packet to `dst` is for this gateway itself.
 #[inline]
 fn is_own4(tables: &Tables, dst: u32) -> bool {
     tables.private.ip4 == Some(dst) || tables.public.ip4 == Some(dst)
@@ -167,7 +162,7 @@ fn is_own6(tables: &Tables, dst: u128) -> bool {
     tables.private.ip6 == Some(dst) || tables.public.ip6 == Some(dst)
 }
 
-/// Whether an IPv6 destination is multicast, as those of neighbor discovery are.
+/// Returns true if an IPv6 destination is multicast, as those of neighbor discovery are.
 #[inline]
 fn is_multicast6(dst: u128) -> bool {
     dst >> 120 == 0xff

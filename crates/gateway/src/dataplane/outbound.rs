@@ -21,19 +21,23 @@ const OUTER_TTL: u8 = 64;
 /// what is too long for the path is reported, and inner packets are fragmented instead.
 const DONT_FRAGMENT: u32 = 0x4000;
 
-/// Packets on their way through the passes.
+/// The packets of a burst between passes.
 #[derive(Default)]
 pub(super) struct Scratch {
     frames: Vec<Frame>,
-    /// What is known of each frame; as many as there ever were at once.
+    /// The state of each frame; as many as there ever were at once.
     jobs: Vec<Job>,
     tags: Vec<Tag>,
-    /// What takes their place where some are cut into fragments.
+    /// The packets that replace them if some are fragmented.
     cut: (Vec<Frame>, Vec<Job>),
 }
 
-/// Written field by field and in place: a value made elsewhere would be copied by wide loads, which
-/// wait for the narrow stores that made it.
+/// The state of one packet.
+///
+/// Written field by field and in place. A value that is made elsewhere and moved here is copied by
+/// wide loads, and a wide load of bytes that several narrow stores wrote just before cannot be
+/// served from the store buffer: it waits until they reach the cache. Not the copy but this wait
+/// was what cost most.
 #[derive(Clone, Copy, Default)]
 struct Job {
     sequence: u64,
@@ -61,6 +65,7 @@ impl Scratch {
 }
 
 pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, output: &mut Output) {
+    // Taken out, so that passes can borrow the worker and its scratch memory separately.
     let mut scratch = std::mem::take(&mut worker.outbound);
     scratch.reserve(input.len());
     for frame in input.drain(..) {
@@ -95,7 +100,7 @@ fn admit<V: Version>(
     scratch: &mut Scratch,
     output: &mut Output,
 ) {
-    let tables = &*worker.tables;
+    let tables: &Tables = &worker.tables;
     let Some(inner) = V::read(tables, &frame[HEADER..], RouteBy::Destination) else {
         return worker.sent.drop(DropReason::Malformed);
     };
@@ -123,12 +128,13 @@ fn admit<V: Version>(
 /// The second pass: asks for the SAs, and says whether all packets are as short as their routes
 /// take them.
 fn look_up(worker: &Dataplane, scratch: &Scratch) -> bool {
+    let (tables, number): (&Tables, _) = (&worker.tables, worker.id.number());
     let mut fit = true;
     for (frame, job) in scratch.frames.iter().zip(&scratch.jobs) {
-        let Some(route) = worker.tables.routes.get(job.route as usize) else {
+        let Some(route) = tables.routes.get(job.route as usize) else {
             continue;
         };
-        if let Some(sa) = route.outbound(worker.number) {
+        if let Some(sa) = route.outbound(number) {
             sa.prefetch();
         }
         fit &= frame.len() - HEADER <= route.inner_max();
@@ -173,16 +179,21 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
 
 /// The third pass: takes sequence numbers, a run of packets of one route at a time, and writes
 /// headers and trailer.
+///
+/// Numbers are taken only now, when it is certain that a packet fits: a number that is taken and
+/// not sent is a gap, which the peer cannot tell from a loss. Headers are written before any packet
+/// is encrypted, so that the cipher works on several packets at a time.
 fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
-    let tables = &*worker.tables;
+    let tables: &Tables = &worker.tables;
+    let worker_number = worker.id.number();
     let mut rest = &mut scratch.frames[..];
     let jobs = &mut scratch.jobs[..rest.len()];
     let mut failed = false;
     for run in jobs.chunk_by_mut(|a, b| a.route == b.route) {
         let frames = rest.split_off_mut(..run.len()).unwrap_or_default();
-        let sa = outbound_sa(tables, run[0].route, worker.number);
+        let sa = outbound_sa(tables, run[0].route, worker_number);
         let number = sa.ok_or(DropReason::NoSa).and_then(|sa| {
-            sa.take(run.len() as u64, worker.alone)
+            sa.take(run.len() as u64, &worker.id)
                 .ok_or(DropReason::SequenceExhausted)
         });
         let (sa, mut number) = match (sa, number) {
@@ -209,7 +220,7 @@ fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
                 worker.sent.drop(cause);
             }
         }
-        sa.count(bytes, worker.alone);
+        sa.count(bytes, &worker.id);
     }
     if failed {
         discard(&mut scratch.frames, &mut scratch.jobs, |job| job.front != 0);
@@ -261,8 +272,8 @@ fn write_headers(
     }
 }
 
-/// Takes a hop off the inner packet and writes all around it, but for the ICV. `write_outer` writes
-/// the outer IP header, given the bytes behind it.
+/// Decrements TTL or hop limit of the inner packet and writes everything around it but the ICV.
+/// `write_outer` writes the outer IP header, given the bytes behind it.
 #[inline]
 fn write<const OUTER: usize>(
     ethernet: &Option<[u8; HEADER]>,
@@ -300,11 +311,11 @@ fn write<const OUTER: usize>(
 
 /// The last passes: seals, and writes the tags.
 fn seal(worker: &mut Dataplane, scratch: &mut Scratch, output: &mut Output) {
-    let tables = &*worker.tables;
+    let tables: &Tables = &worker.tables;
     let Scratch {
         frames, jobs, tags, ..
     } = scratch;
-    let number = worker.number;
+    let number = worker.id.number();
     let mut sealed = 0;
     // The first that cannot be described ends the iteration; it is never sent, nor is any behind
     // it.

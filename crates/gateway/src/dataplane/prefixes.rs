@@ -11,7 +11,7 @@ pub const NONE: u32 = u32::MAX >> 1;
 /// An entry that stands for 256 longer ones.
 const DEEPER: u32 = 1 << 31;
 
-/// Which route an address belongs to, by the longest of the prefixes that cover it.
+/// A map from addresses to routes, by the longest prefix that matches.
 ///
 /// IPv4 is three tables one below the other, of 16, 8 and 8 bits: one load for prefixes up to /16,
 /// two to /24, three beyond. IPv6 is a trie.

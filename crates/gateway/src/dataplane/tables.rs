@@ -1,5 +1,5 @@
-//! What workers read: routes, SAs and interfaces, as one value that is replaced whole and never
-//! changed.
+//! The tables that workers read: routes, SAs and interfaces, as one value that is replaced whole
+//! and never changed.
 
 use std::sync::Arc;
 
@@ -15,15 +15,15 @@ use super::sa::{InboundSa, OutboundSa, Outer};
 /// One state of the gateway. The control side makes the next one from this; workers go on with
 /// theirs until they have time to take it, so a packet sees one state and never half of two.
 pub struct Tables {
-    /// Which route an inner address belongs to.
+    /// The map from inner addresses to routes.
     pub prefixes: Arc<Prefixes>,
     /// Routes by their number.
     pub routes: Vec<Route>,
     /// Inbound SAs by their SPI.
     pub inbound: SpiTable,
-    /// Where plaintext comes in and goes out.
+    /// The interface for plaintext.
     pub private: InterfaceView,
-    /// Where ESP goes out and comes in.
+    /// The interface for ESP.
     pub public: InterfaceView,
     /// The UDP port of the key exchange.
     pub exchange_port: u16,
@@ -76,7 +76,8 @@ impl Route {
         self
     }
 
-    /// What seals the packets of the worker with this number; none before keys are agreed on.
+    /// Returns the SA that seals the packets of the worker with this number; `None` before keys are
+    /// agreed on.
     ///
     /// As RFC 9611 has it for IKE, each has its own, so that no counter and no window goes from
     /// core to core. Where there are fewer SAs than workers, some share one.
@@ -137,7 +138,7 @@ impl SpiTable {
         (spi.wrapping_mul(0x9e37_79b1) >> self.shift) as usize
     }
 
-    /// Whether there are so few that the caches hold them.
+    /// Returns true if there are so few that the caches hold them.
     #[inline]
     pub(crate) fn are_few(&self) -> bool {
         self.slots.len() <= 256

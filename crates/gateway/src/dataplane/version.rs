@@ -1,4 +1,4 @@
-//! What differs between the two versions of IP, for the inner packet of a tunnel.
+//! The differences between the two versions of IP, for the inner packet of a tunnel.
 
 use tare_packet::ethernet::HEADER;
 use tare_packet::ipv4::{self, Ipv4};
@@ -8,16 +8,16 @@ use super::tables::Tables;
 use super::{is_multicast6, is_own4, is_own6, InterfaceHeaders};
 use crate::dataplane::esp;
 
-/// Which address of a packet says what route it belongs to.
+/// The address of a packet that selects its route.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RouteBy {
     Source,
     Destination,
 }
 
-/// What the passes need to know of an inner packet.
+/// The fields of an inner packet that the passes need.
 pub(super) struct Inner {
-    /// Whether it is for this gateway itself.
+    /// True if it is for this gateway itself.
     pub(super) own: bool,
     pub(super) route: u32,
     pub(super) hops: u8,
@@ -29,19 +29,19 @@ pub(super) struct Inner {
 
 /// A version of IP.
 pub(super) trait Version {
-    /// What the ESP trailer calls it.
+    /// Its next header value in the ESP trailer.
     const NEXT_HEADER: u8;
 
-    /// Reads and checks the header at the start of `packet`; none where it is malformed.
+    /// Reads and checks the header at the start of `packet`; `None` if it is malformed.
     fn read(tables: &Tables, packet: &[u8], by: RouteBy) -> Option<Inner>;
 
-    /// Takes a hop off.
+    /// Decrements TTL or hop limit.
     fn decrement_ttl(packet: &mut [u8]);
 
     /// Sets DSCP and ECN.
     fn set_tos(packet: &mut [u8], tos: u8);
 
-    /// The Ethernet header that such packets leave with.
+    /// Returns the Ethernet header of such packets.
     fn link(headers: &InterfaceHeaders) -> &Option<[u8; HEADER]>;
 }
 

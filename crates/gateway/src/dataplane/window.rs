@@ -8,7 +8,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use super::sa::SequenceMode;
+use super::sequence::SequenceMode;
+use super::worker::WorkerId;
 
 const WORDS: usize = 128;
 
@@ -20,7 +21,12 @@ pub const WINDOW_MAX: u32 = ((WORDS - 2) * 32) as u32;
 pub const WINDOW_DEFAULT: u32 = 2048;
 
 /// The sequence numbers that were received. Workers share it: a claim is made under a lock that is
-/// held for some ten instructions.
+/// held for about ten instructions.
+///
+/// Atomic bits without a lock do not work here: clearing the words that the window moves over and
+/// setting a bit in them are two steps, and between them another worker could have its bit cleared,
+/// so that its packet would be accepted a second time. The atomic types are for the checks before
+/// decryption, which read without the lock.
 #[repr(C)]
 pub struct Window {
     /// The highest number received; 0 before the first, for numbers start at 1 (RFC 4303, 2.2).
@@ -34,7 +40,7 @@ pub struct Window {
     bits: [AtomicU32; WORDS],
 }
 
-/// Why a number is refused.
+/// The reason why a number is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// Seen before.
@@ -95,7 +101,7 @@ impl Window {
     }
 
     /// The whole number of which a packet carries the lower half, where the SA counts in 64 bits.
-    /// None where it would be from before the first.
+    /// `None` if it would be from before the first.
     #[inline]
     pub fn extend(&self, low: u32) -> Option<u64> {
         let top = self.top.load(Ordering::Relaxed);
@@ -114,8 +120,8 @@ impl Window {
         (high <= u64::from(u32::MAX)).then_some(high << 32 | u64::from(low))
     }
 
-    /// Whether `number` would be refused now. Cheap, and no promise: RFC 4303, 3.4.3, "the receiver
-    /// ... SHOULD" look before it spends time on the ICV.
+    /// Returns an error if `number` would be refused now. Cheap, and no promise: RFC 4303, 3.4.3,
+    /// "the receiver ... SHOULD" look before it spends time on the ICV.
     #[inline]
     pub fn check(&self, number: u64) -> Result<(), Refused> {
         let top = self.top.load(Ordering::Relaxed);
@@ -135,21 +141,28 @@ impl Window {
         Ok(())
     }
 
-    /// Keeps other workers out while numbers are claimed; a worker that has the SA to itself need
-    /// not.
+    /// Keeps other workers out while numbers are claimed. A sole worker need not: see
+    /// [`super::worker`].
     #[inline]
-    pub(crate) fn lock(&self, alone: bool) -> Claims<'_> {
-        while !alone
-            && self
-                .lock
-                .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
-                .is_err()
-        {
-            std::hint::spin_loop();
+    pub(crate) fn lock(&self, worker: &WorkerId) -> Claims<'_> {
+        let locked = !worker.is_sole();
+        if locked {
+            self.spin_lock();
         }
         Claims {
             window: self,
-            alone,
+            locked,
+        }
+    }
+
+    #[inline]
+    fn spin_lock(&self) {
+        while self
+            .lock
+            .compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            std::hint::spin_loop();
         }
     }
 
@@ -159,11 +172,16 @@ impl Window {
     /// # Errors
     /// See [`Refused`].
     pub fn claim(&self, number: u64) -> Result<(), Refused> {
-        self.lock(false).claim(number)
+        self.spin_lock();
+        let mut claims = Claims {
+            window: self,
+            locked: true,
+        };
+        claims.claim(number)
     }
 
     #[inline]
-    fn claim_alone(&self, number: u64) -> Result<(), Refused> {
+    fn claim_locked(&self, number: u64) -> Result<(), Refused> {
         let top = self.top.load(Ordering::Relaxed);
         if number > top {
             if number / 32 != top / 32 {
@@ -184,7 +202,11 @@ impl Window {
         Ok(())
     }
 
-    /// Makes the word of `number`, which is beyond that of `top`, the last.
+    /// Makes the word of `number`, which is beyond that of `top`, the last one.
+    ///
+    /// The caller holds the lock. A reader without it may see the new word before the new `top` and
+    /// misjudge a number: then a packet is decrypted in vain or, rarely, dropped, and none is
+    /// accepted twice, because each claim checks again under the lock.
     fn move_on(&self, top: u64, number: u64) {
         let (from, to) = (top / 32, number / 32);
         let last = self.last.swap(0, Ordering::Relaxed);
@@ -199,20 +221,20 @@ impl Window {
 /// The right to claim numbers of a window.
 pub(crate) struct Claims<'a> {
     window: &'a Window,
-    alone: bool,
+    locked: bool,
 }
 
 impl Claims<'_> {
     #[inline]
     pub(crate) fn claim(&mut self, number: u64) -> Result<(), Refused> {
-        self.window.claim_alone(number)
+        self.window.claim_locked(number)
     }
 }
 
 impl Drop for Claims<'_> {
     #[inline]
     fn drop(&mut self) {
-        if !self.alone {
+        if self.locked {
             self.window.lock.store(false, Ordering::Release);
         }
     }
@@ -310,7 +332,8 @@ mod tests {
             let two = scope.spawn(worker);
             [one.join().unwrap(), two.join().unwrap()].concat()
         });
-        // A worker that falls behind the window loses numbers that nobody got; none is won twice.
+        // A worker that falls behind the window loses numbers that the other did not get; none is
+        // won twice.
         let all = won.len();
         won.sort_unstable();
         won.dedup();

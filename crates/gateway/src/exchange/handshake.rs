@@ -16,7 +16,7 @@ use crate::config::{Aead, PresharedKey, SaKey};
 /// A private key or a mask, fresh.
 pub(crate) type Seed = Zeroizing<[u8; 32]>;
 
-/// What a handshake is about.
+/// The parameters of a handshake.
 pub(crate) struct Terms<'a> {
     pub(crate) spi: u32,
     pub(crate) initiator: IpAddr,
@@ -79,7 +79,7 @@ fn octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// How challenges and prologues call an AEAD. Vita knows the first.
+/// Returns the name of an AEAD in challenges and prologues. Vita knows the first.
 pub(crate) fn aead_name(aead: Aead) -> AeadName {
     let name: &[u8] = match aead {
         Aead::Aes128Gcm => b"aes-gcm-16-icv",

@@ -14,7 +14,7 @@ const AGREEMENT: u8 = 14;
 
 /// A public key (32), an encrypted payload (32) and its tag (16).
 pub(crate) type Noise = [u8; 80];
-/// What the responder wants to see again.
+/// The nonce that the responder expects to be returned.
 pub(crate) type Nonce = [u8; 32];
 /// The name of an AEAD, padded with zeros.
 pub(crate) type AeadName = [u8; 32];

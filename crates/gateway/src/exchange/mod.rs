@@ -6,8 +6,8 @@
 //! messages and the time go in, [`Event`]s come out. Messages travel as UDP payload, from and to
 //! [`PORT`], with a checksum: Vita drops those without.
 //!
-//! What is Vita's: formats, lifetimes, when new keys are negotiated and when they are first used.
-//! What is added, in a way that Vita does not notice:
+//! As in Vita are: formats, lifetimes, when new keys are negotiated and when they are first used.
+//! Added, in a way that Vita does not notice:
 //! - Knocks and proposals are repeated within the time of a negotiation, and a proposal seen before
 //!   gets its agreement again, so that a lost message costs a fraction of a second and not a
 //!   negotiation.
@@ -23,20 +23,18 @@
 mod counters;
 mod handshake;
 mod message;
-mod rate;
 mod route;
 mod sas;
 mod shared;
 mod status;
 mod suite;
-mod timer_queue;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tare_sim::Instant;
+use tare_sim::{EventQueue, Instant};
 
 use crate::config::{Aead, PresharedKey, SaKey};
 pub use counters::{Counters, DropReason};
@@ -45,17 +43,16 @@ use route::Route;
 pub use shared::Entropy;
 use shared::{Shared, MAX_FRESH};
 pub use status::{Negotiation, RouteStatus, SaStatus};
-use timer_queue::TimerQueue;
 
 /// The UDP port that messages come from and go to.
 pub const PORT: u16 = 303;
 
 /// Outbound SAs that a route uses at a time, at most. Vita, and a gateway with one worker, accepts
-/// what came of the last four negotiations and no more: two in use, and one that each side has just
+/// the SAs of the last four negotiations and no more: two in use, and one that each side has just
 /// begun.
 pub const OUTBOUND_MAX: usize = 2;
 
-/// Routes that one [`Exchange::tick`] attends to.
+/// The most routes that one [`Exchange::tick`] handles.
 const TICK: usize = 256;
 
 /// A route as the exchange needs to know it.
@@ -67,7 +64,7 @@ pub struct RouteKeys {
     pub spi: u32,
     /// The key that both sides know.
     pub psk: PresharedKey,
-    /// What its SAs encrypt with. Both sides must name the same; Vita knows AES-128-GCM alone.
+    /// The AEAD of its SAs. Both sides must name the same; Vita knows AES-128-GCM alone.
     pub aead: Aead,
     /// This gateway's address as the peer sees it, behind a NAT the outer one.
     pub local: IpAddr,
@@ -75,12 +72,12 @@ pub struct RouteKeys {
     pub remote: IpAddr,
 }
 
-/// How long things take.
+/// The timers of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timers {
     /// The life of an SA. After half of it and up to an eighth more, new keys are negotiated.
     pub sa_ttl: Duration,
-    /// How long to wait for an answer. After one and a half times that, a new outbound SA replaces
+    /// The timeout of a negotiation. After one and a half times that, a new outbound SA replaces
     /// an older one.
     pub negotiation_ttl: Duration,
 }
@@ -101,12 +98,12 @@ impl Timers {
     }
 }
 
-/// What an exchange is to do.
+/// The settings of an exchange.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// The routes.
     pub routes: Vec<RouteKeys>,
-    /// How long things take.
+    /// The timers of an exchange.
     pub timers: Timers,
     /// Outbound SAs that each route is to use at a time, one for each worker; from 1 to
     /// [`OUTBOUND_MAX`], others are brought into these bounds. There are up to four times as many
@@ -125,7 +122,7 @@ pub struct SaKeys {
     pub key: SaKey,
 }
 
-/// What the caller is to do, in this order.
+/// An action for the caller, in this order.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
     /// Send a message.
@@ -145,7 +142,7 @@ pub enum Event {
         route: usize,
         /// Its SPI, which no other inbound SA has, and keys.
         keys: SaKeys,
-        /// When a [`Event::RemoveInbound`] is to follow at the latest.
+        /// The time at which an [`Event::RemoveInbound`] follows at the latest.
         expires: Instant,
     },
     /// Accept packets under this SA no longer.
@@ -163,8 +160,8 @@ pub enum Event {
         keys: SaKeys,
         /// The SPI of the outbound SA whose place it takes, where it is not one more.
         replaces: Option<u32>,
-        /// When a [`Event::RemoveOutbound`] is to follow at the latest, unless another takes its
-        /// place.
+        /// The time at which an [`Event::RemoveOutbound`] follows at the latest, unless another
+        /// takes its place.
         expires: Instant,
     },
     /// Send packets of the route under this SA no longer.
@@ -178,12 +175,12 @@ pub enum Event {
     Unanswered {
         /// The route.
         route: usize,
-        /// How many in a row.
+        /// The number of consecutive ones.
         failures: u32,
     },
 }
 
-/// Why an exchange cannot do what it is told.
+/// The reason why settings are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// Two routes have one number.
@@ -227,7 +224,7 @@ impl std::error::Error for Error {}
 /// Random bytes from the operating system.
 ///
 /// # Errors
-/// Where it has none.
+/// It has none.
 pub fn system_entropy() -> Result<Entropy, Error> {
     getrandom::fill(&mut [0; 32]).map_err(|_| Error::Entropy)?;
     Ok(Box::new(|bytes| {
@@ -240,7 +237,7 @@ pub struct Exchange {
     routes: HashMap<usize, Route>,
     /// Routes by their SPI.
     spis: HashMap<u32, usize>,
-    timer_queue: TimerQueue,
+    timer_queue: EventQueue<usize>,
     shared: Shared,
 }
 
@@ -248,7 +245,7 @@ impl Exchange {
     /// Begins with the first [`Exchange::tick`].
     ///
     /// # Errors
-    /// Where the settings contradict themselves.
+    /// The settings contradict themselves.
     pub fn new(settings: Settings, entropy: Entropy) -> Result<Exchange, Error> {
         check(&settings)?;
         let Settings {
@@ -261,7 +258,7 @@ impl Exchange {
         let mut exchange = Exchange {
             routes: HashMap::with_capacity(routes.len()),
             spis: HashMap::with_capacity(routes.len()),
-            timer_queue: TimerQueue::default(),
+            timer_queue: EventQueue::new(),
             shared: Shared::new(timers, sas, reserved, entropy),
         };
         for keys in routes {
@@ -277,7 +274,7 @@ impl Exchange {
     /// knocks a second, looks at up to 1,000 forged proposals and, while it waits for one, at up to
     /// 100 forged agreements; nothing that is not authentic makes it remember anything.
     pub fn receive(&mut self, now: Instant, from: IpAddr, message: &[u8], events: &mut Vec<Event>) {
-        let now = self.shared.inside(now);
+        let now = self.shared.clock.inside(now);
         self.shared.counters.received += 1;
         if let Err(cause) = self.handle(now, from, message, events) {
             self.shared.counters.drop_for(cause);
@@ -304,10 +301,12 @@ impl Exchange {
         Ok(())
     }
 
-    /// Does what is due, or a part of that: then [`Exchange::next_deadline`] is not later than
-    /// `now`.
+    /// Does what is due, or a part of it: then [`Exchange::next_deadline`] is not later than `now`.
+    ///
+    /// Only a part, because thousands of routes may be due together, as after a start, and ARP and
+    /// status requests would wait for all of them.
     pub fn tick(&mut self, now: Instant, events: &mut Vec<Event>) {
-        let now = self.shared.inside(now);
+        let now = self.shared.clock.inside(now);
         for _ in 0..TICK {
             let Some((at, id)) = self.timer_queue.pop(now) else {
                 break;
@@ -315,6 +314,8 @@ impl Exchange {
             let Some(route) = self.routes.get_mut(&id) else {
                 continue;
             };
+            // A route that was scheduled again, earlier, has left this entry behind: entries cannot
+            // be removed from within the queue.
             if route.scheduled == at {
                 route.scheduled = Instant::NEVER;
                 route.tick(now, &mut self.shared, events);
@@ -325,22 +326,22 @@ impl Exchange {
         if self.timer_queue.len() > 64 + 2 * self.routes.len() {
             let routes = &self.routes;
             self.timer_queue
-                .retain(|at, id| routes.get(&id).is_some_and(|route| route.scheduled == at));
+                .retain(|at, id| routes.get(id).is_some_and(|route| route.scheduled == at));
         }
     }
 
-    /// When to call [`Exchange::tick`] next: not later; earlier does no harm. A clock that steps
-    /// back is noticed at the next call of anything that takes the time, so let there be one every
-    /// few seconds.
+    /// Returns the time of the next [`Exchange::tick`]; calling it earlier does no harm. A clock
+    /// that steps back is noticed at the next call of anything that takes the time, so let there be
+    /// one every few seconds.
     pub fn next_deadline(&self) -> Instant {
-        self.shared.outside(self.timer_queue.next())
+        self.shared.clock.outside(self.timer_queue.next_at())
     }
 
     /// The data plane has received authentic packets on this inbound SA. Tell it, of the routes
     /// that [`Exchange::unconfirmed`] names at least, about once a second; then a change of keys
     /// waits for proof, and a peer that lost its SAs is followed to the new ones at once.
     pub fn used(&mut self, now: Instant, spi: u32, events: &mut Vec<Event>) {
-        let now = self.shared.inside(now);
+        let now = self.shared.clock.inside(now);
         let Some(route) = self
             .shared
             .spis
@@ -355,17 +356,17 @@ impl Exchange {
         self.take_turns(now, events);
     }
 
-    /// Whether the route has agreed to an outbound SA that its peer may not have.
+    /// Returns true if the route has agreed to an outbound SA that its peer may not have.
     pub fn unconfirmed(&self, route: usize) -> bool {
         self.routes
             .get(&route)
             .is_some_and(|route| route.sas.unconfirmed())
     }
 
-    /// Negotiates new keys for the route before the time: its sequence numbers are running out, or
-    /// somebody asks.
+    /// Negotiates new keys for the route early: its sequence numbers are running out, or
+    /// the caller asks for it.
     pub fn renew(&mut self, now: Instant, route: usize, events: &mut Vec<Event>) {
-        let now = self.shared.inside(now);
+        let now = self.shared.clock.inside(now);
         if let Some(route) = self.routes.get_mut(&route) {
             route.sas.renew = true;
             route.tick(now, &mut self.shared, events);
@@ -379,7 +380,7 @@ impl Exchange {
     /// removed. SAs keep the life that they had.
     ///
     /// # Errors
-    /// Where the settings contradict themselves; then nothing changes.
+    /// The settings contradict themselves; then nothing changes.
     pub fn reconfigure(
         &mut self,
         now: Instant,
@@ -387,7 +388,7 @@ impl Exchange {
         events: &mut Vec<Event>,
     ) -> Result<(), Error> {
         check(&settings)?;
-        let now = self.shared.inside(now);
+        let now = self.shared.clock.inside(now);
         let Settings {
             routes,
             timers,
@@ -433,15 +434,15 @@ impl Exchange {
         Ok(())
     }
 
-    /// What was counted so far.
+    /// Returns the counters.
     pub fn counters(&self) -> Counters {
         self.shared.counters
     }
 
-    /// The state of a route.
+    /// Returns the state of a route.
     pub fn status(&self, route: usize) -> Option<RouteStatus> {
         let route = self.routes.get(&route)?;
-        Some(RouteStatus::of(route, self.shared.last()))
+        Some(RouteStatus::of(route, self.shared.clock.last()))
     }
 
     fn insert(&mut self, keys: RouteKeys) {
@@ -452,7 +453,7 @@ impl Exchange {
         self.routes.insert(id, route);
     }
 
-    /// Begins negotiations that wait, as many as may.
+    /// Begins as many of the waiting negotiations as may run at a time.
     fn take_turns(&mut self, now: Instant, events: &mut Vec<Event>) {
         while self.shared.fresh < MAX_FRESH {
             let Some(id) = self.shared.waiting.pop_front() else {
@@ -473,14 +474,14 @@ impl fmt::Debug for Exchange {
 }
 
 impl RouteKeys {
-    /// Whether SAs that were negotiated with these are those of `other` too.
+    /// Returns true if SAs that were negotiated with these keys are valid for `other` too.
     fn keeps_sas(&self, other: &RouteKeys) -> bool {
         (self.route, self.spi, self.aead) == (other.route, other.spi, other.aead)
             && self.psk == other.psk
     }
 }
 
-fn schedule(route: &mut Route, timer_queue: &mut TimerQueue) {
+fn schedule(route: &mut Route, timer_queue: &mut EventQueue<usize>) {
     let due = route.due();
     if due < route.scheduled {
         route.scheduled = due;

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use tare_sim::Instant;
+use tare_sim::{Instant, TokenBucket};
 
 use super::counters::DropReason;
 use super::handshake::{aead_name, Answer, KeyPair, Proposed, Terms};
 use super::message::{AeadName, Body, Message, Noise, Nonce, VERSION};
-use super::rate::Rate;
 use super::sas::{Pair, Sas};
 use super::shared::Shared;
 use super::{Event, Negotiation, RouteKeys, SaKeys};
@@ -15,25 +14,25 @@ use super::{Event, Negotiation, RouteKeys, SaKeys};
 pub(crate) struct Route {
     pub(crate) keys: RouteKeys,
     pub(crate) sas: Sas,
-    /// What the next proposal must have seen. It changes when one was accepted, so none is accepted
-    /// twice.
+    /// The nonce that the next proposal must contain. It changes when one was accepted, so none is
+    /// accepted twice.
     nonce: Nonce,
     /// The last proposal that was accepted, in case that its agreement gets lost.
     answered: Option<Answered>,
-    replies: Rate,
-    proposals: Rate,
-    agreements: Rate,
+    replies: TokenBucket,
+    proposals: TokenBucket,
+    agreements: TokenBucket,
     phase: Phase,
     /// Of the inbound SA under negotiation. Kept until that succeeds: a peer that made an SA of an
     /// earlier proposal replaces it then.
     spi: Option<u32>,
-    /// Whether a proposal has left with that SPI.
+    /// True if a proposal was sent with that SPI.
     offered: bool,
     /// Negotiations in a row that ran out of time.
     pub(crate) failures: u32,
     /// No negotiation before.
     resume: Instant,
-    /// When the earliest entry of the timer_queue for this route is.
+    /// The time of the earliest entry of the timer queue for this route.
     pub(crate) scheduled: Instant,
 }
 
@@ -50,9 +49,9 @@ enum Phase {
     Proposed(Times, Box<Proposed>),
 }
 
-/// When a negotiation does what.
+/// The times of a negotiation.
 struct Times {
-    /// When the proposal left first.
+    /// The time at which the proposal was first sent.
     since: Instant,
     deadline: Instant,
     resend: Instant,
@@ -67,9 +66,9 @@ impl Route {
             sas: Sas::new(shared.sas),
             nonce: *shared.seed(),
             answered: None,
-            replies: Rate::new(Duration::from_millis(10), 50),
-            proposals: Rate::new(Duration::from_millis(1), 100),
-            agreements: Rate::new(Duration::from_millis(10), 20),
+            replies: TokenBucket::new(Duration::from_millis(10), 50),
+            proposals: TokenBucket::new(Duration::from_millis(1), 100),
+            agreements: TokenBucket::new(Duration::from_millis(10), 20),
             phase: Phase::Idle,
             spi: None,
             offered: false,
@@ -108,15 +107,19 @@ impl Route {
         }
     }
 
-    /// As responder: the challenge is the same for every knock and goes to the peer whoever
-    /// knocked, so a flood of forged knocks costs no memory and keeps nobody out.
+    /// As responder: answers a knock with a challenge.
+    ///
+    /// The challenge is the same for every knock and always goes to the peer, so a flood of forged
+    /// knocks costs no memory and does not keep the peer out. It does the work of a cookie (RFC
+    /// 7296, 2.6): a proposal must contain the nonce, which only a host that receives the peer's
+    /// packets knows, so a blind attacker never gets as far as cryptography.
     fn knocked(
         &mut self,
         now: Instant,
         shared: &mut Shared,
         events: &mut Vec<Event>,
     ) -> Result<(), DropReason> {
-        self.replies.take(now)?;
+        within(&mut self.replies, now)?;
         shared.counters.knocks += 1;
         self.sas.unsettled(now, shared);
         let aead = aead_name(self.keys.aead);
@@ -129,7 +132,8 @@ impl Route {
         Ok(())
     }
 
-    /// As initiator: challenges are not authentic; a forged one costs one negotiation.
+    /// As initiator: answers a challenge with a proposal. Challenges are not authentic; a forged
+    /// one costs one negotiation.
     fn challenged(
         &mut self,
         now: Instant,
@@ -173,7 +177,7 @@ impl Route {
         Ok(())
     }
 
-    /// As responder.
+    /// As responder: answers a proposal with an agreement, from which the pair of SAs follows.
     fn proposed(
         &mut self,
         now: Instant,
@@ -181,9 +185,11 @@ impl Route {
         shared: &mut Shared,
         events: &mut Vec<Event>,
     ) -> Result<(), DropReason> {
+        // A repeated proposal means that the agreement was lost. The nonce that it contains is used
+        // up, so it is not judged again: it gets the same agreement, and the pair of SAs stays one.
         if let Some(answered) = &self.answered {
             if answered.proposal == *proposal && now < answered.until {
-                self.replies.take(now)?;
+                within(&mut self.replies, now)?;
                 shared.counters.repeats += 1;
                 self.sas.unsettled(now, shared);
                 events.push(send(
@@ -194,7 +200,7 @@ impl Route {
                 return Ok(());
             }
         }
-        self.proposals.take(now)?;
+        within(&mut self.proposals, now)?;
         let terms = Terms {
             spi: self.keys.spi,
             initiator: self.keys.remote,
@@ -211,6 +217,7 @@ impl Route {
             .inspect_err(|_| {
                 shared.spis.remove(&inbound);
             })?;
+        // The limit is on proposals that fail, and on nothing that the peer itself sends.
         self.proposals.give_back();
         self.nonce = *shared.seed();
         shared.counters.proposals += 1;
@@ -242,7 +249,8 @@ impl Route {
         Ok(())
     }
 
-    /// As initiator.
+    /// As initiator: takes the agreement, from which the pair of SAs follows. One that is not
+    /// authentic changes nothing, so a forged one does not end the negotiation.
     fn agreed(
         &mut self,
         now: Instant,
@@ -253,7 +261,7 @@ impl Route {
         let (Phase::Proposed(times, proposed), Some(inbound)) = (&mut self.phase, self.spi) else {
             return Err(DropReason::Unexpected);
         };
-        self.agreements.take(now)?;
+        within(&mut self.agreements, now)?;
         let (outbound, keys) = proposed.accept(agreement, &mut shared.counters)?;
         self.agreements.give_back();
         shared.counters.agreements += 1;
@@ -280,7 +288,7 @@ impl Route {
         Ok(())
     }
 
-    /// Does what is due.
+    /// Does what is due: expiry, retransmission, or the beginning of a negotiation.
     pub(crate) fn tick(&mut self, now: Instant, shared: &mut Shared, events: &mut Vec<Event>) {
         self.sas.tick(now, self.keys.route, shared, events);
         let wanted = self.offered || self.sas.rekey() <= now;
@@ -301,6 +309,9 @@ impl Route {
         if times.fresh.take_if(|until| *until <= now).is_some() {
             shared.fresh = shared.fresh.saturating_sub(1);
         }
+        // Retransmission ten times within a negotiation, which Vita does not do: one lost message
+        // costs a tenth of `negotiation_ttl` and not the whole of it. A peer that has it already
+        // answers as before.
         if times.resend <= now {
             times.resend = now + shared.timers.negotiation_ttl / 10;
             events.push(send(&self.keys, again, shared));
@@ -360,7 +371,7 @@ impl Route {
         self.phase = Phase::Idle;
     }
 
-    /// When there is something to do.
+    /// Returns the time of the next [`Route::tick`].
     pub(crate) fn due(&self) -> Instant {
         let negotiation = match &self.phase {
             Phase::Idle if self.offered => self.resume,
@@ -386,7 +397,7 @@ impl Route {
         (self.failures, self.resume) = (0, Instant::ZERO);
     }
 
-    /// Gives up the SPIs that somebody else needs now.
+    /// Gives up the SPIs that are reserved now.
     pub(crate) fn evict(&mut self, shared: &mut Shared, events: &mut Vec<Event>) {
         self.sas.evict(self.keys.route, shared, events);
         if let Some(spi) = self.spi.take_if(|spi| shared.is_reserved(*spi)) {
@@ -398,7 +409,7 @@ impl Route {
         }
     }
 
-    /// Ends: SAs, negotiation and all.
+    /// Removes the route with its SAs and its negotiation.
     pub(crate) fn remove(mut self, shared: &mut Shared, events: &mut Vec<Event>) {
         self.stop(shared);
         if let Some(spi) = self.spi {
@@ -420,4 +431,9 @@ fn send(keys: &RouteKeys, body: Body<'_>, shared: &mut Shared) -> Event {
         }
         .emit(),
     }
+}
+
+/// Takes a token.
+fn within(limit: &mut TokenBucket, now: Instant) -> Result<(), DropReason> {
+    limit.take(now).then_some(()).ok_or(DropReason::Rate)
 }

@@ -22,9 +22,9 @@ pub(crate) struct Sas {
     pub(crate) outbound: Vec<Outbound>,
     /// Oldest first.
     pub(crate) queue: VecDeque<Queued>,
-    /// Whether somebody asked for new keys before the time.
+    /// True if new keys are to be negotiated early.
     pub(crate) renew: bool,
-    /// When the last negotiation of this side's own succeeded.
+    /// The time of this side's last successful negotiation as initiator.
     own: Option<Instant>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Outbound {
     pub(crate) since: Instant,
     pub(crate) expires: Instant,
     rekey: Instant,
-    /// Whether it is to be used no longer, because it has ended or the peer has it no more.
+    /// True if it is to be used no longer: it has expired, or the peer does not have it any more.
     lost: bool,
 }
 
@@ -50,12 +50,12 @@ pub(crate) struct Queued {
     keys: SaKeys,
     /// The SPI of the inbound SA that was negotiated with it.
     partner: u32,
-    /// Whether the peer is known to have it: as initiator always, as responder once the peer has
+    /// True if the peer is known to have it: as initiator always, as responder once the peer has
     /// used the partner.
     confirmed: bool,
-    /// Whether the peer seems to have none of the SAs from before.
+    /// True if the peer seems to have none of the earlier SAs.
     anew: bool,
-    /// When the peer was first seen to use one of those.
+    /// The time at which the peer was first seen to use one of those.
     continued: Option<Instant>,
     since: Instant,
     expires: Instant,
@@ -63,19 +63,19 @@ pub(crate) struct Queued {
     activate: Instant,
 }
 
-/// What a negotiation leaves.
+/// The result of a negotiation.
 pub(crate) struct Pair {
     pub(crate) inbound: SaKeys,
     pub(crate) outbound: SaKeys,
     pub(crate) confirmed: bool,
-    /// Whether the peer may have restarted, because it asked or did not answer before.
+    /// True if the peer may have restarted, because it asked or did not answer before.
     pub(crate) doubt: bool,
-    /// When the peer may have installed its end of the outbound SA, at the earliest.
+    /// The earliest time at which the peer may have installed its end of the outbound SA.
     pub(crate) since: Instant,
 }
 
 impl Sas {
-    /// None yet of so many.
+    /// Creates the state of a route that is to use so many outbound SAs.
     pub(crate) fn new(wanted: usize) -> Sas {
         Sas {
             wanted,
@@ -117,7 +117,7 @@ impl Sas {
         events.push(Event::InstallInbound {
             route,
             keys: inbound,
-            expires: shared.outside(expires),
+            expires: shared.clock.outside(expires),
         });
         let partner = new.spi;
         let stale = |sa: &Inbound| sa.partner == outbound.spi;
@@ -146,7 +146,8 @@ impl Sas {
         if self.queue.len() == most {
             self.queue.pop_front();
         }
-        // A peer that has several workers too asks for more right after this side has asked.
+        // Both sides want several SAs if both have several workers, so a peer that asks right after
+        // this side did has not restarted.
         let soon = timers.negotiation_ttl * 5 / 2;
         let answered = !confirmed && self.own.is_some_and(|own| now.since(own) < soon);
         if confirmed {
@@ -198,8 +199,13 @@ impl Sas {
         });
     }
 
-    /// Changes to the youngest queued SA whose time has come, if there is one; where there is no
-    /// outbound SA, all have. One that the peer may not have waits while there is one that it has.
+    /// Changes to the youngest queued SA whose time has come, if there is one; without an outbound
+    /// SA, the time of all has come. One that the peer may not have waits while there is one that
+    /// it has.
+    ///
+    /// The delay is Vita's: a peer installs its inbound SA when it sends or receives the agreement,
+    /// and packets under an SA that it does not have yet would be lost. So the old SA is used until
+    /// the peer has surely installed the new one, or until a packet proves it ([`Sas::used`]).
     fn activate(
         &mut self,
         now: Instant,
@@ -234,8 +240,8 @@ impl Sas {
         true
     }
 
-    /// Puts an SA in the place of one that is lost, or where one is missing, or in that of the
-    /// oldest; where the peer seems to have begun anew, in that of all before it.
+    /// Puts an SA in the place of one that is lost, or adds it if one is missing, or replaces the
+    /// oldest; if the peer seems to have restarted, it replaces all older ones.
     fn install(&mut self, next: Queued, route: usize, shared: &Shared, events: &mut Vec<Event>) {
         let of = |what: &dyn Fn(&Outbound) -> bool| self.outbound.iter().position(what);
         let ages = || self.outbound.iter().map(|sa| sa.since).enumerate();
@@ -268,13 +274,16 @@ impl Sas {
             route,
             keys: next.keys,
             replaces,
-            expires: shared.outside(next.expires),
+            expires: shared.clock.outside(next.expires),
         });
     }
 
-    /// A packet was received on an inbound SA. On the partner of a queued one it proves that the
-    /// peer has that too; on an older one, that the peer is alive and may still miss the agreement.
-    /// One that has older ones waits before it uses another.
+    /// Handles the report that a packet was received on an inbound SA.
+    ///
+    /// On the partner of a queued one it proves that the peer has that too. On an older one it
+    /// proves that the peer is alive and may still miss the agreement: a peer that has older SAs
+    /// waits before it uses another. Without this, an agreement that is lost just before the old SA
+    /// is given up would stop traffic for a negotiation.
     pub(crate) fn used(&mut self, now: Instant, spi: u32, shared: &Shared) {
         let timers = shared.timers;
         if let Some(queued) = self.queue.iter_mut().find(|queued| queued.partner == spi) {
@@ -291,7 +300,7 @@ impl Sas {
             for queued in &mut self.queue {
                 queued.wait(now + timers.activation(), limit);
                 if age.is_some_and(|age| age < queued.since) {
-                    // What is told first may be of packets from before.
+                    // The first report may be of packets that were received before the restart.
                     let first = *queued.continued.get_or_insert(now);
                     queued.anew &= now == first;
                 }
@@ -299,8 +308,8 @@ impl Sas {
         }
     }
 
-    /// The peer seems to miss the agreement: it knocks, or repeats its proposal. Anybody can knock,
-    /// so this has a limit.
+    /// The peer seems to miss the agreement: it knocks, or repeats its proposal. Knocks are not
+    /// authentic, so the wait has a limit.
     pub(crate) fn unsettled(&mut self, now: Instant, shared: &Shared) {
         let timers = shared.timers;
         for queued in &mut self.queue {
@@ -309,13 +318,13 @@ impl Sas {
         }
     }
 
-    /// Whether the data plane should tell which inbound SAs are used.
+    /// Returns true if the data plane should report which inbound SAs are used.
     pub(crate) fn unconfirmed(&self) -> bool {
         self.queue.iter().any(|queued| !queued.confirmed)
     }
 
-    /// When a new pair should be negotiated: never while one is queued, at once where an outbound
-    /// SA is missing.
+    /// Returns the time for negotiating a new pair: never while one is queued, at once if an
+    /// outbound SA is missing.
     pub(crate) fn rekey(&self) -> Instant {
         if !self.queue.is_empty() {
             return Instant::NEVER;
@@ -327,7 +336,7 @@ impl Sas {
         }
     }
 
-    /// When there is something to do.
+    /// Returns the time of the next [`Sas::tick`].
     pub(crate) fn due(&self) -> Instant {
         let confirmed = self.queue.iter().any(|queued| queued.confirmed);
         let inbound = self.inbound.iter().map(|sa| sa.expires);
@@ -357,7 +366,7 @@ impl Sas {
         self.queue.clear();
     }
 
-    /// Removes the inbound SAs whose SPI somebody else needs; their traffic has to move.
+    /// Removes the inbound SAs whose SPI is reserved now; their traffic has to move.
     pub(crate) fn evict(&mut self, route: usize, shared: &mut Shared, events: &mut Vec<Event>) {
         let before = self.inbound.len();
         self.inbound.retain(|sa| {
@@ -405,7 +414,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::{BTreeMap, HashSet};
 
-    /// What is done to the SAs of a route.
+    /// An operation on the SAs of a route.
     #[derive(Clone, Debug)]
     enum Act {
         /// A negotiation, of which the peer is known to have both SAs or not; now and then under an
@@ -520,7 +529,7 @@ mod tests {
                 let oldest = sas.outbound.iter().map(|sa| sa.since).min();
                 let missing = sas.outbound.len() < wanted;
                 prop_assert!(missing || sas.queue.iter().all(|q| Some(q.since) >= oldest));
-                // New ones are wanted at once where some are missing and none is on its way.
+                // New ones are wanted at once if some are missing and none is under negotiation.
                 let at_once = sas.queue.is_empty() && missing;
                 prop_assert_eq!(sas.rekey() == Instant::ZERO, at_once);
                 prop_assert!(sas.due() > now);

@@ -1,16 +1,17 @@
-//! What all routes of an exchange share.
+//! The state that all routes of an exchange share.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-use tare_sim::Instant;
 use zeroize::Zeroizing;
+
+use crate::clock::MonotonicClock;
 
 use super::counters::Counters;
 use super::handshake::Seed;
 use super::{Event, Timers};
 
-/// Fills memory with random bytes that nobody can guess.
+/// Fills memory with unpredictable random bytes.
 pub type Entropy = Box<dyn FnMut(&mut [u8]) + Send>;
 
 /// Negotiations that may wait for their first answer at a time; the others begin when one of these
@@ -30,16 +31,7 @@ pub(crate) struct Shared {
     pub(crate) spis: HashMap<u32, usize>,
     pub(crate) reserved: HashSet<u32>,
     pub(crate) entropy: Entropy,
-    clock: Clock,
-}
-
-/// Time that never goes back. Where the caller's does, it stands still for as long, and goes on
-/// from there.
-#[derive(Default)]
-struct Clock {
-    last: Instant,
-    /// How far the time here is ahead of the caller's.
-    ahead: Duration,
+    pub(crate) clock: MonotonicClock,
 }
 
 impl Shared {
@@ -58,28 +50,7 @@ impl Shared {
             spis: HashMap::new(),
             reserved,
             entropy,
-            clock: Clock::default(),
-        }
-    }
-
-    /// The time here for the caller's.
-    pub(crate) fn inside(&mut self, now: Instant) -> Instant {
-        self.clock.ahead += self.clock.last.since(now);
-        self.clock.last = now;
-        now + self.clock.ahead
-    }
-
-    /// The last time that the caller told, as it is here.
-    pub(crate) fn last(&self) -> Instant {
-        self.clock.last + self.clock.ahead
-    }
-
-    /// The caller's time for the time here.
-    pub(crate) fn outside(&self, time: Instant) -> Instant {
-        if time == Instant::NEVER {
-            time
-        } else {
-            time - self.clock.ahead
+            clock: MonotonicClock::default(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a route is doing, for people to read.
+//! The status of a route.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use tare_sim::Instant;
 
 use super::route::Route;
 
-/// How far the initiator's side of a route is.
+/// The state of the initiator's side of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Negotiation {
-    /// Nothing to negotiate, or a pause after failures.
+    /// Idle: there is nothing to negotiate, or a pause after failures.
     Idle,
     /// In line behind other routes.
     Waiting,
@@ -33,7 +33,7 @@ pub struct SaStatus {
 /// One route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteStatus {
-    /// What its initiator is doing.
+    /// The state of its initiator.
     pub negotiation: Negotiation,
     /// Negotiations in a row that ran out of time.
     pub failures: u32,

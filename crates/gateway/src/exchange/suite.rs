@@ -1,5 +1,5 @@
-//! What `snow` computes with: Curve25519, AES-GCM and BLAKE2s, kept so that no secret outlives its
-//! handshake.
+//! The primitives that `snow` uses: Curve25519, AES-GCM and BLAKE2s, kept so that no secret
+//! outlives its handshake.
 //!
 //! `snow` does not wipe what it stores. The objects here do, and hand it the pre-shared key and the
 //! chaining keys only under a mask that is wiped with them. Vita's keys for the SAs are not those
@@ -13,7 +13,7 @@ use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
 use zeroize::Zeroizing;
 
-/// What a handshake leaves for its two SAs: three blocks of HKDF, of which the first 40 or 72 bytes
+/// The key material for two SAs: three blocks of HKDF, of which the first 40 or 72 bytes
 /// are used.
 pub(crate) type KeyMaterial = Zeroizing<[u8; 96]>;
 
@@ -42,7 +42,7 @@ impl Secrets {
         self.lock().ephemeral = ephemeral;
     }
 
-    /// What the handshake has left, once.
+    /// Takes the key material of the handshake, once.
     pub(crate) fn take_split(&self) -> Option<KeyMaterial> {
         self.lock().split.take()
     }

@@ -3,13 +3,13 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tare_gateway::dataplane::{DropReason, RateLimit};
+use tare_gateway::dataplane::{DropReason, ERROR_BURST, ERROR_INTERVAL};
 use tare_packet::ethernet::HEADER;
 use tare_packet::ipv4::Ipv4;
 use tare_packet::ipv6::Ipv6;
 use tare_packet::wire::{Icmpv4Message, Icmpv4Packet, Icmpv6Message, Icmpv6Packet};
 use tare_packet::{checksum, ethernet};
-use tare_sim::Instant;
+use tare_sim::{Instant, TokenBucket};
 
 use crate::pair::{bytes, Packet, Pair, Shape, FAR4, HOST, NEAR4, NEAR6};
 
@@ -162,10 +162,10 @@ fn errors_about_what_came_through_the_tunnel_go_back_through_it() {
 
 #[test]
 fn errors_come_at_a_bounded_rate() {
-    let mut limit = RateLimit::default();
+    let mut limit = TokenBucket::new(ERROR_INTERVAL, ERROR_BURST);
     let mut now = Instant::from_nanos(5_000_000_000);
-    let sent = |limit: &mut RateLimit, now| (0..1000).filter(|_| limit.allow(now)).count();
-    assert_eq!(sent(&mut limit, now), RateLimit::BURST as usize);
+    let sent = |limit: &mut TokenBucket, now| (0..1000).filter(|_| limit.take(now)).count();
+    assert_eq!(sent(&mut limit, now), ERROR_BURST as usize);
     now += Duration::from_millis(100);
     assert_eq!(sent(&mut limit, now), 10);
     // The clock is set back, and goes on from there.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tare_gateway::dataplane::Prefixes;
-use tare_gateway::dataplane::{Dataplane, DropReason, Output, WorkerId};
+use tare_gateway::dataplane::{Dataplane, DropReason, Output, WorkerGroup};
 use tare_gateway::dataplane::{InboundSa, OutboundSa, Outer, SequenceMode};
 use tare_gateway::dataplane::{InterfaceView, Route, SpiTable, Tables};
 use tare_gcm::{Key, Nonce};
@@ -127,7 +127,8 @@ impl Pair {
                 public: side,
                 exchange_port: 303,
             };
-            Dataplane::new(Arc::new(tables), pool.clone(), WorkerId::ALONE)
+            let (group, worker) = WorkerGroup::sole();
+            Dataplane::new(group.bind(tables), pool.clone(), worker)
         };
         Pair {
             near: end(true),

@@ -246,7 +246,7 @@ fn we_strip_padding_that_hides_the_length_and_drop_dummies_of_scapy() {
         gateway.worker.received().dropped(DropReason::Dummy),
         dummies
     );
-    let dropped: u64 = gateway.worker.received().dropped.iter().sum();
+    let dropped: u64 = gateway.worker.received().dropped_total();
     assert_eq!(dropped, dummies);
 }
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use tare_gateway::dataplane::Prefixes;
-use tare_gateway::dataplane::{Dataplane, Output, WorkerId};
+use tare_gateway::dataplane::{Dataplane, Output, WorkerGroup};
 use tare_gateway::dataplane::{InboundSa, OutboundSa, Outer, SequenceMode};
 use tare_gateway::dataplane::{InterfaceView, Route, SpiTable, Tables};
 use tare_gcm::Key;
@@ -225,6 +225,7 @@ pub(crate) fn a_hop_further(packet: &[u8]) -> Vec<u8> {
 /// The gateway on our side.
 pub(crate) struct Gateway {
     pub(crate) worker: Dataplane,
+    group: WorkerGroup,
     pool: Pool,
 }
 
@@ -232,8 +233,13 @@ impl Gateway {
     /// A gateway with these tunnels.
     pub(crate) fn new(tunnels: &[Tunnel]) -> Gateway {
         let pool = Pool::new(4 * BURST, 2048 + 512, Layout::Spread).unwrap();
-        let worker = Dataplane::new(Arc::new(tables(tunnels)), pool.clone(), WorkerId::ALONE);
-        Gateway { worker, pool }
+        let (group, id) = WorkerGroup::sole();
+        let worker = Dataplane::new(group.bind(tables(tunnels)), pool.clone(), id);
+        Gateway {
+            worker,
+            group,
+            pool,
+        }
     }
 
     /// A gateway with this tunnel and, beside its inbound SA, one with another SPI and the same
@@ -243,7 +249,7 @@ impl Gateway {
         let mut tables = tables(std::slice::from_ref(tunnel));
         let sas = [tunnel.spi_in(), spi].map(|spi| inbound(tunnel, spi, 0));
         tables.inbound = SpiTable::new(sas);
-        gateway.worker.replace(Arc::new(tables));
+        gateway.worker.replace(gateway.group.bind(tables));
         gateway
     }
 
@@ -332,7 +338,7 @@ fn outbound(tunnel: &Tunnel) -> Arc<OutboundSa> {
         let outer = Outer::between(src, dst).unwrap();
         OutboundSa::new(tunnel.spi_out(), key, salt, tunnel.sequence_mode, outer)
     };
-    let sa = make();
+    let mut sa = make();
     sa.follow(&make(), tunnel.last_sent);
     Arc::new(sa)
 }

@@ -39,7 +39,7 @@ impl<'a> Cipher<'a> {
     /// carried in.
     ///
     /// # Errors
-    /// Where a packet could not be described, or none was free.
+    /// A packet could not be described, or none was free.
     pub fn run(&mut self, packets: u64) -> Result<Done, String> {
         let mut done = Done::default();
         let mut left = packets;

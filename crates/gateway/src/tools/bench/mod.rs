@@ -6,8 +6,7 @@
 
 mod cipher;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ipnet::{IpNet, Ipv4Net};
 use tare_gcm::Key;
@@ -18,13 +17,12 @@ use tare_sim::Instant;
 
 pub use cipher::Cipher;
 
-use crate::dataplane::Prefixes;
-use crate::dataplane::WINDOW_DEFAULT;
-use crate::dataplane::{Dataplane, Output, TrafficCounters, WorkerId};
-use crate::dataplane::{InboundSa, OutboundSa, Outer, SequenceMode};
-use crate::dataplane::{InterfaceView, Route, SpiTable, Tables};
+use crate::dataplane::{
+    BoundTables, Dataplane, InboundSa, InterfaceView, OutboundSa, Outer, Output, Prefixes, Route,
+    SequenceMode, SpiTable, Tables, TrafficCounters, WorkerGroup, WorkerId, WINDOW_DEFAULT,
+};
 
-/// What is measured.
+/// The parameters of a benchmark.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Bytes of each packet of the mix, with Ethernet header; they come in turn.
@@ -33,16 +31,16 @@ pub struct Setup {
     pub routes: usize,
     /// Bytes of a key: 16 or 32.
     pub key_bytes: usize,
-    /// How sequence numbers are counted.
+    /// The width of sequence numbers.
     pub sequence_mode: SequenceMode,
     /// Workers, each of which has an outbound SA of its own for every route.
     pub workers: usize,
 }
 
-/// What is done to packets.
+/// The work that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// All of it: they are made, sealed, opened, compared and counted.
+    /// Everything: packets are made, sealed, opened, compared and counted.
     Gateway,
     /// They are only sealed and opened, in place.
     Cipher,
@@ -54,7 +52,7 @@ impl Subject {
     /// All of them.
     pub const ALL: [Subject; 3] = [Subject::Gateway, Subject::Cipher, Subject::Tester];
 
-    /// Its name in parameters and arguments.
+    /// Returns its name in parameters and arguments.
     pub fn name(self) -> &'static str {
         match self {
             Subject::Gateway => "gateway",
@@ -63,13 +61,13 @@ impl Subject {
         }
     }
 
-    /// The one of this name.
+    /// Returns the one of this name.
     pub fn by_name(name: &str) -> Option<Subject> {
         Subject::ALL.into_iter().find(|s| s.name() == name)
     }
 }
 
-/// Does it to so many packets.
+/// A function that processes so many packets.
 pub type Step<'a> = Box<dyn FnMut(u64) -> Result<Done, String> + 'a>;
 
 const NEAR: u32 = 0xac10_000a;
@@ -78,15 +76,14 @@ const MAC: ethernet::Mac = [2, 0, 0, 0, 0, 0];
 
 /// The tables of both gateways, which all workers share.
 pub struct Bench {
-    near: Arc<Tables>,
-    far: Arc<Tables>,
+    near: Arc<BoundTables>,
+    far: Arc<BoundTables>,
     /// A packet of each size of the mix.
     templates: Vec<Box<[u8]>>,
-    /// What a packet of each route has in place of the template's.
+    /// The addresses of the packets of each route.
     flows: Vec<Flow>,
-    workers: usize,
-    /// Workers that there were.
-    begun: AtomicUsize,
+    /// The identities, near and far, of workers that have not begun.
+    waiting: Mutex<Vec<[WorkerId; 2]>>,
     /// Packets of a burst.
     burst: usize,
 }
@@ -95,7 +92,7 @@ impl Bench {
     /// Makes keys, tables and packets.
     ///
     /// # Errors
-    /// Where the system has no random numbers or the key length is none of AES.
+    /// The system has no random numbers, or AES has no keys of this length.
     pub fn new(setup: &Setup) -> Result<Bench, String> {
         // Networks of eight addresses: 10,000 of them do not fit a /16, so they take two.
         let net = |n: usize| 0xac12_0000 + (n as u32) * 8;
@@ -138,8 +135,14 @@ impl Bench {
             mtu: 9000,
             ..InterfaceView::default()
         };
-        let tables = |ip4, prefixes: Vec<_>, routes, inbound: Vec<_>| {
-            Arc::new(Tables {
+        let (near_group, near_ids) = WorkerGroup::new(setup.workers);
+        let (far_group, far_ids) = WorkerGroup::new(setup.workers);
+        let ids = near_ids
+            .into_iter()
+            .zip(far_ids)
+            .map(|(near, far)| [near, far]);
+        let tables = |group: &WorkerGroup, ip4, prefixes: Vec<_>, routes, inbound: Vec<_>| {
+            group.bind(Tables {
                 prefixes: Arc::new(Prefixes::new(prefixes)),
                 routes,
                 inbound: SpiTable::new(inbound),
@@ -151,12 +154,12 @@ impl Bench {
         let template = |&size: &u16| template(usize::from(size));
         let flow = |n: usize| Flow::between((net(n) + 1) ^ MIRROR, net(n) + 1);
         Ok(Bench {
-            near: tables(NEAR, to_far, near, vec![]),
-            far: tables(FAR, from_near, vec![], inbound),
+            near: tables(&near_group, NEAR, to_far, near, vec![]),
+            far: tables(&far_group, FAR, from_near, vec![], inbound),
             templates: setup.sizes.iter().map(template).collect(),
             flows: (0..setup.routes).map(flow).collect(),
-            workers: setup.workers,
-            begun: AtomicUsize::new(0),
+            // Taken from the end: the first worker has the number 0.
+            waiting: Mutex::new(ids.rev().collect()),
             burst: burst(&setup.sizes),
         })
     }
@@ -165,12 +168,18 @@ impl Bench {
     /// route is used.
     ///
     /// # Errors
-    /// Where there is no memory for the packets, or none of them comes through.
+    /// If there is no memory for the packets, none of them comes through, or all
+    /// [`Setup::workers`] have begun.
     pub fn worker(&self) -> Result<Worker<'_>, String> {
-        Worker::new(self, self.begun.fetch_add(1, Ordering::Relaxed))
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let ids = waiting
+            .pop()
+            .ok_or("all workers of this benchmark have begun")?;
+        drop(waiting);
+        Worker::new(self, ids)
     }
 
-    /// What does `subject` to packets, for the calling thread, after a warm-up.
+    /// Returns a function that does the work `subject`, for the calling thread, after a warm-up.
     ///
     /// # Errors
     /// As [`Bench::worker`] and [`Bench::cipher`].
@@ -194,7 +203,7 @@ impl Bench {
     /// The cipher alone, to compare with, for the calling thread.
     ///
     /// # Errors
-    /// Where there is no memory for the packets.
+    /// There is no memory for the packets.
     pub fn cipher(&self) -> Result<Cipher<'_>, String> {
         Cipher::new(self)
     }
@@ -236,7 +245,7 @@ pub struct Worker<'a> {
     private: Output,
 }
 
-/// What became of packets.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     /// Packets that came out as they went in.
@@ -246,17 +255,13 @@ pub struct Done {
 }
 
 impl<'a> Worker<'a> {
-    fn new(bench: &'a Bench, number: usize) -> Result<Worker<'a>, String> {
+    fn new(bench: &'a Bench, [near, far]: [WorkerId; 2]) -> Result<Worker<'a>, String> {
         let pool = bench.pool()?;
-        let seat = WorkerId {
-            number,
-            workers: bench.workers,
-        };
-        let dataplane = |tables| Dataplane::new(Arc::clone(tables), pool.clone(), seat);
+        let dataplane = |tables, id| Dataplane::new(Arc::clone(tables), pool.clone(), id);
         let mut worker = Worker {
             bench,
-            near: dataplane(&bench.near),
-            far: dataplane(&bench.far),
+            near: dataplane(&bench.near, near),
+            far: dataplane(&bench.far, far),
             pool,
             next: Turn::default(),
             packets: Burst::new(),
@@ -303,7 +308,7 @@ impl<'a> Worker<'a> {
         done
     }
 
-    /// What the first gateway counted, and the second.
+    /// Returns the counters of the first gateway and of the second.
     pub fn counters(&self) -> (&TrafficCounters, &TrafficCounters) {
         (self.near.sent(), self.far.received())
     }
@@ -313,7 +318,7 @@ impl<'a> Worker<'a> {
         self.receive(made, done);
     }
 
-    /// Makes so many packets. Gives what comes after them.
+    /// Makes so many packets, and returns the position after them.
     #[inline]
     fn make(&mut self, n: usize) -> Turn {
         let mut made = self.next;
@@ -328,7 +333,7 @@ impl<'a> Worker<'a> {
         made
     }
 
-    /// Makes so many packets and seals them. Gives what comes after them.
+    /// Makes so many packets, seals them, and returns the position after them.
     #[inline]
     fn send(&mut self, n: usize) -> Turn {
         let made = self.make(n);
@@ -361,7 +366,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Where in the mix and in the routes a sequence of packets is.
+/// The position of a sequence of packets in the mix and in the routes.
 #[derive(Clone, Copy, Default)]
 struct Turn {
     size: usize,
@@ -375,7 +380,7 @@ struct Flow {
     sum: u32,
 }
 
-/// Where the payload of UDP over IPv4 begins.
+/// The offset of the payload of IPv4.
 const PAYLOAD: usize = HEADER + ipv4::HEADER;
 
 impl Flow {
@@ -412,16 +417,16 @@ impl Flow {
 /// KiB.
 const BURST_BYTES: usize = 20_000;
 
-/// How many packets of these sizes make a burst. Between 16 and 64 short ones there is no
-/// difference with one route; with 10,000, fewer at a time leave more room in that cache for their
-/// keys.
+/// Returns the number of packets of these sizes that make a burst. Between 16 and 64 short ones
+/// there is no difference with one route; with 10,000, fewer at a time leave more room in that
+/// cache for their keys.
 fn burst(sizes: &[u16]) -> usize {
     let total: usize = sizes.iter().map(|&size| usize::from(size)).sum();
     let mean = (total / sizes.len().max(1)).max(1);
     (BURST_BYTES / mean).clamp(8, 48)
 }
 
-/// What makes a source address of a destination.
+/// The bit that turns a destination address into a source address.
 const MIRROR: u32 = 0x0010_0000;
 
 /// The SPI of the first route, as in a configuration of one.

@@ -36,7 +36,7 @@ pub use traffic::Traffic;
 /// The most routes of a test.
 pub const ROUTES_MAX: u32 = 10_000;
 
-/// What a test consists of.
+/// The contents of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meta {
     /// The private interface.
@@ -45,17 +45,17 @@ pub struct Meta {
     pub public: InterfaceConfig,
     /// The peer's public address.
     pub gateway: IpAddr,
-    /// What all routes are parts of.
+    /// The prefix that contains all routes.
     pub route_prefix: TestPrefix,
-    /// What all packets come from: the peer's `route_prefix`.
+    /// The prefix of all sources: the peer's `route_prefix`.
     pub source_prefix: TestPrefix,
     /// Routes, from 1 to [`ROUTES_MAX`].
     pub routes: u32,
-    /// How long frames are.
+    /// The lengths of frames.
     pub packet_size: PacketSize,
-    /// How long a key exchange may take.
+    /// The timeout of a key exchange.
     pub negotiation_ttl: Duration,
-    /// How long a key is used.
+    /// The lifetime of a key.
     pub sa_ttl: Duration,
 }
 
@@ -72,7 +72,7 @@ impl Meta {
     /// Reads what stands in a file that errors call `file`.
     ///
     /// # Errors
-    /// What is wrong with it, line by line.
+    /// All errors, with their lines.
     pub fn parse(file: &str, bytes: &[u8]) -> Result<Meta, Error> {
         let (mut mistakes, statements) = config::statements(file, bytes)?;
         let section = Section::file(&GENTEST_FILE, &statements, &mut mistakes);
@@ -122,8 +122,8 @@ impl Meta {
 pub struct TestPrefix(IpNet);
 
 impl TestPrefix {
-    /// Reads `172.17`, `ac11` or `2001:db8:1`; none where `text` is no such beginning of addresses
-    /// of single stations.
+    /// Reads `172.17`, `ac11` or `2001:db8:1`; `None` if `text` is not such a beginning of
+    /// addresses of single stations.
     pub fn read(text: &str) -> Option<TestPrefix> {
         let prefix = if text.contains('.') {
             let (a, b) = text.split_once('.')?;

@@ -19,7 +19,7 @@ const TTL: u8 = 64;
 const UDP_HEADER: usize = 8;
 /// The discard service.
 const PORT: u16 = 9;
-/// The first port of those that are for anybody.
+/// The first of the dynamic ports.
 const FIRST_PORT: u16 = 49152;
 
 /// The frames of a test: every route sees every size of the period, equally often and in its order,
@@ -52,7 +52,7 @@ impl Traffic {
         }
     }
 
-    /// How many frames there are: at most 120,000.
+    /// Returns the number of frames: at most 120,000.
     pub fn frames(&self) -> usize {
         self.frames
     }
@@ -153,7 +153,7 @@ fn datagram(frame: &mut Vec<u8>, size: usize, port: u16, src: &[u8], dst: &[u8])
     }
 }
 
-/// How many pairs of hosts are used of a network.
+/// The number of pairs of hosts that are used of a network.
 fn pairs(net: IpNet) -> u32 {
     const MOST: u32 = 120;
     let host_bits = net.max_prefix_len() - net.prefix_len();

@@ -1,20 +1,15 @@
 //! `tare gateway run`: a gateway on real interfaces.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
-use std::sync::Arc;
 
 use anyhow::{anyhow, Context as _};
 use clap::ValueEnum;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use tare_gateway::config::Config;
-use tare_gateway::control::{Level, Record};
-use tare_gateway::daemon::{self, Log, Options};
+use tare_daemon::Signals;
+use tare_gateway::daemon::{self, Options};
 use tare_port::{Kind, XdpMode};
 
-use crate::terminal;
+use crate::daemon::DaemonArgs;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -38,21 +33,8 @@ pub(crate) struct Args {
     /// Workers never sleep: less delay, and a whole core each
     #[arg(long)]
     busy_poll: bool,
-    /// Answer Prometheus here, such as 127.0.0.1:9303
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    metrics: Option<SocketAddr>,
-    /// Answer `tare gateway status` here [default: /run/tare/gateway-NAME.sock]
-    #[arg(long, value_name = "PATH")]
-    status_socket: Option<PathBuf>,
-    /// Log JSON
-    #[arg(long)]
-    log_json: bool,
-    /// The least that is logged
-    #[arg(long, value_enum, default_value_t = LogLevel::Info, value_name = "LEVEL")]
-    log_level: LogLevel,
-    /// Only check the configuration
-    #[arg(long)]
-    check: bool,
+    #[command(flatten)]
+    daemon: DaemonArgs,
 }
 
 /// Kinds of ports.
@@ -70,42 +52,15 @@ enum Io {
     Packet,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum LogLevel {
-    Debug,
-    Info,
-    Warn,
-    Error,
-}
-
 /// Runs a gateway until a signal ends it.
 ///
 /// # Errors
 /// It cannot be started.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let log = Log {
-        json: args.log_json,
-        level: match args.log_level {
-            LogLevel::Debug => Level::Debug,
-            LogLevel::Info => Level::Info,
-            LogLevel::Warn => Level::Warn,
-            LogLevel::Error => Level::Error,
-        },
-    };
-    if args.check {
-        return check(args);
+    if args.daemon.check {
+        let checked = daemon::check(&args.config).map_err(|error| anyhow!("{error}"))?;
+        return crate::daemon::say(&checked);
     }
-    let (stop, reload) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicBool::new(false)),
-    );
-    for signal in [SIGINT, SIGTERM] {
-        // The second one ends the process, should the first have no effect.
-        signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
-            .context("signals")?;
-    }
-    signal_hook::flag::register(SIGHUP, Arc::clone(&reload)).context("signals")?;
     let kind = match args.io {
         Io::Auto => Kind::Auto,
         Io::Xdp => Kind::Xdp(XdpMode::ZeroCopy),
@@ -118,33 +73,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         kind,
         cpus: args.cpu.clone(),
         busy_poll: args.busy_poll,
-        metrics: args.metrics,
-        status_socket: args.status_socket.clone(),
-        log,
-        stop,
-        reload,
+        endpoints: args.daemon.endpoints(),
+        log: args.daemon.log(),
+        signals: Signals::install().context("signals")?,
     };
     daemon::run(options).map_err(|error| anyhow!("{error}"))?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Says what a configuration holds and what is doubtful about it.
-fn check(args: &Args) -> anyhow::Result<ExitCode> {
-    let (config, warnings) = Config::load(&args.config).map_err(|error| anyhow!("{error}"))?;
-    for warning in &warnings {
-        let mut record = Record::new(Level::Warn, "config").with("file", warning.file.as_str());
-        if let Some(line) = warning.line {
-            record = record.with("line", line);
-        }
-        terminal::say(&record.with("text", warning.text.as_str()).to_string());
-    }
-    let routes = config.routes.len();
-    let s = if routes == 1 { "" } else { "s" };
-    terminal::print(&format!(
-        "{}: {routes} route{s} between {} and {}\n",
-        args.config.display(),
-        config.private.device,
-        config.public.device
-    ))?;
     Ok(ExitCode::SUCCESS)
 }

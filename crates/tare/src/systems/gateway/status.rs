@@ -1,17 +1,14 @@
 //! `tare gateway status`: what a running gateway is doing.
 
 use std::fmt::Write as _;
-use std::io::Read as _;
 use std::os::unix::fs::FileTypeExt as _;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::{bail, Context as _};
-use tare_gateway::config::Config;
+use anyhow::{anyhow, Context as _};
 use tare_gateway::control::{RouteStatus, SaStatus};
-use tare_gateway::daemon::{default_socket, Report, TrafficReport};
+use tare_gateway::daemon::{self, Report};
+use tare_gateway::dataplane::TrafficCounters;
 
 use crate::terminal;
 
@@ -29,21 +26,16 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// The longest answer that is read: 10,000 routes take some 10 MB.
-const ANSWER_MAX: u64 = 1 << 30;
-
-const PATIENCE: Duration = Duration::from_secs(5);
-
 /// Asks a gateway and prints what it says.
 ///
 /// # Errors
 /// It does not answer.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let socket = match &args.at {
-        Some(at) => socket_of(at)?,
-        None => only_socket()?,
+        Some(at) => socket_of(at),
+        None => tare_daemon::only_socket(daemon::KIND).map_err(|error| anyhow!(error))?,
     };
-    let answer = ask(&socket).with_context(|| {
+    let answer = tare_daemon::ask(&socket).with_context(|| {
         format!(
             "no gateway answers at {} (is it running?)",
             socket.display()
@@ -59,62 +51,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn ask(socket: &Path) -> std::io::Result<String> {
-    let stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let mut answer = String::new();
-    stream.take(ANSWER_MAX).read_to_string(&mut answer)?;
-    if answer.is_empty() {
-        return Err(std::io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(answer)
-}
-
-fn socket_of(at: &Path) -> anyhow::Result<PathBuf> {
+fn socket_of(at: &Path) -> PathBuf {
     if at
         .symlink_metadata()
         .is_ok_and(|meta| meta.file_type().is_socket())
     {
-        return Ok(at.into());
+        return at.into();
     }
     if at.extension().is_some_and(|extension| extension == "sock") {
-        return Ok(at.into());
+        return at.into();
     }
-    let named = match Config::load(at) {
-        Ok((config, _)) => config.status_socket,
-        // One that is wrong by now may still be what the gateway was started by.
-        Err(_) => std::fs::read_to_string(at)
-            .ok()
-            .as_deref()
-            .and_then(named_socket),
-    };
-    Ok(named.unwrap_or_else(|| default_socket(at)))
-}
-
-/// The socket that a configuration names which cannot be read otherwise.
-fn named_socket(text: &str) -> Option<PathBuf> {
-    let (_, rest) = text.split_once("status-socket")?;
-    let (value, _) = rest.split_once(';')?;
-    Some(value.trim().trim_matches(['"', '\'']).into())
-}
-
-fn only_socket() -> anyhow::Result<PathBuf> {
-    let names = std::fs::read_dir("/run/tare")
-        .into_iter()
-        .flatten()
-        .flatten();
-    let name = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("gateway-") && name.ends_with(".sock")
-    };
-    let mut sockets: Vec<PathBuf> = names.map(|entry| entry.path()).filter(name).collect();
-    match (sockets.pop(), sockets.is_empty()) {
-        (Some(socket), true) => Ok(socket),
-        (Some(_), false) => bail!("several gateways run here; name the configuration of one"),
-        (None, _) => {
-            bail!("no gateway has a socket below /run/tare; name its socket or configuration")
-        }
-    }
+    daemon::socket_of(at)
 }
 
 fn table(report: &Report) -> String {
@@ -128,12 +75,12 @@ fn table(report: &Report) -> String {
     let _ = writeln!(
         text,
         "{} · process {} · up {} · {up} of {} routes up",
-        report.config,
-        report.pid,
-        age(report.uptime_s),
+        report.process.config,
+        report.process.pid,
+        age(report.process.uptime_s),
         report.status.routes.len()
     );
-    if let Some(error) = &report.reload_error {
+    if let Some(error) = &report.process.reload_error {
         let _ = writeln!(text, "the file has changed and was refused: {error}");
     }
     for (number, worker) in report.workers.iter().enumerate() {
@@ -142,10 +89,11 @@ fn table(report: &Report) -> String {
             .map_or(String::new(), |cpu| format!(" on core {cpu}"));
         let _ = writeln!(text, "\nworker {number}{cpu}");
         for (side, port) in [("private", &worker.private), ("public", &worker.public)] {
+            let c = &port.counters;
             let _ = writeln!(
                 text,
                 "  {side:8} {} · in {} (lost {}) · out {} (lost {})",
-                port.kind, port.rx_packets, port.rx_dropped, port.tx_packets, port.tx_dropped
+                port.kind, c.rx_packets, c.rx_dropped, c.tx_packets, c.tx_dropped
             );
         }
     }
@@ -168,7 +116,7 @@ fn table(report: &Report) -> String {
     text
 }
 
-fn direction(text: &mut String, name: &str, counts: &TrafficReport) {
+fn direction(text: &mut String, name: &str, counts: &TrafficCounters) {
     let _ = write!(text, "{name:8} {} received", counts.received);
     if counts.fragments > 0 {
         let _ = write!(text, " + {} by fragmenting", counts.fragments);
@@ -178,8 +126,8 @@ fn direction(text: &mut String, name: &str, counts: &TrafficReport) {
         " = {} forwarded + {} control",
         counts.forwarded, counts.control
     );
-    for (cause, n) in &counts.dropped {
-        let _ = write!(text, " + {n} {cause}");
+    for (reason, n) in counts.dropped.iter().filter(|(_, n)| *n > 0) {
+        let _ = write!(text, " + {n} {}", reason.name());
     }
     text.push('\n');
 }

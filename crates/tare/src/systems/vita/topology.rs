@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{anyhow, ensure};
 use tare_gateway::config::Config;
-use tare_gateway::dataplane::Tables;
+use tare_gateway::dataplane::BoundTables;
 use tare_gateway::exchange;
 use tare_gateway::tools::gentest::Meta;
 use tare_gateway::Node;
@@ -53,7 +53,7 @@ struct Gateway {
     node: Node,
     burst: Burst,
     /// The tables that it was last seen with.
-    tables: Arc<Tables>,
+    tables: Arc<BoundTables>,
     outbound_updates: u64,
     /// Reloads that are still to come.
     reloads_left: usize,

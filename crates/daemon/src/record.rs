@@ -1,22 +1,22 @@
-//! What is worth a line in the log, as fields with names. No secret is ever in one.
+//! Records of the log: an event and fields with names. No secret is ever in one.
 
 use std::fmt;
 
-/// How much a record matters.
+/// The importance of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// For whoever looks for a fault.
+    /// Details for finding a fault.
     Debug,
-    /// A change that was to be expected.
+    /// A change that was expected.
     Info,
-    /// Something that somebody should look at.
+    /// Something that should be looked at.
     Warn,
     /// Something does not work.
     Error,
 }
 
 impl Level {
-    /// Its name in logs.
+    /// Returns its name in logs.
     pub fn name(self) -> &'static str {
         match self {
             Level::Debug => "debug",
@@ -75,16 +75,16 @@ impl From<&str> for Value {
 /// One event of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// How much it matters.
+    /// Its importance.
     pub level: Level,
-    /// What happened, as a name that stays the same.
+    /// The name of the event, which does not change between versions.
     pub event: &'static str,
-    /// To what, and how.
+    /// The fields.
     pub fields: Vec<(&'static str, Value)>,
 }
 
 impl Record {
-    /// A record without fields.
+    /// Creates a record without fields.
     pub fn new(level: Level, event: &'static str) -> Record {
         Record {
             level,
@@ -93,7 +93,7 @@ impl Record {
         }
     }
 
-    /// The record with one more field.
+    /// Returns the record with one more field.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> Record {
         self.fields.push((name, value.into()));
@@ -101,7 +101,7 @@ impl Record {
     }
 }
 
-/// As `level=info event=link route="a b" spi=1001`: text that is more than a word is quoted.
+/// Writes `level=info event=link route="a b" spi=1001`: text that is more than a word is quoted.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "level={} event={}", self.level.name(), self.event)?;

@@ -1,9 +1,10 @@
-//! The two places where a gateway tells about itself: Prometheus over HTTP, and a Unix socket for
-//! `tare gateway status`.
+//! The endpoints at which a daemon reports its status: Prometheus over HTTP, and JSON over a Unix
+//! socket.
 //!
-//! One thread serves one asker at a time, with short patience and small requests; the gateway
+//! One thread serves one client at a time, with short timeouts and small requests; the daemon
 //! itself never waits for it.
 
+use std::fmt;
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -17,65 +18,89 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 
-use super::report::Report;
-use super::shared::News;
+use serde::Serialize;
 
-/// The longest request.
+use crate::host::context;
+
+/// The longest request, in bytes.
 const REQUEST_MAX: usize = 4096;
-/// Time for a request, and for its answer.
+/// The timeout of a request, and of its answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How the control thread is asked for a report.
-#[derive(Clone)]
-pub(super) struct Asker {
-    pub(super) asks: SyncSender<SyncSender<Report>>,
-    pub(super) news: SyncSender<News>,
+/// The status of a daemon: JSON for the status socket, a page of metrics for Prometheus.
+pub trait Report: Serialize + Send + 'static {
+    /// Returns the page of metrics.
+    fn prometheus(&self) -> String;
 }
 
-impl Asker {
-    fn ask(&self) -> Option<Report> {
+/// The way to ask the thread that has the daemon's state.
+pub(crate) struct Asker<R> {
+    pub(crate) asks: SyncSender<SyncSender<R>>,
+    pub(crate) wake: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl<R> Clone for Asker<R> {
+    fn clone(&self) -> Self {
+        Asker {
+            asks: self.asks.clone(),
+            wake: Arc::clone(&self.wake),
+        }
+    }
+}
+
+impl<R> fmt::Debug for Asker<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Asker")
+    }
+}
+
+impl<R> Asker<R> {
+    fn ask(&self) -> Option<R> {
         let (reply, answer) = sync_channel(1);
         self.asks.try_send(reply).ok()?;
-        let _ = self.news.try_send(News::Nudge);
+        (self.wake)();
         answer.recv_timeout(PATIENCE).ok()
     }
 }
 
-/// Where a gateway is asked.
+/// The addresses at which a daemon reports its status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Places {
-    pub(super) metrics: Option<SocketAddr>,
-    pub(super) socket: Option<PathBuf>,
+pub struct Endpoints {
+    /// Address of the Prometheus endpoint.
+    pub metrics: Option<SocketAddr>,
+    /// Path of the status socket.
+    pub socket: Option<PathBuf>,
 }
 
-/// A thread that answers. Dropped, it ends.
-pub(super) struct Service {
+/// A thread that answers; it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Service {
     stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
     socket: Option<PathBuf>,
 }
 
 impl Service {
-    /// Listens in the places that can be had, and says why not in the others.
-    pub(super) fn start(
-        places: &Places,
-        asker: Asker,
+    /// Listens at the endpoints that can be had, and adds the errors of the others.
+    pub(crate) fn start<R: Report>(
+        endpoints: &Endpoints,
+        asker: Asker<R>,
         errors: &mut Vec<String>,
     ) -> Option<Service> {
         let mut listen = |what: &str, result: io::Result<Listener>| {
             result
-                .map_err(|error| errors.push(format!("{what}: {error}")))
+                .map_err(|error| errors.push(context(what, error)))
                 .ok()
         };
-        let metrics = places.metrics.and_then(|at| {
+        let metrics = endpoints.metrics.and_then(|at| {
             let bound = TcpListener::bind(at).and_then(|l| l.set_nonblocking(true).map(|()| l));
             listen(&format!("metrics at {at}"), bound.map(Listener::Metrics))
         });
-        let socket = places.socket.as_deref().and_then(|path| {
+        let socket = endpoints.socket.as_deref().and_then(|path| {
             let what = format!("status at {}", path.display());
             listen(&what, bind_socket(path).map(Listener::Status))
         });
-        let path = socket.is_some().then(|| places.socket.clone()).flatten();
+        let path = socket.is_some().then(|| endpoints.socket.clone()).flatten();
         let listeners: Vec<Listener> = metrics.into_iter().chain(socket).collect();
         if listeners.is_empty() {
             return None;
@@ -113,8 +138,8 @@ enum Listener {
     Status(UnixListener),
 }
 
-/// Binds the socket, for its owner alone. One that a gateway that is no more has left behind is
-/// removed.
+/// Binds the socket with access for its owner alone. A socket that a process left behind when it
+/// was killed is removed.
 fn bind_socket(path: &Path) -> io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
@@ -124,7 +149,7 @@ fn bind_socket(path: &Path) -> io::Result<UnixListener> {
         .is_ok_and(|meta| meta.file_type().is_socket());
     if is_socket {
         if UnixStream::connect(path).is_ok() {
-            let error = "another gateway answers there";
+            let error = "another process answers there";
             return Err(io::Error::new(io::ErrorKind::AddrInUse, error));
         }
         std::fs::remove_file(path)?;
@@ -135,7 +160,7 @@ fn bind_socket(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-fn serve(listeners: &[Listener], stop: &OwnedFd, asker: &Asker) {
+fn serve<R: Report>(listeners: &[Listener], stop: &OwnedFd, asker: &Asker<R>) {
     loop {
         let mut fds = vec![PollFd::new(stop, PollFlags::IN)];
         fds.extend(listeners.iter().map(|listener| match listener {
@@ -160,7 +185,8 @@ fn serve(listeners: &[Listener], stop: &OwnedFd, asker: &Asker) {
                     .accept()
                     .and_then(|(stream, _)| status(&stream, asker)),
             };
-            // The asker went away, or there are no descriptors left: the next one may fare better.
+            // The client went away, or there are no descriptors left: without a pause the latter
+            // would be a busy loop.
             if answered.is_err_and(|e| e.kind() != io::ErrorKind::WouldBlock) {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -168,7 +194,7 @@ fn serve(listeners: &[Listener], stop: &OwnedFd, asker: &Asker) {
     }
 }
 
-fn status(mut stream: &UnixStream, asker: &Asker) -> io::Result<()> {
+fn status<R: Report>(mut stream: &UnixStream, asker: &Asker<R>) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let report = asker.ask().ok_or(io::ErrorKind::TimedOut)?;
@@ -177,7 +203,7 @@ fn status(mut stream: &UnixStream, asker: &Asker) -> io::Result<()> {
     stream.write_all(&text)
 }
 
-fn metrics(mut stream: TcpStream, asker: &Asker) -> io::Result<()> {
+fn metrics<R: Report>(mut stream: TcpStream, asker: &Asker<R>) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let request = read_request(&mut stream)?;
@@ -203,7 +229,7 @@ fn metrics(mut stream: TcpStream, asker: &Asker) -> io::Result<()> {
     stream.write_all(body.as_bytes())
 }
 
-/// The head of a request, within the time and the size that one may have.
+/// Reads the head of a request, within the time and the size that one may have.
 fn read_request(stream: &mut TcpStream) -> io::Result<String> {
     let end = Instant::now() + PATIENCE;
     let mut request = Vec::new();

@@ -1,27 +1,29 @@
-//! Whether a file has changed.
+//! Detection of changes to a file.
 
 use std::fs;
 use std::hash::{BuildHasher as _, RandomState};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// A file that is looked at now and then.
-pub(super) struct Watch {
+/// A file whose content is looked at from time to time.
+#[derive(Debug)]
+pub struct FileWatch {
     path: PathBuf,
     hasher: RandomState,
     seen: Option<Seen>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
-    /// InterfaceQueues, number, length, and the time of the last change.
+    /// Device, inode, length, and the time of the last change.
     place: (u64, u64, u64, i64, i64),
     content: u64,
 }
 
-impl Watch {
-    pub(super) fn new(path: &Path) -> Watch {
-        let mut watch = Watch {
+impl FileWatch {
+    /// Begins to watch a file.
+    pub fn new(path: &Path) -> FileWatch {
+        let mut watch = FileWatch {
             path: path.into(),
             hasher: RandomState::new(),
             seen: None,
@@ -30,9 +32,9 @@ impl Watch {
         watch
     }
 
-    /// Whether it holds something else than when this was asked last. A file that is away for a
-    /// moment, as some editors have it, has not changed.
-    pub(super) fn changed(&mut self) -> bool {
+    /// Returns true if the content is another one than at the last call. A file that is missing has
+    /// not changed: some editors remove it for a moment.
+    pub fn changed(&mut self) -> bool {
         let Some(now) = self.look(self.seen) else {
             return false;
         };
@@ -69,7 +71,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("conf");
         fs::write(&path, "one").unwrap();
-        let mut watch = Watch::new(&path);
+        let mut watch = FileWatch::new(&path);
         assert!(!watch.changed());
         fs::write(&path, "other").unwrap();
         assert!(watch.changed());

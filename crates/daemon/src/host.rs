@@ -1,0 +1,217 @@
+//! The parts that run around the work of a daemon, in one.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tare_sim::Instant;
+
+use crate::log::{Log, LogOptions};
+use crate::metrics::Metrics;
+use crate::record::{Level, Record};
+use crate::service::{Asker, Endpoints, Report, Service};
+use crate::signals::Signals;
+use crate::watch::FileWatch;
+
+/// The longest time between two looks at the signals.
+const PULSE: Duration = Duration::from_millis(100);
+/// The interval at which the configuration file is looked at.
+const FILE_INTERVAL: Duration = Duration::from_secs(1);
+/// Requests for a report that may wait.
+const ASKS_MAX: usize = 4;
+
+/// A configuration that was read and not run: the result of `--check`.
+#[derive(Clone, Debug)]
+pub struct Checked {
+    /// One line that says what it holds.
+    pub summary: String,
+    /// Warnings about it.
+    pub warnings: Vec<Record>,
+}
+
+/// The part of a report that all daemons have.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProcessStatus {
+    /// Version of the program.
+    pub version: String,
+    /// The configuration file.
+    pub config: String,
+    /// Process ID.
+    pub pid: u32,
+    /// Seconds since the start.
+    pub uptime_s: u64,
+    /// Changed configurations that were taken over.
+    pub reloads: u64,
+    /// Changed configurations that were refused.
+    pub reloads_refused: u64,
+    /// The reason why the file differs from the configuration that runs; `None` if it does not.
+    pub reload_error: Option<String>,
+}
+
+impl ProcessStatus {
+    /// Adds these figures to a page of metrics.
+    pub fn metrics(&self, page: &mut Metrics) {
+        let help = "Time since the start";
+        page.single("uptime_seconds", "gauge", help, self.uptime_s);
+        let help = "Changed configurations, by outcome";
+        page.family("reloads_total", "counter", help);
+        page.sample("reloads_total", &[("outcome", "taken")], self.reloads);
+        let refused = self.reloads_refused;
+        page.sample("reloads_total", &[("outcome", "refused")], refused);
+    }
+}
+
+/// The parts that run around the work of a daemon: log, signals, the configuration file, the status
+/// socket and the Prometheus endpoint.
+///
+/// The thread that owns the daemon's state owns the host and calls it between its own steps: it
+/// never blocks.
+#[derive(Debug)]
+pub struct Host<R> {
+    config: PathBuf,
+    log: Log,
+    signals: Signals,
+    watch: FileWatch,
+    look_at: Instant,
+    endpoints: Endpoints,
+    asker: Asker<R>,
+    asks: Receiver<SyncSender<R>>,
+    service: Option<Service>,
+    started: Instant,
+    reloads: u64,
+    refused: u64,
+    reload_error: Option<String>,
+}
+
+impl<R: Report> Host<R> {
+    /// Begins to watch the configuration file: to be called before it is read, so that no change is
+    /// missed. `wake` is called by another thread to make the owner call [`Host::answer`].
+    pub fn new(
+        config: &Path,
+        log: LogOptions,
+        signals: Signals,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> Host<R> {
+        let (to, asks) = sync_channel(ASKS_MAX);
+        let now = Instant::now();
+        Host {
+            config: config.into(),
+            log: Log::new(log),
+            signals,
+            watch: FileWatch::new(config),
+            look_at: now + FILE_INTERVAL,
+            endpoints: Endpoints::default(),
+            asker: Asker {
+                asks: to,
+                wake: Arc::new(wake),
+            },
+            asks,
+            service: None,
+            started: now,
+            reloads: 0,
+            refused: 0,
+            reload_error: None,
+        }
+    }
+
+    /// Returns the configuration file.
+    pub fn config(&self) -> &Path {
+        &self.config
+    }
+
+    /// Returns the log.
+    pub fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Returns true once the daemon is to end.
+    pub fn is_stopped(&self) -> bool {
+        self.signals.is_stopped()
+    }
+
+    /// Returns the longest time to wait before calling the host again.
+    pub fn wait(&self, now: Instant) -> Duration {
+        self.look_at.since(now).min(PULSE)
+    }
+
+    /// Returns true if the configuration is to be read again, because its file has changed or a
+    /// signal says so. The outcome goes to [`Host::reloaded`].
+    pub fn is_reload_due(&mut self, now: Instant) -> bool {
+        let asked = self.signals.take_reload();
+        if !asked && now < self.look_at {
+            return false;
+        }
+        self.look_at = now + FILE_INTERVAL;
+        self.watch.changed() || asked
+    }
+
+    /// Counts and logs the outcome of a reload. One that was refused changes nothing else: the
+    /// daemon goes on with the configuration it has.
+    pub fn reloaded(&mut self, outcome: Result<(), String>) {
+        match outcome {
+            Ok(()) => {
+                self.reloads += 1;
+                self.reload_error = None;
+            }
+            Err(error) => {
+                self.refused += 1;
+                for line in error.lines() {
+                    let record = Record::new(Level::Error, "refused");
+                    self.log.write(&record.with("error", line));
+                }
+                self.reload_error = Some(error.lines().next().unwrap_or_default().to_owned());
+            }
+        }
+    }
+
+    /// Answers at these endpoints instead of those before. Logs and returns the errors; the other
+    /// endpoints are served.
+    pub fn serve_at(&mut self, endpoints: Endpoints) -> Vec<String> {
+        if endpoints == self.endpoints {
+            return Vec::new();
+        }
+        let mut errors = Vec::new();
+        // Ended first: the new ones may be at the same address.
+        self.service = None;
+        self.service = Service::start(&endpoints, self.asker.clone(), &mut errors);
+        self.endpoints = endpoints;
+        for error in &errors {
+            let record = Record::new(Level::Warn, "service");
+            self.log.write(&record.with("error", error.as_str()));
+        }
+        errors
+    }
+
+    /// Ends the endpoints.
+    pub fn end_service(&mut self) {
+        self.service = None;
+    }
+
+    /// Answers the requests that wait.
+    pub fn answer(&self, report: impl Fn() -> R) {
+        while let Ok(reply) = self.asks.try_recv() {
+            let _ = reply.try_send(report());
+        }
+    }
+
+    /// Returns the part of a report that all daemons have.
+    pub fn status(&self, version: &str) -> ProcessStatus {
+        ProcessStatus {
+            version: version.into(),
+            config: self.config.display().to_string(),
+            pid: std::process::id(),
+            uptime_s: Instant::now().since(self.started).as_secs(),
+            reloads: self.reloads,
+            reloads_refused: self.refused,
+            reload_error: self.reload_error.clone(),
+        }
+    }
+}
+
+/// Returns the error of an operation of the operating system with what it was for.
+pub(crate) fn context(what: &str, error: io::Error) -> String {
+    format!("{what}: {error}")
+}

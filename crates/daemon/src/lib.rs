@@ -1,0 +1,26 @@
+#![doc = include_str!("../README.md")]
+
+mod client;
+mod counters;
+mod cpu;
+mod host;
+mod log;
+mod metrics;
+mod record;
+mod service;
+mod signals;
+mod watch;
+
+pub use client::{ask, default_socket, only_socket};
+pub use counters::{CounterInfo, CountsBy, Reason};
+pub use cpu::{bind_to_cpu, BindError};
+pub use host::{Checked, Host, ProcessStatus};
+pub use log::{Log, LogOptions};
+pub use metrics::{Labels, Metrics};
+pub use record::{Level, Record, Value};
+pub use service::{Endpoints, Report};
+pub use signals::Signals;
+pub use watch::FileWatch;
+
+#[doc(hidden)]
+pub use serde;

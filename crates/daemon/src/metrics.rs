@@ -1,0 +1,76 @@
+//! The text format of Prometheus, version 0.0.4.
+
+use std::fmt::{Display, Write as _};
+
+use crate::counters::CounterInfo;
+
+/// The labels of a sample: names and values.
+pub type Labels<'a> = &'a [(&'a str, &'a str)];
+
+/// A page of metrics, whose names all begin with the same prefix.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    prefix: &'static str,
+    text: String,
+}
+
+impl Metrics {
+    /// Creates an empty page. Metrics are named `PREFIX_NAME`.
+    pub fn new(prefix: &'static str) -> Metrics {
+        Metrics {
+            prefix,
+            text: String::new(),
+        }
+    }
+
+    /// Begins a family; `kind` is `counter` or `gauge`. Its samples follow.
+    pub fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let prefix = self.prefix;
+        let _ = writeln!(self.text, "# HELP {prefix}_{name} {help}");
+        let _ = writeln!(self.text, "# TYPE {prefix}_{name} {kind}");
+    }
+
+    /// Adds a sample of the family that was begun last. Label values may hold any characters.
+    pub fn sample(&mut self, name: &str, labels: Labels<'_>, value: impl Display) {
+        let _ = write!(self.text, "{}_{name}", self.prefix);
+        for (n, (label, value)) in labels.iter().enumerate() {
+            self.text.push(if n == 0 { '{' } else { ',' });
+            let _ = write!(self.text, "{label}=\"");
+            for c in value.chars() {
+                match c {
+                    '\\' => self.text.push_str("\\\\"),
+                    '"' => self.text.push_str("\\\""),
+                    '\n' => self.text.push_str("\\n"),
+                    c => self.text.push(c),
+                }
+            }
+            self.text.push('"');
+        }
+        let close = if labels.is_empty() { "" } else { "}" };
+        let _ = writeln!(self.text, "{close} {value}");
+    }
+
+    /// Adds a family with a single sample without labels.
+    pub fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+        self.family(name, kind, help);
+        self.sample(name, &[], value);
+    }
+
+    /// Adds a family of counters for each of `infos`; `instances` are their labels, and the values
+    /// in the order of `infos`.
+    pub fn counters(&mut self, infos: &[CounterInfo], instances: &[(Labels<'_>, Vec<u64>)]) {
+        for (n, info) in infos.iter().enumerate() {
+            self.family(info.metric, "counter", info.help);
+            for (labels, values) in instances {
+                if let Some(value) = values.get(n) {
+                    self.sample(info.metric, labels, value);
+                }
+            }
+        }
+    }
+
+    /// Returns the page.
+    pub fn into_text(self) -> String {
+        self.text
+    }
+}

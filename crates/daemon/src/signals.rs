@@ -1,0 +1,53 @@
+//! Signals that end a daemon or make it read its configuration again.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
+
+/// The requests to stop and to reload, by signals or by the program itself.
+#[derive(Clone, Debug, Default)]
+pub struct Signals {
+    stop: Arc<AtomicBool>,
+    reload: Arc<AtomicBool>,
+}
+
+impl Signals {
+    /// Handles SIGINT and SIGTERM (stop) and SIGHUP (reload). A second SIGINT or SIGTERM ends the
+    /// process at once, should the first have no effect.
+    ///
+    /// # Errors
+    /// A handler cannot be installed.
+    pub fn install() -> io::Result<Signals> {
+        let signals = Signals::default();
+        for signal in [SIGINT, SIGTERM] {
+            // In this order: the first one acts if the flag is set already.
+            flag::register_conditional_default(signal, Arc::clone(&signals.stop))?;
+            flag::register(signal, Arc::clone(&signals.stop))?;
+        }
+        flag::register(SIGHUP, Arc::clone(&signals.reload))?;
+        Ok(signals)
+    }
+
+    /// Requests a stop.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Requests a reload.
+    pub fn reload(&self) {
+        self.reload.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if a stop was requested.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if a reload was requested since the last call.
+    pub fn take_reload(&self) -> bool {
+        self.reload.swap(false, Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,266 @@
+//! A host with clients, well-behaved and hostile.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tare_daemon::{Endpoints, Host, Level, LogOptions, Metrics, ProcessStatus, Signals};
+
+tare_daemon::reasons! {
+    /// Reasons.
+    pub enum Why {
+        /// One.
+        One => "one",
+        /// Two.
+        Two => "two",
+    }
+}
+
+tare_daemon::counters! {
+    /// Counters.
+    pub struct Counters {
+        steps => "steps_total": "Steps done",
+        bytes: "Bytes seen";
+        /// By reason.
+        refused: Why,
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Status {
+    #[serde(flatten)]
+    process: ProcessStatus,
+    counters: Counters,
+}
+
+impl tare_daemon::Report for Status {
+    fn prometheus(&self) -> String {
+        let mut page = Metrics::new("test");
+        self.process.metrics(&mut page);
+        let labels = [("name", "a \"b\"\\\n")];
+        page.counters(Counters::INFO, &[(&labels, self.counters.values())]);
+        page.into_text()
+    }
+}
+
+/// Runs a host until a stop is requested; it takes a configuration over unless it holds "wrong".
+fn start(config: &Path, endpoints: Endpoints) -> (Signals, JoinHandle<ProcessStatus>) {
+    let signals = Signals::default();
+    let (wake, events) = sync_channel(16);
+    let log = LogOptions {
+        json: false,
+        level: Level::Error,
+    };
+    let wake = move || {
+        let _ = wake.try_send(());
+    };
+    let mut host = Host::new(config, log, signals.clone(), wake);
+    let errors = host.serve_at(endpoints);
+    assert_eq!(errors, Vec::<String>::new());
+    let thread = std::thread::spawn(move || {
+        while !host.is_stopped() {
+            let now = tare_sim::Instant::now();
+            let _ = events.recv_timeout(host.wait(now));
+            if host.is_reload_due(tare_sim::Instant::now()) {
+                let text = std::fs::read_to_string(host.config()).unwrap();
+                let is_wrong = text.contains("wrong");
+                host.reloaded(if is_wrong {
+                    Err("line 1\nmore".into())
+                } else {
+                    Ok(())
+                });
+            }
+            host.answer(|| {
+                let mut counters = Counters {
+                    steps: 7,
+                    ..Counters::default()
+                };
+                counters.refused.count(Why::Two);
+                Status {
+                    process: host.status("1.2.3"),
+                    counters,
+                }
+            });
+        }
+        host.status("1.2.3")
+    });
+    (signals, thread)
+}
+
+fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
+fn request(at: SocketAddr, request: &[u8]) -> String {
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    // The other side may have closed already.
+    let _ = stream.write_all(request);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8(answer).unwrap()
+}
+
+#[test]
+fn status_and_metrics_are_answered_and_hostile_clients_do_not_stop_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let (config, socket) = (
+        directory.path().join("a.conf"),
+        directory.path().join("sub/a.sock"),
+    );
+    std::fs::write(&config, "").unwrap();
+    let metrics = free_address();
+    let endpoints = Endpoints {
+        metrics: Some(metrics),
+        socket: Some(socket.clone()),
+    };
+    let (signals, thread) = start(&config, endpoints);
+
+    let status: Status = serde_json::from_str(&tare_daemon::ask(&socket).unwrap()).unwrap();
+    assert_eq!(
+        (status.counters.steps, &*status.process.version),
+        (7, "1.2.3")
+    );
+    assert_eq!(status.counters.refused.get(Why::Two), 1);
+
+    // Never finished, too long, no HTTP, another method, another path.
+    let silent = TcpStream::connect(metrics).unwrap();
+    assert_eq!(request(metrics, &[b'A'; 100_000]), "");
+    assert_eq!(
+        request(metrics, &[0xff, 0xfe, b'\r', b'\n', b'\r', b'\n']),
+        ""
+    );
+    let answer = request(metrics, b"hello\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    let answer = request(metrics, b"POST /metrics HTTP/1.1\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
+    let answer = request(metrics, b"GET /other HTTP/1.1\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+    drop(silent);
+
+    let answer = request(metrics, b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    let sample = r#"test_steps_total{name="a \"b\"\\\n"} 7"#;
+    assert!(answer.contains(sample), "{answer}");
+    assert!(answer.contains("# HELP test_bytes Bytes seen\n# TYPE test_bytes counter\n"));
+
+    signals.stop();
+    thread.join().unwrap();
+    assert!(!socket.exists(), "a socket was left behind");
+    assert!(TcpStream::connect(metrics).is_err());
+}
+
+#[test]
+fn a_configuration_is_reloaded_when_it_changes_or_a_signal_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let (config, socket) = (
+        directory.path().join("a.conf"),
+        directory.path().join("a.sock"),
+    );
+    std::fs::write(&config, "one").unwrap();
+    let endpoints = Endpoints {
+        metrics: None,
+        socket: Some(socket.clone()),
+    };
+    let (signals, thread) = start(&config, endpoints);
+    let wait_for = |reloads: u64, refused: u64, error: Option<&str>| {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let status: Status = serde_json::from_str(&tare_daemon::ask(&socket).unwrap()).unwrap();
+            let process = status.process;
+            let found = (
+                process.reloads,
+                process.reloads_refused,
+                process.reload_error.as_deref(),
+            );
+            if found == (reloads, refused, error) {
+                break;
+            }
+            assert!(Instant::now() < end, "{process:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    wait_for(0, 0, None);
+    std::fs::write(&config, "wrong").unwrap();
+    wait_for(0, 1, Some("line 1"));
+    std::fs::write(&config, "other").unwrap();
+    wait_for(1, 1, None);
+    signals.reload();
+    wait_for(2, 1, None);
+    signals.stop();
+    let status = thread.join().unwrap();
+    assert_eq!((status.reloads, status.reloads_refused), (2, 1));
+}
+
+#[test]
+fn an_address_that_is_taken_is_an_error_and_a_dead_socket_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let (config, socket) = (
+        directory.path().join("a.conf"),
+        directory.path().join("a.sock"),
+    );
+    // A process that was killed leaves its socket behind.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let log = LogOptions {
+        json: true,
+        level: Level::Error,
+    };
+    let host = || Host::<Status>::new(&config, log, Signals::default(), || {});
+    let mut first = host();
+    let errors = first.serve_at(Endpoints {
+        metrics: Some(taken.local_addr().unwrap()),
+        socket: Some(socket.clone()),
+    });
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].starts_with("metrics at 127.0.0.1:"), "{errors:?}");
+    let mut second = host();
+    let errors = second.serve_at(Endpoints {
+        metrics: None,
+        socket: Some(socket.clone()),
+    });
+    assert!(
+        errors[0].contains("another process answers there"),
+        "{errors:?}"
+    );
+    drop(second);
+    assert!(socket.exists(), "the socket of the first one was removed");
+    // What is there and no socket is never removed.
+    std::fs::write(&config, "kept").unwrap();
+    let errors = host().serve_at(Endpoints {
+        metrics: None,
+        socket: Some(config.clone()),
+    });
+    assert_eq!(errors.len(), 1);
+    assert_eq!(std::fs::read_to_string(&config).unwrap(), "kept");
+}
+
+#[test]
+fn counters_add_subtract_and_survive_json_of_another_version() {
+    let mut one = Counters {
+        steps: 3,
+        bytes: u64::MAX,
+        ..Counters::default()
+    };
+    one.refused.count(Why::One);
+    let mut sum = one;
+    sum.add(&one);
+    assert_eq!(sum.since(&one), one);
+    assert_eq!(
+        one.named().collect::<Vec<_>>(),
+        [("steps", 3), ("bytes", u64::MAX)]
+    );
+    let json = serde_json::to_string(&one).unwrap();
+    assert!(json.contains(r#""refused":{"one":1}"#), "{json}");
+    assert_eq!(serde_json::from_str::<Counters>(&json).unwrap(), one);
+    let newer = r#"{"steps":3,"bytes":1,"more":5,"refused":{"two":2,"three":3}}"#;
+    let read: Counters = serde_json::from_str(newer).unwrap();
+    assert_eq!((read.refused.get(Why::Two), read.refused.total()), (2, 2));
+}

@@ -1,0 +1,124 @@
+//! A memfd and its mapping.
+
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+
+use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
+use rustix::mm::{self, MapFlags, ProtFlags};
+
+use crate::error::Error;
+use crate::view::View;
+
+/// The longest memory: 1 TiB.
+pub const LEN_MAX: usize = 1 << 40;
+
+/// Memory shared with another process or thread.
+pub struct SharedMemory {
+    fd: OwnedFd,
+    start: NonNull<u8>,
+    len: usize,
+    /// Not `Sync`: see the front page, "One thread per mapping".
+    one_thread: PhantomData<Cell<()>>,
+}
+
+// SAFETY: the mapping belongs to this value alone and is not bound to the thread that made it.
+unsafe impl Send for SharedMemory {}
+
+impl SharedMemory {
+    /// Creates memory of `len` bytes, all 0, whose length is sealed. The name is for `/proc`.
+    ///
+    /// # Errors
+    /// The length is 0 or too long, or there is not as much memory.
+    pub fn create(name: &str, len: usize) -> Result<SharedMemory, Error> {
+        let len = checked(len as u64)?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = fs::memfd_create(name, flags).map_err(Error::os("memfd_create"))?;
+        fs::ftruncate(&fd, len as u64).map_err(Error::os("ftruncate"))?;
+        // Pages that are missing when they are touched end the process; missing now, they are an
+        // error.
+        let flags = FallocateFlags::empty();
+        fs::fallocate(&fd, flags, 0, len as u64).map_err(Error::os("fallocate"))?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        fs::fcntl_add_seals(&fd, seals).map_err(Error::os("F_ADD_SEALS"))?;
+        map(fd, len)
+    }
+
+    /// Maps memory that the other side created.
+    ///
+    /// # Errors
+    /// The file is no memfd that is sealed against shrinking, its length is 0 or too long, or it
+    /// cannot be mapped for reading and writing.
+    pub fn open(fd: OwnedFd) -> Result<SharedMemory, Error> {
+        // Seals first: a length that was read before the seal may be less by now.
+        let seals = fs::fcntl_get_seals(&fd).map_err(|_| Error::NotSealed)?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(Error::NotSealed);
+        }
+        let stat = fs::fstat(&fd).map_err(Error::os("fstat"))?;
+        let len = checked(u64::try_from(stat.st_size).unwrap_or(0))?;
+        map(fd, len)
+    }
+
+    /// Maps the same memory once more, for another thread.
+    ///
+    /// # Errors
+    /// It cannot be mapped.
+    pub fn try_clone(&self) -> Result<SharedMemory, Error> {
+        SharedMemory::open(self.fd.try_clone()?)
+    }
+
+    /// Returns the file descriptor, to be sent to the other side.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Returns the number of bytes, at least 1.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns a view of all of it.
+    pub fn view(&self) -> View<'_> {
+        // SAFETY: the mapping is readable and writable, page-aligned, and exists for as long as
+        // `self` is borrowed; the file has at least `len` bytes and is sealed against shrinking.
+        unsafe { View::new(self.start, self.len) }
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        // SAFETY: `map` made this mapping, which no view outlives.
+        let _ = unsafe { mm::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+impl fmt::Debug for SharedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedMemory({} bytes)", self.len)
+    }
+}
+
+fn checked(len: u64) -> Result<usize, Error> {
+    match usize::try_from(len) {
+        Ok(len @ 1..=LEN_MAX) => Ok(len),
+        _ => Err(Error::Length(len)),
+    }
+}
+
+fn map(fd: OwnedFd, len: usize) -> Result<SharedMemory, Error> {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address that the kernel chooses touches no memory of the program.
+    let start = unsafe { mm::mmap(ptr::null_mut(), len, access, MapFlags::SHARED, &fd, 0) };
+    let start = start.map_err(Error::os("mmap"))?;
+    let start = NonNull::new(start.cast()).ok_or(Error::Length(len as u64))?;
+    Ok(SharedMemory {
+        fd,
+        start,
+        len,
+        one_thread: PhantomData,
+    })
+}

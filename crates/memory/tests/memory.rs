@@ -1,0 +1,173 @@
+//! Two mappings of one memory, hostile files and hostile offsets.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
+use tare_memory::{Error, SharedMemory, LEN_MAX};
+
+fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
+    let fd = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&fd, len).unwrap();
+    fcntl_add_seals(&fd, seals).unwrap();
+    fd
+}
+
+#[test]
+fn memory_that_the_other_side_can_shrink_is_refused() {
+    for seals in [SealFlags::empty(), SealFlags::GROW, SealFlags::SEAL] {
+        let refused = SharedMemory::open(memfd(4096, seals)).unwrap_err();
+        assert!(matches!(refused, Error::NotSealed), "{refused}");
+        assert!(refused.to_string().contains("F_SEAL_SHRINK"));
+    }
+    let memory = SharedMemory::open(memfd(4096, SealFlags::SHRINK)).unwrap();
+    assert_eq!(memory.len(), 4096);
+    let file = File::open("/proc/self/exe").unwrap();
+    assert!(matches!(
+        SharedMemory::open(file.into()),
+        Err(Error::NotSealed)
+    ));
+}
+
+#[test]
+fn our_memory_cannot_be_shrunk_grown_or_unsealed() {
+    let memory = SharedMemory::create("test", 4096).unwrap();
+    assert!(ftruncate(memory.fd(), 1).is_err());
+    assert!(ftruncate(memory.fd(), 8192).is_err());
+    assert!(fcntl_add_seals(memory.fd(), SealFlags::WRITE).is_err());
+}
+
+#[test]
+fn lengths_are_refused_where_they_cannot_be_mapped() {
+    assert!(matches!(
+        SharedMemory::create("test", 0),
+        Err(Error::Length(0))
+    ));
+    for len in [LEN_MAX + 1, usize::MAX] {
+        assert!(matches!(
+            SharedMemory::create("test", len),
+            Err(Error::Length(_))
+        ));
+    }
+    let empty = SharedMemory::open(memfd(0, SealFlags::SHRINK));
+    assert!(matches!(empty, Err(Error::Length(0))));
+    let long = SharedMemory::open(memfd(LEN_MAX as u64 + 1, SealFlags::SHRINK));
+    assert!(matches!(long, Err(Error::Length(_))));
+    assert!(SharedMemory::create("a name with \0", 1).is_err());
+}
+
+#[test]
+fn what_one_mapping_writes_the_other_reads_also_across_threads() {
+    const ROUNDS: u64 = 20_000;
+    let ours = SharedMemory::create("test", 4096).unwrap();
+    let theirs = ours.try_clone().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let view = theirs.view();
+            let (turn, value) = (
+                view.atomic::<u64>(0).unwrap(),
+                view.volatile::<u64>(64).unwrap(),
+            );
+            for n in 0..ROUNDS {
+                while turn.load(Ordering::Acquire) != 2 * n + 1 {
+                    std::thread::yield_now();
+                }
+                value.store(value.load() + 1);
+                turn.store(2 * n + 2, Ordering::Release);
+            }
+        });
+        let view = ours.view();
+        let (turn, value) = (
+            view.atomic::<u64>(0).unwrap(),
+            view.volatile::<u64>(64).unwrap(),
+        );
+        for n in 0..ROUNDS {
+            value.store(3 * n);
+            turn.store(2 * n + 1, Ordering::Release);
+            while turn.load(Ordering::Acquire) != 2 * n + 2 {
+                std::thread::yield_now();
+            }
+            assert_eq!(value.load(), 3 * n + 1);
+        }
+    });
+}
+
+#[test]
+fn atomic_additions_of_two_threads_are_all_kept() {
+    let memory = SharedMemory::create("test", 64).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let own = memory.try_clone().unwrap();
+            scope.spawn(move || {
+                let counter = own.view().atomic::<u32>(4).unwrap();
+                for _ in 0..100_000 {
+                    counter.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let counter = memory.view().atomic::<u32>(4).unwrap();
+    assert_eq!(counter.load(Ordering::Relaxed), 200_000);
+    assert_eq!(counter.swap(7, Ordering::Relaxed), 200_000);
+    let (ok, no) = (Ordering::AcqRel, Ordering::Acquire);
+    assert_eq!(counter.compare_exchange(8, 9, ok, no), Err(7));
+    assert_eq!(counter.compare_exchange(7, 9, ok, no), Ok(7));
+    assert_eq!(memory.view().volatile::<u32>(4).unwrap().load(), 9);
+    assert_eq!(memory.view().volatile::<u32>(0).unwrap().load(), 0);
+}
+
+proptest! {
+    #[test]
+    fn offsets_and_lengths_are_checked_as_they_should_be(
+        len in 1usize..200,
+        offset in prop_oneof![0usize..220, usize::MAX - 20..=usize::MAX],
+        count in prop_oneof![0usize..220, usize::MAX / 8 - 2..usize::MAX / 8 + 3, usize::MAX - 20..=usize::MAX],
+    ) {
+        let memory = SharedMemory::create("test", len).unwrap();
+        let view = memory.view();
+        let fits = |size: usize, count: usize| {
+            let end = offset as u128 + size as u128 * count as u128;
+            end <= len as u128 && offset % size == 0
+        };
+        prop_assert_eq!(view.range(offset, count).map(|v| v.len()), fits(1, count).then_some(count));
+        prop_assert_eq!(view.slice::<u8>(offset, count).is_some(), fits(1, count));
+        prop_assert_eq!(view.slice::<u16>(offset, count).is_some(), fits(2, count));
+        prop_assert_eq!(view.slice::<u64>(offset, count).is_some(), fits(8, count));
+        prop_assert_eq!(view.volatile::<u32>(offset).is_some(), fits(4, 1));
+        prop_assert_eq!(view.atomic::<u64>(offset).is_some(), fits(8, 1));
+        if let Some(slice) = view.slice::<u16>(offset, count) {
+            prop_assert!(slice.get(slice.len()).is_none() && slice.get(usize::MAX).is_none());
+        }
+    }
+
+    #[test]
+    fn copies_move_every_byte_and_no_other(
+        bytes in proptest::collection::vec(any::<u8>(), 0..100), offset in 0usize..30,
+    ) {
+        let memory = SharedMemory::create("test", 160).unwrap();
+        let view = memory.view();
+        let whole = view.slice::<u8>(0, 160).unwrap();
+        (0..160).for_each(|n| whole.store(n, 0xee).unwrap());
+        let range = view.range(offset, bytes.len()).unwrap();
+        prop_assert!(range.copy_from(&bytes).is_some());
+        let mut back = vec![0; bytes.len()];
+        prop_assert!(range.copy_to(&mut back).is_some());
+        prop_assert_eq!(&back, &bytes);
+        for n in 0..160usize {
+            let expected = n.checked_sub(offset).and_then(|n| bytes.get(n)).unwrap_or(&0xee);
+            prop_assert_eq!(whole.load(n).unwrap(), *expected, "byte {}", n);
+        }
+        let mut longer = vec![0; bytes.len() + 1];
+        prop_assert!(range.copy_to(&mut longer).is_none());
+        prop_assert!(range.copy_from(&longer).is_none());
+    }
+}
+
+#[test]
+fn the_descriptor_is_not_inherited() {
+    let memory = SharedMemory::create("test", 1).unwrap();
+    let flags = rustix::io::fcntl_getfd(memory.fd().as_fd()).unwrap();
+    assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+}
