@@ -303,7 +303,7 @@ fn scapy_refuses_what_was_changed_on_the_way() {
 }
 
 #[test]
-fn we_refuse_what_was_changed_on_the_way_from_scapy_and_take_the_original() {
+fn we_refuse_what_was_changed_in_transit_from_scapy_and_take_the_original() {
     if !scapy_is_here() {
         return;
     }
