@@ -68,7 +68,8 @@ impl Key {
             }
             None => {
                 let expanded = PortableKey::boxed(key);
-                // The `aes` crate returns its round keys by value, and so leaves copies on the way.
+                // The `aes` crate returns its round keys by value, and so leaves copies on the
+                // stack.
                 zeroize_stack::<KEY_STACK>();
                 Engine::Portable(expanded.ok_or(Error::KeyLength { found: key.len() })?)
             }

@@ -234,7 +234,7 @@ impl<I: Iterator<Item = (*mut u8, usize)>> Pieces<I> {
     }
 }
 
-/// States that only very long messages reach, entered directly.
+/// Very long messages, from a state that claims to be near their end.
 #[cfg(test)]
 mod tests {
     use super::*;
