@@ -218,7 +218,7 @@ fn cause_of(refused: Refused) -> DropReason {
     }
 }
 
-/// The third pass: opens. A packet that cannot be described stays unauthentic, as do those behind
+/// The third pass: opens. A packet that cannot be described stays unauthentic, as do those after
 /// it.
 fn open(tables: &Tables, scratch: &mut Scratch) {
     let Scratch {

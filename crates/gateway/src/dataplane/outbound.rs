@@ -51,7 +51,7 @@ struct Job {
 }
 
 impl Scratch {
-    /// Makes room for `n` frames on top.
+    /// Makes room for `n` more frames.
     fn reserve(&mut self, n: usize) {
         let n = self.frames.len() + n;
         self.frames.reserve(n);
