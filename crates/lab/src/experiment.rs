@@ -50,8 +50,8 @@ pub struct Experiment {
     pub rounds: Rounds,
 }
 
-/// The number of rounds an experiment runs: at least `least`, then until every claim is decided,
-/// and at most `most`.
+/// The number of rounds that an experiment runs: at least `least`, then until every claim is
+/// decided, and at most `most`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rounds {
     /// Rounds that are always run.

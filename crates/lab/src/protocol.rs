@@ -296,6 +296,11 @@ impl Conversation {
             let expected = of.stage.expected(of.position);
             of.violation(format!("found {}, expected {expected}", excerpt(line)))
         };
+        let (starts_at, done_at, ends_at) = match self.position {
+            Position::Alone => (Stage::Introduced, None, Stage::Started),
+            Position::Measures => (Stage::Warming, Some(Stage::Started), Stage::Draining),
+            Position::Serves => (Stage::Warming, Some(Stage::Stopping), Stage::Draining),
+        };
         match (self.stage, message) {
             (Stage::Silent, Message::Version { protocol, .. }) if protocol == PROTOCOL => {
                 self.stage = Stage::Introduced;
@@ -332,11 +337,7 @@ impl Conversation {
                 self.stage = Stage::Ready;
                 Ok(Heard::Ready)
             }
-            (Stage::Introduced, Message::Start {}) if self.position == Position::Alone => {
-                self.stage = Stage::Started;
-                Ok(Heard::Started)
-            }
-            (Stage::Warming, Message::Start {}) => {
+            (stage, Message::Start {}) if stage == starts_at => {
                 self.stage = Stage::Started;
                 Ok(Heard::Started)
             }
@@ -373,19 +374,11 @@ impl Conversation {
                 }
                 Ok(Heard::Noted)
             }
-            (Stage::Started, Message::Done {}) if self.position == Position::Measures => {
+            (stage, Message::Done {}) if Some(stage) == done_at => {
                 self.stage = Stage::Done;
                 Ok(Heard::Done)
             }
-            (Stage::Stopping, Message::Done {}) => {
-                self.stage = Stage::Done;
-                Ok(Heard::Done)
-            }
-            (Stage::Started, Message::End {}) if self.position == Position::Alone => {
-                self.stage = Stage::Over;
-                Ok(Heard::Over)
-            }
-            (Stage::Draining, Message::End {}) => {
+            (stage, Message::End {}) if stage == ends_at => {
                 self.stage = Stage::Over;
                 Ok(Heard::Over)
             }

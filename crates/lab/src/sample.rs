@@ -46,7 +46,7 @@ pub enum Outcome {
         values: BTreeMap<String, f64>,
         /// The raw samples behind each value, in the metric's unit.
         samples: BTreeMap<String, Vec<f64>>,
-        /// Work done, by counter.
+        /// Work done, by counter; `role.counter` for a role that does not measure.
         counters: BTreeMap<String, u64>,
     },
     /// It crashed, hung, printed garbage or broke the protocol.

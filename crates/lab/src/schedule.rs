@@ -22,7 +22,7 @@ impl Schedule {
     /// Derives the state from the records so far. An experiment takes part in a round if it ran
     /// all rounds before, was not closed by their results, and there is time for it.
     ///
-    /// Nothing but the records decides, and no decision is stored. A run that was killed and
+    /// The records alone decide, and no decision is stored. A run that was killed and
     /// resumed therefore stops each experiment after the same round as a run that was not.
     ///
     /// An experiment that left out a round never comes back, even if later rounds of others reopen

@@ -2,7 +2,8 @@
 //! prints.
 //!
 //! The figures are those of `wait4(2)`: the program itself and the descendants that it waited for,
-//! from its start to its exit, warm-up included. What it left running is not in them.
+//! from its start to its exit, warm-up included. What it left running is not in them. In a
+//! trial of several roles they are those of the role that measures.
 
 use std::io;
 use std::process::{Child, ExitStatus};

@@ -267,6 +267,32 @@ fn published_claims_and_targets_share_no_table_no_count_and_no_colour() {
 
 /// The style in which doubt is shown, and nothing else is.
 #[test]
+fn a_result_is_read_back_whole_and_its_evidence_is_among_the_fields_of_the_claim() {
+    let run = fixture::run();
+    let json = serde_json::to_value(&run).unwrap();
+    let mut with_evidence = 0;
+    for (experiment, written) in run
+        .experiments
+        .iter()
+        .zip(json["experiments"].as_array().unwrap())
+    {
+        for (claim, written) in experiment
+            .claims
+            .iter()
+            .zip(written["claims"].as_array().unwrap())
+        {
+            assert_eq!(written["p"], serde_json::json!(claim.evidence.p));
+            assert_eq!(written["p_holm"], serde_json::json!(claim.evidence.p_holm));
+            assert!(written.get("evidence").is_none());
+            with_evidence += usize::from(claim.evidence.p.is_some());
+        }
+    }
+    assert!(with_evidence > 0);
+    let back: RunResult = serde_json::from_value(json).unwrap();
+    assert_eq!(back, run);
+}
+
+#[test]
 fn amber_is_for_doubt_alone() {
     let html = report::html(&fixture::run());
     let style = &html[..html.find("</style>").unwrap()];

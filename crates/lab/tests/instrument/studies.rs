@@ -38,7 +38,7 @@ const LONG_MEMORY: Noise = Noise {
     ..QUIET
 };
 
-/// A neighbour that takes half of the machine for ten rounds of three trials, three times a run.
+/// A neighbour that takes half of the machine for ten rounds of three trials, three times per run.
 const BURSTS: Noise = Noise {
     burst_probability: 0.017,
     burst_length: 30,
