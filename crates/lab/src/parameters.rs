@@ -66,7 +66,7 @@ const RATE_MAX: f64 = 1e12;
 
 /// A struct of parameters, as [`parameters!`](crate::parameters!) defines it.
 pub trait ParameterSet: Sized {
-    /// Whether other parameters than the declared ones are taken as they come.
+    /// True if other parameters than the declared ones are taken as they come.
     const OPEN: bool;
 
     /// The declared parameters in order.
@@ -270,7 +270,7 @@ fn entry_of<'a>(table: &str, name: &'a str) -> Option<&'a str> {
 }
 
 impl ParameterKind {
-    /// Whether an experiment file may write this value.
+    /// Returns true if an experiment file may write this value.
     pub fn admits(&self, value: &Value) -> bool {
         match (self, value) {
             (ParameterKind::Int(min, max), Value::Int(n)) => (min..=max).contains(&n),

@@ -22,7 +22,7 @@ fn right(text: &str, cpus: usize, size: Size) -> Vec<Experiment> {
     })
 }
 
-/// What a trial costs beside its measured part.
+/// The time of a trial beside its measured part.
 const OVERHEAD_MS: f64 = 15.0;
 const QUICK_ROUNDS: f64 = 8.0;
 

@@ -1,5 +1,5 @@
-//! A trial of several roles as `tare run` runs it: two gateway daemons and a load tester, in network
-//! namespaces of their own.
+//! A trial of several roles as `tare run` runs it: two gateway daemons and a load tester, in
+//! network namespaces of their own.
 
 use std::fs;
 use std::io::Write as _;
