@@ -71,6 +71,8 @@ const SUITES: &[&str] = &[
     "crates/gcm portable",
     "crates/gcm race",
     "crates/gcm vectors",
+    "crates/gcm tare_gcm",
+    "crates/gcm wipe",
     "crates/lab file",
     "crates/lab report",
     "crates/lab tare_lab",
@@ -168,8 +170,8 @@ fn read(file: &PathBuf) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// The paths that must be exercised here, by what the kernel says of the processor and not by what the crates
-/// find.
+/// The paths that must be exercised here, by what the kernel says of the processor and not by what
+/// the crates find.
 fn expected_here() -> Vec<&'static str> {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = text.lines().find(|line| line.starts_with("flags"));

@@ -47,7 +47,8 @@ pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Returns whether a program of that name is on the path, or, where it is a whole path itself, exists.
+/// Returns whether a program of that name is on the path, or, where it is a whole path itself,
+/// exists.
 pub(crate) fn has(program: &str) -> bool {
     path_of(program).is_some()
 }

@@ -104,7 +104,7 @@ impl Node {
         }
     }
 
-    /// Does what is due. To be called at [`Node::next_deadline`].
+    /// Does what is due; to be called at [`Node::next_deadline`].
     pub fn tick(&mut self, now: Instant) {
         self.control.tick(now, &mut self.out);
         if let Some(tables) = self.out.tables.take() {
@@ -146,7 +146,7 @@ impl Node {
         }
     }
 
-    /// Goes on with another configuration.
+    /// Takes over another configuration.
     ///
     /// # Errors
     /// See [`Control::reconfigure`].
@@ -156,23 +156,23 @@ impl Node {
         Ok(())
     }
 
-    /// An interface has changed.
+    /// Takes over another state of an interface.
     pub fn interface_changed(&mut self, now: Instant, id: InterfaceId, state: InterfaceState) {
         self.control.interface_changed(now, id, state);
         self.tick(now);
     }
 
-    /// Its control side.
+    /// Returns its control side.
     pub fn control(&self) -> &Control {
         &self.control
     }
 
-    /// Its data plane; where there are several workers, the first one's.
+    /// Returns its data plane; of several workers the first one's.
     pub fn dataplane(&self) -> &Dataplane {
         &self.forwarders[0].dataplane
     }
 
-    /// The data planes of all workers.
+    /// Returns the data planes of all workers.
     pub fn dataplanes(&self) -> impl ExactSizeIterator<Item = &Dataplane> {
         self.forwarders.iter().map(|forwarder| &forwarder.dataplane)
     }
@@ -182,7 +182,7 @@ impl Node {
         self.starved
     }
 
-    /// Takes what was logged.
+    /// Takes the records of the log.
     pub fn take_log(&mut self) -> Vec<Record> {
         std::mem::take(&mut self.log)
     }

@@ -306,7 +306,7 @@ fn prefixes_are_read_and_others_refused() {
 }
 
 #[test]
-fn a_wrong_meta_configuration_is_told_with_its_line() {
+fn a_wrong_meta_configuration_is_reported_with_its_line() {
     let cases: [(&str, &str, &str); 9] = [
         ("nroutes 1;", "nroutes 0;", "13: leaf \"nroutes\": found \"0\", expected a number from 1 to 10000"),
         ("nroutes 1;", "nroutes 10001;", "13: leaf \"nroutes\": found \"10001\", expected a number from 1 to 10000"),

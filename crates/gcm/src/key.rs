@@ -68,7 +68,8 @@ impl Key {
             }
             None => {
                 let expanded = PortableKey::boxed(key);
-                // The `aes` crate returns its round keys by value, and so leaves copies on the way.
+                // The `aes` crate returns its round keys by value, and so leaves copies on the
+                // stack.
                 zeroize_stack::<KEY_STACK>();
                 Engine::Portable(expanded.ok_or(Error::KeyLength { found: key.len() })?)
             }
@@ -436,5 +437,22 @@ fn refusal(aad_len: usize, input: usize, output: usize) -> Error {
         Error::AadTooLong {
             found: aad_len as u64,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In one piece such messages are not at hand.
+    #[test]
+    fn the_limits_are_those_of_the_standard() {
+        let (message, aad) = (MESSAGE_LEN_MAX as usize, AAD_LEN_MAX as usize);
+        assert_eq!(check(aad, message, message), Ok(()));
+        let found = MESSAGE_LEN_MAX + 1;
+        let too_long = Err(Error::MessageTooLong { found });
+        assert_eq!(check(0, message + 1, message + 1), too_long);
+        let found = AAD_LEN_MAX + 1;
+        assert_eq!(check(aad + 1, 0, 0), Err(Error::AadTooLong { found }));
     }
 }

@@ -41,10 +41,12 @@ impl<'a> SharedRead<'a> {
     /// Returns a view of `len` bytes at `start`.
     ///
     /// # Safety
-    /// For all of `'a` the bytes must stay mapped and readable. They may change at any time, by
-    /// other processes, devices, virtual machines, or threads that write with atomic or volatile
-    /// accesses; what is read is then any mixture of old and new bytes, which this crate is made
-    /// for.
+    /// For all of `'a` the bytes must stay mapped and readable, and none of them may be among those
+    /// that a call with this view writes: a message is sealed or opened in place by the
+    /// `…_in_place` calls, or between memory that does not overlap. The bytes may change at any
+    /// time, by other processes, devices, virtual machines, or threads that write with atomic or
+    /// volatile accesses; what is read is then any mixture of old and new bytes, which this crate
+    /// is made for.
     pub const unsafe fn new(start: *const u8, len: usize) -> Self {
         Self {
             start,
@@ -101,7 +103,8 @@ impl<'a> SharedWrite<'a> {
     ///
     /// # Safety
     /// For all of `'a` the bytes must stay mapped and writable, and no Rust reference to them may
-    /// be in use. Others may read and write them at any time, as with [`SharedRead::new`].
+    /// be in use; in particular none to the plaintext of the same call. Others may read and write
+    /// them at any time, as with [`SharedRead::new`].
     pub const unsafe fn new(start: *mut u8, len: usize) -> Self {
         Self {
             start,

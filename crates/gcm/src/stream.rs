@@ -234,7 +234,7 @@ impl<I: Iterator<Item = (*mut u8, usize)>> Pieces<I> {
     }
 }
 
-/// What only very long messages reach, from a state that claims to be that far.
+/// Very long messages, from a state that claims to be near their end.
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -83,8 +83,8 @@ impl Tag {
     }
 }
 
-/// In a time that does not depend on where the tags differ, as when a message is opened: a caller may
-/// well compare a tag that it has computed with one that it has received.
+/// In a time that does not depend on where the tags differ, as when a message is opened: a caller
+/// may well compare a tag that it has computed with one that it has received.
 impl PartialEq for Tag {
     #[inline]
     fn eq(&self, other: &Self) -> bool {

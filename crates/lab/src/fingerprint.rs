@@ -115,22 +115,22 @@ impl Machine {
                 None => "`echo off | sudo tee /sys/devices/system/cpu/smt/control` turns it off",
             };
             warnings.push(format!(
-                "SMT is on ({threads} threads per core), so two threads of a trial may share one core \
-                 and each be slower; {remedy}."
+                "SMT is on ({threads} threads per core), so two threads of a trial may share one \
+                 core and each be slower; {remedy}."
             ));
         }
         if let Some(hypervisor) = &self.hypervisor {
             warnings.push(format!(
                 "This is a virtual machine ({hypervisor}), so other guests may take processor \
-                 time unnoticed and exits to the host cost time; ratios can be trusted more than absolute \
-                 figures."
+                 time unnoticed and exits to the host cost time; ratios can be trusted more than \
+                 absolute figures."
             ));
         }
         warnings
     }
 }
 
-/// The part of the processors that other programs may keep busy before it is worth a word.
+/// The part of the processors that other programs may keep busy before a warning says so.
 const BUSY: f64 = 0.5;
 
 /// No file of the kernel that is read here needs more, on a machine with thousands of processors.

@@ -195,7 +195,7 @@ fn a_warning_says_what_it_does_to_the_result_and_how_to_change_it() {
                 load: Some(2.01),
                 ..quiet()
             },
-            &["2.01 on 4 processors", "wall clock", "`top`"],
+            &["2.01 on 4 processors", "wall-clock", "`top`"],
         ),
         (
             Machine {

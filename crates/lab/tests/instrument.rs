@@ -106,7 +106,7 @@ fn the_judge_of_a_whole_run() {
         began.elapsed()
     });
     println!(
-        "{} experiments of 21 trials a round, {} records: {:?} at best",
+        "{} experiments of 21 trials per round, {} records: {:?} at best",
         plan.experiments.len(),
         records.len(),
         best.min().unwrap()

@@ -52,8 +52,8 @@ pub struct Bisection {
 }
 
 impl Bisection {
-    /// A search up to `max`, in steps of `precision` (at least one bit per second). A rate that fails
-    /// is tried again `retries` times.
+    /// A search up to `max`, in steps of `precision` (at least one bit per second). A rate that
+    /// fails is tried again `retries` times.
     pub fn new(max: Rate, precision: Rate, retries: u32) -> Bisection {
         let mut bisection = Bisection {
             precision: precision.bits().clamp(1, max.bits().max(1)),
@@ -244,11 +244,11 @@ mod tests {
             }
         }
 
-        /// A device that is in a mood: the search ends.
+        /// A device that passes and fails at random: the search ends.
         #[test]
-        fn a_search_ends_whatever_the_device_does(moods in proptest::collection::vec(any::<bool>(), 64), max in 1u64..1000) {
-            let mut mood = moods.iter().cycle();
-            search(Rate::from_bits(max), Rate::from_bits(1), 0, |_| mood.next() == Some(&true));
+        fn a_search_ends_whatever_the_device_does(outcomes in proptest::collection::vec(any::<bool>(), 64), max in 1u64..1000) {
+            let mut outcome = outcomes.iter().cycle();
+            search(Rate::from_bits(max), Rate::from_bits(1), 0, |_| outcome.next() == Some(&true));
         }
     }
 }

@@ -164,7 +164,7 @@ mod tests {
     proptest! {
         /// Against a set that remembers everything.
         #[test]
-        fn a_window_says_what_a_full_memory_says(jumps in proptest::collection::vec((0u64..400, 0u64..500), 1..400)) {
+        fn a_window_classifies_as_a_full_record_does(jumps in proptest::collection::vec((0u64..400, 0u64..500), 1..400)) {
             let mut ledger = Ledger::new(192);
             let window = ledger.window();
             prop_assert_eq!(window, 192);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn latencies_are_told_to_three_digits() {
+    fn latencies_are_kept_to_three_digits() {
         let mut ledger = Ledger::new(1 << 12);
         for n in 0..1000 {
             ledger.record(n, 60, 1000 + n);

@@ -145,8 +145,8 @@ impl Receiver {
     }
 }
 
-/// A hash of what a router does not change in a frame: of an IP packet addresses, protocol and length, of another all
-/// behind the addresses.
+/// A hash of what a router does not change in a frame: of an IP packet addresses, protocol and
+/// length, of another all behind the addresses.
 fn fingerprint(frame: &[u8]) -> u64 {
     let mut hash = Fnv(0xcbf2_9ce4_8422_2325);
     let Some(packet) = IpPacket::of(frame) else {

@@ -134,9 +134,8 @@ impl Schedule {
         )
     }
 
-    /// The bits that may have left by `now`; what is too late by more than the bound slips. Ask once,
-    /// then
-    /// take frames with [`Schedule::take`] for as long as they are due.
+    /// The bits that may have left by `now`; what is too late by more than the bound slips. Ask
+    /// once, then take frames with [`Schedule::take`] for as long as they are due.
     #[inline]
     pub fn allowance(&mut self, now: Instant) -> u64 {
         let elapsed = now
@@ -213,7 +212,7 @@ mod tests {
         }
 
         #[test]
-        fn who_comes_late_catches_up_by_no_more_than_the_bound(late_us in 0u64..100_000, catch_up in 1u32..100) {
+        fn a_late_generator_catches_up_by_no_more_than_the_bound(late_us in 0u64..100_000, catch_up in 1u32..100) {
             // 84 bytes at 672 Mb/s: a frame a microsecond.
             let mut schedule = Schedule::new(Rate(672_000_000), [60].into_iter(), Instant::ZERO, catch_up);
             let allowance = schedule.allowance(Instant::from_nanos(late_us * 1000));

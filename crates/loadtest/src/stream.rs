@@ -308,8 +308,8 @@ impl Transport {
         })
     }
 
-    /// The place of the checksum, if the packet has one: a UDP checksum of zero over IPv4 is none (RFC
-    /// 768).
+    /// The place of the checksum, if the packet has one: a UDP checksum of zero over IPv4 is none
+    /// (RFC 768).
     fn checksum_in(&self, frame: &[u8], packet: &IpPacket) -> Option<usize> {
         let optional = self.protocol == UDP && packet.version == 4;
         self.checksum

@@ -38,8 +38,8 @@ pub trait Testbed {
     /// As [`Testbed::send`].
     fn receive(&mut self, arrivals: &mut Vec<Arrival>) -> Result<(), Error>;
 
-    /// Waits, because nothing is to be sent before `until`. A virtual clock moves there; a real one is left to
-    /// itself, because frames have to be received meanwhile.
+    /// Waits, because nothing is to be sent before `until`. A virtual clock moves there; a real one
+    /// is left to itself, because frames have to be received meanwhile.
     fn wait(&mut self, until: Instant);
 
     /// True if it is certain that nothing more arrives, unless something is sent.

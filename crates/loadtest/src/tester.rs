@@ -550,8 +550,8 @@ fn fits(pool: &Pool, streams: &[Stream]) -> bool {
     pool.capacity() >= capacity(streams)
 }
 
-/// The capacity that a slot needs for the longest frame: what a pool keeps in front of each is within the
-/// last number.
+/// The capacity that a slot needs for the longest frame: what a pool keeps in front of each is
+/// within the last number.
 fn capacity(streams: &[Stream]) -> usize {
     let templates = streams.iter().flat_map(|stream| &stream.templates);
     let longest = templates.map(|template| template.bytes.len()).max();

@@ -303,7 +303,7 @@ fn a_load_that_makes_no_trial_is_refused() {
 }
 
 #[test]
-fn latency_is_what_the_line_takes() {
+fn the_latency_of_a_line_is_measured_exactly() {
     let config = LineConfig {
         delay: Duration::from_micros(50),
         ..LineConfig::new(GIGA)

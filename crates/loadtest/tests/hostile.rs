@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn a_resized_packet_is_a_whole_packet(from in 60usize..1500, to in 60usize..1500, v6: bool) {
+    fn a_resized_packet_is_a_valid_packet(from in 60usize..1500, to in 60usize..1500, v6: bool) {
         let (frame, transport) = if v6 { (udp6(from.max(80), 1), 54) } else { (udp4(from, 1), 34) };
         let to = to.max(transport + 8);
         let resized = pair(&[config(vec![frame])]).unwrap()[0].resize(to).unwrap();

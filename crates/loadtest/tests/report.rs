@@ -88,7 +88,7 @@ Failed.
 }
 
 #[test]
-fn what_the_three_lines_cannot_say_stands_in_lines_of_its_own() {
+fn what_the_three_lines_cannot_state_has_lines_of_its_own() {
     let expected = "\
 Invalid result: node1: 0.500000 Gb/s offered of 0.625000 Gb/s asked.
   node1:
@@ -119,7 +119,7 @@ fn csv_has_the_columns_and_figures_of_the_original() {
 }
 
 #[test]
-fn json_names_units_and_says_null_where_nothing_was_measured() {
+fn json_names_units_and_has_null_where_nothing_was_measured() {
     let json = serde_json::to_value(troubled()).unwrap();
     assert_eq!(json["load_bits_per_second"], 625_000_000);
     assert_eq!(json["duration_ns"], 1_000_000_000);

@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn loopback_is_what_it_is() {
+    fn loopback_is_found_and_described() {
         let lo = Interface::find("lo").unwrap();
         assert_eq!(lo.name(), "lo");
         assert_eq!(lo.mac().unwrap(), [0; 6]);

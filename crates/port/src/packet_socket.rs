@@ -37,7 +37,8 @@ pub struct PacketPort {
 /// After so many receptions of nothing the interface is asked whether it is still there.
 const IDLE: u32 = 64;
 
-/// The size of the socket's buffer for what is not received yet, in bytes of the kernel's own packet buffers.
+/// The size of the socket's buffer for what is not received yet, in bytes of the kernel's own
+/// packet buffers.
 const BUFFER: libc::c_int = 32 << 20;
 
 impl PacketPort {

@@ -13,7 +13,7 @@ fn at(ns: u64) -> Instant {
 }
 
 #[test]
-fn frames_cross_a_pair_of_line_ports_when_the_callers_clock_says_so() {
+fn frames_cross_a_pair_of_line_ports_at_the_times_of_the_callers_clock() {
     let pool = Pool::new(64, 2048, Layout::Spread).unwrap();
     let time = Rc::new(Cell::new(Instant::ZERO));
     let clock = {

@@ -219,7 +219,7 @@ impl<S: Source> Generator<S> {
 
     /// Draws blocks and tests each as a whole while it is in the nearest cache: the loop around
     /// the instruction stays as tight as it can be, and the tests run over many values at once.
-    /// Nothing is delivered untested, because a failure zeroes the whole destination.
+    /// No untested value is delivered, because a failure zeroes the whole destination.
     fn fill_blocks(&mut self, destination: &mut [u8]) -> Result<(), Error> {
         if self.failed.is_some() {
             return Err(self.refuse(destination));

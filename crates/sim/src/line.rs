@@ -62,9 +62,9 @@ pub struct LineConfig {
     /// arrived. A frame has at most one of the three faults loss, duplication and reordering, so
     /// their shares add up to at most 1.
     pub reordering: f64,
-    /// The number of later frames that arrive before one that is held back, at least 1. Lost ones, copies and
-    /// others that are held back do not count; frames held back keep the order among themselves. So
-    /// without jitter each is late by exactly this many.
+    /// The number of later frames that arrive before one that is held back, at least 1. Lost ones,
+    /// copies and others that are held back do not count; frames held back keep the order among
+    /// themselves. So without jitter each is late by exactly this many.
     pub overtakers: u32,
     /// A frame is held back no longer than this, so that the last of a stream arrive. One that
     /// nothing has overtaken by then is not counted as reordered.
@@ -97,8 +97,8 @@ impl LineConfig {
     }
 }
 
-/// The frames of a line, counted exactly: `offered + duplicated = queue_dropped + lost + delivered +`
-/// [`Line::in_flight`].
+/// The frames of a line, counted exactly:
+/// `offered + duplicated = queue_dropped + lost + delivered +` [`Line::in_flight`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LineCounters {
     /// Frames offered.
@@ -137,7 +137,8 @@ pub struct Line<T> {
     faults: Faults,
     cut: bool,
     now: u64,
-    /// The time when the last frame accepted has left: nanoseconds, and this many `rate`ths of another.
+    /// The time when the last frame accepted has left: nanoseconds, and this many `rate`ths of
+    /// another.
     free_ns: u64,
     free_fraction: u64,
     /// Time that a frame of the latest length takes, in the same two parts. Kept because most
@@ -338,8 +339,8 @@ impl<T: Carried> Line<T> {
         self.next().map(|(at, _)| Instant::from_nanos(at))
     }
 
-    /// The time when the line has sent all that it accepted, in whole nanoseconds: a frame offered from then
-    /// on does not wait.
+    /// The time when the line has sent all that it accepted, in whole nanoseconds: a frame offered
+    /// from then on does not wait.
     pub fn idle_at(&self) -> Instant {
         Instant::from_nanos(self.free())
     }

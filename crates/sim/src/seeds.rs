@@ -8,8 +8,8 @@ use std::thread;
 /// The variable that names the one seed to run.
 const VARIABLE: &str = "TARE_SEED";
 
-/// Runs `scenario` with each seed of a range. When it panics, prints the command that runs that seed
-/// alone, and passes the panic on:
+/// Runs `scenario` with each seed of a range. When it panics, prints the command that runs that
+/// seed alone, and passes the panic on:
 ///
 /// ```text
 /// failed with seed 0x2a; to replay it: TARE_SEED=0x2a cargo test -p tare-sim a_line_loses
@@ -51,8 +51,8 @@ fn parse(text: &str) -> Option<u64> {
     }
 }
 
-/// The line that is printed for a seed that fails. The test harness names the thread of a test after
-/// the test, unless it runs all on one thread; then only the place in the source is known.
+/// The line that is printed for a seed that fails. The test harness names the thread of a test
+/// after the test, unless it runs all on one thread; then only the place in the source is known.
 fn report(
     seed: u64,
     package: Option<String>,

@@ -6,8 +6,8 @@ use crate::Instant;
 
 /// A token bucket: `burst` tokens at once, and one more per `interval` on average.
 ///
-/// In any time *t*, at most `burst` + *t* / `interval` tokens are taken, rounded up. A new bucket is
-/// full.
+/// In any time *t*, at most `burst` + *t* / `interval` tokens are taken, rounded up. A new bucket
+/// is full.
 ///
 /// It is kept as the generic cell rate algorithm keeps it (ITU-T I.371): one moment, instead of a
 /// level and the moment at which that was computed. So nothing is rounded, and a bucket that is not

@@ -105,8 +105,8 @@ fn what_finds_the_queue_full_is_dropped_and_counted() {
 
 #[test]
 fn a_line_offered_more_than_its_rate_delivers_its_rate() {
-    // 60-byte packets have grown to 114 bytes; offered at the rate of the small ones, 84/138 of them
-    // pass.
+    // 60-byte packets have grown to 114 bytes; offered at the rate of the small ones, 84/138 of
+    // them pass.
     let mut line = Line::new(&LineConfig::new(GIGABIT));
     let mut delivered = 0_u64;
     let sends = 1_000_000;

@@ -332,7 +332,7 @@ fn sentence(comparison: &Comparison<'_>) -> String {
     };
     let p = judged
         .evidence
-        .p_holm
+        .corrected_p()
         .map_or(String::new(), |p| format!(", p {}", significant(p)));
     let capital = words[..1].to_uppercase() + &words[1..];
     format!("{capital}: {found}: {ratio}, {} rounds{p}", judged.n)

@@ -64,8 +64,8 @@ pub(super) fn check() -> Result<(), String> {
     }
 }
 
-/// The violations of the layers, one line each. Dependencies of tests and build scripts count as well: a
-/// system whose tests need another system cannot be taken out alone.
+/// The violations of the layers, one line each. Dependencies of tests and build scripts count as
+/// well: a system whose tests need another system cannot be taken out alone.
 fn violations(metadata: &Metadata) -> Vec<String> {
     let layers = &metadata.workspace.layers;
     let layer_of = |name: &str| {

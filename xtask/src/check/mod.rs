@@ -64,6 +64,8 @@ pub(crate) fn all() -> Result<(), String> {
     links()?;
     promises::check()?;
     layers::check()?;
+    words::check()?;
+    experiments()?;
     dependencies()
 }
 
@@ -111,6 +113,22 @@ fn dependencies() -> Result<(), String> {
         eprintln!("xtask: NOT CHECKED: advisories: their database cannot be reached from here");
         Ok(())
     }
+}
+
+/// Every cell of every embedded experiment is accepted by its driver, at both sizes.
+fn experiments() -> Result<(), String> {
+    step(
+        "experiments",
+        "cargo",
+        &[
+            "test",
+            "--package",
+            "tare",
+            "--locked",
+            "--quiet",
+            "every_embedded_experiment",
+        ],
+    )
 }
 
 /// Every relative link in the documents leads to a file.

@@ -28,6 +28,9 @@ struct Entry {
     instead: String,
     #[serde(default)]
     only: String,
+    /// True if it is looked for in the first line of a doc comment alone.
+    #[serde(default)]
+    opening: bool,
     #[serde(default)]
     except: Vec<String>,
 }
@@ -87,10 +90,12 @@ fn parse(text: &str) -> Result<Vec<Word>, String> {
 fn examine(name: &str, text: &str, words: &[Word], found: &mut Vec<String>) {
     let markdown = name.ends_with(".md");
     let mut fenced = false;
+    let mut doc_before = false;
     for (at, line) in text.lines().enumerate() {
         let place = format!("{name}:{}", at + 1);
         for word in words {
             if !name.ends_with(&word.entry.only)
+                || word.entry.opening && doc_before
                 || word.entry.except.iter().any(|part| name.contains(part))
             {
                 continue;
@@ -103,12 +108,13 @@ fn examine(name: &str, text: &str, words: &[Word], found: &mut Vec<String>) {
                 ));
             }
         }
-        let prose = if markdown {
-            fenced ^= line.trim_start().starts_with("```");
-            !fenced
-        } else {
-            name.ends_with(".rs") && line.trim_start().starts_with("//")
-        };
+        let body = line.trim_start();
+        let comment = name.ends_with(".rs") && body.starts_with("//");
+        doc_before = body.starts_with("///") || body.starts_with("//!");
+        // A block of code ends with its comment, whatever a macro or a string left open.
+        fenced &= markdown || comment;
+        fenced ^= body.trim_start_matches(['/', '!', ' ']).starts_with("```");
+        let prose = (markdown || comment) && !fenced;
         if prose && is_too_wide(line) {
             found.push(format!(
                 "{place}: found {} columns, expected at most {WIDTH} in prose",
@@ -148,6 +154,7 @@ mod tests {
         pattern = '^\s*/// What\b'
         instead = "an opening"
         only = ".rs"
+        opening = true
     "#;
 
     fn found(name: &str, text: &str) -> Vec<String> {
@@ -166,6 +173,12 @@ mod tests {
     }
 
     #[test]
+    fn an_opening_is_the_first_line_of_a_doc_comment() {
+        assert_eq!(found("a.rs", "/// What it is\nstruct A;").len(), 1);
+        assert_eq!(found("a.rs", "/// The A.\n///\n/// What it is"), [""; 0]);
+    }
+
+    #[test]
     fn only_and_except_restrict_it() {
         assert_eq!(found("a.md", "/// What it is"), [""; 0]);
         assert_eq!(found("docs/glossary.md", "zap"), [""; 0]);
@@ -180,6 +193,10 @@ mod tests {
         assert_eq!(found("a.rs", &format!("let s = \"{wide}\";")), [""; 0]);
         assert_eq!(found("a.md", &format!("| {wide} |")), [""; 0]);
         assert_eq!(found("a.md", &format!("```\n{wide}\n```")), [""; 0]);
+        assert_eq!(
+            found("a.rs", &format!("//! ```\n//! {wide}\n//! ```")),
+            [""; 0]
+        );
         assert_eq!(found("a.md", &format!("[a {wide}](b)")), [""; 0]);
         assert_eq!(found("a.md", &"x".repeat(101)), [""; 0]);
     }

@@ -1,5 +1,5 @@
-//! The measured programs: the kernel's routing with nothing around it, ours, and user-space tunnels of
-//! others.
+//! The measured programs: the kernel's routing with nothing around it, ours, and user-space tunnels
+//! of others.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -24,8 +24,8 @@ const PREFIX: &str = "tare-references-";
 pub(super) enum Wires {
     /// Frames of the wire's size with their checksum, as between machines: no offload at any end.
     Frames,
-    /// Whatever the kernel likes, as veth is made: segments of up to 64 KiB that are never split and
-    /// checksums that are never computed.
+    /// Whatever the kernel likes, as veth is made: segments of up to 64 KiB that are never split
+    /// and checksums that are never computed.
     Offloaded,
 }
 

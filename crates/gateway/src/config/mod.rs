@@ -87,16 +87,16 @@ pub struct Config {
 }
 
 impl Config {
-    /// Seconds that a key exchange may take, where nothing is said.
+    /// Seconds that a key exchange may take, by default.
     pub const NEGOTIATION_TTL: Duration = Duration::from_secs(5);
-    /// Seconds that a key is used, where nothing is said.
+    /// Seconds that a key is used, by default.
     pub const SA_TTL: Duration = Duration::from_secs(600);
-    /// The port of the key exchange, where nothing is said.
+    /// The port of the key exchange, by default.
     pub const PROTOCOL_PORT: u16 = tare_packet::udp::KEY_EXCHANGE;
-    /// Packets that an anti-replay window covers, where nothing is said.
+    /// Packets that an anti-replay window covers, by default.
     pub const WINDOW: u32 = WINDOW_DEFAULT;
 
-    /// A gateway of these interfaces and routes, with everything else as where nothing is said.
+    /// A gateway of these interfaces and routes, with everything else as by default.
     pub fn new(private: InterfaceConfig, public: InterfaceConfig, routes: Vec<Route>) -> Config {
         Config {
             private,

@@ -40,7 +40,7 @@ impl InterfaceControl {
         interface
     }
 
-    /// Goes on with another configuration; next hops that stay are not asked for again.
+    /// Takes over another configuration; next hops that stay are not asked for again.
     pub(super) fn configure(&mut self, config: &InterfaceConfig, now: Instant) {
         self.neighbors.set_local(Local {
             mac: config.mac.unwrap_or(self.state.mac),

@@ -165,7 +165,7 @@ impl Control {
         Ok((control, ids))
     }
 
-    /// Takes a frame that the data plane passed up. What comes of it comes out of the next
+    /// Takes a frame that the data plane passed up. Its result is in the next
     /// [`Control::tick`].
     pub fn receive(&mut self, now: Instant, from: InterfaceId, frame: &[u8]) {
         let inside = self.clock.inside(now);
@@ -175,7 +175,7 @@ impl Control {
         self.dirty |= self.tables.public != self.public.view();
     }
 
-    /// Does what is due and gives what is to be done. To be called after frames, changes and
+    /// Does what is due and returns the actions; to be called after frames, changes and
     /// [`Control::next_deadline`].
     pub fn tick(&mut self, now: Instant, out: &mut Actions) {
         let inside = self.clock.inside(now);
@@ -226,7 +226,7 @@ impl Control {
         self.clock.outside(own).min(self.exchange.next_deadline())
     }
 
-    /// An interface has changed.
+    /// Takes over another state of an interface.
     pub fn interface_changed(&mut self, now: Instant, id: InterfaceId, state: InterfaceState) {
         let inside = self.clock.inside(now);
         let (interface, config, name) = match id {
@@ -252,8 +252,8 @@ impl Control {
         );
     }
 
-    /// Goes on with another configuration. A route whose name, gateway, keys, sequence numbers and
-    /// window stay keeps its SAs and drops nothing, whatever becomes of the others; its prefixes
+    /// Takes over another configuration. A route whose name, gateway, keys, sequence numbers and
+    /// window stay keeps its SAs and drops nothing, whatever changes in the others; its prefixes
     /// may change.
     ///
     /// # Errors
@@ -288,12 +288,12 @@ impl Control {
         Ok(())
     }
 
-    /// The configuration in use.
+    /// Returns the configuration in use.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The tables that were published last.
+    /// Returns the tables that were published last.
     pub fn tables(&self) -> &Arc<BoundTables> {
         &self.tables
     }
@@ -363,7 +363,7 @@ impl Control {
         }
     }
 
-    /// Bytes that an outer packet to this peer may have.
+    /// Returns the most bytes of an outer packet to this peer.
     fn path_mtu(&self, peer: IpAddr) -> u16 {
         self.paths.mtu(peer).min(self.public.state().mtu)
     }

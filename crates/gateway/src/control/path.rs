@@ -25,7 +25,7 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    /// Bytes that a packet to this peer may have; more than any interface takes where nothing is
+    /// Bytes that a packet to this peer may have; more than any interface takes if nothing is
     /// known.
     pub(super) fn mtu(&self, peer: IpAddr) -> u16 {
         self.narrow.get(&peer).map_or(u16::MAX, |(mtu, _)| *mtu)

@@ -39,9 +39,9 @@ pub struct RouteStatus {
     pub state: String,
     /// Negotiations in a row that were not answered.
     pub failures: u32,
-    /// Bytes that an outer packet may have.
+    /// The most bytes of an outer packet.
     pub path_mtu: u16,
-    /// Bytes that an inner packet may have.
+    /// The most bytes of an inner packet.
     pub inner_mtu: u16,
     /// The outbound SAs, in the order in which workers take them.
     pub outbound: Vec<SaStatus>,
@@ -82,7 +82,7 @@ pub struct NeighborStatus {
 }
 
 impl Control {
-    /// Everything that there is to know, for people to read.
+    /// Returns the status of the gateway.
     pub fn status(&self) -> Status {
         let mut neighbors = Vec::new();
         let exchange = self.exchange.counters();

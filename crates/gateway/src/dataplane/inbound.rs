@@ -185,8 +185,9 @@ fn find_ahead(tables: &Tables, jobs: &mut [Job], at: usize) {
 /// promise, but a replayed packet that it finds is not decrypted (RFC 4303, 3.4.3).
 fn number_all(worker: &mut Dataplane, scratch: &mut Scratch) {
     let mut failed = false;
+    let (tables, id): (&Tables, _) = (&worker.tables, &worker.id);
     for job in &mut scratch.jobs[..scratch.frames.len()] {
-        if let Err(cause) = number(&worker.id, &worker.tables, job) {
+        if let Err(cause) = number(id, tables, job) {
             failed = true;
             job.front = 0;
             worker.received.drop(cause);
@@ -217,7 +218,7 @@ fn cause_of(refused: Refused) -> DropReason {
     }
 }
 
-/// The third pass: opens. A packet that cannot be described stays unauthentic, as do those behind
+/// The third pass: opens. A packet that cannot be described stays unauthentic, as do those after
 /// it.
 fn open(tables: &Tables, scratch: &mut Scratch) {
     let Scratch {

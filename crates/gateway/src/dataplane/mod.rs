@@ -77,7 +77,7 @@ pub struct Output {
 }
 
 impl Dataplane {
-    /// A worker that takes the frames of fragments and errors from `pool`.
+    /// Creates a data plane that takes the frames of fragments and errors from `pool`.
     ///
     /// # Panics
     /// If the tables are bound to another group of workers.
@@ -102,7 +102,7 @@ impl Dataplane {
         self.id
     }
 
-    /// Goes on with other tables.
+    /// Takes over other tables.
     ///
     /// # Panics
     /// If the tables are bound to another group of workers.
@@ -113,7 +113,7 @@ impl Dataplane {
         self.tables = Arc::new(tables);
     }
 
-    /// The tables in use.
+    /// Returns the tables in use.
     pub fn tables(&self) -> &Arc<BoundTables> {
         &self.tables
     }

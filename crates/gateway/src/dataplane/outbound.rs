@@ -51,7 +51,7 @@ struct Job {
 }
 
 impl Scratch {
-    /// Makes room for `n` frames on top.
+    /// Makes room for `n` more frames.
     fn reserve(&mut self, n: usize) {
         let n = self.frames.len() + n;
         self.frames.reserve(n);
@@ -100,7 +100,7 @@ fn admit<V: Version>(
     scratch: &mut Scratch,
     output: &mut Output,
 ) {
-    let tables = &*worker.tables;
+    let tables: &Tables = &worker.tables;
     let Some(inner) = V::read(tables, &frame[HEADER..], RouteBy::Destination) else {
         return worker.sent.drop(DropReason::Malformed);
     };
@@ -128,12 +128,13 @@ fn admit<V: Version>(
 /// The second pass: asks for the SAs, and says whether all packets are as short as their routes
 /// take them.
 fn look_up(worker: &Dataplane, scratch: &Scratch) -> bool {
+    let (tables, number): (&Tables, _) = (&worker.tables, worker.id.number());
     let mut fit = true;
     for (frame, job) in scratch.frames.iter().zip(&scratch.jobs) {
-        let Some(route) = worker.tables.routes.get(job.route as usize) else {
+        let Some(route) = tables.routes.get(job.route as usize) else {
             continue;
         };
-        if let Some(sa) = route.outbound(worker.id.number()) {
+        if let Some(sa) = route.outbound(number) {
             sa.prefetch();
         }
         fit &= frame.len() - HEADER <= route.inner_max();
@@ -183,13 +184,14 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
 /// not sent is a gap, which the peer cannot tell from a loss. Headers are written before any packet
 /// is encrypted, so that the cipher works on several packets at a time.
 fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
-    let tables = &*worker.tables;
+    let tables: &Tables = &worker.tables;
+    let worker_number = worker.id.number();
     let mut rest = &mut scratch.frames[..];
     let jobs = &mut scratch.jobs[..rest.len()];
     let mut failed = false;
     for run in jobs.chunk_by_mut(|a, b| a.route == b.route) {
         let frames = rest.split_off_mut(..run.len()).unwrap_or_default();
-        let sa = outbound_sa(tables, run[0].route, worker.id.number());
+        let sa = outbound_sa(tables, run[0].route, worker_number);
         let number = sa.ok_or(DropReason::NoSa).and_then(|sa| {
             sa.take(run.len() as u64, &worker.id)
                 .ok_or(DropReason::SequenceExhausted)
@@ -309,7 +311,7 @@ fn write<const OUTER: usize>(
 
 /// The last passes: seals, and writes the tags.
 fn seal(worker: &mut Dataplane, scratch: &mut Scratch, output: &mut Output) {
-    let tables = &*worker.tables;
+    let tables: &Tables = &worker.tables;
     let Scratch {
         frames, jobs, tags, ..
     } = scratch;

@@ -59,7 +59,7 @@ pub struct OutboundSa {
     pub(crate) spi: u32,
     pub(crate) sequence_mode: SequenceMode,
     pub(crate) outer: Outer,
-    /// Numbers that were left to an earlier SA.
+    /// Sequence numbers that were left to an earlier SA.
     skipped: u64,
     pub(super) group: Binding,
 }
@@ -121,7 +121,7 @@ impl OutboundSa {
         self.sequence.take(n, self.sequence_mode, worker)
     }
 
-    /// Asks for what a packet will touch, but for the key.
+    /// Prefetches the fields that a packet touches, without the key.
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch(&self.sequence);
@@ -174,7 +174,7 @@ impl InboundSa {
         }
     }
 
-    /// Asks for what a packet will touch, but for the key.
+    /// Prefetches the fields that a packet touches, without the key.
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch(&self.packets);

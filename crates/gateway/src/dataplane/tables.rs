@@ -30,7 +30,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Asks for a route, which is read some packets later.
+    /// Prefetches a route, which is read some packets later.
     #[inline]
     pub(crate) fn prefetch_route(&self, route: u32) {
         if let Some(route) = self.routes.get(route as usize) {
@@ -39,7 +39,7 @@ impl Tables {
     }
 }
 
-/// A route, as a worker sees it.
+/// A route as a worker sees it.
 #[derive(Clone)]
 pub struct Route {
     /// The first outbound SA. It stands here, so that a worker that has them all to itself looks
@@ -47,7 +47,7 @@ pub struct Route {
     first: Option<Arc<OutboundSa>>,
     /// The others.
     more: Box<[Arc<OutboundSa>]>,
-    /// Bytes that an inner packet may have.
+    /// The most bytes of an inner packet.
     inner_max: u16,
 }
 
@@ -70,7 +70,7 @@ impl Route {
         }
     }
 
-    /// The same, with inner packets of at most `inner` bytes.
+    /// Limits inner packets to `inner` bytes.
     pub fn at_most(mut self, inner: u16) -> Route {
         self.inner_max = self.inner_max.min(inner);
         self
@@ -95,12 +95,12 @@ impl Route {
         }
     }
 
-    /// All that may seal its packets.
+    /// Returns all its outbound SAs.
     pub fn all_outbound(&self) -> impl Iterator<Item = &Arc<OutboundSa>> {
         self.first.iter().chain(&*self.more)
     }
 
-    /// Bytes that an inner packet may have.
+    /// The most bytes of an inner packet.
     #[inline]
     pub fn inner_max(&self) -> usize {
         usize::from(self.inner_max)
@@ -116,7 +116,7 @@ pub struct SpiTable {
 }
 
 impl SpiTable {
-    /// The table of these SAs. Where an SPI stands twice the first wins.
+    /// Makes a table of these SAs. Of two with the same SPI the first is kept.
     pub fn new(sas: impl IntoIterator<Item = Arc<InboundSa>>) -> SpiTable {
         let sas: Vec<_> = sas.into_iter().collect();
         let size = (sas.len() * 2 + 1).next_power_of_two().max(2);
@@ -144,7 +144,7 @@ impl SpiTable {
         self.slots.len() <= 256
     }
 
-    /// Asks for where the SA with this SPI would stand.
+    /// Prefetches the slot of the SA with this SPI.
     #[inline]
     pub(crate) fn prefetch(&self, spi: u32) {
         if let Some(slot) = self.slots.get(self.start(spi)) {
@@ -152,7 +152,7 @@ impl SpiTable {
         }
     }
 
-    /// The place of the SA with this SPI.
+    /// Returns the slot of the SA with this SPI.
     #[inline]
     pub(crate) fn find(&self, spi: u32) -> Option<u32> {
         let mask = self.slots.len().wrapping_sub(1);
@@ -167,20 +167,20 @@ impl SpiTable {
         }
     }
 
-    /// The SA in a place that `find` gave.
+    /// Returns the SA in a slot that `find` returned.
     #[inline]
     pub(crate) fn at(&self, place: u32) -> Option<&InboundSa> {
         let (_, sa) = self.slots.get(place as usize)?.as_ref()?;
         Some(sa)
     }
 
-    /// The SA with this SPI.
+    /// Returns the SA with this SPI.
     pub fn by_spi(&self, spi: u32) -> Option<&Arc<InboundSa>> {
         let (_, sa) = self.slots.get(self.find(spi)? as usize)?.as_ref()?;
         Some(sa)
     }
 
-    /// All of them, in no order.
+    /// Returns all SAs, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<InboundSa>> {
         self.slots.iter().flatten().map(|(_, sa)| sa)
     }

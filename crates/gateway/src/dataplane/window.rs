@@ -16,7 +16,7 @@ const WORDS: usize = 128;
 /// The most packets a window can span.
 pub const WINDOW_MAX: u32 = ((WORDS - 2) * 32) as u32;
 
-/// The window where nothing else is asked for. RFC 4303, 3.4.3: "a minimum window size of 32
+/// The default window. RFC 4303, 3.4.3: "a minimum window size of 32
 /// packets MUST be supported"; a gateway whose packets come over several queues needs more.
 pub const WINDOW_DEFAULT: u32 = 2048;
 
@@ -81,7 +81,7 @@ impl Window {
         }
     }
 
-    /// The highest number received.
+    /// Returns the highest number received.
     pub fn top(&self) -> u64 {
         self.top.load(Ordering::Relaxed)
     }

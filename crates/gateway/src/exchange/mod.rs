@@ -1,5 +1,5 @@
 //! Keys: the authenticated exchange that Vita speaks (vita-ske, version 5), and the life of the SAs
-//! that come of it.
+//! that it makes.
 //!
 //! For each route one side knocks, the other challenges with a nonce, the first proposes and the
 //! second agrees (Noise_NNpsk0_25519_AESGCM_BLAKE2s), and both have a pair of SAs. It is sans-I/O:
@@ -109,7 +109,7 @@ pub struct Settings {
     /// [`OUTBOUND_MAX`], others are brought into these bounds. There are up to four times as many
     /// inbound ones.
     pub outbound_sas: usize,
-    /// SPIs of inbound SAs that are keyed by hand.
+    /// SPIs of inbound SAs with manual keys.
     pub reserved: HashSet<u32>,
 }
 
@@ -221,7 +221,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Random bytes from the operating system.
+/// Returns a source of random bytes of the operating system.
 ///
 /// # Errors
 /// It has none.
@@ -242,7 +242,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Begins with the first [`Exchange::tick`].
+    /// Creates an exchange, which begins with the first [`Exchange::tick`].
     ///
     /// # Errors
     /// The settings contradict themselves.
@@ -375,7 +375,7 @@ impl Exchange {
         self.take_turns(now, events);
     }
 
-    /// Goes on with other settings. A route with the same number, SPI, pre-shared key and AEAD
+    /// Takes over other settings. A route with the same number, SPI, pre-shared key and AEAD
     /// keeps its SAs, and with the same addresses its negotiation; the SAs of all others are
     /// removed. SAs keep the life that they had.
     ///

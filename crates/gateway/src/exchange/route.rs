@@ -385,7 +385,7 @@ impl Route {
         negotiation.min(self.sas.due())
     }
 
-    /// Goes on with other addresses: what was negotiated stays, what is being negotiated begins
+    /// Takes over other addresses: SAs stay, and a negotiation that is running begins
     /// anew.
     pub(crate) fn move_to(&mut self, keys: RouteKeys, shared: &mut Shared) {
         if !matches!(self.phase, Phase::Waiting) {

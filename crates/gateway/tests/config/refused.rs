@@ -7,7 +7,7 @@ const KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abc
 
 /// The seed's node 1 with one thing replaced, and the one line that is said of it.
 #[test]
-fn a_mistake_is_told_with_its_line_what_was_found_and_what_was_expected() {
+fn a_mistake_is_reported_with_its_line_what_was_found_and_what_was_expected() {
     let cases: &[(&str, &str, &str)] = &[
         ("spi 1001", "spi abc", r#"17: route test1: leaf "spi": found "abc", expected a number from 256 to 4294967295"#),
         ("spi 1001", "spi 255", r#"17: route test1: leaf "spi": found "255", expected a number from 256 to 4294967295"#),
@@ -79,7 +79,7 @@ fn refusal_with(rest: &str) -> String {
 }
 
 #[test]
-fn what_two_routes_may_not_share_is_told_with_both_lines() {
+fn what_two_routes_may_not_share_is_reported_with_both_lines() {
     let second = format!(
         "route {{ id test1; spi 1001; gw-ip4 172.17.0.10;\nnet 172.17.1.0/24; preshared-key {KEY}; }}"
     );
@@ -223,7 +223,7 @@ fn a_file_that_is_no_text_is_refused() {
 }
 
 #[test]
-fn a_file_full_of_mistakes_is_told_in_few_lines() {
+fn a_file_full_of_mistakes_is_reported_in_few_lines() {
     let text = "x y;\n".repeat(1_000_000);
     let said = refusal(text.as_bytes());
     assert_eq!(said.lines().count(), 21);

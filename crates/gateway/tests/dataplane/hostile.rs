@@ -120,7 +120,7 @@ fn a_forged_packet_moves_no_window() {
 }
 
 #[test]
-fn whoever_has_a_key_still_speaks_for_his_own_network_only() {
+fn a_peer_with_a_key_speaks_for_its_own_networks_only() {
     let mut pair = Pair::new(Shape::default());
     for (src, v6) in [
         ("10.2.0.77", false),
@@ -147,7 +147,7 @@ fn whoever_has_a_key_still_speaks_for_his_own_network_only() {
 }
 
 #[test]
-fn strangers_are_told_apart() {
+fn packets_of_no_sa_are_counted_by_reason() {
     let mut pair = Pair::new(Shape::default());
     let frame = sealed(&mut pair, 100);
     let with = |change: &dyn Fn(&mut Vec<u8>)| {

@@ -326,7 +326,7 @@ fn nothing_that_was_recorded_has_an_effect_again() {
 }
 
 #[test]
-fn a_flood_costs_no_curve_no_memory_and_keeps_nobody_out() {
+fn a_flood_costs_no_curve_operation_and_no_memory_and_keeps_no_peer_out() {
     let (mut a, mut b) = (Gateway::single(A, B, 1), Gateway::single(B, A, 2));
     let mut now = seconds(1.0);
     let knock = message(1001, 11, &[&[0, 0, 0, 5]]);
@@ -352,8 +352,8 @@ fn a_flood_costs_no_curve_no_memory_and_keeps_nobody_out() {
     assert_eq!(c.dropped(DropReason::Rate) + c.knocks + looked, c.received);
     assert!(b.inbound.is_empty());
     b.take();
-    // While it goes on, the two come together: challenges go to the peer whatever address asked, and its
-    // proposal is one of those that are looked at, soon enough.
+    // While it goes on, the two come together: challenges go to the peer whatever address asked,
+    // and its proposal is one of those that are looked at, soon enough.
     let begun = now;
     while !(carries(&a, &b, 0) && carries(&b, &a, 0)) {
         now += Duration::from_millis(10);
@@ -397,7 +397,7 @@ fn a_flood_leaves_nothing_in_memory() {
 }
 
 #[test]
-fn forged_agreements_are_looked_at_a_hundred_times_a_second() {
+fn forged_agreements_are_processed_a_hundred_times_per_second() {
     let (genuine, mut a, _) = up_to(3);
     let before = a.exchange.counters().diffie_hellman;
     let mut now = seconds(2.0);

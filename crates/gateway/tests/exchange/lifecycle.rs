@@ -263,7 +263,7 @@ fn ten_thousand_routes_take_turns_and_then_all_have_sas() {
 }
 
 #[test]
-fn routes_that_nobody_answers_do_not_keep_the_others_waiting() {
+fn routes_without_an_answer_do_not_delay_the_others() {
     let n = 2000;
     let mut a = Gateway::new(A, settings(routes(n, false)), 1);
     // Of 2,000, only the last has a peer.

@@ -250,8 +250,8 @@ fn we_strip_padding_that_hides_the_length_and_drop_dummies_of_scapy() {
     assert_eq!(dropped, dummies);
 }
 
-/// The place of the bit that is flipped, counted from the end of the outer IP header or, when negative, from
-/// the end of the packet.
+/// The place of the bit that is flipped, counted from the end of the outer IP header or, when
+/// negative, from the end of the packet.
 const TAMPERED: [(&str, isize); 8] = [
     ("SPI, which is authenticated", 3),
     ("sequence number, which is authenticated", 7),
@@ -303,7 +303,7 @@ fn scapy_refuses_what_was_changed_on_the_way() {
 }
 
 #[test]
-fn we_refuse_what_was_changed_on_the_way_from_scapy_and_take_the_original() {
+fn we_refuse_what_was_changed_in_transit_from_scapy_and_take_the_original() {
     if !scapy_is_here() {
         return;
     }

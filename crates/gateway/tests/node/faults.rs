@@ -145,7 +145,7 @@ fn an_interface_that_goes_down_comes_back_as_it_was_or_with_another_address() {
 }
 
 #[test]
-fn a_packet_that_goes_in_circles_dies_of_its_hops() {
+fn a_packet_in_a_routing_loop_ends_by_its_ttl() {
     // Each has a route to everything by the other.
     let configs = [0, 1].map(|side| {
         let route = route4(side).replace("gw-ip4", "net \"10.0.0.0/8\"; gw-ip4");

@@ -113,7 +113,7 @@ fn workers_have_sas_of_their_own_and_no_change_of_keys_loses_a_packet() {
 /// A worker of the peer that has nothing to send proves nothing: what it would use waits, and is
 /// used in time.
 #[test]
-fn a_worker_with_nothing_to_send_holds_nobody_up() {
+fn a_worker_with_nothing_to_send_delays_no_other() {
     let line = LineConfig {
         delay: Duration::from_millis(1),
         ..LineConfig::new(1_000_000_000)

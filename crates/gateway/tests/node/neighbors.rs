@@ -142,7 +142,7 @@ fn taken(testbed: &mut Testbed, why: Taken) -> u64 {
 }
 
 #[test]
-fn whoever_asks_is_answered_and_nobody_but_the_next_hop_is_remembered() {
+fn every_station_is_answered_and_only_the_next_hop_is_remembered() {
     let mut testbed = Testbed::plain("");
     testbed.wait_until_up(1.0);
     let before = testbed.node(0).control().status().neighbors;

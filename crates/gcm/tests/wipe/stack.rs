@@ -22,7 +22,7 @@ impl Stack {
         Stack(stack)
     }
 
-    /// What is left of the work at an address.
+    /// Returns the bytes left at an address.
     pub(crate) fn bytes(&self, address: usize, len: usize) -> &[u8] {
         let at = address - self.0.addr();
         assert!(at + len <= LEN);
@@ -30,7 +30,7 @@ impl Stack {
         unsafe { std::slice::from_raw_parts(self.0.cast::<u8>().add(at), len) }
     }
 
-    /// All that is left of the work.
+    /// Returns all bytes left by the work.
     pub(crate) fn all(&self) -> &[u8] {
         self.bytes(self.0.addr(), LEN - DISTANCE)
     }

@@ -42,7 +42,7 @@ pub(crate) fn exists() -> bool {
     false
 }
 
-/// A process that ends with the test, whatever becomes of it.
+/// A process that ends with the test, however that ends.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Drop for Running {

@@ -367,7 +367,7 @@ fn underflow() -> ExperimentResult {
 fn guests() -> ExperimentResult {
     let mut it = empty(
         "guest/tdx",
-        "Requests a second in a TDX guest",
+        "Requests per second in a TDX guest",
         "TDX guide, section 7",
     );
     it.axes = vec![axis_text("machine", &["host", "vm", "tdx"])];

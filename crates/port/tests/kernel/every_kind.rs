@@ -100,7 +100,7 @@ fn frames_of_another_pool_are_sent_and_go_home() {
 }
 
 #[test]
-fn what_nobody_receives_in_time_is_dropped_and_counted() {
+fn frames_that_are_not_received_in_time_are_dropped_and_counted() {
     with_every_kind(|kind| {
         let (a, b) = veth("a", "b");
         let (pool, far) = (pool(), Pool::new(256, 2048, Layout::PowerOfTwo).unwrap());

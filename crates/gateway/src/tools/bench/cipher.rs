@@ -54,7 +54,7 @@ impl<'a> Cipher<'a> {
     }
 
     /// Makes frames of the lengths that come next, where they are not there from the burst before,
-    /// and gives their bytes.
+    /// and returns their bytes.
     fn prepare(&mut self, n: usize) -> Result<u64, String> {
         let mut bytes = 0;
         self.frames.truncate(n);
