@@ -11,16 +11,16 @@ use crate::terminal;
 
 #[derive(clap::Args)]
 pub(crate) struct DaemonArgs {
-    /// Answer Prometheus here, such as 127.0.0.1:9303
+    /// Address of the Prometheus endpoint, such as 127.0.0.1:9303
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
-    /// Answer `tare gateway status` here [default: /run/tare/gateway-NAME.sock]
+    /// Socket for `tare gateway status` [default: /run/tare/gateway-NAME.sock]
     #[arg(long, value_name = "PATH")]
     status_socket: Option<PathBuf>,
     /// Log JSON
     #[arg(long)]
     log_json: bool,
-    /// The least that is logged
+    /// The lowest level that is logged
     #[arg(long, value_enum, default_value_t = LogLevel::Info, value_name = "LEVEL")]
     log_level: LogLevel,
     /// Only check the configuration

@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// own pair of queues; a single one for all. Without it, one worker, bound to no core
     #[arg(long, value_name = "N,N…", value_delimiter = ',')]
     cpu: Vec<usize>,
-    /// The way to open interfaces
+    /// The kind of port of the interfaces
     #[arg(long, value_enum, default_value_t = Io::Auto, hide_possible_values = true,
         value_name = "auto|xdp|xdp-generic|xdp-native|packet")]
     io: Io,

@@ -1,7 +1,7 @@
 //! The messages of a benchmark and the keys that seal and open them.
 //!
-//! What a timed loop calls is marked `#[inline]`: the loop is in another module, and with a call
-//! left in it, messages of 60 bytes take 8 % longer.
+//! The functions that timed loops call are marked `#[inline]`: the loops are in another module, and
+//! with a call left in them, messages of 60 bytes take 8 % longer.
 
 use tare_gcm::{
     open_each, seal_each, Key, Nonce, OpenPacket, Path, SealPacket, SharedRead, SharedWrite, Tag,

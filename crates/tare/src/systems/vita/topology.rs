@@ -20,12 +20,11 @@ use tare_packet::imix::PacketSize;
 use tare_port::{Burst, Frame, Layout, Pool};
 use tare_sim::{Cable, Instant, LineConfig, LineCounters, NodeId, Outbox, Testbed};
 
-/// The time that the gateways may take for their first keys. A route's first exchange takes some
+/// The longest time until the gateways have their first keys. A route's first exchange takes some
 /// milliseconds; many routes take turns.
 const SETTLE_MAX: Duration = Duration::from_secs(120);
 
-/// Bytes that packets may have between the gateways: Vita's own default, so that nothing is
-/// fragmented.
+/// The MTU between the gateways: Vita's own default, so that no packet is fragmented.
 const MTU: u16 = 8923;
 
 /// The parameters of the set-up.
@@ -35,7 +34,7 @@ pub(super) struct Setup {
     pub(super) routes: u32,
     /// Each of the three cables.
     pub(super) line: LineConfig,
-    /// The lifetime of keys; `None` for the default.
+    /// The lifetime of keys, if it is not the default.
     pub(super) sa_ttl: Option<Duration>,
 }
 
@@ -52,7 +51,7 @@ pub(super) struct Topology {
 struct Gateway {
     node: Node,
     burst: Burst,
-    /// The tables that it was last seen with.
+    /// The tables of the last check for new SAs.
     tables: Arc<BoundTables>,
     outbound_updates: u64,
     /// Reloads that are still to come.
@@ -96,7 +95,7 @@ impl Gateway {
         }
     }
 
-    /// Sends what the gateway has put out, and counts the SAs that it sends by from now on.
+    /// Sends the frames of the gateway, and counts the outbound SAs that it has replaced.
     fn settle(&mut self, out: &mut Outbox<Frame>) {
         for (interface, id) in INTERFACES.into_iter().enumerate() {
             for frame in self.node.leaving(id).drain(..) {
@@ -165,7 +164,7 @@ impl Setup {
         }))
     }
 
-    /// The tester's streams: the two of the document.
+    /// The two streams that the tester sends.
     pub(super) fn streams(&self) -> anyhow::Result<Vec<StreamConfig>> {
         let stream = |port: usize, meta: &Meta| StreamConfig {
             name: format!("node{}", port + 1),
@@ -178,13 +177,13 @@ impl Setup {
     }
 }
 
-/// The station address of a node's interface.
+/// The MAC address of a node's interface.
 fn mac(node: usize, interface: u8) -> [u8; 6] {
     [2, 0, 0, 0, node as u8 + 1, interface]
 }
 
 impl Topology {
-    /// Frames for all of it: as many as may be under way.
+    /// A pool with as many frames as may be in flight.
     pub(super) fn pool() -> anyhow::Result<Pool> {
         Ok(Pool::new(1 << 14, 2304, Layout::Spread)?)
     }
@@ -237,7 +236,7 @@ impl Topology {
         self.gateways.map(|gateway| self.testbed.node(gateway))
     }
 
-    /// Lets time pass until every route has keys in both directions.
+    /// Advances time until every route has keys in both directions.
     fn settle(&mut self) -> anyhow::Result<()> {
         let deadline = self.testbed.now() + SETTLE_MAX;
         while !self.gateways().iter().all(|gateway| gateway.is_keyed()) {
@@ -252,7 +251,7 @@ impl Topology {
         Ok(())
     }
 
-    /// Lets both nodes go on with other configurations, after this time.
+    /// Reloads both nodes with other configurations, after this time.
     pub(super) fn reload_at(&mut self, after: Duration, configs: [Config; 2]) {
         let gateways = self.gateways;
         for gateway in gateways {
@@ -272,8 +271,7 @@ impl Topology {
         self.gateways()[0].reloads_left
     }
 
-    /// The number of outbound SAs that have replaced another, at both nodes and over all
-    /// routes.
+    /// The number of times that a route of either node went on with another outbound SA.
     pub(super) fn outbound_updates(&self) -> u64 {
         let updates = self.gateways().map(|gateway| gateway.outbound_updates);
         updates[0] + updates[1]
@@ -284,7 +282,8 @@ impl Topology {
         self.testbed.lines(self.between)[0].counters()
     }
 
-    /// True if what came in is accounted for, at both nodes and in both directions.
+    /// Returns true if every packet received is accounted for, at both nodes and in both
+    /// directions.
     pub(super) fn adds_up(&self) -> bool {
         self.gateways().iter().all(|gateway| {
             let dataplane = gateway.node.dataplane();
