@@ -18,7 +18,7 @@ pub struct CounterInfo {
     pub help: &'static str,
 }
 
-/// A reason that is counted, made by [`reasons!`](crate::reasons).
+/// A reason that is counted, made by [`reasons!`](macro@crate::reasons).
 pub trait Reason: Copy + 'static {
     /// All reasons, in the order of their numbers.
     const REASONS: &'static [Self];
@@ -112,7 +112,7 @@ impl<'de, R: Reason, const N: usize> Deserialize<'de> for CountsBy<R, N> {
 }
 
 /// Defines an enum of reasons with a name each. It has `ALL` and `name`, and implements
-/// [`Reason`]. See [`counters!`](crate::counters) for an example.
+/// [`Reason`]. See [`counters!`](macro@crate::counters) for an example.
 #[macro_export]
 macro_rules! reasons {
     (
@@ -162,7 +162,7 @@ macro_rules! reasons {
 /// too. The struct has
 /// `INFO` (a [`CounterInfo`] for each field), `values` (in the same order), `add`, and `since`; it
 /// can be serialized. Behind `;` may follow fields that count by reason, with
-/// [`reasons!`](crate::reasons).
+/// [`reasons!`](macro@crate::reasons).
 ///
 /// ```
 /// tare_daemon::reasons! {

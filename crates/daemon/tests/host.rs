@@ -137,6 +137,8 @@ fn status_and_metrics_are_answered_and_hostile_clients_do_not_stop_them() {
         request(metrics, &[0xff, 0xfe, b'\r', b'\n', b'\r', b'\n']),
         ""
     );
+    let long = format!("GET /metrics?{} HTTP/1.1\r\n\r\n", "A".repeat(100_000));
+    assert_eq!(request(metrics, long.as_bytes()), "");
     let answer = request(metrics, b"hello\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
     let answer = request(metrics, b"POST /metrics HTTP/1.1\r\n\r\n");

@@ -125,6 +125,26 @@ fn a_station_that_claims_our_address_is_answered_once_in_ten_seconds() {
 }
 
 #[test]
+fn options_of_no_length_or_beyond_the_end_are_refused() {
+    let mut frames = Vec::new();
+    table(A, &B).tick(Instant::ZERO, &mut frames);
+    let solicitation = frames.swap_remove(1);
+    let length = HEADER + ipv6::HEADER + 24 + 1;
+    for (len, outcome) in [
+        (1, Ok(Handled::Request)),
+        (0, Err(Ignored::Malformed)),
+        (2, Err(Ignored::Malformed)),
+        (255, Err(Ignored::Malformed)),
+    ] {
+        let mut changed = solicitation.clone();
+        changed[length] = len;
+        let mut b = table(B, &A);
+        let found = deliver(&mut b, Instant::ZERO, &changed, &mut limit()).0;
+        assert_eq!(found, outcome, "length {len}");
+    }
+}
+
+#[test]
 fn requests_are_answered_at_the_rate_of_the_bucket() {
     let mut b = table(B, &A);
     let mut frames = Vec::new();
