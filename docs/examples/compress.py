@@ -23,7 +23,7 @@ def missing(message, remedy):
 def main():
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--level", type=int, required=True)
-    arguments.add_argument("--block", type=int, required=True, help="bytes a call")
+    arguments.add_argument("--block", type=int, required=True, help="bytes per call")
     arguments.add_argument("--seconds", type=float, required=True, help="the measured part")
     arguments.add_argument("file")
     given = arguments.parse_args()

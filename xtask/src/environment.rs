@@ -1,4 +1,4 @@
-//! What the tests must not inherit from whoever started them: one place that clears it, before
+//! Everything that the tests must not inherit: one place that clears it, before
 //! anything runs.
 //!
 //! The tests themselves bear it too, when `cargo test` runs them; `cargo xtask conditions` holds
@@ -38,7 +38,7 @@ const CLEARED: &[&str] = &[
 /// Clears the environment of this process, and so of all that it starts. The umask and standard
 /// input are [`crate::shell`]'s.
 pub(crate) fn clear() {
-    // What Cargo prints is for whoever is watching, and keeps to their wish.
+    // Cargo's own output keeps the user's choice.
     if env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
         env::set_var("CARGO_TERM_COLOR", "never");
     }
@@ -60,7 +60,7 @@ fn is_cleared(name: &str) -> bool {
         })
 }
 
-/// Where the folder for temporary files is read-only, or does not let programs run (the
+/// If the folder for temporary files is read-only, or does not let programs run (the
 /// documentation's examples are compiled into it), the target directory takes its place. Only then:
 /// a path below it may be too long for a socket's name.
 fn choose_temporary_folder() {

@@ -62,7 +62,7 @@ fn parents(name: &str) -> Vec<String> {
     slashes.map(|(at, _)| name[..at].to_string()).collect()
 }
 
-/// What the dynamic loader loads for a program, itself included; nothing for a static one.
+/// The files that the dynamic loader loads for a program, itself included; empty for a static one.
 fn libraries(program: &Path) -> Result<Vec<String>, String> {
     let output = Command::new("ldd")
         .arg(program)

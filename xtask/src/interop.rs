@@ -34,7 +34,7 @@ const APPLETS: &[&str] = &[
     "sh", "mount", "insmod", "stty", "dmesg", "ping", "cat", "sleep", "sysctl",
 ];
 
-/// What the guest does: load the modules, and then what it is told on its console.
+/// The guest's script: load the modules, then run what the console asks for.
 const INIT: &str = "\
 #!/bin/sh
 mount -t proc none /proc

@@ -1,4 +1,4 @@
-//! The project's chores; `cargo xtask help` lists them.
+//! The project's development tasks; `cargo xtask help` lists them.
 
 mod binaries;
 mod check;
@@ -7,24 +7,27 @@ mod environment;
 mod initramfs;
 mod interop;
 mod packages;
-mod peers;
 mod processors;
+mod references;
 mod shell;
 
 use std::process::ExitCode;
 
 const HELP: &str = "\
-The project's chores.
+The project's development tasks.
 
   cargo xtask test     every test; installs the packages that tests need when it may
   cargo xtask check    rustfmt, clippy, documentation, dependencies, the lock file
+  cargo xtask words    the words of xtask/words.toml and the width of prose (in `check`, too)
+  cargo xtask documents
+                       write what the program prints into README.md and the guide (checked in `test`)
   cargo xtask book     build the guide in docs/ into docs/book
   cargo xtask emulated the tests that depend on the processor, on emulated ones (in `test`, too)
   cargo xtask conditions [NAME]
                        a part of the tests under ignored signals, odd umasks, locales, a read-only /tmp, … (in `test`, too);
                        with the name of one condition, every test under it
   cargo xtask interop  the gateway against Linux's own IPsec, in a guest under QEMU (in `test`, too)
-  cargo xtask peers gateway [ROUNDS [SECONDS]]
+  cargo xtask references gateway [ROUNDS [SECONDS]]
                        TCP through the gateway beside boringtun and wireguard-go, which it installs (7 rounds of 4 s)
   cargo xtask race [S] the cipher against a hostile thread on every path, for S seconds in all (600)
 
@@ -38,6 +41,8 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["test"] => test(),
         ["check"] => check::all(),
+        ["words"] => check::words(),
+        ["documents"] => documents(),
         ["book"] => check::book(),
         ["emulated"] => packages::provide()
             .and_then(|()| binaries::build())
@@ -45,9 +50,11 @@ fn main() -> ExitCode {
         ["conditions"] => binaries::build().and_then(|all| conditions::short(&all)),
         ["conditions", name] => binaries::build().and_then(|all| conditions::one(name, &all)),
         ["interop"] => packages::provide().and_then(|()| interop::run()),
-        ["peers", "gateway"] => peers::gateway(None, None),
-        ["peers", "gateway", rounds] => peers::gateway(Some(rounds), None),
-        ["peers", "gateway", rounds, seconds] => peers::gateway(Some(rounds), Some(seconds)),
+        ["references", "gateway"] => references::gateway(None, None),
+        ["references", "gateway", rounds] => references::gateway(Some(rounds), None),
+        ["references", "gateway", rounds, seconds] => {
+            references::gateway(Some(rounds), Some(seconds))
+        }
         ["race"] => race("600"),
         ["race", seconds] => race(seconds),
         [] | ["help" | "--help" | "-h"] => {
@@ -97,6 +104,13 @@ fn test() -> Result<(), String> {
     processors::run(&all, Some(&exercised))?;
     eprintln!("xtask: every test passed");
     Ok(())
+}
+
+/// Writes the generated blocks of the documents anew.
+fn documents() -> Result<(), String> {
+    std::env::set_var("TARE_BLESS", "1");
+    let arguments = ["test", "-p", "tare", "--locked", "--test", "documents"];
+    shell::step("documents", "cargo", &arguments)
 }
 
 /// The cipher's portable path under Miri, where a nightly toolchain has it.

@@ -35,7 +35,7 @@ pub(crate) fn step(title: &str, program: &str, arguments: &[&str]) -> Result<(),
     }
 }
 
-/// Whether a program runs to a good end with these arguments; what it prints is thrown away.
+/// Returns whether a program succeeds with these arguments; its output is discarded.
 pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
     Command::new(program)
         .args(arguments)
@@ -47,12 +47,12 @@ pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Whether a program of that name is on the path, or, where it is a whole path itself, exists.
+/// Returns whether a program of that name is on the path, or, where it is a whole path itself, exists.
 pub(crate) fn has(program: &str) -> bool {
     path_of(program).is_some()
 }
 
-/// Where the program of that name is on the path.
+/// The path of the program of that name.
 pub(crate) fn path_of(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let mut places = std::env::split_paths(&path).map(|folder| folder.join(program));
@@ -66,7 +66,7 @@ pub(crate) fn root() -> &'static Path {
         .unwrap_or(Path::new("."))
 }
 
-/// Whether this is a CI machine, where nothing may be left out.
+/// Returns whether this is a CI machine, where nothing may be left out.
 pub(crate) fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true")
 }

@@ -32,6 +32,7 @@ fn main() {
             println!("NOT TESTED: the {path} path is not available here");
             continue;
         }
+        let mut opened_count = 0;
         for key_len in [16, 32] {
             let mut key_bytes = vec![7; key_len];
             request(MAKE_MEM_UNDEFINED, &mut key_bytes);
@@ -74,8 +75,9 @@ fn main() {
                     &mut opened,
                 )
                 .expect("a valid tag");
+                opened_count += 1;
             }
         }
-        println!("ran: {path}");
+        println!("ran: {path}, messages opened: {opened_count}");
     }
 }

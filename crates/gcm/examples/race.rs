@@ -1,6 +1,9 @@
 //! The race at length: a hostile thread against every path, both ways, over all record sizes.
 //!
-//! `cargo run -p tare-gcm --release --features testing --example race -- --seconds 60 [--path NAME] [--json]`
+//! ```text
+//! cargo run -p tare-gcm --release --features testing --example race -- \
+//!     --seconds 60 [--path NAME] [--json]
+//! ```
 //!
 //! Exit 0: clean, and the detector caught the implementation that reads twice. 1: not so. 2: wrong
 //! usage.

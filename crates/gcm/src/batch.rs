@@ -1,21 +1,22 @@
 //! Many packets in one call.
 //!
 //! A 60-byte packet is too short to keep the processor's cipher and multiplier busy. Packets of up
-//! to 64 bytes go four at a time where the path has a way to; others one after the other, which for
+//! to 64 bytes are worked on four at a time if the path can; others one after the other, which for
 //! them is as fast.
 //!
-//! What four packets need is laid out in columns as they come, so that one load fills a register
-//! with all four.
+//! Four packets are laid out in columns as they come, so that one load fills a register with all
+//! four.
 
+use crate::columns::{words, Columns, Lens, Tags};
+use crate::kernel::Batch4;
 use crate::key::check;
-#[cfg(target_arch = "x86_64")]
-use crate::x86::{words, Columns, Fours, Lens, Schedule, Tags};
+use crate::schedule::Schedule;
+use crate::wipe::wipe;
 use crate::{Error, Key, Nonce, SharedRead, SharedWrite, Tag};
 use std::marker::PhantomData;
-#[cfg(target_arch = "x86_64")]
 use std::mem::MaybeUninit;
 
-/// What sealing and opening a packet have in common.
+/// The common part of a packet to be sealed and of one to be opened.
 #[derive(Clone, Copy)]
 struct Packet<'a> {
     key: &'a Key,
@@ -25,7 +26,7 @@ struct Packet<'a> {
     src: *const u8,
     dst: *mut u8,
     len: usize,
-    /// What an opened packet must have; of no meaning for a sealed one.
+    /// The tag that an opened packet must have; without meaning for a sealed one.
     tag: Tag,
     memory: PhantomData<&'a [u8]>,
 }
@@ -37,7 +38,7 @@ pub struct SealPacket<'a> {
 }
 
 impl<'a> SealPacket<'a> {
-    /// From private memory to `out`, as [`Key::seal`].
+    /// A packet from private memory to `out`, as for [`Key::seal`].
     ///
     /// # Errors
     /// As [`Key::seal`].
@@ -57,7 +58,7 @@ impl<'a> SealPacket<'a> {
         })
     }
 
-    /// In place, as [`Key::seal_in_place`].
+    /// A packet in place, as for [`Key::seal_in_place`].
     ///
     /// # Errors
     /// As [`Key::seal_in_place`].
@@ -85,12 +86,12 @@ impl<'a> SealPacket<'a> {
 /// A packet to be opened by [`open_batch`] or [`open_each`].
 pub struct OpenPacket<'a> {
     packet: Packet<'a>,
-    /// Whether the packet was authentic, once it has been opened.
+    /// True if the packet was authentic; `None` until it has been opened.
     outcome: Option<bool>,
 }
 
 impl<'a> OpenPacket<'a> {
-    /// From `ciphertext` to private memory, as [`Key::open`].
+    /// A packet from `ciphertext` to private memory, as for [`Key::open`].
     ///
     /// # Errors
     /// As [`Key::open`], but for [`Error::Forged`].
@@ -111,7 +112,7 @@ impl<'a> OpenPacket<'a> {
         })
     }
 
-    /// In place, as [`Key::open_in_place`].
+    /// A packet in place, as for [`Key::open_in_place`].
     ///
     /// # Errors
     /// As [`Key::open_in_place`], but for [`Error::Forged`].
@@ -131,16 +132,16 @@ impl<'a> OpenPacket<'a> {
         })
     }
 
-    /// Whether the packet was authentic, once it has been opened; otherwise [`Error::Forged`], and
-    /// its output has been wiped.
+    /// The outcome, once the packet has been opened: `Ok` if it was authentic; otherwise
+    /// [`Error::Forged`], and its output has been wiped.
     pub fn outcome(&self) -> Option<Result<(), Error>> {
         self.outcome
             .map(|authentic| authentic.then_some(()).ok_or(Error::Forged))
     }
 }
 
-/// Seals packets as they come and gives `sealed` the number and the tag of each, not necessarily in
-/// their order.
+/// Seals packets as they come and calls `sealed` with the number and the tag of each, not
+/// necessarily in their order.
 ///
 /// This is the fastest way to seal many short packets: they are described while those before them
 /// are worked on.
@@ -161,8 +162,8 @@ pub fn seal_each<'a>(
     queue.finish(&mut sealed);
 }
 
-/// Opens packets as they come and gives `opened` the number of each, not necessarily in their
-/// order, with `Ok` when it is authentic; otherwise [`Error::Forged`], and its output has been
+/// Opens packets as they come and calls `opened` with the number of each, not necessarily in their
+/// order, and `Ok` if it is authentic; otherwise [`Error::Forged`], and its output has been
 /// wiped. Returns how many packets are authentic.
 ///
 /// This is the fastest way to open many short packets: they are described while those before them
@@ -224,30 +225,29 @@ pub fn open_batch(packets: &mut [OpenPacket<'_>]) -> usize {
     packets.iter().filter(|p| p.outcome == Some(true)).count()
 }
 
-/// What is done to a packet.
+/// Sealing or opening.
 trait Operation {
     const SEAL: bool;
-    /// What is said of a packet that has been worked on.
+    /// The result for a packet that has been worked on.
     type Outcome;
 
-    /// What is said of a packet with this output for which the first tag was computed and the
-    /// second came along.
+    /// Returns the result for a packet with this output, from the tag computed and the one that the
+    /// packet came with.
     ///
     /// # Safety
-    /// The output must be there, and borrowed by nobody else.
+    /// The output must be there, and not borrowed elsewhere.
     unsafe fn conclude(
         computed: Tag,
         tag: impl FnOnce() -> Tag,
         output: (*mut u8, usize),
     ) -> Self::Outcome;
 
-    /// Works on four packets and tells `done` of each.
+    /// Works on four packets and calls `done` for each.
     ///
     /// # Safety
-    /// All columns must be filled with packets for `fours`, whose memory is still what the
+    /// All columns must be filled with packets for `batch4`, whose memory is still what the
     /// constructors checked.
-    #[cfg(target_arch = "x86_64")]
-    unsafe fn four(fours: &Fours, columns: &Columns, done: impl FnMut(usize, Self::Outcome));
+    unsafe fn four(batch4: &Batch4, columns: &Columns, done: impl FnMut(usize, Self::Outcome));
 }
 
 enum Seal {}
@@ -261,13 +261,12 @@ impl Operation for Seal {
         computed
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn four(fours: &Fours, columns: &Columns, mut done: impl FnMut(usize, Tag)) {
+    unsafe fn four(batch4: &Batch4, columns: &Columns, mut done: impl FnMut(usize, Tag)) {
         let mut tags = MaybeUninit::<Tags>::uninit();
         // SAFETY: the caller's contract; the kernel fills the tags.
         let tags = unsafe {
-            (fours.seal)(columns, &mut tags);
+            (batch4.seal)(columns, &mut tags);
             tags.assume_init_ref()
         };
         for (i, tag) in tags.0.iter().enumerate() {
@@ -280,7 +279,7 @@ enum Open {}
 
 impl Operation for Open {
     const SEAL: bool = false;
-    /// Whether it is authentic; if not, its output has been wiped.
+    /// True if the packet is authentic; if not, its output has been wiped.
     type Outcome = bool;
 
     #[inline(always)]
@@ -289,25 +288,25 @@ impl Operation for Open {
         tag: impl FnOnce() -> Tag,
         (dst, len): (*mut u8, usize),
     ) -> bool {
-        let authentic = tag().matches(computed);
-        if !authentic {
-            // SAFETY: the caller's contract.
-            unsafe { dst.write_bytes(0, len) };
+        if tag().matches(computed) {
+            return true;
         }
-        authentic
+        // SAFETY: the caller's contract.
+        wipe(unsafe { core::slice::from_raw_parts_mut(dst, len) });
+        false
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn four(fours: &Fours, columns: &Columns, mut done: impl FnMut(usize, bool)) {
+    unsafe fn four(batch4: &Batch4, columns: &Columns, mut done: impl FnMut(usize, bool)) {
         // SAFETY: the caller's contract.
-        let forged = unsafe { (fours.open)(columns) };
-        // What is told of authentic packets does not wait for their tags.
+        let forged = unsafe { (batch4.open)(columns) };
+        // One branch for four packets: the results of authentic ones do not wait for a comparison
+        // of each tag.
         if forged == 0 {
             (0..4).for_each(|i| done(i, true));
         } else {
             // SAFETY: the caller's contract.
-            unsafe { wipe(columns, forged) };
+            unsafe { wipe_outputs(columns, forged) };
             (0..4).for_each(|i| done(i, forged & 1 << i == 0));
         }
     }
@@ -316,36 +315,33 @@ impl Operation for Open {
 /// Wipes the outputs of the packets that have a bit.
 ///
 /// # Safety
-/// They must be there, and borrowed by nobody else.
-#[cfg(target_arch = "x86_64")]
+/// They must be there, and not borrowed elsewhere.
 #[cold]
-unsafe fn wipe(columns: &Columns, which: u8) {
+unsafe fn wipe_outputs(columns: &Columns, which: u8) {
     for i in (0..4).filter(|i| which & 1 << i != 0) {
         // SAFETY: the caller's contract.
-        unsafe { columns.dst[i].write_bytes(0, columns.len[i].data()) };
+        wipe(unsafe { core::slice::from_raw_parts_mut(columns.dst[i], columns.len[i].data()) });
     }
 }
 
-/// Packets on their way to be worked on four at a time.
-#[cfg(target_arch = "x86_64")]
+/// Collects packets until there are four.
 struct Queue<'a, T, O> {
-    /// How the packets in here are worked on; all of them are alike. Never null; before the first,
-    /// it dangles.
-    fours: *const Fours,
+    /// The functions for the packets in here, all of one path and key size. Never null; before the
+    /// first packet, it dangles.
+    batch4: *const Batch4,
     columns: MaybeUninit<Columns>,
-    /// What is handed back of each when it is done.
+    /// The values that `done` is called with.
     items: [MaybeUninit<T>; 4],
-    /// How many packets wait: fewer than four.
+    /// The number of packets that wait: fewer than four.
     waiting: usize,
     memory: PhantomData<(&'a Key, O)>,
 }
 
-#[cfg(target_arch = "x86_64")]
 impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
     #[inline(always)]
     fn new() -> Self {
         Self {
-            fours: core::ptr::dangling(),
+            batch4: core::ptr::dangling(),
             columns: MaybeUninit::uninit(),
             items: [const { MaybeUninit::uninit() }; 4],
             waiting: 0,
@@ -359,26 +355,26 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
             // SAFETY: the packet's constructors made sure of its memory.
             return done(item, unsafe { packet.whole::<O>() });
         }
-        let fours = packet
+        let batch4 = packet
             .key
-            .fours()
+            .batch4()
             .map_or(core::ptr::null(), core::ptr::from_ref);
-        if fours != self.fours {
-            // A copy, or the packet would be put into memory on the way that most take, too.
+        if batch4 != self.batch4 {
+            // A copy: a reference to the packet would force it into memory on the common path too.
             return self.push_other(&{ *packet }, item, done);
         }
         // SAFETY: as just seen.
         unsafe { self.push_alike(packet, item, done) };
     }
 
-    /// [`Queue::push`] of a short packet that is not like the one before, or goes alone.
+    /// [`Queue::push`] of a short packet that is not like the one before, or is worked on alone.
     #[cold]
     #[inline(never)]
     fn push_other(&mut self, packet: &Packet<'a>, item: T, done: &mut impl FnMut(T, O::Outcome)) {
-        match packet.key.fours() {
-            Some(fours) => {
+        match packet.key.batch4() {
+            Some(batch4) => {
                 self.finish(done);
-                self.fours = fours;
+                self.batch4 = batch4;
                 // SAFETY: as just seen.
                 unsafe { self.push_alike(packet, item, done) };
             }
@@ -387,11 +383,11 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
         }
     }
 
-    /// [`Queue::push`] of a packet that goes together with those that wait.
+    /// [`Queue::push`] of a packet of the path and key size of those that wait.
     ///
     /// # Safety
-    /// It must be of at most 64 bytes with at most 16 of additional data, and its key's way of
-    /// fours that of the queue.
+    /// It must be of at most 64 bytes with at most 16 of additional data, and its key's
+    /// `batch4` that of the queue.
     #[inline(always)]
     unsafe fn push_alike(
         &mut self,
@@ -399,8 +395,8 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
         item: T,
         done: &mut impl FnMut(T, O::Outcome),
     ) {
-        // SAFETY: the key has a way, which is that of the queue.
-        let (fours, schedule) = unsafe { (&*self.fours, packet.key.schedule()) };
+        // SAFETY: the key has a `batch4`, which is that of the queue.
+        let (batch4, schedule) = unsafe { (&*self.batch4, packet.key.schedule()) };
         let i = self.waiting;
         if i < 3 {
             // SAFETY: `i` is below four.
@@ -409,12 +405,12 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
             self.waiting = i + 1;
             return;
         }
-        // SAFETY: the last place of four; with it all are filled, with packets for `fours`, whose
+        // SAFETY: the last place of four; with it all are filled, with packets for `batch4`, whose
         // memory is borrowed for 'a.
         unsafe {
             packet.describe::<O>(schedule, self.columns.as_mut_ptr(), 3);
             self.items[3] = MaybeUninit::new(item);
-            O::four(fours, &*self.columns.as_ptr(), |i, outcome| {
+            O::four(batch4, &*self.columns.as_ptr(), |i, outcome| {
                 done(self.items[i].assume_init(), outcome);
             });
         }
@@ -425,12 +421,12 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
     #[inline(always)]
     fn finish(&mut self, done: &mut impl FnMut(T, O::Outcome)) {
         for i in 0..self.waiting {
-            // SAFETY: the packet has filled its columns and item, `fours` is its way, and its
-            // memory is borrowed for 'a.
+            // SAFETY: the packet has filled its columns and item, `batch4` is that of its key, and
+            // its memory is borrowed for 'a.
             unsafe {
-                let fours = &*self.fours;
+                let batch4 = &*self.batch4;
                 let columns = &*self.columns.as_ptr();
-                let computed = Tag::from_u128(fours.one(columns, i, O::SEAL));
+                let computed = Tag::from_u128(batch4.one(columns, i, O::SEAL));
                 let tag = || Tag::from_words(columns.tag[i]);
                 done(
                     self.items[i].assume_init(),
@@ -440,28 +436,6 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
         }
         self.waiting = 0;
     }
-}
-
-/// Where there is nothing to wait for, every packet is done when it comes.
-#[cfg(not(target_arch = "x86_64"))]
-struct Queue<'a, T, O> {
-    memory: PhantomData<(&'a Key, T, O)>,
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
-    fn new() -> Self {
-        Self {
-            memory: PhantomData,
-        }
-    }
-
-    fn push(&mut self, packet: &Packet<'a>, item: T, done: &mut impl FnMut(T, O::Outcome)) {
-        // SAFETY: the packet's constructors made sure of its memory.
-        done(item, unsafe { packet.whole::<O>() });
-    }
-
-    fn finish(&mut self, _done: &mut impl FnMut(T, O::Outcome)) {}
 }
 
 impl<'a> Packet<'a> {
@@ -491,7 +465,6 @@ impl<'a> Packet<'a> {
     ///
     /// # Safety
     /// `to` must be valid for writes, `i` below four.
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn describe<O: Operation>(&self, schedule: &Schedule, to: *mut Columns, i: usize) {
         // SAFETY: the caller's contract; nothing is read.
@@ -531,12 +504,12 @@ unsafe impl Send for Packet<'_> {}
 // SAFETY: as above; nothing can be done with a shared packet but look at its tag or outcome.
 unsafe impl Sync for Packet<'_> {}
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::time::Instant;
 
-    /// `cargo test -p tare-gcm --release --lib -- --ignored --nocapture`: what four packets cost
+    /// `cargo test -p tare-gcm --release --lib -- --ignored --nocapture`: the time of four packets
     /// that are described already.
     #[test]
     #[ignore = "a measurement"]
@@ -547,7 +520,7 @@ mod tests {
             let mut data = vec![[0u8; 64]; 32];
             let mut groups: Vec<MaybeUninit<Columns>> =
                 (0..8).map(|_| MaybeUninit::uninit()).collect();
-            let mut fours = None;
+            let mut batch4 = None;
             for (i, data) in data.iter_mut().enumerate() {
                 let key = &keys[if mixed { i } else { 0 }];
                 let p = data.as_mut_ptr();
@@ -560,16 +533,16 @@ mod tests {
                     len,
                     Tag::from([0; 16]),
                 );
-                fours = key.fours();
-                if fours.is_none() {
+                batch4 = key.batch4();
+                if batch4.is_none() {
                     return;
                 }
-                // SAFETY: the place is there, and the key has a way.
+                // SAFETY: the place is there, and the key has a `batch4`.
                 unsafe {
                     packet.describe::<Open>(key.schedule(), groups[i / 4].as_mut_ptr(), i % 4)
                 };
             }
-            let Some(fours) = fours else { return };
+            let Some(batch4) = batch4 else { return };
             for seal in [true, false] {
                 let op = if seal { "seal" } else { "open" };
                 let mut tags = MaybeUninit::<Tags>::uninit();
@@ -581,16 +554,16 @@ mod tests {
                             // SAFETY: all four are described, and their memory is alive.
                             unsafe {
                                 if seal {
-                                    (fours.seal)(&*group.as_ptr(), &mut tags);
+                                    (batch4.seal)(&*group.as_ptr(), &mut tags);
                                 } else {
-                                    std::hint::black_box((fours.open)(&*group.as_ptr()));
+                                    std::hint::black_box((batch4.open)(&*group.as_ptr()));
                                 }
                             }
                         }
                     }
                     best = best.min(start.elapsed().as_nanos() as f64 / (20.0 * 32.0));
                 }
-                println!("{op} {len} B, {name}: {best:.2} ns a packet in the kernel");
+                println!("{op} {len} B, {name}: {best:.2} ns per packet in the kernel");
             }
         }
     }

@@ -1,8 +1,8 @@
-//! Keys that give out their own nonces.
+//! Keys that count their own nonces.
 
 use crate::{Error, Key, Nonce, SharedWrite, Tag};
 
-/// How a protocol makes a 96-bit nonce of a 64-bit sequence number.
+/// The way in which a protocol makes a 96-bit nonce of a 64-bit sequence number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum NonceScheme {
     /// Four bytes of salt, then the sequence number, big-endian: ESP (RFC 4106, section 4; RFC 8750
@@ -14,7 +14,7 @@ pub enum NonceScheme {
 }
 
 impl NonceScheme {
-    /// The nonce of a sequence number, for opening what a peer has sealed.
+    /// Returns the nonce of a sequence number, for opening messages of the peer.
     #[inline]
     pub fn nonce(&self, sequence: u64) -> Nonce {
         match *self {
@@ -27,21 +27,22 @@ impl NonceScheme {
     }
 }
 
-/// A key for sealing that counts: every message gets the next sequence number, and none gets one
-/// twice.
+/// A key for sealing with its own counter: every message gets the next sequence number, and none is
+/// used twice.
 ///
 /// The context owns its key: take nonces for it from [`SealingContext::take`] alone. Two contexts
 /// must not be made from the same key bytes and the same scheme with overlapping sequence numbers.
 pub struct SealingContext {
     key: Key,
     scheme: NonceScheme,
-    /// None when the last number has been given out.
+    /// `None` after the last number.
     next: Option<u64>,
     last: u64,
 }
 
 impl SealingContext {
-    /// A context whose first message has the sequence number `first` and whose last one `last`.
+    /// Returns a context whose first message has the sequence number `first` and whose last one
+    /// `last`.
     ///
     /// Protocols bound how much one key may seal: for TLS 1.3 with AES-GCM 2^24.5 full records (RFC
     /// 8446, section 5.5), for ESP the sequence numbers.
@@ -54,7 +55,7 @@ impl SealingContext {
         }
     }
 
-    /// The sequence number that the next message will have; `None` when all are used.
+    /// Returns the sequence number of the next message; `None` if all are used.
     pub fn next_sequence(&self) -> Option<u64> {
         self.next
     }
@@ -75,8 +76,8 @@ impl SealingContext {
         Ok((sequence, self.scheme.nonce(sequence)))
     }
 
-    /// The key, for batches. Sealing with it under any nonce but one from [`SealingContext::take`]
-    /// breaks the promise.
+    /// Returns the key, for batches. Sealing with it under any nonce but one from
+    /// [`SealingContext::take`] breaks the promise.
     pub fn key(&self) -> &Key {
         &self.key
     }
@@ -86,7 +87,7 @@ impl SealingContext {
     /// `aad` makes the additional data from the sequence number, which ESP and DTLS put there.
     ///
     /// # Errors
-    /// [`Error::NoncesExhausted`], and those of [`Key::seal`]; the sequence number is spent then
+    /// [`Error::NoncesExhausted`], and those of [`Key::seal`]; the sequence number is used up then
     /// too.
     pub fn seal<A: AsRef<[u8]>>(
         &mut self,

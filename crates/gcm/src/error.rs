@@ -1,11 +1,11 @@
-//! What can go wrong, each as a sentence a human can act on.
+//! Errors, each with what to do about it.
 
 use std::fmt;
 
-/// Why a call did not seal or open anything.
+/// The reason that a call did not seal or open a message.
 ///
-/// Nothing in here depends on secrets except [`Error::Forged`], which says only *that* the tag did
-/// not match, never where.
+/// No error depends on secrets but [`Error::Forged`], which shows only that the tag did not match,
+/// never where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -44,9 +44,9 @@ pub enum Error {
         /// The length given, in bytes.
         found: u64,
     },
-    /// The counter of a sealing context has given out its last nonce: a new key is needed.
+    /// A sealing context has used its last nonce: a new key is needed.
     NoncesExhausted,
-    /// This processor lacks the instructions of the path that was asked for.
+    /// This processor lacks the instructions of the path.
     PathUnavailable {
         /// The path asked for.
         path: crate::Path,

@@ -1,20 +1,20 @@
-//! Views of memory that somebody else may be writing to.
+//! Views of memory that another party may be writing to.
 //!
-//! A `&[u8]` promises the compiler that nobody changes the bytes while it is alive; memory that a
-//! hostile host can write keeps no such promise, so even holding a slice over it would be undefined
-//! behaviour, and the compiler may read a byte twice and get two answers. These views are a raw
-//! pointer and a length instead. They offer no way to a slice, to a byte, or to iteration: only
-//! this crate touches what they point at, and it touches each byte once.
+//! A `&[u8]` promises the compiler that the bytes do not change while it is alive. Memory that a
+//! hostile host can write breaks that promise: even holding a slice over it is undefined behaviour,
+//! and the compiler may read a byte twice and get two values. These views are therefore a raw
+//! pointer and a length. They can be made neither a slice, nor a byte, nor an iterator: only this
+//! crate accesses the memory, each byte once.
 //!
 //! ```compile_fail
 //! let bytes = [0u8; 4];
 //! let view = tare_gcm::SharedRead::from(&bytes[..]);
-//! let slice: &[u8] = view.as_ref(); // no such way
+//! let slice: &[u8] = view.as_ref(); // does not compile
 //! ```
 //! ```compile_fail
 //! let bytes = [0u8; 4];
 //! let view = tare_gcm::SharedRead::from(&bytes[..]);
-//! let first = view[0]; // nor this one
+//! let first = view[0]; // nor does this
 //! ```
 //! Opening into shared memory does not compile either, because plaintext may only go to a
 //! `&mut [u8]`:
@@ -38,12 +38,12 @@ pub struct SharedRead<'a> {
 }
 
 impl<'a> SharedRead<'a> {
-    /// A view of `len` bytes at `start`.
+    /// Returns a view of `len` bytes at `start`.
     ///
     /// # Safety
     /// For all of `'a` the bytes must stay mapped and readable. They may change at any time, by
     /// other processes, devices, virtual machines, or threads that write with atomic or volatile
-    /// accesses; what is read is then any mixture of old and new bytes, which is what this crate is
+    /// accesses; what is read is then any mixture of old and new bytes, which this crate is made
     /// for.
     pub const unsafe fn new(start: *const u8, len: usize) -> Self {
         Self {
@@ -58,12 +58,12 @@ impl<'a> SharedRead<'a> {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no bytes.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The bytes before `at` and those from `at` on; `None` when there are fewer than `at`.
+    /// Returns the bytes before `at` and those from `at` on; `None` if there are fewer than `at`.
     pub fn split_at(self, at: usize) -> Option<(Self, Self)> {
         let rest = self.len.checked_sub(at)?;
         // SAFETY: both parts lie within the bytes that this view was made for.
@@ -97,7 +97,7 @@ pub struct SharedWrite<'a> {
 }
 
 impl<'a> SharedWrite<'a> {
-    /// A view of `len` bytes at `start`.
+    /// Returns a view of `len` bytes at `start`.
     ///
     /// # Safety
     /// For all of `'a` the bytes must stay mapped and writable, and no Rust reference to them may
@@ -115,12 +115,12 @@ impl<'a> SharedWrite<'a> {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no bytes.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The bytes before `at` and those from `at` on; `None` when there are fewer than `at`.
+    /// Returns the bytes before `at` and those from `at` on; `None` if there are fewer than `at`.
     pub fn split_at(self, at: usize) -> Option<(Self, Self)> {
         let rest = self.len.checked_sub(at)?;
         // SAFETY: both parts lie within the bytes that this view was made for, and do not overlap.
@@ -132,7 +132,7 @@ impl<'a> SharedWrite<'a> {
         })
     }
 
-    /// The same bytes for a shorter time, to use a view more than once.
+    /// Returns a view of the same bytes with a shorter lifetime, to use a view more than once.
     pub fn reborrow(&mut self) -> SharedWrite<'_> {
         SharedWrite {
             start: self.start,
@@ -148,7 +148,7 @@ impl<'a> SharedWrite<'a> {
 
 impl<'a> From<&'a mut [u8]> for SharedWrite<'a> {
     fn from(bytes: &'a mut [u8]) -> Self {
-        // SAFETY: the slice is writable, and borrowed by nobody else, for 'a.
+        // SAFETY: the slice is writable, and borrowed exclusively, for 'a.
         unsafe { Self::new(bytes.as_mut_ptr(), bytes.len()) }
     }
 }

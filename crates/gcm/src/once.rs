@@ -1,11 +1,7 @@
 //! Copies between private memory and memory that may be shared, in which every shared byte is
 //! accessed once.
 
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-pub(crate) use crate::x86::{copy_in, copy_out};
-
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
-pub(crate) use volatile::{copy_in, copy_out};
+pub(crate) use crate::native::{copy_in, copy_out};
 
 #[allow(dead_code)] // where the processor has better
 pub(crate) mod volatile {

@@ -1,9 +1,9 @@
-//! The ways this crate can run AES-GCM, and which of them this processor can.
+//! The implementations of AES-GCM, and which of them this processor can run.
 
 use std::fmt;
 use std::sync::OnceLock;
 
-/// One implementation. All give the same results and keep the same contract.
+/// One implementation. All give the same results under the same contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Path {
     /// VAES and VPCLMULQDQ on 512-bit registers, with AVX-512 byte masks (Ice Lake, Zen 4 and
@@ -21,43 +21,24 @@ impl Path {
     /// Every path, the fastest first.
     pub const ALL: [Path; 4] = [Path::Vaes512, Path::Vaes256, Path::AesNi, Path::Portable];
 
-    /// The fastest path of this processor; found once, the same for all keys and inputs.
+    /// Returns the fastest path of this processor; chosen once, the same for all keys and inputs.
     pub fn best() -> Path {
         static BEST: OnceLock<Path> = OnceLock::new();
         *BEST.get_or_init(|| Path::available().next().unwrap_or(Path::Portable))
     }
 
-    /// The paths that this processor can run, the fastest first; the last is always
+    /// Returns the paths that this processor can run, the fastest first; the last is always
     /// [`Path::Portable`].
     pub fn available() -> impl Iterator<Item = Path> {
         Path::ALL.into_iter().filter(|path| path.is_available())
     }
 
-    /// Whether this processor can run the path.
+    /// Returns true if this processor can run the path.
     pub fn is_available(self) -> bool {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        {
-            use std::arch::is_x86_feature_detected as has;
-            let aesni = has!("aes") && has!("pclmulqdq") && has!("ssse3") && has!("sse4.1");
-            let vaes = aesni && has!("avx2") && has!("vaes") && has!("vpclmulqdq");
-            match self {
-                Path::Vaes512 => {
-                    let avx512 =
-                        has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq");
-                    vaes && avx512 && has!("bmi1") && has!("bmi2")
-                }
-                Path::Vaes256 => vaes,
-                Path::AesNi => aesni,
-                Path::Portable => true,
-            }
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        {
-            self == Path::Portable
-        }
+        self == Path::Portable || crate::native::is_available(self)
     }
 
-    /// The path's name on command lines and in reports.
+    /// Returns the path's name on command lines and in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Path::Vaes512 => "vaes512",
@@ -67,7 +48,7 @@ impl Path {
         }
     }
 
-    /// The path with this name.
+    /// Returns the path with this name.
     pub fn by_name(name: &str) -> Option<Path> {
         Path::ALL.into_iter().find(|path| path.name() == name)
     }

@@ -6,6 +6,7 @@
 //! Both crates are constant-time in software and use the processor's instructions where it has
 //! them.
 
+use crate::kernel::counter_after;
 use crate::once::volatile::{copy_in, copy_out};
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use aes::{Aes128Enc, Aes256Enc};
@@ -13,7 +14,7 @@ use ghash::universal_hash::UniversalHash;
 use ghash::GHash;
 use zeroize::Zeroize;
 
-/// Bytes on the stage: as many blocks as the bit-sliced cipher likes to have at once.
+/// Bytes on the stage: enough blocks for the bit-sliced cipher to work on several at once.
 pub(crate) const STEP_LEN: usize = 256;
 
 enum Cipher {
@@ -37,8 +38,10 @@ pub(crate) struct PortableKey {
 }
 
 impl PortableKey {
-    /// Expands a key of 16 or 32 bytes.
-    pub(crate) fn new(key: &[u8]) -> Option<Self> {
+    /// Expands a key of 16 or 32 bytes, and leaves copies of it on the stack. Not inlined, so that
+    /// they are below the caller, who wipes them.
+    #[inline(never)]
+    pub(crate) fn boxed(key: &[u8]) -> Option<Box<Self>> {
         let cipher = match key.len() {
             16 => Cipher::Aes128(Aes128Enc::new_from_slice(key).ok()?),
             32 => Cipher::Aes256(Aes256Enc::new_from_slice(key).ok()?),
@@ -48,17 +51,17 @@ impl PortableKey {
         cipher.encrypt(&mut h);
         let hash = GHash::new(&h[0]);
         h[0].zeroize();
-        Some(Self { cipher, hash })
+        Some(Box::new(Self { cipher, hash }))
     }
 }
 
-/// A message under way.
+/// The state of a message.
 pub(crate) struct PortableStream<'k> {
     key: &'k PortableKey,
     hash: GHash,
     nonce: [u8; 12],
     aad_len: u64,
-    data_len: u64,
+    pub(crate) data_len: u64,
     stage: [u8; STEP_LEN],
     keystream: [aes::Block; STEP_LEN / 16],
 }
@@ -90,8 +93,7 @@ impl<'k> PortableStream<'k> {
     /// # Safety
     /// `len` bytes must be readable at `src` and writable at `dst`.
     pub(crate) unsafe fn piece(&mut self, seal: bool, src: *const u8, dst: *mut u8, len: usize) {
-        // 1 is J0's counter.
-        let first = (self.data_len / 16) as u32 + 2;
+        let first = counter_after(self.data_len);
         let blocks = len.div_ceil(16);
         for i in 0..blocks {
             self.keystream[i] = self.counter_block(first.wrapping_add(i as u32));
@@ -114,24 +116,18 @@ impl<'k> PortableStream<'k> {
         self.data_len += len as u64;
     }
 
-    /// The tag, after all pieces.
+    /// Returns the tag, after all pieces.
     pub(crate) fn tag(&mut self) -> u128 {
         let mut lengths = Array::default();
         lengths[..8].copy_from_slice(&(self.aad_len * 8).to_be_bytes());
         lengths[8..].copy_from_slice(&(self.data_len * 8).to_be_bytes());
         self.hash.update(&[lengths]);
-        let mut mask = [self.counter_block(1)];
-        self.key.cipher.encrypt(&mut mask);
+        self.keystream[0] = self.counter_block(1);
+        self.key.cipher.encrypt(&mut self.keystream[..1]);
         let hash = self.hash.clone().finalize();
-        u128::from_le_bytes(hash.into()) ^ u128::from_le_bytes(mask[0].into())
-    }
-}
-
-impl Drop for PortableStream<'_> {
-    fn drop(&mut self) {
-        self.stage.zeroize();
-        for block in &mut self.keystream {
-            block.zeroize();
+        for (byte, hash) in self.keystream[0].iter_mut().zip(hash) {
+            *byte ^= hash;
         }
+        u128::from_le_bytes(self.keystream[0].into())
     }
 }

@@ -1,19 +1,17 @@
 //! A message that lies in several pieces on either side.
 
+use crate::kernel::{Kernel, Progress};
 use crate::once::{copy_in, copy_out};
 use crate::portable::{self, PortableStream};
-#[cfg(target_arch = "x86_64")]
-use crate::x86::{Kernel, Progress, Schedule};
-use zeroize::Zeroize;
+use crate::schedule::Schedule;
 
 /// The longest step of any path, in bytes.
 const STEP_LEN_MAX: usize = 256;
 
-/// A message under way on one of the paths.
+/// The state of a message on one of the paths.
 #[allow(clippy::large_enum_variant)] // it lives on the stack for one call
 pub(crate) enum Stream<'k> {
-    #[cfg(target_arch = "x86_64")]
-    X86 {
+    Native {
         schedule: &'k Schedule,
         kernel: &'static Kernel,
         progress: Progress,
@@ -24,8 +22,7 @@ pub(crate) enum Stream<'k> {
 impl Stream<'_> {
     fn step_len(&self) -> usize {
         match self {
-            #[cfg(target_arch = "x86_64")]
-            Stream::X86 { kernel, .. } => kernel.step_len,
+            Stream::Native { kernel, .. } => kernel.shape.step_len,
             Stream::Portable(_) => portable::STEP_LEN,
         }
     }
@@ -33,10 +30,9 @@ impl Stream<'_> {
     /// Bytes in the head of the message, which comes before the steps; 0 when it is done.
     fn head_len(&self) -> usize {
         match self {
-            #[cfg(target_arch = "x86_64")]
-            Stream::X86 {
+            Stream::Native {
                 kernel, progress, ..
-            } if progress.is_new() => kernel.head_len,
+            } if progress.is_new() => kernel.shape.head_len,
             _ => 0,
         }
     }
@@ -44,14 +40,14 @@ impl Stream<'_> {
     /// The head, when it is still to be done, and `count` steps.
     ///
     /// # Safety
-    /// So many bytes must be readable at `src` and writable at `dst`, the same or without overlap.
+    /// The head and the steps must be readable at `src` and writable at `dst`, the same or without
+    /// overlap.
     unsafe fn steps(&mut self, seal: bool, src: *const u8, dst: *mut u8, count: usize) {
         // SAFETY: the caller's contract; a kernel is only ever paired with a schedule filled for it
         // on a processor that has its instructions (Key::with_path).
         unsafe {
             match self {
-                #[cfg(target_arch = "x86_64")]
-                Stream::X86 {
+                Stream::Native {
                     schedule,
                     kernel,
                     progress,
@@ -79,8 +75,7 @@ impl Stream<'_> {
         // SAFETY: as in `steps`.
         unsafe {
             match self {
-                #[cfg(target_arch = "x86_64")]
-                Stream::X86 {
+                Stream::Native {
                     schedule,
                     kernel,
                     progress,
@@ -103,7 +98,8 @@ impl Stream<'_> {
     /// Seals or opens a whole message of `len` bytes and returns its tag.
     ///
     /// Steps that lie in one piece on both sides are worked on where they are. A step across a
-    /// border is staged in private memory: copied in once, or out once, by the bytes.
+    /// border is staged in private memory: copied in once, or out once, by the bytes. The caller
+    /// wipes the stage, with the rest of the stack.
     ///
     /// # Safety
     /// The pieces on either side must add up to `len`, be readable or writable, and not overlap but
@@ -117,11 +113,10 @@ impl Stream<'_> {
     ) -> u128 {
         let step_len = self.step_len();
         let mut stage = [0u8; STEP_LEN_MAX];
-        let mut staged = false;
         let mut left = len;
         // SAFETY: each branch takes as many bytes as it hands on, and no more than the pieces have
         // left.
-        let tag = unsafe {
+        unsafe {
             loop {
                 let head_len = self.head_len();
                 let contiguous = src.contiguous().min(dst.contiguous()).min(left);
@@ -142,7 +137,6 @@ impl Stream<'_> {
                 let from = if src.contiguous() >= bytes {
                     Some(src.take(bytes).cast_const())
                 } else {
-                    staged = true;
                     src.copy_in(&mut stage[..bytes]);
                     None
                 };
@@ -158,19 +152,14 @@ impl Stream<'_> {
                     self.steps(seal, from, to, count);
                 }
                 if !direct {
-                    staged = true;
                     dst.copy_out(&stage[..bytes]);
                 }
                 if last {
-                    break tag;
+                    return tag;
                 }
                 left -= bytes;
             }
-        };
-        if staged {
-            stage.zeroize();
         }
-        tag
     }
 }
 
@@ -241,6 +230,119 @@ impl<I: Iterator<Item = (*mut u8, usize)>> Pieces<I> {
             // SAFETY: both sides have `bytes` bytes.
             unsafe { copy_out(now.as_ptr(), self.take(bytes), bytes) };
             from = rest;
+        }
+    }
+}
+
+/// What only very long messages reach, from a state that claims to be that far.
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::Block;
+    use crate::{Key, Path};
+    use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
+    use ghash::universal_hash::UniversalHash;
+    use ghash::GHash;
+
+    const NONCE: [u8; 12] = [3; 12];
+    /// Two steps and an end of any path.
+    const STEPS: usize = 2 * STEP_LEN_MAX;
+    const END: usize = 37;
+
+    /// The encryption of the block with this counter.
+    fn encrypted(key: &[u8], nonce: &[u8; 12], counter: u32) -> aes::Block {
+        let mut block = Array::default();
+        block[..12].copy_from_slice(nonce);
+        block[12..].copy_from_slice(&counter.to_be_bytes());
+        match key.len() {
+            16 => aes::Aes128Enc::new_from_slice(key).map(|aes| aes.encrypt_block(&mut block)),
+            _ => aes::Aes256Enc::new_from_slice(key).map(|aes| aes.encrypt_block(&mut block)),
+        }
+        .expect("16 or 32 bytes");
+        block
+    }
+
+    /// The tag of a message whose hash was zero before its last bytes.
+    fn tag(key: &[u8], last: &[u8], data_len: u64) -> u128 {
+        let mut h = Array::default();
+        match key.len() {
+            16 => aes::Aes128Enc::new_from_slice(key).map(|aes| aes.encrypt_block(&mut h)),
+            _ => aes::Aes256Enc::new_from_slice(key).map(|aes| aes.encrypt_block(&mut h)),
+        }
+        .expect("16 or 32 bytes");
+        let mut hash = GHash::new(&h);
+        hash.update_padded(last);
+        let mut lengths = Array::default();
+        lengths[8..].copy_from_slice(&(data_len * 8).to_be_bytes());
+        hash.update(&[lengths]);
+        let mask = encrypted(key, &NONCE, 1);
+        u128::from_le_bytes(hash.finalize().into()) ^ u128::from_le_bytes(mask.into())
+    }
+
+    /// A message of which so many bytes are done, with a hash of zero.
+    fn after<'k>(key: &'k Key, bytes: &[u8], data_len: u64) -> Stream<'k> {
+        let mut stream = key.stream(&NONCE, &[]);
+        match &mut stream {
+            Stream::Native { progress, .. } => {
+                progress.data_len = data_len;
+                progress.tag_mask = Block(encrypted(bytes, &NONCE, 1).into());
+            }
+            Stream::Portable(stream) => stream.data_len = data_len,
+        }
+        stream
+    }
+
+    #[test]
+    fn counter_and_length_of_the_longest_message_are_right() {
+        // The first counter after what is done; the last of a message is 2^32 − 1.
+        let counters = [
+            (1 << 20) + 16,
+            (1 << 24) + 16,
+            (1 << 28) + 32,
+            (1 << 31) - 16,
+            u32::MAX - 63,
+        ];
+        for path in Path::available() {
+            for bytes in [vec![7; 16], vec![7; 32]] {
+                let key = Key::with_path(&bytes, path).expect("an available path");
+                for first in counters {
+                    let done = (u64::from(first) - 2) * 16;
+                    let keystream: Vec<u8> = (0..(STEPS + END).div_ceil(16) as u32)
+                        .flat_map(|i| <[u8; 16]>::from(encrypted(&bytes, &NONCE, first + i)))
+                        .collect();
+                    let mut stream = after(&key, &bytes, done);
+                    let mut data = [0; STEPS];
+                    let p = data.as_mut_ptr();
+                    // SAFETY: whole steps in place, within `data`.
+                    unsafe { stream.steps(true, p, p, STEPS / stream.step_len()) };
+                    assert_eq!(data[..], keystream[..STEPS], "{path}, {first:#x}");
+
+                    let mut stream = after(&key, &bytes, done);
+                    let mut end = [0; END];
+                    let p = end.as_mut_ptr();
+                    // SAFETY: less than a step in place, within `end`.
+                    let computed = unsafe { stream.finish(true, p, p, END) };
+                    assert_eq!(end[..], keystream[..END], "{path}, {first:#x}");
+                    let expected = tag(&bytes, &end, done + END as u64);
+                    assert_eq!(computed, expected, "{path}, {first:#x}");
+                }
+            }
+        }
+    }
+
+    /// The counter after the last block of the longest message is 2^32: it must not be computed
+    /// with a check for overflow.
+    #[test]
+    fn the_longest_message_ends_without_overflow() {
+        for path in Path::available() {
+            let bytes = [7; 16];
+            let key = Key::with_path(&bytes, path).expect("an available path");
+            let mut stream = after(&key, &bytes, crate::MESSAGE_LEN_MAX);
+            let mut end = [0; 1];
+            let p = end.as_mut_ptr();
+            // SAFETY: no bytes at all.
+            let computed = unsafe { stream.finish(true, p, p, 0) };
+            assert_eq!(computed, tag(&bytes, &[], crate::MESSAGE_LEN_MAX), "{path}");
         }
     }
 }

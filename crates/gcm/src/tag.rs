@@ -8,12 +8,12 @@ use crate::{Error, SharedRead, SharedWrite};
 ///
 /// A tag is not secret, but what is compared must be what was read: a tag that lies in shared
 /// memory is loaded once, by [`Tag::load`], and only the copy is used from then on.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Eq)]
 #[repr(C)]
 pub struct Tag {
-    // Words, because the compiler keeps them in registers. Bytes it moves through memory, by stores
-    // that it loads from right after at other widths, and such a load waits until the stores have
-    // reached the cache.
+    // Words, because the compiler keeps them in registers. It moves bytes through memory, by stores
+    // and loads of different widths right after each other, and such a load waits until the stores
+    // have reached the cache.
     low: u64,
     high: u64,
 }
@@ -25,7 +25,7 @@ impl Tag {
     /// Loads a tag, every byte once.
     ///
     /// # Errors
-    /// [`Error::TagLength`] when the view has another length than 16 bytes.
+    /// [`Error::TagLength`] if the view has another length than 16 bytes.
     pub fn load(from: SharedRead<'_>) -> Result<Self, Error> {
         let mut tag = [0; Self::LEN];
         if from.len() != tag.len() {
@@ -39,7 +39,7 @@ impl Tag {
     /// Stores the tag, every byte once.
     ///
     /// # Errors
-    /// [`Error::TagLength`] when the view has another length than 16 bytes; nothing is stored then.
+    /// [`Error::TagLength`] if the view has another length than 16 bytes; nothing is stored then.
     pub fn store(&self, to: SharedWrite<'_>) -> Result<(), Error> {
         if to.len() != Self::LEN {
             return Err(Error::TagLength { found: to.len() });
@@ -49,7 +49,7 @@ impl Tag {
         Ok(())
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[inline]
     pub const fn as_bytes(&self) -> &[u8; 16] {
         // SAFETY: two words in the order of memory, without padding, are 16 bytes.
@@ -61,7 +61,7 @@ impl Tag {
         Self::from_words([tag as u64, (tag >> 64) as u64])
     }
 
-    /// As two little-endian words.
+    /// Returns the tag as two little-endian words.
     #[inline(always)]
     pub(crate) fn words(self) -> [u64; 2] {
         [u64::from_le(self.low), u64::from_le(self.high)]
@@ -75,11 +75,20 @@ impl Tag {
         }
     }
 
-    /// Whether `computed` is this tag, in a time that does not depend on where they differ.
+    /// Returns true if `computed` is this tag, in a time that does not depend on where they differ.
     #[inline]
     pub(crate) fn matches(&self, computed: Self) -> bool {
         // One comparison of the whole difference: there is no early exit to time.
         core::hint::black_box((self.low ^ computed.low) | (self.high ^ computed.high)) == 0
+    }
+}
+
+/// In a time that does not depend on where the tags differ, as when a message is opened: a caller may
+/// well compare a tag that it has computed with one that it has received.
+impl PartialEq for Tag {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.matches(*other)
     }
 }
 
@@ -109,8 +118,8 @@ impl TryFrom<&[u8]> for Tag {
 /// A 96-bit nonce.
 ///
 /// Not `Clone`: sealing consumes it, so the same value cannot seal twice by accident. A nonce that
-/// repeats under one key gives away the plaintexts' difference and the authentication key; prefer a
-/// [`SealingContext`](crate::SealingContext), which counts.
+/// repeats under one key reveals the difference of the plaintexts and the authentication key;
+/// prefer a [`SealingContext`](crate::SealingContext), which counts.
 ///
 /// One of a salt and a counter, as in ESP, is best made by [`Nonce::from_parts`].
 #[derive(PartialEq, Eq)]
@@ -140,7 +149,7 @@ impl Nonce {
         }
     }
 
-    /// As two little-endian words, zero-padded.
+    /// Returns the nonce as two little-endian words, zero-padded.
     #[inline(always)]
     pub(crate) fn words(self) -> [u64; 2] {
         [u64::from_le(self.low), u64::from(u32::from_le(self.high))]
@@ -154,7 +163,7 @@ impl Nonce {
         }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[inline]
     pub const fn as_bytes(&self) -> &[u8; 12] {
         // SAFETY: a word of 8 bytes and one of 4 after it, in the order of memory, begin with 12

@@ -1,4 +1,4 @@
-//! What the calls promise apart from their arithmetic.
+//! The promises of the calls apart from their arithmetic.
 
 use tare_gcm::{
     Error, Key, Nonce, NonceScheme, Path, SealingContext, SharedRead, SharedWrite, Tag,
@@ -89,6 +89,75 @@ fn a_message_over_the_limit_is_refused() {
             output: 0
         })
     );
+}
+
+/// A mapping of 64 GiB that no access may touch.
+struct Reserved(*mut u8);
+
+impl Reserved {
+    const LEN: usize = tare_gcm::MESSAGE_LEN_MAX as usize + 1;
+
+    fn new() -> Option<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                Self::LEN,
+                libc::PROT_READ,
+                flags,
+                -1,
+                0,
+            )
+        };
+        (start != libc::MAP_FAILED).then_some(Self(start.cast()))
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made in `new`, whole.
+        unsafe { libc::munmap(self.0.cast(), Self::LEN) };
+    }
+}
+
+#[test]
+fn a_message_one_byte_over_the_limit_is_refused() {
+    let key = Key::new(&[1; 16]).unwrap();
+    let tag = Tag::from([0; 16]);
+    let nonce = || Nonce::from([0; 12]);
+    let refused = Error::MessageTooLong {
+        found: tare_gcm::MESSAGE_LEN_MAX + 1,
+    };
+    // One mebibyte, named as often as it takes.
+    let (mut mebibyte, len) = (vec![0u8; 1 << 20], 1 << 20);
+    let start = mebibyte.as_mut_ptr();
+    let count = Reserved::LEN / len;
+    let lens = || std::iter::repeat_n(len, count).chain([Reserved::LEN % len]);
+    // SAFETY: each piece is within the mebibyte.
+    let mut outs: Vec<_> = lens()
+        .map(|len| unsafe { SharedWrite::new(start, len) })
+        .collect();
+    let plain = vec![0u8; len];
+    let plain: Vec<&[u8]> = lens().map(|len| &plain[..len]).collect();
+    let sealed = key.seal_scattered(nonce(), &[], &plain, &mut outs);
+    assert_eq!(sealed, Err(refused));
+    let Some(reserved) = Reserved::new() else {
+        eprint_always!("NOT TESTED: no 64 GiB of address space for messages over the limit");
+        return;
+    };
+    // SAFETY: mapped and readable for as long as `reserved`. It is not written to: the call refuses.
+    let (plaintext, out) = unsafe {
+        (
+            std::slice::from_raw_parts(reserved.0, Reserved::LEN),
+            SharedWrite::new(start, Reserved::LEN),
+        )
+    };
+    assert_eq!(key.seal(nonce(), &[], plaintext, out), Err(refused));
+    // SAFETY: as above; an exclusive borrow of memory that is mapped but never accessed.
+    let data = unsafe { std::slice::from_raw_parts_mut(reserved.0, Reserved::LEN) };
+    assert_eq!(key.seal_in_place(nonce(), &[], data), Err(refused));
+    assert_eq!(key.open_in_place(&nonce(), &[], data, &tag), Err(refused));
 }
 
 #[test]

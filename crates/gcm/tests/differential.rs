@@ -12,7 +12,7 @@ macro_rules! eprint_always {
     }};
 }
 
-/// What aws-lc-rs makes of it.
+/// The result of aws-lc-rs.
 fn reference(key: &[u8], nonce: [u8; 12], aad: &[u8], plaintext: &[u8]) -> (Vec<u8>, [u8; 16]) {
     let algorithm = if key.len() == 16 {
         &aead::AES_128_GCM
@@ -57,7 +57,7 @@ impl Aligned {
         &mut self.room[self.start..self.start + self.len]
     }
 
-    /// Nothing was written before or after the buffer.
+    /// Checks that the bytes before and after the buffer are unchanged.
     fn is_intact(&self) -> bool {
         let (before, rest) = self.room.split_at(self.start);
         before
@@ -279,13 +279,13 @@ fn every_length_to_4096() {
     }
 }
 
-/// The counter's low byte, low 16 bits and beyond all carry at some length.
+/// The counter's low byte, low 16 bits and low 20 bits, and those beyond, all carry at some length.
 #[test]
 fn long_messages_carry_the_counter() {
     for path in Path::available() {
         for key in keys() {
             let ours = Key::with_path(&key, path).unwrap();
-            for len in [16 * 254, 16 * 65_534 + 5, 1 << 21] {
+            for len in [16 * 254, 16 * 65_534 + 5, 1 << 21, (1 << 24) + 4101] {
                 let (cuts_in, cuts_out) = ([1, 100_000], [65_536, 65_537]);
                 let case = Case {
                     key: &key,
@@ -295,6 +295,28 @@ fn long_messages_carry_the_counter() {
                     to: 2,
                     cuts_in: &cuts_in,
                     cuts_out: &cuts_out,
+                };
+                check(path, &ours, &case);
+            }
+        }
+    }
+}
+
+/// Additional data has no length that a protocol with 16-bit lengths would have.
+#[test]
+fn additional_data_may_be_longer_than_64_kib() {
+    for path in Path::available() {
+        for key in keys() {
+            let ours = Key::with_path(&key, path).unwrap();
+            for aad_len in [65_535, 65_536, 65_537, (1 << 20) + 3] {
+                let case = Case {
+                    key: &key,
+                    aad_len,
+                    len: 60,
+                    from: 1,
+                    to: 2,
+                    cuts_in: &[7],
+                    cuts_out: &[48],
                 };
                 check(path, &ours, &case);
             }

@@ -26,14 +26,15 @@ use crate::usage;
 /// The variable in a trial's environment that marks its processes.
 pub(crate) const MARK: &str = "TARE_TRIAL";
 
-/// How long the processes that a trial left running are killed, where they start new ones.
+/// The time for which the processes that a trial left running are killed, if they start new ones.
 const PERSISTENCE: Duration = Duration::from_secs(2);
 
-/// How many times in a row no process of the trial must be seen. The kernel's list of children may
-/// skip one while another exits.
+/// The scans in a row that must find no process of the trial. The kernel's list of children
+/// may skip one while another exits.
 const SCANS: u32 = 3;
 
-/// How long a process without an environment may be one that is about to have one.
+/// The time for which a process without an environment may be one that is about to execute a
+/// program.
 const EXECUTING_MAX: Duration = Duration::from_millis(200);
 
 /// The trials that are running, by mark: the processes that were started for each, which lead the
@@ -76,7 +77,7 @@ impl Descendants {
         format!("{}-{}", getpid(), self.mark)
     }
 
-    /// Takes note of a process that was started for the trial, in a group of its own.
+    /// Records a process that was started for the trial, in a group of its own.
     pub(crate) fn led_by(&self, leader: Pid) {
         let leader = Process::read(leader.as_raw_nonzero().get());
         let leader = leader.map(|process| process.identity);
@@ -134,7 +135,7 @@ impl Descendants {
         })
     }
 
-    /// Takes note of all that descends from `pid`.
+    /// Records all that descends from `pid`.
     fn learn(&mut self, pid: i32) {
         for child in children_of(pid).into_iter().filter_map(Process::read) {
             if self.known.insert(child.identity) {
@@ -164,7 +165,7 @@ struct Process {
 }
 
 impl Process {
-    /// `None` where there is no such process any more.
+    /// `None` if there is no such process any more.
     fn read(pid: i32) -> Option<Process> {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
         let stat = String::from_utf8_lossy(&stat);
@@ -189,7 +190,7 @@ impl Process {
         fs::read(format!("/proc/{}/environ", self.identity.pid)).unwrap_or_default()
     }
 
-    /// Whether it was started with the mark `mark`.
+    /// Returns true if it was started with the mark `mark`.
     fn is_marked(&self, mark: &str) -> bool {
         let variable = format!("{MARK}={mark}");
         let environment = self.environment();
@@ -197,7 +198,7 @@ impl Process {
         variables.any(|one| one == variable.as_bytes())
     }
 
-    /// Whether it runs, in a group of its own, without an environment.
+    /// Returns true if it runs, in a group of its own, without an environment.
     fn shows_nothing(&self) -> bool {
         let here = getpgrp().as_raw_nonzero().get();
         !self.exited && self.group != here && self.environment().is_empty()

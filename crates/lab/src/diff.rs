@@ -11,7 +11,7 @@ use crate::result::{CellResult, ClaimResult, ExperimentResult, RunResult, Verdic
 use crate::unit::{Better, Unit};
 use crate::value::Point;
 
-/// What changed from one run to another.
+/// The changes from one run to another.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunDiff {
     /// The name of the first run.
@@ -33,7 +33,7 @@ pub struct RunDiff {
 /// A property that differs between the runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Condition {
-    /// Its name, for people.
+    /// Its name in words.
     pub what: &'static str,
     /// Its value in the first run; `None` if unknown.
     pub before: Option<String>,
@@ -58,7 +58,7 @@ pub struct VerdictChange {
     pub measured_before: Option<f64>,
     /// The second run's figure.
     pub measured_after: Option<f64>,
-    /// Whether the criterion is the same; where it is not, the verdicts answer two questions.
+    /// True if the criterion is the same; otherwise the verdicts answer two questions.
     pub same_criterion: bool,
 }
 
@@ -81,12 +81,12 @@ pub struct CellChange {
     pub after: f64,
     /// After / before; `None` unless both are above 0.
     pub ratio: Option<f64>,
-    /// Whether the two 95 % intervals have no value in common; `None` where one is missing.
+    /// True if the two 95 % intervals have no value in common; `None` if one is missing.
     pub apart: Option<bool>,
 }
 
 impl CellChange {
-    /// Whether the second run's median is the better one; `None` where they are equal.
+    /// Returns whether the second run's median is the better one; `None` if they are equal.
     pub fn improved(&self) -> Option<bool> {
         match self.after.total_cmp(&self.before) {
             std::cmp::Ordering::Equal => None,

@@ -1,4 +1,4 @@
-//! What the lab must know of a workload: its words, whether it can run here, how to start it.
+//! The lab's view of a workload: its vocabulary, whether it can run here, how to start it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,11 +14,11 @@ use crate::value::Parameters;
 /// [`Driver::invocation`] starts, which speaks [`crate::protocol`] on its standard output. It may
 /// therefore be any program in any language, here or, later, on another machine.
 pub trait Driver: Send + Sync {
-    /// The words an experiment may use with this driver.
+    /// The names and values that an experiment may use with this driver.
     fn vocabulary(&self) -> Vocabulary;
 
-    /// Whether the parameters of a cell make sense together, on any machine: what no vocabulary can
-    /// say. Parameters come [complete](Vocabulary::complete).
+    /// Returns whether the parameters of a cell make sense together, on any machine: what no
+    /// vocabulary can say. Parameters come [complete](Vocabulary::complete).
     ///
     /// # Errors
     /// The first parameter that is wrong.
@@ -26,15 +26,76 @@ pub trait Driver: Send + Sync {
         Ok(())
     }
 
-    /// Whether this machine can run a cell. Parameters come [complete](Vocabulary::complete).
+    /// Returns whether this machine can run a cell. Parameters come
+    /// [complete](Vocabulary::complete).
     ///
     /// # Errors
-    /// What is missing, and the command that would change it.
+    /// Something is missing: says what, and the command that would change it.
     fn check(&self, parameters: &Parameters) -> Result<(), Missing>;
 
-    /// The process to start for one trial of a cell. Parameters come
-    /// [complete](Vocabulary::complete).
-    fn invocation(&self, parameters: &Parameters) -> Invocation;
+    /// The roles of a trial of a cell, each a process of its own. The first role measures: its
+    /// output holds the trial's figures, and the measured part lasts until it is done. Parameters
+    /// come [complete](Vocabulary::complete).
+    ///
+    /// A driver with several roles must not assume that they share a file system or see each
+    /// other's process ids: all that a role learns about the others is what they said when they
+    /// were [ready](crate::protocol::Message::Ready).
+    fn roles(&self, _parameters: &Parameters) -> Vec<Role> {
+        vec![Role::only()]
+    }
+
+    /// The process to start for a role in one trial of a cell. A driver with one role ignores
+    /// `role`. Parameters come [complete](Vocabulary::complete).
+    fn invocation(&self, role: &Role, parameters: &Parameters) -> Invocation;
+
+    /// Every role of a trial with its process. Parameters come [complete](Vocabulary::complete).
+    fn parts(&self, parameters: &Parameters) -> Vec<Part> {
+        let roles = self.roles(parameters).into_iter();
+        let part = |role| Part {
+            invocation: self.invocation(&role, parameters),
+            role,
+        };
+        roles.map(part).collect()
+    }
+}
+
+/// A part of a trial that is a process of its own, such as a client or a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Role {
+    /// Its name, different from that of the trial's other roles.
+    pub name: String,
+    /// True if it must run on the same machine as the trial's other roles that say so, because they
+    /// share memory or a network namespace.
+    pub same_host: bool,
+}
+
+impl Role {
+    /// The role of a trial that has one.
+    pub fn only() -> Role {
+        Role {
+            name: "trial".into(),
+            same_host: false,
+        }
+    }
+}
+
+/// A role of a trial and the process that plays it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The role.
+    pub role: Role,
+    /// Its process.
+    pub invocation: Invocation,
+}
+
+impl From<Invocation> for Part {
+    /// The part of a trial that has one role.
+    fn from(invocation: Invocation) -> Part {
+        Part {
+            role: Role::only(),
+            invocation,
+        }
+    }
 }
 
 /// The drivers that a program has.
@@ -55,7 +116,7 @@ impl Drivers {
             .map(Box::as_ref)
     }
 
-    /// The words of all of them.
+    /// The vocabularies of all of them.
     pub fn vocabularies(&self) -> Vec<Vocabulary> {
         self.0.iter().map(|driver| driver.vocabulary()).collect()
     }
@@ -66,18 +127,18 @@ impl Drivers {
 pub struct Mistake {
     /// The parameter.
     pub parameter: String,
-    /// What was found, in words.
+    /// The value that was found, in words.
     pub found: String,
-    /// What was expected, in words.
+    /// The values that were expected, in words.
     pub expected: String,
 }
 
 /// Something that this machine lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// What, in words.
+    /// The thing that is missing, in words.
     pub reason: String,
-    /// The command or change that would help, where there is one.
+    /// The command or change that would help, if there is one.
     pub remedy: Option<String>,
 }
 
@@ -94,22 +155,23 @@ pub struct Invocation {
     /// process.
     pub directory: Option<PathBuf>,
     /// A program and its arguments that run before the trial and are not measured. Where it fails,
-    /// the trial does. What it leaves running is ended after `cleanup`. Empty where there is none.
+    /// the trial does. What it leaves running is ended after `cleanup`. Empty if there is none.
     pub prepare: Vec<OsString>,
     /// The same after the trial, however that ended.
     pub cleanup: Vec<OsString>,
-    /// Whether the program speaks the protocol. A program that does not is timed as a whole: it
+    /// True if the program speaks the protocol. A program that does not is timed as a whole: it
     /// gives the metric `time` and one operation.
     pub speaks_protocol: bool,
-    /// How long the trial, `prepare` and `cleanup` may each take before they are stopped and the
-    /// trial is recorded as failed.
+    /// The time that the trial, `prepare` and `cleanup` may each take before they are ended and
+    /// the trial is recorded as failed. In a trial with several roles it is the limit of each step
+    /// that the role takes: until it is ready, until it is done, and until it has ended.
     pub limit: Duration,
-    /// How long it is expected to take, if the driver can say: what a run says beforehand of its
-    /// own time.
+    /// The time that it is expected to take; `None` if the driver cannot say. A run adds these up
+    /// to say beforehand how long it will take.
     pub expected: Option<Expected>,
 }
 
-/// How long a trial is expected to take on an idle machine.
+/// The time that a trial is expected to take on an idle machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
     /// The part that ends by the clock, however busy the machine is.
@@ -118,26 +180,26 @@ pub struct Expected {
     pub work: Duration,
 }
 
-/// The words of a driver: what an experiment file may say, so that a misspelt one is found
-/// before anything runs.
+/// The vocabulary of a driver: all that an experiment file may name, so that a misspelt name is
+/// found before anything runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Vocabulary {
     /// The driver's name.
     pub name: String,
-    /// One line for people.
+    /// A one-line description.
     pub about: String,
     /// The parameters it takes.
     pub parameters: Vec<Parameter>,
-    /// The peers that `beside` may name.
-    pub peers: Vec<String>,
+    /// The references that `beside` may name.
+    pub references: Vec<String>,
     /// The metrics its trials give.
     pub metrics: Vec<(String, Dimension)>,
     /// The counters its trials give; `operations` is always among them.
     pub counters: Vec<String>,
-    /// Whether parameters beyond these are taken as they come, and metrics and counters of programs
+    /// True if parameters beyond these are taken as they come, and metrics and counters of programs
     /// that speak the protocol (a driver for programs it does not know).
     pub open: bool,
-    /// Whether equal parameters always give equal figures: the time in the trials is virtual.
+    /// True if equal parameters always give equal figures: the time in the trials is virtual.
     pub deterministic: bool,
 }
 
@@ -160,15 +222,15 @@ impl Vocabulary {
 pub struct Parameter {
     /// Its name.
     pub name: String,
-    /// What it may be.
+    /// The values it may have.
     pub kind: ParameterKind,
     /// Its value when the experiment gives none; a parameter without one must be given.
     pub default: Option<crate::value::Value>,
-    /// One line for people.
+    /// A one-line description.
     pub about: String,
 }
 
-/// What a parameter's value may be.
+/// The values that a parameter may have.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ParameterKind {
     /// A whole number in this range, both ends included.

@@ -1,4 +1,4 @@
-//! What an experiment is: a matrix of cells, what is measured in each, and what was claimed.
+//! Experiments: a matrix of cells, the metrics of each cell, and the claims about them.
 //!
 //! These are plain values; [`crate::file`] reads them from TOML and guarantees that every
 //! name in them resolves: a claim's selector chooses at least one cell, an axis named by
@@ -9,16 +9,18 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::extract::Extract;
-use crate::plan::ROUNDS_MAX;
 use crate::unit::{Better, Unit};
 use crate::value::{Parameters, Point, Selector, Value, BESIDE};
+
+/// The most rounds of an experiment.
+pub const ROUNDS_MAX: u32 = 10_000;
 
 /// One experiment, resolved for a machine (its processor count is already filled in).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Experiment {
     /// `suite/name`, unique in a run; the part before the slash is the suite.
     pub id: String,
-    /// One line for people.
+    /// A one-line description.
     pub title: String,
     /// The publication and the place in it.
     pub source: String,
@@ -30,26 +32,26 @@ pub struct Experiment {
     pub axes: Vec<Axis>,
     /// Points left out of the product.
     pub exclude: Vec<Selector>,
-    /// Peers that run in the same rounds, one cell each.
+    /// References that run in the same rounds, one cell each.
     pub beside: Vec<String>,
-    /// The cell that runs twice a round (the A/A cell); the first cell where none is named.
+    /// The cell that runs twice per round (the A/A cell); the first cell if none is named.
     pub baseline: Option<Selector>,
-    /// What is measured; the first is what figures show. Never empty.
+    /// The metrics. Figures show the first. Never empty.
     pub metrics: Vec<Metric>,
     /// Values the publication printed, drawn beside the measured ones.
     pub published: Vec<Published>,
-    /// What the publication said, and the targets of Tare's own.
+    /// The claims of the publication, and Tare's own targets.
     pub claims: Vec<Claim>,
-    /// Whether the driver's trials are deterministic (virtual time, counts): judged exactly.
+    /// True if the driver's trials are deterministic (virtual time, counts): judged exactly.
     #[serde(default)]
     pub exact: bool,
-    /// How many rounds the experiment runs.
+    /// The number of rounds.
     #[serde(default)]
     pub rounds: Rounds,
 }
 
-/// How many rounds an experiment runs: at least `least`, then until every claim is decided, and
-/// at most `most`.
+/// The number of rounds an experiment runs: at least `least`, then until every claim is decided,
+/// and at most `most`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rounds {
     /// Rounds that are always run.
@@ -67,7 +69,7 @@ impl Rounds {
         }
     }
 
-    /// Whether it is a range within 1 to [`ROUNDS_MAX`].
+    /// Returns whether it is a range within 1 to [`ROUNDS_MAX`].
     pub fn is_sound(&self) -> bool {
         (1..=self.most).contains(&self.least) && self.most <= ROUNDS_MAX
     }
@@ -89,35 +91,35 @@ pub struct Axis {
     pub name: String,
     /// Its values, in order, without repeats. Never empty.
     pub values: Vec<Value>,
-    /// Whether figures draw the axis on a logarithmic scale.
+    /// True if figures draw the axis on a logarithmic scale.
     pub log: bool,
 }
 
-/// What is measured in a cell.
+/// A quantity that is measured in a cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metric {
     /// The name that the trial's samples carry.
     pub name: String,
-    /// How a trial's samples become the trial's value.
+    /// The statistic that reduces a trial's samples to the trial's value.
     pub statistic: Statistic,
-    /// How the trials' values become the cell's figure: the median, the mean, or the 90th or 99th
-    /// percentile.
+    /// The statistic that reduces the trials' values to the cell's figure: the median, the mean, or
+    /// the 90th or 99th percentile.
     #[serde(default, skip_serializing_if = "Statistic::is_median")]
     pub across: Statistic,
-    /// Where the samples are found in the output of a program; `None` where it says them by the
+    /// The place of the samples in the output of a program; `None` if it reports them by the
     /// protocol, or they are measured from outside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Extract>,
     /// The unit in which the value is kept and printed.
     pub unit: Unit,
-    /// Which direction is the good one.
+    /// The direction in which the metric is better.
     pub better: Better,
-    /// The counter that holds the work done; work an operation must be equal in cells that are
-    /// compared. `None` where the metric is itself a count of events.
+    /// The counter that holds the work done; work per operation must be equal in cells that are
+    /// compared. `None` if the metric is itself a count of events.
     pub work: Option<String>,
 }
 
-/// How a trial's samples become one value.
+/// A statistic that reduces a trial's samples to one value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Statistic {
@@ -170,11 +172,11 @@ pub struct Published {
     pub metric: String,
     /// The value, converted to the metric's unit.
     pub value: f64,
-    /// Where it was printed, when that differs from the experiment's source.
+    /// The publication that printed it, if that differs from the experiment's source.
     pub source: Option<String>,
 }
 
-/// Who made a statement. The two never share a table, a count or a correction.
+/// The origin of a statement. The two never share a table, a count or a correction.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -192,16 +194,16 @@ pub enum Standing {
 pub struct Claim {
     /// Unique in its experiment; reports show `experiment/claim`.
     pub id: String,
-    /// Whether it is a published claim or a target.
+    /// A published claim or a target.
     #[serde(default)]
     pub standing: Standing,
     /// The claim in words.
     pub text: String,
-    /// Where it was made, when that differs from the experiment's source.
+    /// The publication that made it, if that differs from the experiment's source.
     pub source: Option<String>,
-    /// The metric it speaks of.
+    /// The metric it is about.
     pub metric: String,
-    /// What must hold.
+    /// The statement that must hold.
     pub kind: ClaimKind,
     /// The figure that the publication gave, in the claim's own terms (a ratio, a slope…).
     pub published: Option<f64>,
@@ -218,14 +220,14 @@ pub enum ClaimKind {
         of: Selector,
         /// The denominator.
         to: Selector,
-        /// What the ratio must be.
+        /// The limits of the ratio.
         bound: Bound,
     },
     /// The largest over the smallest along an axis; must hold for every line along it.
     Flat {
         /// The axis.
         over: String,
-        /// The cells it speaks of.
+        /// The cells it is about.
         within: Selector,
         /// The largest ratio that still counts as flat; above 1.
         at_most: f64,
@@ -234,11 +236,11 @@ pub enum ClaimKind {
     Scales {
         /// The axis; its values are positive numbers.
         over: String,
-        /// The cells it speaks of.
+        /// The cells it is about.
         within: Selector,
-        /// Only axis values up to this one, where given.
+        /// Only axis values up to this one, if given.
         up_to: Option<f64>,
-        /// What the slope must be.
+        /// The limits of the slope.
         bound: Bound,
     },
     /// Variants from best to worst in the metric's own direction.
@@ -254,7 +256,7 @@ pub enum ClaimKind {
     Value {
         /// The cells.
         of: Selector,
-        /// What it must be, in the metric's unit.
+        /// Its limits, in the metric's unit.
         bound: Bound,
     },
     /// A counter that must be zero over all trials of the cells.
@@ -269,12 +271,12 @@ pub enum ClaimKind {
 }
 
 impl ClaimKind {
-    /// Whether it is about a count, which is exact, and compares nothing.
+    /// Returns whether it is about a count, which is exact, and compares nothing.
     pub fn is_count(&self) -> bool {
         matches!(self, ClaimKind::Zero { .. })
     }
 
-    /// The selectors of the cells that it speaks of.
+    /// The selectors of the cells that it is about.
     fn selectors(&self) -> Vec<&Selector> {
         match self {
             ClaimKind::Ratio { of, to, .. } => vec![of, to],
@@ -303,7 +305,7 @@ impl Experiment {
     }
 
     /// Every cell: the product of the axes in file order (the last axis varies fastest) less
-    /// the excluded points, then one cell for each peer.
+    /// the excluded points, then one cell for each reference.
     pub fn points(&self) -> Vec<Point> {
         let mut points = vec![Point::default()];
         for axis in &self.axes {
@@ -352,7 +354,7 @@ impl Experiment {
             axis.values.retain(|value| is_on(&axis.name, value));
         }
         self.beside
-            .retain(|peer| is_on(BESIDE, &peer.as_str().into()));
+            .retain(|reference| is_on(BESIDE, &reference.as_str().into()));
         let within = |point: &Point| {
             let axes = &self.axes;
             axes.iter().all(|axis| {

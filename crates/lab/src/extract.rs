@@ -9,12 +9,12 @@ use crate::unit::Unit;
 /// The most of a stream that is searched, in bytes; a program that prints more fails its trial.
 pub const OUTPUT_MAX: usize = 4 << 20;
 
-/// Where a metric is found in a program's output.
+/// The place of a metric in a program's output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extract {
-    /// Which of its outputs.
+    /// The output that holds it.
     pub stream: Stream,
-    /// Where in it.
+    /// The place in that output.
     pub place: Place,
 }
 
@@ -46,16 +46,16 @@ pub enum Place {
     /// A JSON Pointer (RFC 6901) to a number, or to a list of numbers, in a text that is one JSON
     /// value.
     Json(String),
-    /// A regular expression. Its first group is a number; its second, where there is one, the
+    /// A regular expression. Its first group is a number; its second, if there is one, the
     /// number's unit. Each match is a sample.
     Regex(String),
 }
 
 impl Place {
-    /// Whether it is well formed.
+    /// Returns whether it is well formed.
     ///
     /// # Errors
-    /// What it should be.
+    /// It is malformed: says what was expected.
     pub fn check(&self) -> Result<(), String> {
         match self {
             Place::Json(pointer) => {
@@ -88,7 +88,7 @@ impl Extract {
     /// The samples in `output`, in `unit`: at least one.
     ///
     /// # Errors
-    /// What the output lacks, in words.
+    /// The output has no such samples: says what it lacks.
     pub fn samples(&self, output: &[u8], unit: Unit) -> Result<Vec<f64>, String> {
         let stream = self.stream.name();
         if output.len() > OUTPUT_MAX {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_output_lacks_is_said_in_words() {
+    fn what_the_output_lacks_is_an_error_with_its_reason() {
         let cases = [
             (Place::Json("/a".into()), "{}", "has nothing at \"/a\""),
             (

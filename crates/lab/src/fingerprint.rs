@@ -1,4 +1,4 @@
-//! What a run ran on, and what about it may hurt the result.
+//! The machine of a run, and its properties that may distort the results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -16,13 +16,13 @@ pub struct Machine {
     pub cpu_model: Option<String>,
     /// Its feature flags, in the kernel's spelling.
     pub cpu_flags: Vec<String>,
-    /// Threads a core; above 1 means SMT is on.
+    /// Threads per core; above 1 means SMT is on.
     pub threads_per_core: Option<u32>,
     /// The hypervisor's vendor; absent on bare metal.
     pub hypervisor: Option<String>,
     /// The frequency governor; absent where the kernel controls none.
     pub governor: Option<String>,
-    /// Whether turbo is on; absent where it cannot be read.
+    /// True if turbo is on; `None` if that cannot be read.
     pub turbo: Option<bool>,
     /// Vulnerability name to the kernel's mitigation.
     pub mitigations: BTreeMap<String, String>,
@@ -50,12 +50,12 @@ pub struct Interface {
 }
 
 impl Machine {
-    /// Reads this machine's fingerprint. What the kernel does not say stays absent.
+    /// Reads this machine's fingerprint. Properties that the kernel does not report stay `None`.
     pub fn read() -> Self {
         Machine::read_from(Path::new("/"))
     }
 
-    /// Reads the fingerprint of the machine whose `proc` and `sys` stand under `root`; the
+    /// Reads the fingerprint of the machine whose `proc` and `sys` are under `root`; the
     /// processors are always those that this process may use (its affinity and the quota of its
     /// control group).
     pub fn read_from(root: &Path) -> Self {
@@ -83,8 +83,8 @@ impl Machine {
         }
     }
 
-    /// What about this machine may hurt a result: one sentence each, with the command that
-    /// changes it where there is one.
+    /// Returns the properties of this machine that may distort a result: one sentence each, with
+    /// the command that changes it where there is one.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if let Some(governor) = self.governor.as_deref().filter(|g| *g != "performance") {
@@ -104,7 +104,7 @@ impl Machine {
         if let Some(load) = self.load.filter(|load| *load > BUSY * cpus as f64) {
             warnings.push(format!(
                 "The load average is {load:.2} on {cpus} {}, so other programs take processor time \
-                 from the trials, and figures by the wall clock suffer most; `top` shows which.",
+                 from the trials, and wall-clock figures suffer most; `top` shows which.",
                 if cpus == 1 { "processor" } else { "processors" }
             ));
         }
@@ -115,14 +115,14 @@ impl Machine {
                 None => "`echo off | sudo tee /sys/devices/system/cpu/smt/control` turns it off",
             };
             warnings.push(format!(
-                "SMT is on ({threads} threads a core), so two threads of a trial may share one core \
+                "SMT is on ({threads} threads per core), so two threads of a trial may share one core \
                  and each be slower; {remedy}."
             ));
         }
         if let Some(hypervisor) = &self.hypervisor {
             warnings.push(format!(
-                "This is a virtual machine ({hypervisor}), so other guests may take the processor \
-                 unseen and exits to the host cost time; ratios can be trusted more than absolute \
+                "This is a virtual machine ({hypervisor}), so other guests may take processor \
+                 time unnoticed and exits to the host cost time; ratios can be trusted more than absolute \
                  figures."
             ));
         }
@@ -140,7 +140,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 struct Kernel<'a>(&'a Path);
 
 impl Kernel<'_> {
-    /// The trimmed text of a file; absent where it cannot be read or is empty.
+    /// The trimmed text of a file; `None` if it cannot be read or is empty.
     fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         let mut bytes = Vec::new();
         File::open(self.0.join(path))
@@ -153,7 +153,7 @@ impl Kernel<'_> {
         (!text.is_empty()).then(|| text.to_owned())
     }
 
-    /// The names in a directory, sorted; none where it cannot be read.
+    /// Returns the names in a directory, sorted; empty if it cannot be read.
     fn names(&self, path: &str) -> BTreeSet<String> {
         let entries = std::fs::read_dir(self.0.join(path));
         entries
@@ -164,7 +164,7 @@ impl Kernel<'_> {
             .collect()
     }
 
-    /// What `proc/cpuinfo` says of the first processor.
+    /// The fields of `proc/cpuinfo` about the first processor.
     fn cpuinfo(&self) -> BTreeMap<String, String> {
         let text = self.text("proc/cpuinfo").unwrap_or_default();
         let first = text.lines().take_while(|line| !line.trim().is_empty());
@@ -276,7 +276,7 @@ impl Kernel<'_> {
             };
             Interface {
                 driver: driver.or_else(kind),
-                // -1 is how the kernel says that it does not know.
+                // The kernel reports an unknown speed as -1.
                 speed_mbit: self
                     .text(directory.join("speed"))
                     .and_then(|speed| speed.parse().ok()),
@@ -295,7 +295,7 @@ impl Kernel<'_> {
 
 const CPUS: &str = "sys/devices/system/cpu";
 
-/// How many numbers a list such as `0-3,8` has.
+/// Returns how many numbers a list such as `0-3,8` has.
 fn count_of_list(list: &str) -> Option<u32> {
     list.split(',')
         .map(|range| {

@@ -1,17 +1,16 @@
-//! Experiments as data: a matrix of variants, run in shuffled rounds, compared by paired
-//! statistics and judged against what a publication claimed.
-//!
-//! The lab knows no system. A [`driver::Driver`] tells it how to start one cell as a child
-//! process.
+#![doc = include_str!("../README.md")]
 
 mod descendants;
 pub mod diff;
 pub mod driver;
 pub mod experiment;
 pub mod extract;
+pub mod figures;
 pub mod file;
 pub mod fingerprint;
 pub mod judge;
+pub mod parameters;
+pub mod placement;
 pub mod plan;
 pub mod protocol;
 pub mod report;
@@ -22,6 +21,7 @@ pub mod schedule;
 pub mod stats;
 pub mod store;
 pub mod synthetic;
+mod text;
 pub mod trial;
 pub mod unit;
 pub mod usage;

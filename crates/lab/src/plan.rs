@@ -1,4 +1,4 @@
-//! What a run will do: its experiments, and the order of the trials of every round.
+//! The plan of a run: its experiments, and the order of the trials of every round.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -14,11 +14,8 @@ use crate::judge::{self, Judged, Judging};
 use crate::sample::{Outcome, TrialRecord};
 use crate::value::Point;
 
-/// The most rounds of an experiment.
-pub const ROUNDS_MAX: u32 = 10_000;
-
 /// A run's plan, as `run.json` keeps it: enough to repeat the run, or to go on with it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// [`crate::result::SCHEMA`].
     pub schema: u32,
@@ -32,15 +29,15 @@ pub struct Plan {
     pub seed: u64,
     /// The time that the run may take, in s; `None` if only its rounds limit it.
     pub budget_s: Option<f64>,
-    /// When the plan was made, RFC 3339 in UTC.
+    /// The time at which the plan was made, RFC 3339 in UTC.
     pub started: String,
-    /// The folder in which the run began, from which relative paths go out; `None` where its name
+    /// The folder in which the run began, from which relative paths go out; `None` if its name
     /// is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
-    /// What it runs on.
+    /// The machine that it runs on.
     pub machine: Machine,
-    /// What may hurt the result, one sentence each.
+    /// Conditions that may distort the results, one sentence each.
     pub warnings: Vec<String>,
     /// The experiments, resolved for this machine and size.
     pub experiments: Vec<Experiment>,
@@ -55,7 +52,7 @@ pub struct Trial {
     pub round: u32,
     /// The cell.
     pub at: Point,
-    /// Whether this is the baseline's second run in the round.
+    /// True if this is the baseline's second run in the round.
     pub again: bool,
 }
 
@@ -68,13 +65,16 @@ impl Plan {
         order
     }
 
-    /// The trials of one round of an experiment: every cell once, and the baseline twice unless the
-    /// trials are deterministic. They come
-    /// in a shuffled order, one after the other: what is compared runs close together, in the same
-    /// mood of the machine, and a drift falls on all of it alike.
+    /// Returns the trials of one round of an experiment in shuffled order: every cell once, and the
+    /// baseline twice unless the trials are deterministic.
     ///
-    /// The order follows from the seed, the experiment's id and the round: it does not depend on
-    /// the other experiments of the run.
+    /// The trials of one experiment run one after the other, not mixed with those of others, so
+    /// that what is compared runs under the same machine conditions. Within them the order is
+    /// shuffled afresh in every round: this is what makes the sign of a difference a fair coin if
+    /// two cells are the same, and the tests of the judge rest on it.
+    ///
+    /// The order follows from the seed, the experiment's id and the round alone, so that an
+    /// experiment added to a run, or closed early, does not change the order of the others.
     pub fn trials(&self, experiment: usize, round: u32) -> Vec<Trial> {
         let of = &self.experiments[experiment];
         let trial = |at: Point, again| Trial {
@@ -142,7 +142,8 @@ impl<'a> Done<'a> {
             .insert((&record.experiment, record.round, at, record.again));
     }
 
-    /// Whether a trial must still run. A cell that this machine cannot run is not tried again.
+    /// Returns true if a trial must still run. A cell that this machine cannot run is not tried
+    /// again.
     pub(crate) fn lacks(&self, plan: &'a Plan, trial: &Trial) -> bool {
         let id = plan.experiments[trial.experiment].id.as_str();
         let at = trial.at.to_string();
@@ -150,7 +151,7 @@ impl<'a> Done<'a> {
             && !self.trials.contains(&(id, trial.round, at, trial.again))
     }
 
-    /// Whether this machine can run nothing of the cell.
+    /// Returns true if this machine cannot run the cell.
     pub(crate) fn is_untestable(&self, plan: &'a Plan, trial: &Trial) -> bool {
         let id = plan.experiments[trial.experiment].id.as_str();
         self.untestable.contains(&(id, trial.at.to_string()))
@@ -217,7 +218,7 @@ pub(crate) mod tests {
                     log: false,
                 }],
                 exclude: vec![],
-                beside: vec!["peer".into()],
+                beside: vec!["reference".into()],
                 baseline: None,
                 metrics: vec![Metric {
                     name: "time".into(),

@@ -1,4 +1,6 @@
-//! What a trial says on its standard output: one JSON object a line.
+//! The messages between a trial's processes and the lab: one JSON object per line.
+//!
+//! A trial of one process writes to its standard output, and reads nothing:
 //!
 //! ```text
 //! {"type":"version","protocol":1,"program":"tare 0.1.0"}
@@ -10,8 +12,22 @@
 //! ```
 //!
 //! `version` comes first and `start` second, when the warm-up is over. `progress`, `sample` and
-//! `counters` follow in any order and number; a counter said twice keeps its last value. `end`, or
-//! `error` at any place after `version`, is last, and the process exits with 0 after it.
+//! `counters` follow in any order and number; of a counter given twice the last value counts.
+//! `end`, or `error` at any place after `version`, is last, and the process exits with 0 after it.
+//!
+//! A trial of several roles has a process for each, and the lab holds three barriers between them.
+//! Each process reads the lab's [`Command`]s from its standard input:
+//!
+//! | the lab waits until | and then writes |
+//! |---|---|
+//! | every role has written `ready` | `start` to every role, with what each said in `ready` |
+//! | the role that measures has written `done` | `stop` to every other role |
+//! | every other role has written `done` too | `drain` to every role |
+//! | every role has written `end` and exited | |
+//!
+//! `done` says that the process begins no more work. `drain` therefore means that nothing new is
+//! sent any more: each process counts what is still in flight, writes its last samples and
+//! counters, and then `end`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,6 +50,28 @@ pub const SAMPLES_MAX: usize = 1 << 20;
 /// The most counters one trial may give.
 pub const COUNTERS_MAX: usize = 1024;
 
+/// The largest object that a role may say it is ready with, in bytes of JSON.
+pub const READY_MAX: usize = 4096;
+
+/// The data that a role reports when it is ready, for the other roles: its address and port, for
+/// example.
+pub type Ready = serde_json::Map<String, serde_json::Value>;
+
+/// One line from the lab to a process of a trial that has several roles.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Command {
+    /// Every role is ready.
+    Start {
+        /// The data that each role reported when it was ready, by the role's name.
+        roles: BTreeMap<String, Ready>,
+    },
+    /// The measurement is over: begin no more work, and say `done`.
+    Stop {},
+    /// No role begins work any more: count what is in flight, and say `end`.
+    Drain {},
+}
+
 /// One line of a trial.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
@@ -45,9 +83,14 @@ pub enum Message {
         /// The program and its own version, for the log.
         program: String,
     },
+    /// The process can begin. Only of trials with several roles.
+    Ready {
+        /// Data for the other roles, at most [`READY_MAX`] bytes.
+        data: Ready,
+    },
     /// The warm-up is over.
     Start {},
-    /// How far the measured part is, from 0 to 1.
+    /// The progress of the measured part, from 0 to 1.
     Progress {
         /// The fraction done.
         done: f64,
@@ -69,13 +112,15 @@ pub enum Message {
         /// Totals so far, by counter.
         counters: BTreeMap<String, u64>,
     },
+    /// The process begins no more work. Only of trials with several roles.
+    Done {},
     /// The trial is complete.
     End {},
     /// The trial could not be done.
     Error {
-        /// What went wrong, in words.
+        /// The failure, in words.
         message: String,
-        /// Whether the machine lacks something, rather than something having broken.
+        /// True if the machine lacks something, rather than something having broken.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         missing: bool,
         /// The command or change that would help.
@@ -84,26 +129,74 @@ pub enum Message {
     },
 }
 
-/// How far a conversation has come.
+/// The position of a process in its trial, on which the order of its messages depends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// The trial's only process.
+    Alone,
+    /// The process that measures, of several.
+    Measures,
+    /// Another one of several.
+    Serves,
+}
+
+/// The stage of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
+    /// No message has been received.
     Silent,
+    /// `version` has been received.
     Introduced,
+    /// `ready` has been received.
+    Ready,
+    /// It was told to start, and must report the end of its warm-up.
+    Warming,
+    /// It is measuring or serving.
     Started,
+    /// It was told to stop, and must report that it is done.
+    Stopping,
+    /// `done` has been received.
+    Done,
+    /// It was told to drain, and must report its last figures.
+    Draining,
+    /// `end` or `error` has been received.
     Over,
 }
 
-/// A trial's conversation, checked line by line as it arrives.
-#[derive(Debug)]
-pub struct Conversation {
-    stage: Stage,
-    lines: usize,
-    samples: Vec<(String, f64, Unit, Option<Statistic>)>,
-    counters: BTreeMap<String, u64>,
-    error: Option<(String, bool, Option<String>)>,
+impl Stage {
+    /// Returns the messages that are expected at this stage, in words.
+    fn expected(self, position: Position) -> &'static str {
+        match (self, position) {
+            (Stage::Silent, _) => "a version message first",
+            (Stage::Introduced, Position::Alone) | (Stage::Warming, _) => "a start message",
+            (Stage::Introduced, _) => "a ready message",
+            (Stage::Ready, _) => "nothing before the lab's start command",
+            (Stage::Started, Position::Alone) => "progress, sample, counters or end",
+            (Stage::Started, Position::Measures) => "progress, sample, counters or done",
+            (Stage::Started, Position::Serves) => {
+                "sample or counters, and nothing else before the lab's stop command"
+            }
+            (Stage::Stopping, _) => "sample, counters or done",
+            (Stage::Done, _) => "nothing before the lab's drain command",
+            (Stage::Draining, _) => "sample, counters or end",
+            (Stage::Over, _) => "nothing",
+        }
+    }
 }
 
-/// What a complete conversation came to.
+/// The conversation with one process of a trial, checked line by line as it arrives.
+#[derive(Debug)]
+pub struct Conversation {
+    position: Position,
+    stage: Stage,
+    lines: usize,
+    ready: Ready,
+    samples: Vec<(String, f64, Unit, Option<Statistic>)>,
+    counters: BTreeMap<String, u64>,
+    error: Option<Refusal>,
+}
+
+/// The result of a complete conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Findings {
     /// The trial reached its end.
@@ -116,17 +209,21 @@ pub enum Findings {
         counters: BTreeMap<String, u64>,
     },
     /// The trial said that it could not be done.
-    Error {
-        /// What went wrong.
-        message: String,
-        /// Whether the machine lacks something.
-        missing: bool,
-        /// What would help.
-        remedy: Option<String>,
-    },
+    Error(Refusal),
 }
 
-/// How a trial broke the protocol, in words.
+/// The reason for which a program could not do its trial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The failure, in words.
+    pub message: String,
+    /// True if the machine lacks something.
+    pub missing: bool,
+    /// The command or change that would help.
+    pub remedy: Option<String>,
+}
+
+/// A violation of the protocol, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation(pub String);
 
@@ -138,34 +235,39 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// What a line means for whoever waits on the trial.
+/// The meaning of a line for the trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Heard {
     /// The process is up and speaks.
     Introduced,
+    /// It is ready.
+    Ready,
     /// The measured part has begun.
     Started,
     /// It is this far, from 0 to 1.
     Progress(f64),
-    /// Taken note of.
+    /// Recorded.
     Noted,
-    /// Nothing more may come.
+    /// It begins no more work.
+    Done,
+    /// No more messages may follow.
     Over,
 }
 
-impl Default for Conversation {
-    fn default() -> Self {
+impl Conversation {
+    /// A conversation in which nothing has been said.
+    pub fn new(position: Position) -> Conversation {
         Conversation {
+            position,
             stage: Stage::Silent,
             lines: 0,
+            ready: Ready::new(),
             samples: Vec::new(),
             counters: BTreeMap::new(),
             error: None,
         }
     }
-}
 
-impl Conversation {
     /// Takes the next line, without its newline.
     ///
     /// # Errors
@@ -190,6 +292,10 @@ impl Conversation {
                 excerpt(line)
             ))
         })?;
+        let unexpected = |of: &Conversation| {
+            let expected = of.stage.expected(of.position);
+            of.violation(format!("found {}, expected {expected}", excerpt(line)))
+        };
         match (self.stage, message) {
             (Stage::Silent, Message::Version { protocol, .. }) if protocol == PROTOCOL => {
                 self.stage = Stage::Introduced;
@@ -198,10 +304,7 @@ impl Conversation {
             (Stage::Silent, Message::Version { protocol, program }) => Err(self.violation(
                 format!("found protocol {protocol} (of {program:?}), expected {PROTOCOL}"),
             )),
-            (Stage::Silent, _) => Err(self.violation(format!(
-                "found {}, expected a version message first",
-                excerpt(line)
-            ))),
+            (Stage::Silent, _) => Err(unexpected(self)),
             (
                 _,
                 Message::Error {
@@ -211,18 +314,37 @@ impl Conversation {
                 },
             ) => {
                 self.stage = Stage::Over;
-                self.error = Some((message, missing, remedy));
+                self.error = Some(Refusal {
+                    message,
+                    missing,
+                    remedy,
+                });
                 Ok(Heard::Over)
             }
-            (Stage::Introduced, Message::Start {}) => {
+            (Stage::Introduced, Message::Ready { data }) if self.position != Position::Alone => {
+                let length = serde_json::to_string(&data).map_or(usize::MAX, |json| json.len());
+                if length > READY_MAX {
+                    return Err(self.violation(format!(
+                        "found {length} bytes of data in a ready message, expected at most {READY_MAX}"
+                    )));
+                }
+                self.ready = data;
+                self.stage = Stage::Ready;
+                Ok(Heard::Ready)
+            }
+            (Stage::Introduced, Message::Start {}) if self.position == Position::Alone => {
                 self.stage = Stage::Started;
                 Ok(Heard::Started)
             }
-            (Stage::Started, Message::Progress { done }) => {
+            (Stage::Warming, Message::Start {}) => {
+                self.stage = Stage::Started;
+                Ok(Heard::Started)
+            }
+            (Stage::Started, Message::Progress { done }) if self.position != Position::Serves => {
                 Ok(Heard::Progress(done.clamp(0.0, 1.0)))
             }
             (
-                Stage::Started,
+                Stage::Started | Stage::Stopping | Stage::Draining,
                 Message::Sample {
                     metric,
                     value,
@@ -241,50 +363,132 @@ impl Conversation {
                 self.samples.push((metric, value, unit, statistic));
                 Ok(Heard::Noted)
             }
-            (Stage::Started, Message::Counters { counters }) => {
+            (
+                Stage::Started | Stage::Stopping | Stage::Draining,
+                Message::Counters { counters },
+            ) => {
                 self.counters.extend(counters);
                 if self.counters.len() > COUNTERS_MAX {
                     return Err(self.violation(format!("found more than {COUNTERS_MAX} counters")));
                 }
                 Ok(Heard::Noted)
             }
-            (Stage::Started, Message::End {}) => {
+            (Stage::Started, Message::Done {}) if self.position == Position::Measures => {
+                self.stage = Stage::Done;
+                Ok(Heard::Done)
+            }
+            (Stage::Stopping, Message::Done {}) => {
+                self.stage = Stage::Done;
+                Ok(Heard::Done)
+            }
+            (Stage::Started, Message::End {}) if self.position == Position::Alone => {
                 self.stage = Stage::Over;
                 Ok(Heard::Over)
             }
-            (Stage::Introduced, _) => {
-                Err(self.violation(format!("found {}, expected a start message", excerpt(line))))
+            (Stage::Draining, Message::End {}) => {
+                self.stage = Stage::Over;
+                Ok(Heard::Over)
             }
-            (Stage::Started | Stage::Over, _) => Err(self.violation(format!(
-                "found {}, expected progress, sample, counters or end",
-                excerpt(line)
-            ))),
+            _ => Err(unexpected(self)),
         }
     }
 
-    /// Whether the program gave a sample of that metric.
+    /// Records a command that is written to the process. From then on the messages that
+    /// answer it are expected.
+    pub fn told(&mut self, command: &Command) {
+        self.stage = match (command, self.position) {
+            (Command::Start { .. }, Position::Measures) => Stage::Warming,
+            (Command::Start { .. }, _) => Stage::Started,
+            (Command::Stop {}, _) => Stage::Stopping,
+            (Command::Drain {}, _) => Stage::Draining,
+        };
+    }
+
+    /// Returns the data that the process reported when it was ready; empty before that.
+    pub fn ready_data(&self) -> &Ready {
+        &self.ready
+    }
+
+    /// Returns whether the process waits for a command: it is ready, or done.
+    pub fn waits(&self) -> bool {
+        matches!(self.stage, Stage::Ready | Stage::Done)
+    }
+
+    /// Returns the process's message that the trial could not be done, if it sent one.
+    pub fn error(&self) -> Option<&Refusal> {
+        self.error.as_ref()
+    }
+
+    /// Puts the conversations of a trial's roles together, that of the role that measures first.
+    /// Its counters keep their names, and those of any other role become `role.counter`, so that
+    /// no count of one role is taken for that of another.
+    ///
+    /// # Errors
+    /// Two roles have samples of one metric, or a counter of one name.
+    pub fn join(of_roles: Vec<(String, Conversation)>) -> Result<Conversation, Violation> {
+        let mut joined = Conversation::new(Position::Measures);
+        joined.stage = Stage::Over;
+        let mut measured_by = BTreeMap::new();
+        let mut counted_by = BTreeMap::new();
+        for (place, (role, conversation)) in of_roles.into_iter().enumerate() {
+            for sample in conversation.samples {
+                let first = measured_by
+                    .entry(sample.0.clone())
+                    .or_insert_with(|| role.clone());
+                if *first != role {
+                    return Err(Violation(format!(
+                        "found samples of metric \"{}\" from the roles \"{first}\" and \
+                         \"{role}\", expected them from one",
+                        sample.0
+                    )));
+                }
+                joined.samples.push(sample);
+            }
+            for (counter, count) in conversation.counters {
+                let name = match place {
+                    0 => counter,
+                    _ => format!("{role}.{counter}"),
+                };
+                if let Some(first) = counted_by.insert(name.clone(), role.clone()) {
+                    return Err(Violation(format!(
+                        "found a counter \"{name}\" of the roles \"{first}\" and \"{role}\", \
+                         expected names that differ"
+                    )));
+                }
+                joined.counters.insert(name, count);
+            }
+        }
+        Ok(joined)
+    }
+
+    /// Returns whether the program gave a sample of that metric.
     pub fn has_sample_of(&self, metric: &str) -> bool {
         self.samples.iter().any(|(name, ..)| name == metric)
     }
 
-    /// The conversation is over: what did it come to for these metrics?
+    /// Checks that the conversation reached its end.
+    ///
+    /// # Errors
+    /// A [`Violation`] where it stopped short.
+    pub fn check_over(&self) -> Result<(), Violation> {
+        if self.stage == Stage::Over {
+            return Ok(());
+        }
+        Err(Violation(format!(
+            "its output stopped after {} lines, without an end message",
+            self.lines
+        )))
+    }
+
+    /// Reduces a conversation that is over to the values of these metrics.
     ///
     /// # Errors
     /// A [`Violation`] where it stopped short, or a metric has no sample or another dimension.
     pub fn finish(self, metrics: &[Metric]) -> Result<Findings, Violation> {
-        if let Some((message, missing, remedy)) = self.error {
-            return Ok(Findings::Error {
-                message,
-                missing,
-                remedy,
-            });
+        if let Some(refusal) = self.error {
+            return Ok(Findings::Error(refusal));
         }
-        if self.stage != Stage::Over {
-            return Err(Violation(format!(
-                "its output stopped after {} lines, without an end message",
-                self.lines
-            )));
-        }
+        self.check_over()?;
         let mut values = BTreeMap::new();
         let mut samples = BTreeMap::new();
         for metric in metrics {
@@ -396,7 +600,7 @@ mod tests {
     }
 
     fn converse(lines: &[&str]) -> Result<Findings, Violation> {
-        let mut conversation = Conversation::default();
+        let mut conversation = Conversation::new(Position::Alone);
         for line in lines {
             conversation.hear(line.as_bytes())?;
         }
@@ -468,7 +672,120 @@ mod tests {
             assert!(error.contains(expected), "{lines:?}: {error}");
         }
         let long = vec![b'x'; LINE_MAX + 1];
-        assert!(Conversation::default().hear(&long).is_err());
+        assert!(Conversation::new(Position::Alone).hear(&long).is_err());
+    }
+
+    #[test]
+    fn a_role_of_several_waits_for_each_command_and_ends_after_all_are_done() {
+        const READY: &str = r#"{"type":"ready","data":{"port":7}}"#;
+        const DONE: &str = r#"{"type":"done"}"#;
+        const COUNT: &str = r#"{"type":"counters","counters":{"bytes":1}}"#;
+        const PROGRESS: &str = r#"{"type":"progress","done":0.5}"#;
+        let commands = || {
+            let roles = BTreeMap::new();
+            [
+                (">start", Command::Start { roles }),
+                (">stop", Command::Stop {}),
+                (">drain", Command::Drain {}),
+            ]
+        };
+        let said = |position, lines: &[&str]| {
+            let mut conversation = Conversation::new(position);
+            for line in lines {
+                match commands().iter().find(|(name, _)| name == line) {
+                    Some((_, command)) => conversation.told(command),
+                    None => _ = conversation.hear(line.as_bytes())?,
+                }
+            }
+            conversation.check_over()
+        };
+        let measures: &[&str] = &[
+            VERSION, READY, ">start", START, PROGRESS, COUNT, DONE, ">drain", COUNT, END,
+        ];
+        let serves: &[&str] = &[
+            VERSION, READY, ">start", COUNT, ">stop", COUNT, DONE, ">drain", COUNT, END,
+        ];
+        assert_eq!(said(Position::Measures, measures), Ok(()));
+        assert_eq!(said(Position::Serves, serves), Ok(()));
+        let (measures, serves) = (Position::Measures, Position::Serves);
+        let before_start = "expected nothing before the lab's start command";
+        let before_drain = "expected nothing before the lab's drain command";
+        let cases: &[(Position, &[&str], &str)] = &[
+            (
+                Position::Alone,
+                &[VERSION, READY],
+                "expected a start message",
+            ),
+            (Position::Alone, &[VERSION, START, DONE], "counters or end"),
+            (measures, &[VERSION, START], "expected a ready message"),
+            (measures, &[VERSION, READY, START], before_start),
+            (
+                measures,
+                &[VERSION, READY, ">start", COUNT],
+                "expected a start message",
+            ),
+            (
+                measures,
+                &[VERSION, READY, ">start", START, END],
+                "counters or done",
+            ),
+            (
+                measures,
+                &[VERSION, READY, ">start", START, DONE, COUNT],
+                before_drain,
+            ),
+            (
+                measures,
+                &[VERSION, READY, ">start", START, DONE, END],
+                before_drain,
+            ),
+            (
+                measures,
+                &[VERSION, READY, ">start", START, DONE, ">drain", DONE],
+                "counters or end",
+            ),
+            (serves, &[VERSION, READY, COUNT], before_start),
+            (serves, &[VERSION, READY, READY], before_start),
+            (
+                serves,
+                &[VERSION, READY, ">start", START],
+                "before the lab's stop command",
+            ),
+            (
+                serves,
+                &[VERSION, READY, ">start", PROGRESS],
+                "before the lab's stop command",
+            ),
+            (
+                serves,
+                &[VERSION, READY, ">start", DONE],
+                "before the lab's stop command",
+            ),
+            (
+                serves,
+                &[VERSION, READY, ">start", END],
+                "before the lab's stop command",
+            ),
+            (
+                serves,
+                &[VERSION, READY, ">start", ">stop", END],
+                "counters or done",
+            ),
+            (
+                serves,
+                &[VERSION, READY, ">start", ">stop", DONE, END],
+                before_drain,
+            ),
+            (
+                serves,
+                &[VERSION, READY, ">start", ">stop"],
+                "without an end message",
+            ),
+        ];
+        for (position, lines, expected) in cases {
+            let error = said(*position, lines).unwrap_err().to_string();
+            assert!(error.contains(expected), "{position:?} {lines:?}: {error}");
+        }
     }
 
     #[test]
@@ -479,11 +796,11 @@ mod tests {
         ]);
         assert_eq!(
             findings,
-            Ok(Findings::Error {
+            Ok(Findings::Error(Refusal {
                 message: "no RDSEED".into(),
                 missing: true,
                 remedy: Some("another CPU".into())
-            })
+            }))
         );
     }
 
@@ -501,7 +818,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn no_output_makes_the_reader_panic(lines: Vec<Vec<u8>>, valid in 0usize..4) {
-            let mut conversation = Conversation::default();
+            let mut conversation = Conversation::new(Position::Alone);
             for line in [VERSION, START, END].iter().take(valid) {
                 let _ = conversation.hear(line.as_bytes());
             }

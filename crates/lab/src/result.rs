@@ -1,4 +1,4 @@
-//! What a run came to: cells with their samples, claims with their verdicts.
+//! The results of a run: cells with their samples, claims with their verdicts.
 //!
 //! This is the schema of `tare run --json` and of the report's data.
 
@@ -25,15 +25,15 @@ pub struct RunResult {
     pub size: String,
     /// The seed of every shuffle.
     pub seed: u64,
-    /// When it began, RFC 3339 in UTC.
+    /// The time at which it began, RFC 3339 in UTC.
     pub started: String,
     /// Rounds planned.
     pub rounds: u32,
-    /// Whether every planned trial is in; false for a run that was stopped half-way.
+    /// True if every planned trial is in; false for a run that was stopped half-way.
     pub complete: bool,
-    /// What it ran on.
+    /// The machine that it ran on.
     pub machine: Machine,
-    /// What may hurt the result, one sentence each.
+    /// Conditions that may distort the results, one sentence each.
     pub warnings: Vec<String>,
     /// The groups of claims that were corrected for together.
     pub families: Vec<Family>,
@@ -74,15 +74,15 @@ pub struct ExperimentResult {
     pub source: String,
     /// The axes of the matrix, for figures.
     pub axes: Vec<Axis>,
-    /// What the publication printed.
+    /// The values that the publication printed.
     pub published: Vec<Published>,
     /// The baseline against itself, one for each metric that could be taken.
     pub noise: Vec<Noise>,
-    /// One entry a cell and metric.
+    /// One entry per cell and metric.
     pub cells: Vec<CellResult>,
     /// Rounds that this experiment ran.
     pub rounds: u32,
-    /// Whether its trials are deterministic and were judged exactly, without a p.
+    /// True if its trials are deterministic and were judged exactly, without a p.
     pub exact: bool,
     /// One entry per published claim.
     pub claims: Vec<ClaimResult>,
@@ -91,13 +91,25 @@ pub struct ExperimentResult {
 }
 
 impl ExperimentResult {
-    /// Whether no claim and no target of it waits for more rounds.
+    /// Returns true if no claim and no target of it waits for more rounds.
     pub fn decided(&self) -> bool {
         !self
             .claims
             .iter()
             .chain(&self.targets)
             .any(|claim| claim.open)
+    }
+
+    /// The cells of one metric, in order.
+    pub(crate) fn cells_of(&self, metric: &str) -> Vec<&CellResult> {
+        let cells = self.cells.iter();
+        cells.filter(|cell| cell.metric == metric).collect()
+    }
+
+    /// Returns the published values of one metric, in order.
+    pub(crate) fn published_of(&self, metric: &str) -> Vec<&Published> {
+        let published = self.published.iter();
+        published.filter(|value| value.metric == metric).collect()
     }
 }
 
@@ -138,7 +150,7 @@ pub struct Noise {
 /// One cell's figures for one metric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CellResult {
-    /// Where it stands.
+    /// Its point in the matrix.
     pub at: Point,
     /// The metric's name.
     pub metric: String,
@@ -148,27 +160,27 @@ pub struct CellResult {
     pub better: Better,
     /// Trials that gave a value.
     pub n: usize,
-    /// The median of the trials; absent where there is none.
+    /// The median of the trials; `None` if there is none.
     pub median: Option<f64>,
-    /// The 95 % interval of the median; absent where an end is infinite: too few trials, or too
+    /// The 95 % interval of the median; `None` if an end is infinite: too few trials, or too
     /// many that failed.
     pub ci95: Option<[f64; 2]>,
     /// The trials' values, by round; `null` for a round without one.
     pub samples: Vec<Option<f64>>,
-    /// Work an operation (median over trials), in the work counter's own unit.
+    /// Work per operation (median over trials), in the work counter's own unit.
     pub work_per_operation: Option<f64>,
     /// Trials that failed.
     pub failed: usize,
-    /// Why there is no figure, in words (not testable here, every trial failed…).
+    /// The reason if there is no figure, in words (not testable here, every trial failed…).
     pub reason: Option<String>,
-    /// What else is to be known of the values, a sentence each: that they are bimodal or
+    /// Further properties of the values, a sentence each: that they are bimodal or
     /// heavy-tailed, and the metric's own statistic across trials.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
 impl CellResult {
-    /// The reason and the notes as one text; empty where there is neither.
+    /// The reason and the notes as one text; empty if there is neither.
     pub fn remark(&self) -> String {
         let all: Vec<&str> = self
             .reason
@@ -187,9 +199,9 @@ pub struct ClaimResult {
     pub id: String,
     /// The claim in words.
     pub text: String,
-    /// Where it was made.
+    /// The publication that made it.
     pub source: String,
-    /// What must hold, in words: `at least 0.97`, `between 920 and 1130`.
+    /// The criterion in words: `at least 0.97`, `between 920 and 1130`.
     pub criterion: String,
     /// The metric that it is about.
     pub metric: String,
@@ -202,28 +214,68 @@ pub struct ClaimResult {
     pub published: Option<f64>,
     /// This machine's figure.
     pub measured: Option<f64>,
-    /// Its 95 % interval, valid after any round; absent where an end is infinite.
+    /// Its 95 % interval, valid after any round; `None` if an end is infinite.
     pub ci95: Option<[f64; 2]>,
-    /// The p of the claim's test before correction, valid after any round; absent for counts and
-    /// deterministic trials.
-    pub p: Option<f64>,
-    /// After Holm's correction over the family.
-    pub p_holm: Option<f64>,
+    /// The strength of the evidence, besides the interval.
+    #[serde(flatten)]
+    pub evidence: Evidence,
     /// Rounds the figure rests on.
     pub n: usize,
     /// Failed trials of the cells that the claim compares, by cell; each counts against a verdict.
     pub failures: Vec<Failures>,
     /// After how many rounds a test decided; more rounds change the figures, not the verdict.
     pub decided_after: Option<u32>,
-    /// Whether more rounds, of those that the experiment may run, could give a verdict.
+    /// True if more rounds, of those that the experiment may run, could give a verdict.
     pub open: bool,
     /// The verdict.
     pub verdict: Verdict,
-    /// Why, where the verdict is not plain from the figures.
+    /// The reason, if the verdict is not plain from the figures.
     pub reason: Option<String>,
 }
 
-/// What a run says of a published claim or of a target.
+/// The evidence behind a verdict: the p of a test. Another kind of evidence would be another form
+/// of this type, which alone says how it is named and shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// The p of the claim's test before correction, valid after any round; `None` for counts and
+    /// deterministic trials.
+    pub p: Option<f64>,
+    /// The same after Holm's correction over the family.
+    pub p_holm: Option<f64>,
+}
+
+impl Evidence {
+    /// Its name, as the head of a column.
+    pub const NAME: &str = "p";
+
+    /// The names of its numbers, for programs.
+    pub const FIELDS: [&str; 2] = ["p", "p_corrected"];
+
+    /// Its numbers, in the order of [`Evidence::FIELDS`].
+    pub fn fields(&self) -> [Option<f64>; 2] {
+        [self.p, self.p_holm]
+    }
+
+    /// The evidence in words; `None` if there is none.
+    pub fn in_words(&self) -> Option<String> {
+        match (self.p_holm, self.p) {
+            (Some(p), _) => Some(p_in_words(p)),
+            (None, Some(p)) => Some(format!("{} uncorrected", p_in_words(p))),
+            (None, None) => None,
+        }
+    }
+}
+
+/// A p in words: two significant digits, and no more zeros than mean something.
+pub(crate) fn p_in_words(p: f64) -> String {
+    if p < 1e-4 {
+        return "< 0.0001".to_owned();
+    }
+    let decimals = (1.0 - p.log10().floor()).clamp(2.0, 5.0) as usize;
+    format!("{p:.decimals$}")
+}
+
+/// The verdict of a run on a published claim or a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -242,7 +294,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The verdict in the words of that standing: `Reproduced` of a target is `Held`.
+    /// Returns the verdict as that standing names it: `Reproduced` of a target is `Held`.
     pub(crate) fn of(self, standing: Standing) -> Verdict {
         match (standing, self) {
             (Standing::Target, Verdict::Reproduced) => Verdict::Held,
@@ -251,7 +303,7 @@ impl Verdict {
         }
     }
 
-    /// Whether the statement was found to be false here.
+    /// Returns whether the statement was found to be false here.
     pub fn is_negative(self) -> bool {
         matches!(self, Verdict::NotReproduced | Verdict::Missed)
     }
@@ -267,5 +319,18 @@ impl std::fmt::Display for Verdict {
             Verdict::Inconclusive => "inconclusive",
             Verdict::NotTestable => "not-testable",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_p_keeps_two_significant_digits() {
+        assert_eq!(p_in_words(1.0), "1.00");
+        assert_eq!(p_in_words(1.0 / 256.0), "0.0039");
+        assert_eq!(p_in_words(0.05), "0.050");
+        assert_eq!(p_in_words(0.0), "< 0.0001");
     }
 }

@@ -5,26 +5,27 @@ use std::time::{Duration, Instant};
 
 use crate::driver::{Drivers, Missing};
 use crate::experiment::Experiment;
+use crate::placement::Local;
 use crate::plan::{Done, Trial};
-use crate::report::text::clean;
 use crate::result::ExperimentResult;
 use crate::sample::{Outcome, TrialRecord};
 use crate::schedule::{self, Schedule};
 use crate::store::{RunDirectory, StoreError};
-use crate::trial;
+use crate::text::clean;
+use crate::trial::{self, Finished};
 use crate::value::Point;
 
-/// How often results are shown within a round, which decide nothing before its end. Of a long run
-/// less often, so that judging takes a twentieth of the time at most.
+/// The interval at which results are shown within a round, which decides nothing before its end. In
+/// a long run less often, so that judging takes a twentieth of the time at most.
 const SHOW_EVERY: Duration = Duration::from_secs(1);
 
-/// How many lines of its standard error a failed trial's record keeps.
+/// The number of lines of standard error that the record of a failed trial keeps.
 const LAST_LINES: usize = 5;
 
-/// How many characters of each of them.
+/// The number of characters that are kept of each of them.
 const LINE_MAX: usize = 200;
 
-/// Who watches a run.
+/// An observer of a run.
 pub trait Observer {
     /// A trial begins.
     fn begins(&mut self, experiment: &str, trial: &Trial);
@@ -32,7 +33,7 @@ pub trait Observer {
     /// The running trial is this far, from 0 to 1.
     fn progress(&mut self, done: f64);
 
-    /// A trial is in.
+    /// A trial has ended and is recorded.
     fn ended(&mut self, record: &TrialRecord);
 
     /// The state before the first round, now and then within each, and after it: what the records
@@ -40,12 +41,12 @@ pub trait Observer {
     fn judged(&mut self, results: &[ExperimentResult], next: &Schedule, elapsed: Duration);
 }
 
-/// How a run ended.
+/// The way in which a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// Every experiment has what it needs, or its last round, or no time for another.
     Complete,
-    /// It was interrupted; what is in is valid, and the run can be resumed.
+    /// It was interrupted; its records are valid, and the run can be resumed.
     Interrupted,
 }
 
@@ -76,7 +77,7 @@ pub fn run(
     let mut next = Schedule::new(run.directory.plan(), run.directory.records());
     let results = run.judge();
     run.observer.judged(&results, &next, run.elapsed());
-    // Of the round in which the run was stopped, a part may be in.
+    // Of the round in which the run was stopped, a part may be recorded.
     let mut trials = run.directory.remaining(&next);
     while !next.is_complete() {
         for round in trials.drain(..) {
@@ -108,7 +109,7 @@ struct Run<'a> {
     elapsed_before: Duration,
     /// Cells that said themselves that the machine lacks something.
     untestable: HashSet<(usize, String)>,
-    /// When the records were judged last, and how long that took.
+    /// The time of the last judgement, and how long it took.
     judged: Instant,
     judging: Duration,
 }
@@ -166,24 +167,23 @@ impl Run<'_> {
         let parameters = driver
             .vocabulary()
             .complete(experiment.parameters(&trial.at));
-        let finished = trial::run(
-            &driver.invocation(&parameters),
-            &experiment.metrics,
-            self.interrupted,
-            &mut |done| self.observer.progress(done),
-        );
-        let (outcome, overhead, log, errors) = match finished {
-            Ok(finished) => match finished.outcome {
-                None => return Ok(Ended::Interrupted),
-                Some(outcome) => (outcome, finished.overhead, finished.log, finished.errors),
-            },
+        let finished = match Local::new() {
+            Ok(placement) => trial::run(
+                placement,
+                &driver.parts(&parameters),
+                &experiment.metrics,
+                self.interrupted,
+                &mut |done| self.observer.progress(done),
+            ),
             Err(error) => {
-                let program = driver.invocation(&parameters).program;
-                let reason = format!("{} could not be started: {error}", program.display());
-                (Outcome::Failed { reason }, None, Vec::new(), Vec::new())
+                let reason = format!("this process cannot look after those of a trial: {error}");
+                Finished::failed(reason)
             }
         };
-        // A cell that has been measured is testable: what it lacks now has gone away meanwhile.
+        let Some(outcome) = finished.outcome else {
+            return Ok(Ended::Interrupted);
+        };
+        // A cell that has been measured is testable: what it lacks now was there before.
         let measured = |record: &TrialRecord| {
             record.experiment == experiment.id
                 && record.at == trial.at
@@ -200,12 +200,12 @@ impl Run<'_> {
         if matches!(outcome, Outcome::NotTestable { .. }) {
             self.untestable.insert(cell);
         }
-        let mut record = self.record(trial, outcome, began.elapsed(), overhead);
+        let mut record = self.record(trial, outcome, began.elapsed(), finished.overhead);
         if matches!(record.outcome, Outcome::Failed { .. }) {
-            record.last_lines = last_lines(&errors);
+            record.last_lines = last_lines(&finished.errors);
         }
         self.observer.ended(&record);
-        self.directory.append(record, &log)?;
+        self.directory.append(record, &finished.log)?;
         Ok(Ended::Complete)
     }
 
@@ -261,8 +261,8 @@ impl Run<'_> {
     }
 }
 
-/// A cell with measurements that cannot run any more: the driver's `check` or the file it needs
-/// says no since. To go on would set the whole cell aside and waste what is in.
+/// Returns a cell that has measurements but can no longer run, because the driver's `check` fails
+/// now. To go on would declare the whole cell not testable, and its measurements would be lost.
 pub fn lost(directory: &RunDirectory, drivers: &Drivers) -> Option<(TrialRecord, Missing)> {
     let plan = directory.plan();
     let mut seen = HashSet::new();
@@ -282,7 +282,7 @@ pub fn lost(directory: &RunDirectory, drivers: &Drivers) -> Option<(TrialRecord,
     })
 }
 
-/// Whether this machine can run a cell.
+/// Checks that this machine can run a cell.
 fn check(experiment: &Experiment, at: &Point, drivers: &Drivers) -> Result<(), Missing> {
     let driver = drivers.get(&experiment.driver).ok_or_else(|| Missing {
         reason: format!("this program has no driver \"{}\"", experiment.driver),
@@ -291,8 +291,8 @@ fn check(experiment: &Experiment, at: &Point, drivers: &Drivers) -> Result<(), M
     driver.check(&driver.vocabulary().complete(experiment.parameters(at)))
 }
 
-/// The last lines of a trial's standard error that say something, each of a length that fits a
-/// report, without what could drive a terminal.
+/// Returns the last lines of a trial's standard error that are not empty, each of a length that
+/// fits a report, without what could drive a terminal.
 fn last_lines(errors: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(errors);
     let lines = text.lines().map(str::trim_end).filter(|l| !l.is_empty());

@@ -1,4 +1,4 @@
-//! The record of one trial, as `samples.jsonl` keeps it: one JSON object a line.
+//! The record of one trial, as `samples.jsonl` keeps it: one JSON object per line.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ pub struct TrialRecord {
     pub round: u32,
     /// The cell.
     pub at: Point,
-    /// Whether this is the second run of the baseline (the A/A cell).
+    /// True if this is the second run of the baseline (the A/A cell).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub again: bool,
-    /// What came of it.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// The trial's whole time on the wall, in ms, its start and end included.
+    /// The trial's whole wall-clock time, in ms, its start and end included.
     pub elapsed_ms: f64,
     /// The part of `elapsed_ms` that the lab and the process start cost, in ms.
     pub overhead_ms: Option<f64>,
@@ -36,7 +36,7 @@ pub struct TrialRecord {
     pub log: Option<String>,
 }
 
-/// What came of a trial.
+/// The outcome of a trial.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "kebab-case")]
 pub enum Outcome {
@@ -49,21 +49,21 @@ pub enum Outcome {
         /// Work done, by counter.
         counters: BTreeMap<String, u64>,
     },
-    /// It crashed, hung, printed rubbish or broke the protocol.
+    /// It crashed, hung, printed garbage or broke the protocol.
     Failed {
-        /// What went wrong, in words.
+        /// The failure, in words.
         reason: String,
     },
     /// The machine lacks something.
     NotTestable {
-        /// What is missing.
+        /// The thing that is missing.
         reason: String,
-        /// The command or change that would help, where there is one.
+        /// The command or change that would help, if there is one.
         remedy: Option<String>,
     },
 }
 
-/// Whether `value` is one that something could have measured: 0, or of a size from
+/// Returns true if `value` could be a measurement: 0, or of a size from
 /// 1/[`VALUE_MAX`] to [`VALUE_MAX`], so that sums, differences and quotients are numbers too.
 pub fn is_measurable(value: f64) -> bool {
     value == 0.0 || (1.0 / VALUE_MAX..=VALUE_MAX).contains(&value.abs())

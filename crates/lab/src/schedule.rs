@@ -1,5 +1,6 @@
-//! Which experiments run another round. It follows from the plan and the records alone, so that a
-//! run that is resumed goes on as it would have gone, and a report can tell whether it is over.
+//! The schedule: which experiments run another round. It follows from the plan and the records
+//! alone, so that a run that is resumed goes on as it would have gone, and a report can tell
+//! whether it is over.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use crate::plan::{Done, Plan};
 use crate::result::ExperimentResult;
 use crate::sample::{Outcome, TrialRecord};
 
-/// Where a run stands.
+/// The state of a run between rounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// The round that runs, or runs next, from 0.
@@ -18,13 +19,22 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Finds out from the records so far. An experiment takes part in a round if it ran all rounds
-    /// before, was not closed by what those came to, and there is time for it. So one that was
-    /// passed by never comes back, whatever later rounds of others make of its claims.
+    /// Derives the state from the records so far. An experiment takes part in a round if it ran
+    /// all rounds before, was not closed by their results, and there is time for it.
+    ///
+    /// Nothing but the records decides, and no decision is stored. A run that was killed and
+    /// resumed therefore stops each experiment after the same round as a run that was not.
+    ///
+    /// An experiment that left out a round never comes back, even if later rounds of others reopen
+    /// its claims through the correction of their suite. Its rounds would no longer be interleaved
+    /// with those that its suite had meanwhile, and the rounds that it has would have a gap.
     pub fn new(plan: &Plan, records: &[TrialRecord]) -> Schedule {
         let done = Done::new(records);
         let round = records.iter().filter(|r| ran(r)).map(|r| r.round).max();
         let round = round.unwrap_or(0);
+        // Which experiments take part in this round was decided by the rounds before it. Its own
+        // records must not count: a part of a round could close an experiment that an uninterrupted
+        // run would have gone on with.
         let results = (round > 0).then(|| {
             let before = records.iter().filter(|record| record.round < round);
             plan.judge(&before.cloned().collect::<Vec<_>>())
@@ -57,12 +67,12 @@ impl Schedule {
         schedule
     }
 
-    /// Whether no experiment runs another round.
+    /// Returns true if no experiment runs another round.
     pub fn is_complete(&self) -> bool {
         !self.open.contains(&true)
     }
 
-    /// Goes on to the next round, after a round that came to `results`.
+    /// Goes on to the next round, after a round with these `results`.
     pub(crate) fn advance(&mut self, plan: &Plan, results: &[ExperimentResult]) {
         self.round += 1;
         let rest = plan.experiments.iter().zip(results);
@@ -79,13 +89,13 @@ impl Schedule {
     }
 }
 
-/// Whether an experiment that ran that many rounds needs no more.
+/// Returns true if an experiment that ran that many rounds needs no more.
 fn is_over(experiment: &Experiment, rounds: u32, result: &ExperimentResult) -> bool {
     rounds >= experiment.rounds.most || rounds >= experiment.rounds.least && result.decided()
 }
 
-/// Whether the next round of an experiment, if it takes as long as those before, ends within the
-/// budget. The first round is always run: without it there would be no figure at all.
+/// Returns whether the next round of an experiment, if it takes as long as those before, ends
+/// within the budget. The first round is always run: without it there would be no figure at all.
 pub(crate) fn has_time(plan: &Plan, records: &[TrialRecord], place: usize, round: u32) -> bool {
     let Some(budget) = plan.budget().filter(|_| round > 0) else {
         return true;

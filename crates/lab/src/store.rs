@@ -1,4 +1,4 @@
-//! A run's directory: `run.json` (the plan), `samples.jsonl` (a line a trial, appended as it
+//! A run's directory: `run.json` (the plan), `samples.jsonl` (a line per trial, appended as it
 //! ends), `logs/` (of trials that failed) and whatever a report adds.
 
 use std::fmt;
@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::plan::{Done, Plan, Trial, ROUNDS_MAX};
+use crate::experiment::ROUNDS_MAX;
+use crate::plan::{Done, Plan, Trial};
 use crate::result::SCHEMA;
 use crate::sample::{Outcome, TrialRecord};
 use crate::schedule::Schedule;
@@ -25,14 +26,14 @@ pub struct RunDirectory {
     samples: File,
 }
 
-/// Why a run directory cannot be used.
+/// The reason for which a run directory cannot be used.
 #[derive(Debug)]
 pub enum StoreError {
-    /// The file system refused.
+    /// The file system returned an error.
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What it said.
+        /// Its error.
         error: io::Error,
     },
     /// There is a run in it already.
@@ -45,7 +46,7 @@ pub enum StoreError {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What was found and expected.
+        /// The finding, and what was expected.
         what: String,
     },
 }
@@ -71,7 +72,7 @@ impl fmt::Display for StoreError {
     }
 }
 
-// Without a source: what the file system said is in the sentence, and would be said twice.
+// Without a source: the file system's message is part of the text, and would be printed twice.
 impl std::error::Error for StoreError {}
 
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> StoreError + '_ {
@@ -173,10 +174,10 @@ impl RunDirectory {
         &self.records
     }
 
-    /// Adds a trial, and the log of one that failed; it is with the operating system on return.
+    /// Adds a trial, and the log of one that failed; on return both are written to the file system.
     ///
     /// # Errors
-    /// What the file system says; the record is then not in.
+    /// The error of the file system; the record is then not stored.
     pub fn append(&mut self, mut record: TrialRecord, log: &[u8]) -> Result<(), StoreError> {
         if matches!(record.outcome, Outcome::Failed { .. }) {
             let name = format!(
@@ -198,7 +199,7 @@ impl RunDirectory {
         Ok(())
     }
 
-    /// The trials of a round that are not in yet, by experiment in the round's order.
+    /// Returns the trials of a round that are not recorded yet, by experiment in the round's order.
     pub fn remaining(&self, schedule: &Schedule) -> Vec<Vec<Trial>> {
         let done = Done::new(&self.records);
         let order = self.plan.order(schedule.round).into_iter();
@@ -214,8 +215,8 @@ impl RunDirectory {
 }
 
 /// Takes the run for this process. A process that was just started elsewhere in this program
-/// holds a copy of the lock until it executes its own program, so being busy is believed only
-/// when it lasts.
+/// holds a copy of the lock until it executes its own program, so the lock counts as taken only if
+/// it stays taken for a moment.
 fn lock(samples: &File, path: &Path) -> Result<(), StoreError> {
     let until = Instant::now() + Duration::from_millis(250);
     loop {
@@ -234,7 +235,7 @@ fn lock(samples: &File, path: &Path) -> Result<(), StoreError> {
 /// another process writes it too. A file that could not be written leaves nothing behind.
 ///
 /// # Errors
-/// What the file system says.
+/// The error of the file system.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     let mut partial = path.as_os_str().to_owned();
     partial.push(format!(".{}.part", std::process::id()));

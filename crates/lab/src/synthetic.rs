@@ -16,7 +16,7 @@ use crate::sample::{Outcome, TrialRecord};
 use crate::unit::Better;
 use crate::value::Point;
 
-/// What disturbs a reading. The default is a perfect instrument.
+/// The disturbances of a reading. The default is a perfect instrument.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Noise {
     /// Standard deviation of a reading's logarithm: 0.03 is 3 % noise.
@@ -26,16 +26,16 @@ pub struct Noise {
     pub drift: f64,
     /// The chance that a trial stalls, 0 to 1.
     pub stall_probability: f64,
-    /// How many times longer a stalled trial takes.
+    /// The factor by which a stalled trial takes longer.
     pub stall_factor: f64,
     /// The correlation of the noise of a trial with that of the next, 0 to 1, in the order in which
     /// they run.
     pub correlation: f64,
     /// The chance that a burst begins with a trial, 0 to 1.
     pub burst_probability: f64,
-    /// How many trials it lasts.
+    /// The number of trials that it lasts.
     pub burst_length: u32,
-    /// How many times longer a trial in a burst takes.
+    /// The factor by which a trial in a burst takes longer.
     pub burst_factor: f64,
 }
 
@@ -92,7 +92,7 @@ impl Instrument {
         }
     }
 
-    /// How many times longer than undisturbed the next trial takes.
+    /// Returns the factor by which the next trial takes longer than an undisturbed one.
     fn slower(&mut self, position: f64) -> f64 {
         let fresh = self.normal();
         let kept = self.noise.correlation;
@@ -131,7 +131,7 @@ impl Instrument {
     }
 }
 
-/// What a cell would read on a perfect machine.
+/// Returns the reading of a cell on a perfect machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Truth {
     /// Metric name to value, in the metric's unit.

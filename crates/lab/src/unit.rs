@@ -1,22 +1,22 @@
-//! Units, their spelling and their conversion: a number never travels without one.
+//! Units, their spelling and their conversion: a number always has one.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What a unit measures; only units of one dimension convert into each other.
+/// The quantity that a unit measures; only units of one dimension convert into each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dimension {
     /// Time, in seconds.
     Time,
     /// An amount of data, in bytes.
     Data,
-    /// Data a second, in bytes a second.
+    /// Data per time, in bytes per second.
     DataRate,
-    /// Operations a second.
+    /// Operations per second.
     OperationRate,
-    /// Packets a second.
+    /// Packets per second.
     PacketRate,
     /// A frequency, in hertz.
     Frequency,
@@ -37,17 +37,17 @@ macro_rules! units {
             /// Every unit, for lists and suggestions.
             pub const ALL: &[Unit] = &[$(Unit::$variant,)*];
 
-            /// How the unit is written: case matters, `MiB/s` is not `MB/s`.
+            /// Returns the spelling of the unit: case matters, `MiB/s` is not `MB/s`.
             pub const fn spelling(self) -> &'static str {
                 match self { $(Unit::$variant => $spelling,)* }
             }
 
-            /// What it measures.
+            /// Returns the quantity that it measures.
             pub const fn dimension(self) -> Dimension {
                 match self { $(Unit::$variant => Dimension::$dimension,)* }
             }
 
-            /// How many base units (s, B, B/s, /s, Hz, 1) one of this unit is.
+            /// Returns this unit in base units (s, B, B/s, /s, Hz, 1).
             pub const fn scale(self) -> f64 {
                 match self { $(Unit::$variant => $scale,)* }
             }
@@ -179,7 +179,7 @@ impl Unit {
 pub struct Short {
     /// The unit to show.
     pub unit: Unit,
-    /// How many of the value's own unit one of it is.
+    /// The value's own units per one of it.
     pub per: f64,
 }
 
@@ -254,7 +254,7 @@ impl<'de> Deserialize<'de> for Unit {
     }
 }
 
-/// A value with its unit, as people write it: `16 B`, `40 ms`, `212.806 MB/s`.
+/// A value with its unit, as a file writes it: `16 B`, `40 ms`, `212.806 MB/s`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quantity {
     /// The number, finite.
@@ -304,7 +304,7 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// Which direction of a metric is the good one.
+/// The direction in which a metric is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
@@ -314,7 +314,7 @@ pub enum Better {
     Lower,
 }
 
-/// Why text is no quantity, or two units do not convert.
+/// The reason for which a text is no quantity, or two units do not convert.
 #[derive(Clone, Debug, PartialEq)]
 pub enum UnitError {
     /// No such unit.

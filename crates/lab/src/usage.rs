@@ -1,4 +1,4 @@
-//! What a trial's program used of the machine: the metrics that every program has, whatever it
+//! The resources that a trial's program used: the metrics that every program has, whatever it
 //! prints.
 //!
 //! The figures are those of `wait4(2)`: the program itself and the descendants that it waited for,
@@ -28,12 +28,12 @@ pub const METRICS: [(&str, Unit); 8] = [
     ("minor_faults", Unit::Count),
 ];
 
-/// What one program used, as the kernel counted it.
+/// The resources that one program used, as the kernel counted them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Usage {
     user: Duration,
     system: Duration,
-    /// `None` where it is no larger than that of the process that started it.
+    /// `None` if it is no larger than that of the process that started it.
     peak_memory: Option<u64>,
     context_switches: i64,
     involuntary_context_switches: i64,
@@ -45,7 +45,7 @@ impl Usage {
     /// The value of one of [`METRICS`], in the unit given there; `None` for any other name.
     ///
     /// # Errors
-    /// Why there is no value.
+    /// There is no value: says why.
     pub fn value(&self, metric: &str) -> Option<Result<f64, String>> {
         let count = |n: i64| Some(Ok(n as f64));
         match metric {
@@ -115,7 +115,8 @@ pub(crate) fn reap(child: Child, memory_floor: Option<u64>) -> io::Result<(ExitS
     Ok((done.status, usage))
 }
 
-/// How far the kernel's counts of resident pages may be off: it sums them per processor in batches.
+/// The largest error of the kernel's counts of resident pages, which it sums per processor in
+/// batches.
 const PEAK_SLACK: u64 = 256 * 1024;
 
 /// Reaps a child whose usage is of no interest, where it has exited.

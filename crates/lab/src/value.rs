@@ -20,7 +20,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// The value as a number, where it is one; `None` for text and booleans.
+    /// The value as a number, if it is one; `None` for text and booleans.
     pub fn as_f64(&self) -> Option<f64> {
         match self {
             Value::Int(n) => Some(*n as f64),
@@ -55,6 +55,18 @@ impl From<i64> for Value {
     }
 }
 
+impl From<bool> for Value {
+    fn from(b: bool) -> Self {
+        Value::Bool(b)
+    }
+}
+
+impl From<f64> for Value {
+    fn from(x: f64) -> Self {
+        Value::Float(x)
+    }
+}
+
 impl From<&str> for Value {
     fn from(s: &str) -> Self {
         Value::Text(s.to_owned())
@@ -64,16 +76,16 @@ impl From<&str> for Value {
 /// Parameters by name: a trial's whole input, or a part of it.
 pub type Parameters = BTreeMap<String, Value>;
 
-/// The key under which a cell that runs `beside` the matrix carries its peer's name.
+/// The key under which a cell that runs `beside` the matrix carries its reference's name.
 pub const BESIDE: &str = "beside";
 
-/// Where a cell stands: its value on every axis, or `{ beside = "NAME" }` for a peer.
+/// The position of a cell: its value on every axis, or `{ beside = "NAME" }` for a reference.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Point(pub Parameters);
 
 impl Point {
-    /// The peer's name, where this is a cell that runs beside the matrix.
+    /// The reference's name, where this is a cell that runs beside the matrix.
     pub fn beside(&self) -> Option<&str> {
         self.0.get(BESIDE).and_then(Value::as_str)
     }
@@ -95,13 +107,14 @@ impl fmt::Display for Point {
 
 /// A part of a point: chooses the cells that agree with it on every key it names.
 ///
-/// The empty selector chooses the whole matrix, but no peer: a peer is chosen by naming it.
+/// The empty selector chooses the whole matrix, but no reference: a reference is chosen by naming
+/// it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Selector(pub Parameters);
 
 impl Selector {
-    /// Whether `point` agrees with every key of this selector.
+    /// Returns true if `point` agrees with every key of this selector.
     pub fn matches(&self, point: &Point) -> bool {
         if point.beside().is_some() && !self.0.contains_key(BESIDE) {
             return false;

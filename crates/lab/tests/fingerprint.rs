@@ -18,7 +18,7 @@ fn tree(files: &[(&str, &str)]) -> TempDir {
 }
 
 #[test]
-fn a_laptop_says_everything_about_itself() {
+fn the_fingerprint_of_a_laptop_is_complete() {
     let root = tree(&[
         (
             "proc/cpuinfo",

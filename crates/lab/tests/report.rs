@@ -318,7 +318,7 @@ fn the_page_begins_with_suites_machine_and_warnings_and_then_the_forest_plot() {
         &html[html.find("<body>").unwrap()..],
         &[
             &format!("<h1><bdi>{title}"),
-            "What may hurt these results",
+            "Conditions that may distort these results",
             "<div class=\"plot forest\"",
             "<table",
             "<figure",
@@ -376,7 +376,7 @@ fn every_format_says_how_many_trials_failed_and_why() {
         samples.contains(",8,every trial failed: the child ended with signal 9\r\n"),
         "{samples}"
     );
-    // A cell that no claim speaks of is not left out.
+    // A cell that no claim is about is not left out.
     let mut run = fixture::run();
     run.experiments[0].claims.clear();
     let text = report::text::claims(&run, 100, false);
@@ -454,7 +454,7 @@ fn ten_thousand_samples_make_a_small_page_quickly() {
 }
 
 #[test]
-fn the_csv_has_a_line_for_each_round_and_none_for_a_missing_value_says_zero() {
+fn the_csv_has_a_line_for_each_round_and_an_empty_field_for_a_missing_value() {
     let run = fixture::run();
     let csv = report::csv(&run);
     let lines: Vec<&str> = csv.split("\r\n").filter(|line| !line.is_empty()).collect();
@@ -499,7 +499,7 @@ fn a_terminal_table_fits_every_width_and_cannot_drive_the_terminal() {
 }
 
 #[test]
-fn markdown_has_a_row_a_claim_and_no_foreign_markup() {
+fn markdown_has_one_row_per_claim_and_no_markup_from_outside() {
     let text = report::markdown(&fixture::run());
     let rows = |verdict: &str| text.matches(&format!("| {verdict} |")).count();
     let found = [
@@ -537,7 +537,7 @@ proptest! {
         spread in 0.0..2.0f64,
         text_axis in any::<bool>(),
         log in any::<bool>(),
-        peers in 0..3usize,
+        references in 0..3usize,
     ) {
         let mut it = fixture::empty("any/values", "Any values", "nowhere");
         let place = |i: usize| match text_axis {
@@ -548,8 +548,8 @@ proptest! {
         it.axes[0].values = (0..values.len().div_ceil(2)).map(place).collect();
         for (i, value) in values.iter().enumerate() {
             let kind = if i % 2 == 0 { "a" } else { "b" };
-            let at = match i < peers {
-                true => fixture::point(&[("beside", format!("peer {i}").as_str().into())]),
+            let at = match i < references {
+                true => fixture::point(&[("beside", format!("reference {i}").as_str().into())]),
                 false => fixture::point(&[("place", place(i / 2)), ("kind", kind.into())]),
             };
             let mut cell = fixture::cell(at, "latency", Unit::Nanoseconds, value.unwrap_or(1.0));

@@ -1,4 +1,4 @@
-//! The report in a real browser: it asks nobody for anything, nothing goes wrong, and what is
+//! The report in a real browser: it makes no request, nothing goes wrong, and what is
 //! drawn is what is in the data.
 
 mod report_browser;
@@ -17,7 +17,7 @@ use report_browser as browser;
 use report_browser::{Page, Running, LIMIT};
 use report_fixture as fixture;
 
-/// What the browser saw.
+/// The observations of the browser.
 struct Visit {
     /// The document as the browser understood it.
     dom: String,
@@ -29,7 +29,7 @@ struct Visit {
     address: String,
 }
 
-/// Opens `html` in a new browser; `None` where there is no browser and none is demanded.
+/// Opens `html` in a new browser; `None` if there is no browser and none is demanded.
 fn visit(html: &str) -> Option<Visit> {
     if !browser::exists() {
         return None;
@@ -296,7 +296,7 @@ fn windows() -> Vec<(u32, &'static str, &'static str)> {
         .collect()
 }
 
-/// What is wrong with the page in these windows. With `REPORT_PICTURES=DIR` each is also written
+/// Returns the faults of the page in these windows. With `REPORT_PICTURES=DIR` each is also written
 /// there as a picture.
 fn misfits(name: &str, html: &str, windows: &[(u32, &str, &str)]) -> Vec<String> {
     let mut page = Page::open(html);

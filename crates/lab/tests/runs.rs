@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use tare_lab::driver::{Driver, Drivers, Invocation, Missing, Vocabulary};
+use tare_lab::driver::{Driver, Drivers, Invocation, Missing, Role, Vocabulary};
 use tare_lab::experiment::{
     Axis, Bound, Claim, ClaimKind, Experiment, Metric, Rounds, Standing, Statistic,
 };
@@ -40,7 +40,7 @@ impl Driver for Shell {
         Ok(())
     }
 
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
+    fn invocation(&self, _: &Role, parameters: &Parameters) -> Invocation {
         let body = match parameters["x"] {
             Value::Int(1) => "printf 'jammed\\nfor good\\n' >&2; exit 9",
             Value::Int(3) => r#"echo '{"type":"error","message":"no third door","missing":true}'"#,
@@ -242,7 +242,7 @@ fn a_folder_in_which_no_plan_could_be_written_can_be_used_again() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_leaves_nothing_and_is_said_once() {
+fn a_file_that_cannot_be_written_leaves_nothing_and_is_reported_once() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("page")).unwrap();
     fs::write(folder.path().join("page/x"), "").unwrap();
@@ -314,7 +314,7 @@ impl Driver for Turns {
         Ok(())
     }
 
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
+    fn invocation(&self, _: &Role, parameters: &Parameters) -> Invocation {
         let script = r#"echo '{"type":"version","protocol":1,"program":"sh"}'
             echo '{"type":"start"}'
             v=$1
@@ -464,7 +464,7 @@ fn no_round_begins_that_would_not_end_within_the_budget() {
     }
     let last = directory.records().last().unwrap();
     assert!(last.run_ms <= 1e3 * taken.as_secs_f64());
-    // A budget that is used up is the end, whoever asks and whenever.
+    // A budget that is used up is the end, also of a run that is resumed.
     let (plan, records) = RunDirectory::read(folder.path()).unwrap();
     assert!(Schedule::new(&plan, &records).is_complete());
     let before = directory.records().len();

@@ -1,14 +1,18 @@
-//! Trials are child processes, and children misbehave: each way is recorded in words, and none
-//! leaves a process behind.
+//! Trials are child processes that may fail in many ways: each is recorded with its reason, and
+//! none leaves a process behind.
+
+mod processes;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use tare_lab::driver::Invocation;
+use processes::processes_with;
+use tare_lab::driver::{Invocation, Part};
 use tare_lab::experiment::{Metric, Statistic};
 use tare_lab::extract::{Extract, Place, Stream, OUTPUT_MAX};
+use tare_lab::placement::Local;
 use tare_lab::sample::Outcome;
 use tare_lab::trial::{self, Finished};
 use tare_lab::unit::{Better, Unit};
@@ -61,7 +65,12 @@ fn named(metric: &str, unit: Unit) -> Metric {
 }
 
 fn run(invocation: &Invocation, metrics: &[Metric]) -> Finished {
-    trial::run(invocation, metrics, &|| false, &mut |_| {}).unwrap()
+    run_roles(&[invocation.clone().into()], metrics)
+}
+
+fn run_roles(parts: &[Part], metrics: &[Metric]) -> Finished {
+    let here = Local::new().unwrap();
+    trial::run(here, parts, metrics, &|| false, &mut |_| {})
 }
 
 fn values(invocation: &Invocation, metrics: &[Metric]) -> BTreeMap<String, f64> {
@@ -105,7 +114,7 @@ fn a_proper_trial_gives_its_value_in_the_metrics_unit() {
 }
 
 #[test]
-fn a_trial_that_crashes_prints_rubbish_or_stops_short_is_a_failure_in_words() {
+fn a_trial_that_crashes_prints_garbage_or_stops_short_is_a_failure_with_its_reason() {
     let end_then_more = format!("{PREFIX} {SAMPLE} {END}; echo more");
     let end_then_fail = format!("{PREFIX} {SAMPLE} {END}; exit 3");
     let cases = [
@@ -179,7 +188,7 @@ fn a_process_left_behind_by_a_proper_trial_is_ended_too() {
 }
 
 #[test]
-fn a_program_that_knows_nothing_of_the_protocol_is_timed_as_a_whole() {
+fn a_program_without_the_protocol_is_timed_as_a_whole() {
     let finished = shell("sleep 0.05; printf 12345", false, Duration::from_secs(5));
     let Some(Outcome::Done {
         values, counters, ..
@@ -192,7 +201,19 @@ fn a_program_that_knows_nothing_of_the_protocol_is_timed_as_a_whole() {
 }
 
 #[test]
-fn a_flood_of_complaints_does_not_stop_a_trial_that_has_closed_or_ended_its_output() {
+fn a_program_that_reads_its_standard_input_finds_it_empty() {
+    for speaks_protocol in [false, true] {
+        let script = format!("[ -z \"$(cat)\" ] && {PREFIX} {SAMPLE} {END}");
+        let finished = shell(&script, speaks_protocol, Duration::from_secs(5));
+        assert!(
+            matches!(finished.outcome, Some(Outcome::Done { .. })),
+            "{finished:?}"
+        );
+    }
+}
+
+#[test]
+fn a_flood_on_standard_error_does_not_stop_a_trial_that_has_closed_or_ended_its_output() {
     let flood = "head -c 20000000 /dev/zero >&2";
     let closed = shell(
         &format!("exec >&-; {flood}"),
@@ -215,7 +236,7 @@ fn a_flood_of_complaints_does_not_stop_a_trial_that_has_closed_or_ended_its_outp
 }
 
 #[test]
-fn a_trial_is_over_when_its_process_is_whoever_still_holds_its_output() {
+fn a_trial_is_over_when_its_process_is_even_if_its_output_is_still_held_open() {
     for script in [
         "printf 12345; sleep 20 &",
         "printf 12345; setsid sleep 20 &",
@@ -267,12 +288,12 @@ fn an_interrupted_trial_has_no_outcome_and_no_process() {
     };
     let began = Instant::now();
     let finished = trial::run(
-        &invocation,
+        Local::new().unwrap(),
+        &[invocation.into()],
         &[],
         &|| began.elapsed() > Duration::from_millis(100),
         &mut |_| {},
-    )
-    .unwrap();
+    );
     assert!(finished.outcome.is_none());
     assert!(began.elapsed() < Duration::from_secs(3));
     assert_eq!(processes_with(&marker), 0);
@@ -570,28 +591,4 @@ fn the_lab_adds_less_than_20_ms_to_a_trial() {
     overheads.sort_by(f64::total_cmp);
     println!("overhead per trial: median {:.2} ms", overheads[10]);
     assert!(overheads[10] < 20.0, "{overheads:?}");
-}
-
-/// Processes that have `marker` on their command line, once those that were killed had a second
-/// to vanish.
-fn processes_with(marker: &str) -> usize {
-    let until = Instant::now() + Duration::from_secs(1);
-    loop {
-        let alive = count_processes_with(marker);
-        if alive == 0 || Instant::now() > until {
-            return alive;
-        }
-    }
-}
-
-fn count_processes_with(marker: &str) -> usize {
-    std::fs::read_dir("/proc")
-        .unwrap()
-        .flatten()
-        .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
-        .filter(|line| {
-            line.split(|&byte| byte == 0)
-                .any(|word| word == marker.as_bytes())
-        })
-        .count()
 }

@@ -6,13 +6,11 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 use tare_sim::Instant;
 
-/// Bytes that a frame occupies on the wire beyond its own: preamble (7), start of frame (1),
-/// checksum (4) and gap (12).
-pub(crate) const OVERHEAD: usize = tare_sim::OVERHEAD;
+pub(crate) use tare_packet::ethernet::OVERHEAD;
 
 /// Bits that a frame of `length` bytes, without its checksum, occupies on the wire.
 pub(crate) fn wire_bits(length: usize) -> u64 {
-    (length.max(tare_sim::SHORTEST) + OVERHEAD) as u64 * 8
+    tare_packet::ethernet::on_wire(length) as u64 * 8
 }
 
 /// Bits per second on the wire of one interface, with 24 bytes of overhead per frame.

@@ -4,7 +4,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use tare_packet::checksum;
+use tare_packet::{checksum, esp, ethernet, ipv4, protocol};
 use tare_port::Frame;
 use tare_sim::{Carried, Instant, LineConfig, Node, Outbox, Queue};
 
@@ -16,8 +16,7 @@ use crate::testbed::{Network, TesterPorts};
 pub enum Overhead {
     /// A fixed number of bytes.
     Bytes(usize),
-    /// ESP in tunnel mode over IPv4 with AES-GCM: outer header (20), ESP header (8), IV (8),
-    /// padding to four bytes with the two bytes of trailer, ICV (16).
+    /// ESP in tunnel mode over IPv4 with AES-GCM ([`esp::overhead`]).
     Esp,
 }
 
@@ -27,8 +26,8 @@ impl Overhead {
         match self {
             Overhead::Bytes(bytes) => bytes,
             Overhead::Esp => {
-                let padded = (length.saturating_sub(14) + 2).next_multiple_of(4);
-                (14 + 20 + 8 + 8 + padded + 16) - length.max(14)
+                let inner = length.saturating_sub(ethernet::HEADER);
+                ipv4::HEADER + esp::overhead(inner)
             }
         }
     }
@@ -126,15 +125,15 @@ impl FromStr for Simulation {
 /// An Ethernet frame with a UDP packet over IPv4, `length` bytes long without its checksum, for a
 /// network that has no capture. It is at least 60 bytes long and at most an IPv4 packet.
 pub fn frame(length: usize) -> Vec<u8> {
-    const IP: usize = 14;
-    const UDP: usize = 34;
-    let length = length.clamp(tare_sim::SHORTEST, usize::from(u16::MAX));
+    const IP: usize = ethernet::HEADER;
+    const UDP: usize = IP + ipv4::HEADER;
+    let length = length.clamp(ethernet::MIN, usize::from(u16::MAX));
     let mut frame = vec![0; length];
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
-    frame[12..IP].copy_from_slice(&[0x08, 0x00]);
-    frame[IP] = 0x45;
+    frame[12..IP].copy_from_slice(&ethernet::IPV4.to_be_bytes());
+    frame[IP] = ipv4::VERSION_AND_LENGTH;
     frame[IP + 2..IP + 4].copy_from_slice(&((length - IP) as u16).to_be_bytes());
-    frame[IP + 8..IP + 10].copy_from_slice(&[64, 17]);
+    frame[IP + 8..IP + 10].copy_from_slice(&[protocol::TTL_DEFAULT, protocol::UDP]);
     // The networks of RFC 2544 for tests (RFC 6890), and the discard service.
     frame[IP + 12..IP + 20].copy_from_slice(&[198, 18, 0, 1, 198, 19, 0, 1]);
     let sum = checksum::finish(checksum::sum(&frame[IP..UDP]));

@@ -13,7 +13,7 @@
 //! | 6 | nanoseconds from the start of the trial to sending |
 //! | 2 | check over the stamp and the payload in front of it |
 
-use tare_packet::checksum;
+use tare_packet::{checksum, ethernet, ipv4, ipv6};
 
 /// Bytes of a stamp.
 pub const LEN: usize = 18;
@@ -166,10 +166,10 @@ impl IpPacket {
         let (ethertype, header) = ethertype(frame)?;
         let ip = frame.get(header..)?;
         let (version, payload, length, fragment) = match ethertype {
-            0x0800 => {
-                let fixed = ip.first_chunk::<20>()?;
+            ethernet::IPV4 => {
+                let fixed = ip.first_chunk::<{ ipv4::HEADER }>()?;
                 let payload = usize::from(fixed[0] & 0xf) * 4;
-                if fixed[0] >> 4 != 4 || payload < 20 {
+                if fixed[0] >> 4 != 4 || payload < ipv4::HEADER {
                     return None;
                 }
                 let fragment = u16::from_be_bytes([fixed[6], fixed[7]]) & 0x3fff != 0;
@@ -180,15 +180,15 @@ impl IpPacket {
                     fragment,
                 )
             }
-            0x86dd => {
-                let fixed = ip.first_chunk::<40>()?;
+            ethernet::IPV6 => {
+                let fixed = ip.first_chunk::<{ ipv6::HEADER }>()?;
                 if fixed[0] >> 4 != 6 {
                     return None;
                 }
                 (
                     6,
-                    40,
-                    40 + usize::from(u16::from_be_bytes([fixed[4], fixed[5]])),
+                    ipv6::HEADER,
+                    ipv6::HEADER + usize::from(u16::from_be_bytes([fixed[4], fixed[5]])),
                     false,
                 )
             }
@@ -210,9 +210,9 @@ pub(crate) fn ethertype(frame: &[u8]) -> Option<(u16, usize)> {
     let mut at = 12;
     loop {
         let ethertype = u16::from_be_bytes(*frame.get(at..)?.first_chunk()?);
-        if !matches!(ethertype, 0x8100 | 0x88a8) || at >= 20 {
+        if !matches!(ethertype, ethernet::VLAN | ethernet::SERVICE_VLAN) || at >= 20 {
             return Some((ethertype, at + 2));
         }
-        at += 4;
+        at += ethernet::VLAN_TAG;
     }
 }

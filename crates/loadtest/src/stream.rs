@@ -1,13 +1,14 @@
 //! Streams: the frames of a capture, replayed in a loop, with room for stamps where there is some.
 
-use tare_packet::checksum;
+use tare_packet::protocol::{self, ICMP, ICMPV6, TCP, UDP};
+use tare_packet::{checksum, ethernet, ipv6, udp};
 
 use crate::error::{Error, FRAME_MAX};
 use crate::schedule::wire_bits;
 use crate::stamp::{self, IpPacket, Place, Stamp};
 
 /// The shortest thing that has an Ethernet header.
-const FRAME_MIN: usize = 14;
+const FRAME_MIN: usize = ethernet::HEADER;
 
 /// The frames of a stream, and its ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,7 +161,7 @@ struct Checksum {
 impl Template {
     fn new(frame: &[u8]) -> Template {
         let mut bytes = frame.to_vec();
-        bytes.resize(bytes.len().max(tare_sim::SHORTEST), 0);
+        bytes.resize(bytes.len().max(tare_packet::ethernet::MIN), 0);
         let room = room(&mut bytes);
         Template {
             bytes: bytes.into(),
@@ -226,7 +227,8 @@ impl Template {
             let sum = checksum::finish(checksum::sum(&bytes[header..packet.payload]));
             bytes[header + 10..header + 12].copy_from_slice(&sum.to_be_bytes());
         } else {
-            bytes[header + 4..header + 6].copy_from_slice(&(total - 40).to_be_bytes());
+            bytes[header + 4..header + 6]
+                .copy_from_slice(&(total - ipv6::HEADER as u16).to_be_bytes());
         }
         if let Some(transport) = transport {
             let start = transport.start;
@@ -256,11 +258,6 @@ impl Template {
     }
 }
 
-const ICMP: u8 = 1;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const ICMPV6: u8 = 58;
-
 /// The transport header of a packet.
 #[derive(Clone, Copy, Debug)]
 struct Transport {
@@ -283,17 +280,22 @@ impl Transport {
         };
         let byte = |at: usize| frame.get(..packet.end)?.get(at).map(|&b| usize::from(b));
         // Hop-by-hop, routing and destination options (RFC 8200 section 4).
-        while packet.version == 6 && matches!(protocol, 0 | 43 | 60) {
+        while packet.version == 6
+            && matches!(
+                protocol,
+                protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS
+            )
+        {
             let length = 8 * (byte(start + 1)? + 1);
             protocol = byte(start)? as u8;
             start += length;
         }
         let (header, checksum) = match protocol {
-            UDP => (8, Some(6)),
+            UDP => (udp::HEADER, Some(6)),
             TCP => (byte(start + 12)? / 16 * 4, Some(16)),
-            ICMP | ICMPV6 => (8, Some(2)),
-            // IPv4, IPv6, fragment, GRE, ESP, AH, SCTP.
-            4 | 41 | 44 | 47 | 50 | 51 | 132 => return None,
+            ICMP | ICMPV6 => (udp::HEADER, Some(2)),
+            protocol::IPV4 | protocol::IPV6 | protocol::FRAGMENT | protocol::GRE => return None,
+            protocol::ESP | protocol::AH | protocol::SCTP => return None,
             _ => (0, None),
         };
         let data = start + header;

@@ -1,7 +1,7 @@
-//! The Internet checksum (RFC 1071) and how it changes with what it covers (RFC 1624).
+//! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
 
-/// The sum of `bytes` as big-endian 16-bit words, not folded; an odd last byte counts as the high
-/// half of a word.
+/// Returns the sum of `bytes` as big-endian 16-bit words, not folded; an odd last byte counts as
+/// the high half of a word.
 #[inline]
 pub fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
@@ -18,21 +18,21 @@ pub fn sum(bytes: &[u8]) -> u64 {
     sum
 }
 
-/// A sum folded to 16 bits and inverted: what stands in a checksum field.
+/// Returns a sum folded to 16 bits and inverted, as in a checksum field.
 #[inline]
 pub fn finish(sum: u64) -> u16 {
     // The upper half of a number plus the same with its halves swapped is the sum of its halves,
-    // carry brought around.
+    // carry added again.
     let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
     let sum = (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16;
     !sum
 }
 
-/// Whether the checksum of an IPv4 header without options is right.
+/// Returns true if the checksum of an IPv4 header without options is right.
 #[inline]
 pub fn is_right(header: &[u8; 20]) -> bool {
     // Both zeros of ones' complement are multiples of 2¹⁶ - 1; the order of the bytes does not
-    // matter (RFC 1071, 2 B), nor does it whether a carry out of 64 bits is brought around at once,
+    // matter (RFC 1071, 2 B), nor does it whether a carry out of 64 bits is added again at once,
     // for 2⁶⁴ - 1 is such a multiple too. A header is not all zero.
     let word = |at: usize| {
         let mut bytes = [0; 8];
@@ -46,14 +46,14 @@ pub fn is_right(header: &[u8; 20]) -> bool {
     (sum + u64::from(third_carry)).is_multiple_of(0xffff)
 }
 
-/// The checksum after one 16-bit word that it covers changed (RFC 1624, equation 3).
+/// Returns the checksum after one 16-bit word that it covers changed (RFC 1624, equation 3).
 #[inline]
 pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
     finish(u64::from(!checksum) + u64::from(!old) + u64::from(new))
 }
 
-/// The sum of the pseudo-header of UDP, TCP and ICMPv6 over IPv4 or IPv6: addresses of 4 or 16
-/// bytes each.
+/// Returns the sum of the pseudo-header of UDP, TCP and ICMPv6 over IPv4 or IPv6: addresses of 4 or
+/// 16 bytes each.
 pub fn pseudo_header(src: &[u8], dst: &[u8], protocol: u8, len: usize) -> u64 {
     sum(src) + sum(dst) + u64::from(protocol) + len as u64
 }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Word by word, as RFC 1071 tells it.
+    /// The checksum word by word, as in RFC 1071.
     fn plainly(bytes: &[u8]) -> u16 {
         let mut sum = 0u32;
         for pair in bytes.chunks(2) {
@@ -86,9 +86,9 @@ mod tests {
         }
 
         #[test]
-        fn a_header_is_right_if_its_sum_is_zero(mut header in any::<[u8; 20]>(), mend in any::<bool>()) {
+        fn a_header_is_right_if_its_sum_is_zero(mut header in any::<[u8; 20]>(), valid in any::<bool>()) {
             header[0] |= 0x40;
-            if mend {
+            if valid {
                 header[10..12].fill(0);
                 let checksum = finish(sum(&header));
                 header[10..12].copy_from_slice(&checksum.to_be_bytes());

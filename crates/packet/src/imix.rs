@@ -1,20 +1,22 @@
-//! How long the frames of a test are: one length, or the Internet mix.
+//! The sizes of a test's frames: one size, or the Internet mix.
 
 use std::fmt;
 use std::iter::{Copied, Cycle};
 use std::slice;
 use std::str::FromStr;
 
+use crate::ethernet;
+
 /// One period of the Internet mix, in bytes of Ethernet frames without their checksum: seven of 60,
-/// four of 590 and one of 1514, spread such that no part of the period is far from the mean and
-/// never more than two short ones follow each other.
+/// four of 590 and one of 1514, in an order in which no part of the period is far from the mean
+/// and at most two short ones follow each other.
 pub const IMIX: [u16; 12] = [60, 590, 60, 60, 590, 60, 1514, 60, 590, 60, 590, 60];
 
 /// The shortest frame that Ethernet has, without its checksum.
-pub const SIZE_MIN: u16 = 60;
+pub const SIZE_MIN: u16 = ethernet::MIN as u16;
 
 /// The longest frame that a test can ask for: a packet of 9000 bytes behind an Ethernet header.
-pub const SIZE_MAX: u16 = 9014;
+pub const SIZE_MAX: u16 = 9000 + ethernet::HEADER as u16;
 
 /// The sizes of a test's frames.
 ///
@@ -32,7 +34,7 @@ impl PacketSize {
     /// The Internet mix.
     pub const IMIX: PacketSize = PacketSize(Sizes::Imix);
 
-    /// Frames of `bytes` each; none outside of [`SIZE_MIN`] to [`SIZE_MAX`].
+    /// Frames of `bytes` each; `None` outside of [`SIZE_MIN`] to [`SIZE_MAX`].
     pub const fn fixed(bytes: u16) -> Option<PacketSize> {
         if bytes < SIZE_MIN || bytes > SIZE_MAX {
             return None;
@@ -40,7 +42,7 @@ impl PacketSize {
         Some(PacketSize(Sizes::One([bytes])))
     }
 
-    /// One period: what [`sequence`](Self::sequence) repeats.
+    /// Returns the period that [`sequence`](Self::sequence) repeats.
     pub const fn period(&self) -> &[u16] {
         match &self.0 {
             Sizes::One(size) => size,
@@ -48,18 +50,18 @@ impl PacketSize {
         }
     }
 
-    /// The sizes of frame after frame, without an end.
+    /// Returns the sizes of frame after frame, without an end.
     pub fn sequence(&self) -> Cycle<Copied<slice::Iter<'_, u16>>> {
         self.period().iter().copied().cycle()
     }
 
-    /// The mean size in bytes; 357.83 for the mix.
+    /// Returns the mean size in bytes; 357.83 for the mix.
     pub fn mean_bytes(&self) -> f64 {
         let sum: u32 = self.period().iter().copied().map(u32::from).sum();
         f64::from(sum) / self.period().len() as f64
     }
 
-    /// The longest size in bytes.
+    /// Returns the longest size in bytes.
     pub fn max_bytes(&self) -> u16 {
         match self.0 {
             Sizes::One([size]) => size,
@@ -77,7 +79,7 @@ impl fmt::Display for PacketSize {
     }
 }
 
-/// What was no packet size.
+/// The text is no packet size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoPacketSize;
 

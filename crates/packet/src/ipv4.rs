@@ -5,7 +5,23 @@ use crate::checksum;
 /// Bytes of a header without options.
 pub const HEADER: usize = 20;
 
-/// Why bytes are no IPv4 packet.
+/// Version 4 and a header without options, the first byte of a header (RFC 791, 3.1).
+pub const VERSION_AND_LENGTH: u8 = 0x45;
+
+/// The flag "don't fragment" in the word of flags and fragment offset (RFC 791, 3.1).
+pub const DONT_FRAGMENT: u32 = 0x4000;
+
+/// The flag "more fragments" in that word.
+pub const MORE_FRAGMENTS: u32 = 0x2000;
+
+/// The fragment offset in that word, in units of eight bytes.
+pub const FRAGMENT_OFFSET: u32 = 0x1fff;
+
+/// The bytes that a host is sure to take (RFC 791, 3.1), and the most of an ICMP error (RFC 1812,
+/// 4.3.2.3).
+pub const REASSEMBLED_MIN: usize = 576;
+
+/// The reason that bytes are no IPv4 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// Shorter than a header, or than the header says it is.
@@ -18,7 +34,7 @@ pub enum Malformed {
     Checksum,
 }
 
-/// What a header says.
+/// The fields of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4 {
     /// Bytes of the header with its options, 20 to 60.
@@ -27,7 +43,7 @@ pub struct Ipv4 {
     pub total_len: usize,
     /// DSCP (6 bits) and ECN (2 bits).
     pub tos: u8,
-    /// Hops left.
+    /// Time to live, in hops.
     pub ttl: u8,
     /// Protocol of the payload.
     pub protocol: u8,
@@ -35,14 +51,11 @@ pub struct Ipv4 {
     pub src: u32,
     /// Destination address.
     pub dst: u32,
-    /// Identification, flags and fragment offset, as the two words stand in the header.
+    /// Identification, flags and fragment offset, as the two words are in the header.
     pub fragment: u32,
 }
 
-/// The first byte of a header without options.
-const WITHOUT_OPTIONS: u8 = 0x45;
-
-/// How long the header `h` at the start of `bytes` is.
+/// Returns the length of the header `h` at the start of `bytes`.
 #[cold]
 fn check(bytes: &[u8], h: &[u8; HEADER]) -> Result<usize, Malformed> {
     if h[0] >> 4 != 4 {
@@ -75,7 +88,7 @@ impl Ipv4 {
         };
         let total_len = usize::from(u16::from_be_bytes([h[2], h[3]]));
         let fits = (HEADER..=bytes.len()).contains(&total_len);
-        let header_len = if (h[0] == WITHOUT_OPTIONS) & fits & checksum::is_right(h) {
+        let header_len = if (h[0] == VERSION_AND_LENGTH) & fits & checksum::is_right(h) {
             HEADER
         } else {
             check(bytes, h)?
@@ -93,28 +106,28 @@ impl Ipv4 {
         })
     }
 
-    /// Whether routers must not fragment this packet.
+    /// Returns true if routers must not fragment this packet.
     #[inline]
     pub fn dont_fragment(&self) -> bool {
-        self.fragment & 0x4000 != 0
+        self.fragment & DONT_FRAGMENT != 0
     }
 
-    /// Whether this is a part of a packet: more follow, or it is not the first.
+    /// Returns true if this is a fragment: more follow, or it is not the first.
     #[inline]
     pub fn is_fragment(&self) -> bool {
-        self.fragment & 0x3fff != 0
+        self.fragment & (MORE_FRAGMENTS | FRAGMENT_OFFSET) != 0
     }
 
-    /// Whether this is a part other than the first.
+    /// Returns true if this is a fragment other than the first.
     #[inline]
     pub fn is_later_fragment(&self) -> bool {
-        self.fragment & 0x1fff != 0
+        self.fragment & FRAGMENT_OFFSET != 0
     }
 }
 
-/// Takes a hop off the packet at the start of `bytes`, and mends its checksum: one less in the
-/// upper byte of a word is one more in that of the checksum, with the carry brought around (RFC
-/// 1624).
+/// Decrements the TTL of the packet at the start of `bytes` and updates its checksum incrementally
+/// (RFC 1624): the TTL is the upper byte of a word, so the checksum grows by 0x100, with the carry
+/// added again.
 #[inline]
 pub fn decrement_ttl(bytes: &mut [u8]) {
     if let Some(h) = bytes.first_chunk_mut::<HEADER>() {
@@ -124,7 +137,7 @@ pub fn decrement_ttl(bytes: &mut [u8]) {
     }
 }
 
-/// Sets DSCP and ECN of the packet at the start of `bytes`, and mends its checksum.
+/// Sets DSCP and ECN of the packet at the start of `bytes` and updates its checksum incrementally.
 #[inline]
 pub fn set_tos(bytes: &mut [u8], tos: u8) {
     if let Some(h) = bytes.first_chunk_mut::<HEADER>() {
@@ -141,7 +154,7 @@ fn rewrite(h: &mut [u8; HEADER], at: usize, old: u16, new: u16) {
     h[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// What a new header without options is to say; see [`Ipv4`].
+/// The fields of a new header without options; see [`Ipv4`].
 #[derive(Clone, Copy, Debug)]
 pub struct Repr {
     /// Source address.
@@ -150,7 +163,7 @@ pub struct Repr {
     pub dst: u32,
     /// Protocol of the payload.
     pub protocol: u8,
-    /// Hops left.
+    /// Time to live, in hops.
     pub ttl: u8,
     /// DSCP and ECN.
     pub tos: u8,
@@ -161,12 +174,14 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Writes the header, word by word: built elsewhere and then copied it would wait for its own
-    /// narrow stores.
+    /// Writes the header, word by word: built elsewhere and then copied, it would be loaded wider
+    /// than it was stored, and such a load waits until the stores have reached the cache.
     #[inline]
     pub fn write(&self, to: &mut [u8; HEADER]) {
         let words = [
-            0x4500_0000 | u32::from(self.tos) << 16 | u32::from(self.total_len),
+            u32::from(VERSION_AND_LENGTH) << 24
+                | u32::from(self.tos) << 16
+                | u32::from(self.total_len),
             self.fragment,
             u32::from(self.ttl) << 24 | u32::from(self.protocol) << 16,
             self.src,
@@ -180,7 +195,7 @@ impl Repr {
         to[16..].copy_from_slice(&words[4].to_be_bytes());
     }
 
-    /// The header's bytes.
+    /// Returns the header's bytes.
     pub fn to_bytes(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         self.write(&mut bytes);

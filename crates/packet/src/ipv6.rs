@@ -3,7 +3,11 @@
 /// Bytes of a header.
 pub const HEADER: usize = 40;
 
-/// Why bytes are no IPv6 packet.
+/// The bytes of a packet that every link takes (RFC 8200, section 5), and the most of an ICMPv6
+/// error (RFC 4443, 2.4).
+pub const MTU_MIN: usize = 1280;
+
+/// The reason that bytes are no IPv6 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// Shorter than a header, or than the header says it is.
@@ -12,7 +16,7 @@ pub enum Malformed {
     Version,
 }
 
-/// What a header says.
+/// The fields of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6 {
     /// Bytes of header and payload; the bytes checked have at least these.
@@ -21,7 +25,7 @@ pub struct Ipv6 {
     pub traffic_class: u8,
     /// The flow that the packet belongs to, 20 bits.
     pub flow_label: u32,
-    /// Hops left.
+    /// Hop limit.
     pub hop_limit: u8,
     /// Protocol of the payload, or of the first extension header.
     pub next_header: u8,
@@ -67,7 +71,7 @@ impl Ipv6 {
     }
 }
 
-/// Takes a hop off the packet at the start of `bytes`.
+/// Decrements the hop limit of the packet at the start of `bytes`.
 #[inline]
 pub fn decrement_hop_limit(bytes: &mut [u8]) {
     if let Some(hop_limit) = bytes.get_mut(7) {
@@ -84,7 +88,7 @@ pub fn set_traffic_class(bytes: &mut [u8], class: u8) {
     }
 }
 
-/// What a new header is to say; see [`Ipv6`]. The flow label is 0.
+/// The fields of a new header; see [`Ipv6`]. The flow label is 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Repr {
     /// Source address.
@@ -93,7 +97,7 @@ pub struct Repr {
     pub dst: u128,
     /// Protocol of the payload.
     pub next_header: u8,
-    /// Hops left.
+    /// Hop limit.
     pub hop_limit: u8,
     /// DSCP and ECN.
     pub traffic_class: u8,
@@ -115,7 +119,7 @@ impl Repr {
         to[24..].copy_from_slice(&self.dst.to_be_bytes());
     }
 
-    /// The header's bytes.
+    /// Returns the header's bytes.
     pub fn to_bytes(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         self.write(&mut bytes);

@@ -1,15 +1,14 @@
-//! Packet formats.
-//!
-//! What the packet paths look at a million times a second is read here, once, into plain values:
-//! [`ipv4`], [`ipv6`], [`ethernet`], [`checksum`]. [`frame`] makes whole frames. Everything else (ARP, neighbor discovery, ICMP,
-//! UDP) is [`wire`], smoltcp's views.
+#![doc = include_str!("../README.md")]
 
 pub mod checksum;
+pub mod esp;
 pub mod ethernet;
 pub mod frame;
 pub mod imix;
 pub mod ipv4;
 pub mod ipv6;
 pub mod pcap;
+pub mod protocol;
+pub mod udp;
 
 pub use smoltcp::wire;

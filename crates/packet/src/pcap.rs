@@ -35,7 +35,7 @@ pub enum Resolution {
     Nanos,
 }
 
-/// What the header of a capture says. The link type is always Ethernet.
+/// The header of a capture. The link type is always Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The order of the bytes.
@@ -100,11 +100,11 @@ impl ByteOrder {
 /// One captured frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// When it was captured: nanoseconds since 1970, or since whatever the writer chose.
+    /// The time of capture: nanoseconds since 1970, or since a moment of the writer's choice.
     pub time_ns: u64,
-    /// What was captured of the frame, without the Ethernet checksum.
+    /// The captured bytes of the frame, without the Ethernet checksum.
     pub frame: &'a [u8],
-    /// Bytes that the frame had on the line; more than were captured where it was cut.
+    /// Bytes that the frame had on the line; more than were captured if it was cut.
     pub line_bytes: u32,
 }
 
@@ -169,7 +169,7 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// What the file's header said.
+    /// The file's header.
     pub fn header(&self) -> Header {
         self.header
     }
@@ -226,7 +226,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// All frames of a capture, for somebody who will send them.
+/// All frames of a capture, to be sent.
 ///
 /// # Errors
 /// As [`Reader`]; also where there is no record, a frame is shorter than an Ethernet header or was
@@ -279,7 +279,7 @@ impl<W: Write> Writer<W> {
     /// Writes the file's header.
     ///
     /// # Errors
-    /// What the sink said.
+    /// The error of the sink.
     pub fn new(mut sink: W, header: Header) -> io::Result<Writer<W>> {
         let order = header.order;
         let word = |number| ByteOrder::write(order, number);
@@ -304,7 +304,7 @@ impl<W: Write> Writer<W> {
     /// long the frame was.
     ///
     /// # Errors
-    /// What the sink said.
+    /// The error of the sink.
     pub fn write(&mut self, time_ns: u64, frame: &[u8]) -> io::Result<()> {
         let line_bytes = u32::try_from(frame.len()).unwrap_or(u32::MAX);
         let captured = line_bytes.min(self.header.frame_bytes_max());
@@ -323,11 +323,12 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Why a capture could not be read. Records are counted from 1, bytes from the start of the file.
+/// The reason that a capture could not be read. Records are counted from 1, bytes from the start of
+/// the file.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// What the system said.
+    /// The error of the system.
     Io(io::Error),
     /// The file is shorter than its header.
     ShortHeader {
@@ -348,23 +349,23 @@ pub enum Error {
     },
     /// Not Ethernet, or Ethernet frames with their checksum.
     LinkType {
-        /// What the header says.
+        /// The link type in the header.
         found: u32,
     },
     /// There is no record.
     Empty,
     /// A record is wrong.
     Record {
-        /// Which one, from 1.
+        /// Its number, from 1.
         number: u64,
-        /// Where it begins.
+        /// The offset of its first byte.
         offset: u64,
-        /// What is wrong.
+        /// The fault.
         fault: RecordFault,
     },
 }
 
-/// What is wrong with a record.
+/// The fault of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecordFault {
@@ -506,7 +507,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// Reads until `bytes` is full or the source ends; returns how many were read.
+/// Reads until `bytes` is full or the source ends; returns the number read.
 fn fill(source: &mut impl Read, bytes: &mut [u8]) -> Result<usize, Error> {
     let mut read = 0;
     while let Some(rest) = bytes.get_mut(read..).filter(|rest| !rest.is_empty()) {

@@ -74,7 +74,7 @@ const IDLE: u32 = 64;
 
 /// The shortest frame that the kernel takes: an Ethernet header. It does not give back a shorter
 /// one.
-const HEADER: usize = 14;
+const HEADER: usize = tare_packet::ethernet::HEADER;
 
 impl XdpPort {
     /// Opens a queue of an interface in the first of `modes` that works, and says why those before

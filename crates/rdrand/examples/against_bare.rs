@@ -1,4 +1,4 @@
-//! How much of the bare instruction loop the library keeps.
+//! The speed of the library relative to the bare instruction loop.
 //!
 //! Pairs of (bare loop, library call) run next to each other in one thread, in alternating
 //! order, over the same number of quadwords; each pair gives one ratio of processor time,

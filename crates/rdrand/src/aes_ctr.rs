@@ -1,9 +1,9 @@
-//! RDRAND and AES in counter mode together: to predict the output takes the key as well as the
+//! RDRAND and AES in counter mode together: predicting the output takes both the key and the
 //! hardware.
 //!
 //! - **Keys** are set by the caller or made at random: by [`Seeder`], and with `std` on Unix also
 //!   by the operating system, both combined by exclusive or, so that the hardware alone does not
-//!   know them.
+//!   determine them.
 //! - **Under the caller's keys** the output is RDRAND, encrypted: RDRAND ⊕ keystream. It is as
 //!   unpredictable as RDRAND even if the keys are known.
 //! - **Under a random key** RDRAND goes into the counter blocks: 96 fresh bits beside a 32-bit
@@ -38,13 +38,13 @@ use crate::generator::{Generator, Rdrand};
 use crate::seed::Seeder;
 use crate::source::Source;
 
-/// Bytes that one random key encrypts at most.
+/// The most bytes that one random key encrypts.
 pub const RANDOM_KEY_BYTES: u64 = 1 << 20;
 
 /// Bytes after which the next of the caller's keys takes its turn.
 pub const KEY_TURN_BYTES: usize = 4096;
 
-/// Bytes that one reservation fills at most.
+/// The most bytes that one reservation fills.
 const CHUNK_BYTES: usize = 16 * 1024;
 
 /// Bytes of a random key.
@@ -59,15 +59,15 @@ pub struct AesCtr {
 
 struct State {
     keys: Vec<Key>,
-    /// Which key has its turn.
+    /// The index of the key whose turn it is.
     turn: usize,
     /// Bytes left of the turn, for random keys of the key.
     left: u64,
-    /// The keys are made here and replaced, not the caller's.
+    /// True for keys that are made here and replaced, false for the caller's.
     random: bool,
     /// The generation of the process that the counters belong to.
     process: u64,
-    /// What random keys and counters are made of.
+    /// The source of random keys and counters.
     seeder: Option<Seeder>,
 }
 
@@ -75,7 +75,7 @@ impl AesCtr {
     /// Makes a random AES-256 key.
     ///
     /// # Errors
-    /// What stopped the hardware.
+    /// The error of RDSEED or RDRAND.
     pub fn with_random_key() -> Result<Self, Error> {
         let mut state = State::new(Vec::new(), true);
         state.renew()?;
@@ -108,8 +108,8 @@ impl AesCtr {
     /// [module](self). `written` of an error counts bytes.
     ///
     /// # Errors
-    /// What stopped the generator or the making of a key, or [`Error::KeyExhausted`]. What
-    /// was not encrypted is zeroed, and after [`Error::Health`] all of it.
+    /// The error of the generator or of making a key, or [`Error::KeyExhausted`]. The bytes that
+    /// were not encrypted are zeroed, and after [`Error::Health`] all of them.
     pub fn fill_bytes<S: Source>(
         &self,
         generator: &mut Generator<S>,
@@ -151,7 +151,7 @@ impl AesCtr {
     /// kept here.
     ///
     /// # Errors
-    /// As [`fill_bytes`](Self::fill_bytes), or what stopped the making of the generator.
+    /// As [`fill_bytes`](Self::fill_bytes), or the error of making the generator.
     pub fn fill(&mut self, destination: &mut [u8]) -> Result<(), Error> {
         let mut own = match self.own.take() {
             Some(own) => own,
@@ -169,8 +169,8 @@ impl AesCtr {
     /// keys in the same order of calls, it decrypts.
     ///
     /// # Errors
-    /// [`Error::Length`] when the lengths differ, [`Error::KeyExhausted`], or what stopped the
-    /// making of a key.
+    /// [`Error::Length`] if the lengths differ, [`Error::KeyExhausted`], or the error of making
+    /// a key.
     pub fn encrypt(&self, destination: &mut [u8], source: &[u8]) -> Result<(), Error> {
         if destination.len() != source.len() {
             let (source, destination) = (source.len(), destination.len());
@@ -209,14 +209,14 @@ impl AesCtr {
     }
 }
 
-/// A place for the one [`AesCtr`] of a whole program, which may be changed and used by any
-/// thread, and in a child process whatever the parent's threads were doing.
+/// Holds the one [`AesCtr`] of a whole program. Any thread may change and use it, and so may a
+/// child process, whatever the parent's threads were doing at the fork.
 pub struct Slot {
     current: ForkLock<Option<Arc<AesCtr>>>,
 }
 
 impl Slot {
-    /// An empty place.
+    /// Returns an empty slot.
     #[must_use]
     pub const fn new() -> Self {
         Slot {
@@ -224,8 +224,8 @@ impl Slot {
         }
     }
 
-    /// Puts a generator in, or takes it out with `None`. The one before is wiped as soon as
-    /// no call is using it any more.
+    /// Stores a generator, or removes it with `None`. The previous one is wiped as soon as no call
+    /// uses it any more.
     pub fn set(&self, next: Option<AesCtr>) {
         let next = next.map(Arc::new);
         // A fork in between leaves the pointer of before or of after, never a half of each;
@@ -237,7 +237,7 @@ impl Slot {
     /// Runs `work` with the generator.
     ///
     /// # Errors
-    /// [`Error::NoKey`] when the place is empty, otherwise the error of `work`.
+    /// [`Error::NoKey`] if the slot is empty, otherwise the error of `work`.
     pub fn with<T>(&self, work: impl FnOnce(&AesCtr) -> Result<T, Error>) -> Result<T, Error> {
         let current = self.current.lock().clone();
         current.map_or(Err(Error::NoKey), |cipher| work(&cipher))
@@ -262,8 +262,8 @@ impl State {
         }
     }
 
-    /// Sets `length` or fewer bytes of keystream aside that nobody else gets, in the process
-    /// whose generation is `here`.
+    /// Reserves up to `length` bytes of keystream for one caller, in the process whose generation
+    /// is `here`.
     fn reserve(&mut self, length: usize, here: u64) -> Result<Reserved, Error> {
         if self.process != here {
             self.part_from_parent()?;
@@ -283,7 +283,7 @@ impl State {
         Ok(reserved)
     }
 
-    /// Sets up counters or a key that the parent of this process cannot be using.
+    /// Sets up counters or a key that the parent of this process cannot use.
     fn part_from_parent(&mut self) -> Result<(), Error> {
         if self.random {
             return self.renew();
@@ -321,7 +321,7 @@ impl State {
         Ok(())
     }
 
-    /// Seed material from the seeder that is kept, after an error from a new one.
+    /// Fills with seed material from the seeder that is kept; after an error from a new one.
     fn seed(&mut self, destination: &mut [u8]) -> Result<(), Error> {
         let mut seeder = match self.seeder.take() {
             Some(seeder) => seeder,
@@ -336,11 +336,12 @@ impl State {
 /// Bytes of an AES block.
 const BLOCK: usize = 16;
 
-/// Blocks that one key encrypts at most: far below the 2⁶⁴ where AES-CTR tells itself from
-/// chance, and the whole counter beside a nonce of twelve bytes.
+/// The most blocks that one key encrypts: far below the 2⁶⁴ at which AES-CTR can be distinguished
+/// from random, since its blocks never repeat, and all values of the counter beside a nonce of
+/// twelve bytes.
 const KEY_BLOCKS: u64 = 1 << 32;
 
-/// A key and the counter block that it has not used yet.
+/// A key and its next counter block.
 struct Key {
     bytes: [u8; 32],
     length: usize,
@@ -409,8 +410,8 @@ struct Reserved {
 const NONCE: usize = 12;
 
 impl Reserved {
-    /// Fills `destination`, which is as long as what was reserved. What is after the bytes that
-    /// an error counts is not for use.
+    /// Fills `destination`, which is as long as the reservation. The bytes after those that an
+    /// error counts are not for use.
     fn fill<S: Source>(
         &self,
         generator: &mut Generator<S>,
@@ -454,7 +455,7 @@ impl Reserved {
         if rest.is_empty() {
             return Ok(());
         }
-        // No more random bits than there is room for.
+        // The last block is cut, so its nonce needs no more random bits than are delivered.
         let mut last = Array::from([0; BLOCK]);
         let drawn = generator.fill_bytes(&mut last[..rest.len().min(NONCE)]);
         drawn.map_err(|error| error.with_written(BLOCK * whole))?;
@@ -497,7 +498,7 @@ where
     }
 }
 
-/// Combines with what the operating system's generator gives, where there is one.
+/// Adds the output of the operating system's generator to a key, if there is one.
 #[cfg(all(feature = "std", unix))]
 fn add_system_randomness(key: &mut [u8; 32]) {
     let mut system = zeroize::Zeroizing::new([0; 32]);
@@ -507,7 +508,7 @@ fn add_system_randomness(key: &mut [u8; 32]) {
         match rustix::rand::getrandom(&mut system[filled..], flags) {
             Ok(bytes) => filled += bytes,
             Err(rustix::io::Errno::INTR) => {}
-            Err(_) => break, // the hardware's part stands alone
+            Err(_) => break, // the key is the hardware's alone
         }
     }
     key.iter_mut()

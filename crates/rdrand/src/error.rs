@@ -1,30 +1,11 @@
-//! What can go wrong, each said so that the reader knows what to do about it.
+//! Errors, with what to do about each.
 
 use core::fmt;
 use core::time::Duration;
 
-use crate::processor::KnownIssue;
+use crate::processor::{Instruction, KnownIssue};
 
-/// The instruction that an error or a count is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Instruction {
-    /// RDRAND: the output of the processor's deterministic generator.
-    Rdrand,
-    /// RDSEED: the conditioned output of the processor's entropy source.
-    Rdseed,
-}
-
-impl fmt::Display for Instruction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Instruction::Rdrand => "RDRAND",
-            Instruction::Rdseed => "RDSEED",
-        })
-    }
-}
-
-/// Which health test found the source broken (SP 800-90B, section 4.4).
+/// The health test that found the source broken (SP 800-90B, section 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HealthFailure {
@@ -41,7 +22,7 @@ pub enum HealthFailure {
     Proportion {
         /// The byte that came too often.
         byte: u8,
-        /// How often it came.
+        /// The number of times that it came.
         count: u32,
         /// Bytes looked at, at most 512.
         window: u32,
@@ -92,7 +73,7 @@ impl fmt::Display for HealthFailure {
     }
 }
 
-/// Why no (or not all) random numbers were delivered.
+/// The reason that no, or not all, random numbers were delivered.
 ///
 /// `written` counts elements of the caller's array from its start: bytes for byte
 /// functions, values for the others.
@@ -121,9 +102,9 @@ pub enum Error {
     SelfTest {
         /// The instruction that was tested.
         instruction: Instruction,
-        /// What the test saw.
+        /// The test that failed, with what it found.
         failure: HealthFailure,
-        /// The published defect of this processor that fits, where there is one.
+        /// The published defect of this processor that fits the failure; `None` if there is none.
         known: Option<KnownIssue>,
     },
     /// A continuous health test failed. The destination of the call was zeroed, nothing
@@ -131,7 +112,7 @@ pub enum Error {
     Health {
         /// The instruction that failed.
         instruction: Instruction,
-        /// What the test saw.
+        /// The test that failed, with what it found.
         failure: HealthFailure,
     },
     /// An AES key or nonce has a length that AES-CTR here does not take.
@@ -155,7 +136,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Elements at the start of the destination that hold good random numbers.
+    /// Returns the number of elements at the start of the destination that hold good random
+    /// numbers.
     #[must_use]
     pub fn written(&self) -> usize {
         match self {
@@ -164,7 +146,7 @@ impl Error {
         }
     }
 
-    /// The same error, its count of written elements replaced.
+    /// Returns this error with another count of written elements.
     #[must_use]
     pub(crate) fn with_written(self, elements: usize) -> Self {
         match self {

@@ -1,10 +1,11 @@
-//! Noticing a fork, and a lock that survives one.
+//! Detection of a fork, and a lock that survives one.
 //!
 //! A child process starts with a copy of its parent's keys and counters; used as they are,
-//! both would encrypt with the same keystream. The sign of a fork is a page that the kernel
-//! hands to a child zeroed (`MADV_WIPEONFORK`, Linux 4.14), whoever forked and however;
-//! where there is none, the process number. A lock that some other thread held at the moment
-//! of the fork has no holder in the child; it is taken over instead of waited for.
+//! both would encrypt with the same keystream. A fork shows in a page that the kernel zeroes
+//! in a child (`MADV_WIPEONFORK`, Linux 4.14), whichever library or system call forked; where
+//! that is missing, in the process number. `pthread_atfork` would miss forks by a bare system
+//! call. A lock that another thread held at the moment of the fork has no holder in the child;
+//! it is taken over instead of waited for.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -12,7 +13,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 /// A number that differs between a process and its ancestors, and not within a process.
 ///
-/// Without `std` nothing can be noticed and it is always 0.
+/// Without `std` a fork cannot be detected, and the number is always 0.
 pub(crate) use sign::generation;
 
 /// A short-term lock whose holder is known to live in this process.
@@ -88,8 +89,8 @@ impl<T> Drop for Guard<'_, T> {
     }
 }
 
-/// Spins a little, then gives the processor away, then sleeps: the holder may be waiting for
-/// the processor that the waiter uses.
+/// Spins a little, then yields the processor, then sleeps: the holder may be waiting for the
+/// processor that the waiter uses.
 fn wait(waits: u32) {
     match waits {
         0..=15 => core::hint::spin_loop(),
@@ -106,7 +107,7 @@ fn wait(waits: u32) {
 mod sign {
     use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-    /// What the page holds: zero in a child that nobody counted yet.
+    /// The page in a child that is not counted yet.
     const WIPED: u32 = 0;
     const COUNTED: u32 = 1;
     const BEING_COUNTED: u32 = 2;
@@ -123,7 +124,7 @@ mod sign {
             return u64::from(std::process::id());
         };
         while page.load(Ordering::Acquire) != COUNTED {
-            // Whoever counts is in this process: a fork would have wiped the claim.
+            // The thread that counts is in this process: a fork would have wiped the claim.
             let claim =
                 page.compare_exchange(WIPED, BEING_COUNTED, Ordering::AcqRel, Ordering::Acquire);
             if claim.is_ok() {
@@ -148,13 +149,13 @@ mod sign {
         use rustix::mm::{madvise, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 
         const LENGTH: usize = 4096;
-        /// The kernel has no `MADV_WIPEONFORK`: asked once, answered for ever.
+        /// Set if the kernel has no `MADV_WIPEONFORK`, so that it is asked once.
         static ABSENT: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
 
         if ABSENT.load(Ordering::Relaxed) {
             return None;
         }
-        if !advice_is_heard() {
+        if !madvise_works() {
             ABSENT.store(true, Ordering::Relaxed);
             return None;
         }
@@ -168,7 +169,7 @@ mod sign {
         };
         // SAFETY: the mapping made above, whole.
         if unsafe { madvise(start, LENGTH, Advice::LinuxWipeOnFork) }.is_err() {
-            // SAFETY: nobody else knows the mapping yet.
+            // SAFETY: the mapping is known to no one but this function yet.
             let _ = unsafe { munmap(start, LENGTH) };
             ABSENT.store(true, Ordering::Relaxed);
             return None;
@@ -181,7 +182,7 @@ mod sign {
             // SAFETY: published just now and never unmapped.
             Ok(_) => Some(unsafe { &*page }),
             Err(other) => {
-                // SAFETY: this page was not published, nobody else knows it.
+                // SAFETY: this page was not published, so it is known to this function alone.
                 let _ = unsafe { munmap(start, LENGTH) };
                 // SAFETY: the published page is never unmapped.
                 unsafe { other.as_ref() }
@@ -189,10 +190,10 @@ mod sign {
         }
     }
 
-    /// Whether `madvise` does what it says. Linux refuses this advice for shared memory; QEMU's
+    /// Returns true if `madvise` takes effect. Linux refuses this advice for shared memory; QEMU's
     /// emulation of user programs accepts all advice and ignores it.
     #[cfg(target_os = "linux")]
-    fn advice_is_heard() -> bool {
+    fn madvise_works() -> bool {
         use rustix::mm::{madvise, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 
         let (null, length) = (core::ptr::null_mut(), 4096);

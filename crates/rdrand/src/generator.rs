@@ -1,16 +1,20 @@
 //! A source with its retries bounded, its health watched and its draws counted.
 
+pub mod fast_path;
 mod self_test;
 
 use core::fmt;
 
-use crate::error::{Error, HealthFailure, Instruction};
+use crate::error::{Error, HealthFailure};
 use crate::health::Monitor;
-use crate::processor::Processor;
-use crate::retry::{retry, Dry, RetryLimit};
+use crate::processor::{Instruction, Processor};
+use crate::retry::{retry, Dry};
+use crate::retry_limit::RetryLimit;
 use crate::source::{RdrandInstruction, RdseedInstruction, Source};
 
 pub use self_test::SELF_TEST_DRAWS;
+
+use fast_path::Unusual;
 
 /// Random numbers from RDRAND.
 pub type Rdrand = Generator<RdrandInstruction>;
@@ -19,10 +23,11 @@ pub type Rdrand = Generator<RdrandInstruction>;
 /// narrower values: the narrow forms are unsound on AMD Zen 5.
 pub type Rdseed = Generator<RdseedInstruction>;
 
-/// Up to here values are drawn and tested one by one, beyond it in blocks.
+/// Up to this many bytes, values are drawn and tested one by one; above, in blocks. A block costs
+/// its set-up, which a few values do not earn back.
 const FEW_BYTES: usize = 40;
 
-/// What a generator has done so far, the self-test and re-tests included.
+/// The draws of a generator so far, the self-test and re-tests included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Executions that delivered a value (CF = 1).
@@ -34,7 +39,7 @@ pub struct Counts {
 /// Random numbers from a [`Source`], with everything between the instruction and the
 /// caller: start-up self-test, bounded retries, continuous health tests, counts.
 ///
-/// Not shared between threads: give each thread its own, the hardware is shared anyway.
+/// Give each thread a generator of its own: the hardware is shared anyway.
 /// The last value drawn stays inside until the next draw, because the repetition count
 /// test needs it; it is overwritten on drop.
 ///
@@ -61,8 +66,8 @@ impl Generator<RdrandInstruction> {
         Self::with_retry_limit(RetryLimit::RDRAND)
     }
 
-    /// As [`new`](Self::new), with a retry limit of the caller's. The self-test waits at least as
-    /// long as the default.
+    /// As [`new`](Self::new), with another retry limit. The self-test waits at least as long as by
+    /// default.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -80,8 +85,8 @@ impl Generator<RdseedInstruction> {
         Self::with_retry_limit(RetryLimit::RDSEED)
     }
 
-    /// As [`new`](Self::new), with a retry limit of the caller's. The self-test waits at least as
-    /// long as the default.
+    /// As [`new`](Self::new), with another retry limit. The self-test waits at least as long as by
+    /// default.
     ///
     /// # Errors
     /// As [`Rdrand::new`].
@@ -96,7 +101,7 @@ impl<S: Source> Generator<S> {
     /// # Errors
     /// [`Error::SelfTest`] or [`Error::Underflow`].
     pub fn with_source(source: S) -> Result<Self, Error> {
-        Self::with_source_on(source, None)
+        Self::tested(source, None, RetryLimit::of(S::INSTRUCTION))
     }
 
     /// As [`with_source`](Self::with_source), with a processor whose known defect explains
@@ -104,12 +109,13 @@ impl<S: Source> Generator<S> {
     ///
     /// # Errors
     /// [`Error::SelfTest`] or [`Error::Underflow`].
+    #[cfg(feature = "testing")]
     pub fn with_source_on(source: S, processor: Option<Processor>) -> Result<Self, Error> {
         Self::tested(source, processor, RetryLimit::of(S::INSTRUCTION))
     }
 
     fn tested(source: S, processor: Option<Processor>, limit: RetryLimit) -> Result<Self, Error> {
-        let mut generator = Self::with_source_untested(source);
+        let mut generator = Self::untested(source);
         generator.limit = generator.limit.max(limit);
         generator.self_test(processor.and_then(|processor| processor.known_issue()))?;
         generator.limit = limit;
@@ -118,8 +124,13 @@ impl<S: Source> Generator<S> {
 
     /// Takes a source without the start-up self-test, for tests of what comes after it.
     /// The continuous tests run.
+    #[cfg(feature = "testing")]
     #[must_use]
     pub const fn with_source_untested(source: S) -> Self {
+        Self::untested(source)
+    }
+
+    const fn untested(source: S) -> Self {
         Generator {
             source,
             limit: RetryLimit::of(S::INSTRUCTION),
@@ -131,19 +142,19 @@ impl<S: Source> Generator<S> {
         }
     }
 
-    /// Sets how long one value is waited for.
+    /// Sets the retry limit of one value.
     #[inline]
     pub fn set_retry_limit(&mut self, limit: RetryLimit) {
         self.limit = limit;
     }
 
-    /// How long one value is waited for.
+    /// The retry limit of one value.
     #[must_use]
     pub fn retry_limit(&self) -> RetryLimit {
         self.limit
     }
 
-    /// Draws and underflows so far.
+    /// Returns the draws and underflows so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let draws = [
@@ -159,7 +170,7 @@ impl<S: Source> Generator<S> {
         }
     }
 
-    /// The source, for its own counts.
+    /// Returns the source, for its own counts.
     #[must_use]
     pub fn source(&self) -> &S {
         &self.source
@@ -172,14 +183,15 @@ impl<S: Source> Generator<S> {
     /// [`Error::Underflow`] or [`Error::Health`].
     #[inline]
     pub fn fill_bytes(&mut self, destination: &mut [u8]) -> Result<(), Error> {
-        // Small requests do not pay for the blocks.
+        // A small request must not pay for the code of blocks: its registers and its checks would
+        // stand beside the instruction and add to its latency.
         if let Ok(word) = <&mut [u8; 8]>::try_from(&mut *destination) {
-            return match self.next_u64_if_ordinary() {
+            return match self.attempt() {
                 Ok(value) => {
                     *word = value.to_ne_bytes();
                     Ok(())
                 }
-                Err(first) => self.fill_few_from(first, 0, destination),
+                Err(first) => fast_path::finish_few(self, first, 0, destination),
             };
         }
         if destination.len() <= FEW_BYTES {
@@ -188,93 +200,26 @@ impl<S: Source> Generator<S> {
         self.fill_blocks(destination)
     }
 
-    /// One value after another, each tested as it comes; no block, and nothing that is rare.
+    /// Draws one value after another, each tested as it comes; rare cases are out of line.
     #[inline]
     fn fill_few(&mut self, destination: &mut [u8]) -> Result<(), Error> {
         let (words, rest) = destination.as_chunks_mut::<8>();
         let length = 8 * words.len();
-        if let Err((written, first)) = self.fill_few_if_ordinary(words) {
-            return self.fill_few_from(first, written, destination);
+        if let Err((written, first)) = fast_path::few(self, words) {
+            return fast_path::finish_few(self, first, written, destination);
         }
         if !rest.is_empty() {
-            match self.next_u64_if_ordinary() {
+            match self.attempt() {
                 Ok(value) => rest.copy_from_slice(&value.to_ne_bytes()[..rest.len()]),
-                Err(first) => return self.fill_few_from(first, length, destination),
+                Err(first) => return fast_path::finish_few(self, first, length, destination),
             }
         }
         Ok(())
     }
 
-    /// [`next_u64_if_ordinary`](Self::next_u64_if_ordinary) for each of a few values.
-    ///
-    /// # Errors
-    /// How many bytes are written, and [`Unusual`], which
-    /// [`fill_few_from`](Self::fill_few_from) must be given next.
-    #[doc(hidden)]
-    #[inline(always)]
-    pub fn fill_few_if_ordinary(&mut self, words: &mut [[u8; 8]]) -> Result<(), (usize, Unusual)> {
-        if words.is_empty() {
-            return Ok(());
-        }
-        let Some(mut ordinary) = self.values64.ordinary(words.len() as u32) else {
-            return Err((0, Unusual(None)));
-        };
-        let mut taken = 0;
-        for word in words {
-            match self.source.step_u64() {
-                Some(value) if ordinary.takes(value, suspicious::<8>(value)) => {
-                    *word = value.to_ne_bytes();
-                }
-                first => {
-                    if taken > 0 {
-                        self.values64.took(ordinary, taken);
-                    }
-                    return Err((8 * taken as usize, Unusual(Some(first))));
-                }
-            }
-            taken += 1;
-        }
-        self.values64.took(ordinary, taken);
-        Ok(())
-    }
-
-    /// Fills what is left after `written` bytes, a multiple of eight, of which `first` is the
-    /// next attempt.
-    ///
-    /// # Errors
-    /// [`Error::Underflow`] or [`Error::Health`].
-    #[doc(hidden)]
-    #[cold]
-    #[inline(never)]
-    pub fn fill_few_from(
-        &mut self,
-        first: Unusual,
-        mut written: usize,
-        destination: &mut [u8],
-    ) -> Result<(), Error> {
-        let mut drawn = self.next_u64_from(first);
-        loop {
-            let value = match drawn {
-                Ok(value) => value.to_ne_bytes(),
-                Err(error @ Error::Underflow { .. }) => return Err(error.with_written(written)),
-                Err(error) => {
-                    destination.fill(0);
-                    return Err(error);
-                }
-            };
-            let length = (destination.len() - written).min(8);
-            destination[written..written + length].copy_from_slice(&value[..length]);
-            written += length;
-            if written == destination.len() {
-                return Ok(());
-            }
-            drawn = self.next_u64();
-        }
-    }
-
-    /// Blocks of draws, each tested as a whole while it is in the nearest cache: the loop
-    /// around the instruction stays as tight as it can be, and the tests run over many
-    /// values at once. Nothing is delivered untested, because a failure zeroes it all.
+    /// Draws blocks and tests each as a whole while it is in the nearest cache: the loop around
+    /// the instruction stays as tight as it can be, and the tests run over many values at once.
+    /// Nothing is delivered untested, because a failure zeroes the whole destination.
     fn fill_blocks(&mut self, destination: &mut [u8]) -> Result<(), Error> {
         if self.failed.is_some() {
             return Err(self.refuse(destination));
@@ -302,7 +247,8 @@ impl<S: Source> Generator<S> {
         }
     }
 
-    /// The bare loop with bounded retries; how many values came, and why no more.
+    /// The bare loop with bounded retries. Returns the number of values that came, and the failure
+    /// that stopped it.
     #[inline(always)]
     fn draw_block(&mut self, block: &mut [[u8; 8]]) -> (usize, Option<Dry>) {
         for (index, word) in block.iter_mut().enumerate() {
@@ -321,7 +267,7 @@ impl<S: Source> Generator<S> {
         (block.len(), None)
     }
 
-    /// The last draw for fewer than eight bytes; without it, the re-test of the last value
+    /// Makes the last draw, for fewer than eight bytes. If there is none, re-tests the last value
     /// of a block, which no following value has cleared.
     fn finish(&mut self, rest: &mut [u8]) -> Result<(), Stop> {
         let last = self.values64.last();
@@ -348,7 +294,7 @@ impl<S: Source> Generator<S> {
         Ok(())
     }
 
-    /// Fills with 16-bit values, four a draw. `written` of an error counts values.
+    /// Fills with 16-bit values, four per draw. `written` of an error counts values.
     ///
     /// # Errors
     /// [`Error::Underflow`] or [`Error::Health`].
@@ -358,7 +304,7 @@ impl<S: Source> Generator<S> {
             .map_err(|e| e.with_written(e.written() / 2))
     }
 
-    /// Fills with 32-bit values, two a draw. `written` of an error counts values.
+    /// Fills with 32-bit values, two per draw. `written` of an error counts values.
     ///
     /// # Errors
     /// [`Error::Underflow`] or [`Error::Health`].
@@ -368,7 +314,7 @@ impl<S: Source> Generator<S> {
             .map_err(|e| e.with_written(e.written() / 4))
     }
 
-    /// Fills with 64-bit values, one a draw. `written` of an error counts values.
+    /// Fills with 64-bit values, one per draw. `written` of an error counts values.
     ///
     /// # Errors
     /// [`Error::Underflow`] or [`Error::Health`].
@@ -386,75 +332,26 @@ impl<S: Source> Generator<S> {
             .map_err(|e| e.with_written(e.written() / 8))
     }
 
-    /// One 64-bit value.
+    /// Draws one 64-bit value.
     ///
     /// # Errors
     /// [`Error::Underflow`] or [`Error::Health`].
     #[inline]
     pub fn next_u64(&mut self) -> Result<u64, Error> {
-        match self.next_u64_if_ordinary() {
+        match self.attempt() {
             Ok(value) => Ok(value),
-            Err(first) => self.next_u64_from(first),
+            Err(first) => fast_path::finish_one(self, first),
         }
     }
 
-    /// One attempt at one 64-bit value, given out if all that happens is ordinary. For callers
-    /// that, like the C interface, keep what is rare out of the way of what is not;
-    /// [`next_u64`](Self::next_u64) is this and the other together.
-    ///
-    /// # Errors
-    /// [`Unusual`], which [`next_u64_from`](Self::next_u64_from) must be given next.
-    #[doc(hidden)]
+    /// The common case of one draw; the rest of it is [`fast_path::finish_one`].
     #[inline(always)]
-    pub fn next_u64_if_ordinary(&mut self) -> Result<u64, Unusual> {
+    fn attempt(&mut self) -> Result<u64, Unusual> {
         let first = self.source.step_u64();
-        self.admit(first)
+        fast_path::one(self, first)
     }
 
-    /// [`next_u64_if_ordinary`](Self::next_u64_if_ordinary) with an attempt that the caller made
-    /// at the same source, for callers that have the source at hand sooner than the generator.
-    ///
-    /// # Errors
-    /// [`Unusual`], which [`next_u64_from`](Self::next_u64_from) must be given next.
-    #[doc(hidden)]
-    #[inline(always)]
-    pub fn admit(&mut self, first: Option<u64>) -> Result<u64, Unusual> {
-        if let (Some(value), Some(mut ordinary)) = (first, self.values64.ordinary(1)) {
-            if ordinary.takes(value, suspicious::<8>(value)) {
-                self.values64.took(ordinary, 1);
-                return Ok(value);
-            }
-        }
-        Err(Unusual(Some(first)))
-    }
-
-    /// What [`next_u64_if_ordinary`](Self::next_u64_if_ordinary) did not finish: no data, a
-    /// suspicious or repeated value, the end of a window, a failed test.
-    ///
-    /// # Errors
-    /// [`Error::Underflow`] or [`Error::Health`].
-    #[doc(hidden)]
-    #[cold]
-    #[inline(never)]
-    pub fn next_u64_from(&mut self, first: Unusual) -> Result<u64, Error> {
-        if self.failed.is_some() {
-            return Err(self.refuse(&mut []));
-        }
-        let first = match first.0 {
-            Some(first) => first,
-            None => self.source.step_u64(),
-        };
-        accept(
-            first,
-            &mut self.source,
-            &mut self.values64,
-            &mut self.underflows,
-            self.limit,
-        )
-        .map_err(|stop| self.stopped(stop, 0, &mut []))
-    }
-
-    /// One 32-bit value, by the 32-bit form of RDRAND or from the 64-bit form of RDSEED.
+    /// Draws one 32-bit value, by the 32-bit form of RDRAND or from the 64-bit form of RDSEED.
     ///
     /// # Errors
     /// [`Error::Underflow`] or [`Error::Health`].
@@ -476,7 +373,7 @@ impl<S: Source> Generator<S> {
         .map_err(|stop| self.stopped(stop, 0, &mut []))
     }
 
-    /// One 16-bit value, by the 16-bit form of RDRAND or from the 64-bit form of RDSEED.
+    /// Draws one 16-bit value, by the 16-bit form of RDRAND or from the 64-bit form of RDSEED.
     ///
     /// # Errors
     /// [`Error::Underflow`] or [`Error::Health`].
@@ -519,7 +416,7 @@ impl<S: Source> Generator<S> {
         }
     }
 
-    /// A generator that failed a health test stays failed.
+    /// The error of a generator that has failed a health test: it stays failed.
     #[cold]
     fn refuse(&self, destination: &mut [u8]) -> Error {
         destination.fill(0);
@@ -535,7 +432,7 @@ impl<S: Source> Generator<S> {
     }
 }
 
-/// Shows no random number: what is inside may have been delivered.
+/// Prints no random number: the last value may have been delivered.
 impl<S: Source> fmt::Debug for Generator<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Generator")
@@ -555,19 +452,13 @@ impl<S: Source> Drop for Generator<S> {
     }
 }
 
-/// A first attempt that takes more than a look: what it gave, neither tested nor delivered
-/// yet; `None` before it was made.
-#[doc(hidden)]
-#[must_use]
-pub struct Unusual(Option<Option<u64>>);
-
-/// Why a draw gave nothing.
+/// The reason that a draw gave no value.
 enum Stop {
     Dry(Dry),
     Sick(HealthFailure),
 }
 
-/// One value of `BYTES` bytes: retried, tested, counted.
+/// Draws one value of `BYTES` bytes: retried, tested, counted.
 #[inline(always)]
 fn draw<S: Source, const BYTES: u32>(
     source: &mut S,
@@ -599,7 +490,7 @@ fn accept<S: Source, const BYTES: u32>(
     Ok(value)
 }
 
-/// Zero or all-ones: what every known broken processor returns.
+/// Returns true for zero and all-ones, which every known broken processor returns.
 #[inline(always)]
 fn suspicious<const BYTES: u32>(value: u64) -> bool {
     // One comparison for both: all-ones + 1 is 0, 0 + 1 is 1.
@@ -616,9 +507,10 @@ fn step<S: Source, const BYTES: u32>(source: &mut S) -> Option<u64> {
     }
 }
 
-/// A suspicious value is legitimate now and then, and dropping it would bias the output.
-/// So more is drawn (and thrown away) until a different value clears it or the repetition
-/// count test condemns the source.
+/// Re-tests a suspicious value. It is legitimate now and then, and dropping it would bias the
+/// output. So more values are drawn and discarded until a different one clears it or the
+/// repetition count test fails the source. All known broken processors return one of the two
+/// values, and return it again: with this, the first one is never delivered.
 #[cold]
 #[inline(never)]
 fn retest<S: Source, const BYTES: u32>(
@@ -640,7 +532,7 @@ fn retest<S: Source, const BYTES: u32>(
     }
 }
 
-/// The bytes of an array of 64-bit values.
+/// Returns the bytes of an array of 64-bit values.
 pub(crate) fn bytes_of_u64(values: &mut [u64]) -> &mut [u8] {
     u64::bytes_of(values)
 }

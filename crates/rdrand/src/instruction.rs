@@ -1,7 +1,7 @@
-//! The bare instruction loop: the physical limit that every other figure is held against.
+//! The bare instruction loop: the limit with which every other figure is compared.
 //!
-//! Nothing here is tested, bounded or counted beyond what the names say: a loop retries
-//! on CF = 0 for ever. Use it to measure; use [`Rdrand`](crate::Rdrand) to get numbers.
+//! The values are neither tested nor counted, and the retries have no limit: a loop retries on
+//! CF = 0 for ever. Use it to measure; use [`Rdrand`](crate::Rdrand) to get numbers.
 
 use crate::source::Source;
 pub use crate::source::{RdrandInstruction, RdseedInstruction};
@@ -42,7 +42,8 @@ pub fn fill_u16<S: Source>(mut source: S, destination: &mut [u16]) {
     }
 }
 
-/// Executes the 64-bit form `draws` times without retrying; how often CF was 0.
+/// Executes the 64-bit form `draws` times without retrying and returns the number of
+/// times that CF was 0.
 #[inline]
 #[must_use]
 pub fn count_underflows<S: Source>(mut source: S, draws: u64) -> u64 {
@@ -53,14 +54,16 @@ pub fn count_underflows<S: Source>(mut source: S, draws: u64) -> u64 {
     underflows
 }
 
-/// Executes RDRAND `draws` times without retrying; how often it had no data.
+/// Executes RDRAND `draws` times without retrying and returns the number of times that it had no
+/// data.
 #[inline]
 #[must_use]
 pub fn count_rdrand_underflows(rdrand: RdrandInstruction, draws: u64) -> u64 {
     count_underflows(rdrand, draws)
 }
 
-/// Executes RDSEED `draws` times without retrying; how often it had no data.
+/// Executes RDSEED `draws` times without retrying and returns the number of times that it had no
+/// data.
 #[inline]
 #[must_use]
 pub fn count_rdseed_underflows(rdseed: RdseedInstruction, draws: u64) -> u64 {

@@ -1,32 +1,4 @@
-//! Hardware random numbers that fail loudly.
-//!
-//! RDRAND and RDSEED are not sold on speed here (a userspace cipher is faster) but on
-//! guarantees: a start-up self-test that knows the broken processors, continuous health
-//! tests, bounded retries, exact lengths, and errors instead of zeros.
-//!
-//! ```
-//! use tare_rdrand::{Error, Rdrand};
-//!
-//! let mut key = [0; 32];
-//! match Rdrand::new().and_then(|mut rdrand| rdrand.fill_bytes(&mut key)) {
-//!     Ok(()) => assert_ne!(key, [0; 32]),
-//!     Err(Error::Unsupported { .. }) => {} // use the operating system's generator
-//!     Err(other) => panic!("{other}"),
-//! }
-//! ```
-//!
-//! | room | what is in it |
-//! |---|---|
-//! | [`Rdrand`], [`Rdseed`], [`Generator`] | numbers: bytes, 16-, 32- and 64-bit arrays, single values |
-//! | [`RetryLimit`] | how long a value is waited for |
-//! | [`seed()`], [`Seeder`] | seeds for other generators, with their grade |
-//! | `AesCtr` | RDRAND encrypted under a key that the hardware does not know |
-//! | `stream` | exact numbers of bytes into a writer |
-//! | [`reseed`] | output with a hardware reseed between any two values |
-//! | [`health`] | the cut-offs of the health tests and where they come from |
-//! | [`processor`] | what CPUID says, and the processors known to be broken |
-//! | [`source`], [`scripted`] | the instruction, and hardware played by a script for tests |
-//! | [`instruction`] | the bare loop, as a limit to measure against |
+#![doc = include_str!("../README.md")]
 #![no_std]
 
 #[cfg(any(feature = "std", test))]
@@ -34,8 +6,6 @@ extern crate std;
 
 #[cfg(feature = "aes")]
 pub mod aes_ctr;
-#[cfg(feature = "std")]
-pub mod battery;
 mod error;
 #[cfg(feature = "aes")]
 mod fork;
@@ -45,8 +15,10 @@ pub mod instruction;
 pub mod processor;
 pub mod reseed;
 mod retry;
+mod retry_limit;
 #[cfg(any(feature = "rand_core", feature = "std"))]
 mod rng;
+#[cfg(feature = "testing")]
 pub mod scripted;
 mod seed;
 pub mod source;
@@ -55,16 +27,11 @@ pub mod stream;
 
 #[cfg(feature = "aes")]
 pub use aes_ctr::AesCtr;
-pub use error::{Error, HealthFailure, Instruction};
-#[doc(hidden)]
-pub use generator::Unusual;
+pub use error::{Error, HealthFailure};
+#[cfg(feature = "fast_path")]
+pub use generator::fast_path;
 pub use generator::{Counts, Generator, Rdrand, Rdseed, SELF_TEST_DRAWS};
-pub use processor::KnownIssue;
-pub use retry::RetryLimit;
+pub use processor::{Instruction, KnownIssue};
+pub use retry_limit::RetryLimit;
 pub use seed::{seed, SeedGrade, Seeder};
 pub use source::Source;
-
-/// The examples of the README are tests.
-#[cfg(all(doctest, feature = "std"))]
-#[doc = include_str!("../README.md")]
-struct Readme;

@@ -1,14 +1,31 @@
-//! What CPUID says: which instructions there are, and whether the processor is one of
-//! those with a published random number defect.
+//! CPUID: the random number instructions of this processor, and the published defects of its
+//! model.
 
 use core::fmt;
 
-use crate::error::{HealthFailure, Instruction};
+/// A random number instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Instruction {
+    /// RDRAND: the output of the processor's deterministic generator.
+    Rdrand,
+    /// RDSEED: the conditioned output of the processor's entropy source.
+    Rdseed,
+}
+
+impl fmt::Display for Instruction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Instruction::Rdrand => "RDRAND",
+            Instruction::Rdseed => "RDSEED",
+        })
+    }
+}
 
 /// A published defect of a processor's random number instructions.
 ///
-/// Recognised by vendor, family and model only. Microcode may have repaired it, so it
-/// never decides alone: the self-test does, and this explains its verdict.
+/// Recognised by vendor, family and model only. Microcode may have repaired it, so the self-test
+/// decides, and this explains its failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KnownIssue {
@@ -20,22 +37,6 @@ pub enum KnownIssue {
     /// zero with CF = 1 too often. The 64-bit form is sound, and is the only one that
     /// [`Rdseed`](crate::Rdseed) uses.
     AmdZen5NarrowRdseed,
-}
-
-impl KnownIssue {
-    /// Whether this defect looks like that failure.
-    pub(crate) fn explains(self, instruction: Instruction, failure: &HealthFailure) -> bool {
-        let stuck_at = |stuck: u64| match failure {
-            HealthFailure::Repetition { value, .. } | HealthFailure::Duplicate { value, .. } => {
-                *value == stuck
-            }
-            _ => false,
-        };
-        match self {
-            KnownIssue::AmdAllOnesAfterSuspend | KnownIssue::AmdZen2AllOnes => stuck_at(u64::MAX),
-            KnownIssue::AmdZen5NarrowRdseed => instruction == Instruction::Rdseed && stuck_at(0),
-        }
-    }
 }
 
 impl fmt::Display for KnownIssue {
@@ -56,7 +57,7 @@ impl fmt::Display for KnownIssue {
     }
 }
 
-/// Vendor, family and model as CPUID gives them.
+/// The vendor, family and model that CPUID reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Processor {
     /// The twelve letters of CPUID leaf 0, such as `GenuineIntel`.
@@ -68,7 +69,7 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// The processor this runs on; `None` where there is no CPUID.
+    /// Returns the processor this runs on; `None` without CPUID.
     #[must_use]
     pub fn current() -> Option<Self> {
         cpuid::processor()
@@ -98,7 +99,7 @@ impl Processor {
         }
     }
 
-    /// The published defect of this model, if there is one.
+    /// Returns the published defect of this model, if there is one.
     #[must_use]
     pub fn known_issue(&self) -> Option<KnownIssue> {
         if &self.vendor != b"AuthenticAMD" {
@@ -117,20 +118,20 @@ impl Processor {
     }
 }
 
-/// Whether RDRAND may be executed: CPUID reports it (leaf 1, ECX bit 30).
+/// Returns true if RDRAND may be executed: CPUID reports it (leaf 1, ECX bit 30).
 #[must_use]
 pub fn has_rdrand() -> bool {
     in_cpuid(Instruction::Rdrand)
 }
 
-/// Whether RDSEED may be executed: CPUID reports it (leaf 7, EBX bit 18), and it is not
+/// Returns true if RDSEED may be executed: CPUID reports it (leaf 7, EBX bit 18), and it is not
 /// [switched off](switched_off).
 #[must_use]
 pub fn has_rdseed() -> bool {
     in_cpuid(Instruction::Rdseed) && !switched_off(Instruction::Rdseed)
 }
 
-/// Whether CPUID reports an instruction.
+/// Returns true if CPUID reports an instruction.
 #[must_use]
 pub fn in_cpuid(instruction: Instruction) -> bool {
     let bit = match instruction {
@@ -144,8 +145,9 @@ pub fn in_cpuid(instruction: Instruction) -> bool {
 /// once, when the instruction is first asked for.
 pub const RDSEED_SWITCH: &str = "TARE_RDSEED";
 
-/// Whether the user does without an instruction: [`RDSEED_SWITCH`], for processors whose RDSEED
-/// the kernel hides but CPUID still reports. Never without `std`, and never for RDRAND.
+/// Returns true if the user has switched an instruction off: by [`RDSEED_SWITCH`], for processors
+/// whose RDSEED the kernel hides but CPUID still reports. Never without `std`, and never for
+/// RDRAND.
 #[must_use]
 pub fn switched_off(instruction: Instruction) -> bool {
     match instruction {
@@ -177,8 +179,8 @@ mod switch {
     }
 }
 
-/// Whether the kernel hides an instruction that CPUID reports, by leaving it out of the flags of
-/// `/proc/cpuinfo`; `None` where there is no such file.
+/// Returns true if the kernel hides an instruction that CPUID reports, by leaving it out of the
+/// flags of `/proc/cpuinfo`; `None` without such a file.
 ///
 /// Linux hides RDSEED on AMD Zen 5 without the microcode that repairs its 16- and 32-bit forms
 /// (AMD-SB-7055), and a virtual machine's CPUID may report it all the same. The 64-bit form, the
@@ -191,7 +193,8 @@ pub fn hidden_by_kernel(instruction: Instruction) -> Option<bool> {
     Some(in_cpuid(instruction) && !listed)
 }
 
-/// Whether the first `flags` line of `/proc/cpuinfo` names an instruction; `None` without one.
+/// Returns true if the first `flags` line of `/proc/cpuinfo` names an instruction; `None` without
+/// such a line.
 #[cfg(feature = "std")]
 fn lists(cpuinfo: &str, instruction: Instruction) -> Option<bool> {
     let name = match instruction {

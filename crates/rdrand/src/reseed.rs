@@ -1,8 +1,8 @@
 //! RDRAND output with a reseed of the hardware generator between any two values.
 //!
 //! The hardware reseeds its generator at the latest after 511 samples of 128 bits, which is
-//! 1022 draws of 64 bits (Intel's implementation guide). *Skip* throws 1024 draws away
-//! before each value it keeps, which holds whatever other programs do. *Delay* leaves the
+//! 1022 draws of 64 bits (Intel's implementation guide). *Skip* discards 1024 draws
+//! before each value it keeps, which is enough whatever other programs do. *Delay* leaves the
 //! hardware idle for 20 µs, in which it reseeds by itself, unless other cores keep drawing:
 //! then only the bound of 1022 holds, and skip is the stronger of the two.
 
@@ -10,35 +10,35 @@ use crate::error::Error;
 use crate::generator::Generator;
 use crate::source::Source;
 
-/// 64-bit draws thrown away for each value that skip keeps: more than the 1022 after which
-/// a reseed is certain, and the 1024 of 1025 that librdrand's users know.
+/// The number of 64-bit draws that skip discards for each value it keeps: more than the 1022 after
+/// which a reseed is certain, and the number that librdrand's users know.
 pub const SKIPPED_DRAWS: usize = 1024;
 
-/// Draws thrown away at a time; divides [`SKIPPED_DRAWS`].
+/// Draws discarded at a time; divides [`SKIPPED_DRAWS`].
 const SKIP_BLOCK: usize = 256;
 
 /// The pause of the delay method, in microseconds.
 pub const DELAY_US: u64 = 20;
 
 impl<S: Source> Generator<S> {
-    /// Fills with bytes; each 8 (and the rest) come from one value kept of 1025 drawn.
+    /// Fills with bytes; each 8 (and the rest) come from one value of 1025 drawn.
     /// Writes exactly `destination.len()` bytes.
     ///
     /// # Errors
     /// [`Error::Underflow`] (`written` in bytes) or [`Error::Health`].
     pub fn fill_bytes_reseed_skip(&mut self, destination: &mut [u8]) -> Result<(), Error> {
         self.fill_apart(destination, |generator| {
-            // In blocks, whose loop is as tight as the bare one. What is thrown away is no secret:
-            // nobody gets it, and nothing that is kept can be computed from it.
-            let mut thrown_away = [0; SKIP_BLOCK];
+            // In blocks, whose loop is as tight as the bare one. They need not be wiped: they are
+            // never delivered, and no value that is kept can be computed from them.
+            let mut discarded = [0; SKIP_BLOCK];
             for _ in 0..SKIPPED_DRAWS / SKIP_BLOCK {
-                generator.fill_u64(&mut thrown_away)?;
+                generator.fill_u64(&mut discarded)?;
             }
             Ok(())
         })
     }
 
-    /// Fills with values, each kept of 1025 drawn.
+    /// Fills with values, each one of 1025 drawn.
     ///
     /// # Errors
     /// [`Error::Underflow`] (`written` in values) or [`Error::Health`].

@@ -1,4 +1,4 @@
-//! The traits of `rand_core`, so that the `rand` crates can draw from here, and `io::Read`.
+//! The traits of `rand_core`, so that the `rand` crates can use the generators, and `io::Read`.
 
 #[cfg(feature = "rand_core")]
 use rand_core::{TryCryptoRng, TryRng};

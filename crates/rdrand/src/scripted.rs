@@ -1,18 +1,18 @@
-//! Hardware that does what a test tells it to: sound, stuck, dry, late.
+//! Scripted hardware for tests: sound, stuck, without data, or late.
 //!
-//! Only for tests, of this crate and of others. The values of a healthy script are a fixed
-//! function of a seed and anything but secret. A script has a time of its own, in which an
-//! execution takes [`EXECUTION_TIME`], so that limits in time need no waiting in tests.
+//! Only for tests, of this crate and of others; the feature `testing` enables it. The values of a
+//! healthy script are a fixed function of a seed, not secret. A script has a clock of its own, in
+//! which an execution takes [`EXECUTION_TIME`], so that limits in time need no waiting in tests.
 
 use core::time::Duration;
 
-use crate::error::Instruction;
+use crate::processor::Instruction;
 use crate::source::Source;
 
-/// What one execution takes in the time of a script.
+/// The time of one execution by the clock of a script.
 pub const EXECUTION_TIME: Duration = Duration::from_micros(1);
 
-/// What the carry flag does.
+/// The behaviour of the carry flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carry {
     /// Every execution delivers.
@@ -24,16 +24,16 @@ pub enum Carry {
     AfterTries(u32),
     /// The lowest `length` bits (1 to 64), over and over, lowest first: 1 delivers.
     Pattern {
-        /// One bit an execution.
+        /// One bit per execution.
         bits: u64,
-        /// How many of them.
+        /// The number of bits.
         length: u32,
     },
     /// Delivers for this many executions, then never again.
     Until(u64),
 }
 
-/// What the values are.
+/// The values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values {
     /// Different every time, evenly spread, the same for the same seed.
@@ -55,7 +55,7 @@ pub enum Values {
     Repeating {
         /// The seed of the values.
         seed: u64,
-        /// How often each comes.
+        /// The number of times that each comes.
         times: u64,
     },
     /// The first `length` healthy values, over and over.
@@ -69,16 +69,16 @@ pub enum Values {
     StuckBits {
         /// The seed of the other bits.
         seed: u64,
-        /// Which bits are stuck.
+        /// The bits that are stuck.
         mask: u64,
-        /// At what.
+        /// Their values.
         bits: u64,
     },
     /// Healthy, but the 16- and 32-bit forms give 0 in one value of `one_in`: AMD Zen 5.
     NarrowZeros {
         /// The seed of the healthy values.
         seed: u64,
-        /// How rare the zeros are.
+        /// One value of this many is zero.
         one_in: u64,
     },
 }
@@ -118,7 +118,7 @@ impl<const SEED: bool> Scripted<SEED> {
         Self::new(Values::Healthy(seed), Carry::Always)
     }
 
-    /// Hardware that always says `value` with CF = 1.
+    /// Hardware that always returns `value` with CF = 1.
     #[must_use]
     pub const fn stuck(value: u64) -> Self {
         Self::new(Values::Stuck(value), Carry::Always)
@@ -148,7 +148,7 @@ impl<const SEED: bool> Scripted<SEED> {
         self.delivered
     }
 
-    /// Replaces what the carry flag does from here on.
+    /// Replaces the behaviour of the carry flag from here on.
     pub fn set_carry(&mut self, carry: Carry) {
         self.carry = carry;
         self.tries = 0;
@@ -241,7 +241,7 @@ impl<const SEED: bool> Source for Scripted<SEED> {
     }
 }
 
-/// Value `index` of the healthy stream of `seed`: the output function of SplitMix64
+/// Returns value `index` of the healthy stream of `seed`: the output function of SplitMix64
 /// (Steele, Lea and Flood, OOPSLA 2014) over a counter.
 #[must_use]
 pub const fn healthy_value(seed: u64, index: u64) -> u64 {

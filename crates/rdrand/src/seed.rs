@@ -1,13 +1,13 @@
-//! Seeds for other generators: the strongest that this processor gives, and which it was.
+//! Seeds for other generators: the strongest that this processor gives, with their grade.
 
 use core::fmt;
 
 use crate::error::Error;
 use crate::generator::{Generator, Rdrand, Rdseed};
-use crate::retry::RetryLimit;
+use crate::retry_limit::RetryLimit;
 use crate::source::{RdrandInstruction, RdseedInstruction, Source};
 
-/// How the weakest part of a seed was made, strongest first.
+/// The method by which the weakest part of a seed was made, strongest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum SeedGrade {
@@ -37,7 +37,7 @@ impl fmt::Display for SeedGrade {
 /// 25 ms.
 ///
 /// # Errors
-/// [`Error::Unsupported`] without RDSEED and RDRAND; otherwise what stopped the last resort.
+/// [`Error::Unsupported`] without RDSEED and RDRAND; otherwise the error of the last method tried.
 pub fn seed(destination: &mut [u8]) -> Result<SeedGrade, Error> {
     Seeder::new()?.fill_bytes(destination)
 }
@@ -82,11 +82,11 @@ impl<D: Source, R: Source> Seeder<D, R> {
         Seeder { rdseed, rdrand }
     }
 
-    /// Fills with seed material and tells its grade. All or nothing: on an error the
+    /// Fills with seed material and returns its grade. All or nothing: on an error the
     /// destination is zeroed.
     ///
     /// # Errors
-    /// What stopped RDRAND, or RDSEED where there is no RDRAND.
+    /// The error of RDRAND, or of RDSEED without RDRAND.
     pub fn fill_bytes(&mut self, destination: &mut [u8]) -> Result<SeedGrade, Error> {
         let stopped = match &mut self.rdseed {
             Some(rdseed) => match rdseed.fill_bytes(destination) {

@@ -1,16 +1,16 @@
-//! Where random values come from: an instruction, or a script that plays one.
+//! Sources of random values: an instruction, or in tests a script in its place.
 
 use core::time::Duration;
 
-use crate::error::{Error, Instruction};
-use crate::processor;
-use crate::retry::RetryLimit;
+use crate::error::Error;
+use crate::processor::{self, Instruction};
+use crate::retry_limit::RetryLimit;
 
-/// A machine that either has a random value now (CF = 1) or has none (CF = 0).
+/// A source that either has a random value now (CF = 1) or has none (CF = 0).
 ///
-/// One step is one execution of the instruction; retrying is the caller's affair.
+/// One step is one execution of the instruction, without retries.
 pub trait Source {
-    /// The instruction that this is or plays; it decides retry limits and messages.
+    /// The instruction that this executes or stands for; it decides retry limits and messages.
     const INSTRUCTION: Instruction;
 
     /// Sixteen bits, or `None` when the carry flag was clear.
@@ -22,8 +22,8 @@ pub trait Source {
     /// Sixty-four bits, or `None` when the carry flag was clear.
     fn step_u64(&mut self) -> Option<u64>;
 
-    /// The time since some fixed moment, for retry limits in time; `None` without a clock. A
-    /// scripted source has a time of its own.
+    /// Returns the time since some fixed moment, for retry limits in time; `None` without a clock.
+    /// A scripted source has a clock of its own.
     fn now(&self) -> Option<Duration> {
         clock::now()
     }
@@ -44,8 +44,8 @@ mod clock {
 mod clock {
     use core::time::Duration;
 
-    /// By the processor's time-stamp counter, whose frequency is taken to be 8 GHz: more than any
-    /// has, so that a limit in time is longer than asked for and never shorter.
+    /// Reads the processor's time-stamp counter and takes its frequency to be 8 GHz: higher than
+    /// any, so that a limit in time is longer than asked for and never shorter.
     #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
     pub(super) fn now() -> Option<Duration> {
         #[cfg(target_arch = "x86")]
@@ -72,10 +72,10 @@ pub struct RdrandInstruction(());
 pub struct RdseedInstruction(());
 
 impl RdrandInstruction {
-    /// Asks CPUID.
+    /// Returns the token if CPUID reports the instruction.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where the instruction is absent or hidden.
+    /// [`Error::Unsupported`] if the instruction is absent or hidden.
     #[inline]
     pub fn detect() -> Result<Self, Error> {
         if processor::has_rdrand() {
@@ -89,10 +89,10 @@ impl RdrandInstruction {
 }
 
 impl RdseedInstruction {
-    /// Asks CPUID.
+    /// Returns the token if CPUID reports the instruction.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where the instruction is absent or hidden.
+    /// [`Error::Unsupported`] if the instruction is absent or hidden.
     #[inline]
     pub fn detect() -> Result<Self, Error> {
         if processor::has_rdseed() {
@@ -169,9 +169,9 @@ macro_rules! hardware {
 hardware!(RdrandInstruction, Instruction::Rdrand, "rdrand");
 hardware!(RdseedInstruction, Instruction::Rdseed, "rdseed");
 
-/// A source as a 32-bit processor has it, which has no 64-bit form of the instructions: a 64-bit
-/// value is two draws of 32. There, the instructions themselves do so; elsewhere this is for
-/// tests.
+/// A source as on a 32-bit processor, which has no 64-bit form of the instructions: a 64-bit value
+/// is two draws of 32. There, the instructions themselves are such sources; elsewhere this is for
+/// tests and measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct Halves<S>(pub S);
 
@@ -195,11 +195,11 @@ impl<S: Source> Source for Halves<S> {
     }
 }
 
-/// A 64-bit value of two draws of 32, or `None` when either had none. The second one is retried
+/// Draws a 64-bit value in two halves; `None` if either has none. The second one is retried
 /// here: where values come one at a time, two in a row would never come.
 ///
 /// A half of RDSEED that is zero counts as no data, as AMD advises for the 16- and 32-bit forms
-/// on Zen 5, where it mostly is none (AMD-SB-7055). It leaves out one value in 2³¹.
+/// on Zen 5, where it mostly is an error (AMD-SB-7055). This leaves out one value in 2³¹.
 fn two_halves<S: Source>(source: &mut S) -> Option<u64> {
     let seed = matches!(S::INSTRUCTION, Instruction::Rdseed);
     let half = |source: &mut S| source.step_u32().filter(|&half| half != 0 || !seed);

@@ -1,4 +1,4 @@
-//! Random bytes into a writer, with an exact account of what arrived.
+//! Random bytes into a writer, with an exact count of those that arrived.
 
 use core::fmt;
 use std::io;
@@ -11,7 +11,7 @@ use crate::source::Source;
 /// Bytes drawn and written at a time.
 pub const CHUNK_BYTES: usize = 16 * 1024;
 
-/// Why fewer bytes than asked for arrived, and how many did.
+/// The reason that fewer bytes than asked for arrived, and their number.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum WriteError {
@@ -19,14 +19,14 @@ pub enum WriteError {
     Source {
         /// Bytes that the writer took before.
         written: u64,
-        /// What stopped the generator.
+        /// The error of the generator.
         error: Error,
     },
     /// The writer stopped, for instance because the disk is full.
     Sink {
         /// Bytes that the writer took before.
         written: u64,
-        /// What the writer said.
+        /// The error of the writer.
         error: io::Error,
     },
 }
@@ -64,8 +64,8 @@ impl core::error::Error for WriteError {
 /// Writes exactly `count` random bytes and flushes.
 ///
 /// # Errors
-/// [`WriteError`] with the number of bytes that the writer took. What a generator delivered
-/// before it ran dry is written too.
+/// [`WriteError`] with the number of bytes that the writer took. The bytes that a generator
+/// delivered before an underflow are written too.
 pub fn write_bytes<S: Source>(
     generator: &mut Generator<S>,
     writer: &mut impl io::Write,

@@ -1,5 +1,4 @@
-//! Which of the sources answers on this processor, told to whoever runs the tests and to
-//! `cargo xtask`.
+//! Reports which of the sources this processor has, on standard error and to `cargo xtask`.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};
@@ -9,7 +8,8 @@ use tare_rdrand::{Error, Rdrand, Rdseed};
 /// Neighbours can keep RDSEED dry for a while.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Whether the source exists and gives a value. Dry is not absent, so an underflow is tried again.
+/// Returns the error of a source that gives no value. An underflow is tried again: without data is
+/// not absent.
 fn answers(mut draw: impl FnMut() -> Result<u64, Error>) -> Result<(), Error> {
     let began = Instant::now();
     loop {

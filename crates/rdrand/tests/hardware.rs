@@ -8,8 +8,8 @@ use tare_rdrand::processor::{self, RDSEED_SWITCH};
 use tare_rdrand::source::{Halves, Source};
 use tare_rdrand::{Error, Generator, Instruction, Rdrand, Rdseed, SeedGrade, Seeder};
 
-/// What was asked for, or a note that the test could not run: the instruction is absent, or it is
-/// RDSEED, which all programs of a socket share, and the others leave nothing over.
+/// Returns the value, or `None` with a note that the test could not run: the instruction is absent,
+/// or it is RDSEED, which all programs of a socket share, and the others have emptied it.
 fn present<T>(result: Result<T, Error>) -> Option<T> {
     match result {
         Ok(value) => Some(value),

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tare_rdrand::scripted::{healthy_value, Carry, ScriptedRdrand, Values};
 use tare_rdrand::{Error, Generator, RetryLimit};
 
-/// What must happen: bytes written and executions, for a request of `len` bytes.
+/// The expected outcome: bytes written and executions, for a request of `len` bytes.
 fn model(len: usize, bits: u64, length: u32, limit: u32) -> (usize, u64) {
     let mut executed = 0;
     for draw in 0..len.div_ceil(8) {

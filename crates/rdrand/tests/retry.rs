@@ -1,4 +1,4 @@
-//! How long a value is waited for, in the time of a script and with threads that compete.
+//! The retry limit, in the time of a script and with threads that compete.
 
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;

@@ -198,7 +198,7 @@ fn a_repaired_processor_of_a_broken_model_is_used() {
     assert!(Generator::with_source_on(ScriptedRdrand::healthy(6), Some(zen2)).is_ok());
 }
 
-/// What the self-test says of RDRAND with these values.
+/// Returns the result of the self-test of RDRAND with these values.
 fn self_test(values: Values) -> Result<(), HealthFailure> {
     match Generator::with_source(ScriptedRdrand::new(values, Carry::Always)) {
         Ok(_) => Ok(()),

@@ -11,7 +11,7 @@ mod token_bucket;
 
 pub use clock::SkewedClock;
 pub use event_queue::EventQueue;
-pub use line::{Carried, Line, LineConfig, LineCounters, Queue, OVERHEAD, SHORTEST};
+pub use line::{Carried, Line, LineConfig, LineCounters, Queue};
 pub use random::Random;
 pub use seeds::for_seeds;
 pub use testbed::{Cable, Interface, Node, NodeId, Outbox, Testbed};

@@ -3,15 +3,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use tare_packet::ethernet;
+
 use crate::time::nanos;
 use crate::{Instant, Random};
-
-/// Bytes that a frame occupies on the wire beyond its own: preamble (7), start of frame (1),
-/// checksum (4) and gap (12).
-pub const OVERHEAD: usize = 24;
-
-/// The shortest frame without checksum; a shorter one is padded on the wire.
-pub const SHORTEST: usize = 60;
 
 /// A message on a [`Line`]: a frame, a datagram, or a small descriptor of one, with which a
 /// simulation of 10⁹ packets touches little memory.
@@ -47,7 +42,8 @@ pub enum Queue {
 /// The properties of a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LineConfig {
-    /// Rate in bits per second, of which each frame takes [`OVERHEAD`] bytes more than its length.
+    /// Rate in bits per second, of which each frame takes
+    /// [`OVERHEAD`](tare_packet::ethernet::OVERHEAD) bytes more than its length.
     pub bits_per_second: u64,
     /// From the last bit sent to the last bit received.
     pub delay: Duration,
@@ -408,7 +404,7 @@ impl<T: Carried> Line<T> {
     #[inline]
     fn transmit(&mut self, length: usize) -> u64 {
         if length != self.length {
-            let bits = (length.max(SHORTEST) + OVERHEAD) as u128 * 8_000_000_000;
+            let bits = ethernet::on_wire(length) as u128 * 8_000_000_000;
             let rate = u128::from(self.rate);
             self.takes = ((bits / rate) as u64, (bits % rate) as u64);
             self.length = length;

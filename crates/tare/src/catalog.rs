@@ -1,4 +1,4 @@
-//! The experiments that come with the command, and those that people write.
+//! The experiments: those embedded in the command, and those in files.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use tare_lab::file::{self, Context, Size};
 use crate::systems;
 
 /// The files of `experiments/`, in the order in which `tare run` takes them.
-const EMBEDDED: &[(&str, &str)] = &[
+pub(crate) const EMBEDDED: &[(&str, &str)] = &[
     (
         "experiments/rdrand.toml",
         include_str!("../../../experiments/rdrand.toml"),
@@ -33,7 +33,7 @@ const EMBEDDED: &[(&str, &str)] = &[
 /// The largest experiment file that is read, in bytes.
 const FILE_MAX: u64 = 1 << 20;
 
-/// Every experiment that comes with the command.
+/// Returns every embedded experiment.
 pub(crate) fn embedded(size: Size, drivers: &Drivers) -> anyhow::Result<Vec<Experiment>> {
     let mut all = Vec::new();
     for (name, text) in EMBEDDED {
@@ -42,11 +42,11 @@ pub(crate) fn embedded(size: Size, drivers: &Drivers) -> anyhow::Result<Vec<Expe
     Ok(all)
 }
 
-/// What one experiment lacks on this machine: the reason and what would change it, and of how many
-/// cells.
+/// The features that an experiment lacks on this machine: the reason and the remedy of each, with
+/// the number of cells that need it.
 pub(crate) type Lacks = BTreeMap<(String, Option<String>), usize>;
 
-/// What this machine lacks for the cells of an experiment.
+/// Returns what this machine lacks for the cells of an experiment.
 pub(crate) fn lacks(experiment: &Experiment, drivers: &Drivers) -> Lacks {
     let mut missing = Lacks::new();
     let Some(driver) = drivers.get(&experiment.driver) else {
@@ -61,7 +61,7 @@ pub(crate) fn lacks(experiment: &Experiment, drivers: &Drivers) -> Lacks {
     missing
 }
 
-/// The ids and suites of what comes with the command, each once.
+/// The ids and suites of the embedded experiments, each once.
 pub(crate) fn names() -> Vec<(String, String)> {
     let experiments = embedded(Size::Quick, &systems::all()).unwrap_or_default();
     let mut names: Vec<(String, String)> = Vec::new();
@@ -75,10 +75,10 @@ pub(crate) fn names() -> Vec<(String, String)> {
     names
 }
 
-/// The word for every experiment that comes with the command.
+/// The word that stands for every embedded experiment.
 pub(crate) const ALL: &str = "all";
 
-/// The experiments that these words name: ids, suites, files, or [`ALL`].
+/// Returns the experiments that these words name: ids, suites, files, or [`ALL`].
 pub(crate) fn chosen(
     words: &[String],
     size: Size,
@@ -129,7 +129,8 @@ fn from_file(
     parse(&text, word, size, drivers)
 }
 
-/// Reads an experiment file. Opened without waiting, as a FIFO would make it wait for ever.
+/// Reads an experiment file. It is opened with O_NONBLOCK: opening a FIFO that has no writer would
+/// block for ever.
 fn read(path: &Path) -> io::Result<String> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -147,7 +148,7 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// The experiments of a file's text; `name` stands for the file in errors.
+/// Parses the experiments of a file's text; `name` stands for the file in errors.
 pub(crate) fn parse(
     text: &str,
     name: &str,

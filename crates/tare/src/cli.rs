@@ -1,16 +1,16 @@
-//! The command line: what can be said, and nothing of how it is done.
+//! The command line: arguments and help, without what the subcommands do.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tare_lab::experiment::ROUNDS_MAX;
 use tare_lab::file::Size;
-use tare_lab::plan::ROUNDS_MAX;
 use tare_lab::unit::{Quantity, Unit};
 
 use crate::{completion, gateway, loadtest, rng};
 
-/// What isolation, encryption and distance cost your I/O, measured on this machine.
+/// Measure what isolation, encryption and distance cost your I/O
 #[derive(Parser)]
 #[command(
     name = "tare",
@@ -35,12 +35,14 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run experiments and judge their claims
     Run(Run),
-    /// Compare programs: which needs less time, in paired rounds, until it is decided
+    /// Compare the time of programs in paired rounds, until it is decided which needs less
     Compare(Compare),
     /// List the experiments
     List(Json),
     /// Show one experiment: its matrix, metrics, published values and claims
     Show(Show),
+    /// List the drivers, or explain one: its parameters, metrics, counters, references and roles
+    Explain(Explain),
     /// Say what this machine can test, what is missing, and the command that gets it
     Doctor(Doctor),
     /// Judge a run again and write its report
@@ -162,7 +164,7 @@ pub(crate) struct Compare {
     /// A command to run after each trial, not measured
     #[arg(long, value_name = "COMMAND")]
     pub(crate) cleanup: Option<String>,
-    /// How long one trial may take before it is killed and counts against every verdict
+    /// The time after which a trial is killed and counts against every verdict
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "60 s")]
     pub(crate) limit: Duration,
     /// The time that the comparison may take
@@ -198,7 +200,7 @@ pub(crate) struct Json {
     tare doctor\n  \
     tare doctor my-experiment.toml    what its cells would need")]
 pub(crate) struct Doctor {
-    /// Experiments: an id, a suite or a file; all that come with the command where none is named
+    /// Experiments: an id, a suite or a file; every embedded one if none is named
     #[arg(value_name = "EXPERIMENT", add = completion::experiments())]
     pub(crate) experiments: Vec<String>,
     /// Print JSON
@@ -214,6 +216,19 @@ pub(crate) struct Show {
     /// At the published size instead of the quick one
     #[arg(long)]
     pub(crate) full: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    tare explain             the drivers that experiments can name\n  \
+    tare explain rdrand      what an experiment may say to one")]
+pub(crate) struct Explain {
+    /// A driver
+    #[arg(add = completion::drivers())]
+    pub(crate) driver: Option<String>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -241,7 +256,7 @@ pub(crate) struct Report {
 pub(crate) enum Format {
     /// The result, as `tare run --json` prints it
     Json,
-    /// One line a sample
+    /// One line per sample
     Csv,
     /// Tables for a document
     Markdown,
@@ -307,4 +322,7 @@ pub(crate) struct Trial {
     pub(crate) driver: String,
     /// The cell's parameters, as a JSON object
     pub(crate) parameters: String,
+    /// The role to play in a trial of several
+    #[arg(long, value_name = "NAME")]
+    pub(crate) role: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! `tare compare`: which of several programs needs less time.
+//! `tare compare`: the time of several programs, compared.
 //!
 //! The commands become an experiment file, which runs like any other and can be kept (`--save`).
 //! Each command after the first is compared with the first.
@@ -18,13 +18,13 @@ use tare_lab::unit::significant;
 
 use crate::{catalog, cli, report, run, systems, terminal};
 
-/// What is compared, in the order in which it is shown.
+/// The metrics that are compared, in the order in which they are shown.
 const METRICS: [(&str, &str); 2] = [("time", "wall time"), ("cpu_time", "processor time")];
 
 /// The most commands.
 const COMMANDS_MAX: usize = 16;
 
-/// What was found of one command beside the first.
+/// A command compared with the first.
 #[derive(Debug, Serialize)]
 struct Comparison<'r> {
     /// Its place among the commands, from 1.
@@ -37,7 +37,7 @@ struct Comparison<'r> {
     judged: &'r ClaimResult,
 }
 
-/// Which way a command differs from the first.
+/// The direction in which a command differs from the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Difference {
@@ -55,7 +55,7 @@ struct Printed<'r> {
     run: &'r RunResult,
 }
 
-/// Runs the comparison and prints what was found.
+/// Runs the comparison and prints its result.
 pub(crate) fn compare(arguments: &cli::Compare) -> anyhow::Result<ExitCode> {
     let commands = &arguments.commands;
     if commands.len() > COMMANDS_MAX {
@@ -108,7 +108,7 @@ pub(crate) fn compare(arguments: &cli::Compare) -> anyhow::Result<ExitCode> {
     Ok(report::exit_code(&result, false))
 }
 
-/// Refuses commands that this machine lacks: of them nothing would be measured.
+/// Refuses commands that this machine lacks: they could not be measured.
 fn can_run(experiment: &Experiment, drivers: &tare_lab::driver::Drivers) -> anyhow::Result<()> {
     let driver = drivers.get(&experiment.driver).context("the driver")?;
     for point in experiment.points() {
@@ -125,7 +125,7 @@ fn can_run(experiment: &Experiment, drivers: &tare_lab::driver::Drivers) -> anyh
 fn file(arguments: &cli::Compare) -> anyhow::Result<String> {
     let rounds = match arguments.rounds {
         Some(rounds) => Rounds::exactly(rounds),
-        // Until the budget is used up.
+        // The budget ends the comparison, not a number of rounds.
         None => Rounds {
             least: 10,
             most: 1000,
@@ -231,7 +231,7 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// What was found of every command after the first.
+/// The comparison of every command after the first with the first.
 fn comparisons<'r>(commands: &'r [String], result: &'r RunResult) -> Vec<Comparison<'r>> {
     let claims: Vec<&ClaimResult> = result.experiments.iter().flat_map(|e| &e.claims).collect();
     let found = |place: usize, metric: &str| {
@@ -258,7 +258,7 @@ fn comparisons<'r>(commands: &'r [String], result: &'r RunResult) -> Vec<Compari
         .collect()
 }
 
-/// The figures of every command, then what was found.
+/// The figures of every command, then the comparisons.
 fn shown(commands: &[String], result: &RunResult, comparisons: &[Comparison<'_>]) -> String {
     let mut text = String::new();
     let cells = || result.experiments.iter().flat_map(|e| &e.cells);
@@ -307,7 +307,7 @@ fn shown(commands: &[String], result: &RunResult, comparisons: &[Comparison<'_>]
     text
 }
 
-/// What was found of one command, in one metric.
+/// The result of one command in one metric, as a sentence.
 fn sentence(comparison: &Comparison<'_>) -> String {
     let place = comparison.place;
     let words = METRICS
@@ -331,6 +331,7 @@ fn sentence(comparison: &Comparison<'_>) -> String {
         Difference::NotShown => format!("no difference shown between commands 1 and {place}"),
     };
     let p = judged
+        .evidence
         .p_holm
         .map_or(String::new(), |p| format!(", p {}", significant(p)));
     let capital = words[..1].to_uppercase() + &words[1..];
@@ -341,6 +342,7 @@ fn sentence(comparison: &Comparison<'_>) -> String {
 mod tests {
     use super::*;
     use clap::Parser as _;
+    use tare_lab::driver::Role;
 
     fn arguments(words: &[&str]) -> cli::Compare {
         let all = ["tare", "compare"].iter().chain(words);
@@ -365,7 +367,7 @@ mod tests {
         let driver = driver.get("command").unwrap();
         let point = &experiment.points()[1];
         let parameters = driver.vocabulary().complete(experiment.parameters(point));
-        let invocation = driver.invocation(&parameters);
+        let invocation = driver.invocation(&Role::only(), &parameters);
         assert_eq!(invocation.program.to_str(), Some("awk"));
         assert_eq!(invocation.arguments, ["{print}", "{x}", "a\"b\\cé"]);
     }
@@ -384,7 +386,8 @@ mod tests {
         let driver = systems::all();
         let driver = driver.get("command").unwrap();
         let parameters = experiment.parameters(&experiment.points()[1]);
-        let invocation = driver.invocation(&driver.vocabulary().complete(parameters));
+        let invocation =
+            driver.invocation(&Role::only(), &driver.vocabulary().complete(parameters));
         assert_eq!(invocation.arguments, ["-c", "echo 'a b' | wc -c"]);
     }
 

@@ -1,23 +1,22 @@
-//! What a shell offers at its cursor: experiments, runs and options.
+//! Shell completion: experiments, drivers, runs and options.
 //!
-//! The script of `tare completions` asks this command at every TAB, so that it offers the
-//! experiments of the command that is installed and the runs that are there.
+//! The script of `tare completions` runs this command at every TAB, so that it offers the
+//! experiments of the installed command and the runs that exist.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, ValueEnum};
+use clap::ValueEnum;
 use clap_complete::engine::{
     ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter as _,
 };
 use clap_complete::env::{Bash, CompleteEnv, EnvCompleter, Fish, Zsh};
 
-use crate::cli::Cli;
-use crate::{catalog, terminal};
+use crate::{catalog, systems, terminal};
 
-/// The variable by which the script tells that it asks; its value is the shell.
+/// The variable that the script sets when it runs this command; its value is the shell.
 const VARIABLE: &str = "TARE_COMPLETE";
 
 /// A shell whose completion is known to work.
@@ -31,7 +30,7 @@ pub(crate) enum Shell {
     Fish,
 }
 
-/// Prints the script that makes a shell ask this command.
+/// Prints the script that makes a shell run this command for completion.
 pub(crate) fn script(shell: Shell) -> anyhow::Result<ExitCode> {
     let shell: &dyn EnvCompleter = match shell {
         Shell::Bash => &Bash,
@@ -44,11 +43,10 @@ pub(crate) fn script(shell: Shell) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Answers a shell that asks, and ends the process; returns where none does.
-pub(crate) fn answer() {
-    CompleteEnv::with_factory(Cli::command)
-        .var(VARIABLE)
-        .complete();
+/// Prints the candidates for the command line of `command` and ends the process if a completion
+/// script runs it; else returns.
+pub(crate) fn answer(command: fn() -> clap::Command) {
+    CompleteEnv::with_factory(command).var(VARIABLE).complete();
 }
 
 /// Completes an experiment: an id, a suite or a file.
@@ -62,6 +60,19 @@ pub(crate) fn experiments() -> ArgValueCompleter {
                 .is_some_and(|extension| extension == "toml")
         });
         beginning_with(typed, named.collect(), &files)
+    })
+}
+
+/// Completes the name of a driver.
+pub(crate) fn drivers() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let typed = typed.as_encoded_bytes();
+        let names = systems::names().into_iter();
+        let fitting = names.filter(|(name, _)| name.as_bytes().starts_with(typed));
+        let candidate = |(name, about): (String, String)| {
+            CompletionCandidate::new(name).help(Some(about.into()))
+        };
+        fitting.map(candidate).collect()
     })
 }
 
@@ -79,7 +90,7 @@ pub(crate) fn runs() -> ArgValueCompleter {
     })
 }
 
-/// The candidates that begin with what is typed, and the paths that do.
+/// The candidates and paths that begin with what is typed.
 fn beginning_with(
     typed: &OsStr,
     mut candidates: Vec<CompletionCandidate>,

@@ -143,7 +143,7 @@ fn of_cell(cell: &CellChange) -> String {
     )
 }
 
-/// How far a cell moved, for sorting; cells without a ratio come last.
+/// The size of a cell's change, for sorting; cells without a ratio come last.
 fn size(cell: &CellChange) -> f64 {
     cell.ratio.map_or(0.0, |ratio| ratio.ln().abs())
 }

@@ -45,7 +45,7 @@ struct Program {
     remedy: Option<&'static str>,
 }
 
-/// Looks at the machine; 0 whatever it finds, as a lack is no failure.
+/// Examines the machine. The exit status is 0 whatever is missing: that is no failure.
 pub(crate) fn doctor(arguments: &cli::Doctor) -> anyhow::Result<ExitCode> {
     let machine = Machine::read();
     let diagnosis = Diagnosis {
@@ -58,7 +58,7 @@ pub(crate) fn doctor(arguments: &cli::Doctor) -> anyhow::Result<ExitCode> {
     if arguments.json {
         terminal::print(&serde_json::to_string(&diagnosis)?)?;
     } else {
-        // An experiment may be of somebody else's file.
+        // An experiment's text may come from a file that is not the user's own.
         terminal::print(&terminal::plain(&in_words(&diagnosis)))?;
     }
     Ok(ExitCode::SUCCESS)

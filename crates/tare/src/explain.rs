@@ -1,4 +1,4 @@
-//! `tare list` and `tare show`: what there is to run, before anything runs.
+//! `tare list` and `tare show`: the experiments, before anything runs.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -44,7 +44,7 @@ pub(crate) fn list(json: bool) -> anyhow::Result<ExitCode> {
     }
     let _ = writeln!(
         text,
-        "\n`tare show ID` explains one, `tare run ID` runs it; the word before the slash stands for all of its kind."
+        "\n`tare show ID` explains one and `tare run ID` runs it; `tare run SUITE`, with the word before the slash, runs the whole suite."
     );
     terminal::print(&text)?;
     Ok(ExitCode::SUCCESS)
@@ -76,7 +76,7 @@ pub(crate) fn show(arguments: &cli::Show) -> anyhow::Result<ExitCode> {
         }
         text.push('\n');
     }
-    // It may be somebody else's file.
+    // The text may come from a file that is not the user's own.
     let mut text = terminal::plain(&text);
     text.push('\n');
     let _ = writeln!(
@@ -121,7 +121,7 @@ fn describe(experiment: &Experiment, text: &mut String) {
                 .work
                 .as_ref()
                 .map_or_else(String::new, |work| format!(
-                    "; equal work: {work} an operation"
+                    "; equal work: {work} per operation"
                 ))
         );
     }
@@ -149,7 +149,7 @@ fn describe(experiment: &Experiment, text: &mut String) {
     }
 }
 
-/// What a claim compares, then what must hold of it, in the report's words.
+/// The cells that a claim compares, then its criterion as reports have it.
 fn criterion(experiment: &Experiment, claim: &Claim) -> String {
     let metric = &claim.metric;
     let about = match &claim.kind {

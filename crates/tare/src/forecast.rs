@@ -1,4 +1,4 @@
-//! How long a run will take, before it begins.
+//! The forecast of a run's time, before it begins.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -20,8 +20,9 @@ pub(crate) fn expected(plan: &Plan, drivers: &Drivers) -> Option<Duration> {
     }
 }
 
-/// The forecast for `experiments` on this machine, as busy as it is now: what their drivers expect
-/// of each trial that can run here, in the usual number of rounds. `None` if a driver cannot say.
+/// The forecast for `experiments` on this machine, as busy as it is now: the sum of what their
+/// drivers expect of each trial that can run here, times the usual number of rounds. `None` if a
+/// driver does not know.
 pub(crate) fn of(experiments: &[Experiment], drivers: &Drivers) -> Option<Duration> {
     let contention = contention();
     let each = experiments.iter();
@@ -38,7 +39,7 @@ fn of_one(experiment: &Experiment, drivers: &Drivers, contention: f64) -> Option
     for point in points.iter().chain(&baseline) {
         let parameters = driver.vocabulary().complete(experiment.parameters(point));
         if driver.check(&parameters).is_ok() {
-            let expected = driver.invocation(&parameters).expected?;
+            let expected = driver.parts(&parameters).first()?.invocation.expected?;
             round += expected.clock + expected.work.mul_f64(contention);
         }
     }
@@ -53,10 +54,10 @@ fn of_one(experiment: &Experiment, drivers: &Drivers, contention: f64) -> Option
     Some(round * usual.clamp(rounds.least, rounds.most))
 }
 
-/// How many times longer work takes than on an idle machine, measured once: 1 if a thread gets a
-/// processor whenever it wants one.
+/// The factor by which work takes longer than on an idle machine, measured once: 1 if a thread gets
+/// a processor whenever it is ready to run.
 fn contention() -> f64 {
-    /// The processor time that is asked for: some turns of the scheduler.
+    /// The processor time that is used: several time slices of the scheduler.
     const WORK: Duration = Duration::from_millis(60);
     static MEASURED: OnceLock<f64> = OnceLock::new();
     *MEASURED.get_or_init(|| {
@@ -71,12 +72,12 @@ fn contention() -> f64 {
     })
 }
 
-/// The budget of a run that is to keep to its forecast on a busy machine too.
+/// The budget of a run that should also keep to its forecast on a busy machine.
 pub(crate) fn budget(forecast: Duration) -> Duration {
     forecast.mul_f64(1.15)
 }
 
-/// A time as people say it: `40 s`, `2 min 10 s`, `3 h`.
+/// A time rounded for people: `40 s`, `2 min 10 s`, `3 h`.
 pub(crate) fn in_words(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     let rounded = |step: f64| ((seconds / step).round().max(1.0) * step) as u64;

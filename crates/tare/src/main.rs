@@ -1,20 +1,28 @@
 //! `tare`: what isolation, encryption and distance cost your I/O.
 
+mod agent;
 mod catalog;
+#[cfg(test)]
+mod chapter;
 mod cli;
 mod compare;
 mod completion;
 mod daemon;
+mod describe;
 mod diff;
 mod doctor;
+#[cfg(test)]
+mod embedded;
 mod explain;
 mod forecast;
+mod machine;
 mod pace;
 mod program;
 mod progress;
 mod references;
 mod report;
 mod run;
+mod signals;
 mod systems;
 mod terminal;
 mod tour;
@@ -28,12 +36,12 @@ use clap::{CommandFactory, Parser};
 use cli::{Cli, Command};
 use systems::{gateway, loadtest, rng};
 
-/// Wrong usage, or it could not run.
+/// The exit status for wrong usage, and for a command that could not run.
 const COULD_NOT_RUN: u8 = 2;
 
 fn main() -> ExitCode {
-    // A shell asks what can stand at its cursor; this ends the process then.
-    completion::answer();
+    // This ends the process if a shell runs it to complete a command line.
+    completion::answer(Cli::command);
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
@@ -48,7 +56,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help and version as clap prints them; a mistake as one line.
+/// Prints help and version as clap does, and a mistake as one line.
 fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         error.exit();
@@ -74,6 +82,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Compare(arguments) => compare::compare(&arguments),
         Command::List(arguments) => explain::list(arguments.json),
         Command::Show(arguments) => explain::show(&arguments),
+        Command::Explain(arguments) => describe::describe(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Report(arguments) => report::report(&arguments),
         Command::Export(arguments) => report::export(&arguments),

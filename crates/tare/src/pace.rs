@@ -1,21 +1,21 @@
-//! Calls in a loop, timed without the clock in the way: it is read once in many calls, so that a
-//! call of forty nanoseconds is not priced at two readings of the clock.
+//! Calls in a timed loop. The clock is read once per many calls: read around each, it would take
+//! longer than a call of 40 ns does.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use rustix::time::{clock_gettime, ClockId};
 
-/// How long the clock may go unread.
+/// The longest time between two readings of the clock.
 const CLOCK_EVERY: Duration = Duration::from_micros(50);
 
 /// A timed loop.
 pub(crate) struct Timed {
     /// Calls.
     pub(crate) operations: u64,
-    /// When the first began.
+    /// The start of the first.
     pub(crate) from: Instant,
-    /// When the last ended.
+    /// The end of the last.
     pub(crate) until: Instant,
     /// This thread's processor time.
     pub(crate) cpu: Duration,
@@ -24,7 +24,7 @@ pub(crate) struct Timed {
 /// Runs for `time`, at least once, and finds how many calls fit between two readings of the clock.
 ///
 /// # Errors
-/// That of the call.
+/// The error of the call.
 pub(crate) fn warm_up<E: Into<anyhow::Error>>(
     time: Duration,
     mut call: impl FnMut() -> Result<(), E>,
@@ -45,11 +45,11 @@ pub(crate) fn warm_up<E: Into<anyhow::Error>>(
     }
 }
 
-/// Runs until `duration` is over, or `calls_max` calls are made, reading the clock each `batch`
-/// calls.
+/// Runs until `duration` is over, or `calls_max` calls are made, and reads the clock once per
+/// `batch` calls.
 ///
 /// # Errors
-/// That of the call.
+/// The error of the call.
 pub(crate) fn run<E: Into<anyhow::Error>>(
     batch: u64,
     duration: Duration,
@@ -59,11 +59,11 @@ pub(crate) fn run<E: Into<anyhow::Error>>(
     run_until(batch, calls_max, |elapsed| elapsed >= duration, call)
 }
 
-/// Runs until `is_over` says so of the time since the start, or `calls_max` calls are made; it is
-/// asked each `batch` calls.
+/// Runs until `is_over` returns true for the time since the start, or `calls_max` calls are made.
+/// It is called once per `batch` calls.
 ///
 /// # Errors
-/// That of the call.
+/// The error of the call.
 pub(crate) fn run_until<E: Into<anyhow::Error>>(
     batch: u64,
     calls_max: Option<u64>,

@@ -1,10 +1,10 @@
-//! Other people's programs, where they are installed.
+//! Programs that are installed on this machine.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Where a program is looked for when `PATH` says nothing, as the C library has it.
+/// The folders in which a program is looked for if `PATH` is not set, as the C library has them.
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
 
 /// The file that starting `name` would run: a path as it is, a plain name from `PATH`.
@@ -12,8 +12,8 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
     find_in(name, Path::new("."), None)
 }
 
-/// The same when it is started in `folder`, from which relative paths go out, and with another
-/// `PATH` where that is given.
+/// The same for a program that is started in `folder`, to which paths are relative, and with
+/// another `PATH` if that is given.
 pub(crate) fn find_in(name: &str, folder: &Path, path: Option<&OsStr>) -> Option<PathBuf> {
     if name.contains('/') {
         let file = folder.join(name);

@@ -1,5 +1,5 @@
-//! A run as it goes, on standard error: a table of the claims that is redrawn on a terminal, lines
-//! in a log.
+//! The progress of a run on standard error: on a terminal a table of the claims that is redrawn, in
+//! a log lines.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -17,31 +17,31 @@ use tare_lab::unit::significant;
 
 use crate::{forecast, terminal};
 
-/// How often a log hears of a run in which nothing is decided.
+/// The time between two lines in a log while nothing is decided.
 const LOG_EVERY: Duration = Duration::from_secs(15);
 
-/// How often the line below the table is drawn.
+/// The time between two redraws of the line below the table.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
 
-/// Failed trials that are told one by one: the first few say what is wrong, a flood of them says
-/// nothing more.
+/// The number of failed trials that are reported one by one: the first few show what is wrong, more
+/// of them would only fill the screen.
 const FAILURES_TOLD: usize = 5;
 
-/// Tells a person how a run goes.
+/// Shows the progress of a run.
 pub(crate) struct Watch {
     terminal: bool,
     colour: bool,
     /// The rows of the table, in the order of the plan.
     claims: Vec<Row>,
-    /// Claims whose verdict was told.
+    /// Claims whose verdict was reported.
     told: HashSet<String>,
-    /// What the bottom line says of the trial that runs.
+    /// The text of the bottom line about the running trial.
     trial: String,
     round: u32,
     open: usize,
     experiments: usize,
     failed: usize,
-    /// The run's time when this part of it began, and when that was.
+    /// The run's time when this part of it began, and the moment at which it did.
     before: Duration,
     began: Instant,
     expected: Option<Duration>,
@@ -50,19 +50,19 @@ pub(crate) struct Watch {
     on_screen: Vec<usize>,
 }
 
-/// What a row of the table says.
+/// The content of a row of the table.
 #[derive(Clone)]
 struct Row {
     id: String,
     verdict: Verdict,
     figure: String,
     rounds: usize,
-    /// Whether more rounds come.
+    /// True if more rounds come.
     open: bool,
 }
 
 impl Watch {
-    /// Says what will run and how long that takes.
+    /// Prints what will run and how long that takes.
     pub(crate) fn new(plan: &Plan, expected: Option<Duration>) -> Watch {
         let claims = plan.experiments.iter().map(|e| e.claims.len()).sum();
         let mut head = format!(
@@ -99,7 +99,7 @@ impl Watch {
         }
     }
 
-    /// Clears the table: what the run came to follows.
+    /// Clears the table: the result of the run follows.
     pub(crate) fn finish(&mut self) {
         self.replace(&[]);
     }
@@ -108,7 +108,7 @@ impl Watch {
         self.before + self.began.elapsed()
     }
 
-    /// Says a line, above the table where there is one.
+    /// Prints a line, above the table where there is one.
     fn say(&mut self, line: &str) {
         if self.terminal {
             self.replace(&[]);
@@ -129,8 +129,8 @@ impl Watch {
         self.drawn = Instant::now();
     }
 
-    /// Puts `lines` where those are that were drawn last. In one write, each line over its
-    /// predecessor: nothing flickers.
+    /// Draws `lines` over those that were drawn last: in one write, each line over its predecessor,
+    /// so that nothing flickers.
     fn replace(&mut self, lines: &[String]) {
         let mut out = String::new();
         let (width, _) = terminal::size_of(&io::stderr());
@@ -238,7 +238,7 @@ impl Observer for Watch {
 }
 
 impl Watch {
-    /// Says each verdict once, a line each, where there is no table that holds them all.
+    /// Prints each verdict once, one per line, where there is no table that holds them all.
     fn tell_decided(&mut self) {
         for row in self.claims.clone() {
             let decided = row.verdict != Verdict::Inconclusive || !row.open;
@@ -257,7 +257,7 @@ impl Watch {
             self.say(&line);
         }
         if self.terminal {
-            // They stand above.
+            // They were printed above.
             let told = &self.told;
             self.claims.retain(|row| !told.contains(&row.id));
         }
@@ -284,7 +284,7 @@ fn row(claim: &ClaimResult, open: bool) -> Row {
     }
 }
 
-/// The claims with what is known of each: at most `height` lines of at most `width - 1` columns.
+/// The claims with the state of each: at most `height` lines of at most `width - 1` columns.
 fn table(rows: &[Row], width: usize, height: usize, colour: bool) -> Vec<String> {
     const ROUNDS: usize = 10;
     let width = width - 1;

@@ -1,4 +1,4 @@
-//! `tare report` and `tare export`: what a run came to, in every form it is wanted.
+//! `tare report` and `tare export`: the result of a run in every format.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -39,7 +39,7 @@ pub(crate) fn export(arguments: &cli::Export) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a run's records come to.
+/// The result of a run's records.
 pub(crate) fn judged(plan: &Plan, records: &[TrialRecord]) -> RunResult {
     let rounds = records.iter().map(|record| record.round + 1).max();
     let judged = plan.judge(records);
@@ -59,8 +59,8 @@ pub(crate) fn judged(plan: &Plan, records: &[TrialRecord]) -> RunResult {
     }
 }
 
-/// Prints what a run came to and writes its page. The page may have no place (a directory that can
-/// only be read, a full disk), and the reader of the result may be gone: neither costs the other.
+/// Prints the result of a run and writes its page. If one of them fails (a directory that cannot be
+/// written, a full disk, a closed pipe), the other is still written.
 pub(crate) fn finish(
     directory: &Path,
     result: &RunResult,
@@ -81,7 +81,7 @@ pub(crate) fn write_html(directory: &Path, result: &RunResult) -> anyhow::Result
     Ok(page)
 }
 
-/// Prints the claims, and every cell where asked, or all of it as JSON.
+/// Prints the claims, and every cell if asked, or all of it as JSON.
 fn print(result: &RunResult, json: bool, cells: bool) -> anyhow::Result<()> {
     if json {
         return Ok(terminal::print(&serde_json::to_string(result)?)?);
@@ -98,8 +98,8 @@ fn print(result: &RunResult, json: bool, cells: bool) -> anyhow::Result<()> {
     Ok(terminal::print(&text)?)
 }
 
-/// 2 if nothing could be measured at all, 1 if `strict` and a claim was not reproduced or a target
-/// missed, else 0: verdicts are results.
+/// The exit status: 2 if nothing could be measured at all, 1 if `strict` and a claim was not
+/// reproduced or a target missed, else 0, because verdicts are results.
 pub(crate) fn exit_code(result: &RunResult, strict: bool) -> ExitCode {
     let mut cells = result.experiments.iter().flat_map(|e| &e.cells);
     if !cells.any(|cell| cell.n > 0) {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{bail, Context as _};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tare_lab::driver::{Drivers, Missing};
 use tare_lab::experiment::{Experiment, Rounds};
 use tare_lab::fingerprint::Machine;
@@ -17,15 +16,16 @@ use tare_lab::runner::{self, Ended};
 use tare_lab::store::{RunDirectory, StoreError};
 
 use crate::progress::Watch;
+use crate::signals::signals_to_end;
 use crate::{catalog, cli, forecast, report, systems, terminal, tour};
 
-/// The status of a process that Ctrl-C ended, as shells have it.
+/// The exit status of a process that Ctrl-C ended, as shells have it.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// The size of the tour, in its plan.
+/// The name of the tour's size in its plan.
 const TOUR: &str = "tour";
 
-/// Runs, or goes on with, a run and judges it.
+/// Begins or resumes a run, and judges it.
 pub(crate) fn run(arguments: &cli::Run) -> anyhow::Result<ExitCode> {
     let drivers = systems::all();
     let mut directory = match &arguments.resume {
@@ -73,22 +73,6 @@ pub(crate) fn execute(
         Ended::Interrupted => None,
         Ended::Complete => Some(report::judged(directory.plan(), directory.records())),
     })
-}
-
-/// The signals that ask a program to end: Ctrl-C, `kill`, and a terminal that is closed. The last
-/// stays without effect where it was (`nohup`).
-pub(crate) fn signals_to_end() -> Vec<i32> {
-    let mut signals = vec![SIGINT, SIGTERM];
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status
-        .lines()
-        .find_map(|line| line.strip_prefix("SigIgn:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    // Signal n is bit n - 1.
-    if ignored.is_some_and(|mask| mask >> (SIGHUP - 1) & 1 == 0) {
-        signals.push(SIGHUP);
-    }
-    signals
 }
 
 fn begin(arguments: &cli::Run, drivers: &Drivers) -> anyhow::Result<RunDirectory> {
@@ -170,11 +154,11 @@ pub(crate) fn create(
     }
 }
 
-/// Opens a run to go on with it: only by the same program on the same machine, as samples of two
+/// Opens a run to resume it. The program and the machine must be the same, because samples of two
 /// programs or machines are not rounds of one experiment.
 ///
-/// Programs and files with relative paths are those of the folder in which the run began, so this
-/// process goes there.
+/// Relative paths of programs and files are relative to the folder in which the run began, so this
+/// process changes to it.
 fn resume(path: &Path, drivers: &Drivers) -> anyhow::Result<RunDirectory> {
     let mut directory = RunDirectory::open(path)?;
     if let Some(began_in) = directory.plan().directory.clone() {

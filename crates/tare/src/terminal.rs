@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use tare_lab::report::text::clean;
 use tare_port::stdio;
 
-/// Prints to standard output; a closed pipe is an error that `main` takes for a quiet end.
+/// Prints to standard output. A closed pipe is an error, with which `main` ends in silence.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     need_output()?;
     let mut out = io::stdout().lock();
@@ -22,7 +22,7 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
 /// Refuses a standard output that was closed when the program started.
 ///
 /// # Errors
-/// It was.
+/// It was closed.
 pub(crate) fn need_output() -> io::Result<()> {
     if stdio::output_was_closed() {
         return Err(io::Error::other("standard output is closed"));
@@ -30,8 +30,8 @@ pub(crate) fn need_output() -> io::Result<()> {
     Ok(())
 }
 
-/// Says something on standard error. Where nobody can hear it (a full disk, a closed pipe) the
-/// work goes on: it is no reason to lose a run.
+/// Prints lines to standard error. That this fails (a full disk, a closed pipe) is no reason to
+/// lose a run, so errors are ignored.
 pub(crate) fn say(text: &str) {
     let mut lines = plain(text);
     lines.push('\n');
@@ -58,12 +58,12 @@ pub(crate) fn say_wrapped(text: &str) {
     say(&lines.join("\n"));
 }
 
-/// `text` line by line, without what could drive the terminal.
+/// `text` line by line, without control characters.
 pub(crate) fn plain(text: &str) -> String {
     text.lines().map(clean).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether whoever reads our output has stopped reading.
+/// Returns true if the error is a pipe whose reader has closed it.
 pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause
@@ -72,29 +72,30 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Whether standard output may be coloured: it is a terminal that can, and `NO_COLOR` is not set.
+/// Returns true if standard output may be coloured: it is a terminal with colours, and `NO_COLOR`
+/// is not set.
 pub(crate) fn colour() -> bool {
     colour_of(&io::stdout())
 }
 
-/// Whether what goes to `stream` may be coloured.
+/// Returns true if output to `stream` may be coloured.
 pub(crate) fn colour_of(stream: &impl IsTerminal) -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     stream.is_terminal() && !refused && !is_dumb()
 }
 
-/// Whether standard error is a terminal that can move its cursor.
+/// Returns true if standard error is a terminal that can move its cursor.
 pub(crate) fn is_drawable() -> bool {
     io::stderr().is_terminal() && !is_dumb()
 }
 
-/// Whether terminals here take text alone.
+/// Returns true if the terminal takes plain text only.
 fn is_dumb() -> bool {
     std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb")
 }
 
-/// The columns, 40 at least, and lines of the terminal behind `stream`; 80 and 24 if it does not
-/// say.
+/// The columns, at least 40, and lines of the terminal behind `stream`; 80 and 24 if they are
+/// unknown.
 pub(crate) fn size_of(stream: &impl AsFd) -> (usize, usize) {
     let size = rustix::termios::tcgetwinsize(stream).ok();
     let size = size.filter(|size| size.ws_col > 0 && size.ws_row > 0);
@@ -103,7 +104,7 @@ pub(crate) fn size_of(stream: &impl AsFd) -> (usize, usize) {
     })
 }
 
-/// The terminal's width in columns; 100 where standard output is none.
+/// The terminal's width in columns; 100 if standard output is no terminal.
 pub(crate) fn width() -> usize {
     rustix::termios::tcgetwinsize(io::stdout())
         .ok()

@@ -1,4 +1,4 @@
-//! The tour: what `tare run` does if no experiment is named.
+//! The tour, which `tare run` takes if no experiment is named.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,16 +11,16 @@ use toml::de::{DeTable, DeValue};
 
 use crate::{catalog, forecast, terminal};
 
-/// The time that it may take.
+/// The longest time of the tour.
 pub(crate) const BUDGET: Duration = Duration::from_secs(60);
 
-/// Rounds that it runs of what is decided sooner: the fewest that give an interval.
+/// The least rounds of an experiment in the tour: the fewest that give an interval.
 const LEAST_ROUNDS: u32 = 9;
 
 const FILE: &str = "experiments/tour.toml";
 const TEXT: &str = include_str!("../../../experiments/tour.toml");
 
-/// The experiments of the tour, with its claims and the cells that these need.
+/// The experiments of the tour, with its claims and the cells that they need.
 pub(crate) fn experiments(drivers: &Drivers) -> anyhow::Result<Vec<Experiment>> {
     let mut claims: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for id in claim_ids()? {
@@ -63,8 +63,8 @@ fn claim_ids() -> anyhow::Result<Vec<String>> {
         .collect()
 }
 
-/// Says what there is beside the tour: every suite with its time, and what this machine lacks for
-/// the rest with the command that would change it.
+/// Prints what there is beside the tour: every suite with its time, and what this machine lacks for
+/// the rest, with the command that would change that.
 pub(crate) fn what_else(drivers: &Drivers) -> anyhow::Result<()> {
     let all = catalog::embedded(Size::Quick, drivers)?;
     let mut suites: Vec<&str> = all.iter().map(Experiment::suite).collect();
@@ -114,21 +114,12 @@ pub(crate) fn what_else(drivers: &Drivers) -> anyhow::Result<()> {
 
 type Lacks = BTreeMap<(String, Option<String>), Vec<String>>;
 
-/// What this machine lacks, with the experiments that need it.
+/// The features that this machine lacks, with the experiments that need them.
 fn lacks(experiments: &[Experiment], drivers: &Drivers) -> Lacks {
     let mut lacks = Lacks::new();
     for experiment in experiments {
-        let Some(driver) = drivers.get(&experiment.driver) else {
-            continue;
-        };
-        for point in experiment.points() {
-            let parameters = driver.vocabulary().complete(experiment.parameters(&point));
-            if let Err(missing) = driver.check(&parameters) {
-                let ids = lacks.entry((missing.reason, missing.remedy)).or_default();
-                if ids.last() != Some(&experiment.id) {
-                    ids.push(experiment.id.clone());
-                }
-            }
+        for lack in catalog::lacks(experiment, drivers).into_keys() {
+            lacks.entry(lack).or_default().push(experiment.id.clone());
         }
     }
     lacks

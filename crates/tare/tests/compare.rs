@@ -1,4 +1,4 @@
-//! `tare compare` and `tare diff`, as a person runs them.
+//! `tare compare` and `tare diff`, as people use them.
 
 use std::path::Path;
 use std::process::{Command, Output};

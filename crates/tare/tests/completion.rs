@@ -1,4 +1,4 @@
-//! What bash, zsh and fish offer at the cursor.
+//! Completion in bash, zsh and fish.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +26,7 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
-/// What a shell's `script` prints, line by line; `None`, with a notice, without that shell.
+/// The lines that a shell's `script` prints; `None`, with a notice, without that shell.
 fn offered(folder: &Path, shell: &str, script: &str) -> Option<Vec<String>> {
     let built = Path::new(env!("CARGO_BIN_EXE_tare")).parent().unwrap();
     let path = format!("{}:{}", built.display(), std::env::var("PATH").unwrap());
@@ -59,7 +59,7 @@ fn offered(folder: &Path, shell: &str, script: &str) -> Option<Vec<String>> {
     Some(said.lines().map(|line| line.trim().to_owned()).collect())
 }
 
-/// What is offered after these words, the last of which is being typed.
+/// The candidates after these words, the last of which is being typed.
 fn complete(shell: &str, words: &[&str]) -> Option<Vec<String>> {
     let folder = folder();
     let line = words.join(" ");
@@ -128,6 +128,15 @@ fn experiments_are_offered_by_id_suite_and_file() {
 }
 
 #[test]
+fn drivers_are_offered_by_their_name() {
+    in_every_shell(
+        &["tare", "explain", "gcm"],
+        &["gcm", "gcm-race"],
+        &["rdrand", "gcm/size"],
+    );
+}
+
+#[test]
 fn runs_are_offered_by_their_directory() {
     let runs = ["tare-runs/20260101T000000Z", "tare-runs/20260102T000000Z"];
     in_every_shell(&["tare", "report", ""], &runs, &["tare-runs/no-run"]);
@@ -142,7 +151,7 @@ fn runs_are_offered_by_their_directory() {
 #[test]
 fn subcommands_and_options_are_offered() {
     in_every_shell(&["tare", "d"], &["doctor"], &["run"]);
-    // An inner command is not offered.
+    // A hidden command is not offered.
     in_every_shell(&["tare", "r"], &["run", "report", "rng"], &["trial"]);
     in_every_shell(&["tare", "run", "--qu"], &["--quick"], &["--full"]);
 }

@@ -1,5 +1,5 @@
-//! `tare gateway gentest` and `keygen` as a stranger meets them: the built program, its files and
-//! its exit status.
+//! `tare gateway gentest` and `keygen` as users run them: the built program, its files and its exit
+//! status.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -31,7 +31,7 @@ fn assert_exit(output: &Output, code: i32) {
     );
 }
 
-/// A file of the seed's.
+/// A file of the Vita document.
 fn seed(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../gateway/tests/seed")
@@ -48,7 +48,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_seed_s_commands_write_the_seed_s_configurations_and_captures() {
+fn the_commands_of_the_document_write_its_configurations_and_captures() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     for node in ["node1", "node2"] {
@@ -67,7 +67,7 @@ fn the_seed_s_commands_write_the_seed_s_configurations_and_captures() {
             text(&output.stdout),
             format!("{conf}: 1 route\n{pcap}: 1000 frames of 60000 bytes in all, packet size 60, to 02:00:00:00:00:01\n")
         );
-        // The devices of the seed's machine are not here.
+        // This machine has not the devices of the document's.
         let err = text(&output.stderr);
         assert!(err.contains("no mac") && err.lines().count() == 1, "{err}");
         let load = |path: &Path| Config::load(path).unwrap();
@@ -85,7 +85,7 @@ fn the_seed_s_commands_write_the_seed_s_configurations_and_captures() {
 }
 
 #[test]
-fn ten_thousand_routes_of_the_mix_are_written_and_told_as_json() {
+fn ten_thousand_routes_of_the_mix_are_written_and_reported_as_json() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let meta = fs::read_to_string(seed("gentest-node1.conf")).unwrap();
@@ -143,7 +143,7 @@ fn frames_go_to_the_device_where_it_is_on_this_machine() {
 }
 
 #[test]
-fn what_cannot_be_done_is_one_line_and_leaves_both_files_as_they_were() {
+fn a_failure_is_one_line_and_leaves_both_files_as_they_were() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     fs::copy(seed("gentest-node1.conf"), folder.join("meta.conf")).unwrap();
@@ -209,7 +209,7 @@ fn what_cannot_be_done_is_one_line_and_leaves_both_files_as_they_were() {
 }
 
 #[test]
-fn the_configuration_is_its_owner_s_alone_and_the_file_behind_a_link_is_replaced() {
+fn only_its_owner_can_read_the_configuration_and_the_file_behind_a_link_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     fs::write(folder.join("real.conf"), "old").unwrap();
@@ -225,7 +225,7 @@ fn the_configuration_is_its_owner_s_alone_and_the_file_behind_a_link_is_replaced
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o600);
-    // To a pipe, and to where nothing is kept.
+    // To a pipe, and to /dev/null.
     let output = run(&["gentest", meta, "/dev/stdout", "/dev/null"], folder);
     assert_exit(&output, 0);
     assert!(text(&output.stdout).starts_with("private-interface {\n  pci 23:00.0;\n"));

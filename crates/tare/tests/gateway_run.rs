@@ -21,7 +21,7 @@ use tare_port::Interface;
 
 const TARE: &str = env!("CARGO_BIN_EXE_tare");
 
-/// Two machines' worth of daemons at a time are enough for the machine that this runs on.
+/// At most two tests run at a time: each starts two daemons.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Hosts and gateways in namespaces, which go away with it.
@@ -36,7 +36,7 @@ struct Bed {
 const PLACES: [&str; 4] = ["h0", "g0", "g1", "h1"];
 
 impl Bed {
-    /// None where it cannot be made, which in CI it must.
+    /// Returns `None` where it cannot be made, and fails there under CI.
     fn new(options: &[&str]) -> Option<Bed> {
         if let Err(why) = possible() {
             assert!(
@@ -59,7 +59,7 @@ impl Bed {
         for place in PLACES {
             ip(&format!("netns add {}", bed.space(place)));
             bed.inside(place, || {
-                // The kernel says nothing of its own on the wires.
+                // The kernel sends no packets of its own on the wires.
                 for of in ["all", "default"] {
                     let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{of}/disable_ipv6"), "1");
                 }
@@ -85,8 +85,7 @@ impl Bed {
             ip(&format!("-n {host} addr add 172.{net}.1.2/16 dev lan"));
             ip(&format!("-n {host} link set lan up"));
             ip(&format!("-n {host} route add default via 172.{net}.0.10"));
-            // A host leaves checksums and the cutting of frames to its network card, and veth is
-            // none.
+            // A host leaves checksums and segmentation to its network card, which veth is not.
             bed.inside(&format!("h{side}"), || {
                 let lan = Interface::by_name("lan").unwrap();
                 lan.switch_offloads_off().unwrap();
@@ -99,7 +98,7 @@ impl Bed {
         format!("{}-{place}", self.name)
     }
 
-    /// Does something in one of the namespaces.
+    /// Runs a command in one of the namespaces.
     fn inside<T: Send>(&self, place: &str, what: impl FnOnce() -> T + Send) -> T {
         let space = format!("/run/netns/{}", self.space(place));
         thread::scope(|scope| {
@@ -215,7 +214,7 @@ impl Bed {
         }
     }
 
-    /// What `tare gateway status --json` says; none where the gateway does not answer.
+    /// The output of `tare gateway status --json`; `None` if the gateway does not answer.
     fn status(&self, side: usize) -> Option<Value> {
         let output = status(&["--json"], &self.socket(side));
         serde_json::from_slice(&output.stdout).ok()
@@ -223,7 +222,7 @@ impl Bed {
 
     fn signal(&self, side: usize, signal: Signal) {
         let child = self.gateways[side].as_ref().unwrap();
-        // `ip netns exec` becomes what it runs.
+        // `ip netns exec` execs the program, so the process is the program's.
         kill_process(Pid::from_child(child), signal).unwrap();
     }
 
@@ -233,7 +232,7 @@ impl Bed {
         self.inside(&format!("h{side}"), || UdpSocket::bind(address).unwrap())
     }
 
-    /// Waits until packets come through, which the first ones do not while hosts ask for stations.
+    /// Waits until packets arrive: the first ones are lost while hosts resolve addresses.
     fn wait_for_packets(&self) {
         let sockets = [self.udp(0, 7000), self.udp(1, 7000)];
         for (side, from) in sockets.iter().enumerate() {
@@ -245,11 +244,11 @@ impl Bed {
                 to.recv(&mut [0; 8]).ok()
             });
         }
-        // Those that are still on their way are none of what is counted next.
+        // Packets still in flight do not belong to what is counted next.
         thread::sleep(Duration::from_millis(100));
     }
 
-    /// Numbered packets both ways until it is told to end.
+    /// Sends numbered packets both ways until it is stopped.
     fn traffic(&self) -> Traffic {
         let ends = [self.udp(0, 7001), self.udp(1, 7001)];
         let stop = Arc::new(AtomicBool::new(false));
@@ -388,7 +387,7 @@ fn keys_change_and_files_are_reloaded_and_no_packet_is_lost() {
             let sas = status["routes"][0]["outbound"].as_array()?;
             (sas.len() == workers).then_some(())
         });
-        // A file that is wrong changes nothing.
+        // A wrong file changes nothing.
         bed.configure(0, "route { id broken; }");
         bed.wait(10.0, "the file to be refused", || {
             (bed.status(0)?["reloads_refused"] == 1).then_some(())
@@ -515,8 +514,7 @@ fn a_gateway_that_was_killed_comes_back_and_so_does_a_cable() {
         ip(&format!("-n {gateway} link set {interface} up"));
         bed.wait_for_packets();
     }
-    // A minute's worth of packets without a loss afterwards would be too long; some seconds tell as
-    // much.
+    // Some seconds of packets without a loss afterwards are enough.
     let traffic = bed.traffic();
     thread::sleep(Duration::from_secs(6));
     let (sent, lost) = traffic.end();

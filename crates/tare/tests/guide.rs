@@ -1,5 +1,5 @@
-//! The guide in `docs/`: its examples run and come to the verdicts that it prints, its reference
-//! names every word, its pages find each other.
+//! The guide in `docs/`: its examples run with the verdicts that it prints, its reference has every
+//! key, unit and driver, and its links lead to pages.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,7 +35,8 @@ fn examples_with_log() -> Option<tempfile::TempDir> {
     Some(folder)
 }
 
-/// Whether a program that an example needs is here; loud where it is not, an error under CI.
+/// Returns true if a program that an example needs is installed. Prints a notice if it is not, and
+/// fails under CI.
 fn has(program: &str, arguments: &[&str]) -> bool {
     let runs = Command::new(program).args(arguments).output();
     if runs.is_ok_and(|output| output.status.success()) {
@@ -170,7 +171,7 @@ fixed = { command = "true", protocol = true }
 metric = { name = "mine", unit = "qqq", better = "lower" }
 "#;
 
-/// What the product itself lists as known, when a file says something else in that place.
+/// The names that an error lists as known, for a file with another name in that place.
 fn words_known(file: &str) -> BTreeSet<String> {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("wrong.toml"), file).unwrap();
@@ -238,6 +239,27 @@ fn the_reference_names_every_key_kind_unit_and_driver() {
                     || reference.contains(&format!("`\"{word}\"`")),
                 "experiment-file.md does not name {word:?}, one of the {what}"
             );
+        }
+    }
+}
+
+#[test]
+fn the_table_of_drivers_has_every_parameter_metric_and_counter_of_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let explained = tare(folder.path(), &["explain", "--json"]);
+    let drivers: Value = serde_json::from_slice(&explained.stdout).unwrap();
+    let page = page("experiment-file.md");
+    for driver in drivers.as_array().unwrap() {
+        let name = driver["name"].as_str().unwrap();
+        let row = page
+            .lines()
+            .find(|line| line.starts_with(&format!("| `{name}`:")))
+            .unwrap_or_else(|| panic!("no row of {name}"));
+        for kind in ["parameters", "metrics", "counters"] {
+            for one in driver[kind].as_array().unwrap() {
+                let word = one["name"].as_str().unwrap();
+                assert!(row.contains(&format!("`{word}`")), "{name}: {kind}: {word}");
+            }
         }
     }
 }

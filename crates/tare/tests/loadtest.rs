@@ -1,4 +1,4 @@
-//! `tare loadtest` as a stranger meets it: the built program, its output and its exit status.
+//! `tare loadtest` as users run it: the built program, its output and its exit status.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -44,7 +44,7 @@ fn capture(folder: &Path, name: &str, sizes: &[usize]) -> String {
 }
 
 #[test]
-fn the_seeds_command_gives_the_seeds_answer_on_simulated_lines() {
+fn the_documents_command_gives_its_answer_on_simulated_lines() {
     let folder = tempfile::tempdir().unwrap();
     let one = capture(folder.path(), "node1-private-in.pcap", &[60]);
     let two = capture(folder.path(), "node2-private-in.pcap", &[60]);
@@ -160,7 +160,7 @@ fn mlrsearch_finds_both_rates_between_bounds() {
 }
 
 #[test]
-fn a_command_can_be_the_judge() {
+fn a_command_can_decide_whether_a_rate_passes() {
     let folder = tempfile::tempdir().unwrap();
     let count = folder.path().join("count");
     let judge = format!(
@@ -265,7 +265,7 @@ fn the_benchmarks_of_rfc_2544_are_run_for_each_size() {
     let sizes = json["sizes"].as_array().unwrap();
     assert_eq!(sizes.len(), 2);
     for size in sizes {
-        // Nothing is added, so the lines carry what the medium carries.
+        // Without overhead, the lines carry the whole rate.
         assert_eq!(size["throughput"]["passed_bits_per_second"], 1_000_000_000);
         assert_eq!(size["throughput"]["failed_bits_per_second"], Value::Null);
         assert_eq!(size["frame_loss"][0]["loss_percent"], 0.0);
@@ -330,7 +330,7 @@ fn wrong_usage_is_one_line_that_says_what_was_expected() {
             &["find-limit", "--simulate", "/nowhere.pcap", "a", "a", "x"],
             "/nowhere.pcap: No such file",
         ),
-        (&["find-limit", "-b", "fast"], "expected bits a second"),
+        (&["find-limit", "-b", "fast"], "expected bits per second"),
         (&["find-limit", "-b", "1e6", "-p", "1e9"], "--precision"),
         (
             &["find-limit", "--simulate=loss=2"],
@@ -428,15 +428,14 @@ fn a_search_over_real_interfaces_finds_what_a_bridge_forwards() {
             "{set_up}
             {tare} loadtest find-limit --port {port} -b 20e6 -p 5e6 -D 0.3 --warm-up 0.2 -r 3 --json {one} node1 node2 near0 {one} node2 node1 near1"
         );
-        // The namespace goes with the last process in it.
+        // The namespace ends with the last process in it.
         let output = Command::new("unshare")
             .args(["--net", "sh", "-c", &search])
             .output()
             .unwrap();
         assert_exit(&output, 0);
         let json: Value = serde_json::from_slice(&output.stdout).unwrap();
-        // A bridge in software carries 20 Mb/s; a busy machine may lose some, and must not lose the
-        // account of it.
+        // A software bridge carries 20 Mb/s. A busy machine may lose packets, but must count them.
         assert!(
             json["limit"]["passed_bits_per_second"].as_u64().unwrap() >= 5_000_000,
             "{json}"
@@ -459,7 +458,7 @@ fn a_search_over_real_interfaces_finds_what_a_bridge_forwards() {
     }
 }
 
-/// Whether this can be tested; where it must be and cannot, this panics.
+/// Returns true if this can be tested here; panics if it cannot under CI.
 fn namespaces_or_not_tested() -> bool {
     let can = can_make_namespaces();
     if !can {

@@ -1,4 +1,4 @@
-//! People's own programs under `tare run`: mistakes in their files, what they leave running, runs
+//! Users' own programs under `tare run`: mistakes in their files, processes that they leave, runs
 //! that are resumed elsewhere.
 
 use std::fs;
@@ -51,7 +51,7 @@ fn show_and_run_find_what_is_wrong_with_a_command_in_its_line() {
         (r#"command = "true""#, r#"name = "time", unit = "s", work = "stdout_byts""#, "own.toml:8: experiment[0].metric.work: found \"stdout_byts\""),
         (r#"command = "echo 'open""#, TIME, "own.toml:6: experiment[0].fixed.command: found \"echo 'open\", expected words with matching quotes"),
         (r#"command = "gzip {pakced}""#, TIME, "own.toml:6: experiment[0].fixed.command: found {pakced}"),
-        (r#"command = "true", limit = "0 s""#, TIME, "own.toml:6: experiment[0].fixed.limit: found 0 s, expected more than no time"),
+        (r#"command = "true", limit = "0 s""#, TIME, "own.toml:6: experiment[0].fixed.limit: found 0 s, expected more than 0 s"),
         (r#"command = "true", environment = { A = "{m}" }"#, TIME, "own.toml:6: experiment[0].fixed.environment.A: found {m}"),
         (r#"command = "true", protocol = true"#, r#"name = "rate", unit = "s", from = { json = "/a" }"#, "the standard output of a program that speaks the protocol"),
         (r#"command = "true""#, r#"name = "rate", unit = "s", from = { regex = "(" }"#, "own.toml:8: experiment[0].metric.from.regex"),
@@ -136,8 +136,7 @@ fn a_file_that_is_no_regular_file_is_refused_at_once() {
     }
 }
 
-/// Processes that have `marker` on their command line, once those that were killed had a second
-/// to vanish.
+/// Processes that have `marker` on their command line, a second after others were killed.
 fn processes_with(marker: &str) -> usize {
     let until = Instant::now() + Duration::from_secs(1);
     loop {

@@ -92,7 +92,7 @@ impl Config {
     /// Seconds that a key is used, where nothing is said.
     pub const SA_TTL: Duration = Duration::from_secs(600);
     /// The port of the key exchange, where nothing is said.
-    pub const PROTOCOL_PORT: u16 = 303;
+    pub const PROTOCOL_PORT: u16 = tare_packet::udp::KEY_EXCHANGE;
     /// Packets that an anti-replay window covers, where nothing is said.
     pub const WINDOW: u32 = WINDOW_DEFAULT;
 
@@ -261,7 +261,9 @@ fn read(name: &str, file: &Section<'_>, mistakes: &mut Mistakes) -> Option<(Conf
     let mut prefixes = routes.iter().flat_map(|route| &route.prefixes);
     if let Some(mtu) = &mtu {
         // RFC 8200, section 5: "every link in the Internet have an MTU of 1280 octets or greater".
-        if mtu.value < 1280 && prefixes.any(|net| net.value.addr().is_ipv6()) {
+        if usize::from(mtu.value) < tare_packet::ipv6::MTU_MIN
+            && prefixes.any(|net| net.value.addr().is_ipv6())
+        {
             mistakes.push(
                 file.mistake(mtu.line)
                     .leaf("mtu")

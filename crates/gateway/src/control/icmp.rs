@@ -2,8 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use tare_packet::checksum;
-use tare_packet::ipv6;
+use tare_packet::{checksum, ipv4, ipv6};
 
 use crate::dataplane::esp;
 
@@ -53,14 +52,17 @@ impl TooBig {
         if head[..2] != [UNREACHABLE4, FRAGMENTATION_NEEDED] {
             return None;
         }
-        let ip = quoted.first_chunk::<20>()?;
+        let ip = quoted.first_chunk::<{ ipv4::HEADER }>()?;
         let address = |at: usize| Ipv4Addr::new(ip[at], ip[at + 1], ip[at + 2], ip[at + 3]);
         // Our packets have no options; a fragment of them is none of ours.
-        let ours = ip[0] == 0x45 && ip[9] == esp::PROTOCOL && ip[6] & 0x3f == 0 && ip[7] == 0;
+        let ours = ip[0] == ipv4::VERSION_AND_LENGTH
+            && ip[9] == esp::PROTOCOL
+            && ip[6] & 0x3f == 0
+            && ip[7] == 0;
         Some(TooBig {
             src: address(12).into(),
             dst: address(16).into(),
-            spi: u32::from_be_bytes(*quoted.get(20..)?.first_chunk()?),
+            spi: u32::from_be_bytes(*quoted.get(ipv4::HEADER..)?.first_chunk()?),
             mtu: u16::from_be_bytes([head[6], head[7]]).into(),
         })
         .filter(|_| ours)

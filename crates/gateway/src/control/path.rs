@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use tare_packet::{ipv4, ipv6};
 use tare_sim::Instant;
 
 use tare_daemon::{Level, Record};
@@ -13,9 +14,9 @@ const LIFE: Duration = Duration::from_secs(600);
 
 /// The lowest path MTU that is believed. Any host on the path can forge a report, and each step
 /// down costs throughput.
-const LEAST4: u16 = 576;
+const LEAST4: u16 = ipv4::REASSEMBLED_MIN as u16;
 /// RFC 8200, 5: every link takes this.
-const LEAST6: u16 = 1280;
+const LEAST6: u16 = ipv6::MTU_MIN as u16;
 
 /// The paths that are narrower than the interface; not more than there are peers.
 #[derive(Default)]

@@ -6,31 +6,10 @@
 
 use super::sequence::SequenceMode;
 
-/// IP protocol number of ESP.
-pub const PROTOCOL: u8 = 50;
-
-/// SPI, sequence number and IV.
-pub const HEADER: usize = 16;
-
-/// Integrity check value.
-pub const ICV: usize = 16;
-
-/// Pad length and next header.
-pub const TRAILER: usize = 2;
-
-/// Next header of an inner IPv4 packet.
-pub const INNER_IPV4: u8 = 4;
-/// Next header of an inner IPv6 packet.
-pub const INNER_IPV6: u8 = 41;
-/// Next header of a dummy packet.
-pub const DUMMY: u8 = 59;
-
-/// Bytes of padding for an inner packet. RFC 4303, 2.4: the ciphertext is to end "on a 4-byte
-/// boundary".
-#[inline]
-pub fn padding(inner: usize) -> usize {
-    (inner + TRAILER).wrapping_neg() & 3
-}
+pub use tare_packet::esp::{inner_max, padding, HEADER, ICV, TRAILER};
+pub use tare_packet::protocol::{
+    ESP as PROTOCOL, IPV4 as INNER_IPV4, IPV6 as INNER_IPV6, NO_NEXT_HEADER as DUMMY,
+};
 
 /// Writes padding, pad length and next header to the start of what is behind an inner packet: these
 /// and the ICV.
@@ -45,12 +24,6 @@ pub(crate) fn write_trailer(behind: &mut [u8], padding: usize, next_header: u8) 
     // Up to six bytes; what is written over of the ICV comes later.
     *behind.first_chunk_mut()? = trailer.to_le_bytes();
     Some(())
-}
-
-/// The longest inner packet whose outer packet fits `mtu`, given the bytes of the outer IP header.
-pub fn inner_max(mtu: usize, outer_header: usize) -> usize {
-    let payload = mtu.saturating_sub(outer_header + HEADER + ICV) & !3;
-    payload.saturating_sub(TRAILER)
 }
 
 /// The additional authenticated data: SPI and sequence number (RFC 4106, 5), the latter in

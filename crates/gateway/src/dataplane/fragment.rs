@@ -37,8 +37,8 @@ pub(super) fn fragment(
     for piece in payload.chunks(room) {
         let more = at + piece.len() < payload.len();
         let made = pool.take().and_then(|mut new| {
-            let offset = (ip.fragment & 0x1fff) as usize + at / 8;
-            let flags = ip.fragment & 0xffff_e000 | if more { 0x2000 } else { 0 };
+            let offset = (ip.fragment & ipv4::FRAGMENT_OFFSET) as usize + at / 8;
+            let flags = ip.fragment & 0xffff_e000 | if more { ipv4::MORE_FRAGMENTS } else { 0 };
             finish_header(header, header.len() + piece.len(), flags | offset as u32);
             new.append(HEADER)?.copy_from_slice(frame.get(..HEADER)?);
             new.append(header.len())?.copy_from_slice(header);

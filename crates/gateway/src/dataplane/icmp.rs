@@ -6,20 +6,15 @@ use tare_packet::checksum;
 use tare_packet::ethernet::{self, HEADER};
 use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6::{self, Ipv6};
+use tare_packet::protocol::{ICMP, ICMPV6, TTL_DEFAULT as TTL};
 use tare_port::{Burst, Frame};
 use tare_sim::{Instant, TokenBucket};
 
 use super::{is_multicast6, Dataplane, TrafficCounters};
 
-const ICMP: u8 = 1;
-const ICMPV6: u8 = 58;
-
-/// Hops that an error starts with.
-const TTL: u8 = 64;
-
 /// Bytes that an error may have: RFC 1812, 4.3.2.3, and RFC 4443, 2.4 (c).
-const ERROR_MAX_V4: usize = 576;
-const ERROR_MAX_V6: usize = 1280;
+const ERROR_MAX_V4: usize = ipv4::REASSEMBLED_MIN;
+const ERROR_MAX_V6: usize = ipv6::MTU_MIN;
 
 /// Errors and answers that may be sent at once, and the interval after which one more may be sent:
 /// what a flood of packets makes a gateway send stays bounded (RFC 1812, 4.3.2.8; RFC 4443, 2.4

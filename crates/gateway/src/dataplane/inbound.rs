@@ -4,6 +4,7 @@ use tare_gcm::{open_each, Nonce, OpenPacket, Tag};
 use tare_packet::ethernet::{self, HEADER};
 use tare_packet::ipv4::Ipv4;
 use tare_packet::ipv6::{self, Ipv6};
+use tare_packet::protocol::{ICMP, ICMPV6, UDP};
 use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
@@ -18,11 +19,6 @@ use super::{
 };
 use crate::dataplane::ecn;
 use crate::dataplane::esp::{self, Aad};
-
-/// IP protocol numbers that are for the control side.
-const ICMP: u8 = 1;
-const UDP: u8 = 17;
-const ICMPV6: u8 = 58;
 
 /// The packets of a burst between passes.
 #[derive(Default)]

@@ -15,11 +15,11 @@ use super::{discard, fragment, icmp, Dataplane, DropReason, InterfaceHeaders, Ou
 use crate::dataplane::esp::{self, Aad};
 
 /// Hops that an outer packet starts with.
-const OUTER_TTL: u8 = 64;
+const OUTER_TTL: u8 = tare_packet::protocol::TTL_DEFAULT;
 
-/// IPv4's flag "don't fragment", as [`Ipv4::fragment`] has it. Outer packets are never fragmented:
-/// what is too long for the path is reported, and inner packets are fragmented instead.
-const DONT_FRAGMENT: u32 = 0x4000;
+/// Outer packets are never fragmented: what is too long for the path is reported, and inner packets
+/// are fragmented instead.
+const DONT_FRAGMENT: u32 = ipv4::DONT_FRAGMENT;
 
 /// The packets of a burst between passes.
 #[derive(Default)]

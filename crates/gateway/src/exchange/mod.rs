@@ -45,7 +45,7 @@ use shared::{Shared, MAX_FRESH};
 pub use status::{Negotiation, RouteStatus, SaStatus};
 
 /// The UDP port that messages come from and go to.
-pub const PORT: u16 = 303;
+pub use tare_packet::udp::KEY_EXCHANGE as PORT;
 
 /// Outbound SAs that a route uses at a time, at most. Vita, and a gateway with one worker, accepts
 /// the SAs of the last four negotiations and no more: two in use, and one that each side has just

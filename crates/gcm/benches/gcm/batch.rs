@@ -1,7 +1,7 @@
 //! 32 small packets: one call each, or a batch; under one key, or each under its own.
 
 use crate::measure::{interleave, Cell, Random};
-use crate::peers::{Message, Op, AAD_LEN};
+use crate::references::{Message, Op, AAD_LEN};
 use crate::report::{Report, Target};
 use crate::Settings;
 use tare_gcm::{
@@ -84,7 +84,7 @@ pub fn run(settings: &Settings, report: &mut Report, random: &mut Random) {
     }
 }
 
-/// A message as slices, which cost nothing to look at.
+/// A message as slices.
 struct Packet<'a> {
     key: &'a Key,
     nonce: [u8; 12],
@@ -134,7 +134,7 @@ fn seal_all(packets: &mut [Packet<'_>], tags: &mut [Tag; PACKETS]) {
     seal_each(packets, |i, tag| tags[i] = tag);
 }
 
-/// The same for opening.
+/// A batch to be opened.
 fn open_all(packets: &mut [Packet<'_>]) {
     let packets = packets.iter_mut().map(|p| {
         let input = SharedRead::from(p.input);

@@ -2,7 +2,7 @@
 //! it.
 
 use crate::measure::{Random, Samples};
-use crate::peers::{AwsLc, Message, Op, Ours, Peer};
+use crate::references::{AwsLc, Contender, Message, Op, Ours};
 use crate::report::{Report, Target};
 use crate::Settings;
 use std::time::Instant;

@@ -1,6 +1,8 @@
 //! AES-GCM side by side: this crate's paths, aws-lc-rs, ring, and ipsec-mb when it is installed.
 //!
-//! `cargo bench -p tare-gcm [-- --json] [-- --rounds N] [-- --key-bits 256] [-- --only single|batch|cold|bound]`
+//! ```text
+//! cargo bench -p tare-gcm -- [--json] [--rounds N] [--key-bits 256] [--only single|batch|cold|bound]
+//! ```
 //!
 //! Every figure is the median over rounds in which all contenders run one after the other, in an
 //! order shuffled anew; every comparison is the median of the ratios within a round, with its 95 %
@@ -11,19 +13,19 @@
 mod batch;
 mod cold;
 mod measure;
-mod peers;
+mod references;
 mod report;
 mod units;
 
 use measure::{interleave, Cell, Random};
-use peers::{AwsLc, IpsecMb, Message, Op, Ours, Peer, Ring};
+use references::{AwsLc, Contender, IpsecMb, Message, Op, Ours, Ring};
 use report::{Report, Target};
 use std::process::ExitCode;
 use tare_gcm::{Key, Path};
 
 const LENS: [usize; 5] = [60, 576, 1440, 8192, 16384];
 
-/// What the command line says.
+/// The arguments of the command line.
 pub struct Settings {
     rounds: usize,
     key: Vec<u8>,
@@ -87,34 +89,36 @@ fn usage(problem: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Every path of this crate and every peer there is.
-fn peers(key: &[u8]) -> Vec<Box<dyn Peer>> {
-    let mut peers: Vec<Box<dyn Peer>> = Vec::new();
+/// Every path of this crate and every reference that is installed.
+fn contenders(key: &[u8]) -> Vec<Box<dyn Contender>> {
+    let mut contenders: Vec<Box<dyn Contender>> = Vec::new();
     for path in Path::ALL {
         match Key::with_path(key, path) {
-            Ok(key) => peers.push(Box::new(Ours(key))),
+            Ok(key) => contenders.push(Box::new(Ours(key))),
             Err(error) => eprintln!("not measured: {error}"),
         }
     }
-    peers.push(Box::new(AwsLc::new(key)));
-    peers.push(Box::new(Ring::new(key)));
+    contenders.push(Box::new(AwsLc::new(key)));
+    contenders.push(Box::new(Ring::new(key)));
     match IpsecMb::load(key) {
-        Some(peer) => peers.push(Box::new(peer)),
+        Some(contender) => contenders.push(Box::new(contender)),
         None => eprintln!("not measured: ipsec-mb (apt-get install libipsec-mb1, on a processor with VAES and AVX-512)"),
     }
-    peers
+    contenders
 }
 
 fn single(settings: &Settings, report: &mut Report, random: &mut Random) {
     for len in LENS {
         for op in [Op::Seal, Op::Open] {
-            let cells = peers(&settings.key)
+            let cells = contenders(&settings.key)
                 .into_iter()
-                .map(|mut peer| {
+                .map(|mut contender| {
                     let mut message = Message::new(&settings.key, op, len, 3, 0);
                     Cell {
-                        name: peer.name().to_owned(),
-                        run: Box::new(move |n| (0..n).for_each(|_| peer.run(op, &mut message))),
+                        name: contender.name().to_owned(),
+                        run: Box::new(move |n| {
+                            (0..n).for_each(|_| contender.run(op, &mut message))
+                        }),
                     }
                 })
                 .collect();
@@ -174,8 +178,8 @@ fn bounds(settings: &Settings, report: &mut Report, random: &mut Random) {
         let Ok(key) = Key::with_path(&settings.key, path) else {
             continue;
         };
-        let (mut peer, mut message) = (Ours(key), Message::new(&settings.key, op, len, 3, 0));
-        let run = Box::new(move |n| (0..n).for_each(|_| peer.run(op, &mut message)));
+        let (mut contender, mut message) = (Ours(key), Message::new(&settings.key, op, len, 3, 0));
+        let run = Box::new(move |n| (0..n).for_each(|_| contender.run(op, &mut message)));
         cells.push(Cell {
             name: path.name().to_owned(),
             run,

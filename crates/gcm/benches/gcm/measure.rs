@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-/// A cell of the experiment: a name and something that does `n` operations.
+/// A cell of the experiment: a name and a function that does `n` operations.
 pub struct Cell<'a> {
     pub name: String,
     pub run: Box<dyn FnMut(u32) + 'a>,
 }
 
-/// Nanoseconds an operation, by cell and round.
+/// Nanoseconds per operation, by cell and round.
 pub struct Samples {
     pub names: Vec<String>,
     pub ns: Vec<Vec<f64>>,
@@ -35,7 +35,7 @@ impl Random {
     }
 }
 
-/// Runs every cell once a round, in an order shuffled anew each round, for about `micros` each.
+/// Runs every cell once per round, in an order shuffled anew each round, for about `micros` each.
 pub fn interleave(
     mut cells: Vec<Cell<'_>>,
     rounds: usize,
@@ -85,7 +85,8 @@ impl Samples {
         self.of(name).map(|ns| median(ns.to_vec()))
     }
 
-    /// How many times faster `fast` is than `slow`: the median over rounds of slow / fast.
+    /// Returns the factor by which `fast` is faster than `slow`: the median over rounds of slow /
+    /// fast.
     pub fn speedup(&self, fast: &str, slow: &str, random: &mut Random) -> Option<Estimate> {
         let ratios: Vec<f64> = self
             .of(slow)?

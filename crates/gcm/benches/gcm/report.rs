@@ -3,14 +3,14 @@
 use crate::measure::{Random, Samples};
 use crate::units::Bound;
 
-/// A comparison, and what the issue asks of it.
+/// A comparison and its target.
 pub struct Target<'a> {
     pub fast: &'a str,
     pub slow: &'a str,
     pub at_least: Option<f64>,
 }
 
-/// Where results go.
+/// The output of results.
 pub struct Report {
     json: bool,
     missed: Vec<String>,
@@ -19,7 +19,7 @@ pub struct Report {
 impl Report {
     pub fn new(json: bool, key_bits: usize) -> Self {
         if !json {
-            println!("AES-{key_bits}-GCM, 12 bytes of additional data; ns an operation, medians of interleaved rounds");
+            println!("AES-{key_bits}-GCM, 12 bytes of additional data; ns per operation, medians of interleaved rounds");
         }
         Self {
             json,
@@ -82,7 +82,7 @@ impl Report {
         }
     }
 
-    /// The bound of a path's units and what the path needs, in cycles a byte.
+    /// The bound of a path's units and what the path needs, in cycles per byte.
     pub fn bound(&mut self, path: &str, cycle_ns: f64, bound: &Bound, measured: f64) {
         let least = bound.cycles_per_byte();
         if self.json {
@@ -90,7 +90,7 @@ impl Report {
         } else {
             println!(
                 "\nbound of {path} at {:.2} GHz: {:.2} AES rounds and {:.2} multiplications of a register a cycle\n  \
-                 cycles a byte: AES {:.3}, multiplier {:.3}, ports {:.3}; 16 KiB takes {measured:.3}, {:.0} % of what is possible",
+                 cycles per byte: AES {:.3}, multiplier {:.3}, ports {:.3}; 16 KiB takes {measured:.3}, {:.0} % of what is possible",
                 1.0 / cycle_ns, bound.aes_per_cycle, bound.multiplications_per_cycle, bound.aes, bound.multiply, bound.ports,
                 100.0 * least / measured,
             );

@@ -1,4 +1,4 @@
-//! What the processor's units can do: the clock and the throughput of AES and carry-less
+//! The throughput of the processor's units: the clock, and the rates of AES and carry-less
 //! multiplication, measured with small kernels, and what bound they set to each path.
 
 use std::arch::asm;
@@ -57,22 +57,22 @@ macro_rules! kernel {
     };
 }
 
-/// What one path's units allow.
+/// The bounds that the units set for one path.
 pub struct Bound {
-    /// AES rounds of one register a cycle, measured.
+    /// AES rounds of one register per cycle, measured.
     pub aes_per_cycle: f64,
-    /// Carry-less multiplications of one register a cycle, measured.
+    /// Carry-less multiplications of one register per cycle, measured.
     pub multiplications_per_cycle: f64,
-    /// Cycles a byte that the AES unit needs.
+    /// Cycles per byte that the AES unit needs.
     pub aes: f64,
-    /// Cycles a byte that the multiplier needs.
+    /// Cycles per byte that the multiplier needs.
     pub multiply: f64,
-    /// Cycles a byte that all vector operations need together on the ports there are.
+    /// Cycles per byte that all vector operations need together on the ports there are.
     pub ports: f64,
 }
 
 impl Bound {
-    /// The largest of the three, in cycles a byte.
+    /// The largest of the three, in cycles per byte.
     pub fn cycles_per_byte(&self) -> f64 {
         self.aes.max(self.multiply).max(self.ports)
     }
@@ -81,7 +81,7 @@ impl Bound {
 /// AES and multiplication.
 type Kernels = (fn(), fn());
 
-/// The throughput kernels of a path, AES and multiplication; None for the portable one and for
+/// The throughput kernels of a path, AES and multiplication; `None` for the portable one and for
 /// paths that the processor lacks.
 pub fn kernels(path: Path) -> Option<Kernels> {
     match path {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering::Relaxed};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// What is attacked.
+/// The implementation under attack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     /// This crate on one of its paths.
@@ -16,10 +16,10 @@ pub enum Subject {
     TwoReads,
 }
 
-/// One race: what is done to records of which size, and for how long.
+/// One race: the subject, the operation, the size of the records and the duration.
 #[derive(Debug, Clone, Copy)]
 pub struct Race {
-    /// Who opens or seals.
+    /// The implementation that opens or seals.
     pub subject: Subject,
     /// Opening from shared memory, or sealing into it.
     pub op: Op,
@@ -27,11 +27,11 @@ pub struct Race {
     pub key_len: usize,
     /// Bytes of payload in a record, the tag not counted.
     pub record_len: usize,
-    /// How long.
+    /// The duration.
     pub duration: Duration,
 }
 
-/// What happened in a race.
+/// The counts of a race.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RaceReport {
     /// Records opened or sealed.
@@ -53,7 +53,7 @@ pub struct RaceReport {
 }
 
 impl RaceReport {
-    /// Whether nothing happened that must not, and the race took place at all.
+    /// Returns true if nothing forbidden happened and the race took place at all.
     pub fn is_clean(&self) -> bool {
         self.attempts > 0
             && self.hostile_writes > 0
@@ -66,7 +66,7 @@ impl RaceReport {
 const KEY: [u8; 32] = [0x6b; 32];
 const NONCE: [u8; 12] = [0x5c; 12];
 const AAD: [u8; 5] = [0x17, 3, 3, 0x40, 0];
-/// What the output holds before it is sealed into.
+/// The content of the output before it is sealed into.
 const BLANK: u8 = 0xee;
 
 /// Memory that two threads access at will.

@@ -4,7 +4,7 @@ use crate::{open_batch, seal_batch, OpenPacket};
 use crate::{Error, Key, Nonce, Path, SealPacket, SharedRead, SharedWrite, Tag};
 use std::time::{Duration, Instant};
 
-/// Which way.
+/// The direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
     /// From private to shared memory.

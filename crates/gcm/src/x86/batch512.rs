@@ -2,67 +2,26 @@
 //!
 //! A packet of up to 64 bytes leaves most of the cipher and the multiplier idle, and the reduction
 //! of its hash costs as much as that of a longer one. Here each packet's data has a register, and
-//! additional data and lengths of the four packets share one each, one lane a packet. For the hash
-//! the data is transposed, so that a lane holds one packet there too: no sums across lanes, and one
-//! reduction for all.
+//! additional data and lengths of the four packets share one each, one lane per packet. For the
+//! hash the data is transposed, so that a lane holds one packet there too: no sums across lanes,
+//! and one reduction for all.
 //!
 //! Packets of up to three blocks have J0 in the last lane of their data: transposed, that is a
 //! register of tag masks. Of longer ones the four J0s share a register.
 //!
 //! The packets may have different keys and lengths.
 //!
-//! No closure holds a register here, nor does `array::map`: what the compiler then leaves out of
-//! line lacks the caller's instructions and passes registers through memory, at five times the
-//! price (`tests/once/machine_code.rs` looks for calls).
+//! No closure holds a register here, nor does `array::map`: code that the compiler then leaves out
+//! of line lacks the caller's instructions and passes registers through memory, which takes five
+//! times as long (`tests/once/machine_code.rs` looks for calls).
 
 use super::bulk::NUMBERS;
 use super::ghash::{self, Sum};
 use super::lanes::{Lanes, Quad};
 use super::once;
-use super::schedule::{Block, Schedule};
+use crate::columns::{Columns, Lens};
+use crate::schedule::{Block, Schedule};
 use core::arch::x86_64::*;
-
-/// Four packets, by what is known of each.
-#[repr(C, align(64))]
-pub(crate) struct Columns {
-    /// The nonce with a zero counter.
-    pub(crate) nonce: [[u64; 2]; 4],
-    /// Additional data, zero-padded.
-    pub(crate) aad: [[u64; 2]; 4],
-    /// Of packets to be opened: the tags that they came with, as little-endian words.
-    pub(crate) tag: [[u64; 2]; 4],
-    pub(crate) len: [Lens; 4],
-    pub(crate) schedule: [*const Schedule; 4],
-    pub(crate) src: [*const u8; 4],
-    pub(crate) dst: [*mut u8; 4],
-}
-
-/// How long data (the lower half, up to 64) and additional data (the upper half, up to 16) of a
-/// packet are: the halves of the block of lengths, next to each other.
-#[derive(Clone, Copy)]
-#[repr(transparent)]
-pub(crate) struct Lens(u64);
-
-impl Lens {
-    #[inline(always)]
-    pub(crate) fn new(data: usize, aad: usize) -> Self {
-        Self(data as u64 | (aad as u64) << 32)
-    }
-
-    #[inline(always)]
-    pub(crate) fn data(self) -> usize {
-        self.0 as u32 as usize
-    }
-
-    pub(crate) fn aad(self) -> usize {
-        (self.0 >> 32) as usize
-    }
-}
-
-/// The tags of four packets, as little-endian words. Within one line of the cache, so that they can
-/// be loaded right after they were stored.
-#[repr(C, align(64))]
-pub(crate) struct Tags(pub(crate) [[u64; 2]; 4]);
 
 /// The longest packet that has room for J0 in its register.
 const LEN_MAX_WITH_J0: usize = 48;
@@ -70,7 +29,7 @@ const LEN_MAX_WITH_J0: usize = 48;
 /// Counters of a packet of up to three blocks, J0's last.
 static NUMBERS_WITH_J0: [Block; 4] = [NUMBERS[2], NUMBERS[3], NUMBERS[4], NUMBERS[1]];
 
-/// Seals or opens four packets of up to 64 bytes and returns their tags, one a lane.
+/// Seals or opens four packets of up to 64 bytes and returns their tags, one per lane.
 ///
 /// # Safety
 /// The processor must have the 512-bit path's instructions and all schedules be filled for it, of
@@ -131,7 +90,7 @@ unsafe fn of_shape<
             nonces[j].0 = once::load_words_512(&raw const packets.nonce[j]);
         }
 
-        // What does not wait for the cipher, or is needed to hash what does.
+        // The part of the hash that does not wait for the cipher, and the powers for the rest.
         let mut sum = Sum::zero();
         let mut powers = [Quad::zero(); 6];
         macro_rules! begin_hash {
@@ -219,7 +178,7 @@ unsafe fn of_shape<
             tag_masks = last_lanes(outputs);
         }
         let mut blocks = if SEAL { outputs } else { inputs };
-        // What counter mode made of bytes that do not exist is not hashed.
+        // Keystream in place of bytes that do not exist is not hashed.
         if SEAL && !ALIKE {
             for j in 0..4 {
                 blocks[j].0 = _mm512_maskz_mov_epi8(masks[j], blocks[j].0);
@@ -294,7 +253,7 @@ unsafe fn lengths<const ALIKE: bool>(lens: &[Lens; 4]) -> Quad {
     }
 }
 
-/// The second and the first power of each key, one key a lane.
+/// The second and the first power of each key, one key per lane.
 #[inline(always)]
 unsafe fn last_powers([a, b, c, d]: [&Schedule; 4]) -> [Quad; 2] {
     // SAFETY: two powers are 32 bytes; otherwise under the contract of Lanes, as everywhere in this

@@ -18,15 +18,16 @@
 
 use super::ghash::{self, Sum};
 use super::lanes::Lanes;
-use super::schedule::{Block, Schedule, STRIDES};
+use super::message::Begun;
+use crate::schedule::{Block, Schedule, STRIDES};
 use core::arch::x86_64::*;
 
 /// Blocks of the head that hold no data.
 const HEAD_OFFSET: usize = 2;
 
-/// How far ahead of the loads the source is fetched into the cache, in bytes. The loop works on a
-/// few hundred bytes at a time; what a device or another processor has written needs more in
-/// flight.
+/// The distance in bytes by which the source is fetched into the cache ahead of the loads. The loop
+/// works on a few hundred bytes at a time; what a device or another processor has written needs
+/// more in flight.
 const PREFETCH: usize = 4096;
 
 /// Fetches the lines of `len` bytes that begin [`PREFETCH`] bytes after `p`.
@@ -55,12 +56,12 @@ pub(super) static NUMBERS: [Block; 20] = {
     blocks
 };
 
-/// Where a step takes its powers of the hash key from.
+/// The source of a step's powers of the hash key.
 #[derive(Clone, Copy)]
 enum Powers {
-    /// One power a register, the same in every lane.
+    /// One power per register, the same in every lane.
     Strides(*const Block),
-    /// One power a lane, descending.
+    /// One power per lane, descending.
     Consecutive(*const Block),
 }
 
@@ -77,7 +78,7 @@ impl Powers {
     }
 }
 
-/// What the steps of a message need besides the data.
+/// The state of a message between its steps.
 struct Steps<'k, V, const N: usize> {
     schedule: &'k Schedule,
     /// Nonce and first round key in every lane; the last words are overwritten by the counter.
@@ -260,14 +261,6 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
     }
 }
 
-/// What the beginning of a message leaves behind.
-pub(super) struct Begun {
-    /// The encryption of J0.
-    pub(super) tag_mask: __m128i,
-    /// The GHASH state, byte-reversed.
-    pub(super) state: __m128i,
-}
-
 /// Seals or opens the head and `count` whole steps after it.
 ///
 /// `nonce` is the 96-bit nonce with a zero counter; `additional` the last block of additional data
@@ -307,7 +300,6 @@ pub(super) unsafe fn begin<V: Lanes, const N: usize, const ROUNDS: usize, const 
 /// # Safety
 /// As for [`begin`].
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn proceed<V: Lanes, const N: usize, const ROUNDS: usize, const SEAL: bool>(
     schedule: &Schedule,
     nonce: __m128i,

@@ -5,43 +5,35 @@
 
 use super::ghash::{self, Sum};
 use super::lanes::{Lanes, Single};
-use super::schedule::{Block, Schedule};
-use super::Before;
+use super::message::{Before, Data, Message};
+use crate::schedule::Block;
 use core::arch::asm;
 use core::arch::x86_64::*;
 
 /// Blocks on the stage: J0 or additional data, up to 8 of data, one of lengths.
 const STAGE: usize = 10;
 
-/// Seals or opens the last `len` ≤ 127 bytes and returns the tag; `first` is the counter of the
-/// first block, the rest as for `finish512`.
+/// Seals or opens up to 127 bytes and returns the tag; `first` is the counter of the first block.
 ///
 /// # Safety
-/// The processor must have what `V` needs; `len` bytes must be readable at `src` and writable at
-/// `dst`, which either are the same or do not overlap.
+/// The processor must have what `V` needs; the data must be readable at its source and writable at
+/// its destination, which either are the same or do not overlap.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn finish<V: Lanes, const ROUNDS: usize, const SEAL: bool>(
-    schedule: &Schedule,
-    nonce: __m128i,
+    message: Message<'_>,
     first: u32,
     before: Before,
-    lengths: __m128i,
-    src: *const u8,
-    dst: *mut u8,
-    len: usize,
+    data: Data,
 ) -> __m128i {
     // SAFETY: the stage holds 1 + 8 + 1 blocks, enough for 127 bytes; each case covers len/16 + 2
     // blocks.
     unsafe {
         macro_rules! run {
             ($registers:literal) => {
-                run::<V, ROUNDS, SEAL, $registers>(
-                    schedule, nonce, first, before, lengths, src, dst, len,
-                )
+                run::<V, ROUNDS, SEAL, $registers>(message, first, before, data)
             };
         }
-        match (V::COUNT, len > 64) {
+        match (V::COUNT, data.len > 64) {
             (2, false) => run!(3),
             (2, true) => run!(5),
             (_, false) => run!(6),
@@ -53,17 +45,18 @@ pub(super) unsafe fn finish<V: Lanes, const ROUNDS: usize, const SEAL: bool>(
 /// # Safety
 /// As for `finish`; `R` registers must hold ⌈len/16⌉ + 2 blocks and no more than the stage.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
 unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
-    schedule: &Schedule,
-    nonce: __m128i,
+    message: Message<'_>,
     first: u32,
     before: Before,
-    lengths: __m128i,
-    src: *const u8,
-    dst: *mut u8,
-    len: usize,
+    data: Data,
 ) -> __m128i {
+    let Message {
+        schedule,
+        nonce,
+        lengths,
+    } = message;
+    let Data { src, dst, len } = data;
     // SAFETY: all private accesses are within the stage or the schedule; shared ones within `len`
     // bytes.
     unsafe {

@@ -13,8 +13,9 @@
 use super::bulk::NUMBERS;
 use super::ghash::{self, Sum};
 use super::lanes::{Lanes, Quad};
+use super::message::{Begun, Data, Message};
 use super::once;
-use super::schedule::Schedule;
+use crate::schedule::Block;
 use core::arch::x86_64::*;
 
 macro_rules! rounds {
@@ -36,35 +37,27 @@ pub(super) unsafe fn mask_from(len: usize, at: usize) -> u64 {
     unsafe { _bzhi_u64(u64::MAX, len.saturating_sub(at) as u32) }
 }
 
-/// Seals or opens a whole message of `len` < 240 bytes and returns its tag.
+/// Seals or opens a whole message of fewer than 240 bytes and returns its tag.
 ///
-/// `nonce` has a zero counter; `additional` is the last block of additional data with the state
-/// before it, `lengths` the block of lengths, both byte-reversed.
+/// `additional` is the last block of additional data with the state before it, byte-reversed.
 ///
 /// # Safety
-/// The processor must have the 512-bit path's instructions; `len` bytes must be readable at `src`
-/// and writable at `dst`, which either are the same or do not overlap.
+/// The processor must have the 512-bit path's instructions; the data must be readable at its source
+/// and writable at its destination, which either are the same or do not overlap.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
-    schedule: &Schedule,
-    nonce: __m128i,
+    message: Message<'_>,
     additional: __m128i,
-    lengths: __m128i,
-    src: *const u8,
-    dst: *mut u8,
-    len: usize,
+    data: Data,
 ) -> __m128i {
     // SAFETY: the number of registers passed is ⌈(len + 16) / 64⌉, as the function demands.
     unsafe {
         macro_rules! on {
             ($registers:literal) => {
-                short_on::<ROUNDS, SEAL, $registers>(
-                    schedule, nonce, additional, lengths, src, dst, len,
-                )
+                short_on::<ROUNDS, SEAL, $registers>(message, additional, data)
             };
         }
-        match (len + 16).div_ceil(64) {
+        match (data.len + 16).div_ceil(64) {
             0 | 1 => on!(1),
             2 => on!(2),
             3 => on!(3),
@@ -76,16 +69,15 @@ pub(super) unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
 /// # Safety
 /// As for [`short`]; `R` must be ⌈(len + 16) / 64⌉.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
 unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
-    schedule: &Schedule,
-    nonce: __m128i,
+    message: Message<'_>,
     additional: __m128i,
-    lengths: __m128i,
-    src: *const u8,
-    dst: *mut u8,
-    len: usize,
+    data: Data,
 ) -> __m128i {
+    let Message {
+        schedule, nonce, ..
+    } = message;
+    let Data { src, dst, len } = data;
     // SAFETY: masks limit all accesses to the `len` bytes.
     unsafe {
         let reversal = Quad::splat(ghash::byte_reversal());
@@ -146,7 +138,7 @@ unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
         let mut blocks = input;
         if SEAL {
             blocks = output;
-            // What counter mode made of bytes that do not exist is not hashed.
+            // Keystream in place of bytes that do not exist is not hashed.
             blocks[R - 1].0 =
                 _mm512_maskz_mov_epi8(mask_from(len + 16, 64 * (R - 1)), blocks[R - 1].0);
         }
@@ -156,44 +148,39 @@ unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
         blocks[0].0 = _mm512_inserti32x4::<0>(blocks[0].0, additional);
         let data_blocks = len.div_ceil(16);
         let powers = schedule.powers_from(data_blocks + 2);
-        hash::<R>(schedule, blocks, powers, data_blocks + 1, lengths, tag_mask)
+        hash::<R>(message, blocks, powers, data_blocks + 1, tag_mask)
     }
 }
 
-/// Seals or opens the last `len` < 256 bytes of a longer message and returns the tag.
+/// Seals or opens the last bytes of a longer message, fewer than 256, and returns the tag.
 ///
-/// `counter` is that of the first block, a multiple of 16; `state` the GHASH state before it.
+/// `counter` is that of the first block, a multiple of 16.
 ///
 /// # Safety
 /// As for [`short`].
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
-    schedule: &Schedule,
-    nonce: __m128i,
+    message: Message<'_>,
     counter: u32,
-    state: __m128i,
-    tag_mask: __m128i,
-    lengths: __m128i,
-    src: *const u8,
-    dst: *mut u8,
-    len: usize,
+    begun: Begun,
+    data: Data,
 ) -> __m128i {
     // SAFETY: the number of registers passed is ⌈len / 64⌉, as the function demands.
     unsafe {
         macro_rules! on {
             ($registers:literal) => {
-                tail_on::<ROUNDS, SEAL, $registers>(
-                    schedule, nonce, counter, state, tag_mask, lengths, src, dst, len,
-                )
+                tail_on::<ROUNDS, SEAL, $registers>(message, counter, begun, data)
             };
         }
-        match len.div_ceil(64) {
+        match data.len.div_ceil(64) {
             0 => {
-                let block = Quad::in_first_lane(_mm_xor_si128(state, lengths));
-                let hash = ghash::multiply(block, Quad::load_private(schedule.powers_from(1)))
-                    .first_lane();
-                _mm_xor_si128(_mm_shuffle_epi8(hash, ghash::byte_reversal()), tag_mask)
+                let block = Quad::in_first_lane(_mm_xor_si128(begun.state, message.lengths));
+                let h = Quad::load_private(message.schedule.powers_from(1));
+                let hash = ghash::multiply(block, h).first_lane();
+                _mm_xor_si128(
+                    _mm_shuffle_epi8(hash, ghash::byte_reversal()),
+                    begun.tag_mask,
+                )
             }
             1 => on!(1),
             2 => on!(2),
@@ -206,18 +193,16 @@ pub(super) unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
 /// # Safety
 /// As for [`tail`]; `R` must be ⌈len / 64⌉.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
 unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
-    schedule: &Schedule,
-    nonce: __m128i,
+    message: Message<'_>,
     counter: u32,
-    state_before: __m128i,
-    tag_mask: __m128i,
-    lengths: __m128i,
-    src: *const u8,
-    dst: *mut u8,
-    len: usize,
+    begun: Begun,
+    data: Data,
 ) -> __m128i {
+    let Message {
+        schedule, nonce, ..
+    } = message;
+    let Data { src, dst, len } = data;
     // SAFETY: the mask limits accesses to the `len` bytes.
     unsafe {
         let reversal = Quad::splat(ghash::byte_reversal());
@@ -259,10 +244,10 @@ unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
         for b in &mut blocks {
             *b = b.permute(reversal);
         }
-        blocks[0] = blocks[0].xor(Quad::in_first_lane(state_before));
+        blocks[0] = blocks[0].xor(Quad::in_first_lane(begun.state));
         let data_blocks = len.div_ceil(16);
         let powers = schedule.powers_from(data_blocks + 1);
-        hash::<R>(schedule, blocks, powers, data_blocks, lengths, tag_mask)
+        hash::<R>(message, blocks, powers, data_blocks, begun.tag_mask)
     }
 }
 
@@ -273,11 +258,10 @@ unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
 /// `powers` must be followed by `R` registers of powers; the processor as for [`short`].
 #[inline(always)]
 unsafe fn hash<const R: usize>(
-    schedule: &Schedule,
+    message: Message<'_>,
     mut blocks: [Quad; R],
-    powers: *const super::Block,
+    powers: *const Block,
     count: usize,
-    lengths: __m128i,
     tag_mask: __m128i,
 ) -> __m128i {
     // SAFETY: the caller's contract.
@@ -287,12 +271,12 @@ unsafe fn hash<const R: usize>(
         if lane == 0 {
             // The registers are full: the lengths take the first lane of one more.
             sum = Sum::of(
-                Quad::in_first_lane(lengths),
-                Quad::load_private(schedule.powers_from(1)),
+                Quad::in_first_lane(message.lengths),
+                Quad::load_private(message.schedule.powers_from(1)),
             );
         } else {
             let last = &mut blocks[R - 1].0;
-            *last = _mm512_mask_broadcast_i32x4(*last, 0xf << (4 * lane), lengths);
+            *last = _mm512_mask_broadcast_i32x4(*last, 0xf << (4 * lane), message.lengths);
         }
         for (i, b) in blocks.iter().enumerate() {
             sum.add(*b, Quad::load_private(powers.add(4 * i)));

@@ -4,7 +4,7 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 use super::once;
-use super::schedule::Block;
+use crate::schedule::Block;
 use core::arch::x86_64::*;
 
 /// A register of [`Lanes::COUNT`] blocks.

@@ -1,10 +1,10 @@
 //! Loads and stores that happen exactly once.
 //!
-//! A plain load may be repeated, split or moved by the compiler, because it may assume that nobody
-//! else writes there. An `asm!` block without `pure` is emitted exactly as often as the program
-//! says. Each width uses an instruction that the compiler does not choose by itself (`vmovdqu8`
-//! without a mask, `vlddqu`, `lddqu`; `vmovupd`, `movupd` on integers), so that a test over the
-//! machine code can tell these accesses from all others.
+//! A plain load may be repeated, split or moved by the compiler, because it may assume that no
+//! other thread writes there. An `asm!` block without `pure` is emitted exactly as often as the
+//! program says. Each width uses an instruction that the compiler does not choose by itself
+//! (`vmovdqu8` without a mask, `vlddqu`, `lddqu`; `vmovupd`, `movupd` on integers), so that a test
+//! over the machine code can tell these accesses from all others.
 
 use core::arch::asm;
 use core::arch::x86_64::*;
@@ -228,7 +228,8 @@ pub(super) unsafe fn load_words_512(p: *const [u64; 2]) -> __m512i {
     v
 }
 
-/// Nothing, to all five at once: what is computed after it is not computed before all of them.
+/// Makes the compiler compute all five before anything that depends on one of them, without an
+/// instruction.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn together(four: &mut [__m512i; 4], fifth: &mut __m512i) {

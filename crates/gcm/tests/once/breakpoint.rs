@@ -115,7 +115,7 @@ impl Shared {
     }
 }
 
-/// Whether breakpoints work here: one read and one write must count as two.
+/// Returns true if breakpoints work here: one read and one write must count as two.
 fn breakpoints_work() -> bool {
     let byte = Box::new(5u8);
     let p: *const u8 = &raw const *byte;

@@ -1,4 +1,4 @@
-//! What the compiler made of the loops over shared memory.
+//! The machine code of the loops over shared memory.
 //!
 //! The loads and stores of the shared side are instructions that the compiler does not choose by
 //! itself (see `src/x86/once.rs`), so they can be told apart from all others here. In every loop of
@@ -20,7 +20,7 @@ struct Function {
     body: Vec<Instruction>,
 }
 
-/// This program's own functions, disassembled; None without objdump.
+/// This program's own functions, disassembled; `None` without objdump.
 fn disassemble() -> Option<Vec<Function>> {
     let own = std::env::current_exe().ok()?;
     let output = Command::new("objdump")
@@ -74,7 +74,7 @@ fn memory(text: &str) -> Option<(i64, String, Option<String>)> {
     ))
 }
 
-/// Whether an instruction is one of the shared side's, and if so whether it is a store.
+/// Returns true for a store of the shared side, false for a load, `None` for other instructions.
 fn shared_access(path: Path, text: &str) -> Option<bool> {
     let (opcode, operands) = text.split_once(char::is_whitespace)?;
     let operands = operands.trim();
@@ -90,7 +90,7 @@ fn shared_access(path: Path, text: &str) -> Option<bool> {
     (ours && memory(operands).is_some()).then_some(stores)
 }
 
-/// Where an instruction jumps to, as an index into the function.
+/// Returns the target of a jump, as an index into the function.
 fn jump(function: &Function, at: usize) -> Option<usize> {
     let (opcode, target) = function.body[at].text.split_once(char::is_whitespace)?;
     let target = u64::from_str_radix(target.split_whitespace().next()?, 16).ok()?;
@@ -100,8 +100,8 @@ fn jump(function: &Function, at: usize) -> Option<usize> {
         .then(|| body.binary_search_by_key(&target, |i| i.address).ok())?
 }
 
-/// Whether control gets from `start` to `end` by instructions between them. If so, a jump back from
-/// `end` makes a loop; otherwise it only goes to an end that several ways share.
+/// Returns true if control gets from `start` to `end` by instructions between them. If so, a jump
+/// back from `end` makes a loop; otherwise it only goes to an end that several ways share.
 fn is_loop(function: &Function, start: usize, end: usize) -> bool {
     let mut seen = vec![false; end - start + 1];
     let mut next = vec![start];
@@ -249,7 +249,7 @@ fn kernels_call_nothing() {
     for function in &functions {
         let name = &function.name;
         // Whole messages and pieces of each path, and four packets at once.
-        let is_kernel = name.contains("tare_gcm3x86")
+        let is_kernel = name.contains("tare_gcm6native")
             && [
                 "5whole",
                 "5steps",
@@ -279,7 +279,7 @@ fn kernels_call_nothing() {
 
 /// Secrets are in vector registers only, and nothing makes flags, masks or addresses of those: so
 /// no branch and no address depends on secrets. Words do leave for general registers (the tag; a
-/// word of the first round key on its way into the counter block), by moves that set no flags.
+/// word of the first round key that goes into the counter block), by moves that set no flags.
 #[test]
 fn no_flag_mask_or_address_is_made_of_vector_data() {
     let Some(functions) = disassemble().filter(|f| !f.is_empty()) else {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::experiment::{id, line};
 use super::metric::{amount, named};
 use super::node::{one_of, quoted, Fields, Node, Scalar};
 use super::selector::{Cells, Chosen};
@@ -23,8 +22,8 @@ pub(super) fn read(
     let mut fields = Fields::open(node, "a table")?;
     let id = fields
         .need("id", "a name of its own in the experiment")
-        .and_then(|node| id(&node, false));
-    let text = line(&mut fields, "text", "the claim in words");
+        .and_then(|node| node.id(false));
+    let text = fields.line("text", "the claim in words");
     let source = fields
         .get("source")
         .map(|node| node.text().map(str::to_owned));
@@ -89,7 +88,8 @@ pub(super) fn read(
     })
 }
 
-/// Whether a metric's figures depend on how fast the machine is: all that have a dimension do.
+/// Returns true if a metric's figures depend on how fast the machine is: all that have a dimension
+/// do.
 fn depends(metric: &Metric) -> bool {
     !matches!(metric.unit.dimension(), Dimension::Ratio | Dimension::Count)
 }
@@ -133,8 +133,8 @@ impl Reader<'_> {
         })
     }
 
-    /// Checks that the cells of both selectors pair up by their values on the free axes. A peer
-    /// has no axes, so it pairs with every cell.
+    /// Checks that the cells of both selectors pair up by their values on the free axes. A
+    /// reference has no axes, so it pairs with every cell.
     fn pair(
         &self,
         of: &Chosen,

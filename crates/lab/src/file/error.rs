@@ -1,8 +1,8 @@
-//! What is wrong with a file, and where.
+//! Errors of experiment files, each with its place.
 
 use std::fmt;
 
-/// One thing that is wrong with an experiment file.
+/// An error of an experiment file.
 ///
 /// Displays as one line:
 /// `threads.toml:14: experiment[1].metric.better: found "hihger", expected "higher" or "lower";
@@ -15,12 +15,12 @@ pub struct FileError {
     pub line: usize,
     /// The character in the line, from 1.
     pub column: usize,
-    /// Where in the document: `experiment[2].claim[0].ratio.of`, counted from 0. Empty for
+    /// The place in the document: `experiment[2].claim[0].ratio.of`, counted from 0. Empty for
     /// errors of the file itself.
     pub key: String,
-    /// What stands there.
+    /// The text or value that was found.
     pub found: String,
-    /// What should; empty where the finding says it all.
+    /// The values that were expected; empty if the finding says it all.
     pub expected: String,
     /// The nearest thing that would be right, where something is near.
     pub suggestion: Option<String>,

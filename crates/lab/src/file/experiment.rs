@@ -8,16 +8,16 @@ use crate::driver::{Driver, Drivers, Vocabulary};
 use crate::experiment::{Claim, Experiment, Metric, Rounds, Standing};
 use crate::value::Parameters;
 
-const MAX_PEERS: usize = 64;
+const MAX_REFERENCES: usize = 64;
 const MAX_CLAIMS: usize = 64;
 
 pub(super) fn read(node: &Node<'_>, context: &Context<'_>) -> Option<Experiment> {
     let mut fields = Fields::open(node, "a table")?;
     let id = fields
         .need("id", "suite/name")
-        .and_then(|node| id(&node, true));
-    let title = line(&mut fields, "title", "one line for people");
-    let source = line(&mut fields, "source", "the publication and the place in it");
+        .and_then(|node| node.id(true));
+    let title = fields.line("title", "one line for people");
+    let source = fields.line("source", "the publication and the place in it");
     let driver = fields
         .need("driver", "the driver that runs a cell")
         .and_then(|node| named(&node, context.drivers));
@@ -29,13 +29,18 @@ pub(super) fn read(node: &Node<'_>, context: &Context<'_>) -> Option<Experiment>
         matrix.sound && words.vocabulary.is_some_and(|v| v.open),
     ) {
         let cells = Cells::new(&matrix, words, Vec::new());
-        let speaks = |cell: &Parameters| driver.invocation(cell).speaks_protocol;
+        let speaks = |cell: &Parameters| {
+            driver
+                .parts(cell)
+                .iter()
+                .all(|part| part.invocation.speaks_protocol)
+        };
         words.speaks = Size::ALL
             .iter()
             .all(|size| cells.parameters(*size).iter().all(speaks));
     }
     let beside = match fields.get("beside") {
-        Some(node) => peers(&node, &words),
+        Some(node) => references(&node, &words),
         None => Vec::new(),
     };
     let (metrics, metrics_sound) = metric::read(&mut fields, &words);
@@ -109,31 +114,6 @@ fn rounds(driver: Option<&Vocabulary>, claims: &[Claim], size: Size) -> Rounds {
     Rounds { least, most }
 }
 
-/// A line of text that must be there.
-pub(super) fn line(fields: &mut Fields<'_>, key: &'static str, expected: &str) -> Option<String> {
-    let node = fields.need(key, expected)?;
-    node.text().map(str::to_owned)
-}
-
-/// An id: it stands on command lines, in file names and in links.
-pub(super) fn id(node: &Node<'_>, with_suite: bool) -> Option<String> {
-    let text = node.text()?;
-    let plain = |part: &str| {
-        (1..=64).contains(&part.len())
-            && part.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && part
-                .chars()
-                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
-    };
-    let parts: Vec<&str> = text.split('/').collect();
-    let right = parts.len() == if with_suite { 2 } else { 1 } && parts.iter().all(|p| plain(p));
-    if !right {
-        let form = if with_suite { "suite/name" } else { "a name" };
-        node.wrong(format!("{form} of letters, digits, \"-\", \"_\" and \".\""));
-    }
-    right.then(|| text.to_owned())
-}
-
 fn named<'d>(node: &Node<'_>, drivers: &'d Drivers) -> Option<&'d dyn Driver> {
     let text = node.text()?;
     let driver = drivers.get(text);
@@ -174,20 +154,25 @@ fn examine(driver: &dyn Driver, cells: &Cells<'_>, experiment: &Fields<'_>) {
     }
 }
 
-fn peers(node: &Node<'_>, words: &Words<'_>) -> Vec<String> {
-    let items = node.list("names of peers", MAX_PEERS).unwrap_or_default();
-    let mut peers: Vec<String> = Vec::new();
+fn references(node: &Node<'_>, words: &Words<'_>) -> Vec<String> {
+    let items = node
+        .list("names of references", MAX_REFERENCES)
+        .unwrap_or_default();
+    let mut references: Vec<String> = Vec::new();
     for item in items {
-        let Some(peer) = words.peer(&item) else {
+        let Some(reference) = words.reference(&item) else {
             continue;
         };
-        if peers.contains(&peer) {
-            item.reject(format!("{} again", quoted(&peer)), "each peer once");
+        if references.contains(&reference) {
+            item.reject(
+                format!("{} again", quoted(&reference)),
+                "each reference once",
+            );
             continue;
         }
-        peers.push(peer);
+        references.push(reference);
     }
-    peers
+    references
 }
 
 fn claims(

@@ -4,18 +4,17 @@ use super::node::{Fields, Node, Scalar};
 use super::words::{Resolved, Words};
 use super::{Size, MAX_CELLS};
 use crate::driver::{Parameter, ParameterKind};
-use crate::experiment::{Axis, Rounds};
-use crate::plan::ROUNDS_MAX;
+use crate::experiment::{Axis, Rounds, ROUNDS_MAX};
 use crate::value::{Parameters, Value, BESIDE};
 
-/// Keys that a `published` entry uses for itself, and the key of peers.
+/// Keys that a `published` entry uses for itself, and the key of references.
 const RESERVED: [&str; 4] = [BESIDE, "value", "metric", "source"];
 
 /// An axis and how it came about.
 #[derive(Clone)]
 pub(super) struct Line {
     pub(super) axis: Axis,
-    /// Whether its values depend on the machine's processors.
+    /// True if its values depend on the number of processors.
     pub(super) from_cpus: bool,
 }
 
@@ -34,7 +33,7 @@ pub(super) struct Matrix {
     pub(super) names: Vec<String>,
     /// One for each of [`Size::ALL`].
     pub(super) shapes: [Shape; 2],
-    /// Whether all of it could be read; otherwise what depends on it is not judged.
+    /// True if all of it could be read; otherwise what depends on it is not judged.
     pub(super) sound: bool,
 }
 

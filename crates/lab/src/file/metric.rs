@@ -124,7 +124,7 @@ fn one(node: &Node<'_>, words: &Words<'_>) -> Option<Metric> {
     })
 }
 
-/// Where in a program's output a metric is.
+/// Reads the place of a metric in a program's output.
 fn extract(node: &Node<'_>, words: &Words<'_>) -> Option<Extract> {
     let mut fields = Fields::open(node, "{ json = \"/pointer\" } or { regex = '(number)' }")?;
     let stream = fields.get("stream");
@@ -246,7 +246,7 @@ fn published_one(node: &Node<'_>, cells: &Cells<'_>, metrics: &[Metric]) -> Opti
     for (name, node) in fields.entries() {
         let read = match name {
             "value" | "metric" | "source" => continue,
-            BESIDE => cells.peer(&node).map(Value::Text),
+            BESIDE => cells.reference(&node).map(Value::Text),
             _ if cells.matrix.names.iter().any(|axis| axis == name) => {
                 cells.published_value(name, &node)
             }

@@ -2,7 +2,7 @@
 //!
 //! A file is judged as a whole before anything runs. What is wrong with it comes back as a list
 //! of [`FileError`]s, each with its place, what was found there and what was expected, and not
-//! as the first of them only: whoever writes an experiment corrects it in one go.
+//! as the first of them only, so that an author can correct all of them at once.
 //!
 //! Both sizes of an experiment are checked whichever is asked for, so that a file which passes
 //! at `--quick` does not fail at `--full`.
@@ -21,6 +21,7 @@ pub use error::FileError;
 pub use nearest::nearest;
 
 use toml::de::DeTable;
+use toml::Spanned;
 
 use crate::driver::Drivers;
 use crate::experiment::Experiment;
@@ -28,14 +29,14 @@ use node::{Fields, Report};
 
 /// The largest file that is read, in bytes.
 pub const MAX_FILE_BYTES: usize = 1 << 20;
-/// The most cells an experiment may have, its peers included.
+/// The most cells an experiment may have, its references included.
 pub const MAX_CELLS: usize = 10_000;
 /// The most errors that are reported at once.
 pub const MAX_ERRORS: usize = 20;
 /// The most experiments in a file.
 pub const MAX_EXPERIMENTS: usize = 100;
 
-/// How thorough a run is.
+/// The size of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Size {
     /// Short trials and thin axes: `[experiment.quick]`.
@@ -57,7 +58,7 @@ impl Size {
     }
 }
 
-/// What a file is resolved for.
+/// The context for which a file is resolved.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// The processors that `"cpus"` stands for; 0 counts as 1.
@@ -72,7 +73,7 @@ pub struct Context<'a> {
 ///
 /// A claim whose selector names a value that only another size or another machine has (size
 /// 8192 where `--quick` stops at 2048, four threads where there are two processors) is kept: it
-/// chooses no cell here, and that is for the verdict to say. A value that no machine and no size
+/// chooses no cell here, which the verdict then states. A value that no machine and no size
 /// would ever have is an error.
 ///
 /// # Errors
@@ -96,10 +97,10 @@ pub fn parse(
     let (document, syntax_errors) = DeTable::parse_recoverable(text);
     if !syntax_errors.is_empty() {
         report.syntax(&syntax_errors);
-        // What a recovering parser makes of the rest would only add errors that are not there.
+        // The parser recovers by guessing, and its guesses would add errors that are not there.
         return Err(report.into_errors());
     }
-    let experiments = document_of(document.get_ref(), &report, context);
+    let experiments = document_of(&document, &report, context);
     let errors = report.into_errors();
     if errors.is_empty() {
         Ok(experiments)
@@ -109,7 +110,7 @@ pub fn parse(
 }
 
 fn document_of<'a>(
-    table: &'a DeTable<'a>,
+    table: &'a Spanned<DeTable<'a>>,
     report: &'a Report<'a>,
     context: &Context<'_>,
 ) -> Vec<Experiment> {

@@ -1,6 +1,7 @@
 //! A document's values together with their places, and the report that collects errors.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use toml::de::{DeTable, DeValue};
 use toml::Spanned;
@@ -10,33 +11,28 @@ use super::{FileError, MAX_ERRORS};
 
 /// Texts are printed on terminals and in tables, so they are short and of one line.
 const MAX_TEXT_CHARS: usize = 1000;
-/// How much of the document an error quotes.
+/// The number of characters of the document that an error quotes.
 const MAX_QUOTE_CHARS: usize = 60;
-/// How many possibilities an error lists.
+/// The number of possibilities that an error lists.
 const MAX_LISTED: usize = 40;
-/// How many errors of syntax are reported: after the first few, they are echoes.
+/// The number of syntax errors that are reported: later ones mostly follow from the first few.
 const MAX_SYNTAX_ERRORS: usize = 3;
 
-/// How many errors are kept before they are sorted and cut to [`MAX_ERRORS`].
+/// The number of errors that are kept before they are sorted and cut to [`MAX_ERRORS`].
 const MAX_KEPT: usize = 10 * MAX_ERRORS;
 
 /// Collects what is wrong with one file.
 pub(super) struct Report<'a> {
     text: &'a str,
     name: &'a str,
-    line_starts: Vec<usize>,
     errors: RefCell<Vec<FileError>>,
 }
 
 impl<'a> Report<'a> {
     pub(super) fn new(text: &'a str, name: &'a str) -> Self {
-        let after_newlines = text.bytes().enumerate().filter(|(_, b)| *b == b'\n');
         Report {
             text,
             name,
-            line_starts: std::iter::once(0)
-                .chain(after_newlines.map(|(i, _)| i + 1))
-                .collect(),
             errors: RefCell::default(),
         }
     }
@@ -61,16 +57,15 @@ impl<'a> Report<'a> {
             .map(|error| (error.span().map_or(0, |span| span.start), error.message()))
             .collect();
         errors.sort_by_key(|(at, _)| *at);
-        errors.dedup_by_key(|(at, _)| self.line(*at));
+        errors.dedup_by(|(at, _), (before, _)| {
+            let between = self.text.as_bytes().get(*before..*at);
+            !between.is_some_and(|between| between.contains(&b'\n'))
+        });
         for (at, message) in errors.into_iter().take(MAX_SYNTAX_ERRORS) {
             let (what, expected) = message.split_once(", expected ").unwrap_or((message, ""));
             let expected = if expected == "nothing" { "" } else { expected };
             self.add(at, "", format!("broken TOML ({what})"), expected, None);
         }
-    }
-
-    fn line(&self, at: usize) -> usize {
-        self.line_starts.partition_point(|start| *start <= at)
     }
 
     pub(super) fn add(
@@ -85,13 +80,12 @@ impl<'a> Report<'a> {
         if errors.len() >= MAX_KEPT {
             return;
         }
-        let line = self.line(at);
-        let start = self.line_starts[line - 1];
-        let column = self.text.get(start..at).map_or(0, |l| l.chars().count()) + 1;
+        let before = &self.text[..self.text.floor_char_boundary(at)];
+        let line = before.rsplit('\n').next().unwrap_or("");
         errors.push(FileError {
             file: self.name.to_owned(),
-            line,
-            column,
+            line: before.matches('\n').count() + 1,
+            column: line.chars().count() + 1,
             key: key.to_owned(),
             found: found.into(),
             expected: expected.into(),
@@ -100,13 +94,11 @@ impl<'a> Report<'a> {
     }
 }
 
-/// A value of the document and where it stands.
+/// A value of the document with its place.
 #[derive(Clone)]
 pub(super) struct Node<'a> {
     path: String,
-    start: usize,
-    end: usize,
-    value: &'a DeValue<'a>,
+    value: &'a Spanned<DeValue<'a>>,
     report: &'a Report<'a>,
 }
 
@@ -123,11 +115,13 @@ impl<'a> Node<'a> {
     fn new(path: String, value: &'a Spanned<DeValue<'a>>, report: &'a Report<'a>) -> Self {
         Node {
             path,
-            start: value.span().start,
-            end: value.span().end,
-            value: value.get_ref(),
+            value,
             report,
         }
+    }
+
+    fn value(&self) -> &'a DeValue<'a> {
+        self.value.get_ref()
     }
 
     pub(super) fn report(&self) -> &'a Report<'a> {
@@ -141,8 +135,8 @@ impl<'a> Node<'a> {
 
     /// Reports `found` at this value.
     pub(super) fn reject(&self, found: impl Into<String>, expected: impl Into<String>) {
-        self.report
-            .add(self.start, &self.path, found, expected, None);
+        let at = self.value.span().start;
+        self.report.add(at, &self.path, found, expected, None);
     }
 
     /// Reports that this value is none of the `known` words, naming the nearest.
@@ -153,7 +147,7 @@ impl<'a> Node<'a> {
     /// Reports that this value is none of the `known` words, naming one of them.
     pub(super) fn unlisted(&self, known: &[&str], suggestion: Option<&str>) {
         self.report.add(
-            self.start,
+            self.value.span().start,
             &self.path,
             self.quote(),
             one_of(known),
@@ -163,10 +157,10 @@ impl<'a> Node<'a> {
 
     /// The value as the file writes it, cut to a length that fits a line.
     pub(super) fn quote(&self) -> String {
-        match self.value {
+        match self.value() {
             DeValue::String(text) => quoted(text),
             _ => {
-                let text = self.report.text.get(self.start..self.end).unwrap_or("");
+                let text = self.report.text.get(self.value.span()).unwrap_or("");
                 shortened(&text.split_whitespace().collect::<Vec<_>>().join(" "))
             }
         }
@@ -174,7 +168,7 @@ impl<'a> Node<'a> {
 
     /// The value as a number, text or boolean; reports `expected` otherwise.
     pub(super) fn scalar(&self, expected: &str) -> Option<Scalar<'a>> {
-        let scalar = match self.value {
+        let scalar = match self.value() {
             DeValue::String(text) => Some(Scalar::Text(text)),
             DeValue::Boolean(value) => Some(Scalar::Bool(*value)),
             DeValue::Integer(digits) => i64::from_str_radix(digits.as_str(), digits.radix())
@@ -224,9 +218,31 @@ impl<'a> Node<'a> {
         Some(text)
     }
 
+    /// The value as an id, `suite/name` or a name: it stands on command lines, in file names and
+    /// in links.
+    pub(super) fn id(&self, with_suite: bool) -> Option<String> {
+        let text = self.text()?;
+        let plain = |part: &str| {
+            (1..=64).contains(&part.len())
+                && part.starts_with(|c: char| c.is_ascii_alphanumeric())
+                && part
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+        };
+        let (form, parts) = match with_suite {
+            true => ("suite/name", 2),
+            false => ("a name", 1),
+        };
+        if text.split('/').count() != parts || !text.split('/').all(plain) {
+            self.wrong(format!("{form} of letters, digits, \"-\", \"_\" and \".\""));
+            return None;
+        }
+        Some(text.to_owned())
+    }
+
     /// The value as text, which may be empty.
     pub(super) fn string(&self) -> Option<&'a str> {
-        match self.value {
+        match self.value() {
             DeValue::String(text) if text.is_empty() => Some(""),
             _ => self.text(),
         }
@@ -257,7 +273,7 @@ impl<'a> Node<'a> {
 
     /// The items of a list of 1 to `max` `things`.
     pub(super) fn list(&self, things: &str, max: usize) -> Option<Vec<Node<'a>>> {
-        let DeValue::Array(items) = self.value else {
+        let DeValue::Array(items) = self.value() else {
             self.wrong(format!("a list of {things}"));
             return None;
         };
@@ -277,39 +293,36 @@ impl<'a> Node<'a> {
         )
     }
 
-    /// Whether the value is a list.
+    /// Returns true if the value is a list.
     pub(super) fn is_list(&self) -> bool {
-        matches!(self.value, DeValue::Array(_))
+        self.value().is_array()
     }
 
-    /// The keys of this table; none where it is no table.
+    /// Returns the keys of this table; empty if it is no table.
     pub(super) fn keys(&self) -> Vec<String> {
-        let table = self.value.as_table();
+        let table = self.value().as_table();
         let keys = table.into_iter().flat_map(|table| table.keys());
         keys.map(|key| key.get_ref().to_string()).collect()
     }
 
-    /// The value of one key of this table, where there is one.
+    /// The value of one key of this table, if there is one.
     pub(super) fn field(&self, name: &str) -> Option<Node<'a>> {
-        let DeValue::Table(table) = self.value else {
-            return None;
-        };
-        let value = table.get(name)?;
+        let value = self.value().as_table()?.get(name)?;
         Some(Node::new(join(&self.path, name), value, self.report))
     }
 }
 
-/// A table whose keys are read one by one; [`Fields::close`] reports the ones nobody asked for.
+/// A table whose keys are read one by one; [`Fields::close`] reports those that were not read.
 pub(super) struct Fields<'a> {
     path: String,
-    start: usize,
+    span: Range<usize>,
     table: &'a DeTable<'a>,
     report: &'a Report<'a>,
     asked: Vec<&'static str>,
     missing: Vec<Missing>,
 }
 
-/// What a table lacks; reported when it is closed, unless an unknown key was meant to be it.
+/// A key that a table lacks; reported when it is closed, unless an unknown key was meant to be it.
 struct Missing {
     key: &'static str,
     instead: &'static [&'static str],
@@ -317,10 +330,19 @@ struct Missing {
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn root(table: &'a DeTable<'a>, report: &'a Report<'a>) -> Self {
+    pub(super) fn root(table: &'a Spanned<DeTable<'a>>, report: &'a Report<'a>) -> Self {
+        Fields::of(String::new(), table.span(), table.get_ref(), report)
+    }
+
+    fn of(
+        path: String,
+        span: Range<usize>,
+        table: &'a DeTable<'a>,
+        report: &'a Report<'a>,
+    ) -> Self {
         Fields {
-            path: String::new(),
-            start: 0,
+            path,
+            span,
             table,
             report,
             asked: Vec::new(),
@@ -330,18 +352,12 @@ impl<'a> Fields<'a> {
 
     /// Opens a table; reports `expected` where `node` is none.
     pub(super) fn open(node: &Node<'a>, expected: &str) -> Option<Self> {
-        let DeValue::Table(table) = node.value else {
+        let DeValue::Table(table) = node.value() else {
             node.wrong(expected);
             return None;
         };
-        Some(Fields {
-            path: node.path.clone(),
-            start: node.start,
-            table,
-            report: node.report,
-            asked: Vec::new(),
-            missing: Vec::new(),
-        })
+        let (path, span) = (node.path.clone(), node.value.span());
+        Some(Fields::of(path, span, table, node.report))
     }
 
     pub(super) fn report(&self) -> &'a Report<'a> {
@@ -369,7 +385,12 @@ impl<'a> Fields<'a> {
         node
     }
 
-    /// Says that neither `key` nor any of those `instead` of it are there, and one must be.
+    /// The line of text that must be there.
+    pub(super) fn line(&mut self, key: &'static str, expected: &str) -> Option<String> {
+        Some(self.need(key, expected)?.text()?.to_owned())
+    }
+
+    /// Records that neither `key` nor any of those `instead` of it are there, and one must be.
     pub(super) fn need_one(
         &mut self,
         key: &'static str,
@@ -387,7 +408,8 @@ impl<'a> Fields<'a> {
     pub(super) fn lacks(&self, key: &str, expected: &str) {
         let path = [self.path.as_str(), key].join(".");
         let path = path.trim_start_matches('.');
-        self.report.add(self.start, path, "nothing", expected, None);
+        self.report
+            .add(self.span.start, path, "nothing", expected, None);
     }
 
     /// Every key and its value, in file order.
@@ -403,8 +425,8 @@ impl<'a> Fields<'a> {
             .collect()
     }
 
-    /// Reports the keys that were not asked for and those that were asked for in vain. Every
-    /// table whose keys are asked for is closed.
+    /// Reports the keys that were not read, which are unknown, and those that must be there and are
+    /// not. Every table whose keys are read is closed.
     pub(super) fn close(self) {
         self.close_with(&[]);
     }
@@ -436,7 +458,7 @@ impl<'a> Fields<'a> {
         let at = self
             .table
             .get_key_value(key)
-            .map_or(self.start, |(key, _)| key.span().start);
+            .map_or(self.span.start, |(key, _)| key.span().start);
         self.report.add(
             at,
             &join(&self.path, key),

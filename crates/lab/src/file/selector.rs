@@ -7,20 +7,20 @@ use super::Size;
 use crate::experiment::{Axis, Experiment};
 use crate::value::{Parameters, Point, Selector, Value, BESIDE};
 
-/// How many of an axis's values an error lists.
+/// The number of an axis's values that an error lists.
 const MAX_LISTED_VALUES: usize = 12;
 
-/// The cells of an experiment at both sizes, for whoever chooses among them.
+/// The cells of an experiment at both sizes, from which selectors choose.
 pub(super) struct Cells<'a> {
     pub(super) matrix: &'a Matrix,
     pub(super) words: Words<'a>,
-    pub(super) peers: Vec<String>,
-    /// One list for each of [`Size::ALL`]; empty where the matrix could not be read.
+    pub(super) references: Vec<String>,
+    /// One list for each of [`Size::ALL`]; empty if the matrix could not be read.
     points: [Vec<Point>; 2],
 }
 
-/// A selector that was read, and whether it speaks of processors: such a selector may choose
-/// nothing here, or the same as another, without being wrong.
+/// A selector that was read, and whether it depends on the number of processors: such a selector
+/// may choose nothing here, or the same as another, without being wrong.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Chosen {
     pub(super) selector: Selector,
@@ -28,11 +28,11 @@ pub(super) struct Chosen {
 }
 
 impl<'a> Cells<'a> {
-    pub(super) fn new(matrix: &'a Matrix, words: Words<'a>, peers: Vec<String>) -> Self {
+    pub(super) fn new(matrix: &'a Matrix, words: Words<'a>, references: Vec<String>) -> Self {
         let mut cells = Cells {
             matrix,
             words,
-            peers,
+            references,
             points: [Vec::new(), Vec::new()],
         };
         if matrix.sound {
@@ -41,7 +41,7 @@ impl<'a> Cells<'a> {
         cells
     }
 
-    /// Whether there are cells to judge selectors by.
+    /// Returns true if there are cells to check selectors against.
     pub(super) fn known(&self) -> bool {
         self.points.iter().any(|points| !points.is_empty())
     }
@@ -57,7 +57,7 @@ impl<'a> Cells<'a> {
         self.points = Size::ALL.map(|size| {
             let axes = self.matrix.shape(size).lines.iter();
             let axes: Vec<Axis> = axes.map(|line| line.axis.clone()).collect();
-            points(axes, exclude.to_vec(), self.peers.clone())
+            points(axes, exclude.to_vec(), self.references.clone())
         });
     }
 
@@ -69,7 +69,8 @@ impl<'a> Cells<'a> {
         })
     }
 
-    /// All parameters of each cell at a size, its peers not among them, as the driver gets them.
+    /// All parameters of each cell at a size, its references not among them, as the driver gets
+    /// them.
     pub(super) fn parameters(&self, size: Size) -> Vec<Parameters> {
         let Some(vocabulary) = self.words.vocabulary else {
             return Vec::new();
@@ -85,9 +86,9 @@ impl<'a> Cells<'a> {
             .collect()
     }
 
-    /// How many cells a size has, its peers not counted.
+    /// Returns the number of cells of a size, its references not counted.
     pub(super) fn count(&self, size: Size) -> usize {
-        self.points[size as usize].len() - self.peers.len()
+        self.points[size as usize].len() - self.references.len()
     }
 
     /// Reads a selector that chooses at least one cell.
@@ -120,25 +121,26 @@ impl<'a> Cells<'a> {
     }
 
     /// Reads a selector, without asking whether there is a cell in which all its values meet.
-    pub(super) fn read(&self, node: &Node<'_>, may_name_peer: bool) -> Option<Chosen> {
+    pub(super) fn read(&self, node: &Node<'_>, may_name_reference: bool) -> Option<Chosen> {
         let fields = Fields::open(node, "a selector such as { method = \"fast\" }")?;
         let entries = fields.entries();
         let mut parameters = Parameters::new();
         let mut from_cpus = false;
         let mut right = true;
         for (name, node) in &entries {
-            let read = if *name == BESIDE && may_name_peer {
+            let read = if *name == BESIDE && may_name_reference {
                 if entries.len() > 1 {
-                    node.reject("a peer with axes", "it alone: a peer is one cell");
+                    node.reject("a reference with axes", "it alone: a reference is one cell");
                     None
                 } else {
-                    self.peer(node).map(|peer| (Value::Text(peer), false))
+                    self.reference(node)
+                        .map(|reference| (Value::Text(reference), false))
                 }
             } else if self.matrix.names.iter().any(|axis| axis == name) {
                 self.on_axis(name, node)
             } else {
                 let mut known = self.keys();
-                known.retain(|key| may_name_peer || *key != BESIDE);
+                known.retain(|key| may_name_reference || *key != BESIDE);
                 let _ = fields.unknown_key(name, &known);
                 None
             };
@@ -156,18 +158,18 @@ impl<'a> Cells<'a> {
         })
     }
 
-    /// The keys that name a cell: the axes, and the key of peers where there are any.
+    /// The keys that name a cell: the axes, and the key of references where there are any.
     pub(super) fn keys(&self) -> Vec<&str> {
         let axes = self.matrix.names.iter().map(String::as_str);
-        let beside = (!self.peers.is_empty()).then_some(BESIDE);
+        let beside = (!self.references.is_empty()).then_some(BESIDE);
         axes.chain(beside).collect()
     }
 
-    /// A peer of this experiment.
-    pub(super) fn peer(&self, node: &Node<'_>) -> Option<String> {
+    /// A reference of this experiment.
+    pub(super) fn reference(&self, node: &Node<'_>) -> Option<String> {
         let text = node.text()?;
-        if !self.peers.iter().any(|peer| peer == text) {
-            let known: Vec<&str> = self.peers.iter().map(String::as_str).collect();
+        if !self.references.iter().any(|reference| reference == text) {
+            let known: Vec<&str> = self.references.iter().map(String::as_str).collect();
             node.unknown(text, &known);
             return None;
         }

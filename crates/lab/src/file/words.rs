@@ -6,17 +6,17 @@ use crate::unit::{Dimension, Quantity, Unit};
 use crate::usage::METRICS;
 use crate::value::Value;
 
-/// The most processors a machine is believed to have, and the most times `cpus` is multiplied.
+/// The most processors a machine is assumed to have, and the most times `cpus` is multiplied.
 const MAX_CPUS: i64 = 4096;
 
 /// The words that an experiment may use, on a machine with so many processors.
 #[derive(Clone, Copy)]
 pub(super) struct Words<'a> {
-    /// `None` where the file names no driver that is known: then every word passes, because the
+    /// `None` if the file names no driver that is known: then every word passes, because the
     /// driver's name is the error.
     pub(super) vocabulary: Option<&'a Vocabulary>,
     pub(super) cpus: i64,
-    /// Whether every cell's program speaks the protocol, and so has metrics and counters of its
+    /// True if every cell's program speaks the protocol, and so has metrics and counters of its
     /// own.
     pub(super) speaks: bool,
 }
@@ -25,7 +25,7 @@ pub(super) struct Words<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Resolved {
     pub(super) value: Value,
-    /// Whether the file wrote it in terms of the machine's processors.
+    /// True if the file wrote it in terms of the machine's processors.
     pub(super) from_cpus: bool,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// Whether words beyond the vocabulary pass.
+    /// Returns true if words beyond the vocabulary are accepted.
     fn open(&self) -> bool {
         self.vocabulary.is_none_or(|vocabulary| vocabulary.open)
     }
@@ -48,7 +48,7 @@ impl<'a> Words<'a> {
         self.vocabulary?.parameters.iter().find(|p| p.name == name)
     }
 
-    /// Whether the driver takes the parameter `name`.
+    /// Returns true if the driver takes the parameter `name`.
     pub(super) fn knows_parameter(&self, name: &str) -> bool {
         self.open() || self.parameter(name).is_some()
     }
@@ -60,7 +60,7 @@ impl<'a> Words<'a> {
             .collect()
     }
 
-    /// What the driver's metric `name` measures: `Ok(None)` where anything may.
+    /// Returns the dimension of the driver's metric `name`; `Ok(None)` if it may have any.
     pub(super) fn metric(&self, name: &str) -> Result<Option<Dimension>, Vec<&'a str>> {
         let metrics = self.vocabulary.map_or(&[][..], |v| &v.metrics);
         let own = metrics.iter().map(|(known, dim)| (known.as_str(), *dim));
@@ -80,9 +80,9 @@ impl<'a> Words<'a> {
         self.known(node, |vocabulary| &vocabulary.counters, self.speaks)
     }
 
-    /// The text of `node` as the name of a peer.
-    pub(super) fn peer(&self, node: &Node<'_>) -> Option<String> {
-        self.known(node, |vocabulary| &vocabulary.peers, true)
+    /// The text of `node` as the name of a reference.
+    pub(super) fn reference(&self, node: &Node<'_>) -> Option<String> {
+        self.known(node, |vocabulary| &vocabulary.references, true)
     }
 
     fn known(
@@ -200,7 +200,7 @@ impl<'a> Words<'a> {
         matches!(kind, Some(ParameterKind::Table))
     }
 
-    /// Whether two values of the parameter `name` are the same, however they are spelt.
+    /// Returns true if two values of the parameter `name` are the same, however they are spelt.
     pub(super) fn same(&self, name: &str, a: &Value, b: &Value) -> bool {
         let quantity = |value: &Value| value.as_str().and_then(|t| t.parse::<Quantity>().ok());
         match self.parameter(name).map(|parameter| &parameter.kind) {
@@ -223,31 +223,12 @@ pub(super) fn written(value: &Value) -> String {
 
 fn kind_in_words(kind: &ParameterKind) -> String {
     match kind {
-        ParameterKind::Int(min, max) => format!("a whole number from {min} to {max}"),
-        ParameterKind::Number => "a number".to_owned(),
-        ParameterKind::Text => "a line of text".to_owned(),
-        ParameterKind::Bool => "true or false".to_owned(),
-        ParameterKind::Choice(words) => {
-            one_of(&words.iter().map(String::as_str).collect::<Vec<_>>())
+        // A file writes the names in quotes.
+        ParameterKind::Choice(names) => {
+            one_of(&names.iter().map(String::as_str).collect::<Vec<_>>())
         }
-        ParameterKind::Quantity(dimension) => quantity_in_words(*dimension),
-        ParameterKind::Table => "a table of texts".to_owned(),
+        other => other.to_string(),
     }
-}
-
-/// A dimension by name and example, and never negative: there is no such time or amount.
-fn quantity_in_words(dimension: Dimension) -> String {
-    let (noun, example) = match dimension {
-        Dimension::Time => ("a time", "40 ms"),
-        Dimension::Data => ("an amount of data", "16 B"),
-        Dimension::DataRate => ("a data rate", "100 MB/s"),
-        Dimension::OperationRate => ("an operation rate", "1000 ops/s"),
-        Dimension::PacketRate => ("a packet rate", "1.5 Mpps"),
-        Dimension::Frequency => ("a frequency", "800 MHz"),
-        Dimension::Ratio => ("a ratio", "5 %"),
-        Dimension::Count => ("a count", "10 count"),
-    };
-    format!("{noun} such as \"{example}\"")
 }
 
 /// The units of one dimension, in words.

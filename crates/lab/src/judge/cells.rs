@@ -1,10 +1,11 @@
 //! The figures of single cells, and the noise floor.
 
-use super::comparison::{Comparison, Scale, Wanted, LEVEL};
+use super::comparison::{Comparison, Scale, Wanted};
+use super::evidence::{interval, two_sided_p};
 use super::trials::{Cell, Obstacle, Trials};
 use crate::experiment::{Experiment, Metric, Statistic};
 use crate::result::{CellResult, Noise};
-use crate::stats::{confidence_sequence, log_ratios, median, shape, Bets, Round};
+use crate::stats::{log_ratios, median, shape, Bets, Round};
 
 /// Every cell's figures, metric by metric.
 pub(super) fn figures(experiment: &Experiment, trials: &Trials<'_>) -> Vec<CellResult> {
@@ -35,7 +36,7 @@ fn figure(cell: &Cell<'_>, metric: &Metric, exact: bool) -> CellResult {
     let middle = median(&present);
     // A cell on its own has no partner whose noise it shares, and stalls on one side only.
     let interval = (!exact)
-        .then(|| scale.show_interval(confidence_sequence(&rounds, Bets::Signs, LEVEL)))
+        .then(|| interval(&rounds, scale, Bets::Signs))
         .flatten();
     // Neither the way to the logarithm and back nor a machine that changed half-way may put the
     // median beside its interval.
@@ -66,7 +67,7 @@ fn figure(cell: &Cell<'_>, metric: &Metric, exact: bool) -> CellResult {
     }
 }
 
-/// What a median does not tell of a cell's values.
+/// The properties of a cell's values that a median does not show.
 fn notes(values: &[f64], metric: &Metric) -> Vec<String> {
     let across = (metric.across != Statistic::Median)
         .then(|| metric.across.of(values))
@@ -120,13 +121,12 @@ fn noise_of(cell: &Cell<'_>, metric: &Metric) -> Option<Noise> {
         wanted: Wanted::Above,
     };
     let measured = same.measure();
-    let (above, below) = (measured.claim.p(), measured.other.p());
     Some(Noise {
         metric: metric.name.clone(),
         at: cell.at.clone(),
         n: measured.n,
         ratio: measured.effect?,
-        ci95: same.interval()?,
-        p: (2.0 * above.min(below)).min(1.0),
+        ci95: interval(&same.rounds, same.scale, same.bets)?,
+        p: two_sided_p(&same),
     })
 }

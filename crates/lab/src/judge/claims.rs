@@ -1,4 +1,4 @@
-//! What a claim compares: its cells, whether they may be compared, and the comparisons.
+//! The comparisons of a claim: its cells, whether they may be compared, and what is compared.
 
 use super::comparison::{Comparison, Scale, Wanted};
 use super::trials::{Cell, Obstacle, Trials};
@@ -8,16 +8,16 @@ use crate::stats::{log_ratios, slope, Bets, Round};
 use crate::unit::Better;
 use crate::value::{Selector, Value};
 
-/// How a ratio within a round is kept, and what the shuffle gives it.
+/// The scale of a ratio within a round, and the symmetry that the shuffle gives it.
 const PAIRED: (Scale, Bets) = (Scale::Log, Bets::SignsAndRanks);
 
-/// The largest difference of work an operation between cells that still did the same work.
+/// The largest difference of the work per operation between cells that still did the same work.
 const SAME_WORK: f64 = 0.01;
 
 /// The comparisons that must all hold for `claim` to hold; none for a claim that counts.
 ///
 /// # Errors
-/// What keeps them from being made. A cell that this machine cannot run comes first, then one
+/// They cannot be made: says why. A cell that this machine cannot run comes first, then one
 /// that gave no figure, then cells that did not do the same work.
 pub(super) fn comparisons(
     experiment: &Experiment,
@@ -81,7 +81,7 @@ pub(super) fn comparisons(
     Ok(made)
 }
 
-/// The cells that `claim` speaks of.
+/// The cells that `claim` is about.
 pub(super) fn cells<'t, 'a>(
     experiment: &Experiment,
     claim: &'t Claim,
@@ -133,7 +133,7 @@ pub(super) fn chosen<'t, 'a>(
 }
 
 /// Numerators with their denominators: cells that agree on every axis that neither selector
-/// names. A peer has no axes, so it pairs with every cell.
+/// names. A reference has no axes, so it pairs with every cell.
 fn pairs<'t, 'a>(
     experiment: &Experiment,
     trials: &'t Trials<'a>,
@@ -296,7 +296,7 @@ fn order(
         .filter_map(|selector| chosen(trials, selector).next())
         .collect();
     if cells.len() < ranked.len() {
-        return Ok(Vec::new()); // An order of some of them is another claim.
+        return Ok(Vec::new()); // An order of a part of them is another claim.
     }
     usable(cells.iter().copied())?;
     same_work(&cells, metric)?;
@@ -367,7 +367,7 @@ fn versus(of: &Cell<'_>, to: &Cell<'_>) -> String {
     format!("{} against {}", of.name(), to.name())
 }
 
-/// Whether this machine can run every cell, and has begun to.
+/// Checks that this machine can run every cell, and has begun to.
 fn usable<'t, 'a: 't>(cells: impl Iterator<Item = &'t Cell<'a>>) -> Result<(), Obstacle> {
     let mut first = None;
     for cell in cells {
@@ -382,8 +382,8 @@ fn usable<'t, 'a: 't>(cells: impl Iterator<Item = &'t Cell<'a>>) -> Result<(), O
     first.map_or(Ok(()), Err)
 }
 
-/// Whether all cells did the same work an operation, to one part in a hundred. A metric without
-/// a work counter is a count of events itself and has nothing to check.
+/// Checks that all cells did the same work per operation, to one part in a hundred. A metric
+/// without a work counter is a count of events itself and has nothing to check.
 fn same_work(cells: &[&Cell<'_>], metric: &Metric) -> Result<(), Obstacle> {
     let Some(counter) = &metric.work else {
         return Ok(());
@@ -418,7 +418,7 @@ fn same_work(cells: &[&Cell<'_>], metric: &Metric) -> Result<(), Obstacle> {
         if let (Some((least, less)), Some((most, more))) = (here.first(), here.last()) {
             if most / least > 1.0 + SAME_WORK {
                 return Err(Obstacle::NotTestable(format!(
-                    "not the same work: {} did {} an operation, {} {}",
+                    "not the same work: {} did {} per operation, {} {}",
                     more.name(),
                     words::work(*most, counter),
                     less.name(),

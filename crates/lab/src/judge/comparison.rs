@@ -1,14 +1,7 @@
 //! One comparison against one threshold: the piece that five of the six kinds of claim are made of.
 
 use crate::experiment::Bound;
-use crate::stats::{confidence_sequence, median, Bets, Evidence, Round};
-
-/// The level of every interval.
-pub(super) const LEVEL: f64 = 0.95;
-
-/// A figure shown to lie this far beyond its threshold, on the scale of the rounds, is clearly
-/// beyond it: 2 % of a ratio.
-const CLEAR: f64 = 0.02;
+use crate::stats::{median, Bets, Round};
 
 /// On which side of the threshold the claim wants the figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,7 +12,7 @@ pub(super) enum Wanted {
     Below,
 }
 
-/// How a round's figure is kept while it is tested.
+/// The scale of a round's figure while it is tested.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Scale {
     /// As its logarithm: ratios, and quantities that are always positive.
@@ -45,7 +38,7 @@ impl Scale {
         }
     }
 
-    /// An interval back from this scale; `None` where an end is infinite.
+    /// An interval back from this scale; `None` if an end is infinite.
     pub(super) fn show_interval(self, ends: [f64; 2]) -> Option<[f64; 2]> {
         let finite = ends.iter().all(|end| end.is_finite());
         finite.then(|| ends.map(|end| self.show(end)))
@@ -55,13 +48,13 @@ impl Scale {
 /// A figure by round, and the threshold it must be on one side of.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Comparison {
-    /// What is compared, in words.
+    /// The cells that are compared, in words.
     pub(super) name: String,
     /// The figure of each round, kept on `scale`.
     pub(super) rounds: Vec<Round>,
     /// The scale of `rounds`.
     pub(super) scale: Scale,
-    /// What may be assumed of the rounds.
+    /// The bets that are fair for the rounds.
     pub(super) bets: Bets,
     /// The threshold, in the claim's own terms.
     pub(super) threshold: f64,
@@ -69,32 +62,18 @@ pub(super) struct Comparison {
     pub(super) wanted: Wanted,
 }
 
-/// A comparison, measured and tested.
+/// The figures of a comparison over its rounds.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
-    /// The median over rounds, in the claim's own terms; `None` where every round failed.
+    /// The median over rounds, in the claim's own terms; `None` if every round failed.
     pub(super) effect: Option<f64>,
-    /// How far the effect is on the claim's side, on the scale of the rounds; negative beyond, and
-    /// infinitely so without an effect.
+    /// The distance of the effect on the claim's side, on the scale of the rounds; negative beyond,
+    /// and infinitely so without an effect.
     pub(super) margin: f64,
     /// Rounds with a figure.
     pub(super) n: usize,
     /// Rounds of them exactly on the threshold.
     pub(super) ties: usize,
-    /// Rounds that failed.
-    pub(super) failed: usize,
-    /// Evidence that the effect lies on the claim's side.
-    pub(super) claim: Evidence,
-    /// Evidence that it lies on the other.
-    pub(super) other: Evidence,
-    /// The highest of `claim` after each round.
-    pub(super) claim_path: Vec<f64>,
-    /// `other` after each round.
-    pub(super) other_path: Vec<f64>,
-    /// As `claim_path`, that the effect lies clearly on the claim's side.
-    pub(super) clear_claim_path: Vec<f64>,
-    /// As `other_path`, that it lies clearly on the other.
-    pub(super) clear_other_path: Vec<f64>,
 }
 
 impl Comparison {
@@ -147,11 +126,11 @@ impl Comparison {
         })
     }
 
-    /// Measures and tests it.
+    /// Measures it.
     pub(super) fn measure(&self) -> Measured {
         let distances: Vec<f64> = self.distances().collect();
         let margin = median(&distances);
-        let mut measured = Measured {
+        Measured {
             effect: margin.map(|margin| self.figure(margin)),
             margin: margin.unwrap_or(f64::NEG_INFINITY),
             n: distances.len(),
@@ -159,49 +138,7 @@ impl Comparison {
                 .iter()
                 .filter(|distance| **distance == 0.0)
                 .count(),
-            failed: 0,
-            claim: Evidence::new(self.bets),
-            other: Evidence::new(self.bets),
-            claim_path: Vec::with_capacity(self.rounds.len()),
-            other_path: Vec::with_capacity(self.rounds.len()),
-            clear_claim_path: Vec::with_capacity(self.rounds.len()),
-            clear_other_path: Vec::with_capacity(self.rounds.len()),
-        };
-        let mut clear_claim = Evidence::new(self.bets);
-        let mut clear_other = Evidence::new(self.bets);
-        for round in &self.rounds {
-            match round {
-                Round::Missing => {}
-                // A program that fails where it would have been slow must not gain by it, and one
-                // that fails where it would have been fast must not lose: whatever is to be shown,
-                // the round is held against it.
-                Round::Failed => {
-                    measured.failed += 1;
-                    measured.claim.add(f64::NEG_INFINITY);
-                    measured.other.add(f64::NEG_INFINITY);
-                    clear_claim.add(f64::NEG_INFINITY);
-                    clear_other.add(f64::NEG_INFINITY);
-                }
-                Round::Figure(figure) => {
-                    let distance = self.distance(*figure);
-                    measured.claim.add(distance);
-                    measured.other.add(-distance);
-                    clear_claim.add(distance - CLEAR);
-                    clear_other.add(-distance - CLEAR);
-                }
-            }
-            measured.claim_path.push(measured.claim.highest());
-            measured.other_path.push(measured.other.now());
-            measured.clear_claim_path.push(clear_claim.highest());
-            measured.clear_other_path.push(clear_other.now());
         }
-        measured
-    }
-
-    /// The interval of the effect, in the claim's own terms; `None` where an end is infinite.
-    pub(super) fn interval(&self) -> Option<[f64; 2]> {
-        let ends = confidence_sequence(&self.rounds, self.bets, LEVEL);
-        self.scale.show_interval(ends)
     }
 
     /// The figure at that signed distance from the threshold, in the claim's own terms.

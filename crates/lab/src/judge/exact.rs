@@ -28,7 +28,7 @@ pub(super) fn decide(comparisons: &[Comparison], result: &mut ClaimResult) {
     let held = rounds.iter().filter(|holds| **holds).count();
     let name = &comparisons[worst].name;
     let furthest = (comparisons.len() > 1 && !name.is_empty())
-        .then(|| format!("furthest off: {name}"))
+        .then(|| format!("furthest from the criterion: {name}"))
         .filter(|_| held == 0);
     let spread = spread(&comparisons[worst]);
     (result.verdict, result.reason) = match words::failed(&result.failures) {
@@ -52,7 +52,7 @@ pub(super) fn decide(comparisons: &[Comparison], result: &mut ClaimResult) {
     };
 }
 
-/// Whether all comparisons hold in a round; `None` where one of them lacks it.
+/// Returns whether all comparisons hold in a round; `None` if one of them lacks it.
 fn holds(comparisons: &[Comparison], round: usize) -> Option<bool> {
     let mut all = true;
     for comparison in comparisons {

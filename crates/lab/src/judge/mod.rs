@@ -1,12 +1,12 @@
-//! From records to verdicts: every figure, the noise floor, and what became of each claim.
+//! From records to verdicts: every figure, the noise floor, and the verdict on each claim.
 //!
 //! `docs/src/instrument.md` says how far the verdicts can be trusted, with measured rates.
 
 mod cells;
 mod claims;
 mod comparison;
+mod evidence;
 mod exact;
-mod family;
 mod trials;
 mod verdict;
 mod words;
@@ -15,14 +15,15 @@ mod zero;
 use std::collections::BTreeMap;
 
 use crate::experiment::{Bound, Claim, ClaimKind, Experiment, Standing};
-use crate::result::{ClaimResult, ExperimentResult, Family, Verdict};
+use crate::result::{self, ClaimResult, ExperimentResult, Family, Verdict};
 use crate::sample::TrialRecord;
 use crate::unit::Unit;
+use evidence::Evidence;
 use trials::{Cell, Obstacle, Trials};
 use verdict::Test;
 pub use words::criterion;
 
-/// How to judge.
+/// The options of the judge.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Judging {
     /// The chance of a false verdict, of each of the two kinds, that the claims of a suite may
@@ -67,6 +68,8 @@ pub fn judge(experiments: &[Experiment], records: &[TrialRecord], options: &Judg
                     members.size += 1;
                     members.tests.push((place, claims.len(), test));
                 }
+                // It will have a test when its cells have run. Counted from the start, it cannot
+                // make the correction stronger, and so undo a decision, half-way through a run.
                 Examined::Untested if has_p(experiment, claim) => members.size += 1,
                 Examined::Untested | Examined::Never => {}
             }
@@ -87,8 +90,9 @@ pub fn judge(experiments: &[Experiment], records: &[TrialRecord], options: &Judg
         });
     }
     for members in families.values() {
-        let tests: Vec<&Test> = members.tests.iter().map(|(_, _, test)| test).collect();
-        let rulings = family::rule(&tests, members.size, options.alpha);
+        let tests = members.tests.iter().map(|(_, _, test)| &test.evidence);
+        let tests: Vec<&Evidence> = tests.collect();
+        let rulings = evidence::rule(&tests, members.size, options.alpha);
         for ((experiment, claim, test), ruling) in members.tests.iter().zip(&rulings) {
             test.decide(ruling, &mut results[*experiment].claims[*claim]);
         }
@@ -112,7 +116,7 @@ pub fn judge(experiments: &[Experiment], records: &[TrialRecord], options: &Judg
 /// The claims, or the targets, of one suite.
 #[derive(Default)]
 struct Members {
-    /// How many of them are tested, now or later.
+    /// The number of them that are tested, now or later.
     size: usize,
     /// The tests so far, with the places of the experiment and of the claim.
     tests: Vec<(usize, usize, Test)>,
@@ -123,7 +127,7 @@ fn suite(experiment: &Experiment) -> &str {
     experiment.id.split('/').next().unwrap_or_default()
 }
 
-/// Whether a claim is tested with a p: counts and deterministic trials are not.
+/// Returns true if a claim is tested with a p: counts and deterministic trials are not.
 fn has_p(experiment: &Experiment, claim: &Claim) -> bool {
     !experiment.exact && !matches!(claim.kind, ClaimKind::Zero { .. })
 }
@@ -162,8 +166,7 @@ fn unjudged(experiment: &Experiment, claim: &Claim) -> ClaimResult {
         published: claim.published,
         measured: None,
         ci95: None,
-        p: None,
-        p_holm: None,
+        evidence: result::Evidence::default(),
         n: 0,
         failures: Vec::new(),
         decided_after: None,
@@ -192,7 +195,7 @@ fn threshold(kind: &ClaimKind) -> Bound {
     }
 }
 
-/// What came of looking at a claim's records.
+/// The result of examining a claim's records.
 enum Examined {
     /// A test, whose verdict depends on its family.
     Test(Test),

@@ -127,7 +127,7 @@ fn wobble(round: u32) -> f64 {
     1.0 + 0.001 * f64::from((round * 7) % 5)
 }
 
-/// What a run of that experiment alone came to.
+/// Judges a run of that experiment alone.
 fn run_of(experiment: &Experiment, records: &[TrialRecord]) -> ExperimentResult {
     let experiments = std::slice::from_ref(experiment);
     judge(experiments, records, &Judging::default())
@@ -178,12 +178,12 @@ fn cells_that_did_not_do_the_same_work_get_no_ratio() {
     let refused = &with(8_600)[0];
     assert_eq!(refused.verdict, Verdict::NotTestable);
     assert_eq!(
-        (refused.measured, refused.ci95, refused.p),
+        (refused.measured, refused.ci95, refused.evidence.p),
         (None, None, None)
     );
     assert_eq!(
         reason(refused),
-        "not the same work: way=0 did 10.9 kB an operation, way=1 0.86 kB"
+        "not the same work: way=0 did 10.9 kB per operation, way=1 0.86 kB"
     );
     assert_eq!(with(110_000)[0].verdict, Verdict::Reproduced, "0.9 % apart");
     assert_eq!(
@@ -261,7 +261,7 @@ fn an_interval_on_both_sides_of_the_threshold_is_inconclusive() {
     .remove(0);
     assert_eq!(claim.verdict, Verdict::Inconclusive);
     assert!(
-        reason(&claim).contains("is on both sides of 1; "),
+        reason(&claim).contains("contains the threshold 1; "),
         "{}",
         reason(&claim)
     );
@@ -298,7 +298,7 @@ fn what_the_machine_lacks_makes_a_claim_not_testable_with_the_remedy() {
         "it needs only the other cell"
     );
     assert_eq!(
-        result.claims[2].p_holm, result.claims[2].p,
+        result.claims[2].evidence.p_holm, result.claims[2].evidence.p,
         "only one claim was tested"
     );
     assert_eq!(

@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::experiment::{Experiment, Metric};
-use crate::plan::ROUNDS_MAX;
+use crate::experiment::{Experiment, Metric, ROUNDS_MAX};
 use crate::result::Failures;
 use crate::sample::{is_measurable, Outcome, TrialRecord, OPERATIONS};
 use crate::stats::{median, Round};
@@ -19,15 +18,15 @@ pub(super) struct Trials<'a> {
 
 /// The trials of one cell.
 pub(super) struct Cell<'a> {
-    /// Where it stands.
+    /// Its point in the matrix.
     pub(super) at: Point,
-    /// The trial of each round; `None` where it has not run.
+    /// The trial of each round; `None` if it has not run.
     pub(super) rounds: Vec<Option<&'a TrialRecord>>,
     /// The second trial of each round; empty unless this is the baseline.
     pub(super) again: Vec<Option<&'a TrialRecord>>,
 }
 
-/// Why a cell cannot take part in a claim.
+/// The reason for which a cell cannot take part in a claim.
 pub(super) enum Obstacle {
     /// This machine cannot run it, or what it ran may not be compared.
     NotTestable(String),
@@ -95,8 +94,8 @@ pub(super) fn sort<'a>(experiments: &[Experiment], records: &'a [TrialRecord]) -
 }
 
 impl<'a> Cell<'a> {
-    /// What each round says of the metric. A trial that ran and gave no measurable number has
-    /// failed, whatever it says of itself.
+    /// Returns the metric's figure in each round. A trial that ran and gave no measurable number
+    /// has failed, whatever it says of itself.
     pub(super) fn figures(&self, metric: &str) -> Vec<Round> {
         figures(&self.rounds, metric)
     }
@@ -111,7 +110,7 @@ impl<'a> Cell<'a> {
         self.rounds.iter().chain(&self.again).copied().flatten()
     }
 
-    /// How many of the cell's own trials failed.
+    /// Returns the number of the cell's own trials that failed.
     pub(super) fn failed(&self) -> usize {
         self.rounds
             .iter()
@@ -121,7 +120,7 @@ impl<'a> Cell<'a> {
     }
 
     /// The failed trials among `records`; those that gave no number for `metric`, where one is
-    /// named, are among them. `None` where none failed.
+    /// named, are among them. `None` if none failed.
     pub(super) fn failures(&self, metric: Option<&Metric>) -> Option<Failures> {
         // A claim compares the first trials alone; a count covers the second ones too.
         let ran: Vec<&TrialRecord> = match metric {
@@ -157,13 +156,14 @@ impl<'a> Cell<'a> {
         })
     }
 
-    /// Work an operation, the median over trials; `None` where the counters do not say.
+    /// Returns the work per operation, the median over trials; `None` if the counters do not give
+    /// it.
     pub(super) fn work_per_operation(&self, work: &str) -> Option<f64> {
         let each: Vec<f64> = self.work_by_round(work).into_iter().flatten().collect();
         median(&each)
     }
 
-    /// Work an operation of each round; `None` where the counters do not say.
+    /// Returns the work per operation of each round; `None` if the counters do not give it.
     pub(super) fn work_by_round(&self, work: &str) -> Vec<Option<f64>> {
         let of = |outcome: &Outcome| {
             let Outcome::Done { counters, .. } = outcome else {
@@ -179,7 +179,7 @@ impl<'a> Cell<'a> {
             .collect()
     }
 
-    /// What keeps the cell from having a figure for `metric`, if anything does.
+    /// Returns the reason for which the cell has no figure for `metric`; `None` if it has one.
     pub(super) fn obstacle(&self, metric: &Metric) -> Option<Obstacle> {
         if let Some(obstacle) = self.not_testable() {
             return Some(obstacle);
@@ -197,7 +197,7 @@ impl<'a> Cell<'a> {
         })
     }
 
-    /// What this machine lacks for the cell, if anything.
+    /// Returns what this machine lacks for the cell; `None` if it lacks nothing.
     pub(super) fn not_testable(&self) -> Option<Obstacle> {
         self.records().find_map(|record| match &record.outcome {
             Outcome::NotTestable { reason, remedy } => Some(Obstacle::NotTestable(match remedy {
@@ -208,7 +208,7 @@ impl<'a> Cell<'a> {
         })
     }
 
-    /// How many of the cell's own trials have run, well or not.
+    /// Returns the number of the cell's own trials that have run, failed ones among them.
     pub(super) fn ran(&self) -> usize {
         self.rounds.iter().flatten().count()
     }
@@ -222,7 +222,7 @@ impl<'a> Cell<'a> {
 /// A cell in words.
 pub(super) fn name(at: &Point) -> String {
     match at.beside() {
-        Some(peer) => peer.to_owned(),
+        Some(reference) => reference.to_owned(),
         None if at.0.is_empty() => "the only cell".to_owned(),
         None => at.to_string(),
     }

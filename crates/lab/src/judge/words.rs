@@ -1,11 +1,12 @@
-//! What the judge says in words: criteria, p-values, amounts of work.
+//! The judge's texts: criteria, failures, amounts of work.
 
 use super::trials::name;
 use crate::experiment::{Bound, Claim, ClaimKind, Metric};
 use crate::result::Failures;
+pub(super) use crate::text::count;
 use crate::unit::{significant, Better, Unit};
 
-/// What a claim asks for, in words: `at least 0.97`.
+/// Returns the criterion of a claim, in words: `at least 0.97`.
 pub fn criterion(claim: &Claim, metric: Option<&Metric>) -> String {
     match &claim.kind {
         ClaimKind::Ratio { bound, .. } => limits(*bound, &significant),
@@ -53,7 +54,7 @@ fn limits(bound: Bound, show: &dyn Fn(f64) -> String) -> String {
     }
 }
 
-/// The failed trials of a claim's cells, in words; `None` where none failed.
+/// The failed trials of a claim's cells, in words; `None` if none failed.
 pub(super) fn failed(failures: &[Failures]) -> Option<String> {
     let most = failures.iter().rev().max_by_key(|cell| cell.failed)?;
     let mut words = format!(
@@ -82,12 +83,6 @@ pub(super) fn work(amount: f64, counter: &str) -> String {
         return unit.show(amount / unit.scale());
     }
     format!("{} {counter}", significant(amount))
-}
-
-/// `1 claim`, `20 claims`.
-pub(super) fn count(number: usize, thing: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {thing}{plural}")
 }
 
 #[cfg(test)]

@@ -7,15 +7,15 @@ use crate::result::Verdict;
 use crate::sample::Outcome;
 use crate::value::Selector;
 
-/// What was counted over all trials of a claim's cells.
+/// The counts over all trials of a claim's cells.
 pub(super) struct Counted {
-    /// How often it happened; `None` where nothing says.
+    /// The number of events; `None` if no trial counted them.
     pub(super) happened: Option<u64>,
     /// Rounds with a trial that counted.
     pub(super) rounds: usize,
     /// The verdict.
     pub(super) verdict: Verdict,
-    /// Why.
+    /// The reason for it.
     pub(super) reason: String,
 }
 

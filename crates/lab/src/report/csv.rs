@@ -2,131 +2,142 @@
 //! Numbers are whole, in the unit that the line names; a value that is missing is an empty field.
 
 use crate::experiment::Standing;
-use crate::result::RunResult;
+use crate::result::{Evidence, RunResult};
 use crate::unit::Better;
 
-use super::table;
+use super::table::{self, Cell, Kind, Row, Table};
 use super::words::ends;
 
 /// Every sample of the run, one line per cell, metric and round, where `at` is the point as JSON.
 /// A cell that never ran has one line with both `round` and `value` empty. `failed` is the number
 /// of the cell's trials that failed, `reason` says why it has no figure.
 pub fn csv(result: &RunResult) -> String {
-    let mut out = String::new();
-    line(
-        &mut out,
-        [
-            "experiment",
-            "at",
-            "metric",
-            "unit",
-            "better",
-            "round",
-            "value",
-            "failed",
-            "reason",
-        ],
-    );
+    let columns = [
+        ("experiment", Kind::Words),
+        ("at", Kind::Words),
+        ("metric", Kind::Words),
+        ("unit", Kind::Words),
+        ("better", Kind::Words),
+        ("round", Kind::Figure),
+        ("value", Kind::Figure),
+        ("failed", Kind::Figure),
+        ("reason", Kind::Words),
+    ];
+    let mut table = Table::new("Samples", &columns);
     for experiment in &result.experiments {
         for cell in &experiment.cells {
             let better = match cell.better {
                 Better::Higher => "higher",
                 Better::Lower => "lower",
             };
-            let at = table::json(&cell.at);
-            let failed = cell.failed.to_string();
-            let mut sample = |round: &str, value: &str| {
-                let reason = &cell.remark();
-                let (id, unit) = (experiment.id.as_str(), cell.unit.spelling());
-                let metric = cell.metric.as_str();
-                line(
-                    &mut out,
-                    [id, &at, metric, unit, better, round, value, &failed, reason],
-                );
+            let mut sample = |round: String, value: String| {
+                table.rows.push(row([
+                    experiment.id.as_str().into(),
+                    table::json(&cell.at).into(),
+                    cell.metric.as_str().into(),
+                    cell.unit.spelling().into(),
+                    better.into(),
+                    round.into(),
+                    value.into(),
+                    cell.failed.to_string().into(),
+                    cell.remark().into(),
+                ]));
             };
             if cell.samples.is_empty() {
-                sample("", "");
+                sample(String::new(), String::new());
             }
             for (round, value) in cell.samples.iter().enumerate() {
-                sample(&round.to_string(), &number(*value));
+                sample(round.to_string(), number(*value));
             }
         }
     }
-    out
+    render(&table)
 }
 
 /// Every claim and every target of the run, one line each, told apart by `standing`. An end of
 /// the interval that is unbounded is an empty field.
 pub fn claims_csv(result: &RunResult) -> String {
-    let mut out = String::new();
-    line(
-        &mut out,
-        [
-            "standing",
-            "id",
-            "verdict",
-            "text",
-            "source",
-            "criterion",
-            "at_least",
-            "at_most",
-            "unit",
-            "published",
-            "measured",
-            "low",
-            "high",
-            "p",
-            "p_corrected",
-            "rounds",
-            "failed",
-            "failures",
-            "reason",
-        ],
-    );
+    let columns = [
+        ("standing", Kind::Words),
+        ("id", Kind::Words),
+        ("verdict", Kind::Words),
+        ("text", Kind::Words),
+        ("source", Kind::Words),
+        ("criterion", Kind::Words),
+        ("at_least", Kind::Figure),
+        ("at_most", Kind::Figure),
+        ("unit", Kind::Words),
+        ("published", Kind::Figure),
+        ("measured", Kind::Figure),
+        ("low", Kind::Figure),
+        ("high", Kind::Figure),
+        (Evidence::FIELDS[0], Kind::Figure),
+        (Evidence::FIELDS[1], Kind::Figure),
+        ("rounds", Kind::Figure),
+        ("failed", Kind::Figure),
+        ("failures", Kind::Words),
+        ("reason", Kind::Words),
+    ];
+    let mut table = Table::new("Claims and targets", &columns);
     for (name, standing) in [("claim", Standing::Claim), ("target", Standing::Target)] {
         for (_, claim) in table::statements(result, standing) {
             let failed: usize = claim.failures.iter().map(|failures| failures.failed).sum();
             let failures: Vec<String> = claim.failures.iter().map(table::failed).collect();
             let [low, high] = ends(claim.ci95).map(number);
+            let [p, p_corrected] = claim.evidence.fields().map(number);
             let source = match standing {
                 Standing::Claim => claim.source.as_str(),
                 Standing::Target => "",
             };
-            line(
-                &mut out,
-                [
-                    name,
-                    &claim.id,
-                    &claim.verdict.to_string(),
-                    &claim.text,
-                    source,
-                    &claim.criterion,
-                    &number(claim.threshold.at_least),
-                    &number(claim.threshold.at_most),
-                    claim.unit.spelling(),
-                    &number(claim.published),
-                    &number(claim.measured),
-                    &low,
-                    &high,
-                    &number(claim.p),
-                    &number(claim.p_holm),
-                    &claim.n.to_string(),
-                    &failed.to_string(),
-                    &failures.join("; "),
-                    claim.reason.as_deref().unwrap_or(""),
-                ],
-            );
+            table.rows.push(row([
+                name.into(),
+                claim.id.as_str().into(),
+                claim.verdict.to_string().into(),
+                claim.text.as_str().into(),
+                source.into(),
+                claim.criterion.as_str().into(),
+                number(claim.threshold.at_least).into(),
+                number(claim.threshold.at_most).into(),
+                claim.unit.spelling().into(),
+                number(claim.published).into(),
+                number(claim.measured).into(),
+                low.into(),
+                high.into(),
+                p.into(),
+                p_corrected.into(),
+                claim.n.to_string().into(),
+                failed.to_string().into(),
+                failures.join("; ").into(),
+                claim.reason.as_deref().unwrap_or("").into(),
+            ]));
         }
     }
-    out
+    render(&table)
+}
+
+fn row<const COLUMNS: usize>(cells: [Cell; COLUMNS]) -> Row {
+    Row {
+        cells: cells.into(),
+        ..Row::default()
+    }
 }
 
 fn number(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
 }
 
-fn line<const N: usize>(out: &mut String, fields: [&str; N]) {
-    for (place, text) in fields.into_iter().enumerate() {
+/// A table as lines of fields, the heads of its columns first.
+fn render(table: &Table) -> String {
+    let mut out = String::new();
+    line(&mut out, table.columns.iter().map(|column| &*column.head));
+    for row in &table.rows {
+        line(&mut out, row.cells.iter().map(|cell| &*cell.text));
+    }
+    out
+}
+
+fn line<'a>(out: &mut String, fields: impl Iterator<Item = &'a str>) {
+    for (place, text) in fields.enumerate() {
         if place > 0 {
             out.push(',');
         }

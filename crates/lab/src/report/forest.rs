@@ -1,17 +1,18 @@
-//! The forest plot: every claim's figure and interval beside its threshold, at one glance.
+//! The forest plot: every claim's figure and interval beside its threshold.
 //!
 //! Claims have figures of different units and sizes. Each is therefore divided by its threshold,
 //! so that one logarithmic axis serves a whole panel: left of 1 is below the threshold, right of
-//! it above. Where a claim has two thresholds it is divided by their geometric mean.
+//! it above. A claim with two thresholds is divided by their geometric mean.
 
 use maud::{html, Markup};
 
-use super::figure::axis::{self, bottom_labels, grid, percent, pixels, Tick};
-use super::figure::scale::Scale;
+use super::figure::axis::{self, bottom_labels, grid, Tick};
+use super::figure::scale::{percent, pixels, Scale};
 use super::table::{self, statements};
-use super::words::{clip, ends, figure, published, symbol, words, Exact};
+use super::words::{ends, figure, published, symbol, words, Exact};
 use crate::experiment::Standing;
 use crate::result::{ClaimResult, ExperimentResult, RunResult, Verdict};
+use crate::text::clip;
 
 /// The height of a track, in pixels.
 const HEIGHT: f64 = 26.0;
@@ -24,7 +25,7 @@ const TICKS: [f64; 19] = [
 ];
 
 /// This share of the figures must lie inside the range; the others are arrows at its ends, so
-/// that one figure far away does not press all the others onto the line.
+/// that one distant figure does not compress all the others.
 const INSIDE: f64 = 0.7;
 
 /// A claim in units of its threshold; `None` for what has no place on a logarithmic axis.
@@ -65,7 +66,7 @@ impl Relative {
         })
     }
 
-    /// How far from 1 the claim's marks reach, as a factor of at least 1.
+    /// Returns the largest distance of the claim's marks from 1, as a factor of at least 1.
     fn reach(&self) -> f64 {
         let marks = [
             self.measured,
@@ -133,7 +134,7 @@ pub(super) fn panel(run: &RunResult, standing: Standing, anchor: &str) -> Markup
     }
 }
 
-/// The figure in its own unit, its interval, and what was asked for.
+/// The figure in its own unit, its interval, and its criterion.
 fn figures(experiment: &ExperimentResult, claim: &ClaimResult) -> Markup {
     let (measured, interval) = figure(experiment, claim);
     html! {

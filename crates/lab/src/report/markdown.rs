@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use super::table::{self, About, Kind, Table};
-use super::words::{symbol, visible, words};
+use super::words::{symbol, words};
 use crate::experiment::Standing;
 use crate::result::RunResult;
+use crate::text::visible;
 
 /// The run as Markdown; text from outside stays text.
 pub fn markdown(result: &RunResult) -> String {

@@ -1,6 +1,6 @@
-//! A run as people read it: one HTML file, terminal tables, CSV and Markdown.
+//! The report of a run: one HTML file, terminal tables, CSV and Markdown.
 //!
-//! What a report says is decided once, in `table`; every format renders the same tables.
+//! The contents of a report are decided once, in `table`; every format renders the same tables.
 //! Published claims and targets never share one.
 //!
 //! [`html`] writes a page that needs nothing but itself: figures are SVG drawn here, the style

@@ -5,18 +5,20 @@ use std::collections::HashSet;
 use data_encoding::BASE64;
 use maud::{html, Markup, PreEscaped, DOCTYPE};
 
+use super::csv::{claims_csv, csv};
 use super::figure;
 use super::forest::{self, badge, standing_name};
 use super::table::{self, About, Kind, Note, Row, Table};
-use super::words::{clip, shown, slug, Exact};
+use super::words::{slug, Exact};
 use crate::experiment::Standing;
 use crate::fingerprint::Machine;
 use crate::result::{ExperimentResult, RunResult};
+use crate::text::{clean, clip, count};
 
 /// The whole style of the page.
 const STYLE: &str = include_str!("style.css");
 
-/// Nothing but the page's own style and `data:` pictures: no request, no script, no form.
+/// Allows the page's own style and `data:` pictures alone: no request, no script, no form.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; \
                       base-uri 'none'; form-action 'none'";
 
@@ -68,7 +70,7 @@ pub(super) fn page(run: &RunResult) -> String {
                             h2 { (table::name(standing)) }
                             (reading(standing))
                             @if let Some(correction) = table::correction(run, standing) {
-                                p.reading { bdi { (shown(&correction)) } }
+                                p.reading { bdi { (clean(&correction)) } }
                             }
                             (render(&table::claims(run, standing), standing_name(standing)))
                         }
@@ -89,7 +91,7 @@ pub(super) fn page(run: &RunResult) -> String {
                     (machine(&run.machine))
                     (data(run))
                 }
-                footer { p { "Written by Tare. This file is whole: it asks no server for anything." } }
+                footer { p { "Written by Tare. This file is self-contained and makes no network requests." } }
             }
         }
     };
@@ -100,13 +102,13 @@ fn about(run: &RunResult) -> Markup {
     html! {
         p.where {
             bdi { (clip(&run.run, 120)) } " · " bdi { (clip(&run.size, 40)) } " · "
-            (super::words::count(run.rounds as usize, "round")) " at most · "
+            (count(run.rounds as usize, "round")) " at most · "
             bdi { (clip(&run.started, 40)) } " · seed " (run.seed) " · tare " bdi { (clip(&run.tare, 40)) }
         }
     }
 }
 
-/// What a reader must know before believing a verdict.
+/// The warnings, which a reader must know before believing a verdict.
 fn warnings(run: &RunResult) -> Markup {
     let mut all: Vec<String> = run
         .warnings
@@ -120,7 +122,7 @@ fn warnings(run: &RunResult) -> Markup {
     html! {
         @if !all.is_empty() {
             div.warning role="note" {
-                p { strong { "What may hurt these results" } }
+                p { strong { "Conditions that may distort these results" } }
                 ul { @for warning in &all { li { bdi { (warning) } } } }
             }
         }
@@ -130,24 +132,24 @@ fn warnings(run: &RunResult) -> Markup {
     }
 }
 
-/// What a verdict means.
+/// The meaning of each verdict.
 fn reading(standing: Standing) -> Markup {
     html! {
         p.reading {
             @match standing {
                 Standing::Claim => {
-                    "What publications said. A verdict speaks of this machine and this run, not of the \
-                     publication. " b { "Reproduced" } ": the whole interval meets the criterion and the \
-                     test is significant. " b { "Not reproduced" } ": the whole interval misses it, just as \
-                     surely. "
+                    "The claims of publications. A verdict is about this machine and this run, not about \
+                     the publication. " b { "Reproduced" } ": the whole interval meets the criterion and the \
+                     test is significant. " b { "Not reproduced" } ": the whole interval misses it, and that \
+                     test is significant. "
                 }
                 Standing::Target => {
-                    "What Tare asks of itself, as ratios to something measured in the same round. "
+                    "Tare's own targets, as ratios to something measured in the same round. "
                     b { "Held" } ": the whole interval meets the criterion and the test is significant. "
-                    b { "Missed" } ": the whole interval misses it, just as surely. "
+                    b { "Missed" } ": the whole interval misses it, and that test is significant. "
                 }
             }
-            b { "Inconclusive" } ": the rounds carry neither. " b { "Not testable here" }
+            b { "Inconclusive" } ": the rounds support neither. " b { "Not testable here" }
             ": the machine lacks something, or the work compared was not the same. A dash is a value \
              that is missing, never a zero."
         }
@@ -195,12 +197,12 @@ fn cells(table: &Table, row: &Row) -> Markup {
                     @if row.verdict.is_some() { (notes(&row.notes)) }
                 }
             } @else if column.kind == Kind::Figure {
-                td.n data-head=(shown(&column.head)) {
+                td.n data-head=(clean(&column.head)) {
                     bdi { (clip(&cell.text, 80)) }
                     @if !cell.under.is_empty() { " " span.sub { (clip(&cell.under, 80)) } }
                 }
             } @else {
-                td data-head=(shown(&column.head)) { (prose("words", &cell.text)) }
+                td data-head=(clean(&column.head)) { (prose("words", &cell.text)) }
             }
         }
     }
@@ -219,11 +221,11 @@ fn notes(notes: &[Note]) -> Markup {
     }
 }
 
-/// Other people's sentence; what is very long is folded after its beginning.
+/// A text from outside; a very long one is folded after its beginning.
 fn prose(class: &str, text: &str) -> Markup {
     html! {
         @if text.chars().count() <= OPEN {
-            p class=(class) { bdi { (shown(text)) } }
+            p class=(class) { bdi { (clean(text)) } }
         } @else {
             details class=(format!("long {class}")) {
                 summary { bdi { (clip(text, OPEN / 2)) } }
@@ -237,7 +239,7 @@ fn prose(class: &str, text: &str) -> Markup {
 fn section(experiment: &ExperimentResult, anchor: &str) -> Markup {
     let metrics = table::metrics(experiment);
     let noise = table::noise(experiment);
-    let rounds = super::words::count(experiment.rounds as usize, "round");
+    let rounds = count(experiment.rounds as usize, "round");
     html! {
         section id=(anchor) aria-labelledby=(format!("{anchor}-h")) {
             h2 id=(format!("{anchor}-h")) { bdi { (clip(&experiment.title, 240)) } }
@@ -251,7 +253,7 @@ fn section(experiment: &ExperimentResult, anchor: &str) -> Markup {
                 @let table = table::cells(experiment, metric);
                 details.cells {
                     summary {
-                        "Table of " (super::words::count(table.rows.len(), "cell")) ": " bdi { (clip(&table.title, 120)) }
+                        "Table of " (count(table.rows.len(), "cell")) ": " bdi { (clip(&table.title, 120)) }
                     }
                     (render(&table, &format!("{anchor}-c{number}")))
                 }
@@ -303,21 +305,21 @@ fn data(run: &RunResult) -> Markup {
             "data-csv",
             format!("{name}.csv"),
             "text/csv;charset=utf-8",
-            super::csv(run),
+            csv(run),
             "samples",
         ),
         (
             "data-claims",
             format!("{name}-claims.csv"),
             "text/csv;charset=utf-8",
-            super::claims_csv(run),
+            claims_csv(run),
             "claims and targets",
         ),
     ];
     html! {
         section.data aria-labelledby="data-h" {
             h2 #data-h { "Data" }
-            p { "Everything on this page, every sample included, travels with it:" }
+            p { "All data of this page, every sample included:" }
             p.downloads {
                 @for (id, name, kind, text, what) in &files {
                     a id=(id) download=(name) href={ "data:" (kind) ";base64," (BASE64.encode(text.as_bytes())) } {

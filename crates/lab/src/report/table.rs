@@ -2,27 +2,30 @@
 
 use std::collections::HashMap;
 
-use super::words::{count, figure, interval, p_of, p_value, published, verdicts, words, DASH};
+use super::words::{evidence, figure, interval, published, verdicts, words, DASH};
 use crate::experiment::{Published, Standing};
-use crate::result::{CellResult, ClaimResult, ExperimentResult, Failures, RunResult, Verdict};
+use crate::result::{
+    p_in_words, ClaimResult, Evidence, ExperimentResult, Failures, RunResult, Verdict,
+};
+use crate::text::count;
 use crate::unit::{significant, Better};
 use crate::value::Point;
 
 /// A table; all of its text is from outside until a renderer has escaped it.
 pub(super) struct Table {
-    /// What it shows.
+    /// Its title.
     pub(super) title: String,
     pub(super) columns: Vec<Column>,
     pub(super) rows: Vec<Row>,
 }
 
-/// The head of a column and how its cells behave.
+/// The head of a column and the kind of its cells.
 pub(super) struct Column {
     pub(super) head: String,
     pub(super) kind: Kind,
 }
 
-/// How the cells of a column behave.
+/// The alignment and line breaking of a column's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Words; broken into lines where there is too little room.
@@ -54,9 +57,9 @@ pub(super) struct Cell {
 /// A line below a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum About {
-    /// Where a claim was made, and its id.
+    /// The publication of a claim, and its id.
     Source,
-    /// Why the verdict is what it is, what would decide it, why there is no figure.
+    /// The reason for the verdict, what would decide it, or why there is no figure.
     Reason,
     /// Trials that failed.
     Failure,
@@ -64,7 +67,7 @@ pub(super) enum About {
     Printed,
 }
 
-/// What a note is about, and its text.
+/// The subject of a note, and its text.
 pub(super) type Note = (About, String);
 
 impl<T: Into<String>> From<T> for Cell {
@@ -87,7 +90,7 @@ impl Cell {
 }
 
 impl Table {
-    fn new(title: impl Into<String>, columns: &[(&str, Kind)]) -> Table {
+    pub(super) fn new(title: impl Into<String>, columns: &[(&str, Kind)]) -> Table {
         let column = |&(head, kind): &(&str, Kind)| Column {
             head: head.to_owned(),
             kind,
@@ -126,7 +129,7 @@ fn of(experiment: &ExperimentResult, standing: Standing) -> &[ClaimResult] {
     }
 }
 
-/// What the statements of a standing are called.
+/// Returns the name of the statements of a standing.
 pub(super) fn name(standing: Standing) -> &'static str {
     match standing {
         Standing::Claim => "Published claims",
@@ -146,7 +149,7 @@ pub(super) fn summary(run: &RunResult, standing: Standing) -> Option<String> {
     (!counts.is_empty()).then(|| format!("{}: {}", name(standing), counts.join(", ")))
 }
 
-/// How many statements of a standing have that verdict.
+/// Returns the number of statements of a standing with that verdict.
 pub(super) fn counted(run: &RunResult, standing: Standing, verdict: Verdict) -> usize {
     let experiments = run.experiments.iter();
     let all = experiments.flat_map(|experiment| of(experiment, standing));
@@ -163,7 +166,7 @@ pub(super) fn claims(run: &RunResult, standing: Standing) -> Table {
         (what, Kind::Words),
         ("Measured [95 %]", Kind::Figure),
         ("Criterion", Kind::Words),
-        ("p", Kind::Figure),
+        (Evidence::NAME, Kind::Figure),
         ("Rounds", Kind::Figure),
     ];
     if standing == Standing::Claim {
@@ -176,7 +179,7 @@ pub(super) fn claims(run: &RunResult, standing: Standing) -> Table {
             claim.text.as_str().into(),
             Cell { text, under },
             claim.criterion.as_str().into(),
-            p_of(experiment, claim).into(),
+            evidence(experiment, claim).into(),
             claim.n.to_string().into(),
         ];
         // A target has no publication: neither a published figure nor a source.
@@ -301,11 +304,8 @@ pub(super) fn direction(better: Better) -> &'static str {
 
 /// The cells of one metric, all in one unit.
 pub(super) fn cells(experiment: &ExperimentResult, metric: &str) -> Table {
-    let cells: Vec<&CellResult> = experiment
-        .cells
-        .iter()
-        .filter(|cell| cell.metric == metric)
-        .collect();
+    let cells = experiment.cells_of(metric);
+    let all_published = experiment.published_of(metric);
     let Some(first) = cells.first() else {
         return Table::new(metric, &[]);
     };
@@ -325,7 +325,7 @@ pub(super) fn cells(experiment: &ExperimentResult, metric: &str) -> Table {
     }
     let mut table = Table::new(title, &columns);
     let mut published: HashMap<String, Vec<&Published>> = HashMap::new();
-    for value in experiment.published.iter().filter(|p| p.metric == metric) {
+    for value in &all_published {
         published.entry(json(&value.at)).or_default().push(value);
     }
     let listed = |values: &[&Published]| match values {
@@ -373,7 +373,7 @@ pub(super) fn cells(experiment: &ExperimentResult, metric: &str) -> Table {
             ..Row::default()
         });
     }
-    for value in experiment.published.iter().filter(|p| p.metric == metric) {
+    for value in &all_published {
         if let Some(values) = published.remove(&json(&value.at)) {
             let mut row: Vec<Cell> = vec![
                 value.at.to_string().into(),
@@ -413,7 +413,7 @@ pub(super) fn noise(experiment: &ExperimentResult) -> Table {
                     text: significant(noise.ratio),
                     under: interval(noise.ci95, 1.0),
                 },
-                p_value(noise.p).into(),
+                p_in_words(noise.p).into(),
                 noise.n.to_string().into(),
             ],
             ..Row::default()
@@ -422,7 +422,7 @@ pub(super) fn noise(experiment: &ExperimentResult) -> Table {
     table
 }
 
-/// What was measured and on what: `rdrand and vita on Xeon, 2 processors`.
+/// Returns the title: what was measured and on what, `rdrand and vita on Xeon, 2 processors`.
 pub(super) fn title(run: &RunResult) -> String {
     let mut suites: Vec<&str> = Vec::new();
     for experiment in &run.experiments {
@@ -451,7 +451,7 @@ pub(super) fn title(run: &RunResult) -> String {
     format!("{suites} on {}, {processors}", machine.join(" "))
 }
 
-/// What the correction for several tests covers: one sentence per standing.
+/// Returns a sentence on the tests that the correction covers; `None` if there are none.
 pub(super) fn correction(run: &RunResult, standing: Standing) -> Option<String> {
     let families = run
         .families
@@ -470,7 +470,7 @@ pub(super) fn correction(run: &RunResult, standing: Standing) -> Option<String> 
         .collect();
     (!families.is_empty()).then(|| {
         format!(
-            "Corrected together, with the chance of any false verdict of one direction: {}.",
+            "Corrected for multiple tests, with the chance of any false verdict in one direction: {}.",
             families.join(", ")
         )
     })

@@ -4,11 +4,13 @@ use textwrap::core::display_width;
 use textwrap::{Options, WordSeparator, WordSplitter};
 
 use super::table::{self, About, Column, Kind, Row, Table};
-use super::words::{clip, symbol, words, DASH};
+use super::words::{symbol, words, DASH};
 use crate::experiment::Standing;
 use crate::result::{ExperimentResult, RunResult, Verdict};
+pub use crate::text::clean;
+use crate::text::clip;
 
-/// A text from outside is cut here: a terminal is no place for a book.
+/// A text from outside is cut here: a longer one would push the rest of the table off the screen.
 const LONGEST: usize = 600;
 
 /// The narrowest table; a terminal that is narrower breaks its lines itself.
@@ -65,11 +67,6 @@ pub fn cells(experiment: &ExperimentResult, width: usize) -> String {
         out.table(&table::noise(experiment));
     }
     out.text
-}
-
-/// Text on one line that cannot drive the terminal.
-pub fn clean(text: &str) -> String {
-    super::words::shown(text)
 }
 
 /// Lines of bounded width.
@@ -239,7 +236,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
     lines.into_iter().map(|line| line.into_owned()).collect()
 }
 
-/// Published claims and targets have colours of their own; yellow is for doubt alone.
+/// Published claims and targets have colours of their own; yellow is used for inconclusive alone.
 fn code(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Reproduced => "32",

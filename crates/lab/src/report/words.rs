@@ -1,4 +1,4 @@
-//! Text from outside, and verdicts and figures in words: the same in every format.
+//! Verdicts and figures in words: the same in every format.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use crate::experiment::Standing;
 use crate::result::{ClaimResult, ExperimentResult, Verdict};
 use crate::unit::{significant, Unit};
 
-/// What stands where there is no value.
+/// The sign for a missing value.
 pub(super) const DASH: &str = "–";
 
 /// The verdicts of a standing, most urgent first.
@@ -42,22 +42,12 @@ pub(super) fn symbol(verdict: Verdict) -> &'static str {
     }
 }
 
-/// A p: two significant digits, and no more zeros than mean something.
-pub(super) fn p_value(p: f64) -> String {
-    if p < 1e-4 {
-        return "< 0.0001".to_owned();
-    }
-    let decimals = (1.0 - p.log10().floor()).clamp(2.0, 5.0) as usize;
-    format!("{p:.decimals$}")
-}
-
-/// The p of a claim after correction; an experiment that is judged exactly has none.
-pub(super) fn p_of(experiment: &ExperimentResult, claim: &ClaimResult) -> String {
-    match (claim.p_holm, claim.p) {
-        (Some(p), _) => p_value(p),
-        (None, Some(p)) => format!("{} uncorrected", p_value(p)),
-        (None, None) if experiment.exact && claim.measured.is_some() => "exact".to_owned(),
-        (None, None) => DASH.to_owned(),
+/// The evidence behind a claim's verdict; an experiment that is judged exactly needs none.
+pub(super) fn evidence(experiment: &ExperimentResult, claim: &ClaimResult) -> String {
+    match claim.evidence.in_words() {
+        Some(words) => words,
+        None if experiment.exact && claim.measured.is_some() => "exact".to_owned(),
+        None => DASH.to_owned(),
     }
 }
 
@@ -103,42 +93,7 @@ pub(super) fn published(claim: &ClaimResult) -> String {
         .map_or(DASH.to_owned(), |value| claim.unit.show(value))
 }
 
-/// `1 trial`, `20 trials`.
-pub(super) fn count(number: usize, thing: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {thing}{plural}")
-}
-
-/// `c`, or the replacement character for what would not show itself: a control character (it
-/// could drive a terminal) or a direction override (it could reorder the text around it).
-pub(super) fn visible(c: char) -> char {
-    match c {
-        '\n' | '\t' => ' ',
-        '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' => {
-            char::REPLACEMENT_CHARACTER
-        }
-        c if c.is_control() => char::REPLACEMENT_CHARACTER,
-        c => c,
-    }
-}
-
-/// `text` without what could drive a terminal or reorder a line.
-pub(super) fn shown(text: &str) -> String {
-    text.chars().map(visible).collect()
-}
-
-/// The first `limit` characters as people may see them, with an ellipsis where more follow.
-pub(super) fn clip(text: &str, limit: usize) -> String {
-    let mut short: String = text.chars().take(limit).map(visible).collect();
-    if text.chars().nth(limit).is_some() {
-        short.pop();
-        short.truncate(short.trim_end().len());
-        short.push('…');
-    }
-    short
-}
-
-/// Text that programs read back from an attribute: nothing of it is replaced.
+/// Text that programs read back from an attribute, in which no character is replaced.
 pub(super) struct Exact<'a>(pub(super) &'a str);
 
 impl Render for Exact<'_> {
@@ -176,29 +131,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_p_keeps_two_significant_digits() {
-        assert_eq!(p_value(1.0), "1.00");
-        assert_eq!(p_value(1.0 / 256.0), "0.0039");
-        assert_eq!(p_value(0.05), "0.050");
-        assert_eq!(p_value(0.0), "< 0.0001");
-    }
-
-    #[test]
     fn an_end_that_is_missing_is_unbounded() {
         assert_eq!(interval([0.98, 1.02], 1.0), "[0.98, 1.02]");
         assert_eq!(interval([980.0, f64::INFINITY], 1e3), "[0.98, ∞)");
         assert_eq!(interval([f64::NEG_INFINITY, f64::NAN], 1.0), "(−∞, ∞)");
-    }
-
-    #[test]
-    fn long_text_is_clipped_between_characters_and_cannot_hide_anything() {
-        assert_eq!(clip("naïve", 5), "naïve");
-        assert_eq!(clip("naïve text", 7), "naïve…");
-        assert_eq!(clip("ééééé", 3), "éé…");
-        assert_eq!(
-            clip("\u{202e}gnp\u{1b}[31m\n", 99),
-            "\u{fffd}gnp\u{fffd}[31m "
-        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 /// Holm's step-down correction of `p` values, in their order.
 ///
-/// Where all tested hypotheses hold, or any part of them, the chance that a corrected p of one
+/// If all tested hypotheses hold, or any part of them, the chance that a corrected p of one
 /// that holds is at or below α is at most α, however the tests depend on each other (Holm, "A
 /// simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics,
 /// 1979).

@@ -5,16 +5,16 @@
 //!
 //! - *How large is it?* The [`median`] over rounds: one stall moves it by one rank.
 //! - *How sure is that?* A confidence sequence, [`confidence_sequence`].
-//! - *Could chance have done it?* A betting e-process, [`Evidence`], corrected by [`holm()`].
+//! - *Could chance have done it?* A betting e-process, [`EProcess`], corrected by [`holm()`].
 //!
 //! `docs/src/instrument.md` has the measured coverage, error rates and times to a verdict.
 
-mod evidence;
+mod e_process;
 mod holm;
 mod shape;
 mod summary;
 
-pub use evidence::{confidence_sequence, Bets, Evidence, Round};
+pub use e_process::{confidence_sequence, Bets, EProcess, Round};
 pub use holm::holm;
 pub use shape::{shape, Shape};
 pub use summary::{log_ratios, median, slope};

@@ -1,5 +1,5 @@
-//! Whether a cell's values have one mode and light tails: where they do not, a median tells half of
-//! it.
+//! The shape of a cell's values: whether they have one mode and light tails. If not, a median tells
+//! half of it.
 //!
 //! Both tests look at logarithms where all values are positive, so that a lognormal noise counts as
 //! well-behaved. Their thresholds were set by simulation so that either is exceeded by less than
@@ -15,7 +15,7 @@ const VALUES_MIN: usize = 10;
 /// Differences below this are of no interest, whatever their shape: 5 %.
 const DIFFERENCE_MIN: f64 = 0.05;
 
-/// What the values of a cell look like beside a single hill.
+/// A shape of a cell's values other than a single mode with light tails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Shape {
     /// Two groups with a gap between them.
@@ -24,7 +24,7 @@ pub enum Shape {
         n: usize,
         /// Those of the smaller group.
         apart: usize,
-        /// The smaller group's median over the other's; `None` where not all values are positive.
+        /// The smaller group's median over the other's; `None` if not all values are positive.
         ratio: Option<f64>,
     },
     /// Some values far from the rest, on one side or both.
@@ -33,7 +33,7 @@ pub enum Shape {
         n: usize,
         /// Those that are far.
         far: usize,
-        /// The farthest value over the median; `None` where not all values are positive.
+        /// The farthest value over the median; `None` if not all values are positive.
         ratio: Option<f64>,
     },
 }
@@ -60,7 +60,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// The shape of a cell's values; `None` where they look like a single hill with light tails, or are
+/// The shape of a cell's values; `None` if they look like a single hill with light tails, or are
 /// fewer than ten.
 pub fn shape(values: &[f64]) -> Option<Shape> {
     if values.len() < VALUES_MIN {
@@ -151,7 +151,7 @@ mod tests {
         (-2.0 * uniform(random).ln()).sqrt() * (std::f64::consts::TAU * uniform(random)).cos()
     }
 
-    /// How often samples of `n` draws are called bimodal and heavy-tailed.
+    /// Returns the shares of samples of `n` draws that are called bimodal and heavy-tailed.
     fn rates(n: usize, mut draw: impl FnMut(&mut ChaCha8Rng) -> f64) -> (f64, f64) {
         const SAMPLES: usize = 4000;
         let mut random = ChaCha8Rng::seed_from_u64(n as u64);

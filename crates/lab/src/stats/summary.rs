@@ -2,7 +2,7 @@
 
 use super::Round;
 
-/// The median of `values`; `None` where there are none, or where one is no number.
+/// The median of `values`; `None` if there are none, or where one is no number.
 ///
 /// Of an even count it is the mean of the two in the middle.
 pub fn median(values: &[f64]) -> Option<f64> {

@@ -1,4 +1,4 @@
-//! What is wrong with a wrong file: the exact messages are in `errors.txt`.
+//! The errors of wrong files: the exact messages are in `errors.txt`.
 
 use std::fmt::Write as _;
 

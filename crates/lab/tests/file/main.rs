@@ -1,7 +1,6 @@
 //! Experiment files: what they mean, what is wrong with the wrong ones, and that no text at all
 //! makes the reader panic.
 
-mod chapter;
 mod errors;
 mod meaning;
 mod mutations;

@@ -1,4 +1,4 @@
-//! What right files mean.
+//! The meaning of right files.
 
 use tare_lab::experiment::{Bound, ClaimKind, Experiment, Rounds, Statistic};
 use tare_lab::file::{parse, Context, Size};
@@ -365,7 +365,7 @@ fn rounds_are_what_the_file_says_or_what_the_claims_need() {
 fn an_experiment_is_narrowed_to_the_cells_that_its_claims_speak_of() {
     let claims = "\n[[experiment.claim]]\nid = \"few\"\ntext = \"t\"\n\
         ratio = { of = { op = \"read\", sessions = 8 }, to = { op = \"write\", sessions = 1 }, at_least = 1 }\n\
-        [[experiment.claim]]\nid = \"peer\"\ntext = \"t\"\n\
+        [[experiment.claim]]\nid = \"reference\"\ntext = \"t\"\n\
         ratio = { of = { op = \"read\", sessions = 8 }, to = { beside = \"ping-pong/udp\" }, at_least = 1 }\n";
     let published = "published = 1.06";
     let with_baseline = format!("\n{published}{claims}");
@@ -389,9 +389,9 @@ fn an_experiment_is_narrowed_to_the_cells_that_its_claims_speak_of() {
     };
     let few = ["op=read sessions=8", "op=write sessions=1"];
     assert_eq!(names(&["few"]).unwrap(), few);
-    let peer = ["op=read sessions=8", "beside=ping-pong/udp"];
-    assert_eq!(names(&["peer"]).unwrap(), peer);
-    assert_eq!(names(&["few", "peer"]).unwrap().len(), 3);
-    assert_eq!(names(&["flat"]).unwrap().len(), 12, "all but the peer");
+    let reference = ["op=read sessions=8", "beside=ping-pong/udp"];
+    assert_eq!(names(&["reference"]).unwrap(), reference);
+    assert_eq!(names(&["few", "reference"]).unwrap().len(), 3);
+    assert_eq!(names(&["flat"]).unwrap().len(), 12, "all but the reference");
     assert_eq!(names(&["other"]), None);
 }

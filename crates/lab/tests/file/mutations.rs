@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use tare_lab::file::{FileError, Size, MAX_CELLS, MAX_ERRORS};
 use toml::de::DeTable;
 
-use super::{read, BASE};
+use super::{read, right, BASE};
 
-const CHAPTER: &str = include_str!("../../../../experiments/rdrand.toml");
+const KINDS: &str = include_str!("kinds.toml");
 
 /// Words that mean something in some place, and some that mean trouble.
 const WORDS: &[&str] = &[
@@ -122,8 +122,8 @@ fn mutate(text: &str, mutations: &[(prop::sample::Index, Mutation)]) -> String {
     tokens.concat()
 }
 
-/// How many experiments, claims, published values and metrics a document has, by TOML's own
-/// account.
+/// Returns the numbers of experiments, claims, published values and metrics of a document, as TOML
+/// reads it.
 fn parts(text: &str) -> [usize; 4] {
     let document = DeTable::parse(text).unwrap();
     let list = |table: &DeTable<'_>, key: &str| -> usize {
@@ -187,7 +187,7 @@ proptest! {
 
     #[test]
     fn a_mutated_document_is_read_whole_or_refused(
-        base in proptest::sample::select(&[BASE, CHAPTER][..]),
+        base in proptest::sample::select(&[BASE, KINDS][..]),
         mutations in prop::collection::vec((any::<prop::sample::Index>(), mutation()), 0..4),
         cpus in 0usize..10,
         size in proptest::sample::select(&Size::ALL[..]),
@@ -199,6 +199,16 @@ proptest! {
     fn any_text_at_all_is_read_or_refused(text in "\\PC{0,80}") {
         check(&text, 2, Size::Quick);
         check(&format!("{BASE}{text}"), 2, Size::Quick);
+    }
+}
+
+#[test]
+fn the_documents_that_are_mutated_are_right() {
+    for size in Size::ALL {
+        for cpus in [1, 2, 64] {
+            assert_eq!(right(BASE, cpus, size).len(), 1);
+            assert_eq!(right(KINDS, cpus, size).len(), 2);
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a study is, and how it is run.
+//! Studies, and how they are run.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -25,11 +25,11 @@ const LEAST: u32 = 10;
 pub(crate) struct Study {
     /// The test that holds it to its limits.
     pub(crate) test: &'static str,
-    /// How often it is run, each time with another seed.
+    /// The number of runs, each with another seed.
     pub(crate) runs: u32,
-    /// What is run.
+    /// The experiment that is run.
     pub(crate) bench: Bench,
-    /// What is counted.
+    /// The event that is counted.
     pub(crate) figures: Vec<Figure>,
     /// The figures, once measured.
     pub(crate) measured: OnceLock<Vec<f64>>,
@@ -39,13 +39,13 @@ pub(crate) struct Study {
 pub(crate) struct Figure {
     /// In words.
     pub(crate) what: String,
-    /// What is taken of the runs.
+    /// The figure that is taken from the runs.
     pub(crate) of: Of,
-    /// What it must be.
+    /// The range in which it must be.
     pub(crate) limit: Limit,
 }
 
-/// What is taken of the runs.
+/// The figure that is taken from the runs.
 #[derive(Clone, Copy)]
 pub(crate) enum Of {
     /// The share of them that count.
@@ -55,7 +55,7 @@ pub(crate) enum Of {
     Rounds(f64),
 }
 
-/// What a figure must be; shares are of 1.
+/// The range in which a figure must be; shares are of 1.
 pub(crate) enum Limit {
     AtLeast(f64),
     AtMost(f64),
@@ -105,7 +105,8 @@ impl Figure {
 pub(crate) struct Run {
     /// After all rounds.
     pub(crate) end: ExperimentResult,
-    /// When it stopped: at once when every claim was decided, but not before [`LEAST`] rounds.
+    /// The round at which it stopped: when every claim was decided, but not before [`LEAST`]
+    /// rounds.
     pub(crate) stop: ExperimentResult,
 }
 
@@ -119,15 +120,15 @@ impl Run {
     }
 }
 
-/// When a trial fails in place of giving its reading.
+/// The condition under which a trial fails in place of giving its reading.
 #[derive(Clone, Copy)]
 pub(crate) enum Fails {
     Never,
     /// With this chance, in way 1.
     Sometimes(f64),
-    /// Where the reading is longer than this, in way 1: killed at a limit.
+    /// If the reading is longer than this, in way 1: killed at a limit.
     Longer(f64),
-    /// Where the reading is shorter than this, in way 1.
+    /// If the reading is shorter than this, in way 1.
     Shorter(f64),
 }
 

@@ -6,8 +6,8 @@ use crate::bench::Run;
 
 const ROUNDS: usize = 24;
 
-/// Whether a signed-rank test (Wilcoxon, 1945) over the first 24 rounds finds way 1 slower, with
-/// Bonferroni's correction for this many claims.
+/// Returns whether a signed-rank test (Wilcoxon, 1945) over the first 24 rounds finds way 1 slower,
+/// with Bonferroni's correction for this many claims.
 pub(crate) fn finds<const CLAIMS: usize>(run: &Run) -> bool {
     let samples = |way: usize| &run.end.cells[way].samples[..ROUNDS];
     let mut distances: Vec<f64> = (samples(1).iter().zip(samples(0)))

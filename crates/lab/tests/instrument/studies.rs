@@ -461,7 +461,7 @@ fn thresholds(all: &mut Vec<Study>) {
             && claim.measured.is_none()
             && reason.starts_with("not the same work: way=1 did ")
     };
-    let what = "work an operation differs by 2 %: refused, no ratio";
+    let what = "work per operation differs by 2 %: refused, no ratio";
     study(all, WORK, unequal, vec![share(what, AtLeast(1.0), refused)]);
     for study in all.iter_mut().filter(|study| study.test == WORK) {
         study.runs = 100;

@@ -14,7 +14,7 @@ pub(crate) const CHROMIUM: &str = "/usr/bin/chromium";
 /// A browser that has not answered by then never will.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
-/// What keeps the browser from errands of its own.
+/// The options that keep the browser from requests of its own.
 pub(crate) const OPTIONS: [&str; 10] = [
     "--headless",
     "--no-sandbox",
@@ -28,7 +28,7 @@ pub(crate) const OPTIONS: [&str; 10] = [
     "--no-proxy-server",
 ];
 
-/// Whether there is a browser; says so if not, and fails where one is demanded.
+/// Returns true if there is a browser; says so if not, and fails where one is demanded.
 pub(crate) fn exists() -> bool {
     if Path::new(CHROMIUM).exists() {
         return true;
@@ -117,7 +117,7 @@ impl Page {
         self.call("Emulation.setEmulatedMedia", media);
     }
 
-    /// What `script` comes to.
+    /// Returns the value of `script`.
     pub(crate) fn evaluate(&mut self, script: &str) -> Json {
         let script = json!({ "expression": script, "returnByValue": true });
         let answer = self.call("Runtime.evaluate", script);
@@ -125,7 +125,7 @@ impl Page {
         answer["result"]["value"].clone()
     }
 
-    /// How many sheets of A4 the page takes.
+    /// Returns the number of sheets of A4 the page takes.
     pub(crate) fn sheets(&mut self) -> usize {
         let paper = json!({ "paperWidth": 8.27, "paperHeight": 11.69, "printBackground": true });
         let pdf = self.call("Page.printToPDF", paper);

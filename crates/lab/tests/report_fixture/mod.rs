@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use tare_lab::experiment::{Axis, Bound, Published, Standing};
 use tare_lab::fingerprint::{Interface, Machine};
 use tare_lab::result::{
-    CellResult, ClaimResult, ExperimentResult, Failures, Family, Noise, RunResult, Verdict, SCHEMA,
+    CellResult, ClaimResult, Evidence, ExperimentResult, Failures, Family, Noise, RunResult,
+    Verdict, SCHEMA,
 };
 use tare_lab::unit::{Better, Unit};
 use tare_lab::value::{Point, Value};
 
-/// A run of several experiments: numeric and categorical axes, published values, peers, zeros,
+/// A run of several experiments: numeric and categorical axes, published values, references, zeros,
 /// missing values, one that is not testable.
 pub(crate) fn run() -> RunResult {
     RunResult {
@@ -77,7 +78,7 @@ fn machine() -> Machine {
     }
 }
 
-/// Numeric, logarithmic, two series, peers, published values, a gap.
+/// Numeric, logarithmic, two series, references, published values, a gap.
 fn sizes() -> ExperimentResult {
     let mut it = empty(
         "rdrand/size",
@@ -270,7 +271,7 @@ fn secure() -> ExperimentResult {
     it
 }
 
-/// Two categorical axes, close values (a cut axis), a peer with a published value.
+/// Two categorical axes, close values (a cut axis), a reference with a published value.
 fn variants() -> ExperimentResult {
     let mut it = empty(
         "cvm/variants",
@@ -362,7 +363,7 @@ fn underflow() -> ExperimentResult {
     it
 }
 
-/// Nothing could be run.
+/// An experiment of which nothing could be run.
 fn guests() -> ExperimentResult {
     let mut it = empty(
         "guest/tdx",
@@ -605,8 +606,10 @@ fn claim(
         published: measured.map(|_| 1.0),
         measured: measured.map(|(value, _)| value),
         ci95: measured.map(|(_, ci95)| ci95),
-        p: p.map(|p| p / 3.0),
-        p_holm: p,
+        evidence: Evidence {
+            p: p.map(|p| p / 3.0),
+            p_holm: p,
+        },
         n: 8,
         verdict,
         reason: None,

@@ -1,5 +1,5 @@
-//! How much of the bare instruction loop the C functions keep, through the shared library and
-//! through the static one.
+//! The speed of the C functions relative to the bare instruction loop, through the shared library
+//! and through the static one.
 //!
 //! ```text
 //! cargo bench -p tare-rdrand-capi                    # 301 pairs each
@@ -26,7 +26,7 @@ const ROUNDS: usize = 301;
 /// Quadwords of one side of one pair, as in the C program.
 const QUADWORDS_A_SIDE: f64 = 32_768.0;
 
-/// What the functions have to keep of the bare loop, by quadwords a call.
+/// The least speed of the functions relative to the bare loop, by quadwords per call.
 const LIMITS: [(usize, f64); 2] = [(1, 0.90), (2048, 0.97)];
 
 fn main() -> ExitCode {
@@ -180,7 +180,7 @@ fn table(lines: &str) -> Result<usize, String> {
         );
     }
     if slowest > 1.1 * fastest {
-        println!("CONTENDED: somebody else draws too, and the ratios of the slow rows flatter");
+        println!("CONTENDED: another program draws too, and the ratios of the slow rows flatter");
     }
     Ok(missed)
 }

@@ -9,7 +9,7 @@ use crate::thread::with_generator;
 /// Bytes drawn, written and flushed at a time.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// Writes `count` random bytes to a stream and flushes it; returns how many arrived.
+/// Writes `count` random bytes to a stream and flushes it; returns the number that arrived.
 ///
 /// # Safety
 /// `file` is NULL or an open stream.
@@ -30,8 +30,8 @@ pub unsafe extern "C" fn rdrand_fwrite(
                 && libc::fflush(file) == 0
         }
     };
-    // The generator is not held while the stream works: a stream of the caller's own making
-    // may call this library again.
+    // The generator is not borrowed while the stream writes: a stream with functions of the
+    // caller's (`fopencookie`) may call this library again.
     let fill =
         |chunk: &mut [u8]| with_generator(retry_limit, |generator| generator.fill_bytes(chunk));
     let mut arrived = 0;

@@ -1,7 +1,7 @@
 //! librdrand: the C interface of `tare-rdrand`. Its documentation is `include/rdrand.h` and
 //! the man pages.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! |---|---|
 //! | `numbers` | steps, single values, arrays, bytes, reseeded arrays |
 //! | `encrypted` | the AES-CTR functions |
@@ -9,7 +9,7 @@
 //! | `thread` | the generator of the calling thread |
 //!
 //! No function unwinds into C: nothing here panics, and `extern "C"` aborts if it did.
-//! Pointers that are NULL are refused; of others the caller promises what the header says.
+//! Pointers that are NULL are refused; others must be as the header says.
 
 mod encrypted;
 mod file;

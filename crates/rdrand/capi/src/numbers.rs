@@ -2,26 +2,27 @@
 
 use std::ffi::{c_int, c_void};
 
-use tare_rdrand::{Error, Generator, Rdrand, Source, Unusual};
+use tare_rdrand::fast_path::{self, Unusual};
+use tare_rdrand::{Error, Generator, Rdrand, Source};
 
 use crate::thread::{attempt_and_generator, ready_generator, with_generator};
 use crate::{status, RDRAND_SUCCESS, RDRAND_SUPPORTED, RDRAND_UNSUPPORTED};
 
-/// Whether RDRAND can be used here: `RDRAND_SUPPORTED` or `RDRAND_UNSUPPORTED`.
+/// Returns `RDRAND_SUPPORTED` if RDRAND can be used here, else `RDRAND_UNSUPPORTED`.
 #[no_mangle]
 pub extern "C" fn rdrand_testSupport() -> c_int {
     match with_generator(-1, |_| Ok(())) {
-        // A dry moment says nothing against the processor.
+        // An underflow is no defect of the processor.
         Ok(()) | Err(Error::Underflow { .. }) => RDRAND_SUPPORTED,
         Err(_) => RDRAND_UNSUPPORTED,
     }
 }
 
-/// A C array as a slice; `None` for NULL, for no elements, and for more than an address space
-/// can hold.
+/// Returns a C array as a slice; `None` for NULL, for no elements, and for more than an address
+/// space can hold.
 ///
 /// # Safety
-/// `dest` is NULL or points to `count` elements that may be written and that nobody else uses.
+/// `dest` is NULL or points to `count` elements that may be written and that no other code uses.
 pub(crate) unsafe fn slice<'a, T>(dest: *mut T, count: usize) -> Option<&'a mut [T]> {
     let bytes = count.checked_mul(size_of::<T>())?;
     if dest.is_null() || count == 0 || isize::try_from(bytes).is_err() || !dest.is_aligned() {
@@ -91,9 +92,9 @@ pub unsafe extern "C" fn rdrand_get_uint64_retry(dest: *mut u64, retry_limit: c_
     }
 }
 
-/// The short way of a single number, the commonest small request: nothing runs beside the
-/// instruction that draws, so what is rare, and what only that needs, is elsewhere. An error is
-/// the first attempt, or that there was none.
+/// The fast path of a single number, the commonest small request. Whatever runs beside the
+/// instruction that draws adds to its latency, so the rare cases, and all that only they need, are
+/// in [`one_from`]. An error is the first attempt, or that there was none.
 ///
 /// # Safety
 /// `dest` is NULL or points to eight bytes that may be written.
@@ -104,14 +105,14 @@ unsafe fn one(dest: *mut u64) -> Result<(), Option<Unusual>> {
     }
     // SAFETY: used here only.
     let (first, generator) = unsafe { attempt_and_generator() }.ok_or(None)?;
-    let value = generator.admit(first).map_err(Some)?;
+    let value = fast_path::one(generator, first).map_err(Some)?;
     // SAFETY: not NULL, and the caller promises the rest but alignment.
     unsafe { dest.write_unaligned(value) };
     Ok(())
 }
 
-/// What [`one`] did not finish. `extern "C"`, because only what cannot unwind is left with a
-/// jump, and so costs the short way nothing.
+/// Finishes what [`one`] did not. `extern "C"`, because only a call to a function that cannot
+/// unwind is compiled to a jump, and so costs the fast path nothing.
 ///
 /// # Safety
 /// As [`one`].
@@ -123,7 +124,7 @@ unsafe extern "C" fn one_from(dest: *mut u64, retry_limit: c_int, first: Option<
         return status(false);
     }
     let drawn = with_generator(retry_limit, |generator| match first {
-        Some(first) => generator.next_u64_from(first),
+        Some(first) => fast_path::finish_one(generator, first),
         None => generator.next_u64(),
     });
     if let Ok(value) = drawn {
@@ -202,7 +203,7 @@ arrays! {
     rdrand_get_uint64_array_reseed_skip, u64, fill_bytes_reseed_skip;
 }
 
-/// Up to as many numbers are drawn and tested one by one, without what is rare.
+/// Up to this many numbers are drawn and tested one by one, on the fast path.
 const FEW: usize = 5;
 
 /// Fills an array; returns the number of elements that are good.
@@ -258,7 +259,7 @@ pub unsafe extern "C" fn rdrand_get_bytes_retry(
     }
 }
 
-/// From none to [`FEW`] numbers, each `A_NUMBER` elements. `extern "C"` as [`one_from`].
+/// Fills up to [`FEW`] numbers of `A_NUMBER` elements each. `extern "C"` as [`one_from`].
 ///
 /// # Safety
 /// As [`slice`].
@@ -276,14 +277,14 @@ unsafe extern "C" fn few<T, const A_NUMBER: usize>(
         // SAFETY: the same promise.
         return unsafe { any(dest, count, retry_limit) };
     };
-    match generator.fill_few_if_ordinary(numbers) {
+    match fast_path::few(generator, numbers) {
         Ok(()) => count,
         // SAFETY: the same promise.
         Err((written, first)) => unsafe { rest(dest, count, retry_limit, written, first) },
     }
 }
 
-/// What is left of a few numbers after `written` bytes and a first attempt.
+/// Fills what is left of a few numbers after `written` bytes and a first attempt.
 ///
 /// # Safety
 /// As [`slice`].
@@ -300,12 +301,12 @@ unsafe extern "C" fn rest<T>(
     // SAFETY: the same promise.
     unsafe {
         with_array(dest, count, retry_limit, |generator, bytes| {
-            generator.fill_few_from(first, written, bytes)
+            fast_path::finish_few(generator, first, written, bytes)
         })
     }
 }
 
-/// Any number of elements. Apart from [`one`], which would have to save registers for it.
+/// Fills any number of elements. Apart from [`one`], which would have to save registers for it.
 ///
 /// # Safety
 /// As [`slice`].

@@ -1,4 +1,4 @@
-//! One generator a thread: no lock, no limit on the number of threads.
+//! One generator per thread: no lock, no limit on the number of threads.
 
 mod slot;
 
@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 use tare_rdrand::instruction::RdrandInstruction;
 use tare_rdrand::{Error, Rdrand, RetryLimit, Source};
 
-/// What a C limit means: exactly that many attempts, a negative one the default, 0 and 1 a single
-/// attempt.
+/// Returns the retry limit of a C argument: exactly that many attempts, for a negative one the
+/// default, for 0 and 1 a single attempt.
 pub(crate) fn retry_limit(limit: i32) -> RetryLimit {
     u32::try_from(limit).map_or(RetryLimit::RDRAND, RetryLimit::new)
 }
@@ -20,8 +20,8 @@ pub(crate) fn with_generator<T>(
     limit: i32,
     work: impl FnOnce(&mut Rdrand) -> Result<T, Error>,
 ) -> Result<T, Error> {
-    // SAFETY: no `work` of this library comes back here or runs code of others, so this is the
-    // only reference.
+    // SAFETY: no `work` of this library calls this function or code outside of the library, so this
+    // is the only reference.
     let slot = unsafe { slot::of_this_thread() };
     let generator = match slot.generator() {
         Some(generator) => generator,
@@ -39,7 +39,7 @@ pub(crate) fn with_generator<T>(
     result
 }
 
-/// This thread's generator if there is one already; the number of attempts is that of the call
+/// Returns this thread's generator if there is one already; its retry limit is that of the call
 /// before.
 ///
 /// # Safety
@@ -50,16 +50,16 @@ pub(crate) unsafe fn ready_generator<'a>() -> Option<&'a mut Rdrand> {
     unsafe { slot::of_this_thread() }.generator()
 }
 
-/// Where one attempt is made before the generator is at hand, see [`attempt_and_generator`].
+/// The instruction, for an attempt before the generator is found, see [`attempt_and_generator`].
 static INSTRUCTION: OnceLock<RdrandInstruction> = OnceLock::new();
 
-/// One attempt, and then this thread's generator; `None` if there is none or if no thread has
-/// one yet.
+/// Makes one attempt and then returns this thread's generator; `None` if there is none or if no
+/// thread has one yet.
 ///
-/// The order is what makes a single number cheap. The instruction starts when all before it is
-/// done, and nothing after it starts before it is done. To find the generator and then read it
-/// is one long wait for memory; on the two sides of the instruction, its halves belong to two
-/// calls and pass at the same time.
+/// The order is what makes a single number cheap. The instruction starts when all instructions
+/// before it are done, and none after it starts before it is done. Finding the generator and then
+/// reading it is one long wait for memory. Split by the instruction, one half runs together with
+/// the end of the call before, and the other with the begin of the next.
 ///
 /// # Safety
 /// As [`ready_generator`].

@@ -43,7 +43,7 @@ fn not_tested(what: &str) {
     let _ = std::io::stderr().write_all(format!("\nNOT TESTED: {what}\n").as_bytes());
 }
 
-/// Runs a tool; `None`, and a loud note, where it is not installed and nobody requires it.
+/// Runs a tool; `None`, with a note, if it is not installed and not required.
 fn run(program: &str, arguments: &[&str]) -> Option<Output> {
     found(program, Command::new(program).args(arguments).output())
 }
@@ -356,7 +356,7 @@ fn every_function_has_a_manual_page() {
         let page = std::fs::read_to_string(pages.join(format!("{name}.3")))
             .unwrap_or_else(|error| panic!("{name}.3: {error}"));
         assert!(page.contains(".so man3/librdrand.3"), "{name}.3");
-        assert!(main.contains(&name), "librdrand.3 says nothing of {name}");
+        assert!(main.contains(&name), "librdrand.3 does not describe {name}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Both health tests over a block of values at once, sixteen bytes at a time.
 
-/// What a block of values holds.
+/// The findings in a block of values.
 pub(super) struct Found {
     /// Bytes equal to the reference.
     pub(super) matches: u32,
@@ -9,7 +9,7 @@ pub(super) struct Found {
     pub(super) may_repeat: bool,
 }
 
-/// Looks at every byte and every pair of neighbours of a block of at most 64 values.
+/// Examines every byte and every pair of neighbours of a block of at most 64 values.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(super) fn look(block: &[[u8; 8]], before: u64, reference: u8) -> Found {
@@ -59,7 +59,7 @@ pub(super) fn look(block: &[[u8; 8]], before: u64, reference: u8) -> Found {
     }
 }
 
-/// The same without vectors.
+/// [`look`] without vectors.
 #[cfg(any(not(target_arch = "x86_64"), test))]
 pub(super) fn look_plainly(block: &[[u8; 8]], before: u64, reference: u8) -> Found {
     let mut found = Found {

@@ -1,23 +1,24 @@
 //! Cut-offs of the health tests, computed from the formulas of SP 800-90B and not copied
 //! from a table, so that a changed assumption changes the number.
 //!
-//! The assumption is far below what the processor claims: half a bit of min-entropy a bit
-//! for whole values, 5 bits for a byte. The permitted rate of false alarms is `α = 2⁻⁴⁰` a
-//! test *for a source that is only that good*. A source that is as good as
-//! claimed alarms far more rarely, and it has to: at 27 million draws a second a true rate
-//! of 2⁻⁴⁰ would stop a sound machine twice a day.
+//! The assumption is far below what the processor claims: half a bit of min-entropy per bit
+//! for whole values, 5 bits per byte. The permitted rate of false alarms is `α = 2⁻⁴⁰` per
+//! test *for a source that is only that good*. A source that is as good as claimed raises far
+//! fewer alarms, and it has to: at 27 million draws per second a true rate of 2⁻⁴⁰ would stop
+//! a sound machine twice a day.
 //!
 //! | symbol | H | RCT cut-off | α at H | false alarm of a sound source |
 //! |---|---|---|---|---|
-//! | 64-bit value | 32 | 3 | 2⁻⁴⁰ | 2⁻¹²⁸ a value |
-//! | 32-bit value | 16 | 4 | 2⁻⁴⁰ | 2⁻⁹⁶ a value |
-//! | 16-bit value | 8 | 6 | 2⁻⁴⁰ | 2⁻⁸⁰ a value |
+//! | 64-bit value | 32 | 3 | 2⁻⁴⁰ | 2⁻¹²⁸ per value |
+//! | 32-bit value | 16 | 4 | 2⁻⁴⁰ | 2⁻⁹⁶ per value |
+//! | 16-bit value | 8 | 6 | 2⁻⁴⁰ | 2⁻⁸⁰ per value |
 //!
 //! | symbol | H | window | APT cut-off | α at H | false alarm of a sound source |
 //! |---|---|---|---|---|---|
-//! | byte | 5 | 512 bytes | 51 | 2⁻⁴⁰ | below 2⁻175 a window |
+//! | byte | 5 | 512 bytes | 51 | 2⁻⁴⁰ | below 2⁻¹⁷⁴ per window |
 //!
-//! Five bits, so that one byte lane of eight that is stuck (64 bytes of a window) is found.
+//! Five bits per byte is the lowest assumption that finds one stuck byte lane of eight, which is 64
+//! bytes of a window: with four the cut-off would be 78.
 
 /// α = 2⁻⁴⁰: the exponent.
 pub const ALPHA_EXPONENT: u32 = 40;
@@ -29,7 +30,7 @@ pub const WINDOW: u32 = 512;
 /// Assessed min-entropy of one byte, in bits, for the adaptive proportion test.
 pub const BYTE_ENTROPY_BITS: u32 = 5;
 
-/// Assessed min-entropy of a whole value, in bits a byte of it, for the repetition count test.
+/// Assessed min-entropy of a whole value, in bits per byte, for the repetition count test.
 pub const VALUE_ENTROPY_BITS_PER_BYTE: u32 = 4;
 
 /// Cut-off of the adaptive proportion test over bytes.
@@ -41,14 +42,14 @@ pub const fn repetition_of_width(bytes: u32) -> u32 {
     repetition(bytes * VALUE_ENTROPY_BITS_PER_BYTE, ALPHA_EXPONENT)
 }
 
-/// SP 800-90B, 4.4.1: `C = 1 + ⌈−log₂ α / H⌉`, for `α = 2^-alpha_exponent`.
+/// The cut-off of SP 800-90B, 4.4.1: `C = 1 + ⌈−log₂ α / H⌉`, for `α = 2^-alpha_exponent`.
 #[must_use]
 pub const fn repetition(entropy_bits: u32, alpha_exponent: u32) -> u32 {
     1 + alpha_exponent.div_ceil(entropy_bits)
 }
 
-/// SP 800-90B, 4.4.2: the smallest `C` with `P[X ≥ C] ≤ α` for `X ~ Bin(window, 2^-H)`,
-/// which is `1 + CRITBINOM(window, 2^-H, 1 − α)`. `window` is at most 1024.
+/// The cut-off of SP 800-90B, 4.4.2: the smallest `C` with `P[X ≥ C] ≤ α` for `X ~ Bin(window,
+/// 2^-H)`, which is `1 + CRITBINOM(window, 2^-H, 1 − α)`. `window` is at most 1024.
 #[must_use]
 pub const fn proportion(window: u32, entropy_bits: u32, alpha_exponent: u32) -> u32 {
     if entropy_bits == 0 {

@@ -1,10 +1,10 @@
-//! Eight counters of one byte each, one a byte lane of a value.
+//! Eight counters of one byte each, one per byte lane of a value.
 
 use super::ONES;
 
 const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
 
-/// 1 in every byte lane where `a` and `b` are equal, 0 elsewhere; no carry between lanes.
+/// Returns 1 in every byte lane where `a` and `b` are equal, 0 elsewhere; no carry between lanes.
 #[inline(always)]
 pub(super) fn equal_lanes(a: u64, b: u64) -> u64 {
     let difference = a ^ b;
@@ -15,7 +15,7 @@ pub(super) fn equal_lanes(a: u64, b: u64) -> u64 {
 #[cfg(target_arch = "x86_64")]
 pub(super) use vectors::{Lanes, Pattern};
 
-/// In vector registers: three instructions a value instead of nine that wait for each other.
+/// In vector registers: three instructions per value instead of nine that wait for each other.
 #[cfg(target_arch = "x86_64")]
 mod vectors {
     use core::arch::x86_64::{

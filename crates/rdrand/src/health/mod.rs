@@ -1,34 +1,34 @@
-//! The health tests: what they look at, what they find, and what they cannot find.
+//! The health tests: what they examine, what they find, and what they cannot find.
 //!
 //! # At start-up
 //!
 //! 1,024 values of 64 bits are drawn (SP 800-90B, 4.3) and pass the continuous tests. Then they
-//! are looked at together: no value may come twice, and every bit must have been 0 and 1. One
+//! are tested together: no value may come twice, and every bit must have been 0 and 1. One
 //! start in 2⁴⁵ of a sound source fails, by the birthday paradox.
 //!
 //! | fault | found at start-up |
 //! |---|---|
-//! | one value for ever, each value twice, a cycle of up to 1,023 values | always |
+//! | one constant value, each value twice, a cycle of up to 1,023 values | always |
 //! | a bit, nibble or byte that is stuck, in any position | always |
 //! | values from a small pool in any order | practically always up to 18,000 of them, half the time at 750,000 |
 //! | a cycle of 1,024 values or more | no |
-//! | bits that are biased, or depend on other bits or values | no; the [`battery`](crate::battery) is for these |
+//! | bits that are biased, or depend on other bits or values | no; the `tare-battery` crate finds these |
 //! | output that is predictable, as of a cipher under a key that is known | no, and by no other test of the output |
-//! | a repetition that begins after the start, of more than a value in a row | no |
+//! | a repetition of several values that begins after the start | no |
 //!
 //! # Continuously
 //!
 //! The tests of SP 800-90B, section 4.4, for the values of one width.
 //!
-//! **Repetition count** looks at whole values. **Adaptive proportion** looks at every byte
+//! **Repetition count** examines whole values. **Adaptive proportion** examines every byte
 //! of every value, eight at a time: a whole 64-bit symbol never repeats within a window of
 //! a working source, so counting it would test nothing, and one chosen byte lane would
 //! leave the other seven unwatched.
 //!
-//! The reference byte of a window is a byte of the last value before it rather than the
-//! first byte in it. That spares a branch for each value, the count therefore leaves the
-//! reference out, and it is Bin(512, p) exactly. The byte lanes take turns in giving the
-//! reference. The first window has the reference 0.
+//! The reference byte of a window is a byte of the last value before it rather than the first
+//! byte in it. That saves a branch per value, and the count leaves the reference out, so that it
+//! is Bin(512, p) exactly. The byte lanes take turns in giving the reference. The first window has
+//! the reference 0.
 
 mod block;
 pub mod cutoff;
@@ -43,9 +43,9 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 /// overflow in so few.
 const FOLD: u32 = 64;
 
-/// What the tests need to know while nothing but ordinary values come, in registers. The
-/// instruction that draws starts when all before it is done, and nothing after it starts before
-/// it is done, so what waits for memory in between adds to its own time.
+/// The state of the tests while only ordinary values come, in registers. RDRAND starts when all
+/// instructions before it are done, and none after it starts before it is done, so every wait for
+/// memory in between adds to its own time.
 #[derive(Clone, Copy)]
 pub(crate) struct Ordinary {
     last: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Ordinary {
 }
 
 impl Ordinary {
-    /// Takes note of a 64-bit value if it is ordinary.
+    /// Counts a 64-bit value if it is ordinary. Returns false if it is not.
     #[inline(always)]
     pub(crate) fn takes(&mut self, value: u64, suspicious: bool) -> bool {
         if suspicious || value == self.last {
@@ -75,7 +75,7 @@ pub(crate) struct Monitor<const BYTES: u32> {
     until_fold: u32,
     /// The reference byte in every lane.
     pattern: u64,
-    /// One counter of matches a lane.
+    /// One counter of matches per lane.
     lanes: u64,
     /// Matches of the window before the last fold.
     matches: u32,
@@ -83,7 +83,7 @@ pub(crate) struct Monitor<const BYTES: u32> {
     seen: u32,
     /// Values of all folds so far; with those since, the number of values ever seen.
     folded: u64,
-    /// Where in the last value the next reference byte lies; every lane has its turn.
+    /// The position of the next reference byte in the last value; the lanes take turns.
     shift: u32,
 }
 
@@ -109,7 +109,7 @@ impl<const BYTES: u32> Monitor<BYTES> {
         }
     }
 
-    /// Takes note of one value.
+    /// Tests one value.
     #[inline(always)]
     pub(crate) fn observe(&mut self, value: u64) -> Result<(), HealthFailure> {
         self.until_fold -= 1;
@@ -129,8 +129,8 @@ impl<const BYTES: u32> Monitor<BYTES> {
         Ok(())
     }
 
-    /// Starts on at most `values` ordinary values, those that change nothing but counters. No
-    /// value is ordinary when the lanes have to be added up within so many.
+    /// Starts on at most `values` ordinary values, those that change nothing but counters. `None`
+    /// if the lanes have to be added up within so many.
     #[inline(always)]
     pub(crate) fn ordinary(&self, values: u32) -> Option<Ordinary> {
         if self.until_fold <= values || BYTES != 8 {
@@ -143,7 +143,7 @@ impl<const BYTES: u32> Monitor<BYTES> {
         })
     }
 
-    /// Takes note of the `values` ordinary values, at least one, that `ordinary` took.
+    /// Stores the state after the `values` ordinary values, at least one, that `ordinary` took.
     #[inline(always)]
     pub(crate) fn took(&mut self, ordinary: Ordinary, values: u32) {
         self.last = ordinary.last;
@@ -157,14 +157,14 @@ impl<const BYTES: u32> Monitor<BYTES> {
         self.folded.wrapping_add(u64::from(FOLD - self.until_fold))
     }
 
-    /// Makes the next value anything but ordinary, for ever after a failure.
+    /// Makes every value after a failure not ordinary.
     pub(crate) fn end_ordinary(&mut self) {
         let draws = self.draws();
         self.until_fold = 1;
         self.folded = draws.wrapping_sub(u64::from(FOLD - self.until_fold));
     }
 
-    /// Takes note of a block of at most [`until_fold`](Self::until_fold) values.
+    /// Tests a block of at most [`until_fold`](Self::until_fold) values.
     pub(crate) fn observe_block(&mut self, block: &[[u8; 8]]) -> Result<(), HealthFailure> {
         let Some(last) = block.last() else {
             return Ok(());
@@ -193,7 +193,7 @@ impl<const BYTES: u32> Monitor<BYTES> {
         self.until_fold
     }
 
-    /// Overwrites what is left of the output in here.
+    /// Overwrites the last value, which may have been delivered.
     pub(crate) fn forget(&mut self) {
         // SAFETY: a unique reference to an initialised integer; volatile only so that the
         // store is not dropped as dead.
@@ -218,7 +218,7 @@ impl<const BYTES: u32> Monitor<BYTES> {
         }
     }
 
-    /// Adds the lanes up, judges the window, and opens the next where this one is full.
+    /// Adds the lanes up, judges the window, and begins the next if this one is full.
     #[inline(never)]
     fn fold(&mut self) -> Result<(), HealthFailure> {
         self.matches += self
@@ -249,8 +249,8 @@ impl<const BYTES: u32> Monitor<BYTES> {
     }
 }
 
-/// Reads eight bytes and not, as the compiler would have it, the sixteen that fill a vector
-/// register, of which eight were just written: the processor would wait for those to reach the
+/// Reads eight bytes. Without this the compiler reads the sixteen that fill a vector register, of
+/// which eight were just written, and the processor would wait until those have reached the
 /// cache.
 #[inline(always)]
 fn read_eight(field: &u64) -> u64 {

@@ -1,11 +1,28 @@
-//! AES-GCM of other libraries, to be measured beside. A build without the feature `references` has
-//! none of them.
+//! AES-GCM of other libraries. A build without the feature `references` has none of them.
+
+use tare_lab::choices;
 
 #[cfg(feature = "references")]
-pub(crate) use present::Other;
+pub(crate) use present::Reference;
 
 #[cfg(not(feature = "references"))]
-pub(crate) use absent::Other;
+pub(crate) use absent::Reference;
+
+choices! {
+    /// A library's AES-GCM.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Aead {
+        /// aws-lc-rs, from one buffer into another.
+        AwsLcRs = "aws_lc_rs",
+        /// aws-lc-rs, with each message copied to private memory before it is opened.
+        CopyAwsLcRs = "copy_aws_lc_rs",
+        /// ring, which opens in place and so needs the copy too.
+        Ring = "ring",
+    }
+}
+
+/// The nonce of a message and its additional data: those of ESP.
+pub(crate) type Message = ([u8; 12], [u8; 12]);
 
 #[cfg(feature = "references")]
 mod present {
@@ -16,19 +33,19 @@ mod present {
     use ring::aead as ring_aead;
     use tare_gcm::Tag;
 
-    use crate::systems::gcm::driver::{nonce, Messages, AAD};
+    use super::{Aead, Message};
 
     /// A library with its key.
-    pub(crate) enum Other {
+    pub(crate) enum Reference {
         Aws(aws::LessSafeKey),
         /// Copies each message to private memory first: what makes an ordinary library safe here.
         CopyAws(aws::LessSafeKey, Vec<u8>),
         Ring(Box<ring_aead::LessSafeKey>, Vec<u8>),
     }
 
-    impl Other {
-        /// The library of this name, with a key.
-        pub(crate) fn new(name: &str, key: &[u8]) -> anyhow::Result<Other> {
+    impl Reference {
+        /// The library with a key.
+        pub(crate) fn new(aead: Aead, key: &[u8]) -> anyhow::Result<Reference> {
             let aws_key = || {
                 let algorithm = if key.len() == 16 {
                     &aws::AES_128_GCM
@@ -39,10 +56,10 @@ mod present {
                     .map(aws::LessSafeKey::new)
                     .map_err(|_| anyhow!("aws-lc-rs refused the key"))
             };
-            Ok(match name {
-                "aws_lc_rs" => Other::Aws(aws_key()?),
-                "copy_aws_lc_rs" => Other::CopyAws(aws_key()?, Vec::new()),
-                "ring" => {
+            Ok(match aead {
+                Aead::AwsLcRs => Reference::Aws(aws_key()?),
+                Aead::CopyAwsLcRs => Reference::CopyAws(aws_key()?, Vec::new()),
+                Aead::Ring => {
                     let algorithm = if key.len() == 16 {
                         &ring_aead::AES_128_GCM
                     } else {
@@ -50,37 +67,36 @@ mod present {
                     };
                     let key = ring_aead::UnboundKey::new(algorithm, key)
                         .map_err(|_| anyhow!("ring refused the key"))?;
-                    Other::Ring(Box::new(ring_aead::LessSafeKey::new(key)), Vec::new())
+                    Reference::Ring(Box::new(ring_aead::LessSafeKey::new(key)), Vec::new())
                 }
-                other => return Err(anyhow!("found implementation \"{other}\"")),
             })
         }
 
-        /// Seals the next call's messages one by one, where the plaintext lies.
-        pub(crate) fn seal(&mut self, messages: &mut Messages<'_>) -> anyhow::Result<()> {
-            let call = messages.next();
-            let outputs = call.outputs.iter_mut().enumerate();
+        /// Seals messages one by one, where the plaintext lies.
+        #[inline]
+        pub(crate) fn seal(
+            &mut self,
+            message: impl Fn(usize) -> Message,
+            outputs: &mut [&mut [u8]],
+        ) -> anyhow::Result<()> {
+            let outputs = outputs.iter_mut().enumerate();
             match self {
-                Other::Aws(key) | Other::CopyAws(key, _) => {
+                Reference::Aws(key) | Reference::CopyAws(key, _) => {
                     for (at, output) in outputs {
+                        let (nonce, aad) = message(at);
+                        let nonce = aws::Nonce::assume_unique_for_key(nonce);
                         let tag = key
-                            .seal_in_place_separate_tag(
-                                aws_nonce(call.first + at),
-                                aws::Aad::from(AAD),
-                                output,
-                            )
+                            .seal_in_place_separate_tag(nonce, aws::Aad::from(aad), output)
                             .map_err(|_| anyhow!("aws-lc-rs did not seal"))?;
                         let _ = black_box(tag);
                     }
                 }
-                Other::Ring(key, _) => {
+                Reference::Ring(key, _) => {
                     for (at, output) in outputs {
+                        let (nonce, aad) = message(at);
+                        let nonce = ring_aead::Nonce::assume_unique_for_key(nonce);
                         let tag = key
-                            .seal_in_place_separate_tag(
-                                ring_nonce(call.first + at),
-                                ring_aead::Aad::from(AAD),
-                                output,
-                            )
+                            .seal_in_place_separate_tag(nonce, ring_aead::Aad::from(aad), output)
                             .map_err(|_| anyhow!("ring did not seal"))?;
                         let _ = black_box(tag);
                     }
@@ -89,45 +105,47 @@ mod present {
             Ok(())
         }
 
-        /// Opens the next call's messages one by one, from one buffer into another.
-        pub(crate) fn open(&mut self, messages: &mut Messages<'_>) -> anyhow::Result<()> {
-            let call = messages.next();
-            let sources = call.sources.iter().enumerate();
+        /// Opens messages one by one, from one buffer into another.
+        #[inline]
+        pub(crate) fn open(
+            &mut self,
+            message: impl Fn(usize) -> Message,
+            sources: &[&[u8]],
+            tags: &[Tag],
+            outputs: &mut [&mut [u8]],
+        ) -> anyhow::Result<()> {
+            let sources = sources.iter().zip(tags).enumerate();
             match self {
-                Other::Aws(key) => {
-                    for ((at, source), output) in sources.zip(call.outputs) {
-                        let nonce = aws_nonce(call.first + at);
-                        let tag = call.tags[at].as_bytes();
-                        key.open_separate_gather(nonce, aws::Aad::from(AAD), source, tag, output)
+                Reference::Aws(key) => {
+                    for ((at, (source, tag)), output) in sources.zip(outputs) {
+                        let (nonce, aad) = message(at);
+                        let nonce = aws::Nonce::assume_unique_for_key(nonce);
+                        let (aad, tag) = (aws::Aad::from(aad), tag.as_bytes());
+                        key.open_separate_gather(nonce, aad, source, tag, output)
                             .map_err(|_| anyhow!("aws-lc-rs did not open"))?;
                     }
                 }
-                Other::CopyAws(key, private) => {
-                    for (at, source) in sources {
-                        copy(private, source, &call.tags[at]);
-                        key.open_in_place(aws_nonce(call.first + at), aws::Aad::from(AAD), private)
+                Reference::CopyAws(key, private) => {
+                    for (at, (source, tag)) in sources {
+                        let (nonce, aad) = message(at);
+                        let nonce = aws::Nonce::assume_unique_for_key(nonce);
+                        copy(private, source, tag);
+                        key.open_in_place(nonce, aws::Aad::from(aad), private)
                             .map_err(|_| anyhow!("aws-lc-rs did not open"))?;
                     }
                 }
-                Other::Ring(key, private) => {
-                    for (at, source) in sources {
-                        let nonce = ring_nonce(call.first + at);
-                        copy(private, source, &call.tags[at]);
-                        key.open_in_place(nonce, ring_aead::Aad::from(AAD), private)
+                Reference::Ring(key, private) => {
+                    for (at, (source, tag)) in sources {
+                        let (nonce, aad) = message(at);
+                        let nonce = ring_aead::Nonce::assume_unique_for_key(nonce);
+                        copy(private, source, tag);
+                        key.open_in_place(nonce, ring_aead::Aad::from(aad), private)
                             .map_err(|_| anyhow!("ring did not open"))?;
                     }
                 }
             }
             Ok(())
         }
-    }
-
-    fn aws_nonce(message: usize) -> aws::Nonce {
-        aws::Nonce::assume_unique_for_key(*nonce(message).as_bytes())
-    }
-
-    fn ring_nonce(message: usize) -> ring_aead::Nonce {
-        ring_aead::Nonce::assume_unique_for_key(*nonce(message).as_bytes())
     }
 
     fn copy(private: &mut Vec<u8>, source: &[u8], tag: &Tag) {
@@ -139,21 +157,33 @@ mod present {
 
 #[cfg(not(feature = "references"))]
 mod absent {
-    use crate::systems::gcm::driver::Messages;
+    use tare_gcm::Tag;
+
+    use super::{Aead, Message};
 
     /// No library.
-    pub(crate) enum Other {}
+    pub(crate) enum Reference {}
 
-    impl Other {
-        pub(crate) fn new(_: &str, _: &[u8]) -> anyhow::Result<Other> {
+    impl Reference {
+        pub(crate) fn new(_: Aead, _: &[u8]) -> anyhow::Result<Reference> {
             Err(crate::references::absent())
         }
 
-        pub(crate) fn seal(&mut self, _: &mut Messages<'_>) -> anyhow::Result<()> {
+        pub(crate) fn seal(
+            &mut self,
+            _: impl Fn(usize) -> Message,
+            _: &mut [&mut [u8]],
+        ) -> anyhow::Result<()> {
             match *self {}
         }
 
-        pub(crate) fn open(&mut self, _: &mut Messages<'_>) -> anyhow::Result<()> {
+        pub(crate) fn open(
+            &mut self,
+            _: impl Fn(usize) -> Message,
+            _: &[&[u8]],
+            _: &[Tag],
+            _: &mut [&mut [u8]],
+        ) -> anyhow::Result<()> {
             match *self {}
         }
     }

@@ -1,4 +1,4 @@
-//! `tare rng gen`: where the bytes go, and what is left when something stops them.
+//! `tare rng gen`: its output, and the files that an interruption leaves.
 
 use std::fs::{self, OpenOptions};
 use std::io::Read;
@@ -53,7 +53,7 @@ fn two_hundred_threads_give_ten_million_bytes() {
     assert!(words.windows(2).all(|pair| pair[0] != pair[1]));
 }
 
-/// RDSEED gives so little on some processors that eight threads are often without a number.
+/// RDSEED is so slow on some processors that eight threads often get no number.
 #[test]
 fn threads_that_share_rdseed_wait_for_it() {
     if !has("rdseed") {
@@ -135,7 +135,7 @@ impl Drop for Slow {
     }
 }
 
-/// Starts what writes slowly for a very long time into `path`, and waits until some of it is there.
+/// Starts a very long and slow output into `path`, and waits for its first bytes.
 fn start_slow(path: &Path) -> Slow {
     // A test that was started in the background or under nohup has inherited signals that are
     // ignored.
@@ -163,7 +163,7 @@ fn signal(child: &Child, signal: &str) {
     assert!(kill.unwrap().success());
 }
 
-/// What the child says on standard error until it ends, with the status of an interrupt.
+/// The standard error of the child until it ends with the status of an interrupt.
 #[track_caller]
 fn interrupted(child: Child, how: &str) -> String {
     let output = child.wait_with_output().unwrap();
@@ -213,7 +213,7 @@ fn under_nohup_a_hang_up_changes_nothing() {
 }
 
 #[test]
-fn a_reader_that_does_not_read_does_not_hold_up_an_interrupt() {
+fn a_reader_that_does_not_read_does_not_delay_an_interrupt() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     let made = Command::new("mkfifo").arg(&pipe).status();
@@ -229,13 +229,13 @@ fn a_reader_that_does_not_read_does_not_hold_up_an_interrupt() {
             let waits = fs::read_to_string(format!("/proc/{}/wchan", child.id()));
             let waits = waits.unwrap_or_default();
             let state = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
-            // A kernel that does not say where a process waits says "0".
+            // A kernel that hides where a process waits prints "0".
             let at_pipe = ["pipe", "wait_for_partner"]
                 .iter()
                 .any(|at| waits.contains(at));
             state.contains(") S ") && (at_pipe || waits == "0")
         });
-        // The signal handler is in place by now, also where the kernel does not say much.
+        // The signal handler is in place by now, even if the kernel hides where the process waits.
         std::thread::sleep(Duration::from_millis(200));
         let from = Instant::now();
         signal(&child, "INT");
@@ -254,7 +254,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn what_is_incomplete_is_its_owners_only_and_what_is_complete_has_the_mode_it_had() {
+fn only_its_owner_can_read_an_incomplete_file_and_a_complete_one_has_its_old_mode() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("random.bin");
     fs::write(&path, "old").unwrap();
@@ -269,7 +269,7 @@ fn what_is_incomplete_is_its_owners_only_and_what_is_complete_has_the_mode_it_ha
         ("022", 0o4755),
     ] {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode_before)).unwrap();
-        // A run that was killed has left its part, which is no obstacle and lends nothing.
+        // A killed run has left its part, which is neither an obstacle nor a source of permissions.
         let part = folder.path().join("random.bin.part");
         fs::write(&part, "left over").unwrap();
         fs::set_permissions(&part, fs::Permissions::from_mode(0o666)).unwrap();
@@ -381,7 +381,7 @@ fn a_file_keeps_its_access_control_list_and_takes_none_from_its_folder() {
 }
 
 #[test]
-fn what_is_in_the_way_of_the_part_is_not_followed_and_not_shared() {
+fn a_link_or_file_with_the_name_of_the_part_is_not_followed_and_not_shared() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("random.bin");
     let name = path.to_str().unwrap();
@@ -451,7 +451,7 @@ fn an_error_counts_the_bytes_of_the_whole_output() {
 }
 
 #[test]
-fn a_full_disk_is_said_and_is_no_success() {
+fn a_full_disk_is_an_error() {
     let to_name = run(&["gen", "-n", "100k", "-o", "/dev/full"]);
     assert_exit(&to_name, 2);
     assert!(
@@ -469,7 +469,7 @@ fn a_full_disk_is_said_and_is_no_success() {
 }
 
 #[test]
-fn a_reader_who_has_enough_ends_it_quietly() {
+fn a_reader_that_closes_the_pipe_ends_it_quietly() {
     for count in [&["-n", "1G"][..], &[]] {
         let mut child = tare(&[&["gen"], count].concat())
             .stdout(Stdio::piped())
@@ -485,7 +485,7 @@ fn a_reader_who_has_enough_ends_it_quietly() {
 }
 
 #[test]
-fn a_named_pipe_whose_reader_leaves_is_no_success() {
+fn a_named_pipe_whose_reader_leaves_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pipe");
     assert!(Command::new("mkfifo")

@@ -1,4 +1,4 @@
-//! `tare rng` as a stranger meets it: the built program, its output and its exit status.
+//! `tare rng` as users run it: the built program, its output and its exit status.
 
 mod gen;
 mod progress;
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// The shortest stream from which every built-in test judges.
+/// The shortest stream that every built-in test can judge.
 const FULL: &str = "1Mi";
 
 fn tare(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tare"));
     command.arg("rng").args(arguments).stdin(Stdio::null());
-    // The caller may do without RDSEED; the tests do not.
+    // The caller may have switched RDSEED off; the tests need it.
     command.env_remove("TARE_RDSEED");
     command
 }
@@ -24,8 +24,8 @@ fn run(arguments: &[&str]) -> Output {
     tare(arguments).output().expect("tare runs")
 }
 
-/// `tare rng` with these arguments, by a shell that changes something before: `$TARE` there is
-/// the program.
+/// `tare rng` with these arguments, run by a shell that changes something before; `$TARE` is the
+/// program.
 fn by_shell(script: &str) -> Command {
     let mut command = Command::new("sh");
     command
@@ -35,7 +35,7 @@ fn by_shell(script: &str) -> Command {
     command
 }
 
-/// Whether this machine has what the method needs; says so where it has not.
+/// Returns true if this machine has what the method needs, and prints a notice if not.
 fn has(method: &str) -> bool {
     let has = match method {
         "rdseed" => std::arch::is_x86_feature_detected!("rdseed"),

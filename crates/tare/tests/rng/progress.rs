@@ -1,10 +1,10 @@
-//! The progress bars, as a person at a terminal sees them.
+//! The progress bars on a terminal.
 
 use std::process::{Command, Stdio};
 
 use super::text;
 
-/// What a command leaves on a terminal of 60 columns, a line or a redrawn line each.
+/// The lines that a command prints or redraws on a terminal of 60 columns.
 fn on_a_terminal(arguments: &str) -> Vec<String> {
     let output = Command::new("script")
         .args([

@@ -1,4 +1,4 @@
-//! `tare rng test`: what is read, and what is said of it.
+//! `tare rng test`: its input and its verdicts.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -78,7 +78,7 @@ fn a_file_and_a_pipe_are_tested_like_a_method() {
     assert_exit(&of_file, 0);
 
     let parse = |output: &Output| serde_json::from_slice::<Value>(&output.stdout).unwrap();
-    // Without a name too: what is piped in is what is to be tested.
+    // Without a name too: standard input is tested then.
     for arguments in [&["test", "-", "--json"][..], &["test", "--json"]] {
         let of_pipe = piped(arguments, &random);
         assert_exit(&of_pipe, 0);
@@ -103,12 +103,12 @@ fn zeros_through_a_pipe_fail() {
     let output = piped(&["test"], &vec![0; 1 << 20]);
     assert_exit(&output, 1);
     assert!(text(&output.stdout).starts_with("standard input: 1048576 bytes"));
-    // Nothing at all is no pass.
+    // An empty stream does not pass.
     assert_exit(&run(&["test"]), 2);
 }
 
 #[test]
-fn a_terminal_is_not_read_and_it_says_what_to_do() {
+fn a_terminal_is_refused_with_what_to_do() {
     for arguments in ["rng test", "rng test -"] {
         // The terminal of its own that script gives a program is its standard input.
         let output = Command::new("script")
@@ -127,7 +127,7 @@ fn a_terminal_is_not_read_and_it_says_what_to_do() {
 }
 
 #[test]
-fn what_has_no_end_is_read_up_to_a_bound_and_it_says_so() {
+fn an_endless_stream_is_read_up_to_a_reported_bound() {
     let zeros = File::open("/dev/zero").unwrap();
     let output = tare(&["test", "--json"]).stdin(zeros).output().unwrap();
     assert_exit(&output, 1);
@@ -135,7 +135,7 @@ fn what_has_no_end_is_read_up_to_a_bound_and_it_says_so() {
     assert_eq!(report["bytes"], 256 << 20);
     assert_eq!(report["bound"], 256 << 20);
 
-    // A bound of the caller's needs no remark.
+    // A bound of the command line needs no remark.
     let output = run(&["test", "/dev/zero", "-n", FULL, "--external", "none"]);
     assert_exit(&output, 1);
     let said = text(&output.stdout);
@@ -158,7 +158,7 @@ fn a_named_pipe_is_read_once() {
 }
 
 #[test]
-fn too_few_bytes_are_no_pass() {
+fn too_few_bytes_do_not_pass() {
     for bytes in ["0", "100", "100k"] {
         let arguments = [
             "test",
@@ -173,7 +173,7 @@ fn too_few_bytes_are_no_pass() {
         assert_exit(&output, 2);
         assert!(text(&output.stdout).contains("\ntoo-short: "), "{bytes}");
     }
-    // But what fails, fails.
+    // A stream that fails, fails all the same.
     let output = run(&[
         "test",
         "--generator",
@@ -186,7 +186,7 @@ fn too_few_bytes_are_no_pass() {
     assert_exit(&output, 1);
 }
 
-/// The batteries of others, on a good stream and on a bad one.
+/// The other batteries, on a good stream and on a bad one.
 #[test]
 fn installed_batteries_are_driven_and_judged() {
     for (battery, package) in [
@@ -227,7 +227,7 @@ fn installed_batteries_are_driven_and_judged() {
 }
 
 #[test]
-fn a_battery_that_is_not_installed_is_said_with_the_command_that_gets_it() {
+fn a_battery_that_is_not_installed_is_reported_with_the_command_that_installs_it() {
     let folder = tempfile::tempdir().unwrap();
     let with_empty_path = |external: &str| {
         let arguments = [

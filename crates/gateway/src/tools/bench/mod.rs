@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ipnet::{IpNet, Ipv4Net};
 use tare_gcm::Key;
 use tare_packet::ethernet::{self, HEADER};
-use tare_packet::{checksum, ipv4};
+use tare_packet::{checksum, ipv4, protocol};
 use tare_port::{Burst, Layout, Pool, BURST};
 use tare_sim::Instant;
 
@@ -148,7 +148,7 @@ impl Bench {
                 inbound: SpiTable::new(inbound),
                 private: side(ip4),
                 public: side(ip4),
-                exchange_port: 303,
+                exchange_port: tare_packet::udp::KEY_EXCHANGE,
             })
         };
         let template = |&size: &u16| template(usize::from(size));
@@ -440,11 +440,11 @@ fn template(size: usize) -> Box<[u8]> {
     let header = ipv4::Repr {
         src: 0,
         dst: 0,
-        protocol: 17,
-        ttl: 64,
+        protocol: protocol::UDP,
+        ttl: protocol::TTL_DEFAULT,
         tos: 0,
         total_len: total as u16,
-        fragment: 0x4000,
+        fragment: ipv4::DONT_FRAGMENT,
     };
     bytes.extend(header.to_bytes());
     bytes.extend([0x10, 0x01, 0x10, 0x02]);

@@ -4,7 +4,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use tare_packet::imix::PacketSize;
-use tare_packet::{checksum, ethernet};
+use tare_packet::protocol::{NO_NEXT_HEADER, TTL_DEFAULT as TTL, UDP};
+use tare_packet::udp::{DISCARD as PORT, DYNAMIC_FIRST as FIRST_PORT, HEADER as UDP_HEADER};
+use tare_packet::{checksum, ethernet, ipv4, ipv6};
 
 use super::{Meta, TestPrefix};
 
@@ -12,15 +14,6 @@ use super::{Meta, TestPrefix};
 const SOURCE_DEFAULT: ethernet::Mac = [2, 0, 0, 0, 0, 0];
 /// Frames of a test with few routes: enough for a load balancer to see many flows.
 const FRAMES_AT_LEAST: usize = 1000;
-
-const UDP: u8 = 17;
-const NO_NEXT_HEADER: u8 = 59;
-const TTL: u8 = 64;
-const UDP_HEADER: usize = 8;
-/// The discard service.
-const PORT: u16 = 9;
-/// The first of the dynamic ports.
-const FIRST_PORT: u16 = 49152;
 
 /// The frames of a test: every route sees every size of the period, equally often and in its order,
 /// and neighbours are of different routes.
@@ -102,8 +95,8 @@ impl Traffic {
         frame.extend(kind.to_be_bytes());
         match (src, dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let mut header = [0; 20];
-                header[0] = 0x45;
+                let mut header = [0; ipv4::HEADER];
+                header[0] = ipv4::VERSION_AND_LENGTH;
                 header[2..4].copy_from_slice(&((size - ethernet::HEADER) as u16).to_be_bytes());
                 header[8] = TTL;
                 header[9] = UDP;
@@ -115,7 +108,7 @@ impl Traffic {
                 datagram(&mut frame, size, port, &src.octets(), &dst.octets());
             }
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                let payload = size - ethernet::HEADER - 40;
+                let payload = size - ethernet::HEADER - ipv6::HEADER;
                 let next = if payload < UDP_HEADER {
                     NO_NEXT_HEADER
                 } else {

@@ -51,7 +51,7 @@ fn any_record() -> impl Strategy<Value = TrialRecord> {
     let round = prop_oneof![20 => 0..12u32, 1 => Just(u32::MAX)];
     (0..5i64, round, any::<bool>(), outcome()).prop_map(|(x, round, again, outcome)| {
         let at = match x {
-            4 => Point(BTreeMap::from([(BESIDE.to_owned(), "peer".into())])),
+            4 => Point(BTreeMap::from([(BESIDE.to_owned(), "reference".into())])),
             x => Point(BTreeMap::from([("x".to_owned(), Value::Int(x))])),
         };
         TrialRecord {
@@ -61,7 +61,7 @@ fn any_record() -> impl Strategy<Value = TrialRecord> {
     })
 }
 
-/// One claim of each kind, over cells 0 to 2 and a peer; records may also be of a cell 3.
+/// One claim of each kind, over cells 0 to 2 and a reference; records may also be of a cell 3.
 fn every_kind() -> Experiment {
     let bound = Bound {
         at_least: Some(0.5),
@@ -102,7 +102,7 @@ fn every_kind() -> Experiment {
             zero(),
         ],
     );
-    one.beside = vec!["peer".into()];
+    one.beside = vec!["reference".into()];
     one
 }
 
@@ -125,13 +125,13 @@ proptest! {
             let decided = matches!(claim.verdict, Verdict::Reproduced | Verdict::NotReproduced);
             prop_assert!(!decided || claim.measured.is_some(), "{claim:?}");
             let figures = claim.measured.into_iter().chain(claim.ci95.into_iter().flatten());
-            for figure in figures.chain(claim.p).chain(claim.p_holm) {
+            for figure in figures.chain(claim.evidence.fields().into_iter().flatten()) {
                 prop_assert!(figure.is_finite(), "{claim:?}");
             }
             if let Some([low, high]) = claim.ci95 {
                 prop_assert!(low <= high, "{claim:?}");
             }
-            for p in claim.p.iter().chain(&claim.p_holm) {
+            for p in claim.evidence.fields().iter().flatten() {
                 prop_assert!((0.0..=1.0).contains(p), "{claim:?}");
             }
         }

@@ -1,4 +1,5 @@
-//! When a claim is decided, what failed trials do to it, and who shares a correction.
+//! Tests of when a claim is decided, what failed trials do to it, and which claims share a
+//! correction.
 
 use proptest::prelude::*;
 
@@ -221,7 +222,9 @@ fn the_claims_and_the_targets_of_a_suite_are_families_of_their_own() {
         ],
         "counts have no p, and what has not begun is counted from the start"
     );
-    let factor = |result: &ClaimResult| (result.p_holm.unwrap() / result.p.unwrap()).round();
+    let factor = |result: &ClaimResult| {
+        (result.evidence.p_holm.unwrap() / result.evidence.p.unwrap()).round()
+    };
     let [a, _, b] = &judged.experiments[..] else {
         panic!("three experiments")
     };
@@ -244,7 +247,10 @@ fn deterministic_trials_are_judged_exactly() {
         let verdicts = [&result.claims[0], &result.claims[1]].map(|claim| claim.verdict);
         assert_eq!(verdicts, [Verdict::Reproduced, Verdict::NotReproduced]);
         for claim in &result.claims {
-            assert_eq!((claim.p, claim.p_holm, claim.ci95), (None, None, None));
+            assert_eq!(
+                (claim.evidence, claim.ci95),
+                (result::Evidence::default(), None)
+            );
             assert_eq!((claim.n, &claim.reason), (rounds as usize, &None));
         }
         assert_eq!(result.claims[0].measured, Some(2.0));
@@ -289,7 +295,7 @@ fn deterministic_trials_are_judged_exactly() {
     );
 }
 
-/// What a round of two cells read: an effect that may change half-way, noise, failures.
+/// The readings of a round of two cells: an effect that may change half-way, noise, failures.
 fn readings() -> impl Strategy<Value = Vec<Option<f64>>> {
     (-0.1..0.1f64, -0.1..0.1f64, 0.0..0.2f64).prop_flat_map(|(first, second, failing)| {
         let noise = prop::collection::vec((-0.1..0.1f64, prop::bool::weighted(failing)), 60);

@@ -32,18 +32,21 @@ fn a_ratio_pairs_cells_that_agree_on_the_free_axes_and_must_hold_for_every_pair(
         (claims[0].measured.unwrap() - 1.1).abs() < 1e-9,
         "the pair closest to failing"
     );
-    assert_eq!(claims[0].p_holm, Some(2.0 * claims[0].p.unwrap()));
+    assert_eq!(
+        claims[0].evidence.p_holm,
+        Some(2.0 * claims[0].evidence.p.unwrap())
+    );
     assert_eq!(claims[0].n, 20);
     assert_eq!(claims[1].verdict, Verdict::NotReproduced);
     assert_eq!(
         reason(&claims[1]),
-        "furthest off: size=2 way=1 against size=2 way=0"
+        "furthest from the criterion: size=2 way=1 against size=2 way=0"
     );
     assert_eq!(claims[1].criterion, "at least 1.2");
 }
 
 #[test]
-fn a_peer_pairs_with_every_cell() {
+fn a_reference_pairs_with_every_cell() {
     let mut one = experiment(vec![axis("size", &[1, 2])], vec![]);
     one.beside = vec!["bare".into()];
     let bare = Selector(Parameters::from([(BESIDE.to_owned(), "bare".into())]));
@@ -119,7 +122,8 @@ fn flat_is_the_largest_over_the_smallest_of_the_worst_line() {
     assert_eq!(claims[0].verdict, Verdict::Reproduced);
     assert!((claims[0].measured.unwrap() - 1.06).abs() < 0.004);
     assert_eq!(claims[1].verdict, Verdict::NotReproduced);
-    assert!(reason(&claims[1]).starts_with("furthest off: op=1 sessions=10 against op=1"));
+    assert!(reason(&claims[1])
+        .starts_with("furthest from the criterion: op=1 sessions=10 against op=1"));
 }
 
 #[test]
@@ -234,7 +238,10 @@ fn a_zero_is_exact_and_needs_something_counted_in_every_trial() {
     };
     let clean = with(counts(Some(0), 1_000));
     assert_eq!(clean.verdict, Verdict::Reproduced);
-    assert_eq!((clean.measured, clean.p, clean.n), (Some(0.0), None, 3));
+    assert_eq!(
+        (clean.measured, clean.evidence.p, clean.n),
+        (Some(0.0), None, 3)
+    );
     assert_eq!(reason(&clean), "0 of 6000 draws");
     assert_eq!(clean.criterion, "lost 0 of draws");
     let hit = with(counts(Some(3), 1_000));

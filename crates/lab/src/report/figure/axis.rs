@@ -7,9 +7,9 @@ use maud::{html, Markup};
 
 use super::mark::{self, Look};
 use super::plan::Panel;
-use super::scale::Scale;
+use super::scale::{percent, pixels, Scale};
 use crate::report::table::direction;
-use crate::report::words::{clip, visible};
+use crate::text::{clip, visible};
 use crate::unit::{significant, Unit};
 
 /// The widths, in pixels, that a plot has at least: in a narrow page and in a wide one.
@@ -33,7 +33,7 @@ pub(crate) struct Tick {
     pub(crate) at: f64,
     pub(crate) value: f64,
     pub(crate) label: String,
-    /// Whether the label has room in a narrow plot, and in a wide one.
+    /// True if the label fits in a narrow plot, and in a wide one.
     pub(crate) room: [bool; 2],
 }
 
@@ -100,16 +100,6 @@ pub(crate) fn grid(ticks: &[Tick], height: f64) -> Markup {
     }
 }
 
-/// A length as SVG has it: a percentage of the plot.
-pub(crate) fn percent(at: f64) -> String {
-    format!("{at:.3}%")
-}
-
-/// A length in pixels.
-pub(crate) fn pixels(at: f64) -> String {
-    format!("{at:.2}")
-}
-
 /// The metric, its unit, its good direction and the kind of its axis.
 pub(crate) fn name(panel: &Panel<'_>, unit: Unit, scale: &Scale) -> Markup {
     html! {
@@ -123,7 +113,7 @@ pub(crate) fn name(panel: &Panel<'_>, unit: Unit, scale: &Scale) -> Markup {
     }
 }
 
-/// What the kinds of marks mean.
+/// The key: the kinds of marks that the figure has.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Key {
     pub(crate) measured: bool,
@@ -164,7 +154,7 @@ impl Key {
     }
 }
 
-/// The name of a series or a peer with its sign; `top` is its height beside a wide plot.
+/// The name of a series or a reference with its sign; `top` is its height beside a wide plot.
 pub(crate) fn series_name(look: Look, words: &str, top: Option<f64>) -> Markup {
     let words: String = words.chars().map(visible).collect();
     html! {
@@ -203,8 +193,8 @@ pub(crate) fn apart(places: &mut [f64], gap: f64, low: f64, high: f64) {
     }
 }
 
-/// Which of the labels at `places` (centres, ascending) with these widths are shown so that none
-/// touch: every second, third… where that is nearly as many as fit, else as many as fit.
+/// Selects the labels at `places` (centres, ascending) with these widths that are shown so that
+/// none touch: every second, third… where that is nearly as many as fit, else as many as fit.
 pub(crate) fn thinned(places: &[f64], widths: &[f64]) -> Vec<bool> {
     let count = places.len();
     let clear =

@@ -2,13 +2,14 @@
 
 use maud::{html, Markup};
 
-use super::axis::{self, apart, bottom_labels, percent, pixels, series_name, Key, Tick, Ticks};
+use super::axis::{self, apart, bottom_labels, series_name, Key, Tick, Ticks};
 use super::mark::{self, Look, Place, Way};
 use super::plan::{Panel, Series};
-use super::scale::Scale;
-use super::{Drawn, Samples};
+use super::samples::Samples;
+use super::scale::{percent, pixels, Scale};
+use super::words::{description, Drawn};
 use crate::experiment::Axis;
-use crate::report::words::clip;
+use crate::text::clip;
 use crate::unit::Unit;
 
 /// The least height of the plot itself.
@@ -17,20 +18,20 @@ const PLOT: f64 = 240.0;
 /// The height of a name beside the plot.
 const NAME: f64 = 19.0;
 
-/// How far the dots of single rounds stand from their median's mark.
+/// The distance of the dots of single rounds from their median's mark.
 const BESIDE: f64 = -6.5;
 
 /// Draws the panel.
 pub(crate) fn draw(panel: &Panel<'_>, axis: &Axis, unit: Option<Unit>) -> (Markup, Drawn) {
     let several = panel.series.len() > 1;
-    let names = panel.series.len() * usize::from(several) + panel.peers.len();
+    let names = panel.series.len() * usize::from(several) + panel.references.len();
     let top = 10.0;
     let bottom = top + PLOT.max(names as f64 * NAME);
     let samples = Samples::of(panel);
     let y = Scale::for_values(&samples.domain(panel), bottom, top);
     let ticks = Ticks::of(&y, panel.unit);
     let positions = positions(panel);
-    let room = 100.0 - 5.0 * panel.peers.len().min(4) as f64;
+    let room = 100.0 - 5.0 * panel.references.len().min(4) as f64;
     let x = Scale::for_axis(&positions, axis.log, 0.0, room);
     let missing = panel.cells().any(|cell| cell.median.is_none());
     let below = bottom + if missing { 18.0 } else { 0.0 };
@@ -43,19 +44,19 @@ pub(crate) fn draw(panel: &Panel<'_>, axis: &Axis, unit: Option<Unit>) -> (Marku
 
     let mut wishes: Vec<(f64, Look, &str)> = Vec::new();
     let mut marks: Vec<Markup> = Vec::new();
-    for (number, peer) in panel.peers.iter().enumerate() {
-        let look = Look::Peer(number);
+    for (number, reference) in panel.references.iter().enumerate() {
+        let look = Look::Reference(number);
         let at = 97.0 - 5.0 * (number % 4) as f64;
-        let height = peer.cell.median.map(|median| y.at(median));
-        wishes.push((height.unwrap_or(bottom), look, peer.name));
+        let height = reference.cell.median.map(|median| y.at(median));
+        wishes.push((height.unwrap_or(bottom), look, reference.name));
         match height {
             Some(height) => marks.push(html! {
                 line.reference x1="0%" x2="100%" y1=(pixels(height)) y2=(pixels(height)) {}
-                (mark::measured(panel.experiment, peer.cell, look, &y, (Way::Up, at)))
+                (mark::measured(panel.experiment, reference.cell, look, &y, (Way::Up, at)))
             }),
-            None => marks.push(mark::missing(panel.experiment, peer.cell, cross(at))),
+            None => marks.push(mark::missing(panel.experiment, reference.cell, cross(at))),
         }
-        for published in &peer.published {
+        for published in &reference.published {
             let place = Place {
                 way: Way::Up,
                 value: y.at(published.value),
@@ -128,7 +129,7 @@ pub(crate) fn draw(panel: &Panel<'_>, axis: &Axis, unit: Option<Unit>) -> (Marku
         (axis::name(panel, ticks.unit, &y))
         div.plot.lines.named[names > 0] style=(format!("--gutter:{gutter:.0}px"))
             data-scale=(y.kind()) data-way=(Way::Up.name()) role="img"
-            aria-label=(super::description(panel, &y)) {
+            aria-label=(description(panel, &y)) {
             (beside(&wishes, (top, bottom)))
             svg.gutter height=(pixels(height)) aria-hidden="true" {
                 @for tick in &ticks.all {
@@ -164,7 +165,7 @@ pub(crate) fn draw(panel: &Panel<'_>, axis: &Axis, unit: Option<Unit>) -> (Marku
     (markup, drawn)
 }
 
-/// Every place on the axis where something stands, ascending, each once.
+/// Returns every position on the axis that has a mark, ascending, each once.
 fn positions(panel: &Panel<'_>) -> Vec<f64> {
     let mut all: Vec<f64> = panel
         .series
@@ -206,7 +207,7 @@ fn steps(x: &Scale, positions: Vec<f64>, unit: Option<Unit>) -> (Vec<Tick>, Opti
     )
 }
 
-/// How far series stand from each other where they share a position, in per cent, so that their
+/// The distance between series that share a position, in per cent, so that their
 /// error bars can be told apart.
 fn dodge(x: &Scale, positions: &[f64], series: usize) -> f64 {
     let gaps = positions
@@ -240,7 +241,7 @@ fn last_value(series: &Series<'_>) -> Option<f64> {
     })
 }
 
-/// The names of series and peers: in a wide page right of the plot, each at the height of its
+/// The names of series and references: in a wide page right of the plot, each at the height of its
 /// line or led to it; in a narrow one above it.
 fn beside(wishes: &[(f64, Look, &str)], (top, bottom): (f64, f64)) -> Markup {
     let mut places: Vec<f64> = wishes.iter().map(|(wish, ..)| *wish).collect();

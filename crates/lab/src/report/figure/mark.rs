@@ -2,12 +2,12 @@
 
 use maud::{html, Markup};
 
-use super::axis::{percent, pixels};
-use super::scale::Scale;
+use super::scale::{percent, pixels, Scale};
 use crate::experiment::Published;
 use crate::report::table::json;
-use crate::report::words::{clip, ends, interval, shown, Exact};
+use crate::report::words::{ends, interval, Exact};
 use crate::result::CellResult;
+use crate::text::{clean, clip};
 use crate::unit::Unit;
 
 /// Colours of the palette; the style sheet has as many classes `s0`, `s1`, …
@@ -23,13 +23,13 @@ const SHAPES: [&str; 6] = [
     "M-5 -1.8h3.2v-3.2h3.6v3.2h3.2v3.6h-3.2v3.2h-3.6v-3.2h-3.2z",
 ];
 
-/// Which colour and shape a series has: no two of the first 36 share both.
+/// The colour and shape of a series: no two of the first 36 share both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     /// A series of the matrix, by its number.
     Series(usize),
-    /// A peer, by its number.
-    Peer(usize),
+    /// A reference, by its number.
+    Reference(usize),
 }
 
 impl Look {
@@ -37,7 +37,7 @@ impl Look {
     pub(crate) fn class(self) -> String {
         match self {
             Look::Series(number) => format!("s{}", number % COLOURS),
-            Look::Peer(_) => "peer".to_owned(),
+            Look::Reference(_) => "ref".to_owned(),
         }
     }
 
@@ -45,7 +45,7 @@ impl Look {
     pub(crate) fn shape(self) -> &'static str {
         match self {
             Look::Series(number) => SHAPES[(number + number / COLOURS) % SHAPES.len()],
-            Look::Peer(number) => SHAPES[(number + 3) % SHAPES.len()],
+            Look::Reference(number) => SHAPES[(number + 3) % SHAPES.len()],
         }
     }
 }
@@ -55,7 +55,7 @@ pub(crate) fn shape(look: Look) -> Markup {
     html! { path.m d=(look.shape()) {} }
 }
 
-/// Which way values run in a figure.
+/// The direction of values in a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// Values are heights in pixels, positions are percentages of the width.
@@ -96,7 +96,7 @@ impl Way {
     }
 }
 
-/// Where a mark stands.
+/// The position of a mark.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) way: Way,
@@ -136,7 +136,7 @@ pub(crate) fn measured(
         g class=(format!("mark {}", look.class())) data-experiment=(Exact(experiment))
             data-metric=(Exact(&cell.metric)) data-at=(json(&cell.at)) data-value=(median)
             data-low=[low] data-high=[high] data-pixel=(pixels(place.value)) {
-            title { (shown(&tooltip(cell, median))) }
+            title { (clean(&tooltip(cell, median))) }
             @if let Some(ci95) = cell.ci95 {
                 (way.bar(ci95.map(|end| scale.clamped(end)), position))
             }

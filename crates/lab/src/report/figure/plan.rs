@@ -1,4 +1,4 @@
-//! What a figure shows, decided from the form of the data before anything is drawn.
+//! The contents of a figure, decided from the form of the data before anything is drawn.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -21,18 +21,18 @@ pub(crate) struct Panel<'a> {
     pub(crate) metric: &'a str,
     pub(crate) unit: Unit,
     pub(crate) better: Better,
-    /// The values of the axes that were split off, in words; empty where there are none.
+    /// The values of the axes that were split off, in words; empty if there are none.
     pub(crate) part: String,
     pub(crate) form: Form<'a>,
     /// At least one.
     pub(crate) series: Vec<Series<'a>>,
     /// Cells that ran beside the matrix, with what was published of them.
-    pub(crate) peers: Vec<Peer<'a>>,
+    pub(crate) references: Vec<Reference<'a>>,
     /// Published values of the metric that name no place on the axis; only the table has them.
     pub(crate) adrift: usize,
 }
 
-/// How the matrix lies on the paper.
+/// The layout of the matrix.
 pub(crate) enum Form<'a> {
     /// A numeric axis from left to right, the metric upwards.
     Lines {
@@ -41,7 +41,7 @@ pub(crate) enum Form<'a> {
         /// The unit of its values, where they are quantities.
         unit: Option<Unit>,
     },
-    /// One row a combination, from top to bottom; the metric from left to right.
+    /// One row per combination, from top to bottom; the metric from left to right.
     Rows {
         /// Their labels.
         labels: Vec<String>,
@@ -50,7 +50,7 @@ pub(crate) enum Form<'a> {
 
 /// Cells that differ only in their position.
 pub(crate) struct Series<'a> {
-    /// The values of the axes that make it a series; empty where there is only one.
+    /// The values of the axes that make it a series; empty if there is only one.
     pub(crate) label: String,
     pub(crate) marks: Vec<Mark<'a>>,
     /// Position and publication.
@@ -64,7 +64,7 @@ pub(crate) struct Mark<'a> {
 }
 
 /// A cell beside the matrix.
-pub(crate) struct Peer<'a> {
+pub(crate) struct Reference<'a> {
     pub(crate) name: &'a str,
     pub(crate) cell: &'a CellResult,
     pub(crate) published: Vec<&'a Published>,
@@ -76,7 +76,7 @@ impl Panel<'_> {
         let cells = self.series.iter().flat_map(|s| s.marks.iter());
         let cells = cells
             .map(|m| m.cell)
-            .chain(self.peers.iter().map(|p| p.cell));
+            .chain(self.references.iter().map(|p| p.cell));
         let mut values: Vec<f64> = cells
             .filter_map(|cell| cell.median.map(|median| (median, cell.ci95)))
             .flat_map(|(median, ci95)| [median].into_iter().chain(ci95.into_iter().flatten()))
@@ -90,38 +90,35 @@ impl Panel<'_> {
         self.series
             .iter()
             .flat_map(|s| s.published.iter().map(|(_, p)| *p))
-            .chain(self.peers.iter().flat_map(|p| p.published.iter().copied()))
+            .chain(
+                self.references
+                    .iter()
+                    .flat_map(|p| p.published.iter().copied()),
+            )
     }
 
-    /// How many published values it shows.
+    /// Returns the number of published values that it shows.
     pub(crate) fn published_count(&self) -> usize {
         self.published().count()
     }
 
-    /// Every cell of it, peers last.
+    /// Every cell of it, references last.
     pub(crate) fn cells(&self) -> impl Iterator<Item = &CellResult> {
         self.series
             .iter()
             .flat_map(|s| s.marks.iter().map(|m| m.cell))
-            .chain(self.peers.iter().map(|p| p.cell))
+            .chain(self.references.iter().map(|p| p.cell))
     }
 }
 
-/// The panels of one metric; none where the experiment has no cell of it.
+/// Returns the panels of one metric; empty if the experiment has no cell of it.
 pub(crate) fn panels<'a>(experiment: &'a ExperimentResult, metric: &str) -> Vec<Panel<'a>> {
-    let cells: Vec<&CellResult> = experiment
-        .cells
-        .iter()
-        .filter(|cell| cell.metric == metric)
-        .collect();
+    let cells = experiment.cells_of(metric);
     let Some(first) = cells.first() else {
         return Vec::new();
     };
-    let published: Vec<&Published> = experiment
-        .published
-        .iter()
-        .filter(|published| published.metric == metric && published.value.is_finite())
-        .collect();
+    let mut published = experiment.published_of(metric);
+    published.retain(|published| published.value.is_finite());
     let matrix: Vec<&CellResult> = cells
         .iter()
         .copied()
@@ -212,19 +209,19 @@ pub(crate) fn panels<'a>(experiment: &'a ExperimentResult, metric: &str) -> Vec<
                     },
                 },
                 series: series.collect(),
-                peers: peers(&cells, &published),
+                references: references(&cells, &published),
                 adrift,
             }
         })
         .collect()
 }
 
-fn peers<'a>(cells: &[&'a CellResult], published: &[&'a Published]) -> Vec<Peer<'a>> {
+fn references<'a>(cells: &[&'a CellResult], published: &[&'a Published]) -> Vec<Reference<'a>> {
     cells
         .iter()
         .filter_map(|cell| {
             let name = cell.at.beside()?;
-            Some(Peer {
+            Some(Reference {
                 name,
                 cell,
                 published: published
@@ -237,7 +234,7 @@ fn peers<'a>(cells: &[&'a CellResult], published: &[&'a Published]) -> Vec<Peer<
         .collect()
 }
 
-/// What each axis is used for.
+/// The use of each axis.
 struct Roles<'a> {
     numeric: Option<&'a Axis>,
     rows: Vec<&'a Axis>,
@@ -324,7 +321,7 @@ fn part<'p, 'a>(
     &mut series[index].1
 }
 
-/// Where `point` comes in the order of the file, and what to call it.
+/// Returns the place of `point` in the order of the file, and its label.
 fn key(axes: &[&Axis], point: &Point) -> (Vec<usize>, String) {
     let mut order = Vec::new();
     let mut words: Vec<String> = Vec::new();
@@ -344,7 +341,7 @@ fn key(axes: &[&Axis], point: &Point) -> (Vec<usize>, String) {
     (order, words.join(" · "))
 }
 
-/// How many values the axis has, with those that only the publication has.
+/// Returns the number of values of the axis, with those that only the publication has.
 fn values(axis: &Axis, cells: &[&CellResult], published: &[&Published]) -> usize {
     let points = cells.iter().map(|cell| &cell.at);
     let points = points.chain(published.iter().map(|p| &p.at));
@@ -358,7 +355,7 @@ fn values(axis: &Axis, cells: &[&CellResult], published: &[&Published]) -> usize
     all.len()
 }
 
-/// Whether every value of the axis is a number or a quantity of one dimension.
+/// Returns true if every value of the axis is a number or a quantity of one dimension.
 fn numeric(axis: &Axis) -> bool {
     let unit = unit_of(axis);
     axis.values

@@ -2,24 +2,25 @@
 
 use maud::{html, Markup};
 
-use super::axis::{self, bottom_labels, grid, pixels, series_name, Key, Ticks};
+use super::axis::{self, bottom_labels, grid, series_name, Key, Ticks};
 use super::mark::{self, Look, Place, Way};
 use super::plan::{Mark, Panel};
-use super::scale::Scale;
-use super::{Drawn, Samples};
+use super::samples::Samples;
+use super::scale::{pixels, Scale};
+use super::words::{description, Drawn};
 use crate::experiment::Published;
-use crate::report::words::clip;
+use crate::text::clip;
 
 /// The height of a row with one series.
 const ROW: f64 = 26.0;
 
-/// How far series of one row stand from each other.
+/// The distance between the series of one row.
 const LANE: f64 = 16.0;
 
-/// How far the dots of single rounds stand below their median's mark.
+/// The distance of the dots of single rounds below their median's mark.
 const BELOW: f64 = 6.5;
 
-/// Where a cell without a value has its cross, in per cent of the width.
+/// The place of the cross of a cell without a value, in per cent of the width.
 const CROSS: f64 = 1.0;
 
 /// One row: its name, and the marks of each lane.
@@ -39,15 +40,15 @@ pub(crate) fn draw(panel: &Panel<'_>, labels: &[String]) -> (Markup, Drawn) {
     let samples = Samples::of(panel);
     let x = Scale::for_values(&samples.domain(panel), 3.0, 97.0);
     let ticks = Ticks::of(&x, panel.unit);
-    let peers: Vec<Mark<'_>> = panel
-        .peers
+    let references: Vec<Mark<'_>> = panel
+        .references
         .iter()
-        .map(|peer| Mark {
+        .map(|reference| Mark {
             position: 0.0,
-            cell: peer.cell,
+            cell: reference.cell,
         })
         .collect();
-    let rows = rows(panel, labels, &peers);
+    let rows = rows(panel, labels, &references);
     let mut outside = 0;
     let mut tracks: Vec<Markup> = Vec::new();
     for row in &rows {
@@ -88,7 +89,7 @@ pub(crate) fn draw(panel: &Panel<'_>, labels: &[String]) -> (Markup, Drawn) {
             }
         }
         div.plot.rows data-scale=(x.kind()) data-way=(Way::Right.name()) role="img"
-            aria-label=(super::description(panel, &x)) {
+            aria-label=(description(panel, &x)) {
             @for (row, track) in rows.iter().zip(tracks) {
                 div.row { span.label { bdi { (clip(row.name, 90)) } } (track) }
             }
@@ -121,8 +122,12 @@ fn drawn(panel: &Panel<'_>, mark: &Mark<'_>, look: Look, x: &Scale, y: f64) -> M
     }
 }
 
-/// The matrix' combinations, then the peers.
-fn rows<'a>(panel: &'a Panel<'_>, labels: &'a [String], peers: &'a [Mark<'a>]) -> Vec<Row<'a>> {
+/// The matrix' combinations, then the references.
+fn rows<'a>(
+    panel: &'a Panel<'_>,
+    labels: &'a [String],
+    references: &'a [Mark<'a>],
+) -> Vec<Row<'a>> {
     let mut rows: Vec<Row<'a>> = Vec::new();
     for (place, label) in labels.iter().enumerate() {
         let lanes = panel.series.iter().enumerate().map(|(number, series)| {
@@ -142,13 +147,13 @@ fn rows<'a>(panel: &'a Panel<'_>, labels: &'a [String], peers: &'a [Mark<'a>]) -
             lanes: lanes.collect(),
         });
     }
-    for ((number, peer), mark) in panel.peers.iter().enumerate().zip(peers) {
+    for ((number, reference), mark) in panel.references.iter().enumerate().zip(references) {
         rows.push(Row {
-            name: peer.name,
+            name: reference.name,
             lanes: vec![Lane {
-                look: Look::Peer(number),
+                look: Look::Reference(number),
                 marks: vec![mark],
-                published: peer.published.clone(),
+                published: reference.published.clone(),
             }],
         });
     }

@@ -13,7 +13,7 @@ pub(crate) struct Scale {
     pub(crate) from: f64,
     /// The pixel of `high`.
     pub(crate) to: f64,
-    /// Where a logarithmic scale puts what it cannot reach: zero.
+    /// The place of zero, which a logarithmic scale cannot reach.
     pub(crate) zero: Option<f64>,
 }
 
@@ -38,7 +38,7 @@ impl Scale {
         }
         let (mut low, mut high) = (least, most);
         if least > 0.0 && most / least < CLOSE {
-            // At least a tenth of the value: noise must not look like a landslide.
+            // At least a tenth of the value: noise must not fill the whole drawing.
             let room = (0.1 * most - (most - least)).max(0.0) / 2.0 + (most - least) * 0.08;
             low -= room;
             high += room;
@@ -80,7 +80,7 @@ impl Scale {
         }
     }
 
-    /// Makes room where all values are one.
+    /// Widens the range if all values are the same.
     pub(crate) fn spread(
         log: bool,
         low: f64,
@@ -127,7 +127,7 @@ impl Scale {
         self.at(value.clamp(self.low, self.high))
     }
 
-    /// Whether `value` is inside the drawn range.
+    /// Returns whether `value` is inside the drawn range.
     pub(crate) fn holds(&self, value: f64) -> bool {
         if self.log && value <= 0.0 {
             return self.zero.is_some() && value == 0.0;
@@ -144,7 +144,7 @@ impl Scale {
         }
     }
 
-    /// Whether a linear scale leaves zero out, which a reader must be told.
+    /// Returns whether a linear scale leaves zero out, which a reader must be told.
     pub(crate) fn cut(&self) -> bool {
         !self.log && self.low > 0.0
     }
@@ -228,6 +228,16 @@ fn log_ticks(low: f64, high: f64) -> Vec<f64> {
         .flat_map(|exponent| multiples.iter().map(move |m| m * 10f64.powi(exponent)))
         .filter(|&tick| tick >= low * 0.999 && tick <= high * 1.001 && tick.is_finite())
         .collect()
+}
+
+/// A length as SVG has it: a percentage of the plot.
+pub(crate) fn percent(at: f64) -> String {
+    format!("{at:.3}%")
+}
+
+/// A length in pixels.
+pub(crate) fn pixels(at: f64) -> String {
+    format!("{at:.2}")
 }
 
 #[cfg(test)]

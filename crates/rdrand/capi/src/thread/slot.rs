@@ -1,4 +1,4 @@
-//! Where a thread keeps its generator.
+//! The memory that holds a thread's generator.
 //!
 //! On Linux with glibc that is a block of static thread-local storage, whose distance from the
 //! thread pointer is known once the library is loaded: two instructions find it. What
@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 
 use tare_rdrand::Rdrand;
 
-/// A generator or none. All bytes zero is none, as fresh thread-local storage is.
+/// A generator or none. With all bytes zero, as in fresh thread-local storage, it is none.
 #[repr(C)]
 pub(super) struct Slot {
     made: bool,

@@ -5,124 +5,96 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::Duration;
 
-use tare_lab::driver::{Driver, Invocation, Missing, Mistake, ParameterKind, Vocabulary};
+use anyhow::anyhow;
+use tare_lab::driver::{Expected, Invocation, Missing, Mistake, Role};
 use tare_lab::file::nearest;
-use tare_lab::sample::OPERATIONS;
-use tare_lab::trial::{STDOUT_BYTES, TIME};
-use tare_lab::unit::Dimension;
-use tare_lab::value::{Parameters, Value};
+use tare_lab::parameters::Table;
+use tare_lab::value::Parameters;
+use tare_lab::{figures, parameters};
 
-use super::{duration, parameter, text};
+use super::workload::{mistake, Workload};
+use crate::agent::{Agent, TrialError};
+use crate::machine::Machine;
 use crate::program;
 
-/// Runs `command`, in which `{name}` stands for the parameter of that name.
+parameters! {
+    /// The parameters of the driver `command`. In the commands, the folder and the variables
+    /// `{name}` stands for the parameter of that name.
+    pub(crate) struct CommandParameters {
+        /// the program and its arguments; {name} stands for the parameter of that name
+        command: String,
+        /// a command to run before each trial, not measured
+        prepare: String = "",
+        /// a command to run after each trial, not measured
+        cleanup: String = "",
+        /// variables added to the environment
+        environment: Table,
+        /// the folder in which the commands start
+        working_directory: String = ".",
+        /// whether the program speaks the trial protocol
+        protocol: bool = false,
+        /// how long a trial, prepare and cleanup may each take
+        limit: Duration = "60 s",
+        .. all
+    }
+}
+
+figures! {
+    /// The figures of a program that does not speak the protocol; the lab measures them.
+    pub(crate) struct CommandFigures {
+        metrics {
+            /// wall time of the program
+            time: f64 [Seconds],
+        }
+        counters {
+            /// runs of the program
+            operations,
+            /// bytes that it printed
+            stdout_bytes,
+        }
+    }
+}
+
+/// The driver `command`, which runs any program.
 pub(crate) struct Command;
 
-impl Driver for Command {
-    fn vocabulary(&self) -> Vocabulary {
-        Vocabulary {
-            name: "command".into(),
-            about: "any program, timed as a whole or speaking JSON lines".into(),
-            parameters: vec![
-                parameter(
-                    "command",
-                    ParameterKind::Text,
-                    None,
-                    "the program and its arguments; {name} stands for the parameter of that name",
-                ),
-                parameter(
-                    "prepare",
-                    ParameterKind::Text,
-                    Some("".into()),
-                    "a command to run before each trial, not measured",
-                ),
-                parameter(
-                    "cleanup",
-                    ParameterKind::Text,
-                    Some("".into()),
-                    "a command to run after each trial, not measured",
-                ),
-                parameter(
-                    "environment",
-                    ParameterKind::Table,
-                    None,
-                    "variables added to the environment",
-                ),
-                parameter(
-                    "working_directory",
-                    ParameterKind::Text,
-                    Some(".".into()),
-                    "the folder in which the commands start",
-                ),
-                parameter(
-                    "protocol",
-                    ParameterKind::Bool,
-                    Some(Value::Bool(false)),
-                    "whether the program speaks the trial protocol",
-                ),
-                parameter(
-                    "limit",
-                    ParameterKind::Quantity(Dimension::Time),
-                    Some("60 s".into()),
-                    "how long a trial, prepare and cleanup may each take",
-                ),
-            ],
-            peers: vec![],
-            metrics: vec![(TIME.into(), Dimension::Time)],
-            counters: vec![OPERATIONS.into(), STDOUT_BYTES.into()],
-            open: true,
-            deterministic: false,
-        }
-    }
+impl Workload for Command {
+    const NAME: &'static str = "command";
+    const ABOUT: &'static str = "any program, timed as a whole or speaking JSON lines";
+    type Parameters = CommandParameters;
+    type Figures = CommandFigures;
 
-    fn examine(&self, parameters: &Parameters) -> Result<(), Mistake> {
-        for name in COMMANDS {
-            words(parameters, name)?;
-        }
-        if words(parameters, "command")?.is_empty() {
-            return Err(Mistake {
-                parameter: "command".into(),
-                found: "no words".into(),
-                expected: "a program and its arguments".into(),
-            });
-        }
-        filled(parameters, "working_directory")?;
-        environment(parameters)?;
-        if duration(parameters, "limit").is_ok_and(|limit| limit.is_zero()) {
+    fn examine(parameters: &CommandParameters) -> Result<(), Mistake> {
+        if parameters.limit.is_zero() {
+            let found = parameters.all.get("limit").map(ToString::to_string);
             return Err(Mistake {
                 parameter: "limit".into(),
-                found: text(parameters, "limit").unwrap_or_default().into(),
-                expected: "more than no time".into(),
+                found: found.unwrap_or_default(),
+                expected: "more than 0 s".into(),
             });
         }
-        Ok(())
+        Process::of(parameters).map(drop)
     }
 
-    fn check(&self, parameters: &Parameters) -> Result<(), Missing> {
-        let missing = |mistake: Mistake| Missing {
-            reason: format!(
-                "{}: found {}, expected {}",
-                mistake.parameter, mistake.found, mistake.expected
-            ),
+    fn check(parameters: &CommandParameters, _: &Machine) -> Result<(), Missing> {
+        let process = Process::of(parameters).map_err(|mistake| Missing {
+            reason: mistake.to_string(),
             remedy: None,
-        };
-        self.examine(parameters).map_err(missing)?;
-        let folder = filled(parameters, "working_directory").map_err(missing)?;
-        if !Path::new(&folder).is_dir() {
+        })?;
+        let folder = &process.folder;
+        if !Path::new(folder).is_dir() {
             return Err(Missing {
                 reason: format!("there is no folder \"{folder}\" here"),
                 remedy: Some(format!("mkdir -p '{folder}', or correct working_directory")),
             });
         }
-        let path = environment(parameters)
-            .map_err(missing)?
-            .remove(OsStr::new("PATH"));
-        for name in COMMANDS {
-            let words = words(parameters, name).map_err(missing)?;
+        let path = process.environment.get(OsStr::new("PATH"));
+        for words in [&process.command, &process.prepare, &process.cleanup] {
             let Some(program) = words.first() else {
                 continue;
             };
-            if program::find_in(program, Path::new(&folder), path.as_deref()).is_none() {
+            let path = path.map(OsString::as_os_str);
+            if program::find_in(program, Path::new(folder), path).is_none() {
                 return Err(Missing {
                     reason: format!("there is no program \"{program}\" here"),
                     remedy: Some(format!("install {program}, or write its whole path")),
@@ -132,23 +104,67 @@ impl Driver for Command {
         Ok(())
     }
 
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
-        let words = |name| -> Vec<OsString> {
-            let words = words(parameters, name).unwrap_or_default();
-            words.into_iter().map(Into::into).collect()
+    fn expected(_: &CommandParameters) -> Option<Expected> {
+        None
+    }
+
+    fn invocation(_: &Role, parameters: &CommandParameters, own_trial: Invocation) -> Invocation {
+        let Ok(process) = Process::of(parameters) else {
+            // The trial finds the same mistake and reports it.
+            return Invocation {
+                speaks_protocol: parameters.protocol,
+                ..own_trial
+            };
         };
-        let mut command = words("command").into_iter();
+        let os = |words: Vec<String>| words.into_iter().map(OsString::from).collect();
+        let mut command = process.command.into_iter();
         Invocation {
             program: command.next().unwrap_or_default().into(),
-            arguments: command.collect(),
-            environment: environment(parameters).unwrap_or_default(),
-            directory: filled(parameters, "working_directory").ok().map(Into::into),
-            prepare: words("prepare"),
-            cleanup: words("cleanup"),
-            speaks_protocol: parameters.get("protocol") == Some(&Value::Bool(true)),
-            limit: duration(parameters, "limit").unwrap_or(Duration::from_secs(60)),
+            arguments: os(command.collect()),
+            environment: process.environment,
+            directory: Some(process.folder.into()),
+            prepare: os(process.prepare),
+            cleanup: os(process.cleanup),
+            speaks_protocol: parameters.protocol,
+            limit: parameters.limit,
             expected: None,
         }
+    }
+
+    fn run(_: CommandParameters, _: &mut Agent) -> Result<CommandFigures, TrialError> {
+        Err(anyhow!("found driver \"command\", expected one with trials of its own").into())
+    }
+}
+
+/// A process as the parameters describe it, filled in.
+struct Process {
+    command: Vec<String>,
+    prepare: Vec<String>,
+    cleanup: Vec<String>,
+    environment: BTreeMap<OsString, OsString>,
+    folder: String,
+}
+
+impl Process {
+    fn of(parameters: &CommandParameters) -> Result<Process, Mistake> {
+        let all = &parameters.all;
+        let command = words(&parameters.command, all, "command")?;
+        let prepare = words(&parameters.prepare, all, "prepare")?;
+        let cleanup = words(&parameters.cleanup, all, "cleanup")?;
+        if command.is_empty() {
+            return Err(Mistake {
+                parameter: "command".into(),
+                found: "no words".into(),
+                expected: "a program and its arguments".into(),
+            });
+        }
+        Ok(Process {
+            command,
+            prepare,
+            cleanup,
+            folder: fill_in(&parameters.working_directory, all, "working_directory")?,
+            environment: environment(&parameters.environment, all)?,
+        })
     }
 }
 
@@ -157,38 +173,30 @@ const COMMANDS: [&str; 3] = ["command", "prepare", "cleanup"];
 
 /// A command's words: split as a shell splits, then filled in, so that a value with a space in it
 /// stays one word and nothing is interpreted twice.
-fn words(parameters: &Parameters, name: &str) -> Result<Vec<String>, Mistake> {
-    let command = text(parameters, name).unwrap_or_default();
-    let words = shlex::split(command).ok_or_else(|| Mistake {
-        parameter: name.into(),
-        found: format!("{command:?}"),
-        expected: "words with matching quotes".into(),
-    })?;
+fn words(command: &str, parameters: &Parameters, name: &str) -> Result<Vec<String>, Mistake> {
+    let words = shlex::split(command)
+        .ok_or_else(|| mistake(name, command, "words with matching quotes"))?;
     let words = words.iter().map(|word| fill_in(word, parameters, name));
     words.collect()
 }
 
-/// A parameter's text, filled in.
-fn filled(parameters: &Parameters, name: &str) -> Result<String, Mistake> {
-    fill_in(text(parameters, name).unwrap_or("."), parameters, name)
-}
-
 /// The variables that the program gets beside those of this process.
-fn environment(parameters: &Parameters) -> Result<BTreeMap<OsString, OsString>, Mistake> {
-    let variables = parameters.iter().filter_map(|(parameter, value)| {
-        let variable = parameter.strip_prefix("environment.")?;
-        Some((parameter, variable, value))
-    });
+fn environment(
+    variables: &Table,
+    parameters: &Parameters,
+) -> Result<BTreeMap<OsString, OsString>, Mistake> {
+    let variables = variables.0.iter();
     variables
-        .map(|(parameter, variable, value)| {
+        .map(|(variable, value)| {
+            let parameter = format!("environment.{variable}");
             if variable.is_empty() || variable.contains(['=', '\0']) {
                 return Err(Mistake {
-                    parameter: parameter.clone(),
+                    parameter,
                     found: format!("a variable named {variable:?}"),
                     expected: "a name without \"=\"".into(),
                 });
             }
-            let value = fill_in(&value.to_string(), parameters, parameter)?;
+            let value = fill_in(value, parameters, &parameter)?;
             Ok((variable.into(), value.into()))
         })
         .collect()
@@ -251,16 +259,30 @@ fn is_name(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::systems::workload::On;
+    use tare_lab::driver::Driver as _;
+    use tare_lab::figures::Figures as _;
+    use tare_lab::trial::{STDOUT_BYTES, TIME};
+    use tare_lab::value::Value;
+
+    fn driver() -> On<Command> {
+        On::new(Machine::This)
+    }
+
+    #[test]
+    fn the_figures_are_those_that_the_lab_measures() {
+        assert_eq!(CommandFigures::metrics()[0].name, TIME);
+        assert_eq!(CommandFigures::counters()[1].name, STDOUT_BYTES);
+    }
 
     #[test]
     fn a_value_stays_one_word_and_is_not_filled_in_again() {
         let parameters = Parameters::from([
-            ("command".into(), "cat '{file}' --n={n} {} '{a b}' {".into()),
             ("file".into(), "a b; {n}".into()),
             ("n".into(), Value::Int(3)),
         ]);
         assert_eq!(
-            words(&parameters, "command").unwrap(),
+            words("cat '{file}' --n={n} {} '{a b}' {", &parameters, "command").unwrap(),
             ["cat", "a b; {n}", "--n=3", "{}", "{a b}", "{"]
         );
     }
@@ -277,7 +299,7 @@ mod tests {
             ("working_directory", "{nowhere}", "{nowhere}"),
             ("environment.LEVEL", "{levl}", "{levl}"),
             ("environment.", "1", "a variable named"),
-            ("limit", "0 ms", "more than no time"),
+            ("limit", "0 ms", "more than 0 s"),
         ];
         for (name, value, expected) in cases {
             let mut parameters = Parameters::from([
@@ -285,8 +307,8 @@ mod tests {
                 ("level".into(), Value::Int(1)),
             ]);
             parameters.insert(name.into(), value.into());
-            let parameters = Command.vocabulary().complete(parameters);
-            let mistake = Command.examine(&parameters).expect_err(value);
+            let parameters = driver().vocabulary().complete(parameters);
+            let mistake = driver().examine(&parameters).expect_err(value);
             assert_eq!(mistake.parameter, name, "{mistake:?}");
             assert!(format!("{mistake:?}").contains(expected), "{mistake:?}");
         }
@@ -302,7 +324,8 @@ mod tests {
             ("limit".into(), "2 s".into()),
             ("n".into(), Value::Int(3)),
         ]);
-        let invocation = Command.invocation(&Command.vocabulary().complete(parameters));
+        let invocation =
+            driver().invocation(&Role::only(), &driver().vocabulary().complete(parameters));
         let expected = Invocation {
             program: "./run".into(),
             arguments: vec!["3".into()],

@@ -1,4 +1,4 @@
-//! `tare gateway bench`: packets through two gateways in this process, as fast as they go.
+//! `tare gateway bench`: packets through two gateways in this process, as fast as possible.
 
 use std::process::ExitCode;
 use std::sync::Barrier;
@@ -25,19 +25,19 @@ pub(crate) struct Args {
     /// Bytes of a packet with its Ethernet header, or IMIX
     #[arg(value_name = "SIZE", value_parser = |s: &str| s.parse::<PacketSize>())]
     size: PacketSize,
-    /// How many packets, such as 10e6
+    /// Number of packets, such as 10e6
     #[arg(value_name = "PACKETS", value_parser = packets)]
     packets: u64,
-    /// How many routes, which the packets take in turn
+    /// Number of routes, which the packets take in turn
     #[arg(value_name = "ROUTES", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     routes: u32,
-    /// CPUs to bind to, one worker each; without them there is one worker that goes where it will
+    /// CPUs to bind to, one worker each; without them there is one unpinned worker
     #[arg(value_name = "CPUS", value_delimiter = ',')]
     cpus: Vec<usize>,
     /// Bits of the AES key
     #[arg(long, default_value = "128", value_parser = ["128", "256"])]
     key_bits: String,
-    /// Count in 32 bits, not in 64
+    /// Sequence numbers of 32 bits instead of 64
     #[arg(long)]
     no_esn: bool,
     /// Do only a part: `cipher` seals and opens, with no headers, routes and windows; `tester`
@@ -110,22 +110,20 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let wrong = args.packets - outcome.done.packets;
     if wrong > 0 {
-        terminal::say(&format!(
-            "tare: {wrong} packets did not come out as they went in"
-        ));
+        terminal::say(&format!("tare: {wrong} packets were lost or changed"));
         return Ok(ExitCode::from(1));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What all workers did, from the moment at which all were ready; the time is the slowest one's.
+/// The work of all workers, from the moment at which all were ready, and the time of the slowest.
 #[derive(Clone, Copy, Default)]
 struct Outcome {
     done: Done,
     elapsed: Duration,
 }
 
-/// Packets between two looks at the bar.
+/// Packets between two updates of the bar.
 const STEP: u64 = 1 << 16;
 
 fn run_workers(
@@ -138,7 +136,7 @@ fn run_workers(
     let work = |worker: usize| -> anyhow::Result<Outcome> {
         let bound = args.cpus.get(worker).map_or(Ok(()), |&cpu| bind(cpu));
         let step = bench.step(args.subject());
-        // Whatever went wrong: the others wait.
+        // Also after an error, because the others wait at the barrier.
         ready.wait();
         bound?;
         let mut step = step.map_err(|e| anyhow!(e))?;

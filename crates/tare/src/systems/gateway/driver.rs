@@ -8,15 +8,16 @@ use anyhow::{anyhow, Context as _};
 use rustix::time::{clock_gettime, ClockId};
 use tare_gateway::dataplane::SequenceMode;
 use tare_gateway::tools::bench::{Bench, Done, Setup, Subject};
-use tare_lab::driver::{Driver, Invocation, Missing, Parameter, ParameterKind, Vocabulary};
-use tare_lab::sample::OPERATIONS;
-use tare_lab::unit::{Dimension, Unit};
-use tare_lab::value::Parameters;
-use tare_packet::imix::PacketSize;
+use tare_lab::driver::{Expected, Missing, ParameterKind};
+use tare_lab::parameters::{Choice, ParameterType};
+use tare_lab::value::Value;
+use tare_lab::{choices, figures, parameters};
+use tare_packet::imix::{self, PacketSize};
 
+use crate::agent::{Agent, TrialError};
+use crate::machine::Machine;
 use crate::pace;
-use crate::systems::{count, duration, own_trial, parameter, text, Workload};
-use crate::trial::{Speaker, TrialError};
+use crate::systems::workload::{by_the_clock, Workload};
 
 /// The part of a trial's duration that its warm-up takes on top.
 const WARM_UP: f64 = 0.15;
@@ -24,141 +25,150 @@ const WARM_UP: f64 = 0.15;
 /// Packets in one timed call: eight bursts.
 const STEP: u64 = 512;
 
+/// The part of the gateways that the benchmark times.
+#[derive(Clone, Copy)]
+pub(crate) struct Timing(Subject);
+
+impl Choice for Timing {
+    fn all() -> Vec<Timing> {
+        Subject::ALL.map(Timing).to_vec()
+    }
+
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+}
+
+/// The size of the packets of a test.
+#[derive(Clone, Copy)]
+pub(crate) struct Size(pub(crate) PacketSize);
+
+impl ParameterType for Size {
+    fn kind() -> ParameterKind {
+        ParameterKind::Text
+    }
+
+    fn from_value(value: &Value) -> Option<Size> {
+        value.as_str()?.parse().ok().map(Size)
+    }
+
+    fn expected(_: &ParameterKind) -> String {
+        format!(
+            "\"{}\" to \"{}\" bytes, or \"IMIX\"",
+            imix::SIZE_MIN,
+            imix::SIZE_MAX
+        )
+    }
+}
+
+choices! {
+    /// The cipher and the length of its key.
+    #[derive(Clone, Copy)]
+    pub(crate) enum Cipher {
+        /// AES-128-GCM.
+        Aes128 = "aes128",
+        /// AES-256-GCM.
+        Aes256 = "aes256",
+    }
+}
+
+choices! {
+    /// The length of sequence numbers.
+    #[derive(Clone, Copy)]
+    pub(crate) enum Esn {
+        /// 64 bits.
+        On = "on",
+        /// 32 bits.
+        Off = "off",
+    }
+}
+
+parameters! {
+    /// The parameters of the driver `gateway`.
+    pub(crate) struct GatewayParameters {
+        /// both gateways; only the sealing and opening of the same packets; or only making and
+        /// comparing them
+        subject: Timing = "gateway",
+        /// bytes of a packet with its Ethernet header, or IMIX
+        size: Size = "60",
+        /// routes that the packets take in turn, each with keys of its own
+        routes: usize [1..=10_000] = 1,
+        /// threads, each with outbound SAs of its own
+        workers: usize [1..=64] = 1,
+        /// the cipher's key
+        key: Cipher = "aes128",
+        /// sequence numbers of 64 bits, or of 32
+        esn: Esn = "on",
+        /// the measured part of a trial
+        duration: Duration = "50 ms",
+    }
+}
+
+figures! {
+    /// The figures of a trial of `gateway`.
+    pub(crate) struct GatewayFigures {
+        metrics {
+            /// packets per second of wall time
+            packet_rate: f64 [PacketsPerSecond],
+            /// bytes per second of wall time
+            throughput: f64 [BytesPerSecond],
+            /// packets per second of processor time, summed over the workers
+            cpu_packet_rate: f64 [PacketsPerSecond],
+            /// bytes per second of processor time, summed over the workers
+            cpu_throughput: f64 [BytesPerSecond],
+        }
+        counters {
+            /// packets that arrived unchanged
+            operations,
+            /// bytes of them
+            bytes,
+            /// packets that were lost or changed
+            wrong,
+        }
+    }
+}
+
+/// The driver `gateway`.
 pub(crate) struct Gateway;
 
-impl Driver for Gateway {
-    fn vocabulary(&self) -> Vocabulary {
-        let choice = |values: &[&str]| {
-            ParameterKind::Choice(values.iter().map(|value| (*value).to_owned()).collect())
-        };
-        Vocabulary {
-            name: "gateway".into(),
-            about:
-                "Packets made, sealed, opened, compared and counted by two gateways in one process"
-                    .into(),
-            parameters: vec![
-                parameter(
-                    "subject",
-                    choice(&Subject::ALL.map(Subject::name)),
-                    Some("gateway".into()),
-                    "both gateways; only the sealing and opening of the same packets; or only making and comparing them",
-                ),
-                size_parameter(),
-                parameter(
-                    "routes",
-                    ParameterKind::Int(1, 10_000),
-                    Some(1.into()),
-                    "routes that the packets take in turn, each with keys of its own",
-                ),
-                parameter(
-                    "workers",
-                    ParameterKind::Int(1, 64),
-                    Some(1.into()),
-                    "threads, each with outbound SAs of its own",
-                ),
-                parameter(
-                    "key",
-                    choice(&["aes128", "aes256"]),
-                    Some("aes128".into()),
-                    "the cipher's key",
-                ),
-                parameter(
-                    "esn",
-                    choice(&["on", "off"]),
-                    Some("on".into()),
-                    "sequence numbers of 64 bits, or of 32",
-                ),
-                parameter(
-                    "duration",
-                    ParameterKind::Quantity(Dimension::Time),
-                    Some("50 ms".into()),
-                    "the measured part of a trial",
-                ),
-            ],
-            peers: vec![],
-            metrics: vec![
-                ("packet_rate".into(), Dimension::PacketRate),
-                ("throughput".into(), Dimension::DataRate),
-                ("cpu_packet_rate".into(), Dimension::PacketRate),
-                ("cpu_throughput".into(), Dimension::DataRate),
-            ],
-            counters: [OPERATIONS, "bytes", "wrong"].map(String::from).to_vec(),
-            open: false,
-            deterministic: false,
-        }
-    }
-
-    fn check(&self, parameters: &Parameters) -> Result<(), Missing> {
-        let workers = count(parameters, "workers").unwrap_or(1);
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        if workers <= cpus {
-            return Ok(());
-        }
-        Err(Missing {
-            reason: format!("{workers} workers need as many CPUs, this machine has {cpus}"),
-            remedy: None,
-        })
-    }
-
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
-        let expected = duration(parameters, "duration").unwrap_or_default();
-        own_trial("gateway", parameters, expected.mul_f64(1.0 + WARM_UP))
-    }
-}
-
-/// What a benchmark of packets takes as their size.
-pub(crate) fn size_parameter() -> Parameter {
-    parameter(
-        "size",
-        ParameterKind::Text,
-        Some("60".into()),
-        "bytes of a packet with its Ethernet header, or IMIX",
-    )
-}
-
-/// The parameter as a size.
-pub(crate) fn size(parameters: &Parameters) -> anyhow::Result<PacketSize> {
-    text(parameters, "size")?.parse().context("parameter size")
-}
-
-/// What was done in the measured time.
-struct Timed {
-    done: Done,
-    wrong: u64,
-    /// Seconds on the clock, of the worker that took longest.
-    wall: f64,
-    /// Seconds of processor time, of all workers together.
-    cpu: f64,
-}
-
 impl Workload for Gateway {
-    fn run(&self, parameters: &Parameters, speaker: &mut Speaker) -> Result<(), TrialError> {
-        let workers = count(parameters, "workers")?;
+    const NAME: &'static str = "gateway";
+    const ABOUT: &'static str =
+        "packets made, sealed, opened, compared and counted by two gateways in one process";
+    type Parameters = GatewayParameters;
+    type Figures = GatewayFigures;
+
+    fn check(parameters: &GatewayParameters, machine: &Machine) -> Result<(), Missing> {
+        let workers = parameters.workers;
+        machine.need_cpus(workers, &format!("{workers} workers need"))
+    }
+
+    fn expected(parameters: &GatewayParameters) -> Option<Expected> {
+        Some(by_the_clock(parameters.duration.mul_f64(1.0 + WARM_UP)))
+    }
+
+    fn run(parameters: GatewayParameters, agent: &mut Agent) -> Result<GatewayFigures, TrialError> {
+        let (workers, duration) = (parameters.workers, parameters.duration);
         let setup = Setup {
-            sizes: size(parameters)?.period().to_vec(),
-            routes: count(parameters, "routes")?,
-            key_bytes: if text(parameters, "key")? == "aes256" {
-                32
-            } else {
-                16
+            sizes: parameters.size.0.period().to_vec(),
+            routes: parameters.routes,
+            key_bytes: match parameters.key {
+                Cipher::Aes128 => 16,
+                Cipher::Aes256 => 32,
             },
-            sequence_mode: if text(parameters, "esn")? == "off" {
-                SequenceMode::Plain
-            } else {
-                SequenceMode::Extended
+            sequence_mode: match parameters.esn {
+                Esn::On => SequenceMode::Extended,
+                Esn::Off => SequenceMode::Plain,
             },
             workers,
         };
         let bench = Bench::new(&setup).map_err(|e| anyhow!(e))?;
-        let duration = duration(parameters, "duration")?;
-        let subject = text(parameters, "subject")?;
-        let subject =
-            Subject::by_name(subject).ok_or_else(|| anyhow!("found subject {subject}"))?;
+        let Timing(subject) = parameters.subject;
         let timed = if workers == 1 {
             let mut step = bench.step(subject).map_err(|e| anyhow!(e))?;
             let mut step = move |n| step(n).map_err(|e| anyhow!(e));
             let calls = pace::warm_up(duration.mul_f64(WARM_UP), || step(STEP).map(|_| ()))?;
-            speaker.start()?;
+            agent.start()?;
             let mut done = Done::default();
             let timed = pace::run(calls, duration, None, || {
                 step(STEP).map(|d| add(&mut done, d))
@@ -170,24 +180,30 @@ impl Workload for Gateway {
                 cpu: timed.cpu.as_secs_f64(),
             }
         } else {
-            speaker.start()?;
+            agent.start()?;
             together(&bench, subject, workers, duration)?
         };
         let (packets, bytes) = (timed.done.packets as f64, timed.done.bytes as f64);
-        for (rate, throughput, seconds) in [
-            ("packet_rate", "throughput", timed.wall),
-            ("cpu_packet_rate", "cpu_throughput", timed.cpu),
-        ] {
-            speaker.sample(rate, packets / seconds, Unit::PacketsPerSecond)?;
-            speaker.sample(throughput, bytes / seconds, Unit::BytesPerSecond)?;
-        }
-        speaker.counters(&[
-            (OPERATIONS, timed.done.packets),
-            ("bytes", timed.done.bytes),
-            ("wrong", timed.wrong),
-        ])?;
-        Ok(())
+        Ok(GatewayFigures {
+            packet_rate: packets / timed.wall,
+            throughput: bytes / timed.wall,
+            cpu_packet_rate: packets / timed.cpu,
+            cpu_throughput: bytes / timed.cpu,
+            operations: timed.done.packets,
+            bytes: timed.done.bytes,
+            wrong: timed.wrong,
+        })
     }
+}
+
+/// The work of the measured time.
+struct Timed {
+    done: Done,
+    wrong: u64,
+    /// Wall time in seconds, of the worker that took longest.
+    wall: f64,
+    /// Processor time in seconds, of all workers together.
+    cpu: f64,
 }
 
 fn add(all: &mut Done, done: Done) {
@@ -195,7 +211,7 @@ fn add(all: &mut Done, done: Done) {
     all.bytes += done.bytes;
 }
 
-/// Several workers from the same moment until the time is over.
+/// Runs several workers from the same moment until the time is over.
 fn together(
     bench: &Bench,
     subject: Subject,
@@ -211,7 +227,7 @@ fn together(
         let cpu = clock_gettime(ClockId::ThreadCPUTime);
         let start = Instant::now();
         while start.elapsed() < time {
-            // Some milliseconds between two looks at the clock.
+            // Some milliseconds between two readings of the clock.
             add(&mut done, step(16 * STEP).map_err(|e| anyhow!(e))?);
             asked += 16 * STEP;
         }

@@ -14,9 +14,9 @@ use tare_packet::pcap;
 
 use crate::terminal;
 
-/// The station that frames are sent to where nothing tells of another.
-const NOBODY: [u8; 6] = [2, 0, 0, 0, 0, 1];
-/// From one frame of the capture to the next.
+/// The destination address of frames if none is configured.
+const NO_STATION: [u8; 6] = [2, 0, 0, 0, 0, 1];
+/// The time from one frame of the capture to the next.
 const FRAME_NS: u64 = 1000;
 
 #[derive(clap::Args)]
@@ -55,7 +55,7 @@ struct Written<'a> {
     destination: String,
 }
 
-/// Generates.
+/// Writes the configuration and the capture.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let meta = Meta::load(&args.meta)?;
     let paths = [&args.meta, &args.conf, &args.pcap];
@@ -68,8 +68,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let (destination, note) = destination(&meta.private);
     let traffic = meta.traffic(destination);
-    // Both are complete before either gets its name, and the configuration, which a gateway may be
-    // waiting for, is last.
+    // Both are complete before either gets its name. The configuration is last, because a gateway
+    // may be waiting for it.
     let capture = NewFile::write(&args.pcap, 0o666, |file| capture(&traffic, file))?;
     let text = meta.config().text();
     let conf = NewFile::write(&args.conf, 0o600, |file| file.write_all(text.as_bytes()))?;
@@ -110,7 +110,7 @@ fn in_words(written: &Written<'_>) -> String {
     )
 }
 
-/// The station address of the private interface, and what to say where it is a guess.
+/// The MAC address of the private interface, and a note if it is a guess.
 fn destination(private: &InterfaceConfig) -> ([u8; 6], Option<String>) {
     if let Some(mac) = private.mac {
         return (mac, None);
@@ -120,7 +120,7 @@ fn destination(private: &InterfaceConfig) -> ([u8; 6], Option<String>) {
     match here.and_then(|interface| interface.mac().ok()) {
         Some(mac) => (mac, None),
         None => (
-            NOBODY,
+            NO_STATION,
             Some(format!(
                 "the private interface has no mac, and {device} is not on this machine: frames go to 02:00:00:00:00:01"
             )),
@@ -142,7 +142,7 @@ struct NewFile {
 }
 
 impl NewFile {
-    /// Writes what `write` writes. Until [`complete`](Self::complete) a regular file keeps its old
+    /// Writes the file by `write`. Until [`complete`](Self::complete) a regular file keeps its old
     /// content, and the new one is in a file beside it, with the permissions of `mode`.
     ///
     /// # Errors
@@ -153,7 +153,7 @@ impl NewFile {
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> anyhow::Result<NewFile> {
         let cannot = |error: io::Error| anyhow!("cannot write {}: {error}", path.display());
-        // Through a symbolic link the file it names is replaced, not the link.
+        // Of a symbolic link, the file it names is replaced, not the link.
         let (to, special) = match fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => {
                 bail!("cannot write {}: it is a directory", path.display())

@@ -18,7 +18,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Prints 32 bytes of the operating system's generator in hexadecimal.
+/// Prints 32 bytes of the operating system's random number generator in hexadecimal.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let key = tare_gateway::tools::keygen().context("no random numbers")?;
     if args.json {

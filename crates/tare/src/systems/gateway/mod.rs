@@ -11,12 +11,12 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-/// What `tare gateway` can do.
+/// The subcommands of `tare gateway`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Run a gateway on this machine's interfaces
     Run(run::Args),
-    /// Say what a running gateway is doing
+    /// Show the state of a running gateway
     Status(status::Args),
     /// Measure two gateways back to back in this process
     Bench(bench::Args),
@@ -29,8 +29,8 @@ pub(crate) enum Command {
 /// Runs the command.
 ///
 /// # Errors
-/// What was asked for is wrong or could not be done, in words. A closed pipe behind standard output
-/// is passed on as the `io::Error` that it is.
+/// The reason why it could not be done, in words. A closed pipe behind standard output is passed on
+/// as the `io::Error` that it is.
 pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(args) => run::run(args),

@@ -5,134 +5,128 @@ use std::time::Duration;
 use anyhow::anyhow;
 use tare_gcm::testing::{race, Op, Race, Subject};
 use tare_gcm::Path;
-use tare_lab::driver::{Driver, Invocation, Missing, ParameterKind, Vocabulary};
-use tare_lab::sample::OPERATIONS;
-use tare_lab::unit::{Dimension, Unit};
-use tare_lab::value::Parameters;
+use tare_lab::driver::{Expected, Missing};
+use tare_lab::parameters::Choice;
+use tare_lab::{figures, parameters};
 
-use super::driver::{check_path, key_length, key_parameter, operation, operation_parameter};
-use crate::systems::{count, duration, own_trial, parameter, text, Workload};
-use crate::trial::{Speaker, TrialError};
+use super::{KeyBits, Operation};
+use crate::agent::{Agent, TrialError};
+use crate::machine::{Feature, Machine};
+use crate::systems::workload::{by_the_clock, Workload};
 
-/// The implementation that reads twice, which the race must catch.
-const TWO_READS: &str = "two_reads";
+/// The implementation that races against the hostile thread.
+#[derive(Clone, Copy)]
+pub(crate) struct Racer(Subject);
 
-pub(crate) struct GcmRace;
-
-impl Driver for GcmRace {
-    fn vocabulary(&self) -> Vocabulary {
-        let mut subjects: Vec<String> = Path::ALL.iter().map(ToString::to_string).collect();
-        subjects.push(TWO_READS.into());
-        Vocabulary {
-            name: "gcm-race".into(),
-            about: "AES-GCM on memory that a hostile thread writes to".into(),
-            parameters: vec![
-                parameter(
-                    "subject",
-                    ParameterKind::Choice(subjects),
-                    None,
-                    "a path of the cipher, or the implementation that reads twice",
-                ),
-                operation_parameter(),
-                key_parameter(),
-                parameter(
-                    "size",
-                    ParameterKind::Int(1, 1 << 20),
-                    Some(1440.into()),
-                    "bytes of payload a record",
-                ),
-                parameter(
-                    "duration",
-                    ParameterKind::Quantity(Dimension::Time),
-                    Some("40 ms".into()),
-                    "how long the race takes",
-                ),
-            ],
-            peers: vec![],
-            metrics: vec![
-                ("wrong".into(), Dimension::Count),
-                ("record_rate".into(), Dimension::OperationRate),
-            ],
-            counters: [
-                OPERATIONS,
-                "accepted",
-                "refused",
-                "wrong",
-                "unwiped",
-                "exposed",
-                "violations",
-                "hostile_writes",
-            ]
-            .map(String::from)
-            .to_vec(),
-            open: false,
-            deterministic: false,
-        }
+impl Choice for Racer {
+    fn all() -> Vec<Racer> {
+        let paths = Path::ALL.into_iter().map(Subject::Path);
+        paths.chain([Subject::TwoReads]).map(Racer).collect()
     }
 
-    fn check(&self, parameters: &Parameters) -> Result<(), Missing> {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        if cpus < 2 {
-            return Err(Missing {
-                reason: "a race takes two processors, this machine lends one".into(),
-                remedy: None,
-            });
+    fn name(&self) -> &'static str {
+        match self.0 {
+            Subject::Path(path) => path.name(),
+            // The implementation that the race must catch.
+            Subject::TwoReads => "two_reads",
         }
-        match subject(parameters) {
-            Ok(Subject::Path(path)) => check_path(path),
-            _ => Ok(()),
-        }
-    }
-
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
-        let expected = duration(parameters, "duration").unwrap_or(Duration::ZERO);
-        own_trial("gcm-race", parameters, expected)
     }
 }
 
+parameters! {
+    /// The parameters of the driver `gcm-race`.
+    pub(crate) struct RaceParameters {
+        /// a path of the cipher, or the implementation that reads twice
+        subject: Racer,
+        /// private to shared memory, or shared to private
+        operation: Operation = "seal",
+        /// bits of the key: 128 or 256
+        key: KeyBits = 128,
+        /// bytes of payload per record
+        size: usize [1..=1 << 20] = 1440,
+        /// how long the race takes
+        duration: Duration = "40 ms",
+    }
+}
+
+figures! {
+    /// The figures of a trial of `gcm-race`.
+    pub(crate) struct RaceFigures {
+        metrics {
+            /// records accepted or tagged with content that was never sealed
+            wrong: f64 [Count],
+            /// records per second of wall time
+            record_rate: f64 [OperationsPerSecond],
+        }
+        counters {
+            /// records
+            operations,
+            /// records that opened
+            accepted,
+            /// records that were refused as forged
+            refused,
+            /// records accepted or tagged with content that was never sealed
+            wrong_records as "wrong",
+            /// refused records whose plaintext was left in the output
+            unwiped,
+            /// records whose plaintext was in shared memory
+            exposed,
+            /// wrong, unwiped and exposed together
+            violations,
+            /// writes of the hostile thread
+            hostile_writes,
+        }
+    }
+}
+
+/// The driver `gcm-race`.
+pub(crate) struct GcmRace;
+
 impl Workload for GcmRace {
-    fn run(&self, parameters: &Parameters, speaker: &mut Speaker) -> Result<(), TrialError> {
+    const NAME: &'static str = "gcm-race";
+    const ABOUT: &'static str = "AES-GCM on memory that a hostile thread writes to";
+    type Parameters = RaceParameters;
+    type Figures = RaceFigures;
+
+    fn check(parameters: &RaceParameters, machine: &Machine) -> Result<(), Missing> {
+        machine.need_cpus(2, "a race needs")?;
+        match parameters.subject.0 {
+            Subject::Path(path) => machine.need(Feature::GcmPath(path)),
+            Subject::TwoReads => Ok(()),
+        }
+    }
+
+    fn expected(parameters: &RaceParameters) -> Option<Expected> {
+        Some(by_the_clock(parameters.duration))
+    }
+
+    fn run(parameters: RaceParameters, agent: &mut Agent) -> Result<RaceFigures, TrialError> {
         let of = Race {
-            subject: subject(parameters)?,
-            op: match operation(parameters)? {
-                super::driver::Operation::Seal => Op::Seal,
-                super::driver::Operation::Open => Op::Open,
+            subject: parameters.subject.0,
+            op: match parameters.operation {
+                Operation::Seal => Op::Seal,
+                Operation::Open => Op::Open,
             },
-            key_len: key_length(parameters)?,
-            record_len: count(parameters, "size")?,
-            duration: duration(parameters, "duration")?,
+            key_len: parameters.key.bytes(),
+            record_len: parameters.size,
+            duration: parameters.duration,
         };
-        speaker.start()?;
+        agent.start()?;
         let report = race(&of)?;
         if report.hostile_writes == 0 {
             return Err(anyhow!("the hostile thread did not get to run").into());
         }
-        let seconds = of.duration.as_secs_f64();
-        speaker.sample("wrong", report.wrong as f64, Unit::Count)?;
-        speaker.sample(
-            "record_rate",
-            report.attempts as f64 / seconds,
-            Unit::OperationsPerSecond,
-        )?;
-        speaker.counters(&[
-            (OPERATIONS, report.attempts),
-            ("accepted", report.accepted),
-            ("refused", report.refused),
-            ("wrong", report.wrong),
-            ("unwiped", report.unwiped),
-            ("exposed", report.exposed),
-            ("violations", report.wrong + report.unwiped + report.exposed),
-            ("hostile_writes", report.hostile_writes),
-        ])?;
-        Ok(())
-    }
-}
-
-fn subject(parameters: &Parameters) -> anyhow::Result<Subject> {
-    match text(parameters, "subject")? {
-        TWO_READS => Ok(Subject::TwoReads),
-        name => Path::by_name(name)
-            .map(Subject::Path)
-            .ok_or_else(|| anyhow!("parameter subject: found \"{name}\", expected a path")),
+        Ok(RaceFigures {
+            wrong: report.wrong as f64,
+            record_rate: report.attempts as f64 / of.duration.as_secs_f64(),
+            operations: report.attempts,
+            accepted: report.accepted,
+            refused: report.refused,
+            wrong_records: report.wrong,
+            unwiped: report.unwiped,
+            exposed: report.exposed,
+            violations: report.wrong + report.unwiped + report.exposed,
+            hostile_writes: report.hostile_writes,
+        })
     }
 }

@@ -1,4 +1,4 @@
-//! A tester that tells what it does.
+//! A tester that reports its trials.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,9 +9,9 @@ use super::notice::Notice;
 use super::setup::Setup;
 use crate::terminal;
 
-/// What the warm-up offers at most, as the original does.
+/// The highest load of the warm-up, which is that of `snabb loadtest`.
 const WARM_UP_RATE: Rate = Rate::from_bits(1_000_000_000);
-/// How long real interfaces warm up unless told otherwise.
+/// The default warm-up of real interfaces.
 const WARM_UP: Duration = Duration::from_secs(1);
 
 /// A tester, its arguments, and the trials so far.
@@ -42,7 +42,7 @@ impl Bench {
         };
         let warm_up = Load::new(max.min(WARM_UP_RATE), setup.warm_up.unwrap_or(default));
         let has_warm_up = setup.warm_up.unwrap_or(default) > Duration::ZERO;
-        // Two runs within 18 hours do not take each other's leftovers for their own.
+        // Two runs within 18 hours do not take each other's late packets for their own.
         let first_trial = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |now| now.as_secs() as u16);
@@ -104,13 +104,13 @@ impl Bench {
         Ok(&self.trials[self.trials.len() - 1])
     }
 
-    /// Ends the report where a trial could not be had: programs get the trials before it, and why
-    /// there are no more.
+    /// Ends the report after a trial that failed: programs get the trials before it, and the reason
+    /// why there are no more.
     pub(super) fn fail(&self, error: &tare_loadtest::Error) -> anyhow::Result<()> {
         self.finish(json!({"error": error.to_string()}))
     }
 
-    /// Ends the report: as JSON with what `result` adds to it.
+    /// Ends the report, as JSON with the fields of `result`.
     pub(super) fn finish(&self, result: Value) -> anyhow::Result<()> {
         self.notice.finish();
         if !self.is_json {

@@ -14,11 +14,11 @@ use super::bench::Bench;
 use super::setup::Setup;
 use super::{value, FAILED};
 
-/// How many trials MLRsearch may take.
+/// The most trials of MLRsearch.
 const MLR_TRIALS_MAX: u32 = 1000;
-/// How many it takes as a rule.
+/// The usual number of its trials.
 const MLR_TRIALS_EXPECTED: u64 = 60;
-/// The least that it tries, as a part of the most.
+/// The lowest rate that it tries, as a part of the highest.
 const MLR_MIN: u64 = 1000;
 
 #[derive(clap::Args)]
@@ -32,28 +32,28 @@ const MLR_MIN: u64 = 1000;
     a while: `-D 10` finds a rate ten times as precisely as `-D 1`.\n\n\
     Exit status: 0 a rate was found; 1 no rate passed, or the load could not be offered; 2 wrong usage or it could not run; 130 interrupted.")]
 pub(crate) struct Args {
-    /// The highest rate tested, in bits a second
+    /// The highest rate tested, in bits per second
     #[arg(short, long, value_name = "BITRATE", default_value = "10e9", value_parser = value::rate)]
     bitrate: Rate,
     /// Seconds of each trial
     #[arg(short = 'D', long, value_name = "SECONDS", default_value = "1", value_parser = value::seconds)]
     duration: Duration,
-    /// Steps of the search, in bits a second
+    /// Steps of the search, in bits per second
     #[arg(short, long, value_name = "PRECISION", default_value = "0.001e9", value_parser = value::rate)]
     precision: Rate,
-    /// How often a rate that fails is tried again
+    /// Number of retries of a rate that fails
     #[arg(short, long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(..=100))]
     retry_count: u32,
     /// Run this in a shell after each trial: the rate passes if that succeeds, whatever was lost
     #[arg(short, long, value_name = "COMMAND")]
     exec: Option<String>,
-    /// How rates are chosen
+    /// The search algorithm
     #[arg(short, long, value_name = "NAME", default_value = "bisect")]
     algorithm: Algorithm,
     /// With mlr: the loss ratio of the partial drop rate
     #[arg(long, value_name = "RATIO", default_value = "0.005", value_parser = value::share)]
     pdr: f64,
-    /// With mlr: how close the bounds are to be, relative to the upper one
+    /// With mlr: the largest distance of the bounds, relative to the upper one
     #[arg(long, value_name = "RATIO", default_value = "0.005", value_parser = value::share)]
     width: f64,
     /// Write each trial to this file as CSV
@@ -63,7 +63,7 @@ pub(crate) struct Args {
     setup: Setup,
 }
 
-/// How rates are chosen.
+/// A search algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Algorithm {
     /// By halves: the no-drop rate
@@ -116,7 +116,7 @@ fn mlr(args: &Args) -> anyhow::Result<ExitCode> {
     let min = Rate::from_bits((args.bitrate.bits() / MLR_MIN).max(1));
     if min >= args.bitrate {
         bail!(
-            "--bitrate: found {}, expected at least 2 bits a second",
+            "--bitrate: found {}, expected at least 2 bits per second",
             args.bitrate.bits()
         );
     }

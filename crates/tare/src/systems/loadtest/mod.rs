@@ -12,12 +12,12 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-/// A test that ended with a failure.
+/// The exit status of a test that failed.
 const FAILED: u8 = 1;
-/// The conventional status of a program that SIGINT ended.
+/// The conventional exit status of a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
 
-/// What `tare loadtest` can do.
+/// The subcommands of `tare loadtest`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Find the highest rate at which nothing is lost
@@ -31,7 +31,7 @@ pub(crate) enum Command {
 /// Runs the command.
 ///
 /// # Errors
-/// What was asked for is wrong or could not be done, in words.
+/// The reason why it could not be done, in words.
 pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     let done = match command {
         Command::FindLimit(args) => find_limit::run(args),
@@ -41,7 +41,7 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     match done {
         Err(error) => match error.downcast_ref() {
             Some(tare_loadtest::Error::Interrupted) => Ok(ExitCode::from(INTERRUPTED)),
-            // The command was right and the machine too slow: the test has failed.
+            // The arguments were right and the machine too slow: the test has failed.
             Some(tare_loadtest::Error::NotOffered { .. }) => {
                 crate::terminal::say(&format!("tare: {error:#}"));
                 Ok(ExitCode::from(FAILED))

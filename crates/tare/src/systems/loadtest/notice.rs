@@ -1,5 +1,5 @@
-//! How far a test is, on standard error: a bar for a terminal once it takes a while, a line now and
-//! then for a log.
+//! The progress of a test on standard error: on a terminal a bar, once it takes a while, in a log a
+//! line now and then.
 
 use std::cell::RefCell;
 use std::io::IsTerminal as _;
@@ -17,14 +17,15 @@ use crate::terminal;
 
 /// A bar for less than this would only flicker.
 const BAR_AFTER: Duration = Duration::from_secs(2);
-/// How often the bar moves: often enough to look alive, seldom enough not to hold up the generator.
+/// The time between two updates of the bar: short enough that it moves, long enough not to slow the
+/// generator down.
 const DRAW_EVERY: Duration = Duration::from_millis(200);
-/// How often a log hears of a test.
+/// The time between two lines in a log.
 const LOG_EVERY: Duration = Duration::from_secs(15);
 /// Positions of the bar within a trial.
 const TICKS: u64 = 100;
 
-/// What is said meanwhile.
+/// The progress that is shown.
 #[derive(Clone)]
 pub(super) struct Notice(Rc<RefCell<State>>);
 
@@ -32,7 +33,7 @@ struct State {
     bar: Option<ProgressBar>,
     /// A terminal that can draw.
     draws: bool,
-    /// Nothing else is said until the end.
+    /// No output until the end.
     is_silent: bool,
     began: Instant,
     drawn: Instant,
@@ -42,7 +43,7 @@ struct State {
 }
 
 impl Notice {
-    /// For about so many trials. `is_silent` says that they are not reported one by one.
+    /// Progress of about `trials` trials. With `is_silent` they are not reported one by one.
     pub(super) fn new(expected: u64, is_silent: bool) -> Notice {
         let now = Instant::now();
         Notice(Rc::new(RefCell::new(State {
@@ -57,7 +58,7 @@ impl Notice {
         })))
     }
 
-    /// What is called during a trial: false when a signal has come.
+    /// Updates the progress during a trial; returns false when a signal has come.
     pub(super) fn watch(&self) -> anyhow::Result<impl FnMut(&Pulse) -> bool + 'static> {
         let stopped = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
@@ -86,7 +87,7 @@ impl Notice {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn finish(&self) {
         if let Some(bar) = self.0.borrow_mut().bar.take() {
             bar.finish_and_clear();

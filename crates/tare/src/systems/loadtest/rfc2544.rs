@@ -14,7 +14,7 @@ use super::bench::Bench;
 use super::setup::Setup;
 use super::{value, FAILED};
 
-/// Trials of a size, as a rule: halving, latency, loss and bursts.
+/// The usual number of trials of a size: bisection, latency, loss and bursts.
 const TRIALS_PER_SIZE: u64 = 12 + 10 + 20;
 
 #[derive(clap::Args)]
@@ -25,13 +25,14 @@ const TRIALS_PER_SIZE: u64 = 12 + 10 + 20;
     RFC's unless told otherwise, and latency is that of all packets, not of one a trial.\n\n\
     Exit status: 0 done; 1 some size passed at no rate, or the load could not be offered; 2 wrong usage or it could not run; 130 interrupted.")]
 pub(crate) struct Args {
-    /// The rate of the medium, in bits a second
+    /// The rate of the medium, in bits per second
     #[arg(short, long, value_name = "BITRATE", default_value = "10e9", value_parser = value::rate)]
     bitrate: Rate,
     /// Seconds of each trial
     #[arg(short = 'D', long, value_name = "SECONDS", default_value = "1", value_parser = value::seconds)]
     duration: Duration,
-    /// Steps of the search for the throughput, in bits a second [default: a thousandth of the rate]
+    /// Steps of the search for the throughput, in bits per second [default: a thousandth of the
+    /// rate]
     #[arg(short, long, value_name = "PRECISION", value_parser = value::rate)]
     precision: Option<Rate>,
     /// Frame sizes, Ethernet checksum included
@@ -44,7 +45,7 @@ pub(crate) struct Args {
     /// Seconds of the longest burst
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = value::seconds)]
     burst: Duration,
-    /// How often the longest burst is searched for
+    /// Number of searches for the longest burst
     #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     burst_trials: u32,
     #[command(flatten)]

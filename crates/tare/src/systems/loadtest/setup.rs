@@ -1,4 +1,4 @@
-//! From arguments to streams and what they are sent into.
+//! Streams and testbeds, made from arguments.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -13,12 +13,12 @@ use tare_port::{Interface, Kind, Layout, Pool, XdpMode};
 use super::value;
 use crate::terminal;
 
-/// The largest capture: all its frames are kept.
+/// The largest capture, in bytes: all its frames are kept in memory.
 const CAPTURE_BYTES_MAX: usize = 1 << 30;
-/// Frames that may be under way.
+/// Frames that may be in flight.
 const FRAMES: usize = 1 << 14;
 
-/// What all three commands are told.
+/// The arguments that all three commands share.
 #[derive(clap::Args)]
 pub(crate) struct Setup {
     /// Bind to this CPU; best one that nothing else runs on
@@ -30,8 +30,8 @@ pub(crate) struct Setup {
     /// rate=1e9,overhead=esp,queue=512]
     #[arg(long, value_name = "SPEC", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub(super) simulate: Option<Simulation>,
-    /// With --simulate and no captures: frames of so many bytes without checksum, or IMIX, in both
-    /// directions
+    /// With --simulate and no captures: frames of this many bytes without checksum, or IMIX, in
+    /// both directions
     #[arg(
         long,
         value_name = "BYTES",
@@ -39,7 +39,7 @@ pub(crate) struct Setup {
         conflicts_with = "streams"
     )]
     packet_size: Option<imix::PacketSize>,
-    /// How the interfaces are opened
+    /// The kind of port of the interfaces
     #[arg(
         long,
         value_name = "KIND",
@@ -47,7 +47,7 @@ pub(crate) struct Setup {
         conflicts_with = "simulate"
     )]
     port: PortKind,
-    /// Send for so long before the first trial, and forget it [default: 1, with --simulate 0]
+    /// Seconds of the warm-up before the first trial [default: 1, with --simulate 0]
     #[arg(long, value_name = "SECONDS", value_parser = value::seconds_or_none)]
     pub(super) warm_up: Option<std::time::Duration>,
     /// Add a line with each stream's latency
@@ -94,11 +94,11 @@ impl PortKind {
 pub(super) struct Ready {
     pub(super) testbed: Box<dyn Testbed>,
     pub(super) streams: Vec<Stream>,
-    /// Of which the frames are sent.
+    /// The pool of the frames that are sent.
     pub(super) pool: Option<Pool>,
 }
 
-/// What one group of arguments says.
+/// One group of arguments.
 struct Group {
     capture: Option<String>,
     tx: String,

@@ -1,4 +1,4 @@
-//! `tare loadtest transient`: a traffic pattern, and what arrives of it.
+//! `tare loadtest transient`: a traffic pattern, and the packets that arrive.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -26,10 +26,10 @@ const TRIALS_MAX: u64 = 100_000;
     Between two steps the tester waits until what was sent has arrived, so each step counts its own packets.\n\n\
     Exit status: 0 done, whatever was lost; 1 the load could not be offered; 2 wrong usage or it could not run; 130 interrupted.")]
 pub(crate) struct Args {
-    /// The peak, in bits a second
+    /// The peak, in bits per second
     #[arg(short, long, value_name = "BITRATE", default_value = "10e9", value_parser = value::rate)]
     bitrate: Rate,
-    /// The step, in bits a second [default: a tenth of the peak]
+    /// The step, in bits per second [default: a tenth of the peak]
     #[arg(short, long, value_name = "STEP", value_parser = value::rate)]
     step: Option<Rate>,
     /// Seconds of each step
@@ -41,13 +41,13 @@ pub(crate) struct Args {
     /// The rates of the program steps, such as 0.1e9,0.5e9,1e9
     #[arg(long, value_name = "RATES", value_delimiter = ',', value_parser = value::rate, required_if_eq("program", "steps"))]
     rates: Vec<Rate>,
-    /// How often the program constant offers the peak
+    /// Number of steps of the program constant
     #[arg(long, value_name = "TIMES", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     count: u32,
     /// Write each step to this file as CSV, as soon as it is over
     #[arg(long, visible_alias = "bench-file", value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// In the file, one figure a line: benchmark,id,score,unit
+    /// In the file, one figure per line: benchmark,id,score,unit
     #[arg(short = 'y', long, requires = "csv")]
     hydra: bool,
     #[command(flatten)]

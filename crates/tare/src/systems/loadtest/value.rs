@@ -1,10 +1,10 @@
-//! Rates and times as people write them.
+//! Rates and times on the command line.
 
 use std::time::Duration;
 
 use tare_loadtest::Rate;
 
-/// A rate above zero: bits a second, such as 1e9, 609000000, 10G, 0.5M.
+/// A rate above zero: bits per second, such as 1e9, 609000000, 10G, 0.5M.
 pub(super) fn rate(text: &str) -> Result<Rate, String> {
     let (number, unit) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 1e3),
@@ -19,7 +19,7 @@ pub(super) fn rate(text: &str) -> Result<Rate, String> {
         .filter(|rate| (1.0..=1e12).contains(rate))
         .map(Rate::from_f64)
         .ok_or_else(|| {
-            format!("found \"{text}\", expected bits a second from 1 to 1e12, such as 1e9 or 10G")
+            format!("found \"{text}\", expected bits per second from 1 to 1e12, such as 1e9 or 10G")
         })
 }
 

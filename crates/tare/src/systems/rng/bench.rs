@@ -12,12 +12,12 @@ use super::retry::Retry;
 use super::workload::{self, Work, Workload};
 use crate::terminal;
 
-/// Bytes of the original's "number": a quadword.
+/// Bytes of a number: a quadword, as in librdrand.
 const NUMBER_BYTES: u64 = 8;
 /// The part of the duration that warms up before it.
 const WARM_UP: f64 = 0.1;
 const WARM_UP_MAX: Duration = Duration::from_millis(300);
-/// The limit: nothing gets numbers out of RDRAND faster.
+/// The limit: no method gets numbers out of RDRAND faster.
 const LIMIT: Method = Method::Bare64;
 
 #[derive(clap::Args)]
@@ -29,22 +29,22 @@ const LIMIT: Method = Method::Bare64;
     in turn. Wall is what a program gets; CPU is bytes for each second of processor time, which other programs on the machine \
     cannot take away.")]
 pub(crate) struct Args {
-    /// How the numbers are got
+    /// The method
     #[arg(short, long, default_value = "get_bytes", value_parser = super::any_method())]
     method: Method,
     /// Threads, each with a generator of its own
     #[arg(short, long, visible_alias = "thread", value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
-    /// Numbers of 64 bits a call
+    /// Numbers of 64 bits per call
     #[arg(short, long, value_name = "COUNT", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     chunk_size: u32,
-    /// Seconds a repeat; more than none
+    /// Seconds per repeat, more than 0
     #[arg(short, long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
     duration: Duration,
     /// Repeats; the median is shown
     #[arg(short, long, visible_alias = "repetition", value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..))]
     repeats: u16,
-    /// Instead of a duration: numbers of 64 bits a repeat, all threads together, in whole calls
+    /// Instead of a duration: numbers of 64 bits per repeat, all threads together, in whole calls
     #[arg(short, long, value_name = "COUNT", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
     numbers: Option<u64>,
     #[command(flatten)]
@@ -62,7 +62,7 @@ impl Args {
     fn workload(&self, method: Method) -> Workload {
         let threads = u64::from(self.threads);
         let a_round = u64::from(self.chunk_size) * threads;
-        // With a count, a method that is slow takes the time that it takes.
+        // With a count, the time depends on the method.
         let (duration, calls_max) = match self.numbers {
             Some(numbers) => (Duration::MAX, Some(numbers.div_ceil(a_round))),
             None => (self.duration, None),
@@ -126,9 +126,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Fills the series, a repeat of each in turn, so that a change of the machine's speed meets all.
+/// Fills the series, one repeat of each in turn, so that a change of the machine's speed affects
+/// all of them.
 fn measure(args: &Args, all: &mut [Series]) -> anyhow::Result<()> {
-    // With a count nothing is known of the time before the first repeat is over.
+    // With a count the time is unknown before the first repeat is over.
     let one = args.workload(LIMIT);
     let known = args.numbers.is_none().then(|| one.warm_up + one.duration);
     let mut expected = vec![known.unwrap_or_default(); all.len()];
@@ -212,7 +213,7 @@ fn as_text(args: &Args, all: &[Series]) -> String {
         None => format!("{} s", args.duration.as_secs_f64()),
     };
     let mut text = format!(
-        "{threads}, {} numbers of 64 bits a call, {each} a repeat\n\n{:18} {:7} {:>14} {:>14} {:>14} {:>12}\n",
+        "{threads}, {} numbers of 64 bits per call, {each} per repeat\n\n{:18} {:7} {:>14} {:>14} {:>14} {:>12}\n",
         args.chunk_size, "method", "repeat", "wall", "wall", "CPU", "underflows"
     );
     let rate = |unit: Unit, bytes_per_second: f64| unit.show(bytes_per_second / unit.scale());
@@ -227,7 +228,7 @@ fn as_text(args: &Args, all: &[Series]) -> String {
     for series in all {
         let name = series.method.name();
         for (i, work) in series.repeats.iter().enumerate() {
-            // A method that does not count its draws has no underflows to show, not 0.
+            // Of a method that does not count its draws, the underflows are unknown, not 0.
             let underflows = if work.draws > 0 {
                 work.underflows.to_string()
             } else {
@@ -250,10 +251,10 @@ fn as_text(args: &Args, all: &[Series]) -> String {
             "",
         );
     }
-    text.push_str("\nwall: bytes for each second on the clock; CPU: for each second of processor time, all threads\n");
+    text.push_str("\nwall: bytes per second of wall time; CPU: per second of processor time, summed over the threads\n");
     if let (Some(share), Some(series)) = (of_bare(all), all.first()) {
         let name = series.method.name();
-        text.push_str(&format!("{name} gets {share:.4} of what the bare instruction loop does for the same processor time\n"));
+        text.push_str(&format!("{name} reaches {share:.4} of the throughput of the bare instruction loop, in processor time\n"));
     }
     text
 }

@@ -1,4 +1,4 @@
-//! Whether the random number instructions work here: for `tare doctor`.
+//! A diagnosis of the random number instructions, for `tare doctor`.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use tare_lab::fingerprint::Machine;
 use tare_rdrand::processor::{self, Processor, RDSEED_SWITCH};
 use tare_rdrand::{Counts, Error, Instruction, KnownIssue, Rdrand, Rdseed};
 
-/// What was found of one instruction.
+/// The state of one instruction.
 #[derive(Serialize)]
 pub(crate) struct Diagnosis {
     instruction: &'static str,
@@ -16,9 +16,9 @@ pub(crate) struct Diagnosis {
     in_cpuid: bool,
     /// The kernel hides it though CPUID reports it; absent where the kernel lists no features.
     hidden_by_kernel: Option<bool>,
-    /// The user does without it.
+    /// The user has switched it off.
     switched_off: bool,
-    /// Drawing from it, and what the start-up self-test says of what came.
+    /// The result of drawing from it and of the start-up self-test.
     self_test: SelfTest,
     /// A published defect of this processor.
     known_issue: Option<String>,

@@ -15,7 +15,7 @@ use super::retry::Retry;
 use super::size::parse_bytes;
 use super::stream::{self, Fill};
 
-/// Chunks that a thread may be ahead of the writer.
+/// The number of chunks that a thread may be ahead of the writer.
 const CHUNKS_AHEAD: usize = 2;
 /// Chunks begin at multiples of this many bytes, so that no number is drawn for a part of it.
 const CHUNK_MULTIPLE: u64 = 64;
@@ -29,11 +29,11 @@ const CHUNK_MULTIPLE: u64 = 64;
     2 otherwise; 130 interrupted. \
     FILE appears when it is complete and never before; until then it is FILE.part.")]
 pub(crate) struct Args {
-    /// How many bytes: 16, 10k, 10M, 64Ki, 1Gi (M is 10^6, Mi is 2^20) [default: until the reader
+    /// Number of bytes: 16, 10k, 10M, 64Ki, 1Gi (M is 10^6, Mi is 2^20) [default: until the reader
     /// closes the pipe]
     #[arg(short = 'n', long, value_name = "BYTES", value_parser = parse_bytes)]
     bytes: Option<u64>,
-    /// How the numbers are got
+    /// The method
     #[arg(short, long, default_value = "get_bytes", value_parser = super::own_method())]
     method: Method,
     /// Threads, each with a generator of its own
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     retry: Retry,
 }
 
-/// Generates.
+/// Generates the bytes.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let file = args
         .output
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let bar = Bar::of_bytes(args.bytes);
     let unfinished = Unfinished::watched(&bar)?;
-    // Before the file is touched: without the instruction there is nothing to write.
+    // Before the file is opened: without the instruction there is nothing to write.
     let open = || stream::open(args.method, args.retry);
     drop(open()?);
     let mut output = match file {
@@ -92,7 +92,7 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
-    /// Cuts such that every thread has something to do.
+    /// Cuts a length such that every thread has work.
     pub(super) fn of(bytes: u64, method: Method, threads: u64) -> Chunks {
         let share = bytes.div_ceil(threads).max(1);
         let most = stream::chunk_bytes(method) as u64;
@@ -102,7 +102,7 @@ impl Chunks {
         }
     }
 
-    /// Chunks of so many bytes without an end.
+    /// An endless sequence of chunks of this many bytes.
     pub(super) fn endless(chunk: u64) -> Chunks {
         Chunks {
             bytes: u64::MAX,
@@ -123,7 +123,7 @@ impl Chunks {
 /// `sink` in order, until `sink` fails.
 ///
 /// # Errors
-/// That of `sink`; or a generator's, with the number of bytes that `sink` took before.
+/// The error of `sink`; or a generator's, with the number of bytes that `sink` took before.
 pub(super) fn generate(
     open: impl Fn() -> anyhow::Result<Fill> + Sync,
     threads: u64,

@@ -12,9 +12,9 @@ struct State {
     members: usize,
     arrived: usize,
     round: u64,
-    /// One of those that arrived wants to end.
+    /// A thread that arrived wants to end.
     ends: bool,
-    /// All ended with the last round.
+    /// All threads ended with the last round.
     is_over: bool,
 }
 
@@ -22,7 +22,7 @@ struct State {
 pub(super) struct Member<'a>(&'a InStep);
 
 impl InStep {
-    /// For so many threads, each of which must become a [`member`](Self::member).
+    /// A barrier for `threads` threads, each of which must become a [`member`](Self::member).
     pub(super) fn of(members: usize) -> InStep {
         InStep {
             state: Mutex::new(State {
@@ -55,7 +55,8 @@ impl InStep {
 }
 
 impl Member<'_> {
-    /// Waits for the others. Whether one of all wants to end: the answer is the same for all.
+    /// Waits for the others. Returns true if any thread wants to end; the answer is the same for
+    /// all.
     pub(super) fn meet(&self, ends: bool) -> bool {
         let mut state = self.0.state();
         let round = state.round;
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_leaves_holds_nobody_up() {
+    fn a_thread_that_leaves_does_not_block_the_others() {
         let step = InStep::of(3);
         thread::scope(|scope| {
             for last in [0, 3, 50] {

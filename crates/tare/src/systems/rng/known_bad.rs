@@ -3,22 +3,25 @@
 use clap::ValueEnum;
 use rand_chacha::ChaCha20Rng;
 use rand_core::{Rng as _, SeedableRng as _};
+use tare_lab::choices;
 
 use super::stream::Fill;
 
-/// A generator that is broken on purpose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum KnownBad {
-    /// 64-bit little-endian numbers that go up by one
-    Counter,
-    /// The same byte for ever
-    Constant,
-    /// Independent bits of which 51 % are ones
-    Biased,
-    /// A good block of 64 KiB, again and again
-    Repeating,
-    /// Good numbers with 64 % of the 16-byte blocks zero, as an ignored underflow leaves them
-    ZeroBlocks,
+choices! {
+    /// A generator that is broken on purpose.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+    pub(crate) enum KnownBad {
+        /// 64-bit little-endian numbers that go up by one
+        Counter = "counter",
+        /// The same byte for ever
+        Constant = "constant",
+        /// Independent bits of which 51 % are ones
+        Biased = "biased",
+        /// A good block of 64 KiB, again and again
+        Repeating = "repeating",
+        /// Good numbers with 64 % of the 16-byte blocks zero, as an ignored underflow leaves them
+        ZeroBlocks = "zero-blocks",
+    }
 }
 
 impl KnownBad {
@@ -86,6 +89,15 @@ fn in_blocks<const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tare_lab::parameters::Choice as _;
+
+    #[test]
+    fn a_generator_has_one_name_on_the_command_line_and_in_experiments() {
+        for bad in KnownBad::value_variants() {
+            let value = bad.to_possible_value().unwrap();
+            assert_eq!(value.get_name(), bad.name());
+        }
+    }
 
     #[test]
     fn a_stream_does_not_depend_on_the_buffers_it_is_read_into() {

@@ -1,7 +1,12 @@
-//! The ways to get random bytes, by name: the library's own and the peers beside it.
+//! The ways to get random bytes, by name: the library's own and the references beside it.
 
 use std::fmt;
 use std::str::FromStr;
+
+use tare_lab::driver::Missing;
+use tare_lab::parameters::Choice;
+
+use crate::machine::{Feature, Machine};
 
 macro_rules! methods {
     ($($variant:ident $name:literal $origin:ident $about:literal;)*) => {
@@ -18,12 +23,12 @@ macro_rules! methods {
                 match self { $(Method::$variant => $name,)* }
             }
 
-            /// What it is, in a line.
+            /// One line for people.
             pub(crate) const fn about(self) -> &'static str {
                 match self { $(Method::$variant => $about,)* }
             }
 
-            /// Whose it is.
+            /// The origin of the method.
             pub(crate) const fn origin(self) -> Origin {
                 match self { $(Method::$variant => Origin::$origin,)* }
             }
@@ -31,15 +36,15 @@ macro_rules! methods {
     };
 }
 
-/// Whose a method is.
+/// The origin of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// The library's.
+    /// tare-rdrand.
     Library,
     /// The instruction in a loop and nothing else: the limit.
     Bare,
-    /// Somebody else's.
-    Peer,
+    /// A generator that the library is compared with.
+    Reference,
 }
 
 methods! {
@@ -50,26 +55,48 @@ methods! {
     Uint64Array "uint64_array" Library "RDRAND into an array of 64-bit numbers";
     GetBytesOf32 "get_bytes_of_32" Library "RDRAND into bytes, each 64 bits two draws of 32 as on a 32-bit processor";
     ReseedDelay "reseed_delay" Library "RDRAND with a pause before each number, in which the hardware reseeds";
-    ReseedSkip "reseed_skip" Library "RDRAND with 1024 numbers thrown away before each, so that it must reseed";
+    ReseedSkip "reseed_skip" Library "RDRAND with 1024 numbers discarded before each, so that it must reseed";
     AesCtr "aes_ctr" Library "AES in counter mode, keyed and rekeyed by the hardware";
-    Rdseed "rdseed" Library "RDSEED, waited for where it has no number";
+    Rdseed "rdseed" Library "RDSEED, retried while it has no number";
     Seed "seed" Library "32-byte seeds: RDSEED, else conditioned RDRAND";
     Bare16 "bare_16" Bare "the 16-bit instruction in a loop";
     Bare32 "bare_32" Bare "the 32-bit instruction in a loop";
     Bare64 "bare_64" Bare "the 64-bit instruction in a loop";
-    GetrandomSyscall "getrandom_syscall" Peer "the kernel's generator by system call";
-    GetrandomLibc "getrandom_libc" Peer "the C library's getrandom, through the vDSO where it has that";
-    RandChacha "rand_chacha" Peer "ChaCha20 in user space (rand_chacha)";
-    AwsLcRs "aws_lc_rs" Peer "AES-CTR DRBG in user space (aws-lc-rs)";
-    RdrandCrate "rdrand_crate" Peer "RDRAND through the rdrand crate";
+    GetrandomSyscall "getrandom_syscall" Reference "the kernel's generator by system call";
+    GetrandomLibc "getrandom_libc" Reference "the C library's getrandom, through the vDSO if it uses that";
+    RandChacha "rand_chacha" Reference "ChaCha20 in user space (rand_chacha)";
+    AwsLcRs "aws_lc_rs" Reference "AES-CTR DRBG in user space (aws-lc-rs)";
+    RdrandCrate "rdrand_crate" Reference "RDRAND through the rdrand crate";
+}
+
+impl Method {
+    /// Returns an error if the machine lacks what the method needs.
+    pub(crate) fn check(self, machine: &Machine) -> Result<(), Missing> {
+        match self {
+            Method::Rdseed => machine.need(Feature::Rdseed),
+            Method::GetrandomLibc => machine.need(Feature::VdsoGetrandom),
+            Method::AwsLcRs => machine.need(Feature::References),
+            Method::GetrandomSyscall | Method::RandChacha => Ok(()),
+            _ => machine.need(Feature::Rdrand),
+        }
+    }
+}
+
+impl Choice for Method {
+    fn all() -> Vec<Method> {
+        Method::ALL.to_vec()
+    }
+
+    fn name(&self) -> &'static str {
+        Method::name(*self)
+    }
 }
 
 /// The methods that can run here; the others are named on standard error.
 #[cfg(test)]
 pub(crate) fn testable() -> Vec<Method> {
     use std::io::Write as _;
-    let check = |method: &Method| match crate::systems::rng::drivers::rdrand::check_method(*method)
-    {
+    let check = |method: &Method| match method.check(&Machine::This) {
         Ok(()) => true,
         Err(missing) => {
             // Past the capture of the test runner: what is not tested must be seen.

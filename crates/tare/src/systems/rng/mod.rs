@@ -25,7 +25,7 @@ use clap::Subcommand;
 
 use method::{Method, Origin};
 
-/// What `tare rng` can do.
+/// The subcommands of `tare rng`.
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Write random bytes to a file or to standard output
@@ -39,8 +39,8 @@ pub(crate) enum Command {
 /// Runs the command.
 ///
 /// # Errors
-/// What was asked for is wrong or could not be done, in words. A closed pipe behind standard
-/// output is passed on as the `io::Error` that it is.
+/// The reason why it could not be done, in words. A closed pipe behind standard output is passed on
+/// as the `io::Error` that it is.
 pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Gen(args) => gen::run(args),
@@ -69,7 +69,7 @@ fn one_of(methods: impl Iterator<Item = Method>) -> impl TypedValueParser<Value 
     PossibleValuesParser::new(names).try_map(|name| name.parse())
 }
 
-/// Reads a time in seconds, more than none and at most `most`.
+/// Reads a time in seconds, more than 0 and at most `most`.
 fn seconds(text: &str, most: f64) -> Result<Duration, String> {
     text.parse()
         .ok()

@@ -1,4 +1,4 @@
-//! How far a command is: a bar on a terminal's standard error, once the work takes a while.
+//! The progress of a command: a bar on a terminal's standard error, once the work takes a while.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,9 +13,9 @@ use indicatif::style::ProgressTracker;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use tare_lab::unit::Unit;
 
-/// A bar for less than this would only flicker.
+/// The shortest work that has a bar: for less it would only flicker.
 const BAR_AFTER: Duration = Duration::from_secs(2);
-/// How often the bar of a time moves.
+/// The time between two updates of the bar of a time.
 const DRAW_EVERY: Duration = Duration::from_millis(200);
 /// The time left follows from the rate over this time: long enough for the bursts of a disk's
 /// cache, short enough to notice that the disk has become slow.
@@ -23,7 +23,7 @@ const RATE_OVER: Duration = Duration::from_secs(10);
 /// Distance between the positions that the rate is taken from.
 const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 
-/// A progress bar; nothing where standard error is no terminal.
+/// A progress bar; hidden if standard error is no terminal.
 #[derive(Clone)]
 pub(super) struct Bar {
     bar: ProgressBar,
@@ -33,7 +33,7 @@ pub(super) struct Bar {
 }
 
 impl Bar {
-    /// A bar of bytes; `total` is `None` where the end is not known.
+    /// A bar of bytes; `total` is `None` if unknown.
     pub(super) fn of_bytes(total: Option<u64>) -> Bar {
         let template = match total {
             Some(_) => {
@@ -44,7 +44,7 @@ impl Bar {
         Bar::new(total, template, Pace::new())
     }
 
-    /// A bar of work that takes a known time, or at most that; `None` where it is not known.
+    /// A bar of work that takes a known time, or at most that; `None` if unknown.
     pub(super) fn of_time(total: Option<Duration>) -> Bar {
         let template = match total {
             Some(_) => "{msg}[{wide_bar:.cyan/blue}]{pace}",
@@ -83,12 +83,12 @@ impl Bar {
         }
     }
 
-    /// What is going on, before the bar.
+    /// Sets the text before the bar.
     pub(super) fn message(&self, text: &str) {
         self.bar.set_message(format!("{text} "));
     }
 
-    /// Replaces the bar by what is waited for: nothing is known about its end.
+    /// Replaces the bar by a text, for a wait of unknown length.
     pub(super) fn waits_for(&self, what: &str) {
         if let Ok(style) = ProgressStyle::with_template("{decimal_bytes} {msg}") {
             self.bar.set_style(style);
@@ -121,7 +121,7 @@ impl Bar {
         })
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn finish(&self) {
         self.bar.finish_and_clear();
     }
@@ -131,7 +131,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The rate of late, and the time left at it.
+/// The recent rate, and the time left at it.
 #[derive(Clone)]
 struct Pace {
     /// Positions and when they were reached, oldest first.
@@ -159,7 +159,7 @@ impl Pace {
         }
     }
 
-    /// Positions a second; `None` while nothing moves.
+    /// Positions per second; `None` while nothing moves.
     fn rate(&self, now: Instant, position: u64) -> Option<f64> {
         let &(from, first) = self.seen.front()?;
         let took = now.saturating_duration_since(from).as_secs_f64();
@@ -200,7 +200,7 @@ impl ProgressTracker for Pace {
     }
 }
 
-/// A time left, in two units at most, rounded up: what is not done yet takes some time.
+/// A time left, in at most two units, rounded up: unfinished work takes some time.
 fn in_words(seconds: f64) -> String {
     let seconds = seconds.ceil() as u64;
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
@@ -215,7 +215,7 @@ fn in_words(seconds: f64) -> String {
 mod tests {
     use super::*;
 
-    /// Moves at `rates` (bytes each millisecond), a second each; the estimates of the time left
+    /// Moves at `rates` (bytes per millisecond), one second each; the estimates of the time left
     /// at the end of each second, and the truth.
     fn estimates(rates: &[u64]) -> Vec<(f64, f64)> {
         let total = rates.iter().sum::<u64>() * 1000;

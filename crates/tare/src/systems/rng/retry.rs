@@ -1,14 +1,14 @@
-//! How long a number is waited for, as the command line has it.
+//! The retries for a number, as options of the command line.
 
 use std::time::Duration;
 
 use tare_rdrand::source::{Halves, RdrandInstruction};
 use tare_rdrand::{Error, Generator, Instruction, Rdrand, Rdseed, RetryLimit, Seeder};
 
-/// The options that set how long a number is waited for.
+/// The options that limit the retries for a number.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 pub(crate) struct Retry {
-    /// Attempts for a number before giving up [default: 10 of RDRAND, 1024 and 50 ms of RDSEED]
+    /// Attempts per number before giving up [default: 10 of RDRAND, 1024 and 50 ms of RDSEED]
     #[arg(long, value_name = "ATTEMPTS", value_parser = clap::value_parser!(u32).range(1..))]
     retry_limit: Option<u32>,
     /// Seconds to wait for a number after those attempts, times the threads that wait

@@ -1,10 +1,10 @@
-//! Numbers of bytes as people write them.
+//! Numbers of bytes on the command line.
 
-/// A number of bytes: digits, then `k`, `M`, `G` or `T` for powers of 1000 or `Ki`, `Mi`, `Gi` or
-/// `Ti` for powers of 1024, then `B` or not.
+/// Reads a number of bytes: digits, then `k`, `M`, `G` or `T` for powers of 1000 or `Ki`, `Mi`,
+/// `Gi` or `Ti` for powers of 1024, then `B` or not.
 ///
 /// # Errors
-/// What was found and what was expected.
+/// The text is no such number: found, expected.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || {
         format!("found \"{text}\", expected bytes such as 16, 10k, 10M, 64Ki, 1Gi (M is 10^6, Mi is 2^20)")

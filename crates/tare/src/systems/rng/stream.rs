@@ -3,17 +3,15 @@
 use std::io::{self, Read};
 
 use anyhow::anyhow;
-use rand_chacha::ChaCha20Rng;
-use rand_core::{Rng as _, SeedableRng as _, TryRng as _};
-use rustix::rand::GetRandomFlags;
 use tare_rdrand::instruction::{self, RdrandInstruction};
 use tare_rdrand::{AesCtr, Error};
 
 use super::method::Method;
 use super::retry::Retry;
-use crate::{references, systems};
+use crate::references::random::{self, RandChacha, RdrandCrate};
+use crate::systems::system_random;
 
-/// Fills a buffer, all of it or an error.
+/// A function that fills a whole buffer, or fails.
 pub(crate) type Fill = Box<dyn FnMut(&mut [u8]) -> anyhow::Result<()> + Send>;
 
 /// Starts a generator for one thread.
@@ -87,30 +85,19 @@ pub(crate) fn open(method: Method, retry: Retry) -> anyhow::Result<Fill> {
             |source, array: &mut [u64]| instruction::fill_u64(source, array),
             u64::to_ne_bytes,
         )?,
-        Method::GetrandomSyscall => Box::new(|mut buffer| {
-            while !buffer.is_empty() {
-                let filled = rustix::rand::getrandom(&mut *buffer, GetRandomFlags::empty())?;
-                buffer = &mut buffer[filled..];
-            }
-            Ok(())
-        }),
-        Method::GetrandomLibc => Box::new(|buffer| Ok(getrandom::fill(buffer)?)),
+        Method::GetrandomSyscall => Box::new(|buffer| Ok(random::fill_by_system_call(buffer)?)),
+        Method::GetrandomLibc => Box::new(|buffer| Ok(random::fill_by_libc(buffer)?)),
         Method::RandChacha => {
-            let mut random = ChaCha20Rng::seed_from_u64(systems::system_random()?);
+            let mut random = RandChacha::new(system_random()?);
             Box::new(move |buffer| {
-                random.fill_bytes(buffer);
+                random.fill(buffer);
                 Ok(())
             })
         }
-        Method::AwsLcRs => Box::new(references::fill_aws_lc_rs),
+        Method::AwsLcRs => Box::new(random::fill_by_aws_lc_rs),
         Method::RdrandCrate => {
-            let mut random = rdrand::RdRand::new()
-                .map_err(|_| anyhow!("the rdrand crate finds no RDRAND here"))?;
-            Box::new(move |buffer| {
-                random
-                    .try_fill_bytes(buffer)
-                    .map_err(|_| anyhow!("the rdrand crate's generator had no data"))
-            })
+            let mut random = RdrandCrate::new()?;
+            Box::new(move |buffer| random.fill(buffer))
         }
     })
 }
@@ -152,8 +139,8 @@ fn bare<T: Copy + Default + Send + 'static, const N: usize>(
     ))
 }
 
-/// Bytes out of an array filler. What a buffer leaves of the last element is thrown away, as the
-/// last number of a count that is no multiple must be.
+/// Makes bytes out of a function that fills arrays. The part of the last element for which a buffer
+/// has no space is discarded.
 fn elements<T: Copy + Default + Send + 'static, const N: usize>(
     mut fill: impl FnMut(&mut [T]) -> anyhow::Result<()> + Send + 'static,
     to_bytes: fn(T) -> [u8; N],
@@ -169,8 +156,8 @@ fn elements<T: Copy + Default + Send + 'static, const N: usize>(
     })
 }
 
-/// How many bytes a method is best asked for at once: enough to forget the call, little enough
-/// that a bar moves within some tens of milliseconds.
+/// The bytes that a method should generate per call: enough that the call costs little, few enough
+/// that a bar moves every some tens of milliseconds.
 pub(crate) fn chunk_bytes(method: Method) -> usize {
     match method {
         // 0.1 to 0.2 MB/s.

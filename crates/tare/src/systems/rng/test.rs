@@ -1,4 +1,4 @@
-//! `tare rng test`: the built-in battery and, where installed, the batteries of others.
+//! `tare rng test`: the built-in battery and, where installed, other batteries.
 
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Read};
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context as _};
 use clap::ValueEnum as _;
 use serde_json::{json, Value};
+use tare_battery::{Battery, Config, Report, Verdict, BYTES_MIN};
 use tare_lab::unit::{significant, Unit};
-use tare_rdrand::battery::{Battery, Config, Report, Verdict, BYTES_MIN};
 
 use super::external::{self, probability, Status, Tool};
 use super::known_bad::KnownBad;
@@ -22,7 +22,7 @@ use super::size::parse_bytes;
 use super::stream::{self, FillReader};
 use crate::terminal;
 
-/// Fewer bytes than the tests need, or nothing to test: no judgement.
+/// The exit status without a judgement: fewer bytes than the tests need, or none at all.
 const COULD_NOT_JUDGE: u8 = 2;
 const CHUNK: usize = 256 * 1024;
 /// Bytes read of what has no length of its own, where the command line does not say: enough for
@@ -52,15 +52,15 @@ pub(crate) struct Args {
     generator: Option<KnownBad>,
     #[command(flatten)]
     retry: Retry,
-    /// How many bytes: 10M, 64Mi [default: all of a file, 256Mi at most of a pipe or a device, 16Mi
-    /// of a method, 1Mi of a reseeding one]
+    /// Number of bytes: 10M, 64Mi [default: all of a file, 256Mi at most of a pipe or a device,
+    /// 16Mi of a method, 1Mi of a reseeding one]
     #[arg(short = 'n', long, value_name = "BYTES", value_parser = parse_bytes)]
     bytes: Option<u64>,
     /// Other batteries to run: none, all (that are installed), or some of dieharder, rngtest, ent,
     /// practrand
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = Externals::parse)]
     external: Externals,
-    /// How many seconds each of the other batteries may take
+    /// Seconds that each of the other batteries may take
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     time: u32,
     /// Print JSON
@@ -68,7 +68,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Which batteries to run beside the built-in one.
+/// The batteries to run beside the built-in one.
 #[derive(Clone, Debug)]
 struct Externals {
     tools: Vec<Tool>,
@@ -105,7 +105,7 @@ impl Externals {
     }
 }
 
-/// What is tested.
+/// The subject of the test.
 enum Subject<'a> {
     File(&'a Path),
     StandardInput,
@@ -142,13 +142,13 @@ impl Subject<'_> {
         }
     }
 
-    /// How much there is of it, and whether it can be read again.
+    /// Its length, and whether it can be read again.
     fn extent(&self) -> anyhow::Result<Extent> {
         Ok(match self {
             Subject::File(path) => {
                 let metadata = fs::metadata(path)
                     .with_context(|| format!("cannot read {}", path.display()))?;
-                // What the kernel makes up as it is read (/proc) has the length 0.
+                // A file that the kernel generates as it is read (/proc) has the length 0.
                 if metadata.is_file() && metadata.len() > 0 {
                     Extent::Length(metadata.len())
                 } else if metadata.file_type().is_char_device() {
@@ -189,29 +189,29 @@ impl Subject<'_> {
     }
 }
 
-/// How much of a subject there is.
+/// The length of a subject.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extent {
-    /// So many bytes, as often as one likes.
+    /// A number of bytes, which can be read again.
     Length(u64),
-    /// As much as one likes, as often as one likes.
+    /// Unlimited, and it can be opened again.
     Endless,
-    /// What comes until it ends, if it does, and only once: a pipe.
+    /// Unknown, and it can be read once only: a pipe.
     Once,
 }
 
-/// What was found.
+/// The result of the tests.
 struct Findings<'a> {
     subject: &'a str,
     report: Report,
     took: Duration,
-    /// Where the default bound and not the end of the stream or the command line ended it.
+    /// The default length, if that ended the test and neither the stream nor the command line did.
     bound: Option<u64>,
     verdicts: Vec<external::Verdict>,
     left_out: Option<&'static str>,
 }
 
-/// Tests and prints what was found.
+/// Tests and prints the result.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     terminal::need_output()?;
     let subject = Subject::of(args)?;
@@ -269,14 +269,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Runs the batteries of others.
+/// Runs the other batteries.
 fn others(
     args: &Args,
     subject: &Subject<'_>,
     extent: Extent,
     findings: &mut Findings<'_>,
 ) -> anyhow::Result<()> {
-    // Of a file no more than there is; of a generator as much as a battery wants in its time.
+    // Of a file its length; of a generator as much as a battery takes in its time.
     let available = match extent {
         Extent::Endless => u64::MAX,
         Extent::Length(_) | Extent::Once => findings.report.bytes,

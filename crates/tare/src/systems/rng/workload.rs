@@ -1,7 +1,7 @@
-//! The generators at work: free-running threads, timed on the wall and on the processor.
+//! The workload of the generators: free-running threads, with their wall and processor time.
 //!
-//! Threads meet once, before the measured part, and never again, since a barrier at each chunk
-//! would measure itself; unless it is the barrier that is to be measured (`in_step`).
+//! Threads meet once, before the measured part, and never again: with a barrier at each chunk, the
+//! barrier would be measured. With `in_step` that is the purpose.
 
 use std::convert::Infallible;
 use std::hint::black_box;
@@ -10,9 +10,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, Context as _};
-use rand_chacha::ChaCha20Rng;
-use rand_core::{Rng as _, SeedableRng as _, TryRng as _};
-use rustix::rand::GetRandomFlags;
 use tare_rdrand::instruction::{self, RdrandInstruction};
 use tare_rdrand::{AesCtr, Counts, Seeder};
 
@@ -20,25 +17,27 @@ use super::in_step::{InStep, Member};
 use super::method::Method;
 use super::retry::Retry;
 use super::stream::uncounted;
-use crate::{pace, references, systems};
+use crate::pace;
+use crate::references::random::{self, RandChacha, RdrandCrate};
+use crate::systems::system_random;
 
 /// Bytes to which buffers are aligned before `offset` is added: a cache line.
 const ALIGNMENT: usize = 64;
 
-/// What to do, and for how long.
+/// A workload and its duration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Workload {
-    /// How the bytes are got.
+    /// The method.
     pub(crate) method: Method,
-    /// How long a number is waited for.
+    /// The retries for a number.
     pub(crate) retry: Retry,
-    /// Bytes a call.
+    /// Bytes per call.
     pub(crate) chunk: usize,
     /// Bytes past a cache line's start at which byte methods write; 0 for arrays.
     pub(crate) offset: usize,
     /// Threads.
     pub(crate) threads: usize,
-    /// The measured part, on the wall.
+    /// The wall time of the measured part.
     pub(crate) duration: Duration,
     /// Calls after which a thread ends, even if there is time left.
     pub(crate) calls_max: Option<u64>,
@@ -49,10 +48,10 @@ pub(crate) struct Workload {
     pub(crate) in_step: bool,
 }
 
-/// What was done in the measured part, all threads together.
+/// The work of the measured part, all threads together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Work {
-    /// Bytes got.
+    /// Bytes generated.
     pub(crate) bytes: u64,
     /// Calls.
     pub(crate) operations: u64,
@@ -67,12 +66,12 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Bytes a second on the wall.
+    /// Bytes per second of wall time.
     pub(crate) fn throughput(&self) -> f64 {
         self.bytes as f64 / self.wall.as_secs_f64()
     }
 
-    /// Bytes a second of processor time.
+    /// Bytes per second of processor time.
     pub(crate) fn cpu_throughput(&self) -> f64 {
         self.bytes as f64 / self.cpu.as_secs_f64()
     }
@@ -102,7 +101,7 @@ pub(crate) fn run(
                         let _ = ready.send(());
                         go.recv().is_ok()
                     });
-                    // Also when it never came as far as being ready.
+                    // Also if it failed before it was ready: the others wait for this.
                     let _ = ready.send(());
                     part
                 })
@@ -114,7 +113,7 @@ pub(crate) fn run(
         }
         started()?;
         for start in &starters {
-            // A thread that failed is gone; its error comes with its result.
+            // A thread that failed does not receive; its error is in its result.
             let _ = start.send(());
         }
         let mut parts = Vec::new();
@@ -254,34 +253,35 @@ fn of_method(
                 Ok::<_, Infallible>(())
             }
         ),
-        Method::GetrandomSyscall => stateless!(u8, (), |_: &mut (), buffer| system_call(buffer)),
-        Method::GetrandomLibc => stateless!(u8, (), |_: &mut (), buffer| getrandom::fill(buffer)),
+        Method::GetrandomSyscall => {
+            stateless!(u8, (), |_: &mut (), buffer| random::fill_by_system_call(
+                buffer
+            ))
+        }
+        Method::GetrandomLibc => {
+            stateless!(u8, (), |_: &mut (), buffer| random::fill_by_libc(buffer))
+        }
         Method::RandChacha => {
-            let random = ChaCha20Rng::seed_from_u64(systems::system_random()?);
-            stateless!(u8, random, |random: &mut ChaCha20Rng, buffer| {
-                random.fill_bytes(buffer);
-                Ok::<_, Infallible>(())
-            })
+            stateless!(
+                u8,
+                RandChacha::new(system_random()?),
+                |random: &mut RandChacha, buffer| {
+                    random.fill(buffer);
+                    Ok::<_, Infallible>(())
+                }
+            )
         }
-        Method::AwsLcRs => stateless!(u8, (), |_: &mut (), buffer| references::fill_aws_lc_rs(
-            buffer
-        )),
-        Method::RdrandCrate => {
-            let random = rdrand::RdRand::new()
-                .map_err(|_| anyhow!("the rdrand crate finds no RDRAND here"))?;
-            stateless!(u8, random, |random: &mut rdrand::RdRand, buffer| random
-                .try_fill_bytes(buffer)
-                .map_err(|_| anyhow!("the rdrand crate's generator had no data")))
+        Method::AwsLcRs => {
+            stateless!(u8, (), |_: &mut (), buffer| random::fill_by_aws_lc_rs(
+                buffer
+            ))
         }
+        Method::RdrandCrate => stateless!(
+            u8,
+            RdrandCrate::new()?,
+            |random: &mut RdrandCrate, buffer| random.fill(buffer)
+        ),
     }
-}
-
-fn system_call(buffer: &mut [u8]) -> rustix::io::Result<()> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        filled += rustix::rand::getrandom(&mut buffer[filled..], GetRandomFlags::empty())?;
-    }
-    Ok(())
 }
 
 /// Warms up, meets the others, then fills until the time is over.

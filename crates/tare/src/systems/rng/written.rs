@@ -1,4 +1,4 @@
-//! Numbers that are written out, as `tare rng gen` writes them: to a pipe or to a file.
+//! Workloads whose numbers are written to a pipe or to a file, as `tare rng gen` writes them.
 
 use std::fmt;
 use std::io::{self, Seek as _, Write};
@@ -15,10 +15,10 @@ use super::workload::{Work, Workload};
 /// A file that is written for a while begins anew at this length, so as not to fill a disk.
 const FILE_MAX: u64 = 256 << 20;
 
-/// Where the numbers go.
+/// The destination of the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
-    /// A pipe to a program that throws away what it reads.
+    /// A pipe to a program that discards what it reads.
     Pipe,
     /// A file in the folder for temporary files; the disk is not waited for.
     File,
@@ -90,7 +90,7 @@ fn measure(
     let mut started = Some(started);
     let mut from = None;
     let mut work = Work::default();
-    // Chunks that are ready when the time begins are made up for by those that are when it ends.
+    // The chunks that are ready when the time begins and those that are when it ends cancel out.
     let ended = generate(open, workload.threads as u64, chunks, |data| {
         write(data).context("the numbers cannot be written")?;
         let Some((wall_from, cpu_from)) = from else {

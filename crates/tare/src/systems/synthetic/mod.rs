@@ -1,120 +1,118 @@
-//! An instrument with known readings, to test the lab itself: noise, stalls and misbehaviour as
-//! ordered.
+//! An instrument with known readings, noise and faults, to test the lab itself.
 
 use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use tare_lab::driver::{Driver, Invocation, Missing, ParameterKind, Vocabulary};
-use tare_lab::sample::OPERATIONS;
-use tare_lab::unit::{Dimension, Unit};
-use tare_lab::value::{Parameters, Value};
+use tare_lab::driver::{Expected, Invocation, Missing, Role};
+use tare_lab::{choices, figures, parameters};
 
-use super::{count, duration, number, own_trial, parameter, system_random, text, Workload};
-use crate::trial::{Speaker, TrialError};
+use super::system_random;
+use super::workload::{by_the_clock, Workload};
+use crate::agent::{Agent, TrialError};
 
-pub(crate) struct Synthetic;
-
-impl Driver for Synthetic {
-    fn vocabulary(&self) -> Vocabulary {
-        let choices = [
-            "none", "crash", "hang", "rubbish", "version", "error", "missing",
-        ];
-        Vocabulary {
-            name: "synthetic".into(),
-            about: "known readings with known noise, to test the lab itself".into(),
-            parameters: vec![
-                parameter(
-                    "reading",
-                    ParameterKind::Number,
-                    Some(Value::Float(1.0)),
-                    "the reading without noise, in ms",
-                ),
-                parameter(
-                    "noise",
-                    ParameterKind::Number,
-                    Some(Value::Float(0.0)),
-                    "standard deviation of the reading's logarithm",
-                ),
-                parameter(
-                    "work",
-                    ParameterKind::Int(0, i64::MAX),
-                    Some(Value::Int(1)),
-                    "bytes an operation",
-                ),
-                parameter(
-                    "duration",
-                    ParameterKind::Quantity(Dimension::Time),
-                    Some("0 ms".into()),
-                    "how long a trial sleeps",
-                ),
-                parameter(
-                    "fault",
-                    ParameterKind::Choice(choices.map(String::from).to_vec()),
-                    Some("none".into()),
-                    "how a trial misbehaves",
-                ),
-                parameter(
-                    "variant",
-                    ParameterKind::Int(0, 1_000_000),
-                    Some(Value::Int(0)),
-                    "an axis without effect",
-                ),
-            ],
-            peers: vec![],
-            metrics: vec![("time".into(), Dimension::Time)],
-            counters: vec![OPERATIONS.into(), "bytes".into()],
-            open: false,
-            deterministic: false,
-        }
-    }
-
-    fn check(&self, _: &Parameters) -> Result<(), Missing> {
-        Ok(())
-    }
-
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
-        let hangs = parameters.get("fault").and_then(Value::as_str) == Some("hang");
-        let mut invocation = own_trial(
-            "synthetic",
-            parameters,
-            duration(parameters, "duration").unwrap_or_default(),
-        );
-        if hangs {
-            invocation.limit = Duration::from_millis(200);
-        }
-        invocation
+choices! {
+    /// The fault of a trial.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Fault {
+        /// No fault.
+        None = "none",
+        /// It aborts.
+        Crash = "crash",
+        /// It never ends.
+        Hang = "hang",
+        /// It writes to standard error.
+        Rubbish = "rubbish",
+        /// Kept for experiments that name it; it does nothing.
+        Version = "version",
+        /// It reports an error.
+        Error = "error",
+        /// It reports that the machine lacks something.
+        Missing = "missing",
     }
 }
 
+parameters! {
+    /// The parameters of the driver `synthetic`.
+    pub(crate) struct SyntheticParameters {
+        /// the reading without noise, in ms
+        reading: f64 = 1.0,
+        /// standard deviation of the reading's logarithm
+        noise: f64 = 0.0,
+        /// bytes per operation
+        work: u64 = 1,
+        /// how long a trial sleeps
+        duration: Duration = "0 ms",
+        /// how a trial misbehaves
+        fault: Fault = "none",
+        /// an axis without effect
+        variant: u64 [0..=1_000_000] = 0,
+    }
+}
+
+figures! {
+    /// The figures of a trial of `synthetic`.
+    pub(crate) struct SyntheticFigures {
+        metrics {
+            /// the reading
+            time: f64 [Milliseconds],
+        }
+        counters {
+            /// readings
+            operations,
+            /// the ordered work
+            bytes,
+        }
+    }
+}
+
+/// The driver `synthetic`.
+pub(crate) struct Synthetic;
+
 impl Workload for Synthetic {
-    fn run(&self, parameters: &Parameters, speaker: &mut Speaker) -> Result<(), TrialError> {
-        let fault = parameters
-            .get("fault")
-            .map_or(Ok("none"), |_| text(parameters, "fault"))?;
-        match fault {
-            "crash" => std::process::abort(),
-            "hang" => std::thread::sleep(Duration::from_secs(3600)),
-            "rubbish" => std::io::stderr().write_all(b"rubbish ahead\n")?,
-            "error" => return Err(anyhow!("a fault was ordered").into()),
-            "missing" => {
+    const NAME: &'static str = "synthetic";
+    const ABOUT: &'static str = "known readings with known noise, to test the lab itself";
+    type Parameters = SyntheticParameters;
+    type Figures = SyntheticFigures;
+
+    fn expected(parameters: &SyntheticParameters) -> Option<Expected> {
+        Some(by_the_clock(parameters.duration))
+    }
+
+    fn invocation(_: &Role, parameters: &SyntheticParameters, own_trial: Invocation) -> Invocation {
+        match parameters.fault {
+            Fault::Hang => Invocation {
+                limit: Duration::from_millis(200),
+                ..own_trial
+            },
+            _ => own_trial,
+        }
+    }
+
+    fn run(
+        parameters: SyntheticParameters,
+        agent: &mut Agent,
+    ) -> Result<SyntheticFigures, TrialError> {
+        match parameters.fault {
+            Fault::None | Fault::Version => {}
+            Fault::Crash => std::process::abort(),
+            Fault::Hang => std::thread::sleep(Duration::from_secs(3600)),
+            Fault::Rubbish => std::io::stderr().write_all(b"rubbish ahead\n")?,
+            Fault::Error => return Err(anyhow!("a fault was ordered").into()),
+            Fault::Missing => {
                 return Err(TrialError::Missing(Missing {
-                    reason: "a lack was ordered".into(),
+                    reason: "a missing feature was ordered".into(),
                     remedy: Some("order fault = \"none\"".into()),
                 }))
             }
-            _ => {}
         }
-        speaker.start()?;
-        std::thread::sleep(duration(parameters, "duration")?);
-        let value =
-            number(parameters, "reading")? * (number(parameters, "noise")? * normal()?).exp();
-        speaker.sample("time", value, Unit::Milliseconds)?;
-        speaker.counters(&[
-            (OPERATIONS, 1),
-            ("bytes", count(parameters, "work")? as u64),
-        ])?;
-        Ok(())
+        agent.start()?;
+        std::thread::sleep(parameters.duration);
+        Ok(SyntheticFigures {
+            time: parameters.reading * (parameters.noise * normal()?).exp(),
+            operations: 1,
+            bytes: parameters.work,
+        })
     }
 }
 

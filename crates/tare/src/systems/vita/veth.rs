@@ -1,142 +1,221 @@
 //! The same set-up with two real daemons and the real load tester, over veth between network
-//! namespaces of its own.
+//! namespaces of their own.
+//!
+//! The roles `left` and `right` run a gateway each, the role `tester` sends. Each role is in a
+//! network namespace that begins and ends with it, and the tester joins them by three cables:
+//!
+//! ```text
+//! tester port0 ── private left public ── public right private ── port1 tester
+//! ```
+//!
+//! A veth pair joins namespaces of one kernel, so these roles must be on the same machine, and may
+//! know each other's process ids and files.
 
 use std::fs;
-use std::io::Read as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, ensure, Context as _};
-use serde_json::Value as Json;
+use serde_json::{json, Value as Json};
 use tare_gateway::config::Device;
-use tare_lab::driver::{Driver, Expected, Invocation, Missing, ParameterKind, Vocabulary};
-use tare_lab::sample::OPERATIONS;
-use tare_lab::unit::{Dimension, Unit};
-use tare_lab::value::Parameters;
+use tare_gateway::tools::gentest::Meta;
+use tare_lab::driver::{Expected, Invocation, Missing, Role};
+use tare_lab::parameters::BitsPerSecond;
+use tare_lab::protocol::Ready;
+use tare_lab::{figures, parameters};
 use tare_packet::pcap;
 use tare_sim::LineConfig;
 
 use super::topology::Setup;
-use super::{
-    count, duration, own_trial, parameter, rate, routes_parameter, size, size_parameter, Workload,
-};
-use crate::trial::{Speaker, TrialError};
+use crate::agent::{Agent, TrialError};
+use crate::machine::{Feature, Machine};
+use crate::systems::gateway::driver::Size;
+use crate::systems::workload::Workload;
 
-/// How long the gateways may take until they have keys.
+/// The longest time until the gateways have keys.
 const KEYS_MAX: Duration = Duration::from_secs(15);
 
-/// How long they usually take.
+/// The usual time until then.
 const KEYS_USUAL: Duration = Duration::from_millis(1500);
 
-/// How long a namespace lives, whatever happens to this process.
-const NAMESPACE_SECONDS: &str = "600";
+/// The longest time until both ends of a cable are up.
+const LINK_MAX: Duration = Duration::from_secs(10);
 
 /// Outer packets are longer than what the tester sends.
 const MTU: &str = "2000";
 
-pub(crate) struct VitaVeth;
+/// The role that measures.
+const TESTER: &str = "tester";
 
-impl Driver for VitaVeth {
-    fn vocabulary(&self) -> Vocabulary {
-        let rate = || ParameterKind::Quantity(Dimension::DataRate);
-        Vocabulary {
-            name: "vita-veth".into(),
-            about: "A load tester and two gateway daemons over veth, in namespaces of their own"
-                .into(),
-            parameters: vec![
-                size_parameter(),
-                routes_parameter(),
-                parameter(
-                    "top",
-                    rate(),
-                    Some("100 Mbit/s".into()),
-                    "the highest rate tried",
-                ),
-                parameter(
-                    "precision",
-                    rate(),
-                    Some("5 Mbit/s".into()),
-                    "the last step of the search",
-                ),
-                parameter(
-                    "duration",
-                    ParameterKind::Quantity(Dimension::Time),
-                    Some("1 s".into()),
-                    "how long each rate is tried",
-                ),
-            ],
-            peers: vec![],
-            metrics: vec![("ndr".into(), Dimension::DataRate)],
-            counters: [OPERATIONS, "searches", "searches_in_vain"]
-                .map(String::from)
-                .to_vec(),
-            open: false,
-            deterministic: false,
-        }
+/// The roles that run a gateway.
+const GATEWAYS: [&str; 2] = ["left", "right"];
+
+/// This program. The link leads to the file that is running, even when another has taken its
+/// place meanwhile.
+const PROGRAM: &str = "/proc/self/exe";
+
+parameters! {
+    /// The parameters of the driver `vita-veth`.
+    pub(crate) struct VethParameters {
+        /// bytes of a packet with its Ethernet header, or IMIX
+        size: Size = "60",
+        /// routes between the gateways, which packets take in turn
+        routes: u32 [1..=10_000] = 1,
+        /// the highest rate tried
+        top: BitsPerSecond = "100 Mbit/s",
+        /// the last step of the search
+        precision: BitsPerSecond = "5 Mbit/s",
+        /// the time for which each rate is tried
+        duration: Duration = "1 s",
     }
+}
 
-    fn check(&self, _: &Parameters) -> Result<(), Missing> {
-        if !rustix::process::geteuid().is_root() {
-            return Err(Missing {
-                reason: "network namespaces and packet sockets need root".into(),
-                remedy: Some("sudo tare run vita".into()),
-            });
+figures! {
+    /// The figures of a trial of `vita-veth`.
+    pub(crate) struct VethFigures {
+        metrics {
+            /// the no-drop rate
+            ndr: f64 [BitsPerSecond],
         }
-        for program in ["ip", "unshare", "nsenter"] {
-            let runs = Command::new(program)
-                .arg(if program == "ip" { "-V" } else { "--version" })
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .status();
-            if !runs.is_ok_and(|status| status.success()) {
-                return Err(Missing {
-                    reason: format!("`{program}` does not run"),
-                    remedy: Some("apt install iproute2 util-linux".into()),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
-        let expected = duration(parameters, "duration").unwrap_or_default();
-        Invocation {
-            expected: Some(Expected {
-                clock: KEYS_USUAL,
-                work: expected.mul_f64(5.0),
-            }),
-            ..own_trial("vita-veth", parameters, KEYS_MAX + expected.mul_f64(40.0))
+        counters {
+            /// packets sent
+            operations,
+            /// searches for the no-drop rate
+            searches,
+            /// searches that found none
+            searches_in_vain,
         }
     }
 }
 
+/// The driver `vita-veth`.
+pub(crate) struct VitaVeth;
+
 impl Workload for VitaVeth {
-    fn run(&self, parameters: &Parameters, speaker: &mut Speaker) -> Result<(), TrialError> {
-        let setup = Setup {
-            size: size(parameters)?,
-            routes: u32::try_from(count(parameters, "routes")?).map_err(|e| anyhow!(e))?,
-            line: LineConfig::new(1),
-            sa_ttl: None,
-        };
-        let bench = Bench::new(&setup)?;
-        speaker.start()?;
-        let result = bench.find_limit(parameters)?;
-        let bits = result["limit"]["passed_bits_per_second"].as_f64();
-        let bits = bits.context("the load tester found no rate")?;
-        speaker.sample("ndr", bits / 8.0, Unit::BytesPerSecond)?;
-        let streams = result["trials"].as_array().into_iter().flatten();
-        let sent = streams.flat_map(|trial| trial["streams"].as_array().into_iter().flatten());
-        let sent = sent
-            .filter_map(|stream| stream["tx_packets"].as_u64())
-            .sum();
-        speaker.counters(&[
-            (OPERATIONS, sent),
-            ("searches", 1),
-            ("searches_in_vain", u64::from(bits == 0.0)),
-        ])?;
+    const NAME: &'static str = "vita-veth";
+    const ABOUT: &'static str =
+        "a load tester and two gateway daemons over veth, in namespaces of their own";
+    type Parameters = VethParameters;
+    type Figures = VethFigures;
+
+    fn check(_: &VethParameters, machine: &Machine) -> Result<(), Missing> {
+        machine.need(Feature::Root)?;
+        for tool in Feature::network_tools() {
+            machine.need(tool)?;
+        }
         Ok(())
     }
+
+    fn expected(parameters: &VethParameters) -> Option<Expected> {
+        Some(Expected {
+            clock: KEYS_USUAL,
+            work: parameters.duration.mul_f64(5.0),
+        })
+    }
+
+    fn longest(parameters: &VethParameters) -> Duration {
+        KEYS_MAX + parameters.duration.mul_f64(40.0)
+    }
+
+    fn roles() -> Vec<Role> {
+        let names = [TESTER].into_iter().chain(GATEWAYS);
+        let role = |name: &str| Role {
+            name: name.into(),
+            same_host: true,
+        };
+        names.map(role).collect()
+    }
+
+    fn invocation(_: &Role, _: &VethParameters, own_trial: Invocation) -> Invocation {
+        // For `unshare`, /proc/self/exe would be `unshare` itself.
+        let program = format!("/proc/{}/exe", std::process::id());
+        let unshare = ["--net".into(), "--".into(), program.into()];
+        Invocation {
+            program: "unshare".into(),
+            arguments: unshare.into_iter().chain(own_trial.arguments).collect(),
+            ..own_trial
+        }
+    }
+
+    fn run(parameters: VethParameters, agent: &mut Agent) -> Result<VethFigures, TrialError> {
+        let tester = Tester::new(&setup(&parameters))?;
+        let roles = agent.ready(Ready::new())?;
+        let mut gateways = Vec::new();
+        for name in GATEWAYS {
+            let data = roles.get(name).with_context(|| format!("no role {name}"))?;
+            gateways.push(Gateway::of(name, data)?);
+        }
+        cable(None, "port0", Some(gateways[0].pid), "private")?;
+        cable(None, "port1", Some(gateways[1].pid), "private")?;
+        cable(
+            Some(gateways[0].pid),
+            "public",
+            Some(gateways[1].pid),
+            "public",
+        )?;
+        for port in ["port0", "port1"] {
+            await_link(port)?;
+        }
+        await_keys(&gateways, parameters.routes)?;
+        agent.start()?;
+        let result = tester.find_limit(&parameters)?;
+        let bits = result["limit"]["passed_bits_per_second"].as_f64();
+        let bits = bits.context("the load tester found no rate")?;
+        let streams = result["trials"].as_array().into_iter().flatten();
+        let sent = streams.flat_map(|trial| trial["streams"].as_array().into_iter().flatten());
+        let sent = sent.filter_map(|stream| stream["tx_packets"].as_u64());
+        Ok(VethFigures {
+            ndr: bits,
+            operations: sent.sum(),
+            searches: 1,
+            searches_in_vain: u64::from(bits == 0.0),
+        })
+    }
+
+    fn serve(role: &str, parameters: VethParameters, agent: &mut Agent) -> Result<(), TrialError> {
+        let place = GATEWAYS.iter().position(|name| *name == role);
+        let place = place.with_context(|| format!("no gateway {role}"))?;
+        let [left, right] = setup(&parameters).metas()?;
+        let meta = if place == 0 { left } else { right };
+        let folder = tempfile::tempdir()?;
+        let status_socket = folder.path().join("status.sock");
+        let data = json!({ "pid": std::process::id(), "status_socket": status_socket });
+        agent.ready(data.as_object().cloned().unwrap_or_default())?;
+        for interface in ["private", "public"] {
+            await_link(interface)?;
+        }
+        let mut daemon = start_gateway(meta, folder.path(), &status_socket)?;
+        agent.until_stopped(|| match daemon.0.try_wait()? {
+            Some(status) => Err(anyhow!("the gateway ended by itself: {status}")),
+            None => Ok(()),
+        })?;
+        Ok(())
+    }
+}
+
+fn setup(parameters: &VethParameters) -> Setup {
+    Setup {
+        size: parameters.size.0,
+        routes: parameters.routes,
+        line: LineConfig::new(1),
+        sa_ttl: None,
+    }
+}
+
+/// Starts the gateway of a role in this namespace. What it logs is in the log of the role.
+fn start_gateway(mut meta: Meta, folder: &Path, status_socket: &Path) -> anyhow::Result<Running> {
+    meta.private.device = Device::Name("private".into());
+    meta.public.device = Device::Name("public".into());
+    // New keys are first used one and a half times this after they were agreed on.
+    meta.negotiation_ttl = Duration::from_secs(1);
+    let file = folder.join("gateway.conf");
+    fs::write(&file, meta.config().text().as_bytes())?;
+    let mut command = Command::new(PROGRAM);
+    command.args(["gateway", "run", "--status-socket"]);
+    command.args([status_socket, &file]);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    Ok(Running(command.spawn()?))
 }
 
 /// A process that is ended with this value.
@@ -158,147 +237,89 @@ impl Drop for Running {
     }
 }
 
-/// A network namespace with no name, which a sleeping process holds. It heeds no SIGTERM, and has
-/// nothing to clean up.
-struct Namespace(Child);
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A gateway, as the tester sees it.
+struct Gateway {
+    role: &'static str,
+    pid: u64,
+    status_socket: PathBuf,
 }
 
-impl Namespace {
-    fn new() -> anyhow::Result<Namespace> {
-        let mut command = Command::new("unshare");
-        command.args([
-            "--net",
-            "--fork",
-            "--kill-child",
-            "sleep",
-            NAMESPACE_SECONDS,
-        ]);
-        let child = command.stdin(Stdio::null()).spawn().context("unshare")?;
-        let namespace = Namespace(child);
-        let own = fs::read_link("/proc/self/ns/net")?;
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while fs::read_link(format!("/proc/{}/ns/net", namespace.pid()))? == own {
-            ensure!(Instant::now() < deadline, "unshare made no namespace");
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        Ok(namespace)
-    }
-
-    fn pid(&self) -> u32 {
-        self.0.id()
-    }
-
-    /// A command that runs in it.
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new("nsenter");
-        command.args(["--net", "-t", &self.pid().to_string(), "--", program]);
-        command.stdin(Stdio::null());
-        command
-    }
-}
-
-fn run(command: &mut Command) -> anyhow::Result<()> {
-    let output = command.output().with_context(|| format!("{command:?}"))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("{command:?}: {}", said.trim());
-    }
-    Ok(())
-}
-
-/// Namespaces, cables, daemons. They go in this order.
-struct Bench {
-    program: PathBuf,
-    folder: tempfile::TempDir,
-    _gateways: Vec<Running>,
-    tester: Namespace,
-    _nodes: [Namespace; 2],
-}
-
-impl Bench {
-    fn new(setup: &Setup) -> anyhow::Result<Bench> {
-        let program = std::env::current_exe()?;
-        let folder = tempfile::tempdir()?;
-        let tester = Namespace::new()?;
-        let nodes = [Namespace::new()?, Namespace::new()?];
-        cable((&tester, "port0"), (&nodes[0], "private"))?;
-        cable((&tester, "port1"), (&nodes[1], "private"))?;
-        cable((&nodes[0], "public"), (&nodes[1], "public"))?;
-        let mut gateways = Vec::new();
-        for (n, mut meta) in setup.metas()?.into_iter().enumerate() {
-            meta.private.device = Device::Name("private".into());
-            meta.public.device = Device::Name("public".into());
-            // New keys are first used one and a half times this after they were agreed on.
-            meta.negotiation_ttl = Duration::from_secs(1);
-            let file = folder.path().join(format!("node{}.conf", n + 1));
-            fs::write(&file, meta.config().text().as_bytes())?;
-            let mut writer = pcap::Writer::new(
-                fs::File::create(folder.path().join(format!("node{}.pcap", n + 1)))?,
-                pcap::Header::default(),
-            )?;
-            for frame in meta.traffic([2, 0, 0, 0, 0, 1]).iter() {
-                writer.write(0, &frame)?;
-            }
-            let log = fs::File::create(folder.path().join(format!("node{}.log", n + 1)))?;
-            let mut command = nodes[n].command(&program.to_string_lossy());
-            command.args(["gateway", "run", "--status-socket"]);
-            command.arg(folder.path().join(format!("node{}.sock", n + 1)));
-            command.arg(&file).stdout(Stdio::null()).stderr(log);
-            gateways.push(Running(command.spawn()?));
-        }
-        let bench = Bench {
-            program,
-            folder,
-            _gateways: gateways,
-            tester,
-            _nodes: nodes,
+impl Gateway {
+    fn of(role: &'static str, data: &Ready) -> anyhow::Result<Gateway> {
+        let pid = data.get("pid").and_then(Json::as_u64);
+        let status_socket = data.get("status_socket").and_then(Json::as_str);
+        let (Some(pid), Some(status_socket)) = (pid, status_socket) else {
+            bail!("{role} is ready with {data:?}, expected its pid and status_socket");
         };
-        bench.await_keys(setup.routes)?;
-        Ok(bench)
+        Ok(Gateway {
+            role,
+            pid,
+            status_socket: status_socket.into(),
+        })
     }
 
-    fn await_keys(&self, routes: u32) -> anyhow::Result<()> {
-        let deadline = Instant::now() + KEYS_MAX;
-        for n in [1, 2] {
-            while self.keyed(n) < routes as usize {
-                if Instant::now() > deadline {
-                    let mut log = String::new();
-                    let file = self.folder.path().join(format!("node{n}.log"));
-                    let _ = fs::File::open(file)?.take(4000).read_to_string(&mut log);
-                    bail!("node{n} has no keys after {KEYS_MAX:?}: {}", log.trim());
-                }
-                std::thread::sleep(Duration::from_millis(50));
-            }
-        }
-        Ok(())
-    }
-
-    /// Routes of a node that have an outbound SA.
-    fn keyed(&self, node: usize) -> usize {
-        let mut command = Command::new(&self.program);
-        command.args(["gateway", "status", "--json"]);
-        command.arg(self.folder.path().join(format!("node{node}.sock")));
-        let Ok(output) = command.output() else {
+    /// The routes that have an outbound SA.
+    fn keyed_routes(&self) -> usize {
+        let mut command = Command::new(PROGRAM);
+        command
+            .args(["gateway", "status", "--json"])
+            .arg(&self.status_socket);
+        let Ok(output) = command.stdin(Stdio::null()).output() else {
             return 0;
         };
         let status: Json = serde_json::from_slice(&output.stdout).unwrap_or_default();
         let routes = status["routes"].as_array().map_or(&[][..], Vec::as_slice);
-        routes
+        let keyed = routes
             .iter()
-            .filter(|route| route["outbound"][0].is_object())
-            .count()
+            .filter(|route| route["outbound"][0].is_object());
+        keyed.count()
+    }
+}
+
+fn await_keys(gateways: &[Gateway], routes: u32) -> anyhow::Result<()> {
+    let deadline = Instant::now() + KEYS_MAX;
+    for gateway in gateways {
+        while gateway.keyed_routes() < routes as usize {
+            let role = gateway.role;
+            ensure!(
+                Instant::now() < deadline,
+                "{role} has no keys after {KEYS_MAX:?}"
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    Ok(())
+}
+
+/// The load tester with what it sends.
+struct Tester {
+    folder: tempfile::TempDir,
+}
+
+impl Tester {
+    fn new(setup: &Setup) -> anyhow::Result<Tester> {
+        let tester = Tester {
+            folder: tempfile::tempdir()?,
+        };
+        for (n, meta) in setup.metas()?.into_iter().enumerate() {
+            let file = fs::File::create(tester.stream(n + 1))?;
+            let mut writer = pcap::Writer::new(file, pcap::Header::default())?;
+            for frame in meta.traffic([2, 0, 0, 0, 0, 1]).iter() {
+                writer.write(0, &frame)?;
+            }
+        }
+        Ok(tester)
     }
 
-    fn find_limit(&self, parameters: &Parameters) -> anyhow::Result<Json> {
-        let bits = |name| rate(parameters, name).map(|rate| rate.bits().to_string());
-        let seconds = duration(parameters, "duration")?.as_secs_f64().to_string();
-        let mut command = self.tester.command(&self.program.to_string_lossy());
+    /// The file of the packets that are sent to a node.
+    fn stream(&self, node: usize) -> PathBuf {
+        self.folder.path().join(format!("node{node}.pcap"))
+    }
+
+    fn find_limit(&self, parameters: &VethParameters) -> anyhow::Result<Json> {
+        let (top, precision) = (parameters.top.0, parameters.precision.0);
+        let seconds = parameters.duration.as_secs_f64().to_string();
+        let mut command = Command::new(PROGRAM);
         command.args([
             "loadtest",
             "find-limit",
@@ -308,35 +329,73 @@ impl Bench {
             "-D",
             &seconds,
         ]);
-        command.args(["-b", &bits("top")?, "-p", &bits("precision")?]);
+        command.args(["-b", &top.to_string(), "-p", &precision.to_string()]);
         for (n, other) in [(1, 2), (2, 1)] {
-            command.arg(self.folder.path().join(format!("node{n}.pcap")));
+            command.arg(self.stream(n));
             command.args([
                 format!("node{n}"),
                 format!("node{other}"),
                 format!("port{}", n - 1),
             ]);
         }
-        let output = command.output()?;
+        let output = command.stdin(Stdio::null()).output()?;
         serde_json::from_slice(&output.stdout).map_err(|_| {
-            anyhow!(
-                "the load tester: {}",
-                String::from_utf8_lossy(&output.stderr).trim()
-            )
+            let errors = String::from_utf8_lossy(&output.stderr);
+            anyhow!("the load tester: {}", errors.trim())
         })
     }
 }
 
-/// A veth pair, both ends up.
-fn cable(one: (&Namespace, &str), two: (&Namespace, &str)) -> anyhow::Result<()> {
-    let pids = [one.0.pid().to_string(), two.0.pid().to_string()];
-    run(Command::new("ip")
-        .args([
-            "link", "add", one.1, "mtu", MTU, "netns", &pids[0], "type", "veth",
-        ])
-        .args(["peer", "name", two.1, "mtu", MTU, "netns", &pids[1]]))?;
-    for (namespace, name) in [one, two] {
-        run(namespace.command("ip").args(["link", "set", name, "up"]))?;
+/// Runs `ip` and returns what it prints.
+fn ip(arguments: &[&str]) -> anyhow::Result<String> {
+    let mut command = Command::new("ip");
+    let output = command.args(arguments).stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("{command:?}"))?;
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        bail!("{command:?}: {}", errors.trim());
     }
-    Ok(())
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Makes a veth pair between the namespaces of two processes; `None` is this process.
+fn cable(one: Option<u64>, name: &str, two: Option<u64>, other: &str) -> anyhow::Result<()> {
+    let pid = |pid: Option<u64>| pid.unwrap_or(std::process::id().into()).to_string();
+    ip(&[
+        "link",
+        "add",
+        name,
+        "mtu",
+        MTU,
+        "netns",
+        &pid(one),
+        "type",
+        "veth", //
+        "peer",
+        "name",
+        other,
+        "mtu",
+        MTU,
+        "netns",
+        &pid(two),
+    ])
+    .map(drop)
+}
+
+/// Waits until the tester has made the interface, sets this end of its cable up, and waits for the
+/// other one. A gateway that began before would lose its first negotiation, and wait to repeat it.
+fn await_link(interface: &str) -> anyhow::Result<()> {
+    let deadline = Instant::now() + LINK_MAX;
+    loop {
+        let up = ip(&["link", "set", interface, "up"]);
+        let shown = up.and_then(|_| ip(&["-o", "link", "show", "dev", interface]));
+        match shown {
+            Ok(flags) if flags.contains("LOWER_UP") => return Ok(()),
+            Ok(_) if Instant::now() > deadline => {
+                bail!("the other end of {interface} is not up after {LINK_MAX:?}")
+            }
+            Err(error) if Instant::now() > deadline => return Err(error),
+            _ => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
 }

@@ -1,115 +1,118 @@
 //! Generators under the built-in statistical battery: good ones must pass, bad ones must fail.
 
-use clap::ValueEnum as _;
-use tare_lab::driver::{Driver, Expected, Invocation, Missing, ParameterKind, Vocabulary};
-use tare_lab::sample::OPERATIONS;
-use tare_lab::unit::{Dimension, Quantity, Unit};
-use tare_lab::value::Parameters;
-use tare_rdrand::battery::{self, Verdict};
+use std::time::Duration;
 
-use super::rdrand::check_method;
+use clap::ValueEnum as _;
+use tare_battery::Verdict;
+use tare_lab::driver::{Expected, Missing};
+use tare_lab::parameters::{Bytes, Choice};
+use tare_lab::{figures, parameters};
+
+use crate::agent::{Agent, TrialError};
+use crate::machine::Machine;
 use crate::systems::rng::known_bad::KnownBad;
 use crate::systems::rng::method::Method;
 use crate::systems::rng::retry::Retry;
 use crate::systems::rng::stream::{self, Fill};
-use crate::systems::{own_trial, parameter, text, Workload};
-use crate::trial::{Speaker, TrialError};
+use crate::systems::workload::Workload;
 
-/// The slowest method that the battery is fed from, in bytes a second, with room to spare.
+/// The slowest method that the battery is fed from, in bytes per second, with room to spare.
 const SLOWEST: f64 = 50e3;
 
-/// Bytes a second that the battery takes on a usual machine.
+/// Bytes per second that the battery takes on a usual machine.
 const USUAL: f64 = 2e6;
 
-/// Bytes between two turns of the battery.
+/// Bytes that the battery is fed at once.
 const CHUNK: usize = 64 * 1024;
 
-pub(crate) struct Battery;
-
-/// What the battery should say of a generator, and the generator.
-enum Generator {
+/// A generator, and with it the verdict that the battery should come to.
+#[derive(Clone, Copy)]
+pub(crate) enum Generator {
     Good(Method),
     Bad(KnownBad),
 }
 
-impl Generator {
-    fn of(parameters: &Parameters) -> anyhow::Result<Generator> {
-        let name = text(parameters, "generator")?;
-        if let Ok(bad) = KnownBad::from_str(name, false) {
-            return Ok(Generator::Bad(bad));
-        }
-        let method = name.parse().map_err(anyhow::Error::msg)?;
-        Ok(Generator::Good(method))
+impl Choice for Generator {
+    fn all() -> Vec<Generator> {
+        let good = Method::ALL.iter().map(|&method| Generator::Good(method));
+        let bad = KnownBad::value_variants().iter();
+        good.chain(bad.map(|&bad| Generator::Bad(bad))).collect()
     }
 
-    fn names() -> Vec<String> {
-        let good = Method::ALL.iter().map(ToString::to_string);
-        let bad = KnownBad::value_variants()
-            .iter()
-            .filter_map(|bad| bad.to_possible_value())
-            .map(|value| value.get_name().to_owned());
-        good.chain(bad).collect()
-    }
-}
-
-impl Driver for Battery {
-    fn vocabulary(&self) -> Vocabulary {
-        Vocabulary {
-            name: "rng-battery".into(),
-            about: "generators, good and bad on purpose, under the statistical battery".into(),
-            parameters: vec![
-                parameter(
-                    "generator",
-                    ParameterKind::Choice(Generator::names()),
-                    Some("get_bytes".into()),
-                    "where the bytes come from",
-                ),
-                parameter(
-                    "amount",
-                    ParameterKind::Quantity(Dimension::Data),
-                    Some("1 MiB".into()),
-                    "bytes tested in a trial",
-                ),
-            ],
-            peers: vec![],
-            metrics: vec![("failed_tests".into(), Dimension::Count)],
-            counters: [OPERATIONS, "bytes", "judged", "wrong_verdicts"]
-                .map(String::from)
-                .to_vec(),
-            open: false,
-            deterministic: false,
-        }
-    }
-
-    fn check(&self, parameters: &Parameters) -> Result<(), Missing> {
-        match Generator::of(parameters) {
-            Ok(Generator::Good(method)) => check_method(method),
-            _ => Ok(()),
-        }
-    }
-
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
-        let amount = amount(parameters).unwrap_or_default();
-        let expected = std::time::Duration::from_secs_f64(amount as f64 / SLOWEST);
-        Invocation {
-            expected: Some(Expected {
-                work: std::time::Duration::from_secs_f64(amount as f64 / USUAL),
-                ..Expected::default()
-            }),
-            ..own_trial("rng-battery", parameters, expected)
+    fn name(&self) -> &'static str {
+        match self {
+            Generator::Good(method) => method.name(),
+            Generator::Bad(bad) => bad.name(),
         }
     }
 }
+
+parameters! {
+    /// The parameters of the driver `rng-battery`.
+    pub(crate) struct BatteryParameters {
+        /// where the bytes come from
+        generator: Generator = "get_bytes",
+        /// bytes tested in a trial
+        amount: Bytes = "1 MiB",
+    }
+}
+
+figures! {
+    /// The figures of a trial of `rng-battery`.
+    pub(crate) struct BatteryFigures {
+        metrics {
+            /// tests that the generator failed
+            failed_tests: f64 [Count],
+        }
+        counters {
+            /// runs of the battery
+            operations,
+            /// bytes tested
+            bytes,
+            /// generators judged
+            judged,
+            /// good generators that failed and bad ones that passed
+            wrong_verdicts,
+        }
+    }
+}
+
+/// The driver `rng-battery`.
+pub(crate) struct Battery;
 
 impl Workload for Battery {
-    fn run(&self, parameters: &Parameters, speaker: &mut Speaker) -> Result<(), TrialError> {
-        let amount = amount(parameters)?;
-        let (mut fill, expected): (Fill, Verdict) = match Generator::of(parameters)? {
+    const NAME: &'static str = "rng-battery";
+    const ABOUT: &'static str =
+        "generators, good and bad on purpose, under the statistical battery";
+    type Parameters = BatteryParameters;
+    type Figures = BatteryFigures;
+
+    fn check(parameters: &BatteryParameters, machine: &Machine) -> Result<(), Missing> {
+        match parameters.generator {
+            Generator::Good(method) => method.check(machine),
+            Generator::Bad(_) => Ok(()),
+        }
+    }
+
+    fn expected(parameters: &BatteryParameters) -> Option<Expected> {
+        Some(Expected {
+            clock: Duration::ZERO,
+            work: Duration::from_secs_f64(parameters.amount.0 as f64 / USUAL),
+        })
+    }
+
+    fn longest(parameters: &BatteryParameters) -> Duration {
+        Duration::from_secs_f64(parameters.amount.0 as f64 / SLOWEST)
+    }
+
+    fn run(parameters: BatteryParameters, agent: &mut Agent) -> Result<BatteryFigures, TrialError> {
+        let amount = parameters.amount.0;
+        let (mut fill, expected): (Fill, Verdict) = match parameters.generator {
             Generator::Good(method) => (stream::open(method, Retry::PATIENT)?, Verdict::Pass),
             Generator::Bad(bad) => (bad.open(), Verdict::Fail),
         };
-        speaker.start()?;
-        let mut battery = battery::Battery::new(battery::Config::default());
+        agent.start()?;
+        let mut battery = tare_battery::Battery::new(tare_battery::Config::default());
         let mut buffer = vec![0; CHUNK];
         while battery.bytes() < amount {
             let left = usize::try_from(amount - battery.bytes()).unwrap_or(CHUNK);
@@ -118,26 +121,12 @@ impl Workload for Battery {
             battery.update(chunk);
         }
         let report = battery.finish();
-        let failed = report.failures().count();
-        speaker.sample("failed_tests", failed as f64, Unit::Count)?;
-        speaker.counters(&[
-            (OPERATIONS, 1),
-            ("bytes", amount),
-            ("judged", 1),
-            ("wrong_verdicts", u64::from(report.verdict != expected)),
-        ])?;
-        Ok(())
+        Ok(BatteryFigures {
+            failed_tests: report.failures().count() as f64,
+            operations: 1,
+            bytes: amount,
+            judged: 1,
+            wrong_verdicts: u64::from(report.verdict != expected),
+        })
     }
-}
-
-/// The amount in whole bytes.
-fn amount(parameters: &Parameters) -> anyhow::Result<u64> {
-    let bytes = text(parameters, "amount")?
-        .parse::<Quantity>()
-        .and_then(|quantity| quantity.in_unit(Unit::Bytes))?;
-    anyhow::ensure!(
-        (1.0..1e15).contains(&bytes),
-        "parameter amount: found {bytes} bytes, expected 1 to 1e15"
-    );
-    Ok(bytes as u64)
 }

@@ -1,224 +1,141 @@
-//! Generators' throughput: the workload of `tare rng bench`, one cell at a time.
+//! The throughput of generators: the workload of `tare rng bench`, one cell at a time.
 
-use std::process::Command;
-use std::sync::OnceLock;
+use std::time::Duration;
 
-use anyhow::{anyhow, Context as _};
-use tare_lab::driver::{Driver, Invocation, Missing, ParameterKind, Vocabulary};
-use tare_lab::sample::OPERATIONS;
-use tare_lab::unit::{Dimension, Unit};
-use tare_lab::value::{Parameters, Value, BESIDE};
-use tare_rdrand::processor;
+use tare_lab::driver::{Expected, Missing, Mistake};
+use tare_lab::{choices, figures, parameters};
 
-use crate::references;
+use crate::agent::{Agent, TrialError};
+use crate::machine::Machine;
 use crate::systems::rng::method::{Method, Origin};
 use crate::systems::rng::retry::Retry;
 use crate::systems::rng::workload;
 use crate::systems::rng::written::{self, Destination};
-use crate::systems::{count, duration, own_trial, parameter, text, Workload};
-use crate::trial::{Speaker, TrialError};
+use crate::systems::workload::{by_the_clock, mistake, References, Workload};
 
 /// The part of a trial's duration that its warm-up takes on top.
 const WARM_UP: f64 = 0.15;
 
-/// Where the numbers of a call go after it.
-const OUTPUTS: [(&str, Option<Destination>); 3] = [
-    ("none", None),
-    ("pipe", Some(Destination::Pipe)),
-    ("file", Some(Destination::File)),
-];
+choices! {
+    /// The destination of the numbers.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Output {
+        /// They are not written.
+        None = "none",
+        /// To a program that reads a pipe.
+        Pipe = "pipe",
+        /// To a temporary file.
+        File = "file",
+    }
+}
 
+parameters! {
+    /// The parameters of the driver `rdrand`.
+    pub(crate) struct RdrandParameters {
+        /// the method or, in `beside`, the reference that generates the numbers
+        method: Method = "uint64_array",
+        /// 64-bit words per call
+        size: usize [1..=1 << 20] = 2048,
+        /// threads
+        threads: usize [1..=1024] = 1,
+        /// bytes past the start of a cache line at which get_bytes writes
+        offset: usize [0..=63] = 0,
+        /// whether the threads wait for each other after every call
+        in_step: bool = false,
+        /// where the numbers are written: nowhere, to a program that reads a pipe, or to a
+        /// temporary file
+        output: Output = "none",
+        /// the measured part of a trial
+        duration: Duration = "40 ms",
+    }
+}
+
+figures! {
+    /// The figures of a trial of `rdrand`.
+    pub(crate) struct RdrandFigures {
+        metrics {
+            /// bytes per second of wall time
+            throughput: f64 [BytesPerSecond],
+            /// bytes per second of processor time, summed over the threads
+            cpu_throughput: f64 [BytesPerSecond],
+        }
+        counters {
+            /// calls
+            operations,
+            /// bytes generated
+            bytes,
+            /// executions of the instruction, where the method counts them
+            draws,
+            /// executions that had no data, where the method counts them
+            underflows,
+        }
+    }
+}
+
+/// The driver `rdrand`.
 pub(crate) struct Rdrand;
 
-impl Driver for Rdrand {
-    fn vocabulary(&self) -> Vocabulary {
-        let names = |of: &dyn Fn(Method) -> bool| -> Vec<String> {
-            Method::ALL
-                .iter()
-                .filter(|&&method| of(method))
-                .map(ToString::to_string)
-                .collect()
-        };
-        Vocabulary {
-            name: "rdrand".into(),
-            about: "random numbers by every method, and peers beside them".into(),
-            parameters: vec![
-                parameter(
-                    "method",
-                    ParameterKind::Choice(names(&|_| true)),
-                    Some("uint64_array".into()),
-                    "how the numbers are got",
-                ),
-                parameter(
-                    "size",
-                    ParameterKind::Int(1, 1 << 20),
-                    Some(2048.into()),
-                    "64-bit words a call",
-                ),
-                parameter(
-                    "threads",
-                    ParameterKind::Int(1, 1024),
-                    Some(1.into()),
-                    "threads",
-                ),
-                parameter(
-                    "offset",
-                    ParameterKind::Int(0, 63),
-                    Some(0.into()),
-                    "bytes past a cache line's start at which get_bytes writes",
-                ),
-                parameter(
-                    "in_step",
-                    ParameterKind::Bool,
-                    Some(Value::Bool(false)),
-                    "whether the threads wait for each other after every call",
-                ),
-                parameter(
-                    "output",
-                    ParameterKind::Choice(OUTPUTS.map(|(name, _)| name.into()).to_vec()),
-                    Some("none".into()),
-                    "where the numbers are written: nowhere, to a program that reads a pipe, or to a temporary file",
-                ),
-                parameter(
-                    "duration",
-                    ParameterKind::Quantity(Dimension::Time),
-                    Some("40 ms".into()),
-                    "the measured part of a trial",
-                ),
-            ],
-            peers: names(&|method| method.origin() != Origin::Library || method == Method::Rdseed),
-            metrics: vec![
-                ("throughput".into(), Dimension::DataRate),
-                ("cpu_throughput".into(), Dimension::DataRate),
-            ],
-            counters: [OPERATIONS, "bytes", "draws", "underflows"]
-                .map(String::from)
-                .to_vec(),
-            open: false,
-            deterministic: false,
-        }
-    }
-
-    fn check(&self, parameters: &Parameters) -> Result<(), Missing> {
-        let method = method(parameters).map_err(|error| Missing {
-            reason: error.to_string(),
-            remedy: None,
-        })?;
-        check_method(method)
-    }
-
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
-        let expected = duration(parameters, "duration").unwrap_or_default();
-        own_trial("rdrand", parameters, expected.mul_f64(1.0 + WARM_UP))
-    }
-}
-
 impl Workload for Rdrand {
-    fn run(&self, parameters: &Parameters, speaker: &mut Speaker) -> Result<(), TrialError> {
-        let duration = duration(parameters, "duration")?;
-        let workload = workload::Workload {
-            method: method(parameters)?,
-            retry: Retry::PATIENT,
-            chunk: count(parameters, "size")? * 8,
-            offset: count(parameters, "offset")?,
-            threads: count(parameters, "threads")?,
-            duration,
-            calls_max: None,
-            warm_up: duration.mul_f64(WARM_UP),
-            in_step: parameters.get("in_step") == Some(&Value::Bool(true)),
-        };
-        let destination = output(parameters)?;
-        if workload.in_step && destination.is_some() {
-            return Err(anyhow!(
-                "parameters in_step and output: found both, expected one; a writer takes the chunks as they come"
-            )
-            .into());
+    const NAME: &'static str = "rdrand";
+    const ABOUT: &'static str = "random numbers by every method, and references beside them";
+    type Parameters = RdrandParameters;
+    type Figures = RdrandFigures;
+
+    fn references() -> Option<References> {
+        let is_reference =
+            |method: &&Method| method.origin() != Origin::Library || **method == Method::Rdseed;
+        let references = Method::ALL.iter().filter(is_reference);
+        Some(References {
+            parameter: "method",
+            names: references.map(|method| method.name()).collect(),
+        })
+    }
+
+    fn examine(parameters: &RdrandParameters) -> Result<(), Mistake> {
+        if parameters.in_step && parameters.output != Output::None {
+            // A writer takes the chunks as they come.
+            return Err(mistake(
+                "in_step",
+                true,
+                "false where output is pipe or file",
+            ));
         }
-        let started = || Ok(speaker.start()?);
-        let work = match destination {
-            Some(destination) => written::run(&workload, destination, started)?,
-            None => workload::run(&workload, started)?,
-        };
-        speaker.sample("throughput", work.throughput(), Unit::BytesPerSecond)?;
-        speaker.sample(
-            "cpu_throughput",
-            work.cpu_throughput(),
-            Unit::BytesPerSecond,
-        )?;
-        speaker.counters(&[
-            (OPERATIONS, work.operations),
-            ("bytes", work.bytes),
-            ("draws", work.draws),
-            ("underflows", work.underflows),
-        ])?;
         Ok(())
     }
-}
 
-fn method(parameters: &Parameters) -> anyhow::Result<Method> {
-    let name = if parameters.contains_key(BESIDE) {
-        BESIDE
-    } else {
-        "method"
-    };
-    text(parameters, name)?
-        .parse()
-        .map_err(anyhow::Error::msg)
-        .context("parameter method")
-}
-
-fn output(parameters: &Parameters) -> anyhow::Result<Option<Destination>> {
-    // Peers have no parameters of their own.
-    let name = parameters
-        .get("output")
-        .map_or(Ok("none"), |_| text(parameters, "output"))?;
-    OUTPUTS
-        .into_iter()
-        .find(|(known, _)| *known == name)
-        .map(|(_, destination)| destination)
-        .with_context(|| format!("parameter output: found \"{name}\""))
-}
-
-/// Whether this machine has what a method needs.
-pub(crate) fn check_method(method: Method) -> Result<(), Missing> {
-    let lacks = |reason: &str, remedy: &str| {
-        Err(Missing {
-            reason: reason.into(),
-            remedy: Some(remedy.into()),
-        })
-    };
-    match method {
-        Method::Rdseed if !processor::has_rdseed() => lacks(
-            "the processor has no RDSEED",
-            "run on Intel Broadwell or AMD Zen and later, or let the hypervisor pass RDSEED on",
-        ),
-        Method::GetrandomLibc if !libc_uses_vdso() => lacks(
-            "this C library's getrandom is the system call (glibc uses the vDSO from 2.41 on)",
-            "a distribution with glibc 2.41 or later and Linux 6.11 or later",
-        ),
-        Method::AwsLcRs => references::check(),
-        Method::GetrandomSyscall
-        | Method::GetrandomLibc
-        | Method::RandChacha
-        | Method::Rdseed => Ok(()),
-        _ if !processor::has_rdrand() => lacks(
-            "the processor has no RDRAND",
-            "run on Intel Ivy Bridge or AMD Excavator and later, or let the hypervisor pass RDRAND on",
-        ),
-        _ => Ok(()),
+    fn check(parameters: &RdrandParameters, machine: &Machine) -> Result<(), Missing> {
+        parameters.method.check(machine)
     }
-}
 
-/// Whether the C library is a glibc that calls the vDSO's getrandom: 2.41 was the first.
-fn libc_uses_vdso() -> bool {
-    static ANSWER: OnceLock<bool> = OnceLock::new();
-    *ANSWER.get_or_init(|| {
-        let Ok(said) = Command::new("getconf").arg("GNU_LIBC_VERSION").output() else {
-            return false;
+    fn expected(parameters: &RdrandParameters) -> Option<Expected> {
+        Some(by_the_clock(parameters.duration.mul_f64(1.0 + WARM_UP)))
+    }
+
+    fn run(parameters: RdrandParameters, agent: &mut Agent) -> Result<RdrandFigures, TrialError> {
+        let workload = workload::Workload {
+            method: parameters.method,
+            retry: Retry::PATIENT,
+            chunk: parameters.size * 8,
+            offset: parameters.offset,
+            threads: parameters.threads,
+            duration: parameters.duration,
+            calls_max: None,
+            warm_up: parameters.duration.mul_f64(WARM_UP),
+            in_step: parameters.in_step,
         };
-        let said = String::from_utf8_lossy(&said.stdout);
-        let mut parts = said.trim().trim_start_matches("glibc ").split('.');
-        let mut number = || parts.next().and_then(|part| part.parse::<u32>().ok());
-        matches!((number(), number()), (Some(major), Some(minor)) if (major, minor) >= (2, 41))
-    })
+        let started = || Ok(agent.start()?);
+        let work = match parameters.output {
+            Output::None => workload::run(&workload, started)?,
+            Output::Pipe => written::run(&workload, Destination::Pipe, started)?,
+            Output::File => written::run(&workload, Destination::File, started)?,
+        };
+        Ok(RdrandFigures {
+            throughput: work.throughput(),
+            cpu_throughput: work.cpu_throughput(),
+            operations: work.operations,
+            bytes: work.bytes,
+            draws: work.draws,
+            underflows: work.underflows,
+        })
+    }
 }

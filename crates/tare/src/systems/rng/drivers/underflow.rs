@@ -1,96 +1,97 @@
-//! How often the instruction has no data: the carry flag of every draw, without a retry.
+//! The rate of underflows: the carry flag of every draw, without a retry.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, bail};
-use tare_lab::driver::{Driver, Invocation, Missing, ParameterKind, Vocabulary};
-use tare_lab::sample::OPERATIONS;
-use tare_lab::unit::{Dimension, Unit};
-use tare_lab::value::Parameters;
+use anyhow::bail;
+use tare_lab::driver::{Expected, Missing};
+use tare_lab::{choices, figures, parameters};
 use tare_rdrand::instruction::{count_underflows, RdrandInstruction, RdseedInstruction};
 use tare_rdrand::source::Source;
 
-use super::rdrand::check_method;
-use crate::systems::rng::method::Method;
-use crate::systems::{count, duration, own_trial, parameter, text, Workload};
-use crate::trial::{Speaker, TrialError};
+use crate::agent::{Agent, TrialError};
+use crate::machine::{Feature, Machine};
+use crate::systems::workload::{by_the_clock, Workload};
 
 /// Draws between two readings of the clock.
 const BATCH: u64 = 1000;
 
-pub(crate) struct Underflow;
-
-impl Driver for Underflow {
-    fn vocabulary(&self) -> Vocabulary {
-        Vocabulary {
-            name: "rdrand-underflow".into(),
-            about: "how often RDRAND and RDSEED have no data".into(),
-            parameters: vec![
-                parameter(
-                    "instruction",
-                    ParameterKind::Choice(vec!["rdrand".into(), "rdseed".into()]),
-                    Some("rdrand".into()),
-                    "the instruction, in its 64-bit form",
-                ),
-                parameter(
-                    "threads",
-                    ParameterKind::Int(1, 1024),
-                    Some(1.into()),
-                    "threads",
-                ),
-                parameter(
-                    "duration",
-                    ParameterKind::Quantity(Dimension::Time),
-                    Some("20 ms".into()),
-                    "the measured part of a trial",
-                ),
-            ],
-            peers: vec![],
-            metrics: vec![("underflow_rate".into(), Dimension::Ratio)],
-            counters: [OPERATIONS, "draws", "underflows"]
-                .map(String::from)
-                .to_vec(),
-            open: false,
-            deterministic: false,
-        }
-    }
-
-    fn check(&self, parameters: &Parameters) -> Result<(), Missing> {
-        check_method(match text(parameters, "instruction") {
-            Ok("rdseed") => Method::Rdseed,
-            _ => Method::Bare64,
-        })
-    }
-
-    fn invocation(&self, parameters: &Parameters) -> Invocation {
-        let expected = duration(parameters, "duration").unwrap_or_default();
-        own_trial("rdrand-underflow", parameters, expected)
+choices! {
+    /// An instruction that draws random numbers.
+    pub(crate) enum Instruction {
+        /// RDRAND.
+        Rdrand = "rdrand",
+        /// RDSEED.
+        Rdseed = "rdseed",
     }
 }
 
+parameters! {
+    /// The parameters of the driver `rdrand-underflow`.
+    pub(crate) struct UnderflowParameters {
+        /// the instruction, in its 64-bit form
+        instruction: Instruction = "rdrand",
+        /// threads
+        threads: usize [1..=1024] = 1,
+        /// the measured part of a trial
+        duration: Duration = "20 ms",
+    }
+}
+
+figures! {
+    /// The figures of a trial of `rdrand-underflow`.
+    pub(crate) struct UnderflowFigures {
+        metrics {
+            /// underflows per draw
+            underflow_rate: f64 [Ratio],
+        }
+        counters {
+            /// draws
+            operations,
+            /// executions of the instruction
+            draws,
+            /// executions that had no data
+            underflows,
+        }
+    }
+}
+
+/// The driver `rdrand-underflow`.
+pub(crate) struct Underflow;
+
 impl Workload for Underflow {
-    fn run(&self, parameters: &Parameters, speaker: &mut Speaker) -> Result<(), TrialError> {
-        let threads = count(parameters, "threads")?;
-        let duration = duration(parameters, "duration")?;
-        let instruction = text(parameters, "instruction")?;
-        speaker.start()?;
-        let (draws, underflows) = match instruction {
-            "rdrand" => on_threads(threads, duration, RdrandInstruction::detect()?)?,
-            "rdseed" => on_threads(threads, duration, RdseedInstruction::detect()?)?,
-            other => return Err(anyhow!("found instruction \"{other}\"").into()),
+    const NAME: &'static str = "rdrand-underflow";
+    const ABOUT: &'static str = "how often RDRAND and RDSEED have no data";
+    type Parameters = UnderflowParameters;
+    type Figures = UnderflowFigures;
+
+    fn check(parameters: &UnderflowParameters, machine: &Machine) -> Result<(), Missing> {
+        machine.need(match parameters.instruction {
+            Instruction::Rdrand => Feature::Rdrand,
+            Instruction::Rdseed => Feature::Rdseed,
+        })
+    }
+
+    fn expected(parameters: &UnderflowParameters) -> Option<Expected> {
+        Some(by_the_clock(parameters.duration))
+    }
+
+    fn run(
+        parameters: UnderflowParameters,
+        agent: &mut Agent,
+    ) -> Result<UnderflowFigures, TrialError> {
+        let (threads, duration) = (parameters.threads, parameters.duration);
+        agent.start()?;
+        let (draws, underflows) = match parameters.instruction {
+            Instruction::Rdrand => on_threads(threads, duration, RdrandInstruction::detect()?)?,
+            Instruction::Rdseed => on_threads(threads, duration, RdseedInstruction::detect()?)?,
         };
-        speaker.sample(
-            "underflow_rate",
-            underflows as f64 / draws as f64,
-            Unit::Ratio,
-        )?;
-        speaker.counters(&[
-            (OPERATIONS, draws),
-            ("draws", draws),
-            ("underflows", underflows),
-        ])?;
-        Ok(())
+        Ok(UnderflowFigures {
+            underflow_rate: underflows as f64 / draws as f64,
+            operations: draws,
+            draws,
+            underflows,
+        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! A program that reads a stream: fed, bounded and heard.
+//! A program that reads a stream: its input, its limits and its output.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -9,20 +9,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, Context as _};
 
-/// Output beyond this is not kept: a battery that talks for ever must not fill the memory.
+/// The most output that is kept, in bytes: a battery that never stops printing must not fill the
+/// memory.
 const OUTPUT_MAX: u64 = 4 << 20;
 const CHUNK: usize = 64 * 1024;
-/// How long a program may go on after its stream has ended because its time has.
+/// The time for which a program may go on after its stream was ended with its time.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// What a program may take.
+/// The limits of a program.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
     pub(super) bytes: u64,
     pub(super) until: Instant,
 }
 
-/// What a program did.
+/// The result of a program.
 pub(super) struct Ran {
     /// Standard output and standard error, one after the other.
     pub(super) output: String,
@@ -64,7 +65,7 @@ pub(super) fn drive(
         let exit = loop {
             match child.try_wait() {
                 Ok(None) if Instant::now() >= limits.until + GRACE => {
-                    // Also the end of a feeder that waits for a full pipe.
+                    // This also ends a feeder that waits for a full pipe.
                     let killed = child.kill().and_then(|()| child.wait());
                     break killed.map(drop);
                 }
@@ -91,7 +92,7 @@ pub(super) fn drive(
     })
 }
 
-/// Gives the stream to the program until it has enough; an error only where reading failed.
+/// Writes the stream to the program until that has enough; fails only if reading does.
 fn feed(
     stream: Box<dyn Read + Send>,
     mut stdin: impl Write,
@@ -120,7 +121,7 @@ fn listen(pipe: impl Read) -> String {
     let mut text = Vec::new();
     let mut pipe = pipe.take(OUTPUT_MAX);
     let _ = pipe.read_to_end(&mut text);
-    // Past the limit it may go on talking, unheard, so that it does not wait for us.
+    // Output past the limit is read and discarded, so that the program does not block.
     let _ = io::copy(&mut pipe.into_inner(), &mut io::sink());
     String::from_utf8_lossy(&text).into_owned()
 }

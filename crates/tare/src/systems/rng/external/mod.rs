@@ -1,4 +1,4 @@
-//! The test batteries that others wrote, driven where they are installed.
+//! Statistical test batteries of other projects, run where they are installed.
 
 mod drive;
 mod parse;
@@ -42,7 +42,7 @@ impl Tool {
         }
     }
 
-    /// The name that people call it.
+    /// Its name for people.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Tool::Practrand => "PractRand",
@@ -50,7 +50,7 @@ impl Tool {
         }
     }
 
-    /// How to get it.
+    /// The command that installs it.
     pub(crate) fn install(self) -> &'static str {
         match self {
             Tool::Dieharder => "apt-get install dieharder",
@@ -62,24 +62,24 @@ impl Tool {
         }
     }
 
-    /// It takes as much of a generator as it wants; the others take all that they are given.
+    /// True if it takes as much of a generator as it needs; the others read to the end.
     pub(crate) fn wants_as_it_goes(self) -> bool {
         self == Tool::Dieharder
     }
 
-    /// Where it is installed.
+    /// The file of its program.
     pub(crate) fn find(self) -> Option<PathBuf> {
         program::find(self.program())
     }
 }
 
-/// How a battery judged.
+/// The verdict of a battery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Status {
     Pass,
     Fail,
-    /// It ran and came to no judgement: too little time or data, or output that makes no sense.
+    /// It ran without a verdict: too little time or data, or output that makes no sense.
     Inconclusive,
     /// Not installed.
     Missing,
@@ -96,7 +96,7 @@ impl Status {
     }
 }
 
-/// What a battery said.
+/// The report of a battery.
 #[derive(Debug, Serialize)]
 pub(crate) struct Verdict {
     pub(crate) battery: &'static str,
@@ -109,10 +109,10 @@ pub(crate) struct Verdict {
     pub(crate) findings: Vec<Finding>,
 }
 
-/// Runs a battery on what `open` gives, anew for each program that it takes to run it.
+/// Runs a battery on the stream of `open`, which is opened anew for each program of the battery.
 ///
 /// # Errors
-/// The stream could not be opened or read. What goes wrong with the battery is its verdict.
+/// The stream could not be opened or read. A failure of the battery itself is its verdict.
 pub(crate) fn judge(
     tool: Tool,
     bytes: u64,
@@ -192,7 +192,7 @@ pub(crate) fn judge(
     })
 }
 
-/// A p-value as people read it.
+/// A p-value for people.
 pub(crate) fn probability(p: f64) -> String {
     match p {
         0.0 => "< 1e-300".into(),

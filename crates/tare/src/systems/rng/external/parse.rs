@@ -1,9 +1,9 @@
-//! What each battery's output says. The verdicts are the batteries' own where they have one
+//! Parsers of each battery's output. The verdicts are the batteries' own where they have one
 //! (dieharder, PractRand); rngtest and ent only count, so their counts are judged here.
 
 use serde::Serialize;
-use tare_rdrand::battery::special::{binomial_upper, chi_square_two_sided};
-use tare_rdrand::battery::FIPS_140_FAILURE_RATE;
+use tare_battery::special::{binomial_upper, chi_square_two_sided};
+use tare_battery::FIPS_140_FAILURE_RATE;
 
 use super::{probability, Status};
 
@@ -16,13 +16,13 @@ const FIPS_BLOCK_BITS: u64 = 20_000;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Finding {
     pub(crate) test: String,
-    /// Where the battery gives one.
+    /// The p-value, if the battery prints one.
     pub(crate) p_value: Option<f64>,
-    /// In the battery's words.
+    /// The text of the battery.
     pub(crate) assessment: String,
 }
 
-/// What the output of a battery comes to.
+/// The result of a battery's output.
 pub(super) struct Judged {
     pub(super) status: Status,
     pub(super) summary: String,
@@ -76,9 +76,9 @@ pub(super) fn ent(output: &str) -> Judged {
     };
     Judged {
         status,
-        summary: format!("entropy {entropy} bits a byte, chi-square {chi_square} (p {}), serial correlation {correlation}", probability(p)),
+        summary: format!("entropy {entropy} bits per byte, chi-square {chi_square} (p {}), serial correlation {correlation}", probability(p)),
         findings: vec![
-            finding("entropy", None, format!("{entropy} bits a byte")),
+            finding("entropy", None, format!("{entropy} bits per byte")),
             finding("chi-square", Some(p), format!("{chi_square}")),
             finding("serial correlation", None, format!("{correlation}")),
         ],
@@ -189,7 +189,7 @@ pub(super) fn dieharder(output: &str, tests: usize) -> Judged {
     }
 }
 
-/// PractRand's `RNG_test`: for each length a table of what is not ordinary.
+/// PractRand's `RNG_test`: for each length a table of the unusual results.
 pub(super) fn practrand(output: &str) -> Judged {
     let mut length = None;
     let mut results = 0u64;

@@ -1,0 +1,86 @@
+//! Short messages and the ends of long ones, by the registers that they are worked on with.
+
+use super::lanes::{Lanes, Pair, Quad, Single};
+use super::message::{Before, Begun, Data, Message};
+use super::{finish, finish512};
+use core::arch::x86_64::__m128i;
+
+/// The parts of a message that are shorter than a step.
+///
+/// # Safety
+/// As for [`Lanes`].
+pub(super) unsafe trait Ends: Lanes {
+    /// Seals or opens a message shorter than the head of a long one and returns its tag.
+    /// `additional` is the last block of additional data with the state before it.
+    unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
+        message: Message<'_>,
+        additional: __m128i,
+        data: Data,
+    ) -> __m128i;
+
+    /// Seals or opens what is left after the last whole step and returns the tag. `counter` is that
+    /// of the first block.
+    unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
+        message: Message<'_>,
+        counter: u32,
+        begun: Begun,
+        data: Data,
+    ) -> __m128i;
+}
+
+// SAFETY: hands its arguments and its contract on.
+unsafe impl Ends for Quad {
+    #[inline(always)]
+    unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
+        message: Message<'_>,
+        additional: __m128i,
+        data: Data,
+    ) -> __m128i {
+        // SAFETY: the caller's contract.
+        unsafe { finish512::short::<ROUNDS, SEAL>(message, additional, data) }
+    }
+
+    #[inline(always)]
+    unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
+        message: Message<'_>,
+        counter: u32,
+        begun: Begun,
+        data: Data,
+    ) -> __m128i {
+        // SAFETY: the caller's contract.
+        unsafe { finish512::tail::<ROUNDS, SEAL>(message, counter, begun, data) }
+    }
+}
+
+macro_rules! staged_ends {
+    ($register:ident) => {
+        // SAFETY: hands its arguments and its contract on.
+        unsafe impl Ends for $register {
+            #[inline(always)]
+            unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
+                message: Message<'_>,
+                additional: __m128i,
+                data: Data,
+            ) -> __m128i {
+                let before = Before::Additional(additional);
+                // SAFETY: the caller's contract.
+                unsafe { finish::finish::<Self, ROUNDS, SEAL>(message, 2, before, data) }
+            }
+
+            #[inline(always)]
+            unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
+                message: Message<'_>,
+                counter: u32,
+                begun: Begun,
+                data: Data,
+            ) -> __m128i {
+                // The mask is made anew: J0 has a place on the stage in any case.
+                let before = Before::State(begun.state);
+                // SAFETY: the caller's contract.
+                unsafe { finish::finish::<Self, ROUNDS, SEAL>(message, counter, before, data) }
+            }
+        }
+    };
+}
+staged_ends!(Pair);
+staged_ends!(Single);

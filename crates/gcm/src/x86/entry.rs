@@ -1,0 +1,284 @@
+//! The ways into the kernels: functions that enable a path's instructions around the generic code,
+//! and the tables of them.
+
+use super::ends::Ends;
+use super::lanes::{Lanes, Pair, Quad, Single};
+use super::message::{hash_additional, length_block, load_nonce, to_u128, Begun, Data, Message};
+use super::{batch512, bulk, expand};
+use crate::columns::{Columns, Tags};
+use crate::kernel::{counter_after, Batch4, Kernel, Progress};
+use crate::schedule::{Block, Schedule, Shape};
+use crate::Path;
+use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
+
+/// The entry points of one path: functions that enable its instructions around the generic code.
+macro_rules! path {
+    ($module:ident, $path:expr, $register:ident, $registers:literal, $features:literal, $batch4_128:expr, $batch4_256:expr) => {
+        pub(super) mod $module {
+            use super::*;
+
+            #[target_feature(enable = $features)]
+            unsafe fn whole<const ROUNDS: usize, const SEAL: bool>(
+                schedule: &Schedule,
+                nonce: &[u8; 12],
+                aad: &[u8],
+                src: *const u8,
+                dst: *mut u8,
+                len: usize,
+            ) -> u128 {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    super::whole::<$register, $registers, ROUNDS, SEAL>(
+                        schedule, nonce, aad, src, dst, len,
+                    )
+                }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn fill(schedule: &mut Schedule, key: &[u8]) {
+                // SAFETY: the caller's contract.
+                unsafe { expand::fill(schedule, key, $register::COUNT) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn begin(schedule: &Schedule, nonce: &[u8; 12], aad: &[u8]) -> Progress {
+                // SAFETY: the caller's contract.
+                unsafe { super::begin(schedule, nonce, aad) }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn steps<const ROUNDS: usize, const SEAL: bool>(
+                schedule: &Schedule,
+                progress: &mut Progress,
+                src: *const u8,
+                dst: *mut u8,
+                count: usize,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    super::steps::<$register, $registers, ROUNDS, SEAL>(
+                        schedule, progress, src, dst, count,
+                    )
+                }
+            }
+
+            #[target_feature(enable = $features)]
+            unsafe fn finish<const ROUNDS: usize, const SEAL: bool>(
+                schedule: &Schedule,
+                progress: &mut Progress,
+                src: *const u8,
+                dst: *mut u8,
+                len: usize,
+            ) -> u128 {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    super::finish::<$register, ROUNDS, SEAL>(schedule, progress, src, dst, len)
+                }
+            }
+
+            const fn kernel<const ROUNDS: usize>(batch4: Option<&'static Batch4>) -> Kernel {
+                Kernel {
+                    path: $path,
+                    shape: Shape {
+                        rounds: ROUNDS,
+                        lanes: $register::COUNT,
+                        head_len: bulk::head_len($register::COUNT, $registers),
+                        step_len: 16 * $registers * $register::COUNT,
+                    },
+                    fill,
+                    begin,
+                    seal: whole::<ROUNDS, true>,
+                    open: whole::<ROUNDS, false>,
+                    seal_steps: steps::<ROUNDS, true>,
+                    open_steps: steps::<ROUNDS, false>,
+                    seal_finish: finish::<ROUNDS, true>,
+                    open_finish: finish::<ROUNDS, false>,
+                    batch4,
+                }
+            }
+
+            pub(in super::super) static AES_128: Kernel = kernel::<10>($batch4_128);
+            pub(in super::super) static AES_256: Kernel = kernel::<14>($batch4_256);
+        }
+    };
+}
+
+path!(
+    vaes512,
+    Path::Vaes512,
+    Quad,
+    4,
+    "avx512f,avx512bw,avx512vl,avx512dq,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2",
+    Some(&BATCH4_128),
+    Some(&BATCH4_256)
+);
+path!(
+    vaes256,
+    Path::Vaes256,
+    Pair,
+    4,
+    "avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1",
+    None,
+    None
+);
+path!(
+    aesni,
+    Path::AesNi,
+    Single,
+    8,
+    "aes,pclmulqdq,ssse3,sse4.1",
+    None,
+    None
+);
+
+static BATCH4_128: Batch4 = Batch4 {
+    seal: seal_four::<10>,
+    open: open_four::<10>,
+    alone: &vaes512::AES_128,
+};
+
+static BATCH4_256: Batch4 = Batch4 {
+    seal: seal_four::<14>,
+    open: open_four::<14>,
+    alone: &vaes512::AES_256,
+};
+
+/// [`batch512::four`] with its instructions, for sealing.
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2"
+)]
+unsafe fn seal_four<const ROUNDS: usize>(packets: &Columns, tags: &mut MaybeUninit<Tags>) {
+    // SAFETY: the caller's contract; the tags are 64 bytes.
+    unsafe {
+        let lanes = batch512::four::<ROUNDS, true>(packets);
+        _mm512_store_si512(tags.as_mut_ptr().cast(), lanes);
+    }
+}
+
+/// [`batch512::four`] with its instructions, for opening.
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2"
+)]
+unsafe fn open_four<const ROUNDS: usize>(packets: &Columns) -> u8 {
+    // SAFETY: the caller's contract; the tags are 64 bytes.
+    unsafe {
+        let computed = batch512::four::<ROUNDS, false>(packets);
+        // All words at once: there is no early exit to time.
+        let differ =
+            _mm512_cmpneq_epu64_mask(computed, _mm512_load_si512(packets.tag.as_ptr().cast()));
+        // Two bits per packet: the even ones, put together.
+        _pext_u32(u32::from(differ | differ >> 1), 0x55) as u8
+    }
+}
+
+/// Begins a message that comes in pieces.
+#[inline(always)]
+unsafe fn begin(schedule: &Schedule, nonce: &[u8; 12], aad: &[u8]) -> Progress {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut hash = Block::ZERO;
+        _mm_store_si128((&raw mut hash).cast(), hash_additional(schedule, aad));
+        Progress {
+            nonce: *nonce,
+            aad_len: aad.len(),
+            data_len: 0,
+            hash,
+            tag_mask: Block::ZERO,
+        }
+    }
+}
+
+/// A whole message.
+#[inline(always)]
+unsafe fn whole<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
+    schedule: &Schedule,
+    nonce: &[u8; 12],
+    aad: &[u8],
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+) -> u128 {
+    // SAFETY: the caller's contract; head, steps and tail add up to `len`.
+    unsafe {
+        let message = Message {
+            schedule,
+            nonce: load_nonce(nonce),
+            lengths: length_block(aad.len(), len as u64),
+        };
+        let additional = hash_additional(schedule, aad);
+        let head_len = bulk::head_len(V::COUNT, N);
+        if len < head_len {
+            let data = Data { src, dst, len };
+            return to_u128(V::short::<ROUNDS, SEAL>(message, additional, data));
+        }
+        let step_len = 16 * N * V::COUNT;
+        let count = (len - head_len) / step_len;
+        let begun =
+            bulk::begin::<V, N, ROUNDS, SEAL>(schedule, message.nonce, additional, src, dst, count);
+        let done = head_len + count * step_len;
+        let counter = counter_after(done as u64);
+        let rest = Data {
+            src: src.add(done),
+            dst: dst.add(done),
+            len: len - done,
+        };
+        to_u128(V::tail::<ROUNDS, SEAL>(message, counter, begun, rest))
+    }
+}
+
+/// Whole steps of a message that comes in pieces.
+#[inline(always)]
+unsafe fn steps<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
+    schedule: &Schedule,
+    progress: &mut Progress,
+    src: *const u8,
+    dst: *mut u8,
+    count: usize,
+) {
+    // SAFETY: the caller's contract; the blocks are aligned.
+    unsafe {
+        let nonce = load_nonce(&progress.nonce);
+        let hash = _mm_load_si128((&raw const progress.hash).cast());
+        let mut done = 16 * N * V::COUNT * count;
+        let state = if progress.is_new() {
+            done += bulk::head_len(V::COUNT, N);
+            let begun = bulk::begin::<V, N, ROUNDS, SEAL>(schedule, nonce, hash, src, dst, count);
+            _mm_store_si128((&raw mut progress.tag_mask).cast(), begun.tag_mask);
+            begun.state
+        } else {
+            let counter = progress.next_counter();
+            bulk::proceed::<V, N, ROUNDS, SEAL>(schedule, nonce, counter, hash, src, dst, count)
+        };
+        _mm_store_si128((&raw mut progress.hash).cast(), state);
+        progress.data_len += done as u64;
+    }
+}
+
+/// The end of a message that comes in pieces.
+#[inline(always)]
+unsafe fn finish<V: Ends, const ROUNDS: usize, const SEAL: bool>(
+    schedule: &Schedule,
+    progress: &mut Progress,
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+) -> u128 {
+    // SAFETY: the caller's contract; the blocks are aligned.
+    unsafe {
+        let message = Message {
+            schedule,
+            nonce: load_nonce(&progress.nonce),
+            lengths: length_block(progress.aad_len, progress.data_len + len as u64),
+        };
+        let data = Data { src, dst, len };
+        let state = _mm_load_si128((&raw const progress.hash).cast());
+        if progress.is_new() {
+            return to_u128(V::short::<ROUNDS, SEAL>(message, state, data));
+        }
+        let tag_mask = _mm_load_si128((&raw const progress.tag_mask).cast());
+        let begun = Begun { tag_mask, state };
+        let counter = progress.next_counter();
+        to_u128(V::tail::<ROUNDS, SEAL>(message, counter, begun, data))
+    }
+}

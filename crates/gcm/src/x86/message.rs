@@ -1,0 +1,102 @@
+//! A message as the kernels see it: in registers, byte-reversed if it is hashed.
+
+use super::ghash;
+use super::lanes::{Lanes, Single};
+use crate::columns::words;
+use crate::schedule::Schedule;
+use core::arch::x86_64::*;
+
+/// The values that all parts of a message share.
+#[derive(Clone, Copy)]
+pub(super) struct Message<'k> {
+    pub(super) schedule: &'k Schedule,
+    /// The nonce with a zero counter.
+    pub(super) nonce: __m128i,
+    /// The block of lengths, byte-reversed.
+    pub(super) lengths: __m128i,
+}
+
+/// The bytes to be worked on.
+#[derive(Clone, Copy)]
+pub(super) struct Data {
+    pub(super) src: *const u8,
+    pub(super) dst: *mut u8,
+    pub(super) len: usize,
+}
+
+/// The state of the hash before some block, byte-reversed.
+#[derive(Clone, Copy)]
+pub(super) enum Before {
+    /// Before any ciphertext: the last block of additional data, plus the state before it.
+    Additional(__m128i),
+    /// The state after all ciphertext so far.
+    State(__m128i),
+}
+
+/// The values that the beginning of a message computes for its end.
+#[derive(Clone, Copy)]
+pub(super) struct Begun {
+    /// The encryption of J0.
+    pub(super) tag_mask: __m128i,
+    /// The GHASH state, byte-reversed.
+    pub(super) state: __m128i,
+}
+
+/// Loads a nonce, with a zero counter.
+#[inline(always)]
+pub(super) unsafe fn load_nonce(nonce: &[u8; 12]) -> __m128i {
+    // SAFETY: both parts are within the 12 bytes.
+    unsafe {
+        let low = _mm_loadl_epi64(nonce.as_ptr().cast());
+        let high = nonce.as_ptr().add(8).cast::<i32>().read_unaligned();
+        _mm_insert_epi32::<2>(low, high)
+    }
+}
+
+/// Loads up to 16 bytes of private memory, zero-padded and byte-reversed.
+///
+/// A masked load would be shorter, but it would wait for stores in flight to the bytes that its
+/// mask leaves out: headers and tags are often stored next to additional data just before.
+#[inline(always)]
+unsafe fn load_partial(bytes: &[u8]) -> __m128i {
+    let [low, high] = words(bytes);
+    // Reversed, the first byte is the highest.
+    // SAFETY: SSE2 is part of x86-64.
+    unsafe { _mm_set_epi64x(low.swap_bytes() as i64, high.swap_bytes() as i64) }
+}
+
+/// Hashes all additional data but for the multiplication that follows its last block.
+#[inline(always)]
+pub(super) unsafe fn hash_additional(schedule: &Schedule, mut aad: &[u8]) -> __m128i {
+    // SAFETY: under the contract of Lanes; blocks are within `aad`.
+    unsafe {
+        let mut state = _mm_setzero_si128();
+        if aad.len() > 16 {
+            let h = Single::load_private(schedule.powers_from(1));
+            while aad.len() > 16 {
+                let (block, rest) = aad.split_at(16);
+                let block = _mm_shuffle_epi8(
+                    _mm_loadu_si128(block.as_ptr().cast()),
+                    ghash::byte_reversal(),
+                );
+                state = ghash::multiply(Single(_mm_xor_si128(state, block)), h).0;
+                aad = rest;
+            }
+        }
+        _mm_xor_si128(state, load_partial(aad))
+    }
+}
+
+/// Returns the block of lengths in bits, byte-reversed.
+#[inline(always)]
+pub(super) unsafe fn length_block(aad_len: usize, data_len: u64) -> __m128i {
+    // SAFETY: SSE2 is part of x86-64.
+    unsafe { _mm_set_epi64x((aad_len as i64) << 3, (data_len as i64) << 3) }
+}
+
+/// Returns the bytes of a register as a number.
+#[inline(always)]
+pub(super) unsafe fn to_u128(v: __m128i) -> u128 {
+    // SAFETY: both are 16 bytes of plain data.
+    unsafe { core::mem::transmute(v) }
+}

@@ -1,0 +1,265 @@
+//! Verdicts, rounds and files of a run.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::{Child, Stdio};
+
+use serde_json::Value;
+
+use super::{commands, doors, folder, output, samples, tare, text, verdict};
+
+#[test]
+fn a_run_leaves_its_files_and_prints_its_claims() {
+    let folder = folder();
+    let done = output(
+        folder.path(),
+        &[
+            "run",
+            "doors.toml",
+            "--rounds",
+            "14",
+            "--seed",
+            "1",
+            "--out",
+            "r",
+            "--json",
+        ],
+    );
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(result["schema"], 2);
+    assert_eq!(result["complete"], true);
+    assert_eq!(
+        verdict(&result, "doors/speed/twice")["verdict"],
+        "reproduced"
+    );
+    let jammed = verdict(&result, "doors/faults/jammed");
+    assert_eq!(jammed["verdict"], "inconclusive");
+    assert_eq!(
+        jammed["measured"],
+        Value::Null,
+        "a missing value is missing"
+    );
+    assert!(
+        jammed["reason"].as_str().unwrap().contains("signal 6"),
+        "{jammed}"
+    );
+    let absent = verdict(&result, "doors/faults/absent");
+    assert_eq!(absent["verdict"], "not-testable");
+    assert!(
+        absent["reason"].as_str().unwrap().contains("order fault"),
+        "{absent}"
+    );
+    let run = folder.path().join("r");
+    for file in ["run.json", "samples.jsonl", "report.html"] {
+        assert!(run.join(file).is_file(), "{file}");
+    }
+    assert_eq!(
+        fs::read_dir(run.join("logs")).unwrap().count(),
+        28,
+        "a log per failed trial"
+    );
+    let plan: Value = serde_json::from_slice(&fs::read(run.join("run.json")).unwrap()).unwrap();
+    for key in ["cpu_flags", "kernel", "mitigations", "memory", "interfaces"] {
+        assert!(!plan["machine"][key].is_null(), "{key}");
+    }
+    // The same figures come out of the files again.
+    let again = output(folder.path(), &["report", "r", "--json"]);
+    assert_eq!(
+        serde_json::from_slice::<Value>(&again.stdout).unwrap(),
+        result
+    );
+}
+
+#[test]
+fn verdicts_are_results_and_exit_with_1_only_if_asked() {
+    const RIGHT: &str = "[1.8, 2.2]";
+    const WRONG: &str = "[2.8, 3.2]";
+    for (claim, target, said, strict) in [
+        (RIGHT, RIGHT, ["reproduced", "held"], 0),
+        (WRONG, RIGHT, ["not-reproduced", "held"], 1),
+        (RIGHT, WRONG, ["reproduced", "missed"], 1),
+    ] {
+        let folder = folder();
+        doors(folder.path(), claim, target);
+        let run = ["run", "two.toml", "--json", "--out", "r"];
+        let done = output(folder.path(), &run);
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+        let one = &result["experiments"][0];
+        let verdicts = [&one["claims"][0]["verdict"], &one["targets"][0]["verdict"]];
+        assert_eq!(verdicts, said);
+        for words in [
+            &["report", "r", "--strict"][..],
+            &["run", "two.toml", "--strict", "--out", "s"],
+        ] {
+            let done = output(folder.path(), words);
+            assert_eq!(done.status.code(), Some(strict), "{words:?}");
+        }
+    }
+}
+
+#[test]
+fn a_run_stops_when_all_is_decided_and_rounds_fix_their_number() {
+    let folder = folder();
+    doors(folder.path(), "[1.8, 2.2]", "[2.8, 3.2]");
+    let rounds = |extra: &[&str], out: &str| -> u64 {
+        let run = ["run", "two.toml", "--json", "--out", out];
+        let done = output(folder.path(), &[&run, extra].concat());
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+        assert_eq!(result["complete"], true);
+        result["experiments"][0]["rounds"].as_u64().unwrap()
+    };
+    let needed = rounds(&[], "needed");
+    assert!((10..30).contains(&needed), "{needed} rounds of 10 to 60");
+    assert_eq!(rounds(&["--rounds", "3"], "three"), 3);
+    assert_eq!(rounds(&["--rounds", "33"], "more"), 33);
+    assert!(rounds(&["--budget", "150 ms"], "budget") < 10);
+    // A run that is complete is not continued.
+    let before = samples(&folder.path().join("budget"));
+    let done = output(folder.path(), &["run", "--resume", "budget"]);
+    assert_eq!(done.status.code(), Some(0));
+    assert_eq!(samples(&folder.path().join("budget")), before);
+}
+
+#[test]
+fn the_tour_runs_the_cells_of_its_claims_and_lists_what_else_there_is() {
+    let folder = folder();
+    let run = ["run", "--rounds", "1", "--json", "--out", "r"];
+    let done = output(folder.path(), &run);
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(0), "{said}");
+    let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(result["size"], "tour");
+    let experiments = result["experiments"].as_array().unwrap();
+    let suite = |e: &Value| {
+        e["id"]
+            .as_str()
+            .unwrap()
+            .split('/')
+            .next()
+            .unwrap()
+            .to_owned()
+    };
+    let suites: BTreeSet<String> = experiments.iter().map(suite).collect();
+    assert_eq!(suites.iter().collect::<Vec<_>>(), ["gcm", "rdrand", "vita"]);
+    let width = experiments.iter().find(|e| e["id"] == "rdrand/width");
+    let cells = width.unwrap()["cells"].as_array().unwrap();
+    let methods: Vec<&Value> = cells.iter().map(|cell| &cell["at"]["method"]).collect();
+    assert_eq!(methods, ["bare_32", "bare_64"]);
+    for words in [
+        "tare run all ",
+        "tare run gcm ",
+        "tare run rdrand ",
+        "tare run vita ",
+    ] {
+        let line = said.lines().find(|line| line.contains(words));
+        assert!(line.unwrap().contains("about "), "{said}");
+    }
+    let full = output(folder.path(), &["run", "--full"]);
+    assert_eq!(full.status.code(), Some(2));
+    assert!(text(&full.stderr).contains("tare run all --full"));
+}
+
+#[test]
+fn equal_parameters_give_equal_figures_in_virtual_time() {
+    let folder = folder();
+    for parameters in [
+        r#"{"measure":"find_limit","size":"60","duration":"4 ms","precision":"10 Mbit/s"}"#,
+        r#"{"measure":"load","size":"IMIX","duration":"4 ms","load":0.9}"#,
+        r#"{"measure":"load","size":"590","duration":"6 s","load":0.001,"event":"rekey"}"#,
+    ] {
+        let mut all: serde_json::Map<String, Value> = serde_json::from_str(parameters).unwrap();
+        for (name, value) in [
+            ("routes", Value::from(2)),
+            ("line", "1 Gbit/s".into()),
+            ("queue", "3 kB".into()),
+        ] {
+            all.insert(name.into(), value);
+        }
+        all.entry("event").or_insert("none".into());
+        let all = serde_json::to_string(&all).unwrap();
+        let trial = || {
+            let done = output(folder.path(), &["trial", "vita", &all]);
+            let said = text(&done.stdout);
+            assert!(said.contains("counters"), "{said}");
+            said
+        };
+        assert_eq!(trial(), trial(), "{parameters}");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_order() {
+    let folder = folder();
+    let order = |out: &str| -> Vec<(Value, Value)> {
+        let run = [
+            "run",
+            "doors.toml",
+            "--rounds",
+            "2",
+            "--seed",
+            "77",
+            "--out",
+            out,
+        ];
+        output(folder.path(), &run);
+        fs::read_to_string(folder.path().join(out).join("samples.jsonl"))
+            .unwrap()
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap())
+            .map(|record| (record["at"].clone(), record["again"].clone()))
+            .collect()
+    };
+    assert_eq!(order("a"), order("b"));
+}
+
+#[test]
+fn runs_that_begin_in_the_same_second_have_a_directory_each() {
+    let folder = folder();
+    let runs: Vec<Child> = (0..4)
+        .map(|_| {
+            tare(folder.path(), &["run", "doors.toml", "--rounds", "1"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for run in runs {
+        let done = run.wait_with_output().unwrap();
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    }
+    let places = fs::read_dir(folder.path().join("tare-runs")).unwrap();
+    let complete = places
+        .flatten()
+        .filter(|place| samples(&place.path()) == 8)
+        .count();
+    assert_eq!(complete, 4);
+}
+
+#[test]
+fn values_that_are_the_same_word_are_one_cell_and_an_id_stands_for_one_experiment() {
+    let folder = folder();
+    commands(folder.path(), "5 s", "[1, 1.0, \"1\", 2]");
+    let shown = output(folder.path(), &["show", "ways.toml"]);
+    assert!(
+        text(&shown.stdout).contains("axis     way = 1, 2\n"),
+        "{}",
+        text(&shown.stdout)
+    );
+    assert!(
+        text(&shown.stdout).contains("at most 2000 ms"),
+        "{}",
+        text(&shown.stdout)
+    );
+    let first = fs::read_to_string(folder.path().join("ways.toml")).unwrap();
+    fs::write(folder.path().join("other.toml"), first.replace("Ways", "W")).unwrap();
+    let refused = output(folder.path(), &["run", "ways.toml", "other.toml"]);
+    assert!(
+        text(&refused.stderr).contains("other.toml: found another experiment with the id"),
+        "{}",
+        text(&refused.stderr)
+    );
+}

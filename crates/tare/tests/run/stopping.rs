@@ -1,0 +1,162 @@
+//! Runs that are interrupted, killed and resumed.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{kill_process, Pid, Signal};
+use serde_json::Value;
+
+use super::{commands, folder, output, samples, tare, text};
+
+fn start_and_wait_for_samples(folder: &Path, n: usize) -> Child {
+    let child = tare(
+        folder,
+        &[
+            "run",
+            "doors.toml",
+            "--rounds",
+            "12",
+            "--seed",
+            "5",
+            "--out",
+            "r",
+        ],
+    )
+    .stdout(Stdio::null())
+    .stderr(Stdio::null())
+    .spawn()
+    .unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while samples(&folder.join("r")) < n {
+        assert!(Instant::now() < until, "the run did not get going");
+        sleep(Duration::from_millis(5));
+    }
+    child
+}
+
+/// The number of processes that run a trial in `folder`.
+fn trials_alive(folder: &Path) -> usize {
+    fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter(|process| {
+            let words = fs::read(process.path().join("cmdline")).unwrap_or_default();
+            let here = fs::read_link(process.path().join("cwd")).unwrap_or_default();
+            here == folder && words.split(|&byte| byte == 0).any(|word| word == b"trial")
+        })
+        .count()
+}
+
+#[test]
+fn ctrl_c_leaves_a_valid_run_and_no_child() {
+    let folder = folder();
+    let mut child = start_and_wait_for_samples(folder.path(), 7);
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(trials_alive(folder.path()), 0);
+    let report = output(folder.path(), &["report", "r", "--json"]);
+    let result: Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!(result["complete"], false);
+    finish(folder.path());
+}
+
+#[test]
+fn sigkill_in_the_middle_and_resume_gives_every_cell_its_rounds() {
+    let folder = folder();
+    for more in [9, 11] {
+        let had = samples(&folder.path().join("r"));
+        let mut child = if had == 0 {
+            start_and_wait_for_samples(folder.path(), more)
+        } else {
+            let child = tare(folder.path(), &["run", "--resume", "r"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            while samples(&folder.path().join("r")) < had + more {
+                sleep(Duration::from_millis(5));
+            }
+            child
+        };
+        kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
+        child.wait().unwrap();
+        let until = Instant::now() + Duration::from_secs(2);
+        while trials_alive(folder.path()) > 0 {
+            assert!(Instant::now() < until, "a trial outlived the run");
+        }
+    }
+    finish(folder.path());
+}
+
+/// Resumes a run and checks that no trial is missing.
+fn finish(folder: &Path) {
+    let done = output(folder, &["run", "--resume", "r", "--json"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(result["complete"], true);
+    for cell in result["experiments"][0]["cells"].as_array().unwrap() {
+        assert_eq!(cell["n"], 12, "{cell}");
+    }
+}
+
+#[test]
+fn a_closed_terminal_ends_a_run_as_ctrl_c_does_unless_hangups_are_ignored() {
+    let folder = folder();
+    let mut child = start_and_wait_for_samples(folder.path(), 3);
+    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(trials_alive(folder.path()), 0);
+    let mut child = Command::new("nohup")
+        .arg(env!("CARGO_BIN_EXE_tare"))
+        .args(["run", "--resume", "r"])
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let had = samples(&folder.path().join("r"));
+    while samples(&folder.path().join("r")) < had + 2 {
+        sleep(Duration::from_millis(5));
+    }
+    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_trial_does_not_fail_because_its_run_was_stopped_and_continued() {
+    let folder = folder();
+    commands(folder.path(), "3 s", "[\"slow\"]");
+    let slow = r#"echo '{"type":"version","protocol":1,"program":"sh"}'
+        echo '{"type":"start"}'
+        touch started
+        sleep 0.5
+        echo '{"type":"sample","metric":"time","value":1,"unit":"s"}'
+        echo '{"type":"end"}'"#;
+    fs::write(folder.path().join("slow"), slow).unwrap();
+    let child = tare(
+        folder.path(),
+        &["run", "ways.toml", "--rounds", "1", "--out", "r", "--json"],
+    )
+    .stdout(Stdio::piped())
+    .stderr(Stdio::piped())
+    .spawn()
+    .unwrap();
+    while !folder.path().join("started").exists() {
+        sleep(Duration::from_millis(5));
+    }
+    kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
+    sleep(Duration::from_secs(4));
+    kill_process(Pid::from_child(&child), Signal::CONT).unwrap();
+    let done = child.wait_with_output().unwrap();
+    let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let cell = &result["experiments"][0]["cells"][0];
+    assert_eq!(
+        (&cell["n"], &cell["failed"]),
+        (&1.into(), &0.into()),
+        "{cell}"
+    );
+}

@@ -1,0 +1,86 @@
+//! Mistakes, lists and manual pages.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::{folder, output, text, EXPERIMENT};
+
+#[test]
+fn a_mistake_is_one_clear_line_and_exit_code_2() {
+    let folder = folder();
+    let bad = EXPERIMENT.replace("better = \"lower\", work", "beter = \"lower\", work");
+    fs::write(folder.path().join("bad.toml"), bad).unwrap();
+    fs::create_dir(folder.path().join("empty")).unwrap();
+    let cases: &[(&[&str], &str)] = &[
+        (&["run", "rdrnd"], "did you mean \"rdrand\"?"),
+        (&["run", "no.toml"], "no.toml: cannot be read"),
+        (&["run", "bad.toml"], "bad.toml:9"),
+        (&["run", "--resume", "empty"], "run.json"),
+        (&["report", "nowhere"], "nowhere/run.json"),
+        (&["run", "--rounds", "0"], "0"),
+        (&["run", "--budget", "5"], "such as \"90 s\""),
+        (&["run", "--budget", "5 bananas"], "such as \"90 s\""),
+        (&["show", "rdrand/siez"], "did you mean \"rdrand/size\"?"),
+        (&["frobnicate"], "frobnicate"),
+    ];
+    for (arguments, expected) in cases {
+        let done = output(folder.path(), arguments);
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{arguments:?}: {said}");
+        assert!(
+            done.stdout.is_empty(),
+            "{arguments:?}: results only on standard output"
+        );
+    }
+    let run = ["run", "doors.toml", "--rounds", "1", "--out", "r"];
+    assert_eq!(output(folder.path(), &run).status.code(), Some(0));
+    let twice = output(folder.path(), &run);
+    assert_eq!(twice.status.code(), Some(2));
+    assert!(
+        text(&twice.stderr).contains("--resume"),
+        "{}",
+        text(&twice.stderr)
+    );
+}
+
+#[test]
+fn the_embedded_experiments_are_listed_shown_and_diagnosed() {
+    let folder = folder();
+    let list: Value =
+        serde_json::from_slice(&output(folder.path(), &["list", "--json"]).stdout).unwrap();
+    for experiment in list.as_array().unwrap() {
+        let id = experiment["id"].as_str().unwrap();
+        for size in [&["show", id][..], &["show", id, "--full", "--json"]] {
+            let shown = output(folder.path(), size);
+            assert_eq!(shown.status.code(), Some(0), "{id}");
+            assert!(text(&shown.stdout).contains(id));
+        }
+    }
+    let doctor: Value =
+        serde_json::from_slice(&output(folder.path(), &["doctor", "--json"]).stdout).unwrap();
+    assert_eq!(
+        doctor["experiments"].as_array().unwrap().len(),
+        list.as_array().unwrap().len()
+    );
+    let programs = doctor["programs"].as_array().unwrap();
+    for battery in ["dieharder", "rngtest", "ent", "RNG_test"] {
+        assert!(programs.iter().any(|p| p["name"] == battery), "{battery}");
+    }
+}
+
+#[test]
+fn manual_pages_cover_every_command() {
+    let folder = folder();
+    let made = output(folder.path(), &["man", "--out", "man1"]);
+    assert_eq!(made.status.code(), Some(0));
+    for page in ["tare.1", "tare-run.1", "tare-rng-gen.1", "tare-report.1"] {
+        assert!(folder.path().join("man1").join(page).is_file(), "{page}");
+    }
+    assert!(
+        !folder.path().join("man1/tare-trial.1").exists(),
+        "an inner command has no page"
+    );
+}
