@@ -272,7 +272,13 @@ fn a_node_lives_by_its_own_clock() {
     assert_eq!(testbed.node(a).ticks.last(), Some(&(ms(95) + second)));
     assert_eq!(testbed.time_of(a), ms(1100));
     assert_eq!(testbed.time_of(b), ms(100));
-    testbed.clock_mut(a).step_back(ms(100), second);
+    // What it receives it receives at its own time.
+    testbed.act(b, send(1));
+    testbed.run_for(Duration::from_micros(1));
+    let received = testbed.node(a).got[0].0;
+    assert_eq!(received, ms(1100) + Duration::from_nanos(672));
+    let now = testbed.now();
+    testbed.clock_mut(a).step_back(now, second);
     let before = testbed.node(a).ticks.len();
     testbed.run_until(ms(1100));
     assert_eq!(testbed.node(a).ticks.len(), before);
