@@ -38,7 +38,7 @@ fn the_chapter_is_right_on_machines_of_any_size() {
                     "rdrand/threads",
                     "rdrand/drop",
                     "rdrand/size",
-                    "rdrand/peers",
+                    "rdrand/references",
                     "rdrand/secure",
                     "rdrand/written",
                     "rdrand/width",

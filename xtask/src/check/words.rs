@@ -135,6 +135,7 @@ fn is_too_wide(line: &str) -> bool {
     line.chars().count() > WIDTH
         && breakable
         && !body.starts_with('|')
+        && !body.starts_with("<!--")
         && !line.contains("://")
         && !line.contains("](")
         && !body.starts_with('[')
