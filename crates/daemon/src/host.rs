@@ -1,6 +1,5 @@
 //! The parts that run around the work of a daemon, in one.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
 use std::sync::Arc;
@@ -209,9 +208,4 @@ impl<R: Report> Host<R> {
             reload_error: self.reload_error.clone(),
         }
     }
-}
-
-/// Returns the error of an operation of the operating system with what it was for.
-pub(crate) fn context(what: &str, error: io::Error) -> String {
-    format!("{what}: {error}")
 }

@@ -20,8 +20,6 @@ use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 
 use serde::Serialize;
 
-use crate::host::context;
-
 /// The longest request, in bytes.
 const REQUEST_MAX: usize = 4096;
 /// The timeout of a request, and of its answer.
@@ -246,4 +244,9 @@ fn read_request(stream: &mut TcpStream) -> io::Result<String> {
         }
     }
     String::from_utf8(request).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// Returns the error of an operation of the operating system with what it was for.
+pub(crate) fn context(what: &str, error: io::Error) -> String {
+    format!("{what}: {error}")
 }

@@ -417,9 +417,7 @@ impl Daemon {
         let workers = worker_cpus(&self.options.cpus).into_iter().zip(&counts);
         Report {
             process: self.host.status(env!("CARGO_PKG_VERSION")),
-            workers: workers
-                .map(|(cpu, counts)| WorkerReport::of(cpu, counts))
-                .collect(),
+            workers: workers.map(|(cpu, counts)| counts.report(cpu)).collect(),
             outbound: sum(|counts| &counts.sent),
             inbound: sum(|counts| &counts.received),
             control_lost: self.shared.control_lost.load(Ordering::Relaxed) + self.own_lost,

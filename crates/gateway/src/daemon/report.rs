@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 use tare_daemon::{Metrics, ProcessStatus};
 use tare_port::Counters;
 
-use super::shared::Counts;
 use crate::control::{SaStatus, Status};
 use crate::dataplane::TrafficCounters;
 
@@ -71,23 +70,6 @@ impl From<Counters> for PortCounters {
             tx_packets: counters.tx_packets,
             tx_bytes: counters.tx_bytes,
             tx_dropped: counters.tx_dropped,
-        }
-    }
-}
-
-impl WorkerReport {
-    pub(super) fn of(cpu: Option<usize>, counts: &Counts) -> WorkerReport {
-        WorkerReport {
-            cpu,
-            private: PortReport {
-                kind: counts.private_kind.clone(),
-                counters: counts.private,
-            },
-            public: PortReport {
-                kind: counts.public_kind.clone(),
-                counters: counts.public,
-            },
-            own_lost: counts.own_lost,
         }
     }
 }

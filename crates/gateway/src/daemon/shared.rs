@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::event::{eventfd, EventfdFlags};
 
 use super::interfaces::Plan;
-use super::report::PortCounters;
+use super::report::{PortCounters, PortReport, WorkerReport};
 use crate::dataplane::BoundTables;
 use crate::dataplane::TrafficCounters;
 use crate::interface::InterfaceId;
@@ -48,6 +48,24 @@ pub(super) struct Counts {
     /// Descriptions of the opened ports.
     pub(super) private_kind: String,
     pub(super) public_kind: String,
+}
+
+impl Counts {
+    /// The report of a worker that is pinned to `cpu`, if to one.
+    pub(super) fn report(&self, cpu: Option<usize>) -> WorkerReport {
+        WorkerReport {
+            cpu,
+            private: PortReport {
+                kind: self.private_kind.clone(),
+                counters: self.private,
+            },
+            public: PortReport {
+                kind: self.public_kind.clone(),
+                counters: self.public,
+            },
+            own_lost: self.own_lost,
+        }
+    }
 }
 
 impl Shared {

@@ -9,6 +9,7 @@ mod counters;
 pub mod ecn;
 pub mod esp;
 mod fragment;
+mod group;
 mod icmp;
 mod inbound;
 mod outbound;
@@ -30,12 +31,13 @@ pub use counters::{DropReason, TrafficCounters};
 pub(crate) use icmp::error_limit;
 pub use icmp::{ERROR_BURST, ERROR_INTERVAL};
 
+pub use group::{BoundTables, WorkerGroup};
 pub use prefixes::{Prefixes, NONE};
 pub use sa::{InboundSa, OutboundSa, Outer};
 pub use sequence::SequenceMode;
 pub use tables::{Route, SpiTable, Tables};
 pub use window::{Refused, Window, WINDOW_DEFAULT, WINDOW_MAX};
-pub use worker::{BoundTables, WorkerGroup, WorkerId};
+pub use worker::WorkerId;
 
 use crate::interface::InterfaceHeaders;
 pub use crate::interface::InterfaceView;
@@ -82,7 +84,7 @@ impl Dataplane {
     /// # Panics
     /// If the tables are bound to another group of workers.
     pub fn new(tables: Arc<BoundTables>, pool: Pool, worker: WorkerId) -> Dataplane {
-        worker.assert_member(&tables);
+        tables.assert_member(&worker);
         Dataplane {
             private: InterfaceHeaders::new(&tables.private),
             public: InterfaceHeaders::new(&tables.public),
@@ -107,7 +109,7 @@ impl Dataplane {
     /// # Panics
     /// If the tables are bound to another group of workers.
     pub fn replace(&mut self, tables: Arc<BoundTables>) {
-        self.id.assert_member(&tables);
+        tables.assert_member(&self.id);
         self.private = InterfaceHeaders::new(&tables.private);
         self.public = InterfaceHeaders::new(&tables.public);
         self.tables = Arc::new(tables);
