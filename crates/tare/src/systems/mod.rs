@@ -5,6 +5,7 @@ mod command;
 pub(crate) mod gateway;
 mod gcm;
 pub(crate) mod loadtest;
+mod port_kind;
 pub(crate) mod rng;
 mod synthetic;
 mod vita;

@@ -4,12 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{anyhow, Context as _};
-use clap::ValueEnum;
 use tare_daemon::Signals;
 use tare_gateway::daemon::{self, Options};
-use tare_port::{Kind, XdpMode};
 
 use crate::daemon::DaemonArgs;
+use crate::systems::port_kind::PortKind;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -27,29 +26,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N,N…", value_delimiter = ',')]
     cpu: Vec<usize>,
     /// The kind of port of the interfaces
-    #[arg(long, value_enum, default_value_t = Io::Auto, hide_possible_values = true,
-        value_name = "auto|xdp|xdp-generic|xdp-native|packet")]
-    io: Io,
+    #[arg(long, value_name = "KIND", default_value = "auto")]
+    io: PortKind,
     /// Workers never sleep: less delay, and a whole core each
     #[arg(long)]
     busy_poll: bool,
     #[command(flatten)]
     daemon: DaemonArgs,
-}
-
-/// Kinds of ports.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Io {
-    /// The best that works
-    Auto,
-    /// AF_XDP without copies
-    Xdp,
-    /// AF_XDP in the kernel's generic mode
-    XdpGeneric,
-    /// AF_XDP in the driver
-    XdpNative,
-    /// A packet socket
-    Packet,
 }
 
 /// Runs a gateway until a signal ends it.
@@ -61,16 +44,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let checked = daemon::check(&args.config).map_err(|error| anyhow!("{error}"))?;
         return crate::daemon::say(&checked);
     }
-    let kind = match args.io {
-        Io::Auto => Kind::Auto,
-        Io::Xdp => Kind::Xdp(XdpMode::ZeroCopy),
-        Io::XdpGeneric => Kind::Xdp(XdpMode::Generic),
-        Io::XdpNative => Kind::Xdp(XdpMode::Native),
-        Io::Packet => Kind::Packet,
-    };
     let options = Options {
         config: args.config.clone(),
-        kind,
+        kind: args.io.into(),
         cpus: args.cpu.clone(),
         busy_poll: args.busy_poll,
         endpoints: args.daemon.endpoints(),

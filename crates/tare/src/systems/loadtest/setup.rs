@@ -8,9 +8,10 @@ use clap::ArgAction;
 use tare_loadtest::simulate::{self, gateways, Simulation};
 use tare_loadtest::{pair, Ports, Stream, StreamConfig, Testbed, Virtual};
 use tare_packet::{imix, pcap};
-use tare_port::{Interface, Kind, Layout, Pool, XdpMode};
+use tare_port::{Interface, Layout, Pool};
 
 use super::value;
+use crate::systems::port_kind::PortKind;
 use crate::terminal;
 
 /// The largest capture, in bytes: all its frames are kept in memory.
@@ -61,33 +62,6 @@ pub(crate) struct Setup {
     /// capture and an interface, which is both
     #[arg(value_name = "PCAP TX RX INTERFACE")]
     streams: Vec<String>,
-}
-
-/// A kind of port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum PortKind {
-    /// The fastest that works
-    Auto,
-    /// AF_XDP, zero-copy
-    XdpZeroCopy,
-    /// AF_XDP in the driver
-    XdpNative,
-    /// AF_XDP in the kernel's network stack
-    XdpGeneric,
-    /// A packet socket
-    Packet,
-}
-
-impl PortKind {
-    fn kind(self) -> Kind {
-        match self {
-            PortKind::Auto => Kind::Auto,
-            PortKind::XdpZeroCopy => Kind::Xdp(XdpMode::ZeroCopy),
-            PortKind::XdpNative => Kind::Xdp(XdpMode::Native),
-            PortKind::XdpGeneric => Kind::Xdp(XdpMode::Generic),
-            PortKind::Packet => Kind::Packet,
-        }
-    }
 }
 
 /// Streams and their testbed.
@@ -191,7 +165,7 @@ impl Setup {
                 bail!("{same} and {what} are the same interface; name it the same way each time");
             }
             let own = shared.clone().map_or_else(pool, Ok)?;
-            let (port, opened) = tare_port::open(&interface, 0, &own, self.port.kind())?;
+            let (port, opened) = tare_port::open(&interface, 0, &own, self.port.into())?;
             if !interface.is_up()? {
                 bail!(
                     "{what} is down; take it up with `ip link set {} up`",
