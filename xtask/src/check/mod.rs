@@ -20,6 +20,11 @@ const MDBOOK: &str = "0.5.4";
 pub(crate) fn all() -> Result<(), String> {
     step("rustfmt", "cargo", &["fmt", "--all", "--check"])?;
     step("lock file", "cargo", &["fetch", "--locked"])?;
+    // What takes no build comes first.
+    links()?;
+    promises::check()?;
+    layers::check()?;
+    words::check()?;
     step(
         "clippy",
         "cargo",
@@ -61,10 +66,6 @@ pub(crate) fn all() -> Result<(), String> {
             "--locked",
         ],
     )?;
-    links()?;
-    promises::check()?;
-    layers::check()?;
-    words::check()?;
     experiments()?;
     dependencies()
 }
