@@ -186,7 +186,7 @@ impl Setup {
                 } else {
                     format!(" ({})", refused.join("; "))
                 };
-                terminal::say(&format!("tare: {what}: {:?}{why}", opened.kind));
+                terminal::say(&format!("tare: {what}: {}{why}", opened.kind));
             }
             ports.push(port);
         }
