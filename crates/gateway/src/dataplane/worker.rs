@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The identity of one worker of a gateway.
 ///
-/// There is exactly one of each, made by [`WorkerGroup::new`]:
+/// There is exactly one of each, made by [`WorkerGroup::new`](super::WorkerGroup::new):
 ///
 /// ```compile_fail,E0599
 /// use tare_gateway::dataplane::WorkerGroup;
