@@ -212,7 +212,7 @@ macro_rules! counters {
             $($($(#[$reason_meta])* pub $by: <$reason as $crate::Reason>::Counts,)+)?
         }
 
-        #[allow(dead_code)]
+        #[allow(dead_code, reason = "not every set of counters is merged or published")]
         impl $name {
             /// The descriptions of the plain counters.
             pub const INFO: &'static [$crate::CounterInfo] = &[

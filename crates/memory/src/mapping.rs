@@ -76,7 +76,7 @@ impl SharedMemory {
     }
 
     /// Returns the number of bytes, at least 1.
-    #[allow(clippy::len_without_is_empty)]
+    #[allow(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
         self.len
     }
