@@ -258,6 +258,8 @@ pub(crate) enum Format {
     Json,
     /// One line per sample
     Csv,
+    /// One line per claim and target, with verdict, interval and threshold
+    ClaimsCsv,
     /// Tables for a document
     Markdown,
     /// The report
