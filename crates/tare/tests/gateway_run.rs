@@ -14,10 +14,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use rustix::process::{kill_process, Pid, Signal};
 use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 use serde_json::Value;
 use tare_port::Interface;
+
+/// Times that a test is run whose traffic is not to be lost, while the machine stands still.
+const ATTEMPTS: usize = 5;
+
+/// The longest time for which a thread that sends may not run: half of what an exchange of keys
+/// has before it is tried again.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 const TARE: &str = env!("CARGO_BIN_EXE_tare");
 
@@ -251,6 +259,11 @@ impl Bed {
     /// Sends numbered packets both ways until it is stopped.
     fn traffic(&self) -> Traffic {
         let ends = [self.udp(0, 7001), self.udp(1, 7001)];
+        // The usual buffer holds a fifth of a second, for which a busy machine may not run the
+        // thread that receives.
+        for end in &ends {
+            set_socket_recv_buffer_size_force(end, 64 << 20).unwrap();
+        }
         let stop = Arc::new(AtomicBool::new(false));
         let addresses = [1, 0].map(|side: usize| ends[side].local_addr().unwrap());
         let senders = ends.each_ref().map(|end| end.try_clone().unwrap());
@@ -260,14 +273,17 @@ impl Bed {
             sending.push(thread::spawn(move || {
                 let mut n = 0u64;
                 let mut packet = [0; 1400];
+                let (mut longest_pause, mut before) = (Duration::ZERO, Instant::now());
                 while !stop.load(Ordering::Relaxed) {
+                    longest_pause = longest_pause.max(before.elapsed());
+                    before = Instant::now();
                     let len = 8 + (n * 577 % 1392) as usize;
                     packet[..8].copy_from_slice(&n.to_be_bytes());
                     from.send_to(&packet[..len], to).unwrap();
                     n += 1;
                     thread::sleep(Duration::from_millis(2));
                 }
-                n
+                (n, longest_pause)
             }));
         }
         let receiving = ends.map(|end| {
@@ -298,22 +314,52 @@ impl Bed {
 
 struct Traffic {
     stop: Arc<AtomicBool>,
-    sending: Vec<JoinHandle<u64>>,
+    sending: Vec<JoinHandle<(u64, Duration)>>,
     receiving: Vec<JoinHandle<u64>>,
 }
 
 impl Traffic {
-    /// Packets sent, and packets lost of those.
-    fn end(self) -> (u64, u64) {
+    /// Ends it, and counts.
+    fn end(self) -> Count {
         self.stop.store(true, Ordering::Relaxed);
-        let sum = |threads: Vec<JoinHandle<u64>>| -> u64 {
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap())
-                .sum()
-        };
-        let sent = sum(self.sending);
-        (sent, sent - sum(self.receiving))
+        let sent = self
+            .sending
+            .into_iter()
+            .map(|thread| thread.join().unwrap());
+        let sent: Vec<(u64, Duration)> = sent.collect();
+        let received = self.receiving.into_iter();
+        let received: u64 = received.map(|thread| thread.join().unwrap()).sum();
+        let longest_pause = sent.iter().map(|&(_, pause)| pause).max().unwrap();
+        let sent = sent.iter().map(|&(n, _)| n).sum();
+        Count {
+            sent,
+            lost: sent - received,
+            longest_pause,
+        }
+    }
+}
+
+/// Packets sent, and packets lost of those.
+struct Count {
+    sent: u64,
+    lost: u64,
+    longest_pause: Duration,
+}
+
+impl Count {
+    /// True if packets were lost on a machine so busy that processes stood still for longer than
+    /// a change of keys has: what was lost then says nothing about the gateway.
+    fn is_of_a_stalled_machine(&self) -> bool {
+        let is = self.lost > 0 && self.longest_pause > PAUSE_MAX;
+        if is {
+            let Count {
+                lost,
+                longest_pause,
+                ..
+            } = self;
+            eprintln!("to be repeated: {lost} packets lost, and a pause of {longest_pause:?}");
+        }
+        is
     }
 }
 
@@ -360,82 +406,97 @@ fn status(options: &[&str], at: &Path) -> Output {
 #[test]
 fn keys_change_and_files_are_reloaded_and_no_packet_is_lost() {
     for (io, cpus, workers) in [("auto", "0", 1), ("packet", "0,0,0", 2)] {
-        let Some(mut bed) = Bed::new(&["--io", io, "--cpu", cpus]) else {
-            return;
-        };
-        bed.up();
-        bed.wait_for_packets();
-        let spi = |bed: &Bed| bed.status(0).unwrap()["routes"][0]["outbound"][0]["spi"].as_u64();
-        let first = spi(&bed);
-        let mut spis = HashSet::from([first]);
-        let traffic = bed.traffic();
-        let other = r#"route { id other; gw-ip4 203.0.113.1; net-cidr4 "10.1.0.0/16"; spi 1002;
+        let mut attempts = 0..ATTEMPTS;
+        let is_tested = attempts.any(|_| is_tested_with_changes(io, cpus, workers));
+        assert!(
+            is_tested,
+            "the machine stood still in each of {ATTEMPTS} attempts"
+        );
+    }
+}
+
+/// Changes keys and files, and returns false if the machine stood still.
+fn is_tested_with_changes(io: &str, cpus: &str, workers: usize) -> bool {
+    let Some(mut bed) = Bed::new(&["--io", io, "--cpu", cpus]) else {
+        return true;
+    };
+    bed.up();
+    bed.wait_for_packets();
+    let spi = |bed: &Bed| bed.status(0).unwrap()["routes"][0]["outbound"][0]["spi"].as_u64();
+    let first = spi(&bed);
+    let mut spis = HashSet::from([first]);
+    let traffic = bed.traffic();
+    let other = r#"route { id other; gw-ip4 203.0.113.1; net-cidr4 "10.1.0.0/16"; spi 1002;
             preshared-key 1111111111111111111111111111111111111111111111111111111111111111; }"#;
-        for round in 0..4 {
-            bed.configure(0, if round % 2 == 0 { other } else { "" });
-            if round == 3 {
-                bed.signal(0, Signal::HUP);
-            }
-            bed.wait(10.0, "the file to be taken over", || {
-                (bed.status(0)?["reloads"] == round + 1).then_some(())
-            });
-            thread::sleep(Duration::from_secs(3));
-            spis.insert(spi(&bed));
+    for round in 0..4 {
+        bed.configure(0, if round % 2 == 0 { other } else { "" });
+        if round == 3 {
+            bed.signal(0, Signal::HUP);
         }
-        bed.wait(10.0, "an SA of its own for each worker", || {
-            let status = bed.status(0)?;
-            let sas = status["routes"][0]["outbound"].as_array()?;
-            (sas.len() == workers).then_some(())
+        bed.wait(10.0, "the file to be taken over", || {
+            (bed.status(0)?["reloads"] == round + 1).then_some(())
         });
-        // A wrong file changes nothing.
-        bed.configure(0, "route { id broken; }");
-        bed.wait(10.0, "the file to be refused", || {
-            (bed.status(0)?["reloads_refused"] == 1).then_some(())
-        });
-        thread::sleep(Duration::from_secs(2));
-        let (sent, lost) = traffic.end();
-        assert_eq!(lost, 0, "of {sent} over {io}\n{}", bed.log(0));
-        assert!(
-            sent > 2000 && spis.len() >= 3,
-            "{sent} packets, {} SAs",
-            spis.len()
-        );
-        let log = bed.log(0);
-        assert!(
-            log.contains("event=refused") && log.contains("broken"),
-            "{log}"
-        );
-        assert!(!log.contains("91440DA0") && !log.to_lowercase().contains("91440da0"));
-        for side in 0..2 {
-            let status = bed.status(side).unwrap();
-            for direction in ["outbound", "inbound"] {
-                let count = &status[direction];
-                let dropped: u64 = count["dropped"]
-                    .as_object()
-                    .unwrap()
-                    .values()
-                    .filter_map(Value::as_u64)
-                    .sum();
-                let [received, fragments, forwarded, control] =
-                    ["received", "fragments", "forwarded", "control"]
-                        .map(|name| count[name].as_u64().unwrap());
-                assert_eq!(
-                    received + fragments,
-                    forwarded + control + dropped,
-                    "{count}"
-                );
-            }
-        }
-        let table = status(&[], &bed.config(0));
-        let table = String::from_utf8(table.stdout).unwrap();
-        assert!(
-            table.contains("1 of 1 routes up") && table.contains("out "),
-            "{table}"
-        );
-        if io == "packet" {
-            assert!(table.contains("private: packet socket"), "{table}");
+        thread::sleep(Duration::from_secs(3));
+        spis.insert(spi(&bed));
+    }
+    bed.wait(10.0, "an SA of its own for each worker", || {
+        let status = bed.status(0)?;
+        let sas = status["routes"][0]["outbound"].as_array()?;
+        (sas.len() == workers).then_some(())
+    });
+    // A wrong file changes nothing.
+    bed.configure(0, "route { id broken; }");
+    bed.wait(10.0, "the file to be refused", || {
+        (bed.status(0)?["reloads_refused"] == 1).then_some(())
+    });
+    thread::sleep(Duration::from_secs(2));
+    let count = traffic.end();
+    if count.is_of_a_stalled_machine() {
+        return false;
+    }
+    let Count { sent, lost, .. } = count;
+    assert_eq!(lost, 0, "of {sent} over {io}\n{}", bed.log(0));
+    assert!(
+        sent > 2000 && spis.len() >= 3,
+        "{sent} packets, {} SAs",
+        spis.len()
+    );
+    let log = bed.log(0);
+    assert!(
+        log.contains("event=refused") && log.contains("broken"),
+        "{log}"
+    );
+    assert!(!log.contains("91440DA0") && !log.to_lowercase().contains("91440da0"));
+    for side in 0..2 {
+        let status = bed.status(side).unwrap();
+        for direction in ["outbound", "inbound"] {
+            let count = &status[direction];
+            let dropped: u64 = count["dropped"]
+                .as_object()
+                .unwrap()
+                .values()
+                .filter_map(Value::as_u64)
+                .sum();
+            let [received, fragments, forwarded, control] =
+                ["received", "fragments", "forwarded", "control"]
+                    .map(|name| count[name].as_u64().unwrap());
+            assert_eq!(
+                received + fragments,
+                forwarded + control + dropped,
+                "{count}"
+            );
         }
     }
+    let table = status(&[], &bed.config(0));
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(
+        table.contains("1 of 1 routes up") && table.contains("out "),
+        "{table}"
+    );
+    if io == "packet" {
+        assert!(table.contains("private: packet socket"), "{table}");
+    }
+    true
 }
 
 #[test]
@@ -515,9 +576,13 @@ fn a_gateway_that_was_killed_comes_back_and_so_does_a_cable() {
         bed.wait_for_packets();
     }
     // Some seconds of packets without a loss afterwards are enough.
-    let traffic = bed.traffic();
-    thread::sleep(Duration::from_secs(6));
-    let (sent, lost) = traffic.end();
+    let mut attempts = (0..ATTEMPTS).map(|_| {
+        let traffic = bed.traffic();
+        thread::sleep(Duration::from_secs(6));
+        traffic.end()
+    });
+    let count = attempts.find(|count| !count.is_of_a_stalled_machine());
+    let Count { sent, lost, .. } = count.expect("a machine that does not stand still");
     assert_eq!(lost, 0, "of {sent}");
     // Another interface of the same name takes the place of the one that was.
     let host = bed.space("h0");
