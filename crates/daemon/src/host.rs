@@ -118,10 +118,7 @@ impl<R: Report> Host<R> {
             unreadable: None,
             is_stalled: false,
             endpoints: Endpoints::default(),
-            asker: Asker {
-                asks: to,
-                wake,
-            },
+            asker: Asker { asks: to, wake },
             asks,
             service: None,
             started: now,

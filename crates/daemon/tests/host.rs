@@ -255,7 +255,10 @@ fn wait_for(socket: &Path, what: &str, is_so: impl Fn(&ProcessStatus) -> bool) {
     loop {
         let asked = Instant::now();
         let status: Status = serde_json::from_str(&tare_daemon::ask(socket).unwrap()).unwrap();
-        assert!(asked.elapsed() < Duration::from_secs(2), "waiting for {what}");
+        assert!(
+            asked.elapsed() < Duration::from_secs(2),
+            "waiting for {what}"
+        );
         if is_so(&status.process) {
             return;
         }

@@ -44,6 +44,7 @@ node.conf:14: route test1: found a value of "gateway", expected a block: gateway
         ("  nexthop-ip4 172.17.0.10;", "  nexthop-ip4 172.17.0.10; nexthop-ip6 fe80::1;", r#"7: public-interface: leaf "ip6": found nothing, expected an IPv6 address of one station beside nexthop-ip6"#),
         ("pci 22:00.1;", "", "7: public-interface: found no interface, expected one of pci, device and ifname"),
         ("pci 22:00.1;", "pci 22:00.1; device eth0;", "8: public-interface: found device beside pci, expected one of them"),
+        ("pci 22:00.1;", "pci 0000:23:00.0;", r#"8: public-interface: leaf "pci": found 0000:23:00.0, which private-interface has too (line 2), expected another interface"#),
         ("pci 22:00.1;", "pci 22:00;", r#"8: public-interface: leaf "pci": found "22:00", expected a PCI address such as 23:00.0"#),
         ("pci 22:00.1;", "device eth/0;", r#"8: public-interface: leaf "device": found "eth/0", expected the name of an interface: up to 15 characters without "/" or white space"#),
         ("nexthop-mac 02:00:00:00:00:00", "nexthop-mac 03:00:00:00:00:00", r#"5: private-interface: leaf "nexthop-mac": found "03:00:00:00:00:00", expected a MAC address of one station such as 02:00:00:00:00:01"#),
