@@ -81,6 +81,8 @@ pub struct Config {
     pub protocol_port: u16,
     /// The address of the Prometheus endpoint.
     pub metrics: Option<SocketAddr>,
+    /// True if metrics have the counters of each SA.
+    pub metrics_per_sa: bool,
     /// The socket that answers `tare gateway status`.
     pub status_socket: Option<PathBuf>,
 }
@@ -106,6 +108,7 @@ impl Config {
             sa_ttl: Config::SA_TTL,
             protocol_port: Config::PROTOCOL_PORT,
             metrics: None,
+            metrics_per_sa: false,
             status_socket: None,
         }
     }
@@ -245,6 +248,7 @@ fn read(name: &str, file: &Section<'_>, mistakes: &mut Mistakes) -> Option<(Conf
     let mtu = file.optional("mtu", mistakes, value::number16(68..=8923));
     let port = file.optional("protocol-port", mistakes, value::number16(1..=u16::MAX));
     let metrics = file.optional("metrics", mistakes, value::socket_address);
+    let metrics_per_sa = file.optional("metrics-per-sa", mistakes, value::boolean);
     let status_socket = file.optional("status-socket", mistakes, value::socket_path);
     file.optional("tfc", mistakes, |text| match text {
         "false" => Ok(()),
@@ -306,6 +310,7 @@ fn read(name: &str, file: &Section<'_>, mistakes: &mut Mistakes) -> Option<(Conf
         sa_ttl,
         protocol_port: port.map_or(Config::PROTOCOL_PORT, |port| port.value),
         metrics: metrics.map(|metrics| metrics.value),
+        metrics_per_sa: metrics_per_sa.is_some_and(|per_sa| per_sa.value),
         status_socket: status_socket.map(|path| path.value),
         ..Config::new(private, public, routes)
     };

@@ -459,6 +459,7 @@ impl Daemon {
             outbound: sum(|counts| &counts.sent),
             inbound: sum(|counts| &counts.received),
             control_lost: self.shared.control_lost.load(Ordering::Relaxed) + self.own_lost,
+            metrics_per_sa: self.control.config().metrics_per_sa,
             status: self.control.status(),
         }
     }

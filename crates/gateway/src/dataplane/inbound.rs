@@ -8,6 +8,7 @@ use tare_packet::protocol::{ICMP, ICMPV6, UDP};
 use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
+use super::group::BoundTables;
 use super::sequence::add;
 use super::tables::Tables;
 use super::version::{RouteBy, Version, V4, V6};
@@ -185,16 +186,25 @@ fn find_ahead(tables: &Tables, jobs: &mut [Job], at: usize) {
 /// promise, but a replayed packet that it finds is not decrypted (RFC 4303, 3.4.3).
 fn number_all(worker: &mut Dataplane, scratch: &mut Scratch) {
     let mut failed = false;
-    let (tables, id): (&Tables, _) = (&worker.tables, &worker.id);
+    let (tables, id): (&BoundTables, _) = (&worker.tables, &worker.id);
     for job in &mut scratch.jobs[..scratch.frames.len()] {
         if let Err(cause) = number(id, tables, job) {
             failed = true;
             job.front = 0;
             worker.received.drop(cause);
+            count_drop(id, tables, job, cause);
         }
     }
     if failed {
         discard(&mut scratch.frames, &mut scratch.jobs, |job| job.front != 0);
+    }
+}
+
+/// Counts a packet that was dropped as one of its route, if its SA is known.
+#[cold]
+fn count_drop(worker: &WorkerId, tables: &BoundTables, job: &Job, cause: DropReason) {
+    if let Some(sa) = tables.inbound.at(job.sa) {
+        tables.drops.inbound(sa.route, cause, worker);
     }
 }
 
@@ -249,21 +259,23 @@ fn open(tables: &Tables, scratch: &mut Scratch) {
 /// out the true ones. And it comes before delivery: of two copies of a packet in one burst, or on
 /// two workers, both pass the check above, and one alone gets the number.
 fn claim(worker: &WorkerId, tables: &Tables, scratch: &mut Scratch) {
-    let mut rest = &mut scratch.outcomes[..scratch.frames.len()];
+    let mut frames = &scratch.frames[..];
+    let mut rest = &mut scratch.outcomes[..frames.len()];
     for run in scratch.jobs[..rest.len()].chunk_by(|a, b| a.sa == b.sa) {
         let outcomes = rest.split_off_mut(..run.len()).unwrap_or_default();
+        let opened = frames.split_off(..run.len()).unwrap_or_default();
         let Some(sa) = tables.inbound.at(run[0].sa) else {
             outcomes.fill(Err(DropReason::UnknownSpi));
             continue;
         };
         let (mut packets, mut bytes, mut forged, mut replayed) = (0, 0, 0, 0);
         let mut claims = sa.window.lock(worker);
-        for (outcome, job) in outcomes.iter_mut().zip(run) {
+        for ((outcome, job), frame) in outcomes.iter_mut().zip(run).zip(opened) {
             *outcome = outcome.and_then(|()| claims.claim(job.sequence).map_err(cause_of));
             match outcome {
                 Ok(()) => {
                     packets += 1;
-                    bytes += u64::from(job.len);
+                    bytes += inner_bytes(frame, job);
                 }
                 Err(DropReason::Forged) => forged += 1,
                 Err(_) => replayed += 1,
@@ -279,6 +291,20 @@ fn claim(worker: &WorkerId, tables: &Tables, scratch: &mut Scratch) {
     }
 }
 
+/// Returns the bytes of an inner packet, as the sending side counts them; padding that hides its
+/// length is a part of it. A dummy has none.
+#[inline]
+fn inner_bytes(frame: &Frame, job: &Job) -> u64 {
+    let end = usize::from(job.front) + esp::HEADER + usize::from(job.len);
+    match frame.get(end - esp::TRAILER..end) {
+        Some(&[pad_len, next_header]) if next_header != esp::DUMMY => {
+            let behind = esp::TRAILER as u16 + u16::from(pad_len);
+            u64::from(job.len.saturating_sub(behind))
+        }
+        _ => 0,
+    }
+}
+
 /// The last pass: looks at what was inside.
 fn finish(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut Output) {
     let tables = std::sync::Arc::clone(&worker.tables);
@@ -288,6 +314,7 @@ fn finish(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &
         let left = outcome.and_then(|()| leave(worker, &tables, now, job, frame, output));
         if let Err(cause) = left {
             worker.received.drop(cause);
+            count_drop(&worker.id, &tables, job, cause);
         }
     }
 }

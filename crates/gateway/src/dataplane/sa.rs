@@ -190,7 +190,7 @@ impl InboundSa {
         self.packets.load(Ordering::Relaxed)
     }
 
-    /// Bytes received, of inner packets and their padding.
+    /// Bytes of inner packets received, as [`OutboundSa::bytes`] counts them at the other end.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
