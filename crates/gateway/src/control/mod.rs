@@ -243,8 +243,12 @@ impl Control {
         if interface.state() == state {
             return;
         }
+        let came_up = state.up && !interface.state().up;
         let mut frames = Vec::new();
         interface.change(config, state, inside, &mut frames);
+        if came_up && id == InterfaceId::Public {
+            self.exchange.retry(now);
+        }
         self.hold(id, &mut frames);
         // The MTU of routes is that of the interface.
         self.dirty = true;

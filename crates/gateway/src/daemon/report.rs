@@ -311,7 +311,7 @@ mod tests {
         let with_spi = text.contains(",spi=\"");
         report.metrics_per_sa = false;
         let without = tare_daemon::Report::prometheus(&report);
-        assert!(with_spi && !without.contains("spi"), "{without}");
+        assert!(with_spi && !without.contains("spi="), "{without}");
         // A family is described once, before its samples, and they stand together.
         let families = text.lines().filter(|line| line.starts_with("# TYPE"));
         let names: Vec<_> = families

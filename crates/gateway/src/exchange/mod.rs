@@ -376,6 +376,20 @@ impl Exchange {
         self.take_turns(now, events);
     }
 
+    /// Peers can be reached again, as far as the interface goes: what waits because they did not
+    /// answer is due in the next [`Exchange::tick`].
+    pub fn retry(&mut self, now: Instant) {
+        let now = self.shared.clock.inside(now);
+        let mut ids: Vec<usize> = self.routes.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            if let Some(route) = self.routes.get_mut(&id) {
+                route.retry(now);
+                schedule(route, &mut self.timer_queue);
+            }
+        }
+    }
+
     /// Takes over other settings. A route with the same number, SPI, pre-shared key and AEAD
     /// keeps its SAs, and with the same addresses its negotiation; the SAs of all others are
     /// removed. Another life of SAs is that of the present ones too.

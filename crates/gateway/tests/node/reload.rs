@@ -165,17 +165,19 @@ fn drops_are_counted_by_route_and_reason() {
     };
     assert!(dropped(&mut testbed)[0].get(DropReason::NoSa) > 0);
     assert_eq!(dropped(&mut testbed)[1].total(), 0);
-    // A packet of the peer's, sent again and then with another bit.
+    // Packets of the peer's: one comes twice, the next with another bit.
     let pool = Pool::new(8, 2048, Layout::Spread).unwrap();
-    let packet = pool.copy(&packet(1, false, 0, 120)).unwrap();
     let now = testbed.time_of(1);
-    let peer = testbed.node(1);
-    peer.receive(now, InterfaceId::Private, &mut vec![packet]);
-    let frame = peer.leaving(InterfaceId::Public).pop().unwrap().to_vec();
-    let mut changed = frame.clone();
+    let mut sealed = |number| {
+        let packet = pool.copy(&packet(1, false, number, 120)).unwrap();
+        let peer = testbed.node(1);
+        peer.receive(now, InterfaceId::Private, &mut vec![packet]);
+        peer.leaving(InterfaceId::Public).pop().unwrap().to_vec()
+    };
+    let (frame, mut changed) = (sealed(0), sealed(1));
     *changed.last_mut().unwrap() ^= 1;
-    for frame in [frame.clone(), frame, changed] {
-        testbed.inject(0, &frame);
+    for frame in [&frame, &frame, &changed] {
+        testbed.inject(0, frame);
     }
     let [_, inbound] = dropped(&mut testbed);
     let reasons = [DropReason::Replayed, DropReason::Forged];
