@@ -258,16 +258,18 @@ impl Bed {
         for (from, to) in senders.into_iter().zip(addresses) {
             let stop = Arc::clone(&stop);
             sending.push(thread::spawn(move || {
-                let mut n = 0u64;
+                let mut times = Vec::new();
                 let mut packet = [0; 1400];
                 while !stop.load(Ordering::Relaxed) {
+                    let n = times.len() as u64;
                     let len = 8 + (n * 577 % 1392) as usize;
                     packet[..8].copy_from_slice(&n.to_be_bytes());
-                    from.send_to(&packet[..len], to).unwrap();
-                    n += 1;
+                    times.push(Instant::now());
+                    // What cannot be sent is lost.
+                    let _ = from.send_to(&packet[..len], to);
                     thread::sleep(Duration::from_millis(2));
                 }
-                n
+                times
             }));
         }
         let receiving = ends.map(|end| {
@@ -282,7 +284,7 @@ impl Bed {
                             assert_eq!(len, 8 + (n * 577 % 1392) as usize);
                             assert!(seen.insert(n), "packet {n} came twice");
                         }
-                        Err(_) if stop.load(Ordering::Relaxed) => return seen.len() as u64,
+                        Err(_) if stop.load(Ordering::Relaxed) => return seen,
                         Err(_) => {}
                     }
                 }
@@ -298,22 +300,34 @@ impl Bed {
 
 struct Traffic {
     stop: Arc<AtomicBool>,
-    sending: Vec<JoinHandle<u64>>,
-    receiving: Vec<JoinHandle<u64>>,
+    /// The times at which packets were sent, by their numbers.
+    sending: Vec<JoinHandle<Vec<Instant>>>,
+    receiving: Vec<JoinHandle<HashSet<u64>>>,
 }
 
 impl Traffic {
     /// Packets sent, and packets lost of those.
     fn end(self) -> (u64, u64) {
+        let (sent, lost) = self.end_with_times();
+        (sent, lost.len() as u64)
+    }
+
+    /// Packets sent, and when those were sent that were lost.
+    fn end_with_times(self) -> (u64, Vec<Instant>) {
         self.stop.store(true, Ordering::Relaxed);
-        let sum = |threads: Vec<JoinHandle<u64>>| -> u64 {
-            threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap())
-                .sum()
-        };
-        let sent = sum(self.sending);
-        (sent, sent - sum(self.receiving))
+        let (mut sent, mut lost) = (0, Vec::new());
+        // Received is what the other end sent.
+        for (times, seen) in self
+            .sending
+            .into_iter()
+            .zip(self.receiving.into_iter().rev())
+        {
+            let (times, seen) = (times.join().unwrap(), seen.join().unwrap());
+            sent += times.len() as u64;
+            let numbered = (0..).zip(times);
+            lost.extend(numbered.filter_map(|(n, at)| (!seen.contains(&n)).then_some(at)));
+        }
+        (sent, lost)
     }
 }
 
@@ -537,6 +551,130 @@ fn a_gateway_that_was_killed_comes_back_and_so_does_a_cable() {
             .unwrap()
     });
     bed.wait_for_packets();
+}
+
+#[test]
+fn an_interface_that_goes_down_and_up_costs_only_the_packets_of_that_time() {
+    for io in ["auto", "packet"] {
+        let Some(mut bed) = Bed::new(&["--io", io]) else {
+            return;
+        };
+        bed.up();
+        bed.wait_for_packets();
+        let traffic = bed.traffic();
+        let gateway = bed.space("g0");
+        let mut times = Vec::new();
+        for (interface, down) in [("public", 300), ("public", 1500), ("private", 1000)] {
+            thread::sleep(Duration::from_secs(2));
+            let begin = Instant::now();
+            ip(&format!("-n {gateway} link set {interface} down"));
+            thread::sleep(Duration::from_millis(down));
+            ip(&format!("-n {gateway} link set {interface} up"));
+            // The hosts ask for addresses again, and this machine may be busy.
+            times.push(begin..Instant::now() + Duration::from_millis(200));
+        }
+        thread::sleep(Duration::from_secs(10));
+        let (sent, lost) = traffic.end_with_times();
+        let others = lost
+            .iter()
+            .filter(|at| !times.iter().any(|time| time.contains(at)));
+        let others = others.count();
+        let log = bed.log(0);
+        assert_eq!(
+            others,
+            0,
+            "of {} lost of {sent} over {io}\n{log}",
+            lost.len()
+        );
+        assert!(!lost.is_empty());
+    }
+}
+
+#[test]
+fn slips_of_an_operator_are_refused_and_stop_nothing() {
+    let Some(mut bed) = Bed::new(&[]) else {
+        return;
+    };
+    bed.up();
+    let run = |bed: &Bed, arguments: &[&str]| {
+        let output = Command::new("ip")
+            .args(["netns", "exec", &bed.space("g0"), TARE, "gateway", "run"])
+            .args(arguments)
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), said)
+    };
+    // A second gateway on the same interfaces.
+    let pid = bed.gateways[0].as_ref().unwrap().id();
+    let second = bed.path("second.conf");
+    fs::copy(bed.config(0), &second).unwrap();
+    let socket = bed.path("second.sock");
+    let second = [
+        second.to_str().unwrap(),
+        "--status-socket",
+        socket.to_str().unwrap(),
+    ];
+    for _ in 0..40 {
+        let (code, said) = run(&bed, &second);
+        let expected = format!("interface private is used by the gateway of process {pid};");
+        assert!(code == Some(2) && said.contains(&expected), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    // One interface on both sides, under another name.
+    let gateway = bed.space("g0");
+    ip(&format!(
+        "-n {gateway} link property add dev private altname inside"
+    ));
+    let text = fs::read_to_string(bed.config(0)).unwrap();
+    let twice = bed.path("twice.conf");
+    fs::write(&twice, text.replace("device public;", "device inside;")).unwrap();
+    let (code, said) = run(&bed, &["--check", twice.to_str().unwrap()]);
+    let expected = r#"twice.conf:4: public-interface: leaf "device": found inside, which is private of private-interface (line 3), expected another interface"#;
+    assert!(code == Some(2) && said.contains(expected), "{said}");
+
+    // Another lifetime of SAs is that of those in use.
+    let left = |bed: &Bed| {
+        let status = bed.status(0).unwrap();
+        let sas = status["routes"][0]["inbound"].as_array().unwrap().clone();
+        sas.iter()
+            .map(|sa| sa["left_s"].as_u64().unwrap())
+            .max()
+            .unwrap()
+    };
+    assert!(left(&bed) <= 8);
+    let replace = |bed: &Bed, from: &str, to: &str| {
+        let text = fs::read_to_string(bed.config(0)).unwrap();
+        fs::write(bed.config(0), text.replace(from, to)).unwrap();
+    };
+    replace(&bed, "sa-ttl 8;", "sa-ttl 100;");
+    bed.wait(10.0, "the longer life", || (left(&bed) > 80).then_some(()));
+
+    // The file becomes a FIFO: keys still change, and status is answered.
+    let kept = bed.path("kept");
+    fs::rename(bed.config(0), &kept).unwrap();
+    let fifo = Command::new("mkfifo").arg(bed.config(0)).status().unwrap();
+    assert!(fifo.success());
+    bed.wait(10.0, "the FIFO to be refused", || {
+        let error = bed.status(0)?["reload_error"].as_str()?.to_owned();
+        error
+            .contains("found a FIFO, expected a regular file")
+            .then_some(())
+    });
+    let spi = |bed: &Bed| bed.status(1).unwrap()["routes"][0]["outbound"][0]["spi"].as_u64();
+    let first = spi(&bed);
+    bed.wait(20.0, "keys to change", || {
+        (spi(&bed) != first).then_some(())
+    });
+    fs::rename(&kept, bed.config(0)).unwrap();
+    bed.wait(10.0, "the file to be taken over", || {
+        bed.status(0)?["reload_error"].is_null().then_some(())
+    });
+    // Once the first gateway is gone, however it ended, another may run.
+    bed.signal(0, Signal::KILL);
+    bed.gateways[0].take().unwrap().wait().unwrap();
+    bed.start(0);
+    bed.wait_until_up();
 }
 
 #[test]
