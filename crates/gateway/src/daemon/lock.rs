@@ -8,6 +8,7 @@
 use std::fmt;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -18,8 +19,11 @@ use tare_daemon::{Level, Log, Record};
 
 use super::interfaces::InterfaceQueues;
 
-/// Other processes that may wait to learn who has a lock; they are answered a few times a second.
-const BACKLOG: i32 = 16;
+/// Other processes that may wait to learn who has a lock. They are answered a few times a second,
+/// so where there is no room, there soon is.
+const BACKLOG: i32 = 64;
+const ATTEMPTS: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The user ID of the administrator.
 const ROOT: u32 = 0;
@@ -123,8 +127,16 @@ fn take(interface: &InterfaceQueues, log: &Log) -> Result<Option<OwnedFd>, LockE
 /// Returns the process that listens at a name.
 fn holder(name: &UnixAddr) -> Result<UnixCredentials, Errno> {
     let client = stream()?;
-    connect(client.as_raw_fd(), name)?;
-    getsockopt(&client, PeerCredentials)
+    for _ in 0..ATTEMPTS {
+        match connect(client.as_raw_fd(), name) {
+            Err(Errno::EAGAIN) => std::thread::sleep(PAUSE),
+            connected => {
+                connected?;
+                return getsockopt(&client, PeerCredentials);
+            }
+        }
+    }
+    Err(Errno::EAGAIN)
 }
 
 fn stream() -> Result<OwnedFd, Errno> {
