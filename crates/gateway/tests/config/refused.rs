@@ -212,7 +212,7 @@ fn a_file_that_is_no_text_is_refused() {
     );
     let folder = tempfile::tempdir().unwrap();
     let said = |path: &std::path::Path| Config::load(path).unwrap_err().to_string();
-    assert!(said(folder.path()).ends_with("Is a directory (os error 21)"));
+    assert!(said(folder.path()).ends_with("found a directory, expected a regular file"));
     let missing = folder.path().join("none.conf");
     assert_eq!(
         said(&missing),
