@@ -90,7 +90,8 @@ fn rules() -> Vec<String> {
         .collect()
 }
 
-/// What an expression asks for that is not exported: a metric, a label of one, or a value of that.
+/// Returns what an expression asks for that is not exported: a metric, a label of one, or a value
+/// of that.
 fn missing(expression: &str, exported: &str) -> Vec<String> {
     let mut missing = Vec::new();
     for at in expression.match_indices("tare_gateway_").map(|(at, _)| at) {
