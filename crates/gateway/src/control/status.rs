@@ -63,7 +63,7 @@ pub struct SaStatus {
     pub spi: u32,
     /// Packets sealed or opened.
     pub packets: u64,
-    /// Bytes of the inner packets, without what encapsulates them.
+    /// Bytes of those packets that were encrypted: inner packets and padding.
     pub bytes: u64,
     /// Packets that were not authentic.
     pub forged: u64,

@@ -10,7 +10,7 @@ tare_daemon::counters! {
     /// Counters of one direction of a route, which survive its SAs.
     pub struct RouteCounters {
         packets => "route_packets_total": "Packets of a route that were sealed or opened",
-        bytes => "route_bytes_total": "Bytes of those packets, of the inner IP packets alone";
+        bytes => "route_bytes_total": "Bytes of those packets that were encrypted: inner packets and padding";
         /// Packets dropped of which the route is known.
         dropped: DropReason,
     }

@@ -227,7 +227,7 @@ impl Report {
             (
                 "sa_bytes_total",
                 "counter",
-                "Bytes of inner packets of an SA",
+                "Bytes encrypted or decrypted by an SA",
                 |sa| Some(sa.bytes),
             ),
             (

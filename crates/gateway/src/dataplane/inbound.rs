@@ -259,23 +259,21 @@ fn open(tables: &Tables, scratch: &mut Scratch) {
 /// out the true ones. And it comes before delivery: of two copies of a packet in one burst, or on
 /// two workers, both pass the check above, and one alone gets the number.
 fn claim(worker: &WorkerId, tables: &Tables, scratch: &mut Scratch) {
-    let mut frames = &scratch.frames[..];
-    let mut rest = &mut scratch.outcomes[..frames.len()];
+    let mut rest = &mut scratch.outcomes[..scratch.frames.len()];
     for run in scratch.jobs[..rest.len()].chunk_by(|a, b| a.sa == b.sa) {
         let outcomes = rest.split_off_mut(..run.len()).unwrap_or_default();
-        let opened = frames.split_off(..run.len()).unwrap_or_default();
         let Some(sa) = tables.inbound.at(run[0].sa) else {
             outcomes.fill(Err(DropReason::UnknownSpi));
             continue;
         };
         let (mut packets, mut bytes, mut forged, mut replayed) = (0, 0, 0, 0);
         let mut claims = sa.window.lock(worker);
-        for ((outcome, job), frame) in outcomes.iter_mut().zip(run).zip(opened) {
+        for (outcome, job) in outcomes.iter_mut().zip(run) {
             *outcome = outcome.and_then(|()| claims.claim(job.sequence).map_err(cause_of));
             match outcome {
                 Ok(()) => {
                     packets += 1;
-                    bytes += inner_bytes(frame, job);
+                    bytes += u64::from(job.len);
                 }
                 Err(DropReason::Forged) => forged += 1,
                 Err(_) => replayed += 1,
@@ -288,20 +286,6 @@ fn claim(worker: &WorkerId, tables: &Tables, scratch: &mut Scratch) {
             add(&sa.forged, forged, worker);
             add(&sa.replayed, replayed, worker);
         }
-    }
-}
-
-/// Returns the bytes of an inner packet, as the sending side counts them; padding that hides its
-/// length is a part of it. A dummy has none.
-#[inline]
-fn inner_bytes(frame: &Frame, job: &Job) -> u64 {
-    let end = usize::from(job.front) + esp::HEADER + usize::from(job.len);
-    match frame.get(end - esp::TRAILER..end) {
-        Some(&[pad_len, next_header]) if next_header != esp::DUMMY => {
-            let behind = esp::TRAILER as u16 + u16::from(pad_len);
-            u64::from(job.len.saturating_sub(behind))
-        }
-        _ => 0,
     }
 }
 

@@ -220,7 +220,8 @@ fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
         sa.key.prefetch(frames[0].len());
         let mut bytes = 0;
         for (frame, job) in frames.iter_mut().zip(run) {
-            bytes += (frame.len() - HEADER) as u64;
+            let inner = frame.len() - HEADER;
+            bytes += (inner + esp::padding(inner) + esp::TRAILER) as u64;
             job.sequence = number;
             number += 1;
             if let Err(cause) = write_headers(&worker.public, sa, frame, job) {
