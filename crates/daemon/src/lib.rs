@@ -20,7 +20,7 @@ pub use metrics::{Labels, Metrics};
 pub use record::{Level, Record, Value};
 pub use service::{Endpoints, Report};
 pub use signals::Signals;
-pub use watch::FileWatch;
+pub use watch::{read_file, FileContent};
 
 #[doc(hidden)]
 pub use serde;

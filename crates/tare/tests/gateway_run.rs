@@ -271,19 +271,18 @@ impl Bed {
         for (from, to) in senders.into_iter().zip(addresses) {
             let stop = Arc::clone(&stop);
             sending.push(thread::spawn(move || {
-                let mut n = 0u64;
+                let mut times = Vec::new();
                 let mut packet = [0; 1400];
-                let (mut longest_pause, mut before) = (Duration::ZERO, Instant::now());
                 while !stop.load(Ordering::Relaxed) {
-                    longest_pause = longest_pause.max(before.elapsed());
-                    before = Instant::now();
+                    let n = times.len() as u64;
                     let len = 8 + (n * 577 % 1392) as usize;
                     packet[..8].copy_from_slice(&n.to_be_bytes());
-                    from.send_to(&packet[..len], to).unwrap();
-                    n += 1;
+                    times.push(Instant::now());
+                    // What cannot be sent is lost.
+                    let _ = from.send_to(&packet[..len], to);
                     thread::sleep(Duration::from_millis(2));
                 }
-                (n, longest_pause)
+                times
             }));
         }
         let receiving = ends.map(|end| {
@@ -298,7 +297,7 @@ impl Bed {
                             assert_eq!(len, 8 + (n * 577 % 1392) as usize);
                             assert!(seen.insert(n), "packet {n} came twice");
                         }
-                        Err(_) if stop.load(Ordering::Relaxed) => return seen.len() as u64,
+                        Err(_) if stop.load(Ordering::Relaxed) => return seen,
                         Err(_) => {}
                     }
                 }
@@ -314,35 +313,39 @@ impl Bed {
 
 struct Traffic {
     stop: Arc<AtomicBool>,
-    sending: Vec<JoinHandle<(u64, Duration)>>,
-    receiving: Vec<JoinHandle<u64>>,
+    /// The times at which packets were sent, by their numbers.
+    sending: Vec<JoinHandle<Vec<Instant>>>,
+    receiving: Vec<JoinHandle<HashSet<u64>>>,
 }
 
 impl Traffic {
     /// Ends it, and counts.
     fn end(self) -> Count {
         self.stop.store(true, Ordering::Relaxed);
-        let sent = self
+        let mut count = Count::default();
+        // Received is what the other end sent.
+        for (times, seen) in self
             .sending
             .into_iter()
-            .map(|thread| thread.join().unwrap());
-        let sent: Vec<(u64, Duration)> = sent.collect();
-        let received = self.receiving.into_iter();
-        let received: u64 = received.map(|thread| thread.join().unwrap()).sum();
-        let longest_pause = sent.iter().map(|&(_, pause)| pause).max().unwrap();
-        let sent = sent.iter().map(|&(n, _)| n).sum();
-        Count {
-            sent,
-            lost: sent - received,
-            longest_pause,
+            .zip(self.receiving.into_iter().rev())
+        {
+            let (times, seen) = (times.join().unwrap(), seen.join().unwrap());
+            let pauses = times.windows(2).map(|pair| pair[1] - pair[0]);
+            count.longest_pause = pauses.max().unwrap_or_default().max(count.longest_pause);
+            count.sent += times.len() as u64;
+            let lost = (0..).zip(times).filter(|(n, _)| !seen.contains(n));
+            count.lost.extend(lost.map(|(_, at)| at));
         }
+        count
     }
 }
 
 /// Packets sent, and packets lost of those.
+#[derive(Default)]
 struct Count {
     sent: u64,
-    lost: u64,
+    /// The times at which those were sent that were lost.
+    lost: Vec<Instant>,
     longest_pause: Duration,
 }
 
@@ -350,14 +353,10 @@ impl Count {
     /// True if packets were lost on a machine so busy that processes stood still for longer than
     /// a change of keys has: what was lost then says nothing about the gateway.
     fn is_of_a_stalled_machine(&self) -> bool {
-        let is = self.lost > 0 && self.longest_pause > PAUSE_MAX;
+        let is = !self.lost.is_empty() && self.longest_pause > PAUSE_MAX;
         if is {
-            let Count {
-                lost,
-                longest_pause,
-                ..
-            } = self;
-            eprintln!("to be repeated: {lost} packets lost, and a pause of {longest_pause:?}");
+            let (lost, pause) = (self.lost.len(), self.longest_pause);
+            eprintln!("to be repeated: {lost} packets lost, and a pause of {pause:?}");
         }
         is
     }
@@ -454,7 +453,7 @@ fn is_tested_with_changes(io: &str, cpus: &str, workers: usize) -> bool {
     if count.is_of_a_stalled_machine() {
         return false;
     }
-    let Count { sent, lost, .. } = count;
+    let (sent, lost) = (count.sent, count.lost.len());
     assert_eq!(lost, 0, "of {sent} over {io}\n{}", bed.log(0));
     assert!(
         sent > 2000 && spis.len() >= 3,
@@ -582,8 +581,8 @@ fn a_gateway_that_was_killed_comes_back_and_so_does_a_cable() {
         traffic.end()
     });
     let count = attempts.find(|count| !count.is_of_a_stalled_machine());
-    let Count { sent, lost, .. } = count.expect("a machine that does not stand still");
-    assert_eq!(lost, 0, "of {sent}");
+    let count = count.expect("a machine that does not stand still");
+    assert_eq!(count.lost.len(), 0, "of {}", count.sent);
     // Another interface of the same name takes the place of the one that was.
     let host = bed.space("h0");
     ip(&format!("-n {host} link del lan"));
@@ -602,6 +601,130 @@ fn a_gateway_that_was_killed_comes_back_and_so_does_a_cable() {
             .unwrap()
     });
     bed.wait_for_packets();
+}
+
+#[test]
+fn an_interface_that_goes_down_and_up_costs_only_the_packets_of_that_time() {
+    for io in ["auto", "packet"] {
+        let Some(mut bed) = Bed::new(&["--io", io]) else {
+            return;
+        };
+        bed.up();
+        bed.wait_for_packets();
+        let traffic = bed.traffic();
+        let gateway = bed.space("g0");
+        let mut times = Vec::new();
+        for (interface, down) in [("public", 300), ("public", 1500), ("private", 1000)] {
+            thread::sleep(Duration::from_secs(2));
+            let begin = Instant::now();
+            ip(&format!("-n {gateway} link set {interface} down"));
+            thread::sleep(Duration::from_millis(down));
+            ip(&format!("-n {gateway} link set {interface} up"));
+            // The hosts ask for addresses again, and this machine may be busy.
+            times.push(begin..Instant::now() + Duration::from_millis(200));
+        }
+        thread::sleep(Duration::from_secs(10));
+        let Count { sent, lost, .. } = traffic.end();
+        let others = lost
+            .iter()
+            .filter(|at| !times.iter().any(|time| time.contains(at)));
+        let others = others.count();
+        let log = bed.log(0);
+        assert_eq!(
+            others,
+            0,
+            "of {} lost of {sent} over {io}\n{log}",
+            lost.len()
+        );
+        assert!(!lost.is_empty());
+    }
+}
+
+#[test]
+fn slips_of_an_operator_are_refused_and_stop_nothing() {
+    let Some(mut bed) = Bed::new(&[]) else {
+        return;
+    };
+    bed.up();
+    let run = |bed: &Bed, arguments: &[&str]| {
+        let output = Command::new("ip")
+            .args(["netns", "exec", &bed.space("g0"), TARE, "gateway", "run"])
+            .args(arguments)
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), said)
+    };
+    // A second gateway on the same interfaces.
+    let pid = bed.gateways[0].as_ref().unwrap().id();
+    let second = bed.path("second.conf");
+    fs::copy(bed.config(0), &second).unwrap();
+    let socket = bed.path("second.sock");
+    let second = [
+        second.to_str().unwrap(),
+        "--status-socket",
+        socket.to_str().unwrap(),
+    ];
+    for _ in 0..40 {
+        let (code, said) = run(&bed, &second);
+        let expected = format!("interface private is used by the gateway of process {pid};");
+        assert!(code == Some(2) && said.contains(&expected), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    // One interface on both sides, under another name.
+    let gateway = bed.space("g0");
+    ip(&format!(
+        "-n {gateway} link property add dev private altname inside"
+    ));
+    let text = fs::read_to_string(bed.config(0)).unwrap();
+    let twice = bed.path("twice.conf");
+    fs::write(&twice, text.replace("device public;", "device inside;")).unwrap();
+    let (code, said) = run(&bed, &["--check", twice.to_str().unwrap()]);
+    let expected = r#"twice.conf:4: public-interface: leaf "device": found inside, which is private of private-interface (line 3), expected another interface"#;
+    assert!(code == Some(2) && said.contains(expected), "{said}");
+
+    // Another lifetime of SAs is that of those in use.
+    let left = |bed: &Bed| {
+        let status = bed.status(0).unwrap();
+        let sas = status["routes"][0]["inbound"].as_array().unwrap().clone();
+        sas.iter()
+            .map(|sa| sa["left_s"].as_u64().unwrap())
+            .max()
+            .unwrap()
+    };
+    assert!(left(&bed) <= 8);
+    let replace = |bed: &Bed, from: &str, to: &str| {
+        let text = fs::read_to_string(bed.config(0)).unwrap();
+        fs::write(bed.config(0), text.replace(from, to)).unwrap();
+    };
+    replace(&bed, "sa-ttl 8;", "sa-ttl 100;");
+    bed.wait(10.0, "the longer life", || (left(&bed) > 80).then_some(()));
+
+    // The file becomes a FIFO: keys still change, and status is answered.
+    let kept = bed.path("kept");
+    fs::rename(bed.config(0), &kept).unwrap();
+    let fifo = Command::new("mkfifo").arg(bed.config(0)).status().unwrap();
+    assert!(fifo.success());
+    bed.wait(10.0, "the FIFO to be refused", || {
+        let error = bed.status(0)?["reload_error"].as_str()?.to_owned();
+        error
+            .contains("found a FIFO, expected a regular file")
+            .then_some(())
+    });
+    let spi = |bed: &Bed| bed.status(1).unwrap()["routes"][0]["outbound"][0]["spi"].as_u64();
+    let first = spi(&bed);
+    bed.wait(20.0, "keys to change", || {
+        (spi(&bed) != first).then_some(())
+    });
+    fs::rename(&kept, bed.config(0)).unwrap();
+    bed.wait(10.0, "the file to be taken over", || {
+        bed.status(0)?["reload_error"].is_null().then_some(())
+    });
+    // Once the first gateway is gone, however it ended, another may run.
+    bed.signal(0, Signal::KILL);
+    bed.gateways[0].take().unwrap().wait().unwrap();
+    bed.start(0);
+    bed.wait_until_up();
 }
 
 #[test]

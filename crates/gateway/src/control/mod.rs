@@ -13,6 +13,7 @@ mod path;
 mod receive;
 mod routes;
 mod status;
+mod totals;
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -27,7 +28,7 @@ use tare_sim::{Instant, TokenBucket};
 use crate::clock::MonotonicClock;
 use crate::config::{Config, Keys};
 use crate::dataplane::{
-    error_limit, BoundTables, Prefixes, Route, SpiTable, Tables, WorkerGroup, WorkerId,
+    error_limit, BoundTables, DropTable, Prefixes, Route, SpiTable, Tables, WorkerGroup, WorkerId,
 };
 use crate::exchange::{self, Entropy, Event, Exchange, Settings, Timers};
 use crate::interface::{InterfaceId, InterfaceState};
@@ -36,6 +37,7 @@ use interface::InterfaceControl;
 use path::Paths;
 use routes::{Plan, Routes};
 pub use status::{NeighborStatus, RouteStatus, SaStatus, Status};
+pub use totals::RouteCounters;
 
 /// The actions for the caller, in this order.
 #[derive(Default)]
@@ -96,6 +98,7 @@ pub struct Control {
     path_reports: TokenBucket,
     clock: MonotonicClock,
     prefixes: Arc<Prefixes>,
+    drops: Arc<DropTable>,
     tables: Arc<BoundTables>,
     /// True if the tables do not match the state.
     dirty: bool,
@@ -138,6 +141,7 @@ impl Control {
             private: InterfaceControl::new(&config.private, private, inside),
             public: InterfaceControl::new(&config.public, public, inside),
             prefixes: Arc::new(Prefixes::new(routes.prefixes())),
+            drops: Arc::new(routes.drops()),
             tables: workers.bind(empty(&config)),
             config,
             routes,
@@ -183,6 +187,7 @@ impl Control {
         self.apply_events();
         if inside >= self.watch {
             self.look_at_sas(now);
+            self.routes.settle();
             self.watch = inside + WATCH;
         }
         let mut frames = Vec::new();
@@ -196,7 +201,8 @@ impl Control {
         if self.dirty && inside >= self.publish_at() {
             self.published = inside;
             self.dirty = false;
-            self.tables = self.workers.bind(self.make_tables());
+            let drops = Arc::clone(&self.drops);
+            self.tables = self.workers.bind_counting(self.make_tables(), drops);
             out.tables = Some(Arc::clone(&self.tables));
         }
         if !self.dirty {
@@ -237,8 +243,12 @@ impl Control {
         if interface.state() == state {
             return;
         }
+        let came_up = state.up && !interface.state().up;
         let mut frames = Vec::new();
         interface.change(config, state, inside, &mut frames);
+        if came_up && id == InterfaceId::Public {
+            self.exchange.retry(now);
+        }
         self.hold(id, &mut frames);
         // The MTU of routes is that of the interface.
         self.dirty = true;
@@ -266,7 +276,9 @@ impl Control {
             .reconfigure(now, settings, &mut self.events)
             .map_err(Error::Exchange)?;
         let (added, gone) = self.routes.commit(&config, plan);
-        if self.config.routes != config.routes {
+        // Routes have other numbers after another address, too, though they read the same.
+        if added + gone > 0 || self.config.routes != config.routes {
+            self.drops = Arc::new(self.routes.drops());
             self.prefixes = Arc::new(Prefixes::new(self.routes.prefixes()));
         }
         self.private.configure(&config.private, inside);
@@ -375,7 +387,8 @@ impl Control {
             match event {
                 Event::Send { to, message, .. } => self.send_message(to, &message),
                 Event::InstallInbound { route, keys, .. } => {
-                    self.routes.add_inbound(route, &keys);
+                    let now = self.clock.last();
+                    self.routes.add_inbound(now, route, &keys);
                     self.watched.insert(route);
                     self.dirty = true;
                     self.sa_record("sa_inbound", route, keys.spi);
@@ -443,7 +456,7 @@ impl Control {
     }
 
     fn watch_due(&self) -> Instant {
-        if self.watched.is_empty() && self.plain.is_empty() {
+        if self.watched.is_empty() && self.plain.is_empty() && !self.routes.are_leaving() {
             Instant::NEVER
         } else {
             self.watch

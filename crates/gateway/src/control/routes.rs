@@ -1,15 +1,17 @@
 //! Routes and their SAs, by numbers that a route keeps for as long as it does not change.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 use tare_gcm::Key;
+use tare_sim::Instant;
 
+use super::totals::Totals;
 use crate::config::{self, Config, Keys, SaKey};
-use crate::dataplane::{InboundSa, OutboundSa, Outer, SequenceMode};
+use crate::dataplane::{DropTable, InboundSa, OutboundSa, Outer, SequenceMode};
 use crate::exchange::{RouteKeys, SaKeys};
 
 /// Packets that workers may still send with the SA before a change, when the SA after it has the
@@ -23,6 +25,9 @@ pub(super) struct Entry {
     /// Workers take these in turn.
     pub(super) outbound: Vec<Arc<OutboundSa>>,
     pub(super) inbound: Vec<Inbound>,
+    pub(super) totals: Totals,
+    /// The time at which keys were agreed on last.
+    pub(super) handshake: Option<Instant>,
 }
 
 pub(super) struct Inbound {
@@ -72,6 +77,8 @@ pub(super) struct Routes {
     /// Numbers by what an outer packet of the route shows: the peer and the SPI.
     shown: HashMap<(IpAddr, u32), usize>,
     given: Given,
+    /// Routes with SAs that workers may still use, though the tables have them no longer.
+    leaving: BTreeSet<usize>,
 }
 
 /// The numbers of the routes of a new configuration.
@@ -120,9 +127,14 @@ impl Routes {
                 *kept = true;
             }
         }
+        // A route that stays by its name goes on counting.
+        let mut totals = HashMap::new();
         let mut gone = 0;
         for (number, _) in kept.iter().enumerate().filter(|(_, kept)| !**kept) {
-            gone += usize::from(self.remove(number));
+            if let Some(entry) = self.remove(number) {
+                gone += 1;
+                totals.insert(entry.config.id, entry.totals);
+            }
         }
         self.names.clear();
         self.order.clear();
@@ -138,7 +150,8 @@ impl Routes {
                 Some(entry) => entry.config = route.clone(),
                 None => {
                     added += 1;
-                    self.insert(number, route, ends);
+                    let totals = totals.remove(&route.id).unwrap_or_default();
+                    self.insert(number, route, ends, totals);
                 }
             }
         }
@@ -149,25 +162,30 @@ impl Routes {
         (added, gone)
     }
 
-    fn remove(&mut self, number: usize) -> bool {
-        let Some(entry) = self.entries[number].take() else {
-            return false;
-        };
-        for sa in &entry.outbound {
+    fn remove(&mut self, number: usize) -> Option<Entry> {
+        let mut entry = self.entries[number].take()?;
+        for sa in entry.outbound.drain(..) {
             self.shown.remove(&(entry.ends.peer, sa.spi()));
             if let Keys::Manual { outbound, .. } = &entry.config.keys {
-                self.given.remember(&outbound.key, sa);
+                self.given.remember(&outbound.key, &sa);
             }
+            entry.totals.outbound_leaves(sa);
         }
-        true
+        for inbound in entry.inbound.drain(..) {
+            entry.totals.inbound_leaves(inbound.sa);
+        }
+        Some(entry)
     }
 
-    fn insert(&mut self, number: usize, route: &config::Route, ends: Ends) {
+    fn insert(&mut self, number: usize, route: &config::Route, ends: Ends, totals: Totals) {
+        self.leaving.insert(number);
         self.entries[number] = Some(Entry {
             config: route.clone(),
             ends,
             outbound: Vec::new(),
             inbound: Vec::new(),
+            totals,
+            handshake: None,
         });
         if let Keys::Manual { inbound, outbound } = &route.keys {
             for sa in inbound {
@@ -218,15 +236,20 @@ impl Routes {
             Some(place) => {
                 let before = std::mem::replace(&mut entry.outbound[place], sa);
                 unshow(&mut self.shown, (entry.ends.peer, before.spi()), number);
+                entry.totals.outbound_leaves(before);
+                self.leaving.insert(number);
             }
             None => entry.outbound.push(sa),
         }
         self.shown.insert((entry.ends.peer, spi), number);
     }
 
-    /// Accepts packets under these keys too.
-    pub(super) fn add_inbound(&mut self, number: usize, keys: &SaKeys) {
+    /// Accepts packets under these keys too, which were agreed on now.
+    pub(super) fn add_inbound(&mut self, now: Instant, number: usize, keys: &SaKeys) {
         self.install_inbound(number, keys.spi, &keys.key);
+        if let Some(entry) = self.entry_mut(number) {
+            entry.handshake = Some(now);
+        }
     }
 
     /// Sends packets of the route under these keys, in place of those of another SA where there is
@@ -236,8 +259,12 @@ impl Routes {
     }
 
     pub(super) fn remove_inbound(&mut self, number: usize, spi: u32) {
-        if let Some(entry) = self.entry_mut(number) {
-            entry.inbound.retain(|inbound| inbound.sa.spi() != spi);
+        let Some(Some(entry)) = self.entries.get_mut(number) else {
+            return;
+        };
+        for inbound in entry.inbound.extract_if(.., |one| one.sa.spi() == spi) {
+            entry.totals.inbound_leaves(inbound.sa);
+            self.leaving.insert(number);
         }
     }
 
@@ -246,11 +273,32 @@ impl Routes {
         let Some(Some(entry)) = self.entries.get_mut(number) else {
             return;
         };
-        let before = entry.outbound.len();
-        entry.outbound.retain(|sa| sa.spi() != spi);
-        if entry.outbound.len() < before {
+        for sa in entry.outbound.extract_if(.., |sa| sa.spi() == spi) {
             unshow(&mut self.shown, (entry.ends.peer, spi), number);
+            entry.totals.outbound_leaves(sa);
+            self.leaving.insert(number);
         }
+    }
+
+    /// Adds up what SAs have counted that no worker uses any more.
+    pub(super) fn settle(&mut self) {
+        let entries = &mut self.entries;
+        self.leaving
+            .retain(|&number| match entries.get_mut(number) {
+                Some(Some(entry)) => !entry.totals.settle(),
+                _ => false,
+            });
+    }
+
+    /// Returns true if some of those are still in use.
+    pub(super) fn are_leaving(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// Returns the counters of drops of all routes.
+    pub(super) fn drops(&self) -> DropTable {
+        let drops = |entry: &Option<Entry>| Some(Arc::clone(&entry.as_ref()?.totals.drops));
+        self.entries.iter().map(drops).collect()
     }
 
     pub(super) fn entry(&self, number: usize) -> Option<&Entry> {

@@ -17,6 +17,12 @@ pub(super) struct Plan {
     pub(super) capacity: usize,
 }
 
+impl Plan {
+    pub(super) fn both(&self) -> [&InterfaceQueues; 2] {
+        [&self.private, &self.public]
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InterfaceQueues {
     /// Name or PCI address.
@@ -24,7 +30,7 @@ pub(super) struct InterfaceQueues {
     /// The first queue; worker n has the nth after it.
     pub(super) queue: u32,
     /// Its number, which another interface of that name does not have.
-    index: u32,
+    pub(super) index: u32,
 }
 
 /// The slots that AF_XDP knows, and one for what is longer, which goes over packet sockets.

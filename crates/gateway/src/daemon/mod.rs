@@ -5,11 +5,13 @@
 //! log. Frames for it wait in a bounded queue.
 
 mod interfaces;
+mod lock;
 mod report;
 mod shared;
 mod worker;
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
@@ -18,7 +20,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tare_daemon::{
-    bind_to_cpu, BindError, Checked, Endpoints, Host, Level, LogOptions, Record, Signals,
+    bind_to_cpu, BindError, Checked, Endpoints, FileContent, Host, Level, LogOptions, Record,
+    Signals,
 };
 use tare_port::Kind;
 use tare_sim::Instant;
@@ -29,6 +32,7 @@ use crate::dataplane::{DropReason, TrafficCounters, WorkerId};
 use crate::exchange::system_entropy;
 use crate::interface::InterfaceId;
 use interfaces::Interfaces;
+use lock::InterfaceLocks;
 pub use report::{PortCounters, PortReport, Report, WorkerReport};
 use shared::{Published, Shared, WorkerEvent};
 use worker::Worker;
@@ -75,6 +79,8 @@ pub enum Error {
     Exchange(crate::exchange::Error),
     /// The interfaces.
     Port(tare_port::Error),
+    /// Another gateway uses an interface.
+    Lock(String),
     /// The ports of a worker.
     Worker(String),
     /// The CPU that a thread should be bound to.
@@ -93,7 +99,7 @@ impl fmt::Display for Error {
             Error::Exchange(error) => error.fmt(f),
             Error::Port(error) => error.fmt(f),
             Error::Cpu(error) => error.fmt(f),
-            Error::Worker(error) | Error::Service(error) => f.write_str(error),
+            Error::Worker(error) | Error::Service(error) | Error::Lock(error) => f.write_str(error),
             Error::System(error) => write!(f, "the gateway could not be started: {error}"),
         }
     }
@@ -135,10 +141,9 @@ pub fn socket_of(config: &Path) -> PathBuf {
     let named = match Config::load(config) {
         Ok((config, _)) => config.status_socket,
         // The file may have become wrong since the gateway was started.
-        Err(_) => std::fs::read_to_string(config)
+        Err(_) => config::read_file(config)
             .ok()
-            .as_deref()
-            .and_then(named_socket),
+            .and_then(|content| named_socket(&String::from_utf8_lossy(&content.bytes))),
     };
     named.unwrap_or_else(|| tare_daemon::default_socket(KIND, config))
 }
@@ -155,6 +160,7 @@ struct Daemon {
     options: Options,
     control: Control,
     interfaces: Interfaces,
+    locks: InterfaceLocks,
     shared: Arc<Shared>,
     events: Receiver<WorkerEvent>,
     frames: SyncSender<(InterfaceId, Vec<u8>)>,
@@ -171,10 +177,19 @@ impl Daemon {
             let _ = wake.try_send(WorkerEvent::Wake);
         };
         let signals = options.signals.clone();
-        let host = Host::new(&options.config, options.log, signals, wake);
-        let (config, warnings) = Config::load(&options.config).map_err(Error::Config)?;
+        let mut host = Host::new(
+            &options.config,
+            config::BYTES_MAX,
+            options.log,
+            signals,
+            wake,
+        );
+        let (config, warnings) =
+            Config::of(&options.config, host.first_config()).map_err(Error::Config)?;
         warnings.iter().for_each(|w| host.log().write(&record(w)));
         let interfaces = Interfaces::find(&config, options.kind).map_err(Error::Port)?;
+        let locks = InterfaceLocks::default().on(interfaces.plan.both(), host.log());
+        let locks = locks.map_err(|error| Error::Lock(error.to_string()))?;
         let entropy = system_entropy().map_err(Error::Exchange)?;
         let endpoints = endpoints(&options, &config);
         let cpus = worker_cpus(&options.cpus);
@@ -192,6 +207,7 @@ impl Daemon {
             host,
             control,
             interfaces,
+            locks,
             shared: Arc::new(shared.map_err(Error::System)?),
             events,
             frames,
@@ -305,9 +321,10 @@ impl Daemon {
             if now >= interfaces_at {
                 interfaces_at = now + INTERFACES_INTERVAL;
                 self.look_at_interfaces(now);
+                self.locks.answer();
             }
-            if self.host.is_reload_due(now) {
-                self.reload(now);
+            if let Some(changed) = self.host.changed_config(now) {
+                self.reload(now, changed);
             }
             self.control.tick(now, &mut actions);
             self.apply(&mut actions);
@@ -350,7 +367,20 @@ impl Daemon {
         let replanned = interfaces.plan != self.interfaces.plan;
         self.interfaces = interfaces;
         if replanned {
+            self.lock();
             self.publish();
+        }
+    }
+
+    /// Takes the locks on the interfaces in use, which may be others of the same names.
+    fn lock(&mut self) {
+        let log = self.host.log();
+        match self.locks.on(self.interfaces.plan.both(), log) {
+            Ok(locks) => self.locks = locks,
+            Err(error) => {
+                let record = Record::new(Level::Error, "lock");
+                log.write(&record.with("error", error.to_string()));
+            }
         }
     }
 
@@ -362,8 +392,8 @@ impl Daemon {
     }
 
     /// Takes over a changed file. One that is wrong is refused, and everything goes on as before.
-    fn reload(&mut self, now: Instant) {
-        let outcome = self.reconfigure(now);
+    fn reload(&mut self, now: Instant, changed: io::Result<FileContent>) {
+        let outcome = self.reconfigure(now, changed);
         if let Ok(endpoints) = &outcome {
             self.look_at_interfaces(now);
             self.host.serve_at(endpoints.clone());
@@ -371,16 +401,24 @@ impl Daemon {
         self.host.reloaded(outcome.map(drop));
     }
 
-    fn reconfigure(&mut self, now: Instant) -> Result<Endpoints, String> {
-        let loaded = Config::load(&self.options.config);
+    fn reconfigure(
+        &mut self,
+        now: Instant,
+        changed: io::Result<FileContent>,
+    ) -> Result<Endpoints, String> {
+        let loaded = Config::of(&self.options.config, changed);
         let (config, warnings) = loaded.map_err(|error| error.to_string())?;
         let log = self.host.log();
         warnings.iter().for_each(|w| log.write(&record(w)));
-        // Interfaces that are missing are as wrong as anything else.
-        Interfaces::find(&config, self.options.kind).map_err(|error| error.to_string())?;
+        // Interfaces that are missing or in use are as wrong as anything else.
+        let interfaces =
+            Interfaces::find(&config, self.options.kind).map_err(|error| error.to_string())?;
+        let locks = self.locks.on(interfaces.plan.both(), log);
+        let locks = locks.map_err(|error| error.to_string())?;
         let endpoints = endpoints(&self.options, &config);
         let reconfigured = self.control.reconfigure(now, config);
         reconfigured.map_err(|error| error.to_string())?;
+        self.locks = locks;
         Ok(endpoints)
     }
 
@@ -421,6 +459,7 @@ impl Daemon {
             outbound: sum(|counts| &counts.sent),
             inbound: sum(|counts| &counts.received),
             control_lost: self.shared.control_lost.load(Ordering::Relaxed) + self.own_lost,
+            metrics_per_sa: self.control.config().metrics_per_sa,
             status: self.control.status(),
         }
     }

@@ -1,7 +1,14 @@
 //! Counters of packets: each one that comes in is forwarded, passed to the control side, or dropped
 //! for a reason that has a name.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use tare_daemon::Reason;
 use tare_port::Burst;
+
+use super::sequence::add;
+use super::worker::WorkerId;
 
 tare_daemon::reasons! {
     /// The reason why a packet was dropped.
@@ -100,10 +107,72 @@ impl TrafficCounters {
     }
 }
 
+/// Packets dropped by reason; counted by all workers.
+pub struct DropCounts([AtomicU64; DropReason::ALL.len()]);
+
+impl Default for DropCounts {
+    fn default() -> DropCounts {
+        DropCounts([const { AtomicU64::new(0) }; DropReason::ALL.len()])
+    }
+}
+
+impl DropCounts {
+    fn count(&self, reason: DropReason, worker: &WorkerId) {
+        if let Some(count) = self.0.get(reason.index()) {
+            add(count, 1, worker);
+        }
+    }
+
+    /// Returns the counts.
+    pub fn read(&self) -> <DropReason as Reason>::Counts {
+        let count = |reason: DropReason| self.0.get(reason.index());
+        <DropReason as Reason>::Counts::of(|reason| {
+            count(reason).map_or(0, |count| count.load(Ordering::Relaxed))
+        })
+    }
+}
+
+/// Packets of one route that were dropped, where it was known that they were of that route.
+#[derive(Default)]
+pub struct RouteDrops {
+    /// Of the private side.
+    pub outbound: DropCounts,
+    /// Of the public side.
+    pub inbound: DropCounts,
+}
+
+/// The counters of routes by their number.
+///
+/// They are apart from what packets touch on their way: only a packet that is dropped comes here.
+#[derive(Default)]
+pub struct DropTable(Box<[Option<Arc<RouteDrops>>]>);
+
+impl FromIterator<Option<Arc<RouteDrops>>> for DropTable {
+    fn from_iter<I: IntoIterator<Item = Option<Arc<RouteDrops>>>>(routes: I) -> DropTable {
+        DropTable(routes.into_iter().collect())
+    }
+}
+
+impl DropTable {
+    #[cold]
+    pub(super) fn outbound(&self, route: u32, reason: DropReason, worker: &WorkerId) {
+        if let Some(Some(drops)) = self.0.get(route as usize) {
+            drops.outbound.count(reason, worker);
+        }
+    }
+
+    #[cold]
+    pub(super) fn inbound(&self, route: u32, reason: DropReason, worker: &WorkerId) {
+        if let Some(Some(drops)) = self.0.get(route as usize) {
+            drops.inbound.count(reason, worker);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tare_daemon::{CountsBy, Reason};
+    use tare_daemon::CountsBy;
     use tare_port::{Layout, Pool};
 
     #[test]

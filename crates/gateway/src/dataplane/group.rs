@@ -17,6 +17,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+use super::counters::DropTable;
 use super::tables::Tables;
 use super::worker::WorkerId;
 
@@ -61,12 +62,21 @@ impl WorkerGroup {
     /// # Panics
     /// If an SA is bound to another group: its numbers could be taken twice.
     pub fn bind(&self, tables: Tables) -> Arc<BoundTables> {
+        self.bind_counting(tables, Arc::default())
+    }
+
+    /// As [`WorkerGroup::bind`]; what workers drop is counted by route.
+    ///
+    /// # Panics
+    /// As [`WorkerGroup::bind`].
+    pub fn bind_counting(&self, tables: Tables, drops: Arc<DropTable>) -> Arc<BoundTables> {
         for route in &tables.routes {
             route.all_outbound().for_each(|sa| sa.group.bind(self.id));
         }
         tables.inbound.iter().for_each(|sa| sa.group.bind(self.id));
         Arc::new(BoundTables {
             tables,
+            drops,
             group: self.id,
         })
     }
@@ -75,6 +85,8 @@ impl WorkerGroup {
 /// Tables whose SAs are bound to a group of workers; they are not changed any more.
 pub struct BoundTables {
     tables: Tables,
+    /// The counters of the routes, if they are counted.
+    pub(super) drops: Arc<DropTable>,
     group: u64,
 }
 

@@ -8,6 +8,7 @@ use tare_packet::protocol::{ICMP, ICMPV6, UDP};
 use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
+use super::group::BoundTables;
 use super::sequence::add;
 use super::tables::Tables;
 use super::version::{RouteBy, Version, V4, V6};
@@ -185,16 +186,25 @@ fn find_ahead(tables: &Tables, jobs: &mut [Job], at: usize) {
 /// promise, but a replayed packet that it finds is not decrypted (RFC 4303, 3.4.3).
 fn number_all(worker: &mut Dataplane, scratch: &mut Scratch) {
     let mut failed = false;
-    let (tables, id): (&Tables, _) = (&worker.tables, &worker.id);
+    let (tables, id): (&BoundTables, _) = (&worker.tables, &worker.id);
     for job in &mut scratch.jobs[..scratch.frames.len()] {
         if let Err(cause) = number(id, tables, job) {
             failed = true;
             job.front = 0;
             worker.received.drop(cause);
+            count_drop(id, tables, job, cause);
         }
     }
     if failed {
         discard(&mut scratch.frames, &mut scratch.jobs, |job| job.front != 0);
+    }
+}
+
+/// Counts a packet that was dropped as one of its route, if its SA is known.
+#[cold]
+fn count_drop(worker: &WorkerId, tables: &BoundTables, job: &Job, cause: DropReason) {
+    if let Some(sa) = tables.inbound.at(job.sa) {
+        tables.drops.inbound(sa.route, cause, worker);
     }
 }
 
@@ -288,6 +298,7 @@ fn finish(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &
         let left = outcome.and_then(|()| leave(worker, &tables, now, job, frame, output));
         if let Err(cause) = left {
             worker.received.drop(cause);
+            count_drop(&worker.id, &tables, job, cause);
         }
     }
 }

@@ -27,7 +27,7 @@ use tare_packet::ethernet::HEADER;
 use tare_port::{Burst, Frame, Pool};
 use tare_sim::{Instant, TokenBucket};
 
-pub use counters::{DropReason, TrafficCounters};
+pub use counters::{DropCounts, DropReason, DropTable, RouteDrops, TrafficCounters};
 pub(crate) use icmp::error_limit;
 pub use icmp::{ERROR_BURST, ERROR_INTERVAL};
 

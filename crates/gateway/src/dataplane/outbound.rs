@@ -7,6 +7,7 @@ use tare_packet::ipv6;
 use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
+use super::group::BoundTables;
 use super::prefixes::NONE;
 use super::sa::{OutboundSa, Outer};
 use super::tables::Tables;
@@ -109,6 +110,8 @@ fn admit<V: Version>(
     }
     if inner.hops <= 1 {
         icmp::time_exceeded(worker, now, &frame, &mut output.back);
+        let drops = &worker.tables.drops;
+        drops.outbound(inner.route, DropReason::TtlExceeded, &worker.id);
         return worker.sent.drop(DropReason::TtlExceeded);
     }
     if inner.route == NONE {
@@ -147,6 +150,10 @@ fn look_up(worker: &Dataplane, scratch: &Scratch) -> bool {
 #[cold]
 fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut Output) {
     let tables = std::sync::Arc::clone(&worker.tables);
+    let drop = |worker: &mut Dataplane, job: &Job, cause| {
+        worker.sent.drop(cause);
+        tables.drops.outbound(job.route, cause, &worker.id);
+    };
     let (cut, cut_jobs) = &mut scratch.cut;
     cut_jobs.clear();
     for (frame, job) in scratch.frames.drain(..).zip(&scratch.jobs) {
@@ -161,12 +168,12 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
                 Ok(ip) if job.next_header == esp::INNER_IPV4 && !ip.dont_fragment() => {
                     match fragment::fragment(&frame, &ip, inner_max, &worker.pool, cut) {
                         Some(n) => worker.sent.fragments += n as u64 - 1,
-                        None => worker.sent.drop(DropReason::NoBuffer),
+                        None => drop(worker, job, DropReason::NoBuffer),
                     }
                 }
                 _ => {
                     icmp::too_big(worker, now, &frame, inner_max, &mut output.back);
-                    worker.sent.drop(DropReason::TooBig);
+                    drop(worker, job, DropReason::TooBig);
                 }
             }
         }
@@ -184,7 +191,7 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
 /// not sent is a gap, which the peer cannot tell from a loss. Headers are written before any packet
 /// is encrypted, so that the cipher works on several packets at a time.
 fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
-    let tables: &Tables = &worker.tables;
+    let tables: &BoundTables = &worker.tables;
     let worker_number = worker.id.number();
     let mut rest = &mut scratch.frames[..];
     let jobs = &mut scratch.jobs[..rest.len()];
@@ -200,9 +207,11 @@ fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
             (Some(sa), Ok(number)) => (sa, number),
             (_, number) => {
                 failed = true;
+                let cause = number.err().unwrap_or(DropReason::NoSa);
                 for job in run {
                     job.front = 0;
-                    worker.sent.drop(number.err().unwrap_or(DropReason::NoSa));
+                    worker.sent.drop(cause);
+                    tables.drops.outbound(job.route, cause, &worker.id);
                 }
                 continue;
             }
@@ -211,13 +220,15 @@ fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
         sa.key.prefetch(frames[0].len());
         let mut bytes = 0;
         for (frame, job) in frames.iter_mut().zip(run) {
-            bytes += (frame.len() - HEADER) as u64;
+            let inner = frame.len() - HEADER;
+            bytes += (inner + esp::padding(inner) + esp::TRAILER) as u64;
             job.sequence = number;
             number += 1;
             if let Err(cause) = write_headers(&worker.public, sa, frame, job) {
                 failed = true;
                 job.front = 0;
                 worker.sent.drop(cause);
+                tables.drops.outbound(job.route, cause, &worker.id);
             }
         }
         sa.count(bytes, &worker.id);
@@ -311,7 +322,7 @@ fn write<const OUTER: usize>(
 
 /// The last passes: seals, and writes the tags.
 fn seal(worker: &mut Dataplane, scratch: &mut Scratch, output: &mut Output) {
-    let tables: &Tables = &worker.tables;
+    let tables: &BoundTables = &worker.tables;
     let Scratch {
         frames, jobs, tags, ..
     } = scratch;
@@ -332,8 +343,10 @@ fn seal(worker: &mut Dataplane, scratch: &mut Scratch, output: &mut Output) {
         tags[number] = tag;
         sealed += 1;
     });
-    for _ in sealed..frames.len() {
+    for job in &jobs[sealed..frames.len()] {
         worker.sent.drop(DropReason::NoSa);
+        let drops = &tables.drops;
+        drops.outbound(job.route, DropReason::NoSa, &worker.id);
     }
     frames.truncate(sealed);
     for (frame, tag) in frames.iter_mut().zip(&*tags) {

@@ -110,7 +110,8 @@ impl OutboundSa {
         self.sequence.last().saturating_sub(self.skipped)
     }
 
-    /// Bytes of inner packets sent.
+    /// Bytes encrypted: inner packets with padding, its length and the next header. RFC 4301,
+    /// 4.4.2.1 counts the life of an SA in these.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -190,7 +191,7 @@ impl InboundSa {
         self.packets.load(Ordering::Relaxed)
     }
 
-    /// Bytes received, of inner packets and their padding.
+    /// Bytes decrypted, as [`OutboundSa::bytes`] counts them at the other end.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }

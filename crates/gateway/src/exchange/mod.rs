@@ -142,7 +142,8 @@ pub enum Event {
         route: usize,
         /// Its SPI, which no other inbound SA has, and keys.
         keys: SaKeys,
-        /// The time at which an [`Event::RemoveInbound`] follows at the latest.
+        /// The time at which an [`Event::RemoveInbound`] follows at the latest, unless other
+        /// settings change it.
         expires: Instant,
     },
     /// Accept packets under this SA no longer.
@@ -375,9 +376,23 @@ impl Exchange {
         self.take_turns(now, events);
     }
 
+    /// Peers can be reached again, as far as the interface goes: what waits because they did not
+    /// answer is due in the next [`Exchange::tick`].
+    pub fn retry(&mut self, now: Instant) {
+        let now = self.shared.clock.inside(now);
+        let mut ids: Vec<usize> = self.routes.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            if let Some(route) = self.routes.get_mut(&id) {
+                route.retry(now);
+                schedule(route, &mut self.timer_queue);
+            }
+        }
+    }
+
     /// Takes over other settings. A route with the same number, SPI, pre-shared key and AEAD
     /// keeps its SAs, and with the same addresses its negotiation; the SAs of all others are
-    /// removed. SAs keep the life that they had.
+    /// removed. Another life of SAs is that of the present ones too.
     ///
     /// # Errors
     /// The settings contradict themselves; then nothing changes.
@@ -395,7 +410,7 @@ impl Exchange {
             outbound_sas,
             reserved,
         } = settings;
-        self.shared.timers = timers;
+        let before = std::mem::replace(&mut self.shared.timers, timers).sa_ttl;
         self.shared.sas = outbound_sas.clamp(1, OUTBOUND_MAX);
         self.shared.reserved = reserved;
         let new: HashMap<usize, &RouteKeys> =
@@ -421,6 +436,9 @@ impl Exchange {
             if let Some(route) = self.routes.get_mut(&keys.route) {
                 route.sas.wanted = self.shared.sas;
                 route.evict(&mut self.shared, events);
+                if before != timers.sa_ttl {
+                    route.sas.set_life(now, before, &mut self.shared);
+                }
                 if route.keys != keys {
                     route.move_to(keys, &mut self.shared);
                 }

@@ -362,6 +362,16 @@ impl Route {
         });
     }
 
+    /// Ends a pause after failures and sends again what was not answered. That there were failures
+    /// is not forgotten: the peer may have restarted meanwhile.
+    pub(crate) fn retry(&mut self, now: Instant) {
+        self.failures = self.failures.min(2);
+        self.resume = self.resume.min(now);
+        if let Phase::Knocking(times) | Phase::Proposed(times, _) = &mut self.phase {
+            times.resend = now;
+        }
+    }
+
     fn stop(&mut self, shared: &mut Shared) {
         if let Phase::Knocking(times) | Phase::Proposed(times, _) = &self.phase {
             shared.fresh = shared

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tare_sim::Instant;
 
 use super::shared::Shared;
-use super::{Event, SaKeys};
+use super::{Event, SaKeys, Timers};
 
 /// Inbound SAs for each outbound one. As many as Vita keeps: what peers may use while they change
 /// over, on both sides at once.
@@ -355,6 +355,41 @@ impl Sas {
             .unwrap_or(Instant::NEVER)
     }
 
+    /// Gives the SAs the life that they would have, had they been made with this setting; `before`
+    /// is the setting that they have.
+    ///
+    /// One that is too old by it is replaced now, and ends no earlier than a negotiation and the
+    /// change to its result may take. A longer life does not put off the next negotiation: the
+    /// peer, whose setting may be the old one still, could give the SA up before.
+    pub(crate) fn set_life(&mut self, now: Instant, before: Duration, shared: &mut Shared) {
+        let Timers {
+            sa_ttl,
+            negotiation_ttl,
+        } = shared.timers;
+        let least = now + negotiation_ttl * 4;
+        let end = |expires: &mut Instant| {
+            *expires = (*expires - before + sa_ttl).max(least.min(*expires));
+        };
+        let ratio = sa_ttl.as_secs_f64() / before.as_secs_f64();
+        let mut renew = |since: Instant, rekey: &mut Instant| {
+            let scaled = since + rekey.since(since).mul_f64(ratio.min(1.0));
+            if scaled < *rekey {
+                // Not those of all routes at once.
+                let soon = now + shared.jitter(negotiation_ttl);
+                *rekey = scaled.max(soon).min(*rekey);
+            }
+        };
+        self.inbound.iter_mut().for_each(|sa| end(&mut sa.expires));
+        for sa in &mut self.outbound {
+            end(&mut sa.expires);
+            renew(sa.since, &mut sa.rekey);
+        }
+        for queued in &mut self.queue {
+            end(&mut queued.expires);
+            renew(queued.since, &mut queued.rekey);
+        }
+    }
+
     /// Removes all.
     pub(crate) fn clear(&mut self, route: usize, shared: &mut Shared, events: &mut Vec<Event>) {
         for sa in self.inbound.drain(..) {
@@ -410,7 +445,6 @@ impl Queued {
 mod tests {
     use super::*;
     use crate::config::SaKey;
-    use crate::exchange::Timers;
     use proptest::prelude::*;
     use std::collections::{BTreeMap, HashSet};
 

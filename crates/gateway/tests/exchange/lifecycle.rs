@@ -9,7 +9,7 @@ use tare_gateway::exchange::{
 use tare_sim::{Instant, Random};
 
 use crate::pair::{carries, deliver, route, seconds, settings, Gateway, A, B};
-use crate::simulation::{network, GOOD};
+use crate::simulation::{network, Network, GOOD};
 
 /// Both ends of the routes, up.
 fn connected(a: &[RouteKeys], b: &[RouteKeys]) -> (Gateway, Gateway) {
@@ -340,6 +340,56 @@ fn unchanged_routes_keep_their_sas_over_new_settings() {
     assert!(a.inbound.is_empty() && a.outbound.is_empty());
     a.tick(seconds(1000.0));
     assert_eq!(a.exchange.next_deadline(), Instant::NEVER);
+}
+
+/// Gives the ends of a network another life of SAs.
+fn set_life(network: &mut Network, ends: &[usize], life: u64) {
+    for &end in ends {
+        let (own, peer) = if end == 0 { (A, B) } else { (B, A) };
+        let mut settings = settings(vec![route(0, own, peer)]);
+        settings.timers.sa_ttl = Duration::from_secs(life);
+        let now = network.now();
+        network.with(end, |exchange, events| {
+            exchange.reconfigure(now, settings, events).unwrap();
+        });
+    }
+}
+
+#[test]
+fn another_life_is_that_of_present_sas_too_and_cuts_no_direction() {
+    for ends in [&[0][..], &[0, 1]] {
+        let mut network = network(&GOOD, false, 1);
+        network.run_until(seconds(250.0));
+        assert!(network.is_up());
+        let first: Vec<u32> = network.end(0).inbound.keys().copied().collect();
+        // Shorter than they are old: they are replaced, and then end.
+        set_life(&mut network, ends, 40);
+        let mut at = 250.0;
+        while at < 275.0 {
+            at += 0.05;
+            network.run_until(seconds(at));
+            assert!(network.is_up(), "{at}");
+        }
+        let left = |network: &Network| {
+            let sas = &network.end(0).exchange.status(0).unwrap().inbound;
+            sas.iter().map(|sa| sa.left.as_secs()).max().unwrap()
+        };
+        let inbound = &network.end(0).inbound;
+        assert!(first.iter().all(|spi| !inbound.contains_key(spi)));
+        assert!(left(&network) <= 40);
+        // Longer: they live on, and are replaced as early as the peer may expect.
+        let last: Vec<u32> = network.end(0).inbound.keys().copied().collect();
+        set_life(&mut network, ends, 4000);
+        assert!(left(&network) > 3900);
+        while at < 310.0 {
+            at += 0.05;
+            network.run_until(seconds(at));
+            assert!(network.is_up(), "{at}");
+        }
+        let inbound = &network.end(0).inbound;
+        assert!(last.iter().all(|spi| inbound.contains_key(spi)));
+        assert!(inbound.len() > last.len());
+    }
 }
 
 #[test]

@@ -175,3 +175,32 @@ fn a_packet_in_a_routing_loop_ends_by_its_ttl() {
     };
     assert!(exceeded(&testbed, 0) + exceeded(&testbed, 1) >= 1);
 }
+
+#[test]
+fn an_interface_that_was_down_carries_as_soon_as_it_is_up() {
+    // Whether a next hop answers is another matter.
+    let config = |side: usize| {
+        let peer = 17 - side;
+        let hops = format!("nexthop-ip4 192.0.2.{peer}; nexthop-ip6 2001:db8::{peer};");
+        let mac = format!("nexthop-mac 02:00:00:00:0{}:02;", 2 - side);
+        parse(&file(side, "", &route4(side), "").replace(&hops, &mac))
+    };
+    let mut testbed = Testbed::new([0, 1].map(config));
+    testbed.wait_until_up(1.0);
+    // Longer than an SA lives, and than the longest pause between negotiations.
+    for down in [0.3, 20.0, 3600.0] {
+        testbed.run_for(400.0);
+        testbed.set_cut(true);
+        testbed.run_for(down);
+        testbed.set_cut(false);
+        testbed.restart_counting();
+        testbed.load(10.0, Duration::from_millis(10));
+        let [lost, lost_back] = testbed.lost();
+        // Keys are agreed on while the first packets wait for nothing.
+        let most = if down < 60.0 { 0 } else { 2 };
+        assert!(
+            lost <= most && lost_back <= most,
+            "{lost} {lost_back} after {down} s"
+        );
+    }
+}

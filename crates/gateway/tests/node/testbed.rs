@@ -246,6 +246,18 @@ impl Testbed {
         (0..2).for_each(|side| self.station(side).hostile = hostile);
     }
 
+    /// Cuts the line between the gateways, which the first one's interface reports, or joins it.
+    pub(crate) fn set_cut(&mut self, cut: bool) {
+        self.testbed.set_cut(self.cable, cut);
+        let state = InterfaceState {
+            up: !cut,
+            ..link(PUBLIC[0])
+        };
+        let now = self.time_of(0);
+        self.node(0)
+            .interface_changed(now, InterfaceId::Public, state);
+    }
+
     /// The line that a gateway sends on.
     pub(crate) fn line(&self, side: usize) -> LineCounters {
         self.testbed.lines(self.cable)[side].counters()
