@@ -19,6 +19,14 @@ pub(crate) trait Sink {
     fn control(&mut self, from: InterfaceId, frame: &Frame);
 }
 
+/// A task of a worker that comes from the control side.
+pub(crate) enum Task {
+    /// Send a frame.
+    Send(InterfaceId, Vec<u8>),
+    /// Send a dummy packet on a route.
+    Dummy(u32),
+}
+
 /// A data plane and the buffers between it and a [`Sink`].
 pub(crate) struct Forwarder {
     pub(crate) dataplane: Dataplane,
@@ -71,6 +79,12 @@ impl Forwarder {
             self.dispatch(InterfaceId::Private, sink)?;
         }
         Ok(())
+    }
+
+    /// Sends a dummy packet on a route.
+    pub(crate) fn send_dummy<S: Sink>(&mut self, route: u32, sink: &mut S) -> Result<(), S::Error> {
+        self.dataplane.dummy(route, &mut self.output);
+        self.dispatch(InterfaceId::Private, sink)
     }
 
     /// Sends frames of the gateway's own.

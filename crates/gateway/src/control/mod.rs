@@ -46,6 +46,8 @@ pub struct Actions {
     pub tables: Option<Arc<BoundTables>>,
     /// Frames to send.
     pub frames: Vec<(InterfaceId, Vec<u8>)>,
+    /// Routes to send a dummy packet on, by their numbers in the tables.
+    pub dummies: Vec<u32>,
     /// Records for the log.
     pub log: Vec<Record>,
 }
@@ -77,7 +79,9 @@ const HELD_MAX: usize = 4096;
 /// Records that may wait for the log.
 const LOG_MAX: usize = 4096;
 /// The interval at which SAs are checked for use and for exhaustion of their sequence numbers.
-const WATCH: Duration = Duration::from_millis(500);
+const WATCH: Duration = Duration::from_millis(100);
+/// The same per route that is watched, where there are many: a fiftieth of the time is enough.
+const WATCH_PER_ROUTE: Duration = Duration::from_micros(5);
 /// The sequence number at which an SA that counts in 32 bits is replaced.
 const PLAIN_RENEW: u64 = 3 << 30;
 /// Routes up to which every change is published at once.
@@ -109,6 +113,7 @@ pub struct Control {
     /// Routes that count in 32 bits and agree on their keys.
     plain: Vec<usize>,
     held: Vec<(InterfaceId, Vec<u8>)>,
+    dummies: Vec<u32>,
     log: Vec<Record>,
     events: Vec<Event>,
     counters: Counters,
@@ -156,6 +161,7 @@ impl Control {
             watched: BTreeSet::new(),
             plain: Vec::new(),
             held: Vec::new(),
+            dummies: Vec::new(),
             log: Vec::new(),
             events: Vec::new(),
             counters: Counters::default(),
@@ -188,7 +194,8 @@ impl Control {
         if inside >= self.watch {
             self.look_at_sas(now);
             self.routes.settle();
-            self.watch = inside + WATCH;
+            let routes = u32::try_from(self.watched.len()).unwrap_or(u32::MAX);
+            self.watch = inside + WATCH.max(WATCH_PER_ROUTE * routes);
         }
         let mut frames = Vec::new();
         for id in [InterfaceId::Private, InterfaceId::Public] {
@@ -208,6 +215,7 @@ impl Control {
         if !self.dirty {
             self.counters.sent += self.held.len() as u64;
             out.frames.append(&mut self.held);
+            out.dummies.append(&mut self.dummies);
         }
         out.log.append(&mut self.log);
     }
@@ -216,7 +224,7 @@ impl Control {
     pub fn next_deadline(&self) -> Instant {
         let waiting = if self.dirty {
             self.publish_at()
-        } else if !self.held.is_empty() || !self.log.is_empty() {
+        } else if !(self.held.is_empty() && self.dummies.is_empty() && self.log.is_empty()) {
             Instant::ZERO
         } else {
             Instant::NEVER
@@ -418,9 +426,15 @@ impl Control {
                         self.record(record);
                     }
                 }
-                // The first ones, and then ever fewer.
-                Event::Unanswered { route, failures } if failures.is_power_of_two() => {
-                    if let Some(entry) = self.routes.entry(route) {
+                Event::Prove { route } => {
+                    self.dummies.push(route as u32);
+                    self.watched.insert(route);
+                }
+                Event::Unanswered { route, failures } => {
+                    self.watched.insert(route);
+                    let entry = self.routes.entry(route);
+                    // The first ones, and then ever fewer.
+                    if let Some(entry) = entry.filter(|_| failures.is_power_of_two()) {
                         let record = Record::new(Level::Warn, "unanswered")
                             .with("route", &*entry.config.id)
                             .with("gateway", entry.config.gateway.to_string())
@@ -428,7 +442,6 @@ impl Control {
                         self.record(record);
                     }
                 }
-                Event::Unanswered { .. } => {}
             }
         }
         self.events = events;

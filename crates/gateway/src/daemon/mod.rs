@@ -30,6 +30,7 @@ use crate::config::{self, Config, Warning};
 use crate::control::{self, Actions, Control};
 use crate::dataplane::{DropReason, TrafficCounters, WorkerId};
 use crate::exchange::system_entropy;
+use crate::forwarder::Task;
 use crate::interface::InterfaceId;
 use interfaces::Interfaces;
 use lock::InterfaceLocks;
@@ -163,7 +164,7 @@ struct Daemon {
     locks: InterfaceLocks,
     shared: Arc<Shared>,
     events: Receiver<WorkerEvent>,
-    frames: SyncSender<(InterfaceId, Vec<u8>)>,
+    tasks: SyncSender<Task>,
     own_lost: u64,
 }
 
@@ -202,7 +203,7 @@ impl Daemon {
             plan: Arc::clone(&interfaces.plan),
         };
         let shared = Shared::new(published, cpus.len(), options.busy_poll);
-        let (frames, worker_frames) = sync_channel(QUEUE);
+        let (tasks, worker_tasks) = sync_channel(QUEUE);
         let mut daemon = Daemon {
             host,
             control,
@@ -210,13 +211,13 @@ impl Daemon {
             locks,
             shared: Arc::new(shared.map_err(Error::System)?),
             events,
-            frames,
+            tasks,
             own_lost: 0,
             options,
         };
         let mut workers = Workers::new();
         let started = daemon
-            .start_workers(&mut workers, ids, to_control, worker_frames)
+            .start_workers(&mut workers, ids, to_control, worker_tasks)
             .and_then(|()| daemon.begin(endpoints, workers.len()));
         match started {
             Ok(()) => Ok((daemon, workers)),
@@ -232,9 +233,9 @@ impl Daemon {
         workers: &mut Workers,
         ids: Vec<WorkerId>,
         events: SyncSender<WorkerEvent>,
-        frames: Receiver<(InterfaceId, Vec<u8>)>,
+        tasks: Receiver<Task>,
     ) -> Result<(), Error> {
-        let mut frames = Some(frames);
+        let mut tasks = Some(tasks);
         for (id, cpu) in ids.into_iter().zip(worker_cpus(&self.options.cpus)) {
             let number = id.number();
             let worker = Worker {
@@ -243,7 +244,7 @@ impl Daemon {
                 shared: Arc::clone(&self.shared),
                 events: events.clone(),
                 // Frames of the control side leave by the first worker's ports.
-                frames: frames.take().unwrap_or_else(|| sync_channel(1).1),
+                tasks: tasks.take().unwrap_or_else(|| sync_channel(1).1),
             };
             let thread = std::thread::Builder::new().name(format!("tare-worker-{number}"));
             let (bound_to, bound) = sync_channel(1);
@@ -428,9 +429,12 @@ impl Daemon {
         if actions.tables.take().is_some() {
             self.publish();
         }
-        let any = !actions.frames.is_empty();
-        for frame in actions.frames.drain(..) {
-            if self.frames.try_send(frame).is_err() {
+        let frames = actions.frames.drain(..);
+        let frames = frames.map(|(to, frame)| Task::Send(to, frame));
+        let mut any = false;
+        for task in frames.chain(actions.dummies.drain(..).map(Task::Dummy)) {
+            any = true;
+            if self.tasks.try_send(task).is_err() {
                 self.own_lost += 1;
             }
         }

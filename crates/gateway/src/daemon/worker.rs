@@ -11,7 +11,7 @@ use tare_sim::Instant;
 use super::interfaces::{InterfaceQueues, Plan};
 use super::shared::{pass, Counts, Shared, WorkerEvent, WorkerState};
 use crate::dataplane::{Dataplane, WorkerId};
-use crate::forwarder::{Forwarder, Sink};
+use crate::forwarder::{Forwarder, Sink, Task};
 use crate::interface::InterfaceId;
 
 /// Frames that a worker has, about: half of them wait in its ports for what arrives.
@@ -41,7 +41,7 @@ pub(super) struct Worker {
     pub(super) id: Option<WorkerId>,
     pub(super) shared: Arc<Shared>,
     pub(super) events: SyncSender<WorkerEvent>,
-    pub(super) frames: Receiver<(InterfaceId, Vec<u8>)>,
+    pub(super) tasks: Receiver<Task>,
 }
 
 /// The reason why a worker closes its ports.
@@ -249,8 +249,15 @@ impl Station {
                 forwarder.forward(now, from, burst, &mut sink)?;
             }
         }
-        while let Ok((to, bytes)) = worker.frames.try_recv() {
+        while let Ok(task) = worker.tasks.try_recv() {
             moved = true;
+            let (to, bytes) = match task {
+                Task::Send(to, bytes) => (to, bytes),
+                Task::Dummy(route) => {
+                    forwarder.send_dummy(route, &mut PortSink { ports, worker })?;
+                    continue;
+                }
+            };
             let Some(frame) = pool.copy(&bytes) else {
                 forwarder.own_lost += 1;
                 continue;

@@ -147,6 +147,12 @@ impl Dataplane {
         outbound::run(self, now, input, output);
     }
 
+    /// Seals a dummy packet for the peer of a route, which shows that its SA is in use. It counts
+    /// as a packet of the private side.
+    pub fn dummy(&mut self, route: u32, output: &mut Output) {
+        outbound::dummy(self, route, output);
+    }
+
     /// Opens the packets of `input`, which came in on the public side.
     pub fn inbound(&mut self, now: Instant, input: &mut Burst, output: &mut Output) {
         inbound::run(self, now, input, output);

@@ -87,6 +87,28 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
     worker.outbound = scratch;
 }
 
+/// Seals a dummy packet of a route, whose content means nothing (RFC 4303, 2.6).
+pub(super) fn dummy(worker: &mut Dataplane, route: u32, output: &mut Output) {
+    /// The inner bytes of a dummy: those of an IPv6 header, whose hop limit is decremented as in
+    /// every packet that is not IPv4.
+    const CONTENT: [u8; HEADER + ipv6::HEADER] = [64; HEADER + ipv6::HEADER];
+    let mut scratch = std::mem::take(&mut worker.outbound);
+    scratch.reserve(1);
+    worker.sent.received += 1;
+    worker.sent.received_bytes += CONTENT.len() as u64;
+    match worker.pool.copy(&CONTENT) {
+        Some(frame) => {
+            let job = &mut scratch.jobs[0];
+            (job.route, job.tos, job.next_header) = (route, 0, esp::DUMMY);
+            scratch.frames.push(frame);
+            encapsulate(worker, &mut scratch);
+            seal(worker, &mut scratch, output);
+        }
+        None => worker.sent.drop(DropReason::NoBuffer),
+    }
+    worker.outbound = scratch;
+}
+
 fn control(worker: &mut Dataplane, frame: Frame, output: &mut Output) {
     worker.sent.control += 1;
     output.control.push(frame);

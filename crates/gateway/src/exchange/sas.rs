@@ -13,6 +13,10 @@ use super::{Event, SaKeys, Timers};
 /// over, on both sides at once.
 pub(crate) const MAX_INBOUND: usize = 4;
 
+/// Dummy packets that prove an SA, at most, and the interval between them.
+const PROOFS: u32 = 5;
+const PROOF_INTERVAL: Duration = Duration::from_millis(200);
+
 pub(crate) struct Sas {
     /// Outbound SAs to be used at a time.
     pub(crate) wanted: usize,
@@ -26,6 +30,16 @@ pub(crate) struct Sas {
     pub(crate) renew: bool,
     /// The time of this side's last successful negotiation as initiator.
     own: Option<Instant>,
+    proof: Option<Proof>,
+}
+
+/// An SA that is in use and of which the peer is to know that.
+struct Proof {
+    /// The SPI of the inbound SA that was negotiated with it: a packet there shows that the peer
+    /// knows.
+    partner: u32,
+    next: Instant,
+    left: u32,
 }
 
 pub(crate) struct Inbound {
@@ -84,6 +98,7 @@ impl Sas {
             queue: VecDeque::new(),
             renew: false,
             own: None,
+            proof: None,
         }
     }
 
@@ -107,7 +122,10 @@ impl Sas {
             since,
         } = pair;
         let timers = shared.timers;
-        let expires = now + timers.sa_ttl;
+        // The peer counts the life of its end from a moment that may be later, and its data plane
+        // may take over the next SA seconds later still (Vita's: up to two). Without this grace its
+        // packets of that time were lost where SAs live for 20 s.
+        let expires = now + timers.sa_ttl + timers.negotiation_ttl;
         let new = Inbound {
             spi: inbound.spi,
             partner: outbound.spi,
@@ -197,6 +215,14 @@ impl Sas {
             }
             !sa.lost
         });
+        if let Some(proof) = self.proof.as_mut().filter(|proof| proof.next <= now) {
+            events.push(Event::Prove { route });
+            proof.next = now + PROOF_INTERVAL;
+            proof.left -= 1;
+            if proof.left == 0 {
+                self.proof = None;
+            }
+        }
     }
 
     /// Changes to the youngest queued SA whose time has come, if there is one; without an outbound
@@ -227,7 +253,7 @@ impl Sas {
             self.queue.clear();
         }
         if let Some(next) = next {
-            self.install(next, route, shared, events);
+            self.install(now, next, route, shared, events);
         }
         // Those before it are still good where something older is in use.
         let short = self.outbound.len() < self.wanted;
@@ -242,7 +268,14 @@ impl Sas {
 
     /// Puts an SA in the place of one that is lost, or adds it if one is missing, or replaces the
     /// oldest; if the peer seems to have restarted, it replaces all older ones.
-    fn install(&mut self, next: Queued, route: usize, shared: &Shared, events: &mut Vec<Event>) {
+    fn install(
+        &mut self,
+        now: Instant,
+        next: Queued,
+        route: usize,
+        shared: &Shared,
+        events: &mut Vec<Event>,
+    ) {
         let of = |what: &dyn Fn(&Outbound) -> bool| self.outbound.iter().position(what);
         let ages = || self.outbound.iter().map(|sa| sa.since).enumerate();
         let same = of(&|sa| sa.spi == next.keys.spi);
@@ -266,6 +299,15 @@ impl Sas {
         let replaces = match place.and_then(|place| self.outbound.get_mut(place)) {
             Some(place) => Some(std::mem::replace(place, new).spi),
             None => {
+                // The peer may have older SAs, which this side does not have, and goes on to use
+                // them until it sees a packet.
+                if self.outbound.is_empty() {
+                    self.proof = Some(Proof {
+                        partner: next.partner,
+                        next: now,
+                        left: PROOFS,
+                    });
+                }
                 self.outbound.push(new);
                 None
             }
@@ -286,13 +328,14 @@ impl Sas {
     /// is given up would stop traffic for a negotiation.
     pub(crate) fn used(&mut self, now: Instant, spi: u32, shared: &Shared) {
         let timers = shared.timers;
+        self.proof.take_if(|proof| proof.partner == spi);
         if let Some(queued) = self.queue.iter_mut().find(|queued| queued.partner == spi) {
             if !queued.confirmed {
                 let soon = now.since(queued.since) < timers.negotiation_ttl;
                 queued.anew |= soon && queued.continued.is_none();
-                queued.confirmed = true;
-                queued.activate = now;
             }
+            queued.confirmed = true;
+            queued.activate = now;
         } else if let Some(first) = self.outbound.iter().map(|sa| sa.expires).min() {
             let limit = first - timers.activation();
             let age = self.inbound.iter().find(|sa| sa.spi == spi);
@@ -308,8 +351,8 @@ impl Sas {
         }
     }
 
-    /// The peer seems to miss the agreement: it knocks, or repeats its proposal. Knocks are not
-    /// authentic, so the wait has a limit.
+    /// The peer seems to miss the agreement: it knocks with a mark, or repeats its proposal. Either
+    /// may be a recording, so the wait has a limit.
     pub(crate) fn unsettled(&mut self, now: Instant, shared: &Shared) {
         let timers = shared.timers;
         for queued in &mut self.queue {
@@ -320,7 +363,8 @@ impl Sas {
 
     /// Returns true if the data plane should report which inbound SAs are used.
     pub(crate) fn unconfirmed(&self) -> bool {
-        self.queue.iter().any(|queued| !queued.confirmed)
+        let unsure = |queued: &Queued| !queued.confirmed || queued.anew;
+        self.proof.is_some() || self.queue.iter().any(unsure)
     }
 
     /// Returns the time for negotiating a new pair: never while one is queued, at once if an
@@ -348,9 +392,11 @@ impl Sas {
                 queued.expires
             }
         });
+        let proof = self.proof.iter().map(|proof| proof.next);
         inbound
             .chain(outbound)
             .chain(queued)
+            .chain(proof)
             .min()
             .unwrap_or(Instant::NEVER)
     }
@@ -398,6 +444,7 @@ impl Sas {
         for sa in self.outbound.drain(..) {
             events.push(Event::RemoveOutbound { route, spi: sa.spi });
         }
+        self.proof = None;
         self.queue.clear();
     }
 

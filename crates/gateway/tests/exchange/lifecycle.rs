@@ -54,10 +54,10 @@ fn new_keys_are_negotiated_after_half_a_life_and_used_after_a_while() {
     network.run_until(seconds(at + 7.6));
     assert_ne!(network.end(0).outbound[&0].spi, first);
     assert!(network.is_up());
-    // The old inbound SAs end with their life and not before.
-    network.run_until(seconds(599.0));
+    // The old inbound SAs end with their life and the time of a negotiation, and not before.
+    network.run_until(seconds(604.0));
     assert_eq!(network.end(0).inbound.len(), pairs + 1);
-    network.run_until(seconds(601.0));
+    network.run_until(seconds(606.0));
     assert_eq!(network.end(0).inbound.len(), 1);
 }
 
@@ -81,6 +81,29 @@ fn proof_of_use_ends_the_wait() {
     let b = network.end(1);
     assert!(!b.exchange.unconfirmed(0) && status(b).queued.is_empty());
     assert!(carries(b, network.end(0), 0));
+}
+
+/// The peer did not answer and does again: it has restarted, and has none of the earlier SAs.
+#[test]
+fn a_packet_ends_the_wait_of_the_side_that_began_after_failures() {
+    let (_, mut b) = connected(&routes(1, false), &routes(1, true));
+    let mut a = Gateway::new(A, settings(routes(1, false)), 3);
+    let mut now = seconds(100.0);
+    b.with(|exchange, events| exchange.renew(now, 0, events));
+    while b.exchange.status(0).unwrap().failures == 0 {
+        now += Duration::from_millis(100);
+        b.tick(now);
+    }
+    b.take();
+    while a.inbound.is_empty() {
+        now += Duration::from_millis(100);
+        b.tick(now);
+        deliver(now, &mut a, &mut b);
+    }
+    assert!(b.exchange.unconfirmed(0) && !carries(&b, &a, 0));
+    let new = *b.exchange.status(0).unwrap().inbound.last().unwrap();
+    b.with(|exchange, events| exchange.used(now, new.spi, events));
+    assert!(carries(&b, &a, 0));
 }
 
 /// The agreement is lost and the peer goes on as it was: an SA that it does not have is not used.
@@ -477,7 +500,8 @@ fn the_state_of_a_route_can_be_read() {
     let outbound: Vec<_> = status.outbound.iter().map(|sa| sa.spi).collect();
     assert_eq!(outbound, [a.outbound[&0].spi]);
     assert_eq!(status.inbound.len(), a.inbound.len());
-    assert_eq!(status.inbound[0].left, Duration::from_secs(600));
+    assert_eq!(status.inbound[0].left, Duration::from_secs(605));
+    assert_eq!(status.outbound[0].left, Duration::from_secs(600));
     assert_eq!(status.negotiated, Some(Duration::ZERO));
     assert_eq!(
         (status.negotiation, status.failures),

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use tare_gateway::config::Config;
-use tare_gateway::dataplane::{Dataplane, TrafficCounters};
+use tare_gateway::dataplane::{Dataplane, DropReason, TrafficCounters};
 use tare_gateway::exchange::Entropy;
 use tare_gateway::{InterfaceId, InterfaceState, Node};
 use tare_packet::ethernet::{self, Mac, HEADER};
@@ -344,6 +344,12 @@ impl Testbed {
     pub(crate) fn lost(&mut self) -> [u64; 2] {
         self.run_for(1.0);
         [0, 1].map(|side| self.host(side).sent - self.host(1 - side).received)
+    }
+
+    /// Packets of the public side that a gateway dropped, without dummy packets, which are to be.
+    pub(crate) fn dropped(&mut self, side: usize) -> u64 {
+        let received = self.received(side);
+        received.dropped_total() - received.dropped(DropReason::Dummy)
     }
 
     /// Waits until packets go both ways, and returns how many seconds that took.
