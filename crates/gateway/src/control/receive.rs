@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tare_neighbor as neighbor;
 use tare_packet::ethernet::{self, Mac, HEADER};
-use tare_packet::ipv4::Ipv4;
+use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6::{self, Ipv6};
 use tare_packet::{checksum, frame};
 use tare_sim::Instant;
@@ -61,7 +61,7 @@ impl Control {
         if !self.is_ours(from, dst.into()) {
             return Err(Ignored::NotForUs);
         }
-        if !interface::is_host4(src) || self.is_own(src.into()) {
+        if !ipv4::is_host(ip.src) || self.is_own(src.into()) {
             return Err(Ignored::Source);
         }
         if ip.is_fragment() {
@@ -155,7 +155,7 @@ impl Control {
                 neighbor_outcome(neighbors.receive_advertisement(inside, &ip, *station, payload))
             }
             icmp::ECHO_REQUEST6 if !group => {
-                if !interface::is_host6(src) || self.is_own(src.into()) {
+                if !ipv6::is_host(ip.src) || self.is_own(src.into()) {
                     return Err(Ignored::Source);
                 }
                 let to = self.answer(inside, from, bytes)?;

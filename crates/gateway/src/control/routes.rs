@@ -185,7 +185,11 @@ impl Routes {
             return;
         };
         let (sequence_mode, window) = (entry.sequence_mode(), entry.config.window);
-        let sa = InboundSa::new(spi, expanded, key.salt(), sequence_mode, window, number);
+        let mut sa = InboundSa::new(spi, expanded, key.salt(), sequence_mode, window, number);
+        // The peer may be Vita.
+        if matches!(entry.config.keys, Keys::Exchange { .. }) {
+            sa = sa.with_zeros_as_padding();
+        }
         entry.inbound.push(Inbound {
             sa: Arc::new(sa),
             seen: 0,

@@ -7,11 +7,13 @@ use tare_packet::ipv6;
 use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
-use super::prefixes::NONE;
+use super::prefixes::MARTIAN;
 use super::sa::{OutboundSa, Outer};
 use super::tables::Tables;
 use super::version::{RouteBy, Version, V4, V6};
-use super::{discard, fragment, icmp, Dataplane, DropReason, InterfaceHeaders, Output};
+use super::{
+    discard, fragment, icmp, link_kind, Dataplane, DropReason, InterfaceHeaders, Origin, Output,
+};
 use crate::dataplane::esp::{self, Aad};
 
 /// Hops that an outer packet starts with.
@@ -64,17 +66,31 @@ impl Scratch {
     }
 }
 
-pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, output: &mut Output) {
+pub(super) fn run(
+    worker: &mut Dataplane,
+    now: Instant,
+    origin: Origin,
+    input: &mut Burst,
+    output: &mut Output,
+) {
     // Taken out, so that passes can borrow the worker and its scratch memory separately.
     let mut scratch = std::mem::take(&mut worker.outbound);
     scratch.reserve(input.len());
     for frame in input.drain(..) {
         worker.sent.received += 1;
         worker.sent.received_bytes += frame.len() as u64;
-        match ethernet::kind(&frame) {
-            Some(ethernet::IPV4) => admit::<V4>(worker, now, frame, &mut scratch, output),
-            Some(ethernet::IPV6) => admit::<V6>(worker, now, frame, &mut scratch, output),
-            Some(ethernet::ARP) => control(worker, frame, output),
+        let kind = match link_kind(&frame, worker.private.mac) {
+            Err(_) if origin == Origin::Own => ethernet::kind(&frame).unwrap_or_default(),
+            Err(cause) => {
+                worker.sent.drop(cause);
+                continue;
+            }
+            Ok(kind) => kind,
+        };
+        match kind {
+            ethernet::IPV4 => admit::<V4>(worker, now, origin, frame, &mut scratch, output),
+            ethernet::IPV6 => admit::<V6>(worker, now, origin, frame, &mut scratch, output),
+            ethernet::ARP => control(worker, frame, output),
             _ => worker.sent.drop(DropReason::NotIp),
         }
     }
@@ -96,22 +112,30 @@ fn control(worker: &mut Dataplane, frame: Frame, output: &mut Output) {
 fn admit<V: Version>(
     worker: &mut Dataplane,
     now: Instant,
+    origin: Origin,
     mut frame: Frame,
     scratch: &mut Scratch,
     output: &mut Output,
 ) {
     let tables: &Tables = &worker.tables;
-    let Some(inner) = V::read(tables, &frame[HEADER..], RouteBy::Destination) else {
+    let inner = V::read(tables, &worker.own, &frame[HEADER..], RouteBy::Destination);
+    let Some(inner) = inner else {
         return worker.sent.drop(DropReason::Malformed);
     };
     if inner.own {
         return control(worker, frame, output);
     }
+    if (inner.martian || inner.own_source) && origin == Origin::Private {
+        return worker.sent.drop(DropReason::MartianSource);
+    }
     if inner.hops <= 1 {
         icmp::time_exceeded(worker, now, &frame, &mut output.back);
         return worker.sent.drop(DropReason::TtlExceeded);
     }
-    if inner.route == NONE {
+    if inner.route >= MARTIAN {
+        if inner.route == MARTIAN {
+            return worker.sent.drop(DropReason::MartianDestination);
+        }
         icmp::no_route(worker, now, &frame, &mut output.back);
         return worker.sent.drop(DropReason::NoRoute);
     }
