@@ -16,6 +16,17 @@ pub enum InterfaceId {
     Tunnel,
 }
 
+impl InterfaceId {
+    /// Returns its name in records and status reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            InterfaceId::Private => "private",
+            InterfaceId::Public => "public",
+            InterfaceId::Tunnel => "tunnel",
+        }
+    }
+}
+
 /// The state of an interface, as the operating system or a simulation reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterfaceState {

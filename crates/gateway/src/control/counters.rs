@@ -15,6 +15,8 @@ tare_daemon::reasons! {
         HopLimit => "hop_limit",
         /// About a neighbor that is no next hop.
         NotNeighbor => "not_neighbor",
+        /// About a next hop, but no answer to a request of ours.
+        Unsolicited => "unsolicited",
         /// An error about a packet that none of our SAs can have sent, or that changes nothing.
         NotOurs => "not_ours",
         /// A fragment.
@@ -33,6 +35,8 @@ tare_daemon::reasons! {
         NeighborAsked => "neighbor_asked",
         /// A neighbor told its MAC address.
         NeighborTold => "neighbor_told",
+        /// A neighbor told another MAC address than before.
+        NeighborMoved => "neighbor_moved",
         /// An echo request, answered.
         Echo => "echo",
         /// The path MTU to a peer is less than was known.

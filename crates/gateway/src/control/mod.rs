@@ -229,9 +229,9 @@ impl Control {
     /// Takes over another state of an interface.
     pub fn interface_changed(&mut self, now: Instant, id: InterfaceId, state: InterfaceState) {
         let inside = self.clock.inside(now);
-        let (interface, config, name) = match id {
-            InterfaceId::Private => (&mut self.private, &self.config.private, "private"),
-            InterfaceId::Public => (&mut self.public, &self.config.public, "public"),
+        let (interface, config) = match id {
+            InterfaceId::Private => (&mut self.private, &self.config.private),
+            InterfaceId::Public => (&mut self.public, &self.config.public),
             InterfaceId::Tunnel => return,
         };
         if interface.state() == state {
@@ -245,7 +245,7 @@ impl Control {
         let level = if state.up { Level::Info } else { Level::Warn };
         self.record(
             Record::new(level, "link")
-                .with("interface", name)
+                .with("interface", id.name())
                 .with("state", if state.up { "up" } else { "down" })
                 .with("mac", interface::text(state.mac))
                 .with("mtu", state.mtu),

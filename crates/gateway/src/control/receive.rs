@@ -39,7 +39,7 @@ impl Control {
                         neighbors.receive_arp(inside, packet, answers, &mut frames)
                     };
                     self.hold(from, &mut frames);
-                    neighbor_outcome(outcome)
+                    self.neighbor_outcome(from, outcome)
                 }
                 Some(ethernet::IPV4) => self.handle_v4(now, inside, from, bytes, packet),
                 Some(ethernet::IPV6) => self.handle_v6(now, inside, from, bytes, packet),
@@ -148,11 +148,12 @@ impl Control {
                     &mut frames,
                 );
                 self.hold(from, &mut frames);
-                neighbor_outcome(outcome)
+                self.neighbor_outcome(from, outcome)
             }
             tare_neighbor::ADVERTISEMENT if from != InterfaceId::Tunnel => {
                 let neighbors = &mut self.interface_mut(from).neighbors;
-                neighbor_outcome(neighbors.receive_advertisement(inside, &ip, *station, payload))
+                let outcome = neighbors.receive_advertisement(inside, &ip, *station, payload);
+                self.neighbor_outcome(from, outcome)
             }
             icmp::ECHO_REQUEST6 if !group => {
                 if !ipv6::is_host(ip.src) || self.is_own(src.into()) {
@@ -241,19 +242,36 @@ impl Control {
         );
         Ok(Taken::PathMtu)
     }
-}
 
-fn neighbor_outcome(
-    outcome: Result<neighbor::Handled, neighbor::Ignored>,
-) -> Result<Taken, Ignored> {
-    match outcome {
-        Ok(neighbor::Handled::Request) => Ok(Taken::NeighborAsked),
-        Ok(neighbor::Handled::Reply) => Ok(Taken::NeighborTold),
-        Err(neighbor::Ignored::Malformed) => Err(Ignored::Malformed),
-        Err(neighbor::Ignored::NotForUs) => Err(Ignored::NotForUs),
-        Err(neighbor::Ignored::Source) => Err(Ignored::Source),
-        Err(neighbor::Ignored::HopLimit) => Err(Ignored::HopLimit),
-        Err(neighbor::Ignored::NotNeighbor) => Err(Ignored::NotNeighbor),
-        Err(neighbor::Ignored::Rate) => Err(Ignored::Rate),
+    fn neighbor_outcome(
+        &mut self,
+        from: InterfaceId,
+        outcome: Result<neighbor::Handled, neighbor::Ignored>,
+    ) -> Result<Taken, Ignored> {
+        match outcome {
+            Ok(neighbor::Handled::Request) => Ok(Taken::NeighborAsked),
+            Ok(neighbor::Handled::Reply) => Ok(Taken::NeighborTold),
+            Ok(neighbor::Handled::Moved {
+                address,
+                from: before,
+                to,
+            }) => {
+                self.record(
+                    Record::new(Level::Warn, "neighbor_moved")
+                        .with("interface", from.name())
+                        .with("address", address.to_string())
+                        .with("from", interface::text(before))
+                        .with("to", interface::text(to)),
+                );
+                Ok(Taken::NeighborMoved)
+            }
+            Err(neighbor::Ignored::Malformed) => Err(Ignored::Malformed),
+            Err(neighbor::Ignored::NotForUs) => Err(Ignored::NotForUs),
+            Err(neighbor::Ignored::Source) => Err(Ignored::Source),
+            Err(neighbor::Ignored::HopLimit) => Err(Ignored::HopLimit),
+            Err(neighbor::Ignored::NotNeighbor) => Err(Ignored::NotNeighbor),
+            Err(neighbor::Ignored::Unsolicited) => Err(Ignored::Unsolicited),
+            Err(neighbor::Ignored::Rate) => Err(Ignored::Rate),
+        }
     }
 }

@@ -181,20 +181,100 @@ fn every_station_is_answered_and_only_the_next_hop_is_remembered() {
     assert_eq!(testbed.lost(), [0, 0]);
 }
 
+/// Says that the next hop of the first gateway has this MAC address.
+fn advertisement(mac: Mac, solicited: bool) -> Vec<u8> {
+    let mut message = vec![136, 0, 0, 0, if solicited { 0x60 } else { 0x20 }, 0, 0, 0];
+    message.extend(own6(1).octets());
+    message.extend([2, 1]);
+    message.extend(mac);
+    icmp6(PUBLIC[0], own6(1), own6(0), 255, message)
+}
+
+fn next_hops(testbed: &mut Testbed) -> [Option<Mac>; 2] {
+    testbed.run_for(0.001);
+    let public = testbed.node(0).control().tables().public;
+    [public.next_hop4, public.next_hop6]
+}
+
 #[test]
-fn a_next_hop_that_moves_is_followed() {
+fn unsolicited_messages_move_no_next_hop() {
     let mut testbed = Testbed::plain("");
     testbed.wait_until_up(1.0);
-    let mut told = |mac: Mac, operation, target| {
-        testbed.inject(0, &arp_from(mac, [192, 0, 2, 17], operation, target));
-        testbed.run_for(0.001);
-        testbed.node(0).control().tables().public.next_hop4
-    };
-    assert_eq!(told(STRANGER, 1, [192, 0, 2, 17]), Some(STRANGER));
-    assert_eq!(told(PUBLIC[1], 2, [192, 0, 2, 16]), Some(PUBLIC[1]));
+    testbed.restart_counting();
+    let known = [Some(PUBLIC[1]); 2];
+    assert_eq!(next_hops(&mut testbed), known);
+    let before = ignored(&mut testbed, Ignored::Unsolicited);
+    let hop = [192, 0, 2, 17];
+    // A second of such messages, while packets flow.
+    for _ in 0..100 {
+        // Announcements, an answer to a request that was not made, and a request.
+        testbed.inject(0, &arp_from(STRANGER, hop, 1, hop));
+        testbed.inject(0, &arp_from(STRANGER, hop, 2, hop));
+        testbed.inject(0, &arp_from(STRANGER, hop, 2, [192, 0, 2, 16]));
+        testbed.inject(0, &arp_from(STRANGER, hop, 1, [192, 0, 2, 16]));
+        testbed.inject(0, &advertisement(STRANGER, false));
+        testbed.inject(0, &advertisement(STRANGER, true));
+        testbed.inject(0, &solicitation_of(0, own6(1), 255));
+        assert_eq!(next_hops(&mut testbed), known);
+        testbed.load(0.01, std::time::Duration::from_millis(1));
+    }
+    assert_eq!(testbed.lost(), [0, 0]);
+    assert!(ignored(&mut testbed, Ignored::Unsolicited) - before >= 500);
+    assert_eq!(taken(&mut testbed, Taken::NeighborMoved), 0);
+}
+
+#[test]
+fn a_next_hop_that_is_silent_and_answers_from_another_address_is_followed_counted_and_logged() {
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
+    testbed.stop(1);
+    testbed.logs();
+    let hop = [192, 0, 2, 17];
+    // Three requests go to the known station alone before all are asked.
+    testbed.run_for(62.5);
+    testbed.inject(0, &arp_from(STRANGER, hop, 2, [192, 0, 2, 16]));
+    assert_eq!(next_hops(&mut testbed)[0], Some(PUBLIC[1]));
+    testbed.run_for(2.0);
     // A group, the unspecified address and our own are no stations.
     for mac in [[3, 0, 0, 0, 0, 1], [0; 6], PUBLIC[0]] {
-        assert_eq!(told(mac, 2, [192, 0, 2, 16]), Some(PUBLIC[1]));
+        testbed.inject(0, &arp_from(mac, hop, 2, [192, 0, 2, 16]));
+        assert_eq!(next_hops(&mut testbed)[0], Some(PUBLIC[1]));
+    }
+    testbed.inject(0, &arp_from(STRANGER, hop, 2, [192, 0, 2, 16]));
+    assert_eq!(next_hops(&mut testbed), [Some(STRANGER), Some(PUBLIC[1])]);
+    testbed.inject(0, &advertisement(STRANGER, true));
+    assert_eq!(next_hops(&mut testbed), [Some(STRANGER); 2]);
+    assert_eq!(taken(&mut testbed, Taken::NeighborMoved), 2);
+    let logs = testbed.logs();
+    let moved = |log: &&String| {
+        log.contains("neighbor_moved")
+            && log.contains("02:00:00:00:02:02")
+            && log.contains("02:00:00:00:09:09")
+    };
+    assert_eq!(logs.iter().filter(moved).count(), 2, "{logs:?}");
+}
+
+#[test]
+fn a_next_hop_whose_mac_address_is_given_never_moves() {
+    let given = |side: usize| {
+        let text = file(side, "", &route4(side), "");
+        let hop = format!("nexthop-ip4 192.0.2.{};", 17 - side);
+        let mac = format!("{hop} nexthop-mac 02:00:00:00:0{}:02;", 2 - side);
+        assert!(text.contains(&hop));
+        parse(&text.replacen(&hop, &mac, 1))
+    };
+    let mut testbed = Testbed::new([given(0), given(1)]);
+    testbed.wait_until_up(1.0);
+    let hop = [192, 0, 2, 17];
+    for seconds in [0.0, 61.0, 64.0] {
+        testbed.run_for(seconds);
+        for operation in [1, 2] {
+            testbed.inject(0, &arp_from(STRANGER, hop, operation, [192, 0, 2, 16]));
+            testbed.inject(0, &arp_from(STRANGER, hop, operation, hop));
+        }
+        testbed.inject(0, &advertisement(STRANGER, true));
+        testbed.inject(0, &advertisement(STRANGER, false));
+        assert_eq!(next_hops(&mut testbed), [Some(PUBLIC[1]); 2]);
     }
 }
 

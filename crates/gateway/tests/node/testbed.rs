@@ -118,6 +118,10 @@ impl Station {
         let Some(node) = &mut self.node else { return };
         let mut leaving = std::mem::take(node.leaving(InterfaceId::Private));
         if self.echo_back {
+            for frame in &mut leaving {
+                frame[..6].copy_from_slice(&PRIVATE[self.side]);
+                frame[6..12].copy_from_slice(&HOST[self.side]);
+            }
             node.receive(now, InterfaceId::Private, &mut leaving);
         }
         for frame in node.leaving(InterfaceId::Public).drain(..) {
