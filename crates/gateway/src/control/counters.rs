@@ -19,6 +19,8 @@ tare_daemon::reasons! {
         Unsolicited => "unsolicited",
         /// An error about a packet that none of our SAs can have sent, or that changes nothing.
         NotOurs => "not_ours",
+        /// An error that does not quote a packet of the last one or two seconds.
+        NotRecent => "not_recent",
         /// A fragment.
         Fragment => "fragment",
         /// Of a protocol or a type that is not served, or not on this interface.

@@ -76,6 +76,9 @@ const HELD_MAX: usize = 4096;
 const LOG_MAX: usize = 4096;
 /// The interval at which SAs are checked for use and for exhaustion of their sequence numbers.
 const WATCH: Duration = Duration::from_millis(500);
+/// The interval at which sequence numbers are sampled: a router's report is believed if it quotes
+/// one of the last one or two intervals.
+const SAMPLE: Duration = Duration::from_secs(1);
 /// The sequence number at which an SA that counts in 32 bits is replaced.
 const PLAIN_RENEW: u64 = 3 << 30;
 /// Routes up to which every change is published at once.
@@ -101,6 +104,7 @@ pub struct Control {
     dirty: bool,
     published: Instant,
     watch: Instant,
+    sample: Instant,
     /// Routes whose inbound SAs are watched for use.
     watched: BTreeSet<usize>,
     /// Routes that count in 32 bits and agree on their keys.
@@ -149,6 +153,7 @@ impl Control {
             dirty: true,
             published: Instant::ZERO,
             watch: inside,
+            sample: inside,
             watched: BTreeSet::new(),
             plain: Vec::new(),
             held: Vec::new(),
@@ -185,6 +190,10 @@ impl Control {
             self.look_at_sas(now);
             self.watch = inside + WATCH;
         }
+        if inside >= self.sample {
+            self.routes.sample();
+            self.sample = inside + SAMPLE;
+        }
         let mut frames = Vec::new();
         for id in [InterfaceId::Private, InterfaceId::Public] {
             self.interface_mut(id).tick(inside, &mut frames);
@@ -218,6 +227,7 @@ impl Control {
         let own = [
             waiting,
             self.watch_due(),
+            self.sample_due(),
             self.private.due(),
             self.public.due(),
             self.paths.due(),
@@ -447,6 +457,13 @@ impl Control {
             Instant::NEVER
         } else {
             self.watch
+        }
+    }
+
+    fn sample_due(&self) -> Instant {
+        match self.routes.has_outbound() {
+            true => self.sample,
+            false => Instant::NEVER,
         }
     }
 

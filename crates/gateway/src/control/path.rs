@@ -18,6 +18,19 @@ const LEAST4: u16 = ipv4::REASSEMBLED_MIN as u16;
 /// RFC 8200, 5: every link takes this.
 const LEAST6: u16 = ipv6::MTU_MIN as u16;
 
+/// Returns the path MTU to believe in where a router reports `said` and `known` was believed; `None`
+/// if nothing changes.
+pub(super) fn believed(peer: IpAddr, said: u32, known: u16) -> Option<u16> {
+    let least = match peer {
+        IpAddr::V4(_) => LEAST4,
+        // RFC 8201, 4: a report of less "must be discarded".
+        IpAddr::V6(_) if said < u32::from(LEAST6) => return None,
+        IpAddr::V6(_) => LEAST6,
+    };
+    let mtu = u16::try_from(said).unwrap_or(u16::MAX).max(least);
+    (mtu < known).then_some(mtu)
+}
+
 /// The paths that are narrower than the interface; not more than there are peers.
 #[derive(Default)]
 pub(super) struct Paths {
@@ -31,22 +44,9 @@ impl Paths {
         self.narrow.get(&peer).map_or(u16::MAX, |(mtu, _)| *mtu)
     }
 
-    /// A router says that the path takes no more than `said`, where `now_known` was thought. Gives
-    /// what is believed of that, if it is less.
-    pub(super) fn narrow(
-        &mut self,
-        now: Instant,
-        peer: IpAddr,
-        said: u32,
-        now_known: u16,
-    ) -> Option<u16> {
-        let least = if peer.is_ipv4() { LEAST4 } else { LEAST6 };
-        let mtu = u16::try_from(said).unwrap_or(u16::MAX).max(least);
-        if mtu >= now_known {
-            return None;
-        }
+    /// Believes that the path takes no more than `mtu`.
+    pub(super) fn narrow(&mut self, now: Instant, peer: IpAddr, mtu: u16) {
         self.narrow.insert(peer, (mtu, now + LIFE));
-        Some(mtu)
     }
 
     /// Returns the time at which the first path MTU is forgotten.

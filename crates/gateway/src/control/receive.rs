@@ -11,7 +11,7 @@ use tare_sim::Instant;
 
 use super::counters::{Ignored, Taken};
 use super::icmp::{self, TooBig};
-use super::{interface, Control};
+use super::{interface, path, Control};
 use crate::interface::InterfaceId;
 use tare_daemon::{Level, Record};
 
@@ -218,22 +218,24 @@ impl Control {
         Ok(Taken::Exchange)
     }
 
-    /// RFC 1191, 6.1, and RFC 8201, 5.1: only an error about a packet of one of our SAs is
-    /// believed.
+    /// RFC 8899, 4.6.1: an error is believed if it quotes a packet that was sent lately and is
+    /// longer than what the path is said to take. An attacker who does not see the packets would
+    /// have to guess the sequence number.
     fn narrow_path(&mut self, inside: Instant, too_big: &TooBig) -> Result<Taken, Ignored> {
+        let peer = too_big.dst;
+        let own = self.config.public.address_towards(peer);
+        let shown = self.routes.shown(peer, too_big.spi);
+        let shown = shown.filter(|_| own == Some(too_big.src) && too_big.len > too_big.mtu);
+        if !shown.ok_or(Ignored::NotOurs)?.is_recent(too_big.sequence) {
+            return Err(Ignored::NotRecent);
+        }
+        let known = self.path_mtu(peer);
+        let mtu = path::believed(peer, too_big.mtu, known).ok_or(Ignored::NotOurs)?;
+        // Last, so that errors which are not believed cost those none that are.
         if !self.path_reports.take(inside) {
             return Err(Ignored::Rate);
         }
-        let peer = too_big.dst;
-        let own = self.config.public.address_towards(peer);
-        if own != Some(too_big.src) || self.routes.shown(peer, too_big.spi).is_none() {
-            return Err(Ignored::NotOurs);
-        }
-        let known = self.path_mtu(peer);
-        let mtu = self
-            .paths
-            .narrow(inside, peer, too_big.mtu, known)
-            .ok_or(Ignored::NotOurs)?;
+        self.paths.narrow(inside, peer, mtu);
         self.dirty = true;
         self.record(
             Record::new(Level::Info, "path_mtu")

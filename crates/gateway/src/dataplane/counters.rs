@@ -155,7 +155,7 @@ mod tests {
     fn reasons_are_counted_apart_and_have_names_of_their_own() {
         check::<DropReason, 26>();
         check::<crate::exchange::DropReason, 11>();
-        check::<crate::control::Ignored, 11>();
+        check::<crate::control::Ignored, 12>();
         check::<crate::control::Taken, 6>();
     }
 }

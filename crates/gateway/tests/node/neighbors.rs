@@ -108,8 +108,13 @@ pub(crate) fn echo6(side: usize) -> Vec<u8> {
     icmp6(PUBLIC[side], source, own6(side), 64, message)
 }
 
-/// A router says that a packet of the first gateway's SA was too long.
+/// A router says that the first packet of the first gateway's SA was too long.
 pub(crate) fn too_big4(spi: u32, mtu: u16) -> Vec<u8> {
+    too_big4_about(spi, 1, mtu)
+}
+
+/// The same of the packet with this sequence number, which had 1500 bytes.
+fn too_big4_about(spi: u32, sequence: u32, mtu: u16) -> Vec<u8> {
     let mut message = vec![3, 4, 0, 0, 0, 0];
     message.extend(mtu.to_be_bytes());
     let quoted = ip4(
@@ -118,11 +123,11 @@ pub(crate) fn too_big4(spi: u32, mtu: u16) -> Vec<u8> {
         [192, 0, 2, 16],
         [192, 0, 2, 17],
         50,
-        &[0; 1400],
+        &[0; 1480],
     );
     message.extend(&quoted[HEADER..HEADER + 20]);
     message.extend(spi.to_be_bytes());
-    message.extend([0, 0, 0, 1]);
+    message.extend(sequence.to_be_bytes());
     ip4(
         PUBLIC[0],
         STRANGER,
@@ -397,6 +402,104 @@ fn a_narrow_path_is_believed_for_ten_minutes_and_not_from_strangers() {
     assert_eq!(mtu(&mut testbed), 576);
     testbed.run_for(2.0);
     assert_eq!(mtu(&mut testbed), 1500);
+}
+
+/// The same over IPv6, about a packet of so many bytes.
+fn too_big6(spi: u32, sequence: u32, len: u16, mtu: u32) -> Vec<u8> {
+    let quoted = ipv6::Repr {
+        src: own6(0).to_bits(),
+        dst: own6(1).to_bits(),
+        next_header: 50,
+        hop_limit: 60,
+        traffic_class: 0,
+        payload_len: len - ipv6::HEADER as u16,
+    };
+    let mut message = vec![2, 0, 0, 0];
+    message.extend(mtu.to_be_bytes());
+    message.extend(quoted.to_bytes());
+    message.extend(spi.to_be_bytes());
+    message.extend(sequence.to_be_bytes());
+    message.extend([0; 100]);
+    let router = Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, 1);
+    icmp6(PUBLIC[0], router, own6(0), 64, message)
+}
+
+/// The outbound SAs of the first gateway, as SPI and packets sent.
+fn outbound(testbed: &mut Testbed) -> Vec<(u32, u32)> {
+    let status = testbed.node(0).control().status();
+    let sas = status.routes[0].outbound.iter();
+    sas.map(|sa| (sa.spi, sa.packets as u32)).collect()
+}
+
+fn path_mtu(testbed: &mut Testbed) -> u16 {
+    testbed.node(0).control().status().routes[0].path_mtu
+}
+
+#[test]
+fn a_report_is_believed_if_it_quotes_a_packet_of_the_last_seconds() {
+    for workers in [1, 2] {
+        let line = tare_sim::LineConfig::new(1_000_000_000);
+        let mut testbed = Testbed::with_workers([workers; 2], &line, "");
+        testbed.wait_until_up(1.0);
+        testbed.load(20.0, std::time::Duration::from_millis(5));
+        let sas = outbound(&mut testbed);
+        assert_eq!(sas.len(), workers);
+        for (spi, last) in sas {
+            // At 200 packets a second over all SAs, the last two seconds have at most 400.
+            let before = ignored(&mut testbed, Ignored::NotRecent);
+            let old = [0, 1, 2, last / 2, last - 401];
+            let coming = [last + 1, last + 2, last + 1000, 1 << 31, u32::MAX];
+            for sequence in old.into_iter().chain(coming) {
+                testbed.inject(0, &too_big4_about(spi, sequence, 576));
+            }
+            assert_eq!(ignored(&mut testbed, Ignored::NotRecent) - before, 10);
+            assert_eq!(path_mtu(&mut testbed), 1500);
+        }
+        // The lowest first, as a report of more than is known changes nothing.
+        for (n, (spi, last)) in outbound(&mut testbed).into_iter().enumerate() {
+            for (m, sequence) in [last - 100 / workers as u32, last].into_iter().enumerate() {
+                let mtu = 1400 - 100 * n as u16 - 10 * m as u16;
+                testbed.inject(0, &too_big4_about(spi, sequence, mtu));
+                assert_eq!(
+                    path_mtu(&mut testbed),
+                    mtu,
+                    "{workers} {sequence} of {last}"
+                );
+            }
+        }
+        assert_eq!(taken(&mut testbed, Taken::PathMtu), 2 * workers as u64);
+    }
+}
+
+#[test]
+fn forged_reports_keep_no_real_one_out() {
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
+    testbed.load(5.0, std::time::Duration::from_millis(5));
+    let (spi, last) = outbound(&mut testbed)[0];
+    for n in 0..10_000 {
+        testbed.inject(0, &too_big4_about(spi ^ (n & 1), last + 1 + n, 576));
+    }
+    assert_eq!(path_mtu(&mut testbed), 1500);
+    assert_eq!(ignored(&mut testbed, Ignored::Rate), 0);
+    testbed.inject(0, &too_big4_about(spi, last, 1400));
+    assert_eq!(path_mtu(&mut testbed), 1400);
+}
+
+#[test]
+fn a_report_about_a_packet_that_would_have_fitted_is_not_believed() {
+    let route = |side: usize| format!("gw-ip6 2001:db8::{}; {}", 17 - side, crate::testbed::KEY);
+    let mut testbed = Testbed::new([0, 1].map(|side| parse(&file(side, "", &route(side), ""))));
+    testbed.wait_until_up(1.0);
+    let (spi, last) = outbound(&mut testbed)[0];
+    // RFC 8201, 4: less than what every link takes is no report.
+    for (len, mtu) in [(1300, 1300), (1300, 1400), (1500, 1279), (1500, 0)] {
+        testbed.inject(0, &too_big6(spi, last, len, mtu));
+        assert_eq!(path_mtu(&mut testbed), 1500, "{len} {mtu}");
+    }
+    assert_eq!(ignored(&mut testbed, Ignored::NotOurs), 4);
+    testbed.inject(0, &too_big6(spi, last, 1301, 1300));
+    assert_eq!(path_mtu(&mut testbed), 1300);
 }
 
 #[test]
