@@ -43,6 +43,8 @@ tare_daemon::reasons! {
         Echo => "echo",
         /// The path MTU to a peer is less than was known.
         PathMtu => "path_mtu",
+        /// A peer's probe of the path, answered, or its answer to ours.
+        PathProbe => "path_probe",
         /// A message for the key exchange, which has counters of its own.
         Exchange => "exchange",
     }

@@ -10,6 +10,7 @@ mod counters;
 mod icmp;
 mod interface;
 mod path;
+mod probe;
 mod receive;
 mod routes;
 mod status;
@@ -21,13 +22,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tare_daemon::{Level, Record};
-use tare_packet::frame;
+use tare_packet::ethernet::HEADER;
+use tare_packet::{frame, ipv4, ipv6};
 use tare_sim::{Instant, TokenBucket};
 
 use crate::clock::MonotonicClock;
 use crate::config::{Config, Keys};
 use crate::dataplane::{
-    error_limit, BoundTables, Prefixes, Route, SpiTable, Tables, WorkerGroup, WorkerId,
+    error_limit, esp, BoundTables, Prefixes, Route, SpiTable, Tables, WorkerGroup, WorkerId,
 };
 use crate::exchange::{self, Entropy, Event, Exchange, Settings, Timers};
 use crate::interface::{InterfaceId, InterfaceState};
@@ -199,13 +201,19 @@ impl Control {
             self.interface_mut(id).tick(inside, &mut frames);
             self.hold(id, &mut frames);
         }
-        self.dirty |= self.paths.tick(inside, &mut self.log);
+        self.probe_paths(inside);
         self.dirty |= self.tables.private != self.private.view();
         self.dirty |= self.tables.public != self.public.view();
         if self.dirty && inside >= self.publish_at() {
             self.published = inside;
             self.dirty = false;
             self.tables = self.workers.bind(self.make_tables());
+            let top = self.public.state().mtu;
+            for (number, entry) in self.routes.in_order() {
+                if !entry.outbound.is_empty() {
+                    self.paths.probe(inside, entry.config.gateway, number, top);
+                }
+            }
             out.tables = Some(Arc::clone(&self.tables));
         }
         if !self.dirty {
@@ -371,6 +379,47 @@ impl Control {
             public: self.public.view(),
             exchange_port: self.config.protocol_port,
         }
+    }
+
+    /// Sends the probes of paths that are due.
+    fn probe_paths(&mut self, inside: Instant) {
+        let mut probes = Vec::new();
+        let top = self.public.state().mtu;
+        let changed = self.paths.tick(inside, top, &mut self.log, &mut probes);
+        for peer in changed {
+            self.path_changed(peer);
+        }
+        for path::Probe { route, peer, size } in probes {
+            let entry = self.routes.entry(route);
+            let usable =
+                |entry: &&routes::Entry| entry.config.gateway == peer && !entry.outbound.is_empty();
+            // Where another route leads to the peer, it is found when tables are published.
+            if entry.filter(usable).is_none() {
+                self.paths.forget(peer);
+                continue;
+            }
+            let outer = match peer {
+                IpAddr::V4(_) => ipv4::HEADER,
+                IpAddr::V6(_) => ipv6::HEADER,
+            };
+            let len = esp::inner_max(size.into(), outer);
+            self.send_dummy(route, probe::Message::Probe(size), len);
+        }
+    }
+
+    fn path_changed(&mut self, peer: IpAddr) {
+        self.dirty = true;
+        let record = Record::new(Level::Info, "path_mtu").with("gateway", peer.to_string());
+        self.record(record.with("mtu", self.path_mtu(peer)));
+    }
+
+    /// Sends a dummy of `len` bytes by a route.
+    fn send_dummy(&mut self, route: usize, message: probe::Message, len: usize) {
+        let mut frame = vec![0; HEADER];
+        frame[..4].copy_from_slice(&(route as u32).to_be_bytes());
+        frame[12..].copy_from_slice(&esp::DUMMY_KIND.to_be_bytes());
+        frame.extend(message.payload(len));
+        self.hold(InterfaceId::Tunnel, &mut vec![frame]);
     }
 
     /// Returns the most bytes of an outer packet to this peer.

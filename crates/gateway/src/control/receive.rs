@@ -11,6 +11,7 @@ use tare_sim::Instant;
 
 use super::counters::{Ignored, Taken};
 use super::icmp::{self, TooBig};
+use super::probe::Message;
 use super::{interface, path, Control};
 use crate::interface::InterfaceId;
 use tare_daemon::{Level, Record};
@@ -29,7 +30,7 @@ impl Control {
             4 if from == InterfaceId::Tunnel => self.handle_v4(now, inside, from, bytes, packet),
             6 if from == InterfaceId::Tunnel => self.handle_v6(now, inside, from, bytes, packet),
             _ => match ethernet::kind(bytes) {
-                _ if from == InterfaceId::Tunnel => Err(Ignored::Malformed),
+                _ if from == InterfaceId::Tunnel => self.handle_dummy(inside, bytes, packet),
                 Some(ethernet::ARP) => {
                     let mut frames = Vec::new();
                     let outcome = {
@@ -236,13 +237,34 @@ impl Control {
             return Err(Ignored::Rate);
         }
         self.paths.narrow(inside, peer, mtu);
-        self.dirty = true;
-        self.record(
-            Record::new(Level::Info, "path_mtu")
-                .with("gateway", peer.to_string())
-                .with("mtu", mtu),
-        );
+        self.path_changed(peer);
         Ok(Taken::PathMtu)
+    }
+
+    /// Takes a dummy of a peer, with the number of its route in front: a probe of the path, or the
+    /// answer to one.
+    fn handle_dummy(
+        &mut self,
+        inside: Instant,
+        bytes: &[u8],
+        payload: &[u8],
+    ) -> Result<Taken, Ignored> {
+        let message = Message::parse(payload).ok_or(Ignored::Malformed)?;
+        let route = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
+        let entry = self.routes.entry(route).ok_or(Ignored::NotOurs)?;
+        match message {
+            Message::Probe(size) => {
+                let answer = Message::Answer(size);
+                self.send_dummy(route, answer, Message::LEN);
+            }
+            Message::Answer(size) => {
+                let peer = entry.config.gateway;
+                if self.paths.answered(inside, peer, size) {
+                    self.path_changed(peer);
+                }
+            }
+        }
+        Ok(Taken::PathProbe)
     }
 
     fn neighbor_outcome(

@@ -156,6 +156,6 @@ mod tests {
         check::<DropReason, 26>();
         check::<crate::exchange::DropReason, 11>();
         check::<crate::control::Ignored, 12>();
-        check::<crate::control::Taken, 6>();
+        check::<crate::control::Taken, 7>();
     }
 }

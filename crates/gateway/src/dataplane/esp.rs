@@ -11,6 +11,14 @@ pub use tare_packet::protocol::{
     ESP as PROTOCOL, IPV4 as INNER_IPV4, IPV6 as INNER_IPV6, NO_NEXT_HEADER as DUMMY,
 };
 
+/// The first bytes of the payload of a dummy that is for the control side of a Tare gateway. It is
+/// not an IP packet's.
+pub(crate) const DUMMY_MAGIC: [u8; 8] = *b"\0TareMTU";
+
+/// The EtherType of frames of the control side that are to be sent as dummies, by the route whose
+/// number is in their first four bytes. One for experiments within a station (IEEE 802, 9.2.3).
+pub(crate) const DUMMY_KIND: u16 = 0x88b5;
+
 /// Writes padding, pad length and next header to the start of what is behind an inner packet: these
 /// and the ICV.
 ///

@@ -338,7 +338,7 @@ fn leave(
     match next_header {
         esp::INNER_IPV4 => deliver::<V4>(worker, tables, now, job, frame, len, output),
         esp::INNER_IPV6 => deliver::<V6>(worker, tables, now, job, frame, len, output),
-        esp::DUMMY => Err(DropReason::Dummy),
+        esp::DUMMY => dummy(worker, tables, job, frame, len, output),
         _ => Err(DropReason::InnerMalformed),
     }
 }
@@ -397,6 +397,31 @@ fn deliver<V: Version>(
     worker.received.forwarded += 1;
     worker.received.forwarded_bytes += frame.len() as u64;
     output.forward.push(frame);
+    Ok(())
+}
+
+/// Passes a dummy to the control side, if it is for it, with the number of its route in front; drops
+/// all others.
+#[cold]
+fn dummy(
+    worker: &mut Dataplane,
+    tables: &Tables,
+    job: &Job,
+    mut frame: Frame,
+    len: usize,
+    output: &mut Output,
+) -> Result<(), DropReason> {
+    /// The bytes that the control side reads.
+    const MESSAGE: usize = 64;
+    let begin = usize::from(job.front) + esp::HEADER;
+    let sa = tables.inbound.at(job.sa).ok_or(DropReason::UnknownSpi)?;
+    if !frame[begin..begin + len].starts_with(&esp::DUMMY_MAGIC) {
+        return Err(DropReason::Dummy);
+    }
+    frame.keep(begin - HEADER, HEADER + len.min(MESSAGE));
+    frame[..4].copy_from_slice(&sa.route.to_be_bytes());
+    worker.received.control += 1;
+    output.inner.push(frame);
     Ok(())
 }
 

@@ -91,6 +91,7 @@ pub(super) fn run(
             ethernet::IPV4 => admit::<V4>(worker, now, origin, frame, &mut scratch, output),
             ethernet::IPV6 => admit::<V6>(worker, now, origin, frame, &mut scratch, output),
             ethernet::ARP => control(worker, frame, output),
+            esp::DUMMY_KIND if origin == Origin::Own => dummy(frame, &mut scratch),
             _ => worker.sent.drop(DropReason::NotIp),
         }
     }
@@ -149,6 +150,16 @@ fn admit<V: Version>(
     scratch.frames.push(frame);
 }
 
+/// Adds a dummy to the packets.
+#[cold]
+fn dummy(frame: Frame, scratch: &mut Scratch) {
+    let job = &mut scratch.jobs[scratch.frames.len()];
+    job.route = u32::from_be_bytes([frame[0], frame[1], frame[2], frame[3]]);
+    job.tos = 0;
+    job.next_header = esp::DUMMY;
+    scratch.frames.push(frame);
+}
+
 /// The second pass: asks for the SAs, and says whether all packets are as short as their routes
 /// take them.
 fn look_up(worker: &Dataplane, scratch: &Scratch) -> bool {
@@ -178,7 +189,8 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
             .routes
             .get(job.route as usize)
             .map_or(0, |route| route.inner_max());
-        if frame.len() - HEADER <= inner_max {
+        // A dummy may be longer, as it may be there to find out what the path takes.
+        if frame.len() - HEADER <= inner_max || job.next_header == esp::DUMMY {
             cut.push(frame);
         } else {
             match Ipv4::parse(&frame[HEADER..]) {
@@ -320,10 +332,10 @@ fn write<const OUTER: usize>(
         let spi_and_number = u64::from(sa.spi) << 32 | job.sequence & 0xffff_ffff;
         header[..8].copy_from_slice(&spi_and_number.to_be_bytes());
         header[8..].copy_from_slice(&job.sequence.to_be_bytes());
-        if job.next_header == V4::NEXT_HEADER {
-            V4::decrement_ttl(rest);
-        } else {
-            V6::decrement_ttl(rest);
+        match job.next_header {
+            V4::NEXT_HEADER => V4::decrement_ttl(rest),
+            V6::NEXT_HEADER => V6::decrement_ttl(rest),
+            _ => {}
         }
         esp::write_trailer(rest.get_mut(inner..)?, padding, job.next_header)
     };

@@ -114,7 +114,7 @@ pub(crate) fn too_big4(spi: u32, mtu: u16) -> Vec<u8> {
 }
 
 /// The same of the packet with this sequence number, which had 1500 bytes.
-fn too_big4_about(spi: u32, sequence: u32, mtu: u16) -> Vec<u8> {
+pub(crate) fn too_big4_about(spi: u32, sequence: u32, mtu: u16) -> Vec<u8> {
     let mut message = vec![3, 4, 0, 0, 0, 0];
     message.extend(mtu.to_be_bytes());
     let quoted = ip4(
@@ -373,6 +373,8 @@ fn echo_is_answered_on_both_sides_and_through_the_tunnel() {
 #[test]
 fn a_narrow_path_is_believed_for_ten_minutes_and_not_from_strangers() {
     let mut testbed = Testbed::plain("");
+    // A peer that answers probes would say within a round trip that it is not narrow.
+    testbed.silence(1);
     testbed.wait_until_up(1.0);
     let mtu = |testbed: &mut Testbed| testbed.node(0).control().status().routes[0].path_mtu;
     let spi = testbed.node(0).control().status().routes[0].outbound[0].spi;
@@ -425,13 +427,13 @@ fn too_big6(spi: u32, sequence: u32, len: u16, mtu: u32) -> Vec<u8> {
 }
 
 /// The outbound SAs of the first gateway, as SPI and packets sent.
-fn outbound(testbed: &mut Testbed) -> Vec<(u32, u32)> {
+pub(crate) fn outbound(testbed: &mut Testbed) -> Vec<(u32, u32)> {
     let status = testbed.node(0).control().status();
     let sas = status.routes[0].outbound.iter();
     sas.map(|sa| (sa.spi, sa.packets as u32)).collect()
 }
 
-fn path_mtu(testbed: &mut Testbed) -> u16 {
+pub(crate) fn path_mtu(testbed: &mut Testbed) -> u16 {
     testbed.node(0).control().status().routes[0].path_mtu
 }
 
