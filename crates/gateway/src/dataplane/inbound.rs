@@ -9,6 +9,7 @@ use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
 use super::prefixes::MARTIAN;
+use super::sa::InboundSa;
 use super::sequence::add;
 use super::tables::Tables;
 use super::version::{RouteBy, Version, V4, V6};
@@ -330,8 +331,8 @@ fn leave(
     let len = len.ok_or(DropReason::InnerMalformed)?;
     if !esp::is_padding(payload, len) {
         let sa = tables.inbound.at(job.sa);
-        let zeros_are_padding = sa.is_some_and(|sa| sa.zeros_are_padding);
-        if !zeros_are_padding || payload[len..].iter().any(|&byte| byte != 0) {
+        let zeros = sa.is_some_and(InboundSa::accepts_zeros_as_padding);
+        if !zeros || payload[len..].iter().any(|&byte| byte != 0) {
             return Err(DropReason::Padding);
         }
     }

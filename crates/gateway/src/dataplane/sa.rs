@@ -148,7 +148,7 @@ pub struct InboundSa {
     pub(crate) replayed: AtomicU64,
     pub(crate) forged: AtomicU64,
     /// True if padding may be zeros instead of 1, 2, 3, …
-    pub(crate) zeros_are_padding: bool,
+    zeros_are_padding: bool,
     pub(super) group: Binding,
 }
 
@@ -184,6 +184,11 @@ impl InboundSa {
             zeros_are_padding: true,
             ..self
         }
+    }
+
+    /// Returns true if padding of zeros is accepted too.
+    pub fn accepts_zeros_as_padding(&self) -> bool {
+        self.zeros_are_padding
     }
 
     /// Prefetches the fields that a packet touches, without the key.

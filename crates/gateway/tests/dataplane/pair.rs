@@ -24,6 +24,8 @@ pub(crate) struct Shape {
     pub(crate) window: u32,
     /// True if the routes take every address.
     pub(crate) everything: bool,
+    /// True if padding of zeros is accepted.
+    pub(crate) zeros: bool,
 }
 
 impl Default for Shape {
@@ -36,6 +38,7 @@ impl Default for Shape {
             private_mtu: 1500,
             window: 1024,
             everything: false,
+            zeros: false,
         }
     }
 }
@@ -102,7 +105,7 @@ impl Pair {
             let spi = |sender: usize| SPI + sender as u32;
             let salt = |sender: usize| [sender as u8; 4];
             let out = OutboundSa::new(spi(own), key(), salt(own), shape.sequence_mode, outer);
-            let inbound = InboundSa::new(
+            let mut inbound = InboundSa::new(
                 spi(peer),
                 key(),
                 salt(peer),
@@ -110,6 +113,9 @@ impl Pair {
                 shape.window,
                 0,
             );
+            if shape.zeros {
+                inbound = inbound.with_zeros_as_padding();
+            }
             let nets = match shape.everything {
                 true => ["0.0.0.0/0", "::/0"],
                 false => [NEAR_NET, FAR_NET][peer],
