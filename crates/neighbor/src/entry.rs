@@ -13,8 +13,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 const FRESH: Duration = Duration::from_secs(60);
 /// The pause between probes of an address in doubt.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
-/// The pause between probes of an address that another station claims. A station that has taken over
-/// an address says so, and is believed after three of these pauses without an answer.
+/// The pause between probes of an address that another station claims. A station that has taken
+/// over an address says so, and is believed after three of these pauses without an answer.
 const CONTEST_PAUSE: Duration = Duration::from_millis(25);
 /// Probes to the station itself before requests are broadcast, and broadcasts before the address is
 /// forgotten.

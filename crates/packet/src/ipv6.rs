@@ -13,9 +13,9 @@ pub const fn is_multicast(address: u128) -> bool {
     address >> 120 == 0xff
 }
 
-/// Returns true if the address can be that of one host on a network: neither multicast nor of ::/64,
-/// where the unspecified address, the loopback address and IPv4 addresses in IPv6 form are (RFC
-/// 4291, 2.5). No packet from another address is to be answered or forwarded.
+/// Returns true if the address can be that of one host on a network: neither multicast nor of
+/// ::/64, where the unspecified address, the loopback address and IPv4 addresses in IPv6 form are
+/// (RFC 4291, 2.5). No packet from another address is to be answered or forwarded.
 #[inline]
 pub const fn is_host(address: u128) -> bool {
     address >> 64 != 0 && !is_multicast(address)

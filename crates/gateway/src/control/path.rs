@@ -20,8 +20,8 @@ const LEAST4: u16 = ipv4::REASSEMBLED_MIN as u16;
 /// RFC 8200, 5: every link takes this.
 const LEAST6: u16 = ipv6::MTU_MIN as u16;
 
-/// Returns the path MTU to believe in where a router reports `said` and `known` was believed; `None`
-/// if nothing changes.
+/// Returns the path MTU to believe in where a router reports `said` and `known` was believed;
+/// `None` if nothing changes.
 pub(super) fn believed(peer: IpAddr, said: u32, known: u16) -> Option<u16> {
     let least = match peer {
         IpAddr::V4(_) => LEAST4,

@@ -18,8 +18,8 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 const TRIES: u32 = 3;
 /// The interval at which the size in use is confirmed (RFC 8899, 5.1.1: CONFIRMATION_TIMER).
 const CONFIRM: Duration = Duration::from_secs(30);
-/// The interval at which more is tried (RFC 8899, 5.1.1: PMTU_RAISE_TIMER), and at which a peer that
-/// does not answer is tried again.
+/// The interval at which more is tried (RFC 8899, 5.1.1: PMTU_RAISE_TIMER), and at which a peer
+/// that does not answer is tried again.
 const RAISE: Duration = Duration::from_secs(600);
 /// The search ends where the least size that was lost is so close to the greatest that was not.
 const STEP: u16 = 8;
@@ -114,8 +114,8 @@ impl Search {
         self.due
     }
 
-    /// Returns what the search says about the path, if the peer answers: the path MTU, if it is less
-    /// than the interface takes.
+    /// Returns the path MTU, if it is less than the interface takes; `None` if the peer does not
+    /// answer.
     pub(super) fn limit(&self) -> Option<Option<u16>> {
         match self.state {
             State::Search { .. } | State::Found => Some(self.limit),

@@ -401,8 +401,8 @@ fn deliver<V: Version>(
     Ok(())
 }
 
-/// Passes a dummy to the control side, if it is for it, with the number of its route in front; drops
-/// all others.
+/// Passes a dummy to the control side, if it is for it, with the number of its route in front.
+/// Others are dropped.
 #[cold]
 fn dummy(
     worker: &mut Dataplane,

@@ -1,5 +1,5 @@
-//! What must not pass a router: frames of other stations, and packets from or to addresses that are
-//! not those of a host beyond it.
+//! The frames and packets that a router must not forward: those of other stations, and those from
+//! or to addresses that are not those of a host beyond it.
 
 use std::net::IpAddr;
 

@@ -447,7 +447,7 @@ fn a_report_is_believed_if_it_quotes_a_packet_of_the_last_seconds() {
         let sas = outbound(&mut testbed);
         assert_eq!(sas.len(), workers);
         for (spi, last) in sas {
-            // At 200 packets a second over all SAs, the last two seconds have at most 400.
+            // At 200 packets per second over all SAs, the last two seconds have at most 400.
             let before = ignored(&mut testbed, Ignored::NotRecent);
             let old = [0, 1, 2, last / 2, last - 401];
             let coming = [last + 1, last + 2, last + 1000, 1 << 31, u32::MAX];
