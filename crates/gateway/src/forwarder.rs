@@ -60,8 +60,12 @@ impl Forwarder {
                 self.dataplane.inbound(now, burst, &mut self.output);
                 self.dispatch(from, sink)?;
             }
-            InterfaceId::Private | InterfaceId::Tunnel => {
+            InterfaceId::Private => {
                 self.dataplane.outbound(now, burst, &mut self.output);
+                self.dispatch(InterfaceId::Private, sink)?;
+            }
+            InterfaceId::Tunnel => {
+                self.dataplane.outbound_own(now, burst, &mut self.output);
                 self.dispatch(InterfaceId::Private, sink)?;
             }
         }
@@ -75,7 +79,7 @@ impl Forwarder {
                 tunnel,
                 ..
             } = self;
-            dataplane.outbound(now, tunnel, output);
+            dataplane.outbound_own(now, tunnel, output);
             self.dispatch(InterfaceId::Private, sink)?;
         }
         Ok(())

@@ -10,6 +10,7 @@ mod counters;
 mod icmp;
 mod interface;
 mod path;
+mod probe;
 mod receive;
 mod routes;
 mod status;
@@ -22,13 +23,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tare_daemon::{Level, Record};
-use tare_packet::frame;
+use tare_packet::ethernet::HEADER;
+use tare_packet::{frame, ipv4, ipv6};
 use tare_sim::{Instant, TokenBucket};
 
 use crate::clock::MonotonicClock;
 use crate::config::{Config, Keys};
 use crate::dataplane::{
-    error_limit, BoundTables, DropTable, Prefixes, Route, SpiTable, Tables, WorkerGroup, WorkerId,
+    error_limit, esp, BoundTables, DropTable, Prefixes, Route, SpiTable, Tables, WorkerGroup,
+    WorkerId,
 };
 use crate::exchange::{self, Entropy, Event, Exchange, Settings, Timers};
 use crate::interface::{InterfaceId, InterfaceState};
@@ -82,6 +85,9 @@ const LOG_MAX: usize = 4096;
 const WATCH: Duration = Duration::from_millis(100);
 /// The same per route that is watched, where there are many: a fiftieth of the time is enough.
 const WATCH_PER_ROUTE: Duration = Duration::from_micros(5);
+/// The interval at which sequence numbers are sampled: a router's report is believed if it quotes
+/// one of the last one or two intervals.
+const SAMPLE: Duration = Duration::from_secs(1);
 /// The sequence number at which an SA that counts in 32 bits is replaced.
 const PLAIN_RENEW: u64 = 3 << 30;
 /// Routes up to which every change is published at once.
@@ -108,6 +114,7 @@ pub struct Control {
     dirty: bool,
     published: Instant,
     watch: Instant,
+    sample: Instant,
     /// Routes whose inbound SAs are watched for use.
     watched: BTreeSet<usize>,
     /// Routes that count in 32 bits and agree on their keys.
@@ -158,6 +165,7 @@ impl Control {
             dirty: true,
             published: Instant::ZERO,
             watch: inside,
+            sample: inside,
             watched: BTreeSet::new(),
             plain: Vec::new(),
             held: Vec::new(),
@@ -197,12 +205,16 @@ impl Control {
             let routes = u32::try_from(self.watched.len()).unwrap_or(u32::MAX);
             self.watch = inside + WATCH.max(WATCH_PER_ROUTE * routes);
         }
+        if inside >= self.sample {
+            self.routes.sample();
+            self.sample = inside + SAMPLE;
+        }
         let mut frames = Vec::new();
         for id in [InterfaceId::Private, InterfaceId::Public] {
             self.interface_mut(id).tick(inside, &mut frames);
             self.hold(id, &mut frames);
         }
-        self.dirty |= self.paths.tick(inside, &mut self.log);
+        self.probe_paths(inside);
         self.dirty |= self.tables.private != self.private.view();
         self.dirty |= self.tables.public != self.public.view();
         if self.dirty && inside >= self.publish_at() {
@@ -210,6 +222,12 @@ impl Control {
             self.dirty = false;
             let drops = Arc::clone(&self.drops);
             self.tables = self.workers.bind_counting(self.make_tables(), drops);
+            let top = self.public.state().mtu;
+            for (number, entry) in self.routes.in_order() {
+                if !entry.outbound.is_empty() {
+                    self.paths.probe(inside, entry.config.gateway, number, top);
+                }
+            }
             out.tables = Some(Arc::clone(&self.tables));
         }
         if !self.dirty {
@@ -232,6 +250,7 @@ impl Control {
         let own = [
             waiting,
             self.watch_due(),
+            self.sample_due(),
             self.private.due(),
             self.public.due(),
             self.paths.due(),
@@ -243,9 +262,9 @@ impl Control {
     /// Takes over another state of an interface.
     pub fn interface_changed(&mut self, now: Instant, id: InterfaceId, state: InterfaceState) {
         let inside = self.clock.inside(now);
-        let (interface, config, name) = match id {
-            InterfaceId::Private => (&mut self.private, &self.config.private, "private"),
-            InterfaceId::Public => (&mut self.public, &self.config.public, "public"),
+        let (interface, config) = match id {
+            InterfaceId::Private => (&mut self.private, &self.config.private),
+            InterfaceId::Public => (&mut self.public, &self.config.public),
             InterfaceId::Tunnel => return,
         };
         if interface.state() == state {
@@ -263,7 +282,7 @@ impl Control {
         let level = if state.up { Level::Info } else { Level::Warn };
         self.record(
             Record::new(level, "link")
-                .with("interface", name)
+                .with("interface", id.name())
                 .with("state", if state.up { "up" } else { "down" })
                 .with("mac", interface::text(state.mac))
                 .with("mtu", state.mtu),
@@ -383,6 +402,47 @@ impl Control {
         }
     }
 
+    /// Sends the probes of paths that are due.
+    fn probe_paths(&mut self, inside: Instant) {
+        let mut probes = Vec::new();
+        let top = self.public.state().mtu;
+        let changed = self.paths.tick(inside, top, &mut self.log, &mut probes);
+        for peer in changed {
+            self.path_changed(peer);
+        }
+        for path::Probe { route, peer, size } in probes {
+            let entry = self.routes.entry(route);
+            let usable =
+                |entry: &&routes::Entry| entry.config.gateway == peer && !entry.outbound.is_empty();
+            // Where another route leads to the peer, it is found when tables are published.
+            if entry.filter(usable).is_none() {
+                self.paths.forget(peer);
+                continue;
+            }
+            let outer = match peer {
+                IpAddr::V4(_) => ipv4::HEADER,
+                IpAddr::V6(_) => ipv6::HEADER,
+            };
+            let len = esp::inner_max(size.into(), outer);
+            self.send_dummy(route, probe::Message::Probe(size), len);
+        }
+    }
+
+    fn path_changed(&mut self, peer: IpAddr) {
+        self.dirty = true;
+        let record = Record::new(Level::Info, "path_mtu").with("gateway", peer.to_string());
+        self.record(record.with("mtu", self.path_mtu(peer)));
+    }
+
+    /// Sends a dummy of `len` bytes by a route.
+    fn send_dummy(&mut self, route: usize, message: probe::Message, len: usize) {
+        let mut frame = vec![0; HEADER];
+        frame[..4].copy_from_slice(&(route as u32).to_be_bytes());
+        frame[12..].copy_from_slice(&esp::DUMMY_KIND.to_be_bytes());
+        frame.extend(message.payload(len));
+        self.hold(InterfaceId::Tunnel, &mut vec![frame]);
+    }
+
     /// Returns the most bytes of an outer packet to this peer.
     fn path_mtu(&self, peer: IpAddr) -> u16 {
         self.paths.mtu(peer).min(self.public.state().mtu)
@@ -473,6 +533,13 @@ impl Control {
             Instant::NEVER
         } else {
             self.watch
+        }
+    }
+
+    fn sample_due(&self) -> Instant {
+        match self.routes.has_outbound() {
+            true => self.sample,
+            false => Instant::NEVER,
         }
     }
 

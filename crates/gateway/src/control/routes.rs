@@ -64,6 +64,28 @@ impl Entry {
     }
 }
 
+/// An outbound SA, and the numbers that it has used lately.
+pub(super) struct Shown {
+    route: usize,
+    sa: Arc<OutboundSa>,
+    /// The last number at the last sample but one, and at the last one.
+    samples: [u64; 2],
+}
+
+impl Shown {
+    /// Returns true if a packet with this lower half of its sequence number was sent since the last
+    /// sample but one.
+    pub(super) fn is_recent(&self, sequence: u32) -> bool {
+        is_recent(self.sa.last_number(), self.samples[0], sequence)
+    }
+}
+
+/// Returns true if the number with this lower half is after `since` and not after `last`.
+fn is_recent(last: u64, since: u64, sequence: u32) -> bool {
+    let behind = (last as u32).wrapping_sub(sequence);
+    u64::from(behind) < last.saturating_sub(since)
+}
+
 /// The routes and their numbers.
 #[derive(Default)]
 pub(super) struct Routes {
@@ -74,8 +96,8 @@ pub(super) struct Routes {
     names: HashMap<String, usize>,
     /// Numbers in the order of the file.
     order: Vec<usize>,
-    /// Numbers by what an outer packet of the route shows: the peer and the SPI.
-    shown: HashMap<(IpAddr, u32), usize>,
+    /// Outbound SAs by what an outer packet shows: the peer and the SPI.
+    shown: HashMap<(IpAddr, u32), Shown>,
     given: Given,
     /// Routes with SAs that workers may still use, though the tables have them no longer.
     leaving: BTreeSet<usize>,
@@ -203,7 +225,11 @@ impl Routes {
             return;
         };
         let (sequence_mode, window) = (entry.sequence_mode(), entry.config.window);
-        let sa = InboundSa::new(spi, expanded, key.salt(), sequence_mode, window, number);
+        let mut sa = InboundSa::new(spi, expanded, key.salt(), sequence_mode, window, number);
+        // The peer may be Vita.
+        if matches!(entry.config.keys, Keys::Exchange { .. }) {
+            sa = sa.with_zeros_as_padding();
+        }
         entry.inbound.push(Inbound {
             sa: Arc::new(sa),
             seen: 0,
@@ -232,16 +258,24 @@ impl Routes {
             .outbound
             .iter()
             .position(|sa| Some(sa.spi()) == replaces);
+        let last = sa.last_number();
+        let shown = Shown {
+            route: number,
+            sa: Arc::clone(&sa),
+            samples: [last; 2],
+        };
+        self.shown.insert((entry.ends.peer, spi), shown);
         match place {
             Some(place) => {
                 let before = std::mem::replace(&mut entry.outbound[place], sa);
-                unshow(&mut self.shown, (entry.ends.peer, before.spi()), number);
+                if before.spi() != spi {
+                    unshow(&mut self.shown, (entry.ends.peer, before.spi()), number);
+                }
                 entry.totals.outbound_leaves(before);
                 self.leaving.insert(number);
             }
             None => entry.outbound.push(sa),
         }
-        self.shown.insert((entry.ends.peer, spi), number);
     }
 
     /// Accepts packets under these keys too, which were agreed on now.
@@ -327,9 +361,21 @@ impl Routes {
         })
     }
 
-    /// The route of the SA that sends such packets to a peer.
-    pub(super) fn shown(&self, peer: IpAddr, spi: u32) -> Option<usize> {
-        self.shown.get(&(peer, spi)).copied()
+    /// Returns the SA that sends such packets to a peer.
+    pub(super) fn shown(&self, peer: IpAddr, spi: u32) -> Option<&Shown> {
+        self.shown.get(&(peer, spi))
+    }
+
+    /// Returns true if any route has an outbound SA.
+    pub(super) fn has_outbound(&self) -> bool {
+        !self.shown.is_empty()
+    }
+
+    /// Notes the numbers that outbound SAs have used.
+    pub(super) fn sample(&mut self) {
+        for shown in self.shown.values_mut() {
+            shown.samples = [shown.samples[1], shown.sa.last_number()];
+        }
     }
 
     /// Returns the routes of a plan for the key exchange.
@@ -359,8 +405,8 @@ impl Routes {
 }
 
 /// Another route may show the same by now.
-fn unshow(shown: &mut HashMap<(IpAddr, u32), usize>, what: (IpAddr, u32), number: usize) {
-    if shown.get(&what) == Some(&number) {
+fn unshow(shown: &mut HashMap<(IpAddr, u32), Shown>, what: (IpAddr, u32), number: usize) {
+    if shown.get(&what).is_some_and(|shown| shown.route == number) {
         shown.remove(&what);
     }
 }
@@ -388,6 +434,25 @@ impl Given {
         for (other, earlier) in same.into_iter().flatten() {
             if other == key {
                 sa.follow(earlier, MARGIN);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_recent_after_the_sample_and_up_to_the_last_also_over_the_lower_half() {
+        for since in [0, 5, (1 << 32) - 50, 1 << 32, (7 << 32) - 1] {
+            for sent in [0, 1, 100] {
+                let last: u64 = since + sent;
+                for number in since.saturating_sub(200)..last + 200 {
+                    let wanted = number > since && number <= last;
+                    let found = is_recent(last, since, number as u32);
+                    assert_eq!(found, wanted, "{number} of {since} to {last}");
+                }
             }
         }
     }

@@ -31,7 +31,17 @@ tare_daemon::reasons! {
         NextHopUnknown => "next_hop_unknown",
         /// No frame was free, or none had the room.
         NoBuffer => "no_buffer",
-        /// Addressed to another station or host.
+        /// Addressed to another station's MAC address: the interface is promiscuous.
+        OtherStation => "other_station",
+        /// Addressed to a broadcast or multicast MAC address, and not for the control side (RFC
+        /// 1812, 5.3.4).
+        LinkBroadcast => "link_broadcast",
+        /// The source address is not that of a host beyond this gateway: of 0/8, 127/8, 169.254/16,
+        /// 224/4, 240/4, ::/64, fe80::/10 or ff00::/8, or an address of this gateway.
+        MartianSource => "martian_source",
+        /// The destination address is of one of these networks.
+        MartianDestination => "martian_destination",
+        /// Addressed to another host.
         NotForUs => "not_for_us",
         /// For this gateway, but neither ESP nor the key exchange nor ICMP.
         UnknownProtocol => "unknown_protocol",
@@ -45,6 +55,8 @@ tare_daemon::reasons! {
         TooOld => "too_old",
         /// Not authentic.
         Forged => "forged",
+        /// Authentic, but its padding is not 1, 2, 3, … (RFC 4303, 2.4).
+        Padding => "padding",
         /// Authentic, but its trailer or inner header contradicts itself.
         InnerMalformed => "inner_malformed",
         /// Authentic, and a dummy (next header 59), which is to be dropped (RFC 4303, 2.6).
@@ -210,9 +222,9 @@ mod tests {
 
     #[test]
     fn reasons_are_counted_apart_and_have_names_of_their_own() {
-        check::<DropReason, 21>();
+        check::<DropReason, 26>();
         check::<crate::exchange::DropReason, 11>();
-        check::<crate::control::Ignored, 10>();
-        check::<crate::control::Taken, 5>();
+        check::<crate::control::Ignored, 12>();
+        check::<crate::control::Taken, 7>();
     }
 }

@@ -128,6 +128,7 @@ mod tests {
 
     fn tables(outbound: &Arc<OutboundSa>, inbound: &[Arc<InboundSa>]) -> Tables {
         let interface = InterfaceView {
+            mac: [2; 6],
             next_hop4: Some([2; 6]),
             mtu: 1500,
             ..InterfaceView::default()

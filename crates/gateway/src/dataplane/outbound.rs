@@ -8,11 +8,13 @@ use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
 use super::group::BoundTables;
-use super::prefixes::NONE;
+use super::prefixes::MARTIAN;
 use super::sa::{OutboundSa, Outer};
 use super::tables::Tables;
 use super::version::{RouteBy, Version, V4, V6};
-use super::{discard, fragment, icmp, Dataplane, DropReason, InterfaceHeaders, Output};
+use super::{
+    discard, fragment, icmp, link_kind, Dataplane, DropReason, InterfaceHeaders, Origin, Output,
+};
 use crate::dataplane::esp::{self, Aad};
 
 /// Hops that an outer packet starts with.
@@ -65,17 +67,32 @@ impl Scratch {
     }
 }
 
-pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, output: &mut Output) {
+pub(super) fn run(
+    worker: &mut Dataplane,
+    now: Instant,
+    origin: Origin,
+    input: &mut Burst,
+    output: &mut Output,
+) {
     // Taken out, so that passes can borrow the worker and its scratch memory separately.
     let mut scratch = std::mem::take(&mut worker.outbound);
     scratch.reserve(input.len());
     for frame in input.drain(..) {
         worker.sent.received += 1;
         worker.sent.received_bytes += frame.len() as u64;
-        match ethernet::kind(&frame) {
-            Some(ethernet::IPV4) => admit::<V4>(worker, now, frame, &mut scratch, output),
-            Some(ethernet::IPV6) => admit::<V6>(worker, now, frame, &mut scratch, output),
-            Some(ethernet::ARP) => control(worker, frame, output),
+        let kind = match link_kind(&frame, worker.private.mac) {
+            Err(_) if origin == Origin::Own => ethernet::kind(&frame).unwrap_or_default(),
+            Err(cause) => {
+                worker.sent.drop(cause);
+                continue;
+            }
+            Ok(kind) => kind,
+        };
+        match kind {
+            ethernet::IPV4 => admit::<V4>(worker, now, origin, frame, &mut scratch, output),
+            ethernet::IPV6 => admit::<V6>(worker, now, origin, frame, &mut scratch, output),
+            ethernet::ARP => control(worker, frame, output),
+            esp::DUMMY_KIND if origin == Origin::Own => add_dummy(frame, &mut scratch),
             _ => worker.sent.drop(DropReason::NotIp),
         }
     }
@@ -119,16 +136,21 @@ fn control(worker: &mut Dataplane, frame: Frame, output: &mut Output) {
 fn admit<V: Version>(
     worker: &mut Dataplane,
     now: Instant,
+    origin: Origin,
     mut frame: Frame,
     scratch: &mut Scratch,
     output: &mut Output,
 ) {
     let tables: &Tables = &worker.tables;
-    let Some(inner) = V::read(tables, &frame[HEADER..], RouteBy::Destination) else {
+    let inner = V::read(tables, &worker.own, &frame[HEADER..], RouteBy::Destination);
+    let Some(inner) = inner else {
         return worker.sent.drop(DropReason::Malformed);
     };
     if inner.own {
         return control(worker, frame, output);
+    }
+    if (inner.martian || inner.own_source) && origin == Origin::Private {
+        return worker.sent.drop(DropReason::MartianSource);
     }
     if inner.hops <= 1 {
         icmp::time_exceeded(worker, now, &frame, &mut output.back);
@@ -136,7 +158,10 @@ fn admit<V: Version>(
         drops.outbound(inner.route, DropReason::TtlExceeded, &worker.id);
         return worker.sent.drop(DropReason::TtlExceeded);
     }
-    if inner.route == NONE {
+    if inner.route >= MARTIAN {
+        if inner.route == MARTIAN {
+            return worker.sent.drop(DropReason::MartianDestination);
+        }
         icmp::no_route(worker, now, &frame, &mut output.back);
         return worker.sent.drop(DropReason::NoRoute);
     }
@@ -147,6 +172,16 @@ fn admit<V: Version>(
     job.route = inner.route;
     job.tos = inner.tos;
     job.next_header = V::NEXT_HEADER;
+    scratch.frames.push(frame);
+}
+
+/// Adds a dummy that the control side has filled to the packets.
+#[cold]
+fn add_dummy(frame: Frame, scratch: &mut Scratch) {
+    let job = &mut scratch.jobs[scratch.frames.len()];
+    job.route = u32::from_be_bytes([frame[0], frame[1], frame[2], frame[3]]);
+    job.tos = 0;
+    job.next_header = esp::DUMMY;
     scratch.frames.push(frame);
 }
 
@@ -183,7 +218,8 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
             .routes
             .get(job.route as usize)
             .map_or(0, |route| route.inner_max());
-        if frame.len() - HEADER <= inner_max {
+        // A dummy may be longer, as it may be there to find out what the path takes.
+        if frame.len() - HEADER <= inner_max || job.next_header == esp::DUMMY {
             cut.push(frame);
         } else {
             match Ipv4::parse(&frame[HEADER..]) {
@@ -329,10 +365,10 @@ fn write<const OUTER: usize>(
         let spi_and_number = u64::from(sa.spi) << 32 | job.sequence & 0xffff_ffff;
         header[..8].copy_from_slice(&spi_and_number.to_be_bytes());
         header[8..].copy_from_slice(&job.sequence.to_be_bytes());
-        if job.next_header == V4::NEXT_HEADER {
-            V4::decrement_ttl(rest);
-        } else {
-            V6::decrement_ttl(rest);
+        match job.next_header {
+            V4::NEXT_HEADER => V4::decrement_ttl(rest),
+            V6::NEXT_HEADER => V6::decrement_ttl(rest),
+            _ => {}
         }
         esp::write_trailer(rest.get_mut(inner..)?, padding, job.next_header)
     };

@@ -148,6 +148,8 @@ pub struct InboundSa {
     pub(crate) spi: u32,
     pub(crate) replayed: AtomicU64,
     pub(crate) forged: AtomicU64,
+    /// True if padding may be zeros instead of 1, 2, 3, …
+    zeros_are_padding: bool,
     pub(super) group: Binding,
 }
 
@@ -171,8 +173,23 @@ impl InboundSa {
             bytes: AtomicU64::new(0),
             replayed: AtomicU64::new(0),
             forged: AtomicU64::new(0),
+            zeros_are_padding: false,
             group: Binding::default(),
         }
+    }
+
+    /// Accepts padding of zeros too, which is what Vita writes.
+    #[must_use]
+    pub fn with_zeros_as_padding(self) -> InboundSa {
+        InboundSa {
+            zeros_are_padding: true,
+            ..self
+        }
+    }
+
+    /// Returns true if padding of zeros is accepted too.
+    pub fn accepts_zeros_as_padding(&self) -> bool {
+        self.zeros_are_padding
     }
 
     /// Prefetches the fields that a packet touches, without the key.

@@ -59,6 +59,36 @@ fn hours_of_changing_keys_lose_no_packet() {
     assert_eq!(testbed.taken(), 0);
 }
 
+/// Vita writes padding of zeros, and manual keys are for peers that follow RFC 4303.
+#[test]
+fn padding_of_zeros_is_accepted_where_keys_are_negotiated() {
+    let zeros = |testbed: &mut Testbed| -> Vec<bool> {
+        let tables = testbed.node(0).control().tables();
+        let sas = tables.inbound.iter();
+        sas.map(|sa| sa.accepts_zeros_as_padding()).collect()
+    };
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
+    let sas = zeros(&mut testbed);
+    assert!(!sas.is_empty() && sas.iter().all(|&zeros| zeros));
+    let manual = |side: usize| {
+        let sa = |name, spi| {
+            format!(
+                "{name} {{ spi {spi}; aead aes-128-gcm; key {}; salt 01020304; }}",
+                "0a".repeat(16)
+            )
+        };
+        let (inbound, outbound) = (
+            sa("inbound-sa", 3001 + side),
+            sa("outbound-sa", 3002 - side),
+        );
+        format!("gw-ip4 192.0.2.{}; {inbound} {outbound}", 17 - side)
+    };
+    let mut testbed = Testbed::new([0, 1].map(|side| parse(&file(side, "", &manual(side), ""))));
+    testbed.wait_until_up(1.0);
+    assert_eq!(zeros(&mut testbed), [false]);
+}
+
 fn status(testbed: &mut Testbed, side: usize) -> RouteStatus {
     testbed.node(side).control().status().routes.remove(0)
 }
