@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use ipnet::IpNet;
 use tare_gcm::Key;
+use tare_memory::Shared;
 
 use crate::config::{self, Config, Keys, SaKey};
 use crate::dataplane::{InboundSa, OutboundSa, Outer, SequenceMode};
@@ -21,12 +21,12 @@ pub(super) struct Entry {
     pub(super) config: config::Route,
     ends: Ends,
     /// Workers take these in turn.
-    pub(super) outbound: Vec<Arc<OutboundSa>>,
+    pub(super) outbound: Vec<Shared<OutboundSa>>,
     pub(super) inbound: Vec<Inbound>,
 }
 
 pub(super) struct Inbound {
-    pub(super) sa: Arc<InboundSa>,
+    pub(super) sa: Shared<InboundSa>,
     /// Packets when it was looked at last.
     pub(super) seen: u64,
 }
@@ -187,7 +187,7 @@ impl Routes {
         let (sequence_mode, window) = (entry.sequence_mode(), entry.config.window);
         let sa = InboundSa::new(spi, expanded, key.salt(), sequence_mode, window, number);
         entry.inbound.push(Inbound {
-            sa: Arc::new(sa),
+            sa: Shared::new(sa),
             seen: 0,
         });
     }
@@ -209,7 +209,7 @@ impl Routes {
         );
         // Negotiated keys are new and have nothing to follow.
         self.given.follow(key, &mut sa);
-        let sa = Arc::new(sa);
+        let sa = Shared::new(sa);
         let place = entry
             .outbound
             .iter()
@@ -322,17 +322,17 @@ fn unshow(shown: &mut HashMap<(IpAddr, u32), usize>, what: (IpAddr, u32), number
 #[derive(Default)]
 struct Given {
     hasher: RandomState,
-    last: HashMap<u64, Vec<(SaKey, Arc<OutboundSa>)>>,
+    last: HashMap<u64, Vec<(SaKey, Shared<OutboundSa>)>>,
 }
 
 impl Given {
-    fn remember(&mut self, key: &SaKey, sa: &Arc<OutboundSa>) {
+    fn remember(&mut self, key: &SaKey, sa: &Shared<OutboundSa>) {
         let same = self
             .last
             .entry(self.hasher.hash_one(key.key()))
             .or_default();
         same.retain(|(other, _)| other != key);
-        same.push((key.clone(), Arc::clone(sa)));
+        same.push((key.clone(), Shared::clone(sa)));
     }
 
     fn follow(&self, key: &SaKey, sa: &mut OutboundSa) {
