@@ -17,6 +17,23 @@ pub(super) struct Plan {
     pub(super) capacity: usize,
 }
 
+impl Plan {
+    /// The plan of a worker that has its ports already.
+    pub(super) fn in_memory() -> Plan {
+        let none = InterfaceQueues {
+            name: String::new(),
+            queue: 0,
+            index: 0,
+        };
+        Plan {
+            private: none.clone(),
+            public: none,
+            kind: Kind::Auto,
+            capacity: CAPACITIES[0],
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InterfaceQueues {
     /// Name or PCI address.

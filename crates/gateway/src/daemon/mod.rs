@@ -4,6 +4,7 @@
 //! never wait for another thread. The control thread owns configuration, keys, next hops and the
 //! log. Frames for it wait in a bounded queue.
 
+mod in_memory;
 mod interfaces;
 mod report;
 mod shared;
@@ -29,6 +30,8 @@ use crate::dataplane::{DropReason, TrafficCounters, WorkerId};
 use crate::exchange::system_entropy;
 use crate::interface::InterfaceId;
 use interfaces::Interfaces;
+
+pub(crate) use in_memory::InMemory;
 pub use report::{PortCounters, PortReport, Report, WorkerReport};
 use shared::{Published, Shared, WorkerEvent};
 use worker::Worker;
