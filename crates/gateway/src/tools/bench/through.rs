@@ -1,5 +1,5 @@
-//! The whole gateway: what the data plane leaves out, the worker's loop, ports, the clock, keys that
-//! were negotiated and next hops that were asked for.
+//! The whole gateway: what the data plane leaves out, the worker's loop, ports, the clock, keys
+//! that were negotiated and next hops that were asked for.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;

@@ -46,9 +46,9 @@ pub(crate) struct Args {
     /// makes and compares packets, with no gateway between
     #[arg(long, value_name = "PART", value_parser = part)]
     only: Option<Subject>,
-    /// Send the packets through whole gateways too, in turn with the data plane alone, and print the
-    /// difference, all in processor time. `port`: the worker's loop with ports in memory, its clock, keys that were
-    /// negotiated and next hops that were asked for
+    /// Send the packets through whole gateways too, in turn with the data plane alone, and print
+    /// the difference, all in processor time. `port`: the worker's loop with ports in memory, its
+    /// clock, keys that were negotiated and next hops that were asked for
     #[arg(long, value_name = "PARTS", value_parser = ["port"], conflicts_with = "only")]
     through: Option<String>,
     /// Print JSON
@@ -223,8 +223,8 @@ fn run_workers(
     Ok(all)
 }
 
-/// Runs the data plane alone and whole gateways in turn, and measures both in processor time of this
-/// thread: the difference is to be that of their work, whatever else the machine does.
+/// Runs the data plane alone and whole gateways in turn, and measures both in processor time of
+/// this thread: the difference is to be that of their work, whatever else the machine does.
 fn run_both(
     bench: &Bench,
     setup: &Setup,
@@ -268,7 +268,8 @@ struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// Returns what whole gateways take longer than the data plane alone, in nanoseconds per packet.
+    /// Returns what whole gateways take longer than the data plane alone, in nanoseconds per
+    /// packet.
     fn difference_ns(&self) -> Option<f64> {
         Some(self.through?.ns()? - self.outcome.ns()?)
     }
