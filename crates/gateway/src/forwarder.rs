@@ -4,6 +4,7 @@
 use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
+use crate::control::Actions;
 use crate::dataplane::{Dataplane, Output};
 use crate::interface::InterfaceId;
 
@@ -25,6 +26,15 @@ pub(crate) enum Task {
     Send(InterfaceId, Vec<u8>),
     /// Send a dummy packet on a route.
     Dummy(u32),
+}
+
+impl Task {
+    /// Takes out what the control side wants sent.
+    pub(crate) fn all(actions: &mut Actions) -> impl Iterator<Item = Task> + '_ {
+        let frames = actions.frames.drain(..);
+        let frames = frames.map(|(to, frame)| Task::Send(to, frame));
+        frames.chain(actions.dummies.drain(..).map(Task::Dummy))
+    }
 }
 
 /// A data plane and the buffers between it and a [`Sink`].

@@ -7,7 +7,8 @@ use crate::schedule::Schedule;
 use crate::stream::{Pieces, Stream};
 use crate::wipe::wipe;
 use crate::{Error, Nonce, Path, SharedRead, SharedWrite, Tag, AAD_LEN_MAX, MESSAGE_LEN_MAX};
-use zeroize::{zeroize_stack, Zeroize};
+use tare_memory::Shared;
+use zeroize::zeroize_stack;
 
 /// An AES-128-GCM or AES-256-GCM key, expanded for one [`Path`], wiped on drop.
 ///
@@ -24,7 +25,7 @@ pub struct Key {
 
 enum Engine {
     Native {
-        schedule: Box<Schedule>,
+        schedule: Shared<Schedule>,
         kernel: &'static Kernel,
     },
     Portable(Box<PortableKey>),
@@ -61,9 +62,10 @@ impl Key {
         }
         let engine = match native::kernel(path, key.len()) {
             Some(kernel) => {
-                let mut schedule = Box::new(Schedule::EMPTY);
-                // SAFETY: the path is available, so the processor has its instructions.
-                unsafe { (kernel.fill)(&mut schedule, key) };
+                let schedule = Shared::filled(Schedule::EMPTY, |schedule| {
+                    // SAFETY: the path is available, so the processor has its instructions.
+                    unsafe { (kernel.fill)(schedule, key) };
+                });
                 Engine::Native { schedule, kernel }
             }
             None => {
@@ -396,16 +398,6 @@ impl Key {
         let mut dst = Pieces::new(core::iter::once((dst, len)));
         // SAFETY: the caller's contract; the source is only read.
         unsafe { self.streamed(seal, nonce, aad, &mut src, &mut dst, len) }
-    }
-}
-
-impl Drop for Key {
-    fn drop(&mut self) {
-        match &mut self.engine {
-            Engine::Native { schedule, .. } => schedule.zeroize(),
-            // Its parts wipe themselves.
-            Engine::Portable(_) => {}
-        }
     }
 }
 

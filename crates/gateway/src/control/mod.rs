@@ -395,7 +395,7 @@ impl Control {
         Tables {
             prefixes: Arc::clone(&self.prefixes),
             routes: entries.iter().map(route).collect(),
-            inbound: SpiTable::new(sas.map(|inbound| Arc::clone(&inbound.sa))),
+            inbound: SpiTable::new(sas.map(|inbound| inbound.sa.clone())),
             private: self.private.view(),
             public: self.public.view(),
             exchange_port: self.config.protocol_port,

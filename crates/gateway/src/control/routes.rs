@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use tare_gcm::Key;
+use tare_memory::Shared;
 use tare_sim::Instant;
 
 use super::totals::Totals;
@@ -23,7 +24,7 @@ pub(super) struct Entry {
     pub(super) config: config::Route,
     ends: Ends,
     /// Workers take these in turn.
-    pub(super) outbound: Vec<Arc<OutboundSa>>,
+    pub(super) outbound: Vec<Shared<OutboundSa>>,
     pub(super) inbound: Vec<Inbound>,
     pub(super) totals: Totals,
     /// The time at which keys were agreed on last.
@@ -31,7 +32,7 @@ pub(super) struct Entry {
 }
 
 pub(super) struct Inbound {
-    pub(super) sa: Arc<InboundSa>,
+    pub(super) sa: Shared<InboundSa>,
     /// Packets when it was looked at last.
     pub(super) seen: u64,
 }
@@ -67,7 +68,7 @@ impl Entry {
 /// An outbound SA, and the numbers that it has used lately.
 pub(super) struct Shown {
     route: usize,
-    sa: Arc<OutboundSa>,
+    sa: Shared<OutboundSa>,
     /// The last number at the last sample but one, and at the last one.
     samples: [u64; 2],
 }
@@ -231,7 +232,7 @@ impl Routes {
             sa = sa.with_zeros_as_padding();
         }
         entry.inbound.push(Inbound {
-            sa: Arc::new(sa),
+            sa: Shared::new(sa),
             seen: 0,
         });
     }
@@ -253,7 +254,7 @@ impl Routes {
         );
         // Negotiated keys are new and have nothing to follow.
         self.given.follow(key, &mut sa);
-        let sa = Arc::new(sa);
+        let sa = Shared::new(sa);
         let place = entry
             .outbound
             .iter()
@@ -261,7 +262,7 @@ impl Routes {
         let last = sa.last_number();
         let shown = Shown {
             route: number,
-            sa: Arc::clone(&sa),
+            sa: sa.clone(),
             samples: [last; 2],
         };
         self.shown.insert((entry.ends.peer, spi), shown);
@@ -416,17 +417,17 @@ fn unshow(shown: &mut HashMap<(IpAddr, u32), Shown>, what: (IpAddr, u32), number
 #[derive(Default)]
 struct Given {
     hasher: RandomState,
-    last: HashMap<u64, Vec<(SaKey, Arc<OutboundSa>)>>,
+    last: HashMap<u64, Vec<(SaKey, Shared<OutboundSa>)>>,
 }
 
 impl Given {
-    fn remember(&mut self, key: &SaKey, sa: &Arc<OutboundSa>) {
+    fn remember(&mut self, key: &SaKey, sa: &Shared<OutboundSa>) {
         let same = self
             .last
             .entry(self.hasher.hash_one(key.key()))
             .or_default();
         same.retain(|(other, _)| other != key);
-        same.push((key.clone(), Arc::clone(sa)));
+        same.push((key.clone(), Shared::clone(sa)));
     }
 
     fn follow(&self, key: &SaKey, sa: &mut OutboundSa) {

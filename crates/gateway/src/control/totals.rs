@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tare_memory::{Placed, Shared};
+
 use tare_daemon::Reason;
 
 use crate::dataplane::{DropReason, InboundSa, OutboundSa, RouteDrops};
@@ -25,11 +27,11 @@ pub(super) struct Totals {
 }
 
 /// SAs of one direction that are in the tables no longer.
-struct Leaving<S> {
+struct Leaving<S: Placed> {
     packets: u64,
     bytes: u64,
     /// Workers may go on counting in these until they have newer tables.
-    sas: Vec<Arc<S>>,
+    sas: Vec<Shared<S>>,
 }
 
 /// An SA that counts.
@@ -49,7 +51,7 @@ impl Counting for InboundSa {
     }
 }
 
-impl<S> Default for Leaving<S> {
+impl<S: Placed> Default for Leaving<S> {
     fn default() -> Leaving<S> {
         Leaving {
             packets: 0,
@@ -59,12 +61,12 @@ impl<S> Default for Leaving<S> {
     }
 }
 
-impl<S: Counting> Leaving<S> {
+impl<S: Counting + Placed> Leaving<S> {
     /// Adds the counters of the SAs that no worker has any more, and lets go of them with their
     /// keys.
     fn settle(&mut self) {
         let (packets, bytes) = (&mut self.packets, &mut self.bytes);
-        self.sas.retain_mut(|sa| match Arc::get_mut(sa) {
+        self.sas.retain_mut(|sa| match sa.get_mut() {
             Some(sa) => {
                 let traffic = sa.traffic();
                 *packets += traffic.0;
@@ -78,7 +80,7 @@ impl<S: Counting> Leaving<S> {
     /// Returns the counters, with those of the present SAs.
     fn sum<'a>(
         &'a self,
-        present: impl Iterator<Item = &'a Arc<S>>,
+        present: impl Iterator<Item = &'a Shared<S>>,
         dropped: <DropReason as Reason>::Counts,
     ) -> RouteCounters
     where
@@ -99,11 +101,11 @@ impl<S: Counting> Leaving<S> {
 }
 
 impl Totals {
-    pub(super) fn outbound_leaves(&mut self, sa: Arc<OutboundSa>) {
+    pub(super) fn outbound_leaves(&mut self, sa: Shared<OutboundSa>) {
         self.outbound.sas.push(sa);
     }
 
-    pub(super) fn inbound_leaves(&mut self, sa: Arc<InboundSa>) {
+    pub(super) fn inbound_leaves(&mut self, sa: Shared<InboundSa>) {
         self.inbound.sas.push(sa);
     }
 
@@ -116,14 +118,14 @@ impl Totals {
 
     pub(super) fn outbound<'a>(
         &'a self,
-        present: impl Iterator<Item = &'a Arc<OutboundSa>>,
+        present: impl Iterator<Item = &'a Shared<OutboundSa>>,
     ) -> RouteCounters {
         self.outbound.sum(present, self.drops.outbound.read())
     }
 
     pub(super) fn inbound<'a>(
         &'a self,
-        present: impl Iterator<Item = &'a Arc<InboundSa>>,
+        present: impl Iterator<Item = &'a Shared<InboundSa>>,
     ) -> RouteCounters {
         self.inbound.sum(present, self.drops.inbound.read())
     }

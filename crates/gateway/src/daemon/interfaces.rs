@@ -21,6 +21,21 @@ impl Plan {
     pub(super) fn both(&self) -> [&InterfaceQueues; 2] {
         [&self.private, &self.public]
     }
+
+    /// The plan of a worker that has its ports already.
+    pub(super) fn in_memory() -> Plan {
+        let none = InterfaceQueues {
+            name: String::new(),
+            queue: 0,
+            index: 0,
+        };
+        Plan {
+            private: none.clone(),
+            public: none,
+            kind: Kind::Auto,
+            capacity: CAPACITIES[0],
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 //! never wait for another thread. The control thread owns configuration, keys, next hops and the
 //! log. Frames for it wait in a bounded queue.
 
+mod in_memory;
 mod interfaces;
 mod lock;
 mod report;
@@ -34,6 +35,8 @@ use crate::forwarder::Task;
 use crate::interface::InterfaceId;
 use interfaces::Interfaces;
 use lock::InterfaceLocks;
+
+pub(crate) use in_memory::InMemory;
 pub use report::{PortCounters, PortReport, Report, WorkerReport};
 use shared::{Published, Shared, WorkerEvent};
 use worker::Worker;
@@ -429,10 +432,8 @@ impl Daemon {
         if actions.tables.take().is_some() {
             self.publish();
         }
-        let frames = actions.frames.drain(..);
-        let frames = frames.map(|(to, frame)| Task::Send(to, frame));
         let mut any = false;
-        for task in frames.chain(actions.dummies.drain(..).map(Task::Dummy)) {
+        for task in Task::all(actions) {
             any = true;
             if self.tasks.try_send(task).is_err() {
                 self.own_lost += 1;

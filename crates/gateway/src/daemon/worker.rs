@@ -45,7 +45,7 @@ pub(super) struct Worker {
 }
 
 /// The reason why a worker closes its ports.
-enum Left {
+pub(super) enum Left {
     Stopped,
     /// There is another plan.
     Replanned,
@@ -106,16 +106,40 @@ impl Worker {
 }
 
 /// The state of a worker while its ports are open.
-struct Station {
-    ports: Ports,
-    forwarder: Forwarder,
-    pool: Pool,
-    burst: Burst,
+pub(super) struct Station {
+    pub(super) ports: Ports,
+    pub(super) forwarder: Forwarder,
+    pub(super) pool: Pool,
+    pub(super) burst: Burst,
 }
 
-struct Ports {
-    private: Box<dyn Port>,
-    public: Box<dyn Port>,
+pub(super) struct Ports {
+    pub(super) private: Box<dyn Port>,
+    pub(super) public: Box<dyn Port>,
+}
+
+/// The state of a worker's loop between two rounds.
+pub(super) struct Loop {
+    /// The generation of the tables in use.
+    seen: u64,
+    /// Rounds without a frame.
+    idle: u32,
+    /// The time at which counters were published.
+    told: Instant,
+    /// Rounds that are left, once the gateway is to stop.
+    last: u32,
+}
+
+impl Default for Loop {
+    fn default() -> Loop {
+        Loop {
+            // Tables that came while the ports were opened are taken in the first round.
+            seen: 0,
+            idle: 0,
+            told: Instant::ZERO,
+            last: LAST_ROUNDS,
+        }
+    }
 }
 
 impl Ports {
@@ -190,46 +214,58 @@ impl Station {
     }
 
     fn forward(&mut self, worker: &Worker, plan: &Arc<Plan>, base: &Counts) -> Left {
-        // Tables that came while the ports were opened are taken in the first round.
-        let mut seen = 0;
-        let mut idle = 0;
-        let mut told = Instant::ZERO;
-        let mut last = LAST_ROUNDS;
+        let mut state = Loop::default();
         loop {
-            let generation = worker.shared.generation();
-            if generation != seen {
-                seen = generation;
-                let published = worker.shared.published();
-                if *published.plan != **plan {
-                    return Left::Replanned;
-                }
-                self.forwarder
-                    .dataplane
-                    .replace(Arc::clone(&published.tables));
-            }
             let now = Instant::now();
-            let moved = match self.round(worker, now) {
-                Ok(moved) => moved,
-                Err(error) => return Left::Lost(error),
-            };
-            if worker.shared.stopped() {
-                last -= 1;
-                if !moved || last == 0 {
-                    return Left::Stopped;
-                }
-            }
-            if now.since(told) >= TELL {
-                told = now;
-                *worker.state().counts() = self.counts(base);
-            }
-            idle = if moved { 0 } else { idle + 1 };
-            if idle >= IDLE_ROUNDS && !worker.shared.busy_poll {
-                *worker.state().counts() = self.counts(base);
-                self.sleep(worker);
-                // A frame that woke it is found at once; without one it goes back to sleep soon.
-                idle = IDLE_ROUNDS / 2;
+            if let Some(left) = self.turn(now, worker, plan, base, &mut state) {
+                return left;
             }
         }
+    }
+
+    /// Does one round of the loop. Returns the reason to end it, if there is one.
+    #[inline]
+    pub(super) fn turn(
+        &mut self,
+        now: Instant,
+        worker: &Worker,
+        plan: &Arc<Plan>,
+        base: &Counts,
+        state: &mut Loop,
+    ) -> Option<Left> {
+        let generation = worker.shared.generation();
+        if generation != state.seen {
+            state.seen = generation;
+            let published = worker.shared.published();
+            if *published.plan != **plan {
+                return Some(Left::Replanned);
+            }
+            self.forwarder
+                .dataplane
+                .replace(Arc::clone(&published.tables));
+        }
+        let moved = match self.round(worker, now) {
+            Ok(moved) => moved,
+            Err(error) => return Some(Left::Lost(error)),
+        };
+        if worker.shared.stopped() {
+            state.last -= 1;
+            if !moved || state.last == 0 {
+                return Some(Left::Stopped);
+            }
+        }
+        if now.since(state.told) >= TELL {
+            state.told = now;
+            *worker.state().counts() = self.counts(base);
+        }
+        state.idle = if moved { 0 } else { state.idle + 1 };
+        if state.idle >= IDLE_ROUNDS && !worker.shared.busy_poll {
+            *worker.state().counts() = self.counts(base);
+            self.sleep(worker);
+            // A frame that woke it is found at once; without one it goes back to sleep soon.
+            state.idle = IDLE_ROUNDS / 2;
+        }
+        None
     }
 
     /// Forwards a burst of each interface, and sends what waits in the queue of the control thread.

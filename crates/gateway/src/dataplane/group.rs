@@ -121,12 +121,13 @@ mod tests {
         SequenceMode, SpiTable,
     };
     use tare_gcm::Key;
+    use tare_memory::Shared;
     use tare_packet::ethernet::{self, HEADER};
     use tare_packet::ipv4;
     use tare_port::{Burst, Frame, Layout, Pool};
     use tare_sim::Instant;
 
-    fn tables(outbound: &Arc<OutboundSa>, inbound: &[Arc<InboundSa>]) -> Tables {
+    fn tables(outbound: &Shared<OutboundSa>, inbound: &[Shared<InboundSa>]) -> Tables {
         let interface = InterfaceView {
             mac: [2; 6],
             next_hop4: Some([2; 6]),
@@ -135,7 +136,7 @@ mod tests {
         };
         Tables {
             prefixes: Arc::new(Prefixes::new([("10.0.0.0/8".parse().unwrap(), 0)])),
-            routes: vec![Route::new([Arc::clone(outbound)], 1500)],
+            routes: vec![Route::new([outbound.clone()], 1500)],
             inbound: SpiTable::new(inbound.iter().cloned()),
             private: interface,
             public: interface,
@@ -143,17 +144,17 @@ mod tests {
         }
     }
 
-    fn outbound() -> Arc<OutboundSa> {
+    fn outbound() -> Shared<OutboundSa> {
         let outer = Outer::V4 { src: 1, dst: 2 };
         let key = Key::new(&[0; 16]).unwrap();
         let sa = OutboundSa::new(1000, key, [0; 4], SequenceMode::Extended, outer);
-        Arc::new(sa)
+        Shared::new(sa)
     }
 
-    fn inbound() -> Arc<InboundSa> {
+    fn inbound() -> Shared<InboundSa> {
         let key = Key::new(&[0; 16]).unwrap();
         let sa = InboundSa::new(1000, key, [0; 4], SequenceMode::Extended, 64, 0);
-        Arc::new(sa)
+        Shared::new(sa)
     }
 
     #[test]
@@ -223,8 +224,8 @@ mod tests {
     fn an_sa_stays_with_its_group_whatever_tables_it_is_in() {
         let (first, _) = WorkerGroup::sole();
         let (sa, received) = (outbound(), inbound());
-        first.bind(tables(&sa, &[Arc::clone(&received)]));
-        first.bind(tables(&sa, &[Arc::clone(&received)]));
+        first.bind(tables(&sa, &[Shared::clone(&received)]));
+        first.bind(tables(&sa, &[Shared::clone(&received)]));
         for second in [
             tables(&sa, &[]),
             tables(&outbound(), std::slice::from_ref(&received)),

@@ -182,7 +182,7 @@ fn admit(
 }
 
 /// The number of packets between prefetching memory and reading it.
-const AHEAD: usize = 6;
+const AHEAD: usize = 12;
 
 /// Finds the SA of a packet that was looked at some packets ago, and asks for the key of one before
 /// that. What each reads was asked for a step earlier, so nothing waits for memory while there are

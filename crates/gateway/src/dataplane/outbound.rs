@@ -275,7 +275,8 @@ fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
             }
         };
         // The next pass reads it; of thousands of routes it is not in the caches.
-        sa.key.prefetch(frames[0].len());
+        let inner = frames[0].len() - HEADER;
+        sa.key.prefetch(inner + esp::padding(inner) + esp::TRAILER);
         let mut bytes = 0;
         for (frame, job) in frames.iter_mut().zip(run) {
             let inner = frame.len() - HEADER;

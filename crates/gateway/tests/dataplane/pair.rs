@@ -8,6 +8,7 @@ use tare_gateway::dataplane::{Dataplane, DropReason, Output, TrafficCounters, Wo
 use tare_gateway::dataplane::{InboundSa, OutboundSa, Outer, SequenceMode};
 use tare_gateway::dataplane::{InterfaceView, Route, SpiTable, Tables};
 use tare_gcm::{Key, Nonce};
+use tare_memory::Shared;
 use tare_packet::ethernet::{self, Mac, HEADER};
 use tare_packet::{ipv4, ipv6};
 use tare_port::{Burst, Layout, Pool};
@@ -130,8 +131,8 @@ impl Pair {
             };
             let tables = Tables {
                 prefixes: Arc::new(Prefixes::new(nets.map(|net| (net.parse().unwrap(), 0)))),
-                routes: vec![Route::new(Some(Arc::new(out)), shape.path_mtu)],
-                inbound: SpiTable::new([Arc::new(inbound)]),
+                routes: vec![Route::new(Some(Shared::new(out)), shape.path_mtu)],
+                inbound: SpiTable::new([Shared::new(inbound)]),
                 private: InterfaceView {
                     ip4: Some([NEAR4, FAR4][own] + 0xfe),
                     ip6: Some([NEAR6, FAR6][own] + 0xfe),

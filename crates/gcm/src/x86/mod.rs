@@ -53,8 +53,9 @@ pub(crate) fn kernel(path: Path, key_len: usize) -> Option<&'static Kernel> {
 /// Asks for a line of the cache.
 #[inline(always)]
 pub(crate) fn prefetch(line: *const u8) {
-    use core::arch::x86_64::{_mm_prefetch, _MM_HINT_T1};
-    // Into the second-level cache, which can wait for more lines at once than the first.
+    use core::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+    // Into the first level. With hints for the second, 10,000 keys in turn took up to 1.7 times as
+    // long on Zen 5, for the first 20 ms.
     // SAFETY: a hint never faults.
-    unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) };
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
 }
