@@ -40,7 +40,11 @@ const EMULATED: [Emulated; 3] = [
     Emulated {
         cpu: "qemu64",
         about: "neither AES nor AVX, neither RDRAND nor RDSEED",
-        must: &["gcm chosen portable", "gcm ran portable", "gcm counted portable"],
+        must: &[
+            "gcm chosen portable",
+            "gcm ran portable",
+            "gcm counted portable",
+        ],
         must_not: &["gcm ran aesni", "rdrand ran RDRAND", "rdrand ran RDSEED"],
     },
     Emulated {

@@ -10,6 +10,7 @@
 use crate::columns::{words, Columns, Lens, Tags};
 use crate::kernel::Batch4;
 use crate::key::check;
+use crate::native;
 use crate::schedule::Schedule;
 use crate::wipe::wipe;
 use crate::{Error, Key, Nonce, SharedRead, SharedWrite, Tag};
@@ -267,6 +268,7 @@ impl Operation for Seal {
         // SAFETY: the caller's contract; the kernel fills the tags.
         let tags = unsafe {
             (batch4.seal)(columns, &mut tags);
+            native::wipe_stack(batch4.alone.path);
             tags.assume_init_ref()
         };
         for (i, tag) in tags.0.iter().enumerate() {
@@ -299,7 +301,11 @@ impl Operation for Open {
     #[inline(always)]
     unsafe fn four(batch4: &Batch4, columns: &Columns, mut done: impl FnMut(usize, bool)) {
         // SAFETY: the caller's contract.
-        let forged = unsafe { (batch4.open)(columns) };
+        let forged = unsafe {
+            let forged = (batch4.open)(columns);
+            native::wipe_stack(batch4.alone.path);
+            forged
+        };
         // One branch for four packets: the results of authentic ones do not wait for a comparison
         // of each tag.
         if forged == 0 {

@@ -6,6 +6,7 @@
 //! fetch a line of the cache. `native.rs` is that module for processors that have none.
 
 use crate::columns::{Columns, Tags};
+use crate::native;
 use crate::schedule::{Block, Schedule, Shape};
 use crate::Path;
 use core::mem::MaybeUninit;
@@ -79,20 +80,43 @@ pub(crate) struct Batch4 {
     pub(crate) alone: &'static Kernel,
 }
 
+impl Kernel {
+    /// Seals or opens a whole message, wipes what that leaves on the stack, and returns the tag.
+    ///
+    /// # Safety
+    /// As for [`Whole`].
+    #[allow(clippy::too_many_arguments, reason = "those of `Whole`, in registers")]
+    #[inline(always)]
+    pub(crate) unsafe fn whole(
+        &self,
+        seal: bool,
+        schedule: &Schedule,
+        nonce: &[u8; 12],
+        aad: &[u8],
+        src: *const u8,
+        dst: *mut u8,
+        len: usize,
+    ) -> u128 {
+        let whole = if seal { self.seal } else { self.open };
+        // SAFETY: the caller's contract.
+        unsafe {
+            let tag = whole(schedule, nonce, aad, src, dst, len);
+            native::wipe_stack(self.path);
+            tag
+        }
+    }
+}
+
 impl Batch4 {
     /// Seals or opens one of the packets and returns its tag.
     ///
     /// # Safety
     /// As for [`Whole`]; the `i`-th of each column must be filled.
     pub(crate) unsafe fn one(&self, columns: &Columns, i: usize, seal: bool) -> u128 {
-        let work = if seal {
-            self.alone.seal
-        } else {
-            self.alone.open
-        };
         // SAFETY: the caller's contract; nonces and additional data are that long.
         unsafe {
-            work(
+            self.alone.whole(
+                seal,
                 &*columns.schedule[i],
                 &*columns.nonce[i].as_ptr().cast(),
                 core::slice::from_raw_parts(columns.aad[i].as_ptr().cast(), columns.len[i].aad()),

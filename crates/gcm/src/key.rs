@@ -34,7 +34,7 @@ enum Engine {
 /// below.
 const NATIVE_STACK: usize = 4096;
 /// The same of the portable path, which uses more in builds without optimisation.
-const PORTABLE_STACK: usize = if cfg!(debug_assertions) { 8192 } else { 2048 };
+const PORTABLE_STACK: usize = 16384;
 /// The same of making a key on the portable path.
 const KEY_STACK: usize = 8192;
 
@@ -367,10 +367,9 @@ impl Key {
     ) -> u128 {
         match &self.engine {
             Engine::Native { schedule, kernel } => {
-                let whole = if seal { kernel.seal } else { kernel.open };
                 // SAFETY: the caller's contract; `with_path` paired the kernel with its schedule
                 // and processor.
-                unsafe { whole(schedule, nonce, aad, src, dst, len) }
+                unsafe { kernel.whole(seal, schedule, nonce, aad, src, dst, len) }
             }
             // SAFETY: the caller's contract.
             Engine::Portable(_) => unsafe { self.whole_streamed(seal, nonce, aad, src, dst, len) },

@@ -19,6 +19,7 @@
 use super::ghash::{self, Sum};
 use super::lanes::Lanes;
 use super::message::Begun;
+use super::once;
 use crate::schedule::{Block, Schedule, STRIDES};
 use core::arch::x86_64::*;
 
@@ -119,7 +120,10 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
     ) -> [V; N] {
         // SAFETY: as above; there are 16 numbers and 15 round keys.
         unsafe {
-            let keys = self.schedule.round_keys.as_ptr();
+            let mut keys = self.schedule.round_keys.as_ptr();
+            if V::COUNT < 4 {
+                keys = once::fresh(keys);
+            }
             let first = self
                 .nonce_and_key
                 .with_last_words(self.counter.swap_bytes() ^ self.key_word);

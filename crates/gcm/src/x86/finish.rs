@@ -6,6 +6,7 @@
 use super::ghash::{self, Sum};
 use super::lanes::{Lanes, Single};
 use super::message::{Before, Data, Message};
+use super::once;
 use crate::schedule::Block;
 use core::arch::asm;
 use core::arch::x86_64::*;
@@ -61,7 +62,7 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
     // bytes.
     unsafe {
         let reversal = V::splat(ghash::byte_reversal());
-        let keys = schedule.round_keys.as_ptr();
+        let keys = once::fresh(schedule.round_keys.as_ptr());
         let mut stage = [Block::ZERO; STAGE];
         let stage = stage.as_mut_ptr();
         copy_in_on::<V>(src, stage.add(1).cast(), len);
@@ -131,7 +132,7 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
             _mm_xor_si128(block, _mm_shuffle_epi8(b, ghash::byte_reversal())),
         );
 
-        let powers = schedule.powers_from(data_blocks + 2);
+        let powers = once::fresh(schedule.powers_from(data_blocks + 2));
         let mut sum = Sum::zero();
         for i in 0..R {
             let x = V::load_private(stage.add(i * V::COUNT)).permute(reversal);

@@ -14,8 +14,10 @@ mod ghash;
 mod lanes;
 mod message;
 mod once;
+mod stack;
 
 pub(crate) use finish::{copy_in, copy_out};
+pub(crate) use stack::wipe_stack;
 
 use crate::kernel::Kernel;
 use crate::Path;

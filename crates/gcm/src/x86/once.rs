@@ -248,6 +248,20 @@ pub(super) unsafe fn together(four: &mut [__m512i; 4], fifth: &mut __m512i) {
     }
 }
 
+/// The same address, of which the compiler does not know that: loads from there stay behind this.
+/// Otherwise it loads round keys and powers of the hash key ahead of branches and loops, and as there
+/// are more than registers, leaves copies of them on the stack.
+#[inline(always)]
+#[allow(
+    clippy::pointers_in_nomem_asm_block,
+    reason = "the block accesses nothing"
+)]
+pub(super) unsafe fn fresh<T>(mut p: *const T) -> *const T {
+    // SAFETY: no instruction.
+    unsafe { asm!("/* {} */", inout(reg) p, options(nomem, nostack, preserves_flags)) };
+    p
+}
+
 /// Lane 0 of the first, lane 1 of the second, and so on, by blends: the compiler would shuffle,
 /// which one port does instead of two.
 #[inline]
