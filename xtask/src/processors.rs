@@ -201,7 +201,7 @@ fn expected_here() -> Vec<&'static str> {
     let aes = "aes pclmulqdq ssse3 sse4_1";
     let vaes = "avx2 vaes vpclmulqdq";
     let conditions = [
-        format!("{aes} {vaes} avx512f avx512bw avx512vl avx512dq bmi1 bmi2"),
+        format!("{aes} {vaes} avx512f avx512bw avx512vl avx512dq avx512vbmi bmi1 bmi2"),
         format!("{aes} {vaes}"),
         aes.into(),
         "fpu".into(),

@@ -34,7 +34,7 @@ enum Engine {
 /// below.
 const NATIVE_STACK: usize = 4096;
 /// The same of the portable path, which uses more in builds without optimisation.
-const PORTABLE_STACK: usize = 16384;
+const PORTABLE_STACK: usize = 9216;
 /// The same of making a key on the portable path.
 const KEY_STACK: usize = 8192;
 

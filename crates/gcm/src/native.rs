@@ -15,11 +15,5 @@ pub(crate) fn kernel(_: Path, _key_len: usize) -> Option<&'static Kernel> {
     None
 }
 
-/// Wipes what a kernel has used of the stack.
-///
-/// # Safety
-/// None here, where there are no kernels.
-pub(crate) unsafe fn wipe_stack(_: Path) {}
-
 /// Asks for a line of the cache.
 pub(crate) fn prefetch(_: *const u8) {}

@@ -100,9 +100,15 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
         for i in 0..R {
             input[i] = V::load_private(stage.add(i * V::COUNT));
             output[i] = state[i].aes_last(last_key.xor(input[i]));
-            V::store_private(stage.add(i * V::COUNT), output[i]);
         }
-        let tag_mask = output[0].first_lane();
+        // Not onto the stage: what overwrites it there may be dropped as a store that is not read.
+        let mask = output[0].first_lane();
+        output[0] = output[0].xor(V::in_first_lane(mask));
+        let mut tag_mask = Block::ZERO;
+        once::put(&mut tag_mask, mask);
+        for (i, x) in output.iter().enumerate() {
+            V::store_private(stage.add(i * V::COUNT), *x);
+        }
         copy_out_on::<V>(stage.add(1).cast(), dst, len);
 
         // The hashed blocks go back on the stage, where additional data and lengths are put around
@@ -140,7 +146,10 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
         }
         let hash = sum.reduce().sum_of_lanes();
         // What is left on the stage is ciphertext; its plaintext, if any, has been overwritten.
-        _mm_xor_si128(_mm_shuffle_epi8(hash, ghash::byte_reversal()), tag_mask)
+        _mm_xor_si128(
+            _mm_shuffle_epi8(hash, ghash::byte_reversal()),
+            once::take(&mut tag_mask),
+        )
     }
 }
 

@@ -1,9 +1,10 @@
 //! The stack that a kernel leaves behind.
 //!
-//! Kernels keep secrets in registers, but the compiler spills some: the mask of the tag, a round
-//! key, on opening plaintext. What a kernel has used lies right below its caller's own stack, and is
-//! wiped there, by the widest stores of the path: a call to clear 2 KiB takes 15 ns, where a short
-//! message takes 12.
+//! Kernels keep secrets in registers, but for long messages the compiler spills some: the mask of
+//! the tag, a round key, on opening plaintext. What a function has used lies right below its
+//! caller's own stack, and is wiped there, by the widest stores of the path: a call to clear 2 KiB
+//! takes 15 ns, where a short message takes 12. Builds with checks spill more, for short messages as
+//! well, and are wiped by `kernel::wipe_checked`.
 
 use crate::Path;
 use core::arch::asm;
@@ -19,18 +20,14 @@ macro_rules! clear {
     };
 }
 
-/// Wipes what a kernel of this path that the caller has just called has used of the stack.
+/// Wipes what a function of this path that the caller has just called has used of the stack.
 ///
 /// # Safety
 /// The processor must have the path's instructions.
 #[inline(always)]
-pub(crate) unsafe fn wipe_stack(path: Path) {
-    // Checked builds use more, spread more widely.
-    if cfg!(debug_assertions) {
-        return zeroize::zeroize_stack::<4096>();
-    }
+pub(super) unsafe fn wipe(path: Path) {
     // SAFETY: nothing alive is below the stack pointer around a block that may use the stack, and
-    // the stack goes on there: a kernel has just used it.
+    // the stack goes on there: it has just been used.
     unsafe {
         match path {
             Path::Vaes512 => clear!(
