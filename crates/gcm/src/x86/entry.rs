@@ -4,7 +4,7 @@
 use super::ends::Ends;
 use super::lanes::{Lanes, Pair, Quad, Single};
 use super::message::{hash_additional, length_block, load_nonce, to_u128, Begun, Data, Message};
-use super::{batch512, bulk, expand, stack};
+use super::{batch512, bulk, expand, once, stack};
 use crate::columns::{Columns, Tags};
 use crate::kernel::{counter_after, Batch4, Kernel, Progress};
 use crate::schedule::{Block, Schedule, Shape};
@@ -31,6 +31,12 @@ macro_rules! path {
                 unsafe {
                     if len < bulk::head_len($register::COUNT, $registers) {
                         return super::short::<$register, ROUNDS, SEAL>(
+                            schedule, nonce, aad, src, dst, len,
+                        );
+                    }
+                    // There nothing but the mask of the tag would be spilled, and that has its place.
+                    if SEAL && $register::COUNT == 4 {
+                        return super::long::<$register, $registers, ROUNDS, SEAL>(
                             schedule, nonce, aad, src, dst, len,
                         );
                     }
@@ -284,8 +290,20 @@ unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
         let head_len = bulk::head_len(V::COUNT, N);
         let step_len = 16 * N * V::COUNT;
         let count = (len - head_len) / step_len;
-        let begun =
-            bulk::begin::<V, N, ROUNDS, SEAL>(schedule, message.nonce, additional, src, dst, count);
+        let mut mask = Block::ZERO;
+        let state = bulk::begin::<V, N, ROUNDS, SEAL>(
+            schedule,
+            message.nonce,
+            additional,
+            src,
+            dst,
+            count,
+            &mut mask,
+        );
+        let begun = Begun {
+            tag_mask: once::take(&mut mask),
+            state,
+        };
         let done = head_len + count * step_len;
         let counter = counter_after(done as u64);
         let rest = Data {
@@ -313,9 +331,8 @@ unsafe fn steps<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
         let mut done = 16 * N * V::COUNT * count;
         let state = if progress.is_new() {
             done += bulk::head_len(V::COUNT, N);
-            let begun = bulk::begin::<V, N, ROUNDS, SEAL>(schedule, nonce, hash, src, dst, count);
-            _mm_store_si128((&raw mut progress.tag_mask).cast(), begun.tag_mask);
-            begun.state
+            let mask = &mut progress.tag_mask;
+            bulk::begin::<V, N, ROUNDS, SEAL>(schedule, nonce, hash, src, dst, count, mask)
         } else {
             let counter = progress.next_counter();
             bulk::proceed::<V, N, ROUNDS, SEAL>(schedule, nonce, counter, hash, src, dst, count)

@@ -32,7 +32,7 @@ pub(super) unsafe fn wipe(path: Path) {
         match path {
             Path::Vaes512 => clear!(
                 "vpxor xmm0, xmm0, xmm0", "vmovdqu64", "zmm0",
-                64 128 192 256 320 384 448
+                64 128 192 256 320
             ),
             Path::Vaes256 => clear!(
                 "vpxor xmm0, xmm0, xmm0", "vmovdqu", "ymm0",
