@@ -76,8 +76,8 @@ const EMULATED: [Emulated; 3] = [
 ];
 
 /// The test programs whose outcome may depend on the processor. Left out are those that cannot run
-/// under the emulator (the cipher's `memcheck` needs valgrind; a process with threads that forks, as
-/// that of the random numbers' `fork`, hangs in QEMU 7.2; the lab's `roles`, `runs` and `trials`
+/// under the emulator (the cipher's `memcheck` needs valgrind; a process with threads that forks,
+/// as that of the random numbers' `fork`, hangs in QEMU 7.2; the lab's `roles`, `runs` and `trials`
 /// watch processes by system calls that its user mode lacks) and those that take minutes there.
 const SUITES: &[&str] = &[
     "crates/gcm batch",

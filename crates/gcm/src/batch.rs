@@ -468,8 +468,8 @@ impl<'a> Packet<'a> {
     }
 
     /// Returns true if source or destination is so close before the end of a page that a register
-    /// which begins there goes past it. Kernels for whole messages have a way around the page behind,
-    /// which may not be mapped and is slow then.
+    /// which begins there goes past it. Kernels for whole messages have a way around the page
+    /// behind, which may not be mapped and is slow then.
     #[inline(always)]
     fn is_at_page_end(&self) -> bool {
         crosses_page(self.src) | crosses_page(self.dst)

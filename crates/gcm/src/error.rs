@@ -34,8 +34,8 @@ pub enum Error {
         /// Bytes of output.
         output: usize,
     },
-    /// Source and destination of more than 64 bytes overlap and are not the same. (A shorter message
-    /// is worked on as if its source were a copy.)
+    /// Source and destination of more than 64 bytes overlap and are not the same. (A shorter
+    /// message is worked on as if its source were a copy.)
     Overlap,
     /// More than 2³⁶ − 32 bytes of plaintext under one nonce (NIST SP 800-38D, section 5.2.1.1).
     MessageTooLong {

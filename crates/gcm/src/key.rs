@@ -428,10 +428,10 @@ pub(crate) fn check(aad_len: usize, input: usize, output: usize) -> Result<(), E
 
 /// Refuses a destination that overlaps its source in part.
 ///
-/// References cannot overlap so, and [`SharedRead::new`] and [`SharedWrite::new`] forbid it; a caller
-/// that does it nevertheless gets an error, not garbage. Of a message of up to 64 bytes every path
-/// loads all before it stores any, so that an overlap does no harm; the comparison would take 4 % of
-/// its time.
+/// References cannot overlap so, and [`SharedRead::new`] and [`SharedWrite::new`] forbid it; a
+/// caller that does it nevertheless gets an error, not garbage. Of a message of up to 64 bytes
+/// every path loads all before it stores any, so that an overlap does no harm; the comparison would
+/// take 4 % of its time.
 #[inline(always)]
 fn check_overlap(from: *const u8, to: *const u8, len: usize) -> Result<(), Error> {
     if len > 64 {

@@ -1,6 +1,6 @@
-//! The longest message, 64 GiB less 32 bytes, in one call. The same pages are mapped again and again,
-//! so that it takes little memory, but it takes seconds: `cargo test -p tare-gcm --test longest --
-//! --ignored`.
+//! The longest message, 64 GiB less 32 bytes, in one call. The same pages are mapped again and
+//! again, so that it takes little memory, but it takes seconds: `cargo test -p tare-gcm --test
+//! longest -- --ignored`.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};

@@ -34,8 +34,8 @@ fn least(mut call: impl FnMut()) -> f64 {
 }
 
 /// A masked load or store that reaches into a page which is not mapped takes a way through the
-/// processor's microcode, of some 190 ns. A short message takes 15, and the other party decides where
-/// it lies.
+/// processor's microcode, of some 190 ns. A short message takes 15, and the other party decides
+/// where it lies.
 #[test]
 fn a_message_at_the_end_of_mapped_memory_takes_as_long_as_elsewhere() {
     let memory = mapped();

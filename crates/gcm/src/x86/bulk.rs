@@ -264,8 +264,8 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
     }
 }
 
-/// Seals or opens the head and `count` whole steps after it; returns the state of the hash, and puts
-/// the encryption of J0 into `tag_mask`.
+/// Seals or opens the head and `count` whole steps after it; returns the state of the hash, and
+/// puts the encryption of J0 into `tag_mask`.
 ///
 /// `nonce` is the 96-bit nonce with a zero counter; `additional` the last block of additional data
 /// with the state before it, byte-reversed.

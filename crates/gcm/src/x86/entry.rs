@@ -34,7 +34,8 @@ macro_rules! path {
                             schedule, nonce, aad, src, dst, len,
                         );
                     }
-                    // There nothing but the mask of the tag would be spilled, and that has its place.
+                    // There nothing but the mask of the tag would be spilled, and that has its
+                    // place.
                     if SEAL && $register::COUNT == 4 {
                         return super::long::<$register, $registers, ROUNDS, SEAL>(
                             schedule, nonce, aad, src, dst, len,

@@ -31,9 +31,9 @@ use crate::memory::crosses_page;
 /// The distance by which the 64 bytes at `p` go past the end of their page, if those whose bit in
 /// `mask` is set do not.
 ///
-/// A processor leaves out masked bytes of a page that is not mapped, but takes a fault's way through
-/// its microcode to find out, which takes ten times as long as a short message, and another party
-/// may decide where a message lies. There the 64 bytes up to the end of the page are accessed
+/// A processor leaves out masked bytes of a page that is not mapped, but takes a fault's way
+/// through its microcode to find out, which takes ten times as long as a short message, and another
+/// party may decide where a message lies. There the 64 bytes up to the end of the page are accessed
 /// instead, and moved within the register.
 #[inline(always)]
 fn past_page_end(p: *const u8, mask: u64) -> Option<u32> {
@@ -316,8 +316,8 @@ pub(super) unsafe fn together(four: &mut [__m512i; 4], fifth: &mut __m512i) {
 }
 
 /// The same address, of which the compiler does not know that: loads from there stay behind this.
-/// Otherwise it loads round keys and powers of the hash key ahead of branches and loops, and as there
-/// are more than registers, leaves copies of them on the stack.
+/// Otherwise it loads round keys and powers of the hash key ahead of branches and loops, and as
+/// there are more than registers, leaves copies of them on the stack.
 #[inline(always)]
 #[allow(
     clippy::pointers_in_nomem_asm_block,
@@ -329,8 +329,8 @@ pub(super) unsafe fn fresh<T>(mut p: *const T) -> *const T {
     p
 }
 
-/// Moves a secret to memory, for [`take`]. Held in a register over much work, it would be spilled, and
-/// left where the compiler chose.
+/// Moves a secret to memory, for [`take`]. Held in a register over much work, it would be spilled,
+/// and left where the compiler chose.
 #[inline(always)]
 pub(super) unsafe fn put(place: &mut Block, secret: __m128i) {
     // SAFETY: writes the 16 bytes of the block.

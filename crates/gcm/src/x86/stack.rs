@@ -3,8 +3,8 @@
 //! Kernels keep secrets in registers, but for long messages the compiler spills some: the mask of
 //! the tag, a round key, on opening plaintext. What a function has used lies right below its
 //! caller's own stack, and is wiped there, by the widest stores of the path: a call to clear 2 KiB
-//! takes 15 ns, where a short message takes 12. Builds with checks spill more, for short messages as
-//! well, and are wiped by `kernel::wipe_checked`.
+//! takes 15 ns, where a short message takes 12. Builds with checks spill more, for short messages
+//! as well, and are wiped by `kernel::wipe_checked`.
 
 use crate::Path;
 use core::arch::asm;

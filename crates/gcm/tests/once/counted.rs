@@ -1,6 +1,6 @@
 //! The accesses to every byte of every call, on every path, for every length that has code of its
-//! own: one load of each byte of the source, one store of each byte of the destination, and no other
-//! access to either, nor to anything around them.
+//! own: one load of each byte of the source, one store of each byte of the destination, and no
+//! other access to either, nor to anything around them.
 
 use crate::watch::{Count, Watch, LEN, PAGE};
 use tare_gcm::{

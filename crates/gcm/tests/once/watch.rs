@@ -22,7 +22,7 @@ pub(crate) const PAGE: usize = 4096;
 /// Bytes of watched memory.
 pub(crate) const LEN: usize = 6 * PAGE;
 
-/// How often a byte has been loaded and stored.
+/// The number of times that a byte has been loaded and stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Count {
     pub(crate) loads: u8,
@@ -233,8 +233,8 @@ extern "C" fn on_breakpoint(_: c_int, _: *mut libc::siginfo_t, context: *mut c_v
 }
 
 impl State {
-    /// Counts the bytes that an instruction is about to access, `fault` among them; `None` if that is
-    /// not possible.
+    /// Counts the bytes that an instruction is about to access, `fault` among them; `None` if that
+    /// is not possible.
     fn add(
         &mut self,
         instruction: &Instruction,
