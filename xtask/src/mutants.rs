@@ -35,7 +35,7 @@ struct List {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Mutant {
-    /// What is wrong then.
+    /// The effect, in words.
     fault: String,
     file: String,
     find: String,

@@ -89,6 +89,14 @@ mod tests {
     }
 
     #[test]
+    fn a_pseudo_header_has_both_addresses_the_protocol_and_the_length() {
+        assert_eq!(
+            pseudo_header(&[1, 2, 3, 4], &[5, 6, 7, 8], 17, 9),
+            0x1014 + 17 + 9
+        );
+    }
+
+    #[test]
     fn the_example_of_rfc_1071() {
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
         assert_eq!(finish(sum(&bytes)), !0xddf2);
