@@ -273,6 +273,34 @@ mod tests {
         assert_eq!(with(8, 63), Malformed::Checksum);
     }
 
+    #[test]
+    fn bounds_fragments_and_carries_are_exact() {
+        let repr = |ttl, total_len, fragment| Repr {
+            src: 1,
+            dst: 2,
+            protocol: 17,
+            ttl,
+            tos: 0,
+            total_len,
+            fragment,
+        };
+        let longer = repr(64, 21, 0).to_bytes();
+        assert_eq!(Ipv4::parse(&longer), Err(Malformed::Truncated));
+        for fragment in [0, DONT_FRAGMENT, MORE_FRAGMENTS, 1] {
+            let read = Ipv4::parse(&repr(64, 20, fragment).to_bytes()).unwrap();
+            assert_eq!(
+                read.is_fragment(),
+                fragment != 0 && fragment != DONT_FRAGMENT
+            );
+        }
+        // One of these identifications makes a checksum whose upper byte is full.
+        for identification in 0..=0xffff {
+            let mut h = repr(64, 20, identification << 16).to_bytes();
+            decrement_ttl(&mut h);
+            assert_eq!(Ipv4::parse(&h).map(|read| read.ttl), Ok(63));
+        }
+    }
+
     proptest! {
         #[test]
         fn what_was_written_is_read_also_after_changes(

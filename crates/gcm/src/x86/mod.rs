@@ -14,6 +14,7 @@ mod ghash;
 mod lanes;
 mod message;
 mod once;
+mod stack;
 
 pub(crate) use finish::{copy_in, copy_out};
 
@@ -29,7 +30,7 @@ pub(crate) fn is_available(path: Path) -> bool {
         Path::Vaes512 => {
             let avx512 =
                 has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq");
-            vaes && avx512 && has!("bmi1") && has!("bmi2")
+            vaes && avx512 && has!("avx512vbmi") && has!("bmi1") && has!("bmi2")
         }
         Path::Vaes256 => vaes,
         Path::AesNi => aesni,
