@@ -65,6 +65,8 @@ pub enum Error {
         /// The error of the port.
         error: io::Error,
     },
+    /// A sending thread could not be started, or open its ports.
+    Thread(io::Error),
     /// No memory for frames.
     Memory(io::Error),
     /// The user asked to stop.
@@ -98,6 +100,7 @@ impl fmt::Display for Error {
                 "the load could not be offered in {attempts} attempts: {reason}; lower the rate, or give the tester a core of its own (--cpu)"
             ),
             Error::Port { port, error } => write!(f, "port {port}: {error}"),
+            Error::Thread(error) => write!(f, "a sending thread: {error}"),
             Error::Memory(error) => write!(f, "no memory for frames: {error}"),
             Error::Interrupted => write!(f, "interrupted"),
         }
@@ -107,7 +110,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::Port { error, .. } | Error::Memory(error) => Some(error),
+            Error::Port { error, .. } | Error::Thread(error) | Error::Memory(error) => Some(error),
             _ => None,
         }
     }
