@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use tare_packet::ethernet::HEADER;
 use tare_port::HEADROOM;
 
 /// The longest frame that can be sent, in bytes: what a pool of the largest slots holds. It is here
@@ -37,6 +38,19 @@ pub enum Error {
         length: usize,
         /// The reason.
         why: &'static str,
+    },
+    /// A frame that is longer than its interface sends.
+    OverMtu {
+        /// The stream.
+        stream: String,
+        /// The number of the frame, from 1.
+        frame: usize,
+        /// Its bytes.
+        length: usize,
+        /// The interface.
+        interface: String,
+        /// Its MTU.
+        mtu: usize,
     },
     /// Two streams of the same name.
     DuplicateName(String),
@@ -88,6 +102,13 @@ impl fmt::Display for Error {
                 f,
                 "stream {stream}: frame {frame} cannot be made {length} bytes long: {why}"
             ),
+            Error::OverMtu { stream, frame, length, interface, mtu } => {
+                let (longest, wanted) = (mtu + HEADER, length - HEADER);
+                write!(
+                    f,
+                    "stream {stream}: frame {frame} has {length} bytes (without checksum), but {interface} has an MTU of {mtu} and sends {longest} at most: use shorter frames, or `ip link set {interface} mtu {wanted}`, at its other end too"
+                )
+            }
             Error::DuplicateName(name) => write!(f, "two streams are named {name}; each needs its own name"),
             Error::UnknownReceiver { stream, rx } => write!(
                 f,
@@ -97,7 +118,7 @@ impl fmt::Display for Error {
             Error::Load(why) => write!(f, "{why}"),
             Error::NotOffered { attempts, reason } => write!(
                 f,
-                "the load could not be offered in {attempts} attempts: {reason}; lower the rate, or give the tester a core of its own (--cpu)"
+                "the load could not be offered in {attempts} attempts: {reason}; lower the rate, or give the tester a core of its own (--cpu), or more threads (--threads)"
             ),
             Error::Port { port, error } => write!(f, "port {port}: {error}"),
             Error::Thread(error) => write!(f, "a sending thread: {error}"),

@@ -47,9 +47,20 @@ pub struct Options {
     pub window: usize,
     /// Frames that may be under way at a time.
     pub frames: usize,
+    /// The interfaces of the ports, by port, where frames can be too long for them.
+    pub links: Vec<Link>,
     /// The number of the first trial. Different for two runs in a row, leftovers of the first are
     /// known in the second.
     pub first_trial: u16,
+}
+
+/// What limits the frames of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The name of the interface.
+    pub name: String,
+    /// The largest payload of its frames, in bytes.
+    pub mtu: usize,
 }
 
 impl Default for Options {
@@ -67,6 +78,7 @@ impl Default for Options {
             catch_up: 256,
             window: (1 << 24) - 64,
             frames: 1 << 14,
+            links: Vec::new(),
             first_trial: 0,
         }
     }
@@ -105,11 +117,12 @@ impl<B: Testbed> Tester<B> {
     /// A tester of these streams, which name ports of `testbed`.
     ///
     /// # Errors
-    /// If there is no memory for the frames.
+    /// If there is no memory for the frames, and [`Error::OverMtu`].
     ///
     /// # Panics
     /// On a stream on a port that the testbed does not have.
     pub fn new(testbed: B, streams: Vec<Stream>, options: Options) -> Result<Tester<B>, Error> {
+        check_lengths(&streams, &options.links)?;
         let pool = pool(&streams, options.frames)?;
         Ok(Tester::assemble(testbed, streams, options, pool))
     }
@@ -129,6 +142,7 @@ impl<B: Testbed> Tester<B> {
         shared: Pool,
     ) -> Result<Tester<B>, Error> {
         if fits(&shared, &streams) {
+            check_lengths(&streams, &options.links)?;
             Ok(Tester::assemble(testbed, streams, options, shared))
         } else {
             Tester::new(testbed, streams, options)
@@ -201,6 +215,7 @@ impl<B: Testbed> Tester<B> {
             streams.iter().map(|s| (s.tx_port, s.rx_port)).collect()
         };
         assert_eq!(ports(&streams), ports(&self.streams), "the same ports");
+        check_lengths(&streams, &self.options.links)?;
         if !fits(&self.pool, &streams) {
             self.pool = pool(&streams, self.options.frames)?;
         }
@@ -611,6 +626,25 @@ impl Offered {
 
 fn wire_overhead() -> f64 {
     crate::schedule::OVERHEAD as f64
+}
+
+/// Refuses frames that are longer than what their interfaces send.
+fn check_lengths(streams: &[Stream], links: &[Link]) -> Result<(), Error> {
+    for stream in streams {
+        let Some(link) = links.get(stream.tx_port) else {
+            continue;
+        };
+        if let Some((frame, length)) = stream.longer_than(link.mtu) {
+            return Err(Error::OverMtu {
+                stream: stream.name.clone(),
+                frame,
+                length,
+                interface: link.name.clone(),
+                mtu: link.mtu,
+            });
+        }
+    }
+    Ok(())
 }
 
 fn pool(streams: &[Stream], frames: usize) -> Result<Pool, Error> {

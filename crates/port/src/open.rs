@@ -34,8 +34,6 @@ impl fmt::Display for Kind {
 pub struct Opened {
     /// The kind; never [`Kind::Auto`].
     pub kind: Kind,
-    /// Sends as an [`XdpSender`] does.
-    pub sends_directly: bool,
     /// Kinds that would have been better, and why they were not taken.
     pub refused: Vec<Refused>,
     /// Offloads of the interface that make frames which no wire carries; see
@@ -67,11 +65,7 @@ pub fn open_with_lanes(
     kind: Kind,
     lanes: u32,
 ) -> Result<(Box<dyn Port>, Opened), Error> {
-    let mut sends_directly = false;
-    let mut xdp = |modes: &[XdpMode]| {
-        let opened = XdpPort::open_with_lanes(interface, queue, pool, modes, lanes);
-        opened.inspect(|(port, _)| sends_directly = port.sends_directly())
-    };
+    let xdp = |modes: &[XdpMode]| XdpPort::open_with_lanes(interface, queue, pool, modes, lanes);
     let (port, kind, refused): (Box<dyn Port>, _, _) = match kind {
         Kind::Auto => {
             let modes = XdpMode::preferred(interface.driver().as_deref());
@@ -104,7 +98,6 @@ pub fn open_with_lanes(
         port,
         Opened {
             kind,
-            sends_directly,
             refused,
             offloads: interface.offloads(),
         },

@@ -50,8 +50,7 @@ pub struct XdpPort {
     sending: u32,
     /// A frame of several chunks of which the last has not been received.
     partial: Partial,
-    /// Sends instead of the transmit ring, where that is faster.
-    sender: Option<XdpSender>,
+    direct: Direct,
     /// Down when last used.
     down: bool,
     /// Receptions of nothing in a row.
@@ -69,6 +68,14 @@ struct Kernel {
     _promiscuous: std::os::fd::OwnedFd,
     attachment: Arc<Attachment>,
     queue: u32,
+}
+
+/// Sending without the transmit ring.
+enum Direct {
+    Never,
+    /// Possible or not: to be found out when the first frames are sent.
+    Later(Interface),
+    Yes(XdpSender, Interface),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,9 +119,10 @@ impl XdpPort {
         XdpPort::open_with_lanes(interface, queue, pool, modes, 0)
     }
 
-    /// As [`XdpPort::open`]. With `lanes` above 0 the port sends as an [`XdpSender`] does where that
-    /// works, and threads can open further senders, one less than `lanes`, on the same interface.
-    /// All queues of an interface are opened with the same number.
+    /// As [`XdpPort::open`]. With `lanes` above 0 and in native mode the port of queue 0 sends as an
+    /// [`XdpSender`] does, if that is possible when it first sends, and threads can open further
+    /// senders, one less than `lanes`, on the same interface. All queues of an interface are opened
+    /// with the same number.
     ///
     /// # Errors
     /// As [`XdpPort::open`].
@@ -165,11 +173,6 @@ impl XdpPort {
         self.mode
     }
 
-    /// True if the port sends as an [`XdpSender`] does.
-    pub fn sends_directly(&self) -> bool {
-        self.sender.is_some()
-    }
-
     fn open_in(
         interface: &Interface,
         queue: u32,
@@ -185,10 +188,10 @@ impl XdpPort {
         let (socket, ([fill, completion], [rx, tx])) =
             socket::bind(interface, queue, pool, size, mode)?;
         attachment.direct(queue, socket.as_fd())?;
-        let sender = if lanes > 0 {
-            XdpSender::of(interface, &attachment).ok()
+        let direct = if lanes > 0 && queue == 0 {
+            Direct::Later(interface.clone())
         } else {
-            None
+            Direct::Never
         };
         let mut port = XdpPort {
             kernel: ManuallyDrop::new(Kernel {
@@ -209,7 +212,7 @@ impl XdpPort {
             filled: 0,
             sending: 0,
             partial: Partial::default(),
-            sender,
+            direct,
             down: false,
             idle: 0,
             counters: Counters::default(),
@@ -330,6 +333,22 @@ impl XdpPort {
         }
     }
 
+    /// The sender without the ring, if there is one.
+    #[inline]
+    fn sender(&mut self) -> Option<&mut XdpSender> {
+        if let Direct::Later(interface) = &self.direct {
+            let interface = interface.clone();
+            self.direct = match XdpSender::of(&interface, &self.kernel.attachment, 0) {
+                Ok(sender) => Direct::Yes(sender, interface),
+                Err(_) => Direct::Never,
+            };
+        }
+        match &mut self.direct {
+            Direct::Yes(sender, _) => Some(sender),
+            _ => None,
+        }
+    }
+
     /// Lets the kernel send what is in the transmit ring.
     #[inline]
     fn kick(&mut self) -> io::Result<()> {
@@ -439,8 +458,10 @@ impl Port for XdpPort {
 
     #[inline]
     fn send(&mut self, burst: &mut Burst) -> io::Result<usize> {
-        if let Some(sender) = &mut self.sender {
-            return sender.send(burst);
+        if !matches!(self.direct, Direct::Never) {
+            if let Some(sender) = self.sender() {
+                return sender.send(burst);
+            }
         }
         self.reclaim()?;
         if self.down {
@@ -500,11 +521,14 @@ impl Port for XdpPort {
             counters.rx_dropped += statistics.rx_dropped + statistics.rx_ring_full;
             counters.tx_dropped += statistics.tx_invalid_descs;
         }
-        if let Some(sender) = &self.sender {
+        if let (Direct::Yes(sender, interface), Some(lanes)) =
+            (&self.direct, &self.kernel.attachment.lanes)
+        {
+            let by_ring = counters.tx_packets - counters.tx_dropped.min(counters.tx_packets);
             let sent = sender.counters();
             counters.tx_packets += sent.tx_packets;
             counters.tx_bytes += sent.tx_bytes;
-            counters.tx_dropped += sent.tx_dropped;
+            counters.tx_dropped += lanes.dropped(interface, by_ring);
         }
         counters
     }
@@ -531,7 +555,7 @@ impl Drop for XdpPort {
         // A process that was just forked may keep the socket open a moment longer: it must not
         // receive into what others own by then.
         self.kernel.attachment.stop(self.kernel.queue);
-        drop(self.sender.take());
+        self.direct = Direct::Never;
         // SAFETY: dropped here only, and not used below. The rings hold the socket as well, so it
         // closes once all is gone.
         unsafe { ManuallyDrop::drop(&mut self.kernel) };

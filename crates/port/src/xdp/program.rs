@@ -67,7 +67,9 @@ impl Attachment {
         }
         let queues = interface.queues().max(64);
         let map = make_map(Map::Sockets(queues))?;
-        let lanes = (lanes > 0).then(|| Lanes::new(lanes)).transpose()?;
+        let lanes = (lanes > 0)
+            .then(|| Lanes::new(interface, lanes))
+            .transpose()?;
         let mut instructions = Vec::new();
         if let Some(lanes) = &lanes {
             instructions.extend(lanes.instructions());

@@ -24,7 +24,8 @@ use crate::{Burst, Counters, Interface, Port};
 /// was opened with lanes receives on another. It receives nothing.
 ///
 /// What does not leave, because the interface is down or the other end takes no more, is counted by
-/// that port, for all senders together.
+/// that port, for all senders together: it is what the interface's own count does not have. Frames
+/// of more than 2040 bytes are dropped.
 pub struct XdpSender {
     attachment: Arc<Attachment>,
     interface: Interface,
@@ -35,6 +36,7 @@ pub struct XdpSender {
 /// The part of the attachment that is there for sending.
 pub(super) struct Lanes {
     lanes: u32,
+    /// Lanes in use; the first is the port's own.
     opened: AtomicU32,
     slots: Mapping,
     /// For each lane the slot that the program takes next.
@@ -43,8 +45,8 @@ pub(super) struct Lanes {
     secret: u32,
     /// Frames taken by all lanes.
     taken: AtomicU64,
-    /// Frames that the interface had sent when the first lane was opened.
-    sent_before: AtomicU64,
+    /// Frames that the interface had sent before.
+    sent_before: u64,
 }
 
 /// Slots of a lane, a power of two; as many as one call to the kernel sends.
@@ -66,17 +68,24 @@ const BATCH: u32 = 64;
 const LANES_MAX: u32 = 256;
 
 impl Lanes {
-    pub(super) fn new(lanes: u32) -> io::Result<Lanes> {
+    pub(super) fn new(interface: &Interface, lanes: u32) -> io::Result<Lanes> {
         let lanes = lanes.min(LANES_MAX);
         Ok(Lanes {
             lanes,
-            opened: AtomicU32::new(0),
+            opened: AtomicU32::new(1),
             slots: Mapping::new(lanes * SLOTS, STRIDE)?,
             next: Mapping::new(lanes, 8)?,
             secret: RandomState::new().hash_one(()) as u32,
             taken: AtomicU64::new(0),
-            sent_before: AtomicU64::new(0),
+            sent_before: interface.sent()?,
         })
+    }
+
+    /// Frames of all lanes that have not left `interface`, which has sent `others` besides.
+    pub(super) fn dropped(&self, interface: &Interface, others: u64) -> u64 {
+        let sent = interface.sent().unwrap_or_default();
+        let own = sent.saturating_sub(self.sent_before + others);
+        self.taken.load(Ordering::Relaxed).saturating_sub(own)
     }
 
     /// The part of the program that is in front of the receiving one.
@@ -158,10 +167,19 @@ impl XdpSender {
         let attachment = Attachment::find(interface)?;
         let attachment = attachment
             .ok_or_else(|| io::Error::other("no AF_XDP port with lanes is open on it"))?;
-        XdpSender::of(interface, &attachment)
+        let lanes = attachment.lanes.as_ref().ok_or_else(without_lanes)?;
+        let lane = lanes.opened.fetch_add(1, Ordering::Relaxed);
+        if lane >= lanes.lanes {
+            return Err(io::Error::other("all lanes are in use"));
+        }
+        XdpSender::of(interface, &attachment, lane)
     }
 
-    pub(super) fn of(interface: &Interface, attachment: &Arc<Attachment>) -> io::Result<XdpSender> {
+    /// Finds out if frames can be sent so now.
+    ///
+    /// # Errors
+    /// The reason why not.
+    pub fn is_possible(interface: &Interface) -> io::Result<()> {
         // With other drivers a frame stays on its way until the network card has sent it, and with
         // it the memory that the kernel makes for each call.
         if interface.driver().as_deref() != Some("veth") {
@@ -172,18 +190,15 @@ impl XdpSender {
                 "the other end of the veth pair has neither an XDP program nor GRO",
             ));
         }
-        let lanes = attachment
-            .lanes
-            .as_ref()
-            .ok_or_else(|| io::Error::other("the AF_XDP port on it has no lanes"))?;
-        let lane = lanes.opened.fetch_add(1, Ordering::Relaxed);
-        if lane >= lanes.lanes {
-            return Err(io::Error::other("all lanes are in use"));
-        }
-        if lane == 0 {
-            let sent = interface.sent()?;
-            lanes.sent_before.store(sent, Ordering::Relaxed);
-        }
+        Ok(())
+    }
+
+    pub(super) fn of(
+        interface: &Interface,
+        attachment: &Arc<Attachment>,
+        lane: u32,
+    ) -> io::Result<XdpSender> {
+        XdpSender::is_possible(interface)?;
         let sender = XdpSender {
             attachment: Arc::clone(attachment),
             interface: interface.clone(),
@@ -196,8 +211,7 @@ impl XdpSender {
     }
 
     fn lanes(&self) -> io::Result<&Lanes> {
-        let lanes = self.attachment.lanes.as_ref();
-        lanes.ok_or_else(|| io::Error::other("no lanes"))
+        self.attachment.lanes.as_ref().ok_or_else(without_lanes)
     }
 
     /// Has the kernel send the first `frames` slots. Returns how many it took.
@@ -284,19 +298,8 @@ impl Port for XdpSender {
         Ok(taken as usize)
     }
 
-    /// With the first sender's `tx_dropped` for all.
     fn counters(&self) -> Counters {
-        let mut counters = self.counters;
-        if let (0, Ok(lanes)) = (self.lane, self.lanes()) {
-            let taken = lanes.taken.load(Ordering::Relaxed);
-            let sent = self
-                .interface
-                .sent()
-                .unwrap_or_default()
-                .saturating_sub(lanes.sent_before.load(Ordering::Relaxed));
-            counters.tx_dropped += taken.saturating_sub(sent);
-        }
-        counters
+        self.counters
     }
 
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
@@ -308,6 +311,10 @@ impl std::fmt::Debug for XdpSender {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "XdpSender(lane {})", self.lane)
     }
+}
+
+fn without_lanes() -> io::Error {
+    io::Error::other("the AF_XDP port on it has no lanes")
 }
 
 /// A map and its memory.
