@@ -92,7 +92,10 @@ impl Receiver {
 
     /// The ledgers of a stream, one for each thread.
     pub(crate) fn of(&self, stream: usize) -> impl Iterator<Item = &Ledger> {
-        self.ledgers.iter().skip(stream).step_by(self.rx_ports.len())
+        self.ledgers
+            .iter()
+            .skip(stream)
+            .step_by(self.rx_ports.len())
     }
 
     /// Begins a trial.

@@ -179,10 +179,10 @@ impl Source {
             return;
         };
         let free = pool.available();
-        let claim = plan
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .claim(now, end, free.min(BURST));
+        let claim =
+            plan.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .claim(now, end, free.min(BURST));
         self.starved = free == 0 && claim.is_more_due;
         self.ended = claim.is_last;
         self.index = claim.index;

@@ -103,7 +103,8 @@ impl Stream {
             (template.bytes.len(), header)
         });
         let mut numbered = lengths.enumerate();
-        numbered.find_map(|(n, (length, header))| (length - header > mtu).then_some((n + 1, length)))
+        numbered
+            .find_map(|(n, (length, header))| (length - header > mtu).then_some((n + 1, length)))
     }
 
     /// Bits that this many frames of the loop occupy on the wire.

@@ -564,8 +564,7 @@ impl<B: Testbed> Tester<B> {
             .iter()
             .zip(&self.sources)
             .filter(|(stream, _)| stream.tx_port == port);
-        let slipped =
-            mine.filter_map(|(_, source)| source.plan(Plan::slipped));
+        let slipped = mine.filter_map(|(_, source)| source.plan(Plan::slipped));
         slipped.max().unwrap_or_default()
     }
 
