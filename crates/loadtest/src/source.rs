@@ -231,3 +231,74 @@ impl Source {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulate::frame;
+    use crate::stamp::{self, Found};
+    use crate::{pair, Rate, StreamConfig};
+    use tare_port::Layout;
+
+    /// Two threads that are asked in any order and are held up now and then.
+    #[test]
+    fn threads_share_a_schedule_and_each_frame_is_made_once_when_it_is_due() {
+        let config = StreamConfig {
+            name: "a".into(),
+            rx: "a".into(),
+            port: 0,
+            frames: vec![frame(60), frame(590), frame(1514)],
+        };
+        let stream = &pair(&[config]).unwrap()[0];
+        let pool = Pool::new(256, 2048, Layout::Spread).unwrap();
+        let load = Load::new(Rate::from_bits(1_000_000_000), Duration::from_millis(20));
+        let end = Instant::ZERO + Duration::from_millis(20);
+        let plan = Arc::new(Mutex::new(Plan::new(stream, &load, Instant::ZERO, 256)));
+        let mut alone = Source::new();
+        alone.begin(Arc::new(Mutex::new(Plan::new(
+            stream,
+            &load,
+            Instant::ZERO,
+            256,
+        ))));
+        let mut threads = [Source::new(), Source::new()];
+        for source in &mut threads {
+            source.begin(Arc::clone(&plan));
+        }
+        let mut random = tare_sim::Random::new(7);
+        let (mut now, mut next) = (Instant::ZERO, [0, 0]);
+        while !(alone.is_done() && threads.iter().all(Source::is_done)) {
+            now = now + Duration::from_micros(random.below(30));
+            let moment = Moment {
+                trial: 1,
+                start: Instant::ZERO,
+                now,
+                end,
+            };
+            alone.fill(stream, &pool, 0, &moment);
+            alone.pending.clear();
+            let id = random.below(2) as usize;
+            let source = &mut threads[id];
+            source.fill(stream, &pool, id, &moment);
+            for frame in &source.pending {
+                let Found::Stamp(stamp) = stamp::read(frame) else {
+                    panic!("no stamp")
+                };
+                assert_eq!(usize::from(stamp.stream), id);
+                assert_eq!(stamp.sequence, next[id]);
+                assert_eq!(stamp.time_ns, now.as_nanos());
+                next[id] += 1;
+            }
+            let taken = source.pending.len();
+            source.pending.clear();
+            source.took(stream, taken);
+        }
+        assert_eq!(next[0] + next[1], alone.made());
+        assert_eq!(threads[0].packets + threads[1].packets, alone.made());
+        assert!(next.iter().all(|&made| made > 100));
+        // 20 ms of 1 Gb/s are 1118 loops of 2236 bytes on the wire, and of the next loop two frames
+        // begin.
+        assert_eq!(alone.made(), 3 * (20_000_000 / (2236 * 8)) + 2);
+        assert_eq!(threads[0].plan(Plan::slipped), Some(Duration::ZERO));
+    }
+}
