@@ -268,7 +268,7 @@ mod tests {
         let mut random = tare_sim::Random::new(7);
         let (mut now, mut next) = (Instant::ZERO, [0, 0]);
         while !(alone.is_done() && threads.iter().all(Source::is_done)) {
-            now = now + Duration::from_micros(random.below(30));
+            now += Duration::from_micros(random.below(30));
             let moment = Moment {
                 trial: 1,
                 start: Instant::ZERO,

@@ -97,8 +97,8 @@ const HEADER: usize = tare_packet::ethernet::HEADER;
 /// The longest chunk: the kernel takes none that is longer than a page.
 const CHUNK_MAX: usize = 4096;
 
-/// The longest slot: the kernel makes a packet of 17 pages at most.
-const STRIDE_MAX: usize = 16 * CHUNK_MAX / 2;
+/// The longest slot. The kernel makes a packet of 17 pages at most.
+const STRIDE_MAX: usize = 8 * CHUNK_MAX;
 
 impl XdpPort {
     /// Opens a queue of an interface in the first of `modes` that works, and says why those before
@@ -119,10 +119,10 @@ impl XdpPort {
         XdpPort::open_with_lanes(interface, queue, pool, modes, 0)
     }
 
-    /// As [`XdpPort::open`]. With `lanes` above 0 and in native mode the port of queue 0 sends as an
-    /// [`XdpSender`] does, if that is possible when it first sends, and threads can open further
-    /// senders, one less than `lanes`, on the same interface. All queues of an interface are opened
-    /// with the same number.
+    /// As [`XdpPort::open`]. With `lanes` above 0, in native mode and with slots of up to 4096 bytes
+    /// the port of queue 0 sends as an [`XdpSender`] does, if that is possible when it first sends,
+    /// and threads can open further senders, one less than `lanes`, on the same interface. All
+    /// queues of an interface are opened with the same number.
     ///
     /// # Errors
     /// As [`XdpPort::open`].
@@ -181,7 +181,8 @@ impl XdpPort {
         lanes: u32,
     ) -> io::Result<XdpPort> {
         let stride = pool.memory().1;
-        let lanes = if mode == XdpMode::Native { lanes } else { 0 };
+        let can_send = mode == XdpMode::Native && stride <= CHUNK_MAX;
+        let lanes = if can_send { lanes } else { 0 };
         let attachment = Attachment::new(interface, mode, stride > CHUNK_MAX, lanes)?;
         let quarter = (pool.slots() / 4 + 1).next_power_of_two() / 2;
         let size = quarter.min(4096) as u32;

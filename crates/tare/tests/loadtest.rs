@@ -481,7 +481,7 @@ fn threads_send_together_and_every_packet_is_accounted_for() {
     let threads = cpus.min(2);
     for port in ["auto", "packet"] {
         let output = over_a_cable(&format!(
-            "{tare} loadtest transient -p constant --count 3 -b 100e6 -D 0.3 --warm-up 0.1 --threads {threads} --port {port} --json {one} a b near0 {one} b a far0
+            "{tare} loadtest transient -p constant --count 3 -b 5e6 -D 0.5 --warm-up 0.1 --threads {threads} --port {port} --json {one} a b near0 {one} b a far0
             cat /proc/net/dev >&2"
         ));
         assert_exit(&output, 0);
@@ -492,8 +492,8 @@ fn threads_send_together_and_every_packet_is_accounted_for() {
             for (n, stream) in trial["streams"].as_array().unwrap().iter().enumerate() {
                 let count = |key: &str| stream[key].as_u64().unwrap();
                 assert_eq!(count("tx_packets"), count("rx_packets") + count("lost"));
-                // 0.3 s of 662 bytes on the wire for two frames, but for what was held up.
-                let expected = 2 * 30_000_000 / ((60 + 24 + 590 + 24) * 8);
+                // Half a second of two frames in turn, but for what was held up.
+                let expected = 2 * 2_500_000 / ((60 + 24 + 590 + 24) * 8);
                 assert!(count("tx_packets") <= expected + 2);
                 assert!(count("tx_packets") >= expected * 99 / 100, "{stream}");
                 assert_eq!(count("duplicates") + count("reordered"), 0, "{stream}");
@@ -517,11 +517,11 @@ fn trials_that_contradict_each_other_are_searched_with_mlrsearch_and_the_report_
     let search = |json: &[&str]| {
         // One of a thousand packets is lost at any rate: none passes, most loads lose little.
         let arguments = ["find-limit", "--simulate=loss=0.001,queue=16", "-b", "1e9"];
-        let rest = ["-D", "0.05", "-r", "0"];
+        let rest = ["-D", "0.01", "-r", "0", "--width", "0.05"];
         run(&[&arguments, &rest, json].concat())
     };
     let output = search(&[]);
-    assert_exit(&output, 1);
+    assert_exit(&output, 0);
     let out = text(&output.stdout);
     assert!(
         out.contains("Searching with MLRsearch: 0.500000 Gbps failed, but a trial at"),
@@ -529,12 +529,12 @@ fn trials_that_contradict_each_other_are_searched_with_mlrsearch_and_the_report_
     );
     let pdr = out.lines().find(|line| line.starts_with("PDR: ")).unwrap();
     let lower: f64 = pdr.split(' ').nth(3).unwrap().parse().unwrap();
-    assert!((0.58..0.62).contains(&lower), "{pdr}");
+    assert!((0.5..0.65).contains(&lower), "{pdr}");
     let output = search(&["--json"]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["algorithm"], "mlr");
     assert!(json["why"].as_str().unwrap().contains("failed, but"));
-    assert!(json["goals"][1]["lower_bits_per_second"].as_u64() > Some(580_000_000));
+    assert!(json["goals"][1]["lower_bits_per_second"].as_u64() > Some(500_000_000));
     // Where none contradicts another, bisection it is, with its interval.
     let output = run(&[
         "find-limit",

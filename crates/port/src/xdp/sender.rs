@@ -206,7 +206,9 @@ impl XdpSender {
             counters: Counters::default(),
         };
         // The slots are empty, which the program drops: this only asks if the kernel can.
-        sender.run(1)?;
+        if sender.run(1)? == 0 {
+            return Err(io::Error::other("the kernel does not run the program"));
+        }
         Ok(sender)
     }
 
