@@ -18,7 +18,8 @@ use crate::source::{Moment, Plan, Source};
 use crate::stream::Stream;
 use crate::Error;
 
-/// Opens the ports of a sending thread, on that thread: a pool, and a port for each of the tester's.
+/// Opens the ports of a sending thread, on that thread: a pool, and a port for each of the
+/// tester's.
 pub type OpenPorts = Box<dyn FnOnce() -> Result<(Pool, Vec<Box<dyn Port>>), Error> + Send>;
 
 /// The frames of a stream that a thread has sent in a trial.
@@ -154,7 +155,7 @@ impl Senders {
         all
     }
 
-    /// What the threads have sent of a stream.
+    /// The counts of a stream, by thread.
     pub(crate) fn counts(&self, stream: usize) -> impl Iterator<Item = &Counts> {
         self.threads
             .iter()

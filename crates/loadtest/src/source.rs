@@ -135,7 +135,7 @@ impl Source {
         };
     }
 
-    /// What of its plan `ask` asks for; `None` before the first trial.
+    /// The answer of `ask` about its plan; `None` before the first trial.
     pub(crate) fn plan<T>(&self, ask: impl FnOnce(&Plan) -> T) -> Option<T> {
         let plan = self.plan.as_ref()?;
         Some(ask(&plan.lock().unwrap_or_else(PoisonError::into_inner)))

@@ -54,7 +54,7 @@ pub struct Options {
     pub first_trial: u16,
 }
 
-/// What limits the frames of a port.
+/// The interface of a port, as far as it limits frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     /// The name of the interface.
@@ -176,7 +176,7 @@ impl<B: Testbed> Tester<B> {
     /// testbed's. What is received is received by the testbed.
     ///
     /// # Errors
-    /// What `open` says, and [`Error::StreamCount`] if a stamp cannot tell so many streams and
+    /// The error of `open`, and [`Error::StreamCount`] if a stamp cannot tell so many streams and
     /// threads apart.
     ///
     /// # Panics

@@ -119,7 +119,7 @@ impl XdpPort {
         XdpPort::open_with_lanes(interface, queue, pool, modes, 0)
     }
 
-    /// As [`XdpPort::open`]. With `lanes` above 0, in native mode and with slots of up to 4096 bytes
+    /// As [`XdpPort::open`]. With `lanes` above 0, in native mode and slots of up to 4096 bytes
     /// the port of queue 0 sends as an [`XdpSender`] does, if that is possible when it first sends,
     /// and threads can open further senders, one less than `lanes`, on the same interface. All
     /// queues of an interface are opened with the same number.

@@ -518,7 +518,7 @@ fn trials_that_contradict_each_other_are_searched_with_mlrsearch_and_the_report_
         // One of a thousand packets is lost at any rate: none passes, most loads lose little.
         let arguments = ["find-limit", "--simulate=loss=0.001,queue=16", "-b", "1e9"];
         let rest = ["-D", "0.01", "-r", "0", "--width", "0.05"];
-        run(&[&arguments, &rest, json].concat())
+        run(&[&arguments[..], &rest[..], json].concat())
     };
     let output = search(&[]);
     assert_exit(&output, 0);

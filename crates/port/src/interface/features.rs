@@ -1,4 +1,4 @@
-//! What a driver can do for XDP, as the kernel's generic netlink family "netdev" tells (Linux 6.3).
+//! The XDP features of a driver, from the kernel's generic netlink family "netdev" (Linux 6.3).
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -27,8 +27,8 @@ pub(crate) fn features(interface: &Interface) -> io::Result<u64> {
     Ok(u64::from_ne_bytes(*features))
 }
 
-/// Sends a request of a family and a command with one attribute, and returns the wanted attribute of
-/// the answer.
+/// Sends a request of a family and a command with one attribute, and returns the wanted attribute
+/// of the answer.
 fn ask(
     socket: &OwnedFd,
     (family, command): (u16, u8),

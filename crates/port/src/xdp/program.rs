@@ -22,7 +22,7 @@ pub(super) struct Attachment {
     pub(super) program: OwnedFd,
     map: OwnedFd,
     link: OwnedFd,
-    /// Where it can send as well.
+    /// The lanes, if it can send as well.
     pub(super) lanes: Option<Lanes>,
 }
 

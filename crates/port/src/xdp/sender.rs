@@ -1,11 +1,11 @@
 //! Sending without packet buffers of the kernel's: frames of memory that is shared with a program
 //! go straight to the transmit function that a driver has for XDP.
 //!
-//! Over a veth pair most of the time of a packet is spent on the kernel's packet buffer (`sk_buff`).
-//! The kernel runs an XDP program on made-up frames, in batches, and sends what it redirects
-//! (`BPF_F_TEST_XDP_LIVE_FRAMES`, Linux 5.18). Here the program copies the next frame of a lane over
-//! the made-up one. It is the same program that receives: one that is attached to no interface would
-//! be entered into the kernel's XDP dispatcher for each call, which takes 37 ms.
+//! Over a veth pair most of the time of a packet is spent on the kernel's packet buffer
+//! (`sk_buff`). The kernel runs an XDP program on made-up frames, in batches, and sends what it
+//! redirects (`BPF_F_TEST_XDP_LIVE_FRAMES`, Linux 5.18). Here the program copies the next frame of
+//! a lane over the made-up one. It is the same program that receives: one that is attached to no
+//! interface would be entered into the kernel's XDP dispatcher for each call, which takes 37 ms.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -23,9 +23,9 @@ use crate::{Burst, Counters, Interface, Port};
 /// Sends frames of an interface's queue 0 on a thread of its own, while an [`crate::XdpPort`] that
 /// was opened with lanes receives on another. It receives nothing.
 ///
-/// What does not leave, because the interface is down or the other end takes no more, is counted by
-/// that port, for all senders together: it is what the interface's own count does not have. Frames
-/// of more than 2040 bytes are dropped.
+/// Frames that do not leave, because the interface is down or the other end takes no more, are
+/// counted by that port, for all senders together: they are missing from the interface's own count.
+/// Frames of more than 2040 bytes are dropped.
 pub struct XdpSender {
     attachment: Arc<Attachment>,
     interface: Interface,
@@ -41,7 +41,7 @@ pub(super) struct Lanes {
     slots: Mapping,
     /// For each lane the slot that the program takes next.
     next: Mapping,
-    /// Tells a made-up frame from a received one, which nobody outside of this process can forge.
+    /// Tells a made-up frame from a received one: a number that only this process knows.
     secret: u32,
     /// Frames taken by all lanes.
     taken: AtomicU64,

@@ -32,7 +32,7 @@ fn numbered(pool: &Pool, number: usize) -> Frame {
     let mut frame = pool.take().unwrap();
     let bytes = frame.append(length).unwrap();
     for (at, byte) in bytes.iter_mut().enumerate() {
-        *byte = (at % 251 ^ number) as u8;
+        *byte = ((at % 251) ^ number) as u8;
     }
     bytes[..12].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1]);
     bytes[12..14].copy_from_slice(&[0x88, 0xb5]);

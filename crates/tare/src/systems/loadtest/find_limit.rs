@@ -166,7 +166,7 @@ struct Exceed(f64, u32);
 
 /// The middle of what comes out.
 const HALF: Exceed = Exceed(0.5, 3);
-/// Where stalls of the machine spoil most trials: what one of four trials can do.
+/// For a machine whose stalls spoil most trials: the result of one trial of four.
 const NOISY: Exceed = Exceed(0.75, 8);
 
 fn mlr(args: &Args, Exceed(ratio, trials): Exceed) -> anyhow::Result<Search> {
