@@ -196,19 +196,26 @@ impl Setup {
         let mtu = links.iter().map(|link| link.mtu).max().unwrap_or(0);
         let capacity = capacity(longest.max(mtu + ethernet::HEADER));
         // A lane sends no longer frames.
-        let lanes = if longest <= LANE_FRAME_MAX {
+        let lanes = if longest <= LANE_FRAME_MAX && capacity <= 4096 {
             self.threads
         } else {
             0
         };
+        let is_jumbo = capacity > 4096;
         let queues = |interface: &Interface| match self.port {
             PortKind::Packet => 1,
+            // More would take all frames of a pool that does not fill the memory.
+            _ if is_jumbo => 1,
             _ => interface.queues().min(QUEUES_MAX),
         };
         // One pool for all, so that what is sent is not copied. Each port takes a ring of it.
         let ports: usize = interfaces.iter().map(|i| queues(i) as usize).sum();
-        let slots = FRAMES.max(ports.next_power_of_two() * 2 * FRAMES / 4) * 2048 / capacity;
-        let pool = Pool::new(slots.max(4096), capacity, Layout::PowerOfTwo);
+        let slots = match (ports, is_jumbo) {
+            (..=2, false) => FRAMES,
+            (..=2, true) => FRAMES / 4,
+            (more, _) => more * FRAMES / 2,
+        };
+        let pool = Pool::new(slots, capacity, Layout::PowerOfTwo);
         let pool = pool.context("memory for frames")?;
         let mut opened = Vec::new();
         for (interface, name) in interfaces.iter().zip(names) {
