@@ -86,6 +86,10 @@ impl<B: Testbed + ?Sized> Testbed for Box<B> {
     }
 }
 
+/// The most bursts that are received from a queue before the next one is asked: what the ring of an
+/// AF_XDP port holds.
+const BURSTS_MAX: usize = 64;
+
 /// Real ports, polled without pause by one thread.
 #[derive(Debug)]
 pub struct Ports<P> {
@@ -131,14 +135,23 @@ impl<P: Port> Testbed for Ports<P> {
     fn receive(&mut self, arrivals: &mut Vec<Arrival>) -> Result<(), Error> {
         for (port, queues) in self.ports.iter_mut().enumerate() {
             for queue in queues {
-                let received = queue.receive(&mut self.burst, BURST);
-                if received.map_err(|error| Error::Port { port, error })? > 0 {
+                // All that one queue has before the next is asked, or a sender that has changed its
+                // CPU meanwhile would seem to be overtaken by itself.
+                for _ in 0..BURSTS_MAX {
+                    let received = queue.receive(&mut self.burst, BURST);
+                    let received = received.map_err(|error| Error::Port { port, error })?;
+                    if received == 0 {
+                        break;
+                    }
                     let at = Instant::now();
                     arrivals.extend(
                         self.burst
                             .drain(..)
                             .map(|frame| Arrival { port, at, frame }),
                     );
+                    if received < BURST {
+                        break;
+                    }
                 }
             }
         }

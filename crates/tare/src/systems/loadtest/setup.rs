@@ -96,8 +96,14 @@ impl Setup {
     /// Reads captures and opens interfaces.
     pub(super) fn ready(&self) -> anyhow::Result<Ready> {
         let groups = self.groups()?;
-        if let Some(cpu) = self.cpu {
+        // A thread that changes its CPU changes the queue that its frames arrive on, and they would
+        // count as reordered.
+        let mut cpus = allowed()?;
+        let many = self.threads > 1;
+        let own = self.cpu.or(cpus.first().copied().filter(|_| many));
+        if let Some(cpu) = own {
             bind(cpu)?;
+            cpus.retain(|&other| other != cpu);
         }
         let mut interfaces: Vec<&str> = Vec::new();
         let mut configs = Vec::new();
@@ -131,7 +137,7 @@ impl Setup {
                     senders: Vec::new(),
                 })
             }
-            None => self.open(&interfaces, streams),
+            None => self.open(&interfaces, streams, &cpus),
         }
     }
 
@@ -165,7 +171,7 @@ impl Setup {
         sizes.map(|size| simulate::frame(size.into())).collect()
     }
 
-    fn open(&self, names: &[&str], streams: Vec<Stream>) -> anyhow::Result<Ready> {
+    fn open(&self, names: &[&str], streams: Vec<Stream>, cpus: &[usize]) -> anyhow::Result<Ready> {
         let mut interfaces: Vec<Interface> = Vec::new();
         for (n, name) in names.iter().enumerate() {
             let interface = Interface::find(name)?;
@@ -235,7 +241,7 @@ impl Setup {
             streams,
             pool: Some(pool),
             links,
-            senders: self.senders(&interfaces, longest),
+            senders: self.senders(&interfaces, longest, cpus),
         })
     }
 
@@ -280,15 +286,15 @@ impl Setup {
     }
 
     /// The further threads that send.
-    fn senders(&self, interfaces: &[Interface], longest: usize) -> Vec<OpenPorts> {
+    fn senders(&self, interfaces: &[Interface], longest: usize, cpus: &[usize]) -> Vec<OpenPorts> {
         let capacity = capacity(longest);
-        let sender = |_| -> OpenPorts {
-            let (interfaces, cpu) = (interfaces.to_vec(), self.cpu);
+        let sender = |n: u32| -> OpenPorts {
+            let cpu = cpus.get(n as usize - 1).copied();
+            let interfaces = interfaces.to_vec();
             Box::new(move || {
                 let failed = |error: String| Error::Thread(std::io::Error::other(error));
-                // The tester's own CPU is not for others.
                 if let Some(cpu) = cpu {
-                    avoid(cpu).map_err(|error| failed(error.to_string()))?;
+                    bind(cpu).map_err(|error| failed(error.to_string()))?;
                 }
                 let pool = Pool::new(FRAMES / 4, capacity, Layout::Spread);
                 let pool = pool.map_err(Error::Memory)?;
@@ -328,16 +334,11 @@ fn bind(cpu: usize) -> anyhow::Result<()> {
         .with_context(|| format!("--cpu: found {cpu}, expected a CPU that this process may use"))
 }
 
-/// Leaves a CPU to another thread. That the system has no other is no error.
-fn avoid(cpu: usize) -> std::io::Result<()> {
-    let mut set = rustix::thread::CpuSet::new();
-    for other in (0..rustix::thread::CpuSet::MAX_CPU).filter(|&other| other != cpu) {
-        set.set(other);
-    }
-    match rustix::thread::sched_setaffinity(None, &set) {
-        Err(rustix::io::Errno::INVAL) | Ok(()) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+/// The CPUs that this process may use.
+fn allowed() -> anyhow::Result<Vec<usize>> {
+    let set = rustix::thread::sched_getaffinity(None).context("the CPUs of this process")?;
+    let all = 0..rustix::thread::CpuSet::MAX_CPU;
+    Ok(all.filter(|&cpu| set.is_set(cpu)).collect())
 }
 
 /// The number of threads of `--threads`: no more than CPUs.
