@@ -48,7 +48,8 @@ pub(super) struct InterfaceQueues {
     pub(super) index: u32,
 }
 
-/// The slots that AF_XDP knows, and one for what is longer, which goes over packet sockets.
+/// The slots of AF_XDP: less than a page, a page, and several pages for frames of up to 9,014 bytes
+/// and more.
 const CAPACITIES: [usize; 3] = [2048, 4096, 16384];
 
 /// The bytes of a slot that no frame can use: its own header, the headroom of the kernel
