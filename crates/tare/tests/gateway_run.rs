@@ -689,7 +689,8 @@ fn spoofed_messages_leave_no_packet_without_an_sa() {
             floods.map(|flood| flood.join().unwrap() / seconds)
         });
         thread::sleep(Duration::from_secs(20));
-        let (sent, lost) = traffic.end();
+        let count = traffic.end();
+        let (sent, lost) = (count.sent, count.lost.len());
         println!("types {types:?}: {flood:?} per second; {lost} of {sent} packets lost");
         if lost > 0 {
             println!("{}\n{}", bed.status(0).unwrap(), bed.status(1).unwrap());
