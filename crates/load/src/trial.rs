@@ -103,7 +103,10 @@ pub fn run<P: Protocol + Clone + Sync>(
             quota(options.requests, thread as u64, threads as u64),
             [stop, &failed],
         );
-        worker.map_err(Error::System)?.run()
+        let worker = worker.map_err(Error::System)?;
+        // All threads begin at once, and nothing is sent before the trial.
+        std::thread::sleep(start.since(Instant::now()));
+        worker.run()
     };
     if threads == 1 && options.cpus.is_empty() {
         return work(0);

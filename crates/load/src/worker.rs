@@ -360,7 +360,7 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return After::Keep,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return After::Reopen(Some(error.to_string())),
+                Err(error) => return After::Reopen(unless_closed(&error)),
             };
             let keeps_plaintext = transport.keeps_plaintext();
             let now = Instant::now();
@@ -419,7 +419,7 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    failed = Some(error.to_string());
+                    failed = Some(unless_closed(&error));
                     break;
                 }
             }
@@ -427,14 +427,14 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
         if failed.is_none() {
             match transport.flush() {
                 Ok(is_flushed) => is_whole &= is_flushed,
-                Err(error) => failed = Some(error.to_string()),
+                Err(error) => failed = Some(unless_closed(&error)),
             }
         }
         if let Some(error) = failed {
             // What the server said before it closed is read first, if it said something.
             return match self.receive(n) {
                 After::Reopen(None) => self.reopen(n, None),
-                _ => self.reopen(n, Some(error)),
+                _ => self.reopen(n, error),
             };
         }
         if connection.waits_to_write == is_whole {
@@ -447,6 +447,14 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
         }
         Ok(())
     }
+}
+
+/// Returns the error of a connection, unless it is what a server that has closed it leaves: with a
+/// request on its way, the end of the connection is a reset.
+fn unless_closed(error: &io::Error) -> Option<String> {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset};
+    let is_closed = matches!(error.kind(), ConnectionReset | BrokenPipe);
+    (!is_closed).then(|| error.to_string())
 }
 
 /// Enters a response into the record, if its request is measured.
