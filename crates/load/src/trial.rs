@@ -13,7 +13,7 @@ use crate::worker::{Times, Worker};
 use crate::workload::{Requests, Workload};
 use crate::Error;
 
-/// What a trial does.
+/// The options of a trial.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Connections, at least one per thread; they are shared out evenly.

@@ -28,7 +28,7 @@ const PULSE: Duration = Duration::from_millis(50);
 /// Events that one call returns.
 const EVENTS: usize = 256;
 
-/// When a trial's parts begin and end.
+/// The times at which a trial's parts begin and end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
     pub(crate) measured: Instant,
@@ -68,7 +68,7 @@ struct Connection<P> {
     openings: u32,
 }
 
-/// What is left to do with a connection after some work on it.
+/// The next step with a connection after some work on it.
 enum After {
     Keep,
     /// The server closed it, in good order or with an error.
