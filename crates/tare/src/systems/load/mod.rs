@@ -377,7 +377,7 @@ fn target(host: &str, port: u16, is_tls: bool, tls: &TlsArgs) -> anyhow::Result<
     Ok(Target { address, tls })
 }
 
-/// The parts of HOST, HOST:PORT, [ADDRESS] or [ADDRESS]:PORT.
+/// The parts of `HOST`, `HOST:PORT`, `[ADDRESS]` or `[ADDRESS]:PORT`.
 fn host_and_port(text: &str, default: u16) -> anyhow::Result<(&str, u16)> {
     let expected = || format!("found {text:?}, expected HOST or HOST:PORT");
     let (host, rest) = match text.strip_prefix('[') {
