@@ -318,10 +318,10 @@ fn errors(place: Place<'_>) -> Vec<Finding> {
 /// Runs of one format whose responses differ in size.
 fn bytes_per_response(places: &[Place<'_>]) -> Vec<Finding> {
     let work = |place: &Place<'_>| {
-        let [bytes, operations] = place.format.work?;
-        let bytes = place.run.find(bytes, Statistic::Total)?;
-        let operations = place.run.find(operations, Statistic::Total)?;
-        (operations.value > 0.0).then(|| (bytes.base() / operations.value, bytes.line))
+        let (bytes, operations) = place.run.work()?;
+        let [figure, _] = place.format.work?;
+        let line = place.run.find(figure, Statistic::Total)?.line;
+        (operations > 0).then(|| (bytes as f64 / operations as f64, line))
     };
     let mut firsts: Vec<(Place<'_>, f64, usize)> = Vec::new();
     let mut findings = Vec::new();

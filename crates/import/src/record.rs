@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
+use crate::format::Format;
 use crate::unit::Unit;
 
 /// One figure of a log.
@@ -119,6 +120,14 @@ impl Run {
     pub fn find(&self, figure: &str, statistic: Statistic) -> Option<&Record> {
         let is = |r: &&Record| r.figure == figure && r.statistic == statistic;
         self.records.iter().rev().find(is)
+    }
+
+    /// The bytes of all responses and their number; `None` if the format does not print both.
+    pub fn work(&self) -> Option<(u64, u64)> {
+        let [bytes, operations] = Format::named(self.format)?.work?;
+        let of = |figure| self.find(figure, Statistic::Total);
+        // Both are whole and below 2^64.
+        Some((of(bytes)?.base() as u64, of(operations)?.value as u64))
     }
 }
 

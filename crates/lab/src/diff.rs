@@ -211,7 +211,7 @@ fn conditions(before: &RunResult, after: &RunResult) -> Vec<Condition> {
         } = &run.machine;
         vec![
             ("processor", cpu_model.clone()),
-            ("processors", Some(cpus.to_string())),
+            ("processors", (*cpus > 0).then(|| cpus.to_string())),
             (
                 "threads per core",
                 threads_per_core.map(|threads| threads.to_string()),
