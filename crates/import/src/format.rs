@@ -94,10 +94,10 @@ pub(crate) enum Key {
 }
 
 impl Key {
-    /// Returns whether `line` has it.
-    pub(crate) fn is_in(self, line: &str) -> bool {
+    /// Returns whether `line` has it; `trimmed` is without the blanks before it.
+    pub(crate) fn is_in(self, line: &str, trimmed: &str) -> bool {
         match self {
-            Key::Start(text) => line.trim_start().starts_with(text),
+            Key::Start(text) => trimmed.starts_with(text),
             Key::Within(text) => line.contains(text),
         }
     }
@@ -187,12 +187,33 @@ pub(crate) struct Table {
     pub(crate) header: &'static str,
     pub(crate) columns: &'static [(&'static str, Take)],
     pub(crate) separator: Separator,
-    /// The first cell of the last row; `None` if a blank line ends the table.
-    pub(crate) last: Option<&'static str>,
+    pub(crate) last: Last,
     /// Of the header.
     pub(crate) flags: u8,
-    /// Of the last row, or of each if there is no last one.
+    /// Of the last row.
     pub(crate) row_flags: u8,
+}
+
+/// The last row of a table.
+#[derive(Clone, Copy)]
+pub(crate) enum Last {
+    /// The one before a blank line.
+    BeforeBlank,
+    /// The one that begins with this cell.
+    Cell(&'static str),
+    /// The first.
+    First,
+}
+
+impl Last {
+    /// Returns whether a row that begins with `cell` is the last.
+    pub(crate) fn is(self, cell: &str) -> bool {
+        match self {
+            Last::BeforeBlank => false,
+            Last::Cell(last) => cell == last,
+            Last::First => true,
+        }
+    }
 }
 
 /// The separator of a table's cells.

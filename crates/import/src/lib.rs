@@ -103,9 +103,9 @@ impl Reader {
             let empty = self.lines.finish(0, true);
             return json::read(&empty.file, self.forced, self.line, &self.buffer);
         }
-        let whole = self.buffer.is_empty() && !self.overlong;
-        if !whole {
-            self.end_of_line();
+        let whole = self.after_return || self.buffer.is_empty() && !self.overlong;
+        if !self.buffer.is_empty() || self.overlong {
+            self.end_of_line(false);
         }
         let last = if whole {
             self.line.max(2) - 1
@@ -117,6 +117,11 @@ impl Reader {
 
     fn text(&mut self, bytes: &[u8]) {
         for piece in bytes.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')) {
+            // A carriage return before a line feed is a part of the line's end. Before anything
+            // else it ends what a program drew, and will draw over.
+            if std::mem::take(&mut self.after_return) && piece != b"\n" {
+                self.end_of_line(true);
+            }
             let (body, end) = match piece.split_last() {
                 Some((end @ (b'\n' | b'\r'), body)) => (body, Some(*end)),
                 _ => (piece, None),
@@ -128,25 +133,22 @@ impl Reader {
             if !self.overlong {
                 self.buffer.extend_from_slice(body);
             }
-            // A carriage return before a line feed is the line's end, and no line of its own.
-            let ended = end == Some(b'\n') && self.after_return && self.buffer.is_empty();
-            if end.is_some() && !ended {
-                self.end_of_line();
-            }
-            self.after_return = end == Some(b'\r') || (self.after_return && piece.is_empty());
+            self.after_return = end == Some(b'\r');
             if end == Some(b'\n') {
+                self.end_of_line(false);
                 self.line += 1;
             }
         }
     }
 
-    fn end_of_line(&mut self) {
+    /// Ends a line, or what will be drawn over.
+    fn end_of_line(&mut self, drawn_over: bool) {
         if std::mem::take(&mut self.overlong) {
             let expected = format!("lines of at most {LINE_MAX} bytes");
             self.lines.refuse(self.line, "a longer line", expected);
         } else {
             let text = String::from_utf8_lossy(&self.buffer);
-            self.lines.line(self.line, &text);
+            self.lines.line(self.line, &text, drawn_over);
         }
         self.buffer.clear();
     }

@@ -46,6 +46,9 @@ pub(crate) fn number(text: &str, whole: bool) -> Result<Number, String> {
             return refused(" with its thousands in groups of three digits");
         }
     }
+    if !integer.ends_with(|c: char| c.is_ascii_digit()) {
+        return refused("");
+    }
     let integer: String = integer.chars().filter(|c| Some(*c) != thousands).collect();
     let plain = format!("{integer}.{fraction}0{exponent}");
     match plain.parse::<f64>() {

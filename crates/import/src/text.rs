@@ -1,5 +1,6 @@
 //! The reader of text: bytes in, runs of records out.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
@@ -83,22 +84,27 @@ impl Lines {
         refuse(&mut self.input, line, found.into(), expected.into());
     }
 
-    /// Takes one line, or what was drawn over it with a carriage return.
-    pub(crate) fn line(&mut self, at: usize, text: &str) {
-        let text = plain(text);
-        match stamp().find(&text) {
+    /// Takes one line, or what a program drew before a carriage return and then drew over: that is
+    /// taken if it is a line of the format, and ignored if not.
+    pub(crate) fn line(&mut self, at: usize, text: &str, drawn_over: bool) {
+        let text = &plain(text);
+        let stamped = if text.contains("] ") {
+            stamp().find(text)
+        } else {
+            None
+        };
+        match stamped {
             Some(stamp) => {
                 let before = &text[..stamp.start()];
                 if !before.trim().is_empty() && self.cut.is_empty() {
                     before.clone_into(&mut self.cut);
                 }
-                self.feed(true, at, &text[stamp.end()..]);
+                self.feed(true, at, &text[stamp.end()..], false);
             }
-            None if self.cut.is_empty() => self.feed(false, at, &text),
+            None if self.cut.is_empty() => self.feed(false, at, text, drawn_over),
             None => {
-                let mut whole = std::mem::take(&mut self.cut);
-                whole.push_str(&text);
-                self.feed(false, at, &whole);
+                let whole = std::mem::take(&mut self.cut) + text;
+                self.feed(false, at, &whole, drawn_over);
             }
         }
     }
@@ -107,7 +113,7 @@ impl Lines {
     pub(crate) fn finish(mut self, line: usize, whole: bool) -> Input {
         if !self.cut.is_empty() {
             let cut = std::mem::take(&mut self.cut);
-            self.feed(false, line, &cut);
+            self.feed(false, line, &cut, false);
         }
         if !whole && self.last_figures == line {
             let last = self.input.runs.iter().flat_map(|run| &run.records);
@@ -148,7 +154,10 @@ impl Lines {
         self.input
     }
 
-    fn feed(&mut self, from_kernel: bool, at: usize, text: &str) {
+    fn feed(&mut self, from_kernel: bool, at: usize, text: &str, drawn_over: bool) {
+        if drawn_over && text.trim().is_empty() {
+            return;
+        }
         let lane = if from_kernel {
             &mut self.kernel
         } else {
@@ -158,7 +167,7 @@ impl Lines {
         let before = self.records;
         let result = row(lane, at, text, &mut self.records)
             .or_else(|| line(lane, self.forced, input, at, text, &mut self.records));
-        if let Some(Err((found, expected))) = result {
+        if let (Some(Err((found, expected))), false) = (result, drawn_over) {
             refuse(input, at, found, expected);
         }
         if self.records > before {
@@ -199,7 +208,10 @@ fn stamp() -> &'static Regex {
 }
 
 /// `line` without escape sequences and control characters.
-fn plain(line: &str) -> String {
+fn plain(line: &str) -> Cow<'_, str> {
+    if !line.contains(|c: char| c.is_control() && c != '\t') {
+        return Cow::Borrowed(line);
+    }
     let mut out = String::with_capacity(line.len());
     let mut chars = line.chars();
     while let Some(c) = chars.next() {
@@ -215,7 +227,7 @@ fn plain(line: &str) -> String {
             c => out.push(c),
         }
     }
-    out
+    Cow::Owned(out)
 }
 
 /// Text of a log for a message, in quotation marks and not too long.
@@ -257,13 +269,11 @@ fn row(lane: &mut Lane, at: usize, text: &str, records: &mut usize) -> Option<Re
             return Some(Err(refused));
         }
     }
-    let is_last = table.last.is_none_or(|last| cells[0] == last);
+    let is_last = table.last.is(cells[0]);
     let added = run.add(taken, 0, at, records);
     if is_last {
         run.flag(table.row_flags);
-        if table.last.is_some() {
-            lane.table = None;
-        }
+        lane.table = None;
     }
     Some(added)
 }
@@ -283,6 +293,7 @@ fn line(
         None => current.is_none_or(|current| !std::ptr::eq(*format, current)),
     });
     let mut expected = None;
+    let trimmed = text.trim_start();
     for (format, is_current) in current
         .map(|f| (f, true))
         .into_iter()
@@ -292,7 +303,7 @@ fn line(
         for line in format
             .lines
             .iter()
-            .filter(|line| fits(line.flags) && line.key.is_in(text))
+            .filter(|line| fits(line.flags) && line.key.is_in(text, trimmed))
         {
             let found: Vec<Captures<'_>> = line.regex().captures_iter(text).collect();
             if found.is_empty() {
@@ -320,7 +331,7 @@ fn line(
             return Some(Ok(()));
         }
         for table in format.tables.iter().filter(|table| fits(table.flags)) {
-            if text.trim_start().starts_with(table.header) {
+            if trimmed.starts_with(table.header) {
                 begin(lane, format, table.flags, input, at);
                 lane.run.as_mut()?.flag(table.flags);
                 return Some(header(table, text).map(|open| lane.table = Some(open)));
@@ -362,13 +373,9 @@ fn close(lane: &mut Lane, input: &mut Input, at: usize) {
         return;
     };
     if open.incomplete {
-        let found = format!("the end of a run of {} that began before", open.format.name);
-        return refuse(
-            input,
-            at,
-            found,
-            format!("{} first; the log is cut", open.format.end),
-        );
+        let found = format!("the end of the output of {}", open.format.about);
+        let expected = format!("{} first: the log is cut", open.format.end);
+        return refuse(input, at, found, expected);
     }
     for record in &mut open.run.records {
         for (name, value) in &open.whole {

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::experiment::IMPORTED;
+
 /// A machine's fingerprint: what two runs must share before their figures may be compared.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
@@ -53,9 +55,6 @@ pub struct Interface {
 fn is_unknown(cpus: &usize) -> bool {
     *cpus == 0
 }
-
-/// The processor and the kernel of figures that were measured elsewhere, by other programs.
-const IMPORTED: &str = "imported";
 
 impl Machine {
     /// The fingerprint of figures that were imported: no property of their machine is known.

@@ -106,7 +106,7 @@ const WRK_LINES: &[Line] = &[
 
 pub(crate) static WRK: Format = Format {
     lines: WRK_LINES,
-    end: "its last line, Transfer/sec:,",
+    end: "its line Transfer/sec:",
     products: &[
         ["requests", "time", "request_rate"],
         ["read", "time", "throughput"],

@@ -1,7 +1,8 @@
 //! Clients of memory: memcached, Redis, and Clio's remote memory.
 
 use crate::format::{
-    start, within, Format, Line, Separator, Suffixes, Table, Take, BEGINS, CLOSES, ENDS, NEEDS, NEW,
+    start, within, Format, Last, Line, Separator, Suffixes, Table, Take, BEGINS, CLOSES, ENDS,
+    NEEDS, NEW,
 };
 use crate::record::Statistic::{Max, Mean, Min, Percentile, Progress, Total};
 use crate::unit::*;
@@ -78,7 +79,7 @@ pub(crate) static MEMTIER: Format = Format {
             ),
         ],
         separator: Separator::Blanks,
-        last: Some("Totals"),
+        last: Last::Cell("Totals"),
         flags: 0,
         row_flags: CLOSES,
     }],
@@ -133,7 +134,7 @@ pub(crate) static REDIS: Format = Format {
             header: "Cumulative distribution",
             columns: &[],
             separator: Separator::Blanks,
-            last: None,
+            last: Last::BeforeBlank,
             flags: 0,
             row_flags: 0,
         },
@@ -146,7 +147,7 @@ pub(crate) static REDIS: Format = Format {
                 ("max", Figure("latency", Max, MS)),
             ],
             separator: Separator::Blanks,
-            last: None,
+            last: Last::First,
             flags: 0,
             row_flags: ENDS,
         },
@@ -161,7 +162,7 @@ pub(crate) static REDIS: Format = Format {
                 ("max_latency_ms", Figure("latency", Max, MS)),
             ],
             separator: Separator::Commas,
-            last: None,
+            last: Last::BeforeBlank,
             flags: NEW,
             row_flags: 0,
         },

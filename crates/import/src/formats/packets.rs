@@ -1,8 +1,8 @@
 //! Packets: `snabb loadtest` and Vita's benchmark in software.
 
 use crate::format::{
-    start, within, Format, Line, Separator, Suffixes, Table, Take, BEGINS, CLOSES, NEEDS, NEW,
-    WHOLE,
+    start, within, Format, Last, Line, Separator, Suffixes, Table, Take, BEGINS, CLOSES, NEEDS,
+    NEW, WHOLE,
 };
 use crate::record::Statistic::{Mean, Total};
 use crate::unit::*;
@@ -90,7 +90,7 @@ pub(crate) static TRANSIENT: Format = Format {
             ("lost_percent", Figure("loss", Total, PERCENT)),
         ],
         separator: Separator::Commas,
-        last: None,
+        last: Last::BeforeBlank,
         flags: NEW,
         row_flags: 0,
     }],
@@ -140,7 +140,7 @@ const SOFTWARE_LINES: &[Line] = &[
 
 pub(crate) static SOFTWARE: Format = Format {
     lines: SOFTWARE_LINES,
-    end: "its last line, Rate(Mpps):,",
+    end: "its line Rate(Mpps):",
     products: &[
         ["packets", "time", "packet_rate"],
         ["bytes", "time", "throughput"],

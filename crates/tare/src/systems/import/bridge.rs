@@ -7,7 +7,9 @@ use std::time::SystemTime;
 
 use anyhow::{bail, Context as _};
 use tare_import::{Finding, Format, Input, Record, Run, Statistic};
-use tare_lab::experiment::{Axis, Experiment, Metric, Rounds, Statistic as Of, ROUNDS_MAX};
+use tare_lab::experiment::{
+    Axis, Experiment, Metric, Rounds, Statistic as Of, IMPORTED, ROUNDS_MAX,
+};
 use tare_lab::fingerprint::Machine;
 use tare_lab::plan::Plan;
 use tare_lab::result::SCHEMA;
@@ -18,9 +20,6 @@ use tare_lab::value::{Parameters, Point, Selector, Value};
 
 use super::Args;
 use crate::terminal;
-
-/// The driver and the size of an imported run.
-const IMPORTED: &str = "imported";
 
 /// The most cells of the product of all parameters of an experiment.
 const CELLS_MAX: usize = 10_000;
@@ -38,6 +37,8 @@ struct Figures {
 struct Trial {
     /// The place of its run among those of all logs.
     run: usize,
+    /// By metric: the parameters that the log has.
+    printed: BTreeMap<String, tare_import::Parameters>,
     values: BTreeMap<String, f64>,
     counters: BTreeMap<String, u64>,
 }
@@ -160,7 +161,7 @@ fn take(
             None if args.metric.is_empty() => printed,
             None => continue,
         };
-        let Some((value, unit)) = of_lab(record) else {
+        let Some(figure) = of_lab(record) else {
             left_out.insert(name);
             continue;
         };
@@ -179,8 +180,8 @@ fn take(
             ])
         });
         let figures = experiments.entry(id).or_default();
-        let figure = (value, unit, record.statistic);
-        figures.add(&name, figure, at, place, counters.unwrap_or_default())?;
+        let counters = counters.unwrap_or_default();
+        figures.add(&name, figure, at, (place, record), counters)?;
     }
     Ok(())
 }
@@ -196,6 +197,14 @@ fn of_lab(record: &Record) -> Option<(f64, Unit)> {
         name => (1.0, name),
     };
     Some((record.value * factor, name.parse().ok()?))
+}
+
+/// Parameters in words.
+fn words(parameters: &tare_import::Parameters) -> String {
+    let pairs = parameters
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"));
+    pairs.collect::<Vec<_>>().join(" ")
 }
 
 /// The cell of a figure.
@@ -223,9 +232,9 @@ impl Figures {
     fn add(
         &mut self,
         name: &str,
-        (value, unit, statistic): (f64, Unit, Statistic),
+        (value, unit): (f64, Unit),
         at: Point,
-        run: usize,
+        (run, record): (usize, &Record),
         counters: BTreeMap<String, u64>,
     ) -> anyhow::Result<()> {
         let value = match self.metrics.iter().find(|metric| metric.name == name) {
@@ -242,15 +251,24 @@ impl Figures {
             self.cells.len() - 1
         });
         let trials = &mut self.cells[place].1;
+        let first = trials.first().and_then(|trial| trial.printed.get(name));
+        if let Some(first) = first.filter(|first| **first != record.parameters) {
+            bail!(
+                "found {name} of {} and of {} in one cell, expected the same: import the logs one by one",
+                words(first),
+                words(&record.parameters)
+            );
+        }
         let free = trials.iter().position(|trial| {
             // A program may print one percentile twice; anything else twice is two repetitions.
-            let is_again = matches!(statistic, Statistic::Percentile(_));
+            let is_again = matches!(record.statistic, Statistic::Percentile(_));
             trial.run == run && (is_again || !trial.values.contains_key(name))
         });
         let round = free.unwrap_or(trials.len());
         if round == trials.len() {
             trials.push(Trial {
                 run,
+                printed: BTreeMap::new(),
                 values: BTreeMap::new(),
                 counters,
             });
@@ -259,6 +277,8 @@ impl Figures {
             bail!("found more than {ROUNDS_MAX} values of {name} in one cell, expected at most that many rounds");
         }
         trials[round].values.insert(name.to_owned(), value);
+        let printed = &mut trials[round].printed;
+        printed.insert(name.to_owned(), record.parameters.clone());
         Ok(())
     }
 

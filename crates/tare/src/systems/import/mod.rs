@@ -135,6 +135,7 @@ fn text(inputs: &[Input], findings: &[Finding]) -> String {
         }
     }
     match findings.len() {
+        0 if out.is_empty() => {}
         0 => out.push_str("Nothing is wrong with these figures that can be seen in them.\n"),
         1 => out.push_str("1 finding\n"),
         n => drop(writeln!(out, "{n} findings")),
