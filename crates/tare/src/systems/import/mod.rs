@@ -163,17 +163,17 @@ fn figures(out: &mut String, input: &Input, run: &Run) {
         }
     }
     let _ = writeln!(out, "{}", clean(&heading));
-    let rows: Vec<[String; 4]> = records
+    let rows: Vec<[String; 5]> = records
         .iter()
         .map(|record| {
             let own = record.parameters.iter();
             let own = own.filter(|(name, _)| !common.contains(*name));
             let own: Vec<String> = own.map(|(name, value)| format!("{name}={value}")).collect();
-            let value = format!("{} {}", record.value, record.unit);
             [
                 record.line.to_string(),
                 record.name(),
-                value,
+                record.value.to_string(),
+                record.unit.to_string(),
                 clean(&own.join(" ")),
             ]
         })
@@ -182,14 +182,14 @@ fn figures(out: &mut String, input: &Input, run: &Run) {
         let widths = rows.iter().map(|row| row[column].chars().count());
         widths.max().unwrap_or(0).max(6)
     };
-    let (name, value) = (width(1), width(2));
+    let (name, value, unit) = (width(1), width(2), width(3));
     let _ = writeln!(
         out,
-        "  {:>6}  {:<name$}  {:>value$}",
+        "  {:>6}  {:<name$}  {:>value$}  Unit",
         "Line", "Figure", "Value"
     );
-    for [line, figure, amount, own] in &rows {
-        let row = format!("  {line:>6}  {figure:<name$}  {amount:>value$}  {own}");
+    for [line, figure, amount, of, own] in &rows {
+        let row = format!("  {line:>6}  {figure:<name$}  {amount:>value$}  {of:<unit$}  {own}");
         let _ = writeln!(out, "{}", row.trim_end());
     }
     let progress = run.records.iter().filter(is_progress).count();
