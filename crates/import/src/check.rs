@@ -1,4 +1,4 @@
-//! What is wrong with figures: checks that work on the records of any format.
+//! The checks: what is wrong with figures, by the records of any format.
 
 mod known;
 mod series;
@@ -284,7 +284,7 @@ fn averages(place: Place<'_>) -> Vec<Finding> {
     for mean in place.run.records.iter().filter(is_mean) {
         let no_spread = [Statistic::Mean, Statistic::Total, Statistic::Progress];
         let is_spread = |r: &&Record| r.figure == mean.figure && !no_spread.contains(&r.statistic);
-        if seen.contains(&mean.figure) || groups[&mean.parameters].iter().any(|r| is_spread(r)) {
+        if seen.contains(&mean.figure) || groups[&mean.parameters].iter().any(is_spread) {
             continue;
         }
         seen.push(mean.figure);
@@ -358,7 +358,7 @@ fn bytes_per_response(places: &[Place<'_>]) -> Vec<Finding> {
 /// Two runs whose every figure is the same are one run that was printed twice.
 /// Returns the other runs beside the findings.
 fn printed_twice<'a>(places: &[Place<'a>]) -> (Vec<Finding>, Vec<Place<'a>>) {
-    let mut seen: BTreeMap<(&str, Vec<(String, u64)>), Place<'_>> = BTreeMap::new();
+    let mut seen: BTreeMap<_, Place<'_>> = BTreeMap::new();
     let (mut findings, mut originals) = (Vec::new(), Vec::new());
     for place in places {
         let records = place.run.records.iter().filter(|r| is_summary(r));

@@ -183,7 +183,7 @@ fn compiled(pattern: &str) -> Regex {
 
 /// A table whose header names its columns.
 pub(crate) struct Table {
-    /// How the header begins, after blanks. Without columns the table is passed over.
+    /// The beginning of the header, after blanks. Without columns the table is passed over.
     pub(crate) header: &'static str,
     pub(crate) columns: &'static [(&'static str, Take)],
     pub(crate) separator: Separator,
@@ -241,7 +241,7 @@ impl Separator {
     }
 }
 
-/// What is done with a group of a pattern or a cell of a table.
+/// The use of a group of a pattern or a cell of a table.
 #[derive(Clone, Copy)]
 pub(crate) enum Take {
     /// A figure in a unit.

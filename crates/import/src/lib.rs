@@ -39,14 +39,14 @@ pub struct Reader {
     lines: Lines,
     /// The number of the line that is being read, from 1.
     line: usize,
-    /// What it has so far, or the JSON text so far.
+    /// The bytes of that line so far, or the JSON text so far.
     buffer: Vec<u8>,
     kind: Kind,
     overlong: bool,
     after_return: bool,
 }
 
-/// What an input is, by its first byte that is not blank.
+/// The kind of an input, by its first byte that is not blank.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Unknown,

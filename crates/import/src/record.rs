@@ -1,4 +1,4 @@
-//! What an import gives: runs of records, findings and refusals.
+//! The result of an import: runs of records, findings and refusals.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,7 +23,7 @@ pub struct Record {
     /// The unit as the log spells it, where that is another.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub printed_unit: Option<&'static str>,
-    /// What was varied or fixed: threads, URL, size.
+    /// The parameters: threads, URL, size.
     pub parameters: Parameters,
     /// The line of the file, from 1.
     pub line: usize,
@@ -138,10 +138,10 @@ pub struct Input {
     pub file: String,
     /// Its runs.
     pub runs: Vec<Run>,
-    /// What the reader itself found; [`crate::check`] finds the rest.
+    /// The findings of the reader itself; [`crate::check`] finds the rest.
     #[serde(skip)]
     pub(crate) findings: Vec<Finding>,
-    /// What could not be read.
+    /// The lines that could not be read.
     pub refused: Vec<Refusal>,
 }
 
@@ -154,9 +154,9 @@ pub struct Finding {
     pub line: usize,
     /// The figure, as the log has it.
     pub figure: String,
-    /// What is wrong with it.
+    /// The problem, in words.
     pub problem: String,
-    /// What it should be.
+    /// The right figure, or what is missing.
     pub should_be: String,
 }
 
@@ -177,9 +177,9 @@ pub struct Refusal {
     pub file: String,
     /// Its line, from 1.
     pub line: usize,
-    /// What is there.
+    /// The text that is there.
     pub found: String,
-    /// What was expected.
+    /// The text that was expected.
     pub expected: String,
 }
 

@@ -32,7 +32,7 @@ struct Open {
     whole: Parameters,
     /// Parameters that the following lines inherit.
     section: Parameters,
-    /// How often each counted line was seen.
+    /// The number of times that each counted line was seen.
     ordinals: HashMap<&'static str, u64>,
     incomplete: bool,
     ended: bool,
@@ -122,8 +122,7 @@ impl Lines {
                 .filter_map(|lane| lane.run.as_ref());
             let last = last
                 .chain(open.flat_map(|open| &open.run.records))
-                .filter(|r| r.line == line)
-                .last();
+                .rfind(|r| r.line == line);
             let figure = last.map(crate::check::shown).unwrap_or_default();
             self.input.findings.push(Finding {
                 file: self.input.file.clone(),
@@ -180,7 +179,7 @@ impl Lines {
     }
 }
 
-/// What was found and what was expected instead.
+/// The text that was found and what was expected instead.
 type Refused = (String, String);
 
 fn refuse(input: &mut Input, line: usize, found: String, expected: String) {
@@ -422,7 +421,7 @@ fn header(table: &'static Table, text: &str) -> Result<OpenTable, Refused> {
     Ok(OpenTable { table, columns })
 }
 
-/// What one line gave.
+/// The parameters and figures of one line.
 #[derive(Default)]
 struct Taken {
     parameters: Parameters,

@@ -4,7 +4,7 @@ use super::{one, plain, rounded, Place, SAME_MAX};
 use crate::record::{Finding, Record, Statistic};
 use crate::unit;
 
-/// What a test does that its figure does not say.
+/// A property of a test that its figures do not show.
 struct Flaw {
     format: &'static str,
     /// The parameter that shows it, if it is above the limit.

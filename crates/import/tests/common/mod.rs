@@ -1,4 +1,4 @@
-//! What the tests of the logs share.
+//! The part that the tests of the logs share.
 
 use tare_import::{check, read, Finding, Input, Record, Statistic};
 
@@ -22,7 +22,7 @@ pub(crate) fn figures(input: &Input) -> Vec<String> {
     records.map(shown).collect()
 }
 
-/// What is wrong with one log.
+/// Returns what is wrong with one log.
 pub(crate) fn findings(name: &str) -> Vec<Finding> {
     check(&[log(name)])
 }

@@ -1,4 +1,4 @@
-//! `tare import`: what other benchmarks printed, and what is wrong with it.
+//! `tare import`: figures of other benchmarks, and what is wrong with them.
 
 mod bridge;
 
@@ -22,7 +22,7 @@ const REFUSED: u8 = 2;
 #[derive(clap::Args)]
 #[command(after_help = examples())]
 pub(crate) struct Args {
-    /// What a benchmark printed: files or pipes, or - for standard input
+    /// The output of benchmarks: files or pipes, or - for standard input
     #[arg(value_name = "LOG", required = true, value_hint = clap::ValueHint::FilePath)]
     logs: Vec<PathBuf>,
     /// The format, instead of the one that the content shows
