@@ -230,7 +230,7 @@ fn more_received_than_sent(place: Place<'_>) -> Vec<Finding> {
 fn products(place: Place<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for records in groups(place.run).into_values() {
-        for [amount, time, rate] in place.format.products {
+        for [amount, time, rate] in &place.format.products {
             let figures = (
                 one(&records, amount),
                 one(&records, time),
@@ -261,7 +261,7 @@ fn products(place: Place<'_>) -> Vec<Finding> {
         if let (Some(size), Some(latency), Some(rate)) = figures {
             let right = size / latency.base();
             if latency.base() > 0.0
-                && rate.unit.is_rate_of(crate::unit::B)
+                && rate.unit.is_rate_of(crate::Unit::named("B"))
                 && (rate.base() / right - 1.0).abs() > 0.01
             {
                 findings.push(place.finding(

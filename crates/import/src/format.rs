@@ -1,69 +1,96 @@
-//! A format as a table: which lines it has, and what stands on them.
+//! A format as a table: which lines it has, and what stands on them. `formats.txt` has the tables
+//! and explains their form.
 
-use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use regex_lite::Regex;
 
-use crate::formats;
 use crate::record::Statistic;
 use crate::unit::Unit;
 
 /// A benchmark's output.
+#[derive(Default)]
 pub struct Format {
     /// Its name, for `--format`.
     pub name: &'static str,
     /// The program that prints it.
     pub about: &'static str,
     /// Its lines; the first that matches counts.
-    pub(crate) lines: &'static [Line],
+    pub(crate) lines: Vec<Line>,
     /// Its tables, whose headers say what their columns are.
-    pub(crate) tables: &'static [Table],
-    /// Parameters that hold for the lines that follow and not for the whole run, outermost first:
-    /// a new value of one forgets those after it.
-    pub(crate) sections: &'static [&'static str],
+    pub(crate) tables: Vec<Table>,
+    /// Parameters that hold for the lines that follow and not for the whole run, outermost first.
+    pub(crate) sections: Vec<&'static str>,
     /// The line that ends a run, for a message.
     pub(crate) end: &'static str,
     /// Amount, time and rate: the first is the product of the others.
-    pub(crate) products: &'static [[&'static str; 3]],
+    pub(crate) products: Vec<[&'static str; 3]>,
     /// The figures whose quotient is the bytes per response.
     pub(crate) work: Option<[&'static str; 2]>,
     /// True if one run is several repetitions.
     pub(crate) repeats: bool,
+    /// Keys of a JSON document that tell it from others; empty if the format is text.
+    pub(crate) keys: Vec<&'static str>,
+    /// Objects of the JSON document, each by its path, with the paths below it.
+    pub(crate) objects: Vec<(&'static str, Vec<(&'static str, Take)>)>,
 }
 
-impl Format {
-    /// A format without lines.
-    pub(crate) const fn new(name: &'static str, about: &'static str) -> Format {
-        Format {
-            name,
-            about,
-            lines: &[],
-            tables: &[],
-            sections: &[],
-            end: "",
-            products: &[],
-            work: None,
-            repeats: false,
-        }
-    }
+/// A kind of line.
+pub(crate) struct Line {
+    /// A text that the line must have, looked for before the regular expression.
+    pub(crate) key: &'static str,
+    /// True if the line begins with it, after blanks. One that does and does not match is refused.
+    pub(crate) is_start: bool,
+    /// True if it can begin a run.
+    pub(crate) begins: bool,
+    pub(crate) flags: Vec<&'static str>,
+    pattern: &'static str,
+    compiled: OnceLock<Regex>,
+    pub(crate) takes: Vec<Take>,
+}
 
+/// A table whose header names its columns.
+pub(crate) struct Table {
+    /// The beginning of the header, after blanks. Without columns the table is passed over.
+    pub(crate) header: &'static str,
+    pub(crate) flags: Vec<&'static str>,
+    pub(crate) columns: Vec<(&'static str, Take)>,
+}
+
+/// The use of a group of a pattern, a cell of a table or a value of JSON.
+#[derive(Clone, Copy)]
+pub(crate) enum Take {
+    /// A figure in a unit, and its spelling where the log has another.
+    Figure(&'static str, Statistic, Unit, Option<&'static str>),
+    /// A figure with its unit behind it, read by a list of spellings.
+    Sized(&'static str, Statistic, &'static [Spelling]),
+    /// A parameter.
+    Parameter(&'static str),
+    /// The level of the percentile that the next figure is.
+    Level,
+    /// Passed over.
+    Nothing,
+}
+
+/// The spelling of a unit: the factor by which a number is to be multiplied, and the unit.
+pub(crate) type Spelling = (&'static str, f64, Unit);
+
+impl Format {
     /// Returns the format of that name.
     pub fn named(name: &str) -> Option<&'static Format> {
         Format::all().find(|format| format.name == name)
     }
 
+    /// Returns every format.
+    pub fn all() -> impl Iterator<Item = &'static Format> {
+        static ALL: OnceLock<Vec<Format>> = OnceLock::new();
+        ALL.get_or_init(|| parse(include_str!("formats.txt")))
+            .iter()
+    }
+
     /// Returns whether one run of it is several repetitions.
     pub fn repeats(&self) -> bool {
         self.repeats
-    }
-
-    /// Returns every format.
-    pub fn all() -> impl Iterator<Item = &'static Format> {
-        formats::TEXT
-            .iter()
-            .copied()
-            .chain(formats::json::ALL.iter().map(|json| &json.format))
     }
 }
 
@@ -73,190 +100,140 @@ impl std::fmt::Debug for Format {
     }
 }
 
-/// A kind of line.
-pub(crate) struct Line {
-    pub(crate) key: Key,
-    /// A regular expression with one group for each of `takes`; `{n}` stands for a number, `{q}`
-    /// for a number with its unit.
-    pattern: &'static str,
-    pub(crate) takes: &'static [Take],
-    pub(crate) flags: u8,
-    pub(crate) ordinal: Option<&'static str>,
-}
-
-/// A text that a line must have, looked for before the regular expression.
-#[derive(Clone, Copy)]
-pub(crate) enum Key {
-    /// The line begins with it, after blanks. A line that does and does not match is refused.
-    Start(&'static str),
-    /// The line has it somewhere, and may still be another.
-    Within(&'static str),
-}
-
-impl Key {
-    /// Returns whether `line` has it; `trimmed` is without the blanks before it.
-    pub(crate) fn is_in(self, line: &str, trimmed: &str) -> bool {
-        match self {
-            Key::Start(text) => trimmed.starts_with(text),
-            Key::Within(text) => line.contains(text),
-        }
-    }
-}
-
-/// The line begins a run of its format, if none is under way.
-pub(crate) const BEGINS: u8 = 1;
-/// The line begins a run whatever is under way.
-pub(crate) const NEW: u8 = 2;
-/// The run is not complete before a line with [`ENDS`].
-pub(crate) const NEEDS: u8 = 4;
-/// The run is complete.
-pub(crate) const ENDS: u8 = 8;
-/// As [`ENDS`], and what follows is no longer this format.
-pub(crate) const CLOSES: u8 = 16;
-/// The parameters of the line hold beyond it, though it has figures.
-pub(crate) const KEEPS: u8 = 32;
-/// The figures of the line belong to the run as a whole: they inherit nothing.
-pub(crate) const WHOLE: u8 = 64;
-/// The line reports an error, which becomes a finding.
-pub(crate) const ERROR: u8 = 128;
-
-/// A line that begins with `key`.
-pub(crate) const fn start(
-    key: &'static str,
-    pattern: &'static str,
-    takes: &'static [Take],
-) -> Line {
-    line(Key::Start(key), pattern, takes)
-}
-
-/// A line that has `key` somewhere.
-pub(crate) const fn within(
-    key: &'static str,
-    pattern: &'static str,
-    takes: &'static [Take],
-) -> Line {
-    line(Key::Within(key), pattern, takes)
-}
-
-const fn line(key: Key, pattern: &'static str, takes: &'static [Take]) -> Line {
-    Line {
-        key,
-        pattern,
-        takes,
-        flags: 0,
-        ordinal: None,
-    }
-}
-
 impl Line {
-    /// With these flags.
-    pub(crate) const fn flags(mut self, flags: u8) -> Line {
-        self.flags = flags;
-        self
-    }
-
-    /// Counted: the parameter of that name is the line's number among its like in a run.
-    pub(crate) const fn ordinal(mut self, name: &'static str) -> Line {
-        self.ordinal = Some(name);
-        self
+    /// Returns whether a line has the key; `trimmed` is without the blanks before it.
+    pub(crate) fn may_be(&self, line: &str, trimmed: &str) -> bool {
+        match self.is_start {
+            true => trimmed.starts_with(self.key),
+            false => line.contains(self.key),
+        }
     }
 
     /// The compiled pattern.
-    pub(crate) fn regex(&self) -> &'static Regex {
-        static ALL: OnceLock<HashMap<&str, Regex>> = OnceLock::new();
-        let all = ALL.get_or_init(|| {
-            let lines = formats::TEXT.iter().flat_map(|format| format.lines);
-            lines
-                .map(|line| (line.pattern, compiled(line.pattern)))
-                .collect()
-        });
-        &all[self.pattern]
+    pub(crate) fn regex(&self) -> &Regex {
+        self.compiled.get_or_init(|| {
+            let number = r"[-+]?[0-9]+(?:[.,][0-9]+)*(?:[eE][-+]?[0-9]+)?";
+            let sized = format!("{number} ?[A-Za-zµ/%]*");
+            let whole = self.pattern.replace("{n}", number).replace("{q}", &sized);
+            Regex::new(&whole).expect("a pattern of formats.txt")
+        })
     }
 }
 
-fn compiled(pattern: &str) -> Regex {
-    let number = r"[-+]?[0-9]+(?:[.,][0-9]+)*(?:[eE][-+]?[0-9]+)?";
-    let whole = pattern.replace("{n}", number);
-    let whole = whole.replace("{q}", &format!("{number} ?[A-Za-zµ/%]*"));
-    Regex::new(&whole).expect("a pattern of the formats, which a test compiles")
-}
-
-/// A table whose header names its columns.
-pub(crate) struct Table {
-    /// The beginning of the header, after blanks. Without columns the table is passed over.
-    pub(crate) header: &'static str,
-    pub(crate) columns: &'static [(&'static str, Take)],
-    pub(crate) separator: Separator,
-    pub(crate) last: Last,
-    /// Of the header.
-    pub(crate) flags: u8,
-    /// Of the last row.
-    pub(crate) row_flags: u8,
-}
-
-/// The last row of a table.
-#[derive(Clone, Copy)]
-pub(crate) enum Last {
-    /// The one before a blank line.
-    BeforeBlank,
-    /// The one that begins with this cell.
-    Cell(&'static str),
-    /// The first.
-    First,
-}
-
-impl Last {
-    /// Returns whether a row that begins with `cell` is the last.
-    pub(crate) fn is(self, cell: &str) -> bool {
-        match self {
-            Last::BeforeBlank => false,
-            Last::Cell(last) => cell == last,
-            Last::First => true,
+/// Reads the tables. They are a part of the program, so that a mistake in them is one of the
+/// program, which every test would meet.
+fn parse(text: &'static str) -> Vec<Format> {
+    let mut units: Vec<(&str, &'static [Spelling])> = Vec::new();
+    let mut formats: Vec<Format> = Vec::new();
+    let text: &'static str = text.replace("\n    ", " ").leak();
+    let lines = text
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    for line in lines {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        if let Some(name) = word.strip_prefix('[').and_then(|w| w.strip_suffix(']')) {
+            formats.push(Format {
+                name,
+                about: rest,
+                ..Format::default()
+            });
+            continue;
         }
-    }
-}
-
-/// The separator of a table's cells.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Separator {
-    /// Two or more blanks.
-    Blanks,
-    /// Commas, with quotation marks that do not count.
-    Commas,
-}
-
-impl Separator {
-    /// The cells of a line.
-    pub(crate) fn split(self, line: &str) -> Vec<&str> {
-        match self {
-            Separator::Commas => line
-                .split(',')
-                .map(|cell| cell.trim().trim_matches('"'))
-                .collect(),
-            Separator::Blanks => {
-                let cells = line.split("  ").map(str::trim);
-                cells.filter(|cell| !cell.is_empty()).collect()
+        let words = || rest.split(' ');
+        if word == "units" {
+            let spellings: Vec<Spelling> = words().skip(1).map(spelling).collect();
+            units.push((words().next().unwrap_or(""), spellings.leak()));
+            continue;
+        }
+        let fields: Vec<&str> = line.split(" ||").map(str::trim).collect();
+        let flags = |at: usize| fields[at].split(' ').filter(|flag| *flag != "-").collect();
+        let takes = |text: &'static str| -> Vec<Take> {
+            let words = text.split(' ').filter(|word| !word.is_empty());
+            words.map(|word| take(word, &units)).collect()
+        };
+        let format = formats.last_mut().expect("a [name] before its lines");
+        match word {
+            "end" => format.end = rest,
+            "repeats" => format.repeats = true,
+            "sections" => format.sections = words().collect(),
+            "json" => format.keys = words().collect(),
+            "work" => format.work = list(rest),
+            "product" => format.products.extend(list::<3>(rest)),
+            "at" => {
+                let below = |word: &'static str| {
+                    let (word, path) = word.split_once('@').expect("a take and its path");
+                    (path, take(word, &units))
+                };
+                let path = fields[0].trim_start_matches("at ");
+                format
+                    .objects
+                    .push((path, fields[1].split(' ').map(below).collect()));
             }
+            "table" => {
+                let columns = fields[2]
+                    .split("; ")
+                    .filter_map(|column| column.rsplit_once(' '));
+                format.tables.push(Table {
+                    header: unquoted(fields[0].trim_start_matches("table ")),
+                    flags: flags(1),
+                    columns: columns
+                        .map(|(name, word)| (name, take(word, &units)))
+                        .collect(),
+                });
+            }
+            _ => format.lines.push(Line {
+                key: unquoted(fields[0].trim_start_matches('~')),
+                is_start: !line.starts_with('~'),
+                begins: fields[1].contains("begins") || fields[1].contains("new"),
+                flags: flags(1),
+                pattern: fields[2],
+                compiled: OnceLock::new(),
+                takes: takes(fields[3]),
+            }),
         }
     }
+    formats
 }
 
-/// The use of a group of a pattern or a cell of a table.
-#[derive(Clone, Copy)]
-pub(crate) enum Take {
-    /// A figure in a unit.
-    Figure(&'static str, Statistic, Unit),
-    /// A figure in a unit that the log spells otherwise.
-    Spelled(&'static str, Statistic, Unit, &'static str),
-    /// A figure with its unit behind it, read by a table of spellings.
-    Sized(&'static str, Statistic, Suffixes),
-    /// A parameter.
-    Parameter(&'static str),
-    /// The level of the percentile that the next figure is.
-    Level,
-    /// Passed over.
-    Nothing,
+fn unquoted(text: &str) -> &str {
+    let inner = text
+        .strip_prefix('"')
+        .and_then(|text| text.strip_suffix('"'));
+    inner.expect("a text in quotation marks")
 }
 
-/// Spellings of units: the factor by which the number is to be multiplied, and the unit.
-pub(crate) type Suffixes = &'static [(&'static str, f64, Unit)];
+fn list<const N: usize>(text: &'static str) -> Option<[&'static str; N]> {
+    text.split(' ').collect::<Vec<_>>().try_into().ok()
+}
+
+/// Reads `SPELLING=UNIT` or `SPELLING=FACTOR*UNIT`.
+fn spelling(word: &'static str) -> Spelling {
+    let (spelling, unit) = word.split_once('=').expect("a spelling and its unit");
+    let (factor, unit) = unit.split_once('*').unwrap_or(("1", unit));
+    let factor = factor.parse().expect("a number before *");
+    (spelling, factor, Unit::named(unit))
+}
+
+fn take(word: &'static str, units: &[(&str, &'static [Spelling])]) -> Take {
+    match word {
+        "%" => return Take::Level,
+        "-" => return Take::Nothing,
+        _ => {}
+    }
+    if let Some(name) = word.strip_prefix('=') {
+        return Take::Parameter(name);
+    }
+    let (figure, unit) = word.split_once(':').expect("a figure and its unit");
+    let (figure, statistic) = figure.split_once('.').expect("a figure and its statistic");
+    let statistic = Statistic::named(statistic);
+    match (unit.strip_prefix('*'), unit.split_once('~')) {
+        (Some(name), _) => {
+            let found = units.iter().find(|(other, _)| *other == name);
+            Take::Sized(figure, statistic, found.expect("a list of units").1)
+        }
+        (_, Some((unit, spelling))) => {
+            Take::Figure(figure, statistic, Unit::named(unit), Some(spelling))
+        }
+        _ => Take::Figure(figure, statistic, Unit::named(unit), None),
+    }
+}

@@ -7,8 +7,7 @@ use serde_json::value::RawValue;
 use serde_json::Deserializer;
 
 use crate::format::{Format, Take};
-use crate::formats::json::{Group, Json, ALL};
-use crate::record::{Finding, Input, Parameters, Record, Refusal, Run};
+use crate::record::{Input, Parameters, Record, Refusal, Run};
 use crate::text::quoted;
 use crate::RECORDS_MAX;
 
@@ -88,35 +87,24 @@ fn one(
     forced: Option<&Format>,
     input: &mut Input,
 ) -> Result<(), (String, String)> {
-    let names = || {
-        ALL.iter()
-            .map(|json| json.format.about)
-            .collect::<Vec<_>>()
-            .join(", ")
+    let all = || Format::all().filter(|format| !format.keys.is_empty());
+    let unknown = || {
+        let names: Vec<&str> = all().map(|format| format.about).collect();
+        let names = names.join(", ");
+        (quoted(raw.get()), format!("the output of {names}"))
     };
-    let unknown = || (quoted(raw.get()), format!("the output of {}", names()));
     let object: Object<'_> = serde_json::from_str(raw.get()).map_err(|_| unknown())?;
     if let Some(error) = object.get("error") {
-        input.findings.push(Finding {
-            file: input.file.clone(),
-            line: document.line(error.get()),
-            figure: error.get().chars().take(80).collect(),
-            problem: "the log reports an error, and its figures count all the same".into(),
-            should_be: "a run without errors".into(),
-        });
+        input.error(document.line(error.get()), error.get());
     }
-    let json = ALL
-        .iter()
-        .find(|json| json.keys.iter().all(|key| object.contains_key(*key)));
-    let json: &Json = json.ok_or_else(unknown)?;
-    if let Some(forced) = forced.filter(|forced| forced.name != json.format.name) {
-        return Err((
-            format!("the output of {}", json.format.about),
-            forced.about.to_owned(),
-        ));
+    let has_keys = |format: &&Format| format.keys.iter().all(|key| object.contains_key(*key));
+    let format = all().find(has_keys).ok_or_else(unknown)?;
+    let found = format!("the output of {}", format.about);
+    if let Some(forced) = forced.filter(|forced| forced.name != format.name) {
+        return Err((found, forced.about.to_owned()));
     }
     let mut run = Run {
-        format: json.format.name,
+        format: format.name,
         line: document.line(raw.get()),
         records: Vec::new(),
     };
@@ -124,16 +112,13 @@ fn one(
     if let Some(benchmark) = benchmark(&input.file) {
         whole.insert("benchmark", Arc::from(benchmark));
     }
-    for group in json.groups {
-        for part in at(raw, group.at) {
-            take(document, part, group, &mut whole, &mut run)?;
+    for (path, takes) in &format.objects {
+        for part in at(raw, path) {
+            take(document, part, takes, &mut whole, &mut run)?;
         }
     }
     if run.records.is_empty() {
-        return Err((
-            format!("no figures in the output of {}", json.format.about),
-            "some".into(),
-        ));
+        return Err((format!("no figures in {found}"), "some".into()));
     }
     input.runs.push(run);
     Ok(())
@@ -150,26 +135,22 @@ fn benchmark(file: &str) -> Option<&str> {
 fn take(
     document: &Document<'_>,
     part: &RawValue,
-    group: &Group,
+    takes: &[(&str, Take)],
     whole: &mut Parameters,
     run: &mut Run,
 ) -> Result<(), (String, String)> {
     let mut own = Parameters::new();
     let mut figures = Vec::new();
-    for (path, what) in group.takes {
+    for (path, what) in takes {
         for value in at(part, path) {
             match *what {
                 Take::Parameter(name) => {
                     let text = value.get().trim_matches('"');
                     own.insert(name, Arc::from(text.chars().take(256).collect::<String>()));
                 }
-                Take::Figure(figure, statistic, unit) if value.get() != "null" => {
-                    let number: f64 = serde_json::from_str(value.get()).map_err(|_| {
-                        (
-                            quoted(value.get()),
-                            format!("a number as {path} of {}", group.at),
-                        )
-                    })?;
+                Take::Figure(figure, statistic, unit, _) if value.get() != "null" => {
+                    let number: f64 = serde_json::from_str(value.get())
+                        .map_err(|_| (quoted(value.get()), format!("a number at {path}")))?;
                     figures.push(Record {
                         figure,
                         statistic,

@@ -2,7 +2,6 @@
 
 mod check;
 mod format;
-mod formats;
 mod json;
 mod number;
 mod record;

@@ -65,8 +65,6 @@ pub enum Statistic {
     Min,
     /// The largest.
     Max,
-    /// The middle.
-    Median,
     /// A percentile.
     Percentile(f64),
     /// The lower end of a confidence interval.
@@ -88,13 +86,38 @@ impl fmt::Display for Statistic {
             Statistic::WithinStdev => "within_stdev",
             Statistic::Min => "min",
             Statistic::Max => "max",
-            Statistic::Median => "p50",
             Statistic::Percentile(level) => return write!(f, "p{level}"),
             Statistic::Low => "low",
             Statistic::High => "high",
             Statistic::Sample => "sample",
             Statistic::Progress => "progress",
         })
+    }
+}
+
+impl Statistic {
+    /// The statistic of that name in the tables.
+    pub(crate) fn named(name: &str) -> Statistic {
+        use Statistic::*;
+        let level = name.strip_prefix('p').and_then(|level| level.parse().ok());
+        let all = [
+            Total,
+            Mean,
+            Stdev,
+            WithinStdev,
+            Min,
+            Max,
+            Low,
+            High,
+            Sample,
+            Progress,
+        ];
+        let found = all
+            .into_iter()
+            .find(|statistic| statistic.to_string() == name);
+        found
+            .or(level.map(Percentile))
+            .expect("a statistic of the tables")
     }
 }
 
@@ -143,6 +166,19 @@ pub struct Input {
     pub(crate) findings: Vec<Finding>,
     /// The lines that could not be read.
     pub refused: Vec<Refusal>,
+}
+
+impl Input {
+    /// Adds the finding that the log reports an error.
+    pub(crate) fn error(&mut self, line: usize, text: &str) {
+        self.findings.push(Finding {
+            file: self.file.clone(),
+            line,
+            figure: text.trim().chars().take(80).collect(),
+            problem: "the log reports an error, and its figures count all the same".into(),
+            should_be: "a run without errors".into(),
+        });
+    }
 }
 
 /// Something that is wrong with a figure.

@@ -6,13 +6,10 @@ use std::sync::{Arc, OnceLock};
 
 use regex_lite::{Captures, Regex};
 
-use crate::format::{
-    Format, Key, Line, Table, Take, BEGINS, CLOSES, ENDS, ERROR, KEEPS, NEEDS, NEW, WHOLE,
-};
+use crate::format::{Format, Line, Table, Take};
 use crate::number::number;
 use crate::record::{Finding, Input, Parameters, Record, Refusal, Run, Statistic};
-use crate::unit::{Unit, COUNT};
-use crate::{formats, RECORDS_MAX, REFUSALS_MAX};
+use crate::{LINE_MAX, RECORDS_MAX, REFUSALS_MAX};
 
 /// The longest value of a parameter, in bytes.
 const PARAMETER_MAX: usize = 256;
@@ -96,8 +93,8 @@ impl Lines {
         match stamped {
             Some(stamp) => {
                 let before = &text[..stamp.start()];
-                if !before.trim().is_empty() && self.cut.is_empty() {
-                    before.clone_into(&mut self.cut);
+                if !before.trim().is_empty() && self.cut.len() + before.len() <= LINE_MAX {
+                    self.cut.push_str(before);
                 }
                 self.feed(true, at, &text[stamp.end()..], false);
             }
@@ -249,7 +246,7 @@ fn row(lane: &mut Lane, at: usize, text: &str, records: &mut usize) -> Option<Re
     if table.columns.is_empty() || text.chars().all(|c| matches!(c, '-' | '=' | ' ')) {
         return Some(Ok(()));
     }
-    let cells = table.separator.split(text);
+    let cells = cells(table, text);
     if cells.len() != open.columns.len() {
         let found = format!("{} cells in {}", cells.len(), quoted(text));
         return Some(Err((
@@ -268,10 +265,13 @@ fn row(lane: &mut Lane, at: usize, text: &str, records: &mut usize) -> Option<Re
             return Some(Err(refused));
         }
     }
-    let is_last = table.last.is(cells[0]);
-    let added = run.add(taken, 0, at, records);
-    if is_last {
-        run.flag(table.row_flags);
+    let added = run.add(taken, &[], at, records);
+    let last = table
+        .flags
+        .iter()
+        .find_map(|flag| flag.strip_prefix("last="));
+    if table.flags.contains(&"first") || last == Some(cells[0]) {
+        run.flag(&[if last.is_some() { "closes" } else { "ends" }]);
         lane.table = None;
     }
     Some(added)
@@ -287,66 +287,53 @@ fn line(
     records: &mut usize,
 ) -> Option<Result<(), Refused>> {
     let current = lane.run.as_ref().map(|open| open.format);
-    let others = formats::TEXT.iter().copied().filter(|format| match forced {
-        Some(forced) => std::ptr::eq(*format, forced),
-        None => current.is_none_or(|current| !std::ptr::eq(*format, current)),
-    });
+    let is_current = |format: &Format| current.is_some_and(|current| std::ptr::eq(current, format));
+    let is_wanted = |format: &&Format| forced.is_none_or(|forced| std::ptr::eq(forced, *format));
+    let others = Format::all().filter(is_wanted).filter(|f| !is_current(f));
     let mut expected = None;
     let trimmed = text.trim_start();
-    for (format, is_current) in current
-        .map(|f| (f, true))
-        .into_iter()
-        .chain(others.map(|f| (f, false)))
-    {
-        let fits = |flags: u8| is_current || flags & (BEGINS | NEW) != 0;
-        for line in format
-            .lines
-            .iter()
-            .filter(|line| fits(line.flags) && line.key.is_in(text, trimmed))
-        {
+    for format in current.into_iter().chain(others) {
+        let is_current = is_current(format);
+        let may_be = |line: &&Line| (is_current || line.begins) && line.may_be(text, trimmed);
+        for line in format.lines.iter().filter(may_be) {
             let found: Vec<Captures<'_>> = line.regex().captures_iter(text).collect();
             if found.is_empty() {
-                if let (Key::Start(key), true) = (line.key, is_current) {
-                    expected.get_or_insert(key);
+                if line.is_start && is_current {
+                    expected.get_or_insert(line.key);
                 }
                 continue;
             }
-            begin(lane, format, line.flags, input, at);
+            begin(lane, format, &line.flags, input, at);
             let open = lane.run.as_mut()?;
             for captures in &found {
                 if let Err(refused) = open.apply(line, captures, at, records) {
                     return Some(Err(refused));
                 }
             }
-            if line.flags & ERROR != 0 {
-                input.findings.push(Finding {
-                    file: input.file.clone(),
-                    line: at,
-                    figure: text.trim().chars().take(80).collect(),
-                    problem: "the log reports an error, and its figures count all the same".into(),
-                    should_be: "a run without errors".into(),
-                });
+            if line.flags.contains(&"error") {
+                input.error(at, text);
             }
             return Some(Ok(()));
         }
-        for table in format.tables.iter().filter(|table| fits(table.flags)) {
-            if trimmed.starts_with(table.header) {
-                begin(lane, format, table.flags, input, at);
-                lane.run.as_mut()?.flag(table.flags);
-                return Some(header(table, text).map(|open| lane.table = Some(open)));
-            }
+        let is_header = |table: &&Table| {
+            trimmed.starts_with(table.header) && (is_current || table.flags.contains(&"new"))
+        };
+        if let Some(table) = format.tables.iter().find(is_header) {
+            begin(lane, format, &table.flags, input, at);
+            return Some(header(table, text).map(|open| lane.table = Some(open)));
         }
     }
     expected.map(|key| Err((quoted(text), format!("a whole line of {:?}", key.trim()))))
 }
 
 /// Begins a run of `format` where the line's flags say so.
-fn begin(lane: &mut Lane, format: &'static Format, flags: u8, input: &mut Input, at: usize) {
+fn begin(lane: &mut Lane, format: &'static Format, flags: &[&str], input: &mut Input, at: usize) {
     let same = lane
         .run
         .as_ref()
         .filter(|open| std::ptr::eq(open.format, format));
-    let goes_on = same.is_some_and(|open| flags & NEW == 0 && (flags & BEGINS == 0 || !open.ended));
+    let goes_on = same
+        .is_some_and(|open| !flags.contains(&"new") && !(flags.contains(&"begins") && open.ended));
     if !goes_on {
         close(lane, input, at);
         lane.run = Some(Open {
@@ -390,9 +377,19 @@ fn close(lane: &mut Lane, input: &mut Input, at: usize) {
     }
 }
 
+/// The cells of a row: between commas, or between two or more blanks.
+fn cells<'t>(table: &Table, line: &'t str) -> Vec<&'t str> {
+    if table.flags.contains(&"commas") {
+        let cells = line.split(',');
+        return cells.map(|cell| cell.trim().trim_matches('"')).collect();
+    }
+    let cells = line.split("  ").map(str::trim);
+    cells.filter(|cell| !cell.is_empty()).collect()
+}
+
 /// Reads the header of a table.
 fn header(table: &'static Table, text: &str) -> Result<OpenTable, Refused> {
-    let cells = table.separator.split(text);
+    let cells = cells(table, text);
     let column = |cell: &&str| {
         // "p99 Latency": a percentile of the column "p Latency".
         let digits = |c: char| c.is_ascii_digit() || c == '.';
@@ -414,9 +411,9 @@ fn header(table: &'static Table, text: &str) -> Result<OpenTable, Refused> {
             )
         })
     };
-    let columns = match table.columns {
-        [] => Vec::new(),
-        _ => cells.iter().map(column).collect::<Result<_, _>>()?,
+    let columns = match table.columns.is_empty() {
+        true => Vec::new(),
+        false => cells.iter().map(column).collect::<Result<_, _>>()?,
     };
     Ok(OpenTable { table, columns })
 }
@@ -449,75 +446,43 @@ impl Taken {
                 self.level = Some(Statistic::Percentile(read(text, false)?.value));
                 return Ok(());
             }
-            Take::Figure(figure, statistic, unit) => (
-                figure,
-                statistic,
-                unit,
-                None,
-                read(text, unit == COUNT)?,
-                1.0,
-            ),
-            Take::Spelled(figure, statistic, unit, spelling) => (
-                figure,
-                statistic,
-                unit,
-                Some(spelling),
-                read(text, false)?,
-                1.0,
-            ),
-            Take::Sized(figure, statistic, suffixes) => {
+            Take::Figure(figure, statistic, unit, spelling) => {
+                let n = read(text, unit.name == "count")?;
+                (figure, statistic, unit, spelling, n, 1.0)
+            }
+            Take::Sized(figure, statistic, spellings) => {
                 let end = text.find(|c: char| c.is_ascii_alphabetic() || matches!(c, 'µ' | '%'));
-                let (digits, suffix) = text.split_at(end.unwrap_or(text.len()));
-                let found = suffixes.iter().find(|(name, ..)| *name == suffix.trim());
-                let Some((spelling, factor, unit)) = found else {
-                    let names: Vec<&str> = suffixes.iter().map(|(name, ..)| *name).collect();
-                    return Err((
+                let (digits, unit) = text.split_at(end.unwrap_or(text.len()));
+                let found = spellings.iter().find(|(name, ..)| *name == unit.trim());
+                let &(spelling, factor, unit) = found.ok_or_else(|| {
+                    let names: Vec<&str> = spellings.iter().map(|(name, ..)| *name).collect();
+                    (
                         quoted(text),
                         format!("a number and one of {:?}", names.join(" ")),
-                    ));
-                };
-                let spelled = (*factor == 1.0 && *spelling != unit.name).then_some(*spelling);
+                    )
+                })?;
+                let spelled = (factor == 1.0 && spelling != unit.name).then_some(spelling);
                 (
                     figure,
                     statistic,
-                    *unit,
+                    unit,
                     spelled,
                     read(digits.trim(), false)?,
-                    *factor,
+                    factor,
                 )
             }
         };
-        self.push(
-            figure,
-            statistic,
-            unit,
-            n.value * factor,
-            n.resolution * factor,
-        );
-        if let Some(last) = self.figures.last_mut() {
-            last.printed_unit = printed_unit;
-        }
-        Ok(())
-    }
-
-    fn push(
-        &mut self,
-        figure: &'static str,
-        statistic: Statistic,
-        unit: Unit,
-        value: f64,
-        resolution: f64,
-    ) {
         self.figures.push(Record {
             figure,
             statistic: self.level.take().unwrap_or(statistic),
-            value,
+            value: n.value * factor,
             unit,
-            printed_unit: None,
+            printed_unit,
             parameters: Parameters::new(),
             line: 0,
-            resolution,
+            resolution: n.resolution * factor,
         });
+        Ok(())
     }
 }
 
@@ -530,7 +495,7 @@ impl Open {
         at: usize,
         records: &mut usize,
     ) -> Result<(), Refused> {
-        if let Some(name) = line.ordinal {
+        for name in line.flags.iter().filter_map(|flag| flag.strip_prefix('#')) {
             let count = self.ordinals.entry(name).or_insert(0);
             *count += 1;
             self.section.insert(name, Arc::from(count.to_string()));
@@ -541,13 +506,11 @@ impl Open {
                 taken.take(*take, group.as_str())?;
             }
         }
-        if line.flags & WHOLE != 0 {
-            for name in self.format.sections {
-                self.section.remove(name);
-            }
+        if line.flags.contains(&"whole") {
+            self.section.clear();
         }
-        let added = self.add(taken, line.flags, at, records);
-        self.flag(line.flags);
+        let added = self.add(taken, &line.flags, at, records);
+        self.flag(&line.flags);
         added
     }
 
@@ -555,31 +518,29 @@ impl Open {
     fn add(
         &mut self,
         taken: Taken,
-        flags: u8,
+        flags: &[&str],
         at: usize,
         records: &mut usize,
     ) -> Result<(), Refused> {
-        if taken.figures.is_empty() || flags & KEEPS != 0 {
+        if taken.figures.is_empty() || flags.contains(&"keeps") {
             for (name, value) in &taken.parameters {
                 let mut sections = self.format.sections.iter();
-                match sections.find(|section| *section == name) {
-                    Some(_) => {
-                        for inner in sections {
-                            self.section.remove(inner);
-                        }
-                        self.section.insert(name, Arc::clone(value));
-                    }
-                    None => drop(self.whole.insert(name, Arc::clone(value))),
+                let is_section = sections.any(|section| section == name);
+                for inner in sections.filter(|_| is_section) {
+                    self.section.remove(inner);
                 }
+                let parameters = match is_section {
+                    true => &mut self.section,
+                    false => &mut self.whole,
+                };
+                parameters.insert(name, Arc::clone(value));
             }
         }
         for mut record in taken.figures {
             *records += 1;
             if *records > RECORDS_MAX {
-                return Err((
-                    format!("more than {RECORDS_MAX} figures"),
-                    "fewer in one file".into(),
-                ));
+                let found = format!("more than {RECORDS_MAX} figures");
+                return Err((found, "fewer in one file".into()));
             }
             record.line = at;
             record.parameters.clone_from(&self.section);
@@ -589,16 +550,15 @@ impl Open {
         Ok(())
     }
 
-    fn flag(&mut self, flags: u8) {
-        if flags & NEEDS != 0 {
-            self.incomplete = true;
-            self.ended = false;
+    fn flag(&mut self, flags: &[&str]) {
+        let closes = flags.contains(&"closes");
+        if flags.contains(&"needs") {
+            (self.incomplete, self.ended) = (true, false);
         }
-        if flags & (ENDS | CLOSES) != 0 {
-            self.incomplete = false;
-            self.ended = true;
+        if closes || flags.contains(&"ends") {
+            (self.incomplete, self.ended) = (false, true);
         }
-        if flags & CLOSES != 0 {
+        if closes {
             // The mark of a run that is over; lines are counted from 1.
             self.run.line = 0;
         }

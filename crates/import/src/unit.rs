@@ -30,50 +30,56 @@ enum Dimension {
     Other,
 }
 
-macro_rules! units {
-    ($($constant:ident $name:literal $dimension:ident $scale:expr;)*) => {
-        $(pub(crate) const $constant: Unit =
-            Unit { name: $name, dimension: Dimension::$dimension, scale: $scale };)*
-    };
-}
-
-units! {
-    PS "ps" Time 1e-12;
-    NS "ns" Time 1e-9;
-    US "µs" Time 1e-6;
-    MS "ms" Time 1e-3;
-    S "s" Time 1.0;
-    B "B" Data 1.0;
-    KIB "KiB" Data 1024.0;
-    MIB "MiB" Data 1_048_576.0;
-    GIB "GiB" Data 1_073_741_824.0;
-    TIB "TiB" Data 1_099_511_627_776.0;
-    BYTES_S "B/s" DataRate 1.0;
-    KIB_S "KiB/s" DataRate 1024.0;
-    MIB_S "MiB/s" DataRate 1_048_576.0;
-    GIB_S "GiB/s" DataRate 1_073_741_824.0;
-    TIB_S "TiB/s" DataRate 1_099_511_627_776.0;
-    MB_S "MB/s" DataRate 1e6;
-    BIT_S "bit/s" DataRate 0.125;
-    MBIT_S "Mbit/s" DataRate 125e3;
-    GBIT_S "Gbit/s" DataRate 125e6;
-    MIBIT_S "Mibit/s" DataRate 131_072.0;
-    OPS_S "ops/s" Rate 1.0;
-    REQ_S "req/s" Rate 1.0;
-    MPPS "Mpps" Rate 1e6;
-    COUNT "count" Count 1.0;
-    PERCENT "%" Other 0.01;
-    RATIO "ratio" Other 1.0;
-    HZ "Hz" Other 1.0;
-    CYCLES "cycles" Other 1.0;
-    INDEX "index" Other 1.0;
-    KBPS "KBps" Other 1.0;
-    MWIPS "MWIPS" Other 1.0;
-    LPM "lpm" Other 1.0;
-    UNKNOWN "" Other 1.0;
-}
+/// Every unit, `""` for a figure that is printed without one.
+const UNITS: &[(&str, Dimension, f64)] = &[
+    ("ps", Dimension::Time, 1e-12),
+    ("ns", Dimension::Time, 1e-9),
+    ("µs", Dimension::Time, 1e-6),
+    ("ms", Dimension::Time, 1e-3),
+    ("s", Dimension::Time, 1.0),
+    ("B", Dimension::Data, 1.0),
+    ("KiB", Dimension::Data, 1024.0),
+    ("MiB", Dimension::Data, 1_048_576.0),
+    ("GiB", Dimension::Data, 1_073_741_824.0),
+    ("TiB", Dimension::Data, 1_099_511_627_776.0),
+    ("B/s", Dimension::DataRate, 1.0),
+    ("KiB/s", Dimension::DataRate, 1024.0),
+    ("MiB/s", Dimension::DataRate, 1_048_576.0),
+    ("GiB/s", Dimension::DataRate, 1_073_741_824.0),
+    ("TiB/s", Dimension::DataRate, 1_099_511_627_776.0),
+    ("MB/s", Dimension::DataRate, 1e6),
+    ("bit/s", Dimension::DataRate, 0.125),
+    ("Mbit/s", Dimension::DataRate, 125e3),
+    ("Gbit/s", Dimension::DataRate, 125e6),
+    ("Mibit/s", Dimension::DataRate, 131_072.0),
+    ("ops/s", Dimension::Rate, 1.0),
+    ("req/s", Dimension::Rate, 1.0),
+    ("Mpps", Dimension::Rate, 1e6),
+    ("count", Dimension::Count, 1.0),
+    ("%", Dimension::Other, 0.01),
+    ("ratio", Dimension::Other, 1.0),
+    ("Hz", Dimension::Other, 1.0),
+    ("cycles", Dimension::Other, 1.0),
+    ("index", Dimension::Other, 1.0),
+    ("KBps", Dimension::Other, 1.0),
+    ("MWIPS", Dimension::Other, 1.0),
+    ("lpm", Dimension::Other, 1.0),
+    ("", Dimension::Other, 1.0),
+];
 
 impl Unit {
+    /// The unit of that name in the tables, where `?` stands for none.
+    pub(crate) fn named(name: &str) -> Unit {
+        let name = name.trim_matches('?');
+        let found = UNITS.iter().find(|(other, ..)| *other == name);
+        let &(name, dimension, scale) = found.expect("a unit of the tables");
+        Unit {
+            name,
+            dimension,
+            scale,
+        }
+    }
+
     /// The value of this unit in base units: seconds, bytes, bytes per second, events per second.
     pub(crate) fn base(self, value: f64) -> f64 {
         value * self.scale

@@ -272,7 +272,7 @@ fn what_is_no_log_is_refused() {
         ("{}", "expected the output of iperf3"),
         (
             "{\"results\": [{\"mean\": \"x\"}]}",
-            "expected a number as /mean of /results/*",
+            "expected a number at /mean",
         ),
         (
             "{\"results\": []}",

@@ -2,7 +2,6 @@
 
 use super::{one, plain, rounded, Place, SAME_MAX};
 use crate::record::{Finding, Record, Statistic};
-use crate::unit;
 
 /// A property of a test that its figures do not show.
 struct Flaw {
@@ -145,7 +144,7 @@ pub(super) fn frequency(place: Place<'_>) -> Vec<Finding> {
         .run
         .records
         .iter()
-        .filter(|r| r.unit == unit::HZ)
+        .filter(|r| r.unit.name == "Hz")
         .take(SAME_MAX);
     wrong
         .filter_map(|record| {
