@@ -333,7 +333,7 @@ fn begin(lane: &mut Lane, format: &'static Format, flags: &[&str], input: &mut I
         .as_ref()
         .filter(|open| std::ptr::eq(open.format, format));
     let goes_on = same
-        .is_some_and(|open| !flags.contains(&"new") && !(flags.contains(&"begins") && open.ended));
+        .is_some_and(|open| !(flags.contains(&"new") || flags.contains(&"begins") && open.ended));
     if !goes_on {
         close(lane, input, at);
         lane.run = Some(Open {
