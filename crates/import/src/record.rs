@@ -161,7 +161,7 @@ pub struct Input {
     pub file: String,
     /// Its runs.
     pub runs: Vec<Run>,
-    /// The findings of the reader itself; [`crate::check`] finds the rest.
+    /// The findings of the reader itself; [`crate::check()`] finds the rest.
     #[serde(skip)]
     pub(crate) findings: Vec<Finding>,
     /// The lines that could not be read.
