@@ -123,7 +123,7 @@ fn admit(
             // The link's own addresses are martians where packets are forwarded, but tunnels may
             // begin and end on one link. The table is the faster check and comes first.
             let martian = tables.prefixes.is_martian4(ip.src) && !ipv4::is_host(ip.src);
-            if martian || own.has4(ip.src) {
+            if martian | own.has4(ip.src) {
                 return Err(DropReason::MartianSource);
             }
             if ip.is_fragment() {
@@ -385,16 +385,17 @@ fn deliver<V: Version>(
         V::set_tos(&mut frame[HEADER..], tos);
     }
     let addressed = address(&mut frame, V::link(&worker.private));
-    if inner.own {
-        worker.received.control += 1;
-        output.inner.push(frame);
-        return Ok(());
-    }
-    if inner.own_source {
-        return Err(DropReason::MartianSource);
-    }
-    if inner.martian {
-        return Err(DropReason::MartianDestination);
+    // One branch for what almost no packet is.
+    if inner.own | inner.own_source | inner.martian {
+        return match (inner.own, inner.own_source) {
+            (true, _) => {
+                worker.received.control += 1;
+                output.inner.push(frame);
+                Ok(())
+            }
+            (false, true) => Err(DropReason::MartianSource),
+            (false, false) => Err(DropReason::MartianDestination),
+        };
     }
     if inner.hops <= 1 {
         icmp::time_exceeded(worker, now, &frame, &mut output.tunnel);

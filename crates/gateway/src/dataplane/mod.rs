@@ -193,14 +193,16 @@ impl OwnAddresses {
         }
     }
 
+    // Without branches: for almost every packet both comparisons are made anyway.
+
     #[inline]
     fn has4(&self, address: u32) -> bool {
-        address == self.v4[0] || address == self.v4[1]
+        (address == self.v4[0]) | (address == self.v4[1])
     }
 
     #[inline]
     fn has6(&self, address: u128) -> bool {
-        address == self.v6[0] || address == self.v6[1]
+        (address == self.v6[0]) | (address == self.v6[1])
     }
 }
 

@@ -146,11 +146,14 @@ fn admit<V: Version>(
     let Some(inner) = inner else {
         return worker.sent.drop(DropReason::Malformed);
     };
-    if inner.own {
-        return control(worker, frame, output);
-    }
-    if (inner.martian || inner.own_source) && origin == Origin::Private {
-        return worker.sent.drop(DropReason::MartianSource);
+    // One branch for what almost no packet is.
+    if inner.own | inner.martian | inner.own_source {
+        if inner.own {
+            return control(worker, frame, output);
+        }
+        if origin == Origin::Private {
+            return worker.sent.drop(DropReason::MartianSource);
+        }
     }
     if inner.hops <= 1 {
         icmp::time_exceeded(worker, now, &frame, &mut output.back);

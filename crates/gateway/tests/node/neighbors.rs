@@ -377,13 +377,14 @@ fn a_narrow_path_is_believed_for_ten_minutes_and_not_from_strangers() {
     testbed.silence(1);
     testbed.wait_until_up(1.0);
     let mtu = |testbed: &mut Testbed| testbed.node(0).control().status().routes[0].path_mtu;
-    let spi = testbed.node(0).control().status().routes[0].outbound[0].spi;
-    testbed.inject(0, &too_big4(spi ^ 1, 1000));
+    testbed.load(0.1, std::time::Duration::from_millis(5));
+    let (spi, last) = outbound(&mut testbed)[0];
+    testbed.inject(0, &too_big4_about(spi ^ 1, last, 1000));
     assert_eq!(
         (mtu(&mut testbed), ignored(&mut testbed, Ignored::NotOurs)),
         (1500, 1)
     );
-    testbed.inject(0, &too_big4(spi, 1400));
+    testbed.inject(0, &too_big4_about(spi, last, 1400));
     assert_eq!(mtu(&mut testbed), 1400);
     // What does not fit is now refused where it comes from, and what does goes through.
     let before = testbed.sent(0).dropped(DropReason::TooBig);
@@ -493,6 +494,7 @@ fn a_report_about_a_packet_that_would_have_fitted_is_not_believed() {
     let route = |side: usize| format!("gw-ip6 2001:db8::{}; {}", 17 - side, crate::testbed::KEY);
     let mut testbed = Testbed::new([0, 1].map(|side| parse(&file(side, "", &route(side), ""))));
     testbed.wait_until_up(1.0);
+    testbed.load(0.1, std::time::Duration::from_millis(5));
     let (spi, last) = outbound(&mut testbed)[0];
     // RFC 8201, 4: less than what every link takes is no report.
     for (len, mtu) in [(1300, 1300), (1300, 1400), (1500, 1279), (1500, 0)] {
