@@ -18,7 +18,7 @@ pub use host::{Checked, Host, ProcessStatus};
 pub use log::{Log, LogOptions};
 pub use metrics::{Labels, Metrics};
 pub use record::{Level, Record, Value};
-pub use service::{Endpoints, Report};
+pub use service::{bind_socket, Endpoints, Report};
 pub use signals::Signals;
 pub use watch::FileWatch;
 

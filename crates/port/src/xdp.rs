@@ -1,5 +1,6 @@
 //! Ports over AF_XDP: the kernel and this process hand chunks of one memory to each other.
 
+mod handover;
 mod mode;
 mod program;
 mod ring;
@@ -14,7 +15,8 @@ use std::sync::Arc;
 
 use crate::frame::SLOT;
 use crate::interface::promiscuous;
-use crate::{Burst, Counters, Error, Interface, Pool, Port, Refused};
+use crate::{Burst, Counters, Error, Handover, Interface, Pool, Port, Refused};
+pub use handover::XdpProgram;
 pub use mode::XdpMode;
 use program::Attachment;
 use ring::Ring;
@@ -91,6 +93,24 @@ impl XdpPort {
         pool: &Pool,
         modes: &[XdpMode],
     ) -> Result<(XdpPort, Vec<Refused>), Error> {
+        XdpPort::check(interface, queue, pool)?;
+        let mut refused = Vec::new();
+        for &mode in modes {
+            match XdpPort::open_in(interface, queue, pool, mode, socket::PATIENCE) {
+                Ok(port) => return Ok((port, refused)),
+                Err(error) => refused.push(Refused {
+                    kind: mode.name(),
+                    why: socket::explain(&error, mode),
+                }),
+            }
+        }
+        Err(Error::Refused {
+            interface: interface.name().to_owned(),
+            refused,
+        })
+    }
+
+    fn check(interface: &Interface, queue: u32, pool: &Pool) -> Result<(), Error> {
         let (_, stride, capacity) = pool.memory();
         if pool.slots() < 256 || capacity != stride || !matches!(stride, 2048 | 4096) {
             return Err(Error::UnfitPool {
@@ -106,20 +126,7 @@ impl XdpPort {
                 queues,
             });
         }
-        let mut refused = Vec::new();
-        for &mode in modes {
-            match XdpPort::open_in(interface, queue, pool, mode) {
-                Ok(port) => return Ok((port, refused)),
-                Err(error) => refused.push(Refused {
-                    kind: mode.name(),
-                    why: socket::explain(&error, mode),
-                }),
-            }
-        }
-        Err(Error::Refused {
-            interface: interface.name().to_owned(),
-            refused,
-        })
+        Ok(())
     }
 
     /// The mode that was chosen.
@@ -132,12 +139,13 @@ impl XdpPort {
         queue: u32,
         pool: &Pool,
         mode: XdpMode,
+        patience: u32,
     ) -> io::Result<XdpPort> {
         let attachment = Attachment::new(interface, mode)?;
         let quarter = (pool.slots() / 4 + 1).next_power_of_two() / 2;
         let size = quarter.min(4096) as u32;
         let (socket, ([fill, completion], [rx, tx])) =
-            socket::bind(interface, queue, pool, size, mode)?;
+            socket::bind(interface, queue, pool, size, mode, patience)?;
         attachment.direct(queue, socket.as_fd())?;
         let mut port = XdpPort {
             kernel: ManuallyDrop::new(Kernel {
@@ -386,6 +394,10 @@ impl Port for XdpPort {
 
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         Some(self.as_fd())
+    }
+
+    fn handover(&mut self) -> Option<&mut dyn Handover> {
+        Some(self)
     }
 }
 

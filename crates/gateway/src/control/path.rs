@@ -7,6 +7,7 @@ use std::time::Duration;
 use tare_packet::{ipv4, ipv6};
 use tare_sim::Instant;
 
+use crate::clock::MonotonicClock;
 use tare_daemon::{Level, Record};
 
 /// The time for which a reported path MTU is believed. RFC 1191, 6.3: "10 minutes".
@@ -47,6 +48,23 @@ impl Paths {
         }
         self.narrow.insert(peer, (mtu, now + LIFE));
         Some(mtu)
+    }
+
+    /// Returns what is known, with the caller's times, for another process.
+    pub(super) fn export(&self, clock: &MonotonicClock) -> Vec<(IpAddr, u16, Instant)> {
+        let narrow = self.narrow.iter();
+        narrow
+            .map(|(peer, (mtu, until))| (*peer, *mtu, clock.outside(*until)))
+            .collect()
+    }
+
+    /// Takes over what another process knows.
+    pub(super) fn import(&mut self, paths: &[(IpAddr, u16, Instant)]) {
+        let narrow = paths.iter().map(|&(peer, mtu, until)| {
+            let least = if peer.is_ipv4() { LEAST4 } else { LEAST6 };
+            (peer, (mtu.max(least), until))
+        });
+        self.narrow.extend(narrow);
     }
 
     /// Returns the time at which the first path MTU is forgotten.

@@ -1,5 +1,7 @@
 //! Routes and their SAs, by numbers that a route keeps for as long as it does not change.
 
+mod handover;
+
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
@@ -11,6 +13,7 @@ use tare_gcm::Key;
 use crate::config::{self, Config, Keys, SaKey};
 use crate::dataplane::{InboundSa, OutboundSa, Outer, SequenceMode};
 use crate::exchange::{RouteKeys, SaKeys};
+use handover::{Direction, SecretKeys};
 
 /// Packets that workers may still send with the SA before a change, when the SA after it has the
 /// same given key.
@@ -23,6 +26,7 @@ pub(super) struct Entry {
     /// Workers take these in turn.
     pub(super) outbound: Vec<Arc<OutboundSa>>,
     pub(super) inbound: Vec<Inbound>,
+    secrets: SecretKeys,
 }
 
 pub(super) struct Inbound {
@@ -168,6 +172,7 @@ impl Routes {
             ends,
             outbound: Vec::new(),
             inbound: Vec::new(),
+            secrets: SecretKeys::default(),
         });
         if let Keys::Manual { inbound, outbound } = &route.keys {
             for sa in inbound {
@@ -178,6 +183,16 @@ impl Routes {
     }
 
     fn install_inbound(&mut self, number: usize, spi: u32, key: &SaKey) {
+        self.install_inbound_as(number, spi, key, |_| ());
+    }
+
+    fn install_inbound_as(
+        &mut self,
+        number: usize,
+        spi: u32,
+        key: &SaKey,
+        go_on: impl FnOnce(&mut InboundSa),
+    ) {
         let Some(Some(entry)) = self.entries.get_mut(number) else {
             return;
         };
@@ -185,15 +200,28 @@ impl Routes {
             return;
         };
         let (sequence_mode, window) = (entry.sequence_mode(), entry.config.window);
-        let sa = InboundSa::new(spi, expanded, key.salt(), sequence_mode, window, number);
+        let mut sa = InboundSa::new(spi, expanded, key.salt(), sequence_mode, window, number);
+        go_on(&mut sa);
+        entry.secrets.set(Direction::In, spi, key);
         entry.inbound.push(Inbound {
+            seen: sa.packets(),
             sa: Arc::new(sa),
-            seen: 0,
         });
     }
 
     /// One more, or one in the place of another.
     fn install_outbound(&mut self, number: usize, spi: u32, key: &SaKey, replaces: Option<u32>) {
+        self.install_outbound_as(number, spi, key, replaces, |_| ());
+    }
+
+    fn install_outbound_as(
+        &mut self,
+        number: usize,
+        spi: u32,
+        key: &SaKey,
+        replaces: Option<u32>,
+        go_on: impl FnOnce(&mut OutboundSa),
+    ) {
         let Some(Some(entry)) = self.entries.get_mut(number) else {
             return;
         };
@@ -209,6 +237,7 @@ impl Routes {
         );
         // Negotiated keys are new and have nothing to follow.
         self.given.follow(key, &mut sa);
+        go_on(&mut sa);
         let sa = Arc::new(sa);
         let place = entry
             .outbound
@@ -218,9 +247,11 @@ impl Routes {
             Some(place) => {
                 let before = std::mem::replace(&mut entry.outbound[place], sa);
                 unshow(&mut self.shown, (entry.ends.peer, before.spi()), number);
+                entry.secrets.remove(Direction::Out, before.spi());
             }
             None => entry.outbound.push(sa),
         }
+        entry.secrets.set(Direction::Out, spi, key);
         self.shown.insert((entry.ends.peer, spi), number);
     }
 
@@ -238,6 +269,7 @@ impl Routes {
     pub(super) fn remove_inbound(&mut self, number: usize, spi: u32) {
         if let Some(entry) = self.entry_mut(number) {
             entry.inbound.retain(|inbound| inbound.sa.spi() != spi);
+            entry.secrets.remove(Direction::In, spi);
         }
     }
 
@@ -248,6 +280,7 @@ impl Routes {
         };
         let before = entry.outbound.len();
         entry.outbound.retain(|sa| sa.spi() != spi);
+        entry.secrets.remove(Direction::Out, spi);
         if entry.outbound.len() < before {
             unshow(&mut self.shown, (entry.ends.peer, spi), number);
         }

@@ -27,6 +27,13 @@ pub(super) struct InterfaceQueues {
     index: u32,
 }
 
+impl InterfaceQueues {
+    /// The number of the interface.
+    pub(super) fn index(&self) -> u32 {
+        self.index
+    }
+}
+
 /// The slots that AF_XDP knows, and one for what is longer, which goes over packet sockets.
 const CAPACITIES: [usize; 3] = [2048, 4096, 16384];
 

@@ -4,9 +4,11 @@
 //! never wait for another thread. The control thread owns configuration, keys, next hops and the
 //! log. Frames for it wait in a bounded queue.
 
+mod handover;
 mod interfaces;
 mod report;
 mod shared;
+mod succession;
 mod worker;
 
 use std::fmt;
@@ -20,7 +22,7 @@ use std::time::Duration;
 use tare_daemon::{
     bind_to_cpu, BindError, Checked, Endpoints, Host, Level, LogOptions, Record, Signals,
 };
-use tare_port::Kind;
+use tare_port::{Descriptors, Kind};
 use tare_sim::Instant;
 
 use crate::config::{self, Config, Warning};
@@ -28,9 +30,10 @@ use crate::control::{self, Actions, Control};
 use crate::dataplane::{DropReason, TrafficCounters, WorkerId};
 use crate::exchange::system_entropy;
 use crate::interface::InterfaceId;
+use handover::{Listener, Predecessor, Wire};
 use interfaces::Interfaces;
 pub use report::{PortCounters, PortReport, Report, WorkerReport};
-use shared::{Published, Shared, WorkerEvent};
+use shared::{Counts, Order, Published, Shared, WorkerEvent};
 use worker::Worker;
 
 /// The name of this kind of daemon, in the names of its sockets.
@@ -83,6 +86,8 @@ pub enum Error {
     Service(String),
     /// Threads, or what they share.
     System(std::io::Error),
+    /// The takeover of a gateway that runs.
+    Handover(String),
 }
 
 impl fmt::Display for Error {
@@ -93,7 +98,9 @@ impl fmt::Display for Error {
             Error::Exchange(error) => error.fmt(f),
             Error::Port(error) => error.fmt(f),
             Error::Cpu(error) => error.fmt(f),
-            Error::Worker(error) | Error::Service(error) => f.write_str(error),
+            Error::Worker(error) | Error::Service(error) | Error::Handover(error) => {
+                f.write_str(error)
+            }
             Error::System(error) => write!(f, "the gateway could not be started: {error}"),
         }
     }
@@ -106,7 +113,18 @@ impl std::error::Error for Error {}
 /// # Errors
 /// It cannot be started. Once it runs it goes on, and reports errors in its log.
 pub fn run(options: Options) -> Result<(), Error> {
-    let (daemon, workers) = Daemon::start(options)?;
+    let (daemon, workers) = Daemon::start(options, false)?;
+    daemon.serve(workers);
+    Ok(())
+}
+
+/// Takes over from the gateway that runs by the same configuration file or status socket, with its
+/// ports, SAs and next hops, and goes on in its place as [`run`] does. No packet is lost.
+///
+/// # Errors
+/// There is none, or it cannot be taken over; it goes on then.
+pub fn take_over(options: Options) -> Result<(), Error> {
+    let (daemon, workers) = Daemon::start(options, true)?;
     daemon.serve(workers);
     Ok(())
 }
@@ -159,12 +177,19 @@ struct Daemon {
     events: Receiver<WorkerEvent>,
     frames: SyncSender<(InterfaceId, Vec<u8>)>,
     own_lost: u64,
+    /// The counters of the workers of the process before.
+    before: Vec<Counts>,
+    /// For threads that tell of events.
+    to_control: SyncSender<WorkerEvent>,
+    listener: Option<Listener>,
+    /// The process that is ready to take over.
+    successor: Option<Wire>,
 }
 
 type Workers = Vec<JoinHandle<()>>;
 
 impl Daemon {
-    fn start(options: Options) -> Result<(Daemon, Workers), Error> {
+    fn start(options: Options, takes_over: bool) -> Result<(Daemon, Workers), Error> {
         let (to_control, events) = sync_channel(QUEUE);
         let wake = to_control.clone();
         let wake = move || {
@@ -178,6 +203,14 @@ impl Daemon {
         let entropy = system_entropy().map_err(Error::Exchange)?;
         let endpoints = endpoints(&options, &config);
         let cpus = worker_cpus(&options.cpus);
+        let predecessor = match takes_over {
+            true => Some(ask(&endpoints, cpus.len(), &interfaces)?),
+            false => None,
+        };
+        let order = match takes_over {
+            true => Order::Hold,
+            false => Order::Forward,
+        };
         let (private, public) = (interfaces.private, interfaces.public);
         let now = Instant::now();
         let control = Control::new(config, private, public, cpus.len(), entropy, now);
@@ -186,7 +219,7 @@ impl Daemon {
             tables: Arc::clone(control.tables()),
             plan: Arc::clone(&interfaces.plan),
         };
-        let shared = Shared::new(published, cpus.len(), options.busy_poll);
+        let shared = Shared::new(published, cpus.len(), options.busy_poll, order);
         let (frames, worker_frames) = sync_channel(QUEUE);
         let mut daemon = Daemon {
             host,
@@ -196,12 +229,14 @@ impl Daemon {
             events,
             frames,
             own_lost: 0,
+            before: Vec::new(),
+            to_control,
+            listener: None,
+            successor: None,
             options,
         };
         let mut workers = Workers::new();
-        let started = daemon
-            .start_workers(&mut workers, ids, to_control, worker_frames)
-            .and_then(|()| daemon.begin(endpoints, workers.len()));
+        let started = daemon.start_all(&mut workers, ids, worker_frames, predecessor, endpoints);
         match started {
             Ok(()) => Ok((daemon, workers)),
             Err(error) => {
@@ -211,23 +246,44 @@ impl Daemon {
         }
     }
 
+    /// Starts workers and begins to answer, in between taking over from another process.
+    fn start_all(
+        &mut self,
+        workers: &mut Workers,
+        ids: Vec<WorkerId>,
+        frames: Receiver<(InterfaceId, Vec<u8>)>,
+        mut predecessor: Option<Predecessor>,
+        endpoints: Endpoints,
+    ) -> Result<(), Error> {
+        let ports = predecessor.as_mut().map(Predecessor::take_ports);
+        self.start_workers(workers, ids, frames, ports.unwrap_or_default())?;
+        self.wait_for_ports(workers.len())?;
+        bind_to_cpu(self.options.cpus.first().copied()).map_err(Error::Cpu)?;
+        if let Some(predecessor) = predecessor {
+            self.succeed(predecessor).map_err(Error::Handover)?;
+        }
+        self.begin(endpoints, workers.len())
+    }
+
     fn start_workers(
         &self,
         workers: &mut Workers,
         ids: Vec<WorkerId>,
-        events: SyncSender<WorkerEvent>,
         frames: Receiver<(InterfaceId, Vec<u8>)>,
+        inherited: Vec<[Descriptors; 2]>,
     ) -> Result<(), Error> {
         let mut frames = Some(frames);
+        let mut inherited = inherited.into_iter();
         for (id, cpu) in ids.into_iter().zip(worker_cpus(&self.options.cpus)) {
             let number = id.number();
             let worker = Worker {
                 number,
                 id: Some(id),
                 shared: Arc::clone(&self.shared),
-                events: events.clone(),
+                events: self.to_control.clone(),
                 // Frames of the control side leave by the first worker's ports.
                 frames: frames.take().unwrap_or_else(|| sync_channel(1).1),
+                inherited: inherited.next(),
             };
             let thread = std::thread::Builder::new().name(format!("tare-worker-{number}"));
             let (bound_to, bound) = sync_channel(1);
@@ -247,8 +303,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Waits for all ports, and begins to answer.
-    fn begin(&mut self, endpoints: Endpoints, workers: usize) -> Result<(), Error> {
+    /// Waits until the ports of all workers are open.
+    fn wait_for_ports(&self, workers: usize) -> Result<(), Error> {
         for _ in 0..workers {
             loop {
                 match self.events.recv() {
@@ -262,7 +318,12 @@ impl Daemon {
                 }
             }
         }
-        bind_to_cpu(self.options.cpus.first().copied()).map_err(Error::Cpu)?;
+        Ok(())
+    }
+
+    /// Begins to answer.
+    fn begin(&mut self, endpoints: Endpoints, workers: usize) -> Result<(), Error> {
+        self.listen(&endpoints);
         if let Some(error) = self.host.serve_at(endpoints).into_iter().next() {
             // An endpoint of the command line is an order; one of the file or the default one is
             // no reason not to forward packets.
@@ -312,6 +373,11 @@ impl Daemon {
             self.control.tick(now, &mut actions);
             self.apply(&mut actions);
             self.host.answer(|| self.report());
+            if let Some(successor) = self.successor.take() {
+                if self.hand_over(successor) {
+                    break;
+                }
+            }
         }
         self.end(workers);
     }
@@ -324,6 +390,7 @@ impl Daemon {
                 let record = Record::new(Level::Error, "port").with("worker", number);
                 self.host.log().write(&record.with("error", error));
             }
+            WorkerEvent::Successor(wire) => self.successor = Some(wire),
             WorkerEvent::Wake => {}
         }
     }
@@ -366,6 +433,7 @@ impl Daemon {
         let outcome = self.reconfigure(now);
         if let Ok(endpoints) = &outcome {
             self.look_at_interfaces(now);
+            self.listen(endpoints);
             self.host.serve_at(endpoints.clone());
         }
         self.host.reloaded(outcome.map(drop));
@@ -407,8 +475,7 @@ impl Daemon {
     }
 
     fn report(&self) -> Report {
-        let counts = self.shared.workers.iter().map(|w| w.counts().clone());
-        let counts: Vec<_> = counts.collect();
+        let counts = self.counts();
         let sum = |of: fn(&shared::Counts) -> &TrafficCounters| {
             let mut sum = TrafficCounters::default();
             counts.iter().for_each(|counts| sum.add(of(counts)));
@@ -425,11 +492,21 @@ impl Daemon {
         }
     }
 
+    /// Returns the counters of the workers, with those of the process before.
+    fn counts(&self) -> Vec<Counts> {
+        let counts = self.shared.workers.iter().map(|w| w.counts().clone());
+        let mut counts: Vec<_> = counts.collect();
+        for (counts, before) in counts.iter_mut().zip(&self.before) {
+            counts.add(before);
+        }
+        counts
+    }
+
     /// Lets workers forward what has arrived and close their ports, and logs the counters.
     fn end(mut self, workers: Workers) {
+        self.listener = None;
         self.host.end_service();
-        self.shared.stop.store(true, Ordering::Relaxed);
-        self.shared.wake_all();
+        self.shared.give_order(Order::Stop);
         // A worker that has an event to tell waits for room among them; without a receiver it goes
         // on at once.
         let (_, none) = sync_channel(1);
@@ -441,6 +518,8 @@ impl Daemon {
                 log.write(&record.with("error", "it has panicked"));
             }
         }
+        // The process that takes over waits for this.
+        self.successor = None;
         let report = self.report();
         for (name, counters) in [("outbound", &report.outbound), ("inbound", &report.inbound)] {
             let mut record = Record::new(Level::Info, "counted")
@@ -459,6 +538,18 @@ impl Daemon {
         let uptime = report.process.uptime_s;
         log.write(&Record::new(Level::Info, "stopped").with("uptime_s", uptime));
     }
+}
+
+/// Asks the gateway that runs for a handover.
+fn ask(endpoints: &Endpoints, workers: usize, of: &Interfaces) -> Result<Predecessor, Error> {
+    let status = endpoints.socket.as_deref().unwrap_or(Path::new(""));
+    let socket = handover::socket_beside(status);
+    let plan = &of.plan;
+    let interface = |public| {
+        let queues = if public { &plan.public } else { &plan.private };
+        (queues.index(), queues.queue)
+    };
+    Predecessor::ask(&socket, workers, interface).map_err(Error::Handover)
 }
 
 /// Returns the CPU of each worker, where it is to be bound.

@@ -1,15 +1,17 @@
 //! A worker: its own queue of each interface, its own pool, its own half of the gateway.
 
+mod takeover;
+
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use tare_port::{open, Burst, Frame, Interface, Layout, Opened, Pool, Port, BURST};
+use tare_port::{open, Burst, Descriptors, Frame, Interface, Layout, Opened, Pool, Port, BURST};
 use tare_sim::Instant;
 
 use super::interfaces::{InterfaceQueues, Plan};
-use super::shared::{pass, Counts, Shared, WorkerEvent, WorkerState};
+use super::shared::{pass, unpoisoned, Counts, Order, Shared, WorkerEvent, WorkerState};
 use crate::dataplane::{Dataplane, WorkerId};
 use crate::forwarder::{Forwarder, Sink};
 use crate::interface::InterfaceId;
@@ -42,6 +44,8 @@ pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) events: SyncSender<WorkerEvent>,
     pub(super) frames: Receiver<(InterfaceId, Vec<u8>)>,
+    /// The ports of another process, private and public, until they are opened.
+    pub(super) inherited: Option<[Descriptors; 2]>,
 }
 
 /// The reason why a worker closes its ports.
@@ -75,7 +79,9 @@ impl Worker {
                     continue;
                 }
             };
-            let left = station.forward(&self, &plan, &base);
+            self.offer(&mut station);
+            let left = station.forward(&self, &plan, &mut base);
+            *unpoisoned(&self.state().offered) = None;
             base = station.counts(&base);
             *self.state().counts() = base.clone();
             self.id = Some(station.close());
@@ -111,7 +117,15 @@ struct Station {
     forwarder: Forwarder,
     pool: Pool,
     burst: Burst,
+    /// AF_XDP ports that are to take the place of packet sockets.
+    pending: [Option<takeover::Pending>; 2],
+    /// The packet sockets whose place they have taken, for frames that still arrive there.
+    replaced: [Option<takeover::Replaced>; 2],
+    /// The first queues and the numbers of the interfaces.
+    at: [(u32, u32); 2],
 }
+
+const SIDES: [InterfaceId; 2] = [InterfaceId::Private, InterfaceId::Public];
 
 struct Ports {
     private: Box<dyn Port>,
@@ -120,9 +134,14 @@ struct Ports {
 
 impl Ports {
     fn port_mut(&mut self, id: InterfaceId) -> &mut dyn Port {
+        &mut **self.slot(id)
+    }
+
+    #[inline]
+    fn slot(&mut self, id: InterfaceId) -> &mut Box<dyn Port> {
         match id {
-            InterfaceId::Public => &mut *self.public,
-            InterfaceId::Private | InterfaceId::Tunnel => &mut *self.private,
+            InterfaceId::Public => &mut self.public,
+            InterfaceId::Private | InterfaceId::Tunnel => &mut self.private,
         }
     }
 }
@@ -161,15 +180,20 @@ impl Station {
             doing: "memory for frames".into(),
             source,
         })?;
-        let open = |device: &InterfaceQueues| {
+        let open = |device: &InterfaceQueues, inherited: Option<Descriptors>| {
             let interface = Interface::find(&device.name)?;
             let queue = device.queue + worker.number as u32;
+            if let Some(inherited) = inherited {
+                return takeover::open(interface, queue, &pool, plan.kind, inherited);
+            }
             let (port, opened) = open(&interface, queue, &pool, plan.kind)?;
             let end = device.queue + worker.shared.workers.len() as u32;
-            Ok((port, told(&interface, queue, end, &opened)))
+            Ok((port, told(&interface, queue, end, &opened), None))
         };
-        let (private, private_kind) = open(&plan.private)?;
-        let (public, public_kind) = open(&plan.public)?;
+        let inherited = worker.inherited.take();
+        let [for_private, for_public] = inherited.map_or([None, None], |both| both.map(Some));
+        let (private, private_kind, private_pending) = open(&plan.private, for_private)?;
+        let (public, public_kind, public_pending) = open(&plan.public, for_public)?;
         let tables = Arc::clone(&worker.shared.published().tables);
         let id = worker.id.take().ok_or_else(|| tare_port::Error::Os {
             doing: "the identity of a worker".into(),
@@ -180,6 +204,10 @@ impl Station {
             forwarder: Forwarder::new(Dataplane::new(tables, pool.clone(), id)),
             pool,
             burst: Burst::with_capacity(BURST),
+            pending: [private_pending, public_pending],
+            replaced: [None, None],
+            at: [&plan.private, &plan.public]
+                .map(|device| (device.index(), device.queue + worker.number as u32)),
         };
         Ok((station, [private_kind, public_kind]))
     }
@@ -189,13 +217,22 @@ impl Station {
         self.forwarder.dataplane.into_worker()
     }
 
-    fn forward(&mut self, worker: &Worker, plan: &Arc<Plan>, base: &Counts) -> Left {
+    fn forward(&mut self, worker: &Worker, plan: &Arc<Plan>, base: &mut Counts) -> Left {
         // Tables that came while the ports were opened are taken in the first round.
         let mut seen = 0;
         let mut idle = 0;
         let mut told = Instant::ZERO;
         let mut last = LAST_ROUNDS;
+        let mut is_settled = self.is_settled();
         loop {
+            let order = worker.shared.order();
+            if matches!(order, Order::Hold | Order::Leave) {
+                match self.hold(worker, base) {
+                    Ok(Order::Forward) => continue,
+                    Ok(_) => return Left::Stopped,
+                    Err(error) => return Left::Lost(error),
+                }
+            }
             let generation = worker.shared.generation();
             if generation != seen {
                 seen = generation;
@@ -212,11 +249,17 @@ impl Station {
                 Ok(moved) => moved,
                 Err(error) => return Left::Lost(error),
             };
-            if worker.shared.stopped() {
+            if order == Order::Stop {
                 last -= 1;
                 if !moved || last == 0 {
                     return Left::Stopped;
                 }
+            }
+            if !is_settled {
+                if let Err(error) = self.settle(worker, base, now) {
+                    return Left::Lost(error);
+                }
+                is_settled = self.is_settled();
             }
             if now.since(told) >= TELL {
                 told = now;
@@ -235,20 +278,45 @@ impl Station {
     /// Forwards a burst of each interface, and sends what waits in the queue of the control thread.
     /// Returns false if there was nothing to do.
     fn round(&mut self, worker: &Worker, now: Instant) -> std::io::Result<bool> {
+        let mut moved = false;
+        for from in SIDES {
+            moved |= self.receive(worker, now, from)?;
+        }
+        Ok(self.send_own(worker, now)? || moved)
+    }
+
+    /// Forwards a burst of an interface; returns false if there was none.
+    #[inline]
+    fn receive(
+        &mut self,
+        worker: &Worker,
+        now: Instant,
+        from: InterfaceId,
+    ) -> std::io::Result<bool> {
+        let Station {
+            ports,
+            forwarder,
+            burst,
+            ..
+        } = self;
+        let any = ports.port_mut(from).receive(burst, BURST)? > 0;
+        if any {
+            let mut sink = PortSink { ports, worker };
+            forwarder.forward(now, from, burst, &mut sink)?;
+        }
+        Ok(any)
+    }
+
+    /// Sends what waits in the queue of the control thread; returns false if there was nothing.
+    fn send_own(&mut self, worker: &Worker, now: Instant) -> std::io::Result<bool> {
         let Station {
             ports,
             forwarder,
             pool,
             burst,
+            ..
         } = self;
         let mut moved = false;
-        for from in [InterfaceId::Private, InterfaceId::Public] {
-            if ports.port_mut(from).receive(burst, BURST)? > 0 {
-                moved = true;
-                let mut sink = PortSink { ports, worker };
-                forwarder.forward(now, from, burst, &mut sink)?;
-            }
-        }
         while let Ok((to, bytes)) = worker.frames.try_recv() {
             moved = true;
             let Some(frame) = pool.copy(&bytes) else {

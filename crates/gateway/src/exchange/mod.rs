@@ -21,10 +21,11 @@
 //!   the newest takes the place of all.
 
 mod counters;
+pub(crate) mod handover;
 mod handshake;
 mod message;
 mod route;
-mod sas;
+pub(crate) mod sas;
 mod shared;
 mod status;
 mod suite;

@@ -25,9 +25,9 @@ pub(crate) struct Route {
     phase: Phase,
     /// Of the inbound SA under negotiation. Kept until that succeeds: a peer that made an SA of an
     /// earlier proposal replaces it then.
-    spi: Option<u32>,
+    pub(super) spi: Option<u32>,
     /// True if a proposal was sent with that SPI.
-    offered: bool,
+    pub(super) offered: bool,
     /// Negotiations in a row that ran out of time.
     pub(crate) failures: u32,
     /// No negotiation before.

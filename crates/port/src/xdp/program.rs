@@ -6,19 +6,24 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::linux::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use super::mode::XdpMode;
+use crate::handover::info;
 use crate::syscall::check;
 use crate::Interface;
 
 /// The program on an interface, and its map from queues to sockets. It leaves the interface with
 /// the last port that holds this, also when the process dies: the kernel keeps it only as long as
 /// the descriptor is open.
+#[derive(Debug)]
 pub(super) struct Attachment {
     generic: bool,
     map: OwnedFd,
     link: OwnedFd,
+    /// False while the program is another process's, too.
+    is_own: AtomicBool,
 }
 
 /// By network namespace and interface: one program serves all queues, whichever threads they are
@@ -30,6 +35,41 @@ type Attached = HashMap<(u64, u32), Weak<Attachment>>;
 impl Attachment {
     /// Attaches the program, or finds it attached.
     pub(super) fn new(interface: &Interface, mode: XdpMode) -> io::Result<Arc<Attachment>> {
+        Attachment::find(interface, mode, |generic| {
+            Attachment::attach(interface, generic)
+        })
+    }
+
+    /// Makes one of the map and the link that another process made, or finds the program attached.
+    pub(super) fn take_over(
+        interface: &Interface,
+        mode: XdpMode,
+        [map, link]: [OwnedFd; 2],
+    ) -> io::Result<Arc<Attachment>> {
+        let xskmap = BPF_MAP_TYPE_XSKMAP.to_string();
+        if info(&map, "map_type") != Some(xskmap) {
+            return Err(io::Error::other("it has no map of AF_XDP sockets"));
+        }
+        let at = interface.index().to_string();
+        if info(&link, "link_type").as_deref() != Some("xdp") || info(&link, "ifindex") != Some(at)
+        {
+            return Err(io::Error::other("it has no link to this interface"));
+        }
+        Attachment::find(interface, mode, |generic| {
+            Ok(Attachment {
+                generic,
+                map,
+                link,
+                is_own: AtomicBool::new(false),
+            })
+        })
+    }
+
+    fn find(
+        interface: &Interface,
+        mode: XdpMode,
+        make: impl FnOnce(bool) -> io::Result<Attachment>,
+    ) -> io::Result<Arc<Attachment>> {
         let generic = mode == XdpMode::Generic;
         let namespace = fs::metadata("/proc/thread-self/ns/net")?.st_ino();
         let mut attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -44,6 +84,12 @@ impl Attachment {
             }
             return Ok(attachment);
         }
+        let attachment = Arc::new(make(generic)?);
+        attached.insert(key, Arc::downgrade(&attachment));
+        Ok(attachment)
+    }
+
+    fn attach(interface: &Interface, generic: bool) -> io::Result<Attachment> {
         let queues = interface.queues().max(64);
         let map = make_map(queues)?;
         let program = load(&map)?;
@@ -59,14 +105,37 @@ impl Attachment {
                 _ => error,
             }
         })?;
-        let attachment = Arc::new(Attachment { generic, map, link });
-        attached.insert(key, Arc::downgrade(&attachment));
-        Ok(attachment)
+        Ok(Attachment {
+            generic,
+            map,
+            link,
+            is_own: AtomicBool::new(true),
+        })
+    }
+
+    /// Returns duplicates of the map and the link.
+    pub(super) fn descriptors(&self) -> io::Result<[OwnedFd; 2]> {
+        Ok([self.map.try_clone()?, self.link.try_clone()?])
+    }
+
+    /// Leaves the program to another process.
+    pub(super) fn leave(&self) {
+        self.is_own.store(false, Ordering::Relaxed);
     }
 
     /// Sends the frames of a queue to no socket any more, and waits until none is being passed to
-    /// one.
+    /// one: some milliseconds.
     pub(super) fn stop(&self, queue: u32) {
+        self.remove(queue);
+        // What found the socket in the map did so in a critical section of RCU, and this waits for
+        // all of them.
+        // SAFETY: takes numbers only.
+        unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    }
+
+    /// Sends the frames of a queue to no socket any more. A frame that is being passed to one may
+    /// still arrive there.
+    pub(super) fn remove(&self, queue: u32) {
         let attr = Element {
             map_fd: self.map.as_raw_fd() as u32,
             pad: 0,
@@ -77,10 +146,6 @@ impl Attachment {
         // SAFETY: the key is of the four bytes that the map was made with, and lives until the call
         // returns. That there is no such entry any more is as good.
         let _ = unsafe { bpf(BPF_MAP_DELETE_ELEM, &attr) };
-        // What found the socket in the map did so in a critical section of RCU, and this waits for
-        // all of them.
-        // SAFETY: takes numbers only.
-        unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
     }
 
     /// Sends the frames of a queue to a socket from now on, until the socket is closed.
@@ -96,12 +161,16 @@ impl Attachment {
         // SAFETY: key and value are of the four bytes that the map was made with, and live until
         // the call returns.
         unsafe { bpf(BPF_MAP_UPDATE_ELEM, &attr) }?;
+        self.is_own.store(true, Ordering::Relaxed);
         Ok(())
     }
 }
 
 impl Drop for Attachment {
     fn drop(&mut self) {
+        if !*self.is_own.get_mut() {
+            return;
+        }
         // Closing the descriptor does the same, unless a process that was just forked has a copy
         // until it executes something else.
         let attr = self.link.as_raw_fd() as u32;

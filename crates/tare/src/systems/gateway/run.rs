@@ -18,6 +18,13 @@ use crate::systems::port_kind::PortKind;
     A changed file is taken over while the gateway runs; routes that stay lose no packet. SIGHUP does so at once, SIGTERM ends it.\n\
     Events go to standard error. Needs root, or CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK.")]
 pub(crate) struct Args {
+    #[command(flatten)]
+    pub(super) common: Common,
+}
+
+/// The arguments of a gateway, however it begins.
+#[derive(clap::Args)]
+pub(crate) struct Common {
     /// The configuration
     #[arg(value_name = "CONF")]
     config: PathBuf,
@@ -40,19 +47,29 @@ pub(crate) struct Args {
 /// # Errors
 /// It cannot be started.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if args.daemon.check {
-        let checked = daemon::check(&args.config).map_err(|error| anyhow!("{error}"))?;
-        return crate::daemon::say(&checked);
+    args.common.start(daemon::run)
+}
+
+impl Common {
+    /// Runs a gateway in one of the ways to begin, or checks its configuration.
+    pub(super) fn start(
+        &self,
+        begin: impl FnOnce(Options) -> Result<(), daemon::Error>,
+    ) -> anyhow::Result<ExitCode> {
+        if self.daemon.check {
+            let checked = daemon::check(&self.config).map_err(|error| anyhow!("{error}"))?;
+            return crate::daemon::say(&checked);
+        }
+        let options = Options {
+            config: self.config.clone(),
+            kind: self.io.into(),
+            cpus: self.cpu.clone(),
+            busy_poll: self.busy_poll,
+            endpoints: self.daemon.endpoints(),
+            log: self.daemon.log(),
+            signals: Signals::install().context("signals")?,
+        };
+        begin(options).map_err(|error| anyhow!("{error}"))?;
+        Ok(ExitCode::SUCCESS)
     }
-    let options = Options {
-        config: args.config.clone(),
-        kind: args.io.into(),
-        cpus: args.cpu.clone(),
-        busy_poll: args.busy_poll,
-        endpoints: args.daemon.endpoints(),
-        log: args.daemon.log(),
-        signals: Signals::install().context("signals")?,
-    };
-    daemon::run(options).map_err(|error| anyhow!("{error}"))?;
-    Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,287 @@
+//! The takeover of a worker's ports from another process, and by another one; see
+//! [`crate::daemon::handover`].
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tare_port::{
+    Descriptors, Error, Interface, Kind, PacketPort, Pool, Port, XdpMode, XdpPort, XdpProgram,
+};
+use tare_sim::Instant;
+
+use super::{Order, Station, Worker, SIDES};
+use crate::daemon::handover::Offered;
+use crate::daemon::shared::{unpoisoned, Counts, WorkerEvent};
+use crate::interface::InterfaceId;
+
+/// The time without a frame after which none is taken to arrive any more: a frame that was on its
+/// way when it was sent elsewhere has arrived by then.
+const QUIET: Duration = Duration::from_micros(500);
+/// The longest time for frames that were sent to leave.
+const SENDING: Duration = Duration::from_millis(5);
+/// The longest time for which a port that takes the place of another one waits for its backlog.
+const BACKLOG: Duration = Duration::from_millis(5);
+/// The interval of attempts to open an AF_XDP port whose queue another process has.
+const ATTEMPT: Duration = Duration::from_millis(1);
+/// The time after which packet sockets are kept.
+const GIVE_UP: Duration = Duration::from_secs(5);
+
+/// An AF_XDP port that is to take the place of a packet socket.
+pub(super) struct Pending {
+    interface: Interface,
+    queue: u32,
+    mode: XdpMode,
+    /// Keeps the program on the interface until then.
+    _program: Option<XdpProgram>,
+    next: Instant,
+    end: Instant,
+}
+
+/// A port in whose place there is another one.
+pub(super) struct Replaced {
+    port: Box<dyn Port>,
+    /// When a frame arrived there last.
+    last: Instant,
+}
+
+/// An opened port, its description, and what is to take its place.
+type Taken = (Box<dyn Port>, String, Option<Pending>);
+
+/// Opens a port in place of one of another process that still forwards: with its packet socket or,
+/// where that is AF_XDP, with another one in which frames wait as soon as they do not go to AF_XDP.
+pub(super) fn open(
+    interface: Interface,
+    queue: u32,
+    pool: &Pool,
+    kind: Kind,
+    inherited: Descriptors,
+) -> Result<Taken, Error> {
+    let (port, found, fds) = match inherited {
+        Descriptors::Packet(socket) => {
+            let port = PacketPort::take_over(&interface, pool, socket)?;
+            (port, None, None)
+        }
+        Descriptors::Xdp(mode, fds) => (
+            PacketPort::open_share(&interface, pool)?,
+            Some(mode),
+            Some(fds),
+        ),
+    };
+    let wanted = match kind {
+        Kind::Auto => found,
+        Kind::Xdp(mode) => Some(mode),
+        Kind::Packet => None,
+    };
+    let text = match wanted {
+        Some(mode) => format!(
+            "{}: packet socket until {mode} can be had",
+            interface.name()
+        ),
+        None => format!("{}: packet socket", interface.name()),
+    };
+    // A program in another mode is let go of, and leaves the interface with the other process.
+    let fds = fds.filter(|_| wanted == found);
+    let pending = wanted.map(|mode| {
+        let program = fds.map(|fds| XdpProgram::take_over(&interface, mode, fds));
+        Ok(Pending {
+            _program: program.transpose()?,
+            interface,
+            queue,
+            mode,
+            next: Instant::ZERO,
+            end: Instant::NEVER,
+        })
+    });
+    Ok((Box::new(port), text, pending.transpose()?))
+}
+
+impl Worker {
+    /// Offers the ports to another process, once they are what they are to stay.
+    pub(super) fn offer(&self, station: &mut Station) {
+        let [private, public] = station.at;
+        let mut offer = |side, (interface, queue)| {
+            let port = station.ports.port_mut(side).handover()?;
+            Some(Offered {
+                interface,
+                queue,
+                descriptors: port.descriptors().ok()?,
+            })
+        };
+        let offered = offer(InterfaceId::Private, private).zip(offer(InterfaceId::Public, public));
+        let offered = offered.filter(|_| station.is_settled());
+        *unpoisoned(&self.state().offered) = offered.map(|(private, public)| [private, public]);
+    }
+}
+
+impl Station {
+    /// Returns true if the ports are what they are to stay.
+    pub(super) fn is_settled(&self) -> bool {
+        self.pending.iter().all(Option::is_none) && self.replaced.iter().all(Option::is_none)
+    }
+
+    /// Forwards what only this process can receive, uses no SA and no port until there is another
+    /// order, and returns that. Where it is [`Order::Forward`], no other process took over.
+    pub(super) fn hold(&mut self, worker: &Worker, base: &Counts) -> std::io::Result<Order> {
+        let mut own = Vec::new();
+        for side in SIDES {
+            if let Some(port) = self.ports.port_mut(side).handover() {
+                if port.pause()? {
+                    own.push(side);
+                }
+            }
+        }
+        let mut last = Instant::now();
+        loop {
+            let now = Instant::now();
+            let mut moved = self.send_own(worker, now)?;
+            for &side in &own {
+                moved |= self.receive(worker, now, side)?;
+            }
+            if moved {
+                last = now;
+            } else if own.is_empty() || now.since(last) >= QUIET {
+                break;
+            }
+        }
+        let end = Instant::now() + SENDING;
+        while !self.has_sent_all()? && Instant::now() < end {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        let state = worker.state();
+        *state.counts() = self.counts(base);
+        state.holds.store(true, Ordering::Release);
+        let _ = worker.events.try_send(WorkerEvent::Wake);
+        let order = loop {
+            match worker.shared.order() {
+                Order::Hold => worker.nap(QUIET * 200),
+                order => break order,
+            }
+        };
+        state.holds.store(false, Ordering::Release);
+        for side in SIDES {
+            if let Some(port) = self.ports.port_mut(side).handover() {
+                match order {
+                    Order::Forward => port.resume()?,
+                    Order::Leave => port.leave(),
+                    _ => {}
+                }
+            }
+        }
+        Ok(order)
+    }
+
+    fn has_sent_all(&mut self) -> std::io::Result<bool> {
+        for side in SIDES {
+            if let Some(port) = self.ports.port_mut(side).handover() {
+                if !port.has_sent_all()? {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Tries to open the AF_XDP ports that are to take the place of packet sockets.
+    #[cold]
+    pub(super) fn settle(
+        &mut self,
+        worker: &Worker,
+        base: &mut Counts,
+        now: Instant,
+    ) -> std::io::Result<()> {
+        for (n, side) in SIDES.into_iter().enumerate() {
+            if let Some(text) = self.try_pending(worker, now, n, side)? {
+                match side {
+                    InterfaceId::Public => base.public_kind = text,
+                    _ => base.private_kind = text,
+                }
+                self.pending[n] = None;
+            }
+            self.receive_late(worker, base, now, n, side)?;
+        }
+        if self.is_settled() {
+            let kinds = [base.private_kind.clone(), base.public_kind.clone()];
+            worker.offer(self);
+            let opened = WorkerEvent::Opened(worker.number, Ok(kinds));
+            let _ = worker.events.try_send(opened);
+        }
+        Ok(())
+    }
+
+    /// Returns the description of the port that a side has from now on; `None` if that is not
+    /// decided yet.
+    fn try_pending(
+        &mut self,
+        worker: &Worker,
+        now: Instant,
+        n: usize,
+        side: InterfaceId,
+    ) -> std::io::Result<Option<String>> {
+        let pending = self.pending[n].as_mut().filter(|p| p.next <= now);
+        let Some(pending) = pending else {
+            return Ok(None);
+        };
+        pending.next = now + ATTEMPT;
+        pending.end = pending.end.min(now + GIVE_UP);
+        let is_late = pending.end <= now;
+        let (name, queue, mode) = (pending.interface.name(), pending.queue, pending.mode);
+        match XdpPort::open_after(&pending.interface, queue, &self.pool, mode) {
+            Ok(Some(port)) => {
+                let text = format!("{name}: {mode} queue {queue}");
+                self.replace(worker, n, side, Box::new(port))?;
+                Ok(Some(text))
+            }
+            Ok(None) if !is_late => Ok(None),
+            Ok(None) => Ok(Some(format!(
+                "{name}: packet socket; not {mode}: another process has the queue"
+            ))),
+            Err(error) => Ok(Some(format!("{name}: packet socket; not {error}"))),
+        }
+    }
+
+    /// Puts a port in the place of another one, behind what has arrived there.
+    fn replace(
+        &mut self,
+        worker: &Worker,
+        n: usize,
+        side: InterfaceId,
+        port: Box<dyn Port>,
+    ) -> std::io::Result<()> {
+        let end = Instant::now() + BACKLOG;
+        while Instant::now() < end && self.receive(worker, Instant::now(), side)? {}
+        let port = std::mem::replace(self.ports.slot(side), port);
+        let last = Instant::now();
+        self.replaced[n] = Some(Replaced { port, last });
+        Ok(())
+    }
+
+    /// Forwards what still arrives at a port that was replaced, and closes it once nothing does.
+    fn receive_late(
+        &mut self,
+        worker: &Worker,
+        base: &mut Counts,
+        now: Instant,
+        n: usize,
+        side: InterfaceId,
+    ) -> std::io::Result<()> {
+        let Some(Replaced { mut port, mut last }) = self.replaced[n].take() else {
+            return Ok(());
+        };
+        std::mem::swap(self.ports.slot(side), &mut port);
+        let received = self.receive(worker, now, side);
+        std::mem::swap(self.ports.slot(side), &mut port);
+        if received? {
+            last = now;
+        }
+        if now.since(last) < QUIET {
+            self.replaced[n] = Some(Replaced { port, last });
+            return Ok(());
+        }
+        let counters = match side {
+            InterfaceId::Public => &mut base.public,
+            _ => &mut base.private,
+        };
+        counters.add(&port.counters().into());
+        Ok(())
+    }
+}

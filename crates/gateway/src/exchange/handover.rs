@@ -1,0 +1,83 @@
+//! The SAs of routes, for another process.
+//!
+//! Negotiations in flight are given up, and so are outbound SAs that are not used yet: the SAs in
+//! use are good until the next negotiation. Two things bring that about at once. An SPI that was
+//! offered is offered again, because the peer may have made an SA of it already, which the next
+//! negotiation with the same SPI replaces. And where an outbound SA waited to be used, new keys are
+//! negotiated early.
+
+use tare_sim::Instant;
+
+use super::route::Route;
+use super::sas::handover::{InboundLife, OutboundLife};
+use super::{schedule, Counters, Exchange};
+
+/// The state of a route that another process needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Negotiated {
+    /// Oldest first.
+    pub(crate) inbound: Vec<InboundLife>,
+    /// In the order in which workers take them.
+    pub(crate) outbound: Vec<OutboundLife>,
+    /// True if new keys are to be negotiated early.
+    pub(crate) renew: bool,
+    /// The SPI of the negotiation that is given up, where a proposal was sent with it.
+    pub(crate) offered: Option<u32>,
+}
+
+impl Exchange {
+    /// Returns the state of a route; `None` if its keys are manual.
+    pub(crate) fn export(&self, route: usize) -> Option<Negotiated> {
+        let route = self.routes.get(&route)?;
+        let mut negotiated = route.sas.export(&self.shared.clock);
+        negotiated.offered = route.offered();
+        Some(negotiated)
+    }
+
+    /// Takes over the state of a route of another process, in which the route has had no
+    /// negotiation yet. Returns the SPIs of the inbound SAs that are kept: all but those that other
+    /// SAs have.
+    pub(crate) fn import(
+        &mut self,
+        now: Instant,
+        number: usize,
+        negotiated: &Negotiated,
+    ) -> Vec<u32> {
+        self.shared.clock.inside(now);
+        let Some(route) = self.routes.get_mut(&number) else {
+            return Vec::new();
+        };
+        let shared = &mut self.shared;
+        let mut take = |spi: &u32| {
+            let free = !shared.is_reserved(*spi) && !shared.spis.contains_key(spi);
+            if free {
+                shared.spis.insert(*spi, number);
+            }
+            free
+        };
+        let inbound = negotiated.inbound.iter();
+        let kept: Vec<u32> = inbound.map(|sa| sa.spi).filter(&mut take).collect();
+        if let Some(spi) = negotiated.offered.filter(&mut take) {
+            route.offer_again(spi);
+        }
+        route.sas.import(negotiated, &kept);
+        schedule(route, &mut self.timer_queue);
+        kept
+    }
+
+    /// Goes on with the counters of another process.
+    pub(crate) fn go_on(&mut self, counters: &Counters) {
+        self.shared.counters.add(counters);
+    }
+}
+
+impl Route {
+    fn offered(&self) -> Option<u32> {
+        self.spi.filter(|_| self.offered)
+    }
+
+    fn offer_again(&mut self, spi: u32) {
+        self.spi = Some(spi);
+        self.offered = true;
+    }
+}

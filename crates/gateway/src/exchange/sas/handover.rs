@@ -1,0 +1,75 @@
+//! The SAs of a route, for another process on this machine, which has the same clock.
+
+use tare_sim::Instant;
+
+use super::{Inbound, Outbound, Sas};
+use crate::clock::MonotonicClock;
+use crate::exchange::handover::Negotiated;
+
+/// The life of an inbound SA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InboundLife {
+    pub(crate) spi: u32,
+    /// The SPI of the outbound SA that was negotiated with it.
+    pub(crate) partner: u32,
+    pub(crate) since: Instant,
+    pub(crate) expires: Instant,
+}
+
+/// The life of an outbound SA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutboundLife {
+    pub(crate) spi: u32,
+    pub(crate) since: Instant,
+    pub(crate) expires: Instant,
+    /// The time for negotiating its successor.
+    pub(crate) rekey: Instant,
+}
+
+impl Sas {
+    /// Returns the SAs in use.
+    pub(crate) fn export(&self, clock: &MonotonicClock) -> Negotiated {
+        let inbound = self.inbound.iter().map(|sa| InboundLife {
+            spi: sa.spi,
+            partner: sa.partner,
+            since: clock.outside(sa.since),
+            expires: clock.outside(sa.expires),
+        });
+        let used = self.outbound.iter().filter(|sa| !sa.lost);
+        let outbound = used.map(|sa| OutboundLife {
+            spi: sa.spi,
+            since: clock.outside(sa.since),
+            expires: clock.outside(sa.expires),
+            rekey: clock.outside(sa.rekey),
+        });
+        Negotiated {
+            inbound: inbound.collect(),
+            outbound: outbound.collect(),
+            renew: self.renew || !self.queue.is_empty(),
+            offered: None,
+        }
+    }
+
+    /// Takes over the SAs of another process, of the inbound ones those with the SPIs in `kept`.
+    /// Lives that have ended meanwhile end with the next [`Sas::tick`].
+    pub(crate) fn import(&mut self, negotiated: &Negotiated, kept: &[u32]) {
+        let inbound = negotiated.inbound.iter();
+        let inbound = inbound.filter(|sa| kept.contains(&sa.spi));
+        self.inbound.extend(inbound.map(|sa| Inbound {
+            spi: sa.spi,
+            partner: sa.partner,
+            since: sa.since,
+            expires: sa.expires,
+        }));
+        let outbound = negotiated.outbound.iter();
+        self.outbound.extend(outbound.map(|sa| Outbound {
+            spi: sa.spi,
+            since: sa.since,
+            expires: sa.expires,
+            rekey: sa.rekey,
+            lost: false,
+        }));
+        // The traffic of an SA that is not kept has to move.
+        self.renew |= negotiated.renew || kept.len() < negotiated.inbound.len();
+    }
+}

@@ -1,0 +1,87 @@
+//! AF_XDP ports that another process takes over; see [`Handover`].
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use super::program::Attachment;
+use super::{XdpMode, XdpPort};
+use crate::{Descriptors, Error, Handover, Interface, Pool};
+
+/// The program of AF_XDP on an interface, as another process has attached it. While this exists,
+/// [`XdpPort`]s on the interface use the program instead of attaching one.
+#[derive(Debug)]
+pub struct XdpProgram {
+    _attachment: Arc<Attachment>,
+}
+
+impl XdpProgram {
+    /// Takes over the map and the link of a program. It stays with the other process, too, until a
+    /// port is opened with it; only then does it leave the interface with the last port.
+    ///
+    /// # Errors
+    /// They are not a map and a link of AF_XDP on this interface, or a port of this process has
+    /// attached a program in another mode.
+    pub fn take_over(
+        interface: &Interface,
+        mode: XdpMode,
+        fds: [OwnedFd; 2],
+    ) -> Result<XdpProgram, Error> {
+        let taken = Attachment::take_over(interface, mode, fds);
+        let _attachment = taken.map_err(|error| {
+            let doing = format!("taking over the XDP program of {}", interface.name());
+            Error::os(doing, error)
+        })?;
+        Ok(XdpProgram { _attachment })
+    }
+}
+
+impl XdpPort {
+    /// Opens a queue that another process is about to close: as [`XdpPort::open`], but returns
+    /// `None` at once while the kernel has not let go of it.
+    ///
+    /// # Errors
+    /// As [`XdpPort::open`], in this mode.
+    pub fn open_after(
+        interface: &Interface,
+        queue: u32,
+        pool: &Pool,
+        mode: XdpMode,
+    ) -> Result<Option<XdpPort>, Error> {
+        XdpPort::check(interface, queue, pool)?;
+        match XdpPort::open_in(interface, queue, pool, mode, 0) {
+            Ok(port) => Ok(Some(port)),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(None),
+            Err(error) => Err(Error::os(format!("{mode} on {}", interface.name()), error)),
+        }
+    }
+}
+
+impl Handover for XdpPort {
+    fn descriptors(&self) -> io::Result<Descriptors> {
+        let fds = self.kernel.attachment.descriptors()?;
+        Ok(Descriptors::Xdp(self.mode, fds))
+    }
+
+    fn pause(&mut self) -> io::Result<bool> {
+        self.kernel.attachment.remove(self.kernel.queue);
+        Ok(true)
+    }
+
+    fn has_sent_all(&mut self) -> io::Result<bool> {
+        self.reclaim()?;
+        if self.kernel.tx.untaken() > 0 {
+            self.kick()?;
+        }
+        Ok(self.sending == 0 || self.down)
+    }
+
+    fn resume(&mut self) -> io::Result<()> {
+        let socket = self.kernel.socket.as_fd();
+        self.kernel.attachment.direct(self.kernel.queue, socket)
+    }
+
+    fn leave(&mut self) {
+        self.kernel.attachment.leave();
+    }
+}
