@@ -1,6 +1,9 @@
 //! `tare gateway run` with root: two gateways between two hosts, all four in network namespaces,
 //! over veth.
 
+#[path = "gateway_run/handover.rs"]
+mod handover;
+
 use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Write as _};
@@ -149,6 +152,11 @@ impl Bed {
     }
 
     fn start(&mut self, side: usize) {
+        self.begin(side, "run");
+    }
+
+    /// Starts a gateway in one of the ways to begin.
+    fn begin(&mut self, side: usize, how: &str) {
         let log = fs::OpenOptions::new()
             .create(true)
             .append(true)
@@ -160,7 +168,7 @@ impl Bed {
                 &self.space(&format!("g{side}")),
                 TARE,
                 "gateway",
-                "run",
+                how,
             ])
             .args(&self.options)
             .arg(self.config(side))

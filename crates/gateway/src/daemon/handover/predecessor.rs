@@ -55,7 +55,7 @@ impl Predecessor {
         }
         let mut ports = Vec::new();
         for worker in 0..workers {
-            let mut port = |public| {
+            let port = |public| {
                 let (interface, queue) = interface(public);
                 receive_port(&wire, worker, public, interface, queue + worker as u32)
             };

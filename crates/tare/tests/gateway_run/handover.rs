@@ -1,0 +1,368 @@
+//! `tare gateway handover`: one program takes the place of another while packets flow.
+
+use std::io::Read as _;
+use std::os::unix::net::UnixStream;
+
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+
+use super::*;
+
+/// Packets per second in each direction.
+const RATE: u64 = 20_000;
+/// Packets of 10 ms.
+const LOSS_MAX: u64 = RATE / 100;
+
+/// Numbered packets in one direction at [`RATE`].
+struct Flow {
+    stop: Arc<AtomicBool>,
+    sending: JoinHandle<u64>,
+    receiving: JoinHandle<Arrived>,
+}
+
+#[derive(Debug, Default)]
+struct Arrived {
+    packets: u64,
+    /// The longest time without a packet.
+    gap: Duration,
+}
+
+impl Flow {
+    fn start(from: UdpSocket, to: UdpSocket) -> Flow {
+        let stop = Arc::new(AtomicBool::new(false));
+        let address = to.local_addr().unwrap();
+        let stopped = Arc::clone(&stop);
+        let sending = thread::spawn(move || {
+            let (begin, mut n) = (Instant::now(), 0u64);
+            let mut packet = [0; 64];
+            while !stopped.load(Ordering::Relaxed) {
+                // A sender that did not run for a while does not catch up in one burst.
+                let due = begin.elapsed().as_micros() as u64 * RATE / 1_000_000;
+                for _ in 0..due.saturating_sub(n).min(64) {
+                    packet[..8].copy_from_slice(&n.to_be_bytes());
+                    from.send_to(&packet, address).unwrap();
+                    n += 1;
+                }
+                thread::sleep(Duration::from_micros(500));
+            }
+            n
+        });
+        // Room for what waits while the test itself does not run.
+        set_socket_recv_buffer_size_force(&to, 256 << 20).unwrap();
+        to.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        let stopped = Arc::clone(&stop);
+        let receiving = thread::spawn(move || {
+            let (mut seen, mut packet) = (HashSet::new(), [0; 64]);
+            let (mut arrived, mut last) = (Arrived::default(), None::<Instant>);
+            while to.recv(&mut packet).is_ok() || !stopped.load(Ordering::Relaxed) {
+                let now = Instant::now();
+                let gap = last.map_or(Duration::ZERO, |last| now - last);
+                arrived.gap = arrived.gap.max(gap);
+                last = Some(now);
+                let n = u64::from_be_bytes(packet[..8].try_into().unwrap());
+                assert!(seen.insert(n), "packet {n} came twice");
+            }
+            arrived.packets = seen.len() as u64;
+            arrived
+        });
+        Flow {
+            stop,
+            sending,
+            receiving,
+        }
+    }
+
+    /// Packets sent, packets lost of those, and the longest gap.
+    fn end(self) -> (u64, u64, Duration) {
+        self.stop.store(true, Ordering::Relaxed);
+        let sent = self.sending.join().unwrap();
+        let arrived = self.receiving.join().unwrap();
+        (sent, sent - arrived.packets, arrived.gap)
+    }
+}
+
+impl Bed {
+    /// Packets in both directions.
+    fn flows(&self) -> [Flow; 2] {
+        [(0, 1), (1, 0)].map(|(from, to)| {
+            let port = 7100 + from as u16;
+            Flow::start(self.udp(from, port), self.udp(to, port))
+        })
+    }
+
+    fn handover_socket(&self, side: usize) -> PathBuf {
+        self.path(&format!("gateway{side}.handover"))
+    }
+
+    fn pid(&self, side: usize) -> Option<u64> {
+        self.status(side)?["pid"].as_u64()
+    }
+
+    /// Replaces the program of a gateway.
+    fn hand_over(&mut self, side: usize) {
+        let mut before = self.gateways[side].take().unwrap();
+        let old = u64::from(before.id());
+        self.begin(side, "handover");
+        let status = before.wait().unwrap();
+        assert!(status.success(), "{status}\n{}", self.log(side));
+        self.wait(5.0, "the other process to answer", || {
+            self.pid(side).filter(|pid| *pid != old)
+        });
+    }
+
+    /// The counters of packets that the other gateway refused as seen before or too old: a sequence
+    /// number that was used twice would be among them.
+    fn refused(&self, side: usize) -> u64 {
+        let status = self.status(side).unwrap();
+        let dropped = &status["inbound"]["dropped"];
+        let count = |name: &str| dropped[name].as_u64().unwrap_or(0);
+        count("replayed") + count("too_old") + count("forged") + count("unknown_spi")
+    }
+}
+
+fn handed_over_five_times(io: &str, cpus: &str) {
+    let Some(mut bed) = Bed::new(&["--io", io, "--cpu", cpus]) else {
+        return;
+    };
+    bed.up();
+    bed.wait_for_packets();
+    let before = bed.status(0).unwrap();
+    let flows = bed.flows();
+    thread::sleep(Duration::from_millis(500));
+    for _ in 0..5 {
+        bed.hand_over(0);
+        thread::sleep(Duration::from_millis(500));
+    }
+    for (direction, flow) in ["outbound", "inbound"].into_iter().zip(flows) {
+        let (sent, lost, gap) = flow.end();
+        let _ = writeln!(
+            io::stderr(),
+            "{io} {cpus} {direction}: {lost} of {sent} packets lost in five handovers, {:.1} ms of packets; longest gap {:.1} ms",
+            lost as f64 * 1000.0 / RATE as f64,
+            gap.as_secs_f64() * 1000.0
+        );
+        assert!(lost <= 5 * LOSS_MAX, "{lost} of {sent}\n{}", bed.log(0));
+        assert!(sent > 10 * LOSS_MAX);
+    }
+    assert_eq!((bed.refused(0), bed.refused(1)), (0, 0), "{}", bed.log(0));
+    // The counters went on, and so did the SAs: no packet of either was counted anew.
+    let after = bed.status(0).unwrap();
+    let forwarded = |status: &Value| status["outbound"]["forwarded"].as_u64().unwrap();
+    assert!(forwarded(&after) > forwarded(&before) + RATE, "{after}");
+    let kind = after["workers"][0]["private"]["kind"].as_str().unwrap();
+    assert_eq!(kind.contains("AF_XDP"), io != "packet", "{kind}");
+}
+
+#[test]
+fn a_program_is_replaced_five_times_over_packet_sockets_and_at_most_10_ms_of_packets_are_lost() {
+    handed_over_five_times("packet", "0");
+}
+
+#[test]
+fn a_program_is_replaced_five_times_over_native_xdp_and_at_most_10_ms_of_packets_are_lost() {
+    handed_over_five_times("auto", "0");
+}
+
+#[test]
+fn a_program_is_replaced_five_times_over_generic_xdp_and_at_most_10_ms_of_packets_are_lost() {
+    handed_over_five_times("xdp-generic", "0");
+}
+
+#[test]
+fn a_program_with_two_workers_is_replaced_five_times() {
+    handed_over_five_times("packet", "0,0,1");
+}
+
+/// A process that takes over up to some step only.
+struct Impostor(UnixStream);
+
+const HELLO: u8 = 1;
+const PORT: u8 = 2;
+const READY: u8 = 3;
+const STATE: u8 = 4;
+const TAKEN: u8 = 5;
+const REFUSED: u8 = 6;
+
+impl Impostor {
+    fn at(bed: &Bed) -> Impostor {
+        let stream = UnixStream::connect(bed.handover_socket(0)).unwrap();
+        let limit = Some(Duration::from_secs(5));
+        stream.set_read_timeout(limit).unwrap();
+        Impostor(stream)
+    }
+
+    fn say(&mut self, kind: u8, content: &str) -> io::Result<()> {
+        let mut message = vec![kind];
+        message.extend((content.len() as u64).to_be_bytes());
+        message.extend(content.as_bytes());
+        self.0.write_all(&message)
+    }
+
+    fn hear(&mut self) -> (u8, Vec<u8>) {
+        let mut header = [0; 9];
+        self.0.read_exact(&mut header).unwrap();
+        let length = u64::from_be_bytes(header[1..].try_into().unwrap());
+        let mut content = vec![0; length as usize];
+        self.0.read_exact(&mut content).unwrap();
+        (header[0], content)
+    }
+
+    fn greet(&mut self, workers: usize) {
+        let hello = format!(r#"{{"protocol":1,"version":"0","workers":{workers}}}"#);
+        self.say(HELLO, &hello).unwrap();
+    }
+
+    fn receive_ports(&mut self) {
+        self.greet(1);
+        assert_eq!([HELLO, PORT, PORT], [0; 3].map(|_| self.hear().0));
+    }
+
+    fn receive_state(&mut self) {
+        self.receive_ports();
+        self.say(READY, "").unwrap();
+        assert_eq!(self.hear().0, STATE);
+    }
+}
+
+#[test]
+fn a_process_that_dies_or_hangs_or_refuses_at_any_step_leaves_the_gateway_forwarding() {
+    for io in ["packet", "auto"] {
+        let Some(mut bed) = Bed::new(&["--io", io]) else {
+            return;
+        };
+        bed.up();
+        bed.wait_for_packets();
+        let mode = fs::metadata(bed.handover_socket(0)).unwrap().permissions();
+        assert_eq!(mode.mode() & 0o777, 0o600);
+        let pid = bed.pid(0);
+        let steps: [(&str, fn(&mut Impostor)); 9] = [
+            ("nothing", |_| ()),
+            ("no message", |other| other.0.write_all(&[9; 64]).unwrap()),
+            ("another protocol", |other| {
+                other
+                    .say(HELLO, r#"{"protocol":2,"version":"9","workers":1}"#)
+                    .unwrap();
+                let (kind, text) = other.hear();
+                let text = String::from_utf8(text).unwrap();
+                assert!(kind == REFUSED && text.contains("protocol"), "{text}");
+            }),
+            ("other workers", |other| {
+                other.greet(2);
+                let (kind, text) = other.hear();
+                let text = String::from_utf8(text).unwrap();
+                assert!(kind == REFUSED && text.contains("--cpu"), "{text}");
+            }),
+            ("ports", Impostor::receive_ports),
+            ("state", Impostor::receive_state),
+            ("half a message after the state", |other| {
+                other.receive_state();
+                other.0.write_all(&[TAKEN, 0, 0]).unwrap();
+            }),
+            ("a refusal", |other| {
+                other.receive_state();
+                other.say(REFUSED, "no").unwrap();
+            }),
+            ("too late", |other| {
+                other.receive_state();
+                thread::sleep(Duration::from_millis(1500));
+                // The gateway goes on by now, so the kernel must not let this through.
+                assert!(other.say(TAKEN, "").is_err());
+            }),
+        ];
+        for (step, act) in steps {
+            let flows = bed.flows();
+            thread::sleep(Duration::from_millis(200));
+            let mut other = Impostor::at(&bed);
+            act(&mut other);
+            drop(other);
+            thread::sleep(Duration::from_millis(300));
+            // Where AF_XDP was held, packets of that time went to the process that is no more.
+            let held = if step == "too late" { 60 } else { 1 };
+            for flow in flows {
+                let (sent, lost, gap) = flow.end();
+                let _ = writeln!(
+                    io::stderr(),
+                    "{io}, {step}: {lost} of {sent} lost, longest gap {:.1} ms",
+                    gap.as_secs_f64() * 1000.0
+                );
+                let most = if io == "packet" {
+                    LOSS_MAX
+                } else {
+                    held * LOSS_MAX
+                };
+                assert!(
+                    lost <= most,
+                    "{io}, {step}: {lost} of {sent}\n{}",
+                    bed.log(0)
+                );
+            }
+            assert_eq!(bed.pid(0), pid, "{step}");
+        }
+        assert!(
+            bed.log(0).contains("event=handover_failed"),
+            "{}",
+            bed.log(0)
+        );
+        bed.hand_over(0);
+        bed.wait_for_packets();
+        assert_eq!((bed.refused(0), bed.refused(1)), (0, 0));
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_while_it_takes_over_leaves_one_gateway() {
+    let Some(mut bed) = Bed::new(&[]) else {
+        return;
+    };
+    bed.up();
+    bed.wait_for_packets();
+    for delay in [0, 5, 10, 20, 40, 80] {
+        let mut before = bed.gateways[0].take().unwrap();
+        bed.begin(0, "handover");
+        thread::sleep(Duration::from_millis(delay));
+        bed.signal(0, Signal::KILL);
+        bed.gateways[0].take().unwrap().wait().unwrap();
+        thread::sleep(Duration::from_millis(700));
+        match before.try_wait().unwrap() {
+            None => bed.gateways[0] = Some(before),
+            // It had taken over, so it was the gateway that was killed.
+            Some(status) => {
+                assert!(status.success(), "{status}");
+                bed.start(0);
+                bed.wait_until_up();
+            }
+        }
+        bed.wait_for_packets();
+    }
+    assert_eq!(bed.refused(1), 0);
+}
+
+#[test]
+fn what_cannot_be_taken_over_is_one_line_and_changes_nothing() {
+    let Some(mut bed) = Bed::new(&[]) else {
+        return;
+    };
+    bed.configure(0, "");
+    let run = |bed: &Bed, more: &[&str]| {
+        let output = bed.inside("g0", || {
+            Command::new(TARE)
+                .args(["gateway", "handover"])
+                .args(more)
+                .arg(bed.config(0))
+                .output()
+                .unwrap()
+        });
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        said
+    };
+    assert!(run(&bed, &[]).contains("is it running?"));
+    bed.up();
+    let pid = bed.pid(0);
+    assert!(run(&bed, &["--cpu", "0,0,0"]).contains("--cpu must name as many"));
+    // The configuration is checked before anything else.
+    bed.configure(0, "route { id broken; }");
+    assert!(run(&bed, &[]).contains("broken"));
+    bed.configure(0, "");
+    bed.wait_for_packets();
+    assert_eq!(bed.pid(0), pid);
+}
