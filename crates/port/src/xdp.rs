@@ -146,7 +146,6 @@ impl XdpPort {
         let size = quarter.min(4096) as u32;
         let (socket, ([fill, completion], [rx, tx])) =
             socket::bind(interface, queue, pool, size, mode, patience)?;
-        attachment.direct(queue, socket.as_fd())?;
         let mut port = XdpPort {
             kernel: ManuallyDrop::new(Kernel {
                 rx,
@@ -168,7 +167,10 @@ impl XdpPort {
             idle: 0,
             counters: Counters::default(),
         };
+        // Filled first: what arrives where nothing is filled in is lost.
         port.refill();
+        let socket = port.kernel.socket.as_fd();
+        port.kernel.attachment.direct(queue, socket)?;
         Ok(port)
     }
 

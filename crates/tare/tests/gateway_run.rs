@@ -32,6 +32,8 @@ struct Bed {
     name: String,
     directory: tempfile::TempDir,
     options: Vec<String>,
+    /// The socket of the service manager.
+    notify: Option<PathBuf>,
     gateways: [Option<Child>; 2],
     _alone: MutexGuard<'static, ()>,
 }
@@ -56,6 +58,7 @@ impl Bed {
             name: format!("tare-{}-{number}", std::process::id()),
             directory: tempfile::tempdir().unwrap(),
             options: options.iter().map(|option| (*option).to_owned()).collect(),
+            notify: None,
             gateways: [None, None],
             _alone: ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner),
         };
@@ -161,7 +164,9 @@ impl Bed {
             .create(true)
             .append(true)
             .open(self.log_file(side));
+        let notify = self.notify.iter().map(|path| ("NOTIFY_SOCKET", path));
         let child = Command::new("ip")
+            .envs(notify)
             .args([
                 "netns",
                 "exec",

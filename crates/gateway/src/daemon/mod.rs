@@ -11,8 +11,10 @@ mod shared;
 mod succession;
 mod worker;
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::Arc;
@@ -62,8 +64,10 @@ pub struct Options {
     pub endpoints: Endpoints,
     /// The log.
     pub log: LogOptions,
-    /// Requests to stop and to reload.
+    /// Requests to stop, to reload and to start a successor.
     pub signals: Signals,
+    /// The command that takes over when that is requested; empty if none can.
+    pub successor: Vec<OsString>,
 }
 
 /// The reason why a gateway could not be run.
@@ -184,6 +188,8 @@ struct Daemon {
     listener: Option<Listener>,
     /// The process that is ready to take over.
     successor: Option<Wire>,
+    /// The process that was started to take over.
+    started: Option<Child>,
 }
 
 type Workers = Vec<JoinHandle<()>>;
@@ -233,6 +239,7 @@ impl Daemon {
             to_control,
             listener: None,
             successor: None,
+            started: None,
             options,
         };
         let mut workers = Workers::new();
@@ -369,6 +376,9 @@ impl Daemon {
             }
             if self.host.is_reload_due(now) {
                 self.reload(now);
+            }
+            if self.options.signals.take_succession() {
+                self.start_successor();
             }
             self.control.tick(now, &mut actions);
             self.apply(&mut actions);

@@ -1,5 +1,6 @@
 //! The control thread's part of a handover, on either side.
 
+use std::process::Command;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
@@ -86,6 +87,7 @@ impl Daemon {
         match given {
             Ok(()) => {
                 self.shared.give_order(Order::Leave);
+                self.tell_service_manager(&wire);
                 self.successor = Some(wire);
             }
             Err(error) => {
@@ -98,6 +100,44 @@ impl Daemon {
         let record = record.with("held_us", held.as_micros() as u64);
         self.host.log().write(&record);
         has_taken
+    }
+
+    /// A service manager that did not know the new process would end it with this one.
+    fn tell_service_manager(&self, wire: &Wire) {
+        let told = wire.pid().and_then(tare_daemon::notify_main_pid);
+        if let Err(error) = told {
+            let record = Record::new(Level::Warn, "service");
+            let text = format!("the service manager was not told of the new process: {error}");
+            self.host.log().write(&record.with("error", text));
+        }
+    }
+
+    /// Starts the process that is to take over. Whether it does is up to it: if it fails, it says
+    /// why, and nothing changes here.
+    pub(super) fn start_successor(&mut self) {
+        // One that failed is a zombie until it is waited for.
+        if let Some(before) = &mut self.started {
+            if matches!(before.try_wait(), Ok(None)) {
+                return;
+            }
+        }
+        let [program, arguments @ ..] = &self.options.successor[..] else {
+            return;
+        };
+        let started = Command::new(program).args(arguments).spawn();
+        let log = self.host.log();
+        match started {
+            Ok(child) => {
+                let record = Record::new(Level::Info, "successor_started");
+                log.write(&record.with("pid", child.id()));
+                self.started = Some(child);
+            }
+            Err(error) => {
+                let record = Record::new(Level::Error, "handover_failed");
+                let text = format!("{}: {error}", program.display());
+                log.write(&record.with("error", text));
+            }
+        }
     }
 
     /// Waits until all workers hold; `late` gets what they tell meanwhile.

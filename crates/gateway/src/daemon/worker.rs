@@ -121,8 +121,8 @@ struct Station {
     pending: [Option<takeover::Pending>; 2],
     /// The packet sockets whose place they have taken, for frames that still arrive there.
     replaced: [Option<takeover::Replaced>; 2],
-    /// The first queues and the numbers of the interfaces.
-    at: [(u32, u32); 2],
+    /// The interfaces and queues of the ports.
+    at: [(Interface, u32); 2],
 }
 
 const SIDES: [InterfaceId; 2] = [InterfaceId::Private, InterfaceId::Public];
@@ -194,6 +194,11 @@ impl Station {
         let [for_private, for_public] = inherited.map_or([None, None], |both| both.map(Some));
         let (private, private_kind, private_pending) = open(&plan.private, for_private)?;
         let (public, public_kind, public_pending) = open(&plan.public, for_public)?;
+        let at = |device: &InterfaceQueues| {
+            let queue = device.queue + worker.number as u32;
+            Interface::find(&device.name).map(|interface| (interface, queue))
+        };
+        let at = [at(&plan.private)?, at(&plan.public)?];
         let tables = Arc::clone(&worker.shared.published().tables);
         let id = worker.id.take().ok_or_else(|| tare_port::Error::Os {
             doing: "the identity of a worker".into(),
@@ -206,8 +211,7 @@ impl Station {
             burst: Burst::with_capacity(BURST),
             pending: [private_pending, public_pending],
             replaced: [None, None],
-            at: [&plan.private, &plan.public]
-                .map(|device| (device.index(), device.queue + worker.number as u32)),
+            at,
         };
         Ok((station, [private_kind, public_kind]))
     }
@@ -228,7 +232,10 @@ impl Station {
             let order = worker.shared.order();
             if matches!(order, Order::Hold | Order::Leave) {
                 match self.hold(worker, base) {
-                    Ok(Order::Forward) => continue,
+                    Ok(Order::Forward) => {
+                        is_settled = self.is_settled();
+                        continue;
+                    }
                     Ok(_) => return Left::Stopped,
                     Err(error) => return Left::Lost(error),
                 }

@@ -1,15 +1,17 @@
 //! The SAs of routes, for another process.
 //!
-//! Negotiations in flight are given up, and so are outbound SAs that are not used yet: the SAs in
-//! use are good until the next negotiation. Two things bring that about at once. An SPI that was
-//! offered is offered again, because the peer may have made an SA of it already, which the next
-//! negotiation with the same SPI replaces. And where an outbound SA waited to be used, new keys are
-//! negotiated early.
+//! Negotiations in flight are given up. An SPI that was offered is offered again at once, because
+//! the peer may have made an SA of it already, which the next negotiation with the same SPI
+//! replaces.
+//!
+//! Outbound SAs that wait to be used go on waiting. To negotiate again in their place would be
+//! simpler, but a peer keeps the SAs of four negotiations: handovers in a row would displace the
+//! one that is in use.
 
 use tare_sim::Instant;
 
 use super::route::Route;
-use super::sas::handover::{InboundLife, OutboundLife};
+use super::sas::handover::{InboundLife, OutboundLife, Waiting};
 use super::{schedule, Counters, Exchange};
 
 /// The state of a route that another process needs.
@@ -19,6 +21,10 @@ pub(crate) struct Negotiated {
     pub(crate) inbound: Vec<InboundLife>,
     /// In the order in which workers take them.
     pub(crate) outbound: Vec<OutboundLife>,
+    /// Outbound SAs that are not used yet, oldest first.
+    pub(crate) waiting: Vec<Waiting>,
+    /// The time of the last successful negotiation as initiator.
+    pub(crate) own: Option<Instant>,
     /// True if new keys are to be negotiated early.
     pub(crate) renew: bool,
     /// The SPI of the negotiation that is given up, where a proposal was sent with it.

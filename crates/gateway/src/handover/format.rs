@@ -10,7 +10,8 @@ use super::bytes::{Reader, Writer};
 use super::{InboundState, OutboundState, RouteState, State, Terms};
 use crate::config::PresharedKey;
 use crate::dataplane::{Opened, Received, Sent};
-use crate::exchange::sas::handover::{InboundLife, OutboundLife};
+use crate::exchange::sas::handover::{InboundLife, OutboundLife, Waiting};
+use crate::exchange::SaKeys;
 
 const NAME: &[u8; 8] = b"TARE-GW\n";
 /// To be increased with every change of the format.
@@ -119,6 +120,10 @@ fn is_consistent(state: &State) -> bool {
                     && sa.life.is_none_or(|life| life.spi == sa.spi)
                     && aead.is_none_or(|aead| aead == sa.key.aead())
             })
+            && route
+                .waiting
+                .iter()
+                .all(|sa| sa.keys.spi >= 256 && aead == Some(sa.keys.key.aead()))
     })
 }
 
@@ -140,6 +145,8 @@ fn put_route(to: &mut Writer, route: &RouteState) {
     });
     to.all(&route.inbound, put_inbound);
     to.all(&route.outbound, put_outbound);
+    to.all(&route.waiting, put_waiting);
+    to.option(route.own, put_instant);
     to.flag(route.renew);
     to.option(route.offered, Writer::u32);
 }
@@ -161,6 +168,8 @@ fn read_route(from: &mut Reader<'_>) -> Option<RouteState> {
         terms,
         inbound: from.all(read_inbound)?,
         outbound: from.all(read_outbound)?,
+        waiting: from.all(read_waiting)?,
+        own: from.option(read_instant)?,
         renew: from.flag()?,
         offered: from.option(Reader::u32)?,
     })
@@ -247,6 +256,39 @@ fn read_outbound(from: &mut Reader<'_>) -> Option<OutboundState> {
     })
 }
 
+fn put_waiting(to: &mut Writer, sa: &Waiting) {
+    to.u32(sa.keys.spi);
+    to.key(&sa.keys.key);
+    to.u32(sa.partner);
+    to.flag(sa.confirmed);
+    to.flag(sa.anew);
+    to.option(sa.continued, put_instant);
+    for at in [sa.since, sa.expires, sa.rekey, sa.activate] {
+        put_instant(to, at);
+    }
+}
+
+fn read_waiting(from: &mut Reader<'_>) -> Option<Waiting> {
+    Some(Waiting {
+        keys: SaKeys {
+            spi: from.u32()?,
+            key: from.key()?,
+        },
+        partner: from.u32()?,
+        confirmed: from.flag()?,
+        anew: from.flag()?,
+        continued: from.option(read_instant)?,
+        since: read_instant(from)?,
+        expires: read_instant(from)?,
+        rekey: read_instant(from)?,
+        activate: read_instant(from)?,
+    })
+}
+
+fn put_instant(to: &mut Writer, at: Instant) {
+    to.u64(at.as_nanos());
+}
+
 fn read_instant(from: &mut Reader<'_>) -> Option<Instant> {
     from.u64().map(Instant::from_nanos)
 }
@@ -313,6 +355,21 @@ mod tests {
                     rekey: at(1 << 39),
                 }),
             )],
+            waiting: vec![Waiting {
+                keys: SaKeys {
+                    spi: 6001,
+                    key: SaKey::aes_128_gcm(&[11; 16], [7; 4]),
+                },
+                partner: 5000,
+                confirmed: true,
+                anew: false,
+                continued: Some(at(11)),
+                since: at(12),
+                expires: at(1 << 41),
+                rekey: at(1 << 40),
+                activate: at(13),
+            }],
+            own: Some(at(14)),
             renew: true,
             offered: Some(7000),
         };
@@ -326,6 +383,8 @@ mod tests {
             },
             inbound: vec![inbound(5001, None), inbound(5002, None)],
             outbound: vec![outbound(300, SaKey::aes_256_gcm(&[8; 32], [6; 4]), None)],
+            waiting: Vec::new(),
+            own: None,
             renew: false,
             offered: None,
         };
@@ -368,7 +427,10 @@ mod tests {
     #[test]
     fn what_contradicts_itself_is_refused() {
         type Change = fn(&mut State);
-        let changes: [(&str, Change); 9] = [
+        let changes: [(&str, Change); 10] = [
+            ("negotiated keys of a manual route", |s| {
+                s.routes[1].waiting = s.routes[0].waiting.clone();
+            }),
             ("a name twice", |s| s.routes[1].id = "a".into()),
             ("an SPI twice", |s| s.routes[1].inbound[0].spi = 5000),
             ("a reserved SPI", |s| s.routes[1].inbound[0].spi = 255),

@@ -19,7 +19,7 @@ use tare_sim::Instant;
 use crate::config::{Aead, PresharedKey, SaKey};
 use crate::dataplane::{Opened, Sent};
 use crate::exchange::handover::Negotiated;
-use crate::exchange::sas::handover::{InboundLife, OutboundLife};
+use crate::exchange::sas::handover::{InboundLife, OutboundLife, Waiting};
 
 /// The numbers of an outbound SA that the process before keeps for itself: what all workers could
 /// send in a tenth of a second at the least.
@@ -48,6 +48,10 @@ pub(crate) struct RouteState {
     pub(crate) terms: Terms,
     pub(crate) inbound: Vec<InboundState>,
     pub(crate) outbound: Vec<OutboundState>,
+    /// See [`Negotiated::waiting`].
+    pub(crate) waiting: Vec<Waiting>,
+    /// See [`Negotiated::own`].
+    pub(crate) own: Option<Instant>,
     /// See [`Negotiated::renew`].
     pub(crate) renew: bool,
     /// See [`Negotiated::offered`].
@@ -91,6 +95,8 @@ impl RouteState {
         Negotiated {
             inbound: self.inbound.iter().filter_map(|sa| sa.life).collect(),
             outbound: self.outbound.iter().filter_map(|sa| sa.life).collect(),
+            waiting: self.waiting.clone(),
+            own: self.own,
             renew: self.renew,
             offered: self.offered,
         }

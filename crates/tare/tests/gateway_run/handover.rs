@@ -366,3 +366,38 @@ fn what_cannot_be_taken_over_is_one_line_and_changes_nothing() {
     bed.wait_for_packets();
     assert_eq!(bed.pid(0), pid);
 }
+
+#[test]
+fn sigusr2_starts_the_program_again_in_the_place_of_the_one_that_runs_and_tells_the_service_manager(
+) {
+    let Some(mut bed) = Bed::new(&[]) else {
+        return;
+    };
+    let manager = std::os::unix::net::UnixDatagram::bind(bed.path("notify")).unwrap();
+    let limit = Some(Duration::from_secs(10));
+    manager.set_read_timeout(limit).unwrap();
+    bed.notify = Some(bed.path("notify"));
+    bed.up();
+    bed.wait_for_packets();
+    let flows = bed.flows();
+    for _ in 0..2 {
+        let old = bed.pid(0).unwrap();
+        let process = Pid::from_raw(old as i32).unwrap();
+        kill_process(process, Signal::USR2).unwrap();
+        let new = bed.wait(10.0, "the successor to answer", || {
+            bed.pid(0).filter(|pid| *pid != old)
+        });
+        let mut said = [0; 64];
+        let len = manager.recv(&mut said).unwrap();
+        assert_eq!(said[..len], *format!("MAINPID={new}").as_bytes());
+    }
+    for flow in flows {
+        let (sent, lost, _) = flow.end();
+        assert!(lost <= 2 * LOSS_MAX, "{lost} of {sent}\n{}", bed.log(0));
+    }
+    // It is no child of the test.
+    let process = Pid::from_raw(bed.pid(0).unwrap() as i32).unwrap();
+    kill_process(process, Signal::TERM).unwrap();
+    bed.wait(5.0, "it to end", || bed.pid(0).is_none().then_some(()));
+    assert!(!bed.handover_socket(0).exists());
+}

@@ -85,6 +85,8 @@ impl Entry {
             terms: self.terms(),
             inbound: inbound.collect(),
             outbound: outbound.collect(),
+            waiting: negotiated.waiting.clone(),
+            own: negotiated.own,
             renew: negotiated.renew,
             offered: negotiated.offered,
         }

@@ -80,6 +80,12 @@ impl Wire {
         Ok(Wire(stream))
     }
 
+    /// Returns the ID of the process at the other end.
+    pub(in crate::daemon) fn pid(&self) -> io::Result<i32> {
+        let peer = rustix::net::sockopt::socket_peercred(&self.0)?;
+        Ok(peer.pid.as_raw_nonzero().get())
+    }
+
     /// Limits the time of each step.
     pub(super) fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         self.0.set_read_timeout(Some(timeout))?;

@@ -20,7 +20,7 @@ const QUIET: Duration = Duration::from_micros(500);
 /// The longest time for frames that were sent to leave.
 const SENDING: Duration = Duration::from_millis(5);
 /// The longest time for which a port that takes the place of another one waits for its backlog.
-const BACKLOG: Duration = Duration::from_millis(5);
+const BACKLOG: Duration = Duration::from_millis(20);
 /// The interval of attempts to open an AF_XDP port whose queue another process has.
 const ATTEMPT: Duration = Duration::from_millis(1);
 /// The time after which packet sockets are kept.
@@ -98,16 +98,17 @@ pub(super) fn open(
 impl Worker {
     /// Offers the ports to another process, once they are what they are to stay.
     pub(super) fn offer(&self, station: &mut Station) {
-        let [private, public] = station.at;
-        let mut offer = |side, (interface, queue)| {
-            let port = station.ports.port_mut(side).handover()?;
+        let Station { at, ports, .. } = station;
+        let mut offer = |side, (interface, queue): &(Interface, u32)| {
+            let port = ports.port_mut(side).handover()?;
             Some(Offered {
-                interface,
-                queue,
+                interface: interface.index(),
+                queue: *queue,
                 descriptors: port.descriptors().ok()?,
             })
         };
-        let offered = offer(InterfaceId::Private, private).zip(offer(InterfaceId::Public, public));
+        let private = offer(InterfaceId::Private, &at[0]);
+        let offered = private.zip(offer(InterfaceId::Public, &at[1]));
         let offered = offered.filter(|_| station.is_settled());
         *unpoisoned(&self.state().offered) = offered.map(|(private, public)| [private, public]);
     }
@@ -123,10 +124,14 @@ impl Station {
     /// order, and returns that. Where it is [`Order::Forward`], no other process took over.
     pub(super) fn hold(&mut self, worker: &Worker, base: &Counts) -> std::io::Result<Order> {
         let mut own = Vec::new();
-        for side in SIDES {
+        // In case that no process takes over: frames that wait for one are kept here, too.
+        let mut spare = [None, None];
+        for (n, side) in SIDES.into_iter().enumerate() {
             if let Some(port) = self.ports.port_mut(side).handover() {
                 if port.pause()? {
                     own.push(side);
+                    let (interface, _) = &self.at[n];
+                    spare[n] = PacketPort::open_share(interface, &self.pool).ok();
                 }
             }
         }
@@ -158,16 +163,37 @@ impl Station {
             }
         };
         state.holds.store(false, Ordering::Release);
-        for side in SIDES {
-            if let Some(port) = self.ports.port_mut(side).handover() {
-                match order {
-                    Order::Forward => port.resume()?,
-                    Order::Leave => port.leave(),
-                    _ => {}
+        for (n, side) in SIDES.into_iter().enumerate() {
+            let spare = spare[n].take();
+            match order {
+                Order::Forward => self.resume(worker, n, side, spare)?,
+                Order::Leave => {
+                    if let Some(port) = self.ports.port_mut(side).handover() {
+                        port.leave();
+                    }
                 }
+                _ => {}
             }
         }
         Ok(order)
+    }
+
+    /// Lets frames arrive at a port again, behind those that `spare` has kept.
+    fn resume(
+        &mut self,
+        worker: &Worker,
+        n: usize,
+        side: InterfaceId,
+        spare: Option<PacketPort>,
+    ) -> std::io::Result<()> {
+        if let Some(spare) = spare {
+            let port = std::mem::replace(self.ports.slot(side), Box::new(spare));
+            self.replace(worker, n, side, port)?;
+        }
+        match self.ports.port_mut(side).handover() {
+            Some(port) => port.resume(),
+            None => Ok(()),
+        }
     }
 
     fn has_sent_all(&mut self) -> std::io::Result<bool> {

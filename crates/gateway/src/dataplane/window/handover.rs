@@ -66,6 +66,8 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::super::WINDOW_MAX;
     use super::*;
     use crate::dataplane::SequenceMode;
@@ -82,21 +84,24 @@ mod tests {
         ) {
             let first = Window::new(size, SequenceMode::Extended);
             let mut at = start;
+            let mut claimed = HashSet::new();
             for step in steps {
                 at = at.saturating_add_signed(step).max(1);
-                let _ = first.claim(at);
+                if first.claim(at).is_ok() {
+                    claimed.insert(at);
+                }
             }
             let received = first.received();
             prop_assert!(received.is_valid());
             let mut same = Window::new(size, SequenceMode::Extended);
             same.restore(&received);
-            // Of another size, it accepts nothing that the first one would not.
+            // Of another size, it accepts nothing that the first one has accepted.
             let mut another = Window::new(other, SequenceMode::Extended);
             another.restore(&received);
             let top = first.top();
             for number in top.saturating_sub(u64::from(WINDOW_MAX) + 64)..top + 40 {
                 prop_assert_eq!(same.check(number), first.check(number), "{}", number);
-                prop_assert!(another.check(number).is_err() || first.check(number).is_ok());
+                prop_assert!(another.check(number).is_err() || !claimed.contains(&number));
             }
             for number in top.saturating_sub(u64::from(size))..top + 5000 {
                 prop_assert_eq!(same.claim(number), first.claim(number));

@@ -2,9 +2,10 @@
 
 use tare_sim::Instant;
 
-use super::{Inbound, Outbound, Sas};
+use super::{Inbound, Outbound, Queued, Sas};
 use crate::clock::MonotonicClock;
 use crate::exchange::handover::Negotiated;
+use crate::exchange::SaKeys;
 
 /// The life of an inbound SA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +27,22 @@ pub(crate) struct OutboundLife {
     pub(crate) rekey: Instant,
 }
 
+/// An outbound SA that is not used yet; see [`Queued`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    pub(crate) keys: SaKeys,
+    pub(crate) partner: u32,
+    pub(crate) confirmed: bool,
+    pub(crate) anew: bool,
+    pub(crate) continued: Option<Instant>,
+    pub(crate) since: Instant,
+    pub(crate) expires: Instant,
+    pub(crate) rekey: Instant,
+    pub(crate) activate: Instant,
+}
+
 impl Sas {
-    /// Returns the SAs in use.
+    /// Returns the SAs.
     pub(crate) fn export(&self, clock: &MonotonicClock) -> Negotiated {
         let inbound = self.inbound.iter().map(|sa| InboundLife {
             spi: sa.spi,
@@ -42,10 +57,23 @@ impl Sas {
             expires: clock.outside(sa.expires),
             rekey: clock.outside(sa.rekey),
         });
+        let waiting = self.queue.iter().map(|sa| Waiting {
+            keys: sa.keys.clone(),
+            partner: sa.partner,
+            confirmed: sa.confirmed,
+            anew: sa.anew,
+            continued: sa.continued.map(|at| clock.outside(at)),
+            since: clock.outside(sa.since),
+            expires: clock.outside(sa.expires),
+            rekey: clock.outside(sa.rekey),
+            activate: clock.outside(sa.activate),
+        });
         Negotiated {
             inbound: inbound.collect(),
             outbound: outbound.collect(),
-            renew: self.renew || !self.queue.is_empty(),
+            waiting: waiting.collect(),
+            renew: self.renew,
+            own: self.own.map(|at| clock.outside(at)),
             offered: None,
         }
     }
@@ -69,6 +97,19 @@ impl Sas {
             rekey: sa.rekey,
             lost: false,
         }));
+        self.queue
+            .extend(negotiated.waiting.iter().map(|sa| Queued {
+                keys: sa.keys.clone(),
+                partner: sa.partner,
+                confirmed: sa.confirmed,
+                anew: sa.anew,
+                continued: sa.continued,
+                since: sa.since,
+                expires: sa.expires,
+                rekey: sa.rekey,
+                activate: sa.activate,
+            }));
+        self.own = negotiated.own;
         // The traffic of an SA that is not kept has to move.
         self.renew |= negotiated.renew || kept.len() < negotiated.inbound.len();
     }
