@@ -262,6 +262,7 @@ impl Daemon {
         mut predecessor: Option<Predecessor>,
         endpoints: Endpoints,
     ) -> Result<(), Error> {
+        let takes_over = predecessor.is_some();
         let ports = predecessor.as_mut().map(Predecessor::take_ports);
         self.start_workers(workers, ids, frames, ports.unwrap_or_default())?;
         self.wait_for_ports(workers.len())?;
@@ -269,7 +270,7 @@ impl Daemon {
         if let Some(predecessor) = predecessor {
             self.succeed(predecessor).map_err(Error::Handover)?;
         }
-        self.begin(endpoints, workers.len())
+        self.begin(endpoints, workers.len(), takes_over)
     }
 
     fn start_workers(
@@ -329,12 +330,17 @@ impl Daemon {
     }
 
     /// Begins to answer.
-    fn begin(&mut self, endpoints: Endpoints, workers: usize) -> Result<(), Error> {
+    fn begin(
+        &mut self,
+        endpoints: Endpoints,
+        workers: usize,
+        takes_over: bool,
+    ) -> Result<(), Error> {
         self.listen(&endpoints);
         if let Some(error) = self.host.serve_at(endpoints).into_iter().next() {
             // An endpoint of the command line is an order; one of the file or the default one is
-            // no reason not to forward packets.
-            if self.options.endpoints != Endpoints::default() {
+            // no reason not to forward packets, and none is a reason to end a gateway that runs.
+            if !takes_over && self.options.endpoints != Endpoints::default() {
                 return Err(Error::Service(error));
             }
         }

@@ -43,6 +43,7 @@ mod wire;
 
 use std::io;
 use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
@@ -69,8 +70,14 @@ pub(super) const HOLD_MAX: Duration = Duration::from_millis(500);
 #[derive(Debug, Serialize, Deserialize)]
 struct Hello {
     protocol: u32,
+    // Another protocol may not have these, and is to be refused for what it is.
+    #[serde(default)]
     version: String,
+    #[serde(default)]
     workers: usize,
+    /// The number of the network namespace.
+    #[serde(default)]
+    namespace: u64,
 }
 
 /// A port of a worker.
@@ -173,6 +180,10 @@ fn offer(wire: &Wire, shared: &Shared) -> Result<(), String> {
             hello.workers
         ));
     }
+    let own = own_hello(workers).map_err(broken)?;
+    if hello.namespace != own.namespace {
+        return Err("this gateway runs in another network namespace".into());
+    }
     let mut ports = Vec::new();
     for (worker, state) in shared.workers.iter().enumerate() {
         let offered = unpoisoned(&state.offered);
@@ -190,7 +201,7 @@ fn offer(wire: &Wire, shared: &Shared) -> Result<(), String> {
             ports.push((hello, port.descriptors.try_clone().map_err(broken)?));
         }
     }
-    say_hello(wire, workers).map_err(broken)?;
+    send_json(wire, Kind::Hello, &own, &[]).map_err(broken)?;
     for (hello, descriptors) in ports {
         let fds = descriptors.into_fds();
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
@@ -238,13 +249,13 @@ pub(super) fn give(wire: &Wire, state: &[u8], timeout: Duration) -> Result<(), S
     }
 }
 
-fn say_hello(wire: &Wire, workers: usize) -> io::Result<()> {
-    let hello = Hello {
+fn own_hello(workers: usize) -> io::Result<Hello> {
+    Ok(Hello {
         protocol: PROTOCOL,
         version: env!("CARGO_PKG_VERSION").into(),
         workers,
-    };
-    send_json(wire, Kind::Hello, &hello, &[])
+        namespace: std::fs::metadata("/proc/thread-self/ns/net")?.ino(),
+    })
 }
 
 fn send_json(

@@ -8,7 +8,9 @@ use std::time::Duration;
 use tare_port::Descriptors;
 
 use super::wire::{Kind, LONG};
-use super::{expect, explain, receive, refuse, say_hello, Hello, PortHello, Wire, PATIENCE};
+use super::{
+    expect, explain, own_hello, receive, refuse, send_json, Hello, PortHello, Wire, PATIENCE,
+};
 use crate::handover::State;
 
 /// The time that the other process gets to close its ports and endpoints.
@@ -47,7 +49,10 @@ impl Predecessor {
         interface: impl Fn(bool) -> (u32, u32),
     ) -> Result<Predecessor, String> {
         let greet = wire.set_timeout(PATIENCE);
-        let greet = greet.and_then(|()| say_hello(&wire, workers));
+        let greet = greet.and_then(|()| {
+            let hello = own_hello(workers)?;
+            send_json(&wire, Kind::Hello, &hello, &[])
+        });
         greet.map_err(|error| explain(&error))?;
         let hello: Hello = expect(&wire, Kind::Hello)?;
         if hello.workers != workers {

@@ -21,6 +21,9 @@ const QUIET: Duration = Duration::from_micros(500);
 const SENDING: Duration = Duration::from_millis(5);
 /// The longest time for which a port that takes the place of another one waits for its backlog.
 const BACKLOG: Duration = Duration::from_millis(20);
+/// The same for ports that go on because no process took them over: nothing arrives at them
+/// meanwhile.
+const ROLLBACK: Duration = Duration::from_millis(500);
 /// The interval of attempts to open an AF_XDP port whose queue another process has.
 const ATTEMPT: Duration = Duration::from_millis(1);
 /// The time after which packet sockets are kept.
@@ -163,37 +166,51 @@ impl Station {
             }
         };
         state.holds.store(false, Ordering::Release);
-        for (n, side) in SIDES.into_iter().enumerate() {
-            let spare = spare[n].take();
-            match order {
-                Order::Forward => self.resume(worker, n, side, spare)?,
-                Order::Leave => {
+        match order {
+            Order::Forward => self.resume(worker, spare)?,
+            Order::Leave => {
+                for side in SIDES {
                     if let Some(port) = self.ports.port_mut(side).handover() {
                         port.leave();
                     }
                 }
-                _ => {}
             }
+            Order::Hold | Order::Stop => {}
         }
         Ok(order)
     }
 
-    /// Lets frames arrive at a port again, behind those that `spare` has kept.
-    fn resume(
-        &mut self,
-        worker: &Worker,
-        n: usize,
-        side: InterfaceId,
-        spare: Option<PacketPort>,
-    ) -> std::io::Result<()> {
-        if let Some(spare) = spare {
-            let port = std::mem::replace(self.ports.slot(side), Box::new(spare));
-            self.replace(worker, n, side, port)?;
+    /// Lets frames arrive again, behind those that `spare` has kept.
+    fn resume(&mut self, worker: &Worker, spare: [Option<PacketPort>; 2]) -> std::io::Result<()> {
+        let mut paused = [None, None];
+        for ((side, spare), paused) in SIDES.into_iter().zip(spare).zip(&mut paused) {
+            *paused = spare.map(|spare| {
+                let place = self.ports.slot(side);
+                std::mem::replace(place, Box::new(spare) as Box<dyn Port>)
+            });
         }
-        match self.ports.port_mut(side).handover() {
-            Some(port) => port.resume(),
-            None => Ok(()),
+        let end = Instant::now() + ROLLBACK;
+        loop {
+            let now = Instant::now();
+            let mut moved = false;
+            for (side, _) in SIDES.into_iter().zip(&paused).filter(|(_, p)| p.is_some()) {
+                moved |= self.receive(worker, now, side)?;
+            }
+            if !moved || now >= end {
+                break;
+            }
         }
+        let last = Instant::now();
+        for (n, (side, paused)) in SIDES.into_iter().zip(paused).enumerate() {
+            if let Some(paused) = paused {
+                let port = std::mem::replace(self.ports.slot(side), paused);
+                self.replaced[n] = Some(Replaced { port, last });
+            }
+            if let Some(port) = self.ports.port_mut(side).handover() {
+                port.resume()?;
+            }
+        }
+        Ok(())
     }
 
     fn has_sent_all(&mut self) -> std::io::Result<bool> {
