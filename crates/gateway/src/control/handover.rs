@@ -17,6 +17,11 @@ struct Totals<W> {
 }
 
 impl Control {
+    /// Returns true while a negotiation is in progress that a handover would break off.
+    pub(crate) fn is_proposing(&self) -> bool {
+        self.exchange.is_proposing()
+    }
+
     /// Returns the state that another process needs, with counters of the workers. No worker may
     /// use an SA from here on, until it is known that the other process will not.
     pub(crate) fn export(&self, workers: &impl Serialize) -> State {

@@ -48,6 +48,9 @@ const BATCH: usize = 256;
 /// The interval at which the interfaces are looked at.
 const INTERFACES_INTERVAL: Duration = Duration::from_millis(250);
 
+/// The time for which a handover waits for negotiations in progress.
+const PROPOSING_MAX: Duration = Duration::from_secs(2);
+
 /// Settings of a gateway beside its configuration file.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -187,7 +190,8 @@ struct Daemon {
     to_control: SyncSender<WorkerEvent>,
     listener: Option<Listener>,
     /// The process that is ready to take over.
-    successor: Option<Wire>,
+    /// With the time at which it is handed over to at the latest.
+    successor: Option<(Wire, Instant)>,
     /// The process that was started to take over.
     started: Option<Child>,
 }
@@ -389,7 +393,8 @@ impl Daemon {
             self.control.tick(now, &mut actions);
             self.apply(&mut actions);
             self.host.answer(|| self.report());
-            if let Some(successor) = self.successor.take() {
+            let due = |(_, end): &mut (Wire, Instant)| now >= *end || !self.control.is_proposing();
+            if let Some((successor, _)) = self.successor.take_if(due) {
                 if self.hand_over(successor) {
                     break;
                 }
@@ -406,7 +411,7 @@ impl Daemon {
                 let record = Record::new(Level::Error, "port").with("worker", number);
                 self.host.log().write(&record.with("error", error));
             }
-            WorkerEvent::Successor(wire) => self.successor = Some(wire),
+            WorkerEvent::Successor(wire) => self.successor = Some((wire, now + PROPOSING_MAX)),
             WorkerEvent::Wake => {}
         }
     }

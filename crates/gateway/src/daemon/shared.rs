@@ -163,6 +163,12 @@ impl Shared {
         workers.all(|worker| worker.holds.load(Ordering::Acquire))
     }
 
+    /// Returns true if a worker obeys [`Order::Hold`].
+    pub(super) fn any_holds(&self) -> bool {
+        let mut workers = self.workers.iter();
+        workers.any(|worker| worker.holds.load(Ordering::Acquire))
+    }
+
     pub(super) fn stopped(&self) -> bool {
         matches!(self.order(), Order::Stop | Order::Leave)
     }

@@ -8,7 +8,7 @@ use tare_daemon::{Endpoints, Level, Record};
 use tare_sim::Instant;
 
 use super::handover::{self, Listener, Predecessor, Wire, HOLD_MAX};
-use super::shared::{Order, WorkerEvent};
+use super::shared::{Order, Shared, WorkerEvent};
 use super::Daemon;
 
 /// The time for a worker to hold: it may be in the middle of opening ports.
@@ -70,9 +70,14 @@ impl Daemon {
     /// kept then. Else everything goes on as before.
     pub(super) fn hand_over(&mut self, wire: Wire) -> bool {
         let begun = Instant::now();
-        self.shared.give_order(Order::Hold);
         let mut late = Vec::new();
-        let given = self.wait_until_held(&mut late).and_then(|()| {
+        // A worker that still says that it holds, from an attempt before, may forward already.
+        let free = self.wait_until(&mut late, |shared| !shared.any_holds());
+        let held = free.and_then(|()| {
+            self.shared.give_order(Order::Hold);
+            self.wait_until(&mut late, Shared::all_hold)
+        });
+        let given = held.and_then(|()| {
             let state = self.control.export(&self.counts()).to_bytes();
             let routes = self.control.config().routes.len();
             let timeout = HOLD_MAX + PER_ROUTE * u32::try_from(routes).unwrap_or(u32::MAX);
@@ -88,7 +93,7 @@ impl Daemon {
             Ok(()) => {
                 self.shared.give_order(Order::Leave);
                 self.tell_service_manager(&wire);
-                self.successor = Some(wire);
+                self.successor = Some((wire, begun));
             }
             Err(error) => {
                 self.shared.give_order(Order::Forward);
@@ -140,10 +145,14 @@ impl Daemon {
         }
     }
 
-    /// Waits until all workers hold; `late` gets what they tell meanwhile.
-    fn wait_until_held(&self, late: &mut Vec<WorkerEvent>) -> Result<(), String> {
+    /// Waits for all workers; `late` gets what they tell meanwhile.
+    fn wait_until(
+        &self,
+        late: &mut Vec<WorkerEvent>,
+        is_reached: fn(&Shared) -> bool,
+    ) -> Result<(), String> {
         let end = Instant::now() + HOLDING_MAX;
-        while !self.shared.all_hold() {
+        while !is_reached(&self.shared) {
             if Instant::now() >= end {
                 return Err("a worker of the gateway that runs did not stop in time".into());
             }

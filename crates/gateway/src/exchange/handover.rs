@@ -12,7 +12,7 @@ use tare_sim::Instant;
 
 use super::route::Route;
 use super::sas::handover::{InboundLife, OutboundLife, Waiting};
-use super::{schedule, Counters, Exchange};
+use super::{schedule, Counters, Exchange, Negotiation};
 
 /// The state of a route that another process needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +32,12 @@ pub(crate) struct Negotiated {
 }
 
 impl Exchange {
+    /// Returns true while a peer may have made an SA that this side does not know yet.
+    pub(crate) fn is_proposing(&self) -> bool {
+        let mut routes = self.routes.values();
+        routes.any(|route| route.negotiation() == Negotiation::Proposed)
+    }
+
     /// Returns the state of a route; `None` if its keys are manual.
     pub(crate) fn export(&self, route: usize) -> Option<Negotiated> {
         let route = self.routes.get(&route)?;

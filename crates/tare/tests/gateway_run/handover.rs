@@ -23,6 +23,8 @@ struct Flow {
 #[derive(Debug, Default)]
 struct Arrived {
     packets: u64,
+    /// Packets that came before.
+    twice: Vec<(u64, Instant)>,
     /// The longest time without a packet.
     gap: Duration,
 }
@@ -60,7 +62,9 @@ impl Flow {
                 arrived.gap = arrived.gap.max(gap);
                 last = Some(now);
                 let n = u64::from_be_bytes(packet[..8].try_into().unwrap());
-                assert!(seen.insert(n), "packet {n} came twice");
+                if !seen.insert(n) {
+                    arrived.twice.push((n, now));
+                }
             }
             arrived.packets = seen.len() as u64;
             arrived
@@ -77,6 +81,12 @@ impl Flow {
         self.stop.store(true, Ordering::Relaxed);
         let sent = self.sending.join().unwrap();
         let arrived = self.receiving.join().unwrap();
+        if let (Some(first), Some(last)) = (arrived.twice.first(), arrived.twice.last()) {
+            panic!(
+                "{} packets came twice: {first:?} … {last:?}",
+                arrived.twice.len()
+            );
+        }
         (sent, sent - arrived.packets, arrived.gap)
     }
 }
@@ -110,6 +120,15 @@ impl Bed {
         });
     }
 
+    /// The frames that ports of a gateway had no room for.
+    fn missed(&self, side: usize) -> u64 {
+        let status = self.status(side).unwrap();
+        let workers = status["workers"].as_array().unwrap();
+        let ports = workers.iter().flat_map(|w| [&w["private"], &w["public"]]);
+        let drops = ports.flat_map(|port| [&port["rx_dropped"], &port["tx_dropped"]]);
+        drops.filter_map(Value::as_u64).sum()
+    }
+
     /// The counters of packets that the other gateway refused as seen before or too old: a sequence
     /// number that was used twice would be among them.
     fn refused(&self, side: usize) -> u64 {
@@ -141,7 +160,16 @@ fn handed_over_five_times(io: &str, cpus: &str) {
             lost as f64 * 1000.0 / RATE as f64,
             gap.as_secs_f64() * 1000.0
         );
-        assert!(lost <= 5 * LOSS_MAX, "{lost} of {sent}\n{}", bed.log(0));
+        // Where a machine is so busy that frames do not fit into a ring before a process runs
+        // again, they are lost without a handover, too; those are counted.
+        let missed = bed.missed(0) + bed.missed(1);
+        assert!(
+            lost <= 5 * LOSS_MAX + missed,
+            "{lost} of {sent}, {missed} missed\n{}\n{:#}\n{:#}",
+            bed.log(0),
+            bed.status(0).unwrap()["workers"],
+            bed.status(1).unwrap()["workers"],
+        );
         assert!(sent > 10 * LOSS_MAX);
     }
     assert_eq!((bed.refused(0), bed.refused(1)), (0, 0), "{}", bed.log(0));

@@ -19,11 +19,9 @@ use crate::interface::InterfaceId;
 const QUIET: Duration = Duration::from_micros(500);
 /// The longest time for frames that were sent to leave.
 const SENDING: Duration = Duration::from_millis(5);
-/// The longest time for which a port that takes the place of another one waits for its backlog.
-const BACKLOG: Duration = Duration::from_millis(20);
-/// The same for ports that go on because no process took them over: nothing arrives at them
-/// meanwhile.
-const ROLLBACK: Duration = Duration::from_millis(500);
+/// The longest time for which a port that takes the place of another one, or goes on because no
+/// process took it over, waits for the backlog of a packet socket.
+const BACKLOG: Duration = Duration::from_secs(1);
 /// The interval of attempts to open an AF_XDP port whose queue another process has.
 const ATTEMPT: Duration = Duration::from_millis(1);
 /// The time after which packet sockets are kept.
@@ -189,7 +187,7 @@ impl Station {
                 std::mem::replace(place, Box::new(spare) as Box<dyn Port>)
             });
         }
-        let end = Instant::now() + ROLLBACK;
+        let end = Instant::now() + BACKLOG;
         loop {
             let now = Instant::now();
             let mut moved = false;
@@ -290,8 +288,19 @@ impl Station {
         side: InterfaceId,
         port: Box<dyn Port>,
     ) -> std::io::Result<()> {
+        // All of it, however long this thread did not run: packets that come behind newer ones may
+        // be behind the anti-replay window. The other side is served meanwhile.
         let end = Instant::now() + BACKLOG;
-        while Instant::now() < end && self.receive(worker, Instant::now(), side)? {}
+        loop {
+            let now = Instant::now();
+            let mut moved = false;
+            for each in SIDES {
+                moved |= self.receive(worker, now, each)? && each == side;
+            }
+            if !moved || now >= end {
+                break;
+            }
+        }
         let port = std::mem::replace(self.ports.slot(side), port);
         let last = Instant::now();
         self.replaced[n] = Some(Replaced { port, last });
