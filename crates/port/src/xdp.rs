@@ -96,7 +96,8 @@ impl XdpPort {
         XdpPort::check(interface, queue, pool)?;
         let mut refused = Vec::new();
         for &mode in modes {
-            match XdpPort::open_in(interface, queue, pool, mode, socket::PATIENCE) {
+            let opened = XdpPort::open_in(interface, queue, pool, mode, socket::PATIENCE);
+            match opened.and_then(|port| port.begin().map(|()| port)) {
                 Ok(port) => return Ok((port, refused)),
                 Err(error) => refused.push(Refused {
                     kind: mode.name(),
@@ -167,11 +168,14 @@ impl XdpPort {
             idle: 0,
             counters: Counters::default(),
         };
-        // Filled first: what arrives where nothing is filled in is lost.
         port.refill();
-        let socket = port.kernel.socket.as_fd();
-        port.kernel.attachment.direct(queue, socket)?;
         Ok(port)
+    }
+
+    /// Lets frames arrive: not before the fill ring is filled, as they would be lost.
+    fn begin(&self) -> io::Result<()> {
+        let socket = self.kernel.socket.as_fd();
+        self.kernel.attachment.direct(self.kernel.queue, socket)
     }
 
     /// Fills the fill ring from the pool.

@@ -1,7 +1,7 @@
 //! AF_XDP ports that another process takes over; see [`Handover`].
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::program::Attachment;
@@ -37,8 +37,10 @@ impl XdpProgram {
 }
 
 impl XdpPort {
-    /// Opens a queue that another process is about to close: as [`XdpPort::open`], but returns
-    /// `None` at once while the kernel has not let go of it.
+    /// Opens a queue that another process is about to close: as [`XdpPort::open`], but paused, and
+    /// `None` while the kernel has not let go of the queue. To bind a socket may take a tenth of a
+    /// second; a caller with several ports resumes them when it has them all, lest the ring of the
+    /// first overflow.
     ///
     /// # Errors
     /// As [`XdpPort::open`], in this mode.
@@ -77,8 +79,7 @@ impl Handover for XdpPort {
     }
 
     fn resume(&mut self) -> io::Result<()> {
-        let socket = self.kernel.socket.as_fd();
-        self.kernel.attachment.direct(self.kernel.queue, socket)
+        self.begin()
     }
 
     fn leave(&mut self) {

@@ -124,7 +124,10 @@ fn paused_and_resumed(mode: XdpMode, a: &Interface, b: &Interface) {
         assert!(begin.elapsed() < std::time::Duration::from_secs(5));
         std::thread::sleep(std::time::Duration::from_millis(1));
     };
-    say(&mut sender, &pool, 80..100);
-    hear(&mut next, 80..100);
+    say(&mut sender, &pool, 80..90);
+    hear(&mut spare, 80..90);
+    next.handover().unwrap().resume().unwrap();
+    say(&mut sender, &pool, 90..100);
+    hear(&mut next, 90..100);
     hear(&mut spare, 0..0);
 }

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tare_port::{
-    Descriptors, Error, Interface, Kind, PacketPort, Pool, Port, XdpMode, XdpPort, XdpProgram,
+    Descriptors, Error, Handover, Interface, Kind, PacketPort, Pool, Port, XdpMode, XdpPort,
+    XdpProgram,
 };
 use tare_sim::Instant;
 
@@ -32,6 +33,8 @@ pub(super) struct Pending {
     interface: Interface,
     queue: u32,
     mode: XdpMode,
+    /// Paused, until the other one is open, too.
+    opened: Option<XdpPort>,
     /// Keeps the program on the interface until then.
     _program: Option<XdpProgram>,
     next: Instant,
@@ -89,6 +92,7 @@ pub(super) fn open(
             interface,
             queue,
             mode,
+            opened: None,
             next: Instant::ZERO,
             end: Instant::NEVER,
         })
@@ -230,14 +234,39 @@ impl Station {
         base: &mut Counts,
         now: Instant,
     ) -> std::io::Result<()> {
-        for (n, side) in SIDES.into_iter().enumerate() {
-            if let Some(text) = self.try_pending(worker, now, n, side)? {
-                match side {
-                    InterfaceId::Public => base.public_kind = text,
-                    _ => base.private_kind = text,
-                }
+        for n in 0..SIDES.len() {
+            if let Some(text) = self.try_pending(now, n) {
+                kind(base, n).clone_from(&text);
                 self.pending[n] = None;
             }
+        }
+        let is_open = |p: &Option<Pending>| p.as_ref().is_none_or(|p| p.opened.is_some());
+        if self.pending.iter().all(is_open) {
+            // All of them first: the backlog of one takes time, in which the ring of another would
+            // overflow or its packets come out of order.
+            let mut opened = [None, None];
+            for n in 0..SIDES.len() {
+                let Some(Pending {
+                    opened: Some(mut port),
+                    interface,
+                    queue,
+                    mode,
+                    ..
+                }) = self.pending[n].take()
+                else {
+                    continue;
+                };
+                Handover::resume(&mut port)?;
+                *kind(base, n) = format!("{}: {mode} queue {queue}", interface.name());
+                opened[n] = Some(port);
+            }
+            for (n, port) in opened.into_iter().enumerate() {
+                if let Some(port) = port {
+                    self.replace(worker, n, SIDES[n], Box::new(port))?;
+                }
+            }
+        }
+        for (n, side) in SIDES.into_iter().enumerate() {
             self.receive_late(worker, base, now, n, side)?;
         }
         if self.is_settled() {
@@ -249,34 +278,26 @@ impl Station {
         Ok(())
     }
 
-    /// Returns the description of the port that a side has from now on; `None` if that is not
-    /// decided yet.
-    fn try_pending(
-        &mut self,
-        worker: &Worker,
-        now: Instant,
-        n: usize,
-        side: InterfaceId,
-    ) -> std::io::Result<Option<String>> {
-        let pending = self.pending[n].as_mut().filter(|p| p.next <= now);
-        let Some(pending) = pending else {
-            return Ok(None);
-        };
+    /// Tries to open an AF_XDP port. Returns the description of the packet socket if that is kept.
+    fn try_pending(&mut self, now: Instant, n: usize) -> Option<String> {
+        let pending = self.pending[n].as_mut()?;
+        if pending.opened.is_some() || now < pending.next {
+            return None;
+        }
         pending.next = now + ATTEMPT;
         pending.end = pending.end.min(now + GIVE_UP);
         let is_late = pending.end <= now;
-        let (name, queue, mode) = (pending.interface.name(), pending.queue, pending.mode);
-        match XdpPort::open_after(&pending.interface, queue, &self.pool, mode) {
+        let (name, mode) = (pending.interface.name(), pending.mode);
+        match XdpPort::open_after(&pending.interface, pending.queue, &self.pool, mode) {
             Ok(Some(port)) => {
-                let text = format!("{name}: {mode} queue {queue}");
-                self.replace(worker, n, side, Box::new(port))?;
-                Ok(Some(text))
+                pending.opened = Some(port);
+                None
             }
-            Ok(None) if !is_late => Ok(None),
-            Ok(None) => Ok(Some(format!(
+            Ok(None) if !is_late => None,
+            Ok(None) => Some(format!(
                 "{name}: packet socket; not {mode}: another process has the queue"
-            ))),
-            Err(error) => Ok(Some(format!("{name}: packet socket; not {error}"))),
+            )),
+            Err(error) => Some(format!("{name}: packet socket; not {error}")),
         }
     }
 
@@ -335,5 +356,13 @@ impl Station {
         };
         counters.add(&port.counters().into());
         Ok(())
+    }
+}
+
+/// The description of the port of a side.
+fn kind(base: &mut Counts, n: usize) -> &mut String {
+    match SIDES[n] {
+        InterfaceId::Public => &mut base.public_kind,
+        _ => &mut base.private_kind,
     }
 }
