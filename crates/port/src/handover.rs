@@ -51,6 +51,15 @@ pub trait Handover {
     /// Leaves to the other process what [`Handover::descriptors`] returned: dropping the port does
     /// not undo it.
     fn leave(&mut self);
+
+    /// Returns duplicates of all descriptors whose closing takes long, to be closed by another
+    /// thread after the port was dropped.
+    ///
+    /// # Errors
+    /// This process has no descriptor left.
+    fn duplicates(&self) -> io::Result<Vec<OwnedFd>> {
+        Ok(Vec::new())
+    }
 }
 
 /// The descriptors of a port, for another process.

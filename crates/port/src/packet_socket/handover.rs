@@ -89,4 +89,11 @@ impl Handover for PacketPort {
     }
 
     fn leave(&mut self) {}
+
+    fn duplicates(&self) -> io::Result<Vec<OwnedFd>> {
+        Ok(vec![
+            self.socket.try_clone()?,
+            self._promiscuous.try_clone()?,
+        ])
+    }
 }

@@ -355,6 +355,11 @@ impl Station {
             _ => &mut base.private,
         };
         counters.add(&port.counters().into());
+        // To close a packet socket takes tens of milliseconds (it waits for RCU), in which the ring
+        // of the new port would overflow: another thread has the last descriptors.
+        let fds = port.handover().and_then(|port| port.duplicates().ok());
+        drop(port);
+        std::thread::spawn(move || drop(fds));
         Ok(())
     }
 }
