@@ -21,7 +21,7 @@ pub(super) struct Published {
     pub(super) plan: Arc<Plan>,
 }
 
-/// What workers are to do.
+/// An order to all workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Order {

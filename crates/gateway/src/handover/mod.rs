@@ -58,7 +58,7 @@ pub(crate) struct RouteState {
     pub(crate) offered: Option<u32>,
 }
 
-/// What must be the same for the SAs of a route to be valid for another one.
+/// The properties that a route must share with another for its SAs to be valid there.
 #[derive(Clone, PartialEq)]
 pub(crate) struct Terms {
     /// Our address, the same as the peer sees it, and the peer's.

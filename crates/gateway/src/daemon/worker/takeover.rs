@@ -44,7 +44,7 @@ pub(super) struct Pending {
 /// A port in whose place there is another one.
 pub(super) struct Replaced {
     port: Box<dyn Port>,
-    /// When a frame arrived there last.
+    /// The time at which a frame arrived there last.
     last: Instant,
 }
 
@@ -245,7 +245,7 @@ impl Station {
             // All of them first: the backlog of one takes time, in which the ring of another would
             // overflow or its packets come out of order.
             let mut opened = [None, None];
-            for n in 0..SIDES.len() {
+            for (n, opened) in opened.iter_mut().enumerate() {
                 let Some(Pending {
                     opened: Some(mut port),
                     interface,
@@ -258,7 +258,7 @@ impl Station {
                 };
                 Handover::resume(&mut port)?;
                 *kind(base, n) = format!("{}: {mode} queue {queue}", interface.name());
-                opened[n] = Some(port);
+                *opened = Some(port);
             }
             for (n, port) in opened.into_iter().enumerate() {
                 if let Some(port) = port {
