@@ -25,13 +25,13 @@
 //! *One moment decides.* A process that has the SAs may send, and two processes with one SA would
 //! use a sequence number, which is a nonce, twice. That moment is when the new process has written
 //! Taken: it uses no SA before. The old process uses none from Hold on, until it has read Taken,
-//! and then it ends, or knows that Taken will not come. It knows that when the other end is closed, or,
-//! after a time limit, because it closes its own end for reception: then the kernel either has
-//! Taken in the socket already, or lets the new process's attempt to write it fail. So each process
-//! may die or hang at any step: one of them forwards afterwards, or none if both are dead. A state
-//! that was received is never used later, because windows that are too old would accept packets
-//! twice. Beyond that, the new process leaves [`crate::handover::RESERVED`] numbers of each SA
-//! unused.
+//! and then it ends, or knows that Taken will not come. It knows that when the other end is
+//! closed, or, after a time limit, because it closes its own end for reception: then the kernel
+//! either has Taken in the socket already, or lets the new process's attempt to write it fail. So
+//! each process may die or hang at any step: one of them forwards afterwards, or none if both are
+//! dead. A state that was received is never used later, because windows that are too old would
+//! accept packets twice. Beyond that, the new process leaves [`crate::handover::RESERVED`]
+//! numbers of each SA unused.
 //!
 //! *No packet is lost*: those that arrive meanwhile wait in packet sockets, which the new process
 //! has, whatever the kind of port ([`tare_port::Handover`]).
