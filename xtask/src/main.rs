@@ -6,6 +6,7 @@ mod conditions;
 mod environment;
 mod initramfs;
 mod interop;
+mod mutants;
 mod packages;
 mod processors;
 mod references;
@@ -29,6 +30,8 @@ The project's development tasks.
   cargo xtask interop  the gateway against Linux's own IPsec, in a guest under QEMU (in `test`, too)
   cargo xtask references gateway [ROUNDS [SECONDS]]
                        TCP through the gateway beside boringtun and wireguard-go, which it installs (7 rounds of 4 s)
+  cargo xtask mutants [CRATE]
+                       put deliberate faults into a copy of the sources, where tests must fail (lists: xtask/mutants)
   cargo xtask race [S] the cipher against a hostile thread on every path, for S seconds in all (600)
 
 Environment: CI=true makes a missing package a failure instead of a notice.
@@ -55,6 +58,8 @@ fn main() -> ExitCode {
         ["references", "gateway", rounds, seconds] => {
             references::gateway(Some(rounds), Some(seconds))
         }
+        ["mutants"] => mutants::run(None),
+        ["mutants", name] => mutants::run(Some(name)),
         ["race"] => race("600"),
         ["race", seconds] => race(seconds),
         [] | ["help" | "--help" | "-h"] => {
@@ -96,6 +101,10 @@ fn test() -> Result<(), String> {
         "cargo",
         &["test", "--workspace", "--doc", "--locked"],
     )?;
+    // The compiler keeps other values on the stack there.
+    let wipe = "test --release --locked -p tare-gcm --test wipe --test page_end";
+    let wipe: Vec<&str> = wipe.split(' ').collect();
+    shell::step("the wipe in a release build", "cargo", &wipe)?;
     miri()?;
     let all = binaries::build()?;
     conditions::short(&all)?;

@@ -52,6 +52,11 @@ const NEEDED: &[(&str, &str, &str)] = &[
         "the cipher and the random numbers on emulated processors",
     ),
     ("ip", "iproute2", "the gateway against Linux in a guest"),
+    (
+        "promtool",
+        "prometheus",
+        "the gateway's dashboard and alert rules",
+    ),
 ];
 
 /// Installs what is missing when this process may, and says what is missing when not.

@@ -44,6 +44,15 @@ pub struct CountsBy<R, const N: usize> {
 }
 
 impl<R: Reason, const N: usize> CountsBy<R, N> {
+    /// Returns the counts that `count` returns for the reasons.
+    pub fn of(count: impl Fn(R) -> u64) -> Self {
+        let mut counts = Self::default();
+        for (to, reason) in counts.counts.iter_mut().zip(R::REASONS) {
+            *to = count(*reason);
+        }
+        counts
+    }
+
     /// Counts one.
     #[inline]
     pub fn count(&mut self, reason: R) {

@@ -1,5 +1,6 @@
 //! The parts that run around the work of a daemon, in one.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::metrics::Metrics;
 use crate::record::{Level, Record};
 use crate::service::{Asker, Endpoints, Report, Service};
 use crate::signals::Signals;
-use crate::watch::FileWatch;
+use crate::watch::{stalled, FileContent, FileWatch};
 
 /// The longest time between two looks at the signals.
 const PULSE: Duration = Duration::from_millis(100);
@@ -60,6 +61,9 @@ impl ProcessStatus {
         page.sample("reloads_total", &[("outcome", "taken")], self.reloads);
         let refused = self.reloads_refused;
         page.sample("reloads_total", &[("outcome", "refused")], refused);
+        let help = "Whether the file could be read and holds the configuration that runs";
+        let is_current = u8::from(self.reload_error.is_none());
+        page.single("config_current", "gauge", help, is_current);
     }
 }
 
@@ -75,6 +79,11 @@ pub struct Host<R> {
     signals: Signals,
     watch: FileWatch,
     look_at: Instant,
+    /// True if a signal asked for a reload that has not begun.
+    asked: bool,
+    /// The error of the last look at the file, and true if a look takes too long.
+    unreadable: Option<String>,
+    is_stalled: bool,
     endpoints: Endpoints,
     asker: Asker<R>,
     asks: Receiver<SyncSender<R>>,
@@ -86,27 +95,30 @@ pub struct Host<R> {
 }
 
 impl<R: Report> Host<R> {
-    /// Begins to watch the configuration file: to be called before it is read, so that no change is
-    /// missed. `wake` is called by another thread to make the owner call [`Host::answer`].
+    /// Begins to watch the configuration file, of which up to `bytes_max` bytes are read. `wake` is
+    /// called by other threads to make the owner call [`Host::changed_config`] and
+    /// [`Host::answer`].
     pub fn new(
         config: &Path,
+        bytes_max: usize,
         log: LogOptions,
         signals: Signals,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> Host<R> {
         let (to, asks) = sync_channel(ASKS_MAX);
         let now = Instant::now();
+        let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(wake);
         Host {
             config: config.into(),
             log: Log::new(log),
             signals,
-            watch: FileWatch::new(config),
+            watch: FileWatch::new(config, bytes_max, Arc::clone(&wake)),
             look_at: now + FILE_INTERVAL,
+            asked: false,
+            unreadable: None,
+            is_stalled: false,
             endpoints: Endpoints::default(),
-            asker: Asker {
-                asks: to,
-                wake: Arc::new(wake),
-            },
+            asker: Asker { asks: to, wake },
             asks,
             service: None,
             started: now,
@@ -136,15 +148,54 @@ impl<R: Report> Host<R> {
         self.look_at.since(now).min(PULSE)
     }
 
-    /// Returns true if the configuration is to be read again, because its file has changed or a
-    /// signal says so. The outcome goes to [`Host::reloaded`].
-    pub fn is_reload_due(&mut self, now: Instant) -> bool {
-        let asked = self.signals.take_reload();
-        if !asked && now < self.look_at {
-            return false;
+    /// Returns the content of the configuration file at the start, which it waits for.
+    ///
+    /// # Errors
+    /// See [`read_file`](crate::read_file).
+    pub fn first_config(&mut self) -> io::Result<FileContent> {
+        self.watch.first()
+    }
+
+    /// Returns the content of the configuration file if it has changed or a signal asks for it, or
+    /// why it cannot be read; the latter once. The outcome of taking it over goes to
+    /// [`Host::reloaded`].
+    ///
+    /// Another thread reads. If that takes too long, this is logged and in [`Host::status`], and
+    /// the daemon goes on.
+    pub fn changed_config(&mut self, now: Instant) -> Option<io::Result<FileContent>> {
+        if self.signals.take_reload() {
+            (self.asked, self.unreadable) = (true, None);
         }
-        self.look_at = now + FILE_INTERVAL;
-        self.watch.changed() || asked
+        let ended = self.watch.ended();
+        let is_stalled = self.watch.is_stalled(now);
+        if is_stalled != self.is_stalled {
+            self.is_stalled = is_stalled;
+            self.log.write(&match is_stalled {
+                true => Record::new(Level::Error, "config_stalled").with("error", stalled()),
+                false => Record::new(Level::Info, "config_readable"),
+            });
+        }
+        if self.asked || now >= self.look_at {
+            self.look_at = now + FILE_INTERVAL;
+            if self.watch.begin(now, self.asked) {
+                self.asked = false;
+            }
+        }
+        let changed = match ended? {
+            Ok(content) => {
+                self.unreadable = None;
+                Ok(content?)
+            }
+            Err(error) => {
+                let text = Some(error.to_string());
+                if self.unreadable == text {
+                    return None;
+                }
+                self.unreadable = text;
+                Err(error)
+            }
+        };
+        Some(changed)
     }
 
     /// Counts and logs the outcome of a reload. One that was refused changes nothing else: the
@@ -205,7 +256,10 @@ impl<R: Report> Host<R> {
             uptime_s: Instant::now().since(self.started).as_secs(),
             reloads: self.reloads,
             reloads_refused: self.refused,
-            reload_error: self.reload_error.clone(),
+            reload_error: match self.is_stalled {
+                true => Some(stalled()),
+                false => self.reload_error.clone(),
+            },
         }
     }
 }

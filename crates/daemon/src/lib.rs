@@ -22,7 +22,7 @@ pub use notify::notify_main_pid;
 pub use record::{Level, Record, Value};
 pub use service::{bind_socket, Endpoints, Report};
 pub use signals::Signals;
-pub use watch::FileWatch;
+pub use watch::{read_file, FileContent};
 
 #[doc(hidden)]
 pub use serde;

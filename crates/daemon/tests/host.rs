@@ -2,11 +2,14 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FileType, Mode, CWD};
+use rustix::mount::{MountFlags, UnmountFlags};
 use serde::{Deserialize, Serialize};
 use tare_daemon::{Endpoints, Host, Level, LogOptions, Metrics, ProcessStatus, Signals};
 
@@ -58,20 +61,19 @@ fn start(config: &Path, endpoints: Endpoints) -> (Signals, JoinHandle<ProcessSta
     let wake = move || {
         let _ = wake.try_send(());
     };
-    let mut host = Host::new(config, log, signals.clone(), wake);
+    let mut host = Host::new(config, 1 << 20, log, signals.clone(), wake);
+    host.first_config().unwrap();
     let errors = host.serve_at(endpoints);
     assert_eq!(errors, Vec::<String>::new());
     let thread = std::thread::spawn(move || {
         while !host.is_stopped() {
             let now = tare_sim::Instant::now();
             let _ = events.recv_timeout(host.wait(now));
-            if host.is_reload_due(tare_sim::Instant::now()) {
-                let text = std::fs::read_to_string(host.config()).unwrap();
-                let is_wrong = text.contains("wrong");
-                host.reloaded(if is_wrong {
-                    Err("line 1\nmore".into())
-                } else {
-                    Ok(())
+            if let Some(changed) = host.changed_config(tare_sim::Instant::now()) {
+                host.reloaded(match changed {
+                    Ok(file) if file.bytes.starts_with(b"wrong") => Err("line 1\nmore".into()),
+                    Ok(_) => Ok(()),
+                    Err(error) => Err(error.to_string()),
                 });
             }
             host.answer(|| {
@@ -201,6 +203,127 @@ fn a_configuration_is_reloaded_when_it_changes_or_a_signal_says_so() {
     assert_eq!((status.reloads, status.reloads_refused), (2, 1));
 }
 
+/// A file system that answers no request, until it is dropped.
+struct Stalled {
+    directory: tempfile::TempDir,
+    device: Option<std::fs::File>,
+}
+
+impl Stalled {
+    /// Mounts it; `None` where that is not possible, which is a failure under CI.
+    fn mount() -> Option<Stalled> {
+        let directory = tempfile::tempdir().unwrap();
+        let mount = || -> std::io::Result<std::fs::File> {
+            let options = std::fs::OpenOptions::new().read(true).write(true).clone();
+            let device = options.open("/dev/fuse")?;
+            let options = format!(
+                "fd={},rootmode=40000,user_id=0,group_id=0",
+                device.as_raw_fd()
+            );
+            let options = std::ffi::CString::new(options)?;
+            let flags = MountFlags::NODEV | MountFlags::NOSUID;
+            rustix::mount::mount("stalled", directory.path(), "fuse", flags, Some(&*options))?;
+            Ok(device)
+        };
+        match mount() {
+            Ok(device) => Some(Stalled {
+                directory,
+                device: Some(device),
+            }),
+            Err(error) => {
+                let said = format!("NOT TESTED: a file system that does not answer: {error}");
+                assert!(std::env::var("CI").as_deref() != Ok("true"), "{said}");
+                let _ = writeln!(std::io::stderr(), "{said}");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Stalled {
+    fn drop(&mut self) {
+        // Without the server, what waits for it fails.
+        self.device = None;
+        let _ = rustix::mount::unmount(self.directory.path(), UnmountFlags::DETACH);
+    }
+}
+
+/// Waits until the status at a socket is as wanted. That it is answered within two seconds, however
+/// long the condition takes, is a part of the test.
+fn wait_for(socket: &Path, what: &str, is_so: impl Fn(&ProcessStatus) -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let asked = Instant::now();
+        let status: Status = serde_json::from_str(&tare_daemon::ask(socket).unwrap()).unwrap();
+        assert!(
+            asked.elapsed() < Duration::from_secs(2),
+            "waiting for {what}"
+        );
+        if is_so(&status.process) {
+            return;
+        }
+        assert!(Instant::now() < end, "{what}: {:?}", status.process);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_configuration_path_that_becomes_a_fifo_or_stalls_stops_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let (config, socket) = (at("a.conf"), at("a.sock"));
+    let lead_to = |path: &Path| {
+        let _ = std::fs::remove_file(at("next"));
+        std::os::unix::fs::symlink(path, at("next")).unwrap();
+        std::fs::rename(at("next"), &config).unwrap();
+    };
+    std::fs::write(at("file"), "one").unwrap();
+    lead_to(&at("file"));
+    let metrics = free_address();
+    let endpoints = Endpoints {
+        metrics: Some(metrics),
+        socket: Some(socket.clone()),
+    };
+    let (signals, thread) = start(&config, endpoints);
+    let is_current = || {
+        let page = request(metrics, b"GET /metrics HTTP/1.1\r\n\r\n");
+        page.contains("\ntest_config_current 1\n")
+    };
+    assert!(is_current());
+
+    let mode = Mode::RUSR | Mode::WUSR;
+    rustix::fs::mknodat(CWD, at("fifo"), FileType::Fifo, mode, 0).unwrap();
+    lead_to(&at("fifo"));
+    wait_for(&socket, "the FIFO to be refused", |process| {
+        let error = process.reload_error.as_deref();
+        error == Some("found a FIFO, expected a regular file")
+    });
+    assert!(!is_current());
+    lead_to(&at("file"));
+    wait_for(&socket, "the file to be taken over", |process| {
+        (process.reloads, process.reloads_refused) == (1, 1) && process.reload_error.is_none()
+    });
+
+    if let Some(stalled) = Stalled::mount() {
+        lead_to(&stalled.directory.path().join("a.conf"));
+        wait_for(&socket, "the file system to be reported", |process| {
+            let error = process.reload_error.as_deref().unwrap_or_default();
+            error.contains("its file system does not answer")
+        });
+        assert!(!is_current());
+        // A signal meanwhile is not forgotten.
+        signals.reload();
+        lead_to(&at("file"));
+        drop(stalled);
+        wait_for(&socket, "the file to be read again", |process| {
+            process.reloads >= 2 && process.reload_error.is_none()
+        });
+        assert!(is_current());
+    }
+    signals.stop();
+    thread.join().unwrap();
+}
+
 #[test]
 fn an_address_that_is_taken_is_an_error_and_a_dead_socket_is_not() {
     let directory = tempfile::tempdir().unwrap();
@@ -215,7 +338,7 @@ fn an_address_that_is_taken_is_an_error_and_a_dead_socket_is_not() {
         json: true,
         level: Level::Error,
     };
-    let host = || Host::<Status>::new(&config, log, Signals::default(), || {});
+    let host = || Host::<Status>::new(&config, 1 << 20, log, Signals::default(), || {});
     let mut first = host();
     let errors = first.serve_at(Endpoints {
         metrics: Some(taken.local_addr().unwrap()),

@@ -4,6 +4,7 @@
 use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
+use crate::control::Actions;
 use crate::dataplane::{Dataplane, Output};
 use crate::interface::InterfaceId;
 
@@ -17,6 +18,23 @@ pub(crate) trait Sink {
 
     /// Passes a frame that came in by an interface to the control side.
     fn control(&mut self, from: InterfaceId, frame: &Frame);
+}
+
+/// A task of a worker that comes from the control side.
+pub(crate) enum Task {
+    /// Send a frame.
+    Send(InterfaceId, Vec<u8>),
+    /// Send a dummy packet on a route.
+    Dummy(u32),
+}
+
+impl Task {
+    /// Takes out what the control side wants sent.
+    pub(crate) fn all(actions: &mut Actions) -> impl Iterator<Item = Task> + '_ {
+        let frames = actions.frames.drain(..);
+        let frames = frames.map(|(to, frame)| Task::Send(to, frame));
+        frames.chain(actions.dummies.drain(..).map(Task::Dummy))
+    }
 }
 
 /// A data plane and the buffers between it and a [`Sink`].
@@ -52,8 +70,12 @@ impl Forwarder {
                 self.dataplane.inbound(now, burst, &mut self.output);
                 self.dispatch(from, sink)?;
             }
-            InterfaceId::Private | InterfaceId::Tunnel => {
+            InterfaceId::Private => {
                 self.dataplane.outbound(now, burst, &mut self.output);
+                self.dispatch(InterfaceId::Private, sink)?;
+            }
+            InterfaceId::Tunnel => {
+                self.dataplane.outbound_own(now, burst, &mut self.output);
                 self.dispatch(InterfaceId::Private, sink)?;
             }
         }
@@ -67,10 +89,16 @@ impl Forwarder {
                 tunnel,
                 ..
             } = self;
-            dataplane.outbound(now, tunnel, output);
+            dataplane.outbound_own(now, tunnel, output);
             self.dispatch(InterfaceId::Private, sink)?;
         }
         Ok(())
+    }
+
+    /// Sends a dummy packet on a route.
+    pub(crate) fn send_dummy<S: Sink>(&mut self, route: u32, sink: &mut S) -> Result<(), S::Error> {
+        self.dataplane.dummy(route, &mut self.output);
+        self.dispatch(InterfaceId::Private, sink)
     }
 
     /// Sends frames of the gateway's own.

@@ -12,8 +12,19 @@ pub enum InterfaceId {
     /// The public interface.
     Public,
     /// The tunnel: what comes out of it is authentic and addressed to this gateway; what goes into
-    /// it is to be given to [`crate::dataplane::Dataplane::outbound`].
+    /// it is to be given to [`crate::dataplane::Dataplane::outbound_own`].
     Tunnel,
+}
+
+impl InterfaceId {
+    /// Returns its name in records and status reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            InterfaceId::Private => "private",
+            InterfaceId::Public => "public",
+            InterfaceId::Tunnel => "tunnel",
+        }
+    }
 }
 
 /// The state of an interface, as the operating system or a simulation reports it.
@@ -44,10 +55,11 @@ pub struct InterfaceView {
     pub mtu: u16,
 }
 
-/// The Ethernet headers of packets that leave by an interface; `None` if the MAC address of the
-/// next hop is unknown.
+/// The MAC address of an interface, and the Ethernet headers of packets that leave by it; `None` if
+/// the MAC address of the next hop is unknown.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct InterfaceHeaders {
+    pub(crate) mac: Mac,
     pub(crate) v4: Option<[u8; HEADER]>,
     pub(crate) v6: Option<[u8; HEADER]>,
 }
@@ -57,6 +69,7 @@ impl InterfaceHeaders {
         let header =
             |hop: Option<_>, kind| hop.map(|hop| ethernet::header(hop, interface.mac, kind));
         InterfaceHeaders {
+            mac: interface.mac,
             v4: header(interface.next_hop4, ethernet::IPV4),
             v6: header(interface.next_hop6, ethernet::IPV6),
         }

@@ -8,8 +8,9 @@
 //! four.
 
 use crate::columns::{words, Columns, Lens, Tags};
-use crate::kernel::Batch4;
+use crate::kernel::{wipe_checked, Batch4};
 use crate::key::check;
+use crate::memory::crosses_page;
 use crate::schedule::Schedule;
 use crate::wipe::wipe;
 use crate::{Error, Key, Nonce, SharedRead, SharedWrite, Tag};
@@ -267,6 +268,7 @@ impl Operation for Seal {
         // SAFETY: the caller's contract; the kernel fills the tags.
         let tags = unsafe {
             (batch4.seal)(columns, &mut tags);
+            wipe_checked();
             tags.assume_init_ref()
         };
         for (i, tag) in tags.0.iter().enumerate() {
@@ -299,7 +301,11 @@ impl Operation for Open {
     #[inline(always)]
     unsafe fn four(batch4: &Batch4, columns: &Columns, mut done: impl FnMut(usize, bool)) {
         // SAFETY: the caller's contract.
-        let forged = unsafe { (batch4.open)(columns) };
+        let forged = unsafe {
+            let forged = (batch4.open)(columns);
+            wipe_checked();
+            forged
+        };
         // One branch for four packets: the results of authentic ones do not wait for a comparison
         // of each tag.
         if forged == 0 {
@@ -351,7 +357,7 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
 
     #[inline(always)]
     fn push(&mut self, packet: &Packet<'a>, item: T, done: &mut impl FnMut(T, O::Outcome)) {
-        if (packet.len > 64) | (packet.aad.len() > 16) {
+        if (packet.len > 64) | (packet.aad.len() > 16) || packet.is_at_page_end() {
             // SAFETY: the packet's constructors made sure of its memory.
             return done(item, unsafe { packet.whole::<O>() });
         }
@@ -459,6 +465,14 @@ impl<'a> Packet<'a> {
             tag,
             memory: PhantomData,
         }
+    }
+
+    /// Returns true if source or destination is so close before the end of a page that a register
+    /// which begins there goes past it. Kernels for whole messages have a way around the page
+    /// behind, which may not be mapped and is slow then.
+    #[inline(always)]
+    fn is_at_page_end(&self) -> bool {
+        crosses_page(self.src) | crosses_page(self.dst)
     }
 
     /// Describes the packet in the `i`-th place of each column.

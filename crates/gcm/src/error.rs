@@ -34,6 +34,9 @@ pub enum Error {
         /// Bytes of output.
         output: usize,
     },
+    /// Source and destination of more than 64 bytes overlap and are not the same. (A shorter
+    /// message is worked on as if its source were a copy.)
+    Overlap,
     /// More than 2³⁶ − 32 bytes of plaintext under one nonce (NIST SP 800-38D, section 5.2.1.1).
     MessageTooLong {
         /// The length given, in bytes.
@@ -68,6 +71,10 @@ impl fmt::Display for Error {
             Error::LengthMismatch { input, output } => write!(
                 f,
                 "the input has {input} bytes and the output {output}; they must be equal (the tag is apart)"
+            ),
+            Error::Overlap => f.write_str(
+                "source and destination overlap in part; expected separate memory, or the same bytes by the \
+                 calls in place",
             ),
             Error::MessageTooLong { found } => write!(
                 f,

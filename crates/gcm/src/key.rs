@@ -7,7 +7,8 @@ use crate::schedule::Schedule;
 use crate::stream::{Pieces, Stream};
 use crate::wipe::wipe;
 use crate::{Error, Nonce, Path, SharedRead, SharedWrite, Tag, AAD_LEN_MAX, MESSAGE_LEN_MAX};
-use zeroize::{zeroize_stack, Zeroize};
+use tare_memory::Shared;
+use zeroize::zeroize_stack;
 
 /// An AES-128-GCM or AES-256-GCM key, expanded for one [`Path`], wiped on drop.
 ///
@@ -24,7 +25,7 @@ pub struct Key {
 
 enum Engine {
     Native {
-        schedule: Box<Schedule>,
+        schedule: Shared<Schedule>,
         kernel: &'static Kernel,
     },
     Portable(Box<PortableKey>),
@@ -34,7 +35,7 @@ enum Engine {
 /// below.
 const NATIVE_STACK: usize = 4096;
 /// The same of the portable path, which uses more in builds without optimisation.
-const PORTABLE_STACK: usize = if cfg!(debug_assertions) { 8192 } else { 2048 };
+const PORTABLE_STACK: usize = 9216;
 /// The same of making a key on the portable path.
 const KEY_STACK: usize = 8192;
 
@@ -61,9 +62,10 @@ impl Key {
         }
         let engine = match native::kernel(path, key.len()) {
             Some(kernel) => {
-                let mut schedule = Box::new(Schedule::EMPTY);
-                // SAFETY: the path is available, so the processor has its instructions.
-                unsafe { (kernel.fill)(&mut schedule, key) };
+                let schedule = Shared::filled(Schedule::EMPTY, |schedule| {
+                    // SAFETY: the path is available, so the processor has its instructions.
+                    unsafe { (kernel.fill)(schedule, key) };
+                });
                 Engine::Native { schedule, kernel }
             }
             None => {
@@ -113,8 +115,8 @@ impl Key {
     /// Every byte of `out` is stored once, as ciphertext; nothing is read from it.
     ///
     /// # Errors
-    /// [`Error::LengthMismatch`], [`Error::MessageTooLong`], [`Error::AadTooLong`]; nothing is
-    /// stored then.
+    /// [`Error::LengthMismatch`], [`Error::MessageTooLong`], [`Error::AadTooLong`],
+    /// [`Error::Overlap`]; nothing is stored then.
     #[inline]
     pub fn seal(
         &self,
@@ -124,6 +126,7 @@ impl Key {
         out: SharedWrite<'_>,
     ) -> Result<Tag, Error> {
         check(aad.len(), plaintext.len(), out.len())?;
+        check_overlap(plaintext.as_ptr(), out.start(), out.len())?;
         // SAFETY: both sides have the same number of bytes, `plaintext` is a slice, and the view
         // vouches for `out`. They do not overlap, for `plaintext` is borrowed, so
         // nothing may write to it.
@@ -146,7 +149,7 @@ impl Key {
     ///
     /// # Errors
     /// [`Error::Forged`], with `out` wiped; [`Error::LengthMismatch`], [`Error::MessageTooLong`],
-    /// [`Error::AadTooLong`], with `out` untouched.
+    /// [`Error::AadTooLong`], [`Error::Overlap`], with `out` untouched.
     #[inline]
     pub fn open(
         &self,
@@ -157,6 +160,7 @@ impl Key {
         out: &mut [u8],
     ) -> Result<(), Error> {
         check(aad.len(), ciphertext.len(), out.len())?;
+        check_overlap(ciphertext.start(), out.as_ptr(), out.len())?;
         // SAFETY: both sides have the same number of bytes, `out` is a slice, and the view vouches
         // for `ciphertext`. They do not overlap, for `out` is borrowed exclusively.
         let computed = unsafe {
@@ -218,7 +222,7 @@ impl Key {
     /// [`Key::seal`] from and to lists of pieces, cut anywhere.
     ///
     /// # Errors
-    /// As [`Key::seal`], with the sums of the lengths.
+    /// As [`Key::seal`], with the sums of the lengths; overlaps are not looked for.
     pub fn seal_scattered(
         &self,
         nonce: Nonce,
@@ -242,7 +246,7 @@ impl Key {
     /// [`Key::open`] from and to lists of pieces, cut anywhere.
     ///
     /// # Errors
-    /// As [`Key::open`], with the sums of the lengths.
+    /// As [`Key::open`], with the sums of the lengths; overlaps are not looked for.
     pub fn open_scattered(
         &self,
         nonce: &Nonce,
@@ -367,10 +371,9 @@ impl Key {
     ) -> u128 {
         match &self.engine {
             Engine::Native { schedule, kernel } => {
-                let whole = if seal { kernel.seal } else { kernel.open };
                 // SAFETY: the caller's contract; `with_path` paired the kernel with its schedule
                 // and processor.
-                unsafe { whole(schedule, nonce, aad, src, dst, len) }
+                unsafe { kernel.whole(seal, schedule, nonce, aad, src, dst, len) }
             }
             // SAFETY: the caller's contract.
             Engine::Portable(_) => unsafe { self.whole_streamed(seal, nonce, aad, src, dst, len) },
@@ -399,16 +402,6 @@ impl Key {
     }
 }
 
-impl Drop for Key {
-    fn drop(&mut self) {
-        match &mut self.engine {
-            Engine::Native { schedule, .. } => schedule.zeroize(),
-            // Its parts wipe themselves.
-            Engine::Portable(_) => {}
-        }
-    }
-}
-
 /// Returns the sum of lengths; saturating, because a list may name the same bytes many times.
 fn total(lens: impl Iterator<Item = usize>) -> usize {
     lens.fold(0, usize::saturating_add)
@@ -421,6 +414,23 @@ pub(crate) fn check(aad_len: usize, input: usize, output: usize) -> Result<(), E
     let too_long = input as u64 > MESSAGE_LEN_MAX;
     if (input != output) | too_long | (aad_len as u64 > AAD_LEN_MAX) {
         return Err(refusal(aad_len, input, output));
+    }
+    Ok(())
+}
+
+/// Refuses a destination that overlaps its source in part.
+///
+/// References cannot overlap so, and [`SharedRead::new`] and [`SharedWrite::new`] forbid it; a
+/// caller that does it nevertheless gets an error, not garbage. Of a message of up to 64 bytes
+/// every path loads all before it stores any, so that an overlap does no harm; the comparison would
+/// take 4 % of its time.
+#[inline(always)]
+fn check_overlap(from: *const u8, to: *const u8, len: usize) -> Result<(), Error> {
+    if len > 64 {
+        let distance = from.addr().abs_diff(to.addr());
+        if distance != 0 && distance < len {
+            return Err(Error::Overlap);
+        }
     }
     Ok(())
 }

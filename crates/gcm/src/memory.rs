@@ -27,6 +27,13 @@
 
 use std::marker::PhantomData;
 
+/// Returns true if the 64 bytes at `p` go past the end of its page.
+#[inline(always)]
+pub(crate) fn crosses_page(p: *const u8) -> bool {
+    const PAGE: usize = 4096;
+    (p.addr().wrapping_add(63) ^ p.addr()) & PAGE != 0
+}
+
 /// Bytes to be read, once each, from memory that others may write to at the same moment.
 ///
 /// Private memory is a special case: every `&[u8]` is a `SharedRead`.

@@ -1,7 +1,7 @@
 //! Round keys and powers of the hash key, computed once for each key, and their layout.
 
 use core::mem::offset_of;
-use zeroize::Zeroize;
+use tare_memory::{Arena, Placed};
 
 /// 16 bytes, aligned.
 #[derive(Clone, Copy)]
@@ -129,16 +129,9 @@ impl Schedule {
     }
 }
 
-impl Zeroize for Schedule {
-    fn zeroize(&mut self) {
-        for block in self
-            .round_keys
-            .iter_mut()
-            .chain(&mut self.powers)
-            .chain(&mut self.strides)
-        {
-            block.0.zeroize();
-        }
-        self.rounds.zeroize();
+impl Placed for Schedule {
+    fn arena() -> &'static Arena<Schedule> {
+        static SCHEDULES: Arena<Schedule> = Arena::new();
+        &SCHEDULES
     }
 }

@@ -91,6 +91,66 @@ fn a_message_over_the_limit_is_refused() {
     );
 }
 
+/// Views of memory that another party shares may be made anywhere; one byte in common is refused on
+/// every path, none and all are not. Of short messages all is loaded first.
+#[test]
+fn a_destination_that_overlaps_its_source_in_part_is_refused() {
+    const LEN: usize = 100;
+    let content: Vec<u8> = (0..3 * LEN).map(|i| i as u8).collect();
+    short_overlaps(&content);
+    let nonce = || Nonce::from([0; 12]);
+    for path in Path::available() {
+        let key = Key::with_path(&[1; 16], path).unwrap();
+        for at in [0, 1, 50, 99, 100, 101, 150, 199, 200] {
+            let mut memory = content.clone();
+            let start = memory.as_mut_ptr();
+            let mut sealed = content[LEN..2 * LEN].to_vec();
+            let tag = key.seal_in_place(nonce(), &[], &mut sealed).unwrap();
+            // SAFETY: within the memory, which nothing else uses; an overlap is what this is about.
+            let (from, to) = unsafe {
+                let from = std::slice::from_raw_parts(start.add(LEN), LEN);
+                (from, SharedWrite::new(start.add(at), LEN))
+            };
+            let result = key.seal(nonce(), &[], from, to);
+            if at == LEN || at.abs_diff(LEN) >= LEN {
+                assert_eq!(result, Ok(tag), "{path}, {at}");
+                assert_eq!(memory[at..at + LEN], sealed);
+            } else {
+                assert_eq!(result, Err(Error::Overlap), "{path}, {at}");
+                // SAFETY: as above.
+                let (from, to) = unsafe {
+                    let from = SharedRead::new(start.add(LEN), LEN);
+                    (from, std::slice::from_raw_parts_mut(start.add(at), LEN))
+                };
+                let opened = key.open(&nonce(), &[], from, &tag, to);
+                assert_eq!(opened, Err(Error::Overlap), "{path}, {at}");
+                assert_eq!(memory, content, "{path}, {at}");
+            }
+        }
+    }
+}
+
+fn short_overlaps(content: &[u8]) {
+    const LEN: usize = 64;
+    let nonce = || Nonce::from([0; 12]);
+    for path in Path::available() {
+        let key = Key::with_path(&[1; 32], path).unwrap();
+        for at in 1..2 * LEN {
+            let mut memory = content.to_vec();
+            let start = memory.as_mut_ptr();
+            let mut sealed = content[LEN..2 * LEN].to_vec();
+            let tag = key.seal_in_place(nonce(), &[], &mut sealed).unwrap();
+            // SAFETY: within the memory, which nothing else uses; an overlap is what this is about.
+            let (from, to) = unsafe {
+                let from = std::slice::from_raw_parts(start.add(LEN), LEN);
+                (from, SharedWrite::new(start.add(at), LEN))
+            };
+            assert_eq!(key.seal(nonce(), &[], from, to), Ok(tag), "{path}, {at}");
+            assert_eq!(memory[at..at + LEN], sealed, "{path}, {at}");
+        }
+    }
+}
+
 /// One mebibyte, named as often as it takes.
 #[test]
 fn a_message_one_byte_over_the_limit_is_refused() {
@@ -187,6 +247,7 @@ fn errors_are_sentences() {
             input: 1,
             output: 2,
         },
+        Error::Overlap,
         Error::MessageTooLong { found: 1 << 40 },
         Error::AadTooLong { found: 1 << 62 },
         Error::NoncesExhausted,

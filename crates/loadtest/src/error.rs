@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use tare_packet::ethernet::HEADER;
 use tare_port::HEADROOM;
 
 /// The longest frame that can be sent, in bytes: what a pool of the largest slots holds. It is here
@@ -38,6 +39,19 @@ pub enum Error {
         /// The reason.
         why: &'static str,
     },
+    /// A frame that is longer than its interface sends.
+    OverMtu {
+        /// The stream.
+        stream: String,
+        /// The number of the frame, from 1.
+        frame: usize,
+        /// Its bytes.
+        length: usize,
+        /// The interface.
+        interface: String,
+        /// Its MTU.
+        mtu: usize,
+    },
     /// Two streams of the same name.
     DuplicateName(String),
     /// A stream that is to be received where no stream is sent.
@@ -65,6 +79,8 @@ pub enum Error {
         /// The error of the port.
         error: io::Error,
     },
+    /// A sending thread could not be started, or open its ports.
+    Thread(io::Error),
     /// No memory for frames.
     Memory(io::Error),
     /// The user asked to stop.
@@ -86,6 +102,13 @@ impl fmt::Display for Error {
                 f,
                 "stream {stream}: frame {frame} cannot be made {length} bytes long: {why}"
             ),
+            Error::OverMtu { stream, frame, length, interface, mtu } => {
+                let (longest, wanted) = (mtu + HEADER, length - HEADER);
+                write!(
+                    f,
+                    "stream {stream}: frame {frame} has {length} bytes (without checksum), but {interface} has an MTU of {mtu} and sends {longest} at most: use shorter frames, or `ip link set {interface} mtu {wanted}`, at its other end too"
+                )
+            }
             Error::DuplicateName(name) => write!(f, "two streams are named {name}; each needs its own name"),
             Error::UnknownReceiver { stream, rx } => write!(
                 f,
@@ -95,9 +118,10 @@ impl fmt::Display for Error {
             Error::Load(why) => write!(f, "{why}"),
             Error::NotOffered { attempts, reason } => write!(
                 f,
-                "the load could not be offered in {attempts} attempts: {reason}; lower the rate, or give the tester a core of its own (--cpu)"
+                "the load could not be offered in {attempts} attempts: {reason}; lower the rate, or give the tester a core of its own (--cpu), or more threads (--threads)"
             ),
             Error::Port { port, error } => write!(f, "port {port}: {error}"),
+            Error::Thread(error) => write!(f, "a sending thread: {error}"),
             Error::Memory(error) => write!(f, "no memory for frames: {error}"),
             Error::Interrupted => write!(f, "interrupted"),
         }
@@ -107,7 +131,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::Port { error, .. } | Error::Memory(error) => Some(error),
+            Error::Port { error, .. } | Error::Thread(error) | Error::Memory(error) => Some(error),
             _ => None,
         }
     }

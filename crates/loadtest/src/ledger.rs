@@ -147,6 +147,20 @@ impl Ledger {
     pub fn latency(&self) -> Option<Latency> {
         self.latency.summary()
     }
+
+    /// The same of several ledgers together.
+    pub fn latency_of_all<'a>(ledgers: impl IntoIterator<Item = &'a Ledger>) -> Option<Latency> {
+        let mut ledgers = ledgers.into_iter();
+        let first = ledgers.next()?;
+        let Some(second) = ledgers.next() else {
+            return first.latency();
+        };
+        let mut all = first.latency.clone();
+        for ledger in std::iter::once(second).chain(ledgers) {
+            all.merge(&ledger.latency);
+        }
+        all.summary()
+    }
 }
 
 #[inline]

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod bisect;
+mod consistency;
 mod error;
 mod ledger;
 pub mod mlr;
@@ -8,6 +9,7 @@ mod receiver;
 pub mod report;
 pub mod rfc2544;
 mod schedule;
+mod senders;
 pub mod simulate;
 mod source;
 pub mod stamp;
@@ -18,12 +20,14 @@ pub mod transient;
 mod trial;
 
 pub use bisect::{Bisection, Limit, Step};
+pub use consistency::{Consistency, Doubt};
 pub use error::Error;
 pub use ledger::{Ledger, Seen};
 pub use schedule::{Rate, Schedule};
+pub use senders::OpenPorts;
 pub use stamp::Stamp;
 pub use stream::{pair, Stream, StreamConfig};
 pub use tare_histogram::{Latency, LoadFigures};
 pub use testbed::{Arrival, Network, Ports, Testbed, TesterPorts, Virtual};
-pub use tester::{Options, Pulse, Tester};
+pub use tester::{Link, Options, Pulse, Tester};
 pub use trial::{Length, Load, PortRecord, StreamRecord, Trial};

@@ -21,7 +21,9 @@ pub(crate) struct PortCounts {
 #[derive(Debug)]
 pub(crate) struct Receiver {
     rx_ports: Vec<usize>,
+    /// By the stream of a stamp: those of all streams by the tester's thread, then by each other.
     pub(crate) ledgers: Vec<Ledger>,
+    window: usize,
     /// Frames without a stamp that are one of a stream's, by stream.
     pub(crate) plain: Vec<Plain>,
     /// The fingerprints of the streams' frames, sorted.
@@ -52,6 +54,7 @@ impl Receiver {
         let mut receiver = Receiver {
             rx_ports: Vec::new(),
             ledgers: streams.iter().map(|_| Ledger::new(window)).collect(),
+            window,
             plain: vec![Plain::default(); streams.len()],
             looks: Vec::new(),
             ports: vec![PortCounts::default(); ports],
@@ -81,6 +84,20 @@ impl Receiver {
         self.looks.dedup();
     }
 
+    /// Expects frames of a further thread.
+    pub(crate) fn expect_thread(&mut self) {
+        let more = (0..self.rx_ports.len()).map(|_| Ledger::new(self.window));
+        self.ledgers.extend(more);
+    }
+
+    /// The ledgers of a stream, one for each thread.
+    pub(crate) fn of(&self, stream: usize) -> impl Iterator<Item = &Ledger> {
+        self.ledgers
+            .iter()
+            .skip(stream)
+            .step_by(self.rx_ports.len())
+    }
+
     /// Begins a trial.
     pub(crate) fn begin(&mut self, trial: u16, start: Instant) {
         self.ledgers.iter_mut().for_each(Ledger::clear);
@@ -91,7 +108,8 @@ impl Receiver {
         self.last = start;
     }
 
-    /// Enters a frame. `produced` says how many stamped frames each stream has made in this trial.
+    /// Enters a frame. `produced` says how many stamped frames each
+    /// stream of a thread has made in this trial.
     #[inline]
     pub(crate) fn accept(
         &mut self,
@@ -105,11 +123,12 @@ impl Receiver {
         match stamp::read(frame) {
             Found::Stamp(stamp) => {
                 let stream = usize::from(stamp.stream);
+                let expected = self.rx_ports[stream % self.rx_ports.len()];
                 if stamp.trial != self.trial || stream >= self.ledgers.len() {
                     counts.stray += 1;
                 } else if stamp.sequence >= produced(stream) {
                     counts.damaged += 1;
-                } else if self.rx_ports[stream] != port {
+                } else if expected != port {
                     counts.misdelivered += 1;
                 } else {
                     let elapsed = at.as_nanos().saturating_sub(self.start.as_nanos());

@@ -1,5 +1,6 @@
 //! The sending side of a trial.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tare_port::{Burst, Pool, BURST};
@@ -10,19 +11,94 @@ use crate::stamp::{Stamp, TIMES_NS};
 use crate::stream::Stream;
 use crate::trial::{Length, Load};
 
-/// The sending side of a stream in a trial.
+/// The frames of a stream that are still to be made, for all threads that send it.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    schedule: Schedule,
+    /// Frames still to be made, where that is what ends the trial.
+    left: Option<u64>,
+}
+
+/// The next frames of a loop.
+struct Claim {
+    /// The place in the loop of the first.
+    index: usize,
+    count: usize,
+    /// More are due now.
+    is_more_due: bool,
+    /// No more frames are to be made.
+    is_last: bool,
+}
+
+impl Plan {
+    pub(crate) fn new(stream: &Stream, load: &Load, start: Instant, catch_up: u32) -> Plan {
+        let lengths = stream.templates.iter().map(|template| template.bytes.len());
+        Plan {
+            schedule: Schedule::new(load.rate, lengths, start, catch_up),
+            left: match load.length {
+                Length::Time(_) => None,
+                Length::Frames(frames) => Some(frames),
+            },
+        }
+    }
+
+    /// Takes up to `most` frames that are due.
+    fn claim(&mut self, now: Instant, end: Instant, most: usize) -> Claim {
+        // A burst of a number of frames takes the time that it takes.
+        let last = match self.left {
+            None => end - Duration::from_nanos(1),
+            Some(_) => Instant::NEVER,
+        };
+        let allowance = self.schedule.allowance(now.min(last));
+        let most = self.left.unwrap_or(u64::MAX).min(most as u64) as usize;
+        let index = self.schedule.index();
+        let mut count = 0;
+        while count < most && self.schedule.take(allowance).is_some() {
+            count += 1;
+        }
+        if let Some(left) = &mut self.left {
+            *left -= count as u64;
+        }
+        let is_due = self.schedule.bits() <= allowance;
+        let is_spent = self.left == Some(0);
+        Claim {
+            index,
+            count,
+            is_more_due: is_due && !is_spent,
+            is_last: is_spent || (now > last && !is_due),
+        }
+    }
+
+    /// The time when the next frame is due.
+    pub(crate) fn due(&self) -> Instant {
+        self.schedule.due()
+    }
+
+    /// Time that was not made up for.
+    pub(crate) fn slipped(&self) -> Duration {
+        self.schedule.slipped()
+    }
+}
+
+/// The moment at which frames are made.
+pub(crate) struct Moment {
+    pub(crate) trial: u16,
+    pub(crate) start: Instant,
+    pub(crate) now: Instant,
+    pub(crate) end: Instant,
+}
+
+/// The sending side of a stream in a trial, on one thread.
 #[derive(Debug)]
 pub(crate) struct Source {
-    pub(crate) schedule: Option<Schedule>,
-    /// Frames made and not yet taken by the port.
+    plan: Option<Arc<Mutex<Plan>>>,
+    /// Frames made and not yet taken by the port: what is left of one claim.
     pub(crate) pending: Burst,
-    /// Frames still to be made, where that is what ends the trial.
-    left: u64,
     /// No more frames are to be made.
     ended: bool,
     /// There was no frame to be had.
     starved: bool,
-    /// The place in the loop of the first frame that is not taken yet.
+    /// The place in the loop of the first frame that is pending.
     index: usize,
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
@@ -35,9 +111,8 @@ pub(crate) struct Source {
 impl Source {
     pub(crate) fn new() -> Source {
         Source {
-            schedule: None,
-            pending: Burst::with_capacity(BURST),
-            left: 0,
+            plan: None,
+            pending: Burst::new(),
             ended: true,
             starved: false,
             index: 0,
@@ -48,24 +123,27 @@ impl Source {
         }
     }
 
-    pub(crate) fn begin(&mut self, stream: &Stream, load: &Load, start: Instant, catch_up: u32) {
-        let lengths = stream.templates.iter().map(|template| template.bytes.len());
+    pub(crate) fn begin(&mut self, plan: Arc<Mutex<Plan>>) {
         let mut pending = std::mem::take(&mut self.pending);
         pending.clear();
+        pending.reserve(BURST);
         *self = Source {
-            schedule: Some(Schedule::new(load.rate, lengths, start, catch_up)),
+            plan: Some(plan),
             pending,
-            left: match load.length {
-                Length::Time(_) => u64::MAX,
-                Length::Frames(frames) => frames,
-            },
             ended: false,
             ..Source::new()
         };
     }
 
-    pub(crate) fn plain(&self) -> u64 {
-        self.packets - self.stamped
+    /// The answer of `ask` about its plan; `None` before the first trial.
+    pub(crate) fn plan<T>(&self, ask: impl FnOnce(&Plan) -> T) -> Option<T> {
+        let plan = self.plan.as_ref()?;
+        Some(ask(&plan.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Stamped frames made.
+    pub(crate) fn made(&self) -> u64 {
+        self.sequence
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -76,22 +154,18 @@ impl Source {
         self.starved || !self.pending.is_empty()
     }
 
-    /// Makes the frames that are due.
-    #[allow(clippy::too_many_arguments)]
+    /// Makes the frames that are due, with stamps of the stream `id`.
     #[inline]
-    pub(crate) fn fill(
-        &mut self,
-        stream: &Stream,
-        pool: &Pool,
-        id: u8,
-        trial: u16,
-        start: Instant,
-        now: Instant,
-        end: Instant,
-    ) {
+    pub(crate) fn fill(&mut self, stream: &Stream, pool: &Pool, id: usize, moment: &Moment) {
+        let Moment {
+            trial,
+            start,
+            now,
+            end,
+        } = *moment;
         let mut stamp = Stamp {
             trial,
-            stream: id,
+            stream: id as u8,
             sequence: self.stamped,
             time_ns: now
                 .as_nanos()
@@ -99,38 +173,36 @@ impl Source {
                 .min(TIMES_NS - 1),
         };
         if !self.pending.is_empty() {
-            self.restamp(stream, stamp);
+            return self.restamp(stream, stamp);
         }
-        let Some(schedule) = &mut self.schedule else {
+        let (Some(plan), false) = (&self.plan, self.ended) else {
             return;
         };
-        if self.ended {
-            return;
-        }
-        // A burst of a number of frames takes the time that it takes.
-        let last = if self.left == u64::MAX {
-            end - Duration::from_nanos(1)
-        } else {
-            Instant::NEVER
-        };
-        let allowance = schedule.allowance(now.min(last));
-        self.starved = false;
-        while self.pending.len() < BURST && self.left > 0 && schedule.bits() <= allowance {
-            let template = &stream.templates[schedule.index()];
+        let free = pool.available();
+        let claim =
+            plan.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .claim(now, end, free.min(BURST));
+        self.starved = free == 0 && claim.is_more_due;
+        self.ended = claim.is_last;
+        self.index = claim.index;
+        let mut index = claim.index;
+        for _ in 0..claim.count {
+            let template = &stream.templates[index];
             let Some(mut frame) = pool.copy(&template.bytes) else {
-                self.starved = true;
-                return;
+                unreachable!("a pool has as many slots as it said, each long enough");
             };
-            schedule.take(allowance);
             if template.has_room() {
                 stamp.sequence = self.sequence;
                 self.sequence += 1;
                 template.stamp(&mut frame, &stamp);
             }
             self.pending.push(frame);
-            self.left -= u64::from(self.left != u64::MAX);
+            index += 1;
+            if index == stream.templates.len() {
+                index = 0;
+            }
         }
-        self.ended = self.left == 0 || (now > last && schedule.bits() > allowance);
     }
 
     /// Frames that had to wait are sent now, and say so.
@@ -157,5 +229,76 @@ impl Source {
                 self.index = 0;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulate::frame;
+    use crate::stamp::{self, Found};
+    use crate::{pair, Rate, StreamConfig};
+    use tare_port::Layout;
+
+    /// Two threads that are asked in any order and are held up now and then.
+    #[test]
+    fn threads_share_a_schedule_and_each_frame_is_made_once_when_it_is_due() {
+        let config = StreamConfig {
+            name: "a".into(),
+            rx: "a".into(),
+            port: 0,
+            frames: vec![frame(60), frame(590), frame(1514)],
+        };
+        let stream = &pair(&[config]).unwrap()[0];
+        let pool = Pool::new(256, 2048, Layout::Spread).unwrap();
+        let load = Load::new(Rate::from_bits(1_000_000_000), Duration::from_millis(20));
+        let end = Instant::ZERO + Duration::from_millis(20);
+        let plan = Arc::new(Mutex::new(Plan::new(stream, &load, Instant::ZERO, 256)));
+        let mut alone = Source::new();
+        alone.begin(Arc::new(Mutex::new(Plan::new(
+            stream,
+            &load,
+            Instant::ZERO,
+            256,
+        ))));
+        let mut threads = [Source::new(), Source::new()];
+        for source in &mut threads {
+            source.begin(Arc::clone(&plan));
+        }
+        let mut random = tare_sim::Random::new(7);
+        let (mut now, mut next) = (Instant::ZERO, [0, 0]);
+        while !(alone.is_done() && threads.iter().all(Source::is_done)) {
+            now += Duration::from_micros(random.below(30));
+            let moment = Moment {
+                trial: 1,
+                start: Instant::ZERO,
+                now,
+                end,
+            };
+            alone.fill(stream, &pool, 0, &moment);
+            alone.pending.clear();
+            let id = random.below(2) as usize;
+            let source = &mut threads[id];
+            source.fill(stream, &pool, id, &moment);
+            for frame in &source.pending {
+                let Found::Stamp(stamp) = stamp::read(frame) else {
+                    panic!("no stamp")
+                };
+                assert_eq!(usize::from(stamp.stream), id);
+                assert_eq!(stamp.sequence, next[id]);
+                assert_eq!(stamp.time_ns, now.as_nanos());
+                next[id] += 1;
+            }
+            let taken = source.pending.len();
+            source.pending.clear();
+            source.took(stream, taken);
+        }
+        assert_eq!(next[0] + next[1], alone.made());
+        assert_eq!(threads[0].packets + threads[1].packets, alone.made());
+        assert!(next.iter().all(|&made| made > 100));
+        // 20 ms of 1 Gb/s are 1118 loops of 2236 bytes on the wire, and of the next loop two frames
+        // begin.
+        assert_eq!(alone.made(), 3 * (20_000_000 / (2236 * 8)) + 2);
+        assert_eq!(threads[0].plan(Plan::slipped), Some(Duration::ZERO));
     }
 }

@@ -95,6 +95,18 @@ impl Stream {
         lengths.max().unwrap_or(0)
     }
 
+    /// The first frame with a longer payload than `mtu`, counted from 1, and its bytes. A VLAN tag
+    /// is no payload.
+    pub(crate) fn longer_than(&self, mtu: usize) -> Option<(usize, usize)> {
+        let lengths = self.templates.iter().map(|template| {
+            let header = stamp::ethertype(&template.bytes).map_or(FRAME_MIN, |(_, at)| at);
+            (template.bytes.len(), header)
+        });
+        let mut numbered = lengths.enumerate();
+        numbered
+            .find_map(|(n, (length, header))| (length - header > mtu).then_some((n + 1, length)))
+    }
+
     /// Bits that this many frames of the loop occupy on the wire.
     pub(crate) fn bits_of(&self, frames: u64) -> u64 {
         let bits = |templates: &[Template]| {

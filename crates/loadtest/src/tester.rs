@@ -1,14 +1,17 @@
 //! Runs trials: warm up, offer the load, stop, drain, then read.
 
 use std::fmt;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tare_port::{Counters, Layout, Pool, BURST, HEADROOM};
 use tare_sim::Instant;
 
+use crate::ledger::Ledger;
 use crate::receiver::Receiver;
-use crate::schedule::{time_of, wire_bits, Schedule};
-use crate::source::Source;
+use crate::schedule::{time_of, wire_bits};
+use crate::senders::{Job, OpenPorts, Senders};
+use crate::source::{Moment, Plan, Source};
 use crate::stamp::SEQUENCES;
 use crate::stream::Stream;
 use crate::testbed::{Arrival, Testbed};
@@ -44,9 +47,20 @@ pub struct Options {
     pub window: usize,
     /// Frames that may be under way at a time.
     pub frames: usize,
+    /// The interfaces of the ports, by port, where frames can be too long for them.
+    pub links: Vec<Link>,
     /// The number of the first trial. Different for two runs in a row, leftovers of the first are
     /// known in the second.
     pub first_trial: u16,
+}
+
+/// The interface of a port, as far as it limits frames.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The name of the interface.
+    pub name: String,
+    /// The largest payload of its frames, in bytes.
+    pub mtu: usize,
 }
 
 impl Default for Options {
@@ -64,6 +78,7 @@ impl Default for Options {
             catch_up: 256,
             window: (1 << 24) - 64,
             frames: 1 << 14,
+            links: Vec::new(),
             first_trial: 0,
         }
     }
@@ -85,10 +100,11 @@ type OnPulse = Box<dyn FnMut(&Pulse) -> bool>;
 /// Offers loads to a testbed and accounts for every packet of them.
 pub struct Tester<B> {
     testbed: B,
-    streams: Vec<Stream>,
+    streams: Arc<[Stream]>,
     options: Options,
     pool: Pool,
     receiver: Receiver,
+    senders: Senders,
     number: u16,
     is_warm: bool,
     on_pulse: Option<OnPulse>,
@@ -101,11 +117,12 @@ impl<B: Testbed> Tester<B> {
     /// A tester of these streams, which name ports of `testbed`.
     ///
     /// # Errors
-    /// If there is no memory for the frames.
+    /// If there is no memory for the frames, and [`Error::OverMtu`].
     ///
     /// # Panics
     /// On a stream on a port that the testbed does not have.
     pub fn new(testbed: B, streams: Vec<Stream>, options: Options) -> Result<Tester<B>, Error> {
+        check_lengths(&streams, &options.links)?;
         let pool = pool(&streams, options.frames)?;
         Ok(Tester::assemble(testbed, streams, options, pool))
     }
@@ -125,6 +142,7 @@ impl<B: Testbed> Tester<B> {
         shared: Pool,
     ) -> Result<Tester<B>, Error> {
         if fits(&shared, &streams) {
+            check_lengths(&streams, &options.links)?;
             Ok(Tester::assemble(testbed, streams, options, shared))
         } else {
             Tester::new(testbed, streams, options)
@@ -147,10 +165,31 @@ impl<B: Testbed> Tester<B> {
             on_pulse: None,
             sources: streams.iter().map(|_| Source::new()).collect(),
             arrivals: Vec::with_capacity(ports * BURST),
+            senders: Senders::default(),
             testbed,
-            streams,
+            streams: streams.into(),
             options,
         }
+    }
+
+    /// Sends on a further thread as well, from ports that `open` opens there, one for each of the
+    /// testbed's. What is received is received by the testbed.
+    ///
+    /// # Errors
+    /// The error of `open`, and [`Error::StreamCount`] if a stamp cannot tell so many streams and
+    /// threads apart.
+    ///
+    /// # Panics
+    /// In virtual time.
+    pub fn add_sender(&mut self, open: OpenPorts) -> Result<(), Error> {
+        assert!(self.testbed.is_real(), "threads in virtual time");
+        let count = self.streams.len() * (self.senders.len() + 2);
+        if count > 256 {
+            return Err(Error::StreamCount(count));
+        }
+        self.senders.add(self.streams.len(), open)?;
+        self.receiver.expect_thread();
+        Ok(())
     }
 
     /// Calls `on_pulse` every now and then during a trial; when it says false, the trial ends with
@@ -176,11 +215,12 @@ impl<B: Testbed> Tester<B> {
             streams.iter().map(|s| (s.tx_port, s.rx_port)).collect()
         };
         assert_eq!(ports(&streams), ports(&self.streams), "the same ports");
+        check_lengths(&streams, &self.options.links)?;
         if !fits(&self.pool, &streams) {
             self.pool = pool(&streams, self.options.frames)?;
         }
         self.receiver.expect(&streams);
-        self.streams = streams;
+        self.streams = streams.into();
         Ok(())
     }
 
@@ -275,15 +315,32 @@ impl<B: Testbed> Tester<B> {
             .collect();
         let start = self.testbed.now();
         self.receiver.begin(number, start);
-        for (source, stream) in self.sources.iter_mut().zip(&self.streams) {
-            source.begin(stream, load, start, self.options.catch_up);
+        let plan = |stream| {
+            let plan = Plan::new(stream, load, start, self.options.catch_up);
+            Arc::new(Mutex::new(plan))
+        };
+        let plans: Vec<_> = self.streams.iter().map(plan).collect();
+        for (source, plan) in self.sources.iter_mut().zip(&plans) {
+            source.begin(Arc::clone(plan));
         }
+        let end = start + time;
+        let job = Job {
+            streams: Arc::clone(&self.streams),
+            plans,
+            trial: number,
+            start,
+            end,
+            // A port that takes no more frames must not hold the tester for ever.
+            give_up: end + time / 2 + Duration::from_secs(1),
+        };
         let mut pulse = Pulse {
             load: *load,
             warm_up,
             done: 0.0,
         };
-        self.send(start, time, &mut pulse)?;
+        self.senders.start(&job);
+        let sent = self.send(&job, &mut pulse);
+        sent.and(self.senders.stop())?;
         let on_time: Vec<u64> = (0..self.streams.len())
             .map(|stream| self.arrived(stream))
             .collect();
@@ -291,25 +348,21 @@ impl<B: Testbed> Tester<B> {
         Ok(self.read(number, load, time, &before, &on_time))
     }
 
-    fn send(&mut self, start: Instant, time: Duration, pulse: &mut Pulse) -> Result<(), Error> {
-        let end = start + time;
-        // A port that takes no more frames must not hold the tester for ever.
-        let give_up = end + time / 2 + Duration::from_secs(1);
+    fn send(&mut self, job: &Job, pulse: &mut Pulse) -> Result<(), Error> {
+        let (start, end) = (job.start, job.end);
         let mut loops = 0;
         loop {
             let now = self.testbed.now();
             let (mut all_sent, mut blocked, mut due) = (true, false, Instant::NEVER);
             for (n, source) in self.sources.iter_mut().enumerate() {
                 let stream = &self.streams[n];
-                source.fill(
-                    stream,
-                    &self.pool,
-                    n as u8,
-                    self.receiver.trial,
+                let moment = Moment {
+                    trial: job.trial,
                     start,
                     now,
                     end,
-                );
+                };
+                source.fill(stream, &self.pool, n, &moment);
                 if !source.pending.is_empty() {
                     let taken = self.testbed.send(stream.tx_port, &mut source.pending)?;
                     source.took(stream, taken);
@@ -318,12 +371,13 @@ impl<B: Testbed> Tester<B> {
                     all_sent = false;
                     blocked |= source.is_blocked();
                     if !self.testbed.is_real() {
-                        due = due.min(source.schedule.as_ref().map_or(end, Schedule::due));
+                        due = due.min(source.plan(Plan::due).unwrap_or(end));
                     }
                 }
             }
             self.receive()?;
-            if (all_sent && now >= end) || now >= give_up {
+            all_sent &= self.senders.are_done()?;
+            if (all_sent && now >= end) || now >= job.give_up {
                 return Ok(());
             }
             let next = if blocked {
@@ -340,7 +394,8 @@ impl<B: Testbed> Tester<B> {
             self.testbed.wait(next.max(now));
             loops += 1;
             if loops % LOOPS_PER_PULSE == 0 {
-                pulse.done = (now.since(start).as_secs_f64() / time.as_secs_f64()).min(1.0);
+                let time = end.since(start).as_secs_f64();
+                pulse.done = (now.since(start).as_secs_f64() / time).min(1.0);
                 self.pulse(pulse)?;
             }
         }
@@ -358,8 +413,11 @@ impl<B: Testbed> Tester<B> {
     fn receive(&mut self) -> Result<(), Error> {
         self.testbed.receive(&mut self.arrivals)?;
         for arrival in self.arrivals.drain(..) {
-            let sources = &self.sources;
-            let taken = |stream: usize| sources[stream].stamped;
+            let (sources, senders) = (&self.sources, &self.senders);
+            let taken = |stream: usize| match stream.checked_sub(sources.len()) {
+                None => sources[stream].stamped,
+                Some(rest) => senders.made(rest / sources.len(), rest % sources.len()),
+            };
             self.receiver
                 .accept(arrival.port, arrival.at, &arrival.frame, taken);
         }
@@ -379,7 +437,7 @@ impl<B: Testbed> Tester<B> {
             }
             if self.testbed.is_real() {
                 let all_here =
-                    (0..self.streams.len()).all(|n| self.arrived(n) >= self.sources[n].packets);
+                    (0..self.streams.len()).all(|n| self.arrived(n) >= self.offered(n).packets);
                 let enough = if all_here {
                     self.options.quiet
                 } else {
@@ -401,8 +459,24 @@ impl<B: Testbed> Tester<B> {
     fn arrived(&self, stream: usize) -> u64 {
         let plain = self.receiver.plain[stream]
             .packets
-            .min(self.sources[stream].plain());
-        self.receiver.ledgers[stream].unique() + plain
+            .min(self.offered(stream).plain());
+        self.receiver.of(stream).map(Ledger::unique).sum::<u64>() + plain
+    }
+
+    /// Packets of a stream that all threads have sent.
+    fn offered(&self, stream: usize) -> Offered {
+        let source = &self.sources[stream];
+        let mut offered = Offered {
+            packets: source.packets,
+            bytes: source.bytes,
+            stamped: source.stamped,
+        };
+        for counts in self.senders.counts(stream) {
+            offered.packets += counts.packets();
+            offered.bytes += counts.bytes();
+            offered.stamped += counts.stamped();
+        }
+        offered
     }
 
     fn read(
@@ -424,11 +498,8 @@ impl<B: Testbed> Tester<B> {
             .map(|port| since(port, |c| c.rx_dropped))
             .collect();
         let streams = self.streams.iter().enumerate().map(|(n, stream)| {
-            let (source, ledger, plain) = (
-                &self.sources[n],
-                &self.receiver.ledgers[n],
-                &self.receiver.plain[n],
-            );
+            let (source, plain) = (self.offered(n), &self.receiver.plain[n]);
+            let sum = |of: fn(&Ledger) -> u64| self.receiver.of(n).map(of).sum::<u64>();
             let rx_packets = self.arrived(n);
             let lost = source.packets - rx_packets;
             let ingress_drop = lost.min(dropped[stream.rx_port]);
@@ -443,17 +514,22 @@ impl<B: Testbed> Tester<B> {
                 tx_packets: source.packets,
                 tx_bytes: source.bytes,
                 rx_packets,
-                rx_bytes: ledger.bytes() + plain_bytes,
+                rx_bytes: sum(Ledger::bytes) + plain_bytes,
                 lost,
                 ingress_drop,
-                duplicates: ledger.duplicates(),
-                reordered: ledger.reordered(),
-                reorder_offset_max: ledger.reorder_offset_max(),
-                late: ledger.late(),
+                duplicates: sum(Ledger::duplicates),
+                reordered: sum(Ledger::reordered),
+                reorder_offset_max: self
+                    .receiver
+                    .of(n)
+                    .map(Ledger::reorder_offset_max)
+                    .max()
+                    .unwrap_or(0),
+                late: sum(Ledger::late),
                 drained: rx_packets - on_time[n],
                 tx_unstamped: source.plain(),
                 surplus: plain.packets - counted,
-                latency: ledger.latency(),
+                latency: Ledger::latency_of_all(self.receiver.of(n)),
             }
         });
         let ports = self
@@ -488,15 +564,15 @@ impl<B: Testbed> Tester<B> {
             .iter()
             .zip(&self.sources)
             .filter(|(stream, _)| stream.tx_port == port);
-        let slipped =
-            mine.filter_map(|(_, source)| source.schedule.as_ref().map(Schedule::slipped));
+        let slipped = mine.filter_map(|(_, source)| source.plan(Plan::slipped));
         slipped.max().unwrap_or_default()
     }
 
     /// The reason why a trial is invalid, if it is.
     fn shortfall(&self, load: &Load, trial: &Trial) -> Option<String> {
         let tolerance = self.options.tolerance;
-        for (stream, source) in self.streams.iter().zip(&self.sources) {
+        for (n, stream) in self.streams.iter().enumerate() {
+            let source = self.offered(n);
             let name = &stream.name;
             let port = &trial.ports[stream.tx_port];
             if port.egress_drop as f64 > tolerance * source.packets as f64 {
@@ -523,10 +599,7 @@ impl<B: Testbed> Tester<B> {
                 let rate = Rate::from_f64(offered / seconds);
                 return Some(format!("{name}: {rate} offered of {} asked", load.rate));
             }
-            let slipped = source
-                .schedule
-                .as_ref()
-                .map_or(Duration::ZERO, Schedule::slipped);
+            let slipped = self.sources[n].plan(Plan::slipped).unwrap_or_default();
             if slipped.as_secs_f64() > tolerance * trial.duration.as_secs_f64()
                 && matches!(load.length, Length::Frames(_))
             {
@@ -537,8 +610,40 @@ impl<B: Testbed> Tester<B> {
     }
 }
 
+/// Packets of a stream that were sent.
+struct Offered {
+    packets: u64,
+    bytes: u64,
+    stamped: u64,
+}
+
+impl Offered {
+    fn plain(&self) -> u64 {
+        self.packets - self.stamped
+    }
+}
+
 fn wire_overhead() -> f64 {
     crate::schedule::OVERHEAD as f64
+}
+
+/// Refuses frames that are longer than what their interfaces send.
+fn check_lengths(streams: &[Stream], links: &[Link]) -> Result<(), Error> {
+    for stream in streams {
+        let Some(link) = links.get(stream.tx_port) else {
+            continue;
+        };
+        if let Some((frame, length)) = stream.longer_than(link.mtu) {
+            return Err(Error::OverMtu {
+                stream: stream.name.clone(),
+                frame,
+                length,
+                interface: link.name.clone(),
+                mtu: link.mtu,
+            });
+        }
+    }
+    Ok(())
 }
 
 fn pool(streams: &[Stream], frames: usize) -> Result<Pool, Error> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use network::{looped, one_way, quick, tester, udp4, udp6};
 use proptest::prelude::*;
-use tare_loadtest::{report, Error, Length, Load, Options, Rate, Tester, Trial};
+use tare_loadtest::{report, Error, Length, Link, Load, Options, Rate, Tester, Trial};
 use tare_port::Frame;
 use tare_sim::{Instant, LineConfig, Queue};
 
@@ -300,6 +300,36 @@ fn a_load_that_makes_no_trial_is_refused() {
             "{load:?}: {result:?}"
         );
     }
+}
+
+#[test]
+fn a_frame_longer_than_the_mtu_is_refused_before_any_trial() {
+    let link = Link {
+        name: "eth1".into(),
+        mtu: 1500,
+    };
+    let tester = |frames: &[Vec<u8>]| {
+        let options = Options {
+            links: vec![link.clone()],
+            ..quick()
+        };
+        let testbed = looped(&LineConfig::new(GIGA), |_: &mut Frame| true);
+        Tester::new(testbed, one_way(frames), options)
+    };
+    // A VLAN tag is no payload.
+    let mut tagged = udp4(1514, 1);
+    tagged.splice(12..12, [0x81, 0, 0, 5]);
+    let mut fits = tester(&[udp4(1514, 1), tagged]).unwrap();
+    fits.trial(&Load::new(rate(0.5), ms(1))).unwrap();
+    let expected = "stream NIC: frame 2 has 1515 bytes (without checksum), but eth1 has an MTU of 1500 and sends 1514 at most: use shorter frames, or `ip link set eth1 mtu 1501`, at its other end too";
+    let error = tester(&[udp4(60, 1), udp4(1515, 1)]).err().unwrap();
+    assert_eq!(error.to_string(), expected);
+    let resized = fits.streams()[0].resize(9014);
+    let error = resized.and_then(|stream| fits.replace_streams(vec![stream]));
+    assert!(
+        matches!(error, Err(Error::OverMtu { frame: 1, .. })),
+        "{error:?}"
+    );
 }
 
 #[test]

@@ -31,8 +31,17 @@ pub struct Local {
 pub enum Handled {
     /// A request for our MAC address, answered.
     Request,
-    /// A neighbor told its MAC address.
+    /// A neighbor answered a request with its MAC address.
     Reply,
+    /// A neighbor answered a request with another MAC address than before.
+    Moved {
+        /// Its IP address.
+        address: IpAddr,
+        /// The MAC address before.
+        from: Mac,
+        /// Its MAC address now.
+        to: Mac,
+    },
 }
 
 /// The reason why a message was not acted on.
@@ -48,6 +57,8 @@ pub enum Ignored {
     HopLimit,
     /// About a neighbor that is not a target.
     NotNeighbor,
+    /// From a target, but no answer to a request of ours.
+    Unsolicited,
     /// The limit on answers was reached.
     Rate,
 }
@@ -122,7 +133,7 @@ impl Neighbors {
     pub fn assume(&mut self, now: Instant, address: IpAddr, mac: Mac) {
         let entry = self.targets.get_mut(&address);
         if let Some(entry) = entry.filter(|entry| entry.mac().is_none()) {
-            entry.told(now, mac);
+            entry.answered(now, mac);
             entry.doubt(now);
         }
     }
@@ -177,7 +188,8 @@ impl Neighbors {
     }
 
     /// Handles an ARP packet, without its Ethernet header. RFC 826, "Packet Reception", but
-    /// stations that are no target are answered and not remembered.
+    /// stations that are no target are answered and not remembered, and targets are believed where
+    /// they answer a request: any station of the link can send anything else.
     ///
     /// # Errors
     /// The reason why it was ignored.
@@ -201,14 +213,9 @@ impl Neighbors {
             }
             return Err(Ignored::Source);
         }
-        let told = match self.targets.get_mut(&IpAddr::V4(source)) {
-            Some(entry) => {
-                entry.told(now, mac);
-                true
-            }
-            None => false,
-        };
         let is_for_us = Some(arp.target) == local.ip4;
+        let is_answer = is_for_us && arp.operation == ArpOperation::Reply;
+        let told = self.told(now, IpAddr::V4(source), mac, is_answer);
         let requested = is_for_us && arp.operation == ArpOperation::Request;
         match local.ip4.filter(|_| requested) {
             Some(own) if answers.take(now) => {
@@ -218,10 +225,33 @@ impl Neighbors {
                 Ok(Handled::Request)
             }
             Some(_) => Err(Ignored::Rate),
-            None if told => Ok(Handled::Reply),
-            None if is_for_us => Err(Ignored::NotNeighbor),
-            None => Err(Ignored::NotForUs),
+            None if !is_for_us && told == Err(Ignored::NotNeighbor) => Err(Ignored::NotForUs),
+            None => told,
         }
+    }
+
+    /// Takes over the MAC address that a target told, if it was asked for.
+    fn told(
+        &mut self,
+        now: Instant,
+        address: IpAddr,
+        mac: Mac,
+        is_answer: bool,
+    ) -> Result<Handled, Ignored> {
+        let entry = self.targets.get_mut(&address);
+        let entry = entry.ok_or(Ignored::NotNeighbor)?;
+        if !is_answer || !entry.expects(mac) {
+            entry.claimed(now, mac);
+            return Err(Ignored::Unsolicited);
+        }
+        Ok(match entry.answered(now, mac) {
+            Some(from) => Handled::Moved {
+                address,
+                from,
+                to: mac,
+            },
+            None => Handled::Reply,
+        })
     }
 
     /// Handles a neighbor solicitation (RFC 4861, 7.1.1, 7.2.3, 7.2.4): the ICMPv6 message, whose
@@ -267,8 +297,9 @@ impl Neighbors {
         }
         let mac = option.unwrap_or(from);
         self.check_station(mac)?;
-        if let (Some(entry), Some(mac)) = (self.targets.get_mut(&IpAddr::V6(source)), option) {
-            entry.told(now, mac);
+        if let Some(mac) = option {
+            // A request is no answer, but may be a reason to ask.
+            let _ = self.told(now, IpAddr::V6(source), mac, false);
         }
         if !answers.take(now) {
             return Err(Ignored::Rate);
@@ -292,7 +323,7 @@ impl Neighbors {
     ) -> Result<Handled, Ignored> {
         let (target, option) = parse(ip, message, message::TARGET_OPTION)?;
         let flags = message.get(4).copied().unwrap_or_default();
-        let (solicited, overriding) = (flags & 0x40 != 0, flags & 0x20 != 0);
+        let solicited = flags & 0x40 != 0;
         if solicited && ip.dst >> 120 == 0xff {
             return Err(Ignored::Malformed);
         }
@@ -301,19 +332,13 @@ impl Neighbors {
         }
         // An answer may lack the option if the request was sent to the station itself.
         let mac = option.unwrap_or(from);
-        let station = self.check_station(mac);
-        let entry = self.targets.get_mut(&IpAddr::V6(target));
-        let entry = entry.ok_or(Ignored::NotNeighbor)?;
-        station?;
-        // An address that was not asked for is not believed, unless the station overrides one that
-        // is known: it may have another interface now.
-        match entry.mac() {
-            None if solicited || entry.is_asked() => entry.told(now, mac),
-            Some(known) if known == mac && !solicited => {}
-            Some(known) if known == mac || overriding => entry.told(now, mac),
-            _ => return Err(Ignored::NotNeighbor),
+        if !self.targets.contains_key(&IpAddr::V6(target)) {
+            return Err(Ignored::NotNeighbor);
         }
-        Ok(Handled::Reply)
+        self.check_station(mac)?;
+        // RFC 4861, 4.4: an answer to a request is solicited. The flag "override" is not looked at:
+        // who may answer is known from whom was asked.
+        self.told(now, IpAddr::V6(target), mac, solicited)
     }
 
     fn check_station(&self, mac: Mac) -> Result<(), Ignored> {

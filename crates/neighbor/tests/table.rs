@@ -77,6 +77,14 @@ fn two_interfaces_find_each_other_by_one_request_each() {
         let (outcome, none) = deliver(&mut a, now, reply, &mut limit());
         assert_eq!((outcome, none.len()), (Ok(Handled::Reply), 0));
     }
+    // A request tells nothing that was asked for.
+    for address in addresses(&A) {
+        assert_eq!(b.mac(address), None, "{address}");
+    }
+    for answer in ask(&mut b, now, A) {
+        let outcome = deliver(&mut b, now, &answer, &mut limit()).0;
+        assert_eq!(outcome, Ok(Handled::Reply));
+    }
     for (table, other) in [(&a, &B), (&b, &A)] {
         for address in addresses(other) {
             assert_eq!(table.mac(address), Some(other.mac), "{address}");
@@ -90,11 +98,11 @@ fn two_interfaces_find_each_other_by_one_request_each() {
 #[test]
 fn a_target_that_stays_keeps_its_address_and_one_that_goes_is_forgotten() {
     let mut a = table(A, &B);
-    let announced = announcement(B);
-    deliver(&mut a, Instant::ZERO, &announced, &mut limit())
-        .0
-        .ok();
     let [known, other] = addresses(&B);
+    let answers = ask(&mut a, Instant::ZERO, B);
+    deliver(&mut a, Instant::ZERO, &answers[0], &mut limit())
+        .0
+        .unwrap();
     assert_eq!(a.mac(known), Some(B.mac));
     let next = IpAddr::from([192, 0, 2, 3]);
     a.set_targets([known, next], Instant::ZERO);
@@ -105,9 +113,143 @@ fn a_target_that_stays_keeps_its_address_and_one_that_goes_is_forgotten() {
 }
 
 fn announcement(of: Local) -> Vec<u8> {
+    announcements(of).swap_remove(0)
+}
+
+/// Unsolicited messages about an ARP address and an IPv6 address.
+fn announcements(of: Local) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     Neighbors::new(of).announce(&mut frames);
-    frames.swap_remove(0)
+    frames
+}
+
+/// Lets a table ask, and returns the answers of `station`.
+fn ask(table: &mut Neighbors, now: Instant, station: Local) -> Vec<Vec<u8>> {
+    let mut requests = Vec::new();
+    table.tick(now, &mut requests);
+    let mut other = Neighbors::new(station);
+    let answers = requests
+        .iter()
+        .map(|request| deliver(&mut other, now, request, &mut limit()).1);
+    answers.flatten().collect()
+}
+
+fn at(seconds: f64) -> Instant {
+    Instant::from_nanos((seconds * 1e9) as u64)
+}
+
+const IMPOSTOR: Mac = [2, 0, 0, 0, 6, 6];
+
+/// Every message by which a station can claim the addresses of B as its own: announcements,
+/// requests, and answers to requests of A.
+fn claims() -> Vec<Vec<u8>> {
+    let impostor = Local { mac: IMPOSTOR, ..B };
+    let mut claims = announcements(impostor);
+    table(impostor, &A).tick(Instant::ZERO, &mut claims);
+    claims.extend(ask(&mut table(A, &B), Instant::ZERO, impostor));
+    assert_eq!(claims.len(), 6);
+    claims
+}
+
+#[test]
+fn what_was_not_asked_for_changes_no_address() {
+    // Before the first request, after the answer, and while the known station is asked again.
+    for asked in [0, 1, 2] {
+        let mut a = table(A, &B);
+        if asked > 0 {
+            for answer in ask(&mut a, Instant::ZERO, B) {
+                deliver(&mut a, Instant::ZERO, &answer, &mut limit())
+                    .0
+                    .unwrap();
+            }
+        }
+        if asked > 1 {
+            a.tick(at(60.0), &mut Vec::new());
+            assert!(a.iter().all(|n| n.state == State::Probing));
+        }
+        let wanted = (asked > 0).then_some(B.mac);
+        for claim in claims() {
+            let outcome = deliver(&mut a, at(60.1), &claim, &mut limit()).0;
+            let expected = [Err(Ignored::Unsolicited), Ok(Handled::Request)];
+            assert!(expected.contains(&outcome), "{outcome:?}");
+            for address in addresses(&B) {
+                assert_eq!(a.mac(address), wanted, "{address} after {outcome:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_claim_has_the_known_station_asked_and_an_answer_keeps_it() {
+    let mut a = table(A, &B);
+    for answer in ask(&mut a, Instant::ZERO, B) {
+        deliver(&mut a, Instant::ZERO, &answer, &mut limit())
+            .0
+            .unwrap();
+    }
+    for claim in claims() {
+        deliver(&mut a, at(30.0), &claim, &mut limit()).0.ok();
+    }
+    let mut requests = Vec::new();
+    a.clone().tick(at(30.0), &mut requests);
+    assert_eq!(requests.len(), 2);
+    assert!(requests.iter().all(|request| request[..6] == B.mac));
+    for answer in ask(&mut a, at(30.0), B) {
+        let outcome = deliver(&mut a, at(30.0), &answer, &mut limit()).0;
+        assert_eq!(outcome, Ok(Handled::Reply));
+    }
+    assert_eq!(a.next_deadline(), at(90.0));
+}
+
+#[test]
+fn a_neighbor_that_answers_no_more_is_followed_to_its_new_address() {
+    let mut a = table(A, &B);
+    for answer in ask(&mut a, Instant::ZERO, B) {
+        deliver(&mut a, Instant::ZERO, &answer, &mut limit())
+            .0
+            .unwrap();
+    }
+    let moved = Local { mac: [4; 6], ..B };
+    for claim in announcements(moved) {
+        deliver(&mut a, at(30.0), &claim, &mut limit()).0.ok();
+    }
+    // Three requests to the station that is known, which is silent, and then one to all.
+    for n in 0..3 {
+        let mut requests = Vec::new();
+        a.tick(at(30.0 + f64::from(n) * 0.025), &mut requests);
+        assert_eq!(requests.len(), 2);
+        assert!(requests.iter().all(|request| request[..6] == B.mac));
+    }
+    let now = at(30.075);
+    for (n, answer) in ask(&mut a, now, moved).iter().enumerate() {
+        let address = addresses(&B)[n];
+        let outcome = deliver(&mut a, now, answer, &mut limit()).0;
+        let (from, to) = (B.mac, moved.mac);
+        assert_eq!(outcome, Ok(Handled::Moved { address, from, to }));
+        assert_eq!(a.mac(address), Some(moved.mac));
+        // A second answer to the same request comes too late.
+        let impostor = Local { mac: IMPOSTOR, ..B };
+        let late = ask(&mut table(A, &B), now, impostor);
+        let outcome = deliver(&mut a, now, &late[n], &mut limit()).0;
+        assert_eq!(outcome, Err(Ignored::Unsolicited));
+        assert_eq!(a.mac(address), Some(moved.mac));
+    }
+}
+
+#[test]
+fn on_another_link_all_stations_are_asked_at_once() {
+    let mut a = table(A, &B);
+    for answer in ask(&mut a, Instant::ZERO, B) {
+        deliver(&mut a, Instant::ZERO, &answer, &mut limit())
+            .0
+            .unwrap();
+    }
+    a.doubt_all(at(5.0));
+    let moved = Local { mac: [4; 6], ..B };
+    for answer in ask(&mut a, at(5.0), moved) {
+        let outcome = deliver(&mut a, at(5.0), &answer, &mut limit()).0;
+        assert!(matches!(outcome, Ok(Handled::Moved { .. })), "{outcome:?}");
+    }
 }
 
 #[test]

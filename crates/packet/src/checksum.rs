@@ -74,6 +74,27 @@ mod tests {
     }
 
     #[test]
+    fn carries_of_every_addition_count() {
+        let all = |bytes: [u8; 4]| {
+            let mut header = [0xff; 20];
+            header[16..].copy_from_slice(&bytes);
+            header
+        };
+        let mut second = [0xff; 20];
+        second[8..16].fill(0);
+        // Out of the first sum of 64 bits, of the second, and of the sum with both carries.
+        for header in [all([0xff; 4]), second, all(1u32.to_ne_bytes()), all([0; 4])] {
+            assert_eq!(is_right(&header), plainly(&header) == 0, "{header:x?}");
+        }
+    }
+
+    #[test]
+    fn a_pseudo_header_has_both_addresses_the_protocol_and_the_length() {
+        let sum = pseudo_header(&[1, 2, 3, 4], &[5, 6, 7, 8], 17, 9);
+        assert_eq!(finish(sum), !(0x1014 + 17 + 9));
+    }
+
+    #[test]
     fn the_example_of_rfc_1071() {
         let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
         assert_eq!(finish(sum(&bytes)), !0xddf2);

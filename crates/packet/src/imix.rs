@@ -20,7 +20,8 @@ pub const SIZE_MAX: u16 = 9000 + ethernet::HEADER as u16;
 
 /// The sizes of a test's frames.
 ///
-/// Read from `60` … `9014` or `IMIX` (in any case), and displayed as that.
+/// Read from `60` … `9014` or `IMIX` (in any case), and displayed as that. ` bytes` may follow the
+/// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PacketSize(Sizes);
 
@@ -101,6 +102,7 @@ impl FromStr for PacketSize {
         if text.eq_ignore_ascii_case("imix") {
             return Ok(PacketSize::IMIX);
         }
+        let text = text.strip_suffix(" bytes").unwrap_or(text);
         // `parse` would take a sign.
         if !text.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(NoPacketSize);
@@ -137,11 +139,12 @@ mod tests {
             assert_eq!(size.to_string(), text);
         }
         assert_eq!("imix".parse(), Ok(PacketSize::IMIX));
+        assert_eq!("60 bytes".parse(), Ok(PacketSize::fixed(60).unwrap()));
         let sixty: PacketSize = "60".parse().unwrap();
         assert_eq!(sixty.sequence().take(3).collect::<Vec<_>>(), [60; 3]);
         assert_eq!((sixty.mean_bytes(), sixty.max_bytes()), (60.0, 60));
         for text in [
-            "", "59", "9015", "65596", "+60", "-60", "60.0", " 60", "mix",
+            "", "59", "9015", "65596", "+60", "-60", "60.0", " 60", "mix", " bytes", "60bytes",
         ] {
             assert_eq!(text.parse::<PacketSize>(), Err(NoPacketSize), "{text}");
         }

@@ -21,6 +21,21 @@ pub const FRAGMENT_OFFSET: u32 = 0x1fff;
 /// 4.3.2.3).
 pub const REASSEMBLED_MIN: usize = 576;
 
+/// Returns true if the address can be that of one host on a network: not of 0/8, 127/8, 224/4 or
+/// 240/4 (RFC 1812, 5.3.7). No packet from another address is to be answered or forwarded.
+#[inline]
+pub const fn is_host(address: u32) -> bool {
+    let network = address >> 24;
+    network.wrapping_sub(1) < 0xdf && network != 127
+}
+
+/// Returns true if the address is of 169.254/16, which a router must not forward packets from or to
+/// (RFC 3927, 7).
+#[inline]
+pub const fn is_link_local(address: u32) -> bool {
+    address >> 16 == 0xa9fe
+}
+
 /// The reason that bytes are no IPv4 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
@@ -209,6 +224,31 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
+    fn addresses_that_no_host_has_are_told_from_others() {
+        for (address, host, link_local) in [
+            ("0.0.0.0", false, false),
+            ("0.255.255.255", false, false),
+            ("1.0.0.0", true, false),
+            ("126.255.255.255", true, false),
+            ("127.0.0.0", false, false),
+            ("127.255.255.255", false, false),
+            ("128.0.0.0", true, false),
+            ("169.253.255.255", true, false),
+            ("169.254.0.0", true, true),
+            ("169.254.255.255", true, true),
+            ("169.255.0.0", true, false),
+            ("223.255.255.255", true, false),
+            ("224.0.0.0", false, false),
+            ("240.0.0.0", false, false),
+            ("255.255.255.255", false, false),
+        ] {
+            let bits = address.parse::<std::net::Ipv4Addr>().unwrap().to_bits();
+            let found = (is_host(bits), is_link_local(bits));
+            assert_eq!(found, (host, link_local), "{address}");
+        }
+    }
+
+    #[test]
     fn what_is_wrong_with_a_header_is_named() {
         let good = Repr {
             src: 1,
@@ -231,6 +271,34 @@ mod tests {
         assert_eq!(with(3, 19), Malformed::Length);
         assert_eq!(with(3, 21), Malformed::Truncated);
         assert_eq!(with(8, 63), Malformed::Checksum);
+    }
+
+    #[test]
+    fn bounds_fragments_and_carries_are_exact() {
+        let repr = |ttl, total_len, fragment| Repr {
+            src: 1,
+            dst: 2,
+            protocol: 17,
+            ttl,
+            tos: 0,
+            total_len,
+            fragment,
+        };
+        let longer = repr(64, 21, 0).to_bytes();
+        assert_eq!(Ipv4::parse(&longer), Err(Malformed::Truncated));
+        for fragment in [0, DONT_FRAGMENT, MORE_FRAGMENTS, 1] {
+            let read = Ipv4::parse(&repr(64, 20, fragment).to_bytes()).unwrap();
+            assert_eq!(
+                read.is_fragment(),
+                fragment != 0 && fragment != DONT_FRAGMENT
+            );
+        }
+        // One of these identifications makes a checksum whose upper byte is full.
+        for identification in 0..=0xffff {
+            let mut h = repr(64, 20, identification << 16).to_bytes();
+            decrement_ttl(&mut h);
+            assert_eq!(Ipv4::parse(&h).map(|read| read.ttl), Ok(63));
+        }
     }
 
     proptest! {

@@ -7,6 +7,27 @@ pub const HEADER: usize = 40;
 /// error (RFC 4443, 2.4).
 pub const MTU_MIN: usize = 1280;
 
+/// Returns true if the address is of ff00::/8 (RFC 4291, 2.7).
+#[inline]
+pub const fn is_multicast(address: u128) -> bool {
+    address >> 120 == 0xff
+}
+
+/// Returns true if the address can be that of one host on a network: neither multicast nor of
+/// ::/64, where the unspecified address, the loopback address and IPv4 addresses in IPv6 form are
+/// (RFC 4291, 2.5). No packet from another address is to be answered or forwarded.
+#[inline]
+pub const fn is_host(address: u128) -> bool {
+    address >> 64 != 0 && !is_multicast(address)
+}
+
+/// Returns true if the address is of fe80::/10, which a router must not forward packets from or to
+/// (RFC 4291, 2.5.6).
+#[inline]
+pub const fn is_link_local(address: u128) -> bool {
+    address >> 118 == 0xfe80 >> 6
+}
+
 /// The reason that bytes are no IPv6 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
@@ -131,6 +152,28 @@ impl Repr {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn addresses_that_no_host_has_are_told_from_others() {
+        for (address, host, link_local) in [
+            ("::", false, false),
+            ("::1", false, false),
+            ("::ffff:192.0.2.1", false, false),
+            ("64:ff9b::192.0.2.1", true, false),
+            ("2001:db8::1", true, false),
+            ("fe7f:ffff::1", true, false),
+            ("fe80::1", true, true),
+            ("febf:ffff::1", true, true),
+            ("fec0::1", true, false),
+            ("feff:ffff::1", true, false),
+            ("ff00::", false, false),
+            ("ff02::1", false, false),
+        ] {
+            let bits = address.parse::<std::net::Ipv6Addr>().unwrap().to_bits();
+            let found = (is_host(bits), is_link_local(bits));
+            assert_eq!(found, (host, link_local), "{address}");
+        }
+    }
 
     #[test]
     fn what_is_wrong_with_a_header_is_named() {

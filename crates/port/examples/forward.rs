@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for round in 0..3 {
         for kind in kinds {
             let (alone, in_all, lost) = measure(kind, bytes, seconds)?;
-            println!("round {round}: {kind:?}: forwarding {alone:.3} Mpps, with the sending {in_all:.3} Mpps, {lost} lost");
+            println!("round {round}: {kind}: forwarding {alone:.3} Mpps, with the sending {in_all:.3} Mpps, {lost} lost");
         }
     }
     Ok(())

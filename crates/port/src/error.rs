@@ -137,7 +137,7 @@ impl fmt::Display for Error {
             ),
             Error::UnfitPool { slots, capacity } => write!(
                 f,
-                "AF_XDP needs a pool with Layout::PowerOfTwo, at least 256 slots and a capacity of 2048 or 4096; this has {slots} of {capacity}"
+                "AF_XDP needs a pool with Layout::PowerOfTwo, at least 256 slots and a capacity of 2048 to 32768, a power of two; this has {slots} of {capacity}"
             ),
             Error::Refused { interface, refused } => {
                 write!(f, "no port could be opened on {interface}")?;

@@ -18,7 +18,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use crate::XdpMode;
+use crate::{xdp, Pool, XdpMode};
 
 /// The operations of a port that another process can take over.
 pub trait Handover {
@@ -67,16 +67,26 @@ pub trait Handover {
 pub enum Descriptors {
     /// A packet socket.
     Packet(OwnedFd),
-    /// The program of AF_XDP and its map from queues to sockets.
-    Xdp(XdpMode, [OwnedFd; 2]),
+    /// The map of AF_XDP from queues to sockets, and the link of its program to the interface.
+    Xdp {
+        /// The mode of the program.
+        mode: XdpMode,
+        /// True if the program receives frames longer than a page.
+        in_parts: bool,
+        /// The map and the link.
+        fds: [OwnedFd; 2],
+    },
 }
 
 impl Descriptors {
     /// Returns the name of the kind, by which the other process knows what the descriptors are.
-    pub fn name(&self) -> &'static str {
+    pub fn name(&self) -> String {
         match self {
-            Descriptors::Packet(_) => PACKET,
-            Descriptors::Xdp(mode, _) => mode.name(),
+            Descriptors::Packet(_) => PACKET.into(),
+            Descriptors::Xdp { mode, in_parts, .. } => {
+                let parts = if *in_parts { IN_PARTS } else { "" };
+                format!("{mode}{parts}")
+            }
         }
     }
 
@@ -84,8 +94,14 @@ impl Descriptors {
     /// no such kind, or it has another number of descriptors.
     pub fn new(name: &str, fds: Vec<OwnedFd>) -> Option<Descriptors> {
         let modes = [XdpMode::Generic, XdpMode::Native, XdpMode::ZeroCopy];
-        match modes.into_iter().find(|mode| mode.name() == name) {
-            Some(mode) => Some(Descriptors::Xdp(mode, fds.try_into().ok()?)),
+        let stem = name.strip_suffix(IN_PARTS);
+        let named = stem.unwrap_or(name);
+        match modes.into_iter().find(|mode| mode.name() == named) {
+            Some(mode) => Some(Descriptors::Xdp {
+                mode,
+                in_parts: stem.is_some(),
+                fds: fds.try_into().ok()?,
+            }),
             None if name == PACKET => {
                 let [socket] = <[OwnedFd; 1]>::try_from(fds).ok()?;
                 Some(Descriptors::Packet(socket))
@@ -98,7 +114,15 @@ impl Descriptors {
     pub fn into_fds(self) -> Vec<OwnedFd> {
         match self {
             Descriptors::Packet(socket) => vec![socket],
-            Descriptors::Xdp(_, fds) => fds.into(),
+            Descriptors::Xdp { fds, .. } => fds.into(),
+        }
+    }
+
+    /// Returns true if a port over this pool can receive with them.
+    pub fn fit(&self, pool: &Pool) -> bool {
+        match self {
+            Descriptors::Packet(_) => true,
+            Descriptors::Xdp { in_parts, .. } => *in_parts == xdp::in_parts(pool),
         }
     }
 
@@ -109,14 +133,21 @@ impl Descriptors {
     pub fn try_clone(&self) -> io::Result<Descriptors> {
         Ok(match self {
             Descriptors::Packet(socket) => Descriptors::Packet(socket.try_clone()?),
-            Descriptors::Xdp(mode, [map, link]) => {
-                Descriptors::Xdp(*mode, [map.try_clone()?, link.try_clone()?])
-            }
+            Descriptors::Xdp {
+                mode,
+                in_parts,
+                fds: [map, link],
+            } => Descriptors::Xdp {
+                mode: *mode,
+                in_parts: *in_parts,
+                fds: [map.try_clone()?, link.try_clone()?],
+            },
         })
     }
 }
 
 const PACKET: &str = "packet socket";
+const IN_PARTS: &str = ", frames in parts";
 
 /// Reads a field of `/proc/self/fdinfo` of a descriptor; `None` if it has none, as one of another
 /// type.

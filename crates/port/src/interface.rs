@@ -1,5 +1,7 @@
 //! Network interfaces: found by name or by PCI address.
 
+mod features;
+
 use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
@@ -9,6 +11,7 @@ use std::path::Path;
 
 use crate::syscall::{check, new_socket, set_option};
 use crate::Error;
+pub(crate) use features::features;
 
 /// A network interface of the network namespace that the calling thread is in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,6 +172,22 @@ impl Interface {
             self.ethtool(&mut [offload.commands().1, 0])?;
         }
         Ok(())
+    }
+
+    /// The frames that it has sent since it was made, by whichever program.
+    ///
+    /// # Errors
+    /// If the interface is gone.
+    pub fn sent(&self) -> io::Result<u64> {
+        // Not from /sys, which shows the network namespace that it was mounted in.
+        let devices = fs::read_to_string("/proc/thread-self/net/dev")?;
+        let line = devices.lines().find_map(|line| {
+            let (name, counters) = line.split_once(':')?;
+            (name.trim_start() == self.name).then_some(counters)
+        });
+        // Eight numbers of what was received, then bytes and packets sent.
+        line.and_then(|counters| counters.split_ascii_whitespace().nth(9)?.parse().ok())
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))
     }
 
     fn by_pci_under(devices: &Path, address: &Address) -> Result<Interface, Error> {

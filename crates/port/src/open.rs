@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use crate::{Error, Interface, Offload, PacketPort, Pool, Port, Refused, XdpMode, XdpPort};
+use crate::{
+    Error, Interface, Offload, PacketPort, Pool, Port, Refused, XdpMode, XdpPort, XdpSender,
+};
 
 /// A kind of port to an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -49,10 +51,25 @@ pub fn open(
     pool: &Pool,
     kind: Kind,
 ) -> Result<(Box<dyn Port>, Opened), Error> {
+    open_with_lanes(interface, queue, pool, kind, 0)
+}
+
+/// As [`open`], with this number of lanes; see [`XdpPort::open_with_lanes`].
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with_lanes(
+    interface: &Interface,
+    queue: u32,
+    pool: &Pool,
+    kind: Kind,
+    lanes: u32,
+) -> Result<(Box<dyn Port>, Opened), Error> {
+    let xdp = |modes: &[XdpMode]| XdpPort::open_with_lanes(interface, queue, pool, modes, lanes);
     let (port, kind, refused): (Box<dyn Port>, _, _) = match kind {
         Kind::Auto => {
             let modes = XdpMode::preferred(interface.driver().as_deref());
-            match XdpPort::open(interface, queue, pool, modes) {
+            match xdp(modes) {
                 Ok((port, refused)) => {
                     let mode = port.mode();
                     (Box::new(port), Kind::Xdp(mode), refused)
@@ -72,7 +89,7 @@ pub fn open(
             }
         }
         Kind::Xdp(mode) => {
-            let (port, refused) = XdpPort::open(interface, queue, pool, &[mode])?;
+            let (port, refused) = xdp(&[mode])?;
             (Box::new(port), kind, refused)
         }
         Kind::Packet => packet(interface, pool, Vec::new())?,
@@ -85,6 +102,18 @@ pub fn open(
             offloads: interface.offloads(),
         },
     ))
+}
+
+/// Opens an interface for sending alone, on a thread beside that of its port: a lane of that port
+/// where there is one, otherwise a packet socket.
+///
+/// # Errors
+/// Without CAP_NET_RAW, and where the interface is gone.
+pub fn open_to_send(interface: &Interface, pool: &Pool) -> Result<Box<dyn Port>, Error> {
+    Ok(match XdpSender::open(interface) {
+        Ok(sender) => Box::new(sender),
+        Err(_) => Box::new(PacketPort::open_to_send(interface, pool)?),
+    })
 }
 
 type Chosen = (Box<dyn Port>, Kind, Vec<Refused>);

@@ -35,6 +35,14 @@ pub struct PacketPort {
     overrun: Cell<u64>,
 }
 
+/// The part of what arrives on an interface that a port receives.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Receives {
+    All,
+    Share,
+    Nothing,
+}
+
 /// After so many receptions of nothing the interface is asked whether it is still there.
 const IDLE: u32 = 64;
 
@@ -48,7 +56,7 @@ impl PacketPort {
     /// # Errors
     /// Without CAP_NET_RAW, and where the interface is gone.
     pub fn open(interface: &Interface, pool: &Pool) -> Result<PacketPort, Error> {
-        PacketPort::new(interface, pool, false).map_err(|error| told(interface, error))
+        PacketPort::new(interface, pool, Receives::All).map_err(|error| told(interface, error))
     }
 
     /// Opens an interface, and receives a share of what arrives on it: each flow goes to one of the
@@ -57,10 +65,18 @@ impl PacketPort {
     /// # Errors
     /// As [`PacketPort::open`].
     pub fn open_share(interface: &Interface, pool: &Pool) -> Result<PacketPort, Error> {
-        PacketPort::new(interface, pool, true).map_err(|error| told(interface, error))
+        PacketPort::new(interface, pool, Receives::Share).map_err(|error| told(interface, error))
     }
 
-    fn new(interface: &Interface, pool: &Pool, share: bool) -> io::Result<PacketPort> {
+    /// Opens an interface, and receives nothing.
+    ///
+    /// # Errors
+    /// As [`PacketPort::open`].
+    pub fn open_to_send(interface: &Interface, pool: &Pool) -> Result<PacketPort, Error> {
+        PacketPort::new(interface, pool, Receives::Nothing).map_err(|error| told(interface, error))
+    }
+
+    fn new(interface: &Interface, pool: &Pool, receives: Receives) -> io::Result<PacketPort> {
         // Of no protocol until it is bound, so that nothing of other interfaces is in it.
         let socket = new_socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, 0)?;
         let on: libc::c_int = 1;
@@ -76,7 +92,10 @@ impl PacketPort {
         if set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &BUFFER).is_err() {
             set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &BUFFER)?;
         }
-        let address = address(interface.index());
+        let mut address = address(interface.index());
+        if receives == Receives::Nothing {
+            address.sll_protocol = 0;
+        }
         // SAFETY: the address is of the family and of the size told.
         check(unsafe {
             libc::bind(
@@ -85,7 +104,7 @@ impl PacketPort {
                 mem::size_of_val(&address) as libc::socklen_t,
             )
         })?;
-        if share {
+        if receives == Receives::Share {
             let group = handover::inherited_group(interface).unwrap_or_else(|| {
                 // Groups are known by a number of 16 bits.
                 (process::id().wrapping_mul(0x9e37) ^ interface.index()) & 0xffff

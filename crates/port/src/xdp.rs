@@ -2,8 +2,10 @@
 
 mod handover;
 mod mode;
+mod parts;
 mod program;
 mod ring;
+mod sender;
 mod socket;
 
 use std::fmt;
@@ -15,11 +17,13 @@ use std::sync::Arc;
 
 use crate::frame::SLOT;
 use crate::interface::promiscuous;
-use crate::{Burst, Counters, Error, Handover, Interface, Pool, Port, Refused};
+use crate::{Burst, Counters, Error, Frame, Handover, Interface, Pool, Port, Refused};
 pub use handover::XdpProgram;
 pub use mode::XdpMode;
+use parts::{Joined, Partial};
 use program::Attachment;
 use ring::Ring;
+pub use sender::XdpSender;
 use socket::Socket;
 
 /// A queue of an interface, received from and sent to through AF_XDP.
@@ -36,14 +40,19 @@ pub struct XdpPort {
     kernel: ManuallyDrop<Kernel>,
     mode: XdpMode,
     pool: Pool,
-    /// Bytes from one chunk to the next, a power of two.
+    /// Bytes from one slot to the next, a power of two.
     stride: usize,
+    /// Bytes of a chunk, as AF_XDP calls what it counts in: a slot, or a page of it.
+    chunk: usize,
     /// The holder of each slot, as far as this port is concerned. What the kernel gives back is
     /// checked against it.
     holders: Vec<Holder>,
     /// Slots in the fill and the transmit ring or further on.
     filled: u32,
     sending: u32,
+    /// A frame of several chunks of which the last has not been received.
+    partial: Partial,
+    direct: Direct,
     /// Down when last used.
     down: bool,
     /// Receptions of nothing in a row.
@@ -63,12 +72,21 @@ struct Kernel {
     queue: u32,
 }
 
+/// Sending without the transmit ring.
+enum Direct {
+    Never,
+    /// Possible or not: to be found out when the first frames are sent.
+    Later(Interface),
+    Yes(XdpSender, Interface),
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
     /// The pool, a frame, or another port.
     Elsewhere,
     Filled,
-    Sending,
+    /// With so many chunks of it.
+    Sending(u8),
 }
 
 /// Receptions of nothing in a row after which the interface is asked if it is still there.
@@ -78,12 +96,19 @@ const IDLE: u32 = 64;
 /// one.
 const HEADER: usize = tare_packet::ethernet::HEADER;
 
+/// The longest chunk: the kernel takes none that is longer than a page.
+const CHUNK_MAX: usize = 4096;
+
+/// The longest slot. The kernel makes a packet of 17 pages at most.
+const STRIDE_MAX: usize = 8 * CHUNK_MAX;
+
 impl XdpPort {
     /// Opens a queue of an interface in the first of `modes` that works, and says why those before
     /// it do not.
     ///
     /// All ports over one pool either copy or do not: the first one opened decides. `pool` must
-    /// have [`crate::Layout::PowerOfTwo`], at least 256 slots and a capacity of 2048 or 4096.
+    /// have [`crate::Layout::PowerOfTwo`], at least 256 slots and a capacity of 2048, 4096, 8192,
+    /// 16,384 or 32,768.
     ///
     /// # Errors
     /// If no mode works, the pool does not fit or there is no such queue.
@@ -93,15 +118,32 @@ impl XdpPort {
         pool: &Pool,
         modes: &[XdpMode],
     ) -> Result<(XdpPort, Vec<Refused>), Error> {
+        XdpPort::open_with_lanes(interface, queue, pool, modes, 0)
+    }
+
+    /// As [`XdpPort::open`]. With `lanes` above 0, in native mode and slots of up to 4096 bytes
+    /// the port of queue 0 sends as an [`XdpSender`] does, if that is possible when it first sends,
+    /// and threads can open further senders, one less than `lanes`, on the same interface. All
+    /// queues of an interface are opened with the same number.
+    ///
+    /// # Errors
+    /// As [`XdpPort::open`].
+    pub fn open_with_lanes(
+        interface: &Interface,
+        queue: u32,
+        pool: &Pool,
+        modes: &[XdpMode],
+        lanes: u32,
+    ) -> Result<(XdpPort, Vec<Refused>), Error> {
         XdpPort::check(interface, queue, pool)?;
         let mut refused = Vec::new();
         for &mode in modes {
-            let opened = XdpPort::open_in(interface, queue, pool, mode, socket::PATIENCE);
+            let opened = XdpPort::open_in(interface, queue, pool, mode, lanes, socket::PATIENCE);
             match opened.and_then(|port| port.begin().map(|()| port)) {
                 Ok(port) => return Ok((port, refused)),
                 Err(error) => refused.push(Refused {
                     kind: mode.name(),
-                    why: socket::explain(&error, mode),
+                    why: socket::explain(&error, mode, in_parts(pool)),
                 }),
             }
         }
@@ -113,7 +155,11 @@ impl XdpPort {
 
     fn check(interface: &Interface, queue: u32, pool: &Pool) -> Result<(), Error> {
         let (_, stride, capacity) = pool.memory();
-        if pool.slots() < 256 || capacity != stride || !matches!(stride, 2048 | 4096) {
+        let is_fit = pool.slots() >= 256
+            && capacity == stride
+            && stride.is_power_of_two()
+            && (2048..=STRIDE_MAX).contains(&stride);
+        if !is_fit {
             return Err(Error::UnfitPool {
                 slots: pool.slots(),
                 capacity,
@@ -140,13 +186,23 @@ impl XdpPort {
         queue: u32,
         pool: &Pool,
         mode: XdpMode,
+        lanes: u32,
         patience: u32,
     ) -> io::Result<XdpPort> {
-        let attachment = Attachment::new(interface, mode)?;
+        let stride = pool.memory().1;
+        let in_parts = in_parts(pool);
+        let can_send = mode == XdpMode::Native && !in_parts;
+        let lanes = if can_send { lanes } else { 0 };
+        let attachment = Attachment::new(interface, mode, in_parts, lanes)?;
         let quarter = (pool.slots() / 4 + 1).next_power_of_two() / 2;
         let size = quarter.min(4096) as u32;
         let (socket, ([fill, completion], [rx, tx])) =
             socket::bind(interface, queue, pool, size, mode, patience)?;
+        let direct = if lanes > 0 && queue == 0 {
+            Direct::Later(interface.clone())
+        } else {
+            Direct::Never
+        };
         let mut port = XdpPort {
             kernel: ManuallyDrop::new(Kernel {
                 rx,
@@ -159,11 +215,14 @@ impl XdpPort {
                 queue,
             }),
             mode,
-            stride: pool.memory().1,
+            stride,
+            chunk: stride.min(CHUNK_MAX),
             holders: vec![Holder::Elsewhere; pool.slots()],
             pool: pool.clone(),
             filled: 0,
             sending: 0,
+            partial: Partial::default(),
+            direct,
             down: false,
             idle: 0,
             counters: Counters::default(),
@@ -208,16 +267,32 @@ impl XdpPort {
     /// that is given back twice would be two frames over the same bytes, which safe code must never
     /// see, so one byte for each slot says who has it.
     #[inline]
-    fn regain(&mut self, address: u64, from: Holder) -> io::Result<u32> {
+    fn received(&mut self, address: u64) -> io::Result<u32> {
         let slot = address as usize / self.stride;
         match self.holders.get_mut(slot) {
-            Some(holder) if *holder == from => {
+            Some(holder @ Holder::Filled) => {
                 *holder = Holder::Elsewhere;
                 Ok(slot as u32)
             }
-            _ => Err(io::Error::other(
-                "AF_XDP gave back a buffer that it did not have",
-            )),
+            _ => Err(not_its_own()),
+        }
+    }
+
+    /// As [`XdpPort::received`], of a chunk that was sent; `None` if others of its slot are still
+    /// with the kernel.
+    #[inline]
+    fn sent(&mut self, address: u64) -> io::Result<Option<u32>> {
+        let slot = address as usize / self.stride;
+        match self.holders.get_mut(slot) {
+            Some(holder @ Holder::Sending(1)) => {
+                *holder = Holder::Elsewhere;
+                Ok(Some(slot as u32))
+            }
+            Some(Holder::Sending(chunks)) => {
+                *chunks -= 1;
+                Ok(None)
+            }
+            _ => Err(not_its_own()),
         }
     }
 
@@ -230,9 +305,11 @@ impl XdpPort {
         let ready = self.kernel.completion.ready()?;
         for _ in 0..ready {
             let address = self.kernel.completion.take();
-            let slot = self.regain(address, Holder::Sending)?;
+            let slot = self.sent(address)?;
             self.sending -= 1;
-            self.pool.give_back(slot);
+            if let Some(slot) = slot {
+                self.pool.give_back(slot);
+            }
         }
         if ready > 0 {
             self.kernel.completion.release();
@@ -240,16 +317,52 @@ impl XdpPort {
         Ok(())
     }
 
-    /// Puts a frame's slot into the transmit ring.
+    /// Puts a frame's slot into the transmit ring, chunk by chunk.
     #[inline]
-    fn put(&mut self, slot: u32, start: usize, end: usize) {
-        self.holders[slot as usize] = Holder::Sending;
-        self.sending += 1;
-        self.kernel.tx.put(libc::xdp_desc {
-            addr: (slot as usize * self.stride + start) as u64,
-            len: (end - start) as u32,
-            options: 0,
-        });
+    fn put(&mut self, slot: u32, mut start: usize, end: usize) {
+        let mut chunks = 1;
+        let mut descriptor = |start: usize, end: usize, options| {
+            self.kernel.tx.put(libc::xdp_desc {
+                addr: (slot as usize * self.stride + start) as u64,
+                len: (end - start) as u32,
+                options,
+            });
+        };
+        while end > parts::boundary(start, self.chunk) {
+            let boundary = parts::boundary(start, self.chunk);
+            descriptor(start, boundary, XDP_PKT_CONTD);
+            start = boundary;
+            chunks += 1;
+        }
+        descriptor(start, end, 0);
+        self.holders[slot as usize] = Holder::Sending(chunks);
+        self.sending += u32::from(chunks);
+    }
+
+    /// The most descriptors that a frame takes, wherever in a slot it lies.
+    #[inline]
+    fn descriptors(&self, frame: &Frame) -> usize {
+        if self.chunk == self.stride {
+            1
+        } else {
+            frame.len() / self.chunk + 2
+        }
+    }
+
+    /// The sender without the ring, if there is one.
+    #[inline]
+    fn sender(&mut self) -> Option<&mut XdpSender> {
+        if let Direct::Later(interface) = &self.direct {
+            let interface = interface.clone();
+            self.direct = match XdpSender::of(&interface, &self.kernel.attachment, 0) {
+                Ok(sender) => Direct::Yes(sender, interface),
+                Err(_) => Direct::Never,
+            };
+        }
+        match &mut self.direct {
+            Direct::Yes(sender, _) => Some(sender),
+            _ => None,
+        }
     }
 
     /// Lets the kernel send what is in the transmit ring.
@@ -304,8 +417,8 @@ impl XdpPort {
 impl Port for XdpPort {
     #[inline]
     fn receive(&mut self, burst: &mut Burst, max: usize) -> io::Result<usize> {
-        let n = (self.kernel.rx.ready()? as usize).min(max);
-        if n == 0 {
+        let mut ready = self.kernel.rx.ready()? as usize;
+        if ready == 0 || max == 0 {
             self.idle += 1;
             // What was left over: frames that the kernel had no room for, slots that the pool did
             // not have.
@@ -320,9 +433,11 @@ impl Port for XdpPort {
             return Ok(0);
         }
         self.idle = 0;
-        for _ in 0..n {
+        let mut n = 0;
+        while ready > 0 && n < max {
+            ready -= 1;
             let descriptor = self.kernel.rx.take();
-            let slot = self.regain(descriptor.addr, Holder::Filled)?;
+            let slot = self.received(descriptor.addr)?;
             self.filled -= 1;
             let start = descriptor.addr as usize % self.stride;
             let len = descriptor.len as usize;
@@ -330,8 +445,23 @@ impl Port for XdpPort {
                 self.pool.give_back(slot);
                 return Err(io::Error::other("AF_XDP gave a frame outside its buffer"));
             }
-            burst.push(self.pool.adopt(slot, start, start + len));
-            self.counters.rx_bytes += len as u64;
+            let frame = self.pool.adopt(slot, start, start + len);
+            let more = descriptor.options & XDP_PKT_CONTD != 0;
+            let frame = if more || self.partial.is_open() {
+                match self.partial.join(frame, more) {
+                    Joined::Whole(frame) => frame,
+                    Joined::Part => continue,
+                    Joined::TooLong => {
+                        self.counters.rx_dropped += 1;
+                        continue;
+                    }
+                }
+            } else {
+                frame
+            };
+            self.counters.rx_bytes += frame.len() as u64;
+            burst.push(frame);
+            n += 1;
         }
         self.kernel.rx.release();
         self.counters.rx_packets += n as u64;
@@ -344,22 +474,34 @@ impl Port for XdpPort {
 
     #[inline]
     fn send(&mut self, burst: &mut Burst) -> io::Result<usize> {
+        if !matches!(self.direct, Direct::Never) {
+            if let Some(sender) = self.sender() {
+                return sender.send(burst);
+            }
+        }
         self.reclaim()?;
         if self.down {
             self.kick()?;
         }
-        let room = (self.kernel.tx.size() - self.sending) as usize;
+        let mut room = (self.kernel.tx.size() - self.sending) as usize;
         let mut copies = self.pool.available();
         let mut n = 0;
         // How many can be taken is decided before the first one is: a frame that has left `burst`
         // cannot go back to its front without moving all others. A frame of another pool needs a
         // slot of this one.
-        while n < burst.len() && (self.down || n < room) {
-            if !self.down && !self.pool.owns(&burst[n]) {
-                if copies == 0 {
+        while n < burst.len() {
+            if !self.down {
+                let descriptors = self.descriptors(&burst[n]);
+                if descriptors > room {
                     break;
                 }
-                copies -= 1;
+                room -= descriptors;
+                if !self.pool.owns(&burst[n]) {
+                    if copies == 0 {
+                        break;
+                    }
+                    copies -= 1;
+                }
             }
             n += 1;
         }
@@ -392,8 +534,17 @@ impl Port for XdpPort {
     fn counters(&self) -> Counters {
         let mut counters = self.counters;
         if let Ok(statistics) = self.kernel.socket.statistics() {
-            counters.rx_dropped = statistics.rx_dropped + statistics.rx_ring_full;
+            counters.rx_dropped += statistics.rx_dropped + statistics.rx_ring_full;
             counters.tx_dropped += statistics.tx_invalid_descs;
+        }
+        if let (Direct::Yes(sender, interface), Some((lanes, _))) =
+            (&self.direct, &self.kernel.attachment.lanes)
+        {
+            let by_ring = counters.tx_packets - counters.tx_dropped.min(counters.tx_packets);
+            let sent = sender.counters();
+            counters.tx_packets += sent.tx_packets;
+            counters.tx_bytes += sent.tx_bytes;
+            counters.tx_dropped += lanes.dropped(interface, by_ring);
         }
         counters
     }
@@ -424,6 +575,7 @@ impl Drop for XdpPort {
         // A process that was just forked may keep the socket open a moment longer: it must not
         // receive into what others own by then.
         self.kernel.attachment.stop(self.kernel.queue);
+        self.direct = Direct::Never;
         // SAFETY: dropped here only, and not used below. The rings hold the socket as well, so it
         // closes once all is gone.
         unsafe { ManuallyDrop::drop(&mut self.kernel) };
@@ -439,3 +591,16 @@ impl Drop for XdpPort {
         }
     }
 }
+
+/// Returns true if frames in the slots of a pool may be longer than a chunk.
+pub(crate) fn in_parts(pool: &Pool) -> bool {
+    pool.memory().1 > CHUNK_MAX
+}
+
+#[cold]
+fn not_its_own() -> io::Error {
+    io::Error::other("AF_XDP gave back a buffer that it did not have")
+}
+
+/// The option of a descriptor whose frame goes on in the next.
+const XDP_PKT_CONTD: u32 = 1;

@@ -8,7 +8,7 @@ use tare_lab::experiment::ROUNDS_MAX;
 use tare_lab::file::Size;
 use tare_lab::unit::{Quantity, Unit};
 
-use crate::{completion, gateway, loadtest, rng};
+use crate::{completion, gateway, load, loadtest, rng};
 
 /// Measure what isolation, encryption and distance cost your I/O
 #[derive(Parser)]
@@ -60,6 +60,9 @@ pub(crate) enum Command {
     /// Packets sent into a network: the rate without loss, patterns, the benchmarks of RFC 2544
     #[command(subcommand)]
     Loadtest(loadtest::Command),
+    /// Requests sent to a server: HTTP, memcached, RESP; rate and latencies of its responses
+    #[command(subcommand)]
+    Load(load::Command),
     /// Print a shell's completion script
     Completions(Completions),
     /// Write the manual pages
@@ -258,6 +261,8 @@ pub(crate) enum Format {
     Json,
     /// One line per sample
     Csv,
+    /// One line per claim and target, with verdict, interval and threshold
+    ClaimsCsv,
     /// Tables for a document
     Markdown,
     /// The report

@@ -34,7 +34,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use cli::{Cli, Command};
-use systems::{gateway, loadtest, rng};
+use systems::{gateway, load, loadtest, rng};
 
 /// The exit status for wrong usage, and for a command that could not run.
 const COULD_NOT_RUN: u8 = 2;
@@ -90,6 +90,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Rng(command) => rng::run(&command),
         Command::Gateway(command) => gateway::run(&command),
         Command::Loadtest(command) => loadtest::run(&command),
+        Command::Load(command) => load::run(&command),
         Command::Completions(arguments) => completion::script(arguments.shell),
         Command::Man(arguments) => {
             std::fs::create_dir_all(&arguments.out)?;

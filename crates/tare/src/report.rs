@@ -33,6 +33,7 @@ pub(crate) fn export(arguments: &cli::Export) -> anyhow::Result<ExitCode> {
     terminal::print(&match arguments.format {
         cli::Format::Json => serde_json::to_string_pretty(&result)?,
         cli::Format::Csv => report::csv(&result),
+        cli::Format::ClaimsCsv => report::claims_csv(&result),
         cli::Format::Markdown => report::markdown(&result),
         cli::Format::Html => report::html(&result),
     })?;

@@ -274,20 +274,28 @@ fn the_benchmarks_of_rfc_2544_are_run_for_each_size() {
             size["back_to_back"]["longest_tried"].as_f64().unwrap()
         );
     }
-    let output = run(&[
-        "rfc2544",
-        "--simulate",
-        "-b",
-        "1e9",
-        "-D",
-        "0.01",
-        "--sizes",
-        "64",
-        "--burst",
-        "0.01",
-    ]);
+    let brief = |sizes: &str| {
+        let arguments = [
+            "rfc2544",
+            "--simulate",
+            "-b",
+            "1e9",
+            "-D",
+            "0.01",
+            "--burst",
+            "0.01",
+        ];
+        run(&[&arguments[..], &["--sizes", sizes]].concat())
+    };
+    let output = brief("64");
     assert_exit(&output, 0);
-    assert!(text(&output.stdout).contains("packets/s of 1488095 that the medium carries"));
+    let first = text(&output.stdout);
+    assert!(first.contains("packets/s of 1488095 that the medium carries"));
+    // What the report prints can be given.
+    let printed = first.lines().next().unwrap();
+    let output = brief(printed);
+    assert_exit(&output, 0);
+    assert_eq!(text(&output.stdout), first);
 }
 
 #[test]
@@ -401,6 +409,148 @@ fn a_load_that_cannot_be_offered_is_an_error_to_programs_too() {
         text(&output.stderr).contains(error),
         "{}",
         text(&output.stderr)
+    );
+}
+
+/// Runs a script in a network namespace with a veth pair, which ends with it.
+fn over_a_cable(script: &str) -> Output {
+    let set_up = "set -e
+        sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
+        ip link add dev near0 numrxqueues 2 numtxqueues 2 type veth peer name far0 numrxqueues 2 numtxqueues 2
+        ip link set near0 up
+        ip link set far0 up
+        sleep 0.2";
+    let output = Command::new("unshare")
+        .args(["--net", "sh", "-c", &format!("{set_up}\n{script}")])
+        .output();
+    output.unwrap()
+}
+
+#[test]
+fn a_frame_over_the_mtu_is_named_with_its_size_and_what_to_do() {
+    if !namespaces_or_not_tested() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let long = capture(folder.path(), "long.pcap", &[60, 2000]);
+    let short = capture(folder.path(), "short.pcap", &[60]);
+    let tare = env!("CARGO_BIN_EXE_tare");
+    for (command, frame, wanted) in [
+        (format!("find-limit {long} near0"), "frame 2 has 2000", 1986),
+        (
+            format!("rfc2544 --sizes 64,9018 -b 1e6 -D 0.01 --latency-trials 0 --burst-trials 1 --burst 0.01 {short} near0"),
+            "frame 1 has 9014",
+            9000,
+        ),
+    ] {
+        for port in ["packet", "auto"] {
+            let output = over_a_cable(&format!("{tare} loadtest {command} --port {port} --warm-up 0"));
+            let err = text(&output.stderr);
+            assert_exit(&output, 2);
+            for part in [
+                format!("stream NIC: {frame} bytes (without checksum)"),
+                "near0 has an MTU of 1500 and sends 1514 at most".into(),
+                format!("ip link set near0 mtu {wanted}"),
+            ] {
+                assert!(err.contains(&part), "{part}: {err}");
+            }
+        }
+    }
+    // At an MTU that holds them they are sent, over AF_XDP too.
+    let output = over_a_cable(&format!(
+        "ip link set near0 mtu 9000; ip link set far0 mtu 9000
+        {tare} loadtest transient -p constant --count 1 -b 1e6 -D 0.2 --warm-up 0 --json {long} a b near0 {short} b a far0"
+    ));
+    assert_exit(&output, 0);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for stream in json["trials"][0]["streams"].as_array().unwrap() {
+        assert_eq!(stream["lost"], 0, "{json}");
+        assert!(stream["rx_packets"].as_u64().unwrap() > 10);
+    }
+}
+
+#[test]
+fn threads_send_together_and_every_packet_is_accounted_for() {
+    if !namespaces_or_not_tested() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let one = capture(folder.path(), "one.pcap", &[60, 590]);
+    let tare = env!("CARGO_BIN_EXE_tare");
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = cpus.min(2);
+    for port in ["auto", "packet"] {
+        let output = over_a_cable(&format!(
+            "{tare} loadtest transient -p constant --count 3 -b 5e6 -D 0.5 --warm-up 0.1 --threads {threads} --port {port} --json {one} a b near0 {one} b a far0
+            cat /proc/net/dev >&2"
+        ));
+        assert_exit(&output, 0);
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(json["trials"].as_array().unwrap().len(), 3);
+        for trial in json["trials"].as_array().unwrap() {
+            let mut known = [0, 0];
+            for (n, stream) in trial["streams"].as_array().unwrap().iter().enumerate() {
+                let count = |key: &str| stream[key].as_u64().unwrap();
+                assert_eq!(count("tx_packets"), count("rx_packets") + count("lost"));
+                // Half a second of two frames in turn, but for what was held up.
+                let expected = 2 * 2_500_000 / ((60 + 24 + 590 + 24) * 8);
+                assert!(count("tx_packets") <= expected + 2);
+                assert!(count("tx_packets") >= expected * 99 / 100, "{stream}");
+                assert_eq!(count("duplicates") + count("reordered"), 0, "{stream}");
+                assert_eq!(stream["latency"]["count"], count("rx_packets"));
+                known[1 - n] = count("rx_packets");
+            }
+            for (n, port) in trial["ports"].as_array().unwrap().iter().enumerate() {
+                assert_eq!(port["received"], known[n], "{trial}");
+                assert_eq!(port["egress_drop"], 0);
+            }
+        }
+    }
+    let too_many = (cpus + 1).to_string();
+    let output = run(&["find-limit", "--threads", &too_many, &one, "lo"]);
+    assert_exit(&output, 2);
+    assert!(text(&output.stderr).contains(&format!("expected 1 to {cpus}")));
+}
+
+#[test]
+fn trials_that_contradict_each_other_are_searched_with_mlrsearch_and_the_report_says_why() {
+    let search = |json: &[&str]| {
+        // One of a thousand packets is lost at any rate: none passes, most loads lose little.
+        let arguments = ["find-limit", "--simulate=loss=0.001,queue=16", "-b", "1e9"];
+        let rest = ["-D", "0.01", "-r", "0", "--width", "0.05"];
+        run(&[&arguments[..], &rest[..], json].concat())
+    };
+    let output = search(&[]);
+    assert_exit(&output, 0);
+    let out = text(&output.stdout);
+    assert!(out.contains("Gbps failed, but a trial at"), "{out}");
+    let pdr = out.lines().find(|line| line.starts_with("PDR: ")).unwrap();
+    let lower: f64 = pdr.split(' ').nth(3).unwrap().parse().unwrap();
+    assert!((0.5..0.65).contains(&lower), "{pdr}");
+    let output = search(&["--json"]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["algorithm"], "mlr");
+    assert!(json["why"].as_str().unwrap().contains("failed, but"));
+    assert!(json["goals"][1]["lower_bits_per_second"].as_u64() > Some(500_000_000));
+    // Where none contradicts another, bisection it is, with its interval.
+    let output = run(&[
+        "find-limit",
+        "--simulate",
+        "-b",
+        "1e9",
+        "-D",
+        "0.05",
+        "-r",
+        "0",
+        "--json",
+    ]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["algorithm"], "bisect");
+    assert_eq!(json["why"], "no trial contradicts another");
+    let limit = |key: &str| json["limit"][key].as_u64().unwrap();
+    assert_eq!(
+        limit("failed_bits_per_second") - limit("passed_bits_per_second"),
+        1_000_000
     );
 }
 

@@ -3,8 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tare_packet::ethernet::Mac;
+use tare_port::Interface;
 
-use super::error::Mistakes;
+use super::error::{Mistake, Mistakes};
 use super::section::{Placed, Section};
 use super::value::{self, Device, Wrong};
 
@@ -54,6 +55,14 @@ impl InterfaceConfig {
     }
 }
 
+/// The names of the blocks of an interface: for both families, for IPv4, for IPv6.
+pub(crate) const PRIVATE: [&str; 3] = [
+    "private-interface",
+    "private-interface4",
+    "private-interface6",
+];
+pub(crate) const PUBLIC: [&str; 3] = ["public-interface", "public-interface4", "public-interface6"];
+
 /// Reads the interface that the blocks `name`, `name`4 and `name`6 describe together.
 pub(crate) fn read(
     file: &Section<'_>,
@@ -96,6 +105,51 @@ pub(crate) fn read(
         }
     }
     whole
+}
+
+/// Tells that both sides name one device: what leaves by one would come in by the other.
+pub(crate) fn check_distinct(
+    file: &Section<'_>,
+    are_same: &dyn Fn(&Device, &Device) -> bool,
+    mistakes: &mut Mistakes,
+) {
+    // Other errors in these blocks are told when they are read.
+    let mut ignored = Mistakes::of("");
+    let mut first = |names: &[&str]| {
+        let blocks = file.blocks(names, &mut ignored);
+        let mut blocks = blocks.into_iter();
+        blocks.find_map(|block| {
+            Some((
+                devices(&block, &mut ignored).into_iter().next()?,
+                block.place,
+            ))
+        })
+    };
+    let (Some((one, private)), Some((other, public))) = (first(&PRIVATE), first(&PUBLIC)) else {
+        return;
+    };
+    if are_same(&one.value, &other.value) {
+        mistakes.push(
+            Mistake::at(other.line)
+                .within(&public)
+                .leaf(other.leaf)
+                .found(match one.value == other.value {
+                    true => format!("{}, which {private} has too (line {})", one.value, one.line),
+                    false => format!(
+                        "{}, which is {} of {private} (line {})",
+                        other.value, one.value, one.line
+                    ),
+                })
+                .expected("another interface"),
+        );
+    }
+}
+
+/// Returns true if two devices are one interface of this machine, such as a name and an alternative
+/// name, or a name and a PCI address.
+pub(crate) fn are_same_here(one: &Device, other: &Device) -> bool {
+    let index = |device: &Device| Some(Interface::find(&device.to_string()).ok()?.index());
+    one == other || index(one).is_some_and(|one| index(other) == Some(one))
 }
 
 fn read_block(section: &Section<'_>, mistakes: &mut Mistakes) -> Option<InterfaceConfig> {
@@ -190,9 +244,8 @@ impl<T> Family<T> {
 }
 
 fn read_device(section: &Section<'_>, mistakes: &mut Mistakes) -> Option<Device> {
-    let names = ["pci", "device", "ifname"];
     let mut given: Vec<(&str, u32)> = Vec::new();
-    for name in names {
+    for name in DEVICE {
         given.extend(section.line_of(name).map(|line| (name, line)));
     }
     match given.as_slice() {
@@ -211,11 +264,17 @@ fn read_device(section: &Section<'_>, mistakes: &mut Mistakes) -> Option<Device>
             mistakes.push(section.mistake(*line).found(found).expected("one of them"));
         }
     }
-    let devices: Vec<Placed<Device>> = section.several(&names, mistakes, |name, text| match name {
+    let device = devices(section, mistakes).into_iter().next();
+    device.map(|device| device.value)
+}
+
+const DEVICE: [&str; 3] = ["pci", "device", "ifname"];
+
+fn devices(section: &Section<'_>, mistakes: &mut Mistakes) -> Vec<Placed<Device>> {
+    section.several(&DEVICE, mistakes, |name, text| match name {
         "pci" => value::pci(text),
         _ => value::device(text),
-    });
-    devices.into_iter().next().map(|device| device.value)
+    })
 }
 
 /// Adds what the block of one family says to what that of the other said.

@@ -558,6 +558,13 @@ pub const GATEWAY_FILE: Block = Block {
             "Where Prometheus is answered; nowhere where it is not given.",
         ),
         leaf(
+            "metrics-per-sa",
+            BOOLEAN,
+            "true",
+            "Whether Prometheus is told the counters of each SA by its SPI too: a new set of them with every change of keys.",
+        )
+        .or("false"),
+        leaf(
             "status-socket",
             "an absolute path of up to 107 bytes",
             "/run/tare-gateway.sock",

@@ -36,13 +36,12 @@ mod text;
 pub(crate) mod value;
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Read as _;
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use zeroize::Zeroizing;
+use tare_daemon::FileContent;
 
 pub use error::{Error, Mistake, Mistakes, Warning};
 pub use interface::InterfaceConfig;
@@ -82,6 +81,8 @@ pub struct Config {
     pub protocol_port: u16,
     /// The address of the Prometheus endpoint.
     pub metrics: Option<SocketAddr>,
+    /// True if metrics have the counters of each SA.
+    pub metrics_per_sa: bool,
     /// The socket that answers `tare gateway status`.
     pub status_socket: Option<PathBuf>,
 }
@@ -107,18 +108,29 @@ impl Config {
             sa_ttl: Config::SA_TTL,
             protocol_port: Config::PROTOCOL_PORT,
             metrics: None,
+            metrics_per_sa: false,
             status_socket: None,
         }
     }
 
-    /// Reads a file.
+    /// Reads a file. Interfaces that this machine has are compared by what they are, and not by
+    /// their names alone.
     ///
     /// # Errors
     /// It cannot be read, or what is wrong with it, line by line.
     pub fn load(path: &Path) -> Result<(Config, Vec<Warning>), Error> {
-        let (bytes, permissions) = read_file(path)?;
-        let (config, mut warnings) = Config::parse(&path.display().to_string(), &bytes)?;
-        warnings.extend(permissions);
+        Config::of(path, read_file(path))
+    }
+
+    /// As [`Config::load`], of a file that has been read.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn of(path: &Path, read: io::Result<FileContent>) -> Result<(Config, Vec<Warning>), Error> {
+        let content = content(path, read)?;
+        let file = path.display().to_string();
+        let (config, mut warnings) = parse(&file, &content.bytes, &interface::are_same_here)?;
+        warnings.extend(permissions_warning(path, &content.metadata));
         Ok((config, warnings))
     }
 
@@ -127,29 +139,34 @@ impl Config {
     /// # Errors
     /// All errors, with their lines.
     pub fn parse(file: &str, bytes: &[u8]) -> Result<(Config, Vec<Warning>), Error> {
-        let (mut mistakes, statements) = statements(file, bytes)?;
-        let section = Section::file(&GATEWAY_FILE, &statements, &mut mistakes);
-        let config = read(file, &section, &mut mistakes);
-        mistakes.or(config)
+        parse(file, bytes, &|one, other| one == other)
     }
 }
 
-/// The bytes of a file and what is to be said about its permissions.
-pub(crate) fn read_file(path: &Path) -> Result<(Zeroizing<Vec<u8>>, Option<Warning>), Error> {
-    let cannot = |source| Error::Read {
+/// Reads what stands in a file; `are_same` compares the devices of its interfaces.
+fn parse(
+    file: &str,
+    bytes: &[u8],
+    are_same: &dyn Fn(&Device, &Device) -> bool,
+) -> Result<(Config, Vec<Warning>), Error> {
+    let (mut mistakes, statements) = statements(file, bytes)?;
+    let section = Section::file(&GATEWAY_FILE, &statements, &mut mistakes);
+    interface::check_distinct(&section, are_same, &mut mistakes);
+    let config = read(file, &section, &mut mistakes);
+    mistakes.or(config)
+}
+
+/// Reads the content of a file.
+pub(crate) fn read_file(path: &Path) -> io::Result<FileContent> {
+    tare_daemon::read_file(path, BYTES_MAX)
+}
+
+/// Returns the content that was read, or the error with the path.
+pub(crate) fn content(path: &Path, read: io::Result<FileContent>) -> Result<FileContent, Error> {
+    read.map_err(|source| Error::Read {
         path: path.into(),
         source,
-    };
-    let file = File::open(path).map_err(cannot)?;
-    let metadata = file.metadata().map_err(cannot)?;
-    // One allocation: a vector that grows leaves copies of keys behind.
-    let length = usize::try_from(metadata.len())
-        .unwrap_or(usize::MAX)
-        .min(BYTES_MAX);
-    let mut bytes = Zeroizing::new(Vec::with_capacity(length + 1));
-    let read = file.take(BYTES_MAX as u64 + 1).read_to_end(&mut bytes);
-    read.map_err(cannot)?;
-    Ok((bytes, permissions_warning(path, &metadata)))
+    })
 }
 
 /// Reads the statements of a file, and returns the list for its errors.
@@ -185,15 +202,9 @@ pub(crate) fn interfaces(
     file: &Section<'_>,
     mistakes: &mut Mistakes,
 ) -> (Option<InterfaceConfig>, Option<InterfaceConfig>) {
-    let private = [
-        "private-interface",
-        "private-interface4",
-        "private-interface6",
-    ];
-    let public = ["public-interface", "public-interface4", "public-interface6"];
     (
-        interface::read(file, private, mistakes),
-        interface::read(file, public, mistakes),
+        interface::read(file, interface::PRIVATE, mistakes),
+        interface::read(file, interface::PUBLIC, mistakes),
     )
 }
 
@@ -237,6 +248,7 @@ fn read(name: &str, file: &Section<'_>, mistakes: &mut Mistakes) -> Option<(Conf
     let mtu = file.optional("mtu", mistakes, value::number16(68..=8923));
     let port = file.optional("protocol-port", mistakes, value::number16(1..=u16::MAX));
     let metrics = file.optional("metrics", mistakes, value::socket_address);
+    let metrics_per_sa = file.optional("metrics-per-sa", mistakes, value::boolean);
     let status_socket = file.optional("status-socket", mistakes, value::socket_path);
     file.optional("tfc", mistakes, |text| match text {
         "false" => Ok(()),
@@ -298,6 +310,7 @@ fn read(name: &str, file: &Section<'_>, mistakes: &mut Mistakes) -> Option<(Conf
         sa_ttl,
         protocol_port: port.map_or(Config::PROTOCOL_PORT, |port| port.value),
         metrics: metrics.map(|metrics| metrics.value),
+        metrics_per_sa: metrics_per_sa.is_some_and(|per_sa| per_sa.value),
         status_socket: status_socket.map(|path| path.value),
         ..Config::new(private, public, routes)
     };

@@ -41,6 +41,9 @@ impl Config {
         if let Some(metrics) = self.metrics {
             text.leaf(0, "metrics", metrics);
         }
+        if self.metrics_per_sa {
+            text.leaf(0, "metrics-per-sa", true);
+        }
         if let Some(path) = &self.status_socket {
             text.leaf(0, "status-socket", quoted(&path.to_string_lossy()));
         }

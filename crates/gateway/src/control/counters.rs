@@ -15,8 +15,12 @@ tare_daemon::reasons! {
         HopLimit => "hop_limit",
         /// About a neighbor that is no next hop.
         NotNeighbor => "not_neighbor",
+        /// About a next hop, but no answer to a request of ours.
+        Unsolicited => "unsolicited",
         /// An error about a packet that none of our SAs can have sent, or that changes nothing.
         NotOurs => "not_ours",
+        /// An error that does not quote a packet of the last one or two seconds.
+        NotRecent => "not_recent",
         /// A fragment.
         Fragment => "fragment",
         /// Of a protocol or a type that is not served, or not on this interface.
@@ -33,10 +37,14 @@ tare_daemon::reasons! {
         NeighborAsked => "neighbor_asked",
         /// A neighbor told its MAC address.
         NeighborTold => "neighbor_told",
+        /// A neighbor told another MAC address than before.
+        NeighborMoved => "neighbor_moved",
         /// An echo request, answered.
         Echo => "echo",
         /// The path MTU to a peer is less than was known.
         PathMtu => "path_mtu",
+        /// A peer's probe of the path, answered, or its answer to ours.
+        PathProbe => "path_probe",
         /// A message for the key exchange, which has counters of its own.
         Exchange => "exchange",
     }

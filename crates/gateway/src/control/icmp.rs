@@ -41,6 +41,10 @@ pub(super) struct TooBig {
     pub(super) src: IpAddr,
     pub(super) dst: IpAddr,
     pub(super) spi: u32,
+    /// The lower half of its sequence number.
+    pub(super) sequence: u32,
+    /// Its bytes.
+    pub(super) len: u32,
     /// Bytes that the path takes; 0 where the router does not say.
     pub(super) mtu: u32,
 }
@@ -59,10 +63,13 @@ impl TooBig {
             && ip[9] == esp::PROTOCOL
             && ip[6] & 0x3f == 0
             && ip[7] == 0;
+        let (spi, sequence) = esp_header(quoted.get(ipv4::HEADER..)?)?;
         Some(TooBig {
             src: address(12).into(),
             dst: address(16).into(),
-            spi: u32::from_be_bytes(*quoted.get(ipv4::HEADER..)?.first_chunk()?),
+            spi,
+            sequence,
+            len: u16::from_be_bytes([ip[2], ip[3]]).into(),
             mtu: u16::from_be_bytes([head[6], head[7]]).into(),
         })
         .filter(|_| ours)
@@ -74,12 +81,24 @@ impl TooBig {
         let ip = quoted.first_chunk::<{ ipv6::HEADER }>()?;
         let address = |bytes: &[u8]| Some(Ipv6Addr::from(*bytes.first_chunk::<16>()?));
         let ours = ip[0] >> 4 == 6 && ip[6] == esp::PROTOCOL;
+        let (spi, sequence) = esp_header(quoted.get(ipv6::HEADER..)?)?;
         Some(TooBig {
             src: address(&ip[8..])?.into(),
             dst: address(&ip[24..])?.into(),
-            spi: u32::from_be_bytes(*quoted.get(ipv6::HEADER..)?.first_chunk()?),
+            spi,
+            sequence,
+            len: ipv6::HEADER as u32 + u32::from(u16::from_be_bytes([ip[4], ip[5]])),
             mtu: u32::from_be_bytes([head[4], head[5], head[6], head[7]]),
         })
         .filter(|_| ours && head[..2] == [TOO_BIG6, 0])
     }
+}
+
+/// Returns SPI and sequence number of a quoted packet, which are all of it that RFC 792 has quoted.
+fn esp_header(quoted: &[u8]) -> Option<(u32, u32)> {
+    let header = quoted.first_chunk::<8>()?;
+    let word = |at: usize| {
+        u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+    };
+    Some((word(0), word(4)))
 }

@@ -151,19 +151,6 @@ pub(super) fn text(mac: Mac) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// Returns true for the IPv4 address of one host that may be answered.
-pub(super) fn is_host4(address: Ipv4Addr) -> bool {
-    !(address.is_unspecified()
-        || address.is_multicast()
-        || address.is_broadcast()
-        || address.is_loopback())
-}
-
-/// Returns true for the IPv6 address of one host that may be answered.
-pub(super) fn is_host6(address: Ipv6Addr) -> bool {
-    !(address.is_unspecified() || address.is_multicast() || address.is_loopback())
-}
-
 /// Returns true if a frame was sent to one station.
 pub(super) fn is_unicast(frame: &[u8]) -> bool {
     frame.first().is_some_and(|first| first & 1 == 0) && !frame.starts_with(&BROADCAST)

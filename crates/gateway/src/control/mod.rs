@@ -11,9 +11,11 @@ mod handover;
 mod icmp;
 mod interface;
 mod path;
+mod probe;
 mod receive;
 mod routes;
 mod status;
+mod totals;
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -22,13 +24,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tare_daemon::{Level, Record};
-use tare_packet::frame;
+use tare_packet::ethernet::HEADER;
+use tare_packet::{frame, ipv4, ipv6};
 use tare_sim::{Instant, TokenBucket};
 
 use crate::clock::MonotonicClock;
 use crate::config::{Config, Keys};
 use crate::dataplane::{
-    error_limit, BoundTables, Prefixes, Route, SpiTable, Tables, WorkerGroup, WorkerId,
+    error_limit, esp, BoundTables, DropTable, Prefixes, Route, SpiTable, Tables, WorkerGroup,
+    WorkerId,
 };
 use crate::exchange::{self, Entropy, Event, Exchange, Settings, Timers};
 use crate::interface::{InterfaceId, InterfaceState};
@@ -37,6 +41,7 @@ use interface::InterfaceControl;
 use path::Paths;
 use routes::{Plan, Routes};
 pub use status::{NeighborStatus, RouteStatus, SaStatus, Status};
+pub use totals::RouteCounters;
 
 /// The actions for the caller, in this order.
 #[derive(Default)]
@@ -45,6 +50,8 @@ pub struct Actions {
     pub tables: Option<Arc<BoundTables>>,
     /// Frames to send.
     pub frames: Vec<(InterfaceId, Vec<u8>)>,
+    /// Routes to send a dummy packet on, by their numbers in the tables.
+    pub dummies: Vec<u32>,
     /// Records for the log.
     pub log: Vec<Record>,
 }
@@ -76,7 +83,12 @@ const HELD_MAX: usize = 4096;
 /// Records that may wait for the log.
 const LOG_MAX: usize = 4096;
 /// The interval at which SAs are checked for use and for exhaustion of their sequence numbers.
-const WATCH: Duration = Duration::from_millis(500);
+const WATCH: Duration = Duration::from_millis(100);
+/// The same per route that is watched, where there are many: a fiftieth of the time is enough.
+const WATCH_PER_ROUTE: Duration = Duration::from_micros(5);
+/// The interval at which sequence numbers are sampled: a router's report is believed if it quotes
+/// one of the last one or two intervals.
+const SAMPLE: Duration = Duration::from_secs(1);
 /// The sequence number at which an SA that counts in 32 bits is replaced.
 const PLAIN_RENEW: u64 = 3 << 30;
 /// Routes up to which every change is published at once.
@@ -97,16 +109,19 @@ pub struct Control {
     path_reports: TokenBucket,
     clock: MonotonicClock,
     prefixes: Arc<Prefixes>,
+    drops: Arc<DropTable>,
     tables: Arc<BoundTables>,
     /// True if the tables do not match the state.
     dirty: bool,
     published: Instant,
     watch: Instant,
+    sample: Instant,
     /// Routes whose inbound SAs are watched for use.
     watched: BTreeSet<usize>,
     /// Routes that count in 32 bits and agree on their keys.
     plain: Vec<usize>,
     held: Vec<(InterfaceId, Vec<u8>)>,
+    dummies: Vec<u32>,
     log: Vec<Record>,
     events: Vec<Event>,
     counters: Counters,
@@ -139,6 +154,7 @@ impl Control {
             private: InterfaceControl::new(&config.private, private, inside),
             public: InterfaceControl::new(&config.public, public, inside),
             prefixes: Arc::new(Prefixes::new(routes.prefixes())),
+            drops: Arc::new(routes.drops()),
             tables: workers.bind(empty(&config)),
             config,
             routes,
@@ -150,9 +166,11 @@ impl Control {
             dirty: true,
             published: Instant::ZERO,
             watch: inside,
+            sample: inside,
             watched: BTreeSet::new(),
             plain: Vec::new(),
             held: Vec::new(),
+            dummies: Vec::new(),
             log: Vec::new(),
             events: Vec::new(),
             counters: Counters::default(),
@@ -184,25 +202,39 @@ impl Control {
         self.apply_events();
         if inside >= self.watch {
             self.look_at_sas(now);
-            self.watch = inside + WATCH;
+            self.routes.settle();
+            let routes = u32::try_from(self.watched.len()).unwrap_or(u32::MAX);
+            self.watch = inside + WATCH.max(WATCH_PER_ROUTE * routes);
+        }
+        if inside >= self.sample {
+            self.routes.sample();
+            self.sample = inside + SAMPLE;
         }
         let mut frames = Vec::new();
         for id in [InterfaceId::Private, InterfaceId::Public] {
             self.interface_mut(id).tick(inside, &mut frames);
             self.hold(id, &mut frames);
         }
-        self.dirty |= self.paths.tick(inside, &mut self.log);
+        self.probe_paths(inside);
         self.dirty |= self.tables.private != self.private.view();
         self.dirty |= self.tables.public != self.public.view();
         if self.dirty && inside >= self.publish_at() {
             self.published = inside;
             self.dirty = false;
-            self.tables = self.workers.bind(self.make_tables());
+            let drops = Arc::clone(&self.drops);
+            self.tables = self.workers.bind_counting(self.make_tables(), drops);
+            let top = self.public.state().mtu;
+            for (number, entry) in self.routes.in_order() {
+                if !entry.outbound.is_empty() {
+                    self.paths.probe(inside, entry.config.gateway, number, top);
+                }
+            }
             out.tables = Some(Arc::clone(&self.tables));
         }
         if !self.dirty {
             self.counters.sent += self.held.len() as u64;
             out.frames.append(&mut self.held);
+            out.dummies.append(&mut self.dummies);
         }
         out.log.append(&mut self.log);
     }
@@ -211,7 +243,7 @@ impl Control {
     pub fn next_deadline(&self) -> Instant {
         let waiting = if self.dirty {
             self.publish_at()
-        } else if !self.held.is_empty() || !self.log.is_empty() {
+        } else if !(self.held.is_empty() && self.dummies.is_empty() && self.log.is_empty()) {
             Instant::ZERO
         } else {
             Instant::NEVER
@@ -219,6 +251,7 @@ impl Control {
         let own = [
             waiting,
             self.watch_due(),
+            self.sample_due(),
             self.private.due(),
             self.public.due(),
             self.paths.due(),
@@ -230,23 +263,27 @@ impl Control {
     /// Takes over another state of an interface.
     pub fn interface_changed(&mut self, now: Instant, id: InterfaceId, state: InterfaceState) {
         let inside = self.clock.inside(now);
-        let (interface, config, name) = match id {
-            InterfaceId::Private => (&mut self.private, &self.config.private, "private"),
-            InterfaceId::Public => (&mut self.public, &self.config.public, "public"),
+        let (interface, config) = match id {
+            InterfaceId::Private => (&mut self.private, &self.config.private),
+            InterfaceId::Public => (&mut self.public, &self.config.public),
             InterfaceId::Tunnel => return,
         };
         if interface.state() == state {
             return;
         }
+        let came_up = state.up && !interface.state().up;
         let mut frames = Vec::new();
         interface.change(config, state, inside, &mut frames);
+        if came_up && id == InterfaceId::Public {
+            self.exchange.retry(now);
+        }
         self.hold(id, &mut frames);
         // The MTU of routes is that of the interface.
         self.dirty = true;
         let level = if state.up { Level::Info } else { Level::Warn };
         self.record(
             Record::new(level, "link")
-                .with("interface", name)
+                .with("interface", id.name())
                 .with("state", if state.up { "up" } else { "down" })
                 .with("mac", interface::text(state.mac))
                 .with("mtu", state.mtu),
@@ -267,7 +304,9 @@ impl Control {
             .reconfigure(now, settings, &mut self.events)
             .map_err(Error::Exchange)?;
         let (added, gone) = self.routes.commit(&config, plan);
-        if self.config.routes != config.routes {
+        // Routes have other numbers after another address, too, though they read the same.
+        if added + gone > 0 || self.config.routes != config.routes {
+            self.drops = Arc::new(self.routes.drops());
             self.prefixes = Arc::new(Prefixes::new(self.routes.prefixes()));
         }
         self.private.configure(&config.private, inside);
@@ -357,11 +396,52 @@ impl Control {
         Tables {
             prefixes: Arc::clone(&self.prefixes),
             routes: entries.iter().map(route).collect(),
-            inbound: SpiTable::new(sas.map(|inbound| Arc::clone(&inbound.sa))),
+            inbound: SpiTable::new(sas.map(|inbound| inbound.sa.clone())),
             private: self.private.view(),
             public: self.public.view(),
             exchange_port: self.config.protocol_port,
         }
+    }
+
+    /// Sends the probes of paths that are due.
+    fn probe_paths(&mut self, inside: Instant) {
+        let mut probes = Vec::new();
+        let top = self.public.state().mtu;
+        let changed = self.paths.tick(inside, top, &mut self.log, &mut probes);
+        for peer in changed {
+            self.path_changed(peer);
+        }
+        for path::Probe { route, peer, size } in probes {
+            let entry = self.routes.entry(route);
+            let usable =
+                |entry: &&routes::Entry| entry.config.gateway == peer && !entry.outbound.is_empty();
+            // Where another route leads to the peer, it is found when tables are published.
+            if entry.filter(usable).is_none() {
+                self.paths.forget(peer);
+                continue;
+            }
+            let outer = match peer {
+                IpAddr::V4(_) => ipv4::HEADER,
+                IpAddr::V6(_) => ipv6::HEADER,
+            };
+            let len = esp::inner_max(size.into(), outer);
+            self.send_dummy(route, probe::Message::Probe(size), len);
+        }
+    }
+
+    fn path_changed(&mut self, peer: IpAddr) {
+        self.dirty = true;
+        let record = Record::new(Level::Info, "path_mtu").with("gateway", peer.to_string());
+        self.record(record.with("mtu", self.path_mtu(peer)));
+    }
+
+    /// Sends a dummy of `len` bytes by a route.
+    fn send_dummy(&mut self, route: usize, message: probe::Message, len: usize) {
+        let mut frame = vec![0; HEADER];
+        frame[..4].copy_from_slice(&(route as u32).to_be_bytes());
+        frame[12..].copy_from_slice(&esp::DUMMY_KIND.to_be_bytes());
+        frame.extend(message.payload(len));
+        self.hold(InterfaceId::Tunnel, &mut vec![frame]);
     }
 
     /// Returns the most bytes of an outer packet to this peer.
@@ -376,7 +456,8 @@ impl Control {
             match event {
                 Event::Send { to, message, .. } => self.send_message(to, &message),
                 Event::InstallInbound { route, keys, .. } => {
-                    self.routes.add_inbound(route, &keys);
+                    let now = self.clock.last();
+                    self.routes.add_inbound(now, route, &keys);
                     self.watched.insert(route);
                     self.dirty = true;
                     self.sa_record("sa_inbound", route, keys.spi);
@@ -406,9 +487,15 @@ impl Control {
                         self.record(record);
                     }
                 }
-                // The first ones, and then ever fewer.
-                Event::Unanswered { route, failures } if failures.is_power_of_two() => {
-                    if let Some(entry) = self.routes.entry(route) {
+                Event::Prove { route } => {
+                    self.dummies.push(route as u32);
+                    self.watched.insert(route);
+                }
+                Event::Unanswered { route, failures } => {
+                    self.watched.insert(route);
+                    let entry = self.routes.entry(route);
+                    // The first ones, and then ever fewer.
+                    if let Some(entry) = entry.filter(|_| failures.is_power_of_two()) {
                         let record = Record::new(Level::Warn, "unanswered")
                             .with("route", &*entry.config.id)
                             .with("gateway", entry.config.gateway.to_string())
@@ -416,7 +503,6 @@ impl Control {
                         self.record(record);
                     }
                 }
-                Event::Unanswered { .. } => {}
             }
         }
         self.events = events;
@@ -444,10 +530,17 @@ impl Control {
     }
 
     fn watch_due(&self) -> Instant {
-        if self.watched.is_empty() && self.plain.is_empty() {
+        if self.watched.is_empty() && self.plain.is_empty() && !self.routes.are_leaving() {
             Instant::NEVER
         } else {
             self.watch
+        }
+    }
+
+    fn sample_due(&self) -> Instant {
+        match self.routes.has_outbound() {
+            true => self.sample,
+            false => Instant::NEVER,
         }
     }
 

@@ -4,14 +4,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tare_neighbor as neighbor;
 use tare_packet::ethernet::{self, Mac, HEADER};
-use tare_packet::ipv4::Ipv4;
+use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6::{self, Ipv6};
 use tare_packet::{checksum, frame};
 use tare_sim::Instant;
 
 use super::counters::{Ignored, Taken};
 use super::icmp::{self, TooBig};
-use super::{interface, Control};
+use super::probe::Message;
+use super::{interface, path, Control};
 use crate::interface::InterfaceId;
 use tare_daemon::{Level, Record};
 
@@ -29,7 +30,7 @@ impl Control {
             4 if from == InterfaceId::Tunnel => self.handle_v4(now, inside, from, bytes, packet),
             6 if from == InterfaceId::Tunnel => self.handle_v6(now, inside, from, bytes, packet),
             _ => match ethernet::kind(bytes) {
-                _ if from == InterfaceId::Tunnel => Err(Ignored::Malformed),
+                _ if from == InterfaceId::Tunnel => self.handle_dummy(inside, bytes, packet),
                 Some(ethernet::ARP) => {
                     let mut frames = Vec::new();
                     let outcome = {
@@ -39,7 +40,7 @@ impl Control {
                         neighbors.receive_arp(inside, packet, answers, &mut frames)
                     };
                     self.hold(from, &mut frames);
-                    neighbor_outcome(outcome)
+                    self.neighbor_outcome(from, outcome)
                 }
                 Some(ethernet::IPV4) => self.handle_v4(now, inside, from, bytes, packet),
                 Some(ethernet::IPV6) => self.handle_v6(now, inside, from, bytes, packet),
@@ -61,7 +62,7 @@ impl Control {
         if !self.is_ours(from, dst.into()) {
             return Err(Ignored::NotForUs);
         }
-        if !interface::is_host4(src) || self.is_own(src.into()) {
+        if !ipv4::is_host(ip.src) || self.is_own(src.into()) {
             return Err(Ignored::Source);
         }
         if ip.is_fragment() {
@@ -148,14 +149,15 @@ impl Control {
                     &mut frames,
                 );
                 self.hold(from, &mut frames);
-                neighbor_outcome(outcome)
+                self.neighbor_outcome(from, outcome)
             }
             tare_neighbor::ADVERTISEMENT if from != InterfaceId::Tunnel => {
                 let neighbors = &mut self.interface_mut(from).neighbors;
-                neighbor_outcome(neighbors.receive_advertisement(inside, &ip, *station, payload))
+                let outcome = neighbors.receive_advertisement(inside, &ip, *station, payload);
+                self.neighbor_outcome(from, outcome)
             }
             icmp::ECHO_REQUEST6 if !group => {
-                if !interface::is_host6(src) || self.is_own(src.into()) {
+                if !ipv6::is_host(ip.src) || self.is_own(src.into()) {
                     return Err(Ignored::Source);
                 }
                 let to = self.answer(inside, from, bytes)?;
@@ -217,43 +219,83 @@ impl Control {
         Ok(Taken::Exchange)
     }
 
-    /// RFC 1191, 6.1, and RFC 8201, 5.1: only an error about a packet of one of our SAs is
-    /// believed.
+    /// RFC 8899, 4.6.1: an error is believed if it quotes a packet that was sent lately and is
+    /// longer than what the path is said to take. An attacker who does not see the packets would
+    /// have to guess the sequence number.
     fn narrow_path(&mut self, inside: Instant, too_big: &TooBig) -> Result<Taken, Ignored> {
+        let peer = too_big.dst;
+        let own = self.config.public.address_towards(peer);
+        let shown = self.routes.shown(peer, too_big.spi);
+        let shown = shown.filter(|_| own == Some(too_big.src) && too_big.len > too_big.mtu);
+        if !shown.ok_or(Ignored::NotOurs)?.is_recent(too_big.sequence) {
+            return Err(Ignored::NotRecent);
+        }
+        let known = self.path_mtu(peer);
+        let mtu = path::believed(peer, too_big.mtu, known).ok_or(Ignored::NotOurs)?;
+        // Last, so that errors which are not believed cost those none that are.
         if !self.path_reports.take(inside) {
             return Err(Ignored::Rate);
         }
-        let peer = too_big.dst;
-        let own = self.config.public.address_towards(peer);
-        if own != Some(too_big.src) || self.routes.shown(peer, too_big.spi).is_none() {
-            return Err(Ignored::NotOurs);
-        }
-        let known = self.path_mtu(peer);
-        let mtu = self
-            .paths
-            .narrow(inside, peer, too_big.mtu, known)
-            .ok_or(Ignored::NotOurs)?;
-        self.dirty = true;
-        self.record(
-            Record::new(Level::Info, "path_mtu")
-                .with("gateway", peer.to_string())
-                .with("mtu", mtu),
-        );
+        self.paths.narrow(inside, peer, mtu);
+        self.path_changed(peer);
         Ok(Taken::PathMtu)
     }
-}
 
-fn neighbor_outcome(
-    outcome: Result<neighbor::Handled, neighbor::Ignored>,
-) -> Result<Taken, Ignored> {
-    match outcome {
-        Ok(neighbor::Handled::Request) => Ok(Taken::NeighborAsked),
-        Ok(neighbor::Handled::Reply) => Ok(Taken::NeighborTold),
-        Err(neighbor::Ignored::Malformed) => Err(Ignored::Malformed),
-        Err(neighbor::Ignored::NotForUs) => Err(Ignored::NotForUs),
-        Err(neighbor::Ignored::Source) => Err(Ignored::Source),
-        Err(neighbor::Ignored::HopLimit) => Err(Ignored::HopLimit),
-        Err(neighbor::Ignored::NotNeighbor) => Err(Ignored::NotNeighbor),
-        Err(neighbor::Ignored::Rate) => Err(Ignored::Rate),
+    /// Takes a dummy of a peer, with the number of its route in front: a probe of the path, or the
+    /// answer to one.
+    fn handle_dummy(
+        &mut self,
+        inside: Instant,
+        bytes: &[u8],
+        payload: &[u8],
+    ) -> Result<Taken, Ignored> {
+        let message = Message::parse(payload).ok_or(Ignored::Malformed)?;
+        let route = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
+        let entry = self.routes.entry(route).ok_or(Ignored::NotOurs)?;
+        match message {
+            Message::Probe(size) => {
+                let answer = Message::Answer(size);
+                self.send_dummy(route, answer, Message::LEN);
+            }
+            Message::Answer(size) => {
+                let peer = entry.config.gateway;
+                if self.paths.answered(inside, peer, size) {
+                    self.path_changed(peer);
+                }
+            }
+        }
+        Ok(Taken::PathProbe)
+    }
+
+    fn neighbor_outcome(
+        &mut self,
+        from: InterfaceId,
+        outcome: Result<neighbor::Handled, neighbor::Ignored>,
+    ) -> Result<Taken, Ignored> {
+        match outcome {
+            Ok(neighbor::Handled::Request) => Ok(Taken::NeighborAsked),
+            Ok(neighbor::Handled::Reply) => Ok(Taken::NeighborTold),
+            Ok(neighbor::Handled::Moved {
+                address,
+                from: before,
+                to,
+            }) => {
+                self.record(
+                    Record::new(Level::Warn, "neighbor_moved")
+                        .with("interface", from.name())
+                        .with("address", address.to_string())
+                        .with("from", interface::text(before))
+                        .with("to", interface::text(to)),
+                );
+                Ok(Taken::NeighborMoved)
+            }
+            Err(neighbor::Ignored::Malformed) => Err(Ignored::Malformed),
+            Err(neighbor::Ignored::NotForUs) => Err(Ignored::NotForUs),
+            Err(neighbor::Ignored::Source) => Err(Ignored::Source),
+            Err(neighbor::Ignored::HopLimit) => Err(Ignored::HopLimit),
+            Err(neighbor::Ignored::NotNeighbor) => Err(Ignored::NotNeighbor),
+            Err(neighbor::Ignored::Unsolicited) => Err(Ignored::Unsolicited),
+            Err(neighbor::Ignored::Rate) => Err(Ignored::Rate),
+        }
     }
 }

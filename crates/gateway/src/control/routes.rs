@@ -2,16 +2,19 @@
 
 mod handover;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 use tare_gcm::Key;
+use tare_memory::Shared;
+use tare_sim::Instant;
 
+use super::totals::Totals;
 use crate::config::{self, Config, Keys, SaKey};
-use crate::dataplane::{InboundSa, OutboundSa, Outer, SequenceMode};
+use crate::dataplane::{DropTable, InboundSa, OutboundSa, Outer, SequenceMode};
 use crate::exchange::{RouteKeys, SaKeys};
 use handover::{Direction, SecretKeys};
 
@@ -24,13 +27,16 @@ pub(super) struct Entry {
     pub(super) config: config::Route,
     ends: Ends,
     /// Workers take these in turn.
-    pub(super) outbound: Vec<Arc<OutboundSa>>,
+    pub(super) outbound: Vec<Shared<OutboundSa>>,
     pub(super) inbound: Vec<Inbound>,
     secrets: SecretKeys,
+    pub(super) totals: Totals,
+    /// The time at which keys were agreed on last.
+    pub(super) handshake: Option<Instant>,
 }
 
 pub(super) struct Inbound {
-    pub(super) sa: Arc<InboundSa>,
+    pub(super) sa: Shared<InboundSa>,
     /// Packets when it was looked at last.
     pub(super) seen: u64,
 }
@@ -63,6 +69,28 @@ impl Entry {
     }
 }
 
+/// An outbound SA, and the numbers that it has used lately.
+pub(super) struct Shown {
+    route: usize,
+    sa: Shared<OutboundSa>,
+    /// The last number at the last sample but one, and at the last one.
+    samples: [u64; 2],
+}
+
+impl Shown {
+    /// Returns true if a packet with this lower half of its sequence number was sent since the last
+    /// sample but one.
+    pub(super) fn is_recent(&self, sequence: u32) -> bool {
+        is_recent(self.sa.last_number(), self.samples[0], sequence)
+    }
+}
+
+/// Returns true if the number with this lower half is after `since` and not after `last`.
+fn is_recent(last: u64, since: u64, sequence: u32) -> bool {
+    let behind = (last as u32).wrapping_sub(sequence);
+    u64::from(behind) < last.saturating_sub(since)
+}
+
 /// The routes and their numbers.
 #[derive(Default)]
 pub(super) struct Routes {
@@ -73,9 +101,11 @@ pub(super) struct Routes {
     names: HashMap<String, usize>,
     /// Numbers in the order of the file.
     order: Vec<usize>,
-    /// Numbers by what an outer packet of the route shows: the peer and the SPI.
-    shown: HashMap<(IpAddr, u32), usize>,
+    /// Outbound SAs by what an outer packet shows: the peer and the SPI.
+    shown: HashMap<(IpAddr, u32), Shown>,
     given: Given,
+    /// Routes with SAs that workers may still use, though the tables have them no longer.
+    leaving: BTreeSet<usize>,
 }
 
 /// The numbers of the routes of a new configuration.
@@ -124,9 +154,14 @@ impl Routes {
                 *kept = true;
             }
         }
+        // A route that stays by its name goes on counting.
+        let mut totals = HashMap::new();
         let mut gone = 0;
         for (number, _) in kept.iter().enumerate().filter(|(_, kept)| !**kept) {
-            gone += usize::from(self.remove(number));
+            if let Some(entry) = self.remove(number) {
+                gone += 1;
+                totals.insert(entry.config.id, entry.totals);
+            }
         }
         self.names.clear();
         self.order.clear();
@@ -142,7 +177,8 @@ impl Routes {
                 Some(entry) => entry.config = route.clone(),
                 None => {
                     added += 1;
-                    self.insert(number, route, ends);
+                    let totals = totals.remove(&route.id).unwrap_or_default();
+                    self.insert(number, route, ends, totals);
                 }
             }
         }
@@ -153,26 +189,31 @@ impl Routes {
         (added, gone)
     }
 
-    fn remove(&mut self, number: usize) -> bool {
-        let Some(entry) = self.entries[number].take() else {
-            return false;
-        };
-        for sa in &entry.outbound {
+    fn remove(&mut self, number: usize) -> Option<Entry> {
+        let mut entry = self.entries[number].take()?;
+        for sa in entry.outbound.drain(..) {
             self.shown.remove(&(entry.ends.peer, sa.spi()));
             if let Keys::Manual { outbound, .. } = &entry.config.keys {
-                self.given.remember(&outbound.key, sa);
+                self.given.remember(&outbound.key, &sa);
             }
+            entry.totals.outbound_leaves(sa);
         }
-        true
+        for inbound in entry.inbound.drain(..) {
+            entry.totals.inbound_leaves(inbound.sa);
+        }
+        Some(entry)
     }
 
-    fn insert(&mut self, number: usize, route: &config::Route, ends: Ends) {
+    fn insert(&mut self, number: usize, route: &config::Route, ends: Ends, totals: Totals) {
+        self.leaving.insert(number);
         self.entries[number] = Some(Entry {
             config: route.clone(),
             ends,
             outbound: Vec::new(),
             inbound: Vec::new(),
             secrets: SecretKeys::default(),
+            totals,
+            handshake: None,
         });
         if let Keys::Manual { inbound, outbound } = &route.keys {
             for sa in inbound {
@@ -201,11 +242,15 @@ impl Routes {
         };
         let (sequence_mode, window) = (entry.sequence_mode(), entry.config.window);
         let mut sa = InboundSa::new(spi, expanded, key.salt(), sequence_mode, window, number);
+        // The peer may be Vita.
+        if matches!(entry.config.keys, Keys::Exchange { .. }) {
+            sa = sa.with_zeros_as_padding();
+        }
         go_on(&mut sa);
         entry.secrets.set(Direction::In, spi, key);
         entry.inbound.push(Inbound {
             seen: sa.packets(),
-            sa: Arc::new(sa),
+            sa: Shared::new(sa),
         });
     }
 
@@ -238,26 +283,39 @@ impl Routes {
         // Negotiated keys are new and have nothing to follow.
         self.given.follow(key, &mut sa);
         go_on(&mut sa);
-        let sa = Arc::new(sa);
+        let sa = Shared::new(sa);
         let place = entry
             .outbound
             .iter()
             .position(|sa| Some(sa.spi()) == replaces);
+        let last = sa.last_number();
+        let shown = Shown {
+            route: number,
+            sa: sa.clone(),
+            samples: [last; 2],
+        };
+        self.shown.insert((entry.ends.peer, spi), shown);
         match place {
             Some(place) => {
                 let before = std::mem::replace(&mut entry.outbound[place], sa);
-                unshow(&mut self.shown, (entry.ends.peer, before.spi()), number);
+                if before.spi() != spi {
+                    unshow(&mut self.shown, (entry.ends.peer, before.spi()), number);
+                }
                 entry.secrets.remove(Direction::Out, before.spi());
+                entry.totals.outbound_leaves(before);
+                self.leaving.insert(number);
             }
             None => entry.outbound.push(sa),
         }
         entry.secrets.set(Direction::Out, spi, key);
-        self.shown.insert((entry.ends.peer, spi), number);
     }
 
-    /// Accepts packets under these keys too.
-    pub(super) fn add_inbound(&mut self, number: usize, keys: &SaKeys) {
+    /// Accepts packets under these keys too, which were agreed on now.
+    pub(super) fn add_inbound(&mut self, now: Instant, number: usize, keys: &SaKeys) {
         self.install_inbound(number, keys.spi, &keys.key);
+        if let Some(entry) = self.entry_mut(number) {
+            entry.handshake = Some(now);
+        }
     }
 
     /// Sends packets of the route under these keys, in place of those of another SA where there is
@@ -267,9 +325,13 @@ impl Routes {
     }
 
     pub(super) fn remove_inbound(&mut self, number: usize, spi: u32) {
-        if let Some(entry) = self.entry_mut(number) {
-            entry.inbound.retain(|inbound| inbound.sa.spi() != spi);
-            entry.secrets.remove(Direction::In, spi);
+        let Some(Some(entry)) = self.entries.get_mut(number) else {
+            return;
+        };
+        entry.secrets.remove(Direction::In, spi);
+        for inbound in entry.inbound.extract_if(.., |one| one.sa.spi() == spi) {
+            entry.totals.inbound_leaves(inbound.sa);
+            self.leaving.insert(number);
         }
     }
 
@@ -278,12 +340,33 @@ impl Routes {
         let Some(Some(entry)) = self.entries.get_mut(number) else {
             return;
         };
-        let before = entry.outbound.len();
-        entry.outbound.retain(|sa| sa.spi() != spi);
         entry.secrets.remove(Direction::Out, spi);
-        if entry.outbound.len() < before {
+        for sa in entry.outbound.extract_if(.., |sa| sa.spi() == spi) {
             unshow(&mut self.shown, (entry.ends.peer, spi), number);
+            entry.totals.outbound_leaves(sa);
+            self.leaving.insert(number);
         }
+    }
+
+    /// Adds up what SAs have counted that no worker uses any more.
+    pub(super) fn settle(&mut self) {
+        let entries = &mut self.entries;
+        self.leaving
+            .retain(|&number| match entries.get_mut(number) {
+                Some(Some(entry)) => !entry.totals.settle(),
+                _ => false,
+            });
+    }
+
+    /// Returns true if some of those are still in use.
+    pub(super) fn are_leaving(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// Returns the counters of drops of all routes.
+    pub(super) fn drops(&self) -> DropTable {
+        let drops = |entry: &Option<Entry>| Some(Arc::clone(&entry.as_ref()?.totals.drops));
+        self.entries.iter().map(drops).collect()
     }
 
     pub(super) fn entry(&self, number: usize) -> Option<&Entry> {
@@ -312,9 +395,21 @@ impl Routes {
         })
     }
 
-    /// The route of the SA that sends such packets to a peer.
-    pub(super) fn shown(&self, peer: IpAddr, spi: u32) -> Option<usize> {
-        self.shown.get(&(peer, spi)).copied()
+    /// Returns the SA that sends such packets to a peer.
+    pub(super) fn shown(&self, peer: IpAddr, spi: u32) -> Option<&Shown> {
+        self.shown.get(&(peer, spi))
+    }
+
+    /// Returns true if any route has an outbound SA.
+    pub(super) fn has_outbound(&self) -> bool {
+        !self.shown.is_empty()
+    }
+
+    /// Notes the numbers that outbound SAs have used.
+    pub(super) fn sample(&mut self) {
+        for shown in self.shown.values_mut() {
+            shown.samples = [shown.samples[1], shown.sa.last_number()];
+        }
     }
 
     /// Returns the routes of a plan for the key exchange.
@@ -344,8 +439,8 @@ impl Routes {
 }
 
 /// Another route may show the same by now.
-fn unshow(shown: &mut HashMap<(IpAddr, u32), usize>, what: (IpAddr, u32), number: usize) {
-    if shown.get(&what) == Some(&number) {
+fn unshow(shown: &mut HashMap<(IpAddr, u32), Shown>, what: (IpAddr, u32), number: usize) {
+    if shown.get(&what).is_some_and(|shown| shown.route == number) {
         shown.remove(&what);
     }
 }
@@ -355,17 +450,17 @@ fn unshow(shown: &mut HashMap<(IpAddr, u32), usize>, what: (IpAddr, u32), number
 #[derive(Default)]
 struct Given {
     hasher: RandomState,
-    last: HashMap<u64, Vec<(SaKey, Arc<OutboundSa>)>>,
+    last: HashMap<u64, Vec<(SaKey, Shared<OutboundSa>)>>,
 }
 
 impl Given {
-    fn remember(&mut self, key: &SaKey, sa: &Arc<OutboundSa>) {
+    fn remember(&mut self, key: &SaKey, sa: &Shared<OutboundSa>) {
         let same = self
             .last
             .entry(self.hasher.hash_one(key.key()))
             .or_default();
         same.retain(|(other, _)| other != key);
-        same.push((key.clone(), Arc::clone(sa)));
+        same.push((key.clone(), Shared::clone(sa)));
     }
 
     fn follow(&self, key: &SaKey, sa: &mut OutboundSa) {
@@ -373,6 +468,25 @@ impl Given {
         for (other, earlier) in same.into_iter().flatten() {
             if other == key {
                 sa.follow(earlier, MARGIN);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_recent_after_the_sample_and_up_to_the_last_also_over_the_lower_half() {
+        for since in [0, 5, (1 << 32) - 50, 1 << 32, (7 << 32) - 1] {
+            for sent in [0, 1, 100] {
+                let last: u64 = since + sent;
+                for number in since.saturating_sub(200)..last + 200 {
+                    let wanted = number > since && number <= last;
+                    let found = is_recent(last, since, number as u32);
+                    assert_eq!(found, wanted, "{number} of {since} to {last}");
+                }
             }
         }
     }

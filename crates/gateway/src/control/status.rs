@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use tare_daemon::{CountsBy, Reason};
 
 use super::routes::{Entry, Inbound};
+use super::totals::RouteCounters;
 use super::Control;
 use crate::config::Keys;
 use crate::exchange;
@@ -43,6 +44,12 @@ pub struct RouteStatus {
     pub path_mtu: u16,
     /// The most bytes of an inner packet.
     pub inner_mtu: u16,
+    /// Seconds since keys were agreed on; `None` if they are manual or not agreed on yet.
+    pub handshake_age_s: Option<u64>,
+    /// Packets to the peer since the route was configured, under all SAs.
+    pub sent: RouteCounters,
+    /// Packets from the peer since the route was configured, under all SAs.
+    pub received: RouteCounters,
     /// The outbound SAs, in the order in which workers take them.
     pub outbound: Vec<SaStatus>,
     /// The inbound SAs, oldest first.
@@ -56,7 +63,7 @@ pub struct SaStatus {
     pub spi: u32,
     /// Packets sealed or opened.
     pub packets: u64,
-    /// Their bytes, without what encapsulates them.
+    /// Bytes of those packets that were encrypted: inner packets and padding.
     pub bytes: u64,
     /// Packets that were not authentic.
     pub forged: u64,
@@ -170,6 +177,13 @@ impl Control {
                 .routes
                 .get(number)
                 .map_or(0, |r| r.inner_max() as u16),
+            handshake_age_s: entry
+                .handshake
+                .map(|at| self.clock.last().since(at).as_secs()),
+            sent: entry.totals.outbound(entry.outbound.iter()),
+            received: entry
+                .totals
+                .inbound(entry.inbound.iter().map(|inbound| &inbound.sa)),
             outbound: outbound.collect(),
             inbound: inbound.collect(),
         }

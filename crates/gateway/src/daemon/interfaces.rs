@@ -17,6 +17,27 @@ pub(super) struct Plan {
     pub(super) capacity: usize,
 }
 
+impl Plan {
+    pub(super) fn both(&self) -> [&InterfaceQueues; 2] {
+        [&self.private, &self.public]
+    }
+
+    /// The plan of a worker that has its ports already.
+    pub(super) fn in_memory() -> Plan {
+        let none = InterfaceQueues {
+            name: String::new(),
+            queue: 0,
+            index: 0,
+        };
+        Plan {
+            private: none.clone(),
+            public: none,
+            kind: Kind::Auto,
+            capacity: CAPACITIES[0],
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InterfaceQueues {
     /// Name or PCI address.
@@ -24,17 +45,11 @@ pub(super) struct InterfaceQueues {
     /// The first queue; worker n has the nth after it.
     pub(super) queue: u32,
     /// Its number, which another interface of that name does not have.
-    index: u32,
+    pub(super) index: u32,
 }
 
-impl InterfaceQueues {
-    /// The number of the interface.
-    pub(super) fn index(&self) -> u32 {
-        self.index
-    }
-}
-
-/// The slots that AF_XDP knows, and one for what is longer, which goes over packet sockets.
+/// The slots of AF_XDP: less than a page, a page, and several pages for frames of up to 9,014 bytes
+/// and more.
 const CAPACITIES: [usize; 3] = [2048, 4096, 16384];
 
 /// The bytes of a slot that no frame can use: its own header, the headroom of the kernel

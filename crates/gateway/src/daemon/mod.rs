@@ -5,7 +5,9 @@
 //! log. Frames for it wait in a bounded queue.
 
 mod handover;
+mod in_memory;
 mod interfaces;
+mod lock;
 mod report;
 mod shared;
 mod succession;
@@ -13,6 +15,7 @@ mod worker;
 
 use std::ffi::OsString;
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::atomic::Ordering;
@@ -22,7 +25,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tare_daemon::{
-    bind_to_cpu, BindError, Checked, Endpoints, Host, Level, LogOptions, Record, Signals,
+    bind_to_cpu, BindError, Checked, Endpoints, FileContent, Host, Level, LogOptions, Record,
+    Signals,
 };
 use tare_port::{Descriptors, Kind};
 use tare_sim::Instant;
@@ -31,9 +35,13 @@ use crate::config::{self, Config, Warning};
 use crate::control::{self, Actions, Control};
 use crate::dataplane::{DropReason, TrafficCounters, WorkerId};
 use crate::exchange::system_entropy;
+use crate::forwarder::Task;
 use crate::interface::InterfaceId;
 use handover::{Listener, Predecessor, Wire};
 use interfaces::Interfaces;
+use lock::InterfaceLocks;
+
+pub(crate) use in_memory::InMemory;
 pub use report::{PortCounters, PortReport, Report, WorkerReport};
 use shared::{Counts, Order, Published, Shared, WorkerEvent};
 use worker::Worker;
@@ -85,6 +93,8 @@ pub enum Error {
     Exchange(crate::exchange::Error),
     /// The interfaces.
     Port(tare_port::Error),
+    /// Another gateway uses an interface.
+    Lock(String),
     /// The ports of a worker.
     Worker(String),
     /// The CPU that a thread should be bound to.
@@ -105,9 +115,10 @@ impl fmt::Display for Error {
             Error::Exchange(error) => error.fmt(f),
             Error::Port(error) => error.fmt(f),
             Error::Cpu(error) => error.fmt(f),
-            Error::Worker(error) | Error::Service(error) | Error::Handover(error) => {
-                f.write_str(error)
-            }
+            Error::Worker(error)
+            | Error::Service(error)
+            | Error::Lock(error)
+            | Error::Handover(error) => f.write_str(error),
             Error::System(error) => write!(f, "the gateway could not be started: {error}"),
         }
     }
@@ -160,10 +171,9 @@ pub fn socket_of(config: &Path) -> PathBuf {
     let named = match Config::load(config) {
         Ok((config, _)) => config.status_socket,
         // The file may have become wrong since the gateway was started.
-        Err(_) => std::fs::read_to_string(config)
+        Err(_) => config::read_file(config)
             .ok()
-            .as_deref()
-            .and_then(named_socket),
+            .and_then(|content| named_socket(&String::from_utf8_lossy(&content.bytes))),
     };
     named.unwrap_or_else(|| tare_daemon::default_socket(KIND, config))
 }
@@ -180,9 +190,10 @@ struct Daemon {
     options: Options,
     control: Control,
     interfaces: Interfaces,
+    locks: InterfaceLocks,
     shared: Arc<Shared>,
     events: Receiver<WorkerEvent>,
-    frames: SyncSender<(InterfaceId, Vec<u8>)>,
+    tasks: SyncSender<Task>,
     own_lost: u64,
     /// The counters of the workers of the process before.
     before: Vec<Counts>,
@@ -206,10 +217,23 @@ impl Daemon {
             let _ = wake.try_send(WorkerEvent::Wake);
         };
         let signals = options.signals.clone();
-        let host = Host::new(&options.config, options.log, signals, wake);
-        let (config, warnings) = Config::load(&options.config).map_err(Error::Config)?;
+        let mut host = Host::new(
+            &options.config,
+            config::BYTES_MAX,
+            options.log,
+            signals,
+            wake,
+        );
+        let (config, warnings) =
+            Config::of(&options.config, host.first_config()).map_err(Error::Config)?;
         warnings.iter().for_each(|w| host.log().write(&record(w)));
         let interfaces = Interfaces::find(&config, options.kind).map_err(Error::Port)?;
+        let mut locks = InterfaceLocks::default();
+        // The process before has them until it ends.
+        if !takes_over {
+            let taken = locks.on(interfaces.plan.both(), host.log());
+            locks = taken.map_err(|error| Error::Lock(error.to_string()))?;
+        }
         let entropy = system_entropy().map_err(Error::Exchange)?;
         let endpoints = endpoints(&options, &config);
         let cpus = worker_cpus(&options.cpus);
@@ -230,14 +254,15 @@ impl Daemon {
             plan: Arc::clone(&interfaces.plan),
         };
         let shared = Shared::new(published, cpus.len(), options.busy_poll, order);
-        let (frames, worker_frames) = sync_channel(QUEUE);
+        let (tasks, worker_tasks) = sync_channel(QUEUE);
         let mut daemon = Daemon {
             host,
             control,
             interfaces,
+            locks,
             shared: Arc::new(shared.map_err(Error::System)?),
             events,
-            frames,
+            tasks,
             own_lost: 0,
             before: Vec::new(),
             to_control,
@@ -247,7 +272,7 @@ impl Daemon {
             options,
         };
         let mut workers = Workers::new();
-        let started = daemon.start_all(&mut workers, ids, worker_frames, predecessor, endpoints);
+        let started = daemon.start_all(&mut workers, ids, worker_tasks, predecessor, endpoints);
         match started {
             Ok(()) => Ok((daemon, workers)),
             Err(error) => {
@@ -262,13 +287,13 @@ impl Daemon {
         &mut self,
         workers: &mut Workers,
         ids: Vec<WorkerId>,
-        frames: Receiver<(InterfaceId, Vec<u8>)>,
+        tasks: Receiver<Task>,
         mut predecessor: Option<Predecessor>,
         endpoints: Endpoints,
     ) -> Result<(), Error> {
         let takes_over = predecessor.is_some();
         let ports = predecessor.as_mut().map(Predecessor::take_ports);
-        self.start_workers(workers, ids, frames, ports.unwrap_or_default())?;
+        self.start_workers(workers, ids, tasks, ports.unwrap_or_default())?;
         self.wait_for_ports(workers.len())?;
         bind_to_cpu(self.options.cpus.first().copied()).map_err(Error::Cpu)?;
         if let Some(predecessor) = predecessor {
@@ -281,10 +306,10 @@ impl Daemon {
         &self,
         workers: &mut Workers,
         ids: Vec<WorkerId>,
-        frames: Receiver<(InterfaceId, Vec<u8>)>,
+        tasks: Receiver<Task>,
         inherited: Vec<[Descriptors; 2]>,
     ) -> Result<(), Error> {
-        let mut frames = Some(frames);
+        let mut tasks = Some(tasks);
         let mut inherited = inherited.into_iter();
         for (id, cpu) in ids.into_iter().zip(worker_cpus(&self.options.cpus)) {
             let number = id.number();
@@ -294,7 +319,7 @@ impl Daemon {
                 shared: Arc::clone(&self.shared),
                 events: self.to_control.clone(),
                 // Frames of the control side leave by the first worker's ports.
-                frames: frames.take().unwrap_or_else(|| sync_channel(1).1),
+                tasks: tasks.take().unwrap_or_else(|| sync_channel(1).1),
                 inherited: inherited.next(),
             };
             let thread = std::thread::Builder::new().name(format!("tare-worker-{number}"));
@@ -383,9 +408,10 @@ impl Daemon {
             if now >= interfaces_at {
                 interfaces_at = now + INTERFACES_INTERVAL;
                 self.look_at_interfaces(now);
+                self.locks.answer();
             }
-            if self.host.is_reload_due(now) {
-                self.reload(now);
+            if let Some(changed) = self.host.changed_config(now) {
+                self.reload(now, changed);
             }
             if self.options.signals.take_succession() {
                 self.start_successor();
@@ -438,7 +464,20 @@ impl Daemon {
         let replanned = interfaces.plan != self.interfaces.plan;
         self.interfaces = interfaces;
         if replanned {
+            self.lock();
             self.publish();
+        }
+    }
+
+    /// Takes the locks on the interfaces in use, which may be others of the same names.
+    fn lock(&mut self) {
+        let log = self.host.log();
+        match self.locks.on(self.interfaces.plan.both(), log) {
+            Ok(locks) => self.locks = locks,
+            Err(error) => {
+                let record = Record::new(Level::Error, "lock");
+                log.write(&record.with("error", error.to_string()));
+            }
         }
     }
 
@@ -450,8 +489,8 @@ impl Daemon {
     }
 
     /// Takes over a changed file. One that is wrong is refused, and everything goes on as before.
-    fn reload(&mut self, now: Instant) {
-        let outcome = self.reconfigure(now);
+    fn reload(&mut self, now: Instant, changed: io::Result<FileContent>) {
+        let outcome = self.reconfigure(now, changed);
         if let Ok(endpoints) = &outcome {
             self.look_at_interfaces(now);
             self.listen(endpoints);
@@ -460,16 +499,24 @@ impl Daemon {
         self.host.reloaded(outcome.map(drop));
     }
 
-    fn reconfigure(&mut self, now: Instant) -> Result<Endpoints, String> {
-        let loaded = Config::load(&self.options.config);
+    fn reconfigure(
+        &mut self,
+        now: Instant,
+        changed: io::Result<FileContent>,
+    ) -> Result<Endpoints, String> {
+        let loaded = Config::of(&self.options.config, changed);
         let (config, warnings) = loaded.map_err(|error| error.to_string())?;
         let log = self.host.log();
         warnings.iter().for_each(|w| log.write(&record(w)));
-        // Interfaces that are missing are as wrong as anything else.
-        Interfaces::find(&config, self.options.kind).map_err(|error| error.to_string())?;
+        // Interfaces that are missing or in use are as wrong as anything else.
+        let interfaces =
+            Interfaces::find(&config, self.options.kind).map_err(|error| error.to_string())?;
+        let locks = self.locks.on(interfaces.plan.both(), log);
+        let locks = locks.map_err(|error| error.to_string())?;
         let endpoints = endpoints(&self.options, &config);
         let reconfigured = self.control.reconfigure(now, config);
         reconfigured.map_err(|error| error.to_string())?;
+        self.locks = locks;
         Ok(endpoints)
     }
 
@@ -479,9 +526,10 @@ impl Daemon {
         if actions.tables.take().is_some() {
             self.publish();
         }
-        let any = !actions.frames.is_empty();
-        for frame in actions.frames.drain(..) {
-            if self.frames.try_send(frame).is_err() {
+        let mut any = false;
+        for task in Task::all(actions) {
+            any = true;
+            if self.tasks.try_send(task).is_err() {
                 self.own_lost += 1;
             }
         }
@@ -509,6 +557,7 @@ impl Daemon {
             outbound: sum(|counts| &counts.sent),
             inbound: sum(|counts| &counts.received),
             control_lost: self.shared.control_lost.load(Ordering::Relaxed) + self.own_lost,
+            metrics_per_sa: self.control.config().metrics_per_sa,
             status: self.control.status(),
         }
     }
@@ -539,7 +588,8 @@ impl Daemon {
                 log.write(&record.with("error", "it has panicked"));
             }
         }
-        // The process that takes over waits for this.
+        // The process that takes over waits for this, and then takes the locks.
+        self.locks = InterfaceLocks::default();
         self.successor = None;
         let report = self.report();
         for (name, counters) in [("outbound", &report.outbound), ("inbound", &report.inbound)] {
@@ -568,7 +618,7 @@ fn ask(endpoints: &Endpoints, workers: usize, of: &Interfaces) -> Result<Predece
     let plan = &of.plan;
     let interface = |public| {
         let queues = if public { &plan.public } else { &plan.private };
-        (queues.index(), queues.queue)
+        (queues.index, queues.queue)
     };
     Predecessor::ask(&socket, workers, interface).map_err(Error::Handover)
 }

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use tare_daemon::{Metrics, ProcessStatus};
 use tare_port::Counters;
 
-use crate::control::{SaStatus, Status};
-use crate::dataplane::TrafficCounters;
+use crate::control::{RouteCounters, RouteStatus, SaStatus, Status};
+use crate::dataplane::{DropReason, TrafficCounters};
 
 /// The status of a running gateway.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -21,6 +21,9 @@ pub struct Report {
     pub inbound: TrafficCounters,
     /// Frames for the control side that its queue had no room for.
     pub control_lost: u64,
+    /// True if metrics have the counters of each SA.
+    #[serde(default)]
+    pub metrics_per_sa: bool,
     /// Routes, next hops and the key exchange.
     #[serde(flatten)]
     pub status: Status,
@@ -81,6 +84,9 @@ impl tare_daemon::Report for Report {
         self.traffic(&mut page);
         self.ports(&mut page);
         self.routes(&mut page);
+        if self.metrics_per_sa {
+            self.sas(&mut page);
+        }
         self.control(&mut page);
         page.into_text()
     }
@@ -93,11 +99,11 @@ impl Report {
         let values = directions.map(|(_, counters)| counters.values());
         let instances = labels.iter().map(|labels| &labels[..]).zip(values);
         page.counters(TrafficCounters::INFO, &instances.collect::<Vec<_>>());
-        let help = "Packets dropped, by cause";
+        let help = "Packets dropped, by reason";
         page.family("dropped_packets_total", "counter", help);
         for (direction, counters) in directions {
             for (reason, n) in counters.dropped.iter() {
-                let labels = [("direction", direction), ("cause", reason.name())];
+                let labels = [("direction", direction), ("reason", reason.name())];
                 page.sample("dropped_packets_total", &labels, n);
             }
         }
@@ -151,24 +157,68 @@ impl Report {
     }
 
     fn routes(&self, page: &mut Metrics) {
-        page.family(
-            "route_up",
-            "gauge",
-            "Whether packets of a route can be sent",
-        );
-        for route in &self.status.routes {
+        let routes = &self.status.routes;
+        let help = "Whether packets of a route can be sent";
+        page.family("route_up", "gauge", help);
+        for route in routes {
             let labels = [("route", &*route.id), ("gateway", &route.gateway)];
             page.sample("route_up", &labels, u8::from(route.state == "up"));
         }
-        let help = "Bytes that an outer packet may have";
-        page.family("route_path_mtu_bytes", "gauge", help);
-        for route in &self.status.routes {
-            page.sample(
+        type Of = fn(&RouteStatus) -> Option<u64>;
+        let gauges: [(&str, &str, Of); 3] = [
+            (
                 "route_path_mtu_bytes",
-                &[("route", &route.id)],
-                route.path_mtu,
-            );
+                "Bytes that an outer packet may have",
+                |route| Some(route.path_mtu.into()),
+            ),
+            (
+                "route_inner_mtu_bytes",
+                "Bytes that an inner packet may have",
+                |route| Some(route.inner_mtu.into()),
+            ),
+            (
+                "route_handshake_age_seconds",
+                "Time since keys were agreed on last",
+                |route| route.handshake_age_s,
+            ),
+        ];
+        for (name, help, of) in gauges {
+            page.family(name, "gauge", help);
+            for route in routes {
+                if let Some(value) = of(route) {
+                    page.sample(name, &[("route", &route.id)], value);
+                }
+            }
         }
+        let directions = || {
+            routes.iter().flat_map(|route| {
+                let directions = [("outbound", &route.sent), ("inbound", &route.received)];
+                directions.map(|(direction, counters)| (&*route.id, direction, counters))
+            })
+        };
+        let labels = |(route, direction, _)| [("route", route), ("direction", direction)];
+        let labels: Vec<_> = directions().map(labels).collect();
+        let values = directions().map(|(_, _, counters)| counters.values());
+        let instances = labels.iter().map(|labels| &labels[..]).zip(values);
+        page.counters(RouteCounters::INFO, &instances.collect::<Vec<_>>());
+        let name = "route_dropped_packets_total";
+        page.family(name, "counter", "Packets of a route dropped, by reason");
+        for (route, direction, counters) in directions() {
+            for (reason, n) in counters.dropped.iter() {
+                // Ten thousand routes would have half a million samples that are always 0.
+                if n > 0 || ALWAYS.contains(&(direction, reason)) {
+                    let labels = [
+                        ("route", route),
+                        ("direction", direction),
+                        ("reason", reason.name()),
+                    ];
+                    page.sample(name, &labels, n);
+                }
+            }
+        }
+    }
+
+    fn sas(&self, page: &mut Metrics) {
         type Of = fn(&SaStatus) -> Option<u64>;
         let figures: [(&str, &str, &str, Of); 5] = [
             ("sa_packets_total", "counter", "Packets of an SA", |sa| {
@@ -177,17 +227,17 @@ impl Report {
             (
                 "sa_bytes_total",
                 "counter",
-                "Bytes of inner packets of an SA",
+                "Bytes encrypted or decrypted by an SA",
                 |sa| Some(sa.bytes),
             ),
             (
-                "sa_forged_total",
+                "sa_forged_packets_total",
                 "counter",
                 "Packets that were not authentic",
                 |sa| Some(sa.forged),
             ),
             (
-                "sa_replayed_total",
+                "sa_replayed_packets_total",
                 "counter",
                 "Packets seen before",
                 |sa| Some(sa.replayed),
@@ -219,10 +269,18 @@ impl Report {
     }
 }
 
+/// The reasons that each route has a sample for from the start, so that the first packet is seen as
+/// an increase; others have one from their first packet on.
+const ALWAYS: [(&str, DropReason); 4] = [
+    ("outbound", DropReason::NoSa),
+    ("inbound", DropReason::Forged),
+    ("inbound", DropReason::Replayed),
+    ("inbound", DropReason::TooOld),
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::RouteStatus;
 
     #[test]
     fn every_line_is_a_comment_or_a_sample_and_labels_are_escaped() {
@@ -231,8 +289,9 @@ mod tests {
             outbound: vec![SaStatus::default(), SaStatus::default()],
             ..RouteStatus::default()
         };
-        let report = Report {
+        let mut report = Report {
             workers: vec![WorkerReport::default()],
+            metrics_per_sa: true,
             status: Status {
                 routes: vec![route],
                 ..Status::default()
@@ -249,6 +308,10 @@ mod tests {
             let sample = name.starts_with("tare_gateway_") && value.parse::<u64>().is_ok();
             assert!(line.starts_with("# ") || sample, "{line}");
         }
+        let with_spi = text.contains(",spi=\"");
+        report.metrics_per_sa = false;
+        let without = tare_daemon::Report::prometheus(&report);
+        assert!(with_spi && !without.contains("spi="), "{without}");
         // A family is described once, before its samples, and they stand together.
         let families = text.lines().filter(|line| line.starts_with("# TYPE"));
         let names: Vec<_> = families

@@ -63,6 +63,7 @@ impl Daemon {
                 .with("import_us", took.as_micros() as u64),
         );
         predecessor.wait_for_its_end();
+        self.lock();
         Ok(())
     }
 

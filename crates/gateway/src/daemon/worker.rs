@@ -1,6 +1,6 @@
 //! A worker: its own queue of each interface, its own pool, its own half of the gateway.
 
-mod takeover;
+pub(super) mod takeover;
 
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::Arc;
@@ -13,8 +13,9 @@ use tare_sim::Instant;
 use super::interfaces::{InterfaceQueues, Plan};
 use super::shared::{pass, unpoisoned, Counts, Order, Shared, WorkerEvent, WorkerState};
 use crate::dataplane::{Dataplane, WorkerId};
-use crate::forwarder::{Forwarder, Sink};
+use crate::forwarder::{Forwarder, Sink, Task};
 use crate::interface::InterfaceId;
+use takeover::Takeover;
 
 /// Frames that a worker has, about: half of them wait in its ports for what arrives.
 const SLOTS: usize = 4096;
@@ -43,13 +44,13 @@ pub(super) struct Worker {
     pub(super) id: Option<WorkerId>,
     pub(super) shared: Arc<Shared>,
     pub(super) events: SyncSender<WorkerEvent>,
-    pub(super) frames: Receiver<(InterfaceId, Vec<u8>)>,
+    pub(super) tasks: Receiver<Task>,
     /// The ports of another process, private and public, until they are opened.
     pub(super) inherited: Option<[Descriptors; 2]>,
 }
 
 /// The reason why a worker closes its ports.
-enum Left {
+pub(super) enum Left {
     Stopped,
     /// There is another plan.
     Replanned,
@@ -112,24 +113,46 @@ impl Worker {
 }
 
 /// The state of a worker while its ports are open.
-struct Station {
-    ports: Ports,
-    forwarder: Forwarder,
-    pool: Pool,
-    burst: Burst,
-    /// AF_XDP ports that are to take the place of packet sockets.
-    pending: [Option<takeover::Pending>; 2],
-    /// The packet sockets whose place they have taken, for frames that still arrive there.
-    replaced: [Option<takeover::Replaced>; 2],
-    /// The interfaces and queues of the ports.
-    at: [(Interface, u32); 2],
+pub(super) struct Station {
+    pub(super) ports: Ports,
+    pub(super) forwarder: Forwarder,
+    pub(super) pool: Pool,
+    pub(super) burst: Burst,
+    pub(super) takeover: Takeover,
 }
 
 const SIDES: [InterfaceId; 2] = [InterfaceId::Private, InterfaceId::Public];
 
-struct Ports {
-    private: Box<dyn Port>,
-    public: Box<dyn Port>,
+pub(super) struct Ports {
+    pub(super) private: Box<dyn Port>,
+    pub(super) public: Box<dyn Port>,
+}
+
+/// The state of a worker's loop between two rounds.
+pub(super) struct Loop {
+    /// The generation of the tables in use.
+    seen: u64,
+    /// Rounds without a frame.
+    idle: u32,
+    /// The time at which counters were published.
+    told: Instant,
+    /// Rounds that are left, once the gateway is to stop.
+    last: u32,
+    /// True if the ports are what they are to stay.
+    is_settled: bool,
+}
+
+impl Default for Loop {
+    fn default() -> Loop {
+        Loop {
+            // Tables that came while the ports were opened are taken in the first round.
+            seen: 0,
+            idle: 0,
+            told: Instant::ZERO,
+            last: LAST_ROUNDS,
+            is_settled: true,
+        }
+    }
 }
 
 impl Ports {
@@ -209,9 +232,7 @@ impl Station {
             forwarder: Forwarder::new(Dataplane::new(tables, pool.clone(), id)),
             pool,
             burst: Burst::with_capacity(BURST),
-            pending: [private_pending, public_pending],
-            replaced: [None, None],
-            at,
+            takeover: Takeover::new(at, [private_pending, public_pending]),
         };
         Ok((station, [private_kind, public_kind]))
     }
@@ -222,64 +243,76 @@ impl Station {
     }
 
     fn forward(&mut self, worker: &Worker, plan: &Arc<Plan>, base: &mut Counts) -> Left {
-        // Tables that came while the ports were opened are taken in the first round.
-        let mut seen = 0;
-        let mut idle = 0;
-        let mut told = Instant::ZERO;
-        let mut last = LAST_ROUNDS;
-        let mut is_settled = self.is_settled();
+        let mut state = Loop {
+            is_settled: self.takeover.is_settled(),
+            ..Loop::default()
+        };
         loop {
-            let order = worker.shared.order();
-            if matches!(order, Order::Hold | Order::Leave) {
-                match self.hold(worker, base) {
-                    Ok(Order::Forward) => {
-                        is_settled = self.is_settled();
-                        continue;
-                    }
-                    Ok(_) => return Left::Stopped,
-                    Err(error) => return Left::Lost(error),
-                }
-            }
-            let generation = worker.shared.generation();
-            if generation != seen {
-                seen = generation;
-                let published = worker.shared.published();
-                if *published.plan != **plan {
-                    return Left::Replanned;
-                }
-                self.forwarder
-                    .dataplane
-                    .replace(Arc::clone(&published.tables));
-            }
             let now = Instant::now();
-            let moved = match self.round(worker, now) {
-                Ok(moved) => moved,
-                Err(error) => return Left::Lost(error),
-            };
-            if order == Order::Stop {
-                last -= 1;
-                if !moved || last == 0 {
-                    return Left::Stopped;
-                }
-            }
-            if !is_settled {
-                if let Err(error) = self.settle(worker, base, now) {
-                    return Left::Lost(error);
-                }
-                is_settled = self.is_settled();
-            }
-            if now.since(told) >= TELL {
-                told = now;
-                *worker.state().counts() = self.counts(base);
-            }
-            idle = if moved { 0 } else { idle + 1 };
-            if idle >= IDLE_ROUNDS && !worker.shared.busy_poll {
-                *worker.state().counts() = self.counts(base);
-                self.sleep(worker);
-                // A frame that woke it is found at once; without one it goes back to sleep soon.
-                idle = IDLE_ROUNDS / 2;
+            if let Some(left) = self.turn(now, worker, plan, base, &mut state) {
+                return left;
             }
         }
+    }
+
+    /// Does one round of the loop. Returns the reason to end it, if there is one.
+    #[inline]
+    pub(super) fn turn(
+        &mut self,
+        now: Instant,
+        worker: &Worker,
+        plan: &Arc<Plan>,
+        base: &mut Counts,
+        state: &mut Loop,
+    ) -> Option<Left> {
+        let order = worker.shared.order();
+        if matches!(order, Order::Hold | Order::Leave) {
+            let next = match self.hold(worker, base) {
+                Ok(next) => next,
+                Err(error) => return Some(Left::Lost(error)),
+            };
+            state.is_settled = self.takeover.is_settled();
+            return (next != Order::Forward).then_some(Left::Stopped);
+        }
+        let generation = worker.shared.generation();
+        if generation != state.seen {
+            state.seen = generation;
+            let published = worker.shared.published();
+            if *published.plan != **plan {
+                return Some(Left::Replanned);
+            }
+            self.forwarder
+                .dataplane
+                .replace(Arc::clone(&published.tables));
+        }
+        let moved = match self.round(worker, now) {
+            Ok(moved) => moved,
+            Err(error) => return Some(Left::Lost(error)),
+        };
+        if order == Order::Stop {
+            state.last -= 1;
+            if !moved || state.last == 0 {
+                return Some(Left::Stopped);
+            }
+        }
+        if !state.is_settled {
+            if let Err(error) = self.settle(worker, base, now) {
+                return Some(Left::Lost(error));
+            }
+            state.is_settled = self.takeover.is_settled();
+        }
+        if now.since(state.told) >= TELL {
+            state.told = now;
+            *worker.state().counts() = self.counts(base);
+        }
+        state.idle = if moved { 0 } else { state.idle + 1 };
+        if state.idle >= IDLE_ROUNDS && !worker.shared.busy_poll {
+            *worker.state().counts() = self.counts(base);
+            self.sleep(worker);
+            // A frame that woke it is found at once; without one it goes back to sleep soon.
+            state.idle = IDLE_ROUNDS / 2;
+        }
+        None
     }
 
     /// Forwards a burst of each interface, and sends what waits in the queue of the control thread.
@@ -324,8 +357,15 @@ impl Station {
             ..
         } = self;
         let mut moved = false;
-        while let Ok((to, bytes)) = worker.frames.try_recv() {
+        while let Ok(task) = worker.tasks.try_recv() {
             moved = true;
+            let (to, bytes) = match task {
+                Task::Send(to, bytes) => (to, bytes),
+                Task::Dummy(route) => {
+                    forwarder.send_dummy(route, &mut PortSink { ports, worker })?;
+                    continue;
+                }
+            };
             let Some(frame) = pool.copy(&bytes) else {
                 forwarder.own_lost += 1;
                 continue;

@@ -1,7 +1,14 @@
 //! Counters of packets: each one that comes in is forwarded, passed to the control side, or dropped
 //! for a reason that has a name.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use tare_daemon::Reason;
 use tare_port::Burst;
+
+use super::sequence::add;
+use super::worker::WorkerId;
 
 tare_daemon::reasons! {
     /// The reason why a packet was dropped.
@@ -24,7 +31,17 @@ tare_daemon::reasons! {
         NextHopUnknown => "next_hop_unknown",
         /// No frame was free, or none had the room.
         NoBuffer => "no_buffer",
-        /// Addressed to another station or host.
+        /// Addressed to another station's MAC address: the interface is promiscuous.
+        OtherStation => "other_station",
+        /// Addressed to a broadcast or multicast MAC address, and not for the control side (RFC
+        /// 1812, 5.3.4).
+        LinkBroadcast => "link_broadcast",
+        /// The source address is not that of a host beyond this gateway: of 0/8, 127/8, 169.254/16,
+        /// 224/4, 240/4, ::/64, fe80::/10 or ff00::/8, or an address of this gateway.
+        MartianSource => "martian_source",
+        /// The destination address is of one of these networks.
+        MartianDestination => "martian_destination",
+        /// Addressed to another host.
         NotForUs => "not_for_us",
         /// For this gateway, but neither ESP nor the key exchange nor ICMP.
         UnknownProtocol => "unknown_protocol",
@@ -38,6 +55,8 @@ tare_daemon::reasons! {
         TooOld => "too_old",
         /// Not authentic.
         Forged => "forged",
+        /// Authentic, but its padding is not 1, 2, 3, … (RFC 4303, 2.4).
+        Padding => "padding",
         /// Authentic, but its trailer or inner header contradicts itself.
         InnerMalformed => "inner_malformed",
         /// Authentic, and a dummy (next header 59), which is to be dropped (RFC 4303, 2.6).
@@ -100,10 +119,72 @@ impl TrafficCounters {
     }
 }
 
+/// Packets dropped by reason; counted by all workers.
+pub struct DropCounts([AtomicU64; DropReason::ALL.len()]);
+
+impl Default for DropCounts {
+    fn default() -> DropCounts {
+        DropCounts([const { AtomicU64::new(0) }; DropReason::ALL.len()])
+    }
+}
+
+impl DropCounts {
+    fn count(&self, reason: DropReason, worker: &WorkerId) {
+        if let Some(count) = self.0.get(reason.index()) {
+            add(count, 1, worker);
+        }
+    }
+
+    /// Returns the counts.
+    pub fn read(&self) -> <DropReason as Reason>::Counts {
+        let count = |reason: DropReason| self.0.get(reason.index());
+        <DropReason as Reason>::Counts::of(|reason| {
+            count(reason).map_or(0, |count| count.load(Ordering::Relaxed))
+        })
+    }
+}
+
+/// Packets of one route that were dropped, where it was known that they were of that route.
+#[derive(Default)]
+pub struct RouteDrops {
+    /// Of the private side.
+    pub outbound: DropCounts,
+    /// Of the public side.
+    pub inbound: DropCounts,
+}
+
+/// The counters of routes by their number.
+///
+/// They are apart from what packets touch on their way: only a packet that is dropped comes here.
+#[derive(Default)]
+pub struct DropTable(Box<[Option<Arc<RouteDrops>>]>);
+
+impl FromIterator<Option<Arc<RouteDrops>>> for DropTable {
+    fn from_iter<I: IntoIterator<Item = Option<Arc<RouteDrops>>>>(routes: I) -> DropTable {
+        DropTable(routes.into_iter().collect())
+    }
+}
+
+impl DropTable {
+    #[cold]
+    pub(super) fn outbound(&self, route: u32, reason: DropReason, worker: &WorkerId) {
+        if let Some(Some(drops)) = self.0.get(route as usize) {
+            drops.outbound.count(reason, worker);
+        }
+    }
+
+    #[cold]
+    pub(super) fn inbound(&self, route: u32, reason: DropReason, worker: &WorkerId) {
+        if let Some(Some(drops)) = self.0.get(route as usize) {
+            drops.inbound.count(reason, worker);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tare_daemon::{CountsBy, Reason};
+    use tare_daemon::CountsBy;
     use tare_port::{Layout, Pool};
 
     #[test]
@@ -141,9 +222,9 @@ mod tests {
 
     #[test]
     fn reasons_are_counted_apart_and_have_names_of_their_own() {
-        check::<DropReason, 21>();
+        check::<DropReason, 26>();
         check::<crate::exchange::DropReason, 11>();
-        check::<crate::control::Ignored, 10>();
-        check::<crate::control::Taken, 5>();
+        check::<crate::control::Ignored, 12>();
+        check::<crate::control::Taken, 7>();
     }
 }

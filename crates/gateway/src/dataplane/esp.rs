@@ -11,6 +11,14 @@ pub use tare_packet::protocol::{
     ESP as PROTOCOL, IPV4 as INNER_IPV4, IPV6 as INNER_IPV6, NO_NEXT_HEADER as DUMMY,
 };
 
+/// The first bytes of the payload of a dummy that is for the control side of a Tare gateway. It is
+/// not an IP packet's.
+pub(crate) const DUMMY_MAGIC: [u8; 8] = *b"\0TareMTU";
+
+/// The EtherType of frames of the control side that are to be sent as dummies, by the route whose
+/// number is in their first four bytes. One for experiments within a station (IEEE 802, 9.2.3).
+pub(crate) const DUMMY_KIND: u16 = 0x88b5;
+
 /// Writes padding, pad length and next header to the start of what is behind an inner packet: these
 /// and the ICV.
 ///
@@ -24,6 +32,23 @@ pub(crate) fn write_trailer(behind: &mut [u8], padding: usize, next_header: u8) 
     // Up to six bytes; what is written over of the ICV comes later.
     *behind.first_chunk_mut()? = trailer.to_le_bytes();
     Some(())
+}
+
+/// Returns true if what is behind the first `len` bytes of a payload is 1, 2, 3, …: RFC 4303, 2.4,
+/// "the receiver SHOULD inspect the Padding field".
+#[inline]
+pub(crate) fn is_padding(payload: &[u8], len: usize) -> bool {
+    /// The last bytes of a payload with so much padding, and which of them are padding.
+    const WANTED: [u32; 4] = [0, 1, 0x0102, 0x01_0203];
+    const PADDING: [u32; 4] = [0, 0xff, 0xffff, 0xff_ffff];
+    let padding = payload.len().saturating_sub(len);
+    match payload.last_chunk() {
+        // Without a loop, whose end would be hard to predict among packets of all lengths.
+        Some(end) if padding < 4 => u32::from_be_bytes(*end) & PADDING[padding] == WANTED[padding],
+        _ => (1..=u8::MAX)
+            .zip(payload.iter().skip(len))
+            .all(|(n, &byte)| byte == n),
+    }
 }
 
 /// The additional authenticated data: SPI and sequence number (RFC 4106, 5), the latter in
@@ -73,6 +98,22 @@ mod tests {
             assert_eq!(&behind[..padding + TRAILER], written);
         }
         assert!(write_trailer(&mut [0; 7], 0, DUMMY).is_none());
+    }
+
+    #[test]
+    fn padding_of_any_length_is_checked_in_every_byte() {
+        for len in [0, 1, 2, 3, 4, 20, 61] {
+            for padding in 0..=255_u8 {
+                let mut payload = vec![0xee; len];
+                payload.extend(1..=padding);
+                assert!(is_padding(&payload, len), "{padding} behind {len}");
+                for at in len..payload.len() {
+                    payload[at] ^= 0x80;
+                    assert!(!is_padding(&payload, len), "{at} of {padding}");
+                    payload[at] ^= 0x80;
+                }
+            }
+        }
     }
 
     #[test]

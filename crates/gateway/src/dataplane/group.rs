@@ -17,6 +17,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+use super::counters::DropTable;
 use super::tables::Tables;
 use super::worker::WorkerId;
 
@@ -61,12 +62,21 @@ impl WorkerGroup {
     /// # Panics
     /// If an SA is bound to another group: its numbers could be taken twice.
     pub fn bind(&self, tables: Tables) -> Arc<BoundTables> {
+        self.bind_counting(tables, Arc::default())
+    }
+
+    /// As [`WorkerGroup::bind`]; what workers drop is counted by route.
+    ///
+    /// # Panics
+    /// As [`WorkerGroup::bind`].
+    pub fn bind_counting(&self, tables: Tables, drops: Arc<DropTable>) -> Arc<BoundTables> {
         for route in &tables.routes {
             route.all_outbound().for_each(|sa| sa.group.bind(self.id));
         }
         tables.inbound.iter().for_each(|sa| sa.group.bind(self.id));
         Arc::new(BoundTables {
             tables,
+            drops,
             group: self.id,
         })
     }
@@ -75,6 +85,8 @@ impl WorkerGroup {
 /// Tables whose SAs are bound to a group of workers; they are not changed any more.
 pub struct BoundTables {
     tables: Tables,
+    /// The counters of the routes, if they are counted.
+    pub(super) drops: Arc<DropTable>,
     group: u64,
 }
 
@@ -109,20 +121,22 @@ mod tests {
         SequenceMode, SpiTable,
     };
     use tare_gcm::Key;
+    use tare_memory::Shared;
     use tare_packet::ethernet::{self, HEADER};
     use tare_packet::ipv4;
     use tare_port::{Burst, Frame, Layout, Pool};
     use tare_sim::Instant;
 
-    fn tables(outbound: &Arc<OutboundSa>, inbound: &[Arc<InboundSa>]) -> Tables {
+    fn tables(outbound: &Shared<OutboundSa>, inbound: &[Shared<InboundSa>]) -> Tables {
         let interface = InterfaceView {
+            mac: [2; 6],
             next_hop4: Some([2; 6]),
             mtu: 1500,
             ..InterfaceView::default()
         };
         Tables {
             prefixes: Arc::new(Prefixes::new([("10.0.0.0/8".parse().unwrap(), 0)])),
-            routes: vec![Route::new([Arc::clone(outbound)], 1500)],
+            routes: vec![Route::new([outbound.clone()], 1500)],
             inbound: SpiTable::new(inbound.iter().cloned()),
             private: interface,
             public: interface,
@@ -130,17 +144,17 @@ mod tests {
         }
     }
 
-    fn outbound() -> Arc<OutboundSa> {
+    fn outbound() -> Shared<OutboundSa> {
         let outer = Outer::V4 { src: 1, dst: 2 };
         let key = Key::new(&[0; 16]).unwrap();
         let sa = OutboundSa::new(1000, key, [0; 4], SequenceMode::Extended, outer);
-        Arc::new(sa)
+        Shared::new(sa)
     }
 
-    fn inbound() -> Arc<InboundSa> {
+    fn inbound() -> Shared<InboundSa> {
         let key = Key::new(&[0; 16]).unwrap();
         let sa = InboundSa::new(1000, key, [0; 4], SequenceMode::Extended, 64, 0);
-        Arc::new(sa)
+        Shared::new(sa)
     }
 
     #[test]
@@ -210,8 +224,8 @@ mod tests {
     fn an_sa_stays_with_its_group_whatever_tables_it_is_in() {
         let (first, _) = WorkerGroup::sole();
         let (sa, received) = (outbound(), inbound());
-        first.bind(tables(&sa, &[Arc::clone(&received)]));
-        first.bind(tables(&sa, &[Arc::clone(&received)]));
+        first.bind(tables(&sa, &[Shared::clone(&received)]));
+        first.bind(tables(&sa, &[Shared::clone(&received)]));
         for second in [
             tables(&sa, &[]),
             tables(&outbound(), std::slice::from_ref(&received)),

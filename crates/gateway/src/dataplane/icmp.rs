@@ -10,7 +10,7 @@ use tare_packet::protocol::{ICMP, ICMPV6, TTL_DEFAULT as TTL};
 use tare_port::{Burst, Frame};
 use tare_sim::{Instant, TokenBucket};
 
-use super::{is_multicast6, Dataplane, TrafficCounters};
+use super::{Dataplane, TrafficCounters};
 
 /// Bytes that an error may have: RFC 1812, 4.3.2.3, and RFC 4443, 2.4 (c).
 const ERROR_MAX_V4: usize = ipv4::REASSEMBLED_MIN;
@@ -100,8 +100,7 @@ fn about_v4(worker: &Dataplane, packet: &[u8], kind: Kind) -> Option<Vec<u8>> {
     let ip = Ipv4::parse(packet).ok()?;
     // RFC 1812, 4.3.2.7: no error about an ICMP error, about a fragment other than the first, or to
     // an address that is not one host's.
-    let is_host = ip.src != 0 && ip.src >> 28 < 0xe && ip.src >> 24 != 127;
-    if !is_host || ip.is_later_fragment() || ip.dst >> 28 >= 0xe {
+    if !ipv4::is_host(ip.src) || ip.is_later_fragment() || !ipv4::is_host(ip.dst) {
         return None;
     }
     let payload = packet.get(ip.header_len..ip.total_len)?;
@@ -138,7 +137,7 @@ fn about_v6(worker: &Dataplane, packet: &[u8], kind: Kind) -> Option<Vec<u8>> {
     let own = worker.tables.private.ip6?;
     let ip = Ipv6::parse(packet).ok()?;
     // RFC 4443, 2.4 (e).
-    if ip.src == 0 || is_multicast6(ip.src) || is_multicast6(ip.dst) {
+    if !ipv6::is_host(ip.src) || ipv6::is_multicast(ip.dst) {
         return None;
     }
     let payload = packet.get(ipv6::HEADER..ip.total_len)?;

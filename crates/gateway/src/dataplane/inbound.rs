@@ -2,20 +2,22 @@
 
 use tare_gcm::{open_each, Nonce, OpenPacket, Tag};
 use tare_packet::ethernet::{self, HEADER};
-use tare_packet::ipv4::Ipv4;
+use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6::{self, Ipv6};
 use tare_packet::protocol::{ICMP, ICMPV6, UDP};
 use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
+use super::group::BoundTables;
+use super::prefixes::MARTIAN;
+use super::sa::InboundSa;
 use super::sequence::add;
 use super::tables::Tables;
 use super::version::{RouteBy, Version, V4, V6};
 use super::window::Refused;
 use super::worker::WorkerId;
 use super::{
-    address, discard, fragment, icmp, is_multicast6, is_own4, is_own6, Dataplane, DropReason,
-    Output,
+    address, discard, fragment, icmp, link_kind, Dataplane, DropReason, Output, OwnAddresses,
 };
 use crate::dataplane::ecn;
 use crate::dataplane::esp::{self, Aad};
@@ -66,7 +68,11 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
         worker.received.received += 1;
         worker.received.received_bytes += frame.len() as u64;
         let at = scratch.frames.len();
-        match admit(&worker.tables, &mut frame, &mut scratch.jobs[at]) {
+        let kind = link_kind(&frame, worker.public.mac);
+        let job = &mut scratch.jobs[at];
+        let admitted =
+            kind.and_then(|kind| admit(&worker.tables, &worker.own, kind, &mut frame, job));
+        match admitted {
             Ok(Admitted::Esp) => {
                 scratch.frames.push(frame);
                 if ahead > 0 {
@@ -101,12 +107,24 @@ enum Admitted {
 
 /// The first pass: outer headers.
 #[inline]
-fn admit(tables: &Tables, frame: &mut Frame, job: &mut Job) -> Result<Admitted, DropReason> {
-    let (protocol, tos, front, end) = match ethernet::kind(frame) {
-        Some(ethernet::IPV4) => {
+fn admit(
+    tables: &Tables,
+    own: &OwnAddresses,
+    kind: u16,
+    frame: &mut Frame,
+    job: &mut Job,
+) -> Result<Admitted, DropReason> {
+    let (protocol, tos, front, end) = match kind {
+        ethernet::IPV4 => {
             let ip = Ipv4::parse(&frame[HEADER..]).map_err(|_| DropReason::Malformed)?;
-            if !is_own4(tables, ip.dst) {
+            if !own.has4(ip.dst) {
                 return Err(DropReason::NotForUs);
+            }
+            // The link's own addresses are martians where packets are forwarded, but tunnels may
+            // begin and end on one link. The table is the faster check and comes first.
+            let martian = tables.prefixes.is_martian4(ip.src) && !ipv4::is_host(ip.src);
+            if martian || own.has4(ip.src) {
+                return Err(DropReason::MartianSource);
             }
             if ip.is_fragment() {
                 return Err(DropReason::OuterFragment);
@@ -114,18 +132,21 @@ fn admit(tables: &Tables, frame: &mut Frame, job: &mut Job) -> Result<Admitted, 
             let (front, end) = (HEADER + ip.header_len, HEADER + ip.total_len);
             (ip.protocol, ip.tos, front, end)
         }
-        Some(ethernet::IPV6) => {
+        ethernet::IPV6 => {
             let ip = Ipv6::parse(&frame[HEADER..]).map_err(|_| DropReason::Malformed)?;
-            if is_multicast6(ip.dst) && ip.next_header == ICMPV6 {
+            if ipv6::is_multicast(ip.dst) && ip.next_header == ICMPV6 {
                 return Ok(Admitted::Control);
             }
-            if !is_own6(tables, ip.dst) {
+            if !own.has6(ip.dst) {
                 return Err(DropReason::NotForUs);
+            }
+            if !ipv6::is_host(ip.src) || own.has6(ip.src) {
+                return Err(DropReason::MartianSource);
             }
             let (front, end) = (HEADER + ipv6::HEADER, HEADER + ip.total_len);
             (ip.next_header, ip.traffic_class, front, end)
         }
-        Some(ethernet::ARP) => return Ok(Admitted::Control),
+        ethernet::ARP => return Ok(Admitted::Control),
         _ => return Err(DropReason::NotIp),
     };
     match protocol {
@@ -161,7 +182,7 @@ fn admit(tables: &Tables, frame: &mut Frame, job: &mut Job) -> Result<Admitted, 
 }
 
 /// The number of packets between prefetching memory and reading it.
-const AHEAD: usize = 6;
+const AHEAD: usize = 12;
 
 /// Finds the SA of a packet that was looked at some packets ago, and asks for the key of one before
 /// that. What each reads was asked for a step earlier, so nothing waits for memory while there are
@@ -185,16 +206,25 @@ fn find_ahead(tables: &Tables, jobs: &mut [Job], at: usize) {
 /// promise, but a replayed packet that it finds is not decrypted (RFC 4303, 3.4.3).
 fn number_all(worker: &mut Dataplane, scratch: &mut Scratch) {
     let mut failed = false;
-    let (tables, id): (&Tables, _) = (&worker.tables, &worker.id);
+    let (tables, id): (&BoundTables, _) = (&worker.tables, &worker.id);
     for job in &mut scratch.jobs[..scratch.frames.len()] {
         if let Err(cause) = number(id, tables, job) {
             failed = true;
             job.front = 0;
             worker.received.drop(cause);
+            count_drop(id, tables, job, cause);
         }
     }
     if failed {
         discard(&mut scratch.frames, &mut scratch.jobs, |job| job.front != 0);
+    }
+}
+
+/// Counts a packet that was dropped as one of its route, if its SA is known.
+#[cold]
+fn count_drop(worker: &WorkerId, tables: &BoundTables, job: &Job, cause: DropReason) {
+    if let Some(sa) = tables.inbound.at(job.sa) {
+        tables.drops.inbound(sa.route, cause, worker);
     }
 }
 
@@ -288,6 +318,7 @@ fn finish(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &
         let left = outcome.and_then(|()| leave(worker, &tables, now, job, frame, output));
         if let Err(cause) = left {
             worker.received.drop(cause);
+            count_drop(&worker.id, &tables, job, cause);
         }
     }
 }
@@ -309,10 +340,17 @@ fn leave(
         .ok_or(DropReason::InnerMalformed)?;
     let len = payload.len().checked_sub(usize::from(pad_len));
     let len = len.ok_or(DropReason::InnerMalformed)?;
+    if !esp::is_padding(payload, len) {
+        let sa = tables.inbound.at(job.sa);
+        let zeros = sa.is_some_and(InboundSa::accepts_zeros_as_padding);
+        if !zeros || payload[len..].iter().any(|&byte| byte != 0) {
+            return Err(DropReason::Padding);
+        }
+    }
     match next_header {
         esp::INNER_IPV4 => deliver::<V4>(worker, tables, now, job, frame, len, output),
         esp::INNER_IPV6 => deliver::<V6>(worker, tables, now, job, frame, len, output),
-        esp::DUMMY => Err(DropReason::Dummy),
+        esp::DUMMY => dummy(worker, tables, job, frame, len, output),
         _ => Err(DropReason::InnerMalformed),
     }
 }
@@ -331,11 +369,15 @@ fn deliver<V: Version>(
 ) -> Result<(), DropReason> {
     let begin = usize::from(job.front) + esp::HEADER;
     let payload = &frame[begin..begin + len];
-    let inner = V::read(tables, payload, RouteBy::Source).ok_or(DropReason::InnerMalformed)?;
+    let inner =
+        V::read(tables, &worker.own, payload, RouteBy::Source).ok_or(DropReason::InnerMalformed)?;
     let sa = tables.inbound.at(job.sa).ok_or(DropReason::UnknownSpi)?;
     // RFC 4301, 5.2: the packet's header is to match "the selectors" of the SA it came by.
     if inner.route != sa.route {
-        return Err(DropReason::InnerSource);
+        return Err(match inner.route {
+            MARTIAN => DropReason::MartianSource,
+            _ => DropReason::InnerSource,
+        });
     }
     let tos = ecn::leaving(inner.tos, job.tos).ok_or(DropReason::EcnIllegal)?;
     frame.keep(begin - HEADER, HEADER + inner.len);
@@ -347,6 +389,12 @@ fn deliver<V: Version>(
         worker.received.control += 1;
         output.inner.push(frame);
         return Ok(());
+    }
+    if inner.own_source {
+        return Err(DropReason::MartianSource);
+    }
+    if inner.martian {
+        return Err(DropReason::MartianDestination);
     }
     if inner.hops <= 1 {
         icmp::time_exceeded(worker, now, &frame, &mut output.tunnel);
@@ -361,6 +409,31 @@ fn deliver<V: Version>(
     worker.received.forwarded += 1;
     worker.received.forwarded_bytes += frame.len() as u64;
     output.forward.push(frame);
+    Ok(())
+}
+
+/// Passes a dummy to the control side, if it is for it, with the number of its route in front.
+/// Others are dropped.
+#[cold]
+fn dummy(
+    worker: &mut Dataplane,
+    tables: &Tables,
+    job: &Job,
+    mut frame: Frame,
+    len: usize,
+    output: &mut Output,
+) -> Result<(), DropReason> {
+    /// The bytes that the control side reads.
+    const MESSAGE: usize = 64;
+    let begin = usize::from(job.front) + esp::HEADER;
+    let sa = tables.inbound.at(job.sa).ok_or(DropReason::UnknownSpi)?;
+    if !frame[begin..begin + len].starts_with(&esp::DUMMY_MAGIC) {
+        return Err(DropReason::Dummy);
+    }
+    frame.keep(begin - HEADER, HEADER + len.min(MESSAGE));
+    frame[..4].copy_from_slice(&sa.route.to_be_bytes());
+    worker.received.control += 1;
+    output.inner.push(frame);
     Ok(())
 }
 

@@ -23,11 +23,11 @@ mod worker;
 
 use std::sync::Arc;
 
-use tare_packet::ethernet::HEADER;
+use tare_packet::ethernet::{self, Mac, HEADER};
 use tare_port::{Burst, Frame, Pool};
 use tare_sim::{Instant, TokenBucket};
 
-pub use counters::{DropReason, TrafficCounters};
+pub use counters::{DropCounts, DropReason, DropTable, RouteDrops, TrafficCounters};
 pub(crate) use icmp::error_limit;
 pub use icmp::{ERROR_BURST, ERROR_INTERVAL};
 
@@ -52,6 +52,7 @@ pub struct Dataplane {
     tables: Arc<Arc<BoundTables>>,
     private: InterfaceHeaders,
     public: InterfaceHeaders,
+    own: OwnAddresses,
     pool: Pool,
     id: WorkerId,
     errors: TokenBucket,
@@ -76,7 +77,7 @@ pub struct Output {
     /// undefined.
     pub inner: Burst,
     /// To the peers, through the tunnel: errors about packets that came through it. They are to be
-    /// given to [`Dataplane::outbound`] like packets of the private side.
+    /// given to [`Dataplane::outbound_own`].
     pub tunnel: Burst,
 }
 
@@ -90,6 +91,7 @@ impl Dataplane {
         Dataplane {
             private: InterfaceHeaders::new(&tables.private),
             public: InterfaceHeaders::new(&tables.public),
+            own: OwnAddresses::new(&tables),
             tables: Arc::new(tables),
             pool,
             id: worker,
@@ -114,6 +116,7 @@ impl Dataplane {
         tables.assert_member(&self.id);
         self.private = InterfaceHeaders::new(&tables.private);
         self.public = InterfaceHeaders::new(&tables.public);
+        self.own = OwnAddresses::new(&tables);
         self.tables = Arc::new(tables);
     }
 
@@ -146,7 +149,19 @@ impl Dataplane {
 
     /// Seals the packets of `input`, which came in on the private side.
     pub fn outbound(&mut self, now: Instant, input: &mut Burst, output: &mut Output) {
-        outbound::run(self, now, input, output);
+        outbound::run(self, now, Origin::Private, input, output);
+    }
+
+    /// Seals the packets of `input`, which are this gateway's own: they come from an address of its
+    /// own, and the addresses of their Ethernet header are not looked at.
+    pub fn outbound_own(&mut self, now: Instant, input: &mut Burst, output: &mut Output) {
+        outbound::run(self, now, Origin::Own, input, output);
+    }
+
+    /// Seals a dummy packet for the peer of a route, which shows that its SA is in use. It counts
+    /// as a packet of the private side.
+    pub fn dummy(&mut self, route: u32, output: &mut Output) {
+        outbound::dummy(self, route, output);
     }
 
     /// Opens the packets of `input`, which came in on the public side.
@@ -155,21 +170,69 @@ impl Dataplane {
     }
 }
 
-/// Returns true if a packet to `dst` is for this gateway itself.
-#[inline]
-fn is_own4(tables: &Tables, dst: u32) -> bool {
-    tables.private.ip4 == Some(dst) || tables.public.ip4 == Some(dst)
+/// The origin of packets that are to be sealed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// The private interface.
+    Private,
+    /// This gateway.
+    Own,
 }
 
-#[inline]
-fn is_own6(tables: &Tables, dst: u128) -> bool {
-    tables.private.ip6 == Some(dst) || tables.public.ip6 == Some(dst)
+/// The addresses of this gateway, the unspecified address in place of one that it does not have.
+/// Without options, whose tags would be looked at for every packet.
+struct OwnAddresses {
+    v4: [u32; 2],
+    v6: [u128; 2],
 }
 
-/// Returns true if an IPv6 destination is multicast, as those of neighbor discovery are.
+impl OwnAddresses {
+    fn new(tables: &Tables) -> OwnAddresses {
+        let interfaces = [&tables.private, &tables.public];
+        OwnAddresses {
+            v4: interfaces.map(|interface| interface.ip4.unwrap_or(0)),
+            v6: interfaces.map(|interface| interface.ip6.unwrap_or(0)),
+        }
+    }
+
+    #[inline]
+    fn has4(&self, address: u32) -> bool {
+        address == self.v4[0] || address == self.v4[1]
+    }
+
+    #[inline]
+    fn has6(&self, address: u128) -> bool {
+        address == self.v6[0] || address == self.v6[1]
+    }
+}
+
+/// Returns the EtherType of a frame that came in by the interface with this MAC address.
+///
+/// Ports are promiscuous, so frames of other stations come in too.
 #[inline]
-fn is_multicast6(dst: u128) -> bool {
-    dst >> 120 == 0xff
+fn link_kind(frame: &[u8], own: Mac) -> Result<u16, DropReason> {
+    let header: &[u8; HEADER] = frame.first_chunk().ok_or(DropReason::NotIp)?;
+    let kind = u16::from_be_bytes([header[12], header[13]]);
+    if header[..6] != own {
+        check_group(frame, kind)?;
+    }
+    Ok(kind)
+}
+
+/// Returns an error about a frame that is not addressed to this station, unless it is one that the
+/// control side has to see: ARP and IPv6 multicast. RFC 1812, 5.3.4: "A router MUST NOT forward any
+/// packet that the router received as a Link Layer broadcast".
+#[cold]
+fn check_group(frame: &[u8], kind: u16) -> Result<(), DropReason> {
+    /// The offset of the destination of an IPv6 packet.
+    const DESTINATION: usize = HEADER + 24;
+    match kind {
+        _ if frame[0] & 1 == 0 => Err(DropReason::OtherStation),
+        ethernet::ARP => Ok(()),
+        ethernet::IPV6 if frame.get(DESTINATION) == Some(&0xff) => Ok(()),
+        ethernet::IPV4 | ethernet::IPV6 => Err(DropReason::LinkBroadcast),
+        _ => Err(DropReason::NotIp),
+    }
 }
 
 /// Drops the frames whose jobs are not to be kept, and closes the gaps.

@@ -7,11 +7,14 @@ use tare_packet::ipv6;
 use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
-use super::prefixes::NONE;
+use super::group::BoundTables;
+use super::prefixes::MARTIAN;
 use super::sa::{OutboundSa, Outer};
 use super::tables::Tables;
 use super::version::{RouteBy, Version, V4, V6};
-use super::{discard, fragment, icmp, Dataplane, DropReason, InterfaceHeaders, Output};
+use super::{
+    discard, fragment, icmp, link_kind, Dataplane, DropReason, InterfaceHeaders, Origin, Output,
+};
 use crate::dataplane::esp::{self, Aad};
 
 /// Hops that an outer packet starts with.
@@ -64,17 +67,32 @@ impl Scratch {
     }
 }
 
-pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, output: &mut Output) {
+pub(super) fn run(
+    worker: &mut Dataplane,
+    now: Instant,
+    origin: Origin,
+    input: &mut Burst,
+    output: &mut Output,
+) {
     // Taken out, so that passes can borrow the worker and its scratch memory separately.
     let mut scratch = std::mem::take(&mut worker.outbound);
     scratch.reserve(input.len());
     for frame in input.drain(..) {
         worker.sent.received += 1;
         worker.sent.received_bytes += frame.len() as u64;
-        match ethernet::kind(&frame) {
-            Some(ethernet::IPV4) => admit::<V4>(worker, now, frame, &mut scratch, output),
-            Some(ethernet::IPV6) => admit::<V6>(worker, now, frame, &mut scratch, output),
-            Some(ethernet::ARP) => control(worker, frame, output),
+        let kind = match link_kind(&frame, worker.private.mac) {
+            Err(_) if origin == Origin::Own => ethernet::kind(&frame).unwrap_or_default(),
+            Err(cause) => {
+                worker.sent.drop(cause);
+                continue;
+            }
+            Ok(kind) => kind,
+        };
+        match kind {
+            ethernet::IPV4 => admit::<V4>(worker, now, origin, frame, &mut scratch, output),
+            ethernet::IPV6 => admit::<V6>(worker, now, origin, frame, &mut scratch, output),
+            ethernet::ARP => control(worker, frame, output),
+            esp::DUMMY_KIND if origin == Origin::Own => add_dummy(frame, &mut scratch),
             _ => worker.sent.drop(DropReason::NotIp),
         }
     }
@@ -83,6 +101,28 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
     }
     encapsulate(worker, &mut scratch);
     seal(worker, &mut scratch, output);
+    worker.outbound = scratch;
+}
+
+/// Seals a dummy packet of a route, whose content means nothing (RFC 4303, 2.6).
+pub(super) fn dummy(worker: &mut Dataplane, route: u32, output: &mut Output) {
+    /// The inner bytes of a dummy: those of an IPv6 header, whose hop limit is decremented as in
+    /// every packet that is not IPv4.
+    const CONTENT: [u8; HEADER + ipv6::HEADER] = [64; HEADER + ipv6::HEADER];
+    let mut scratch = std::mem::take(&mut worker.outbound);
+    scratch.reserve(1);
+    worker.sent.received += 1;
+    worker.sent.received_bytes += CONTENT.len() as u64;
+    match worker.pool.copy(&CONTENT) {
+        Some(frame) => {
+            let job = &mut scratch.jobs[0];
+            (job.route, job.tos, job.next_header) = (route, 0, esp::DUMMY);
+            scratch.frames.push(frame);
+            encapsulate(worker, &mut scratch);
+            seal(worker, &mut scratch, output);
+        }
+        None => worker.sent.drop(DropReason::NoBuffer),
+    }
     worker.outbound = scratch;
 }
 
@@ -96,22 +136,32 @@ fn control(worker: &mut Dataplane, frame: Frame, output: &mut Output) {
 fn admit<V: Version>(
     worker: &mut Dataplane,
     now: Instant,
+    origin: Origin,
     mut frame: Frame,
     scratch: &mut Scratch,
     output: &mut Output,
 ) {
     let tables: &Tables = &worker.tables;
-    let Some(inner) = V::read(tables, &frame[HEADER..], RouteBy::Destination) else {
+    let inner = V::read(tables, &worker.own, &frame[HEADER..], RouteBy::Destination);
+    let Some(inner) = inner else {
         return worker.sent.drop(DropReason::Malformed);
     };
     if inner.own {
         return control(worker, frame, output);
     }
+    if (inner.martian || inner.own_source) && origin == Origin::Private {
+        return worker.sent.drop(DropReason::MartianSource);
+    }
     if inner.hops <= 1 {
         icmp::time_exceeded(worker, now, &frame, &mut output.back);
+        let drops = &worker.tables.drops;
+        drops.outbound(inner.route, DropReason::TtlExceeded, &worker.id);
         return worker.sent.drop(DropReason::TtlExceeded);
     }
-    if inner.route == NONE {
+    if inner.route >= MARTIAN {
+        if inner.route == MARTIAN {
+            return worker.sent.drop(DropReason::MartianDestination);
+        }
         icmp::no_route(worker, now, &frame, &mut output.back);
         return worker.sent.drop(DropReason::NoRoute);
     }
@@ -122,6 +172,16 @@ fn admit<V: Version>(
     job.route = inner.route;
     job.tos = inner.tos;
     job.next_header = V::NEXT_HEADER;
+    scratch.frames.push(frame);
+}
+
+/// Adds a dummy that the control side has filled to the packets.
+#[cold]
+fn add_dummy(frame: Frame, scratch: &mut Scratch) {
+    let job = &mut scratch.jobs[scratch.frames.len()];
+    job.route = u32::from_be_bytes([frame[0], frame[1], frame[2], frame[3]]);
+    job.tos = 0;
+    job.next_header = esp::DUMMY;
     scratch.frames.push(frame);
 }
 
@@ -147,6 +207,10 @@ fn look_up(worker: &Dataplane, scratch: &Scratch) -> bool {
 #[cold]
 fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut Output) {
     let tables = std::sync::Arc::clone(&worker.tables);
+    let drop = |worker: &mut Dataplane, job: &Job, cause| {
+        worker.sent.drop(cause);
+        tables.drops.outbound(job.route, cause, &worker.id);
+    };
     let (cut, cut_jobs) = &mut scratch.cut;
     cut_jobs.clear();
     for (frame, job) in scratch.frames.drain(..).zip(&scratch.jobs) {
@@ -154,19 +218,20 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
             .routes
             .get(job.route as usize)
             .map_or(0, |route| route.inner_max());
-        if frame.len() - HEADER <= inner_max {
+        // A dummy may be longer, as it may be there to find out what the path takes.
+        if frame.len() - HEADER <= inner_max || job.next_header == esp::DUMMY {
             cut.push(frame);
         } else {
             match Ipv4::parse(&frame[HEADER..]) {
                 Ok(ip) if job.next_header == esp::INNER_IPV4 && !ip.dont_fragment() => {
                     match fragment::fragment(&frame, &ip, inner_max, &worker.pool, cut) {
                         Some(n) => worker.sent.fragments += n as u64 - 1,
-                        None => worker.sent.drop(DropReason::NoBuffer),
+                        None => drop(worker, job, DropReason::NoBuffer),
                     }
                 }
                 _ => {
                     icmp::too_big(worker, now, &frame, inner_max, &mut output.back);
-                    worker.sent.drop(DropReason::TooBig);
+                    drop(worker, job, DropReason::TooBig);
                 }
             }
         }
@@ -184,7 +249,7 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
 /// not sent is a gap, which the peer cannot tell from a loss. Headers are written before any packet
 /// is encrypted, so that the cipher works on several packets at a time.
 fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
-    let tables: &Tables = &worker.tables;
+    let tables: &BoundTables = &worker.tables;
     let worker_number = worker.id.number();
     let mut rest = &mut scratch.frames[..];
     let jobs = &mut scratch.jobs[..rest.len()];
@@ -200,24 +265,29 @@ fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
             (Some(sa), Ok(number)) => (sa, number),
             (_, number) => {
                 failed = true;
+                let cause = number.err().unwrap_or(DropReason::NoSa);
                 for job in run {
                     job.front = 0;
-                    worker.sent.drop(number.err().unwrap_or(DropReason::NoSa));
+                    worker.sent.drop(cause);
+                    tables.drops.outbound(job.route, cause, &worker.id);
                 }
                 continue;
             }
         };
         // The next pass reads it; of thousands of routes it is not in the caches.
-        sa.key.prefetch(frames[0].len());
+        let inner = frames[0].len() - HEADER;
+        sa.key.prefetch(inner + esp::padding(inner) + esp::TRAILER);
         let mut bytes = 0;
         for (frame, job) in frames.iter_mut().zip(run) {
-            bytes += (frame.len() - HEADER) as u64;
+            let inner = frame.len() - HEADER;
+            bytes += (inner + esp::padding(inner) + esp::TRAILER) as u64;
             job.sequence = number;
             number += 1;
             if let Err(cause) = write_headers(&worker.public, sa, frame, job) {
                 failed = true;
                 job.front = 0;
                 worker.sent.drop(cause);
+                tables.drops.outbound(job.route, cause, &worker.id);
             }
         }
         sa.count(bytes, &worker.id);
@@ -296,10 +366,10 @@ fn write<const OUTER: usize>(
         let spi_and_number = u64::from(sa.spi) << 32 | job.sequence & 0xffff_ffff;
         header[..8].copy_from_slice(&spi_and_number.to_be_bytes());
         header[8..].copy_from_slice(&job.sequence.to_be_bytes());
-        if job.next_header == V4::NEXT_HEADER {
-            V4::decrement_ttl(rest);
-        } else {
-            V6::decrement_ttl(rest);
+        match job.next_header {
+            V4::NEXT_HEADER => V4::decrement_ttl(rest),
+            V6::NEXT_HEADER => V6::decrement_ttl(rest),
+            _ => {}
         }
         esp::write_trailer(rest.get_mut(inner..)?, padding, job.next_header)
     };
@@ -311,7 +381,7 @@ fn write<const OUTER: usize>(
 
 /// The last passes: seals, and writes the tags.
 fn seal(worker: &mut Dataplane, scratch: &mut Scratch, output: &mut Output) {
-    let tables: &Tables = &worker.tables;
+    let tables: &BoundTables = &worker.tables;
     let Scratch {
         frames, jobs, tags, ..
     } = scratch;
@@ -332,8 +402,10 @@ fn seal(worker: &mut Dataplane, scratch: &mut Scratch, output: &mut Output) {
         tags[number] = tag;
         sealed += 1;
     });
-    for _ in sealed..frames.len() {
+    for job in &jobs[sealed..frames.len()] {
         worker.sent.drop(DropReason::NoSa);
+        let drops = &tables.drops;
+        drops.outbound(job.route, DropReason::NoSa, &worker.id);
     }
     frames.truncate(sealed);
     for (frame, tag) in frames.iter_mut().zip(&*tags) {

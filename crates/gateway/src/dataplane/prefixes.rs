@@ -4,9 +4,22 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv6Net};
 use prefix_trie::PrefixMap;
+use tare_packet::ipv6;
 
 /// No route.
 pub const NONE: u32 = u32::MAX >> 1;
+
+/// No route, and there must be none: an address that no packet is to be forwarded from or to.
+pub(super) const MARTIAN: u32 = NONE - 1;
+
+/// IPv4 networks that no packet is forwarded from or to, as their first 16 bits: 0/8, 127/8,
+/// 169.254/16, 224/4 and 240/4. See [`tare_packet::ipv4::is_host`].
+const MARTIANS_V4: [std::ops::RangeInclusive<usize>; 4] = [
+    0x0000..=0x00ff,
+    0x7f00..=0x7fff,
+    0xa9fe..=0xa9fe,
+    0xe000..=0xffff,
+];
 
 /// An entry that stands for 256 longer ones.
 const DEEPER: u32 = 1 << 31;
@@ -23,8 +36,9 @@ pub struct Prefixes {
 }
 
 impl Prefixes {
-    /// The table for these prefixes, each with its route's number, below [`NONE`]. Where a prefix
-    /// stands twice the later wins.
+    /// The table for these prefixes, each with its route's number, below 2³¹ - 2. Where a prefix
+    /// stands twice the later wins. Addresses that no packet may be forwarded from or to have no
+    /// route, whatever the prefixes say.
     pub fn new(prefixes: impl IntoIterator<Item = (IpNet, u32)>) -> Prefixes {
         let mut table = Prefixes {
             top: Box::new([NONE; 1 << 16]),
@@ -44,6 +58,10 @@ impl Prefixes {
         v4.sort_by_key(|(net, _)| net.prefix_len());
         for (net, route) in v4 {
             table.insert_v4(u32::from(net.network()), net.prefix_len(), route);
+        }
+        // Here they cost nothing per packet.
+        for martians in MARTIANS_V4 {
+            table.top[martians].fill(MARTIAN);
         }
         table
     }
@@ -67,7 +85,7 @@ impl Prefixes {
         self.lower[at..at + (1 << (32 - len))].fill(route);
     }
 
-    /// The route of an IPv4 address, or [`NONE`].
+    /// The route of an IPv4 address; [`NONE`], or one less for an address that must not have one.
     #[inline]
     pub fn v4(&self, address: u32) -> u32 {
         let mut entry = self.top[(address >> 16) as usize];
@@ -80,15 +98,24 @@ impl Prefixes {
         entry
     }
 
+    /// Returns true for an IPv4 address that no packet is forwarded from or to.
+    #[inline]
+    pub(super) fn is_martian4(&self, address: u32) -> bool {
+        self.top[(address >> 16) as usize] == MARTIAN
+    }
+
     #[inline]
     fn below(&self, entry: u32, byte: u32) -> u32 {
         let at = ((entry & !DEEPER) << 8 | byte & 255) as usize;
         self.lower.get(at).copied().unwrap_or(NONE)
     }
 
-    /// The route of an IPv6 address, or [`NONE`].
+    /// The route of an IPv6 address; [`NONE`], or one less for an address that must not have one.
     #[inline]
     pub fn v6(&self, address: u128) -> u32 {
+        if !ipv6::is_host(address) || ipv6::is_link_local(address) {
+            return MARTIAN;
+        }
         let host = Ipv6Net::from(Ipv6Addr::from(address));
         self.v6.get_lpm(&host).map_or(NONE, |(_, &route)| route)
     }
@@ -99,7 +126,7 @@ impl Prefixes {
             IpAddr::V4(address) => self.v4(Ipv4Addr::to_bits(address)),
             IpAddr::V6(address) => self.v6(Ipv6Addr::to_bits(address)),
         };
-        (route != NONE).then_some(route as usize)
+        (route < MARTIAN).then_some(route as usize)
     }
 }
 
@@ -119,9 +146,26 @@ mod tests {
     use super::*;
     use ipnet::Ipv4Net;
     use proptest::prelude::*;
+    use tare_packet::ipv4;
+
+    fn is_forwarded(address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => {
+                let bits = address.to_bits();
+                ipv4::is_host(bits) && !ipv4::is_link_local(bits)
+            }
+            IpAddr::V6(address) => {
+                let bits = address.to_bits();
+                ipv6::is_host(bits) && !ipv6::is_link_local(bits)
+            }
+        }
+    }
 
     /// Every prefix in turn.
     fn plainly(prefixes: &[(IpNet, u32)], address: IpAddr) -> Option<usize> {
+        if !is_forwarded(address) {
+            return None;
+        }
         let covering = prefixes.iter().filter(|(net, _)| net.contains(&address));
         let longest = covering.max_by_key(|(net, _)| net.prefix_len())?;
         Some(longest.1 as usize)
@@ -135,6 +179,35 @@ mod tests {
             IpNet::V6(Ipv6Net::new(address, len).unwrap().trunc())
         });
         prop_oneof![v4, v6]
+    }
+
+    #[test]
+    fn no_prefix_gives_a_route_to_an_address_that_no_packet_is_forwarded_to() {
+        let everything = [
+            "0.0.0.0/0",
+            "::/0",
+            "127.0.0.1/32",
+            "169.254.7.0/24",
+            "::1/128",
+        ];
+        let prefixes = everything.map(|net| (net.parse().unwrap(), 7));
+        let table = Prefixes::new(prefixes);
+        for first in 0..=0xffff_u32 {
+            for last in [0, 1, 0xffff] {
+                let address = first << 16 | last;
+                let wanted = match is_forwarded(IpAddr::V4(address.into())) {
+                    true => 7,
+                    false => MARTIAN,
+                };
+                assert_eq!(table.v4(address), wanted, "{address:08x}");
+            }
+            let address = u128::from(first) << 112 | 1;
+            let wanted = match is_forwarded(IpAddr::V6(address.into())) {
+                true => 7,
+                false => MARTIAN,
+            };
+            assert_eq!(table.v6(address), wanted, "{address:032x}");
+        }
     }
 
     proptest! {

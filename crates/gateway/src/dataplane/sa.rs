@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tare_gcm::Key;
+use tare_memory::{Arena, Placed};
 use tare_port::prefetch;
 
 use super::sequence::{add, SequenceCounter, SequenceMode};
@@ -114,7 +115,8 @@ impl OutboundSa {
         self.sequence.last().saturating_sub(self.skipped)
     }
 
-    /// Bytes of inner packets sent.
+    /// Bytes encrypted: inner packets with padding, its length and the next header. RFC 4301,
+    /// 4.4.2.1 counts the life of an SA in these.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -151,6 +153,8 @@ pub struct InboundSa {
     pub(crate) spi: u32,
     pub(crate) replayed: AtomicU64,
     pub(crate) forged: AtomicU64,
+    /// True if padding may be zeros instead of 1, 2, 3, …
+    zeros_are_padding: bool,
     pub(super) group: Binding,
 }
 
@@ -174,8 +178,23 @@ impl InboundSa {
             bytes: AtomicU64::new(0),
             replayed: AtomicU64::new(0),
             forged: AtomicU64::new(0),
+            zeros_are_padding: false,
             group: Binding::default(),
         }
+    }
+
+    /// Accepts padding of zeros too, which is what Vita writes.
+    #[must_use]
+    pub fn with_zeros_as_padding(self) -> InboundSa {
+        InboundSa {
+            zeros_are_padding: true,
+            ..self
+        }
+    }
+
+    /// Returns true if padding of zeros is accepted too.
+    pub fn accepts_zeros_as_padding(&self) -> bool {
+        self.zeros_are_padding
     }
 
     /// Prefetches the fields that a packet touches, without the key.
@@ -194,7 +213,7 @@ impl InboundSa {
         self.packets.load(Ordering::Relaxed)
     }
 
-    /// Bytes received, of inner packets and their padding.
+    /// Bytes decrypted, as [`OutboundSa::bytes`] counts them at the other end.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -215,10 +234,25 @@ impl InboundSa {
     }
 }
 
+impl Placed for OutboundSa {
+    fn arena() -> &'static Arena<OutboundSa> {
+        static OUTBOUND: Arena<OutboundSa> = Arena::new();
+        &OUTBOUND
+    }
+}
+
+impl Placed for InboundSa {
+    fn arena() -> &'static Arena<InboundSa> {
+        static INBOUND: Arena<InboundSa> = Arena::new();
+        &INBOUND
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::dataplane::WorkerGroup;
+    use tare_memory::Shared;
 
     #[test]
     fn an_sa_that_follows_another_uses_none_of_its_numbers_and_counts_its_own_packets() {
@@ -245,6 +279,68 @@ mod tests {
         assert_eq!(third.take(1, &worker), Some(208));
         let packets = [first, second, third].map(|sa| sa.packets());
         assert_eq!(packets, [5, 2, 1]);
+    }
+
+    fn line<T>(value: &T) -> usize {
+        (&raw const *value).addr() / 64
+    }
+
+    /// The lines of thousands of SAs are what a worker waits for: see [`Arena`].
+    #[test]
+    fn sas_are_an_odd_number_of_lines_apart_with_all_that_a_packet_touches_in_one_of_their_own() {
+        let outer = Outer::V4 { src: 1, dst: 2 };
+        let key = || Key::new(&[1; 16]).unwrap();
+        let outbound = |spi| {
+            let sa = OutboundSa::new(spi, key(), [0; 4], SequenceMode::Extended, outer);
+            Shared::new(sa)
+        };
+        let inbound = |spi| {
+            let sa = InboundSa::new(spi, key(), [0; 4], SequenceMode::Extended, 64, 0);
+            Shared::new(sa)
+        };
+        let strides = [Arena::<OutboundSa>::STRIDE, Arena::<InboundSa>::STRIDE];
+        assert!(
+            strides.iter().all(|stride| stride / 64 % 2 == 1),
+            "{strides:?}"
+        );
+        let (sent, received): (Vec<_>, Vec<_>) =
+            (256..300).map(|n| (outbound(n), inbound(n))).unzip();
+        let mut lines = std::collections::HashSet::new();
+        for sa in &sent {
+            let own = line(&sa.sequence);
+            let others = [
+                line(&sa.bytes),
+                line(&sa.key),
+                line(&sa.salt),
+                line(&sa.spi),
+            ];
+            assert_eq!(others, [own; 4]);
+            let Outer::V4 { src, dst } = &sa.outer else {
+                unreachable!()
+            };
+            assert_eq!([line(src), line(dst), line(&sa.sequence_mode)], [own; 3]);
+            assert!(lines.insert(own));
+        }
+        for sa in &received {
+            let own = line(&sa.key);
+            let others = [
+                line(&sa.packets),
+                line(&sa.bytes),
+                line(&sa.salt),
+                line(&sa.route),
+            ];
+            assert_eq!(others, [own; 4]);
+            assert_eq!(line(&sa.window), own);
+            assert!(lines.insert(own));
+        }
+        // The next SA takes the slot of one that has ended, not one that tables still hold.
+        let held = sent[3].clone();
+        let ended: Vec<usize> = sent.iter().map(|sa| line(&**sa)).collect();
+        drop(sent);
+        let fresh: Vec<_> = (300..400).map(outbound).collect();
+        assert!(fresh.iter().any(|sa| ended.contains(&line(&**sa))));
+        assert!(fresh.iter().all(|sa| line(&**sa) != line(&*held)));
+        assert_eq!((held.spi(), held.packets()), (259, 0));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use tare_memory::Shared;
 use tare_packet::{ipv4, ipv6};
 use tare_port::prefetch;
 
@@ -44,9 +45,9 @@ impl Tables {
 pub struct Route {
     /// The first outbound SA. It stands here, so that a worker that has them all to itself looks
     /// nowhere else.
-    first: Option<Arc<OutboundSa>>,
+    first: Option<Shared<OutboundSa>>,
     /// The others.
-    more: Box<[Arc<OutboundSa>]>,
+    more: Box<[Shared<OutboundSa>]>,
     /// The most bytes of an inner packet.
     inner_max: u16,
 }
@@ -55,7 +56,7 @@ impl Route {
     /// A route whose outer packets may have `path_mtu` bytes, which is no more than the public
     /// interface takes. `outbound` is what seals its packets, between the same addresses; none
     /// before keys are agreed on. Workers take these SAs in turn.
-    pub fn new(outbound: impl IntoIterator<Item = Arc<OutboundSa>>, path_mtu: u16) -> Route {
+    pub fn new(outbound: impl IntoIterator<Item = Shared<OutboundSa>>, path_mtu: u16) -> Route {
         let mut outbound = outbound.into_iter();
         let first = outbound.next();
         let header = match first.as_ref().map(|sa| sa.outer) {
@@ -82,7 +83,7 @@ impl Route {
     /// As RFC 9611 has it for IKE, each has its own, so that no counter and no window goes from
     /// core to core. Where there are fewer SAs than workers, some share one.
     #[inline]
-    pub fn outbound(&self, worker: usize) -> Option<&Arc<OutboundSa>> {
+    pub fn outbound(&self, worker: usize) -> Option<&Shared<OutboundSa>> {
         if worker == 0 || self.more.is_empty() {
             return self.first.as_ref();
         }
@@ -96,7 +97,7 @@ impl Route {
     }
 
     /// Returns all its outbound SAs.
-    pub fn all_outbound(&self) -> impl Iterator<Item = &Arc<OutboundSa>> {
+    pub fn all_outbound(&self) -> impl Iterator<Item = &Shared<OutboundSa>> {
         self.first.iter().chain(&*self.more)
     }
 
@@ -111,13 +112,13 @@ impl Route {
 #[derive(Default)]
 pub struct SpiTable {
     /// The SPI stands beside its SA, so that looking for it touches nothing else.
-    slots: Vec<Option<(u32, Arc<InboundSa>)>>,
+    slots: Vec<Option<(u32, Shared<InboundSa>)>>,
     shift: u32,
 }
 
 impl SpiTable {
     /// Makes a table of these SAs. Of two with the same SPI the first is kept.
-    pub fn new(sas: impl IntoIterator<Item = Arc<InboundSa>>) -> SpiTable {
+    pub fn new(sas: impl IntoIterator<Item = Shared<InboundSa>>) -> SpiTable {
         let sas: Vec<_> = sas.into_iter().collect();
         let size = (sas.len() * 2 + 1).next_power_of_two().max(2);
         let mut spis = SpiTable {
@@ -175,13 +176,13 @@ impl SpiTable {
     }
 
     /// Returns the SA with this SPI.
-    pub fn by_spi(&self, spi: u32) -> Option<&Arc<InboundSa>> {
+    pub fn by_spi(&self, spi: u32) -> Option<&Shared<InboundSa>> {
         let (_, sa) = self.slots.get(self.find(spi)? as usize)?.as_ref()?;
         Some(sa)
     }
 
     /// Returns all SAs, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<InboundSa>> {
+    pub fn iter(&self) -> impl Iterator<Item = &Shared<InboundSa>> {
         self.slots.iter().flatten().map(|(_, sa)| sa)
     }
 }
@@ -201,7 +202,7 @@ mod tests {
                 let key = Key::new(&[0; 16]).unwrap();
                 OutboundSa::new(1000 + n, key, [0; 4], SequenceMode::Extended, outer)
             };
-            let route = Route::new((0..sas).map(|n| Arc::new(sa(n))), 1500);
+            let route = Route::new((0..sas).map(|n| Shared::new(sa(n))), 1500);
             assert_eq!(route.all_outbound().count(), sas as usize);
             for worker in 0..20 {
                 let spi = route.outbound(worker).map(|sa| sa.spi());
@@ -219,7 +220,7 @@ mod tests {
         ) {
             let sa = |&spi: &u32| {
                 let key = Key::new(&[0; 16]).unwrap();
-                Arc::new(InboundSa::new(spi, key, [0; 4], SequenceMode::Extended, 64, 0))
+                Shared::new(InboundSa::new(spi, key, [0; 4], SequenceMode::Extended, 64, 0))
             };
             let table = SpiTable::new(spis.iter().map(sa));
             for spi in others.iter().chain(&spis) {

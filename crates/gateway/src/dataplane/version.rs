@@ -5,7 +5,7 @@ use tare_packet::ipv4::{self, Ipv4};
 use tare_packet::ipv6::{self, Ipv6};
 
 use super::tables::Tables;
-use super::{is_multicast6, is_own4, is_own6, InterfaceHeaders};
+use super::{InterfaceHeaders, OwnAddresses};
 use crate::dataplane::esp;
 
 /// The address of a packet that selects its route.
@@ -19,7 +19,15 @@ pub(super) enum RouteBy {
 pub(super) struct Inner {
     /// True if it is for this gateway itself.
     pub(super) own: bool,
+    /// The route of the address that selects it, which is [`MARTIAN`] if packets are never
+    /// forwarded from or to it.
+    ///
+    /// [`MARTIAN`]: super::prefixes::MARTIAN
     pub(super) route: u32,
+    /// True if packets are never forwarded from or to the other address.
+    pub(super) martian: bool,
+    /// True if the source is an address of this gateway.
+    pub(super) own_source: bool,
     pub(super) hops: u8,
     /// DSCP and ECN.
     pub(super) tos: u8,
@@ -33,7 +41,7 @@ pub(super) trait Version {
     const NEXT_HEADER: u8;
 
     /// Reads and checks the header at the start of `packet`; `None` if it is malformed.
-    fn read(tables: &Tables, packet: &[u8], by: RouteBy) -> Option<Inner>;
+    fn read(tables: &Tables, own: &OwnAddresses, packet: &[u8], by: RouteBy) -> Option<Inner>;
 
     /// Decrements TTL or hop limit.
     fn decrement_ttl(packet: &mut [u8]);
@@ -51,15 +59,17 @@ impl Version for V4 {
     const NEXT_HEADER: u8 = esp::INNER_IPV4;
 
     #[inline(always)]
-    fn read(tables: &Tables, packet: &[u8], by: RouteBy) -> Option<Inner> {
+    fn read(tables: &Tables, own: &OwnAddresses, packet: &[u8], by: RouteBy) -> Option<Inner> {
         let ip = Ipv4::parse(packet).ok()?;
-        let address = match by {
-            RouteBy::Source => ip.src,
-            RouteBy::Destination => ip.dst,
+        let (address, other) = match by {
+            RouteBy::Source => (ip.src, ip.dst),
+            RouteBy::Destination => (ip.dst, ip.src),
         };
         Some(Inner {
-            own: is_own4(tables, ip.dst),
+            own: own.has4(ip.dst),
             route: tables.prefixes.v4(address),
+            martian: tables.prefixes.is_martian4(other),
+            own_source: own.has4(ip.src),
             hops: ip.ttl,
             tos: ip.tos,
             len: ip.total_len,
@@ -88,15 +98,17 @@ impl Version for V6 {
     const NEXT_HEADER: u8 = esp::INNER_IPV6;
 
     #[inline(always)]
-    fn read(tables: &Tables, packet: &[u8], by: RouteBy) -> Option<Inner> {
+    fn read(tables: &Tables, own: &OwnAddresses, packet: &[u8], by: RouteBy) -> Option<Inner> {
         let ip = Ipv6::parse(packet).ok()?;
-        let (address, group) = match by {
-            RouteBy::Source => (ip.src, false),
-            RouteBy::Destination => (ip.dst, is_multicast6(ip.dst)),
+        let (address, other, group) = match by {
+            RouteBy::Source => (ip.src, ip.dst, false),
+            RouteBy::Destination => (ip.dst, ip.src, ipv6::is_multicast(ip.dst)),
         };
         Some(Inner {
-            own: is_own6(tables, ip.dst) || group,
+            own: own.has6(ip.dst) || group,
             route: tables.prefixes.v6(address),
+            martian: !ipv6::is_host(other) || ipv6::is_link_local(other),
+            own_source: own.has6(ip.src),
             hops: ip.hop_limit,
             tos: ip.traffic_class,
             len: ip.total_len,

@@ -27,7 +27,7 @@ pub(crate) struct Terms<'a> {
 }
 
 impl Terms<'_> {
-    fn prologue(&self) -> [u8; 104] {
+    pub(crate) fn prologue(&self) -> [u8; 104] {
         let mut prologue = [0; 104];
         let parts: [&[u8]; 6] = [
             &VERSION.to_be_bytes(),

@@ -8,6 +8,10 @@
 //!
 //! As in Vita are: formats, lifetimes, when new keys are negotiated and when they are first used.
 //! Added, in a way that Vita does not notice:
+//! - Messages carry marks in bytes that are reserved, so that a flood of forged ones takes nothing
+//!   from those of the peer; and more than one challenge is answered.
+//! - An SA that is the only one of its side is used at once, with a dummy packet that proves it to
+//!   the peer ([`Event::Prove`]).
 //! - Knocks and proposals are repeated within the time of a negotiation, and a proposal seen before
 //!   gets its agreement again, so that a lost message costs a fraction of a second and not a
 //!   negotiation.
@@ -20,9 +24,13 @@
 //!   uses one goes on to the newest and accepts the others. Where a peer seems to have restarted,
 //!   the newest takes the place of all.
 
+mod candidates;
 mod counters;
+mod gate;
 pub(crate) mod handover;
 mod handshake;
+mod limits;
+mod mark;
 mod message;
 mod route;
 pub(crate) mod sas;
@@ -143,7 +151,8 @@ pub enum Event {
         route: usize,
         /// Its SPI, which no other inbound SA has, and keys.
         keys: SaKeys,
-        /// The time at which an [`Event::RemoveInbound`] follows at the latest.
+        /// The time at which an [`Event::RemoveInbound`] follows at the latest, unless other
+        /// settings change it.
         expires: Instant,
     },
     /// Accept packets under this SA no longer.
@@ -171,6 +180,12 @@ pub enum Event {
         route: usize,
         /// Its SPI.
         spi: u32,
+    },
+    /// Send a dummy packet (RFC 4303, 2.6) on the route, so that the peer knows that its outbound
+    /// SA is in use.
+    Prove {
+        /// The route.
+        route: usize,
     },
     /// For the log: a negotiation ran out of time. Another follows.
     Unanswered {
@@ -271,9 +286,13 @@ impl Exchange {
     /// Takes a message, the UDP payload that came from an address, and adds what is to be done to
     /// `events`.
     ///
-    /// Every message is counted, dropped ones under their [`DropReason`]. A route answers up to 100
-    /// knocks a second, looks at up to 1,000 forged proposals and, while it waits for one, at up to
-    /// 100 forged agreements; nothing that is not authentic makes it remember anything.
+    /// Every message is counted, dropped ones under their [`DropReason`]. What an attacker can
+    /// cause that sends with the peer's address but reads nothing is limited: per second and route
+    /// answers to 50 knocks, and while it negotiates 50 proposals and the check of 100 agreements;
+    /// per second and source 1,000 answers, 1,000 handshakes, and 62,500 first looks at proposals.
+    /// Messages of a gateway like this one carry a mark that such an attacker cannot make, and have
+    /// limits of their own. Nothing that is not authentic changes anything but a negotiation that
+    /// is running, and that goes on with the peer.
     pub fn receive(&mut self, now: Instant, from: IpAddr, message: &[u8], events: &mut Vec<Event>) {
         let now = self.shared.clock.inside(now);
         self.shared.counters.received += 1;
@@ -296,7 +315,7 @@ impl Exchange {
         if route.keys.remote != from {
             return Err(DropReason::Address);
         }
-        route.receive(now, body, &mut self.shared, events)?;
+        route.receive(now, message, body, &mut self.shared, events)?;
         route.tick(now, &mut self.shared, events);
         schedule(route, &mut self.timer_queue);
         Ok(())
@@ -351,17 +370,16 @@ impl Exchange {
         else {
             return;
         };
-        route.sas.used(now, spi, &self.shared);
+        route.used(now, spi, &self.shared);
         route.tick(now, &mut self.shared, events);
         schedule(route, &mut self.timer_queue);
         self.take_turns(now, events);
     }
 
-    /// Returns true if the route has agreed to an outbound SA that its peer may not have.
+    /// Returns true if the route waits for packets of its peer: as the proof that the peer has an
+    /// SA, or that it is there although negotiations fail.
     pub fn unconfirmed(&self, route: usize) -> bool {
-        self.routes
-            .get(&route)
-            .is_some_and(|route| route.sas.unconfirmed())
+        self.routes.get(&route).is_some_and(Route::is_watched)
     }
 
     /// Negotiates new keys for the route early: its sequence numbers are running out, or
@@ -376,9 +394,23 @@ impl Exchange {
         self.take_turns(now, events);
     }
 
+    /// Peers can be reached again, as far as the interface goes: what waits because they did not
+    /// answer is due in the next [`Exchange::tick`].
+    pub fn retry(&mut self, now: Instant) {
+        let now = self.shared.clock.inside(now);
+        let mut ids: Vec<usize> = self.routes.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            if let Some(route) = self.routes.get_mut(&id) {
+                route.retry(now);
+                schedule(route, &mut self.timer_queue);
+            }
+        }
+    }
+
     /// Takes over other settings. A route with the same number, SPI, pre-shared key and AEAD
     /// keeps its SAs, and with the same addresses its negotiation; the SAs of all others are
-    /// removed. SAs keep the life that they had.
+    /// removed. Another life of SAs is that of the present ones too.
     ///
     /// # Errors
     /// The settings contradict themselves; then nothing changes.
@@ -396,7 +428,7 @@ impl Exchange {
             outbound_sas,
             reserved,
         } = settings;
-        self.shared.timers = timers;
+        let before = std::mem::replace(&mut self.shared.timers, timers).sa_ttl;
         self.shared.sas = outbound_sas.clamp(1, OUTBOUND_MAX);
         self.shared.reserved = reserved;
         let new: HashMap<usize, &RouteKeys> =
@@ -422,6 +454,9 @@ impl Exchange {
             if let Some(route) = self.routes.get_mut(&keys.route) {
                 route.sas.wanted = self.shared.sas;
                 route.evict(&mut self.shared, events);
+                if before != timers.sa_ttl {
+                    route.sas.set_life(now, before, &mut self.shared);
+                }
                 if route.keys != keys {
                     route.move_to(keys, &mut self.shared);
                 }

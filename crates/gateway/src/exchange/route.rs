@@ -4,9 +4,13 @@ use std::time::Duration;
 
 use tare_sim::{Instant, TokenBucket};
 
+use super::candidates::{Candidate, Candidates};
 use super::counters::DropReason;
+use super::gate::Gate;
 use super::handshake::{aead_name, Answer, KeyPair, Proposed, Terms};
-use super::message::{AeadName, Body, Message, Noise, Nonce, VERSION};
+use super::limits::{within, Limits};
+use super::mark::Marker;
+use super::message::{Body, Message, Noise, Nonce, VERSION};
 use super::sas::{Pair, Sas};
 use super::shared::Shared;
 use super::{Event, Negotiation, RouteKeys, SaKeys};
@@ -14,14 +18,24 @@ use super::{Event, Negotiation, RouteKeys, SaKeys};
 pub(crate) struct Route {
     pub(crate) keys: RouteKeys,
     pub(crate) sas: Sas,
+    marker: Marker,
+    /// True if the last pair was negotiated with marked messages, so that the peer makes them.
+    peer_marks: bool,
     /// The nonce that the next proposal must contain. It changes when one was accepted, so none is
     /// accepted twice.
     nonce: Nonce,
+    /// The first look at proposals with this nonce, from the first unmarked one on.
+    gate: Option<Gate>,
     /// The last proposal that was accepted, in case that its agreement gets lost.
     answered: Option<Answered>,
-    replies: TokenBucket,
-    proposals: TokenBucket,
-    agreements: TokenBucket,
+    marked: Limits,
+    unmarked: Limits,
+    /// Unmarked challenges and agreements that were not expected; a few are normal.
+    strays: TokenBucket,
+    /// The time at which there were last too many of them.
+    flooded: Option<Instant>,
+    /// The time at which the data plane last reported authentic packets of the peer.
+    heard: Option<Instant>,
     phase: Phase,
     /// Of the inbound SA under negotiation. Kept until that succeeds: a peer that made an SA of an
     /// earlier proposal replaces it then.
@@ -45,30 +59,33 @@ struct Answered {
 enum Phase {
     Idle,
     Waiting,
-    Knocking(Times),
-    Proposed(Times, Box<Proposed>),
+    Negotiating(Box<Initiator>),
 }
 
-/// The times of a negotiation.
-struct Times {
-    /// The time at which the proposal was first sent.
-    since: Instant,
+/// A negotiation that this side has begun.
+struct Initiator {
     deadline: Instant,
     resend: Instant,
     /// Until when it counts as fresh, if it still does.
     fresh: Option<Instant>,
+    candidates: Candidates,
 }
 
 impl Route {
     pub(crate) fn new(keys: RouteKeys, shared: &mut Shared) -> Route {
         Route {
+            marker: Marker::new(&keys.psk),
+            peer_marks: false,
             keys,
             sas: Sas::new(shared.sas),
             nonce: *shared.seed(),
+            gate: None,
             answered: None,
-            replies: TokenBucket::new(Duration::from_millis(10), 50),
-            proposals: TokenBucket::new(Duration::from_millis(1), 100),
-            agreements: TokenBucket::new(Duration::from_millis(10), 20),
+            marked: Limits::MARKED,
+            unmarked: Limits::UNMARKED,
+            strays: TokenBucket::new(Duration::from_millis(10), 50),
+            flooded: None,
+            heard: None,
             phase: Phase::Idle,
             spi: None,
             offered: false,
@@ -79,31 +96,48 @@ impl Route {
     }
 
     pub(crate) fn negotiation(&self) -> Negotiation {
-        match self.phase {
+        match &self.phase {
             Phase::Idle => Negotiation::Idle,
             Phase::Waiting => Negotiation::Waiting,
-            Phase::Knocking(_) => Negotiation::Knocking,
-            Phase::Proposed(..) => Negotiation::Proposed,
+            Phase::Negotiating(own) if own.candidates.is_empty() => Negotiation::Knocking,
+            Phase::Negotiating(_) => Negotiation::Proposed,
         }
     }
 
-    /// Answers a message that is for this route and from its peer.
+    /// Answers a message that is for this route and from its peer's address.
     pub(crate) fn receive(
         &mut self,
         now: Instant,
+        bytes: &[u8],
         body: Body<'_>,
         shared: &mut Shared,
         events: &mut Vec<Event>,
     ) -> Result<(), DropReason> {
+        let is_marked = self.marker.is_on(bytes);
         match body {
-            Body::Knock => self.knocked(now, shared, events),
+            Body::Knock => self.knocked(now, is_marked, shared, events),
             Body::Challenge {
                 version,
                 aead,
                 nonce,
-            } => self.challenged(now, version, aead, nonce, shared, events),
-            Body::Proposal(proposal) => self.proposed(now, proposal, shared, events),
-            Body::Agreement(agreement) => self.agreed(now, agreement, shared, events),
+            } => {
+                if version != VERSION {
+                    return Err(DropReason::Version);
+                }
+                if *aead != aead_name(self.keys.aead) {
+                    return Err(DropReason::Aead);
+                }
+                self.challenged(now, is_marked, nonce, shared, events)
+            }
+            Body::Proposal(proposal) => self.proposed(now, is_marked, proposal, shared, events),
+            Body::Agreement(agreement) => self.agreed(now, is_marked, agreement, shared, events),
+        }
+    }
+
+    fn limits(&mut self, is_marked: bool) -> &mut Limits {
+        match is_marked {
+            true => &mut self.marked,
+            false => &mut self.unmarked,
         }
     }
 
@@ -112,45 +146,55 @@ impl Route {
     /// The challenge is the same for every knock and always goes to the peer, so a flood of forged
     /// knocks costs no memory and does not keep the peer out. It does the work of a cookie (RFC
     /// 7296, 2.6): a proposal must contain the nonce, which only a host that receives the peer's
-    /// packets knows, so a blind attacker never gets as far as cryptography.
+    /// packets knows, so a blind attacker never gets as far as a handshake.
     fn knocked(
         &mut self,
         now: Instant,
+        is_marked: bool,
         shared: &mut Shared,
         events: &mut Vec<Event>,
     ) -> Result<(), DropReason> {
-        within(&mut self.replies, now)?;
+        within(&mut self.limits(is_marked).answers, now)?;
+        if is_marked {
+            self.sas.unsettled(now, shared);
+        } else {
+            within(&mut shared.source(self.keys.remote).answers, now)?;
+        }
         shared.counters.knocks += 1;
-        self.sas.unsettled(now, shared);
         let aead = aead_name(self.keys.aead);
         let challenge = Body::Challenge {
             version: VERSION,
             aead: &aead,
             nonce: &self.nonce,
         };
-        events.push(send(&self.keys, challenge, shared));
+        events.push(self.send(challenge, shared));
         Ok(())
     }
 
-    /// As initiator: answers a challenge with a proposal. Challenges are not authentic; a forged
-    /// one costs one negotiation.
+    /// As initiator: answers a challenge with a proposal, if it may be the peer's.
     fn challenged(
         &mut self,
         now: Instant,
-        version: u32,
-        aead: &AeadName,
+        is_marked: bool,
         nonce: &Nonce,
         shared: &mut Shared,
         events: &mut Vec<Event>,
     ) -> Result<(), DropReason> {
-        let (Phase::Knocking(times), Some(spi)) = (&self.phase, self.spi) else {
-            return Err(DropReason::Unexpected);
+        // A peer that makes marks is expected to go on, unless it stopped answering.
+        let is_credible = is_marked || !self.peer_marks || self.failures > 0;
+        let (Phase::Negotiating(own), Some(spi)) = (&mut self.phase, self.spi) else {
+            return Err(self.stray(now, is_marked));
         };
-        if version != VERSION {
-            return Err(DropReason::Version);
+        if !is_credible || !own.candidates.wants(nonce, is_marked) {
+            return Err(self.stray(now, is_marked));
         }
-        if *aead != aead_name(self.keys.aead) {
-            return Err(DropReason::Aead);
+        let limits = match is_marked {
+            true => &mut self.marked,
+            false => &mut self.unmarked,
+        };
+        within(&mut limits.challenges, now)?;
+        if !is_marked {
+            within(&mut shared.source(self.keys.remote).handshakes, now)?;
         }
         let terms = Terms {
             spi: self.keys.spi,
@@ -163,24 +207,37 @@ impl Route {
         let (mask, ephemeral) = (shared.seed(), shared.seed());
         let proposed = Proposed::new(&terms, spi, mask, ephemeral, &mut shared.counters)?;
         let ttl = shared.timers.negotiation_ttl;
-        let deadline = now + ttl;
-        let times = Times {
+        if is_marked || own.candidates.is_empty() {
+            own.deadline = now + ttl;
+            own.resend = now + ttl / 20;
+            own.fresh = own.fresh.map(|_| own.deadline);
+        }
+        let proposal = proposed.proposal;
+        own.candidates.add(Candidate {
+            nonce: *nonce,
+            is_marked,
+            proposed: Box::new(proposed),
             since: now,
-            deadline,
-            resend: now + ttl / 20,
-            fresh: times.fresh.map(|_| deadline),
-        };
+        });
         shared.counters.challenges += 1;
-        events.push(send(&self.keys, Body::Proposal(&proposed.proposal), shared));
         self.offered = true;
-        self.phase = Phase::Proposed(times, Box::new(proposed));
+        events.push(self.send(Body::Proposal(&proposal), shared));
         Ok(())
+    }
+
+    /// Counts an unmarked message that was not expected.
+    fn stray(&mut self, now: Instant, is_marked: bool) -> DropReason {
+        if !is_marked && !self.strays.take(now) {
+            self.flooded = Some(now);
+        }
+        DropReason::Unexpected
     }
 
     /// As responder: answers a proposal with an agreement, from which the pair of SAs follows.
     fn proposed(
         &mut self,
         now: Instant,
+        is_marked: bool,
         proposal: &Noise,
         shared: &mut Shared,
         events: &mut Vec<Event>,
@@ -189,18 +246,14 @@ impl Route {
         // up, so it is not judged again: it gets the same agreement, and the pair of SAs stays one.
         if let Some(answered) = &self.answered {
             if answered.proposal == *proposal && now < answered.until {
-                within(&mut self.replies, now)?;
+                let agreement = answered.agreement;
+                within(&mut self.limits(is_marked).answers, now)?;
                 shared.counters.repeats += 1;
                 self.sas.unsettled(now, shared);
-                events.push(send(
-                    &self.keys,
-                    Body::Agreement(&answered.agreement),
-                    shared,
-                ));
+                events.push(self.send(Body::Agreement(&agreement), shared));
                 return Ok(());
             }
         }
-        within(&mut self.proposals, now)?;
         let terms = Terms {
             spi: self.keys.spi,
             initiator: self.keys.remote,
@@ -209,6 +262,18 @@ impl Route {
             nonce: &self.nonce,
             psk: &self.keys.psk,
         };
+        if !is_marked {
+            within(&mut shared.source(self.keys.remote).looks, now)?;
+            let gate = self.gate.get_or_insert_with(|| Gate::new(&terms));
+            if !gate.admits(proposal) {
+                return Err(DropReason::Authentication);
+            }
+        }
+        let limits = match is_marked {
+            true => &mut self.marked,
+            false => &mut self.unmarked,
+        };
+        within(&mut limits.proposals, now)?;
         let answer = Answer::read(&terms, proposal, shared.seed())?;
         let (outbound, inbound) = (answer.spi, shared.take_spi(self.keys.route));
         let ephemeral = shared.seed();
@@ -218,8 +283,8 @@ impl Route {
                 shared.spis.remove(&inbound);
             })?;
         // The limit is on proposals that fail, and on nothing that the peer itself sends.
-        self.proposals.give_back();
-        self.nonce = *shared.seed();
+        limits.proposals.give_back();
+        self.set_nonce(shared);
         shared.counters.proposals += 1;
         let KeyPair {
             initiator,
@@ -239,13 +304,13 @@ impl Route {
             since: now,
         };
         self.sas.add(now, self.keys.route, pair, shared, events);
-        events.push(send(&self.keys, Body::Agreement(&agreement), shared));
+        events.push(self.send(Body::Agreement(&agreement), shared));
         self.answered = Some(Answered {
             proposal: *proposal,
             agreement,
             until: now + shared.timers.negotiation_ttl * 2,
         });
-        self.failures = 0;
+        (self.failures, self.peer_marks) = (0, is_marked);
         Ok(())
     }
 
@@ -254,16 +319,35 @@ impl Route {
     fn agreed(
         &mut self,
         now: Instant,
+        is_marked: bool,
         agreement: &Noise,
         shared: &mut Shared,
         events: &mut Vec<Event>,
     ) -> Result<(), DropReason> {
-        let (Phase::Proposed(times, proposed), Some(inbound)) = (&mut self.phase, self.spi) else {
-            return Err(DropReason::Unexpected);
+        let (Phase::Negotiating(own), Some(inbound)) = (&mut self.phase, self.spi) else {
+            return Err(self.stray(now, is_marked));
         };
-        within(&mut self.agreements, now)?;
-        let (outbound, keys) = proposed.accept(agreement, &mut shared.counters)?;
-        self.agreements.give_back();
+        if own.candidates.is_empty() {
+            return Err(self.stray(now, is_marked));
+        }
+        let limits = match is_marked {
+            true => &mut self.marked,
+            false => &mut self.unmarked,
+        };
+        within(&mut limits.agreements, now)?;
+        if !is_marked {
+            within(&mut shared.source(self.keys.remote).handshakes, now)?;
+        }
+        let mut accepted = Err(DropReason::Unexpected);
+        for candidate in own.candidates.iter_mut() {
+            let outcome = candidate.proposed.accept(agreement, &mut shared.counters);
+            accepted = outcome.map(|agreed| (agreed, candidate.since));
+            if accepted.is_ok() {
+                break;
+            }
+        }
+        let ((outbound, keys), since) = accepted?;
+        limits.agreements.give_back();
         shared.counters.agreements += 1;
         let KeyPair {
             initiator,
@@ -280,42 +364,101 @@ impl Route {
             },
             confirmed: true,
             doubt: self.failures > 0,
-            since: times.since,
+            since,
         };
         self.stop(shared);
-        (self.spi, self.offered, self.failures) = (None, false, 0);
+        (self.spi, self.offered) = (None, false);
+        (self.failures, self.peer_marks) = (0, is_marked);
         self.sas.add(now, self.keys.route, pair, shared, events);
         Ok(())
+    }
+
+    fn set_nonce(&mut self, shared: &mut Shared) {
+        self.nonce = *shared.seed();
+        self.gate = None;
+    }
+
+    /// Handles the report that authentic packets were received on an inbound SA.
+    pub(crate) fn used(&mut self, now: Instant, spi: u32, shared: &Shared) {
+        self.heard = Some(now);
+        self.sas.used(now, spi, shared);
+    }
+
+    /// Returns true if the data plane should report which inbound SAs are used.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.failures > 0 || self.sas.unconfirmed()
+    }
+
+    /// Returns true if packets of the peer arrive: it is there, whatever becomes of messages.
+    fn hears(&self, now: Instant, shared: &Shared) -> bool {
+        let recent = |heard| now.since(heard) < shared.timers.negotiation_ttl;
+        self.heard.is_some_and(recent)
     }
 
     /// Does what is due: expiry, retransmission, or the beginning of a negotiation.
     pub(crate) fn tick(&mut self, now: Instant, shared: &mut Shared, events: &mut Vec<Event>) {
         self.sas.tick(now, self.keys.route, shared, events);
         let wanted = self.offered || self.sas.rekey() <= now;
-        let (times, again) = match &mut self.phase {
+        let own = match &mut self.phase {
             Phase::Idle if wanted && self.resume <= now => {
-                self.phase = Phase::Waiting;
-                shared.waiting.push_back(self.keys.route);
+                match self.leave_to_peer(now, shared) {
+                    Some(until) => self.resume = until,
+                    None => {
+                        self.phase = Phase::Waiting;
+                        shared.waiting.push_back(self.keys.route);
+                    }
+                }
                 return;
             }
             Phase::Idle | Phase::Waiting => return,
-            Phase::Knocking(_) if !wanted => return self.stop(shared),
-            Phase::Knocking(times) => (times, Body::Knock),
-            Phase::Proposed(times, proposed) => (times, Body::Proposal(&proposed.proposal)),
+            Phase::Negotiating(own) if own.candidates.is_empty() && !wanted => {
+                return self.stop(shared);
+            }
+            Phase::Negotiating(own) => own,
         };
-        if times.deadline <= now {
+        if own.deadline <= now {
             return self.failed(now, shared, events);
         }
-        if times.fresh.take_if(|until| *until <= now).is_some() {
+        if own.fresh.take_if(|until| *until <= now).is_some() {
             shared.fresh = shared.fresh.saturating_sub(1);
         }
         // Retransmission ten times within a negotiation, which Vita does not do: one lost message
         // costs a tenth of `negotiation_ttl` and not the whole of it. A peer that has it already
         // answers as before.
-        if times.resend <= now {
-            times.resend = now + shared.timers.negotiation_ttl / 10;
-            events.push(send(&self.keys, again, shared));
+        if own.resend <= now {
+            own.resend = now + shared.timers.negotiation_ttl / 10;
+            let proposals: Vec<Noise> = own
+                .candidates
+                .iter()
+                .map(|candidate| candidate.proposed.proposal)
+                .collect();
+            let knocks = match (proposals.is_empty(), own.candidates.is_contested()) {
+                (_, true) => 2,
+                (is_empty, false) => usize::from(is_empty),
+            };
+            for _ in 0..knocks {
+                events.push(self.send(Body::Knock, shared));
+            }
+            for proposal in &proposals {
+                events.push(self.send(Body::Proposal(proposal), shared));
+            }
         }
+    }
+
+    /// Returns until when a negotiation is left to the peer, if it is.
+    ///
+    /// A flood of agreements can hide the one of a peer that makes no marks, which has SAs then
+    /// that this side does not have. Where the peer begins, nothing depends on messages that take a
+    /// Diffie-Hellman operation to check. So it gets a quarter of the life of an SA to do so.
+    fn leave_to_peer(&self, now: Instant, shared: &Shared) -> Option<Instant> {
+        let (due, second) = (self.sas.rekey(), Duration::from_secs(1));
+        // An SA is missing, or the peer has one that this side does not have.
+        if due == Instant::ZERO || self.offered {
+            return None;
+        }
+        let is_flooded = self.flooded.is_some_and(|at| now.since(at) < second);
+        let limit = due + shared.timers.sa_ttl / 4;
+        (is_flooded && !self.peer_marks && now < limit).then(|| limit.min(now + second))
     }
 
     /// Begins the negotiation that waited for its turn.
@@ -331,20 +474,20 @@ impl Route {
             self.spi = Some(shared.take_spi(self.keys.route));
         }
         let ttl = shared.timers.negotiation_ttl;
-        self.phase = Phase::Knocking(Times {
-            since: now,
+        self.phase = Phase::Negotiating(Box::new(Initiator {
             deadline: now + ttl,
             // A peer that seems to be gone is not asked more often than Vita would.
-            resend: if self.failures < 3 {
+            resend: if self.failures < 3 || self.hears(now, shared) {
                 now + ttl / 20
             } else {
                 Instant::NEVER
             },
             fresh: Some(now + ttl / 5),
-        });
+            candidates: Candidates::default(),
+        }));
         shared.fresh += 1;
         shared.counters.negotiations += 1;
-        events.push(send(&self.keys, Body::Knock, shared));
+        events.push(self.send(Body::Knock, shared));
     }
 
     fn failed(&mut self, now: Instant, shared: &mut Shared, events: &mut Vec<Event>) {
@@ -352,6 +495,8 @@ impl Route {
         self.failures = self.failures.saturating_add(1);
         shared.counters.negotiations_expired += 1;
         let pause = match self.failures {
+            // Whatever kept messages away, the peer is there.
+            _ if self.hears(now, shared) => Duration::ZERO,
             0..=2 => Duration::ZERO,
             n => shared.timers.negotiation_ttl * (1 << (n - 3).min(3)),
         };
@@ -362,11 +507,21 @@ impl Route {
         });
     }
 
+    /// Ends a pause after failures and sends again what was not answered. That there were failures
+    /// is not forgotten: the peer may have restarted meanwhile.
+    pub(crate) fn retry(&mut self, now: Instant) {
+        self.failures = self.failures.min(2);
+        self.resume = self.resume.min(now);
+        if let Phase::Negotiating(own) = &mut self.phase {
+            own.resend = now;
+        }
+    }
+
     fn stop(&mut self, shared: &mut Shared) {
-        if let Phase::Knocking(times) | Phase::Proposed(times, _) = &self.phase {
+        if let Phase::Negotiating(own) = &self.phase {
             shared.fresh = shared
                 .fresh
-                .saturating_sub(usize::from(times.fresh.is_some()));
+                .saturating_sub(usize::from(own.fresh.is_some()));
         }
         self.phase = Phase::Idle;
     }
@@ -377,9 +532,9 @@ impl Route {
             Phase::Idle if self.offered => self.resume,
             Phase::Idle => self.resume.max(self.sas.rekey()),
             Phase::Waiting => Instant::NEVER,
-            Phase::Knocking(times) | Phase::Proposed(times, _) => {
-                let fresh = times.fresh.unwrap_or(Instant::NEVER);
-                times.deadline.min(times.resend).min(fresh)
+            Phase::Negotiating(own) => {
+                let fresh = own.fresh.unwrap_or(Instant::NEVER);
+                own.deadline.min(own.resend).min(fresh)
             }
         };
         negotiation.min(self.sas.due())
@@ -392,7 +547,7 @@ impl Route {
             self.stop(shared);
         }
         self.keys = keys;
-        self.nonce = *shared.seed();
+        self.set_nonce(shared);
         self.answered = None;
         (self.failures, self.resume) = (0, Instant::ZERO);
     }
@@ -417,23 +572,17 @@ impl Route {
         }
         self.sas.clear(self.keys.route, shared, events);
     }
-}
 
-fn send(keys: &RouteKeys, body: Body<'_>, shared: &mut Shared) -> Event {
-    shared.counters.sent += 1;
-    Event::Send {
-        route: keys.route,
-        from: keys.local,
-        to: keys.remote,
-        message: Message {
-            spi: keys.spi,
-            body,
+    fn send(&self, body: Body<'_>, shared: &mut Shared) -> Event {
+        shared.counters.sent += 1;
+        let spi = self.keys.spi;
+        let mut message = Message { spi, body }.emit();
+        self.marker.write(&mut message);
+        Event::Send {
+            route: self.keys.route,
+            from: self.keys.local,
+            to: self.keys.remote,
+            message,
         }
-        .emit(),
     }
-}
-
-/// Takes a token.
-fn within(limit: &mut TokenBucket, now: Instant) -> Result<(), DropReason> {
-    limit.take(now).then_some(()).ok_or(DropReason::Rate)
 }

@@ -9,11 +9,15 @@ use std::time::Duration;
 use tare_sim::Instant;
 
 use super::shared::Shared;
-use super::{Event, SaKeys};
+use super::{Event, SaKeys, Timers};
 
 /// Inbound SAs for each outbound one. As many as Vita keeps: what peers may use while they change
 /// over, on both sides at once.
 pub(crate) const MAX_INBOUND: usize = 4;
+
+/// Dummy packets that prove an SA, at most, and the interval between them.
+const PROOFS: u32 = 5;
+const PROOF_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(crate) struct Sas {
     /// Outbound SAs to be used at a time.
@@ -28,6 +32,16 @@ pub(crate) struct Sas {
     pub(crate) renew: bool,
     /// The time of this side's last successful negotiation as initiator.
     own: Option<Instant>,
+    proof: Option<Proof>,
+}
+
+/// An SA that is in use and of which the peer is to know that.
+struct Proof {
+    /// The SPI of the inbound SA that was negotiated with it: a packet there shows that the peer
+    /// knows.
+    partner: u32,
+    next: Instant,
+    left: u32,
 }
 
 pub(crate) struct Inbound {
@@ -86,6 +100,7 @@ impl Sas {
             queue: VecDeque::new(),
             renew: false,
             own: None,
+            proof: None,
         }
     }
 
@@ -109,7 +124,10 @@ impl Sas {
             since,
         } = pair;
         let timers = shared.timers;
-        let expires = now + timers.sa_ttl;
+        // The peer counts the life of its end from a moment that may be later, and its data plane
+        // may take over the next SA seconds later still (Vita's: up to two). Without this grace its
+        // packets of that time were lost where SAs live for 20 s.
+        let expires = now + timers.sa_ttl + timers.negotiation_ttl;
         let new = Inbound {
             spi: inbound.spi,
             partner: outbound.spi,
@@ -199,6 +217,14 @@ impl Sas {
             }
             !sa.lost
         });
+        if let Some(proof) = self.proof.as_mut().filter(|proof| proof.next <= now) {
+            events.push(Event::Prove { route });
+            proof.next = now + PROOF_INTERVAL;
+            proof.left -= 1;
+            if proof.left == 0 {
+                self.proof = None;
+            }
+        }
     }
 
     /// Changes to the youngest queued SA whose time has come, if there is one; without an outbound
@@ -229,7 +255,7 @@ impl Sas {
             self.queue.clear();
         }
         if let Some(next) = next {
-            self.install(next, route, shared, events);
+            self.install(now, next, route, shared, events);
         }
         // Those before it are still good where something older is in use.
         let short = self.outbound.len() < self.wanted;
@@ -244,7 +270,14 @@ impl Sas {
 
     /// Puts an SA in the place of one that is lost, or adds it if one is missing, or replaces the
     /// oldest; if the peer seems to have restarted, it replaces all older ones.
-    fn install(&mut self, next: Queued, route: usize, shared: &Shared, events: &mut Vec<Event>) {
+    fn install(
+        &mut self,
+        now: Instant,
+        next: Queued,
+        route: usize,
+        shared: &Shared,
+        events: &mut Vec<Event>,
+    ) {
         let of = |what: &dyn Fn(&Outbound) -> bool| self.outbound.iter().position(what);
         let ages = || self.outbound.iter().map(|sa| sa.since).enumerate();
         let same = of(&|sa| sa.spi == next.keys.spi);
@@ -268,6 +301,15 @@ impl Sas {
         let replaces = match place.and_then(|place| self.outbound.get_mut(place)) {
             Some(place) => Some(std::mem::replace(place, new).spi),
             None => {
+                // The peer may have older SAs, which this side does not have, and goes on to use
+                // them until it sees a packet.
+                if self.outbound.is_empty() {
+                    self.proof = Some(Proof {
+                        partner: next.partner,
+                        next: now,
+                        left: PROOFS,
+                    });
+                }
                 self.outbound.push(new);
                 None
             }
@@ -288,13 +330,14 @@ impl Sas {
     /// is given up would stop traffic for a negotiation.
     pub(crate) fn used(&mut self, now: Instant, spi: u32, shared: &Shared) {
         let timers = shared.timers;
+        self.proof.take_if(|proof| proof.partner == spi);
         if let Some(queued) = self.queue.iter_mut().find(|queued| queued.partner == spi) {
             if !queued.confirmed {
                 let soon = now.since(queued.since) < timers.negotiation_ttl;
                 queued.anew |= soon && queued.continued.is_none();
-                queued.confirmed = true;
-                queued.activate = now;
             }
+            queued.confirmed = true;
+            queued.activate = now;
         } else if let Some(first) = self.outbound.iter().map(|sa| sa.expires).min() {
             let limit = first - timers.activation();
             let age = self.inbound.iter().find(|sa| sa.spi == spi);
@@ -310,8 +353,8 @@ impl Sas {
         }
     }
 
-    /// The peer seems to miss the agreement: it knocks, or repeats its proposal. Knocks are not
-    /// authentic, so the wait has a limit.
+    /// The peer seems to miss the agreement: it knocks with a mark, or repeats its proposal. Either
+    /// may be a recording, so the wait has a limit.
     pub(crate) fn unsettled(&mut self, now: Instant, shared: &Shared) {
         let timers = shared.timers;
         for queued in &mut self.queue {
@@ -322,7 +365,8 @@ impl Sas {
 
     /// Returns true if the data plane should report which inbound SAs are used.
     pub(crate) fn unconfirmed(&self) -> bool {
-        self.queue.iter().any(|queued| !queued.confirmed)
+        let unsure = |queued: &Queued| !queued.confirmed || queued.anew;
+        self.proof.is_some() || self.queue.iter().any(unsure)
     }
 
     /// Returns the time for negotiating a new pair: never while one is queued, at once if an
@@ -350,11 +394,48 @@ impl Sas {
                 queued.expires
             }
         });
+        let proof = self.proof.iter().map(|proof| proof.next);
         inbound
             .chain(outbound)
             .chain(queued)
+            .chain(proof)
             .min()
             .unwrap_or(Instant::NEVER)
+    }
+
+    /// Gives the SAs the life that they would have, had they been made with this setting; `before`
+    /// is the setting that they have.
+    ///
+    /// One that is too old by it is replaced now, and ends no earlier than a negotiation and the
+    /// change to its result may take. A longer life does not put off the next negotiation: the
+    /// peer, whose setting may be the old one still, could give the SA up before.
+    pub(crate) fn set_life(&mut self, now: Instant, before: Duration, shared: &mut Shared) {
+        let Timers {
+            sa_ttl,
+            negotiation_ttl,
+        } = shared.timers;
+        let least = now + negotiation_ttl * 4;
+        let end = |expires: &mut Instant| {
+            *expires = (*expires - before + sa_ttl).max(least.min(*expires));
+        };
+        let ratio = sa_ttl.as_secs_f64() / before.as_secs_f64();
+        let mut renew = |since: Instant, rekey: &mut Instant| {
+            let scaled = since + rekey.since(since).mul_f64(ratio.min(1.0));
+            if scaled < *rekey {
+                // Not those of all routes at once.
+                let soon = now + shared.jitter(negotiation_ttl);
+                *rekey = scaled.max(soon).min(*rekey);
+            }
+        };
+        self.inbound.iter_mut().for_each(|sa| end(&mut sa.expires));
+        for sa in &mut self.outbound {
+            end(&mut sa.expires);
+            renew(sa.since, &mut sa.rekey);
+        }
+        for queued in &mut self.queue {
+            end(&mut queued.expires);
+            renew(queued.since, &mut queued.rekey);
+        }
     }
 
     /// Removes all.
@@ -365,6 +446,7 @@ impl Sas {
         for sa in self.outbound.drain(..) {
             events.push(Event::RemoveOutbound { route, spi: sa.spi });
         }
+        self.proof = None;
         self.queue.clear();
     }
 
@@ -412,7 +494,6 @@ impl Queued {
 mod tests {
     use super::*;
     use crate::config::SaKey;
-    use crate::exchange::Timers;
     use proptest::prelude::*;
     use std::collections::{BTreeMap, HashSet};
 

@@ -1,6 +1,8 @@
 //! The state that all routes of an exchange share.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use zeroize::Zeroizing;
@@ -9,6 +11,7 @@ use crate::clock::MonotonicClock;
 
 use super::counters::Counters;
 use super::handshake::Seed;
+use super::limits::{Source, SOURCES};
 use super::{Event, Timers};
 
 /// Fills memory with unpredictable random bytes.
@@ -32,6 +35,8 @@ pub(crate) struct Shared {
     pub(crate) reserved: HashSet<u32>,
     pub(crate) entropy: Entropy,
     pub(crate) clock: MonotonicClock,
+    hasher: RandomState,
+    sources: Box<[Source; SOURCES]>,
 }
 
 impl Shared {
@@ -51,7 +56,14 @@ impl Shared {
             reserved,
             entropy,
             clock: MonotonicClock::default(),
+            hasher: RandomState::new(),
+            sources: Box::new([Source::NEW; SOURCES]),
         }
+    }
+
+    /// Returns the limits of a source.
+    pub(crate) fn source(&mut self, address: IpAddr) -> &mut Source {
+        &mut self.sources[self.hasher.hash_one(address) as usize % SOURCES]
     }
 
     pub(crate) fn seed(&mut self) -> Seed {

@@ -44,10 +44,11 @@ node.conf:14: route test1: found a value of "gateway", expected a block: gateway
         ("  nexthop-ip4 172.17.0.10;", "  nexthop-ip4 172.17.0.10; nexthop-ip6 fe80::1;", r#"7: public-interface: leaf "ip6": found nothing, expected an IPv6 address of one station beside nexthop-ip6"#),
         ("pci 22:00.1;", "", "7: public-interface: found no interface, expected one of pci, device and ifname"),
         ("pci 22:00.1;", "pci 22:00.1; device eth0;", "8: public-interface: found device beside pci, expected one of them"),
+        ("pci 22:00.1;", "pci 0000:23:00.0;", r#"8: public-interface: leaf "pci": found 0000:23:00.0, which private-interface has too (line 2), expected another interface"#),
         ("pci 22:00.1;", "pci 22:00;", r#"8: public-interface: leaf "pci": found "22:00", expected a PCI address such as 23:00.0"#),
         ("pci 22:00.1;", "device eth/0;", r#"8: public-interface: leaf "device": found "eth/0", expected the name of an interface: up to 15 characters without "/" or white space"#),
         ("nexthop-mac 02:00:00:00:00:00", "nexthop-mac 03:00:00:00:00:00", r#"5: private-interface: leaf "nexthop-mac": found "03:00:00:00:00:00", expected a MAC address of one station such as 02:00:00:00:00:01"#),
-        ("public-interface {", "publik-interface {", "1: found no public-interface, expected a block public-interface { … }\nnode.conf:7: found block \"publik-interface\", expected one of mtu, aead, esn, window, negotiation-ttl, sa-ttl, protocol-port, data-plane, tfc, metrics, status-socket, private-interface, public-interface, route, inbound-sa, outbound-sa, private-interface4, private-interface6, public-interface4, public-interface6, route4, route6; did you mean \"public-interface\"?"),
+        ("public-interface {", "publik-interface {", "1: found no public-interface, expected a block public-interface { … }\nnode.conf:7: found block \"publik-interface\", expected one of mtu, aead, esn, window, negotiation-ttl, sa-ttl, protocol-port, data-plane, tfc, metrics, metrics-per-sa, status-socket, private-interface, public-interface, route, inbound-sa, outbound-sa, private-interface4, private-interface6, public-interface4, public-interface6, route4, route6; did you mean \"public-interface\"?"),
         ("public-interface {", "private-interface {", "1: found no public-interface, expected a block public-interface { … }\nnode.conf:7: found \"private-interface\" again, expected only that of line 1\nnode.conf:7: private-interface: found private-interface beside another block for the same interface, expected private-interface alone, or private-interface4 and private-interface6"),
         ("route {", "mtu 67;\nroute {", r#"12: leaf "mtu": found "67", expected a number from 68 to 8923, from 1280 with IPv6 prefixes"#),
         ("route {", "mtu { }\nroute {", "12: found a block \"mtu\", expected a value: mtu …;"),
@@ -211,7 +212,7 @@ fn a_file_that_is_no_text_is_refused() {
     );
     let folder = tempfile::tempdir().unwrap();
     let said = |path: &std::path::Path| Config::load(path).unwrap_err().to_string();
-    assert!(said(folder.path()).ends_with("Is a directory (os error 21)"));
+    assert!(said(folder.path()).ends_with("found a directory, expected a regular file"));
     let missing = folder.path().join("none.conf");
     assert_eq!(
         said(&missing),

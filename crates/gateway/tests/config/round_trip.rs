@@ -173,7 +173,7 @@ fn config() -> impl Strategy<Value = Config> {
         option::of(1280..=8923u16),
         ttls,
         1..=u16::MAX,
-        option::of(metrics.prop_map(Into::into)),
+        (option::of(metrics.prop_map(Into::into)), any::<bool>()),
         option::of(r#"/[a-zé \\"';{}#\n/*-]{1,50}"#.prop_map(Into::into)),
     )
         .prop_map(
@@ -185,10 +185,14 @@ fn config() -> impl Strategy<Value = Config> {
                 negotiation_ttl: ttls.0,
                 sa_ttl: ttls.1,
                 protocol_port: port,
-                metrics,
+                metrics: metrics.0,
+                metrics_per_sa: metrics.1,
                 status_socket,
             },
         )
+        .prop_filter("one interface on both sides", |config| {
+            config.private.device != config.public.device
+        })
 }
 
 proptest! {
@@ -267,6 +271,7 @@ fn word() -> impl Strategy<Value = String> {
         "mtu",
         "data-plane",
         "metrics",
+        "metrics-per-sa",
         "status-socket",
         "sa-ttl",
     ]);

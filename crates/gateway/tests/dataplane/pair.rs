@@ -4,10 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tare_gateway::dataplane::Prefixes;
-use tare_gateway::dataplane::{Dataplane, DropReason, Output, WorkerGroup};
+use tare_gateway::dataplane::{Dataplane, DropReason, Output, TrafficCounters, WorkerGroup};
 use tare_gateway::dataplane::{InboundSa, OutboundSa, Outer, SequenceMode};
 use tare_gateway::dataplane::{InterfaceView, Route, SpiTable, Tables};
 use tare_gcm::{Key, Nonce};
+use tare_memory::Shared;
 use tare_packet::ethernet::{self, Mac, HEADER};
 use tare_packet::{ipv4, ipv6};
 use tare_port::{Burst, Layout, Pool};
@@ -22,6 +23,10 @@ pub(crate) struct Shape {
     pub(crate) path_mtu: u16,
     pub(crate) private_mtu: u16,
     pub(crate) window: u32,
+    /// True if the routes take every address.
+    pub(crate) everything: bool,
+    /// True if padding of zeros is accepted.
+    pub(crate) zeros: bool,
 }
 
 impl Default for Shape {
@@ -33,6 +38,8 @@ impl Default for Shape {
             path_mtu: 1500,
             private_mtu: 1500,
             window: 1024,
+            everything: false,
+            zeros: false,
         }
     }
 }
@@ -55,6 +62,8 @@ impl Shape {
 
 pub(crate) const SPI: u32 = 1001;
 pub(crate) const HOST: Mac = [2, 0, 0, 0, 0, 9];
+pub(crate) const NEAR_MAC: Mac = [2, 0, 0, 0, 1, 0];
+pub(crate) const FAR_MAC: Mac = [2, 0, 0, 0, 1, 1];
 pub(crate) const NEAR4: u32 = 0x0a01_0001;
 pub(crate) const FAR4: u32 = 0x0a02_0001;
 const NEAR_NET: [&str; 2] = ["10.1.0.0/16", "fd01::/64"];
@@ -97,7 +106,7 @@ impl Pair {
             let spi = |sender: usize| SPI + sender as u32;
             let salt = |sender: usize| [sender as u8; 4];
             let out = OutboundSa::new(spi(own), key(), salt(own), shape.sequence_mode, outer);
-            let inbound = InboundSa::new(
+            let mut inbound = InboundSa::new(
                 spi(peer),
                 key(),
                 salt(peer),
@@ -105,9 +114,15 @@ impl Pair {
                 shape.window,
                 0,
             );
-            let nets = [NEAR_NET, FAR_NET][peer];
+            if shape.zeros {
+                inbound = inbound.with_zeros_as_padding();
+            }
+            let nets = match shape.everything {
+                true => ["0.0.0.0/0", "::/0"],
+                false => [NEAR_NET, FAR_NET][peer],
+            };
             let side = InterfaceView {
-                mac: [2, 0, 0, 0, 1, own as u8],
+                mac: [NEAR_MAC, FAR_MAC][own],
                 ip4: Some(v4[own]),
                 ip6: Some(v6[own]),
                 next_hop4: Some(HOST),
@@ -116,15 +131,19 @@ impl Pair {
             };
             let tables = Tables {
                 prefixes: Arc::new(Prefixes::new(nets.map(|net| (net.parse().unwrap(), 0)))),
-                routes: vec![Route::new(Some(Arc::new(out)), shape.path_mtu)],
-                inbound: SpiTable::new([Arc::new(inbound)]),
+                routes: vec![Route::new(Some(Shared::new(out)), shape.path_mtu)],
+                inbound: SpiTable::new([Shared::new(inbound)]),
                 private: InterfaceView {
                     ip4: Some([NEAR4, FAR4][own] + 0xfe),
                     ip6: Some([NEAR6, FAR6][own] + 0xfe),
                     mtu: shape.private_mtu,
                     ..side
                 },
-                public: side,
+                public: InterfaceView {
+                    next_hop4: Some([NEAR_MAC, FAR_MAC][peer]),
+                    next_hop6: Some([NEAR_MAC, FAR_MAC][peer]),
+                    ..side
+                },
                 exchange_port: 303,
             };
             let (group, worker) = WorkerGroup::sole();
@@ -164,22 +183,32 @@ impl Pair {
         bytes(&self.open(&sealed).forward)
     }
 
+    /// The reason for which the near gateway drops a frame of its private side.
+    pub(crate) fn refusal_to_seal(&mut self, frame: Vec<u8>) -> DropReason {
+        let before = *self.near.sent();
+        let output = self.seal(&[frame]);
+        let other = [&output.forward, &output.control, &output.back].map(Vec::len);
+        assert_eq!(other, [0; 3]);
+        reason(&self.near.sent().since(&before))
+    }
+
     /// The reason for which the far gateway drops a frame.
     pub(crate) fn refusal(&mut self, frame: Vec<u8>) -> DropReason {
         let before = *self.far.received();
         let output = self.open(&[frame]);
         assert!(output.forward.is_empty() && output.control.is_empty());
-        let since = self.far.received().since(&before);
-        *DropReason::ALL
-            .iter()
-            .find(|&&cause| since.dropped(cause) == 1)
-            .unwrap()
+        reason(&self.far.received().since(&before))
     }
 
     fn burst(&self, frames: &[Vec<u8>]) -> Burst {
         let copies = frames.iter().map(|bytes| self.pool.copy(bytes).unwrap());
         copies.collect()
     }
+}
+
+fn reason(counters: &TrafficCounters) -> DropReason {
+    let one = |cause: &&DropReason| counters.dropped(**cause) == 1;
+    *DropReason::ALL.iter().find(one).expect("a reason")
 }
 
 /// A frame of the near gateway of [`Shape::default`] that carries this payload, trailer and all.
@@ -199,7 +228,7 @@ pub(crate) fn sealed_by_hand(payload: &[u8], number: u64) -> Vec<u8> {
         total_len: (20 + 16 + data.len() + 16) as u16,
         fragment: 0,
     };
-    let mut frame = ethernet::header(HOST, HOST, ethernet::IPV4).to_vec();
+    let mut frame = ethernet::header(FAR_MAC, HOST, ethernet::IPV4).to_vec();
     frame.extend(header.to_bytes());
     frame.extend(SPI.to_be_bytes());
     frame.extend((number as u32).to_be_bytes());
@@ -256,7 +285,7 @@ impl Packet {
         } else {
             ethernet::IPV4
         };
-        let mut bytes = ethernet::header([2, 0, 0, 0, 1, 0], HOST, kind).to_vec();
+        let mut bytes = ethernet::header(NEAR_MAC, HOST, kind).to_vec();
         match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 let header = ipv4::Repr {

@@ -3,8 +3,8 @@
 use tare_gateway::config::{Aead, SaKey};
 use tare_gateway::exchange::{Exchange, SaKeys};
 
-use crate::noise::{message, prologue, public, Noise};
-use crate::pair::{carries, deliver, route, seconds, settings, Gateway, A, B};
+use crate::noise::{mark, message, prologue, public, Noise};
+use crate::pair::{carries, deliver, route, seconds, settings, unmarked, Gateway, A, B};
 
 #[test]
 fn four_messages_give_both_sides_the_same_two_sas() {
@@ -51,14 +51,14 @@ fn messages_and_keys_are_those_of_the_description() {
 
         a.tick(now);
         let knock = a.take_first();
-        assert_eq!(knock, message(spi, 11, &[&[0, 0, 0, 5]]));
+        assert_eq!(unmarked(&knock), message(spi, 11, &[&[0, 0, 0, 5]]));
 
         b.receive(now, A, &knock);
         let challenge = b.take_first();
         let mut padded = name.as_bytes().to_vec();
         padded.resize(32, 0);
         assert_eq!(
-            challenge,
+            unmarked(&challenge),
             message(spi, 12, &[&[0, 0, 0, 5], &padded, &nonce])
         );
 
@@ -68,7 +68,8 @@ fn messages_and_keys_are_those_of_the_description() {
         let mut noise = Noise::new(&prologue, &psk);
         noise.e(&public(&[0x11; 32]));
         let sealed = noise.payload(0x1111_1111, 0);
-        assert_eq!(proposal, message(spi, 13, &[&public(&[0x11; 32]), &sealed]));
+        let expected = message(spi, 13, &[&public(&[0x11; 32]), &sealed]);
+        assert_eq!(unmarked(&proposal), expected);
 
         b.receive(now, A, &proposal);
         let agreement = b.take_first();
@@ -79,9 +80,12 @@ fn messages_and_keys_are_those_of_the_description() {
         assert!((0x2222_2222..0x2222_2224).contains(&chosen));
         let sealed = noise.payload(chosen, 0);
         assert_eq!(
-            agreement,
+            unmarked(&agreement),
             message(spi, 14, &[&public(&[0x22; 32]), &sealed])
         );
+        for message in [&knock, &challenge, &proposal, &agreement] {
+            assert_eq!(message[5..8], mark(&psk, message));
+        }
 
         a.receive(now, B, &agreement);
         let keys = noise.split(2 * key_bytes + 8);

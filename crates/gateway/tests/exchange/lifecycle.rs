@@ -9,7 +9,7 @@ use tare_gateway::exchange::{
 use tare_sim::{Instant, Random};
 
 use crate::pair::{carries, deliver, route, seconds, settings, Gateway, A, B};
-use crate::simulation::{network, GOOD};
+use crate::simulation::{network, Network, GOOD};
 
 /// Both ends of the routes, up.
 fn connected(a: &[RouteKeys], b: &[RouteKeys]) -> (Gateway, Gateway) {
@@ -54,10 +54,10 @@ fn new_keys_are_negotiated_after_half_a_life_and_used_after_a_while() {
     network.run_until(seconds(at + 7.6));
     assert_ne!(network.end(0).outbound[&0].spi, first);
     assert!(network.is_up());
-    // The old inbound SAs end with their life and not before.
-    network.run_until(seconds(599.0));
+    // The old inbound SAs end with their life and the time of a negotiation, and not before.
+    network.run_until(seconds(604.0));
     assert_eq!(network.end(0).inbound.len(), pairs + 1);
-    network.run_until(seconds(601.0));
+    network.run_until(seconds(606.0));
     assert_eq!(network.end(0).inbound.len(), 1);
 }
 
@@ -81,6 +81,29 @@ fn proof_of_use_ends_the_wait() {
     let b = network.end(1);
     assert!(!b.exchange.unconfirmed(0) && status(b).queued.is_empty());
     assert!(carries(b, network.end(0), 0));
+}
+
+/// The peer did not answer and does again: it has restarted, and has none of the earlier SAs.
+#[test]
+fn a_packet_ends_the_wait_of_the_side_that_began_after_failures() {
+    let (_, mut b) = connected(&routes(1, false), &routes(1, true));
+    let mut a = Gateway::new(A, settings(routes(1, false)), 3);
+    let mut now = seconds(100.0);
+    b.with(|exchange, events| exchange.renew(now, 0, events));
+    while b.exchange.status(0).unwrap().failures == 0 {
+        now += Duration::from_millis(100);
+        b.tick(now);
+    }
+    b.take();
+    while a.inbound.is_empty() {
+        now += Duration::from_millis(100);
+        b.tick(now);
+        deliver(now, &mut a, &mut b);
+    }
+    assert!(b.exchange.unconfirmed(0) && !carries(&b, &a, 0));
+    let new = *b.exchange.status(0).unwrap().inbound.last().unwrap();
+    b.with(|exchange, events| exchange.used(now, new.spi, events));
+    assert!(carries(&b, &a, 0));
 }
 
 /// The agreement is lost and the peer goes on as it was: an SA that it does not have is not used.
@@ -342,6 +365,57 @@ fn unchanged_routes_keep_their_sas_over_new_settings() {
     assert_eq!(a.exchange.next_deadline(), Instant::NEVER);
 }
 
+/// Gives the ends of a network another life of SAs.
+fn set_life(network: &mut Network, ends: &[usize], life: u64) {
+    for &end in ends {
+        let (own, peer) = if end == 0 { (A, B) } else { (B, A) };
+        let mut settings = settings(vec![route(0, own, peer)]);
+        settings.timers.sa_ttl = Duration::from_secs(life);
+        let now = network.now();
+        network.with(end, |exchange, events| {
+            exchange.reconfigure(now, settings, events).unwrap();
+        });
+    }
+}
+
+#[test]
+fn another_life_is_that_of_present_sas_too_and_cuts_no_direction() {
+    for ends in [&[0][..], &[0, 1]] {
+        let mut network = network(&GOOD, false, 1);
+        network.run_until(seconds(250.0));
+        assert!(network.is_up());
+        let first: Vec<u32> = network.end(0).inbound.keys().copied().collect();
+        // Shorter than they are old: they are replaced, and then end.
+        set_life(&mut network, ends, 40);
+        let mut at = 250.0;
+        while at < 275.0 {
+            at += 0.05;
+            network.run_until(seconds(at));
+            assert!(network.is_up(), "{at}");
+        }
+        let left = |network: &Network| {
+            let sas = &network.end(0).exchange.status(0).unwrap().inbound;
+            sas.iter().map(|sa| sa.left.as_secs()).max().unwrap()
+        };
+        let inbound = &network.end(0).inbound;
+        assert!(first.iter().all(|spi| !inbound.contains_key(spi)));
+        // An inbound SA is accepted for the time of a negotiation longer.
+        assert!(left(&network) <= 40 + 5);
+        // Longer: they live on, and are replaced as early as the peer may expect.
+        let last: Vec<u32> = network.end(0).inbound.keys().copied().collect();
+        set_life(&mut network, ends, 4000);
+        assert!(left(&network) > 3900);
+        while at < 310.0 {
+            at += 0.05;
+            network.run_until(seconds(at));
+            assert!(network.is_up(), "{at}");
+        }
+        let inbound = &network.end(0).inbound;
+        assert!(last.iter().all(|spi| inbound.contains_key(spi)));
+        assert!(inbound.len() > last.len());
+    }
+}
+
 #[test]
 fn an_spi_that_is_keyed_by_hand_now_is_given_up() {
     let (mut a, mut b) = connected(&routes(1, false), &routes(1, true));
@@ -427,7 +501,8 @@ fn the_state_of_a_route_can_be_read() {
     let outbound: Vec<_> = status.outbound.iter().map(|sa| sa.spi).collect();
     assert_eq!(outbound, [a.outbound[&0].spi]);
     assert_eq!(status.inbound.len(), a.inbound.len());
-    assert_eq!(status.inbound[0].left, Duration::from_secs(600));
+    assert_eq!(status.inbound[0].left, Duration::from_secs(605));
+    assert_eq!(status.outbound[0].left, Duration::from_secs(600));
     assert_eq!(status.negotiated, Some(Duration::ZERO));
     assert_eq!(
         (status.negotiation, status.failures),

@@ -1,5 +1,6 @@
 //! The key exchange through its public interface.
 
+mod flood;
 mod handshake;
 mod hostile;
 mod lifecycle;
@@ -7,3 +8,4 @@ mod noise;
 mod pair;
 mod simulation;
 mod transcripts;
+mod vita;

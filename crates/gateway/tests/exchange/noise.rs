@@ -2,22 +2,26 @@
 //! messages: Noise's specification (revision 34) for NNpsk0, and the prologue, payloads and keys of
 //! README.exchange.
 
-use blake2::{Blake2s256, Digest};
+use blake2::digest::{KeyInit, Mac};
+use blake2::{Blake2s256, Blake2sMac256, Digest};
 use curve25519_dalek::MontgomeryPoint;
 use tare_gcm::{Key, Nonce, Tag};
 
 pub(crate) fn hash(parts: &[&[u8]]) -> [u8; 32] {
-    let mut hasher = Blake2s256::new();
-    parts.iter().for_each(|part| hasher.update(part));
+    let mut hasher = <Blake2s256 as Digest>::new();
+    parts
+        .iter()
+        .for_each(|part| Digest::update(&mut hasher, part));
     hasher.finalize().into()
 }
 
 /// RFC 2104.
 pub(crate) fn hmac(key: &[u8; 32], parts: &[&[u8]]) -> [u8; 32] {
     let pad = |with: u8| -> [u8; 64] { std::array::from_fn(|n| key.get(n).unwrap_or(&0) ^ with) };
-    let mut inner = Blake2s256::new();
-    inner.update(pad(0x36));
-    parts.iter().for_each(|part| inner.update(part));
+    let mut inner = Blake2s256::new_with_prefix(pad(0x36));
+    parts
+        .iter()
+        .for_each(|part| Digest::update(&mut inner, part));
     hash(&[&pad(0x5c), &inner.finalize()])
 }
 
@@ -42,6 +46,7 @@ pub(crate) fn public(private: &[u8; 32]) -> [u8; 32] {
 }
 
 /// A symmetric state.
+#[derive(Clone)]
 pub(crate) struct Noise {
     h: [u8; 32],
     ck: [u8; 32],
@@ -101,14 +106,19 @@ impl Noise {
 
     /// Reads a payload written elsewhere.
     pub(crate) fn read(&mut self, sealed: &[u8]) -> u32 {
+        self.try_read(sealed).expect("an authentic payload")
+    }
+
+    /// The same, and `None` if it is not authentic.
+    pub(crate) fn try_read(&mut self, sealed: &[u8]) -> Option<u32> {
         let (text, tag) = sealed.split_at(32);
         let mut text = text.to_vec();
         let tag: [u8; 16] = tag.try_into().unwrap();
         self.key()
             .open_in_place(&Nonce::from([0; 12]), &self.h, &mut text, &Tag::from(tag))
-            .unwrap();
+            .ok()?;
         self.mix_hash(sealed);
-        u32::from_be_bytes(text[..4].try_into().unwrap())
+        Some(u32::from_be_bytes(text[..4].try_into().unwrap()))
     }
 
     /// The keys of the SAs.
@@ -138,6 +148,19 @@ pub(crate) fn prologue(
     bytes.extend_from_slice(nonce);
     assert_eq!(bytes.len(), 104);
     bytes
+}
+
+/// The mark that a message of ours carries: BLAKE2s, keyed with a key that is made of the preshared
+/// key.
+pub(crate) fn mark(psk: &[u8; 32], message: &[u8]) -> [u8; 3] {
+    let keyed = |key: &[u8], parts: &[&[u8]]| -> Vec<u8> {
+        let mut mac = <Blake2sMac256 as KeyInit>::new_from_slice(key).unwrap();
+        parts.iter().for_each(|part| Mac::update(&mut mac, part));
+        mac.finalize().into_bytes().to_vec()
+    };
+    let key = keyed(psk, &[b"tare: marks of messages"]);
+    let mac = keyed(&key, &[&message[..5], &message[8..]]);
+    mac[..3].try_into().unwrap()
 }
 
 /// A message of a type with these parts.

@@ -69,6 +69,14 @@ pub(crate) struct Gateway {
     /// The most outbound SAs of a route.
     pub(crate) most: usize,
     pub(crate) log: Vec<String>,
+    /// Dummy packets that it wants sent.
+    pub(crate) dummies: usize,
+    /// Packets that its peer sent and it could open.
+    pub(crate) packets: u64,
+    /// Packets that it could not open, or not send.
+    pub(crate) packets_lost: u64,
+    /// True if its host sends nothing.
+    pub(crate) is_silent: bool,
 }
 
 impl Gateway {
@@ -82,6 +90,10 @@ impl Gateway {
             inbound: BTreeMap::new(),
             outbound: BTreeMap::new(),
             log: Vec::new(),
+            dummies: 0,
+            packets: 0,
+            packets_lost: 0,
+            is_silent: false,
         }
     }
 
@@ -166,6 +178,10 @@ impl Gateway {
                     None => self.outbound.remove(&route),
                 };
             }
+            Event::Prove { route } => {
+                assert!(self.outbound.contains_key(&route));
+                self.dummies += 1;
+            }
             Event::Unanswered { route, failures } => {
                 self.log
                     .push(format!("route {route}: {failures} unanswered"));
@@ -179,6 +195,13 @@ impl Gateway {
         let handled = c.knocks + c.challenges + c.proposals + c.agreements + c.repeats;
         assert_eq!(c.received, handled + c.dropped_in_all(), "{c:?}");
     }
+}
+
+/// A message without its mark, as Vita sends it.
+pub(crate) fn unmarked(message: &[u8]) -> Vec<u8> {
+    let mut unmarked = message.to_vec();
+    unmarked[5..8].fill(0);
+    unmarked
 }
 
 /// True if `to` can open what any worker of `from` sends on the route.

@@ -4,22 +4,41 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tare_gateway::exchange::{Event, Exchange, Settings, Timers};
+use tare_gateway::exchange::{Event, Exchange, SaKeys, Settings, Timers};
 use tare_sim::{for_seeds, Cable, Carried, Instant, LineConfig, Node, NodeId, Outbox, Testbed};
 
 use crate::pair::{carries, route, seconds, settings, Gateway, A, B};
 
-/// A message of the exchange, and who sent it.
+/// A datagram between gateways, and its source address.
 #[derive(Clone)]
 pub(crate) struct Datagram {
-    from: IpAddr,
-    message: Vec<u8>,
+    pub(crate) from: IpAddr,
+    pub(crate) passenger: Passenger,
+}
+
+/// The content of a datagram.
+#[derive(Clone)]
+pub(crate) enum Passenger {
+    /// A message of the exchange.
+    Message(Vec<u8>),
+    /// A packet under an SA with this SPI, key and salt.
+    Packet(u32, Vec<u8>),
+}
+
+impl Datagram {
+    pub(crate) fn new(from: IpAddr, message: Vec<u8>) -> Datagram {
+        let passenger = Passenger::Message(message);
+        Datagram { from, passenger }
+    }
 }
 
 impl Carried for Datagram {
     fn frame_len(&self) -> usize {
         // Ethernet, IPv4 and UDP.
-        14 + 20 + 8 + self.message.len()
+        match &self.passenger {
+            Passenger::Message(message) => 14 + 20 + 8 + message.len(),
+            Passenger::Packet(..) => 114,
+        }
     }
 
     fn duplicate(&self) -> Option<Datagram> {
@@ -28,19 +47,53 @@ impl Carried for Datagram {
 }
 
 impl Gateway {
-    fn send_all(&mut self, out: &mut Outbox<Datagram>) {
-        let from = self.address;
+    pub(crate) fn send_all(&mut self, out: &mut Outbox<Datagram>) {
         for message in self.take() {
-            out.send(0, Datagram { from, message });
+            out.send(0, Datagram::new(self.address, message));
+        }
+        for _ in 0..std::mem::take(&mut self.dummies) {
+            self.send_packet(out);
         }
     }
+
+    /// Sends a packet of its host.
+    pub(crate) fn send_packet(&mut self, out: &mut Outbox<Datagram>) {
+        match self.outbound.get(&0) {
+            Some(sa) => {
+                let (from, passenger) = (self.address, packet(sa));
+                out.send(0, Datagram { from, passenger });
+            }
+            None => self.packets_lost += 1,
+        }
+    }
+
+    fn receive_packet(&mut self, now: Instant, spi: u32, key: &[u8]) {
+        let known = self.inbound.get(&spi);
+        if known.is_some_and(|(_, sa)| packet_key(sa) == key) {
+            self.packets += 1;
+            self.with(|exchange, events| exchange.used(now, spi, events));
+        } else {
+            self.packets_lost += 1;
+        }
+    }
+}
+
+fn packet_key(sa: &SaKeys) -> Vec<u8> {
+    [sa.key.key(), &sa.key.salt()].concat()
+}
+
+fn packet(sa: &SaKeys) -> Passenger {
+    Passenger::Packet(sa.spi, packet_key(sa))
 }
 
 impl Node for Gateway {
     type Message = Datagram;
 
     fn receive(&mut self, now: Instant, _: usize, datagram: Datagram, out: &mut Outbox<Datagram>) {
-        self.receive(now, datagram.from, &datagram.message);
+        match datagram.passenger {
+            Passenger::Message(message) => self.receive(now, datagram.from, &message),
+            Passenger::Packet(spi, key) => self.receive_packet(now, spi, &key),
+        }
         self.send_all(out);
     }
 

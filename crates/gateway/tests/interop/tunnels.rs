@@ -8,6 +8,7 @@ use tare_gateway::dataplane::{Dataplane, Output, WorkerGroup};
 use tare_gateway::dataplane::{InboundSa, OutboundSa, Outer, SequenceMode};
 use tare_gateway::dataplane::{InterfaceView, Route, SpiTable, Tables};
 use tare_gcm::Key;
+use tare_memory::Shared;
 use tare_packet::ethernet::{self, Mac, HEADER};
 use tare_packet::{checksum, ipv4, ipv6};
 use tare_port::{Burst, Layout, Pool, BURST};
@@ -323,14 +324,14 @@ fn tables(tunnels: &[Tunnel]) -> Tables {
     }
 }
 
-fn inbound(tunnel: &Tunnel, spi: u32, route: usize) -> Arc<InboundSa> {
+fn inbound(tunnel: &Tunnel, spi: u32, route: usize) -> Shared<InboundSa> {
     let Secret { key, salt } = tunnel.secret_in();
     let key = Key::new(&key).unwrap();
     let sa = InboundSa::new(spi, key, salt, tunnel.sequence_mode, 1024, route);
-    Arc::new(sa)
+    Shared::new(sa)
 }
 
-fn outbound(tunnel: &Tunnel) -> Arc<OutboundSa> {
+fn outbound(tunnel: &Tunnel) -> Shared<OutboundSa> {
     let make = || {
         let Secret { key, salt } = tunnel.secret_out();
         let key = Key::new(&key).unwrap();
@@ -340,7 +341,7 @@ fn outbound(tunnel: &Tunnel) -> Arc<OutboundSa> {
     };
     let mut sa = make();
     sa.follow(&make(), tunnel.last_sent);
-    Arc::new(sa)
+    Shared::new(sa)
 }
 
 /// The lengths that a tunnel of the matrix is tried with: edges for all, and every length from 46

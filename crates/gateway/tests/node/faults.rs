@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tare_gateway::control::Taken;
 use tare_gateway::dataplane::DropReason;
 use tare_gateway::{InterfaceId, InterfaceState};
 use tare_packet::ethernet::HEADER;
@@ -22,6 +23,38 @@ fn a_peer_that_restarts_is_followed_to_new_keys() {
         testbed.restart_counting();
         testbed.load(20.0, Duration::from_millis(10));
         assert_eq!(testbed.lost(), [0, 0]);
+    }
+}
+
+/// The peer's host has nothing to send, so a dummy packet alone tells a gateway that its peer has
+/// other SAs now.
+#[test]
+fn a_peer_with_nothing_to_send_is_followed_within_a_second_and_a_half() {
+    for (workers, top) in [(1, ""), (2, ""), (1, "negotiation-ttl 5; sa-ttl 20;")] {
+        let line = LineConfig {
+            delay: Duration::from_millis(1),
+            ..LineConfig::new(1_000_000_000)
+        };
+        let mut testbed = Testbed::with_workers([workers, workers], &line, top);
+        testbed.wait_until_up(1.0);
+        testbed.run_for(30.0);
+        for side in [1, 0, 1, 0] {
+            testbed.start(side, parse(&file(side, top, &route4(side), "")));
+            testbed.restart_counting();
+            for tenth in 0..600 {
+                for _ in 0..10 {
+                    testbed.send(1 - side, false);
+                    testbed.run_for(0.01);
+                }
+                // What was lost was lost before.
+                if tenth == 14 {
+                    let lost = testbed.lost()[1 - side];
+                    assert!(lost < 50, "{workers} workers: {lost} packets of 10 ms");
+                    testbed.restart_counting();
+                }
+            }
+            assert_eq!(testbed.lost(), [0, 0], "{workers} workers, {top}");
+        }
     }
 }
 
@@ -92,10 +125,14 @@ fn a_bad_line_loses_what_it_loses_and_everything_adds_up() {
         assert_eq!(line.delivered, line.offered + line.duplicated - line.lost);
         // Every copy is known for one, and nothing else is dropped.
         let replayed = there.dropped(DropReason::Replayed);
-        assert_eq!(there.dropped_total(), replayed);
+        assert_eq!(testbed.dropped(1 - side), replayed);
         assert_eq!(there.forwarded, testbed.host(1 - side).received);
         assert_eq!(testbed.host(1 - side).twice, 0);
-        let lost = here.forwarded - there.forwarded;
+        // Of dummy packets too, some are lost; probes of the path are for the gateway itself.
+        let control = testbed.node(1 - side).control();
+        let probes = control.counters().taken(Taken::PathProbe);
+        let dummies = there.dropped(DropReason::Dummy);
+        let lost = here.forwarded - there.forwarded - probes - dummies;
         assert!(lost <= line.lost && replayed <= line.duplicated);
         assert!(lost > 0 && replayed > 0);
         // Ten minutes of losing agreements: no packet was without keys.
@@ -174,4 +211,33 @@ fn a_packet_in_a_routing_loop_ends_by_its_ttl() {
             + testbed.received(side).dropped(DropReason::TtlExceeded)
     };
     assert!(exceeded(&testbed, 0) + exceeded(&testbed, 1) >= 1);
+}
+
+#[test]
+fn an_interface_that_was_down_carries_as_soon_as_it_is_up() {
+    // Whether a next hop answers is another matter.
+    let config = |side: usize| {
+        let peer = 17 - side;
+        let hops = format!("nexthop-ip4 192.0.2.{peer}; nexthop-ip6 2001:db8::{peer};");
+        let mac = format!("nexthop-mac 02:00:00:00:0{}:02;", 2 - side);
+        parse(&file(side, "", &route4(side), "").replace(&hops, &mac))
+    };
+    let mut testbed = Testbed::new([0, 1].map(config));
+    testbed.wait_until_up(1.0);
+    // Longer than an SA lives, and than the longest pause between negotiations.
+    for down in [0.3, 20.0, 3600.0] {
+        testbed.run_for(400.0);
+        testbed.set_cut(true);
+        testbed.run_for(down);
+        testbed.set_cut(false);
+        testbed.restart_counting();
+        testbed.load(10.0, Duration::from_millis(10));
+        let [lost, lost_back] = testbed.lost();
+        // Keys are agreed on while the first packets wait for nothing.
+        let most = if down < 60.0 { 0 } else { 2 };
+        assert!(
+            lost <= most && lost_back <= most,
+            "{lost} {lost_back} after {down} s"
+        );
+    }
 }

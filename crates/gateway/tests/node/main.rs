@@ -4,5 +4,6 @@ mod faults;
 mod frames;
 mod keys;
 mod neighbors;
+mod paths;
 mod reload;
 mod testbed;

@@ -108,8 +108,13 @@ pub(crate) fn echo6(side: usize) -> Vec<u8> {
     icmp6(PUBLIC[side], source, own6(side), 64, message)
 }
 
-/// A router says that a packet of the first gateway's SA was too long.
+/// A router says that the first packet of the first gateway's SA was too long.
 pub(crate) fn too_big4(spi: u32, mtu: u16) -> Vec<u8> {
+    too_big4_about(spi, 1, mtu)
+}
+
+/// The same of the packet with this sequence number, which had 1500 bytes.
+pub(crate) fn too_big4_about(spi: u32, sequence: u32, mtu: u16) -> Vec<u8> {
     let mut message = vec![3, 4, 0, 0, 0, 0];
     message.extend(mtu.to_be_bytes());
     let quoted = ip4(
@@ -118,11 +123,11 @@ pub(crate) fn too_big4(spi: u32, mtu: u16) -> Vec<u8> {
         [192, 0, 2, 16],
         [192, 0, 2, 17],
         50,
-        &[0; 1400],
+        &[0; 1480],
     );
     message.extend(&quoted[HEADER..HEADER + 20]);
     message.extend(spi.to_be_bytes());
-    message.extend([0, 0, 0, 1]);
+    message.extend(sequence.to_be_bytes());
     ip4(
         PUBLIC[0],
         STRANGER,
@@ -181,20 +186,100 @@ fn every_station_is_answered_and_only_the_next_hop_is_remembered() {
     assert_eq!(testbed.lost(), [0, 0]);
 }
 
+/// Says that the next hop of the first gateway has this MAC address.
+fn advertisement(mac: Mac, solicited: bool) -> Vec<u8> {
+    let mut message = vec![136, 0, 0, 0, if solicited { 0x60 } else { 0x20 }, 0, 0, 0];
+    message.extend(own6(1).octets());
+    message.extend([2, 1]);
+    message.extend(mac);
+    icmp6(PUBLIC[0], own6(1), own6(0), 255, message)
+}
+
+fn next_hops(testbed: &mut Testbed) -> [Option<Mac>; 2] {
+    testbed.run_for(0.001);
+    let public = testbed.node(0).control().tables().public;
+    [public.next_hop4, public.next_hop6]
+}
+
 #[test]
-fn a_next_hop_that_moves_is_followed() {
+fn unsolicited_messages_move_no_next_hop() {
     let mut testbed = Testbed::plain("");
     testbed.wait_until_up(1.0);
-    let mut told = |mac: Mac, operation, target| {
-        testbed.inject(0, &arp_from(mac, [192, 0, 2, 17], operation, target));
-        testbed.run_for(0.001);
-        testbed.node(0).control().tables().public.next_hop4
-    };
-    assert_eq!(told(STRANGER, 1, [192, 0, 2, 17]), Some(STRANGER));
-    assert_eq!(told(PUBLIC[1], 2, [192, 0, 2, 16]), Some(PUBLIC[1]));
+    testbed.restart_counting();
+    let known = [Some(PUBLIC[1]); 2];
+    assert_eq!(next_hops(&mut testbed), known);
+    let before = ignored(&mut testbed, Ignored::Unsolicited);
+    let hop = [192, 0, 2, 17];
+    // A second of such messages, while packets flow.
+    for _ in 0..100 {
+        // Announcements, an answer to a request that was not made, and a request.
+        testbed.inject(0, &arp_from(STRANGER, hop, 1, hop));
+        testbed.inject(0, &arp_from(STRANGER, hop, 2, hop));
+        testbed.inject(0, &arp_from(STRANGER, hop, 2, [192, 0, 2, 16]));
+        testbed.inject(0, &arp_from(STRANGER, hop, 1, [192, 0, 2, 16]));
+        testbed.inject(0, &advertisement(STRANGER, false));
+        testbed.inject(0, &advertisement(STRANGER, true));
+        testbed.inject(0, &solicitation_of(0, own6(1), 255));
+        assert_eq!(next_hops(&mut testbed), known);
+        testbed.load(0.01, std::time::Duration::from_millis(1));
+    }
+    assert_eq!(testbed.lost(), [0, 0]);
+    assert!(ignored(&mut testbed, Ignored::Unsolicited) - before >= 500);
+    assert_eq!(taken(&mut testbed, Taken::NeighborMoved), 0);
+}
+
+#[test]
+fn a_next_hop_that_is_silent_and_answers_from_another_address_is_followed_counted_and_logged() {
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
+    testbed.stop(1);
+    testbed.logs();
+    let hop = [192, 0, 2, 17];
+    // Three requests go to the known station alone before all are asked.
+    testbed.run_for(62.5);
+    testbed.inject(0, &arp_from(STRANGER, hop, 2, [192, 0, 2, 16]));
+    assert_eq!(next_hops(&mut testbed)[0], Some(PUBLIC[1]));
+    testbed.run_for(2.0);
     // A group, the unspecified address and our own are no stations.
     for mac in [[3, 0, 0, 0, 0, 1], [0; 6], PUBLIC[0]] {
-        assert_eq!(told(mac, 2, [192, 0, 2, 16]), Some(PUBLIC[1]));
+        testbed.inject(0, &arp_from(mac, hop, 2, [192, 0, 2, 16]));
+        assert_eq!(next_hops(&mut testbed)[0], Some(PUBLIC[1]));
+    }
+    testbed.inject(0, &arp_from(STRANGER, hop, 2, [192, 0, 2, 16]));
+    assert_eq!(next_hops(&mut testbed), [Some(STRANGER), Some(PUBLIC[1])]);
+    testbed.inject(0, &advertisement(STRANGER, true));
+    assert_eq!(next_hops(&mut testbed), [Some(STRANGER); 2]);
+    assert_eq!(taken(&mut testbed, Taken::NeighborMoved), 2);
+    let logs = testbed.logs();
+    let moved = |log: &&String| {
+        log.contains("neighbor_moved")
+            && log.contains("02:00:00:00:02:02")
+            && log.contains("02:00:00:00:09:09")
+    };
+    assert_eq!(logs.iter().filter(moved).count(), 2, "{logs:?}");
+}
+
+#[test]
+fn a_next_hop_whose_mac_address_is_given_never_moves() {
+    let given = |side: usize| {
+        let text = file(side, "", &route4(side), "");
+        let hop = format!("nexthop-ip4 192.0.2.{};", 17 - side);
+        let mac = format!("{hop} nexthop-mac 02:00:00:00:0{}:02;", 2 - side);
+        assert!(text.contains(&hop));
+        parse(&text.replacen(&hop, &mac, 1))
+    };
+    let mut testbed = Testbed::new([given(0), given(1)]);
+    testbed.wait_until_up(1.0);
+    let hop = [192, 0, 2, 17];
+    for seconds in [0.0, 61.0, 64.0] {
+        testbed.run_for(seconds);
+        for operation in [1, 2] {
+            testbed.inject(0, &arp_from(STRANGER, hop, operation, [192, 0, 2, 16]));
+            testbed.inject(0, &arp_from(STRANGER, hop, operation, hop));
+        }
+        testbed.inject(0, &advertisement(STRANGER, true));
+        testbed.inject(0, &advertisement(STRANGER, false));
+        assert_eq!(next_hops(&mut testbed), [Some(PUBLIC[1]); 2]);
     }
 }
 
@@ -288,6 +373,8 @@ fn echo_is_answered_on_both_sides_and_through_the_tunnel() {
 #[test]
 fn a_narrow_path_is_believed_for_ten_minutes_and_not_from_strangers() {
     let mut testbed = Testbed::plain("");
+    // A peer that answers probes would say within a round trip that it is not narrow.
+    testbed.silence(1);
     testbed.wait_until_up(1.0);
     let mtu = |testbed: &mut Testbed| testbed.node(0).control().status().routes[0].path_mtu;
     let spi = testbed.node(0).control().status().routes[0].outbound[0].spi;
@@ -317,6 +404,104 @@ fn a_narrow_path_is_believed_for_ten_minutes_and_not_from_strangers() {
     assert_eq!(mtu(&mut testbed), 576);
     testbed.run_for(2.0);
     assert_eq!(mtu(&mut testbed), 1500);
+}
+
+/// The same over IPv6, about a packet of so many bytes.
+fn too_big6(spi: u32, sequence: u32, len: u16, mtu: u32) -> Vec<u8> {
+    let quoted = ipv6::Repr {
+        src: own6(0).to_bits(),
+        dst: own6(1).to_bits(),
+        next_header: 50,
+        hop_limit: 60,
+        traffic_class: 0,
+        payload_len: len - ipv6::HEADER as u16,
+    };
+    let mut message = vec![2, 0, 0, 0];
+    message.extend(mtu.to_be_bytes());
+    message.extend(quoted.to_bytes());
+    message.extend(spi.to_be_bytes());
+    message.extend(sequence.to_be_bytes());
+    message.extend([0; 100]);
+    let router = Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, 1);
+    icmp6(PUBLIC[0], router, own6(0), 64, message)
+}
+
+/// The outbound SAs of the first gateway, as SPI and packets sent.
+pub(crate) fn outbound(testbed: &mut Testbed) -> Vec<(u32, u32)> {
+    let status = testbed.node(0).control().status();
+    let sas = status.routes[0].outbound.iter();
+    sas.map(|sa| (sa.spi, sa.packets as u32)).collect()
+}
+
+pub(crate) fn path_mtu(testbed: &mut Testbed) -> u16 {
+    testbed.node(0).control().status().routes[0].path_mtu
+}
+
+#[test]
+fn a_report_is_believed_if_it_quotes_a_packet_of_the_last_seconds() {
+    for workers in [1, 2] {
+        let line = tare_sim::LineConfig::new(1_000_000_000);
+        let mut testbed = Testbed::with_workers([workers; 2], &line, "");
+        testbed.wait_until_up(1.0);
+        testbed.load(20.0, std::time::Duration::from_millis(5));
+        let sas = outbound(&mut testbed);
+        assert_eq!(sas.len(), workers);
+        for (spi, last) in sas {
+            // At 200 packets per second over all SAs, the last two seconds have at most 400.
+            let before = ignored(&mut testbed, Ignored::NotRecent);
+            let old = [0, 1, 2, last / 2, last - 401];
+            let coming = [last + 1, last + 2, last + 1000, 1 << 31, u32::MAX];
+            for sequence in old.into_iter().chain(coming) {
+                testbed.inject(0, &too_big4_about(spi, sequence, 576));
+            }
+            assert_eq!(ignored(&mut testbed, Ignored::NotRecent) - before, 10);
+            assert_eq!(path_mtu(&mut testbed), 1500);
+        }
+        // The lowest first, as a report of more than is known changes nothing.
+        for (n, (spi, last)) in outbound(&mut testbed).into_iter().enumerate() {
+            for (m, sequence) in [last - 100 / workers as u32, last].into_iter().enumerate() {
+                let mtu = 1400 - 100 * n as u16 - 10 * m as u16;
+                testbed.inject(0, &too_big4_about(spi, sequence, mtu));
+                assert_eq!(
+                    path_mtu(&mut testbed),
+                    mtu,
+                    "{workers} {sequence} of {last}"
+                );
+            }
+        }
+        assert_eq!(taken(&mut testbed, Taken::PathMtu), 2 * workers as u64);
+    }
+}
+
+#[test]
+fn forged_reports_keep_no_real_one_out() {
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
+    testbed.load(5.0, std::time::Duration::from_millis(5));
+    let (spi, last) = outbound(&mut testbed)[0];
+    for n in 0..10_000 {
+        testbed.inject(0, &too_big4_about(spi ^ (n & 1), last + 1 + n, 576));
+    }
+    assert_eq!(path_mtu(&mut testbed), 1500);
+    assert_eq!(ignored(&mut testbed, Ignored::Rate), 0);
+    testbed.inject(0, &too_big4_about(spi, last, 1400));
+    assert_eq!(path_mtu(&mut testbed), 1400);
+}
+
+#[test]
+fn a_report_about_a_packet_that_would_have_fitted_is_not_believed() {
+    let route = |side: usize| format!("gw-ip6 2001:db8::{}; {}", 17 - side, crate::testbed::KEY);
+    let mut testbed = Testbed::new([0, 1].map(|side| parse(&file(side, "", &route(side), ""))));
+    testbed.wait_until_up(1.0);
+    let (spi, last) = outbound(&mut testbed)[0];
+    // RFC 8201, 4: less than what every link takes is no report.
+    for (len, mtu) in [(1300, 1300), (1300, 1400), (1500, 1279), (1500, 0)] {
+        testbed.inject(0, &too_big6(spi, last, len, mtu));
+        assert_eq!(path_mtu(&mut testbed), 1500, "{len} {mtu}");
+    }
+    assert_eq!(ignored(&mut testbed, Ignored::NotOurs), 4);
+    testbed.inject(0, &too_big6(spi, last, 1301, 1300));
+    assert_eq!(path_mtu(&mut testbed), 1300);
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! Another configuration while packets flow.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
-use tare_gateway::control::RouteStatus;
+use tare_gateway::control::{RouteCounters, RouteStatus};
 use tare_gateway::dataplane::DropReason;
+use tare_gateway::InterfaceId;
+use tare_port::{Layout, Pool};
 
-use crate::testbed::{file, parse, route4, Testbed};
+use crate::testbed::{file, packet, parse, route4, Testbed};
 
 /// Another route, to a peer that is not there.
 fn other(side: usize, spi: u32) -> String {
@@ -48,10 +51,8 @@ fn a_reload_loses_nothing_on_routes_that_stay() {
     for (side, before) in before.into_iter().enumerate() {
         // The other route's peer is beyond the next hop, which is the other gateway here.
         let received = testbed.received(side);
-        assert_eq!(
-            received.dropped_total(),
-            received.dropped(DropReason::NotForUs)
-        );
+        let not_for_us = received.dropped(DropReason::NotForUs);
+        assert_eq!(testbed.dropped(side), not_for_us);
         let after = testbed.node(side).control().status().routes[0].clone();
         let spi = |status: &RouteStatus| status.outbound[0].spi;
         assert_eq!(spi(&after), spi(&before), "the same SA");
@@ -78,6 +79,111 @@ fn a_route_that_is_taken_out_ends_and_comes_back() {
     testbed.node(0).reconfigure(now, with).unwrap();
     let took = testbed.wait_until_up(10.0);
     assert!(took < 3.0, "{took} s");
+}
+
+#[test]
+fn another_address_of_the_gateway_leaves_its_routes_working() {
+    let mut testbed = Testbed::plain("");
+    testbed.wait_until_up(1.0);
+    for side in [0, 1] {
+        // The routes of the one whose address it is read as before.
+        let text = file(side, "", &route4(side), "").replace("192.0.2.16;", "192.0.2.26;");
+        let now = testbed.time_of(side);
+        testbed.node(side).reconfigure(now, parse(&text)).unwrap();
+    }
+    let took = testbed.wait_until_up(10.0);
+    assert!(took < 9.0, "{took} s");
+}
+
+/// The counters of a route in both directions, without those of its SAs.
+fn traffic(status: &RouteStatus) -> [RouteCounters; 2] {
+    [status.sent, status.received]
+}
+
+#[test]
+fn the_counters_of_a_route_survive_its_sas_and_count_the_same_at_both_ends() {
+    for workers in [[1, 1], [2, 2]] {
+        let line = tare_sim::LineConfig {
+            delay: Duration::from_millis(1),
+            ..tare_sim::LineConfig::new(1_000_000_000)
+        };
+        let top = "negotiation-ttl 1; sa-ttl 8;";
+        let mut testbed = Testbed::with_workers(workers, &line, top);
+        testbed.wait_until_up(1.0);
+        let status = |testbed: &mut Testbed, side: usize| {
+            testbed.node(side).control().status().routes[0].clone()
+        };
+        let mut before = [0, 1].map(|side| status(&mut testbed, side));
+        let mut spis = HashSet::new();
+        for round in 0..40 {
+            testbed.load(1.0, Duration::from_millis(10));
+            if round == 20 {
+                testbed.run_for(20.0);
+                // All has arrived, and no SA that carried it is left.
+                let ends = [0, 1].map(|side| status(&mut testbed, side));
+                let counted = |counters: RouteCounters| (counters.packets, counters.bytes);
+                for [from, to] in [[0, 1], [1, 0]] {
+                    let [sent, received] = [ends[from].sent, ends[to].received];
+                    assert!(sent.packets > 2000, "{sent:?}");
+                    assert_eq!(counted(sent), counted(received));
+                    assert!(ends[from].outbound.iter().all(|sa| sa.bytes == 0));
+                }
+                // Other SAs, as another window is; the route is the same by its name.
+                for side in [0, 1] {
+                    let mut config = testbed.node(side).control().config().clone();
+                    config.routes[0].window = 128;
+                    let now = testbed.time_of(side);
+                    testbed.node(side).reconfigure(now, config).unwrap();
+                }
+                testbed.wait_until_up(10.0);
+            }
+            for (side, before) in before.iter_mut().enumerate() {
+                let now = status(&mut testbed, side);
+                for (now, before) in traffic(&now).iter().zip(traffic(before)) {
+                    assert!(now.packets >= before.packets && now.bytes >= before.bytes);
+                }
+                spis.extend(now.outbound.iter().map(|sa| sa.spi));
+                assert!(now.handshake_age_s.is_some_and(|age| age <= 8));
+                *before = now;
+            }
+        }
+        assert!(spis.len() > 10, "{spis:?}");
+    }
+}
+
+#[test]
+fn drops_are_counted_by_route_and_reason() {
+    let mut testbed = Testbed::plain("");
+    // Before there are keys.
+    testbed.load(0.01, Duration::from_millis(1));
+    testbed.wait_until_up(1.0);
+    let dropped = |testbed: &mut Testbed| {
+        let route = testbed.node(0).control().status().routes[0].clone();
+        [route.sent.dropped, route.received.dropped]
+    };
+    assert!(dropped(&mut testbed)[0].get(DropReason::NoSa) > 0);
+    assert_eq!(dropped(&mut testbed)[1].total(), 0);
+    // Packets of the peer's: one comes twice, the next with another bit.
+    let pool = Pool::new(8, 2048, Layout::Spread).unwrap();
+    let now = testbed.time_of(1);
+    let mut sealed = |number| {
+        let packet = pool.copy(&packet(1, false, number, 120)).unwrap();
+        let peer = testbed.node(1);
+        peer.receive(now, InterfaceId::Private, &mut vec![packet]);
+        peer.leaving(InterfaceId::Public).pop().unwrap().to_vec()
+    };
+    let (frame, mut changed) = (sealed(0), sealed(1));
+    *changed.last_mut().unwrap() ^= 1;
+    for frame in [&frame, &frame, &changed] {
+        testbed.inject(0, frame);
+    }
+    let [_, inbound] = dropped(&mut testbed);
+    let reasons = [DropReason::Replayed, DropReason::Forged];
+    assert_eq!(
+        reasons.map(|reason| inbound.get(reason)),
+        [1, 1],
+        "{inbound:?}"
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use tare_gateway::config::Config;
-use tare_gateway::dataplane::{Dataplane, TrafficCounters};
+use tare_gateway::dataplane::{Dataplane, DropReason, TrafficCounters};
 use tare_gateway::exchange::Entropy;
 use tare_gateway::{InterfaceId, InterfaceState, Node};
 use tare_packet::ethernet::{self, Mac, HEADER};
@@ -66,6 +66,10 @@ pub(crate) fn parse(text: &str) -> Config {
         .0
 }
 
+/// Bytes of a frame with the answer to a probe of a path over IPv4. No other frame is as short and
+/// none of the hosts' packets becomes one.
+const PROBE_ANSWER: usize = HEADER + ipv4::HEADER + 16 + 12 + 4 + 16;
+
 pub(crate) struct Testbed {
     testbed: tare_sim::Testbed<Frame>,
     stations: [NodeId<Station>; 2],
@@ -89,6 +93,10 @@ pub(crate) struct Station {
     echo_back: bool,
     /// Packets may arrive that no host has sent like that.
     hostile: bool,
+    /// The longest packet that the path from its public interface takes. Longer ones vanish.
+    path_takes: usize,
+    /// The gateway answers no probe, as if it were another implementation.
+    silent: bool,
     /// Frames that the gateway has sent from its public interface.
     sent_frames: u64,
 }
@@ -118,11 +126,19 @@ impl Station {
         let Some(node) = &mut self.node else { return };
         let mut leaving = std::mem::take(node.leaving(InterfaceId::Private));
         if self.echo_back {
+            for frame in &mut leaving {
+                frame[..6].copy_from_slice(&PRIVATE[self.side]);
+                frame[6..12].copy_from_slice(&HOST[self.side]);
+            }
             node.receive(now, InterfaceId::Private, &mut leaving);
         }
         for frame in node.leaving(InterfaceId::Public).drain(..) {
             self.sent_frames += 1;
-            out.send(0, frame);
+            let vanishes = frame.len() - HEADER > self.path_takes
+                || self.silent && frame.len() == PROBE_ANSWER;
+            if !vanishes {
+                out.send(0, frame);
+            }
         }
         for dataplane in node.dataplanes() {
             assert!(dataplane.sent().adds_up());
@@ -186,6 +202,8 @@ impl Testbed {
                 host: Host::default(),
                 echo_back: false,
                 hostile: false,
+                path_takes: usize::MAX,
+                silent: false,
                 sent_frames: 0,
             })
         });
@@ -244,6 +262,28 @@ impl Testbed {
     /// Lets packets arrive that no host has sent like that, or no longer.
     pub(crate) fn set_hostile(&mut self, hostile: bool) {
         (0..2).for_each(|side| self.station(side).hostile = hostile);
+    }
+
+    /// Cuts the line between the gateways, which the first one's interface reports, or joins it.
+    pub(crate) fn set_cut(&mut self, cut: bool) {
+        self.testbed.set_cut(self.cable, cut);
+        let state = InterfaceState {
+            up: !cut,
+            ..link(PUBLIC[0])
+        };
+        let now = self.time_of(0);
+        self.node(0)
+            .interface_changed(now, InterfaceId::Public, state);
+    }
+
+    /// Lets packets of a gateway vanish that are longer than this.
+    pub(crate) fn set_path(&mut self, side: usize, takes: usize) {
+        self.station(side).path_takes = takes;
+    }
+
+    /// Lets a gateway answer no probe of a path.
+    pub(crate) fn silence(&mut self, side: usize) {
+        self.station(side).silent = true;
     }
 
     /// The line that a gateway sends on.
@@ -332,6 +372,12 @@ impl Testbed {
     pub(crate) fn lost(&mut self) -> [u64; 2] {
         self.run_for(1.0);
         [0, 1].map(|side| self.host(side).sent - self.host(1 - side).received)
+    }
+
+    /// Packets of the public side that a gateway dropped, without dummy packets, which are to be.
+    pub(crate) fn dropped(&mut self, side: usize) -> u64 {
+        let received = self.received(side);
+        received.dropped_total() - received.dropped(DropReason::Dummy)
     }
 
     /// Waits until packets go both ways, and returns how many seconds that took.

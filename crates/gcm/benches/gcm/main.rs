@@ -1,7 +1,7 @@
 //! AES-GCM side by side: this crate's paths, aws-lc-rs, ring, and ipsec-mb when it is installed.
 //!
 //! ```text
-//! cargo bench -p tare-gcm -- [--json] [--rounds N] [--key-bits 256] [--only single|batch|cold|bound]
+//! cargo bench -p tare-gcm -- [--json] [--rounds N] [--key-bits 256] [--only PART]
 //! ```
 //!
 //! Every figure is the median over rounds in which all contenders run one after the other, in an
@@ -13,6 +13,7 @@
 mod batch;
 mod cold;
 mod measure;
+mod page_end;
 mod references;
 mod report;
 mod units;
@@ -24,6 +25,8 @@ use std::process::ExitCode;
 use tare_gcm::{Key, Path};
 
 const LENS: [usize; 5] = [60, 576, 1440, 8192, 16384];
+
+const PARTS: [&str; 5] = ["single", "batch", "cold", "page-end", "bound"];
 
 /// The arguments of the command line.
 pub struct Settings {
@@ -55,10 +58,10 @@ fn main() -> ExitCode {
                 _ => return usage("--key-bits wants 128 or 256"),
             },
             "--only" => match args.next() {
-                Some(part) if ["single", "batch", "cold", "bound"].contains(&part.as_str()) => {
+                Some(part) if PARTS.contains(&part.as_str()) => {
                     settings.only = Some(part);
                 }
-                _ => return usage("--only wants single, batch, cold or bound"),
+                _ => return usage("--only wants single, batch, cold, page-end or bound"),
             },
             _ => return usage(&format!("unknown argument {arg}")),
         }
@@ -74,6 +77,9 @@ fn main() -> ExitCode {
     }
     if wants("cold") {
         cold::run(&settings, &mut report, &mut random);
+    }
+    if wants("page-end") {
+        page_end::run(&settings, &mut report, &mut random);
     }
     if wants("bound") {
         bounds(&settings, &mut report, &mut random);

@@ -86,7 +86,7 @@ unsafe fn of_shape<
             } else {
                 _bzhi_u64(u64::MAX, len[j].data() as u32)
             };
-            inputs[j].0 = once::load_512_masked(src[j], masks[j]);
+            inputs[j].0 = once::load_masked(src[j], masks[j]);
             nonces[j].0 = once::load_words_512(&raw const packets.nonce[j]);
         }
 

@@ -18,7 +18,7 @@
 
 use super::ghash::{self, Sum};
 use super::lanes::Lanes;
-use super::message::Begun;
+use super::once;
 use crate::schedule::{Block, Schedule, STRIDES};
 use core::arch::x86_64::*;
 
@@ -119,7 +119,10 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
     ) -> [V; N] {
         // SAFETY: as above; there are 16 numbers and 15 round keys.
         unsafe {
-            let keys = self.schedule.round_keys.as_ptr();
+            let mut keys = self.schedule.round_keys.as_ptr();
+            if V::COUNT < 4 {
+                keys = once::fresh(keys);
+            }
             let first = self
                 .nonce_and_key
                 .with_last_words(self.counter.swap_bytes() ^ self.key_word);
@@ -261,7 +264,8 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
     }
 }
 
-/// Seals or opens the head and `count` whole steps after it.
+/// Seals or opens the head and `count` whole steps after it; returns the state of the hash, and
+/// puts the encryption of J0 into `tag_mask`.
 ///
 /// `nonce` is the 96-bit nonce with a zero counter; `additional` the last block of additional data
 /// with the state before it, byte-reversed.
@@ -277,17 +281,17 @@ pub(super) unsafe fn begin<V: Lanes, const N: usize, const ROUNDS: usize, const 
     src: *const u8,
     dst: *mut u8,
     count: usize,
-) -> Begun {
+    tag_mask: &mut Block,
+) -> __m128i {
     // SAFETY: the caller's contract.
     unsafe {
         if count * 16 * N * V::COUNT >= PREFETCH {
             fetch_ahead(src.wrapping_sub(PREFETCH), PREFETCH);
         }
         let mut steps = Steps::<V, N>::new(schedule, nonce, 0);
-        let tag_mask = steps.head::<ROUNDS, SEAL>(additional, src, dst);
+        once::put(tag_mask, steps.head::<ROUNDS, SEAL>(additional, src, dst));
         let head_len = head_len(V::COUNT, N);
-        let state = steps.run::<ROUNDS, SEAL>(src.add(head_len), dst.add(head_len), count);
-        Begun { tag_mask, state }
+        steps.run::<ROUNDS, SEAL>(src.add(head_len), dst.add(head_len), count)
     }
 }
 

@@ -4,7 +4,7 @@
 use super::ends::Ends;
 use super::lanes::{Lanes, Pair, Quad, Single};
 use super::message::{hash_additional, length_block, load_nonce, to_u128, Begun, Data, Message};
-use super::{batch512, bulk, expand};
+use super::{batch512, bulk, expand, once, stack};
 use crate::columns::{Columns, Tags};
 use crate::kernel::{counter_after, Batch4, Kernel, Progress};
 use crate::schedule::{Block, Schedule, Shape};
@@ -29,7 +29,39 @@ macro_rules! path {
             ) -> u128 {
                 // SAFETY: the caller's contract.
                 unsafe {
-                    super::whole::<$register, $registers, ROUNDS, SEAL>(
+                    if len < bulk::head_len($register::COUNT, $registers) {
+                        return super::short::<$register, ROUNDS, SEAL>(
+                            schedule, nonce, aad, src, dst, len,
+                        );
+                    }
+                    // There nothing but the mask of the tag would be spilled, and that has its
+                    // place.
+                    if SEAL && $register::COUNT == 4 {
+                        return super::long::<$register, $registers, ROUNDS, SEAL>(
+                            schedule, nonce, aad, src, dst, len,
+                        );
+                    }
+                    let tag = long::<ROUNDS, SEAL>(schedule, nonce, aad, src, dst, len);
+                    stack::wipe($path);
+                    tag
+                }
+            }
+
+            /// A message with a head. Not inlined, so that all it uses of the stack is below what
+            /// wipes it.
+            #[inline(never)]
+            #[target_feature(enable = $features)]
+            unsafe fn long<const ROUNDS: usize, const SEAL: bool>(
+                schedule: &Schedule,
+                nonce: &[u8; 12],
+                aad: &[u8],
+                src: *const u8,
+                dst: *mut u8,
+                len: usize,
+            ) -> u128 {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    super::long::<$register, $registers, ROUNDS, SEAL>(
                         schedule, nonce, aad, src, dst, len,
                     )
                 }
@@ -109,7 +141,7 @@ path!(
     Path::Vaes512,
     Quad,
     4,
-    "avx512f,avx512bw,avx512vl,avx512dq,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2",
+    "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2",
     Some(&BATCH4_128),
     Some(&BATCH4_256)
 );
@@ -146,29 +178,55 @@ static BATCH4_256: Batch4 = Batch4 {
 
 /// [`batch512::four`] with its instructions, for sealing.
 #[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2"
+    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2"
 )]
 unsafe fn seal_four<const ROUNDS: usize>(packets: &Columns, tags: &mut MaybeUninit<Tags>) {
     // SAFETY: the caller's contract; the tags are 64 bytes.
     unsafe {
-        let lanes = batch512::four::<ROUNDS, true>(packets);
-        _mm512_store_si512(tags.as_mut_ptr().cast(), lanes);
+        if ROUNDS == 10 {
+            let lanes = batch512::four::<ROUNDS, true>(packets);
+            _mm512_store_si512(tags.as_mut_ptr().cast(), lanes);
+        } else {
+            four_of_aes_256::<true>(packets, tags);
+            stack::wipe(Path::Vaes512);
+        }
     }
 }
 
 /// [`batch512::four`] with its instructions, for opening.
 #[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2"
+    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2"
 )]
 unsafe fn open_four<const ROUNDS: usize>(packets: &Columns) -> u8 {
     // SAFETY: the caller's contract; the tags are 64 bytes.
     unsafe {
-        let computed = batch512::four::<ROUNDS, false>(packets);
+        let computed = if ROUNDS == 10 {
+            batch512::four::<ROUNDS, false>(packets)
+        } else {
+            let mut tags = MaybeUninit::uninit();
+            four_of_aes_256::<false>(packets, &mut tags);
+            stack::wipe(Path::Vaes512);
+            _mm512_load_si512(tags.as_ptr().cast())
+        };
         // All words at once: there is no early exit to time.
         let differ =
             _mm512_cmpneq_epu64_mask(computed, _mm512_load_si512(packets.tag.as_ptr().cast()));
         // Two bits per packet: the even ones, put together.
         _pext_u32(u32::from(differ | differ >> 1), 0x55) as u8
+    }
+}
+
+/// [`batch512::four`] under AES-256, whose keys leave too few registers. Not inlined, so that all it
+/// uses of the stack is below what wipes it.
+#[inline(never)]
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2"
+)]
+unsafe fn four_of_aes_256<const SEAL: bool>(packets: &Columns, tags: &mut MaybeUninit<Tags>) {
+    // SAFETY: the caller's contract; the tags are 64 bytes.
+    unsafe {
+        let lanes = batch512::four::<14, SEAL>(packets);
+        _mm512_store_si512(tags.as_mut_ptr().cast(), lanes);
     }
 }
 
@@ -189,9 +247,32 @@ unsafe fn begin(schedule: &Schedule, nonce: &[u8; 12], aad: &[u8]) -> Progress {
     }
 }
 
-/// A whole message.
+/// A whole message that is shorter than a head.
 #[inline(always)]
-unsafe fn whole<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
+unsafe fn short<V: Ends, const ROUNDS: usize, const SEAL: bool>(
+    schedule: &Schedule,
+    nonce: &[u8; 12],
+    aad: &[u8],
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+) -> u128 {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let message = Message {
+            schedule,
+            nonce: load_nonce(nonce),
+            lengths: length_block(aad.len(), len as u64),
+        };
+        let additional = hash_additional(schedule, aad);
+        let data = Data { src, dst, len };
+        to_u128(V::short::<ROUNDS, SEAL>(message, additional, data))
+    }
+}
+
+/// A whole message of a head and more.
+#[inline(always)]
+unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
     schedule: &Schedule,
     nonce: &[u8; 12],
     aad: &[u8],
@@ -208,14 +289,22 @@ unsafe fn whole<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
         };
         let additional = hash_additional(schedule, aad);
         let head_len = bulk::head_len(V::COUNT, N);
-        if len < head_len {
-            let data = Data { src, dst, len };
-            return to_u128(V::short::<ROUNDS, SEAL>(message, additional, data));
-        }
         let step_len = 16 * N * V::COUNT;
         let count = (len - head_len) / step_len;
-        let begun =
-            bulk::begin::<V, N, ROUNDS, SEAL>(schedule, message.nonce, additional, src, dst, count);
+        let mut mask = Block::ZERO;
+        let state = bulk::begin::<V, N, ROUNDS, SEAL>(
+            schedule,
+            message.nonce,
+            additional,
+            src,
+            dst,
+            count,
+            &mut mask,
+        );
+        let begun = Begun {
+            tag_mask: once::take(&mut mask),
+            state,
+        };
         let done = head_len + count * step_len;
         let counter = counter_after(done as u64);
         let rest = Data {
@@ -243,9 +332,8 @@ unsafe fn steps<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
         let mut done = 16 * N * V::COUNT * count;
         let state = if progress.is_new() {
             done += bulk::head_len(V::COUNT, N);
-            let begun = bulk::begin::<V, N, ROUNDS, SEAL>(schedule, nonce, hash, src, dst, count);
-            _mm_store_si128((&raw mut progress.tag_mask).cast(), begun.tag_mask);
-            begun.state
+            let mask = &mut progress.tag_mask;
+            bulk::begin::<V, N, ROUNDS, SEAL>(schedule, nonce, hash, src, dst, count, mask)
         } else {
             let counter = progress.next_counter();
             bulk::proceed::<V, N, ROUNDS, SEAL>(schedule, nonce, counter, hash, src, dst, count)

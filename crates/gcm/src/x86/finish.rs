@@ -6,6 +6,7 @@
 use super::ghash::{self, Sum};
 use super::lanes::{Lanes, Single};
 use super::message::{Before, Data, Message};
+use super::once;
 use crate::schedule::Block;
 use core::arch::asm;
 use core::arch::x86_64::*;
@@ -61,7 +62,7 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
     // bytes.
     unsafe {
         let reversal = V::splat(ghash::byte_reversal());
-        let keys = schedule.round_keys.as_ptr();
+        let keys = once::fresh(schedule.round_keys.as_ptr());
         let mut stage = [Block::ZERO; STAGE];
         let stage = stage.as_mut_ptr();
         copy_in_on::<V>(src, stage.add(1).cast(), len);
@@ -99,9 +100,15 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
         for i in 0..R {
             input[i] = V::load_private(stage.add(i * V::COUNT));
             output[i] = state[i].aes_last(last_key.xor(input[i]));
-            V::store_private(stage.add(i * V::COUNT), output[i]);
         }
-        let tag_mask = output[0].first_lane();
+        // Not onto the stage: what overwrites it there may be dropped as a store that is not read.
+        let mask = output[0].first_lane();
+        output[0] = output[0].xor(V::in_first_lane(mask));
+        let mut tag_mask = Block::ZERO;
+        once::put(&mut tag_mask, mask);
+        for (i, x) in output.iter().enumerate() {
+            V::store_private(stage.add(i * V::COUNT), *x);
+        }
         copy_out_on::<V>(stage.add(1).cast(), dst, len);
 
         // The hashed blocks go back on the stage, where additional data and lengths are put around
@@ -131,7 +138,7 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
             _mm_xor_si128(block, _mm_shuffle_epi8(b, ghash::byte_reversal())),
         );
 
-        let powers = schedule.powers_from(data_blocks + 2);
+        let powers = once::fresh(schedule.powers_from(data_blocks + 2));
         let mut sum = Sum::zero();
         for i in 0..R {
             let x = V::load_private(stage.add(i * V::COUNT)).permute(reversal);
@@ -139,7 +146,10 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
         }
         let hash = sum.reduce().sum_of_lanes();
         // What is left on the stage is ciphertext; its plaintext, if any, has been overwritten.
-        _mm_xor_si128(_mm_shuffle_epi8(hash, ghash::byte_reversal()), tag_mask)
+        _mm_xor_si128(
+            _mm_shuffle_epi8(hash, ghash::byte_reversal()),
+            once::take(&mut tag_mask),
+        )
     }
 }
 

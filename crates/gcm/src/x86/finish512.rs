@@ -81,7 +81,7 @@ unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
     // SAFETY: masks limit all accesses to the `len` bytes.
     unsafe {
         let reversal = Quad::splat(ghash::byte_reversal());
-        let keys = schedule.round_keys.as_ptr();
+        let keys = once::fresh(schedule.round_keys.as_ptr());
         let (nonce, first_key) = (Quad::splat(nonce), Quad::splat_from(keys));
         let mut state = [Quad::zero(); R];
         for (i, s) in state.iter_mut().enumerate() {
@@ -206,7 +206,7 @@ unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
     // SAFETY: the mask limits accesses to the `len` bytes.
     unsafe {
         let reversal = Quad::splat(ghash::byte_reversal());
-        let keys = schedule.round_keys.as_ptr();
+        let keys = once::fresh(schedule.round_keys.as_ptr());
         let first_key = Quad::splat_from(keys);
         let nonce = Quad::splat(_mm_insert_epi32::<3>(nonce, counter.swap_bytes() as i32));
         let mut state = [Quad::zero(); R];
@@ -266,6 +266,7 @@ unsafe fn hash<const R: usize>(
 ) -> __m128i {
     // SAFETY: the caller's contract.
     unsafe {
+        let powers = once::fresh(powers);
         let mut sum = Sum::zero();
         let lane = count % 4;
         if lane == 0 {

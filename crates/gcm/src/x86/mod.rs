@@ -14,6 +14,7 @@ mod ghash;
 mod lanes;
 mod message;
 mod once;
+mod stack;
 
 pub(crate) use finish::{copy_in, copy_out};
 
@@ -29,7 +30,7 @@ pub(crate) fn is_available(path: Path) -> bool {
         Path::Vaes512 => {
             let avx512 =
                 has!("avx512f") && has!("avx512bw") && has!("avx512vl") && has!("avx512dq");
-            vaes && avx512 && has!("bmi1") && has!("bmi2")
+            vaes && avx512 && has!("avx512vbmi") && has!("bmi1") && has!("bmi2")
         }
         Path::Vaes256 => vaes,
         Path::AesNi => aesni,
@@ -53,8 +54,9 @@ pub(crate) fn kernel(path: Path, key_len: usize) -> Option<&'static Kernel> {
 /// Asks for a line of the cache.
 #[inline(always)]
 pub(crate) fn prefetch(line: *const u8) {
-    use core::arch::x86_64::{_mm_prefetch, _MM_HINT_T1};
-    // Into the second-level cache, which can wait for more lines at once than the first.
+    use core::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+    // Into the first level. With hints for the second, 10,000 keys in turn took up to 1.7 times as
+    // long on Zen 5, for the first 20 ms.
     // SAFETY: a hint never faults.
-    unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) };
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
 }

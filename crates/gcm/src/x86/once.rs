@@ -6,6 +6,7 @@
 //! (`vmovdqu8` without a mask, `vlddqu`, `lddqu`; `vmovupd`, `movupd` on integers), so that a test
 //! over the machine code can tell these accesses from all others.
 
+use crate::schedule::Block;
 use core::arch::asm;
 use core::arch::x86_64::*;
 
@@ -25,14 +26,62 @@ pub(super) unsafe fn load_512<const I: usize>(p: *const u8) -> __m512i {
     v
 }
 
+use crate::memory::crosses_page;
+
+/// The distance by which the 64 bytes at `p` go past the end of their page, if those whose bit in
+/// `mask` is set do not.
+///
+/// A processor leaves out masked bytes of a page that is not mapped, but takes a fault's way
+/// through its microcode to find out, which takes ten times as long as a short message, and another
+/// party may decide where a message lies. There the 64 bytes up to the end of the page are accessed
+/// instead, and moved within the register.
+#[inline(always)]
+fn past_page_end(p: *const u8, mask: u64) -> Option<u32> {
+    if !crosses_page(p) {
+        return None;
+    }
+    core::hint::cold_path();
+    let past = (p.addr() % 64) as u32;
+    (past > 0 && mask >> (64 - past) == 0).then_some(past)
+}
+
+/// 0, 1, 2, … twice: from its byte number n on, an order that moves bytes down by n.
+static ORDERS: [u8; 128] = {
+    let mut orders = [0; 128];
+    let mut i = 0;
+    while i < orders.len() {
+        orders[i] = i as u8 % 64;
+        i += 1;
+    }
+    orders
+};
+
 /// Loads those of the 64 bytes at `p` whose bit in `mask` is set; the others are zero, and are not
 /// accessed at all.
 ///
 /// # Safety
 /// The bytes whose bit is set must be mapped and readable.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
 pub(super) unsafe fn load_512_masked(p: *const u8, mask: u64) -> __m512i {
+    // SAFETY: the same bytes, counted from the beginning of the last 64 of the page.
+    unsafe {
+        let Some(past) = past_page_end(p, mask) else {
+            return load_masked(p, mask);
+        };
+        let v = load_masked(p.wrapping_sub(past as usize), mask << past);
+        let order = _mm512_loadu_si512(ORDERS.as_ptr().add(past as usize).cast());
+        _mm512_permutexvar_epi8(order, v)
+    }
+}
+
+/// [`load_512_masked`] without the way for the end of a page.
+///
+/// # Safety
+/// As for [`load_512_masked`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) unsafe fn load_masked(p: *const u8, mask: u64) -> __m512i {
     let v;
     // SAFETY: as above; masked-out bytes neither fault nor are read.
     unsafe {
@@ -61,8 +110,26 @@ pub(super) unsafe fn store_512<const I: usize>(p: *mut u8, v: __m512i) {
 /// # Safety
 /// The bytes whose bit is set must be mapped and writable.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
 pub(super) unsafe fn store_512_masked(p: *mut u8, v: __m512i, mask: u64) {
+    // SAFETY: as in `load_512_masked`.
+    unsafe {
+        let Some(past) = past_page_end(p, mask) else {
+            return store_masked(p, v, mask);
+        };
+        let order = _mm512_loadu_si512(ORDERS.as_ptr().add(64 - past as usize).cast());
+        let v = _mm512_permutexvar_epi8(order, v);
+        store_masked(p.wrapping_sub(past as usize), v, mask << past);
+    }
+}
+
+/// [`store_512_masked`] without the way for the end of a page.
+///
+/// # Safety
+/// As for [`store_512_masked`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn store_masked(p: *mut u8, v: __m512i, mask: u64) {
     // SAFETY: as above; masked-out bytes neither fault nor are written.
     unsafe {
         asm!("vmovdqu8 zmmword ptr [{p}] {{{k}}}, {v}", v = in(zmm_reg) v, p = in(reg) p,
@@ -189,11 +256,11 @@ pub(super) unsafe fn store_upper_half_512(p: *mut u8, v: __m512i) {
     }
 }
 
-/// [`store_512_masked`] to four places. One block, so that the compiler has no reason to finish one
+/// [`store_masked`] to four places. One block, so that the compiler has no reason to finish one
 /// register before it begins the next.
 ///
 /// # Safety
-/// As for [`store_512_masked`], for each.
+/// As for [`store_masked`], for each.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) unsafe fn store_4_512_masked(p: [*mut u8; 4], v: [__m512i; 4], mask: [u64; 4]) {
@@ -246,6 +313,43 @@ pub(super) unsafe fn together(four: &mut [__m512i; 4], fifth: &mut __m512i) {
             options(nomem, nostack, preserves_flags)
         );
     }
+}
+
+/// The same address, of which the compiler does not know that: loads from there stay behind this.
+/// Otherwise it loads round keys and powers of the hash key ahead of branches and loops, and as
+/// there are more than registers, leaves copies of them on the stack.
+#[inline(always)]
+#[allow(
+    clippy::pointers_in_nomem_asm_block,
+    reason = "the block accesses nothing"
+)]
+pub(super) unsafe fn fresh<T>(mut p: *const T) -> *const T {
+    // SAFETY: no instruction.
+    unsafe { asm!("/* {} */", inout(reg) p, options(nomem, nostack, preserves_flags)) };
+    p
+}
+
+/// Moves a secret to memory, for [`take`]. Held in a register over much work, it would be spilled,
+/// and left where the compiler chose.
+#[inline(always)]
+pub(super) unsafe fn put(place: &mut Block, secret: __m128i) {
+    // SAFETY: writes the 16 bytes of the block.
+    unsafe {
+        asm!("movups xmmword ptr [{p}], {v}", p = in(reg) place, v = in(xmm_reg) secret,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// Takes a secret from where [`put`] has moved it, and wipes the place.
+#[inline(always)]
+pub(super) unsafe fn take(place: &mut Block) -> __m128i {
+    let v;
+    // SAFETY: reads and writes the 16 bytes of the block.
+    unsafe {
+        asm!("movups {v}, xmmword ptr [{p}]", "movups xmmword ptr [{p}], {zero}", p = in(reg) place,
+            v = out(xmm_reg) v, zero = in(xmm_reg) _mm_setzero_si128(), options(nostack, preserves_flags));
+    }
+    v
 }
 
 /// Lane 0 of the first, lane 1 of the second, and so on, by blends: the compiler would shuffle,

@@ -1,9 +1,12 @@
 //! Secrets on the stack after a call: raw key bytes, and the mask of the tag, E(J0).
 
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
-use tare_gcm::{Key, Nonce, Path, SharedRead, SharedWrite, Tag};
+use std::arch::asm;
+use tare_gcm::{
+    open_each, seal_each, Key, Nonce, OpenPacket, Path, SealPacket, SharedRead, SharedWrite, Tag,
+};
 
-use crate::stack;
+use crate::{heap, stack};
 
 const NONCE: [u8; 12] = [3; 12];
 /// Not empty: the tag of a message without any bytes is the mask itself.
@@ -27,13 +30,14 @@ fn key_bytes(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 37 + 11) as u8).collect()
 }
 
+/// The part of a stack that was used: most of it never was.
+fn used(stack: &[u8]) -> &[u8] {
+    let first = stack.iter().position(|&byte| byte != 0);
+    &stack[first.unwrap_or(stack.len())..]
+}
+
 fn holds(stack: &[u8], secret: &[u8]) -> bool {
-    // Most of it was never used.
-    let used = stack
-        .iter()
-        .position(|&byte| byte != 0)
-        .unwrap_or(stack.len());
-    stack[used..]
+    used(stack)
         .windows(secret.len())
         .any(|window| window == secret)
 }
@@ -90,6 +94,139 @@ fn messages_in_pieces_and_portable_ones_leave_no_tag_mask_and_no_plaintext_on_th
             }
         }
     }
+}
+
+/// A call for whole messages, on a stack of its own.
+type Call = fn(&Key, &[u8], &[u8], &Tag);
+
+fn seal(key: &Key, plaintext: &[u8], _: &[u8], _: &Tag) {
+    let mut out = vec![0; plaintext.len()];
+    let to = SharedWrite::from(&mut out[..]);
+    let tag = key.seal(Nonce::from(NONCE), &AAD, plaintext, to);
+    assert!(tag.is_ok());
+}
+
+fn open(key: &Key, _: &[u8], sealed: &[u8], tag: &Tag) {
+    let mut out = vec![0; sealed.len()];
+    let opened = key.open(
+        &Nonce::from(NONCE),
+        &AAD,
+        SharedRead::from(sealed),
+        tag,
+        &mut out,
+    );
+    assert_eq!(opened, Ok(()));
+}
+
+fn seal_five(key: &Key, plaintext: &[u8], _: &[u8], _: &Tag) {
+    let mut outs = vec![vec![0; plaintext.len()]; 5];
+    let packets = outs.iter_mut().map(|out| {
+        let to = SharedWrite::from(&mut out[..]);
+        SealPacket::new(key, Nonce::from(NONCE), &AAD, plaintext, to).expect("equal lengths")
+    });
+    seal_each(packets, |_, _| {});
+}
+
+fn open_five(key: &Key, _: &[u8], sealed: &[u8], tag: &Tag) {
+    let mut outs = vec![vec![0; sealed.len()]; 5];
+    let packets = outs.iter_mut().map(|out| {
+        let from = SharedRead::from(sealed);
+        OpenPacket::new(key, Nonce::from(NONCE), &AAD, from, *tag, out).expect("equal lengths")
+    });
+    assert_eq!(open_each(packets, |_, _| {}), 5);
+}
+
+/// A control: a secret that is not wiped must be found.
+fn keep_a_block(_: &Key, plaintext: &[u8], _: &[u8], _: &Tag) {
+    let mut block = [0u8; 64];
+    let len = plaintext.len().min(64);
+    block[..len].copy_from_slice(&plaintext[..len]);
+    std::hint::black_box(&mut block);
+}
+
+#[test]
+fn whole_messages_and_batches_leave_no_secrets_on_the_stack() {
+    let calls: [(&str, Call); 4] = [
+        ("seal", seal),
+        ("open", open),
+        ("seal_each", seal_five),
+        ("open_each", open_five),
+    ];
+    let mut found = Vec::new();
+    for path in Path::available() {
+        for key_len in [16, 32] {
+            let bytes = key_bytes(key_len);
+            let (key, mut secrets) = heap::key_and_secrets(&bytes, path);
+            secrets.push(tag_mask(&bytes));
+            // What a block's counter and the first round key make.
+            secrets.extend([0, 1, 2].map(|counter| {
+                let mut block: [u8; 16] = bytes[..16].try_into().expect("16 bytes");
+                block[..12].iter_mut().for_each(|byte| *byte ^= NONCE[0]);
+                block[15] ^= counter;
+                block
+            }));
+            for len in [1, 16, 48, 60, 64, 96, 100, 200, 255, 500, 1440, 4100, 9000] {
+                let plaintext: Vec<u8> = (0..len).map(|i| (i * i / 7 + 3 * i) as u8).collect();
+                let mut sealed = plaintext.clone();
+                let tag = key.seal_in_place(Nonce::from(NONCE), &AAD, &mut sealed);
+                let tag = tag.expect("a short message");
+                let count = |call: Call| {
+                    let (stack, ()) = stack::after(|| {
+                        call(&key, &plaintext, &sealed, &tag);
+                        clear_registers();
+                    });
+                    let used = used(stack.all());
+                    let holds = |secret: &&[u8]| used.windows(16).any(|window| window == *secret);
+                    let secrets = secrets
+                        .iter()
+                        .map(|secret| &secret[..])
+                        .filter(holds)
+                        .count();
+                    let plaintext = plaintext.chunks_exact(16).filter(holds).count();
+                    (secrets, plaintext)
+                };
+                assert!(len < 64 || count(keep_a_block).1 > 0);
+                for (name, call) in calls {
+                    let (secrets, plaintext) = count(call);
+                    if secrets + plaintext > 0 {
+                        found.push(format!(
+                            "{path}, {key_len}, {name}, {len} bytes: {secrets} blocks of secrets, {plaintext} of \
+                             plaintext"
+                        ));
+                    }
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+/// Clears the vector registers, which the end of a thread saves on its stack.
+#[inline(never)]
+fn clear_registers() {
+    use std::arch::is_x86_feature_detected as has;
+    // SAFETY: the processor has the instructions; the blocks name what they change.
+    unsafe {
+        if has!("avx512f") {
+            clear_upper_16();
+        }
+        if has!("avx") {
+            asm!("vzeroall", clobber_abi("C"));
+        }
+    }
+}
+
+/// Those that only AVX-512 has.
+#[target_feature(enable = "avx512f")]
+fn clear_upper_16() {
+    macro_rules! clear {
+        ($($register:literal)*) => {
+            // SAFETY: registers only.
+            unsafe { asm!($(concat!("vpxorq ", $register, ", ", $register, ", ", $register),)* clobber_abi("C")) }
+        };
+    }
+    clear!("zmm16" "zmm17" "zmm18" "zmm19" "zmm20" "zmm21" "zmm22" "zmm23");
+    clear!("zmm24" "zmm25" "zmm26" "zmm27" "zmm28" "zmm29" "zmm30" "zmm31");
 }
 
 fn seal_in_pieces(key: &Key, plaintext: &[u8], sealed: &mut [u8]) -> Tag {

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::program::Attachment;
-use super::{XdpMode, XdpPort};
+use super::{in_parts, XdpMode, XdpPort};
 use crate::{Descriptors, Error, Handover, Interface, Pool};
 
 /// The program of AF_XDP on an interface, as another process has attached it. While this exists,
@@ -16,18 +16,20 @@ pub struct XdpProgram {
 }
 
 impl XdpProgram {
-    /// Takes over the map and the link of a program. It stays with the other process, too, until a
-    /// port is opened with it; only then does it leave the interface with the last port.
+    /// Takes over the map and the link of a program, for ports over pools like this one, which
+    /// [`Descriptors::fit`]. It stays with the other process, too, until a port is opened with it;
+    /// only then does it leave the interface with the last port.
     ///
     /// # Errors
     /// They are not a map and a link of AF_XDP on this interface, or a port of this process has
     /// attached a program in another mode.
     pub fn take_over(
         interface: &Interface,
+        pool: &Pool,
         mode: XdpMode,
         fds: [OwnedFd; 2],
     ) -> Result<XdpProgram, Error> {
-        let taken = Attachment::take_over(interface, mode, fds);
+        let taken = Attachment::take_over(interface, mode, in_parts(pool), fds);
         let _attachment = taken.map_err(|error| {
             let doing = format!("taking over the XDP program of {}", interface.name());
             Error::os(doing, error)
@@ -51,9 +53,10 @@ impl XdpPort {
         mode: XdpMode,
     ) -> Result<Option<XdpPort>, Error> {
         XdpPort::check(interface, queue, pool)?;
-        match XdpPort::open_in(interface, queue, pool, mode, 0) {
+        match XdpPort::open_in(interface, queue, pool, mode, 0, 0) {
             Ok(port) => Ok(Some(port)),
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(None),
+            // The queue, or the interface, on which a program is that was not taken over.
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(None),
             Err(error) => Err(Error::os(format!("{mode} on {}", interface.name()), error)),
         }
     }
@@ -61,8 +64,12 @@ impl XdpPort {
 
 impl Handover for XdpPort {
     fn descriptors(&self) -> io::Result<Descriptors> {
-        let fds = self.kernel.attachment.descriptors()?;
-        Ok(Descriptors::Xdp(self.mode, fds))
+        let attachment = &self.kernel.attachment;
+        Ok(Descriptors::Xdp {
+            mode: self.mode,
+            in_parts: attachment.in_parts(),
+            fds: attachment.descriptors()?,
+        })
     }
 
     fn pause(&mut self) -> io::Result<bool> {

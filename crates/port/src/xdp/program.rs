@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use super::mode::XdpMode;
+use super::sender::Lanes;
 use crate::handover::info;
 use crate::syscall::check;
 use crate::Interface;
@@ -20,10 +21,13 @@ use crate::Interface;
 #[derive(Debug)]
 pub(super) struct Attachment {
     generic: bool,
+    in_parts: bool,
     map: OwnedFd,
     link: OwnedFd,
     /// False while the program is another process's, too.
     is_own: AtomicBool,
+    /// The lanes, and the program with them, if it can send as well.
+    pub(super) lanes: Option<(Lanes, OwnedFd)>,
 }
 
 /// By network namespace and interface: one program serves all queues, whichever threads they are
@@ -33,17 +37,31 @@ static ATTACHED: LazyLock<Mutex<Attached>> = LazyLock::new(Mutex::default);
 type Attached = HashMap<(u64, u32), Weak<Attachment>>;
 
 impl Attachment {
-    /// Attaches the program, or finds it attached.
-    pub(super) fn new(interface: &Interface, mode: XdpMode) -> io::Result<Arc<Attachment>> {
-        Attachment::find(interface, mode, |generic| {
-            Attachment::attach(interface, generic)
+    /// Returns the attachment of an interface, if it has one.
+    pub(super) fn find(interface: &Interface) -> io::Result<Option<Arc<Attachment>>> {
+        let attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(attached.get(&key(interface)?).and_then(Weak::upgrade))
+    }
+
+    /// Attaches the program, or finds it attached. It receives frames `in_parts`, longer than a
+    /// chunk, or drops those; with `lanes` above 0 it can send as well.
+    pub(super) fn new(
+        interface: &Interface,
+        mode: XdpMode,
+        in_parts: bool,
+        lanes: u32,
+    ) -> io::Result<Arc<Attachment>> {
+        Attachment::find_or(interface, mode, in_parts, |generic| {
+            Attachment::attach(interface, generic, in_parts, lanes)
         })
     }
 
     /// Makes one of the map and the link that another process made, or finds the program attached.
+    /// It does not send, because the lanes stay with the other process.
     pub(super) fn take_over(
         interface: &Interface,
         mode: XdpMode,
+        in_parts: bool,
         [map, link]: [OwnedFd; 2],
     ) -> io::Result<Arc<Attachment>> {
         let xskmap = BPF_MAP_TYPE_XSKMAP.to_string();
@@ -55,27 +73,34 @@ impl Attachment {
         {
             return Err(io::Error::other("it has no link to this interface"));
         }
-        Attachment::find(interface, mode, |generic| {
+        Attachment::find_or(interface, mode, in_parts, |generic| {
             Ok(Attachment {
                 generic,
+                in_parts,
                 map,
                 link,
                 is_own: AtomicBool::new(false),
+                lanes: None,
             })
         })
     }
 
-    fn find(
+    fn find_or(
         interface: &Interface,
         mode: XdpMode,
+        in_parts: bool,
         make: impl FnOnce(bool) -> io::Result<Attachment>,
     ) -> io::Result<Arc<Attachment>> {
         let generic = mode == XdpMode::Generic;
-        let namespace = fs::metadata("/proc/thread-self/ns/net")?.st_ino();
+        let key = key(interface)?;
         let mut attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
         attached.retain(|_, attachment| attachment.strong_count() > 0);
-        let key = (namespace, interface.index());
         if let Some(attachment) = attached.get(&key).and_then(Weak::upgrade) {
+            if attachment.in_parts != in_parts {
+                return Err(io::Error::other(
+                    "another queue of the interface is open with slots of another length, and all must fit in a page, or none",
+                ));
+            }
             if attachment.generic != generic {
                 let (is, _) = names(attachment.generic);
                 return Err(io::Error::other(format!(
@@ -89,10 +114,23 @@ impl Attachment {
         Ok(attachment)
     }
 
-    fn attach(interface: &Interface, generic: bool) -> io::Result<Attachment> {
+    fn attach(
+        interface: &Interface,
+        generic: bool,
+        in_parts: bool,
+        lanes: u32,
+    ) -> io::Result<Attachment> {
         let queues = interface.queues().max(64);
-        let map = make_map(queues)?;
-        let program = load(&map)?;
+        let map = make_map(Map::Sockets(queues))?;
+        let lanes = (lanes > 0)
+            .then(|| Lanes::new(interface, lanes))
+            .transpose()?;
+        let mut instructions = Vec::new();
+        if let Some(lanes) = &lanes {
+            instructions.extend(lanes.instructions());
+        }
+        instructions.extend(redirect(&map));
+        let program = load(&instructions, in_parts)?;
         let link = attach(&program, interface.index(), generic).map_err(|error| {
             match error.raw_os_error() {
                 Some(libc::EBUSY | libc::EEXIST) => io::Error::new(
@@ -107,10 +145,17 @@ impl Attachment {
         })?;
         Ok(Attachment {
             generic,
+            in_parts,
             map,
             link,
             is_own: AtomicBool::new(true),
+            lanes: lanes.map(|lanes| (lanes, program)),
         })
+    }
+
+    /// Returns true if the program receives frames longer than a chunk.
+    pub(super) fn in_parts(&self) -> bool {
+        self.in_parts
     }
 
     /// Returns duplicates of the map and the link.
@@ -179,6 +224,11 @@ impl Drop for Attachment {
     }
 }
 
+fn key(interface: &Interface) -> io::Result<(u64, u32)> {
+    let namespace = fs::metadata("/proc/thread-self/ns/net")?.st_ino();
+    Ok((namespace, interface.index()))
+}
+
 const fn names(generic: bool) -> (&'static str, u32) {
     if generic {
         ("generic", XDP_FLAGS_SKB_MODE)
@@ -187,12 +237,26 @@ const fn names(generic: bool) -> (&'static str, u32) {
     }
 }
 
-fn make_map(queues: u32) -> io::Result<OwnedFd> {
+/// The maps that are made here.
+#[derive(Clone, Copy)]
+pub(super) enum Map {
+    /// From queues, so many, to sockets.
+    Sockets(u32),
+    /// Memory that this process can map: so many values of so many bytes.
+    Memory(u32, u32),
+}
+
+pub(super) fn make_map(map: Map) -> io::Result<OwnedFd> {
+    let (map_type, max_entries, value_size, flags) = match map {
+        Map::Sockets(queues) => (BPF_MAP_TYPE_XSKMAP, queues, 4, 0),
+        Map::Memory(values, bytes) => (BPF_MAP_TYPE_ARRAY, values, bytes, BPF_F_MMAPABLE),
+    };
     let attr = MapCreate {
-        map_type: BPF_MAP_TYPE_XSKMAP,
+        map_type,
         key_size: 4,
-        value_size: 4,
-        max_entries: queues,
+        value_size,
+        max_entries,
+        flags,
     };
     // SAFETY: holds no pointer.
     let fd = unsafe { bpf(BPF_MAP_CREATE, &attr) }?;
@@ -200,23 +264,20 @@ fn make_map(queues: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn load(map: &OwnedFd) -> io::Result<OwnedFd> {
-    let instruction = |code: u8, registers: u8, offset: i16, immediate: i32| Instruction {
-        code,
-        registers,
-        offset,
-        immediate,
-    };
-    // return bpf_redirect_map(&map, context->rx_queue_index, XDP_PASS): what is of no socket's
-    // queue goes on to the kernel.
-    let program = [
-        instruction(0x61, 0x12, 16, 0),              // r2 = *(u32 *)(r1 + 16)
-        instruction(0x18, 0x11, 0, map.as_raw_fd()), // r1 = map
-        instruction(0, 0, 0, 0),                     //
-        instruction(0xb7, 0x03, 0, XDP_PASS),        // r3 = XDP_PASS
-        instruction(0x85, 0, 0, BPF_FUNC_redirect_map), // call
-        instruction(0x95, 0, 0, 0),                  // exit
-    ];
+/// `return bpf_redirect_map(&map, context->rx_queue_index, XDP_PASS)`: what is of no socket's queue
+/// goes on to the kernel.
+fn redirect(map: &OwnedFd) -> [Instruction; 6] {
+    [
+        Instruction(0x61, 0x12, 16, 0),              // r2 = *(u32 *)(r1 + 16)
+        Instruction(0x18, 0x11, 0, map.as_raw_fd()), // r1 = map
+        Instruction(0, 0, 0, 0),                     //
+        Instruction(0xb7, 0x03, 0, XDP_PASS),        // r3 = XDP_PASS
+        Instruction(0x85, 0, 0, BPF_FUNC_redirect_map), // call
+        Instruction(0x95, 0, 0, 0),                  // exit
+    ]
+}
+
+fn load(program: &[Instruction], in_parts: bool) -> io::Result<OwnedFd> {
     // It calls only what is free to use for all.
     let license = c"Dual MIT/GPL";
     let attr = ProgramLoad {
@@ -226,7 +287,7 @@ fn load(map: &OwnedFd) -> io::Result<OwnedFd> {
         license: license.as_ptr() as u64,
         log: [0; 4],
         version: 0,
-        flags: 0,
+        flags: if in_parts { BPF_F_XDP_HAS_FRAGS } else { 0 },
         name: *b"tare_port\0\0\0\0\0\0\0",
     };
     // SAFETY: points to as many instructions as it says and to a string with a zero at its end,
@@ -251,7 +312,7 @@ fn attach(program: &OwnedFd, interface: u32, generic: bool) -> io::Result<OwnedF
 
 /// # Safety
 /// Pointers in `attr` are as the command wants them.
-unsafe fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<libc::c_int> {
+pub(super) unsafe fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<libc::c_int> {
     // SAFETY: the kernel reads at most as many bytes as it is told, which are those of `attr`; the
     // caller answers for what it points to.
     let answer = unsafe { libc::syscall(libc::SYS_bpf, command, attr, mem::size_of::<T>()) };
@@ -266,6 +327,7 @@ struct MapCreate {
     key_size: u32,
     value_size: u32,
     max_entries: u32,
+    flags: u32,
 }
 
 #[repr(C)]
@@ -298,14 +360,10 @@ struct LinkCreate {
     flags: u32,
 }
 
+/// Code, registers (source in the upper half, destination in the lower), offset, immediate.
 #[repr(C)]
-struct Instruction {
-    code: u8,
-    /// Source in the upper half, destination in the lower.
-    registers: u8,
-    offset: i16,
-    immediate: i32,
-}
+#[derive(Clone, Copy)]
+pub(super) struct Instruction(pub(super) u8, pub(super) u8, pub(super) i16, pub(super) i32);
 
 const BPF_MAP_CREATE: i32 = 0;
 const BPF_MAP_UPDATE_ELEM: i32 = 2;
@@ -313,7 +371,10 @@ const BPF_MAP_DELETE_ELEM: i32 = 3;
 const BPF_PROG_LOAD: i32 = 5;
 const BPF_LINK_CREATE: i32 = 28;
 const BPF_LINK_DETACH: i32 = 34;
+const BPF_MAP_TYPE_ARRAY: u32 = 2;
 const BPF_MAP_TYPE_XSKMAP: u32 = 17;
+const BPF_F_MMAPABLE: u32 = 1 << 10;
+const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
 #[allow(non_upper_case_globals)] // As the kernel writes it.

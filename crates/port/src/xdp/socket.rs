@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::mode::XdpMode;
 use super::ring::{Ring, Which};
+use super::CHUNK_MAX;
 use crate::syscall::{check, new_socket, option, set_option};
 use crate::{Interface, Pool};
 
@@ -145,6 +146,10 @@ fn bind_once(
                 } else {
                     libc::XDP_COPY
                 };
+            // Sockets that share the memory do as the first.
+            if super::in_parts(pool) {
+                address.sxdp_flags |= XDP_USE_SG;
+            }
         }
         Share::With(first) => {
             address.sxdp_flags = libc::XDP_SHARED_UMEM;
@@ -186,7 +191,7 @@ fn register(socket: &OwnedFd, pool: &Pool) -> io::Result<()> {
     let memory = libc::xdp_umem_reg {
         addr: base.as_ptr() as u64,
         len: (stride * pool.slots()) as u64,
-        chunk_size: stride as u32,
+        chunk_size: stride.min(CHUNK_MAX) as u32,
         headroom: 0,
         flags: 0,
         tx_metadata_len: 0,
@@ -260,9 +265,13 @@ pub(super) fn gone(error: io::Error) -> io::Error {
     }
 }
 
-/// An error of opening in words.
-pub(super) fn explain(error: &io::Error, mode: XdpMode) -> String {
+/// An error of opening in words, for frames that may be longer than a chunk or not.
+pub(super) fn explain(error: &io::Error, mode: XdpMode, in_parts: bool) -> String {
     let hint = match (error.raw_os_error(), mode) {
+        (Some(libc::EINVAL), _) if in_parts => {
+            "; frames longer than a page need Linux 6.6 and a driver with multi-buffer XDP"
+        }
+        (Some(libc::ERANGE), _) => "; the MTU, this one or the peer's, is too large for its driver",
         (Some(libc::EPERM | libc::EACCES), _) => {
             "; run as root, or with CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF"
         }
@@ -277,4 +286,5 @@ pub(super) fn explain(error: &io::Error, mode: XdpMode) -> String {
     format!("{error}{hint}")
 }
 
+const XDP_USE_SG: u16 = 1 << 4;
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;

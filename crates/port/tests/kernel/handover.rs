@@ -43,7 +43,7 @@ fn a_packet_socket_is_taken_over_with_the_frames_that_wait_in_it() {
         assert!(!first.handover().unwrap().pause().unwrap());
         say(&mut sender, &pool, 20..40);
         let fds = offered.try_clone().unwrap().into_fds();
-        let Some(Descriptors::Packet(socket)) = Descriptors::new(offered.name(), fds) else {
+        let Some(Descriptors::Packet(socket)) = Descriptors::new(&offered.name(), fds) else {
             panic!("it is a packet socket");
         };
         let mut second = PacketPort::take_over(&b, &pool, socket).unwrap();
@@ -89,7 +89,7 @@ fn paused_and_resumed(mode: XdpMode, a: &Interface, b: &Interface) {
     say(&mut sender, &pool, 0..20);
     hear(&mut port, 0..20);
     let handover = port.handover().unwrap();
-    let Descriptors::Xdp(_, fds) = handover.descriptors().unwrap() else {
+    let Descriptors::Xdp { fds, .. } = handover.descriptors().unwrap() else {
         panic!("it is AF_XDP");
     };
     assert!(handover.pause().unwrap());
@@ -104,13 +104,13 @@ fn paused_and_resumed(mode: XdpMode, a: &Interface, b: &Interface) {
     // What is no map and no link is refused.
     let [map, link] = fds;
     let swapped = [link.try_clone().unwrap(), map.try_clone().unwrap()];
-    assert!(XdpProgram::take_over(b, mode, swapped).is_err());
-    assert!(XdpProgram::take_over(b, mode, [null(), null()]).is_err());
+    assert!(XdpProgram::take_over(b, &other, mode, swapped).is_err());
+    assert!(XdpProgram::take_over(b, &other, mode, [null(), null()]).is_err());
     let wrong = [map.try_clone().unwrap(), link.try_clone().unwrap()];
-    assert!(XdpProgram::take_over(a, mode, wrong).is_err());
+    assert!(XdpProgram::take_over(a, &other, mode, wrong).is_err());
     // While another port has the queue, there is none; once it is closed, there is, and frames that
     // arrive in between go to the packet socket.
-    let _program = XdpProgram::take_over(b, mode, [map, link]).unwrap();
+    let _program = XdpProgram::take_over(b, &other, mode, [map, link]).unwrap();
     assert!(XdpPort::open_after(b, 0, &other, mode).unwrap().is_none());
     port.handover().unwrap().leave();
     drop(port);

@@ -2,8 +2,10 @@
 
 mod every_kind;
 mod handover;
+mod jumbo;
 mod namespace;
 mod offloads;
 mod opening;
+mod sender;
 mod tap;
 mod traffic;

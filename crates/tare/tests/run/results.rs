@@ -69,6 +69,13 @@ fn a_run_leaves_its_files_and_prints_its_claims() {
         serde_json::from_slice::<Value>(&again.stdout).unwrap(),
         result
     );
+    let claims = output(folder.path(), &["export", "r", "--format", "claims-csv"]);
+    let claims = text(&claims.stdout);
+    for id in ["speed/twice", "faults/jammed", "faults/absent"] {
+        let verdict = verdict(&result, &format!("doors/{id}"))["verdict"].clone();
+        let line = format!("claim,doors/{id},{},", verdict.as_str().unwrap());
+        assert!(claims.lines().any(|l| l.starts_with(&line)), "{claims}");
+    }
 }
 
 #[test]

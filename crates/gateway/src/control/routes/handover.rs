@@ -1,9 +1,9 @@
 //! Routes and their SAs, for another process.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use tare_gcm::Key;
+use tare_memory::Shared;
 
 use super::{Entry, Inbound, Keys, OutboundSa, Outer, Routes};
 use crate::config::SaKey;
@@ -125,7 +125,7 @@ impl Routes {
             let (mode, outer) = (SequenceMode::Extended, Outer::V4 { src: 0, dst: 0 });
             let mut sa = OutboundSa::new(0, expanded, key.salt(), mode, outer);
             sa.skip_to(last);
-            self.given.remember(key, &Arc::new(sa));
+            self.given.remember(key, &Shared::new(sa));
         }
         for number in 0..self.entries.len() {
             let keys = self.entry(number).map(|entry| entry.config.keys.clone());
@@ -159,7 +159,7 @@ impl Routes {
                 if !same(entry, Direction::In, sa.spi, &sa.key) {
                     continue;
                 }
-                entry.inbound.retain(|inbound| inbound.sa.spi() != sa.spi);
+                self.remove_inbound(number, sa.spi);
             } else if !kept.contains(&sa.spi) {
                 continue;
             }

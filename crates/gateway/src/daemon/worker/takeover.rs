@@ -48,6 +48,32 @@ pub(super) struct Replaced {
     last: Instant,
 }
 
+/// The part of a station that is there for takeovers: the private side, the public one.
+#[derive(Default)]
+pub(in crate::daemon) struct Takeover {
+    /// The interfaces and queues of the ports; `None` if these are in memory.
+    at: Option<[(Interface, u32); 2]>,
+    /// AF_XDP ports that are to take the place of packet sockets.
+    pending: [Option<Pending>; 2],
+    /// The packet sockets whose place they have taken, for frames that still arrive there.
+    replaced: [Option<Replaced>; 2],
+}
+
+impl Takeover {
+    pub(super) fn new(at: [(Interface, u32); 2], pending: [Option<Pending>; 2]) -> Takeover {
+        Takeover {
+            at: Some(at),
+            pending,
+            replaced: [None, None],
+        }
+    }
+
+    /// Returns true if the ports are what they are to stay.
+    pub(super) fn is_settled(&self) -> bool {
+        self.pending.iter().all(Option::is_none) && self.replaced.iter().all(Option::is_none)
+    }
+}
+
 /// An opened port, its description, and what is to take its place.
 type Taken = (Box<dyn Port>, String, Option<Pending>);
 
@@ -60,12 +86,13 @@ pub(super) fn open(
     kind: Kind,
     inherited: Descriptors,
 ) -> Result<Taken, Error> {
+    let fits = inherited.fit(pool);
     let (port, found, fds) = match inherited {
         Descriptors::Packet(socket) => {
             let port = PacketPort::take_over(&interface, pool, socket)?;
             (port, None, None)
         }
-        Descriptors::Xdp(mode, fds) => (
+        Descriptors::Xdp { mode, fds, .. } => (
             PacketPort::open_share(&interface, pool)?,
             Some(mode),
             Some(fds),
@@ -83,10 +110,11 @@ pub(super) fn open(
         ),
         None => format!("{}: packet socket", interface.name()),
     };
-    // A program in another mode is let go of, and leaves the interface with the other process.
-    let fds = fds.filter(|_| wanted == found);
+    // A program in another mode, or for slots of another length, is let go of, and leaves the
+    // interface with the other process.
+    let fds = fds.filter(|_| wanted == found && fits);
     let pending = wanted.map(|mode| {
-        let program = fds.map(|fds| XdpProgram::take_over(&interface, mode, fds));
+        let program = fds.map(|fds| XdpProgram::take_over(&interface, pool, mode, fds));
         Ok(Pending {
             _program: program.transpose()?,
             interface,
@@ -103,7 +131,10 @@ pub(super) fn open(
 impl Worker {
     /// Offers the ports to another process, once they are what they are to stay.
     pub(super) fn offer(&self, station: &mut Station) {
-        let Station { at, ports, .. } = station;
+        let Station {
+            ports, takeover, ..
+        } = station;
+        let Some(at) = &takeover.at else { return };
         let mut offer = |side, (interface, queue): &(Interface, u32)| {
             let port = ports.port_mut(side).handover()?;
             Some(Offered {
@@ -114,17 +145,12 @@ impl Worker {
         };
         let private = offer(InterfaceId::Private, &at[0]);
         let offered = private.zip(offer(InterfaceId::Public, &at[1]));
-        let offered = offered.filter(|_| station.is_settled());
+        let offered = offered.filter(|_| takeover.is_settled());
         *unpoisoned(&self.state().offered) = offered.map(|(private, public)| [private, public]);
     }
 }
 
 impl Station {
-    /// Returns true if the ports are what they are to stay.
-    pub(super) fn is_settled(&self) -> bool {
-        self.pending.iter().all(Option::is_none) && self.replaced.iter().all(Option::is_none)
-    }
-
     /// Forwards what only this process can receive, uses no SA and no port until there is another
     /// order, and returns that. Where it is [`Order::Forward`], no other process took over.
     pub(super) fn hold(&mut self, worker: &Worker, base: &Counts) -> std::io::Result<Order> {
@@ -135,8 +161,11 @@ impl Station {
             if let Some(port) = self.ports.port_mut(side).handover() {
                 if port.pause()? {
                     own.push(side);
-                    let (interface, _) = &self.at[n];
-                    spare[n] = PacketPort::open_share(interface, &self.pool).ok();
+                    let at = self.takeover.at.as_ref();
+                    spare[n] = at.and_then(|at| {
+                        let (interface, _) = &at[n];
+                        PacketPort::open_share(interface, &self.pool).ok()
+                    });
                 }
             }
         }
@@ -206,7 +235,7 @@ impl Station {
         for (n, (side, paused)) in SIDES.into_iter().zip(paused).enumerate() {
             if let Some(paused) = paused {
                 let port = std::mem::replace(self.ports.slot(side), paused);
-                self.replaced[n] = Some(Replaced { port, last });
+                self.takeover.replaced[n] = Some(Replaced { port, last });
             }
             if let Some(port) = self.ports.port_mut(side).handover() {
                 port.resume()?;
@@ -237,11 +266,11 @@ impl Station {
         for n in 0..SIDES.len() {
             if let Some(text) = self.try_pending(now, n) {
                 kind(base, n).clone_from(&text);
-                self.pending[n] = None;
+                self.takeover.pending[n] = None;
             }
         }
         let is_open = |p: &Option<Pending>| p.as_ref().is_none_or(|p| p.opened.is_some());
-        if self.pending.iter().all(is_open) {
+        if self.takeover.pending.iter().all(is_open) {
             // All of them first: the backlog of one takes time, in which the ring of another would
             // overflow or its packets come out of order.
             let mut opened = [None, None];
@@ -252,7 +281,7 @@ impl Station {
                     queue,
                     mode,
                     ..
-                }) = self.pending[n].take()
+                }) = self.takeover.pending[n].take()
                 else {
                     continue;
                 };
@@ -269,7 +298,7 @@ impl Station {
         for (n, side) in SIDES.into_iter().enumerate() {
             self.receive_late(worker, base, now, n, side)?;
         }
-        if self.is_settled() {
+        if self.takeover.is_settled() {
             let kinds = [base.private_kind.clone(), base.public_kind.clone()];
             worker.offer(self);
             let opened = WorkerEvent::Opened(worker.number, Ok(kinds));
@@ -280,7 +309,7 @@ impl Station {
 
     /// Tries to open an AF_XDP port. Returns the description of the packet socket if that is kept.
     fn try_pending(&mut self, now: Instant, n: usize) -> Option<String> {
-        let pending = self.pending[n].as_mut()?;
+        let pending = self.takeover.pending[n].as_mut()?;
         if pending.opened.is_some() || now < pending.next {
             return None;
         }
@@ -295,7 +324,7 @@ impl Station {
             }
             Ok(None) if !is_late => None,
             Ok(None) => Some(format!(
-                "{name}: packet socket; not {mode}: another process has the queue"
+                "{name}: packet socket; not {mode}: another process has the queue or the interface"
             )),
             Err(error) => Some(format!("{name}: packet socket; not {error}")),
         }
@@ -324,7 +353,7 @@ impl Station {
         }
         let port = std::mem::replace(self.ports.slot(side), port);
         let last = Instant::now();
-        self.replaced[n] = Some(Replaced { port, last });
+        self.takeover.replaced[n] = Some(Replaced { port, last });
         Ok(())
     }
 
@@ -337,7 +366,7 @@ impl Station {
         n: usize,
         side: InterfaceId,
     ) -> std::io::Result<()> {
-        let Some(Replaced { mut port, mut last }) = self.replaced[n].take() else {
+        let Some(Replaced { mut port, mut last }) = self.takeover.replaced[n].take() else {
             return Ok(());
         };
         std::mem::swap(self.ports.slot(side), &mut port);
@@ -347,7 +376,7 @@ impl Station {
             last = now;
         }
         if now.since(last) < QUIET {
-            self.replaced[n] = Some(Replaced { port, last });
+            self.takeover.replaced[n] = Some(Replaced { port, last });
             return Ok(());
         }
         let counters = match side {

@@ -2,20 +2,24 @@
 //! this machine's caches.
 //!
 //! Every packet is made (copied from a template), sealed by the first gateway, opened by the
-//! second, compared with what it was made from, and counted.
+//! second, compared with what it was made from, and counted. What must come out is the same packet,
+//! with a TTL that two hops have decremented and the right header checksum.
 
 mod cipher;
+mod through;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ipnet::{IpNet, Ipv4Net};
 use tare_gcm::Key;
+use tare_memory::Shared;
 use tare_packet::ethernet::{self, HEADER};
 use tare_packet::{checksum, ipv4, protocol};
 use tare_port::{Burst, Layout, Pool, BURST};
 use tare_sim::Instant;
 
 pub use cipher::Cipher;
+pub use through::Through;
 
 use crate::dataplane::{
     BoundTables, Dataplane, InboundSa, InterfaceView, OutboundSa, Outer, Output, Prefixes, Route,
@@ -27,7 +31,7 @@ use crate::dataplane::{
 pub struct Setup {
     /// Bytes of each packet of the mix, with Ethernet header; they come in turn.
     pub sizes: Vec<u16>,
-    /// Routes, which packets take in turn, each with keys of its own; up to 10,000.
+    /// Routes, which packets take in turn, each with keys of its own; up to [`ROUTES_MAX`].
     pub routes: usize,
     /// Bytes of a key: 16 or 32.
     pub key_bytes: usize,
@@ -70,6 +74,15 @@ impl Subject {
 /// A function that processes so many packets.
 pub type Step<'a> = Box<dyn FnMut(u64) -> Result<Done, String> + 'a>;
 
+/// The most routes: so many networks of eight addresses are in the block that they are taken from.
+pub const ROUTES_MAX: usize = 100_000;
+
+/// The address of the network behind the far end of a route. What comes in there is from addresses
+/// that mirror these.
+fn net(n: usize) -> u32 {
+    0xac12_0000 + (n as u32) * 8
+}
+
 const NEAR: u32 = 0xac10_000a;
 const FAR: u32 = 0xac11_000a;
 const MAC: ethernet::Mac = [2, 0, 0, 0, 0, 0];
@@ -94,8 +107,10 @@ impl Bench {
     /// # Errors
     /// The system has no random numbers, or AES has no keys of this length.
     pub fn new(setup: &Setup) -> Result<Bench, String> {
-        // Networks of eight addresses: 10,000 of them do not fit a /16, so they take two.
-        let net = |n: usize| 0xac12_0000 + (n as u32) * 8;
+        if !(1..=ROUTES_MAX).contains(&setup.routes) {
+            let routes = setup.routes;
+            return Err(format!("found {routes} routes, expected 1 to {ROUTES_MAX}"));
+        }
         let prefix = |address: u32, len| {
             let net = Ipv4Net::new(address.into(), len).map_err(|e| e.to_string());
             net.map(IpNet::V4)
@@ -116,16 +131,15 @@ impl Bench {
                 let salt = [secret[32], secret[33], secret[34], secret[35]];
                 let spi = FIRST_SPI + (worker * setup.routes + n) as u32;
                 let sa = OutboundSa::new(spi, key()?, salt, setup.sequence_mode, outer);
-                outbound.push(Arc::new(sa));
+                outbound.push(Shared::new(sa));
                 let window = WINDOW_DEFAULT;
                 let sa = InboundSa::new(spi, key()?, salt, setup.sequence_mode, window, n);
-                inbound.push(Arc::new(sa));
+                inbound.push(Shared::new(sa));
             }
             near.push(Route::new(outbound, 9000));
         }
         let to_far = (0..setup.routes).map(|n| Ok((prefix(net(n), 29)?, n as u32)));
         let to_far: Vec<_> = to_far.collect::<Result<_, String>>()?;
-        // What comes in at the far end is from addresses that mirror these.
         let from_near = (0..setup.routes).map(|n| Ok((prefix(net(n) ^ MIRROR, 29)?, n as u32)));
         let from_near: Vec<_> = from_near.collect::<Result<_, String>>()?;
         let side = |ip4| InterfaceView {
@@ -208,6 +222,20 @@ impl Bench {
         Cipher::new(self)
     }
 
+    /// Two whole gateways with ports in memory, for the calling thread, after a warm-up in which
+    /// every route is used. `setup` is the one of this benchmark.
+    ///
+    /// # Errors
+    /// The gateways cannot be started, or do not agree on keys.
+    pub fn through(&self, setup: &Setup) -> Result<Through<'_>, String> {
+        Through::new(self, setup)
+    }
+
+    /// Packets after which every route has been used.
+    fn warm_up(&self) -> u64 {
+        self.flows.len().max(16 * BURST) as u64
+    }
+
     /// Frames for one worker, a few bursts.
     fn pool(&self) -> Result<Pool, String> {
         let longest = self.templates.iter().map(|t| t.len()).max().unwrap_or(0);
@@ -230,6 +258,33 @@ impl Bench {
             at.route + 1
         };
         next
+    }
+
+    /// Makes so many packets from a position on, and returns the position after them.
+    #[inline]
+    fn make(&self, pool: &Pool, from: Turn, n: usize, packets: &mut Burst) -> Turn {
+        let mut made = from;
+        for _ in 0..n {
+            let (template, flow) = self.after(&mut made);
+            if let Some(mut frame) = pool.copy(template) {
+                flow.write(&mut frame);
+                packets.push(frame);
+            }
+        }
+        made
+    }
+
+    /// Counts the packets that are what was made from a position on, but with this TTL.
+    #[inline]
+    fn compare(&self, from: Turn, ttl: u8, packets: &mut Burst, done: &mut Done) {
+        let mut next = from;
+        for frame in packets.drain(..) {
+            let (template, flow) = self.after(&mut next);
+            if flow.is_of(template, ttl, &frame) {
+                done.packets += 1;
+                done.bytes += frame.len() as u64;
+            }
+        }
     }
 }
 
@@ -268,9 +323,9 @@ impl<'a> Worker<'a> {
             public: Output::default(),
             private: Output::default(),
         };
-        let warm_up = bench.flows.len().max(16 * BURST);
-        let done = worker.run(warm_up as u64);
-        if done.packets != warm_up as u64 {
+        let warm_up = bench.warm_up();
+        let done = worker.run(warm_up);
+        if done.packets != warm_up {
             return Err(format!(
                 "{} of {warm_up} packets came through: sent {:?}, received {:?}",
                 done.packets,
@@ -299,10 +354,15 @@ impl<'a> Worker<'a> {
         let mut left = packets;
         while left > 0 {
             let n = left.min(self.bench.burst as u64);
-            let made = self.make(n as usize);
-            let mut packets = std::mem::take(&mut self.packets);
-            self.compare(&mut packets, made, &mut done);
-            self.packets = packets;
+            let Worker {
+                bench,
+                pool,
+                packets,
+                ..
+            } = self;
+            let made = bench.make(pool, self.next, n as usize, packets);
+            bench.compare(self.next, TTL, packets, &mut done);
+            self.next = made;
             left -= n;
         }
         done
@@ -318,25 +378,10 @@ impl<'a> Worker<'a> {
         self.receive(made, done);
     }
 
-    /// Makes so many packets, and returns the position after them.
-    #[inline]
-    fn make(&mut self, n: usize) -> Turn {
-        let mut made = self.next;
-        for _ in 0..n {
-            let (template, flow) = self.bench.after(&mut made);
-            let frame = self.pool.copy(template).map(|mut frame| {
-                flow.write(&mut frame);
-                frame
-            });
-            self.packets.extend(frame);
-        }
-        made
-    }
-
     /// Makes so many packets, seals them, and returns the position after them.
     #[inline]
     fn send(&mut self, n: usize) -> Turn {
-        let made = self.make(n);
+        let made = self.bench.make(&self.pool, self.next, n, &mut self.packets);
         self.near
             .outbound(Instant::ZERO, &mut self.packets, &mut self.public);
         made
@@ -347,21 +392,8 @@ impl<'a> Worker<'a> {
     fn receive(&mut self, made: Turn, done: &mut Done) {
         let sealed = &mut self.public.forward;
         self.far.inbound(Instant::ZERO, sealed, &mut self.private);
-        let mut opened = std::mem::take(&mut self.private.forward);
-        self.compare(&mut opened, made, done);
-        self.private.forward = opened;
-    }
-
-    /// Counts the packets that are what they were made as, and goes on to what is made next.
-    #[inline]
-    fn compare(&mut self, packets: &mut Burst, made: Turn, done: &mut Done) {
-        for frame in packets.drain(..) {
-            let (template, flow) = self.bench.after(&mut self.next);
-            if flow.is_of(&frame) && frame[PAYLOAD..] == template[PAYLOAD..] {
-                done.packets += 1;
-                done.bytes += frame.len() as u64;
-            }
-        }
+        let opened = &mut self.private.forward;
+        self.bench.compare(self.next, TTL_OUT, opened, done);
         self.next = made;
     }
 }
@@ -373,24 +405,26 @@ struct Turn {
     route: usize,
 }
 
-/// Addresses of a packet, and what they add to the checksum.
-struct Flow {
-    src: [u8; 4],
-    dst: [u8; 4],
-    sum: u32,
-}
-
 /// The offset of the payload of IPv4.
 const PAYLOAD: usize = HEADER + ipv4::HEADER;
 
+/// The TTL of the packets as they are made, and as they come out of the second gateway.
+const TTL: u8 = protocol::TTL_DEFAULT;
+const TTL_OUT: u8 = TTL - 2;
+
+/// Addresses of a packet, source first, and what they add to the checksum.
+struct Flow {
+    addresses: [u8; 8],
+    sum: u32,
+}
+
 impl Flow {
     fn between(src: u32, dst: u32) -> Flow {
-        let (src, dst) = (src.to_be_bytes(), dst.to_be_bytes());
-        let sum = (checksum::sum(&src) + checksum::sum(&dst)) as u64;
+        let addresses = (u64::from(src) << 32 | u64::from(dst)).to_be_bytes();
+        let sum = checksum::finish(checksum::sum(&addresses));
         Flow {
-            src,
-            dst,
-            sum: u32::from(!checksum::finish(sum)),
+            addresses,
+            sum: u32::from(!sum),
         }
     }
 
@@ -403,13 +437,27 @@ impl Flow {
         let sum = u32::from(!u16::from_be_bytes([frame[24], frame[25]])) + self.sum;
         let checksum = !((sum + (sum >> 16)) as u16);
         frame[24..26].copy_from_slice(&checksum.to_be_bytes());
-        frame[26..30].copy_from_slice(&self.src);
-        frame[30..34].copy_from_slice(&self.dst);
+        frame[26..].copy_from_slice(&self.addresses);
     }
 
+    /// Returns true if a frame is this flow's copy of a template, with this TTL and the checksum
+    /// that belongs to it, whatever its Ethernet header.
     #[inline]
-    fn is_of(&self, frame: &[u8]) -> bool {
-        frame.get(26..30) == Some(&self.src) && frame.get(30..34) == Some(&self.dst)
+    fn is_of(&self, template: &[u8], ttl: u8, frame: &[u8]) -> bool {
+        let (Some((header, payload)), Some((made, rest))) = (
+            frame.split_first_chunk::<PAYLOAD>(),
+            template.split_first_chunk::<PAYLOAD>(),
+        ) else {
+            return false;
+        };
+        let Some(ip) = header.last_chunk::<{ ipv4::HEADER }>() else {
+            return false;
+        };
+        header[HEADER..22] == made[HEADER..22]
+            && header[22..24] == [ttl, made[23]]
+            && checksum::is_right(ip)
+            && header[26..] == self.addresses
+            && payload == rest
     }
 }
 
@@ -441,7 +489,7 @@ fn template(size: usize) -> Box<[u8]> {
         src: 0,
         dst: 0,
         protocol: protocol::UDP,
-        ttl: protocol::TTL_DEFAULT,
+        ttl: TTL,
         tos: 0,
         total_len: total as u16,
         fragment: ipv4::DONT_FRAGMENT,
@@ -487,6 +535,59 @@ mod tests {
             let wanted: Vec<_> = packets.iter().map(|&n| (n, n)).collect();
             assert_eq!(tops.collect::<Vec<_>>(), wanted);
             assert!(packets.len() == 2 && packets.iter().all(|&n| n > 10_000));
+        }
+    }
+
+    /// Of all bytes of a packet that came out, only those of its Ethernet header may be others.
+    #[test]
+    fn a_packet_with_another_ttl_checksum_address_or_payload_is_wrong() {
+        let (template, flow) = (template(60), Flow::between(0x0a00_0001, 0x0b00_0002));
+        let mut made = template.to_vec();
+        flow.write(&mut made);
+        assert!(flow.is_of(&template, TTL, &made));
+        let mut out = made.clone();
+        ipv4::decrement_ttl(&mut out[HEADER..]);
+        assert!(!flow.is_of(&template, TTL_OUT, &out), "one hop, not two");
+        ipv4::decrement_ttl(&mut out[HEADER..]);
+        assert!(flow.is_of(&template, TTL_OUT, &out));
+        for at in 0..out.len() {
+            let mut other = out.clone();
+            other[at] ^= 1;
+            assert_eq!(
+                flow.is_of(&template, TTL_OUT, &other),
+                at < HEADER,
+                "byte {at}"
+            );
+        }
+        // A TTL that is decremented without the checksum, and one more with it.
+        let mut other = out.clone();
+        other[22] -= 1;
+        assert!(!flow.is_of(&template, TTL_OUT - 1, &other));
+        ipv4::decrement_ttl(&mut out[HEADER..]);
+        assert!(!flow.is_of(&template, TTL_OUT, &out));
+        assert!(!flow.is_of(&template, TTL_OUT, &out[..PAYLOAD - 1]));
+    }
+
+    /// Through the ports every packet comes out as it would without them.
+    #[test]
+    fn whole_gateways_with_ports_in_memory_carry_every_packet_of_every_route() {
+        for (routes, key_bytes, sequence_mode) in [
+            (1, 16, SequenceMode::Extended),
+            (5, 32, SequenceMode::Plain),
+            (300, 16, SequenceMode::Extended),
+        ] {
+            let setup = Setup {
+                sizes: vec![60, 590, 1514],
+                routes,
+                key_bytes,
+                sequence_mode,
+                workers: 1,
+            };
+            let bench = Bench::new(&setup).unwrap();
+            let mut through = bench.through(&setup).unwrap();
+            for packets in [1, 47, 40_000] {
+                assert_eq!(through.run(packets).unwrap().packets, packets);
+            }
         }
     }
 }

@@ -65,8 +65,8 @@ impl Meta {
     /// # Errors
     /// It cannot be read, or what is wrong with it, line by line.
     pub fn load(path: &Path) -> Result<Meta, Error> {
-        let (bytes, _) = config::read_file(path)?;
-        Meta::parse(&path.display().to_string(), &bytes)
+        let content = config::content(path, config::read_file(path))?;
+        Meta::parse(&path.display().to_string(), &content.bytes)
     }
 
     /// Reads what stands in a file that errors call `file`.

@@ -5,11 +5,12 @@ use std::sync::Barrier;
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, bail};
+use anyhow::{anyhow, bail, Context as _};
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::time::{clock_gettime, ClockId};
 use serde_json::json;
 use tare_gateway::dataplane::SequenceMode;
-use tare_gateway::tools::bench::{Bench, Done, Setup, Subject};
+use tare_gateway::tools::bench::{Bench, Done, Setup, Subject, ROUTES_MAX};
 use tare_packet::imix::PacketSize;
 
 use crate::terminal;
@@ -20,7 +21,8 @@ use crate::terminal;
   tare gateway bench IMIX 10e6 1                ten million packets of the Internet mix, one route
   tare gateway bench 60 10e6 1 1,2              short packets, by workers on CPUs 1 and 2
   tare gateway bench 60 10e6 10000              10,000 routes, each with keys of its own
-  tare gateway bench 60 10e6 1 --only cipher    the cipher alone, for comparison")]
+  tare gateway bench 60 10e6 1 --only cipher    the cipher alone, for comparison
+  tare gateway bench IMIX 10e6 1 --through port whole workers with their ports and keys beside it")]
 pub(crate) struct Args {
     /// Bytes of a packet with its Ethernet header, or IMIX
     #[arg(value_name = "SIZE", value_parser = |s: &str| s.parse::<PacketSize>())]
@@ -29,7 +31,7 @@ pub(crate) struct Args {
     #[arg(value_name = "PACKETS", value_parser = packets)]
     packets: u64,
     /// Number of routes, which the packets take in turn
-    #[arg(value_name = "ROUTES", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(value_name = "ROUTES", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=ROUTES_MAX as i64))]
     routes: u32,
     /// CPUs to bind to, one worker each; without them there is one unpinned worker
     #[arg(value_name = "CPUS", value_delimiter = ',')]
@@ -44,6 +46,11 @@ pub(crate) struct Args {
     /// makes and compares packets, with no gateway between
     #[arg(long, value_name = "PART", value_parser = part)]
     only: Option<Subject>,
+    /// Send the packets through whole gateways too, in turn with the data plane alone, and print
+    /// the difference, all in processor time. `port`: the worker's loop with ports in memory, its
+    /// clock, keys that were negotiated and next hops that were asked for
+    #[arg(long, value_name = "PARTS", value_parser = ["port"], conflicts_with = "only")]
+    through: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -93,13 +100,21 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         },
         workers,
     };
+    if args.through.is_some() && workers > 1 {
+        bail!("--through port: found {workers} CPUs, expected one at most");
+    }
     let bench = Bench::new(&setup).map_err(|e| anyhow!(e))?;
-    let counter = bar(args.packets);
-    let outcome = run_workers(&bench, args, workers, &counter);
+    let total = if args.through.is_some() { 2 } else { 1 };
+    let counter = bar(total * args.packets);
+    let outcome = match &args.through {
+        None => run_workers(&bench, args, workers, &counter).map(|outcome| (outcome, None)),
+        Some(_) => run_both(&bench, &setup, args, &counter),
+    };
     counter.finish_and_clear();
-    let outcome = outcome?;
+    let (outcome, through) = outcome?;
     let report = Report {
         outcome,
+        through,
         workers,
         args,
     };
@@ -108,7 +123,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         terminal::print(&report.text())?;
     }
-    let wrong = args.packets - outcome.done.packets;
+    let done = through.map_or(0, |through| through.done.packets) + outcome.done.packets;
+    let wrong = total * args.packets - done;
     if wrong > 0 {
         terminal::say(&format!("tare: {wrong} packets were lost or changed"));
         return Ok(ExitCode::from(1));
@@ -121,6 +137,37 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 struct Outcome {
     done: Done,
     elapsed: Duration,
+}
+
+impl Outcome {
+    /// Adds work, and the processor time that it takes.
+    fn add(&mut self, work: impl FnOnce() -> anyhow::Result<Done>) -> anyhow::Result<()> {
+        let start = clock_gettime(ClockId::ThreadCPUTime);
+        let done = work()?;
+        let elapsed = clock_gettime(ClockId::ThreadCPUTime) - start;
+        self.elapsed += Duration::try_from(elapsed).context("the thread's clock")?;
+        self.done.packets += done.packets;
+        self.done.bytes += done.bytes;
+        Ok(())
+    }
+
+    fn seconds(&self) -> f64 {
+        self.elapsed.max(Duration::from_nanos(1)).as_secs_f64()
+    }
+
+    fn mpps(&self) -> f64 {
+        self.done.packets as f64 / self.seconds() / 1e6
+    }
+
+    fn gbps(&self) -> f64 {
+        self.done.bytes as f64 * 8e-9 / self.seconds()
+    }
+
+    /// Nanoseconds per packet; `None` if none came through.
+    fn ns(&self) -> Option<f64> {
+        let packets = self.done.packets;
+        (packets > 0).then(|| self.seconds() * 1e9 / packets as f64)
+    }
 }
 
 /// Packets between two updates of the bar.
@@ -176,6 +223,29 @@ fn run_workers(
     Ok(all)
 }
 
+/// Runs the data plane alone and whole gateways in turn, and measures both in processor time of
+/// this thread: the difference is to be that of their work, whatever else the machine does.
+fn run_both(
+    bench: &Bench,
+    setup: &Setup,
+    args: &Args,
+    counter: &ProgressBar,
+) -> anyhow::Result<(Outcome, Option<Outcome>)> {
+    args.cpus.first().map_or(Ok(()), |&cpu| bind(cpu))?;
+    let mut alone = bench.worker().map_err(|e| anyhow!(e))?;
+    let mut through = bench.through(setup).map_err(|e| anyhow!(e))?;
+    let mut outcomes = [Outcome::default(); 2];
+    let mut left = args.packets;
+    while left > 0 {
+        let n = left.min(STEP);
+        outcomes[0].add(|| Ok(alone.run(n)))?;
+        outcomes[1].add(|| through.run(n).map_err(|e| anyhow!(e)))?;
+        left -= n;
+        counter.inc(2 * n);
+    }
+    Ok((outcomes[0], Some(outcomes[1])))
+}
+
 fn bind(cpu: usize) -> anyhow::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     if cpu >= rustix::thread::CpuSet::MAX_CPU {
@@ -191,24 +261,17 @@ fn bind(cpu: usize) -> anyhow::Result<()> {
 
 struct Report<'a> {
     outcome: Outcome,
+    /// The same packets through whole gateways.
+    through: Option<Outcome>,
     workers: usize,
     args: &'a Args,
 }
 
 impl Report<'_> {
-    fn seconds(&self) -> f64 {
-        self.outcome
-            .elapsed
-            .max(Duration::from_nanos(1))
-            .as_secs_f64()
-    }
-
-    fn mpps(&self) -> f64 {
-        self.outcome.done.packets as f64 / self.seconds() / 1e6
-    }
-
-    fn gbps(&self) -> f64 {
-        self.outcome.done.bytes as f64 * 8e-9 / self.seconds()
+    /// Returns what whole gateways take longer than the data plane alone, in nanoseconds per
+    /// packet.
+    fn difference_ns(&self) -> Option<f64> {
+        Some(self.through?.ns()? - self.outcome.ns()?)
     }
 
     fn text(&self) -> String {
@@ -218,15 +281,27 @@ impl Report<'_> {
             Subject::Cipher => "Sealed and opened",
             Subject::Tester => "Made and compared",
         };
+        let through = self.through.map_or(String::new(), |through| {
+            let difference = self.difference_ns().map_or(String::new(), |ns| {
+                let rate = through.mpps() / self.outcome.mpps();
+                format!("Difference:\t{ns:+.1} ns per packet; {rate:.3} of the rate\n")
+            });
+            format!(
+                "Through ports (Mpps):\t{:.3}\n{difference}Times are processor time. {} packets verified through ports, {} wrong\n",
+                through.mpps(),
+                HumanCount(through.done.packets),
+                self.args.packets - through.done.packets,
+            )
+        });
         format!(
             "{what} {:.1} million packets in {:.2} seconds ({} bytes; {:.2} Gbps)\n\
              Rate(Mpps):\t{:.3}\n\
-             {} packets verified, {} wrong; {} worker(s), {} route(s), AES-{}-GCM, {}\n",
+             {} packets verified, {} wrong; {} worker(s), {} route(s), AES-{}-GCM, {}\n{through}",
             o.packets as f64 / 1e6,
-            self.seconds(),
+            self.outcome.seconds(),
             o.bytes,
-            self.gbps(),
-            self.mpps(),
+            self.outcome.gbps(),
+            self.outcome.mpps(),
             HumanCount(o.packets),
             self.args.packets - o.packets,
             self.workers,
@@ -241,8 +316,17 @@ impl Report<'_> {
     }
 
     fn json(&self) -> serde_json::Value {
-        let o = &self.outcome.done;
-        json!({
+        let figures = |outcome: &Outcome| {
+            json!({
+                "packets": outcome.done.packets,
+                "bytes": outcome.done.bytes,
+                "wrong": self.args.packets - outcome.done.packets,
+                "seconds": outcome.seconds(),
+                "mpps": outcome.mpps(),
+                "gbps": outcome.gbps(),
+            })
+        };
+        let mut json = json!({
             "schema": 1,
             "size": self.args.size.to_string(),
             "routes": self.args.routes,
@@ -250,12 +334,17 @@ impl Report<'_> {
             "key_bits": self.args.key_bits.parse::<u32>().ok(),
             "esn": !self.args.no_esn,
             "subject": self.args.subject().name(),
-            "packets": o.packets,
-            "bytes": o.bytes,
-            "wrong": self.args.packets - o.packets,
-            "seconds": self.seconds(),
-            "mpps": self.mpps(),
-            "gbps": self.gbps(),
-        })
+        });
+        if let (Some(json), serde_json::Value::Object(mut figures)) =
+            (json.as_object_mut(), figures(&self.outcome))
+        {
+            json.append(&mut figures);
+        }
+        if let Some(through) = &self.through {
+            json["through_port"] = figures(through);
+            json["difference_ns"] = json!(self.difference_ns());
+            json["time"] = json!("processor");
+        }
+        json
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, Context as _};
 use rustix::time::{clock_gettime, ClockId};
 use tare_gateway::dataplane::SequenceMode;
-use tare_gateway::tools::bench::{Bench, Done, Setup, Subject};
+use tare_gateway::tools::bench::{Bench, Done, Setup, Subject, ROUTES_MAX};
 use tare_lab::driver::{Expected, Missing, ParameterKind};
 use tare_lab::parameters::{Choice, ParameterType};
 use tare_lab::value::Value;
@@ -92,7 +92,7 @@ parameters! {
         /// bytes of a packet with its Ethernet header, or IMIX
         size: Size = "60",
         /// routes that the packets take in turn, each with keys of its own
-        routes: usize [1..=10_000] = 1,
+        routes: usize [1..=ROUTES_MAX as i64] = 1,
         /// threads, each with outbound SAs of its own
         workers: usize [1..=64] = 1,
         /// the cipher's key

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{anyhow, Context as _};
-use tare_gateway::control::{RouteStatus, SaStatus};
+use tare_gateway::control::{RouteCounters, RouteStatus, SaStatus};
 use tare_gateway::daemon::{self, Report};
 use tare_gateway::dataplane::TrafficCounters;
 
@@ -147,6 +147,17 @@ fn route(text: &mut String, route: &RouteStatus) {
         route.keys, route.path_mtu, route.inner_mtu
     );
     let _ = writeln!(text, "  {}", route.prefixes.join(", "));
+    if let Some(seconds) = route.handshake_age_s {
+        let _ = writeln!(text, "  keys agreed on {} ago", age(seconds));
+    }
+    for (direction, counters) in [("out", &route.sent), ("in", &route.received)] {
+        let RouteCounters { packets, bytes, .. } = counters;
+        let _ = write!(text, "  {direction:4} {packets} packets, {bytes} bytes");
+        for (reason, n) in counters.dropped.iter().filter(|(_, n)| *n > 0) {
+            let _ = write!(text, " · {n} {}", reason.name());
+        }
+        text.push('\n');
+    }
     let _ = writeln!(
         text,
         "  {:4} {:>10} {:>8} {:>8} {:>14} {:>18} {:>8} {:>8}",

@@ -49,6 +49,7 @@ impl Bench {
         let options = Options {
             warm_up: has_warm_up.then_some(warm_up),
             first_trial: if is_simulated { 0 } else { first_trial },
+            links: ready.links,
             ..Options::default()
         };
         if let Some(unstamped) = report::unstamped(&ready.streams) {
@@ -58,6 +59,9 @@ impl Bench {
             Some(pool) => Tester::with_pool(ready.testbed, ready.streams, options, pool)?,
             None => Tester::new(ready.testbed, ready.streams, options)?,
         };
+        for sender in ready.senders {
+            tester.add_sender(sender)?;
+        }
         let notice = Notice::new(expected, setup.json);
         tester.on_pulse(notice.watch()?);
         let bench = Bench {

@@ -35,9 +35,9 @@ pub(crate) struct Args {
     /// rate]
     #[arg(short, long, value_name = "PRECISION", value_parser = value::rate)]
     precision: Option<Rate>,
-    /// Frame sizes, Ethernet checksum included
+    /// Frame sizes, Ethernet checksum included; `64 bytes:` of a report is understood as well
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = rfc2544::SIZES.map(|size| size as u16),
-        value_parser = clap::value_parser!(u16).range(64..=9018))]
+        value_parser = value::frame_size)]
     sizes: Vec<u16>,
     /// Trials of the latency
     #[arg(long, value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(..=1000))]

@@ -6,9 +6,9 @@ use std::io::BufReader;
 use anyhow::{bail, Context as _};
 use clap::ArgAction;
 use tare_loadtest::simulate::{self, gateways, Simulation};
-use tare_loadtest::{pair, Ports, Stream, StreamConfig, Testbed, Virtual};
-use tare_packet::{imix, pcap};
-use tare_port::{Interface, Layout, Pool};
+use tare_loadtest::{pair, Error, Link, OpenPorts, Ports, Stream, StreamConfig, Testbed, Virtual};
+use tare_packet::{ethernet, imix, pcap};
+use tare_port::{Interface, Kind, Layout, Pool, Port, XdpMode, XdpSender};
 
 use super::value;
 use crate::systems::port_kind::PortKind;
@@ -18,6 +18,12 @@ use crate::terminal;
 const CAPTURE_BYTES_MAX: usize = 1 << 30;
 /// Frames that may be in flight.
 const FRAMES: usize = 1 << 14;
+/// The most queues of an interface that are opened.
+const QUEUES_MAX: u32 = 16;
+/// The longest frame that is sent by a lane of an AF_XDP port.
+const LANE_FRAME_MAX: usize = 2040;
+/// Bytes of a slot that no frame can use: its own header and XDP_PACKET_HEADROOM.
+const SLOT_MARGIN: usize = 16 + 256;
 
 /// The arguments that all three commands share.
 #[derive(clap::Args)]
@@ -25,6 +31,9 @@ pub(crate) struct Setup {
     /// Bind to this CPU; best one that nothing else runs on
     #[arg(long, value_name = "CPU")]
     pub(super) cpu: Option<usize>,
+    /// Threads that send, each on a CPU of its own; the first receives as well
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = threads, conflicts_with = "simulate")]
+    threads: u32,
     /// Instead of interfaces: two gateways with lines between them, in virtual time and without
     /// root. SPEC is a list of rate=BITS, overhead=esp|BYTES, queue=FRAMES, delay=SECONDS,
     /// loss=SHARE, duplication=SHARE, reordering=SHARE, seed=N [default:
@@ -70,6 +79,9 @@ pub(super) struct Ready {
     pub(super) streams: Vec<Stream>,
     /// The pool of the frames that are sent.
     pub(super) pool: Option<Pool>,
+    pub(super) links: Vec<Link>,
+    /// The ports of further threads that send.
+    pub(super) senders: Vec<OpenPorts>,
 }
 
 /// One group of arguments.
@@ -84,8 +96,14 @@ impl Setup {
     /// Reads captures and opens interfaces.
     pub(super) fn ready(&self) -> anyhow::Result<Ready> {
         let groups = self.groups()?;
-        if let Some(cpu) = self.cpu {
+        // A thread that changes its CPU changes the queue that its frames arrive on, and they would
+        // count as reordered.
+        let mut cpus = allowed()?;
+        let many = self.threads > 1;
+        let own = self.cpu.or(cpus.first().copied().filter(|_| many));
+        if let Some(cpu) = own {
             bind(cpu)?;
+            cpus.retain(|&other| other != cpu);
         }
         let mut interfaces: Vec<&str> = Vec::new();
         let mut configs = Vec::new();
@@ -115,9 +133,11 @@ impl Setup {
                     testbed: Box::new(Virtual::new(network)),
                     streams,
                     pool: None,
+                    links: Vec::new(),
+                    senders: Vec::new(),
                 })
             }
-            None => self.open(&interfaces, streams),
+            None => self.open(&interfaces, streams, &cpus),
         }
     }
 
@@ -151,51 +171,150 @@ impl Setup {
         sizes.map(|size| simulate::frame(size.into())).collect()
     }
 
-    fn open(&self, interfaces: &[&str], streams: Vec<Stream>) -> anyhow::Result<Ready> {
-        // A port over AF_XDP takes a quarter of its pool. Two share one, so that what is sent is
-        // not copied.
-        let pool = || Pool::new(FRAMES, 2048, Layout::PowerOfTwo).context("memory for frames");
-        let shared = (interfaces.len() <= 2).then(pool).transpose()?;
-        let mut ports = Vec::new();
-        for (n, what) in interfaces.iter().enumerate() {
-            let interface = Interface::find(what)?;
-            if let Some(same) = interfaces[..n].iter().find(|other| {
-                Interface::find(other).is_ok_and(|other| other.index() == interface.index())
-            }) {
-                bail!("{same} and {what} are the same interface; name it the same way each time");
+    fn open(&self, names: &[&str], streams: Vec<Stream>, cpus: &[usize]) -> anyhow::Result<Ready> {
+        let mut interfaces: Vec<Interface> = Vec::new();
+        for (n, name) in names.iter().enumerate() {
+            let interface = Interface::find(name)?;
+            let same = interfaces
+                .iter()
+                .position(|i| i.index() == interface.index());
+            if let Some(same) = same {
+                let other = names[same];
+                bail!("{other} and {name} are the same interface; name it the same way each time");
             }
-            let own = shared.clone().map_or_else(pool, Ok)?;
-            let (port, opened) = tare_port::open(&interface, 0, &own, self.port.into())?;
             if !interface.is_up()? {
                 bail!(
-                    "{what} is down; take it up with `ip link set {} up`",
+                    "{} is down; take it up with `ip link set {} up`",
+                    names[n],
                     interface.name()
                 );
             }
-            if interface.queues() > 1 {
-                terminal::say(&format!(
-                    "tare: {what} has {} queues and only the first is used; what it receives on others counts as lost: `ethtool -L {} combined 1`",
-                    interface.queues(),
-                    interface.name()
-                ));
-            }
-            if !self.json {
-                let refused: Vec<String> = opened.refused.iter().map(ToString::to_string).collect();
-                let why = if refused.is_empty() {
-                    String::new()
-                } else {
-                    format!(" ({})", refused.join("; "))
-                };
-                terminal::say(&format!("tare: {what}: {}{why}", opened.kind));
-            }
-            ports.push(port);
+            interfaces.push(interface);
         }
+        let mut links = Vec::new();
+        for interface in &interfaces {
+            links.push(Link {
+                name: interface.name().to_owned(),
+                mtu: interface.mtu()?,
+            });
+        }
+        let longest = streams.iter().map(Stream::longest).max().unwrap_or(0);
+        let mtu = links.iter().map(|link| link.mtu).max().unwrap_or(0);
+        let capacity = capacity(longest.max(mtu + ethernet::HEADER));
+        // A lane sends no longer frames.
+        let lanes = if longest <= LANE_FRAME_MAX && capacity <= 4096 {
+            self.threads
+        } else {
+            0
+        };
+        let is_jumbo = capacity > 4096;
+        let queues = |interface: &Interface| match self.port {
+            PortKind::Packet => 1,
+            // More would take all frames of a pool that does not fill the memory.
+            _ if is_jumbo => 1,
+            _ => interface.queues().min(QUEUES_MAX),
+        };
+        // One pool for all, so that what is sent is not copied. Each port takes a ring of it.
+        let ports: usize = interfaces.iter().map(|i| queues(i) as usize).sum();
+        let slots = match (ports, is_jumbo) {
+            (..=2, false) => FRAMES,
+            (..=2, true) => FRAMES / 4,
+            (more, _) => more * FRAMES / 2,
+        };
+        let pool = Pool::new(slots, capacity, Layout::PowerOfTwo);
+        let pool = pool.context("memory for frames")?;
+        let mut opened = Vec::new();
+        for (interface, name) in interfaces.iter().zip(names) {
+            opened.push(self.queues(interface, name, queues(interface), &pool, lanes)?);
+        }
+        for (interface, name) in interfaces.iter().zip(names) {
+            let direct = lanes > 0
+                && matches!(opened[0].1, Kind::Xdp(XdpMode::Native))
+                && XdpSender::is_possible(interface).is_ok();
+            if direct && !self.json {
+                terminal::say(&format!("tare: {name}: sends by XDP, without the ring"));
+            }
+        }
+        let ports = opened.into_iter().map(|(ports, _)| ports).collect();
         Ok(Ready {
-            testbed: Box::new(Ports::new(ports)),
+            testbed: Box::new(Ports::with_queues(ports)),
             streams,
-            pool: shared,
+            pool: Some(pool),
+            links,
+            senders: self.senders(&interfaces, longest, cpus),
         })
     }
+
+    /// Opens the queues of an interface, and says how.
+    fn queues(
+        &self,
+        interface: &Interface,
+        name: &str,
+        queues: u32,
+        pool: &Pool,
+        lanes: u32,
+    ) -> anyhow::Result<(Vec<Box<dyn Port>>, Kind)> {
+        let open = |queue, kind| tare_port::open_with_lanes(interface, queue, pool, kind, lanes);
+        let (first, opened) = open(0, self.port.into())?;
+        let mut ports = vec![first];
+        // A packet socket receives what comes on any queue.
+        let is_xdp = opened.kind != Kind::Packet;
+        for queue in 1..if is_xdp { queues } else { 1 } {
+            ports.push(open(queue, opened.kind)?.0);
+        }
+        if is_xdp && interface.queues() > queues {
+            terminal::say(&format!(
+                "tare: {name} has {} queues and only the first {queues} are used; what it receives on others counts as lost: `ethtool -L {} combined {queues}`",
+                interface.queues(),
+                interface.name()
+            ));
+        }
+        if !self.json {
+            let refused: Vec<String> = opened.refused.iter().map(ToString::to_string).collect();
+            let why = if refused.is_empty() {
+                String::new()
+            } else {
+                format!(" ({})", refused.join("; "))
+            };
+            let many = match ports.len() {
+                1 => String::new(),
+                many => format!(", {many} queues"),
+            };
+            terminal::say(&format!("tare: {name}: {}{many}{why}", opened.kind));
+        }
+        Ok((ports, opened.kind))
+    }
+
+    /// The further threads that send.
+    fn senders(&self, interfaces: &[Interface], longest: usize, cpus: &[usize]) -> Vec<OpenPorts> {
+        let capacity = capacity(longest);
+        let sender = |n: u32| -> OpenPorts {
+            let cpu = cpus.get(n as usize - 1).copied();
+            let interfaces = interfaces.to_vec();
+            Box::new(move || {
+                let failed = |error: String| Error::Thread(std::io::Error::other(error));
+                if let Some(cpu) = cpu {
+                    bind(cpu).map_err(|error| failed(error.to_string()))?;
+                }
+                let pool = Pool::new(FRAMES / 4, capacity, Layout::Spread);
+                let pool = pool.map_err(Error::Memory)?;
+                let ports = interfaces
+                    .iter()
+                    .map(|interface| tare_port::open_to_send(interface, &pool))
+                    .collect::<Result<_, _>>()
+                    .map_err(|error| failed(error.to_string()))?;
+                Ok((pool, ports))
+            })
+        };
+        (1..self.threads).map(sender).collect()
+    }
+}
+
+/// Bytes of a slot for frames of this length, behind what the kernel keeps in front of them.
+fn capacity(longest: usize) -> usize {
+    (longest + SLOT_MARGIN)
+        .next_power_of_two()
+        .clamp(2048, 32_768)
 }
 
 fn read(path: &str) -> anyhow::Result<Vec<Vec<u8>>> {
@@ -213,4 +332,21 @@ fn bind(cpu: usize) -> anyhow::Result<()> {
     set.set(cpu);
     rustix::thread::sched_setaffinity(None, &set)
         .with_context(|| format!("--cpu: found {cpu}, expected a CPU that this process may use"))
+}
+
+/// The CPUs that this process may use.
+fn allowed() -> anyhow::Result<Vec<usize>> {
+    let set = rustix::thread::sched_getaffinity(None).context("the CPUs of this process")?;
+    let all = 0..rustix::thread::CpuSet::MAX_CPU;
+    Ok(all.filter(|&cpu| set.is_set(cpu)).collect())
+}
+
+/// The number of threads of `--threads`: no more than CPUs.
+fn threads(text: &str) -> Result<u32, String> {
+    let most = std::thread::available_parallelism().map_or(1, usize::from);
+    let wanted = || format!("found \"{text}\", expected 1 to {most}, the CPUs of this process");
+    text.parse()
+        .ok()
+        .filter(|&threads: &u32| (1..=most as u32).contains(&threads))
+        .ok_or_else(wanted)
 }

@@ -40,6 +40,18 @@ pub(super) fn seconds_or_none(text: &str) -> Result<Duration, String> {
     seconds(text)
 }
 
+/// The size of a frame, Ethernet checksum included: 64 to 9018, as a number or as reports print it,
+/// `64 bytes:`.
+pub(super) fn frame_size(text: &str) -> Result<u16, String> {
+    let number = text.trim().trim_end_matches(':');
+    let number = number.strip_suffix(" bytes").unwrap_or(number);
+    number
+        .parse()
+        .ok()
+        .filter(|size| (64..=9018).contains(size) && number.bytes().all(|c| c.is_ascii_digit()))
+        .ok_or_else(|| format!("{number} is not in 64 to 9018 bytes"))
+}
+
 /// A share between 0 and 1, without either.
 pub(super) fn share(text: &str) -> Result<f64, String> {
     text.parse()
@@ -69,6 +81,16 @@ mod tests {
             "", "0", "-1", "G", "fast", "nan", "inf", "1e13", "1 G", "1é",
         ] {
             assert!(rate(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_read_as_reports_print_them() {
+        for text in ["64", "64 bytes", "64 bytes:", " 64 bytes:\n"] {
+            assert_eq!(frame_size(text), Ok(64), "{text}");
+        }
+        for text in ["", "63", "9019", "+64", "64bytes", "bytes", "64 bits"] {
+            assert!(frame_size(text).is_err(), "{text}");
         }
     }
 

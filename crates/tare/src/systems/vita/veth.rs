@@ -45,6 +45,9 @@ const LINK_MAX: Duration = Duration::from_secs(10);
 /// Outer packets are longer than what the tester sends.
 const MTU: &str = "2000";
 
+/// The MAC address of both gateways' private interfaces.
+const PRIVATE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
 /// The role that measures.
 const TESTER: &str = "tester";
 
@@ -206,6 +209,7 @@ fn setup(parameters: &VethParameters) -> Setup {
 /// Starts the gateway of a role in this namespace. What it logs is in the log of the role.
 fn start_gateway(mut meta: Meta, folder: &Path, status_socket: &Path) -> anyhow::Result<Running> {
     meta.private.device = Device::Name("private".into());
+    meta.private.mac = Some(PRIVATE_MAC);
     meta.public.device = Device::Name("public".into());
     // New keys are first used one and a half times this after they were agreed on.
     meta.negotiation_ttl = Duration::from_secs(1);
@@ -304,7 +308,7 @@ impl Tester {
         for (n, meta) in setup.metas()?.into_iter().enumerate() {
             let file = fs::File::create(tester.stream(n + 1))?;
             let mut writer = pcap::Writer::new(file, pcap::Header::default())?;
-            for frame in meta.traffic([2, 0, 0, 0, 0, 1]).iter() {
+            for frame in meta.traffic(PRIVATE_MAC).iter() {
                 writer.write(0, &frame)?;
             }
         }

@@ -1,0 +1,132 @@
+//! The traffic of a route over all its SAs, those that are gone included.
+
+use std::sync::Arc;
+
+use tare_memory::{Placed, Shared};
+
+use tare_daemon::Reason;
+
+use crate::dataplane::{DropReason, InboundSa, OutboundSa, RouteDrops};
+
+tare_daemon::counters! {
+    /// Counters of one direction of a route, which survive its SAs.
+    pub struct RouteCounters {
+        packets => "route_packets_total": "Packets of a route that were sealed or opened",
+        bytes => "route_bytes_total": "Bytes of those packets that were encrypted: inner packets and padding";
+        /// Packets dropped of which the route is known.
+        dropped: DropReason,
+    }
+}
+
+/// The counters of a route that its present SAs do not have.
+#[derive(Default)]
+pub(super) struct Totals {
+    pub(super) drops: Arc<RouteDrops>,
+    outbound: Leaving<OutboundSa>,
+    inbound: Leaving<InboundSa>,
+}
+
+/// SAs of one direction that are in the tables no longer.
+struct Leaving<S: Placed> {
+    packets: u64,
+    bytes: u64,
+    /// Workers may go on counting in these until they have newer tables.
+    sas: Vec<Shared<S>>,
+}
+
+/// An SA that counts.
+trait Counting {
+    fn traffic(&self) -> (u64, u64);
+}
+
+impl Counting for OutboundSa {
+    fn traffic(&self) -> (u64, u64) {
+        (self.packets(), self.bytes())
+    }
+}
+
+impl Counting for InboundSa {
+    fn traffic(&self) -> (u64, u64) {
+        (self.packets(), self.bytes())
+    }
+}
+
+impl<S: Placed> Default for Leaving<S> {
+    fn default() -> Leaving<S> {
+        Leaving {
+            packets: 0,
+            bytes: 0,
+            sas: Vec::new(),
+        }
+    }
+}
+
+impl<S: Counting + Placed> Leaving<S> {
+    /// Adds the counters of the SAs that no worker has any more, and lets go of them with their
+    /// keys.
+    fn settle(&mut self) {
+        let (packets, bytes) = (&mut self.packets, &mut self.bytes);
+        self.sas.retain_mut(|sa| match sa.get_mut() {
+            Some(sa) => {
+                let traffic = sa.traffic();
+                *packets += traffic.0;
+                *bytes += traffic.1;
+                false
+            }
+            None => true,
+        });
+    }
+
+    /// Returns the counters, with those of the present SAs.
+    fn sum<'a>(
+        &'a self,
+        present: impl Iterator<Item = &'a Shared<S>>,
+        dropped: <DropReason as Reason>::Counts,
+    ) -> RouteCounters
+    where
+        S: 'a,
+    {
+        let mut counters = RouteCounters {
+            packets: self.packets,
+            bytes: self.bytes,
+            dropped,
+        };
+        for sa in self.sas.iter().chain(present) {
+            let (packets, bytes) = sa.traffic();
+            counters.packets += packets;
+            counters.bytes += bytes;
+        }
+        counters
+    }
+}
+
+impl Totals {
+    pub(super) fn outbound_leaves(&mut self, sa: Shared<OutboundSa>) {
+        self.outbound.sas.push(sa);
+    }
+
+    pub(super) fn inbound_leaves(&mut self, sa: Shared<InboundSa>) {
+        self.inbound.sas.push(sa);
+    }
+
+    /// Adds up what SAs that are gone have counted; returns false if there are others to wait for.
+    pub(super) fn settle(&mut self) -> bool {
+        self.outbound.settle();
+        self.inbound.settle();
+        self.outbound.sas.is_empty() && self.inbound.sas.is_empty()
+    }
+
+    pub(super) fn outbound<'a>(
+        &'a self,
+        present: impl Iterator<Item = &'a Shared<OutboundSa>>,
+    ) -> RouteCounters {
+        self.outbound.sum(present, self.drops.outbound.read())
+    }
+
+    pub(super) fn inbound<'a>(
+        &'a self,
+        present: impl Iterator<Item = &'a Shared<InboundSa>>,
+    ) -> RouteCounters {
+        self.inbound.sum(present, self.drops.inbound.read())
+    }
+}

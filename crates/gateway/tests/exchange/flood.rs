@@ -1,0 +1,374 @@
+//! Floods of spoofed messages, from an attacker that sends with the peer's address and reads
+//! nothing, and restarts: counted in packets that are lost.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tare_gateway::exchange::{Settings, Timers};
+use tare_sim::{Instant, NodeId, Testbed};
+
+use crate::noise::message;
+use crate::pair::{deliver, route, settings, unmarked, Gateway, A, B};
+use crate::simulation::{Datagram, GOOD};
+use crate::vita::Vita;
+
+const KINDS: [&str; 4] = ["knock", "challenge", "proposal", "agreement"];
+/// Between packets of a host.
+const PACKETS: Duration = Duration::from_millis(10);
+const TIMERS: Timers = Timers {
+    sa_ttl: Duration::from_secs(20),
+    negotiation_ttl: Duration::from_secs(5),
+};
+
+/// The other end of the route from a gateway at [`A`].
+#[derive(Clone, Copy)]
+enum Peer {
+    Tare(NodeId<Gateway>),
+    Vita(NodeId<Vita>),
+}
+
+struct Route {
+    testbed: Testbed<Datagram>,
+    gateway: NodeId<Gateway>,
+    peer: Peer,
+}
+
+fn gateway(local: IpAddr, remote: IpAddr, workers: usize, seed: u64) -> Gateway {
+    let settings = Settings {
+        timers: TIMERS,
+        outbound_sas: workers,
+        ..settings(vec![route(0, local, remote)])
+    };
+    Gateway::new(local, settings, seed)
+}
+
+impl Route {
+    fn new(is_vita: bool, workers: usize, seed: u64) -> Route {
+        let mut testbed = Testbed::new(seed);
+        let end = testbed.add(gateway(A, B, workers, 2 * seed));
+        let peer = if is_vita {
+            let peer = testbed.add(Vita::new(B, A, TIMERS, 2 * seed + 1));
+            testbed.connect(end, peer, &GOOD);
+            Peer::Vita(peer)
+        } else {
+            let peer = testbed.add(gateway(B, A, workers, 2 * seed + 1));
+            testbed.connect(end, peer, &GOOD);
+            Peer::Tare(peer)
+        };
+        send_packets(&mut testbed, Instant::ZERO, end, peer);
+        Route {
+            testbed,
+            gateway: end,
+            peer,
+        }
+    }
+
+    fn run_for(&mut self, time: f64) {
+        let end = self.testbed.now() + Duration::from_secs_f64(time);
+        self.testbed.run_until(end);
+    }
+
+    /// Packets that the gateway and its peer received, and could not send or open.
+    fn counted(&self) -> [(u64, u64); 2] {
+        let gateway = self.testbed.node(self.gateway);
+        let peer = match self.peer {
+            Peer::Tare(peer) => {
+                let peer = self.testbed.node(peer);
+                (peer.packets, peer.packets_lost)
+            }
+            Peer::Vita(peer) => {
+                let peer = self.testbed.node(peer);
+                (peer.packets, peer.packets_lost)
+            }
+        };
+        [(gateway.packets, gateway.packets_lost), peer]
+    }
+
+    /// The packets lost each way while this happens.
+    fn lost_in(&mut self, happening: impl FnOnce(&mut Route)) -> [u64; 2] {
+        let before = self.counted();
+        happening(self);
+        let after = self.counted();
+        [0, 1].map(|end| after[end].1 - before[end].1)
+    }
+
+    /// Spoofed messages of each of these kinds, at both ends where the peer is a Tare, and nothing
+    /// else lost or delayed.
+    fn flood(&mut self, kinds: [bool; 4], per_second: usize, time: f64) {
+        let until = self.testbed.now() + Duration::from_secs_f64(time);
+        let (now, each) = (self.testbed.now(), per_second / 1000);
+        spoof(
+            &mut self.testbed,
+            now,
+            self.gateway,
+            B,
+            (kinds, each),
+            until,
+        );
+        if let Peer::Tare(peer) = self.peer {
+            spoof(&mut self.testbed, now, peer, A, (kinds, each), until);
+        }
+        self.run_for(time);
+    }
+}
+
+/// Each host sends a packet every [`PACKETS`].
+fn send_packets(
+    testbed: &mut Testbed<Datagram>,
+    at: Instant,
+    gateway: NodeId<Gateway>,
+    peer: Peer,
+) {
+    testbed.at(at, move |testbed| {
+        testbed.act(gateway, |end, _, out| {
+            if !end.is_silent {
+                end.send_packet(out);
+            }
+        });
+        match peer {
+            Peer::Tare(peer) => testbed.act(peer, |end, _, out| end.send_packet(out)),
+            Peer::Vita(peer) => testbed.act(peer, |end, _, out| end.send_packet(out)),
+        }
+        send_packets(testbed, at + PACKETS, gateway, peer);
+    });
+}
+
+/// Each millisecond, so many messages of each of the kinds.
+fn spoof(
+    testbed: &mut Testbed<Datagram>,
+    at: Instant,
+    target: NodeId<Gateway>,
+    from: IpAddr,
+    what: ([bool; 4], usize),
+    until: Instant,
+) {
+    if at >= until {
+        return;
+    }
+    testbed.at(at, move |testbed| {
+        let mut random = testbed.random().fork();
+        testbed.act(target, |end, now, out| {
+            let mut aead = b"aes-gcm-16-icv".to_vec();
+            aead.resize(32, 0);
+            let mut body = [0; 80];
+            let version = [0, 0, 0, 5];
+            for _ in 0..what.1 {
+                for kind in (0..4).filter(|kind| what.0[*kind]) {
+                    random.fill(&mut body);
+                    let parts: &[&[u8]] = match kind {
+                        0 => &[&version],
+                        1 => &[&version, &aead, &body[..32]],
+                        _ => &[&body],
+                    };
+                    let message = message(1001, 11 + kind as u8, parts);
+                    end.receive(now, from, &message);
+                }
+            }
+            end.send_all(out);
+        });
+        spoof(
+            testbed,
+            at + Duration::from_millis(1),
+            target,
+            from,
+            what,
+            until,
+        );
+    });
+}
+
+fn one(kind: usize) -> [bool; 4] {
+    std::array::from_fn(|n| n == kind)
+}
+
+/// The loss of a flood, of each kind alone and of all together.
+fn floods(is_vita: bool, per_second: usize, time: f64, seeds: u64) {
+    let kinds = (0..4).map(one).chain([[true; 4]]);
+    let mut bad = Vec::new();
+    for (n, kinds) in kinds.enumerate() {
+        for seed in 0..seeds {
+            let mut route = Route::new(is_vita, 1, seed);
+            route.run_for(10.0);
+            let lost = route.lost_in(|route| route.flood(kinds, per_second, time));
+            let c = route.testbed.node(route.gateway).exchange.counters();
+            // A peer that makes marks is not taken for one that does not.
+            assert!(is_vita || c.challenges <= c.negotiations, "{c:?}");
+            let after = route.lost_in(|route| route.run_for(30.0));
+            if lost != [0, 0] || after != [0, 0] {
+                let kind = KINDS.get(n).unwrap_or(&"all");
+                bad.push(format!("{kind}, seed {seed}: {lost:?}, later {after:?}"));
+            }
+        }
+    }
+    assert!(bad.is_empty(), "packets lost: {bad:#?}");
+}
+
+#[test]
+fn spoofed_messages_cost_no_packet() {
+    floods(false, 50_000, 13.0, 1);
+}
+
+#[test]
+fn spoofed_messages_cost_no_packet_with_a_peer_that_keeps_to_the_rules() {
+    floods(true, 50_000, 13.0, 1);
+}
+
+#[test]
+#[ignore = "the whole minute of several runs: `cargo test --release -- --ignored a_minute`"]
+fn a_minute_of_spoofed_messages_costs_no_packet() {
+    for is_vita in [false, true] {
+        floods(is_vita, 50_000, 60.0, 1);
+    }
+}
+
+/// The peer does not begin, so the gateway has to find its challenge among forged ones.
+#[test]
+fn the_peer_s_challenge_is_found_among_forged_ones() {
+    for seed in 0..10 {
+        for is_vita in [true, false] {
+            let mut route = Route::new(is_vita, 1, seed);
+            if let Peer::Vita(peer) = route.peer {
+                route.testbed.node_mut(peer).is_passive = true;
+            }
+            let at = route.testbed.now();
+            let (gateway, until) = (route.gateway, at + Duration::from_secs(6));
+            spoof(&mut route.testbed, at, gateway, B, (one(1), 50), until);
+            route.run_for(6.0);
+            let gateway = route.testbed.node(gateway);
+            let c = gateway.exchange.counters();
+            assert!(!gateway.outbound.is_empty(), "seed {seed}: {c:?}");
+            // Two operations for each challenge that is answered, and four agreements.
+            let most = 2 * (8 + 50 * 6) + 8;
+            assert!(c.diffie_hellman < most, "seed {seed}: {c:?}");
+            assert_eq!(c.negotiations_expired, 0, "seed {seed}: {c:?}");
+        }
+    }
+}
+
+/// An attacker that uses many routes of one peer gets as many answers as for a few, and another
+/// peer gets its own.
+#[test]
+fn one_source_has_limits_over_all_its_routes() {
+    let other: IpAddr = "203.0.113.9".parse().unwrap();
+    let mut keys: Vec<_> = (0..1000).map(|n| route(n, A, B)).collect();
+    keys.push(route(1000, A, other));
+    let mut end = Gateway::new(A, settings(keys), 1);
+    let mut now = Instant::ZERO + Duration::from_secs(1);
+    let version = [0, 0, 0, 5];
+    for _ in 0..20 {
+        now += Duration::from_millis(50);
+        for n in 0..1000 {
+            end.receive(now, B, &message(1001 + n, 11, &[&version]));
+        }
+    }
+    // A thousand at once, and a thousand per second.
+    let answered = end.exchange.counters().knocks;
+    assert!((1950..=2001).contains(&answered), "{answered}");
+    end.receive(now, other, &message(2001, 11, &[&version]));
+    assert_eq!(end.exchange.counters().knocks, answered + 1);
+}
+
+/// Negotiations fail, but packets of the peer arrive: it is there, and asked without a pause.
+#[test]
+fn there_is_no_back_off_while_packets_of_the_peer_arrive() {
+    let negotiations = |is_heard: bool| {
+        let (mut a, mut b) = (Gateway::single(A, B, 1), Gateway::single(B, A, 2));
+        let mut now = Instant::ZERO + Duration::from_secs(1);
+        a.tick(now);
+        deliver(now, &mut a, &mut b);
+        let spi = *a.inbound.keys().next().unwrap();
+        let until = now + Duration::from_secs(590);
+        let before = a.exchange.counters().negotiations;
+        while now < until {
+            now += Duration::from_millis(100);
+            a.tick(now);
+            a.take();
+            if is_heard && a.exchange.unconfirmed(0) {
+                a.with(|exchange, events| exchange.used(now, spi, events));
+            }
+        }
+        a.exchange.counters().negotiations - before
+    };
+    // New keys are wanted after 300 to 375 of 590 s, and a negotiation takes 5.
+    let (with, without) = (negotiations(true), negotiations(false));
+    assert!((40..=60).contains(&with), "{with}");
+    assert!(without < 15, "{without}");
+}
+
+/// A knock without a mark is nothing that the peer did.
+#[test]
+fn forged_knocks_put_nothing_off_and_the_peer_s_do() {
+    let switched = |is_marked: bool| {
+        let (mut a, mut b) = (Gateway::single(A, B, 1), Gateway::single(B, A, 2));
+        let start = Instant::ZERO + Duration::from_secs(1);
+        a.tick(start);
+        let knock = a.sent[0].1.clone();
+        let knock = if is_marked { knock } else { unmarked(&knock) };
+        deliver(start, &mut a, &mut b);
+        b.tick(start);
+        deliver(start, &mut a, &mut b);
+        a.with(|exchange, events| exchange.renew(start, 0, events));
+        deliver(start, &mut a, &mut b);
+        let before = b.outbound[&0].spi;
+        let mut now = start;
+        while b.outbound[&0].spi == before && now < start + Duration::from_secs(60) {
+            now += Duration::from_millis(100);
+            b.receive(now, A, &knock);
+            b.tick(now);
+        }
+        now.since(start).as_secs_f64()
+    };
+    assert!((7.4..7.7).contains(&switched(false)), "{}", switched(false));
+    assert!(switched(true) > 15.0, "{}", switched(true));
+}
+
+/// Packets lost when the gateway restarts, each way, and in the minute after.
+fn restart(is_vita: bool, workers: usize, seed: u64) -> ([u64; 2], [u64; 2]) {
+    let mut route = Route::new(is_vita, workers, seed);
+    route.run_for(30.0 + seed as f64 * 0.77);
+    let outage = route.lost_in(|route| {
+        let mut end = gateway(A, B, workers, 1000 + seed);
+        end.packets_lost = route.testbed.node(route.gateway).packets_lost;
+        route.testbed.restart(route.gateway, end);
+        route.run_for(if is_vita { 10.0 } else { 1.5 });
+    });
+    (outage, route.lost_in(|route| route.run_for(60.0)))
+}
+
+/// Its peer keeps to the rules: 7.5 s until it uses new keys, and up to 2 s until its data plane
+/// does. Nothing is lost later.
+#[test]
+fn a_restart_costs_what_the_peer_takes_and_nothing_later() {
+    for workers in [1, 2] {
+        for seed in 0..40 {
+            let (outage, later) = restart(true, workers, seed);
+            let about = format!("{workers} workers, seed {seed}: {outage:?}, then {later:?}");
+            assert!(outage[0] <= 950 && outage[1] <= 205, "{about}");
+            assert_eq!(later, [0, 0], "{about}");
+            let (outage, later) = restart(false, workers, seed);
+            let about = format!("{workers} workers, seed {seed}: {outage:?}, then {later:?}");
+            assert!(outage[0] <= 10 && outage[1] <= 10, "{about}");
+            assert_eq!(later, [0, 0], "{about}");
+        }
+    }
+}
+
+/// Only the peer's host sends, so nothing but a dummy packet tells the peer which SAs are used.
+#[test]
+fn a_peer_with_nothing_to_receive_follows_a_restart_at_once() {
+    for seed in 0..40 {
+        let mut route = Route::new(false, 1, seed);
+        route.testbed.node_mut(route.gateway).is_silent = true;
+        route.run_for(30.0 + seed as f64 * 0.77);
+        let mut end = gateway(A, B, 1, 1000 + seed);
+        end.is_silent = true;
+        route.testbed.restart(route.gateway, end);
+        route.run_for(1.5);
+        let later = route.lost_in(|route| route.run_for(60.0));
+        assert_eq!(later, [0, 0], "seed {seed}");
+        let [(packets, lost), (dummies, _)] = route.counted();
+        assert!(lost <= 10 && packets > 6000, "seed {seed}: {lost} lost");
+        // One at each start: the answer to the first comes before the next.
+        assert!((2..=3).contains(&dummies), "seed {seed}: {dummies} dummies");
+    }
+}

@@ -1,0 +1,78 @@
+//! Messages that end where mapped memory ends.
+#![cfg(target_os = "linux")]
+
+use std::time::Instant;
+use tare_gcm::{open_batch, Key, Nonce, OpenPacket, Path, SharedRead, SharedWrite, Tag};
+
+const PAGE: usize = 4096;
+const LEN: usize = 20;
+
+/// Two pages, with one behind them that is not accessible.
+fn mapped() -> *mut u8 {
+    let (access, flags) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+    );
+    // SAFETY: a new mapping, never unmapped; its last page is given up.
+    unsafe {
+        let start = libc::mmap(std::ptr::null_mut(), 3 * PAGE, access, flags, -1, 0);
+        assert_ne!(start, libc::MAP_FAILED);
+        let last = start.add(2 * PAGE);
+        assert_eq!(libc::mprotect(last, PAGE, libc::PROT_NONE), 0);
+        start.cast()
+    }
+}
+
+/// The shortest time of a call in nanoseconds, of many.
+fn least(mut call: impl FnMut()) -> f64 {
+    let time = |_| {
+        let start = Instant::now();
+        (0..64).for_each(|_| call());
+        start.elapsed().as_nanos() as f64 / 64.0
+    };
+    (0..300).map(time).fold(f64::MAX, f64::min)
+}
+
+/// A masked load or store that reaches into a page which is not mapped takes a way through the
+/// processor's microcode, of some 190 ns. A short message takes 15, and the other party decides
+/// where it lies.
+#[test]
+fn a_message_at_the_end_of_mapped_memory_takes_as_long_as_elsewhere() {
+    let memory = mapped();
+    for path in Path::available() {
+        let key = Key::with_path(&[1; 16], path).unwrap();
+        let nonce = || Nonce::from([2; 12]);
+        let times = |end: usize| {
+            // SAFETY: within the mapping, which nothing else uses meanwhile.
+            let (at, bytes) = unsafe {
+                let at = memory.add(end - LEN);
+                (at, std::slice::from_raw_parts(at, LEN))
+            };
+            // SAFETY: as above.
+            let to = || unsafe { SharedWrite::new(at, LEN) };
+            let seal = least(|| assert!(key.seal(nonce(), &[], &[3; LEN], to()).is_ok()));
+            let tag = key.seal(nonce(), &[], &[3; LEN], to()).unwrap();
+            let mut out = [0; LEN];
+            let open = least(|| {
+                let opened = key.open(&nonce(), &[], SharedRead::from(bytes), &tag, &mut out);
+                opened.unwrap();
+            });
+            let batch = least(|| open_four(&key, bytes, tag));
+            [seal, open, batch]
+        };
+        let (elsewhere, end) = (times(PAGE + 640), times(2 * PAGE));
+        println!("{path}: ns to seal, open and open four: {elsewhere:.1?}, at the end {end:.1?}");
+        for (elsewhere, end) in elsewhere.into_iter().zip(end) {
+            assert!(end < 2.5 * elsewhere + 20.0, "{path}: {elsewhere} {end}");
+        }
+    }
+}
+
+fn open_four(key: &Key, bytes: &[u8], tag: Tag) {
+    let mut outs = [[0; LEN]; 4];
+    let mut packets = outs.each_mut().map(|out| {
+        let from = SharedRead::from(bytes);
+        OpenPacket::new(key, Nonce::from([2; 12]), &[], from, tag, out).unwrap()
+    });
+    assert_eq!(open_batch(&mut packets), 4);
+}

@@ -1,0 +1,131 @@
+//! The times at which requests are to be sent.
+
+use std::time::Duration;
+
+use tare_sim::{Instant, Random};
+
+/// When the next request is sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// A closed loop: when the response to an earlier one has arrived. The server sets the rate,
+    /// and a server that stops is not asked meanwhile, so latencies of a closed loop leave out what
+    /// clients with a mind of their own would have waited.
+    Closed,
+    /// An open loop with this many requests per second, evenly spaced.
+    Constant(f64),
+    /// An open loop with this many requests per second on average, with the exponential gaps of
+    /// clients that know nothing of each other.
+    Poisson(f64),
+}
+
+impl Pace {
+    /// Requests per second; `None` for a closed loop.
+    pub fn rate(&self) -> Option<f64> {
+        match self {
+            Pace::Closed => None,
+            Pace::Constant(rate) | Pace::Poisson(rate) => Some(*rate),
+        }
+    }
+
+    /// The part of one thread of `threads`.
+    pub(crate) fn schedule(
+        &self,
+        thread: usize,
+        threads: usize,
+        start: Instant,
+        seed: u64,
+    ) -> Option<Schedule> {
+        let gap_ns = 1e9 * threads as f64 / self.rate()?;
+        let random = match self {
+            Pace::Poisson(_) => Some(Random::new(Random::new(seed ^ !(thread as u64)).next_u64())),
+            _ => None,
+        };
+        let mut schedule = Schedule {
+            start,
+            // Evenly spaced over all threads.
+            elapsed_ns: gap_ns * thread as f64 / threads as f64,
+            gap_ns,
+            random,
+        };
+        if schedule.random.is_some() {
+            schedule.elapsed_ns = schedule.gap();
+        }
+        Some(schedule)
+    }
+}
+
+/// The intended times of an open loop, without end.
+#[derive(Clone, Debug)]
+pub(crate) struct Schedule {
+    start: Instant,
+    /// From the start to the next request. A sum of doubles: its error stays below a nanosecond for
+    /// hours.
+    elapsed_ns: f64,
+    gap_ns: f64,
+    random: Option<Random>,
+}
+
+impl Schedule {
+    /// The next intended time.
+    pub(crate) fn peek(&self) -> Instant {
+        self.start + Duration::from_nanos(self.elapsed_ns as u64)
+    }
+
+    /// Goes on to the one after it.
+    pub(crate) fn advance(&mut self) {
+        self.elapsed_ns += self.gap();
+    }
+
+    fn gap(&mut self) -> f64 {
+        match &mut self.random {
+            None => self.gap_ns,
+            Some(random) => {
+                // From just above 0 to 1, so that its logarithm is finite.
+                let unit = ((random.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+                -unit.ln() * self.gap_ns
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(pace: Pace, thread: usize, threads: usize, n: usize) -> Vec<f64> {
+        let start = Instant::from_nanos(1_000_000_000);
+        let mut schedule = pace.schedule(thread, threads, start, 5).unwrap();
+        let next = |_| {
+            let at = schedule.peek().since(start).as_secs_f64();
+            schedule.advance();
+            at
+        };
+        (0..n).map(next).collect()
+    }
+
+    #[test]
+    fn a_constant_rate_is_evenly_spaced_over_the_threads() {
+        let mut all = times(Pace::Constant(1000.0), 0, 2, 50);
+        all.extend(times(Pace::Constant(1000.0), 1, 2, 50));
+        all.sort_by(f64::total_cmp);
+        for (n, at) in all.iter().enumerate() {
+            assert!((at - n as f64 / 1000.0).abs() < 1e-8, "{n}: {at}");
+        }
+    }
+
+    #[test]
+    fn poisson_arrivals_have_the_mean_and_the_deviation_of_exponential_gaps() {
+        let times = times(Pace::Poisson(1000.0), 0, 1, 100_000);
+        let gaps: Vec<f64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64;
+        assert!((mean * 1000.0 - 1.0).abs() < 0.02, "{mean}");
+        assert!((variance.sqrt() / mean - 1.0).abs() < 0.03);
+    }
+
+    #[test]
+    fn a_closed_loop_has_no_schedule() {
+        assert_eq!(Pace::Closed.rate(), None);
+        assert!(Pace::Closed.schedule(0, 1, Instant::ZERO, 0).is_none());
+    }
+}

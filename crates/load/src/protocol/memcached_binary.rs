@@ -1,0 +1,95 @@
+//! memcached's binary protocol.
+
+use super::{write_key, write_value, Outcome, Progress, Protocol, Response, Violation};
+use crate::workload::{Operation, Request};
+
+const HEADER: usize = 24;
+const REQUEST: u8 = 0x80;
+const RESPONSE: u8 = 0x81;
+const GET: u8 = 0;
+const SET: u8 = 1;
+const KEY_NOT_FOUND: u16 = 1;
+
+/// The binary protocol: GET and SET.
+#[derive(Clone, Debug, Default)]
+pub struct MemcachedBinary {
+    /// The outcome and the bytes that are left of a reply whose header was read.
+    reply: Option<(Outcome, u64)>,
+    body_len: u64,
+}
+
+impl Protocol for MemcachedBinary {
+    fn write(&mut self, request: &Request, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[0; HEADER]);
+        let (opcode, extras) = match request.operation {
+            Operation::Get => (GET, 0),
+            Operation::Set => (SET, 8),
+        };
+        // Flags and expiry, both 0.
+        out.resize(out.len() + extras, 0);
+        let key = out.len();
+        write_key(request.key, out);
+        let key_len = (out.len() - key) as u16;
+        if request.operation == Operation::Set {
+            write_value(request.value_len, out);
+        }
+        let body_len = (out.len() - start - HEADER) as u32;
+        let header = &mut out[start..][..HEADER];
+        header[0] = REQUEST;
+        header[1] = opcode;
+        header[2..4].copy_from_slice(&key_len.to_be_bytes());
+        header[4] = extras as u8;
+        header[8..12].copy_from_slice(&body_len.to_be_bytes());
+    }
+
+    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Violation> {
+        let mut consumed = 0;
+        if self.reply.is_none() {
+            let Some(header) = bytes.first_chunk::<HEADER>() else {
+                return Ok(Progress::default());
+            };
+            let word = |at| u16::from_be_bytes([header[at], header[at + 1]]);
+            let total = u32::from_be_bytes([header[8], header[9], header[10], header[11]]);
+            let before_value = u32::from(header[4]) + u32::from(word(2));
+            if header[0] != RESPONSE || before_value > total {
+                return Err(Violation::new("the header of a reply of memcached", header));
+            }
+            let outcome = match word(6) {
+                0 => Outcome::Served,
+                KEY_NOT_FOUND => Outcome::Miss,
+                status => Outcome::Refused(format!("memcached status {status:#06x}")),
+            };
+            self.body_len = match outcome {
+                Outcome::Served => u64::from(total - before_value),
+                _ => 0,
+            };
+            self.reply = Some((outcome, total.into()));
+            consumed = HEADER;
+        }
+        let Some((outcome, left)) = self.reply.take() else {
+            return Ok(Progress::default());
+        };
+        let rest = bytes.len() - consumed;
+        let part = rest.min(usize::try_from(left).unwrap_or(usize::MAX));
+        consumed += part;
+        let left = left - part as u64;
+        let response = match left {
+            0 => Some(Response {
+                outcome,
+                body_len: self.body_len,
+                closes: false,
+            }),
+            left => {
+                self.reply = Some((outcome, left));
+                None
+            }
+        };
+        Ok(Progress { consumed, response })
+    }
+
+    fn end(&mut self) -> Option<Response> {
+        *self = MemcachedBinary::default();
+        None
+    }
+}

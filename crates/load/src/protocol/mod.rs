@@ -1,0 +1,159 @@
+//! Protocols: what a request looks like on the wire, and where its response ends.
+//!
+//! None opens a socket or reads a clock. A value that is read is counted and discarded as it
+//! arrives, so memory does not depend on what a server sends.
+
+mod http;
+mod memcached;
+mod memcached_binary;
+mod resp;
+
+use std::fmt;
+
+pub use http::{Http, HttpError};
+pub use memcached::{MemcachedMeta, MemcachedText};
+pub use memcached_binary::MemcachedBinary;
+pub use resp::{Resp, RespVersion};
+
+use crate::workload::Request;
+
+/// The longest line or header of a response, in bytes.
+pub const HEAD_MAX: usize = 16 << 10;
+
+/// One connection's side of a protocol.
+pub trait Protocol: Send {
+    /// Appends what is sent when a connection opens, and returns the number of responses to it.
+    fn greet(&mut self, _out: &mut Vec<u8>) -> usize {
+        0
+    }
+
+    /// Appends a request.
+    fn write(&mut self, request: &Request, out: &mut Vec<u8>);
+
+    /// Reads the start of `bytes`, up to the end of one response. What is not consumed is to be
+    /// given again with more behind it.
+    ///
+    /// # Errors
+    /// The server breaks the protocol; the connection is of no more use.
+    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Violation>;
+
+    /// Forgets a response that has begun, and returns it if the end of the connection is its end.
+    fn end(&mut self) -> Option<Response> {
+        None
+    }
+}
+
+/// What was read.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes that are done with.
+    pub consumed: usize,
+    /// The response that ends there.
+    pub response: Option<Response>,
+}
+
+/// A whole response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// What it says.
+    pub outcome: Outcome,
+    /// Bytes of the value or body.
+    pub body_len: u64,
+    /// True if the server closes the connection after it.
+    pub closes: bool,
+}
+
+/// What a response says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The request was served.
+    Served,
+    /// There is no such key.
+    Miss,
+    /// The server reports an error, in its own words or by its number.
+    Refused(String),
+}
+
+/// Bytes that the protocol does not allow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    expected: &'static str,
+    found: String,
+}
+
+impl Violation {
+    pub(crate) fn new(expected: &'static str, found: &[u8]) -> Violation {
+        let shown = found.len().min(60);
+        Violation {
+            expected,
+            found: found[..shown].escape_ascii().to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "found \"{}\", expected {}", self.found, self.expected)
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// Returns the line at the start of `bytes` and its length with the end of line; `None` if it is
+/// not whole yet.
+pub(crate) fn line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Violation> {
+    let searched = &bytes[..bytes.len().min(HEAD_MAX)];
+    match searched.iter().position(|&byte| byte == b'\n') {
+        Some(end) if end > 0 && bytes[end - 1] == b'\r' => Ok(Some((&bytes[..end - 1], end + 1))),
+        None if bytes.len() < HEAD_MAX => Ok(None),
+        _ => Err(Violation::new(
+            "a line of up to 16 KiB that CR LF ends",
+            bytes,
+        )),
+    }
+}
+
+/// Returns the number that is written in decimal.
+pub(crate) fn number(digits: &[u8]) -> Option<u64> {
+    let digits = std::str::from_utf8(digits).ok()?;
+    (digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
+}
+
+/// Appends the name of a key.
+pub(crate) fn write_key(key: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"tare:");
+    write_number(key, out);
+}
+
+pub(crate) fn write_number(mut number: u64, out: &mut Vec<u8>) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+/// Appends a value of `len` bytes, of letters.
+pub(crate) fn write_value(len: u32, out: &mut Vec<u8>) {
+    const LETTERS: [u8; 4096] = {
+        let mut letters = [0; 4096];
+        let mut at = 0;
+        while at < letters.len() {
+            letters[at] = b'a' + (at % 26) as u8;
+            at += 1;
+        }
+        letters
+    };
+    let mut left = len as usize;
+    while left > 0 {
+        let part = left.min(LETTERS.len());
+        out.extend_from_slice(&LETTERS[..part]);
+        left -= part;
+    }
+}

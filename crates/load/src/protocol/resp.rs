@@ -1,0 +1,179 @@
+//! The protocol of Redis and its relatives, RESP 2 and 3.
+
+use super::{
+    line, write_key, write_number, write_value, Outcome, Progress, Protocol, Response, Violation,
+};
+use crate::workload::{Operation, Request};
+
+/// The longest value, in bytes.
+const VALUE_MAX: i64 = 512 << 20;
+
+/// The most elements of an aggregate.
+const ELEMENTS_MAX: i64 = 1 << 20;
+
+/// A version of the protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RespVersion {
+    /// What a connection begins with.
+    #[default]
+    Two,
+    /// Asked for with `HELLO 3`.
+    Three,
+}
+
+/// A client: `GET` and `SET`.
+#[derive(Clone, Debug)]
+pub struct Resp {
+    version: RespVersion,
+    /// Bytes of a value and its end of line that are left.
+    left: u64,
+    /// Elements that are left of the aggregate that is read.
+    elements: u64,
+    /// True if what is read is no response: an attribute, or a push.
+    is_aside: bool,
+    response: Option<Response>,
+}
+
+impl Resp {
+    /// A client of this version.
+    pub fn new(version: RespVersion) -> Resp {
+        Resp {
+            version,
+            left: 0,
+            elements: 0,
+            is_aside: false,
+            response: None,
+        }
+    }
+
+    /// Notes what a reply says; of an aggregate, what the whole of it says.
+    fn note(&mut self, outcome: Outcome, body_len: u64) {
+        let response = self.response.get_or_insert(Response {
+            outcome,
+            body_len: 0,
+            closes: false,
+        });
+        response.body_len += body_len;
+    }
+
+    /// Reads a line.
+    fn element(&mut self, text: &[u8]) -> Result<(), Violation> {
+        let wrong = || Violation::new("a reply of RESP", text);
+        let (&kind, rest) = text.split_first().ok_or_else(wrong)?;
+        let count = |most: i64| {
+            let number = std::str::from_utf8(rest).ok();
+            let number = number.and_then(|number| number.parse::<i64>().ok());
+            number
+                .filter(|number| (-1..=most).contains(number))
+                .ok_or_else(wrong)
+        };
+        match kind {
+            b'+' | b':' | b',' | b'#' | b'(' => self.note(Outcome::Served, 0),
+            b'-' => self.note(Outcome::Refused(rest.escape_ascii().to_string()), 0),
+            b'_' => self.note(Outcome::Miss, 0),
+            b'$' | b'=' | b'!' => match count(VALUE_MAX)? {
+                -1 => self.note(Outcome::Miss, 0),
+                len => {
+                    self.left = len as u64 + 2;
+                    match kind {
+                        b'!' => self.note(Outcome::Refused("an error".into()), 0),
+                        _ => self.note(Outcome::Served, len as u64),
+                    }
+                }
+            },
+            b'*' | b'~' | b'>' | b'%' | b'|' => {
+                let elements = match count(ELEMENTS_MAX)? {
+                    -1 => {
+                        self.note(Outcome::Miss, 0);
+                        0
+                    }
+                    n if matches!(kind, b'%' | b'|') => 2 * n as u64,
+                    n => n as u64,
+                };
+                self.elements = self.elements.checked_add(elements).ok_or_else(wrong)?;
+                if matches!(kind, b'>' | b'|') {
+                    // Only between replies, where what follows is the reply itself.
+                    if self.response.is_some() || self.is_aside {
+                        return Err(wrong());
+                    }
+                    self.is_aside = true;
+                }
+                self.note(Outcome::Served, 0);
+            }
+            _ => return Err(wrong()),
+        }
+        Ok(())
+    }
+}
+
+impl Protocol for Resp {
+    fn greet(&mut self, out: &mut Vec<u8>) -> usize {
+        match self.version {
+            RespVersion::Two => 0,
+            RespVersion::Three => {
+                out.extend_from_slice(b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n");
+                1
+            }
+        }
+    }
+
+    fn write(&mut self, request: &Request, out: &mut Vec<u8>) {
+        out.extend_from_slice(match request.operation {
+            Operation::Get => b"*2\r\n$3\r\nGET\r\n$",
+            Operation::Set => b"*3\r\n$3\r\nSET\r\n$",
+        });
+        let key_len = 5 + request.key.checked_ilog10().unwrap_or(0) + 1;
+        write_number(key_len.into(), out);
+        out.extend_from_slice(b"\r\n");
+        write_key(request.key, out);
+        if request.operation == Operation::Set {
+            out.extend_from_slice(b"\r\n$");
+            write_number(request.value_len.into(), out);
+            out.extend_from_slice(b"\r\n");
+            write_value(request.value_len, out);
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Violation> {
+        let mut consumed = 0;
+        loop {
+            let rest = &bytes[consumed..];
+            if self.left > 0 {
+                let part = rest
+                    .len()
+                    .min(usize::try_from(self.left).unwrap_or(usize::MAX));
+                self.left -= part as u64;
+                consumed += part;
+                if self.left > 0 {
+                    return Ok(Progress {
+                        consumed,
+                        response: None,
+                    });
+                }
+            } else {
+                let Some((text, len)) = line(rest)? else {
+                    return Ok(Progress {
+                        consumed,
+                        response: None,
+                    });
+                };
+                let was_within = self.elements > 0;
+                self.elements -= u64::from(was_within);
+                self.element(text)?;
+                consumed += len;
+            }
+            if self.left == 0 && self.elements == 0 {
+                let response = self.response.take();
+                if !std::mem::take(&mut self.is_aside) {
+                    return Ok(Progress { consumed, response });
+                }
+            }
+        }
+    }
+
+    fn end(&mut self) -> Option<Response> {
+        *self = Resp::new(self.version);
+        None
+    }
+}

@@ -1,0 +1,130 @@
+//! What a trial counted and measured.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tare_histogram::{Histogram, LoadFigures};
+
+/// The requests of a trial's measured part, and what became of them.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Record {
+    /// Requests that were to be sent: those that were, and in an open loop those that were not.
+    pub scheduled: u64,
+    /// Requests that were sent.
+    pub issued: u64,
+    /// Responses that served the request.
+    pub served: u64,
+    /// Responses that there is no such key.
+    pub misses: u64,
+    /// Responses that report an error.
+    pub refused: u64,
+    /// Requests whose connection failed before the response had come.
+    pub failed: u64,
+    /// Requests whose response did not come in time.
+    pub timed_out: u64,
+    /// Requests that were sent once more, since the server closed the connection in good order.
+    pub resent: u64,
+    /// Bytes of the requests, without TLS.
+    pub sent_bytes: u64,
+    /// Bytes of the responses, without TLS.
+    pub received_bytes: u64,
+    /// Bytes of the bodies and values in them.
+    pub body_bytes: u64,
+    /// Connections that were opened, in the whole trial.
+    pub connections: u64,
+    /// From the intended start to the last byte of the response. In a closed loop a request is
+    /// intended when it is sent.
+    pub latency: Histogram,
+    /// By how much the generator itself was late: from the time at which a request was due and a
+    /// connection free for it, to its sending.
+    pub lateness: Histogram,
+    /// Processor time of the generator's threads.
+    #[serde(skip)]
+    pub cpu: Duration,
+    /// The length of the measured part.
+    #[serde(skip)]
+    pub duration: Duration,
+    /// The first error that a response reported, or a connection had.
+    pub first_error: Option<String>,
+}
+
+/// The share of the latency's 99th percentile that the lateness's may have.
+const LATENESS_MAX: f64 = 0.10;
+
+impl Record {
+    /// Adds the record of another thread.
+    pub(crate) fn merge(&mut self, other: Record) {
+        self.scheduled += other.scheduled;
+        self.issued += other.issued;
+        self.served += other.served;
+        self.misses += other.misses;
+        self.refused += other.refused;
+        self.failed += other.failed;
+        self.timed_out += other.timed_out;
+        self.resent += other.resent;
+        self.sent_bytes += other.sent_bytes;
+        self.received_bytes += other.received_bytes;
+        self.body_bytes += other.body_bytes;
+        self.connections += other.connections;
+        self.latency.merge(&other.latency);
+        self.lateness.merge(&other.lateness);
+        self.cpu += other.cpu;
+        self.duration = self.duration.max(other.duration);
+        self.first_error = self.first_error.take().or(other.first_error);
+    }
+
+    /// Responses of any kind.
+    pub fn answered(&self) -> u64 {
+        self.served + self.misses + self.refused
+    }
+
+    /// Requests that were to be sent and were not: the trial was over, and no connection free.
+    pub fn unissued(&self) -> u64 {
+        self.scheduled - self.issued
+    }
+
+    /// Responses per second; `None` if it took no time.
+    pub fn rate(&self) -> Option<f64> {
+        let seconds = self.duration.as_secs_f64();
+        (seconds > 0.0).then(|| self.answered() as f64 / seconds)
+    }
+
+    /// Bytes per response; `None` without one.
+    pub fn bytes_per_response(&self) -> Option<f64> {
+        let answered = self.answered();
+        (answered > 0).then(|| self.received_bytes as f64 / answered as f64)
+    }
+
+    /// Processor time of the generator per response; `None` without one.
+    pub fn cpu_per_response(&self) -> Option<Duration> {
+        let answered = self.answered();
+        (answered > 0).then(|| self.cpu.div_f64(answered as f64))
+    }
+
+    /// The counts as figures that merge with those of other generators.
+    pub fn figures(&self) -> LoadFigures {
+        let received = self.served + self.misses;
+        LoadFigures::new(
+            self.scheduled,
+            self.issued,
+            received,
+            self.refused,
+            self.duration,
+        )
+        .unwrap_or_else(|error| unreachable!("each request ends in one way: {error}"))
+        .with_bytes(self.sent_bytes, self.received_bytes)
+    }
+
+    /// The reason why the latencies are not those of the server, if there is one.
+    pub fn is_invalid(&self) -> Option<String> {
+        let p99 = |histogram: &Histogram| histogram.quantile(0.99);
+        let (late, latency) = (p99(&self.lateness)?, p99(&self.latency)?);
+        if late.as_secs_f64() > LATENESS_MAX * latency.as_secs_f64() {
+            return Some(format!(
+                "the generator fell behind: the 99th percentile of its lateness is {late:?}, more \
+                 than 10 % of the latency's, {latency:?}; use more threads or a lower rate"
+            ));
+        }
+        None
+    }
+}

@@ -1,0 +1,148 @@
+//! One connection's requests and their responses, as bytes and times: no socket, no clock.
+
+use std::collections::VecDeque;
+
+use tare_sim::Instant;
+
+use crate::protocol::{Protocol, Response, Violation};
+use crate::workload::Request;
+
+/// Bytes that one read takes.
+const INPUT: usize = 64 << 10;
+
+/// A request that has been written and not answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InFlight {
+    pub(crate) request: Request,
+    /// The time at which it was to be sent.
+    pub(crate) intended: Instant,
+    /// The time at which it was.
+    pub(crate) issued: Instant,
+    /// True if it belongs to the measured part of the trial.
+    pub(crate) is_measured: bool,
+}
+
+/// A request that was answered.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    pub(crate) of: InFlight,
+    pub(crate) response: Response,
+    /// Bytes of the response.
+    pub(crate) bytes: u64,
+}
+
+/// The state of a connection.
+pub(crate) struct Session<P> {
+    protocol: P,
+    out: Vec<u8>,
+    written: usize,
+    input: Box<[u8]>,
+    /// Bytes of the input that are to be read again, with more behind them.
+    kept: usize,
+    in_flight: VecDeque<InFlight>,
+    /// Responses to what was sent when the connection opened.
+    greetings: usize,
+    response_bytes: u64,
+}
+
+impl<P: Protocol> Session<P> {
+    pub(crate) fn new(protocol: P) -> Session<P> {
+        Session {
+            protocol,
+            out: Vec::new(),
+            written: 0,
+            input: vec![0; INPUT].into(),
+            kept: 0,
+            in_flight: VecDeque::new(),
+            greetings: 0,
+            response_bytes: 0,
+        }
+    }
+
+    /// Begins on a new connection, and returns the requests of the old one that have no response.
+    pub(crate) fn reopen(&mut self) -> VecDeque<InFlight> {
+        self.protocol.end();
+        self.out.clear();
+        (self.written, self.kept, self.response_bytes) = (0, 0, 0);
+        self.greetings = self.protocol.greet(&mut self.out);
+        std::mem::take(&mut self.in_flight)
+    }
+
+    /// Writes a request, and returns its bytes.
+    #[inline]
+    pub(crate) fn issue(&mut self, request: InFlight) -> u64 {
+        let before = self.out.len();
+        self.protocol.write(&request.request, &mut self.out);
+        self.in_flight.push_back(request);
+        (self.out.len() - before) as u64
+    }
+
+    pub(crate) fn in_flight(&self) -> &VecDeque<InFlight> {
+        &self.in_flight
+    }
+
+    /// The bytes that are to be sent.
+    pub(crate) fn unsent(&self) -> &[u8] {
+        &self.out[self.written..]
+    }
+
+    /// Notes that this many of them were.
+    pub(crate) fn sent(&mut self, bytes: usize) {
+        self.written += bytes;
+        if self.written == self.out.len() {
+            self.out.clear();
+            self.written = 0;
+        }
+    }
+
+    /// The place for what is received.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        &mut self.input[self.kept..]
+    }
+
+    /// Reads what was received into `room`, and gives each answered request to `answered`.
+    pub(crate) fn received(
+        &mut self,
+        bytes: usize,
+        mut answered: impl FnMut(Answered),
+    ) -> Result<(), Violation> {
+        let end = self.kept + bytes;
+        let mut at = 0;
+        loop {
+            let progress = self.protocol.read(&self.input[at..end])?;
+            at += progress.consumed;
+            self.response_bytes += progress.consumed as u64;
+            let Some(response) = progress.response else {
+                break;
+            };
+            let bytes = std::mem::take(&mut self.response_bytes);
+            if self.greetings > 0 {
+                self.greetings -= 1;
+                continue;
+            }
+            let of = self.in_flight.pop_front();
+            let of = of.ok_or_else(|| Violation::new("no response without a request", &[]))?;
+            answered(Answered {
+                of,
+                response,
+                bytes,
+            });
+            if at == end {
+                break;
+            }
+        }
+        self.input.copy_within(at..end, 0);
+        self.kept = end - at;
+        Ok(())
+    }
+
+    /// Notes the end of the connection, which may be that of a response.
+    pub(crate) fn ended(&mut self) -> Option<Answered> {
+        let response = self.protocol.end()?;
+        Some(Answered {
+            of: self.in_flight.pop_front()?,
+            response,
+            bytes: std::mem::take(&mut self.response_bytes),
+        })
+    }
+}

@@ -1,0 +1,486 @@
+//! A thread of the generator: its connections, driven by `epoll`.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::event::epoll;
+use rustix::event::Timespec;
+use rustix::time::{clock_gettime, ClockId};
+use tare_sim::Instant;
+
+use crate::pace::Schedule;
+use crate::protocol::{Outcome, Protocol};
+use crate::record::Record;
+use crate::session::{Answered, InFlight, Session};
+use crate::transport::{Target, Transport};
+use crate::workload::Requests;
+use crate::Error;
+
+/// Times that a connection is opened without a response before the trial is given up.
+const OPENINGS_MAX: u32 = 3;
+
+/// The longest wait between two looks at what has timed out.
+const PULSE: Duration = Duration::from_millis(50);
+
+/// Events that one call returns.
+const EVENTS: usize = 256;
+
+/// When a trial's parts begin and end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    pub(crate) measured: Instant,
+    pub(crate) end: Instant,
+    /// The time that a response may take.
+    pub(crate) timeout: Duration,
+}
+
+pub(crate) struct Worker<'a, P> {
+    target: &'a Target,
+    times: Times,
+    pipeline: usize,
+    requests: Requests,
+    /// Requests that may still be sent.
+    quota: u64,
+    /// `None` in a closed loop.
+    schedule: Option<Schedule>,
+    epoll: OwnedFd,
+    connections: Vec<Connection<P>>,
+    /// Places for a request in an open loop: the connection, and since when it is free. The one
+    /// that is free for longest comes first.
+    free: VecDeque<(usize, Instant)>,
+    record: Record,
+    /// Requests that are measured and not answered.
+    measured_in_flight: u64,
+    /// Ends the trial before its time if one is true.
+    stops: [&'a AtomicBool; 2],
+}
+
+struct Connection<P> {
+    /// `None` until it is opened.
+    transport: Option<Transport>,
+    session: Session<P>,
+    /// True if `epoll` tells when it can be written.
+    waits_to_write: bool,
+    /// Openings without a response.
+    openings: u32,
+}
+
+/// What is left to do with a connection after some work on it.
+enum After {
+    Keep,
+    /// The server closed it, in good order or with an error.
+    Reopen(Option<String>),
+}
+
+impl<'a, P: Protocol + Clone> Worker<'a, P> {
+    pub(crate) fn new(
+        target: &'a Target,
+        protocol: &P,
+        (connections, pipeline): (usize, usize),
+        requests: Requests,
+        schedule: Option<Schedule>,
+        times: Times,
+        quota: u64,
+        stops: [&'a AtomicBool; 2],
+    ) -> io::Result<Worker<'a, P>> {
+        let connection = |_| Connection {
+            transport: None,
+            session: Session::new(protocol.clone()),
+            waits_to_write: false,
+            openings: 0,
+        };
+        Ok(Worker {
+            target,
+            times,
+            pipeline,
+            requests,
+            quota,
+            schedule,
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            connections: (0..connections).map(connection).collect(),
+            free: VecDeque::new(),
+            record: Record::default(),
+            measured_in_flight: 0,
+            stops,
+        })
+    }
+
+    /// Runs the trial to its end.
+    pub(crate) fn run(mut self) -> Result<Record, Error> {
+        let mut events = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        }; EVENTS];
+        for n in 0..self.connections.len() {
+            self.open(n)?;
+        }
+        let (mut cpu_start, mut cpu_end) = (None, None);
+        let mut look_at = Instant::ZERO;
+        loop {
+            let now = Instant::now();
+            if cpu_start.is_none() && now >= self.times.measured {
+                cpu_start = Some(processor_time());
+            }
+            if now >= self.times.end {
+                cpu_end.get_or_insert_with(processor_time);
+                let is_over = now.since(self.times.end) >= self.times.timeout;
+                if is_over || self.is_stopped() || self.is_drained() {
+                    break;
+                }
+            }
+            if now < self.times.end && (self.is_stopped() || self.quota == 0) {
+                self.times.end = now;
+                continue;
+            }
+            self.issue_due(now)?;
+            if now >= look_at {
+                self.end_overdue(now)?;
+                look_at = now + PULSE;
+            }
+            let wait = self.next_event(now).since(now).min(PULSE);
+            let wait = Timespec {
+                tv_sec: 0,
+                tv_nsec: wait.subsec_nanos().into(),
+            };
+            let count = match epoll::wait(&self.epoll, &mut events, Some(&wait)) {
+                Ok(count) => count,
+                Err(rustix::io::Errno::INTR) => 0,
+                Err(error) => return Err(Error::System(error.into())),
+            };
+            for event in &events[..count] {
+                let connection = event.data.u64() as usize;
+                let flags = event.flags;
+                self.work(connection, flags)?;
+            }
+        }
+        self.count_unissued();
+        self.record.timed_out += self.measured_in_flight;
+        let (start, end) = (cpu_start.unwrap_or_default(), cpu_end.unwrap_or_default());
+        self.record.cpu = end.saturating_sub(start);
+        self.record.duration = self.times.end.since(self.times.measured);
+        Ok(self.record)
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stops.iter().any(|stop| stop.load(Ordering::Relaxed))
+    }
+
+    /// True if all that is measured has been sent and answered.
+    fn is_drained(&self) -> bool {
+        let is_issued = |schedule: &Schedule| schedule.peek() >= self.times.end;
+        self.measured_in_flight == 0 && self.schedule.as_ref().is_none_or(is_issued)
+    }
+
+    /// Counts the measured requests that were to be sent and have not been.
+    fn count_unissued(&mut self) {
+        let Some(schedule) = &mut self.schedule else {
+            return;
+        };
+        while schedule.peek() < self.times.end {
+            self.record.scheduled += u64::from(schedule.peek() >= self.times.measured);
+            schedule.advance();
+        }
+    }
+
+    /// The time at which something is to be done if nothing arrives.
+    fn next_event(&self, now: Instant) -> Instant {
+        let phase = match now < self.times.measured {
+            true => self.times.measured,
+            false if now < self.times.end => self.times.end,
+            false => Instant::NEVER,
+        };
+        match &self.schedule {
+            Some(schedule) if !self.free.is_empty() => phase.min(schedule.peek()),
+            _ => phase,
+        }
+    }
+
+    /// Sends the requests of an open loop that are due, as far as connections are free.
+    fn issue_due(&mut self, now: Instant) -> Result<(), Error> {
+        while let Some(schedule) = &mut self.schedule {
+            let intended = schedule.peek();
+            if intended > now || intended >= self.times.end {
+                break;
+            }
+            if self.quota == 0 {
+                break;
+            }
+            let Some((n, free_since)) = self.free.pop_front() else {
+                break;
+            };
+            schedule.advance();
+            let issued = Instant::now();
+            let is_measured = intended >= self.times.measured;
+            if is_measured {
+                self.record.scheduled += 1;
+                let due = intended.max(free_since);
+                self.record.lateness.record_duration(issued.since(due));
+            }
+            self.issue(n, intended, issued, is_measured);
+            self.flush(n)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a new request.
+    #[inline]
+    fn issue(&mut self, n: usize, intended: Instant, issued: Instant, is_measured: bool) {
+        let request = InFlight {
+            request: self.requests.draw(),
+            intended,
+            issued,
+            is_measured,
+        };
+        let bytes = self.connections[n].session.issue(request);
+        self.quota -= 1;
+        if is_measured {
+            self.record.issued += 1;
+            self.record.sent_bytes += bytes;
+            self.measured_in_flight += 1;
+        }
+    }
+
+    /// Writes a request of a closed loop, if it is not over.
+    #[inline]
+    fn issue_closed(&mut self, n: usize, now: Instant) {
+        if now < self.times.end && self.quota > 0 {
+            let is_measured = now >= self.times.measured;
+            self.record.scheduled += u64::from(is_measured);
+            self.issue(n, now, now, is_measured);
+        }
+    }
+
+    /// Opens a connection, once more the requests that were in flight on the old one.
+    fn open(&mut self, n: usize) -> Result<(), Error> {
+        let connection = &mut self.connections[n];
+        connection.openings += 1;
+        let opened = self.target.open();
+        let transport = opened.map_err(|error| Error::connection(self.target, &error))?;
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT;
+        let data = epoll::EventData::new_u64(n as u64);
+        epoll::add(&self.epoll, transport.socket(), data, flags)
+            .map_err(|error| Error::System(error.into()))?;
+        // Closing the old one removes it from the set.
+        connection.transport = Some(transport);
+        connection.waits_to_write = true;
+        self.record.connections += 1;
+        let again = connection.session.reopen();
+        let (resent, now) = (again.len(), Instant::now());
+        for request in again {
+            self.record.resent += u64::from(request.is_measured);
+            connection.session.issue(request);
+        }
+        self.free.retain(|&(other, _)| other != n);
+        for _ in resent..self.pipeline {
+            match self.schedule {
+                None => self.issue_closed(n, now),
+                Some(_) => self.free.push_back((n, now)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a connection and opens another. What was in flight is sent again if the server closed
+    /// it in good order after a response; if not, it has failed.
+    fn reopen(&mut self, n: usize, error: Option<String>) -> Result<(), Error> {
+        let connection = &mut self.connections[n];
+        let openings = connection.openings;
+        if openings >= OPENINGS_MAX {
+            let error = error.unwrap_or_else(|| "it is closed without a response".into());
+            return Err(Error::connection(self.target, &error));
+        }
+        if error.is_some() || openings > 0 {
+            let lost = connection.session.reopen();
+            self.fail(lost, |record| &mut record.failed);
+            let note = || format!("{}: the connection is closed", self.target.address);
+            self.record
+                .first_error
+                .get_or_insert_with(|| error.unwrap_or_else(note));
+        }
+        self.open(n)
+    }
+
+    fn fail(&mut self, lost: VecDeque<InFlight>, count: impl Fn(&mut Record) -> &mut u64) {
+        let measured = lost.iter().filter(|request| request.is_measured).count() as u64;
+        self.measured_in_flight -= measured;
+        *count(&mut self.record) += measured;
+    }
+
+    /// Ends the connections whose oldest request has waited too long.
+    fn end_overdue(&mut self, now: Instant) -> Result<(), Error> {
+        for n in 0..self.connections.len() {
+            let connection = &mut self.connections[n];
+            let oldest = connection.session.in_flight().front();
+            if oldest.is_some_and(|oldest| now.since(oldest.issued) >= self.times.timeout) {
+                let lost = connection.session.reopen();
+                self.fail(lost, |record| &mut record.timed_out);
+                self.record
+                    .first_error
+                    .get_or_insert_with(|| format!("no response within {:?}", self.times.timeout));
+                // A server that answers nothing is given up as one that closes is.
+                self.reopen(n, Some("no response in time".into()))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn work(&mut self, n: usize, flags: epoll::EventFlags) -> Result<(), Error> {
+        let after =
+            match self.connections[n].waits_to_write && !flags.contains(epoll::EventFlags::IN) {
+                true => After::Keep,
+                false => self.receive(n),
+            };
+        match after {
+            After::Keep => self.flush(n),
+            After::Reopen(error) => self.reopen(n, error),
+        }
+    }
+
+    /// Reads what has arrived.
+    fn receive(&mut self, n: usize) -> After {
+        loop {
+            let connection = &mut self.connections[n];
+            let Some(transport) = &mut connection.transport else {
+                return After::Keep;
+            };
+            let room = connection.session.room();
+            let wanted = room.len();
+            let bytes = match transport.read(room) {
+                Ok(0) => {
+                    let last = connection.session.ended();
+                    let now = Instant::now();
+                    if let Some(answered) = last {
+                        self.count(n, &answered, now);
+                    }
+                    return After::Reopen(None);
+                }
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return After::Keep,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return After::Reopen(unless_closed(&error)),
+            };
+            let keeps_plaintext = transport.keeps_plaintext();
+            let now = Instant::now();
+            let mut answers = 0;
+            let mut closes = false;
+            let (record, times) = (&mut self.record, &self.times);
+            let in_flight = &mut self.measured_in_flight;
+            let read = connection.session.received(bytes, |answered| {
+                answers += 1;
+                closes |= answered.response.closes;
+                *in_flight -= u64::from(answered.of.is_measured);
+                count(record, times, &answered, now);
+            });
+            if answers > 0 {
+                connection.openings = 0;
+            }
+            if let Err(violation) = read {
+                return After::Reopen(Some(violation.to_string()));
+            }
+            if closes {
+                return After::Reopen(None);
+            }
+            for _ in 0..answers {
+                match self.schedule {
+                    None => self.issue_closed(n, now),
+                    Some(_) => self.free.push_back((n, now)),
+                }
+            }
+            // A short read took all that there was.
+            if bytes < wanted && !keeps_plaintext {
+                return After::Keep;
+            }
+        }
+    }
+
+    fn count(&mut self, n: usize, answered: &Answered, now: Instant) {
+        self.connections[n].openings = 0;
+        self.measured_in_flight -= u64::from(answered.of.is_measured);
+        count(&mut self.record, &self.times, answered, now);
+    }
+
+    /// Sends what is written, and asks to be told when the rest can be sent.
+    fn flush(&mut self, n: usize) -> Result<(), Error> {
+        let connection = &mut self.connections[n];
+        let Some(transport) = &mut connection.transport else {
+            return Ok(());
+        };
+        let mut is_whole = true;
+        let mut failed = None;
+        while !connection.session.unsent().is_empty() {
+            match transport.write(connection.session.unsent()) {
+                Ok(bytes) => connection.session.sent(bytes),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    is_whole = false;
+                    break;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    failed = Some(unless_closed(&error));
+                    break;
+                }
+            }
+        }
+        if failed.is_none() {
+            match transport.flush() {
+                Ok(is_flushed) => is_whole &= is_flushed,
+                Err(error) => failed = Some(unless_closed(&error)),
+            }
+        }
+        if let Some(error) = failed {
+            // What the server said before it closed is read first, if it said something.
+            return match self.receive(n) {
+                After::Reopen(None) => self.reopen(n, None),
+                _ => self.reopen(n, error),
+            };
+        }
+        if connection.waits_to_write == is_whole {
+            connection.waits_to_write = !is_whole;
+            let mut flags = epoll::EventFlags::IN;
+            flags.set(epoll::EventFlags::OUT, !is_whole);
+            let data = epoll::EventData::new_u64(n as u64);
+            epoll::modify(&self.epoll, transport.socket(), data, flags)
+                .map_err(|error| Error::System(error.into()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the error of a connection, unless it is what a server that has closed it leaves: with a
+/// request on its way, the end of the connection is a reset.
+fn unless_closed(error: &io::Error) -> Option<String> {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset};
+    let is_closed = matches!(error.kind(), ConnectionReset | BrokenPipe);
+    (!is_closed).then(|| error.to_string())
+}
+
+/// Enters a response into the record, if its request is measured.
+#[inline]
+fn count(record: &mut Record, times: &Times, answered: &Answered, now: Instant) {
+    debug_assert!(times.measured <= times.end);
+    if !answered.of.is_measured {
+        return;
+    }
+    match &answered.response.outcome {
+        Outcome::Served => record.served += 1,
+        Outcome::Miss => record.misses += 1,
+        Outcome::Refused(error) => {
+            record.refused += 1;
+            record.first_error.get_or_insert_with(|| error.clone());
+        }
+    }
+    record.received_bytes += answered.bytes;
+    record.body_bytes += answered.response.body_len;
+    record
+        .latency
+        .record_duration(now.since(answered.of.intended));
+}
+
+/// Processor time of this thread.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}

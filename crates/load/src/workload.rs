@@ -1,0 +1,350 @@
+//! The requests of a load: which operation, on which key, with how large a value.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tare_sim::Random;
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Reads the value of a key, or a resource.
+    Get,
+    /// Writes the value of a key.
+    Set,
+}
+
+/// A request, before a protocol writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What it asks for.
+    pub operation: Operation,
+    /// The number of the key, or of the resource.
+    pub key: u64,
+    /// Bytes of the value that is written.
+    pub value_len: u32,
+}
+
+/// How often each key of a key space is used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum KeyPattern {
+    /// One after the other.
+    Sequential,
+    /// Each as often as any other, at random.
+    Uniform,
+    /// Key k (from 1) in proportion to k^-exponent. The exponent is above 0.
+    Zipf(f64),
+}
+
+/// The length of values.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ValueLen {
+    /// From the first to the second, both included, each as likely as another.
+    Range(u32, u32),
+    /// Lengths with their weights.
+    Weighted(Vec<(u32, u32)>),
+}
+
+/// The longest value, in bytes.
+pub const VALUE_LEN_MAX: u32 = 512 << 20;
+
+/// A text that is no length of values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoValueLen(String);
+
+impl fmt::Display for NoValueLen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "found {:?}, expected bytes up to {VALUE_LEN_MAX} (\"32\"), a range (\"32-1024\"), or \
+             lengths with weights (\"32:9,1024:1\")",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for NoValueLen {}
+
+impl FromStr for ValueLen {
+    type Err = NoValueLen;
+
+    fn from_str(text: &str) -> Result<ValueLen, NoValueLen> {
+        let number = |text: &str| text.trim().parse::<u32>().ok();
+        let len = |text| number(text).filter(|&len| len <= VALUE_LEN_MAX);
+        let read = || {
+            if text.contains(':') {
+                let pairs = text.split(',').map(|pair| {
+                    let (bytes, weight) = pair.split_once(':')?;
+                    Some((len(bytes)?, number(weight)?))
+                });
+                let pairs: Vec<(u32, u32)> = pairs.collect::<Option<_>>()?;
+                let total: u64 = pairs.iter().map(|&(_, weight)| u64::from(weight)).sum();
+                return (total > 0).then_some(ValueLen::Weighted(pairs));
+            }
+            let (least, most) = text.split_once('-').unwrap_or((text, text));
+            let (least, most) = (len(least)?, len(most)?);
+            (least <= most).then_some(ValueLen::Range(least, most))
+        };
+        read().ok_or_else(|| NoValueLen(text.into()))
+    }
+}
+
+impl ValueLen {
+    /// The longest value.
+    pub fn longest(&self) -> u32 {
+        match self {
+            ValueLen::Range(_, most) => *most,
+            ValueLen::Weighted(pairs) => pairs.iter().map(|&(len, _)| len).max().unwrap_or(0),
+        }
+    }
+
+    fn draw(&self, random: &mut Random) -> u32 {
+        match self {
+            ValueLen::Range(least, most) if least == most => *least,
+            ValueLen::Range(least, most) => {
+                *least + random.below(u64::from(most - least) + 1) as u32
+            }
+            ValueLen::Weighted(pairs) => {
+                let total = pairs.iter().map(|&(_, weight)| u64::from(weight)).sum();
+                let mut left = random.below(total);
+                for &(len, weight) in pairs {
+                    match left.checked_sub(weight.into()) {
+                        None => return len,
+                        Some(rest) => left = rest,
+                    }
+                }
+                unreachable!("a number below the sum of the weights")
+            }
+        }
+    }
+}
+
+/// The mix of requests that a load draws from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workload {
+    /// Writes of this many requests: a share from 0 to 1.
+    pub set_share: f64,
+    /// Keys in use, at least 1.
+    pub keys: u64,
+    /// How often each is used.
+    pub pattern: KeyPattern,
+    /// The length of values.
+    pub value_len: ValueLen,
+    /// The share of reads that ask for a key of the key space, from 0 to 1; the others ask for
+    /// keys beyond it, which no request writes.
+    pub hit_share: f64,
+}
+
+impl Default for Workload {
+    fn default() -> Workload {
+        Workload {
+            set_share: 0.0,
+            keys: 1,
+            pattern: KeyPattern::Sequential,
+            value_len: ValueLen::Range(32, 32),
+            hit_share: 1.0,
+        }
+    }
+}
+
+/// Draws the requests of one thread.
+#[derive(Clone, Debug)]
+pub struct Requests {
+    workload: Workload,
+    random: Random,
+    zipf: Option<Zipf>,
+    next_key: u64,
+    stride: u64,
+}
+
+impl Requests {
+    /// The requests of thread `thread` of `threads`, from a seed. Threads draw different requests;
+    /// sequential keys are dealt out among them.
+    pub fn new(workload: &Workload, seed: u64, thread: u64, threads: u64) -> Requests {
+        Requests {
+            workload: workload.clone(),
+            random: Random::new(Random::new(seed ^ thread.rotate_left(32)).next_u64()),
+            zipf: match workload.pattern {
+                KeyPattern::Zipf(exponent) => Some(Zipf::new(workload.keys, exponent)),
+                _ => None,
+            },
+            next_key: thread % workload.keys,
+            stride: threads,
+        }
+    }
+
+    /// The next request.
+    #[inline]
+    pub fn draw(&mut self) -> Request {
+        let is_set = self.random.chance(self.workload.set_share);
+        let mut key = match (self.workload.pattern, &self.zipf) {
+            (_, Some(zipf)) => zipf.draw(&mut self.random) - 1,
+            (KeyPattern::Uniform, _) => self.random.below(self.workload.keys),
+            _ => {
+                let key = self.next_key;
+                self.next_key = (key + self.stride) % self.workload.keys;
+                key
+            }
+        };
+        if !is_set && self.workload.hit_share < 1.0 && !self.random.chance(self.workload.hit_share)
+        {
+            key += self.workload.keys;
+        }
+        Request {
+            operation: if is_set {
+                Operation::Set
+            } else {
+                Operation::Get
+            },
+            key,
+            value_len: match is_set {
+                true => self.workload.value_len.draw(&mut self.random),
+                false => 0,
+            },
+        }
+    }
+}
+
+/// Numbers from 1 to n in proportion to k^-s, by rejection-inversion (Hörmann and Derflinger,
+/// 1996): no table, and about one draw each.
+#[derive(Clone, Copy, Debug)]
+struct Zipf {
+    n: f64,
+    s: f64,
+    /// The integral of x^-s to 1.5, less the probability of 1; and to n + 0.5.
+    low: f64,
+    high: f64,
+    /// Numbers this close above their preimage need no test.
+    accept: f64,
+}
+
+impl Zipf {
+    fn new(n: u64, s: f64) -> Zipf {
+        let mut zipf = Zipf {
+            n: n as f64,
+            s,
+            low: 0.0,
+            high: 0.0,
+            accept: 0.0,
+        };
+        zipf.low = zipf.integral(1.5) - 1.0;
+        zipf.high = zipf.integral(zipf.n + 0.5);
+        zipf.accept = 2.0 - zipf.inverse(zipf.integral(2.5) - zipf.density(2.0));
+        zipf
+    }
+
+    fn density(&self, x: f64) -> f64 {
+        x.powf(-self.s)
+    }
+
+    /// (x^(1-s) - 1) / (1 - s), which is ln x where s is 1.
+    fn integral(&self, x: f64) -> f64 {
+        let (t, log) = (1.0 - self.s, x.ln());
+        match (t * log).abs() < 1e-8 {
+            true => log * (1.0 + t * log / 2.0),
+            false => (t * log).exp_m1() / t,
+        }
+    }
+
+    fn inverse(&self, y: f64) -> f64 {
+        let t = (y * (1.0 - self.s)).max(-1.0);
+        match t.abs() < 1e-8 {
+            true => (y * (1.0 - t / 2.0)).exp(),
+            false => (t.ln_1p() * y / t).exp(),
+        }
+    }
+
+    fn draw(&self, random: &mut Random) -> u64 {
+        loop {
+            let unit = (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+            let y = self.high + unit * (self.low - self.high);
+            let x = self.inverse(y);
+            let k = (x + 0.5).floor().clamp(1.0, self.n);
+            if k - x <= self.accept || y >= self.integral(k + 0.5) - self.density(k) {
+                return k as u64;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zipf_draws_each_number_as_often_as_its_density_says() {
+        for s in [0.5, 0.99, 1.0, 1.3, 2.0] {
+            let zipf = Zipf::new(20, s);
+            let mut random = Random::new(7);
+            let mut counts = [0_u32; 20];
+            let draws = 200_000;
+            for _ in 0..draws {
+                counts[zipf.draw(&mut random) as usize - 1] += 1;
+            }
+            let total: f64 = (1..=20).map(|k| f64::from(k).powf(-s)).sum();
+            let mut chi_square = 0.0;
+            for (k, &count) in (1..).zip(&counts) {
+                let expected = f64::from(draws) * f64::from(k).powf(-s) / total;
+                chi_square += (f64::from(count) - expected).powi(2) / expected;
+            }
+            // 19 degrees of freedom: 43.8 is exceeded once in a thousand.
+            assert!(chi_square < 43.8, "exponent {s}: {chi_square}");
+        }
+    }
+
+    #[test]
+    fn lengths_of_values_are_read_and_drawn() {
+        let draw = |text: &str| {
+            let len: ValueLen = text.parse().unwrap();
+            let mut random = Random::new(1);
+            let mut drawn: Vec<u32> = (0..1000).map(|_| len.draw(&mut random)).collect();
+            drawn.sort_unstable();
+            (drawn[0], drawn[500], drawn[999], len.longest())
+        };
+        assert_eq!(draw("32"), (32, 32, 32, 32));
+        let (least, middle, most, longest) = draw("10-20");
+        assert_eq!((least, most, longest), (10, 20, 20));
+        assert!((13..=17).contains(&middle));
+        assert_eq!(draw("1:9,100:1"), (1, 1, 100, 100));
+        for wrong in ["", "x", "20-10", "1:0", "1:2,", "-1", "536870913", "1:2,3"] {
+            let error = wrong.parse::<ValueLen>().unwrap_err().to_string();
+            assert!(error.contains(&format!("{wrong:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn shares_of_writes_and_misses_are_as_asked_and_threads_differ() {
+        let workload = Workload {
+            set_share: 0.25,
+            keys: 1000,
+            pattern: KeyPattern::Uniform,
+            value_len: ValueLen::Range(8, 8),
+            hit_share: 0.9,
+        };
+        let draw = |thread| -> Vec<Request> {
+            let mut requests = Requests::new(&workload, 3, thread, 2);
+            (0..20_000).map(|_| requests.draw()).collect()
+        };
+        let drawn = draw(0);
+        let sets = drawn.iter().filter(|r| r.operation == Operation::Set);
+        assert!((4_700..5_300).contains(&sets.clone().count()));
+        assert!(sets.clone().all(|r| r.key < 1000 && r.value_len == 8));
+        let misses = drawn.iter().filter(|r| r.key >= 1000).count();
+        assert!((1_300..1_700).contains(&misses), "{misses}");
+        assert_ne!(drawn, draw(1));
+        assert_eq!(drawn, draw(0));
+    }
+
+    #[test]
+    fn sequential_keys_are_dealt_out_among_threads() {
+        let workload = Workload {
+            keys: 6,
+            ..Workload::default()
+        };
+        let keys = |thread| -> Vec<u64> {
+            let mut requests = Requests::new(&workload, 0, thread, 2);
+            (0..4).map(|_| requests.draw().key).collect()
+        };
+        assert_eq!((keys(0), keys(1)), (vec![0, 2, 4, 0], vec![1, 3, 5, 1]));
+    }
+}

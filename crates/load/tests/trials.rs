@@ -1,0 +1,309 @@
+//! Trials against servers in this process.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tare_load::protocol::{Http, Resp, RespVersion};
+use tare_load::{run, KeyPattern, Options, Pace, Record, Target, ValueLen, Workload};
+
+/// A server, whose threads end with their connections.
+struct Server {
+    address: SocketAddr,
+    /// Requests that were served.
+    served: Arc<AtomicU64>,
+    /// Held to stop the server.
+    gate: Arc<Mutex<()>>,
+}
+
+impl Server {
+    /// `answer` gets what has arrived, and returns the length of the first request and its
+    /// response; `None` if it is not whole. After `closes_after` responses of a connection the
+    /// server closes it.
+    fn start(
+        closes_after: usize,
+        answer: impl Fn(&[u8]) -> Option<(usize, Vec<u8>)> + Send + Clone + 'static,
+    ) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = Server {
+            address: listener.local_addr().unwrap(),
+            served: Arc::default(),
+            gate: Arc::default(),
+        };
+        let (served, gate) = (Arc::clone(&server.served), Arc::clone(&server.gate));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (answer, served, gate) = (answer.clone(), served.clone(), gate.clone());
+                let serve = move || serve(stream.unwrap(), closes_after, answer, &served, &gate);
+                std::thread::spawn(serve);
+            }
+        });
+        server
+    }
+
+    fn target(&self) -> Target {
+        Target {
+            address: self.address,
+            tls: None,
+        }
+    }
+}
+
+fn serve(
+    mut stream: TcpStream,
+    closes_after: usize,
+    answer: impl Fn(&[u8]) -> Option<(usize, Vec<u8>)>,
+    served: &AtomicU64,
+    gate: &Mutex<()>,
+) {
+    let (mut arrived, mut piece) = (Vec::new(), [0; 4096]);
+    let mut responses = 0;
+    while let Ok(n @ 1..) = stream.read(&mut piece) {
+        arrived.extend_from_slice(&piece[..n]);
+        while let Some((len, response)) = answer(&arrived) {
+            drop(gate.lock().unwrap());
+            arrived.drain(..len);
+            responses += 1;
+            served.fetch_add(1, Ordering::Relaxed);
+            if stream.write_all(&response).is_err() || responses == closes_after {
+                return;
+            }
+        }
+    }
+}
+
+/// A response per request line, with 100 bytes.
+fn http_answer(arrived: &[u8]) -> Option<(usize, Vec<u8>)> {
+    let len = arrived.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
+    let mut response = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n".to_vec();
+    response.resize(response.len() + 100, b'x');
+    Some((len, response))
+}
+
+/// GET of an even key is a hit of 10 bytes, of an odd one a miss; SET is an error.
+fn resp_answer(arrived: &[u8]) -> Option<(usize, Vec<u8>)> {
+    let mut lines = arrived.split_inclusive(|&byte| byte == b'\n');
+    let mut len = 0;
+    let mut next = || -> Option<&[u8]> {
+        let line = lines.next().filter(|line| line.ends_with(b"\r\n"))?;
+        len += line.len();
+        Some(&line[..line.len() - 2])
+    };
+    let words = std::str::from_utf8(&next()?[1..]).unwrap().parse().unwrap();
+    let mut command = Vec::new();
+    for _ in 0..words {
+        next()?;
+        command.push(next()?.to_vec());
+    }
+    let is_even = |key: &[u8]| (key[key.len() - 1] - b'0') % 2 == 0;
+    let response = match command[0].as_slice() {
+        b"GET" if is_even(&command[1]) => &b"$10\r\n0123456789\r\n"[..],
+        b"GET" => b"$-1\r\n",
+        b"HELLO" => b"%1\r\n+proto\r\n:3\r\n",
+        _ => b"-READONLY\r\n",
+    };
+    Some((len, response.to_vec()))
+}
+
+fn options() -> Options {
+    Options {
+        connections: 4,
+        warm_up: Duration::from_millis(50),
+        duration: Duration::from_millis(300),
+        ..Options::default()
+    }
+}
+
+fn load(server: &Server, options: &Options) -> Record {
+    let http = Http::new("localhost", &["/".into()], &[]).unwrap();
+    run(&server.target(), &http, options, &AtomicBool::new(false)).unwrap()
+}
+
+/// Each request that was to be sent is in one of the counts.
+fn adds_up(record: &Record) {
+    assert_eq!(record.scheduled, record.issued + record.unissued());
+    let ended = record.answered() + record.failed + record.timed_out;
+    assert_eq!(record.issued, ended, "{record:?}");
+    assert_eq!(record.latency.count(), record.answered());
+    assert_eq!(record.figures().received(), record.served + record.misses);
+}
+
+#[test]
+fn a_closed_loop_counts_what_the_server_counts() {
+    for (threads, pipeline, closes_after) in [(1, 1, usize::MAX), (2, 1, 7), (2, 3, usize::MAX)] {
+        let server = Server::start(closes_after, http_answer);
+        let options = Options {
+            threads,
+            pipeline,
+            warm_up: Duration::ZERO,
+            ..options()
+        };
+        let record = load(&server, &options);
+        adds_up(&record);
+        assert!(record.served > 50, "{record:?}");
+        assert_eq!(record.served, record.issued, "{:?}", record.first_error);
+        // All is measured: the server has served nothing else.
+        assert_eq!(record.served, server.served.load(Ordering::Relaxed));
+        assert_eq!(record.received_bytes, record.served * 140);
+        assert_eq!(record.body_bytes, record.served * 100);
+        assert_eq!(record.bytes_per_response(), Some(140.0));
+        let reopened = record.connections > 4;
+        assert_eq!(reopened, closes_after != usize::MAX, "{record:?}");
+        assert!(record.cpu > Duration::ZERO && record.duration == options.duration);
+    }
+}
+
+#[test]
+fn hits_misses_and_errors_are_told_apart() {
+    let server = Server::start(usize::MAX, resp_answer);
+    let options = Options {
+        pipeline: 4,
+        workload: Workload {
+            set_share: 0.2,
+            keys: 1000,
+            pattern: KeyPattern::Uniform,
+            value_len: ValueLen::Range(1, 40),
+            hit_share: 1.0,
+        },
+        ..options()
+    };
+    for version in [RespVersion::Two, RespVersion::Three] {
+        let resp = Resp::new(version);
+        let record = run(&server.target(), &resp, &options, &AtomicBool::new(false)).unwrap();
+        adds_up(&record);
+        let share = |part: u64| part as f64 / record.issued as f64;
+        assert!((share(record.served) - 0.4).abs() < 0.1, "{record:?}");
+        assert!((share(record.misses) - 0.4).abs() < 0.1, "{record:?}");
+        assert!((share(record.refused) - 0.2).abs() < 0.1, "{record:?}");
+        assert_eq!(record.first_error.as_deref(), Some("READONLY"));
+        assert_eq!(record.body_bytes, record.served * 10);
+    }
+}
+
+/// The reason for open loops: while a server stands still, its clients go on to want something.
+#[test]
+fn an_open_loop_measures_the_wait_of_a_stopped_server_and_a_closed_one_does_not() {
+    let stopped = Duration::from_millis(200);
+    let p99 = |pace| {
+        let server = Server::start(usize::MAX, http_answer);
+        let gate = Arc::clone(&server.gate);
+        let stop = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(400));
+            let held = gate.lock().unwrap();
+            std::thread::sleep(stopped);
+            drop(held);
+        });
+        let options = Options {
+            pace,
+            duration: Duration::from_secs(1),
+            ..options()
+        };
+        let record = load(&server, &options);
+        stop.join().unwrap();
+        adds_up(&record);
+        if let Some(rate) = pace.rate() {
+            let scheduled = record.scheduled as f64;
+            assert!(
+                (scheduled / rate - 1.0).abs() < 0.15,
+                "{scheduled} of {rate}"
+            );
+            assert_eq!(record.unissued(), 0);
+        }
+        let max = record.latency.quantile(1.0).unwrap();
+        assert!(max >= stopped.mul_f64(0.9), "{max:?}");
+        record.latency.quantile(0.9).unwrap()
+    };
+    // A fifth of the requests of an open loop come while the server stands still: half of those
+    // wait for half of the time.
+    for pace in [Pace::Constant(400.0), Pace::Poisson(400.0)] {
+        let open = p99(pace);
+        assert!(open >= stopped.mul_f64(0.3), "{pace:?}: {open:?}");
+    }
+    let closed = p99(Pace::Closed);
+    assert!(closed < stopped / 2, "{closed:?}");
+}
+
+#[test]
+fn a_rate_beyond_the_server_s_is_counted_as_not_issued() {
+    // One response in 20 ms on each of two connections.
+    let server = Server::start(usize::MAX, |arrived: &[u8]| {
+        let answer = http_answer(arrived)?;
+        std::thread::sleep(Duration::from_millis(20));
+        Some(answer)
+    });
+    let options = Options {
+        connections: 2,
+        pace: Pace::Constant(1000.0),
+        timeout: Duration::from_millis(200),
+        ..options()
+    };
+    let record = load(&server, &options);
+    adds_up(&record);
+    assert!((299..=301).contains(&record.scheduled), "{record:?}");
+    assert!(record.unissued() > 150, "{record:?}");
+    // That is the server's doing, which the generator's lateness is not about.
+    assert_eq!(record.is_invalid(), None);
+}
+
+#[test]
+fn servers_that_are_absent_silent_or_wrong_are_an_error_that_says_so() {
+    let http = Http::new("localhost", &["/".into()], &[]).unwrap();
+    let error = |address| {
+        let target = Target { address, tls: None };
+        let options = Options {
+            connections: 1,
+            timeout: Duration::from_millis(100),
+            duration: Duration::from_secs(30),
+            ..options()
+        };
+        let error = run(&target, &http, &options, &AtomicBool::new(false));
+        error.unwrap_err().to_string()
+    };
+    // A port that was free a moment ago.
+    let free = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let refused = error(free);
+    assert!(
+        refused.contains(&free.to_string()) && refused.contains("refused"),
+        "{refused}"
+    );
+    let silent = Server::start(usize::MAX, |_: &[u8]| None);
+    assert!(error(silent.address).contains("no response in time"));
+    let wrong = Server::start(usize::MAX, |arrived: &[u8]| {
+        Some((arrived.len(), b"+OK\r\n".to_vec()))
+    });
+    let said = error(wrong.address);
+    assert!(
+        said.contains("+OK") && said.contains("header of an HTTP response"),
+        "{said}"
+    );
+    let closing = Server::start(1, |arrived: &[u8]| Some((arrived.len(), Vec::new())));
+    assert!(error(closing.address).contains("closed without a response"));
+}
+
+#[test]
+fn a_trial_ends_when_it_is_stopped() {
+    let server = Server::start(usize::MAX, http_answer);
+    let options = Options {
+        duration: Duration::from_secs(60),
+        warm_up: Duration::ZERO,
+        threads: 2,
+        ..options()
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let begin = std::time::Instant::now();
+    let http = Http::new("localhost", &["/".into()], &[]).unwrap();
+    let record = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            stop.store(true, Ordering::Relaxed);
+        });
+        run(&server.target(), &http, &options, &stop).unwrap()
+    });
+    assert!(begin.elapsed() < Duration::from_secs(20));
+    assert!(record.served > 0 && record.duration < Duration::from_secs(20));
+}

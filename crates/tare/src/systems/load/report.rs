@@ -1,0 +1,143 @@
+//! The result of a trial, for people and for programs.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::{json, Value};
+use tare_lab::unit::significant;
+use tare_load::{Options, Pace, Record, Target};
+
+/// The result as one line of JSON.
+pub(super) fn json(target: &Target, options: &Options, record: &Record) -> anyhow::Result<String> {
+    let nanoseconds = |duration: Duration| duration.as_nanos() as u64;
+    let mut result = json!({
+        "schema": 1,
+        "target": target.address.to_string(),
+        "tls": target.tls.is_some(),
+        "loop": if options.pace == Pace::Closed { "closed" } else { "open" },
+        "rate_intended": options.pace.rate(),
+        "connections": options.connections,
+        "threads": options.threads,
+        "pipeline": options.pipeline,
+        "seed": options.seed,
+        "duration_ns": nanoseconds(record.duration),
+        "rate": record.rate(),
+        "unissued": record.unissued(),
+        "bytes_per_response": record.bytes_per_response(),
+        "latency": record.latency.summary(),
+        "lateness": record.lateness.summary(),
+        "generator_cpu_per_response_ns": record.cpu_per_response().map(nanoseconds),
+        "invalid": record.is_invalid(),
+    });
+    let counts = serde_json::to_value(record)?;
+    if let (Value::Object(result), Value::Object(counts)) = (&mut result, counts) {
+        let histograms = ["latency", "lateness"];
+        for (name, value) in counts {
+            match histograms.contains(&name.as_str()) {
+                true => result.insert(format!("{name}_histogram"), value),
+                false => result.insert(name, value),
+            };
+        }
+    }
+    Ok(serde_json::to_string(&result)?)
+}
+
+/// The result as text.
+pub(super) fn text(target: &Target, options: &Options, record: &Record) -> String {
+    let mut text = String::new();
+    let tls = if target.tls.is_some() {
+        " with TLS"
+    } else {
+        ""
+    };
+    let pace = match options.pace {
+        Pace::Closed => "closed loop".into(),
+        Pace::Constant(rate) => format!("{} requests per second", significant(rate)),
+        Pace::Poisson(rate) => format!("{} requests per second, Poisson", significant(rate)),
+    };
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<11}{value}");
+    };
+    line("server", format!("{}{tls}", target.address));
+    line(
+        "load",
+        format!(
+            "{pace}; connections: {}, threads: {}, in flight per connection: {}; {:?} after {:?}",
+            options.connections,
+            options.threads,
+            options.pipeline,
+            record.duration,
+            options.warm_up
+        ),
+    );
+    let Record {
+        scheduled,
+        issued,
+        served,
+        misses,
+        refused,
+        failed,
+        timed_out,
+        ..
+    } = record;
+    line(
+        "requests",
+        format!(
+            "{scheduled} scheduled = {issued} sent + {} not sent",
+            record.unissued()
+        ),
+    );
+    line(
+        "responses",
+        format!(
+            "{served} served, {misses} misses, {refused} errors; none to {}",
+            failed + timed_out
+        ),
+    );
+    let missing = || "none".to_string();
+    let rate = record
+        .rate()
+        .map_or_else(missing, |rate| format!("{} /s", significant(rate)));
+    let bytes = record.bytes_per_response();
+    let bytes = bytes.map_or_else(missing, |bytes| format!("{} B", significant(bytes)));
+    line("rate", format!("{rate}, bytes per response: {bytes}"));
+    match record.latency.summary() {
+        None => line("latency", missing()),
+        Some(latency) => {
+            let shown = [
+                ("min", latency.min_ns),
+                ("p50", latency.p50_ns),
+                ("p90", latency.p90_ns),
+                ("p99", latency.p99_ns),
+                ("p99.9", latency.p999_ns),
+                ("max", latency.max_ns),
+            ];
+            let shown = shown.map(|(name, ns)| format!("{name} {}", time(ns as f64)));
+            line("latency", shown.join(", "));
+        }
+    }
+    if let Some(late) = record.lateness.summary() {
+        let (p99, max) = (time(late.p99_ns as f64), time(late.max_ns as f64));
+        line(
+            "lateness",
+            format!("p99 {p99}, max {max}: of the generator itself"),
+        );
+    }
+    let cpu = record.cpu_per_response();
+    let cpu = cpu.map_or_else(missing, |cpu| time(cpu.as_secs_f64() * 1e9));
+    line("processor", format!("{cpu} per response, of the generator"));
+    if let Some(error) = &record.first_error {
+        line("error", format!("the first one: {error}"));
+    }
+    text
+}
+
+fn time(ns: f64) -> String {
+    let (value, unit) = match ns {
+        _ if ns < 1e3 => (ns, "ns"),
+        _ if ns < 1e6 => (ns / 1e3, "µs"),
+        _ if ns < 1e9 => (ns / 1e6, "ms"),
+        _ => (ns / 1e9, "s"),
+    };
+    format!("{} {unit}", significant(value))
+}
