@@ -10,7 +10,7 @@ use crate::interface::InterfaceId;
 
 /// The counters that go on.
 #[derive(Serialize, Deserialize)]
-struct Totals<W> {
+struct AllCounters<W> {
     control: Counters,
     exchange: exchange::Counters,
     workers: W,
@@ -25,13 +25,13 @@ impl Control {
     /// Returns the state that another process needs, with counters of the workers. No worker may
     /// use an SA from here on, until it is known that the other process will not.
     pub(crate) fn export(&self, workers: &impl Serialize) -> State {
-        let (routes, given) = self.routes.export(&self.exchange);
+        let (routes, given) = self.routes.export(&self.exchange, &self.clock);
         let interfaces = [(false, &self.private), (true, &self.public)];
         let known = interfaces.into_iter().flat_map(|(public, interface)| {
             let neighbors = interface.neighbors.iter();
             neighbors.filter_map(move |n| Some((public, n.address, n.mac?)))
         });
-        let totals = Totals {
+        let counters = AllCounters {
             control: self.counters,
             exchange: self.exchange.counters(),
             workers,
@@ -41,7 +41,8 @@ impl Control {
             given,
             neighbors: known.collect(),
             paths: self.paths.export(&self.clock),
-            counters: serde_json::to_string(&totals).unwrap_or_default(),
+            sa_ttl: self.exchange.sa_ttl(),
+            counters: serde_json::to_string(&counters).unwrap_or_default(),
         }
     }
 
@@ -58,7 +59,7 @@ impl Control {
         let mut gone = Vec::new();
         for route in &state.routes {
             let exchange = &mut self.exchange;
-            let keep = |number| exchange.import(now, number, &route.negotiated());
+            let keep = |number| exchange.import(now, number, &route.negotiated(), state.sa_ttl);
             match self.routes.import(route, keep) {
                 Some(number) => drop(self.watched.insert(number)),
                 None => gone.push(route.id.clone()),
@@ -74,11 +75,11 @@ impl Control {
         }
         self.paths.import(&state.paths);
         self.dirty = true;
-        let totals: Option<Totals<W>> = serde_json::from_str(&state.counters).ok();
-        let workers = totals.map(|totals| {
-            self.counters.add(&totals.control);
-            self.exchange.go_on(&totals.exchange);
-            totals.workers
+        let counters: Option<AllCounters<W>> = serde_json::from_str(&state.counters).ok();
+        let workers = counters.map(|counters| {
+            self.counters.add(&counters.control);
+            self.exchange.go_on(&counters.exchange);
+            counters.workers
         });
         (gone, workers)
     }

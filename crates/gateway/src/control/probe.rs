@@ -276,6 +276,16 @@ mod tests {
     }
 
     #[test]
+    fn a_search_that_begins_with_a_known_limit_does_not_fall_below_it() {
+        let mut search = Search::new(Instant::ZERO, 576, 1500);
+        search.reported(Instant::ZERO, 1400);
+        for second in 0..60 {
+            run(&mut search, second, 1, |size| size <= 1400);
+            assert_eq!(search.limit(), Some(Some(1400)), "{second}");
+        }
+    }
+
+    #[test]
     fn a_peer_that_does_not_answer_is_sent_three_probes_in_ten_minutes_and_nothing_changes() {
         let mut search = Search::new(Instant::ZERO, 576, 1500);
         let probes = run(&mut search, 0, 3600, |_| false);

@@ -12,7 +12,7 @@ use tare_gcm::Key;
 use tare_memory::Shared;
 use tare_sim::Instant;
 
-use super::totals::Totals;
+use super::totals::{RouteCounters, Totals};
 use crate::config::{self, Config, Keys, SaKey};
 use crate::dataplane::{DropTable, InboundSa, OutboundSa, Outer, SequenceMode};
 use crate::exchange::{RouteKeys, SaKeys};
@@ -58,6 +58,15 @@ impl Entry {
             true => SequenceMode::Extended,
             false => SequenceMode::Plain,
         }
+    }
+
+    /// Returns the counters of both directions, outbound first.
+    pub(super) fn counters(&self) -> [RouteCounters; 2] {
+        let inbound = self.inbound.iter().map(|inbound| &inbound.sa);
+        [
+            self.totals.outbound(self.outbound.iter()),
+            self.totals.inbound(inbound),
+        ]
     }
 
     /// Returns true if SAs of this route are valid for the other one.

@@ -8,10 +8,11 @@
 //! simpler, but a peer keeps the SAs of four negotiations: handovers in a row would displace the
 //! one that is in use.
 
+use std::time::Duration;
+
 use tare_sim::Instant;
 
-use super::route::Route;
-use super::sas::handover::{InboundLife, OutboundLife, Waiting};
+use super::sas::handover::{InboundLife, OutboundLife, Proving, Waiting};
 use super::{schedule, Counters, Exchange, Negotiation};
 
 /// The state of a route that another process needs.
@@ -21,6 +22,12 @@ pub(crate) struct Negotiated {
     pub(crate) inbound: Vec<InboundLife>,
     /// In the order in which workers take them.
     pub(crate) outbound: Vec<OutboundLife>,
+    pub(crate) pending: Pending,
+}
+
+/// The state of a route beside the SAs in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pending {
     /// Outbound SAs that are not used yet, oldest first.
     pub(crate) waiting: Vec<Waiting>,
     /// The time of the last successful negotiation as initiator.
@@ -29,6 +36,9 @@ pub(crate) struct Negotiated {
     pub(crate) renew: bool,
     /// The SPI of the negotiation that is given up, where a proposal was sent with it.
     pub(crate) offered: Option<u32>,
+    /// True if the peer makes marks.
+    pub(crate) marks: bool,
+    pub(crate) proof: Option<Proving>,
 }
 
 impl Exchange {
@@ -42,20 +52,27 @@ impl Exchange {
     pub(crate) fn export(&self, route: usize) -> Option<Negotiated> {
         let route = self.routes.get(&route)?;
         let mut negotiated = route.sas.export(&self.shared.clock);
-        negotiated.offered = route.offered();
+        negotiated.pending.offered = route.spi.filter(|_| route.offered);
+        negotiated.pending.marks = route.peer_marks;
         Some(negotiated)
     }
 
-    /// Takes over the state of a route of another process, in which the route has had no
-    /// negotiation yet. Returns the SPIs of the inbound SAs that are kept: all but those that other
+    /// Returns the life of SAs.
+    pub(crate) fn sa_ttl(&self) -> Duration {
+        self.shared.timers.sa_ttl
+    }
+
+    /// Takes over the state of a route of another process, where SAs lived for `sa_ttl`. There was
+    /// no negotiation here yet. Returns the SPIs of the inbound SAs that are kept: all but those that other
     /// SAs have.
     pub(crate) fn import(
         &mut self,
         now: Instant,
         number: usize,
         negotiated: &Negotiated,
+        sa_ttl: Duration,
     ) -> Vec<u32> {
-        self.shared.clock.inside(now);
+        let now = self.shared.clock.inside(now);
         let Some(route) = self.routes.get_mut(&number) else {
             return Vec::new();
         };
@@ -69,10 +86,14 @@ impl Exchange {
         };
         let inbound = negotiated.inbound.iter();
         let kept: Vec<u32> = inbound.map(|sa| sa.spi).filter(&mut take).collect();
-        if let Some(spi) = negotiated.offered.filter(&mut take) {
-            route.offer_again(spi);
+        if let Some(spi) = negotiated.pending.offered.filter(&mut take) {
+            (route.spi, route.offered) = (Some(spi), true);
         }
+        route.peer_marks = negotiated.pending.marks;
         route.sas.import(negotiated, &kept);
+        if sa_ttl != shared.timers.sa_ttl {
+            route.sas.set_life(now, sa_ttl, shared);
+        }
         schedule(route, &mut self.timer_queue);
         kept
     }
@@ -80,16 +101,5 @@ impl Exchange {
     /// Goes on with the counters of another process.
     pub(crate) fn go_on(&mut self, counters: &Counters) {
         self.shared.counters.add(counters);
-    }
-}
-
-impl Route {
-    fn offered(&self) -> Option<u32> {
-        self.spi.filter(|_| self.offered)
-    }
-
-    fn offer_again(&mut self, spi: u32) {
-        self.spi = Some(spi);
-        self.offered = true;
     }
 }

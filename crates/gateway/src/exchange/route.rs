@@ -20,7 +20,7 @@ pub(crate) struct Route {
     pub(crate) sas: Sas,
     marker: Marker,
     /// True if the last pair was negotiated with marked messages, so that the peer makes them.
-    peer_marks: bool,
+    pub(super) peer_marks: bool,
     /// The nonce that the next proposal must contain. It changes when one was accepted, so none is
     /// accepted twice.
     nonce: Nonce,

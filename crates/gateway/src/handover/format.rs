@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::time::Duration;
 
 use tare_sim::Instant;
 use zeroize::Zeroizing;
@@ -10,12 +11,13 @@ use super::bytes::{Reader, Writer};
 use super::{InboundState, OutboundState, RouteState, State, Terms};
 use crate::config::PresharedKey;
 use crate::dataplane::{Opened, Received, Sent};
-use crate::exchange::sas::handover::{InboundLife, OutboundLife, Waiting};
+use crate::exchange::handover::Pending;
+use crate::exchange::sas::handover::{InboundLife, OutboundLife, Proving, Waiting};
 use crate::exchange::SaKeys;
 
 const NAME: &[u8; 8] = b"TARE-GW\n";
 /// To be increased with every change of the format.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The reason why bytes are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +64,7 @@ impl State {
             to.u16(*mtu);
             to.u64(until.as_nanos());
         });
+        to.u64(u64::try_from(self.sa_ttl.as_nanos()).unwrap_or(u64::MAX));
         to.text(&self.counters);
         to.into_bytes()
     }
@@ -94,6 +97,7 @@ fn read_state(from: &mut Reader<'_>) -> Option<State> {
         given: from.all(|from| Some((from.key()?, from.u64()?)))?,
         neighbors: from.all(|from| Some((from.flag()?, from.address()?, *from.array()?)))?,
         paths: from.all(|from| Some((from.address()?, from.u16()?, read_instant(from)?)))?,
+        sa_ttl: Duration::from_nanos(from.u64()?),
         counters: from.text()?,
     })
 }
@@ -121,6 +125,7 @@ fn is_consistent(state: &State) -> bool {
                     && aead.is_none_or(|aead| aead == sa.key.aead())
             })
             && route
+                .pending
                 .waiting
                 .iter()
                 .all(|sa| sa.keys.spi >= 256 && aead == Some(sa.keys.key.aead()))
@@ -145,10 +150,9 @@ fn put_route(to: &mut Writer, route: &RouteState) {
     });
     to.all(&route.inbound, put_inbound);
     to.all(&route.outbound, put_outbound);
-    to.all(&route.waiting, put_waiting);
-    to.option(route.own, put_instant);
-    to.flag(route.renew);
-    to.option(route.offered, Writer::u32);
+    put_pending(to, &route.pending);
+    to.option(route.handshake, put_instant);
+    to.text(&route.counters);
 }
 
 fn read_route(from: &mut Reader<'_>) -> Option<RouteState> {
@@ -168,10 +172,9 @@ fn read_route(from: &mut Reader<'_>) -> Option<RouteState> {
         terms,
         inbound: from.all(read_inbound)?,
         outbound: from.all(read_outbound)?,
-        waiting: from.all(read_waiting)?,
-        own: from.option(read_instant)?,
-        renew: from.flag()?,
-        offered: from.option(Reader::u32)?,
+        pending: read_pending(from)?,
+        handshake: from.option(read_instant)?,
+        counters: from.text()?,
     })
 }
 
@@ -251,6 +254,36 @@ fn read_outbound(from: &mut Reader<'_>) -> Option<OutboundState> {
                 since: read_instant(from)?,
                 expires: read_instant(from)?,
                 rekey: read_instant(from)?,
+            })
+        })?,
+    })
+}
+
+fn put_pending(to: &mut Writer, pending: &Pending) {
+    to.all(&pending.waiting, put_waiting);
+    to.option(pending.own, put_instant);
+    to.flag(pending.renew);
+    to.option(pending.offered, Writer::u32);
+    to.flag(pending.marks);
+    to.option(pending.proof, |to, proof| {
+        to.u32(proof.partner);
+        put_instant(to, proof.next);
+        to.u32(proof.left);
+    });
+}
+
+fn read_pending(from: &mut Reader<'_>) -> Option<Pending> {
+    Some(Pending {
+        waiting: from.all(read_waiting)?,
+        own: from.option(read_instant)?,
+        renew: from.flag()?,
+        offered: from.option(Reader::u32)?,
+        marks: from.flag()?,
+        proof: from.option(|from| {
+            Some(Proving {
+                partner: from.u32()?,
+                next: read_instant(from)?,
+                left: from.u32()?,
             })
         })?,
     })
@@ -355,23 +388,33 @@ mod tests {
                     rekey: at(1 << 39),
                 }),
             )],
-            waiting: vec![Waiting {
-                keys: SaKeys {
-                    spi: 6001,
-                    key: SaKey::aes_128_gcm(&[11; 16], [7; 4]),
-                },
-                partner: 5000,
-                confirmed: true,
-                anew: false,
-                continued: Some(at(11)),
-                since: at(12),
-                expires: at(1 << 41),
-                rekey: at(1 << 40),
-                activate: at(13),
-            }],
-            own: Some(at(14)),
-            renew: true,
-            offered: Some(7000),
+            pending: Pending {
+                waiting: vec![Waiting {
+                    keys: SaKeys {
+                        spi: 6001,
+                        key: SaKey::aes_128_gcm(&[11; 16], [7; 4]),
+                    },
+                    partner: 5000,
+                    confirmed: true,
+                    anew: false,
+                    continued: Some(at(11)),
+                    since: at(12),
+                    expires: at(1 << 41),
+                    rekey: at(1 << 40),
+                    activate: at(13),
+                }],
+                own: Some(at(14)),
+                renew: true,
+                offered: Some(7000),
+                marks: true,
+                proof: Some(Proving {
+                    partner: 5000,
+                    next: at(15),
+                    left: 3,
+                }),
+            },
+            handshake: Some(at(12)),
+            counters: "[]".into(),
         };
         let manual = RouteState {
             id: "b".into(),
@@ -383,16 +426,16 @@ mod tests {
             },
             inbound: vec![inbound(5001, None), inbound(5002, None)],
             outbound: vec![outbound(300, SaKey::aes_256_gcm(&[8; 32], [6; 4]), None)],
-            waiting: Vec::new(),
-            own: None,
-            renew: false,
-            offered: None,
+            pending: Pending::default(),
+            handshake: None,
+            counters: String::new(),
         };
         State {
             routes: vec![negotiated, manual],
             given: vec![(SaKey::aes_128_gcm(&[1; 16], [2; 4]), 12)],
             neighbors: vec![(true, v4(9), [2, 0, 0, 0, 0, 9])],
             paths: vec![(v4(3), 1400, at(1 << 41))],
+            sa_ttl: Duration::from_secs(600),
             counters: r#"{"a":1}"#.into(),
         }
     }
@@ -418,8 +461,8 @@ mod tests {
         let long: Vec<u8> = bytes.iter().copied().chain([0]).collect();
         assert_eq!(error(&long), Some(Error::Malformed));
         let mut other = bytes.to_vec();
-        other[11] = 2;
-        assert_eq!(error(&other), Some(Error::Version(2)));
+        other[11] += 1;
+        assert_eq!(error(&other), Some(Error::Version(VERSION + 1)));
         other[0] = b't';
         assert_eq!(error(&other), Some(Error::Name));
     }
@@ -429,7 +472,7 @@ mod tests {
         type Change = fn(&mut State);
         let changes: [(&str, Change); 10] = [
             ("negotiated keys of a manual route", |s| {
-                s.routes[1].waiting = s.routes[0].waiting.clone();
+                s.routes[1].pending = s.routes[0].pending.clone();
             }),
             ("a name twice", |s| s.routes[1].id = "a".into()),
             ("an SPI twice", |s| s.routes[1].inbound[0].spi = 5000),

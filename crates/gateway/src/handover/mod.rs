@@ -12,14 +12,15 @@ mod bytes;
 mod format;
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use tare_packet::ethernet::Mac;
 use tare_sim::Instant;
 
 use crate::config::{Aead, PresharedKey, SaKey};
 use crate::dataplane::{Opened, Sent};
-use crate::exchange::handover::Negotiated;
-use crate::exchange::sas::handover::{InboundLife, OutboundLife, Waiting};
+use crate::exchange::handover::{Negotiated, Pending};
+use crate::exchange::sas::handover::{InboundLife, OutboundLife};
 
 /// The numbers of an outbound SA that the process before keeps for itself: what all workers could
 /// send in a tenth of a second at the least.
@@ -36,6 +37,8 @@ pub(crate) struct State {
     pub(crate) neighbors: Vec<(bool, IpAddr, Mac)>,
     /// Path MTUs that are less than the interface's, and when they are forgotten.
     pub(crate) paths: Vec<(IpAddr, u16, Instant)>,
+    /// The life of SAs.
+    pub(crate) sa_ttl: Duration,
     /// Counters as JSON: another version may have others.
     pub(crate) counters: String,
 }
@@ -48,14 +51,11 @@ pub(crate) struct RouteState {
     pub(crate) terms: Terms,
     pub(crate) inbound: Vec<InboundState>,
     pub(crate) outbound: Vec<OutboundState>,
-    /// See [`Negotiated::waiting`].
-    pub(crate) waiting: Vec<Waiting>,
-    /// See [`Negotiated::own`].
-    pub(crate) own: Option<Instant>,
-    /// See [`Negotiated::renew`].
-    pub(crate) renew: bool,
-    /// See [`Negotiated::offered`].
-    pub(crate) offered: Option<u32>,
+    pub(crate) pending: Pending,
+    /// The time at which keys were agreed on last.
+    pub(crate) handshake: Option<Instant>,
+    /// Counters over all SAs as JSON, as [`State::counters`].
+    pub(crate) counters: String,
 }
 
 /// The properties that a route must share with another for its SAs to be valid there.
@@ -95,10 +95,7 @@ impl RouteState {
         Negotiated {
             inbound: self.inbound.iter().filter_map(|sa| sa.life).collect(),
             outbound: self.outbound.iter().filter_map(|sa| sa.life).collect(),
-            waiting: self.waiting.clone(),
-            own: self.own,
-            renew: self.renew,
-            offered: self.offered,
+            pending: self.pending.clone(),
         }
     }
 }

@@ -101,6 +101,13 @@ impl Bed {
         let state = State::from_bytes(state).unwrap();
         let (gone, _) = node.control.import::<()>(self.now, &state);
         assert_eq!(gone, [""; 0]);
+        // The counters of each route go on, with those of SAs that are gone.
+        let counters = |state: &State| {
+            let routes = state.routes.iter();
+            let counters = routes.map(|route| (route.counters.clone(), route.handshake));
+            counters.collect::<Vec<_>>()
+        };
+        assert_eq!(counters(&node.control.export(&())), counters(&state));
         node
     }
 
@@ -240,9 +247,24 @@ fn a_route_with_another_configuration_begins_anew_and_reuses_no_number_of_a_manu
     let (gone, _) = node.control.import::<()>(bed.now, &state);
     assert_eq!(gone, ["agreed", "manual"]);
     let after = node.control.export(&());
+    assert_eq!(after.routes[0].counters, state.routes[0].counters);
+    assert!(!state.routes[0].counters.contains(r#""packets":0"#));
     assert!(last(&after) >= last(&state) + RESERVED);
     assert!(after.routes[0].outbound.is_empty());
-    // It is known also where the route is gone for a while.
+    // Where the life of SAs is shorter in the file now, it is that of those that were taken over.
+    let lives = |state: &State| {
+        let inbound = state.routes[0].inbound.iter();
+        let lives = inbound.map(|sa| sa.life.unwrap().expires);
+        lives.collect::<Vec<_>>()
+    };
+    let mut longer = State::from_bytes(&bed.state()).unwrap();
+    longer.sa_ttl *= 2;
+    let mut node = make(1, "", &bed.pool, 8, bed.now);
+    node.control.import::<()>(bed.now, &longer);
+    let shorter = lives(&node.control.export(&()));
+    assert!(!shorter.is_empty());
+    assert!(shorter.iter().zip(lives(&longer)).all(|(a, b)| *a < b));
+    // The last number is known also where the route is gone for a while.
     let mut without = after.clone();
     let manual = without.routes.pop().unwrap();
     let sa = &manual.outbound[0];

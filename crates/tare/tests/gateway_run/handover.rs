@@ -4,8 +4,6 @@ use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 
-use rustix::net::sockopt::set_socket_recv_buffer_size_force;
-
 use super::*;
 
 /// Packets per second in each direction.
@@ -129,13 +127,13 @@ impl Bed {
         drops.filter_map(Value::as_u64).sum()
     }
 
-    /// The counters of packets that the other gateway refused as seen before or too old: a sequence
-    /// number that was used twice would be among them.
-    fn refused(&self, side: usize) -> u64 {
+    /// The counters of packets that a gateway refused as replayed, too old, forged and of an
+    /// unknown SPI: a sequence number that was used twice would be among them.
+    fn refused(&self, side: usize) -> [u64; 4] {
         let status = self.status(side).unwrap();
         let dropped = &status["inbound"]["dropped"];
-        let count = |name: &str| dropped[name].as_u64().unwrap_or(0);
-        count("replayed") + count("too_old") + count("forged") + count("unknown_spi")
+        let names = ["replayed", "too_old", "forged", "unknown_spi"];
+        names.map(|name| dropped[name].as_u64().unwrap_or(0))
     }
 }
 
@@ -146,6 +144,7 @@ fn handed_over_five_times(io: &str, cpus: &str) {
     bed.up();
     bed.wait_for_packets();
     let before = bed.status(0).unwrap();
+    let refused = [0, 1].map(|side| bed.refused(side));
     let flows = bed.flows();
     thread::sleep(Duration::from_millis(500));
     for _ in 0..5 {
@@ -172,11 +171,14 @@ fn handed_over_five_times(io: &str, cpus: &str) {
         );
         assert!(sent > 10 * LOSS_MAX);
     }
-    assert_eq!((bed.refused(0), bed.refused(1)), (0, 0), "{}", bed.log(0));
+    let refused_since = [0, 1].map(|side| bed.refused(side));
+    assert_eq!(refused_since, refused, "{}", bed.log(0));
     // The counters went on, and so did the SAs: no packet of either was counted anew.
     let after = bed.status(0).unwrap();
     let forwarded = |status: &Value| status["outbound"]["forwarded"].as_u64().unwrap();
     assert!(forwarded(&after) > forwarded(&before) + RATE, "{after}");
+    let packets = |status: &Value| status["routes"][0]["sent"]["packets"].as_u64().unwrap();
+    assert!(packets(&after) > packets(&before) + RATE, "{after}");
     let kind = after["workers"][0]["private"]["kind"].as_str().unwrap();
     assert_eq!(kind.contains("AF_XDP"), io != "packet", "{kind}");
 }
@@ -275,6 +277,7 @@ fn a_process_that_dies_or_hangs_or_refuses_at_any_step_leaves_the_gateway_forwar
         let mode = fs::metadata(bed.handover_socket(0)).unwrap().permissions();
         assert_eq!(mode.mode() & 0o777, 0o600);
         let pid = bed.pid(0);
+        let refused = [0, 1].map(|side| bed.refused(side));
         let steps: [(&str, fn(&mut Impostor)); 10] = [
             ("nothing", |_| ()),
             ("no message", |other| {
@@ -346,7 +349,7 @@ fn a_process_that_dies_or_hangs_or_refuses_at_any_step_leaves_the_gateway_forwar
         );
         bed.hand_over(0);
         bed.wait_for_packets();
-        assert_eq!((bed.refused(0), bed.refused(1)), (0, 0));
+        assert_eq!([0, 1].map(|side| bed.refused(side)), refused);
     }
 }
 
@@ -375,7 +378,7 @@ fn a_process_that_is_killed_while_it_takes_over_leaves_one_gateway() {
         }
         bed.wait_for_packets();
     }
-    assert_eq!(bed.refused(1), 0);
+    assert_eq!(bed.refused(1)[..3], [0; 3]);
 }
 
 #[test]
@@ -384,10 +387,10 @@ fn what_cannot_be_taken_over_is_one_line_and_changes_nothing() {
         return;
     };
     bed.configure(0, "");
-    let run = |bed: &Bed, more: &[&str]| {
+    let gateway = |bed: &Bed, what: &str, more: &[&str]| {
         let output = bed.inside("g0", || {
             Command::new(TARE)
-                .args(["gateway", "handover"])
+                .args(["gateway", what])
                 .args(more)
                 .arg(bed.config(0))
                 .output()
@@ -397,6 +400,7 @@ fn what_cannot_be_taken_over_is_one_line_and_changes_nothing() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         said
     };
+    let run = |bed: &Bed, more: &[&str]| gateway(bed, "handover", more);
     assert!(run(&bed, &[]).contains("is it running?"));
     bed.up();
     let pid = bed.pid(0);
@@ -407,6 +411,13 @@ fn what_cannot_be_taken_over_is_one_line_and_changes_nothing() {
     bed.configure(0, "");
     bed.wait_for_packets();
     assert_eq!(bed.pid(0), pid);
+    // The locks on the interfaces go to the other process.
+    bed.hand_over(0);
+    let pid = bed.pid(0).unwrap();
+    let socket = bed.path("second.sock");
+    let second = ["--status-socket", socket.to_str().unwrap()];
+    let said = gateway(&bed, "run", &second);
+    assert!(said.contains(&format!("process {pid};")), "{said}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use tare_gcm::Key;
 use tare_memory::Shared;
 
 use super::{Entry, Inbound, Keys, OutboundSa, Outer, Routes};
+use crate::clock::MonotonicClock;
 use crate::config::SaKey;
 use crate::dataplane::{InboundSa, SequenceMode};
 use crate::exchange::Exchange;
@@ -57,7 +58,7 @@ impl Entry {
         }
     }
 
-    fn export(&self, number: usize, exchange: &Exchange) -> RouteState {
+    fn export(&self, number: usize, exchange: &Exchange, clock: &MonotonicClock) -> RouteState {
         let negotiated = exchange.export(number);
         let manual = negotiated.is_none();
         let negotiated = negotiated.unwrap_or_default();
@@ -85,10 +86,17 @@ impl Entry {
             terms: self.terms(),
             inbound: inbound.collect(),
             outbound: outbound.collect(),
-            waiting: negotiated.waiting.clone(),
-            own: negotiated.own,
-            renew: negotiated.renew,
-            offered: negotiated.offered,
+            pending: negotiated.pending.clone(),
+            handshake: self.handshake.map(|at| clock.outside(at)),
+            counters: serde_json::to_string(&self.counters()).unwrap_or_default(),
+        }
+    }
+
+    /// Goes on with the counters of another process.
+    fn go_on(&mut self, counters: &str) {
+        if let Ok(counted) = serde_json::from_str(counters) {
+            let present = self.counters();
+            self.totals.go_on(&counted, &present);
         }
     }
 }
@@ -98,9 +106,10 @@ impl Routes {
     pub(in crate::control) fn export(
         &self,
         exchange: &Exchange,
+        clock: &MonotonicClock,
     ) -> (Vec<RouteState>, Vec<(SaKey, u64)>) {
         let routes = self.in_order();
-        let routes = routes.map(|(number, entry)| entry.export(number, exchange));
+        let routes = routes.map(|(number, entry)| entry.export(number, exchange, clock));
         let given = self.given.last.values().flatten();
         let given = given.map(|(key, sa)| (key.clone(), sa.last_number()));
         (routes.collect(), given.collect())
@@ -137,24 +146,36 @@ impl Routes {
 
     /// Takes over the SAs of a route, if one of that name exists for which they are valid: of
     /// negotiated ones those that the exchange keeps, with `keep`, and of manual ones those whose
-    /// keys are the same. Returns the route's number.
+    /// keys are the same. Returns the route's number. One of that name goes on counting in any case.
     pub(in crate::control) fn import(
         &mut self,
         state: &RouteState,
         keep: impl FnOnce(usize) -> Vec<u32>,
     ) -> Option<usize> {
         let number = *self.names.get(&state.id)?;
-        let entry = self.entry(number)?;
-        if entry.terms() != state.terms {
-            return None;
+        let is_same = self.entry(number)?.terms() == state.terms;
+        if is_same {
+            self.import_sas(number, state, keep);
         }
+        self.entry_mut(number)?.go_on(&state.counters);
+        is_same.then_some(number)
+    }
+
+    fn import_sas(
+        &mut self,
+        number: usize,
+        state: &RouteState,
+        keep: impl FnOnce(usize) -> Vec<u32>,
+    ) {
         let manual = state.terms.exchange.is_none();
         let kept: HashSet<u32> = keep(number).into_iter().collect();
         let same = |entry: &Entry, direction, spi, key| {
             entry.secrets.get(direction, spi).is_some_and(|k| k == key)
         };
         for sa in &state.inbound {
-            let entry = self.entry_mut(number)?;
+            let Some(entry) = self.entry_mut(number) else {
+                return;
+            };
             if manual {
                 if !same(entry, Direction::In, sa.spi, &sa.key) {
                     continue;
@@ -167,7 +188,9 @@ impl Routes {
             self.install_inbound_as(number, sa.spi, &sa.key, go_on);
         }
         for sa in &state.outbound {
-            let entry = self.entry_mut(number)?;
+            let Some(entry) = self.entry_mut(number) else {
+                return;
+            };
             if manual && !same(entry, Direction::Out, sa.spi, &sa.key) {
                 continue;
             }
@@ -175,6 +198,8 @@ impl Routes {
             let replaces = manual.then_some(sa.spi);
             self.install_outbound_as(number, sa.spi, &sa.key, replaces, go_on);
         }
-        Some(number)
+        if let Some(entry) = self.entry_mut(number) {
+            entry.handshake = state.handshake;
+        }
     }
 }

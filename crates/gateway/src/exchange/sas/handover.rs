@@ -2,9 +2,9 @@
 
 use tare_sim::Instant;
 
-use super::{Inbound, Outbound, Queued, Sas};
+use super::{Inbound, Outbound, Proof, Queued, Sas, PROOFS};
 use crate::clock::MonotonicClock;
-use crate::exchange::handover::Negotiated;
+use crate::exchange::handover::{Negotiated, Pending};
 use crate::exchange::SaKeys;
 
 /// The life of an inbound SA.
@@ -41,6 +41,14 @@ pub(crate) struct Waiting {
     pub(crate) activate: Instant,
 }
 
+/// An SA of which the peer is to know that it is in use; see [`Proof`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Proving {
+    pub(crate) partner: u32,
+    pub(crate) next: Instant,
+    pub(crate) left: u32,
+}
+
 impl Sas {
     /// Returns the SAs.
     pub(crate) fn export(&self, clock: &MonotonicClock) -> Negotiated {
@@ -71,10 +79,17 @@ impl Sas {
         Negotiated {
             inbound: inbound.collect(),
             outbound: outbound.collect(),
-            waiting: waiting.collect(),
-            renew: self.renew,
-            own: self.own.map(|at| clock.outside(at)),
-            offered: None,
+            pending: Pending {
+                waiting: waiting.collect(),
+                renew: self.renew,
+                own: self.own.map(|at| clock.outside(at)),
+                proof: self.proof.as_ref().map(|proof| Proving {
+                    partner: proof.partner,
+                    next: clock.outside(proof.next),
+                    left: proof.left,
+                }),
+                ..Pending::default()
+            },
         }
     }
 
@@ -97,20 +112,25 @@ impl Sas {
             rekey: sa.rekey,
             lost: false,
         }));
-        self.queue
-            .extend(negotiated.waiting.iter().map(|sa| Queued {
-                keys: sa.keys.clone(),
-                partner: sa.partner,
-                confirmed: sa.confirmed,
-                anew: sa.anew,
-                continued: sa.continued,
-                since: sa.since,
-                expires: sa.expires,
-                rekey: sa.rekey,
-                activate: sa.activate,
-            }));
-        self.own = negotiated.own;
+        let pending = &negotiated.pending;
+        self.queue.extend(pending.waiting.iter().map(|sa| Queued {
+            keys: sa.keys.clone(),
+            partner: sa.partner,
+            confirmed: sa.confirmed,
+            anew: sa.anew,
+            continued: sa.continued,
+            since: sa.since,
+            expires: sa.expires,
+            rekey: sa.rekey,
+            activate: sa.activate,
+        }));
+        self.own = pending.own;
+        self.proof = pending.proof.map(|proof| Proof {
+            partner: proof.partner,
+            next: proof.next,
+            left: proof.left.clamp(1, PROOFS),
+        });
         // The traffic of an SA that is not kept has to move.
-        self.renew |= negotiated.renew || kept.len() < negotiated.inbound.len();
+        self.renew |= pending.renew || kept.len() < negotiated.inbound.len();
     }
 }
