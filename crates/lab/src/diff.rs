@@ -11,6 +11,9 @@ use crate::result::{CellResult, ClaimResult, ExperimentResult, RunResult, Verdic
 use crate::unit::{Better, Unit};
 use crate::value::Point;
 
+/// The share by which work per operation may differ and still be called the same.
+const SAME_WORK: f64 = 0.01;
+
 /// The changes from one run to another.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RunDiff {
@@ -79,8 +82,11 @@ pub struct CellChange {
     pub before: f64,
     /// The second run's median.
     pub after: f64,
-    /// After / before; `None` unless both are above 0.
+    /// After / before; `None` unless both are above 0 and the work is the same.
     pub ratio: Option<f64>,
+    /// The work per operation of both, if it differs by more than 1 %: their medians cannot be
+    /// compared.
+    pub other_work: Option<[f64; 2]>,
     /// True if the two 95 % intervals have no value in common; `None` if one is missing.
     pub apart: Option<bool>,
 }
@@ -157,6 +163,10 @@ fn change(experiment: &str, before: &CellResult, after: &CellResult) -> Option<C
         }
         _ => None,
     };
+    let work = before.work_per_operation.zip(after.work_per_operation);
+    let other_work = work
+        .filter(|(a, b)| (a - b).abs() > SAME_WORK * a.abs().max(b.abs()))
+        .map(|(a, b)| [a, b]);
     Some(CellChange {
         experiment: experiment.to_owned(),
         at: after.at.clone(),
@@ -165,8 +175,9 @@ fn change(experiment: &str, before: &CellResult, after: &CellResult) -> Option<C
         better: after.better,
         before: from,
         after: to,
-        ratio: (from > 0.0 && to > 0.0).then(|| to / from),
-        apart,
+        ratio: (from > 0.0 && to > 0.0 && other_work.is_none()).then(|| to / from),
+        apart: apart.filter(|_| other_work.is_none()),
+        other_work,
     })
 }
 
@@ -211,7 +222,7 @@ fn conditions(before: &RunResult, after: &RunResult) -> Vec<Condition> {
         } = &run.machine;
         vec![
             ("processor", cpu_model.clone()),
-            ("processors", Some(cpus.to_string())),
+            ("processors", (*cpus > 0).then(|| cpus.to_string())),
             (
                 "threads per core",
                 threads_per_core.map(|threads| threads.to_string()),

@@ -15,6 +15,9 @@ use crate::value::{Parameters, Point, Selector, Value, BESIDE};
 /// The most rounds of an experiment.
 pub const ROUNDS_MAX: u32 = 10_000;
 
+/// The driver of experiments whose figures were imported: no trial of theirs can run here.
+pub const IMPORTED: &str = "imported";
+
 /// One experiment, resolved for a machine (its processor count is already filled in).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Experiment {

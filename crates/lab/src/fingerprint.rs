@@ -7,10 +7,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::experiment::IMPORTED;
+
 /// A machine's fingerprint: what two runs must share before their figures may be compared.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Processors this process may use.
+    /// Processors this process may use; 0, and not written, if that is unknown.
+    #[serde(default, skip_serializing_if = "is_unknown")]
     pub cpus: usize,
     /// The processor's model name; absent where the kernel gives none.
     pub cpu_model: Option<String>,
@@ -49,7 +52,25 @@ pub struct Interface {
     pub speed_mbit: Option<u64>,
 }
 
+fn is_unknown(cpus: &usize) -> bool {
+    *cpus == 0
+}
+
 impl Machine {
+    /// The fingerprint of figures that were imported: no property of their machine is known.
+    pub fn imported() -> Self {
+        Machine {
+            cpu_model: Some(IMPORTED.to_owned()),
+            kernel: IMPORTED.to_owned(),
+            ..Machine::default()
+        }
+    }
+
+    /// Returns whether the figures were imported.
+    pub fn is_imported(&self) -> bool {
+        *self == Machine::imported()
+    }
+
     /// Reads this machine's fingerprint. Properties that the kernel does not report stay `None`.
     pub fn read() -> Self {
         Machine::read_from(Path::new("/"))

@@ -32,6 +32,11 @@ impl Schedule {
         let done = Done::new(records);
         let round = records.iter().filter(|r| ran(r)).map(|r| r.round).max();
         let round = round.unwrap_or(0);
+        // No trial can be added to figures that were imported.
+        if plan.machine.is_imported() {
+            let open = vec![false; plan.experiments.len()];
+            return Schedule { round, open };
+        }
         // Which experiments take part in this round was decided by the rounds before it. Its own
         // records must not count: a part of a round could close an experiment that an uninterrupted
         // run would have gone on with.

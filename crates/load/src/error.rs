@@ -1,4 +1,4 @@
-//! Why a trial gave no figures.
+//! Errors of trials.
 
 use std::{fmt, io};
 

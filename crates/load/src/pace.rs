@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tare_sim::{Instant, Random};
 
-/// When the next request is sent.
+/// The time at which the next request is sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
     /// A closed loop: when the response to an earlier one has arrived. The server sets the rate,

@@ -1,11 +1,11 @@
-//! What a trial counted and measured.
+//! Counts and latencies of a trial.
 
 use std::time::Duration;
 
 use serde::Serialize;
 use tare_histogram::{Histogram, LoadFigures};
 
-/// The requests of a trial's measured part, and what became of them.
+/// The requests of a trial's measured part, and what happened to them.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Record {
     /// Requests that were to be sent: those that were, and in an open loop those that were not.

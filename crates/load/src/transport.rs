@@ -9,7 +9,7 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-/// Where requests go.
+/// The server that requests go to.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// The server's address.

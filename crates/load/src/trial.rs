@@ -9,11 +9,11 @@ use crate::pace::Pace;
 use crate::protocol::Protocol;
 use crate::record::Record;
 use crate::transport::Target;
-use crate::worker::{Times, Worker};
+use crate::worker::{Share, Times, Worker};
 use crate::workload::{Requests, Workload};
 use crate::Error;
 
-/// What a trial does.
+/// The options of a trial.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Connections, at least one per thread; they are shared out evenly.
@@ -85,24 +85,18 @@ pub fn run<P: Protocol + Clone + Sync>(
             rustix::thread::sched_setaffinity(None, &set)
                 .map_err(|error| Error::System(error.into()))?;
         }
-        let share = connections / threads + usize::from(thread < connections % threads);
-        let requests = Requests::new(
-            &options.workload,
-            options.seed,
-            thread as u64,
-            threads as u64,
-        );
-        let schedule = options.pace.schedule(thread, threads, start, options.seed);
-        let worker = Worker::new(
+        let (n, of) = (thread as u64, threads as u64);
+        let share = Share {
             target,
-            protocol,
-            (share, options.pipeline.max(1)),
-            requests,
-            schedule,
             times,
-            quota(options.requests, thread as u64, threads as u64),
-            [stop, &failed],
-        );
+            connections: connections / threads + usize::from(thread < connections % threads),
+            pipeline: options.pipeline.max(1),
+            requests: Requests::new(&options.workload, options.seed, n, of),
+            quota: quota(options.requests, n, of),
+            schedule: options.pace.schedule(thread, threads, start, options.seed),
+            stops: [stop, &failed],
+        };
+        let worker = Worker::new(share, protocol);
         let worker = worker.map_err(Error::System)?;
         // All threads begin at once, and nothing is sent before the trial.
         std::thread::sleep(start.since(Instant::now()));

@@ -28,7 +28,7 @@ const PULSE: Duration = Duration::from_millis(50);
 /// Events that one call returns.
 const EVENTS: usize = 256;
 
-/// When a trial's parts begin and end.
+/// The times at which a trial's parts begin and end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
     pub(crate) measured: Instant,
@@ -37,15 +37,24 @@ pub(crate) struct Times {
     pub(crate) timeout: Duration,
 }
 
-pub(crate) struct Worker<'a, P> {
-    target: &'a Target,
-    times: Times,
-    pipeline: usize,
-    requests: Requests,
-    /// Requests that may still be sent.
-    quota: u64,
+/// The part of a trial that one thread does.
+pub(crate) struct Share<'a> {
+    pub(crate) target: &'a Target,
+    pub(crate) times: Times,
+    pub(crate) connections: usize,
+    /// Requests in flight per connection.
+    pub(crate) pipeline: usize,
+    pub(crate) requests: Requests,
+    /// Requests that may be sent.
+    pub(crate) quota: u64,
     /// `None` in a closed loop.
-    schedule: Option<Schedule>,
+    pub(crate) schedule: Option<Schedule>,
+    /// Ends the trial before its time if one is true.
+    pub(crate) stops: [&'a AtomicBool; 2],
+}
+
+pub(crate) struct Worker<'a, P> {
+    share: Share<'a>,
     epoll: OwnedFd,
     connections: Vec<Connection<P>>,
     /// Places for a request in an open loop: the connection, and since when it is free. The one
@@ -54,8 +63,6 @@ pub(crate) struct Worker<'a, P> {
     record: Record,
     /// Requests that are measured and not answered.
     measured_in_flight: u64,
-    /// Ends the trial before its time if one is true.
-    stops: [&'a AtomicBool; 2],
 }
 
 struct Connection<P> {
@@ -68,7 +75,7 @@ struct Connection<P> {
     openings: u32,
 }
 
-/// What is left to do with a connection after some work on it.
+/// The next step with a connection after some work on it.
 enum After {
     Keep,
     /// The server closed it, in good order or with an error.
@@ -76,16 +83,7 @@ enum After {
 }
 
 impl<'a, P: Protocol + Clone> Worker<'a, P> {
-    pub(crate) fn new(
-        target: &'a Target,
-        protocol: &P,
-        (connections, pipeline): (usize, usize),
-        requests: Requests,
-        schedule: Option<Schedule>,
-        times: Times,
-        quota: u64,
-        stops: [&'a AtomicBool; 2],
-    ) -> io::Result<Worker<'a, P>> {
+    pub(crate) fn new(share: Share<'a>, protocol: &P) -> io::Result<Worker<'a, P>> {
         let connection = |_| Connection {
             transport: None,
             session: Session::new(protocol.clone()),
@@ -93,18 +91,12 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
             openings: 0,
         };
         Ok(Worker {
-            target,
-            times,
-            pipeline,
-            requests,
-            quota,
-            schedule,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            connections: (0..connections).map(connection).collect(),
+            connections: (0..share.connections).map(connection).collect(),
+            share,
             free: VecDeque::new(),
             record: Record::default(),
             measured_in_flight: 0,
-            stops,
         })
     }
 
@@ -121,18 +113,18 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
         let mut look_at = Instant::ZERO;
         loop {
             let now = Instant::now();
-            if cpu_start.is_none() && now >= self.times.measured {
+            if cpu_start.is_none() && now >= self.share.times.measured {
                 cpu_start = Some(processor_time());
             }
-            if now >= self.times.end {
+            if now >= self.share.times.end {
                 cpu_end.get_or_insert_with(processor_time);
-                let is_over = now.since(self.times.end) >= self.times.timeout;
+                let is_over = now.since(self.share.times.end) >= self.share.times.timeout;
                 if is_over || self.is_stopped() || self.is_drained() {
                     break;
                 }
             }
-            if now < self.times.end && (self.is_stopped() || self.quota == 0) {
-                self.times.end = now;
+            if now < self.share.times.end && (self.is_stopped() || self.share.quota == 0) {
+                self.share.times.end = now;
                 continue;
             }
             self.issue_due(now)?;
@@ -160,39 +152,42 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
         self.record.timed_out += self.measured_in_flight;
         let (start, end) = (cpu_start.unwrap_or_default(), cpu_end.unwrap_or_default());
         self.record.cpu = end.saturating_sub(start);
-        self.record.duration = self.times.end.since(self.times.measured);
+        self.record.duration = self.share.times.end.since(self.share.times.measured);
         Ok(self.record)
     }
 
     fn is_stopped(&self) -> bool {
-        self.stops.iter().any(|stop| stop.load(Ordering::Relaxed))
+        self.share
+            .stops
+            .iter()
+            .any(|stop| stop.load(Ordering::Relaxed))
     }
 
     /// True if all that is measured has been sent and answered.
     fn is_drained(&self) -> bool {
-        let is_issued = |schedule: &Schedule| schedule.peek() >= self.times.end;
-        self.measured_in_flight == 0 && self.schedule.as_ref().is_none_or(is_issued)
+        let is_issued = |schedule: &Schedule| schedule.peek() >= self.share.times.end;
+        self.measured_in_flight == 0 && self.share.schedule.as_ref().is_none_or(is_issued)
     }
 
     /// Counts the measured requests that were to be sent and have not been.
     fn count_unissued(&mut self) {
-        let Some(schedule) = &mut self.schedule else {
+        let Some(schedule) = &mut self.share.schedule else {
             return;
         };
-        while schedule.peek() < self.times.end {
-            self.record.scheduled += u64::from(schedule.peek() >= self.times.measured);
+        while schedule.peek() < self.share.times.end {
+            self.record.scheduled += u64::from(schedule.peek() >= self.share.times.measured);
             schedule.advance();
         }
     }
 
     /// The time at which something is to be done if nothing arrives.
     fn next_event(&self, now: Instant) -> Instant {
-        let phase = match now < self.times.measured {
-            true => self.times.measured,
-            false if now < self.times.end => self.times.end,
+        let phase = match now < self.share.times.measured {
+            true => self.share.times.measured,
+            false if now < self.share.times.end => self.share.times.end,
             false => Instant::NEVER,
         };
-        match &self.schedule {
+        match &self.share.schedule {
             Some(schedule) if !self.free.is_empty() => phase.min(schedule.peek()),
             _ => phase,
         }
@@ -200,12 +195,12 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
 
     /// Sends the requests of an open loop that are due, as far as connections are free.
     fn issue_due(&mut self, now: Instant) -> Result<(), Error> {
-        while let Some(schedule) = &mut self.schedule {
+        while let Some(schedule) = &mut self.share.schedule {
             let intended = schedule.peek();
-            if intended > now || intended >= self.times.end {
+            if intended > now || intended >= self.share.times.end {
                 break;
             }
-            if self.quota == 0 {
+            if self.share.quota == 0 {
                 break;
             }
             let Some((n, free_since)) = self.free.pop_front() else {
@@ -213,7 +208,7 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
             };
             schedule.advance();
             let issued = Instant::now();
-            let is_measured = intended >= self.times.measured;
+            let is_measured = intended >= self.share.times.measured;
             if is_measured {
                 self.record.scheduled += 1;
                 let due = intended.max(free_since);
@@ -229,13 +224,13 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
     #[inline]
     fn issue(&mut self, n: usize, intended: Instant, issued: Instant, is_measured: bool) {
         let request = InFlight {
-            request: self.requests.draw(),
+            request: self.share.requests.draw(),
             intended,
             issued,
             is_measured,
         };
         let bytes = self.connections[n].session.issue(request);
-        self.quota -= 1;
+        self.share.quota -= 1;
         if is_measured {
             self.record.issued += 1;
             self.record.sent_bytes += bytes;
@@ -246,8 +241,8 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
     /// Writes a request of a closed loop, if it is not over.
     #[inline]
     fn issue_closed(&mut self, n: usize, now: Instant) {
-        if now < self.times.end && self.quota > 0 {
-            let is_measured = now >= self.times.measured;
+        if now < self.share.times.end && self.share.quota > 0 {
+            let is_measured = now >= self.share.times.measured;
             self.record.scheduled += u64::from(is_measured);
             self.issue(n, now, now, is_measured);
         }
@@ -257,8 +252,8 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
     fn open(&mut self, n: usize) -> Result<(), Error> {
         let connection = &mut self.connections[n];
         connection.openings += 1;
-        let opened = self.target.open();
-        let transport = opened.map_err(|error| Error::connection(self.target, &error))?;
+        let opened = self.share.target.open();
+        let transport = opened.map_err(|error| Error::connection(self.share.target, &error))?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT;
         let data = epoll::EventData::new_u64(n as u64);
         epoll::add(&self.epoll, transport.socket(), data, flags)
@@ -274,8 +269,8 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
             connection.session.issue(request);
         }
         self.free.retain(|&(other, _)| other != n);
-        for _ in resent..self.pipeline {
-            match self.schedule {
+        for _ in resent..self.share.pipeline {
+            match self.share.schedule {
                 None => self.issue_closed(n, now),
                 Some(_) => self.free.push_back((n, now)),
             }
@@ -290,12 +285,12 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
         let openings = connection.openings;
         if openings >= OPENINGS_MAX {
             let error = error.unwrap_or_else(|| "it is closed without a response".into());
-            return Err(Error::connection(self.target, &error));
+            return Err(Error::connection(self.share.target, &error));
         }
         if error.is_some() || openings > 0 {
             let lost = connection.session.reopen();
             self.fail(lost, |record| &mut record.failed);
-            let note = || format!("{}: the connection is closed", self.target.address);
+            let note = || format!("{}: the connection is closed", self.share.target.address);
             self.record
                 .first_error
                 .get_or_insert_with(|| error.unwrap_or_else(note));
@@ -314,12 +309,12 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
         for n in 0..self.connections.len() {
             let connection = &mut self.connections[n];
             let oldest = connection.session.in_flight().front();
-            if oldest.is_some_and(|oldest| now.since(oldest.issued) >= self.times.timeout) {
+            if oldest.is_some_and(|oldest| now.since(oldest.issued) >= self.share.times.timeout) {
                 let lost = connection.session.reopen();
                 self.fail(lost, |record| &mut record.timed_out);
-                self.record
-                    .first_error
-                    .get_or_insert_with(|| format!("no response within {:?}", self.times.timeout));
+                self.record.first_error.get_or_insert_with(|| {
+                    format!("no response within {:?}", self.share.times.timeout)
+                });
                 // A server that answers nothing is given up as one that closes is.
                 self.reopen(n, Some("no response in time".into()))?;
             }
@@ -366,7 +361,7 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
             let now = Instant::now();
             let mut answers = 0;
             let mut closes = false;
-            let (record, times) = (&mut self.record, &self.times);
+            let (record, times) = (&mut self.record, &self.share.times);
             let in_flight = &mut self.measured_in_flight;
             let read = connection.session.received(bytes, |answered| {
                 answers += 1;
@@ -384,7 +379,7 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
                 return After::Reopen(None);
             }
             for _ in 0..answers {
-                match self.schedule {
+                match self.share.schedule {
                     None => self.issue_closed(n, now),
                     Some(_) => self.free.push_back((n, now)),
                 }
@@ -399,7 +394,7 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
     fn count(&mut self, n: usize, answered: &Answered, now: Instant) {
         self.connections[n].openings = 0;
         self.measured_in_flight -= u64::from(answered.of.is_measured);
-        count(&mut self.record, &self.times, answered, now);
+        count(&mut self.record, &self.share.times, answered, now);
     }
 
     /// Sends what is written, and asks to be told when the rest can be sent.

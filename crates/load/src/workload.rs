@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use tare_sim::Random;
 
-/// What a request asks for.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Reads the value of a key, or a resource.
@@ -17,7 +17,7 @@ pub enum Operation {
 /// A request, before a protocol writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What it asks for.
+    /// Its kind.
     pub operation: Operation,
     /// The number of the key, or of the resource.
     pub key: u64,
@@ -25,7 +25,7 @@ pub struct Request {
     pub value_len: u32,
 }
 
-/// How often each key of a key space is used.
+/// The frequency of each key of a key space.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum KeyPattern {
     /// One after the other.
@@ -126,7 +126,7 @@ pub struct Workload {
     pub set_share: f64,
     /// Keys in use, at least 1.
     pub keys: u64,
-    /// How often each is used.
+    /// The frequency of each.
     pub pattern: KeyPattern,
     /// The length of values.
     pub value_len: ValueLen,

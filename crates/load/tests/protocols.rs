@@ -213,7 +213,7 @@ fn replies_of_resp_are_read_in_both_versions() {
 
 #[test]
 fn requests_are_as_the_protocols_write_them() {
-    let written = |mut protocol: Box<dyn Protocol>| {
+    let written = |protocol: &mut dyn Protocol| {
         let mut out = Vec::new();
         let request = |operation| Request {
             operation,
@@ -225,18 +225,18 @@ fn requests_are_as_the_protocols_write_them() {
         out
     };
     assert_eq!(
-        written(Box::new(MemcachedText::default())),
+        written(&mut MemcachedText::default()),
         b"get tare:10\r\nset tare:10 0 0 3\r\nabc\r\n"
     );
     assert_eq!(
-        written(Box::new(MemcachedMeta::default())),
+        written(&mut MemcachedMeta::default()),
         b"mg tare:10 v\r\nms tare:10 3\r\nabc\r\n"
     );
     assert_eq!(
-        written(Box::new(Resp::new(RespVersion::Two))),
+        written(&mut Resp::new(RespVersion::Two)),
         b"*2\r\n$3\r\nGET\r\n$7\r\ntare:10\r\n*3\r\n$3\r\nSET\r\n$7\r\ntare:10\r\n$3\r\nabc\r\n"
     );
-    let binary = written(Box::new(MemcachedBinary::default()));
+    let binary = written(&mut MemcachedBinary::default());
     let get: [u8; 12] = [0x80, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 7];
     let set: [u8; 12] = [0x80, 1, 0, 7, 8, 0, 0, 0, 0, 0, 0, 18];
     assert_eq!((&binary[..12], &binary[31..43]), (&get[..], &set[..]));

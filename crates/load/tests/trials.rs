@@ -97,7 +97,7 @@ fn resp_answer(arrived: &[u8]) -> Option<(usize, Vec<u8>)> {
         next()?;
         command.push(next()?.to_vec());
     }
-    let is_even = |key: &[u8]| (key[key.len() - 1] - b'0') % 2 == 0;
+    let is_even = |key: &[u8]| (key[key.len() - 1] - b'0').is_multiple_of(2);
     let response = match command[0].as_slice() {
         b"GET" if is_even(&command[1]) => &b"$10\r\n0123456789\r\n"[..],
         b"GET" => b"$-1\r\n",

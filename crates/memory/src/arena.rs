@@ -54,7 +54,7 @@ struct Slots {
 #[derive(Clone, Copy)]
 struct Address(NonNull<u8>);
 
-// SAFETY: an address of memory that no thread uses; whoever takes it out of the arena may.
+// SAFETY: an address of memory that no thread uses; the thread that takes it out of the arena may.
 unsafe impl Send for Address {}
 
 /// A slot.

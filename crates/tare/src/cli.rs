@@ -8,7 +8,7 @@ use tare_lab::experiment::ROUNDS_MAX;
 use tare_lab::file::Size;
 use tare_lab::unit::{Quantity, Unit};
 
-use crate::{completion, gateway, load, loadtest, rng};
+use crate::{completion, gateway, import, load, loadtest, rng};
 
 /// Measure what isolation, encryption and distance cost your I/O
 #[derive(Parser)]
@@ -51,6 +51,8 @@ pub(crate) enum Command {
     Export(Export),
     /// Compare two runs: verdicts, figures and machine
     Diff(Diff),
+    /// Read what other benchmarks printed: their figures, and what is wrong with them
+    Import(import::Args),
     /// Hardware random numbers: write, measure or test them
     #[command(subcommand)]
     Rng(rng::Command),

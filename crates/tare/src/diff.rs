@@ -68,7 +68,7 @@ fn text(changes: &RunDiff, all: bool) -> String {
     let mut cells: Vec<&CellChange> = changes
         .cells
         .iter()
-        .filter(|cell| all || cell.apart == Some(true))
+        .filter(|cell| all || cell.apart == Some(true) || cell.other_work.is_some())
         .collect();
     cells.sort_by(|a, b| size(b).total_cmp(&size(a)));
     let apart = changes.cells.iter().filter(|c| c.apart == Some(true));
@@ -127,6 +127,16 @@ fn of_verdict(verdict: &VerdictChange) -> String {
 
 fn of_cell(cell: &CellChange) -> String {
     let ratio = cell.ratio.map_or("–".to_owned(), significant);
+    if let Some([before, after]) = cell.other_work {
+        return format!(
+            "{} {} {}: not the same work: {} and {} per operation",
+            clean(&cell.experiment),
+            clean(&cell.at.to_string()),
+            clean(&cell.metric),
+            significant(before),
+            significant(after),
+        );
+    }
     let direction = match (cell.apart, cell.improved()) {
         (Some(true), Some(true)) => "better",
         (Some(true), Some(false)) => "worse",

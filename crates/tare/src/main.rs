@@ -34,7 +34,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use cli::{Cli, Command};
-use systems::{gateway, load, loadtest, rng};
+use systems::{gateway, import, load, loadtest, rng};
 
 /// The exit status for wrong usage, and for a command that could not run.
 const COULD_NOT_RUN: u8 = 2;
@@ -87,6 +87,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Report(arguments) => report::report(&arguments),
         Command::Export(arguments) => report::export(&arguments),
         Command::Diff(arguments) => diff::diff(&arguments),
+        Command::Import(arguments) => import::run(&arguments),
         Command::Rng(command) => rng::run(&command),
         Command::Gateway(command) => gateway::run(&command),
         Command::Loadtest(command) => loadtest::run(&command),

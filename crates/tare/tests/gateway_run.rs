@@ -370,7 +370,7 @@ struct Count {
 
 impl Count {
     /// True if packets were lost on a machine so busy that processes stood still for longer than
-    /// a change of keys has: what was lost then says nothing about the gateway.
+    /// a change of keys has: what was lost then is no measure of the gateway.
     fn is_of_a_stalled_machine(&self) -> bool {
         let is = !self.lost.is_empty() && self.longest_pause > PAUSE_MAX;
         if is {

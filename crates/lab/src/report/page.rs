@@ -348,6 +348,14 @@ fn contents(run: &RunResult, anchors: &[String]) -> Markup {
 }
 
 fn machine(machine: &Machine) -> Markup {
+    if machine.is_imported() {
+        return html! {
+            section aria-labelledby="machine-h" {
+                h2 #machine-h { "Machine" }
+                p { "Unknown: the figures were imported from the output of other programs." }
+            }
+        };
+    }
     const UNKNOWN: &str = "not readable";
     let or = |text: Option<&str>, otherwise: &str| text.unwrap_or(otherwise).to_owned();
     let threads = machine.threads_per_core.map(|n| n.to_string());

@@ -447,8 +447,11 @@ pub(super) fn title(run: &RunResult) -> String {
         .as_deref()
         .unwrap_or("unknown processor");
     let machine: Vec<&str> = machine.split_whitespace().collect();
-    let processors = count(run.machine.cpus, "processor");
-    format!("{suites} on {}, {processors}", machine.join(" "))
+    let machine = machine.join(" ");
+    match run.machine.cpus {
+        0 => format!("{suites}, {machine}"),
+        cpus => format!("{suites} on {machine}, {}", count(cpus, "processor")),
+    }
 }
 
 /// Returns a sentence on the tests that the correction covers; `None` if there are none.

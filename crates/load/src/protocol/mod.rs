@@ -43,7 +43,7 @@ pub trait Protocol: Send {
     }
 }
 
-/// What was read.
+/// The outcome of reading.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes that are done with.
@@ -55,7 +55,7 @@ pub struct Progress {
 /// A whole response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// What it says.
+    /// Its content.
     pub outcome: Outcome,
     /// Bytes of the value or body.
     pub body_len: u64,
@@ -63,7 +63,7 @@ pub struct Response {
     pub closes: bool,
 }
 
-/// What a response says.
+/// The content of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The request was served.

@@ -14,7 +14,7 @@ const ELEMENTS_MAX: i64 = 1 << 20;
 /// A version of the protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RespVersion {
-    /// What a connection begins with.
+    /// The version that a connection begins with.
     #[default]
     Two,
     /// Asked for with `HELLO 3`.

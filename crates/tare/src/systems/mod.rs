@@ -4,6 +4,7 @@
 mod command;
 pub(crate) mod gateway;
 mod gcm;
+pub(crate) mod import;
 pub(crate) mod load;
 pub(crate) mod loadtest;
 mod port_kind;

@@ -55,7 +55,7 @@ pub(crate) enum Command {
     Exit status: 0 done; 1 the generator fell behind, so the latencies are not the server's; 2 wrong usage \
     or it could not run; 130 interrupted.")]
 pub(crate) struct HttpArgs {
-    /// What to ask for, in turn: URLs of one server
+    /// Resources to ask for, in turn: URLs of one server
     #[arg(required = true, value_name = "URL")]
     urls: Vec<Url>,
     /// A header field to send, such as 'Accept: text/html'
@@ -165,7 +165,7 @@ struct KeyArgs {
     /// Keys in use
     #[arg(long, value_name = "N", default_value = "10k", value_parser = count)]
     keys: u64,
-    /// How often each is used: sequential, uniform, zipf, or zipf:EXPONENT
+    /// Use of the keys: sequential, uniform, zipf, or zipf:EXPONENT
     #[arg(long, value_name = "PATTERN", default_value = "uniform", value_parser = pattern)]
     pattern: KeyPattern,
     /// Bytes of a value: 32, a range 32-1024, or lengths with weights 32:9,1024:1
@@ -377,7 +377,7 @@ fn target(host: &str, port: u16, is_tls: bool, tls: &TlsArgs) -> anyhow::Result<
     Ok(Target { address, tls })
 }
 
-/// The parts of HOST, HOST:PORT, [ADDRESS] or [ADDRESS]:PORT.
+/// The parts of `HOST`, `HOST:PORT`, `[ADDRESS]` or `[ADDRESS]:PORT`.
 fn host_and_port(text: &str, default: u16) -> anyhow::Result<(&str, u16)> {
     let expected = || format!("found {text:?}, expected HOST or HOST:PORT");
     let (host, rest) = match text.strip_prefix('[') {

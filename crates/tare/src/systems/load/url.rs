@@ -16,7 +16,7 @@ pub(super) struct Url {
 }
 
 impl Url {
-    /// What distinguishes servers.
+    /// Scheme, host and port, which distinguish servers.
     pub(super) fn server(&self) -> (bool, &str, u16) {
         (self.is_tls, &self.host, self.port)
     }

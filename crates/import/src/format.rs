@@ -1,0 +1,239 @@
+//! A format as a table: which lines it has, and what stands on them. `formats.txt` has the tables
+//! and explains their form.
+
+use std::sync::OnceLock;
+
+use regex_lite::Regex;
+
+use crate::record::Statistic;
+use crate::unit::Unit;
+
+/// A benchmark's output.
+#[derive(Default)]
+pub struct Format {
+    /// Its name, for `--format`.
+    pub name: &'static str,
+    /// The program that prints it.
+    pub about: &'static str,
+    /// Its lines; the first that matches counts.
+    pub(crate) lines: Vec<Line>,
+    /// Its tables, whose headers say what their columns are.
+    pub(crate) tables: Vec<Table>,
+    /// Parameters that hold for the lines that follow and not for the whole run, outermost first.
+    pub(crate) sections: Vec<&'static str>,
+    /// The line that ends a run, for a message.
+    pub(crate) end: &'static str,
+    /// Amount, time and rate: the first is the product of the others.
+    pub(crate) products: Vec<[&'static str; 3]>,
+    /// The figures whose quotient is the bytes per response.
+    pub(crate) work: Option<[&'static str; 2]>,
+    /// True if one run is several repetitions.
+    pub(crate) repeats: bool,
+    /// Keys of a JSON document that tell it from others; empty if the format is text.
+    pub(crate) keys: Vec<&'static str>,
+    /// Objects of the JSON document, each by its path, with the paths below it.
+    pub(crate) objects: Vec<(&'static str, Vec<(&'static str, Take)>)>,
+}
+
+/// A kind of line.
+pub(crate) struct Line {
+    /// A text that the line must have, looked for before the regular expression.
+    pub(crate) key: &'static str,
+    /// True if the line begins with it, after blanks. One that does and does not match is refused.
+    pub(crate) is_start: bool,
+    /// True if it can begin a run.
+    pub(crate) begins: bool,
+    pub(crate) flags: Vec<&'static str>,
+    pattern: &'static str,
+    compiled: OnceLock<Regex>,
+    pub(crate) takes: Vec<Take>,
+}
+
+/// A table whose header names its columns.
+pub(crate) struct Table {
+    /// The beginning of the header, after blanks. Without columns the table is passed over.
+    pub(crate) header: &'static str,
+    pub(crate) flags: Vec<&'static str>,
+    pub(crate) columns: Vec<(&'static str, Take)>,
+}
+
+/// The use of a group of a pattern, a cell of a table or a value of JSON.
+#[derive(Clone, Copy)]
+pub(crate) enum Take {
+    /// A figure in a unit, and its spelling where the log has another.
+    Figure(&'static str, Statistic, Unit, Option<&'static str>),
+    /// A figure with its unit behind it, read by a list of spellings.
+    Sized(&'static str, Statistic, &'static [Spelling]),
+    /// A parameter.
+    Parameter(&'static str),
+    /// The level of the percentile that the next figure is.
+    Level,
+    /// Passed over.
+    Nothing,
+}
+
+/// The spelling of a unit: the factor by which a number is to be multiplied, and the unit.
+pub(crate) type Spelling = (&'static str, f64, Unit);
+
+impl Format {
+    /// Returns the format of that name.
+    pub fn named(name: &str) -> Option<&'static Format> {
+        Format::all().find(|format| format.name == name)
+    }
+
+    /// Returns every format.
+    pub fn all() -> impl Iterator<Item = &'static Format> {
+        static ALL: OnceLock<Vec<Format>> = OnceLock::new();
+        ALL.get_or_init(|| parse(include_str!("formats.txt")))
+            .iter()
+    }
+
+    /// Returns whether one run of it is several repetitions.
+    pub fn repeats(&self) -> bool {
+        self.repeats
+    }
+}
+
+impl std::fmt::Debug for Format {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Line {
+    /// Returns whether a line has the key; `trimmed` is without the blanks before it.
+    pub(crate) fn may_be(&self, line: &str, trimmed: &str) -> bool {
+        match self.is_start {
+            true => trimmed.starts_with(self.key),
+            false => line.contains(self.key),
+        }
+    }
+
+    /// The compiled pattern.
+    pub(crate) fn regex(&self) -> &Regex {
+        self.compiled.get_or_init(|| {
+            let number = r"[-+]?[0-9]+(?:[.,][0-9]+)*(?:[eE][-+]?[0-9]+)?";
+            let sized = format!("{number} ?[A-Za-zµ/%]*");
+            let whole = self.pattern.replace("{n}", number).replace("{q}", &sized);
+            Regex::new(&whole).expect("a pattern of formats.txt")
+        })
+    }
+}
+
+/// Reads the tables. They are a part of the program, so that a mistake in them is one of the
+/// program, which every test would meet.
+fn parse(text: &'static str) -> Vec<Format> {
+    let mut units: Vec<(&str, &'static [Spelling])> = Vec::new();
+    let mut formats: Vec<Format> = Vec::new();
+    let text: &'static str = text.replace("\n    ", " ").leak();
+    let lines = text
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    for line in lines {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        if let Some(name) = word.strip_prefix('[').and_then(|w| w.strip_suffix(']')) {
+            formats.push(Format {
+                name,
+                about: rest,
+                ..Format::default()
+            });
+            continue;
+        }
+        let words = || rest.split(' ');
+        if word == "units" {
+            let spellings: Vec<Spelling> = words().skip(1).map(spelling).collect();
+            units.push((words().next().unwrap_or(""), spellings.leak()));
+            continue;
+        }
+        let fields: Vec<&str> = line.split(" ||").map(str::trim).collect();
+        let flags = |at: usize| fields[at].split(' ').filter(|flag| *flag != "-").collect();
+        let takes = |text: &'static str| -> Vec<Take> {
+            let words = text.split(' ').filter(|word| !word.is_empty());
+            words.map(|word| take(word, &units)).collect()
+        };
+        let format = formats.last_mut().expect("a [name] before its lines");
+        match word {
+            "end" => format.end = rest,
+            "repeats" => format.repeats = true,
+            "sections" => format.sections = words().collect(),
+            "json" => format.keys = words().collect(),
+            "work" => format.work = list(rest),
+            "product" => format.products.extend(list::<3>(rest)),
+            "at" => {
+                let below = |word: &'static str| {
+                    let (word, path) = word.split_once('@').expect("a take and its path");
+                    (path, take(word, &units))
+                };
+                let path = fields[0].trim_start_matches("at ");
+                format
+                    .objects
+                    .push((path, fields[1].split(' ').map(below).collect()));
+            }
+            "table" => {
+                let columns = fields[2]
+                    .split("; ")
+                    .filter_map(|column| column.rsplit_once(' '));
+                format.tables.push(Table {
+                    header: unquoted(fields[0].trim_start_matches("table ")),
+                    flags: flags(1),
+                    columns: columns
+                        .map(|(name, word)| (name, take(word, &units)))
+                        .collect(),
+                });
+            }
+            _ => format.lines.push(Line {
+                key: unquoted(fields[0].trim_start_matches('~')),
+                is_start: !line.starts_with('~'),
+                begins: fields[1].contains("begins") || fields[1].contains("new"),
+                flags: flags(1),
+                pattern: fields[2],
+                compiled: OnceLock::new(),
+                takes: takes(fields[3]),
+            }),
+        }
+    }
+    formats
+}
+
+fn unquoted(text: &str) -> &str {
+    let inner = text
+        .strip_prefix('"')
+        .and_then(|text| text.strip_suffix('"'));
+    inner.expect("a text in quotation marks")
+}
+
+fn list<const N: usize>(text: &'static str) -> Option<[&'static str; N]> {
+    text.split(' ').collect::<Vec<_>>().try_into().ok()
+}
+
+/// Reads `SPELLING=UNIT` or `SPELLING=FACTOR*UNIT`.
+fn spelling(word: &'static str) -> Spelling {
+    let (spelling, unit) = word.split_once('=').expect("a spelling and its unit");
+    let (factor, unit) = unit.split_once('*').unwrap_or(("1", unit));
+    let factor = factor.parse().expect("a number before *");
+    (spelling, factor, Unit::named(unit))
+}
+
+fn take(word: &'static str, units: &[(&str, &'static [Spelling])]) -> Take {
+    match word {
+        "%" => return Take::Level,
+        "-" => return Take::Nothing,
+        _ => {}
+    }
+    if let Some(name) = word.strip_prefix('=') {
+        return Take::Parameter(name);
+    }
+    let (figure, unit) = word.split_once(':').expect("a figure and its unit");
+    let (figure, statistic) = figure.split_once('.').expect("a figure and its statistic");
+    let statistic = Statistic::named(statistic);
+    match (unit.strip_prefix('*'), unit.split_once('~')) {
+        (Some(name), _) => {
+            let found = units.iter().find(|(other, _)| *other == name);
+            Take::Sized(figure, statistic, found.expect("a list of units").1)
+        }
+        (_, Some((unit, spelling))) => {
+            Take::Figure(figure, statistic, Unit::named(unit), Some(spelling))
+        }
+        _ => Take::Figure(figure, statistic, Unit::named(unit), None),
+    }
+}

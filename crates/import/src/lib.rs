@@ -1,0 +1,175 @@
+#![doc = include_str!("../README.md")]
+
+mod check;
+mod format;
+mod json;
+mod number;
+mod record;
+mod text;
+mod unit;
+
+use std::io::{self, Read};
+
+pub use check::check;
+pub use format::Format;
+pub use record::{Finding, Input, Parameters, Record, Refusal, Run, Statistic};
+pub use unit::Unit;
+
+use text::Lines;
+
+/// The longest line of text, in bytes; a longer one is refused and passed over.
+pub const LINE_MAX: usize = 64 << 10;
+
+/// The largest input of JSON, in bytes.
+pub const JSON_MAX: usize = 16 << 20;
+
+/// The most figures of one input.
+pub const RECORDS_MAX: usize = 50_000;
+
+/// The most lines of one input that are refused one by one.
+pub const REFUSALS_MAX: usize = 20;
+
+/// Reads one input: bytes in, in pieces of any size, and an [`Input`] out.
+///
+/// It keeps a line of at most [`LINE_MAX`] bytes, or a JSON text of at most [`JSON_MAX`], and at
+/// most [`RECORDS_MAX`] figures.
+pub struct Reader {
+    forced: Option<&'static Format>,
+    lines: Lines,
+    /// The number of the line that is being read, from 1.
+    line: usize,
+    /// The bytes of that line so far, or the JSON text so far.
+    buffer: Vec<u8>,
+    kind: Kind,
+    overlong: bool,
+    after_return: bool,
+}
+
+/// The kind of an input, by its first byte that is not blank.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Unknown,
+    Text,
+    Json,
+}
+
+impl Reader {
+    /// A reader of the file of that name; by content, or by one format alone.
+    pub fn new(file: &str, forced: Option<&'static Format>) -> Reader {
+        Reader {
+            forced,
+            lines: Lines::new(file, forced),
+            line: 1,
+            buffer: Vec::new(),
+            kind: Kind::Unknown,
+            overlong: false,
+            after_return: false,
+        }
+    }
+
+    /// Takes the next bytes.
+    pub fn push(&mut self, mut bytes: &[u8]) {
+        if self.kind == Kind::Unknown {
+            let Some(at) = bytes.iter().position(|byte| !byte.is_ascii_whitespace()) else {
+                return self.text(bytes);
+            };
+            self.text(&bytes[..at]);
+            bytes = &bytes[at..];
+            self.kind = if bytes[0] == b'{' {
+                Kind::Json
+            } else {
+                Kind::Text
+            };
+            if self.kind == Kind::Json {
+                self.buffer.clear();
+            }
+        }
+        match self.kind {
+            Kind::Json if self.buffer.len() + bytes.len() > JSON_MAX => self.overlong = true,
+            Kind::Json => self.buffer.extend_from_slice(bytes),
+            _ => self.text(bytes),
+        }
+    }
+
+    /// Ends the input.
+    pub fn finish(mut self) -> Input {
+        if self.kind == Kind::Json {
+            if self.overlong {
+                let expected = format!("at most {JSON_MAX} bytes of JSON");
+                self.lines.refuse(self.line, "more", expected);
+                return self.lines.finish(self.line, true);
+            }
+            let empty = self.lines.finish(0, true);
+            return json::read(&empty.file, self.forced, self.line, &self.buffer);
+        }
+        let whole = self.after_return || self.buffer.is_empty() && !self.overlong;
+        if !self.buffer.is_empty() || self.overlong {
+            self.end_of_line(false);
+        }
+        let last = if whole {
+            self.line.max(2) - 1
+        } else {
+            self.line
+        };
+        self.lines.finish(last, whole)
+    }
+
+    fn text(&mut self, bytes: &[u8]) {
+        for piece in bytes.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')) {
+            // A carriage return before a line feed is a part of the line's end. Before anything
+            // else it ends what a program drew, and will draw over.
+            if std::mem::take(&mut self.after_return) && piece != b"\n" {
+                self.end_of_line(true);
+            }
+            let (body, end) = match piece.split_last() {
+                Some((end @ (b'\n' | b'\r'), body)) => (body, Some(*end)),
+                _ => (piece, None),
+            };
+            if self.buffer.len() + body.len() > LINE_MAX {
+                self.overlong = true;
+                self.buffer.clear();
+            }
+            if !self.overlong {
+                self.buffer.extend_from_slice(body);
+            }
+            self.after_return = end == Some(b'\r');
+            if end == Some(b'\n') {
+                self.end_of_line(false);
+                self.line += 1;
+            }
+        }
+    }
+
+    /// Ends a line, or what will be drawn over.
+    fn end_of_line(&mut self, drawn_over: bool) {
+        if std::mem::take(&mut self.overlong) {
+            let expected = format!("lines of at most {LINE_MAX} bytes");
+            self.lines.refuse(self.line, "a longer line", expected);
+        } else {
+            let text = String::from_utf8_lossy(&self.buffer);
+            self.lines.line(self.line, &text, drawn_over);
+        }
+        self.buffer.clear();
+    }
+}
+
+/// Reads all of `input`, as [`Reader`] does.
+///
+/// # Errors
+/// The error of reading.
+pub fn read(
+    file: &str,
+    forced: Option<&'static Format>,
+    mut input: impl Read,
+) -> io::Result<Input> {
+    let mut reader = Reader::new(file, forced);
+    let mut bytes = vec![0; 64 << 10];
+    loop {
+        match input.read(&mut bytes) {
+            Ok(0) => return Ok(reader.finish()),
+            Ok(n) => reader.push(&bytes[..n]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The result of an import: runs of records, findings and refusals.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Serialize, Serializer};
+
+use crate::format::Format;
+use crate::unit::Unit;
+
+/// One figure of a log.
+#[derive(Clone, Debug, Serialize)]
+pub struct Record {
+    /// The figure's name: `latency`, `throughput`, `request_rate`.
+    pub figure: &'static str,
+    /// The statistic that it is.
+    pub statistic: Statistic,
+    /// The value, in `unit`.
+    pub value: f64,
+    /// The unit that the value has, which need not be the one that the log prints.
+    pub unit: Unit,
+    /// The unit as the log spells it, where that is another.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub printed_unit: Option<&'static str>,
+    /// The parameters: threads, URL, size.
+    pub parameters: Parameters,
+    /// The line of the file, from 1.
+    pub line: usize,
+    /// The value of the last digit that was printed; 0 if the log has every digit.
+    #[serde(skip)]
+    pub(crate) resolution: f64,
+}
+
+/// Parameters by name, as the log spells their values.
+pub type Parameters = BTreeMap<&'static str, Arc<str>>;
+
+impl Record {
+    /// The figure with its statistic: `latency_p99`, `request_rate`.
+    pub fn name(&self) -> String {
+        match self.statistic {
+            Statistic::Total => self.figure.to_owned(),
+            statistic => format!("{}_{statistic}", self.figure),
+        }
+    }
+
+    /// The value in base units.
+    pub(crate) fn base(&self) -> f64 {
+        self.unit.base(self.value)
+    }
+}
+
+/// The statistic that a figure is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Statistic {
+    /// Of the whole run: a count, or a count over its time.
+    Total,
+    /// An average, or the estimate of one.
+    Mean,
+    /// The standard deviation.
+    Stdev,
+    /// The percentage of samples within one standard deviation of the mean.
+    WithinStdev,
+    /// The smallest.
+    Min,
+    /// The largest.
+    Max,
+    /// A percentile.
+    Percentile(f64),
+    /// The lower end of a confidence interval.
+    Low,
+    /// The upper end of a confidence interval.
+    High,
+    /// One of several samples.
+    Sample,
+    /// Of a part of the run, printed while it went on.
+    Progress,
+}
+
+impl fmt::Display for Statistic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Statistic::Total => "total",
+            Statistic::Mean => "mean",
+            Statistic::Stdev => "stdev",
+            Statistic::WithinStdev => "within_stdev",
+            Statistic::Min => "min",
+            Statistic::Max => "max",
+            Statistic::Percentile(level) => return write!(f, "p{level}"),
+            Statistic::Low => "low",
+            Statistic::High => "high",
+            Statistic::Sample => "sample",
+            Statistic::Progress => "progress",
+        })
+    }
+}
+
+impl Statistic {
+    /// The statistic of that name in the tables.
+    pub(crate) fn named(name: &str) -> Statistic {
+        use Statistic::*;
+        let level = name.strip_prefix('p').and_then(|level| level.parse().ok());
+        let all = [
+            Total,
+            Mean,
+            Stdev,
+            WithinStdev,
+            Min,
+            Max,
+            Low,
+            High,
+            Sample,
+            Progress,
+        ];
+        let found = all
+            .into_iter()
+            .find(|statistic| statistic.to_string() == name);
+        found
+            .or(level.map(Percentile))
+            .expect("a statistic of the tables")
+    }
+}
+
+impl Serialize for Statistic {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// One run of a benchmark: what one start of the program printed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    /// The name of its format.
+    pub format: &'static str,
+    /// Its first line, from 1.
+    pub line: usize,
+    /// Its figures, in the order of the log.
+    pub records: Vec<Record>,
+}
+
+impl Run {
+    /// The record of that figure and statistic; the last one if it was printed again.
+    pub fn find(&self, figure: &str, statistic: Statistic) -> Option<&Record> {
+        let is = |r: &&Record| r.figure == figure && r.statistic == statistic;
+        self.records.iter().rev().find(is)
+    }
+
+    /// The bytes of all responses and their number; `None` if the format does not print both.
+    pub fn work(&self) -> Option<(u64, u64)> {
+        let [bytes, operations] = Format::named(self.format)?.work?;
+        let of = |figure| self.find(figure, Statistic::Total);
+        // Both are whole and below 2^64.
+        Some((of(bytes)?.base() as u64, of(operations)?.value as u64))
+    }
+}
+
+/// One imported file.
+#[derive(Clone, Debug, Serialize)]
+pub struct Input {
+    /// The name under which it was read.
+    pub file: String,
+    /// Its runs.
+    pub runs: Vec<Run>,
+    /// The findings of the reader itself; [`crate::check`] finds the rest.
+    #[serde(skip)]
+    pub(crate) findings: Vec<Finding>,
+    /// The lines that could not be read.
+    pub refused: Vec<Refusal>,
+}
+
+impl Input {
+    /// Adds the finding that the log reports an error.
+    pub(crate) fn error(&mut self, line: usize, text: &str) {
+        self.findings.push(Finding {
+            file: self.file.clone(),
+            line,
+            figure: text.trim().chars().take(80).collect(),
+            problem: "the log reports an error, and its figures count all the same".into(),
+            should_be: "a run without errors".into(),
+        });
+    }
+}
+
+/// Something that is wrong with a figure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    /// The file.
+    pub file: String,
+    /// Its line, from 1.
+    pub line: usize,
+    /// The figure, as the log has it.
+    pub figure: String,
+    /// The problem, in words.
+    pub problem: String,
+    /// The right figure, or what is missing.
+    pub should_be: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}:{}: {}: {}; it should be {}",
+            self.file, self.line, self.figure, self.problem, self.should_be
+        )
+    }
+}
+
+/// A line that could not be read.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Refusal {
+    /// The file.
+    pub file: String,
+    /// Its line, from 1.
+    pub line: usize,
+    /// The text that is there.
+    pub found: String,
+    /// The text that was expected.
+    pub expected: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}:{}: found {}, expected {}",
+            self.file, self.line, self.found, self.expected
+        )
+    }
+}

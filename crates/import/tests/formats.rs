@@ -1,0 +1,294 @@
+//! Formats that no publication printed here: outputs of the programs, made on this kind of machine.
+
+mod common;
+
+use common::{figures, findings, finds, lacks, log};
+use tare_import::{check, read, Format};
+
+#[test]
+fn wrks_percentiles_and_failed_responses_are_read() {
+    let all = figures(&log("wrk-latency.txt"));
+    assert_eq!(
+        all[8..12],
+        [
+            "7 latency_p50 117 µs",
+            "8 latency_p75 2.24 ms",
+            "9 latency_p90 4.38 ms",
+            "10 latency_p99 10.31 ms"
+        ]
+    );
+    let found = check(&[log("wrk-latency.txt"), log("wrk-404.txt")]);
+    finds(
+        &found,
+        7,
+        &["response_errors 10068", "requests that failed"],
+    );
+    finds(
+        &found,
+        6,
+        &["308 B per response, and 33010 B in the run of wrk-latency.txt:11"],
+    );
+}
+
+#[test]
+fn redis_benchmark_is_read_as_text_and_as_csv() {
+    let input = log("redis.txt");
+    assert_eq!(input.runs.len(), 2);
+    let all = figures(&input);
+    for figure in [
+        "2 requests 2000 count",
+        "2 time 0.15 s",
+        "12 latency_p50 2.455 ms",
+        "23 latency_p100 8.231 ms",
+        "55 request_rate 13605.44 req/s",
+        "58 latency_mean 2.557 ms",
+        "58 latency_max 8.231 ms",
+        "118 request_rate 9132.42 req/s",
+    ] {
+        assert!(all.iter().any(|f| f == figure), "{figure} not in {all:#?}");
+    }
+    assert_eq!(&*input.runs[1].records[0].parameters["test"], "GET");
+    assert_eq!(&*input.runs[1].records[0].parameters["clients"], "50");
+    // 2000 / 0.15 s is 13,333 per second, as near as two digits of a time can be.
+    lacks(&findings("redis.txt"), "it is not");
+    let all = figures(&log("redis-csv.txt"));
+    assert_eq!(
+        all[..2],
+        ["2 request_rate 9478.67 req/s", "2 latency_mean 3.637 ms"]
+    );
+    assert_eq!(all[13], "3 latency_max 13.967 ms");
+}
+
+#[test]
+fn redis_benchmark_with_q_overwrites_its_progress_with_carriage_returns() {
+    let text = "SET: rps=0.0 (overall: -nan) avg_msec=-nan (overall: -nan)\r                    \r\
+                SET: 9803.92 requests per second, p50=0.847 msec\n\
+                GET: rps=2100.0 (overall: 13317.1)\rGET: 14285.71 requests per second, p50=1.071 msec\n\n";
+    let input = read("q", None, text.as_bytes()).unwrap();
+    assert_eq!(input.refused, []);
+    assert_eq!(
+        figures(&input),
+        [
+            "1 request_rate 9803.92 req/s",
+            "1 latency_p50 0.847 ms",
+            "2 request_rate 14285.71 req/s",
+            "2 latency_p50 1.071 ms",
+        ]
+    );
+}
+
+#[test]
+fn sockperfs_escape_sequences_are_removed_and_its_mbps_are_powers_of_1024() {
+    let all = figures(&log("sockperf.txt"));
+    for figure in [
+        "11 time 0.555 s",
+        "11 received_messages 9736 count",
+        "12 latency_mean 28.483 µs",
+        "12 latency_stdev 258.6 µs",
+        "13 lost_messages 0 count",
+        "19 latency_p99.9 3793.918 µs",
+        "25 latency_min 5.112 µs",
+    ] {
+        assert!(all.iter().any(|f| f == figure), "{figure} not in {all:#?}");
+    }
+    assert_eq!(
+        figures(&log("sockperf-tp.txt")),
+        [
+            "8 sent_messages 52389 count",
+            "8 time 1.012 s",
+            "11 message_rate 51766 ops/s",
+            "12 throughput 69.115 MiB/s",
+            "12 throughput_in_bits 552.921 Mibit/s",
+        ]
+    );
+    let found = findings("sockperf-tp.txt");
+    finds(&found, 12, &["69.115 MBps", "72.4723 MB/s"]);
+    finds(&found, 12, &["552.921 Mbps", "579.78 Mbit/s"]);
+    lacks(&found, "it is not");
+}
+
+#[test]
+fn json_figures_know_their_lines() {
+    let all = figures(&log("hyperfine.json"));
+    assert_eq!(all[0], "5 time_mean 0.004362705600000001 s");
+    assert_eq!(all[11], "17 time_sample 0.0019230970000000001 s");
+    assert_eq!(
+        findings("hyperfine.json"),
+        [],
+        "five runs with their spread"
+    );
+
+    let input = log("iperf3.json");
+    let all = figures(&input);
+    for figure in [
+        "125 sent_bytes 2243952640 B",
+        "126 sent_throughput 8947527425.807024 bit/s",
+        "127 retransmits 3 count",
+        "134 received_bytes 2243952640 B",
+        "139 processor_time 19.977906628259205 %",
+    ] {
+        assert!(all.iter().any(|f| f == figure), "{figure} not in {all:#?}");
+    }
+    assert_eq!(&*input.runs[0].records[0].parameters["protocol"], "TCP");
+    let found = findings("iperf3.json");
+    assert_eq!(found.len(), 1, "{found:?}");
+    finds(&found, 124, &["one run only"]);
+
+    let all = figures(&log("estimates.json"));
+    assert_eq!(
+        all[..3],
+        [
+            "1 time_mean 131.05 ns",
+            "1 time_low 130.1 ns",
+            "1 time_high 132.2 ns"
+        ]
+    );
+    assert_eq!(all.last().unwrap(), "5 time_stdev 4.5 ns");
+    let text = std::fs::read(format!(
+        "{}/tests/logs/estimates.json",
+        env!("CARGO_MANIFEST_DIR")
+    ))
+    .unwrap();
+    let input = read(
+        "target/criterion/seal/1440/new/estimates.json",
+        None,
+        &text[..],
+    )
+    .unwrap();
+    assert_eq!(
+        &*input.runs[0].records[0].parameters["benchmark"],
+        "seal/1440"
+    );
+}
+
+#[test]
+fn more_received_than_sent_and_rates_that_do_not_multiply_are_found_in_json_too() {
+    let text = r#"{"start":{},"intervals":[],"end":{
+        "sum_sent":{"seconds":2.0,"bytes":1000,"bits_per_second":4000},
+        "sum_received":{"seconds":2.0,"bytes":1100,"bits_per_second":9000}}}"#;
+    let found = check(&[read("x.json", None, text.as_bytes()).unwrap()]);
+    finds(
+        &found,
+        3,
+        &[
+            "received_bytes 1100 B",
+            "100 B more were received than sent",
+            "at most 1000 B",
+        ],
+    );
+    finds(
+        &found,
+        3,
+        &["received_throughput 9000", "it is not", "4400 bit/s"],
+    );
+    lacks(&found, "sent_throughput 4000 bit/s: it is not");
+}
+
+#[test]
+fn criterion_and_go_are_read_as_text() {
+    assert_eq!(
+        figures(&log("criterion.txt")),
+        [
+            "2 time_low 130.12 ns",
+            "2 time_mean 131.05 ns",
+            "2 time_high 132.2 ns",
+            "3 throughput_low 10.144 GiB/s",
+            "3 throughput_mean 10.233 GiB/s",
+            "3 throughput_high 10.307 GiB/s",
+            "7 time_low 1.01 µs",
+            "7 time_mean 1.02 µs",
+            "7 time_high 1.03 µs",
+        ]
+    );
+    let names: Vec<String> = log("criterion.txt").runs[0]
+        .records
+        .iter()
+        .map(|r| r.parameters["benchmark"].to_string())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "seal/1440",
+            "seal/1440",
+            "seal/1440",
+            "seal/1440",
+            "seal/1440",
+            "seal/1440",
+            "open",
+            "open",
+            "open"
+        ]
+    );
+    assert_eq!(findings("criterion.txt"), []);
+    let all = figures(&log("go.txt"));
+    assert_eq!(
+        all[..5],
+        [
+            "5 iterations 9073912 count",
+            "5 time_mean 131.5 ns",
+            "5 throughput_mean 10950.57 MB/s",
+            "5 allocated_mean 0 B",
+            "5 allocations_mean 0 ratio",
+        ]
+    );
+    finds(&findings("go.txt"), 7, &["one run only"]);
+    assert_eq!(
+        &*log("go.txt").runs[0].records[0].parameters["package"],
+        "example.org/pack"
+    );
+}
+
+#[test]
+fn the_columns_of_a_csv_are_those_of_its_header() {
+    let input = log("transient.txt");
+    let all = figures(&input);
+    assert_eq!(all.len(), 22);
+    assert_eq!(
+        all[11..13],
+        [
+            "3 sent_packets 148810 count",
+            "3 sent_packet_rate 0.14881 Mpps"
+        ]
+    );
+    assert_eq!(all[20..], ["3 lost_packets 100 count", "3 loss 0.0672 %"]);
+    assert_eq!(&*input.runs[0].records[11].parameters["stream"], "node2");
+    let swapped = "load_gbps,stream,rx_packets,tx_packets\n0.1,node1,5,7\n";
+    let input = read("swapped", None, swapped.as_bytes()).unwrap();
+    assert_eq!(
+        figures(&input),
+        ["2 received_packets 5 count", "2 sent_packets 7 count"]
+    );
+    let other = "load_gbps,stream,colour\n0.1,node1,5\n";
+    let input = read("other", None, other.as_bytes()).unwrap();
+    assert_eq!(input.refused[0].line, 1);
+    assert_eq!(input.refused[0].found, "the column \"colour\"");
+}
+
+#[test]
+fn librdrands_tool_prints_mib_and_says_so() {
+    let input = log("librdrand.txt");
+    let all = figures(&input);
+    assert_eq!(all[0], "2 throughput_mean 339.812 MiB/s");
+    assert_eq!(all[4], "6 throughput_mean 681.004 MiB/s");
+    assert_eq!(&*input.runs[0].records[4].parameters["threads"], "4");
+    lacks(&findings("librdrand.txt"), "powers of 1024");
+}
+
+#[test]
+fn every_format_has_a_name_of_its_own_and_can_be_forced() {
+    let names: Vec<&str> = Format::all().map(|format| format.name).collect();
+    let distinct: std::collections::BTreeSet<&&str> = names.iter().collect();
+    assert_eq!(distinct.len(), names.len());
+    assert_eq!(names.len(), 17);
+    let text = std::fs::read(format!(
+        "{}/tests/logs/tdx-host.txt",
+        env!("CARGO_MANIFEST_DIR")
+    ))
+    .unwrap();
+    for name in names {
+        let input = read("host", Format::named(name), &text[..]).unwrap();
+        assert_eq!(input.runs.len(), usize::from(name == "wrk"), "{name}");
+        assert_eq!(input.refused.len(), usize::from(name != "wrk"), "{name}");
+    }
+    assert!(Format::named("nothing").is_none());
+}

@@ -1,0 +1,360 @@
+//! From an import to a run of the lab: its machine is "imported", its cells are the parameters in
+//! the logs, and logs with the same parameters are rounds of one cell.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::SystemTime;
+
+use anyhow::{bail, Context as _};
+use tare_import::{Finding, Format, Input, Record, Run, Statistic};
+use tare_lab::experiment::{
+    Axis, Experiment, Metric, Rounds, Statistic as Of, IMPORTED, ROUNDS_MAX,
+};
+use tare_lab::fingerprint::Machine;
+use tare_lab::plan::Plan;
+use tare_lab::result::SCHEMA;
+use tare_lab::sample::{Outcome, TrialRecord, OPERATIONS};
+use tare_lab::store::RunDirectory;
+use tare_lab::unit::{Better, Dimension, Unit};
+use tare_lab::value::{Parameters, Point, Selector, Value};
+
+use super::Args;
+use crate::terminal;
+
+/// The most cells of the product of all parameters of an experiment.
+const CELLS_MAX: usize = 10_000;
+
+/// The figures of one experiment.
+#[derive(Default)]
+struct Figures {
+    metrics: Vec<Metric>,
+    /// The cells in the order of the logs, and the values of each of their rounds.
+    cells: Vec<(Point, Vec<Trial>)>,
+    places: BTreeMap<String, usize>,
+}
+
+/// The values of one round of a cell.
+struct Trial {
+    /// The place of its run among those of all logs.
+    run: usize,
+    /// By metric: the parameters that the log has.
+    printed: BTreeMap<String, tare_import::Parameters>,
+    values: BTreeMap<String, f64>,
+    counters: BTreeMap<String, u64>,
+}
+
+/// The id of an experiment on the command line.
+pub(super) fn id(text: &str) -> Result<String, String> {
+    let is_word = |word: &str| {
+        let right = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        !word.is_empty() && word.chars().all(right)
+    };
+    match text.split_once('/') {
+        Some((suite, name)) if is_word(suite) && is_word(name) => Ok(text.to_owned()),
+        _ => Err("expected an experiment's id, such as vita/software".to_owned()),
+    }
+}
+
+/// Writes the figures as a run into the directory `out`.
+pub(super) fn write(
+    out: &Path,
+    inputs: &[Input],
+    findings: &[Finding],
+    args: &Args,
+) -> anyhow::Result<()> {
+    let mut experiments: BTreeMap<String, Figures> = BTreeMap::new();
+    let mut left_out = BTreeSet::new();
+    for run in inputs.iter().flat_map(|input| &input.runs).enumerate() {
+        take(run, args, &mut experiments, &mut left_out)?;
+    }
+    if experiments.is_empty() {
+        bail!(
+            "{}: none of the figures is one of those named with --metric",
+            out.display()
+        );
+    }
+    let files: Vec<&str> = inputs.iter().map(|input| input.file.as_str()).collect();
+    let files = files.join(", ");
+    let mut warnings = vec![format!(
+        "The figures were imported from {files}: Tare did not measure them."
+    )];
+    warnings.extend(findings.iter().map(|finding| format!("{finding}.")));
+    let name = out
+        .file_name()
+        .map_or_else(|| "run".into(), |name| name.to_string_lossy());
+    let plan = Plan {
+        schema: SCHEMA,
+        run: name.into_owned(),
+        tare: env!("CARGO_PKG_VERSION").into(),
+        size: IMPORTED.into(),
+        seed: 0,
+        budget_s: None,
+        started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+        directory: None,
+        machine: Machine::imported(),
+        warnings,
+        experiments: experiments
+            .iter()
+            .map(|(id, figures)| figures.experiment(id, &files))
+            .collect::<anyhow::Result<_>>()?,
+    };
+    let mut directory = RunDirectory::create(out, plan).context("the run's directory")?;
+    for (id, figures) in experiments {
+        for (at, trials) in figures.cells {
+            for (round, trial) in (0..).zip(trials) {
+                let record = TrialRecord {
+                    experiment: id.clone(),
+                    round,
+                    at: at.clone(),
+                    again: false,
+                    outcome: Outcome::Done {
+                        values: trial.values,
+                        samples: BTreeMap::new(),
+                        counters: trial.counters,
+                    },
+                    elapsed_ms: 0.0,
+                    overhead_ms: None,
+                    run_ms: 0.0,
+                    last_lines: Vec::new(),
+                    log: None,
+                };
+                directory.append(record, &[])?;
+            }
+        }
+    }
+    if !left_out.is_empty() {
+        let left_out: Vec<&str> = left_out.iter().map(String::as_str).collect();
+        terminal::say(&format!(
+            "tare: not in the run, because the lab lacks their unit: {}",
+            left_out.join(", ")
+        ));
+    }
+    terminal::say(&format!(
+        "tare: written; to see it: tare report {} --cells",
+        out.display()
+    ));
+    Ok(())
+}
+
+/// Sorts the figures of a run into experiments, cells and rounds.
+fn take(
+    (place, run): (usize, &Run),
+    args: &Args,
+    experiments: &mut BTreeMap<String, Figures>,
+    left_out: &mut BTreeSet<String>,
+) -> anyhow::Result<()> {
+    let is_sample = |record: &Record| record.statistic == Statistic::Sample;
+    let repeats = Format::named(run.format).is_some_and(Format::repeats);
+    let has_samples = repeats && run.records.iter().any(is_sample);
+    for record in &run.records {
+        let printed = match record.statistic {
+            Statistic::Progress => continue,
+            // The repetitions that a program made are rounds; the parts of one run are not.
+            Statistic::Sample if repeats => record.figure.to_owned(),
+            Statistic::Sample => continue,
+            _ if has_samples => continue,
+            _ => record.name(),
+        };
+        let wanted = args.metric.iter().find(|(figure, _)| *figure == printed);
+        let name = match wanted {
+            Some((_, metric)) => metric.clone(),
+            None if args.metric.is_empty() => printed,
+            None => continue,
+        };
+        let Some(figure) = of_lab(record) else {
+            left_out.insert(name);
+            continue;
+        };
+        let at = point(record, &args.at);
+        let id = args.id.clone().unwrap_or_else(|| {
+            let axes: Vec<&str> = at.0.keys().map(String::as_str).collect();
+            match axes.len() {
+                0 => format!("imported/{}", run.format),
+                _ => format!("imported/{}-by-{}", run.format, axes.join("-")),
+            }
+        });
+        let counters = run.work().map(|(bytes, operations)| {
+            BTreeMap::from([
+                ("bytes".to_owned(), bytes),
+                (OPERATIONS.to_owned(), operations),
+            ])
+        });
+        let figures = experiments.entry(id).or_default();
+        let counters = counters.unwrap_or_default();
+        figures.add(&name, figure, at, (place, record), counters)?;
+    }
+    Ok(())
+}
+
+/// A value and unit of the lab; `None` if it has none for it.
+fn of_lab(record: &Record) -> Option<(f64, Unit)> {
+    let (factor, name) = match record.unit.name {
+        "ps" => (1e-3, "ns"),
+        "TiB" => (1024.0, "GiB"),
+        "TiB/s" => (1024.0, "GiB/s"),
+        "Mibit/s" => (1_048_576.0, "bit/s"),
+        "cycles" => (1.0, "count"),
+        name => (1.0, name),
+    };
+    Some((record.value * factor, name.parse().ok()?))
+}
+
+/// Parameters in words.
+fn words(parameters: &tare_import::Parameters) -> String {
+    let pairs = parameters
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"));
+    pairs.collect::<Vec<_>>().join(" ")
+}
+
+/// The cell of a figure.
+fn point(record: &Record, at: &[(String, String)]) -> Point {
+    let value = |text: &str| match (text.parse::<i64>(), text.parse::<f64>()) {
+        (Ok(n), _) => Value::Int(n),
+        (_, Ok(x)) if x.is_finite() => Value::Float(x),
+        _ => Value::Text(text.to_owned()),
+    };
+    let pairs: Parameters = match at {
+        [] => record
+            .parameters
+            .iter()
+            .map(|(n, v)| ((*n).to_owned(), value(v)))
+            .collect(),
+        at => at
+            .iter()
+            .map(|(name, text)| (name.clone(), value(text)))
+            .collect(),
+    };
+    Point(pairs)
+}
+
+impl Figures {
+    fn add(
+        &mut self,
+        name: &str,
+        (value, unit): (f64, Unit),
+        at: Point,
+        (run, record): (usize, &Record),
+        counters: BTreeMap<String, u64>,
+    ) -> anyhow::Result<()> {
+        let value = match self.metrics.iter().find(|metric| metric.name == name) {
+            Some(metric) => unit
+                .convert(value, metric.unit)
+                .with_context(|| format!("the metric {name}"))?,
+            None => {
+                self.metrics.push(metric(name, unit, !counters.is_empty()));
+                value
+            }
+        };
+        let place = *self.places.entry(at.to_string()).or_insert_with(|| {
+            self.cells.push((at, Vec::new()));
+            self.cells.len() - 1
+        });
+        let trials = &mut self.cells[place].1;
+        let first = trials.first().and_then(|trial| trial.printed.get(name));
+        if let Some(first) = first.filter(|first| **first != record.parameters) {
+            bail!(
+                "found {name} of {} and of {} in one cell, expected the same: import the logs one by one",
+                words(first),
+                words(&record.parameters)
+            );
+        }
+        let free = trials.iter().position(|trial| {
+            // A program may print one percentile twice; anything else twice is two repetitions.
+            let is_again = matches!(record.statistic, Statistic::Percentile(_));
+            trial.run == run && (is_again || !trial.values.contains_key(name))
+        });
+        let round = free.unwrap_or(trials.len());
+        if round == trials.len() {
+            trials.push(Trial {
+                run,
+                printed: BTreeMap::new(),
+                values: BTreeMap::new(),
+                counters,
+            });
+        }
+        if trials.len() > ROUNDS_MAX as usize {
+            bail!("found more than {ROUNDS_MAX} values of {name} in one cell, expected at most that many rounds");
+        }
+        trials[round].values.insert(name.to_owned(), value);
+        let printed = &mut trials[round].printed;
+        printed.insert(name.to_owned(), record.parameters.clone());
+        Ok(())
+    }
+
+    /// The experiment of these figures.
+    fn experiment(&self, id: &str, files: &str) -> anyhow::Result<Experiment> {
+        let mut axes: Vec<Axis> = Vec::new();
+        for (point, _) in &self.cells {
+            for (name, value) in &point.0 {
+                match axes.iter_mut().find(|axis| axis.name == *name) {
+                    Some(axis) if axis.values.contains(value) => {}
+                    Some(axis) => axis.values.push(value.clone()),
+                    None => axes.push(Axis {
+                        name: name.clone(),
+                        values: vec![value.clone()],
+                        log: false,
+                    }),
+                }
+            }
+        }
+        let product = axes.iter().try_fold(1usize, |product, axis| {
+            product
+                .checked_mul(axis.values.len())
+                .filter(|product| *product <= CELLS_MAX)
+        });
+        if product.is_none() {
+            bail!("{id}: the parameters of its figures span more than {CELLS_MAX} cells; import fewer logs, or give --at");
+        }
+        let rounds = self
+            .cells
+            .iter()
+            .map(|(_, trials)| trials.len())
+            .max()
+            .unwrap_or(1);
+        let mut experiment = Experiment {
+            id: id.to_owned(),
+            title: format!("Imported: {}", id.rsplit('/').next().unwrap_or(id)),
+            source: files.to_owned(),
+            driver: IMPORTED.into(),
+            fixed: Parameters::new(),
+            axes,
+            exclude: Vec::new(),
+            beside: Vec::new(),
+            baseline: None,
+            metrics: self.metrics.clone(),
+            published: Vec::new(),
+            claims: Vec::new(),
+            exact: false,
+            rounds: Rounds::exactly(rounds as u32),
+        };
+        let absent = experiment.points().into_iter();
+        let absent = absent.filter(|point| !self.places.contains_key(&point.to_string()));
+        experiment.exclude = absent.map(|point| Selector(point.0)).collect();
+        Ok(experiment)
+    }
+}
+
+fn metric(name: &str, unit: Unit, has_work: bool) -> Metric {
+    // Less time and fewer losses are better, more of the rest.
+    let less = [
+        "lost",
+        "loss",
+        "error",
+        "drop",
+        "retransmits",
+        "cycle",
+        "exits",
+        "miss",
+    ];
+    let lower = unit.dimension() == Dimension::Time || less.iter().any(|word| name.contains(word));
+    Metric {
+        name: name.to_owned(),
+        statistic: Of::Median,
+        across: Of::Median,
+        from: None,
+        unit,
+        better: if lower { Better::Lower } else { Better::Higher },
+        work: has_work.then(|| "bytes".to_owned()),
+    }
+}
