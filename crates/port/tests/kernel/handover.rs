@@ -10,7 +10,11 @@ use crate::namespace::{in_namespace, veth};
 use crate::traffic::{number, numbered, receive, send};
 
 fn pool() -> Pool {
-    Pool::new(1024, 2048, Layout::PowerOfTwo).unwrap()
+    pool_of(2048)
+}
+
+fn pool_of(capacity: usize) -> Pool {
+    Pool::new(1024, capacity, Layout::PowerOfTwo).unwrap()
 }
 
 /// Sends frames with these numbers.
@@ -71,25 +75,33 @@ fn a_packet_socket_is_taken_over_with_the_frames_that_wait_in_it() {
 #[test]
 fn a_paused_xdp_port_leaves_frames_to_packet_sockets_until_it_is_resumed() {
     in_namespace(|| {
-        for (mode, [a, b]) in [
-            (XdpMode::Native, ["a", "b"]),
-            (XdpMode::Generic, ["c", "d"]),
+        for (mode, capacity, [a, b]) in [
+            (XdpMode::Native, 2048, ["a", "b"]),
+            (XdpMode::Generic, 2048, ["c", "d"]),
+            (XdpMode::Native, 16_384, ["e", "f"]),
         ] {
             let (a, b) = veth(a, b);
-            paused_and_resumed(mode, &a, &b);
+            paused_and_resumed(mode, capacity, &a, &b);
         }
     });
 }
 
-fn paused_and_resumed(mode: XdpMode, a: &Interface, b: &Interface) {
-    let (pool, other) = (pool(), pool());
+fn paused_and_resumed(mode: XdpMode, capacity: usize, a: &Interface, b: &Interface) {
+    let (pool, other) = (pool_of(capacity), pool_of(capacity));
     let mut sender = PacketPort::open(a, &pool).unwrap();
     let (mut port, _) = XdpPort::open(b, 0, &pool, &[mode]).unwrap();
     let mut spare = PacketPort::open_share(b, &other).unwrap();
     say(&mut sender, &pool, 0..20);
     hear(&mut port, 0..20);
     let handover = port.handover().unwrap();
-    let Descriptors::Xdp { fds, .. } = handover.descriptors().unwrap() else {
+    let offered = handover.descriptors().unwrap();
+    // The other process knows the length of slots that the program is for.
+    let name = offered.name();
+    let offered = Descriptors::new(&name, offered.into_fds()).unwrap();
+    for slots in [2048, 16_384] {
+        assert_eq!(offered.fit(&pool_of(slots)), slots == capacity);
+    }
+    let Descriptors::Xdp { fds, .. } = offered else {
         panic!("it is AF_XDP");
     };
     assert!(handover.pause().unwrap());

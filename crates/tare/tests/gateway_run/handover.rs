@@ -203,12 +203,33 @@ fn a_program_with_two_workers_is_replaced_five_times() {
     handed_over_five_times("packet", "0,0,1");
 }
 
+#[test]
+fn a_program_is_replaced_by_one_with_another_mode_of_xdp() {
+    let Some(mut bed) = Bed::new(&["--io", "xdp-generic"]) else {
+        return;
+    };
+    bed.up();
+    for (io, wanted) in [("xdp-native", "native"), ("xdp-generic", "generic")] {
+        bed.options[1] = io.into();
+        bed.hand_over(0);
+        bed.wait(10.0, wanted, || {
+            let status = bed.status(0)?;
+            let kinds = ["private", "public"].map(|port| &status["workers"][0][port]["kind"]);
+            let is = |kind: &Value| kind.as_str().is_some_and(|kind| kind.contains(wanted));
+            kinds.into_iter().all(is).then_some(())
+        });
+        bed.wait_for_packets();
+    }
+}
+
 /// A process that takes over up to some step only.
 struct Impostor {
     stream: UnixStream,
     /// Of the gateway.
     namespace: u64,
 }
+
+type Step = fn(&mut Impostor);
 
 const HELLO: u8 = 1;
 const PORT: u8 = 2;
@@ -278,7 +299,7 @@ fn a_process_that_dies_or_hangs_or_refuses_at_any_step_leaves_the_gateway_forwar
         assert_eq!(mode.mode() & 0o777, 0o600);
         let pid = bed.pid(0);
         let refused = [0, 1].map(|side| bed.refused(side));
-        let steps: [(&str, fn(&mut Impostor)); 10] = [
+        let steps: [(&str, Step); 10] = [
             ("nothing", |_| ()),
             ("no message", |other| {
                 other.stream.write_all(&[9; 64]).unwrap()

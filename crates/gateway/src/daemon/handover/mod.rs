@@ -197,7 +197,7 @@ fn offer(wire: &Wire, shared: &Shared) -> Result<(), String> {
                 public,
                 interface: port.interface,
                 queue: port.queue,
-                kind: port.descriptors.name().into(),
+                kind: port.descriptors.name(),
             };
             ports.push((hello, port.descriptors.try_clone().map_err(broken)?));
         }
