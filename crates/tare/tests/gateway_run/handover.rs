@@ -214,9 +214,11 @@ fn a_program_is_replaced_by_one_with_another_mode_of_xdp() {
         bed.hand_over(0);
         bed.wait(10.0, wanted, || {
             let status = bed.status(0)?;
-            let kinds = ["private", "public"].map(|port| &status["workers"][0][port]["kind"]);
-            let is = |kind: &Value| kind.as_str().is_some_and(|kind| kind.contains(wanted));
-            kinds.into_iter().all(is).then_some(())
+            let is = |port: &str| {
+                let kind = status["workers"][0][port]["kind"].as_str();
+                kind.is_some_and(|kind| kind.contains(wanted))
+            };
+            (is("private") && is("public")).then_some(())
         });
         bed.wait_for_packets();
     }
