@@ -63,8 +63,8 @@ impl Exchange {
     }
 
     /// Takes over the state of a route of another process, where SAs lived for `sa_ttl`. There was
-    /// no negotiation here yet. Returns the SPIs of the inbound SAs that are kept: all but those that other
-    /// SAs have.
+    /// no negotiation here yet. Returns the SPIs of the inbound SAs that are kept: all but those
+    /// that other SAs have.
     pub(crate) fn import(
         &mut self,
         now: Instant,

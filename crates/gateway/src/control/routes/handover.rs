@@ -146,7 +146,8 @@ impl Routes {
 
     /// Takes over the SAs of a route, if one of that name exists for which they are valid: of
     /// negotiated ones those that the exchange keeps, with `keep`, and of manual ones those whose
-    /// keys are the same. Returns the route's number. One of that name goes on counting in any case.
+    /// keys are the same. Returns the number of the route. One of that name goes on counting in any
+    /// case.
     pub(in crate::control) fn import(
         &mut self,
         state: &RouteState,
