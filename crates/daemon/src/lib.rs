@@ -6,6 +6,7 @@ mod cpu;
 mod host;
 mod log;
 mod metrics;
+mod notify;
 mod record;
 mod service;
 mod signals;
@@ -17,8 +18,9 @@ pub use cpu::{bind_to_cpu, BindError};
 pub use host::{Checked, Host, ProcessStatus};
 pub use log::{Log, LogOptions};
 pub use metrics::{Labels, Metrics};
+pub use notify::notify_main_pid;
 pub use record::{Level, Record, Value};
-pub use service::{Endpoints, Report};
+pub use service::{bind_socket, Endpoints, Report};
 pub use signals::Signals;
 pub use watch::{read_file, FileContent};
 

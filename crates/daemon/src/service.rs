@@ -136,9 +136,12 @@ enum Listener {
     Status(UnixListener),
 }
 
-/// Binds the socket with access for its owner alone. A socket that a process left behind when it
-/// was killed is removed.
-fn bind_socket(path: &Path) -> io::Result<UnixListener> {
+/// Binds a socket with access for its owner alone. A socket that a process left behind when it was
+/// killed is removed.
+///
+/// # Errors
+/// Another process answers there, or the system refuses.
+pub fn bind_socket(path: &Path) -> io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::flag;
 
 /// The requests to stop and to reload, by signals or by the program itself.
@@ -12,6 +12,7 @@ use signal_hook::flag;
 pub struct Signals {
     stop: Arc<AtomicBool>,
     reload: Arc<AtomicBool>,
+    succession: Arc<AtomicBool>,
 }
 
 impl Signals {
@@ -29,6 +30,19 @@ impl Signals {
         }
         flag::register(SIGHUP, Arc::clone(&signals.reload))?;
         Ok(signals)
+    }
+
+    /// Handles SIGUSR2, which requests that another process takes the daemon's place.
+    ///
+    /// # Errors
+    /// The handler cannot be installed.
+    pub fn install_succession(&self) -> io::Result<()> {
+        flag::register(SIGUSR2, Arc::clone(&self.succession)).map(drop)
+    }
+
+    /// Returns true if a successor was requested since the last call.
+    pub fn take_succession(&self) -> bool {
+        self.succession.swap(false, Ordering::Relaxed)
     }
 
     /// Requests a stop.

@@ -7,6 +7,7 @@ pub mod daemon;
 pub mod dataplane;
 pub mod exchange;
 mod forwarder;
+mod handover;
 mod interface;
 mod node;
 pub mod tools;

@@ -4,6 +4,9 @@
 //! Simulations run it in virtual time. On real interfaces, with a thread for each worker,
 //! [`crate::daemon`] does the same.
 
+#[cfg(test)]
+mod handover;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -68,13 +71,28 @@ impl Node {
         pool: Pool,
         now: Instant,
     ) -> Result<Node, Error> {
+        let mut node = Node::make(workers, config, private, public, entropy, pool, now)?;
+        node.tick(now);
+        Ok(node)
+    }
+
+    /// Makes a node that has not begun yet.
+    fn make(
+        workers: usize,
+        config: Config,
+        private: InterfaceState,
+        public: InterfaceState,
+        entropy: Entropy,
+        pool: Pool,
+        now: Instant,
+    ) -> Result<Node, Error> {
         let workers = workers.max(1);
         let (control, ids) = Control::new(config, private, public, workers, entropy, now)?;
         let forwarder = |id| {
             let tables = Arc::clone(control.tables());
             Forwarder::new(Dataplane::new(tables, pool.clone(), id))
         };
-        let mut node = Node {
+        Ok(Node {
             forwarders: ids.into_iter().map(forwarder).collect(),
             control,
             next: [0; 2],
@@ -85,9 +103,7 @@ impl Node {
             tunnel: Burst::new(),
             log: Vec::new(),
             starved: 0,
-        };
-        node.tick(now);
-        Ok(node)
+        })
     }
 
     /// Takes frames that came in on an interface, all of them; [`InterfaceId::Tunnel`] is none.

@@ -128,6 +128,16 @@ impl Neighbors {
         })
     }
 
+    /// Assumes the MAC address of a target that is not known yet, because another process knew it,
+    /// and asks for it at once.
+    pub fn assume(&mut self, now: Instant, address: IpAddr, mac: Mac) {
+        let entry = self.targets.get_mut(&address);
+        if let Some(entry) = entry.filter(|entry| entry.mac().is_none()) {
+            entry.answered(now, mac);
+            entry.doubt(now);
+        }
+    }
+
     /// Asks for all targets again, because the link may be another one. Addresses that are known
     /// are used until the answer.
     pub fn doubt_all(&mut self, now: Instant) {

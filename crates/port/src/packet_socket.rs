@@ -1,5 +1,6 @@
 //! Ports over packet sockets (AF_PACKET), which work wherever there is an interface.
 
+mod handover;
 mod messages;
 
 use std::cell::Cell;
@@ -11,7 +12,7 @@ use std::process;
 
 use crate::interface::promiscuous;
 use crate::syscall::{check, new_socket, option, set_option};
-use crate::{Burst, Counters, Error, Interface, Pool, Port, BURST};
+use crate::{Burst, Counters, Error, Handover, Interface, Pool, Port, BURST};
 use messages::{Messages, Received};
 
 /// An interface, received from and sent to through a packet socket, in bursts and straight into and
@@ -104,8 +105,10 @@ impl PacketPort {
             )
         })?;
         if receives == Receives::Share {
-            // Groups are known by a number of 16 bits.
-            let group = (process::id().wrapping_mul(0x9e37) ^ interface.index()) & 0xffff;
+            let group = handover::inherited_group(interface).unwrap_or_else(|| {
+                // Groups are known by a number of 16 bits.
+                (process::id().wrapping_mul(0x9e37) ^ interface.index()) & 0xffff
+            });
             let how = libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
             set_option(
                 &socket,
@@ -114,6 +117,10 @@ impl PacketPort {
                 &(group | how << 16),
             )?;
         }
+        PacketPort::of(socket, interface, pool)
+    }
+
+    fn of(socket: OwnedFd, interface: &Interface, pool: &Pool) -> io::Result<PacketPort> {
         Ok(PacketPort {
             socket,
             _promiscuous: promiscuous(interface)?,
@@ -248,6 +255,10 @@ impl Port for PacketPort {
 
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         Some(self.as_fd())
+    }
+
+    fn handover(&mut self) -> Option<&mut dyn Handover> {
+        Some(self)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use crate::Frame;
+use crate::{Frame, Handover};
 
 /// Frames that move together, first to last.
 pub type Burst = Vec<Frame>;
@@ -53,6 +53,11 @@ pub trait Port {
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+
+    /// The operations by which another process takes the port over; `None` if none can.
+    fn handover(&mut self) -> Option<&mut dyn Handover> {
+        None
+    }
 }
 
 impl<P: Port + ?Sized> Port for Box<P> {
@@ -70,5 +75,9 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         (**self).wait_on()
+    }
+
+    fn handover(&mut self) -> Option<&mut dyn Handover> {
+        (**self).handover()
     }
 }

@@ -1,5 +1,6 @@
 //! Ports over AF_XDP: the kernel and this process hand chunks of one memory to each other.
 
+mod handover;
 mod mode;
 mod parts;
 mod program;
@@ -16,7 +17,8 @@ use std::sync::Arc;
 
 use crate::frame::SLOT;
 use crate::interface::promiscuous;
-use crate::{Burst, Counters, Error, Frame, Interface, Pool, Port, Refused};
+use crate::{Burst, Counters, Error, Frame, Handover, Interface, Pool, Port, Refused};
+pub use handover::XdpProgram;
 pub use mode::XdpMode;
 use parts::{Joined, Partial};
 use program::Attachment;
@@ -133,6 +135,25 @@ impl XdpPort {
         modes: &[XdpMode],
         lanes: u32,
     ) -> Result<(XdpPort, Vec<Refused>), Error> {
+        XdpPort::check(interface, queue, pool)?;
+        let mut refused = Vec::new();
+        for &mode in modes {
+            let opened = XdpPort::open_in(interface, queue, pool, mode, lanes, socket::PATIENCE);
+            match opened.and_then(|port| port.begin().map(|()| port)) {
+                Ok(port) => return Ok((port, refused)),
+                Err(error) => refused.push(Refused {
+                    kind: mode.name(),
+                    why: socket::explain(&error, mode, in_parts(pool)),
+                }),
+            }
+        }
+        Err(Error::Refused {
+            interface: interface.name().to_owned(),
+            refused,
+        })
+    }
+
+    fn check(interface: &Interface, queue: u32, pool: &Pool) -> Result<(), Error> {
         let (_, stride, capacity) = pool.memory();
         let is_fit = pool.slots() >= 256
             && capacity == stride
@@ -152,20 +173,7 @@ impl XdpPort {
                 queues,
             });
         }
-        let mut refused = Vec::new();
-        for &mode in modes {
-            match XdpPort::open_in(interface, queue, pool, mode, lanes) {
-                Ok(port) => return Ok((port, refused)),
-                Err(error) => refused.push(Refused {
-                    kind: mode.name(),
-                    why: socket::explain(&error, mode, stride > CHUNK_MAX),
-                }),
-            }
-        }
-        Err(Error::Refused {
-            interface: interface.name().to_owned(),
-            refused,
-        })
+        Ok(())
     }
 
     /// The mode that was chosen.
@@ -179,16 +187,17 @@ impl XdpPort {
         pool: &Pool,
         mode: XdpMode,
         lanes: u32,
+        patience: u32,
     ) -> io::Result<XdpPort> {
         let stride = pool.memory().1;
-        let can_send = mode == XdpMode::Native && stride <= CHUNK_MAX;
+        let in_parts = in_parts(pool);
+        let can_send = mode == XdpMode::Native && !in_parts;
         let lanes = if can_send { lanes } else { 0 };
-        let attachment = Attachment::new(interface, mode, stride > CHUNK_MAX, lanes)?;
+        let attachment = Attachment::new(interface, mode, in_parts, lanes)?;
         let quarter = (pool.slots() / 4 + 1).next_power_of_two() / 2;
         let size = quarter.min(4096) as u32;
         let (socket, ([fill, completion], [rx, tx])) =
-            socket::bind(interface, queue, pool, size, mode)?;
-        attachment.direct(queue, socket.as_fd())?;
+            socket::bind(interface, queue, pool, size, mode, patience)?;
         let direct = if lanes > 0 && queue == 0 {
             Direct::Later(interface.clone())
         } else {
@@ -220,6 +229,12 @@ impl XdpPort {
         };
         port.refill();
         Ok(port)
+    }
+
+    /// Lets frames arrive: not before the fill ring is filled, as they would be lost.
+    fn begin(&self) -> io::Result<()> {
+        let socket = self.kernel.socket.as_fd();
+        self.kernel.attachment.direct(self.kernel.queue, socket)
     }
 
     /// Fills the fill ring from the pool.
@@ -522,7 +537,7 @@ impl Port for XdpPort {
             counters.rx_dropped += statistics.rx_dropped + statistics.rx_ring_full;
             counters.tx_dropped += statistics.tx_invalid_descs;
         }
-        if let (Direct::Yes(sender, interface), Some(lanes)) =
+        if let (Direct::Yes(sender, interface), Some((lanes, _))) =
             (&self.direct, &self.kernel.attachment.lanes)
         {
             let by_ring = counters.tx_packets - counters.tx_dropped.min(counters.tx_packets);
@@ -536,6 +551,10 @@ impl Port for XdpPort {
 
     fn wait_on(&self) -> Option<BorrowedFd<'_>> {
         Some(self.as_fd())
+    }
+
+    fn handover(&mut self) -> Option<&mut dyn Handover> {
+        Some(self)
     }
 }
 
@@ -571,6 +590,11 @@ impl Drop for XdpPort {
             }
         }
     }
+}
+
+/// Returns true if frames in the slots of a pool may be longer than a chunk.
+pub(crate) fn in_parts(pool: &Pool) -> bool {
+    pool.memory().1 > CHUNK_MAX
 }
 
 #[cold]

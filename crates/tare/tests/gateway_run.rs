@@ -1,6 +1,9 @@
 //! `tare gateway run` with root: two gateways between two hosts, all four in network namespaces,
 //! over veth.
 
+#[path = "gateway_run/handover.rs"]
+mod handover;
+
 use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Write as _};
@@ -38,6 +41,8 @@ struct Bed {
     name: String,
     directory: tempfile::TempDir,
     options: Vec<String>,
+    /// The socket of the service manager.
+    notify: Option<PathBuf>,
     gateways: [Option<Child>; 2],
     timers: &'static str,
     _alone: MutexGuard<'static, ()>,
@@ -63,6 +68,7 @@ impl Bed {
             name: format!("tare-{}-{number}", std::process::id()),
             directory: tempfile::tempdir().unwrap(),
             options: options.iter().map(|option| (*option).to_owned()).collect(),
+            notify: None,
             gateways: [None, None],
             timers: "negotiation-ttl 1; sa-ttl 8;",
             _alone: ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner),
@@ -161,18 +167,27 @@ impl Bed {
     }
 
     fn start(&mut self, side: usize) {
+        self.begin(side, "run");
+    }
+
+    /// Starts a gateway in one of the ways to begin.
+    fn begin(&mut self, side: usize, how: &str) {
         let log = fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(self.log_file(side));
-        let child = Command::new("ip")
+        let notify = self.notify.iter().map(|path| ("NOTIFY_SOCKET", path));
+        // Ahead of the test and of what else runs: a gateway that does not run loses packets.
+        let child = Command::new("nice")
+            .envs(notify)
+            .args(["-n", "-15", "ip"])
             .args([
                 "netns",
                 "exec",
                 &self.space(&format!("g{side}")),
                 TARE,
                 "gateway",
-                "run",
+                how,
             ])
             .args(&self.options)
             .arg(self.config(side))

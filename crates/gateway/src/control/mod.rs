@@ -7,6 +7,7 @@
 //! it has the message, and without the SA in the workers' tables its first packets would be lost.
 
 mod counters;
+mod handover;
 mod icmp;
 mod interface;
 mod path;

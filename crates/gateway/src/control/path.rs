@@ -9,6 +9,8 @@ use tare_sim::Instant;
 
 use tare_daemon::{Level, Record};
 
+use crate::clock::MonotonicClock;
+
 use super::probe::Search;
 
 /// The time for which a reported path MTU is believed. RFC 1191, 6.3: "10 minutes".
@@ -69,7 +71,10 @@ impl Paths {
         let least = if peer.is_ipv4() { LEAST4 } else { LEAST6 };
         self.probed.entry(peer).or_insert_with(|| {
             self.queue.insert((now, peer));
-            let search = Search::new(now, least.min(top), top);
+            let mut search = Search::new(now, least.min(top), top);
+            if let Some((mtu, _)) = self.narrow.get(&peer) {
+                search.reported(now, *mtu);
+            }
             Probed { route, search }
         });
     }
@@ -112,6 +117,23 @@ impl Paths {
             None => {}
         }
         Some((probed.route, outcome))
+    }
+
+    /// Returns what is known, with the caller's times, for another process.
+    pub(super) fn export(&self, clock: &MonotonicClock) -> Vec<(IpAddr, u16, Instant)> {
+        let narrow = self.narrow.iter();
+        narrow
+            .map(|(peer, (mtu, until))| (*peer, *mtu, clock.outside(*until)))
+            .collect()
+    }
+
+    /// Takes over what another process knows.
+    pub(super) fn import(&mut self, paths: &[(IpAddr, u16, Instant)]) {
+        let narrow = paths.iter().map(|&(peer, mtu, until)| {
+            let least = if peer.is_ipv4() { LEAST4 } else { LEAST6 };
+            (peer, (mtu.max(least), until))
+        });
+        self.narrow.extend(narrow);
     }
 
     /// Returns the time at which something is due.

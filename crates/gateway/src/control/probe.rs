@@ -205,7 +205,7 @@ impl Search {
         self.due = now;
         match self.state {
             State::Base(None) => {
-                self.search(now, self.least);
+                self.search(now, self.limit.unwrap_or(self.least));
             }
             State::Base(Some(high)) => {
                 self.limit = Some(self.least);
@@ -272,6 +272,16 @@ mod tests {
             run(&mut search, 0, 60, |size| size <= mtu);
             let limit = search.limit().unwrap().unwrap_or(1500);
             assert!(limit <= mtu && mtu - limit <= STEP, "{limit} of {mtu}");
+        }
+    }
+
+    #[test]
+    fn a_search_that_begins_with_a_known_limit_does_not_fall_below_it() {
+        let mut search = Search::new(Instant::ZERO, 576, 1500);
+        search.reported(Instant::ZERO, 1400);
+        for second in 0..60 {
+            run(&mut search, second, 1, |size| size <= 1400);
+            assert_eq!(search.limit(), Some(Some(1400)), "{second}");
         }
     }
 

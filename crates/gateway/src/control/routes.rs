@@ -1,5 +1,7 @@
 //! Routes and their SAs, by numbers that a route keeps for as long as it does not change.
 
+mod handover;
+
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
@@ -10,10 +12,11 @@ use tare_gcm::Key;
 use tare_memory::Shared;
 use tare_sim::Instant;
 
-use super::totals::Totals;
+use super::totals::{RouteCounters, Totals};
 use crate::config::{self, Config, Keys, SaKey};
 use crate::dataplane::{DropTable, InboundSa, OutboundSa, Outer, SequenceMode};
 use crate::exchange::{RouteKeys, SaKeys};
+use handover::{Direction, SecretKeys};
 
 /// Packets that workers may still send with the SA before a change, when the SA after it has the
 /// same given key.
@@ -26,6 +29,7 @@ pub(super) struct Entry {
     /// Workers take these in turn.
     pub(super) outbound: Vec<Shared<OutboundSa>>,
     pub(super) inbound: Vec<Inbound>,
+    secrets: SecretKeys,
     pub(super) totals: Totals,
     /// The time at which keys were agreed on last.
     pub(super) handshake: Option<Instant>,
@@ -54,6 +58,15 @@ impl Entry {
             true => SequenceMode::Extended,
             false => SequenceMode::Plain,
         }
+    }
+
+    /// Returns the counters of both directions, outbound first.
+    pub(super) fn counters(&self) -> [RouteCounters; 2] {
+        let inbound = self.inbound.iter().map(|inbound| &inbound.sa);
+        [
+            self.totals.outbound(self.outbound.iter()),
+            self.totals.inbound(inbound),
+        ]
     }
 
     /// Returns true if SAs of this route are valid for the other one.
@@ -207,6 +220,7 @@ impl Routes {
             ends,
             outbound: Vec::new(),
             inbound: Vec::new(),
+            secrets: SecretKeys::default(),
             totals,
             handshake: None,
         });
@@ -219,6 +233,16 @@ impl Routes {
     }
 
     fn install_inbound(&mut self, number: usize, spi: u32, key: &SaKey) {
+        self.install_inbound_as(number, spi, key, |_| ());
+    }
+
+    fn install_inbound_as(
+        &mut self,
+        number: usize,
+        spi: u32,
+        key: &SaKey,
+        go_on: impl FnOnce(&mut InboundSa),
+    ) {
         let Some(Some(entry)) = self.entries.get_mut(number) else {
             return;
         };
@@ -231,14 +255,27 @@ impl Routes {
         if matches!(entry.config.keys, Keys::Exchange { .. }) {
             sa = sa.with_zeros_as_padding();
         }
+        go_on(&mut sa);
+        entry.secrets.set(Direction::In, spi, key);
         entry.inbound.push(Inbound {
+            seen: sa.packets(),
             sa: Shared::new(sa),
-            seen: 0,
         });
     }
 
     /// One more, or one in the place of another.
     fn install_outbound(&mut self, number: usize, spi: u32, key: &SaKey, replaces: Option<u32>) {
+        self.install_outbound_as(number, spi, key, replaces, |_| ());
+    }
+
+    fn install_outbound_as(
+        &mut self,
+        number: usize,
+        spi: u32,
+        key: &SaKey,
+        replaces: Option<u32>,
+        go_on: impl FnOnce(&mut OutboundSa),
+    ) {
         let Some(Some(entry)) = self.entries.get_mut(number) else {
             return;
         };
@@ -254,6 +291,7 @@ impl Routes {
         );
         // Negotiated keys are new and have nothing to follow.
         self.given.follow(key, &mut sa);
+        go_on(&mut sa);
         let sa = Shared::new(sa);
         let place = entry
             .outbound
@@ -272,11 +310,13 @@ impl Routes {
                 if before.spi() != spi {
                     unshow(&mut self.shown, (entry.ends.peer, before.spi()), number);
                 }
+                entry.secrets.remove(Direction::Out, before.spi());
                 entry.totals.outbound_leaves(before);
                 self.leaving.insert(number);
             }
             None => entry.outbound.push(sa),
         }
+        entry.secrets.set(Direction::Out, spi, key);
     }
 
     /// Accepts packets under these keys too, which were agreed on now.
@@ -297,6 +337,7 @@ impl Routes {
         let Some(Some(entry)) = self.entries.get_mut(number) else {
             return;
         };
+        entry.secrets.remove(Direction::In, spi);
         for inbound in entry.inbound.extract_if(.., |one| one.sa.spi() == spi) {
             entry.totals.inbound_leaves(inbound.sa);
             self.leaving.insert(number);
@@ -308,6 +349,7 @@ impl Routes {
         let Some(Some(entry)) = self.entries.get_mut(number) else {
             return;
         };
+        entry.secrets.remove(Direction::Out, spi);
         for sa in entry.outbound.extract_if(.., |sa| sa.spi() == spi) {
             unshow(&mut self.shown, (entry.ends.peer, spi), number);
             entry.totals.outbound_leaves(sa);

@@ -156,6 +156,7 @@ impl Control {
                 left_s,
             }
         });
+        let [sent, received] = entry.counters();
         RouteStatus {
             id: entry.config.id.clone(),
             gateway: entry.config.gateway.to_string(),
@@ -180,10 +181,8 @@ impl Control {
             handshake_age_s: entry
                 .handshake
                 .map(|at| self.clock.last().since(at).as_secs()),
-            sent: entry.totals.outbound(entry.outbound.iter()),
-            received: entry
-                .totals
-                .inbound(entry.inbound.iter().map(|inbound| &inbound.sa)),
+            sent,
+            received,
             outbound: outbound.collect(),
             inbound: inbound.collect(),
         }

@@ -77,6 +77,11 @@ impl<S: Counting + Placed> Leaving<S> {
         });
     }
 
+    fn add_rest(&mut self, counted: &RouteCounters, present: &RouteCounters) {
+        self.packets += counted.packets.saturating_sub(present.packets);
+        self.bytes += counted.bytes.saturating_sub(present.bytes);
+    }
+
     /// Returns the counters, with those of the present SAs.
     fn sum<'a>(
         &'a self,
@@ -101,6 +106,16 @@ impl<S: Counting + Placed> Leaving<S> {
 }
 
 impl Totals {
+    /// Goes on with what another process has counted in both directions, of which this one has a
+    /// part in the present SAs.
+    pub(super) fn go_on(&mut self, counted: &[RouteCounters; 2], present: &[RouteCounters; 2]) {
+        let [sent, received] = counted;
+        self.outbound.add_rest(sent, &present[0]);
+        self.inbound.add_rest(received, &present[1]);
+        self.drops.outbound.go_on(&sent.dropped);
+        self.drops.inbound.go_on(&received.dropped);
+    }
+
     pub(super) fn outbound_leaves(&mut self, sa: Shared<OutboundSa>) {
         self.outbound.sas.push(sa);
     }

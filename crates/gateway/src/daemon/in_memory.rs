@@ -8,7 +8,8 @@ use tare_port::{Burst, Pool, Port, BURST};
 use tare_sim::Instant;
 
 use super::interfaces::Plan;
-use super::shared::{Counts, Published, Shared, WorkerEvent};
+use super::shared::{Counts, Order, Published, Shared, WorkerEvent};
+use super::worker::takeover::Takeover;
 use super::worker::{Loop, Ports, Station, Worker};
 use super::QUEUE;
 use crate::config::Config;
@@ -46,7 +47,7 @@ impl InMemory {
             tables: Arc::clone(control.tables()),
             plan: Arc::clone(&plan),
         };
-        let shared = Shared::new(published, 1, true).map_err(|e| e.to_string())?;
+        let shared = Shared::new(published, 1, true, Order::Forward).map_err(|e| e.to_string())?;
         let (to_control, events) = sync_channel(QUEUE);
         let (tasks, worker_tasks) = sync_channel(QUEUE);
         let id = ids.pop().ok_or("a gateway without a worker")?;
@@ -60,6 +61,7 @@ impl InMemory {
                 shared: Arc::new(shared),
                 events: to_control,
                 tasks: worker_tasks,
+                inherited: None,
             },
             station: Station {
                 ports: Ports {
@@ -69,6 +71,7 @@ impl InMemory {
                 forwarder: Forwarder::new(Dataplane::new(tables, pool.clone(), id)),
                 pool,
                 burst: Burst::with_capacity(BURST),
+                takeover: Takeover::default(),
             },
             state: Loop::default(),
             plan,

@@ -4,16 +4,20 @@
 //! never wait for another thread. The control thread owns configuration, keys, next hops and the
 //! log. Frames for it wait in a bounded queue.
 
+mod handover;
 mod in_memory;
 mod interfaces;
 mod lock;
 mod report;
 mod shared;
+mod succession;
 mod worker;
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::Arc;
@@ -24,7 +28,7 @@ use tare_daemon::{
     bind_to_cpu, BindError, Checked, Endpoints, FileContent, Host, Level, LogOptions, Record,
     Signals,
 };
-use tare_port::Kind;
+use tare_port::{Descriptors, Kind};
 use tare_sim::Instant;
 
 use crate::config::{self, Config, Warning};
@@ -33,12 +37,13 @@ use crate::dataplane::{DropReason, TrafficCounters, WorkerId};
 use crate::exchange::system_entropy;
 use crate::forwarder::Task;
 use crate::interface::InterfaceId;
+use handover::{Listener, Predecessor, Wire};
 use interfaces::Interfaces;
 use lock::InterfaceLocks;
 
 pub(crate) use in_memory::InMemory;
 pub use report::{PortCounters, PortReport, Report, WorkerReport};
-use shared::{Published, Shared, WorkerEvent};
+use shared::{Counts, Order, Published, Shared, WorkerEvent};
 use worker::Worker;
 
 /// The name of this kind of daemon, in the names of its sockets.
@@ -50,6 +55,9 @@ const QUEUE: usize = 4096;
 const BATCH: usize = 256;
 /// The interval at which the interfaces are looked at.
 const INTERFACES_INTERVAL: Duration = Duration::from_millis(250);
+
+/// The time for which a handover waits for negotiations in progress.
+const PROPOSING_MAX: Duration = Duration::from_secs(2);
 
 /// Settings of a gateway beside its configuration file.
 #[derive(Clone, Debug)]
@@ -67,8 +75,10 @@ pub struct Options {
     pub endpoints: Endpoints,
     /// The log.
     pub log: LogOptions,
-    /// Requests to stop and to reload.
+    /// Requests to stop, to reload and to start a successor.
     pub signals: Signals,
+    /// The command that takes over when that is requested; empty if none can.
+    pub successor: Vec<OsString>,
 }
 
 /// The reason why a gateway could not be run.
@@ -93,6 +103,8 @@ pub enum Error {
     Service(String),
     /// Threads, or what they share.
     System(std::io::Error),
+    /// The takeover of a gateway that runs.
+    Handover(String),
 }
 
 impl fmt::Display for Error {
@@ -103,7 +115,10 @@ impl fmt::Display for Error {
             Error::Exchange(error) => error.fmt(f),
             Error::Port(error) => error.fmt(f),
             Error::Cpu(error) => error.fmt(f),
-            Error::Worker(error) | Error::Service(error) | Error::Lock(error) => f.write_str(error),
+            Error::Worker(error)
+            | Error::Service(error)
+            | Error::Lock(error)
+            | Error::Handover(error) => f.write_str(error),
             Error::System(error) => write!(f, "the gateway could not be started: {error}"),
         }
     }
@@ -116,7 +131,18 @@ impl std::error::Error for Error {}
 /// # Errors
 /// It cannot be started. Once it runs it goes on, and reports errors in its log.
 pub fn run(options: Options) -> Result<(), Error> {
-    let (daemon, workers) = Daemon::start(options)?;
+    let (daemon, workers) = Daemon::start(options, false)?;
+    daemon.serve(workers);
+    Ok(())
+}
+
+/// Takes over from the gateway that runs by the same configuration file or status socket, with its
+/// ports, SAs and next hops, and goes on in its place as [`run`] does. No packet is lost.
+///
+/// # Errors
+/// There is none, or it cannot be taken over; it goes on then.
+pub fn take_over(options: Options) -> Result<(), Error> {
+    let (daemon, workers) = Daemon::start(options, true)?;
     daemon.serve(workers);
     Ok(())
 }
@@ -169,12 +195,22 @@ struct Daemon {
     events: Receiver<WorkerEvent>,
     tasks: SyncSender<Task>,
     own_lost: u64,
+    /// The counters of the workers of the process before.
+    before: Vec<Counts>,
+    /// For threads that tell of events.
+    to_control: SyncSender<WorkerEvent>,
+    listener: Option<Listener>,
+    /// The process that is ready to take over.
+    /// With the time at which it is handed over to at the latest.
+    successor: Option<(Wire, Instant)>,
+    /// The process that was started to take over.
+    started: Option<Child>,
 }
 
 type Workers = Vec<JoinHandle<()>>;
 
 impl Daemon {
-    fn start(options: Options) -> Result<(Daemon, Workers), Error> {
+    fn start(options: Options, takes_over: bool) -> Result<(Daemon, Workers), Error> {
         let (to_control, events) = sync_channel(QUEUE);
         let wake = to_control.clone();
         let wake = move || {
@@ -192,11 +228,23 @@ impl Daemon {
             Config::of(&options.config, host.first_config()).map_err(Error::Config)?;
         warnings.iter().for_each(|w| host.log().write(&record(w)));
         let interfaces = Interfaces::find(&config, options.kind).map_err(Error::Port)?;
-        let locks = InterfaceLocks::default().on(interfaces.plan.both(), host.log());
-        let locks = locks.map_err(|error| Error::Lock(error.to_string()))?;
+        let mut locks = InterfaceLocks::default();
+        // The process before has them until it ends.
+        if !takes_over {
+            let taken = locks.on(interfaces.plan.both(), host.log());
+            locks = taken.map_err(|error| Error::Lock(error.to_string()))?;
+        }
         let entropy = system_entropy().map_err(Error::Exchange)?;
         let endpoints = endpoints(&options, &config);
         let cpus = worker_cpus(&options.cpus);
+        let predecessor = match takes_over {
+            true => Some(ask(&endpoints, cpus.len(), &interfaces)?),
+            false => None,
+        };
+        let order = match takes_over {
+            true => Order::Hold,
+            false => Order::Forward,
+        };
         let (private, public) = (interfaces.private, interfaces.public);
         let now = Instant::now();
         let control = Control::new(config, private, public, cpus.len(), entropy, now);
@@ -205,7 +253,7 @@ impl Daemon {
             tables: Arc::clone(control.tables()),
             plan: Arc::clone(&interfaces.plan),
         };
-        let shared = Shared::new(published, cpus.len(), options.busy_poll);
+        let shared = Shared::new(published, cpus.len(), options.busy_poll, order);
         let (tasks, worker_tasks) = sync_channel(QUEUE);
         let mut daemon = Daemon {
             host,
@@ -216,12 +264,15 @@ impl Daemon {
             events,
             tasks,
             own_lost: 0,
+            before: Vec::new(),
+            to_control,
+            listener: None,
+            successor: None,
+            started: None,
             options,
         };
         let mut workers = Workers::new();
-        let started = daemon
-            .start_workers(&mut workers, ids, to_control, worker_tasks)
-            .and_then(|()| daemon.begin(endpoints, workers.len()));
+        let started = daemon.start_all(&mut workers, ids, worker_tasks, predecessor, endpoints);
         match started {
             Ok(()) => Ok((daemon, workers)),
             Err(error) => {
@@ -231,23 +282,45 @@ impl Daemon {
         }
     }
 
+    /// Starts workers and begins to answer, in between taking over from another process.
+    fn start_all(
+        &mut self,
+        workers: &mut Workers,
+        ids: Vec<WorkerId>,
+        tasks: Receiver<Task>,
+        mut predecessor: Option<Predecessor>,
+        endpoints: Endpoints,
+    ) -> Result<(), Error> {
+        let takes_over = predecessor.is_some();
+        let ports = predecessor.as_mut().map(Predecessor::take_ports);
+        self.start_workers(workers, ids, tasks, ports.unwrap_or_default())?;
+        self.wait_for_ports(workers.len())?;
+        bind_to_cpu(self.options.cpus.first().copied()).map_err(Error::Cpu)?;
+        if let Some(predecessor) = predecessor {
+            self.succeed(predecessor).map_err(Error::Handover)?;
+        }
+        self.begin(endpoints, workers.len(), takes_over)
+    }
+
     fn start_workers(
         &self,
         workers: &mut Workers,
         ids: Vec<WorkerId>,
-        events: SyncSender<WorkerEvent>,
         tasks: Receiver<Task>,
+        inherited: Vec<[Descriptors; 2]>,
     ) -> Result<(), Error> {
         let mut tasks = Some(tasks);
+        let mut inherited = inherited.into_iter();
         for (id, cpu) in ids.into_iter().zip(worker_cpus(&self.options.cpus)) {
             let number = id.number();
             let worker = Worker {
                 number,
                 id: Some(id),
                 shared: Arc::clone(&self.shared),
-                events: events.clone(),
+                events: self.to_control.clone(),
                 // Frames of the control side leave by the first worker's ports.
                 tasks: tasks.take().unwrap_or_else(|| sync_channel(1).1),
+                inherited: inherited.next(),
             };
             let thread = std::thread::Builder::new().name(format!("tare-worker-{number}"));
             let (bound_to, bound) = sync_channel(1);
@@ -267,8 +340,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Waits for all ports, and begins to answer.
-    fn begin(&mut self, endpoints: Endpoints, workers: usize) -> Result<(), Error> {
+    /// Waits until the ports of all workers are open.
+    fn wait_for_ports(&self, workers: usize) -> Result<(), Error> {
         for _ in 0..workers {
             loop {
                 match self.events.recv() {
@@ -282,11 +355,21 @@ impl Daemon {
                 }
             }
         }
-        bind_to_cpu(self.options.cpus.first().copied()).map_err(Error::Cpu)?;
+        Ok(())
+    }
+
+    /// Begins to answer.
+    fn begin(
+        &mut self,
+        endpoints: Endpoints,
+        workers: usize,
+        takes_over: bool,
+    ) -> Result<(), Error> {
+        self.listen(&endpoints);
         if let Some(error) = self.host.serve_at(endpoints).into_iter().next() {
             // An endpoint of the command line is an order; one of the file or the default one is
-            // no reason not to forward packets.
-            if self.options.endpoints != Endpoints::default() {
+            // no reason not to forward packets, and none is a reason to end a gateway that runs.
+            if !takes_over && self.options.endpoints != Endpoints::default() {
                 return Err(Error::Service(error));
             }
         }
@@ -330,9 +413,18 @@ impl Daemon {
             if let Some(changed) = self.host.changed_config(now) {
                 self.reload(now, changed);
             }
+            if self.options.signals.take_succession() {
+                self.start_successor();
+            }
             self.control.tick(now, &mut actions);
             self.apply(&mut actions);
             self.host.answer(|| self.report());
+            let due = |(_, end): &mut (Wire, Instant)| now >= *end || !self.control.is_proposing();
+            if let Some((successor, _)) = self.successor.take_if(due) {
+                if self.hand_over(successor) {
+                    break;
+                }
+            }
         }
         self.end(workers);
     }
@@ -345,6 +437,7 @@ impl Daemon {
                 let record = Record::new(Level::Error, "port").with("worker", number);
                 self.host.log().write(&record.with("error", error));
             }
+            WorkerEvent::Successor(wire) => self.successor = Some((wire, now + PROPOSING_MAX)),
             WorkerEvent::Wake => {}
         }
     }
@@ -400,6 +493,7 @@ impl Daemon {
         let outcome = self.reconfigure(now, changed);
         if let Ok(endpoints) = &outcome {
             self.look_at_interfaces(now);
+            self.listen(endpoints);
             self.host.serve_at(endpoints.clone());
         }
         self.host.reloaded(outcome.map(drop));
@@ -450,8 +544,7 @@ impl Daemon {
     }
 
     fn report(&self) -> Report {
-        let counts = self.shared.workers.iter().map(|w| w.counts().clone());
-        let counts: Vec<_> = counts.collect();
+        let counts = self.counts();
         let sum = |of: fn(&shared::Counts) -> &TrafficCounters| {
             let mut sum = TrafficCounters::default();
             counts.iter().for_each(|counts| sum.add(of(counts)));
@@ -469,11 +562,21 @@ impl Daemon {
         }
     }
 
+    /// Returns the counters of the workers, with those of the process before.
+    fn counts(&self) -> Vec<Counts> {
+        let counts = self.shared.workers.iter().map(|w| w.counts().clone());
+        let mut counts: Vec<_> = counts.collect();
+        for (counts, before) in counts.iter_mut().zip(&self.before) {
+            counts.add(before);
+        }
+        counts
+    }
+
     /// Lets workers forward what has arrived and close their ports, and logs the counters.
     fn end(mut self, workers: Workers) {
+        self.listener = None;
         self.host.end_service();
-        self.shared.stop.store(true, Ordering::Relaxed);
-        self.shared.wake_all();
+        self.shared.give_order(Order::Stop);
         // A worker that has an event to tell waits for room among them; without a receiver it goes
         // on at once.
         let (_, none) = sync_channel(1);
@@ -485,6 +588,9 @@ impl Daemon {
                 log.write(&record.with("error", "it has panicked"));
             }
         }
+        // The process that takes over waits for this, and then takes the locks.
+        self.locks = InterfaceLocks::default();
+        self.successor = None;
         let report = self.report();
         for (name, counters) in [("outbound", &report.outbound), ("inbound", &report.inbound)] {
             let mut record = Record::new(Level::Info, "counted")
@@ -503,6 +609,18 @@ impl Daemon {
         let uptime = report.process.uptime_s;
         log.write(&Record::new(Level::Info, "stopped").with("uptime_s", uptime));
     }
+}
+
+/// Asks the gateway that runs for a handover.
+fn ask(endpoints: &Endpoints, workers: usize, of: &Interfaces) -> Result<Predecessor, Error> {
+    let status = endpoints.socket.as_deref().unwrap_or(Path::new(""));
+    let socket = handover::socket_beside(status);
+    let plan = &of.plan;
+    let interface = |public| {
+        let queues = if public { &plan.public } else { &plan.private };
+        (queues.index, queues.queue)
+    };
+    Predecessor::ask(&socket, workers, interface).map_err(Error::Handover)
 }
 
 /// Returns the CPU of each worker, where it is to be bound.

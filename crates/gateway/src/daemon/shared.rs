@@ -1,12 +1,14 @@
 //! The state that the threads share: the tables, and a way to wake each other.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{eventfd, EventfdFlags};
+use serde::{Deserialize, Serialize};
 
+use super::handover::{Offered, Wire};
 use super::interfaces::Plan;
 use super::report::{PortCounters, PortReport, WorkerReport};
 use crate::dataplane::BoundTables;
@@ -19,11 +21,25 @@ pub(super) struct Published {
     pub(super) plan: Arc<Plan>,
 }
 
+/// An order to all workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Order {
+    Forward,
+    /// Forward what only this process can receive, and then use no SA and no port until there is
+    /// another order.
+    Hold,
+    /// Forward what has arrived, and end.
+    Stop,
+    /// End, and leave everything to another process.
+    Leave,
+}
+
 /// The newest of that, with a number by which a worker sees without a lock that there is another.
 pub(super) struct Shared {
     generation: AtomicU64,
     published: Mutex<Arc<Published>>,
-    pub(super) stop: AtomicBool,
+    order: AtomicU8,
     pub(super) workers: Vec<WorkerState>,
     pub(super) busy_poll: bool,
     /// Frames for the control side that it had no room for.
@@ -33,11 +49,15 @@ pub(super) struct Shared {
 /// The state of one worker.
 pub(super) struct WorkerState {
     pub(super) counts: Mutex<Counts>,
+    /// The ports as another process would take them over; `None` while they are not open.
+    pub(super) offered: Mutex<Option<[Offered; 2]>>,
+    /// True while it obeys [`Order::Hold`].
+    pub(super) holds: AtomicBool,
     wake: OwnedFd,
 }
 
 /// The counters of a worker.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Counts {
     pub(super) sent: TrafficCounters,
     pub(super) received: TrafficCounters,
@@ -51,6 +71,15 @@ pub(super) struct Counts {
 }
 
 impl Counts {
+    /// Adds the counters of the worker of another process that had these ports before.
+    pub(super) fn add(&mut self, before: &Counts) {
+        self.sent.add(&before.sent);
+        self.received.add(&before.received);
+        self.private.add(&before.private);
+        self.public.add(&before.public);
+        self.own_lost += before.own_lost;
+    }
+
     /// The report of a worker that is pinned to `cpu`, if to one.
     pub(super) fn report(&self, cpu: Option<usize>) -> WorkerReport {
         WorkerReport {
@@ -73,17 +102,20 @@ impl Shared {
         published: Published,
         workers: usize,
         busy_poll: bool,
+        order: Order,
     ) -> std::io::Result<Shared> {
         let worker = |_| {
             Ok(WorkerState {
                 counts: Mutex::default(),
+                offered: Mutex::default(),
+                holds: AtomicBool::new(false),
                 wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             })
         };
         Ok(Shared {
             generation: AtomicU64::new(1),
             published: Mutex::new(Arc::new(published)),
-            stop: AtomicBool::new(false),
+            order: AtomicU8::new(order as u8),
             workers: (0..workers).map(worker).collect::<std::io::Result<_>>()?,
             busy_poll,
             control_lost: AtomicU64::new(0),
@@ -111,8 +143,34 @@ impl Shared {
     }
 
     #[inline]
+    pub(super) fn order(&self) -> Order {
+        const ORDERS: [Order; 4] = [Order::Forward, Order::Hold, Order::Stop, Order::Leave];
+        ORDERS[usize::from(self.order.load(Ordering::Relaxed)) & 3]
+    }
+
+    /// Gives another order. [`Order::Leave`] is final.
+    pub(super) fn give_order(&self, order: Order) {
+        if self.order() != Order::Leave {
+            // Release: what was written before, such as counters, is seen by who obeys.
+            self.order.store(order as u8, Ordering::Release);
+        }
+        self.wake_all();
+    }
+
+    /// Returns true if all workers obey [`Order::Hold`].
+    pub(super) fn all_hold(&self) -> bool {
+        let mut workers = self.workers.iter();
+        workers.all(|worker| worker.holds.load(Ordering::Acquire))
+    }
+
+    /// Returns true if a worker obeys [`Order::Hold`].
+    pub(super) fn any_holds(&self) -> bool {
+        let mut workers = self.workers.iter();
+        workers.any(|worker| worker.holds.load(Ordering::Acquire))
+    }
+
     pub(super) fn stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        matches!(self.order(), Order::Stop | Order::Leave)
     }
 }
 
@@ -149,6 +207,8 @@ pub(super) enum WorkerEvent {
     Opened(usize, Result<[String; 2], String>),
     /// Ports do not work any more.
     Lost(usize, String),
+    /// Another process is ready to take over.
+    Successor(Wire),
     /// There is something else to look at.
     Wake,
 }

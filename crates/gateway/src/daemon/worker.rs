@@ -1,18 +1,21 @@
 //! A worker: its own queue of each interface, its own pool, its own half of the gateway.
 
+pub(super) mod takeover;
+
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use tare_port::{open, Burst, Frame, Interface, Layout, Opened, Pool, Port, BURST};
+use tare_port::{open, Burst, Descriptors, Frame, Interface, Layout, Opened, Pool, Port, BURST};
 use tare_sim::Instant;
 
 use super::interfaces::{InterfaceQueues, Plan};
-use super::shared::{pass, Counts, Shared, WorkerEvent, WorkerState};
+use super::shared::{pass, unpoisoned, Counts, Order, Shared, WorkerEvent, WorkerState};
 use crate::dataplane::{Dataplane, WorkerId};
 use crate::forwarder::{Forwarder, Sink, Task};
 use crate::interface::InterfaceId;
+use takeover::Takeover;
 
 /// Frames that a worker has, about: half of them wait in its ports for what arrives.
 const SLOTS: usize = 4096;
@@ -42,6 +45,8 @@ pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) events: SyncSender<WorkerEvent>,
     pub(super) tasks: Receiver<Task>,
+    /// The ports of another process, private and public, until they are opened.
+    pub(super) inherited: Option<[Descriptors; 2]>,
 }
 
 /// The reason why a worker closes its ports.
@@ -75,7 +80,9 @@ impl Worker {
                     continue;
                 }
             };
-            let left = station.forward(&self, &plan, &base);
+            self.offer(&mut station);
+            let left = station.forward(&self, &plan, &mut base);
+            *unpoisoned(&self.state().offered) = None;
             base = station.counts(&base);
             *self.state().counts() = base.clone();
             self.id = Some(station.close());
@@ -111,7 +118,10 @@ pub(super) struct Station {
     pub(super) forwarder: Forwarder,
     pub(super) pool: Pool,
     pub(super) burst: Burst,
+    pub(super) takeover: Takeover,
 }
+
+const SIDES: [InterfaceId; 2] = [InterfaceId::Private, InterfaceId::Public];
 
 pub(super) struct Ports {
     pub(super) private: Box<dyn Port>,
@@ -128,6 +138,8 @@ pub(super) struct Loop {
     told: Instant,
     /// Rounds that are left, once the gateway is to stop.
     last: u32,
+    /// True if the ports are what they are to stay.
+    is_settled: bool,
 }
 
 impl Default for Loop {
@@ -138,15 +150,21 @@ impl Default for Loop {
             idle: 0,
             told: Instant::ZERO,
             last: LAST_ROUNDS,
+            is_settled: true,
         }
     }
 }
 
 impl Ports {
     fn port_mut(&mut self, id: InterfaceId) -> &mut dyn Port {
+        &mut **self.slot(id)
+    }
+
+    #[inline]
+    fn slot(&mut self, id: InterfaceId) -> &mut Box<dyn Port> {
         match id {
-            InterfaceId::Public => &mut *self.public,
-            InterfaceId::Private | InterfaceId::Tunnel => &mut *self.private,
+            InterfaceId::Public => &mut self.public,
+            InterfaceId::Private | InterfaceId::Tunnel => &mut self.private,
         }
     }
 }
@@ -185,15 +203,25 @@ impl Station {
             doing: "memory for frames".into(),
             source,
         })?;
-        let open = |device: &InterfaceQueues| {
+        let open = |device: &InterfaceQueues, inherited: Option<Descriptors>| {
             let interface = Interface::find(&device.name)?;
             let queue = device.queue + worker.number as u32;
+            if let Some(inherited) = inherited {
+                return takeover::open(interface, queue, &pool, plan.kind, inherited);
+            }
             let (port, opened) = open(&interface, queue, &pool, plan.kind)?;
             let end = device.queue + worker.shared.workers.len() as u32;
-            Ok((port, told(&interface, queue, end, &opened)))
+            Ok((port, told(&interface, queue, end, &opened), None))
         };
-        let (private, private_kind) = open(&plan.private)?;
-        let (public, public_kind) = open(&plan.public)?;
+        let inherited = worker.inherited.take();
+        let [for_private, for_public] = inherited.map_or([None, None], |both| both.map(Some));
+        let (private, private_kind, private_pending) = open(&plan.private, for_private)?;
+        let (public, public_kind, public_pending) = open(&plan.public, for_public)?;
+        let at = |device: &InterfaceQueues| {
+            let queue = device.queue + worker.number as u32;
+            Interface::find(&device.name).map(|interface| (interface, queue))
+        };
+        let at = [at(&plan.private)?, at(&plan.public)?];
         let tables = Arc::clone(&worker.shared.published().tables);
         let id = worker.id.take().ok_or_else(|| tare_port::Error::Os {
             doing: "the identity of a worker".into(),
@@ -204,6 +232,7 @@ impl Station {
             forwarder: Forwarder::new(Dataplane::new(tables, pool.clone(), id)),
             pool,
             burst: Burst::with_capacity(BURST),
+            takeover: Takeover::new(at, [private_pending, public_pending]),
         };
         Ok((station, [private_kind, public_kind]))
     }
@@ -213,8 +242,11 @@ impl Station {
         self.forwarder.dataplane.into_worker()
     }
 
-    fn forward(&mut self, worker: &Worker, plan: &Arc<Plan>, base: &Counts) -> Left {
-        let mut state = Loop::default();
+    fn forward(&mut self, worker: &Worker, plan: &Arc<Plan>, base: &mut Counts) -> Left {
+        let mut state = Loop {
+            is_settled: self.takeover.is_settled(),
+            ..Loop::default()
+        };
         loop {
             let now = Instant::now();
             if let Some(left) = self.turn(now, worker, plan, base, &mut state) {
@@ -230,9 +262,18 @@ impl Station {
         now: Instant,
         worker: &Worker,
         plan: &Arc<Plan>,
-        base: &Counts,
+        base: &mut Counts,
         state: &mut Loop,
     ) -> Option<Left> {
+        let order = worker.shared.order();
+        if matches!(order, Order::Hold | Order::Leave) {
+            let next = match self.hold(worker, base) {
+                Ok(next) => next,
+                Err(error) => return Some(Left::Lost(error)),
+            };
+            state.is_settled = self.takeover.is_settled();
+            return (next != Order::Forward).then_some(Left::Stopped);
+        }
         let generation = worker.shared.generation();
         if generation != state.seen {
             state.seen = generation;
@@ -248,11 +289,17 @@ impl Station {
             Ok(moved) => moved,
             Err(error) => return Some(Left::Lost(error)),
         };
-        if worker.shared.stopped() {
+        if order == Order::Stop {
             state.last -= 1;
             if !moved || state.last == 0 {
                 return Some(Left::Stopped);
             }
+        }
+        if !state.is_settled {
+            if let Err(error) = self.settle(worker, base, now) {
+                return Some(Left::Lost(error));
+            }
+            state.is_settled = self.takeover.is_settled();
         }
         if now.since(state.told) >= TELL {
             state.told = now;
@@ -271,20 +318,45 @@ impl Station {
     /// Forwards a burst of each interface, and sends what waits in the queue of the control thread.
     /// Returns false if there was nothing to do.
     fn round(&mut self, worker: &Worker, now: Instant) -> std::io::Result<bool> {
+        let mut moved = false;
+        for from in SIDES {
+            moved |= self.receive(worker, now, from)?;
+        }
+        Ok(self.send_own(worker, now)? || moved)
+    }
+
+    /// Forwards a burst of an interface; returns false if there was none.
+    #[inline]
+    fn receive(
+        &mut self,
+        worker: &Worker,
+        now: Instant,
+        from: InterfaceId,
+    ) -> std::io::Result<bool> {
+        let Station {
+            ports,
+            forwarder,
+            burst,
+            ..
+        } = self;
+        let any = ports.port_mut(from).receive(burst, BURST)? > 0;
+        if any {
+            let mut sink = PortSink { ports, worker };
+            forwarder.forward(now, from, burst, &mut sink)?;
+        }
+        Ok(any)
+    }
+
+    /// Sends what waits in the queue of the control thread; returns false if there was nothing.
+    fn send_own(&mut self, worker: &Worker, now: Instant) -> std::io::Result<bool> {
         let Station {
             ports,
             forwarder,
             pool,
             burst,
+            ..
         } = self;
         let mut moved = false;
-        for from in [InterfaceId::Private, InterfaceId::Public] {
-            if ports.port_mut(from).receive(burst, BURST)? > 0 {
-                moved = true;
-                let mut sink = PortSink { ports, worker };
-                forwarder.forward(now, from, burst, &mut sink)?;
-            }
-        }
         while let Ok(task) = worker.tasks.try_recv() {
             moved = true;
             let (to, bytes) = match task {

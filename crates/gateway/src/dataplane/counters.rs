@@ -135,6 +135,13 @@ impl DropCounts {
         }
     }
 
+    /// Goes on with the counts of another process. No worker may count meanwhile.
+    pub(crate) fn go_on(&self, counts: &<DropReason as Reason>::Counts) {
+        for (count, (_, before)) in self.0.iter().zip(counts.iter()) {
+            count.fetch_add(before, Ordering::Relaxed);
+        }
+    }
+
     /// Returns the counts.
     pub fn read(&self) -> <DropReason as Reason>::Counts {
         let count = |reason: DropReason| self.0.get(reason.index());

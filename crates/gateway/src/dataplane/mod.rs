@@ -34,8 +34,10 @@ pub use icmp::{ERROR_BURST, ERROR_INTERVAL};
 pub use group::{BoundTables, WorkerGroup};
 pub use prefixes::{Prefixes, NONE};
 pub use sa::{InboundSa, OutboundSa, Outer};
+pub(crate) use sa::{Opened, Sent};
 pub use sequence::SequenceMode;
 pub use tables::{Route, SpiTable, Tables};
+pub(crate) use window::Received;
 pub use window::{Refused, Window, WINDOW_DEFAULT, WINDOW_MAX};
 pub use worker::WorkerId;
 

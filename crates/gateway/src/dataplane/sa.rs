@@ -1,5 +1,7 @@
 //! Security associations: what a worker needs to seal and to open packets.
 
+mod handover;
+
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,6 +12,8 @@ use tare_port::prefetch;
 use super::sequence::{add, SequenceCounter, SequenceMode};
 use super::window::Window;
 use super::worker::{Binding, WorkerId};
+
+pub(crate) use handover::{Opened, Sent};
 
 /// The addresses of a tunnel's outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,10 +6,14 @@
 //! for each packet. With extended sequence numbers (RFC 4304, RFC 4303 appendix A) the upper half
 //! is inferred from where the window stands.
 
+mod handover;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::sequence::SequenceMode;
 use super::worker::WorkerId;
+
+pub(crate) use handover::Received;
 
 const WORDS: usize = 128;
 

@@ -27,12 +27,13 @@
 mod candidates;
 mod counters;
 mod gate;
+pub(crate) mod handover;
 mod handshake;
 mod limits;
 mod mark;
 mod message;
 mod route;
-mod sas;
+pub(crate) mod sas;
 mod shared;
 mod status;
 mod suite;

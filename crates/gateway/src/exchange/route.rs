@@ -20,7 +20,7 @@ pub(crate) struct Route {
     pub(crate) sas: Sas,
     marker: Marker,
     /// True if the last pair was negotiated with marked messages, so that the peer makes them.
-    peer_marks: bool,
+    pub(super) peer_marks: bool,
     /// The nonce that the next proposal must contain. It changes when one was accepted, so none is
     /// accepted twice.
     nonce: Nonce,
@@ -39,9 +39,9 @@ pub(crate) struct Route {
     phase: Phase,
     /// Of the inbound SA under negotiation. Kept until that succeeds: a peer that made an SA of an
     /// earlier proposal replaces it then.
-    spi: Option<u32>,
+    pub(super) spi: Option<u32>,
     /// True if a proposal was sent with that SPI.
-    offered: bool,
+    pub(super) offered: bool,
     /// Negotiations in a row that ran out of time.
     pub(crate) failures: u32,
     /// No negotiation before.

@@ -1,6 +1,8 @@
 //! The SAs of one route: those outbound that its workers use, those that wait to take their place,
 //! and up to four inbound for each.
 
+pub(crate) mod handover;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -6,24 +6,28 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::linux::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use super::mode::XdpMode;
 use super::sender::Lanes;
+use crate::handover::info;
 use crate::syscall::check;
 use crate::Interface;
 
 /// The program on an interface, and its map from queues to sockets. It leaves the interface with
 /// the last port that holds this, also when the process dies: the kernel keeps it only as long as
 /// the descriptor is open.
+#[derive(Debug)]
 pub(super) struct Attachment {
     generic: bool,
     in_parts: bool,
-    pub(super) program: OwnedFd,
     map: OwnedFd,
     link: OwnedFd,
-    /// The lanes, if it can send as well.
-    pub(super) lanes: Option<Lanes>,
+    /// False while the program is another process's, too.
+    is_own: AtomicBool,
+    /// The lanes, and the program with them, if it can send as well.
+    pub(super) lanes: Option<(Lanes, OwnedFd)>,
 }
 
 /// By network namespace and interface: one program serves all queues, whichever threads they are
@@ -33,7 +37,7 @@ static ATTACHED: LazyLock<Mutex<Attached>> = LazyLock::new(Mutex::default);
 type Attached = HashMap<(u64, u32), Weak<Attachment>>;
 
 impl Attachment {
-    /// The attachment of an interface, if it has one.
+    /// Returns the attachment of an interface, if it has one.
     pub(super) fn find(interface: &Interface) -> io::Result<Option<Arc<Attachment>>> {
         let attached = ATTACHED.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(attached.get(&key(interface)?).and_then(Weak::upgrade))
@@ -46,6 +50,46 @@ impl Attachment {
         mode: XdpMode,
         in_parts: bool,
         lanes: u32,
+    ) -> io::Result<Arc<Attachment>> {
+        Attachment::find_or(interface, mode, in_parts, |generic| {
+            Attachment::attach(interface, generic, in_parts, lanes)
+        })
+    }
+
+    /// Makes one of the map and the link that another process made, or finds the program attached.
+    /// It does not send, because the lanes stay with the other process.
+    pub(super) fn take_over(
+        interface: &Interface,
+        mode: XdpMode,
+        in_parts: bool,
+        [map, link]: [OwnedFd; 2],
+    ) -> io::Result<Arc<Attachment>> {
+        let xskmap = BPF_MAP_TYPE_XSKMAP.to_string();
+        if info(&map, "map_type") != Some(xskmap) {
+            return Err(io::Error::other("it has no map of AF_XDP sockets"));
+        }
+        let at = interface.index().to_string();
+        if info(&link, "link_type").as_deref() != Some("xdp") || info(&link, "ifindex") != Some(at)
+        {
+            return Err(io::Error::other("it has no link to this interface"));
+        }
+        Attachment::find_or(interface, mode, in_parts, |generic| {
+            Ok(Attachment {
+                generic,
+                in_parts,
+                map,
+                link,
+                is_own: AtomicBool::new(false),
+                lanes: None,
+            })
+        })
+    }
+
+    fn find_or(
+        interface: &Interface,
+        mode: XdpMode,
+        in_parts: bool,
+        make: impl FnOnce(bool) -> io::Result<Attachment>,
     ) -> io::Result<Arc<Attachment>> {
         let generic = mode == XdpMode::Generic;
         let key = key(interface)?;
@@ -65,6 +109,17 @@ impl Attachment {
             }
             return Ok(attachment);
         }
+        let attachment = Arc::new(make(generic)?);
+        attached.insert(key, Arc::downgrade(&attachment));
+        Ok(attachment)
+    }
+
+    fn attach(
+        interface: &Interface,
+        generic: bool,
+        in_parts: bool,
+        lanes: u32,
+    ) -> io::Result<Attachment> {
         let queues = interface.queues().max(64);
         let map = make_map(Map::Sockets(queues))?;
         let lanes = (lanes > 0)
@@ -88,21 +143,44 @@ impl Attachment {
                 _ => error,
             }
         })?;
-        let attachment = Arc::new(Attachment {
+        Ok(Attachment {
             generic,
             in_parts,
-            program,
             map,
             link,
-            lanes,
-        });
-        attached.insert(key, Arc::downgrade(&attachment));
-        Ok(attachment)
+            is_own: AtomicBool::new(true),
+            lanes: lanes.map(|lanes| (lanes, program)),
+        })
+    }
+
+    /// Returns true if the program receives frames longer than a chunk.
+    pub(super) fn in_parts(&self) -> bool {
+        self.in_parts
+    }
+
+    /// Returns duplicates of the map and the link.
+    pub(super) fn descriptors(&self) -> io::Result<[OwnedFd; 2]> {
+        Ok([self.map.try_clone()?, self.link.try_clone()?])
+    }
+
+    /// Leaves the program to another process.
+    pub(super) fn leave(&self) {
+        self.is_own.store(false, Ordering::Relaxed);
     }
 
     /// Sends the frames of a queue to no socket any more, and waits until none is being passed to
-    /// one.
+    /// one: some milliseconds.
     pub(super) fn stop(&self, queue: u32) {
+        self.remove(queue);
+        // What found the socket in the map did so in a critical section of RCU, and this waits for
+        // all of them.
+        // SAFETY: takes numbers only.
+        unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    }
+
+    /// Sends the frames of a queue to no socket any more. A frame that is being passed to one may
+    /// still arrive there.
+    pub(super) fn remove(&self, queue: u32) {
         let attr = Element {
             map_fd: self.map.as_raw_fd() as u32,
             pad: 0,
@@ -113,10 +191,6 @@ impl Attachment {
         // SAFETY: the key is of the four bytes that the map was made with, and lives until the call
         // returns. That there is no such entry any more is as good.
         let _ = unsafe { bpf(BPF_MAP_DELETE_ELEM, &attr) };
-        // What found the socket in the map did so in a critical section of RCU, and this waits for
-        // all of them.
-        // SAFETY: takes numbers only.
-        unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
     }
 
     /// Sends the frames of a queue to a socket from now on, until the socket is closed.
@@ -132,12 +206,16 @@ impl Attachment {
         // SAFETY: key and value are of the four bytes that the map was made with, and live until
         // the call returns.
         unsafe { bpf(BPF_MAP_UPDATE_ELEM, &attr) }?;
+        self.is_own.store(true, Ordering::Relaxed);
         Ok(())
     }
 }
 
 impl Drop for Attachment {
     fn drop(&mut self) {
+        if !*self.is_own.get_mut() {
+            return;
+        }
         // Closing the descriptor does the same, unless a process that was just forked has a copy
         // until it executes something else.
         let attr = self.link.as_raw_fd() as u32;

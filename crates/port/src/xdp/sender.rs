@@ -34,6 +34,7 @@ pub struct XdpSender {
 }
 
 /// The part of the attachment that is there for sending.
+#[derive(Debug)]
 pub(super) struct Lanes {
     lanes: u32,
     /// Lanes in use; the first is the port's own.
@@ -167,7 +168,7 @@ impl XdpSender {
         let attachment = Attachment::find(interface)?;
         let attachment = attachment
             .ok_or_else(|| io::Error::other("no AF_XDP port with lanes is open on it"))?;
-        let lanes = attachment.lanes.as_ref().ok_or_else(without_lanes)?;
+        let (lanes, _) = attachment.lanes.as_ref().ok_or_else(without_lanes)?;
         let lane = lanes.opened.fetch_add(1, Ordering::Relaxed);
         if lane >= lanes.lanes {
             return Err(io::Error::other("all lanes are in use"));
@@ -212,13 +213,13 @@ impl XdpSender {
         Ok(sender)
     }
 
-    fn lanes(&self) -> io::Result<&Lanes> {
+    fn lanes(&self) -> io::Result<&(Lanes, OwnedFd)> {
         self.attachment.lanes.as_ref().ok_or_else(without_lanes)
     }
 
     /// Has the kernel send the first `frames` slots. Returns how many it took.
     fn run(&self, frames: u32) -> io::Result<u32> {
-        let lanes = self.lanes()?;
+        let (lanes, program) = self.lanes()?;
         let mut data = [0; META + MADE_UP];
         data[..4].copy_from_slice(&self.lane.to_ne_bytes());
         data[4..META].copy_from_slice(&lanes.secret.to_ne_bytes());
@@ -229,7 +230,7 @@ impl XdpSender {
             ..Context::default()
         };
         let attr = TestRun {
-            program: self.attachment.program.as_raw_fd() as u32,
+            program: program.as_raw_fd() as u32,
             data_size_in: data.len() as u32,
             data_in: data.as_ptr() as u64,
             repeat: frames,
@@ -265,7 +266,7 @@ impl Port for XdpSender {
     }
 
     fn send(&mut self, burst: &mut Burst) -> io::Result<usize> {
-        let lanes = self.lanes()?;
+        let (lanes, _) = self.lanes()?;
         let mut n = 0;
         for frame in burst.iter().take(SLOTS as usize) {
             // The program drops what is of no length that it sends.
@@ -290,7 +291,7 @@ impl Port for XdpSender {
             return Ok(0);
         }
         let taken = self.run(n)?;
-        if let Ok(lanes) = self.lanes() {
+        if let Ok((lanes, _)) = self.lanes() {
             lanes.taken.fetch_add(taken.into(), Ordering::Relaxed);
         }
         for frame in burst.drain(..taken as usize) {
@@ -320,6 +321,7 @@ fn without_lanes() -> io::Error {
 }
 
 /// A map and its memory.
+#[derive(Debug)]
 struct Mapping {
     map: OwnedFd,
     start: NonNull<u8>,

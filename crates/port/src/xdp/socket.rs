@@ -34,6 +34,7 @@ pub(super) fn bind(
     pool: &Pool,
     size: u32,
     mode: XdpMode,
+    patience: u32,
 ) -> io::Result<(Rc<Socket>, Rings)> {
     let zero_copy = mode == XdpMode::ZeroCopy;
     let mut sockets = pool.registrations().borrow_mut();
@@ -53,7 +54,14 @@ pub(super) fn bind(
                 "another port over the same pool {does}, and all must do alike"
             )));
         }
-        match bind_patiently(interface, queue, pool, size, Share::With(first.as_fd())) {
+        match bind_patiently(
+            interface,
+            queue,
+            pool,
+            size,
+            Share::With(first.as_fd()),
+            patience,
+        ) {
             // The interface of that one is gone.
             Err(error) if error.raw_os_error() == Some(libc::EBADF) => continue,
             answer => {
@@ -64,7 +72,10 @@ pub(super) fn bind(
     }
     let (fd, rings) = match bound {
         Some(bound) => bound,
-        None => bind_patiently(interface, queue, pool, size, Share::First { zero_copy })?,
+        None => {
+            let share = Share::First { zero_copy };
+            bind_patiently(interface, queue, pool, size, share, patience)?
+        }
     };
     // SAFETY: a number, for which any bytes are a value.
     let options = unsafe {
@@ -88,15 +99,18 @@ enum Share<'a> {
     With(BorrowedFd<'a>),
 }
 
-/// The kernel lets go of a queue a moment after its last socket is closed.
+/// The number of attempts to bind a socket to a queue that another one has, 10 ms apart: the kernel
+/// lets go of a queue a moment after its last socket is closed.
+pub(super) const PATIENCE: u32 = 50;
+
 fn bind_patiently(
     interface: &Interface,
     queue: u32,
     pool: &Pool,
     size: u32,
     share: Share<'_>,
+    mut patience: u32,
 ) -> io::Result<(OwnedFd, Rings)> {
-    let mut patience = 50;
     loop {
         match bind_once(interface, queue, pool, size, share) {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) && patience > 0 => {
@@ -133,7 +147,7 @@ fn bind_once(
                     libc::XDP_COPY
                 };
             // Sockets that share the memory do as the first.
-            if pool.memory().1 > CHUNK_MAX {
+            if super::in_parts(pool) {
                 address.sxdp_flags |= XDP_USE_SG;
             }
         }

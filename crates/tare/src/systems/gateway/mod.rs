@@ -3,6 +3,7 @@
 mod bench;
 pub(crate) mod driver;
 mod gentest;
+mod handover;
 mod keygen;
 mod run;
 mod status;
@@ -16,6 +17,8 @@ use clap::Subcommand;
 pub(crate) enum Command {
     /// Run a gateway on this machine's interfaces
     Run(run::Args),
+    /// Take over from a running gateway, without a loss of packets or keys
+    Handover(handover::Args),
     /// Show the state of a running gateway
     Status(status::Args),
     /// Measure two gateways back to back in this process
@@ -34,6 +37,7 @@ pub(crate) enum Command {
 pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(args) => run::run(args),
+        Command::Handover(args) => handover::run(args),
         Command::Status(args) => status::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Gentest(args) => gentest::run(args),

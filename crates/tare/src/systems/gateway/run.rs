@@ -1,5 +1,6 @@
 //! `tare gateway run`: a gateway on real interfaces.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -15,9 +16,16 @@ use crate::systems::port_kind::PortKind;
     tare gateway run node1.conf\n  \
     tare gateway run --cpu 1,2,3 node1.conf    keys and neighbors on core 1, workers on 2 and 3\n  \
     tare gateway run --check node1.conf        only say what is wrong with the file\n\n\
-    A changed file is taken over while the gateway runs; routes that stay lose no packet. SIGHUP does so at once, SIGTERM ends it.\n\
+    A changed file is taken over while the gateway runs; routes that stay lose no packet. SIGHUP does so at once, SIGTERM ends it, SIGUSR2 replaces the program without a loss (see `tare gateway handover`).\n\
     Events go to standard error. Needs root, or CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK.")]
 pub(crate) struct Args {
+    #[command(flatten)]
+    pub(super) common: Common,
+}
+
+/// The arguments of a gateway, however it begins.
+#[derive(clap::Args)]
+pub(crate) struct Common {
     /// The configuration
     #[arg(value_name = "CONF")]
     config: PathBuf,
@@ -40,19 +48,59 @@ pub(crate) struct Args {
 /// # Errors
 /// It cannot be started.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if args.daemon.check {
-        let checked = daemon::check(&args.config).map_err(|error| anyhow!("{error}"))?;
-        return crate::daemon::say(&checked);
+    args.common.start(daemon::run)
+}
+
+impl Common {
+    /// Runs a gateway in one of the ways to begin, or checks its configuration.
+    pub(super) fn start(
+        &self,
+        begin: impl FnOnce(Options) -> Result<(), daemon::Error>,
+    ) -> anyhow::Result<ExitCode> {
+        if self.daemon.check {
+            let checked = daemon::check(&self.config).map_err(|error| anyhow!("{error}"))?;
+            return crate::daemon::say(&checked);
+        }
+        let options = Options {
+            config: self.config.clone(),
+            kind: self.io.into(),
+            cpus: self.cpu.clone(),
+            busy_poll: self.busy_poll,
+            endpoints: self.daemon.endpoints(),
+            log: self.daemon.log(),
+            signals: signals().context("signals")?,
+            successor: successor(std::env::args_os()),
+        };
+        begin(options).map_err(|error| anyhow!("{error}"))?;
+        Ok(ExitCode::SUCCESS)
     }
-    let options = Options {
-        config: args.config.clone(),
-        kind: args.io.into(),
-        cpus: args.cpu.clone(),
-        busy_poll: args.busy_poll,
-        endpoints: args.daemon.endpoints(),
-        log: args.daemon.log(),
-        signals: Signals::install().context("signals")?,
-    };
-    daemon::run(options).map_err(|error| anyhow!("{error}"))?;
-    Ok(ExitCode::SUCCESS)
+}
+
+fn signals() -> std::io::Result<Signals> {
+    let signals = Signals::install()?;
+    signals.install_succession()?;
+    Ok(signals)
+}
+
+/// Returns this program's command with `handover` in place of `run`.
+fn successor(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut arguments: Vec<_> = arguments.collect();
+    if let Some(how) = arguments.iter_mut().find(|argument| *argument == "run") {
+        *how = "handover".into();
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_successor_has_the_same_arguments_and_takes_over() {
+        let command = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let started = command("/bin/tare gateway run --cpu 1,2 run.conf");
+        let taken = command("/bin/tare gateway handover --cpu 1,2 run.conf");
+        assert_eq!(successor(started.into_iter()), taken);
+        assert_eq!(successor(taken.clone().into_iter()), taken);
+    }
 }

@@ -1,0 +1,479 @@
+//! `tare gateway handover`: one program takes the place of another while packets flow.
+
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixStream;
+
+use super::*;
+
+/// Packets per second in each direction.
+const RATE: u64 = 20_000;
+/// Packets of 10 ms.
+const LOSS_MAX: u64 = RATE / 100;
+
+/// Numbered packets in one direction at [`RATE`].
+struct Flow {
+    stop: Arc<AtomicBool>,
+    sending: JoinHandle<u64>,
+    receiving: JoinHandle<Arrived>,
+}
+
+#[derive(Debug, Default)]
+struct Arrived {
+    packets: u64,
+    /// Packets that came before.
+    twice: Vec<(u64, Instant)>,
+    /// The longest time without a packet.
+    gap: Duration,
+}
+
+impl Flow {
+    fn start(from: UdpSocket, to: UdpSocket) -> Flow {
+        let stop = Arc::new(AtomicBool::new(false));
+        let address = to.local_addr().unwrap();
+        let stopped = Arc::clone(&stop);
+        let sending = thread::spawn(move || {
+            let (begin, mut n) = (Instant::now(), 0u64);
+            let mut packet = [0; 64];
+            while !stopped.load(Ordering::Relaxed) {
+                // A sender that did not run for a while does not catch up in one burst.
+                let due = begin.elapsed().as_micros() as u64 * RATE / 1_000_000;
+                for _ in 0..due.saturating_sub(n).min(64) {
+                    packet[..8].copy_from_slice(&n.to_be_bytes());
+                    from.send_to(&packet, address).unwrap();
+                    n += 1;
+                }
+                thread::sleep(Duration::from_micros(500));
+            }
+            n
+        });
+        // Room for what waits while the test itself does not run.
+        set_socket_recv_buffer_size_force(&to, 256 << 20).unwrap();
+        to.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        let stopped = Arc::clone(&stop);
+        let receiving = thread::spawn(move || {
+            let (mut seen, mut packet) = (HashSet::new(), [0; 64]);
+            let (mut arrived, mut last) = (Arrived::default(), None::<Instant>);
+            while to.recv(&mut packet).is_ok() || !stopped.load(Ordering::Relaxed) {
+                let now = Instant::now();
+                let gap = last.map_or(Duration::ZERO, |last| now - last);
+                arrived.gap = arrived.gap.max(gap);
+                last = Some(now);
+                let n = u64::from_be_bytes(packet[..8].try_into().unwrap());
+                if !seen.insert(n) {
+                    arrived.twice.push((n, now));
+                }
+            }
+            arrived.packets = seen.len() as u64;
+            arrived
+        });
+        Flow {
+            stop,
+            sending,
+            receiving,
+        }
+    }
+
+    /// Packets sent, packets lost of those, and the longest gap.
+    fn end(self) -> (u64, u64, Duration) {
+        self.stop.store(true, Ordering::Relaxed);
+        let sent = self.sending.join().unwrap();
+        let arrived = self.receiving.join().unwrap();
+        if let (Some(first), Some(last)) = (arrived.twice.first(), arrived.twice.last()) {
+            panic!(
+                "{} packets came twice: {first:?} … {last:?}",
+                arrived.twice.len()
+            );
+        }
+        (sent, sent - arrived.packets, arrived.gap)
+    }
+}
+
+impl Bed {
+    /// Packets in both directions.
+    fn flows(&self) -> [Flow; 2] {
+        [(0, 1), (1, 0)].map(|(from, to)| {
+            let port = 7100 + from as u16;
+            Flow::start(self.udp(from, port), self.udp(to, port))
+        })
+    }
+
+    fn handover_socket(&self, side: usize) -> PathBuf {
+        self.path(&format!("gateway{side}.handover"))
+    }
+
+    fn pid(&self, side: usize) -> Option<u64> {
+        self.status(side)?["pid"].as_u64()
+    }
+
+    /// Replaces the program of a gateway.
+    fn hand_over(&mut self, side: usize) {
+        let mut before = self.gateways[side].take().unwrap();
+        let old = u64::from(before.id());
+        self.begin(side, "handover");
+        let status = before.wait().unwrap();
+        assert!(status.success(), "{status}\n{}", self.log(side));
+        self.wait(5.0, "the other process to answer", || {
+            self.pid(side).filter(|pid| *pid != old)
+        });
+    }
+
+    /// The frames that ports of a gateway had no room for.
+    fn missed(&self, side: usize) -> u64 {
+        let status = self.status(side).unwrap();
+        let workers = status["workers"].as_array().unwrap();
+        let ports = workers.iter().flat_map(|w| [&w["private"], &w["public"]]);
+        let drops = ports.flat_map(|port| [&port["rx_dropped"], &port["tx_dropped"]]);
+        drops.filter_map(Value::as_u64).sum()
+    }
+
+    /// The counters of packets that a gateway refused as replayed, too old, forged and of an
+    /// unknown SPI: a sequence number that was used twice would be among them.
+    fn refused(&self, side: usize) -> [u64; 4] {
+        let status = self.status(side).unwrap();
+        let dropped = &status["inbound"]["dropped"];
+        let names = ["replayed", "too_old", "forged", "unknown_spi"];
+        names.map(|name| dropped[name].as_u64().unwrap_or(0))
+    }
+}
+
+fn handed_over_five_times(io: &str, cpus: &str) {
+    let Some(mut bed) = Bed::new(&["--io", io, "--cpu", cpus]) else {
+        return;
+    };
+    bed.up();
+    bed.wait_for_packets();
+    let before = bed.status(0).unwrap();
+    let refused = [0, 1].map(|side| bed.refused(side));
+    let flows = bed.flows();
+    thread::sleep(Duration::from_millis(500));
+    for _ in 0..5 {
+        bed.hand_over(0);
+        thread::sleep(Duration::from_millis(500));
+    }
+    for (direction, flow) in ["outbound", "inbound"].into_iter().zip(flows) {
+        let (sent, lost, gap) = flow.end();
+        let _ = writeln!(
+            io::stderr(),
+            "{io} {cpus} {direction}: {lost} of {sent} packets lost in five handovers, {:.1} ms of packets; longest gap {:.1} ms",
+            lost as f64 * 1000.0 / RATE as f64,
+            gap.as_secs_f64() * 1000.0
+        );
+        // Where a machine is so busy that frames do not fit into a ring before a process runs
+        // again, they are lost without a handover, too; those are counted.
+        let missed = bed.missed(0) + bed.missed(1);
+        assert!(
+            lost <= 5 * LOSS_MAX + missed,
+            "{lost} of {sent}, {missed} missed\n{}\n{:#}\n{:#}",
+            bed.log(0),
+            bed.status(0).unwrap()["workers"],
+            bed.status(1).unwrap()["workers"],
+        );
+        assert!(sent > 10 * LOSS_MAX);
+    }
+    let refused_since = [0, 1].map(|side| bed.refused(side));
+    assert_eq!(refused_since, refused, "{}", bed.log(0));
+    // The counters went on, and so did the SAs: no packet of either was counted anew.
+    let after = bed.status(0).unwrap();
+    let forwarded = |status: &Value| status["outbound"]["forwarded"].as_u64().unwrap();
+    assert!(forwarded(&after) > forwarded(&before) + RATE, "{after}");
+    let packets = |status: &Value| status["routes"][0]["sent"]["packets"].as_u64().unwrap();
+    assert!(packets(&after) > packets(&before) + RATE, "{after}");
+    let kind = after["workers"][0]["private"]["kind"].as_str().unwrap();
+    assert_eq!(kind.contains("AF_XDP"), io != "packet", "{kind}");
+}
+
+#[test]
+fn a_program_is_replaced_five_times_over_packet_sockets_and_at_most_10_ms_of_packets_are_lost() {
+    handed_over_five_times("packet", "0");
+}
+
+#[test]
+fn a_program_is_replaced_five_times_over_native_xdp_and_at_most_10_ms_of_packets_are_lost() {
+    handed_over_five_times("auto", "0");
+}
+
+#[test]
+fn a_program_is_replaced_five_times_over_generic_xdp_and_at_most_10_ms_of_packets_are_lost() {
+    handed_over_five_times("xdp-generic", "0");
+}
+
+#[test]
+fn a_program_with_two_workers_is_replaced_five_times() {
+    handed_over_five_times("packet", "0,0,1");
+}
+
+#[test]
+fn a_program_is_replaced_by_one_with_another_mode_of_xdp() {
+    let Some(mut bed) = Bed::new(&["--io", "xdp-generic"]) else {
+        return;
+    };
+    bed.up();
+    for (io, wanted) in [("xdp-native", "native"), ("xdp-generic", "generic")] {
+        bed.options[1] = io.into();
+        bed.hand_over(0);
+        bed.wait(10.0, wanted, || {
+            let status = bed.status(0)?;
+            let is = |port: &str| {
+                let kind = status["workers"][0][port]["kind"].as_str();
+                kind.is_some_and(|kind| kind.contains(wanted))
+            };
+            (is("private") && is("public")).then_some(())
+        });
+        bed.wait_for_packets();
+    }
+}
+
+/// A process that takes over up to some step only.
+struct Impostor {
+    stream: UnixStream,
+    /// Of the gateway.
+    namespace: u64,
+}
+
+type Step = fn(&mut Impostor);
+
+const HELLO: u8 = 1;
+const PORT: u8 = 2;
+const READY: u8 = 3;
+const STATE: u8 = 4;
+const TAKEN: u8 = 5;
+const REFUSED: u8 = 6;
+
+impl Impostor {
+    fn at(bed: &Bed) -> Impostor {
+        let stream = UnixStream::connect(bed.handover_socket(0)).unwrap();
+        let limit = Some(Duration::from_secs(5));
+        stream.set_read_timeout(limit).unwrap();
+        let namespace = format!("/run/netns/{}", bed.space("g0"));
+        let namespace = fs::metadata(namespace).unwrap().ino();
+        Impostor { stream, namespace }
+    }
+
+    fn say(&mut self, kind: u8, content: &str) -> io::Result<()> {
+        let mut message = vec![kind];
+        message.extend((content.len() as u64).to_be_bytes());
+        message.extend(content.as_bytes());
+        self.stream.write_all(&message)
+    }
+
+    fn hear(&mut self) -> (u8, Vec<u8>) {
+        let mut header = [0; 9];
+        self.stream.read_exact(&mut header).unwrap();
+        let length = u64::from_be_bytes(header[1..].try_into().unwrap());
+        let mut content = vec![0; length as usize];
+        self.stream.read_exact(&mut content).unwrap();
+        (header[0], content)
+    }
+
+    fn greet(&mut self, workers: usize) {
+        self.greet_from(workers, self.namespace);
+    }
+
+    fn greet_from(&mut self, workers: usize, namespace: u64) {
+        let hello = format!(
+            r#"{{"protocol":1,"version":"0","workers":{workers},"namespace":{namespace}}}"#
+        );
+        self.say(HELLO, &hello).unwrap();
+    }
+
+    fn receive_ports(&mut self) {
+        self.greet(1);
+        assert_eq!([HELLO, PORT, PORT], [0; 3].map(|_| self.hear().0));
+    }
+
+    fn receive_state(&mut self) {
+        self.receive_ports();
+        self.say(READY, "").unwrap();
+        assert_eq!(self.hear().0, STATE);
+    }
+}
+
+#[test]
+fn a_process_that_dies_or_hangs_or_refuses_at_any_step_leaves_the_gateway_forwarding() {
+    for io in ["packet", "auto"] {
+        let Some(mut bed) = Bed::new(&["--io", io]) else {
+            return;
+        };
+        bed.up();
+        bed.wait_for_packets();
+        let mode = fs::metadata(bed.handover_socket(0)).unwrap().permissions();
+        assert_eq!(mode.mode() & 0o777, 0o600);
+        let pid = bed.pid(0);
+        let refused = [0, 1].map(|side| bed.refused(side));
+        let steps: [(&str, Step); 10] = [
+            ("nothing", |_| ()),
+            ("no message", |other| {
+                other.stream.write_all(&[9; 64]).unwrap()
+            }),
+            ("another protocol", |other| {
+                other
+                    .say(HELLO, r#"{"protocol":2,"version":"9","workers":1}"#)
+                    .unwrap();
+                let (kind, text) = other.hear();
+                let text = String::from_utf8(text).unwrap();
+                assert!(kind == REFUSED && text.contains("protocol"), "{text}");
+            }),
+            ("another network namespace", |other| {
+                other.greet_from(1, 1);
+                let (kind, text) = other.hear();
+                let text = String::from_utf8(text).unwrap();
+                assert!(kind == REFUSED && text.contains("namespace"), "{text}");
+            }),
+            ("other workers", |other| {
+                other.greet(2);
+                let (kind, text) = other.hear();
+                let text = String::from_utf8(text).unwrap();
+                assert!(kind == REFUSED && text.contains("--cpu"), "{text}");
+            }),
+            ("ports", Impostor::receive_ports),
+            ("state", Impostor::receive_state),
+            ("half a message after the state", |other| {
+                other.receive_state();
+                other.stream.write_all(&[TAKEN, 0, 0]).unwrap();
+            }),
+            ("a refusal", |other| {
+                other.receive_state();
+                other.say(REFUSED, "no").unwrap();
+            }),
+            ("too late", |other| {
+                other.receive_state();
+                thread::sleep(Duration::from_millis(1500));
+                // The gateway goes on by now, so the kernel must not let this through.
+                assert!(other.say(TAKEN, "").is_err());
+            }),
+        ];
+        for (step, act) in steps {
+            let flows = bed.flows();
+            thread::sleep(Duration::from_millis(200));
+            let mut other = Impostor::at(&bed);
+            act(&mut other);
+            drop(other);
+            thread::sleep(Duration::from_millis(300));
+            for flow in flows {
+                let (sent, lost, gap) = flow.end();
+                let _ = writeln!(
+                    io::stderr(),
+                    "{io}, {step}: {lost} of {sent} lost, longest gap {:.1} ms",
+                    gap.as_secs_f64() * 1000.0
+                );
+                assert!(
+                    lost <= LOSS_MAX + bed.missed(0) + bed.missed(1),
+                    "{io}, {step}: {lost} of {sent}\n{}",
+                    bed.log(0)
+                );
+            }
+            assert_eq!(bed.pid(0), pid, "{step}");
+        }
+        assert!(
+            bed.log(0).contains("event=handover_failed"),
+            "{}",
+            bed.log(0)
+        );
+        bed.hand_over(0);
+        bed.wait_for_packets();
+        assert_eq!([0, 1].map(|side| bed.refused(side)), refused);
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_while_it_takes_over_leaves_one_gateway() {
+    let Some(mut bed) = Bed::new(&[]) else {
+        return;
+    };
+    bed.up();
+    bed.wait_for_packets();
+    for delay in [0, 5, 10, 20, 40, 80] {
+        let mut before = bed.gateways[0].take().unwrap();
+        bed.begin(0, "handover");
+        thread::sleep(Duration::from_millis(delay));
+        bed.signal(0, Signal::KILL);
+        bed.gateways[0].take().unwrap().wait().unwrap();
+        thread::sleep(Duration::from_millis(700));
+        match before.try_wait().unwrap() {
+            None => bed.gateways[0] = Some(before),
+            // It had taken over, so it was the gateway that was killed.
+            Some(status) => {
+                assert!(status.success(), "{status}");
+                bed.start(0);
+                bed.wait_until_up();
+            }
+        }
+        bed.wait_for_packets();
+    }
+    assert_eq!(bed.refused(1)[..3], [0; 3]);
+}
+
+#[test]
+fn what_cannot_be_taken_over_is_one_line_and_changes_nothing() {
+    let Some(mut bed) = Bed::new(&[]) else {
+        return;
+    };
+    bed.configure(0, "");
+    let gateway = |bed: &Bed, what: &str, more: &[&str]| {
+        let output = bed.inside("g0", || {
+            Command::new(TARE)
+                .args(["gateway", what])
+                .args(more)
+                .arg(bed.config(0))
+                .output()
+                .unwrap()
+        });
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        said
+    };
+    let run = |bed: &Bed, more: &[&str]| gateway(bed, "handover", more);
+    assert!(run(&bed, &[]).contains("is it running?"));
+    bed.up();
+    let pid = bed.pid(0);
+    assert!(run(&bed, &["--cpu", "0,0,0"]).contains("--cpu must name as many"));
+    // The configuration is checked before anything else.
+    bed.configure(0, "route { id broken; }");
+    assert!(run(&bed, &[]).contains("broken"));
+    bed.configure(0, "");
+    bed.wait_for_packets();
+    assert_eq!(bed.pid(0), pid);
+    // The locks on the interfaces go to the other process.
+    bed.hand_over(0);
+    let pid = bed.pid(0).unwrap();
+    let socket = bed.path("second.sock");
+    let second = ["--status-socket", socket.to_str().unwrap()];
+    let said = gateway(&bed, "run", &second);
+    assert!(said.contains(&format!("process {pid};")), "{said}");
+}
+
+#[test]
+fn sigusr2_starts_the_program_again_in_the_place_of_the_one_that_runs_and_tells_the_service_manager(
+) {
+    let Some(mut bed) = Bed::new(&[]) else {
+        return;
+    };
+    let manager = std::os::unix::net::UnixDatagram::bind(bed.path("notify")).unwrap();
+    let limit = Some(Duration::from_secs(10));
+    manager.set_read_timeout(limit).unwrap();
+    bed.notify = Some(bed.path("notify"));
+    bed.up();
+    bed.wait_for_packets();
+    let flows = bed.flows();
+    for _ in 0..2 {
+        let old = bed.pid(0).unwrap();
+        let process = Pid::from_raw(old as i32).unwrap();
+        kill_process(process, Signal::USR2).unwrap();
+        let new = bed.wait(10.0, "the successor to answer", || {
+            bed.pid(0).filter(|pid| *pid != old)
+        });
+        let mut said = [0; 64];
+        let len = manager.recv(&mut said).unwrap();
+        assert_eq!(said[..len], *format!("MAINPID={new}").as_bytes());
+    }
+    for flow in flows {
+        let (sent, lost, _) = flow.end();
+        assert!(lost <= 2 * LOSS_MAX, "{lost} of {sent}\n{}", bed.log(0));
+    }
+    // It is no child of the test.
+    let process = Pid::from_raw(bed.pid(0).unwrap() as i32).unwrap();
+    kill_process(process, Signal::TERM).unwrap();
+    bed.wait(5.0, "it to end", || bed.pid(0).is_none().then_some(()));
+    assert!(!bed.handover_socket(0).exists());
+}
