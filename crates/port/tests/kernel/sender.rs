@@ -77,6 +77,7 @@ fn threads_send_beside_the_port_and_every_frame_arrives_once() {
         let (a, b) = veth("a", "b");
         let pool = pool();
         let [mut near, mut far] = opened(&a, &b, &pool, 3);
+        // Together not more than the receiver's ring holds.
         let (done, wait) = mpsc::channel();
         let threads: Vec<_> = (1..3)
             .map(|thread| {
@@ -85,31 +86,25 @@ fn threads_send_beside_the_port_and_every_frame_arrives_once() {
                     let pool = Pool::new(64, 2048, Layout::Spread).unwrap();
                     let mut sender = XdpSender::open(&a).unwrap();
                     let mut burst = Burst::new();
-                    for first in (0..960).step_by(32) {
+                    for first in (0..320).step_by(32) {
                         let numbers = thread * 1000 + first..thread * 1000 + first + 32;
                         burst.extend(numbers.map(|n| numbered(&pool, n)));
                         send(&mut sender, &mut burst);
-                        // Not more than the receiver's ring holds.
-                        thread::sleep(std::time::Duration::from_millis(1));
                     }
                     done.send(sender.counters().tx_packets).unwrap();
                 })
             })
             .collect();
-        let mut burst: Burst = (0..960).map(|n| numbered(&pool, n)).collect();
+        let mut burst: Burst = (0..320).map(|n| numbered(&pool, n)).collect();
         send(&mut near, &mut burst);
-        receive(&mut far, &mut burst, 3 * 960);
+        receive(&mut far, &mut burst, 3 * 320);
         threads.into_iter().for_each(|t| t.join().unwrap());
-        assert_eq!(wait.try_iter().collect::<Vec<_>>(), [960, 960]);
+        assert_eq!(wait.try_iter().collect::<Vec<_>>(), [320, 320]);
+        // A thread that changes its CPU meanwhile changes its queue, so their order is open.
         let mut numbers: Vec<u32> = burst.drain(..).map(|frame| number(&frame)).collect();
-        // In order, for each sender.
-        for thread in 0..3 {
-            let own = numbers.iter().copied().filter(|n| n / 1000 == thread);
-            assert!(own.eq(thread * 1000..thread * 1000 + 960));
-        }
         numbers.sort_unstable();
         numbers.dedup();
-        assert_eq!(numbers.len(), 3 * 960);
+        assert_eq!(numbers.len(), 3 * 320);
         assert_eq!(near.counters().tx_dropped, 0);
         let error = XdpSender::open(&a).unwrap_err();
         assert!(error.to_string().contains("in use"), "{error}");
