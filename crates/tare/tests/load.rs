@@ -45,8 +45,12 @@ fn an_open_loop_is_reported_to_people_and_to_programs() {
         "http", &url, "-c", "4", "-r", "200", "-d", "0.5", "-w", "0.1",
     ];
     let done = run(&[&load[..], &["--json", "--seed", "7"]].concat());
-    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
     let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+    // On a busy machine the generator may fall behind, and says so.
+    let code = i32::from(!result["invalid"].is_null());
+    let error = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(code), "{error}");
+    assert_eq!(error.contains("the generator fell behind"), code == 1);
     let count = |name: &str| result[name].as_u64().unwrap();
     assert_eq!(count("scheduled"), 100);
     assert_eq!(count("issued") + count("unissued"), 100);
