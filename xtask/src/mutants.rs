@@ -4,12 +4,14 @@
 //! takes hours here and is mostly about code that no promise depends on; these are the faults that
 //! would break one.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 
 use crate::shell::root;
@@ -19,15 +21,16 @@ use crate::shell::root;
 const TREE: &str = "target/mutants/tree";
 const BUILD: &str = "target/mutants/build";
 
-/// The time that the tests of one mutant may take. One that hangs is killed by that.
-const LIMIT_SECONDS: &str = "600";
-
 /// The faults of one crate.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct List {
     /// The crate's package.
     package: String,
+    /// Settings of Cargo (`--config`), such as less optimization where building takes longer than
+    /// testing.
+    #[serde(default)]
+    config: Vec<String>,
     mutant: Vec<Mutant>,
 }
 
@@ -48,57 +51,149 @@ struct Mutant {
     survives: Option<String>,
 }
 
-/// Runs the lists of these crates, or of all.
-pub(crate) fn run(name: Option<&str>) -> Result<(), String> {
-    let all = lists()?;
-    let chosen: Vec<_> = all
-        .iter()
-        .filter(|(own, _)| name.is_none_or(|name| name == own))
-        .collect();
-    if chosen.is_empty() {
-        let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
-        let found = name.unwrap_or_default();
+/// Runs the faults of this crate with these numbers, or all of it, or of all crates.
+pub(crate) fn run(name: Option<&str>, numbers: RangeInclusive<usize>) -> Result<(), String> {
+    let mut chosen = lists()?;
+    let names: Vec<String> = chosen.iter().map(|(name, _)| name.clone()).collect();
+    chosen.retain(|(own, _)| name.is_none_or(|name| name == own));
+    for (_, list) in &mut chosen {
+        let mut number = 0;
+        list.mutant.retain(|_| {
+            number += 1;
+            numbers.contains(&number)
+        });
+    }
+    let all: usize = chosen.iter().map(|(_, list)| list.mutant.len()).sum();
+    if all == 0 {
         return Err(format!(
-            "no list of mutants is called \"{found}\", expected one of {}",
+            "mutants: found no fault of \"{}\" with numbers {} to {}, expected one of {}",
+            name.unwrap_or_default(),
+            numbers.start(),
+            numbers.end(),
             names.join(", ")
         ));
     }
-    let tree = root().join(TREE);
+    let bar = ProgressBar::new(all as u64);
+    let style = "{bar:20} {pos} of {len} faults, about {eta} left: {wide_msg}";
+    bar.set_style(ProgressStyle::with_template(style).map_err(|error| error.to_string())?);
+    bar.enable_steady_tick(Duration::from_secs(1));
+    let mut table = Vec::new();
     let mut complaints = Vec::new();
-    for (name, list) in chosen {
-        copy(&tree)?;
-        let tests: BTreeSet<&str> = list.mutant.iter().map(|m| m.test.as_str()).collect();
-        for test in tests {
-            eprintln!("mutants: {name}: without a fault: {test}");
-            let outcome = test_run(&tree, &list.package, test)?;
-            if outcome != Outcome::Passed {
-                return Err(format!("{name}: {test}: {outcome:?} without a fault"));
-            }
-        }
-        for (i, mutant) in list.mutant.iter().enumerate() {
-            if !mutant.runs_here() {
-                let (fault, needs) = (&mutant.fault, mutant.needs.as_deref().unwrap_or_default());
-                eprintln!("mutants: NOT TESTED: {name}: {fault}: needs {needs}");
-                continue;
-            }
-            let began = Instant::now();
-            let verdict = mutant.verdict(&tree, &list.package)?;
-            eprintln!(
-                "mutants: {name} {}/{}: {verdict} in {:.0} s: {}",
-                i + 1,
-                list.mutant.len(),
-                began.elapsed().as_secs_f64(),
-                mutant.fault
-            );
-            if let Some(complaint) = mutant.complaint(&verdict) {
-                complaints.push(format!("{name}: {}: {complaint}", mutant.fault));
-            }
-        }
+    let outcome = chosen.iter().try_for_each(|(name, list)| {
+        let mut row = Row::default();
+        let outcome = one(
+            name,
+            list,
+            *numbers.start(),
+            &bar,
+            &mut row,
+            &mut complaints,
+        );
+        table.push((name, row));
+        outcome
+    });
+    bar.finish_and_clear();
+    println!("crate     faults  killed  by limit  explained  survived  not tested   time");
+    for (name, row) in table {
+        println!(
+            "{name:<8}  {:>6}  {:>6}  {:>8}  {:>9}  {:>8}  {:>10}  {:>3.0} min",
+            row.faults,
+            row.killed,
+            row.by_limit,
+            row.explained,
+            row.survived,
+            row.not_tested,
+            row.time.as_secs_f64() / 60.0
+        );
     }
+    outcome?;
     if complaints.is_empty() {
         return Ok(());
     }
     Err(format!("mutants:\n  {}", complaints.join("\n  ")))
+}
+
+/// Reads the first and the last number of a part of a list.
+pub(crate) fn numbers(words: &[&str]) -> Result<RangeInclusive<usize>, String> {
+    let number = |at: usize, otherwise: usize| match words.get(at) {
+        None => Ok(otherwise),
+        Some(word) => word
+            .parse()
+            .map_err(|_| format!("mutants: found \"{word}\", expected the number of a fault")),
+    };
+    Ok(number(0, 1)?..=number(1, usize::MAX)?)
+}
+
+/// The numbers of a crate's faults in the table at the end.
+#[derive(Default)]
+struct Row {
+    faults: usize,
+    killed: usize,
+    by_limit: usize,
+    explained: usize,
+    survived: usize,
+    not_tested: usize,
+    time: Duration,
+}
+
+/// Runs the faults of one crate, of which the first has the number `first`.
+fn one(
+    name: &str,
+    list: &List,
+    first: usize,
+    bar: &ProgressBar,
+    row: &mut Row,
+    complaints: &mut Vec<String>,
+) -> Result<(), String> {
+    let began = Instant::now();
+    let say = |line: String| bar.suspend(|| eprintln!("mutants: {name} {line}"));
+    let tree = root().join(TREE);
+    copy(&tree)?;
+    let mut limits = BTreeMap::new();
+    for (number, mutant) in (first..).zip(&list.mutant) {
+        let (fault, test) = (&mutant.fault, mutant.test.as_str());
+        row.faults += 1;
+        if mutant.runs_here() {
+            let limit = match limits.get(test) {
+                Some(limit) => *limit,
+                None => {
+                    bar.set_message(format!("{name}: without a fault: {test}"));
+                    let (outcome, took) = test_run(&tree, list, test, None)?;
+                    if outcome != Outcome::Passed {
+                        return Err(format!("{name}: {test}: {outcome} without a fault"));
+                    }
+                    say(format!(
+                        "without a fault: {:.1} s: {test}",
+                        took.as_secs_f64()
+                    ));
+                    // A busy machine must not look like a fault that hangs.
+                    let limit = 10 * took + Duration::from_secs(60);
+                    limits.insert(test, limit);
+                    limit
+                }
+            };
+            bar.set_message(format!("{name}: {fault}"));
+            let began = Instant::now();
+            let outcome = mutant.outcome(&tree, list, limit)?;
+            let took = began.elapsed().as_secs_f64();
+            say(format!("{number}: {outcome} in {took:.0} s: {fault}"));
+            let complaint = mutant.complaint(&outcome);
+            complaints.extend(complaint.map(|text| format!("{name} {number}: {fault}: {text}")));
+            *match (outcome, complaint) {
+                (Outcome::Passed, None) => &mut row.explained,
+                (Outcome::Passed | Outcome::DidNotBuild, _) => &mut row.survived,
+                (Outcome::Failed(_), _) => &mut row.killed,
+                (Outcome::TookTooLong(_), _) => &mut row.by_limit,
+            } += 1;
+        } else {
+            let needs = mutant.needs.as_deref().unwrap_or_default();
+            say(format!("{number}: NOT TESTED: {fault}: needs {needs}"));
+            row.not_tested += 1;
+        }
+        row.time = began.elapsed();
+        bar.inc(1);
+    }
+    Ok(())
 }
 
 /// The result of a test program.
@@ -107,7 +202,8 @@ enum Outcome {
     Passed,
     /// The tests that failed.
     Failed(Vec<String>),
-    TookTooLong,
+    /// The limit, which a fault that hangs reaches.
+    TookTooLong(Duration),
     DidNotBuild,
 }
 
@@ -120,7 +216,7 @@ impl std::fmt::Display for Outcome {
                 [test] => write!(f, "killed by {test}"),
                 [test, ..] => write!(f, "killed by {test} and {} more", tests.len() - 1),
             },
-            Outcome::TookTooLong => write!(f, "killed (after {LIMIT_SECONDS} s)"),
+            Outcome::TookTooLong(limit) => write!(f, "killed by the limit of {limit:.0?}"),
             Outcome::DidNotBuild => write!(f, "DOES NOT BUILD"),
         }
     }
@@ -148,16 +244,16 @@ impl Mutant {
     }
 
     /// Puts the fault into the copy, tests, and takes it out again.
-    fn verdict(&self, tree: &Path, package: &str) -> Result<Outcome, String> {
+    fn outcome(&self, tree: &Path, list: &List, limit: Duration) -> Result<Outcome, String> {
         let file = tree.join(&self.file);
         let source = read(&file)?;
         write(&file, &self.apply(&source)?)?;
-        let outcome = test_run(tree, package, &self.test);
+        let outcome = test_run(tree, list, &self.test, Some(limit));
         write(&file, &source)?;
-        outcome
+        Ok(outcome?.0)
     }
 
-    fn complaint(&self, outcome: &Outcome) -> Option<&str> {
+    fn complaint(&self, outcome: &Outcome) -> Option<&'static str> {
         match (outcome, &self.survives) {
             (Outcome::DidNotBuild, _) => Some("does not build"),
             (Outcome::Passed, None) => Some("survived, without an explanation in the list"),
@@ -207,12 +303,21 @@ fn copy(tree: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds and runs tests in the copy.
-fn test_run(tree: &Path, package: &str, test: &str) -> Result<Outcome, String> {
-    let cargo = |limit: &str, more: &[&str]| -> Result<Output, String> {
+/// Builds tests in the copy and runs them, at most for `limit`. Returns also how long they ran.
+fn test_run(
+    tree: &Path,
+    list: &List,
+    test: &str,
+    limit: Option<Duration>,
+) -> Result<(Outcome, Duration), String> {
+    let cargo = |limit: Option<Duration>, more: &[&str]| -> Result<Output, String> {
         let (before, after) = test.split_once(" -- ").unwrap_or((test, ""));
+        // 0 is no limit.
+        let limit = limit.map_or(0, |limit| limit.as_secs()).to_string();
         Command::new("timeout")
-            .args([limit, "cargo", "test", "--quiet", "--locked", "-p", package])
+            .args(["--kill-after=10", &limit, "cargo"])
+            .args(list.config.iter().flat_map(|setting| ["--config", setting]))
+            .args(["test", "--quiet", "--locked", "-p", &list.package])
             .args(before.split_whitespace())
             .args(more)
             .arg("--")
@@ -224,21 +329,24 @@ fn test_run(tree: &Path, package: &str, test: &str) -> Result<Outcome, String> {
             .output()
             .map_err(|error| format!("timeout could not be started: {error}"))
     };
-    if !cargo("0", &["--no-run"])?.status.success() {
-        return Ok(Outcome::DidNotBuild);
+    if !cargo(None, &["--no-run"])?.status.success() {
+        return Ok((Outcome::DidNotBuild, Duration::ZERO));
     }
-    let output = cargo(LIMIT_SECONDS, &[])?;
-    const TIMED_OUT: i32 = 124;
+    let began = Instant::now();
+    let output = cargo(limit, &[])?;
+    let took = began.elapsed();
     if output.status.success() {
-        return Ok(Outcome::Passed);
-    } else if output.status.code() == Some(TIMED_OUT) {
-        return Ok(Outcome::TookTooLong);
+        return Ok((Outcome::Passed, took));
+    }
+    if let Some(limit) = limit.filter(|limit| took >= *limit) {
+        return Ok((Outcome::TookTooLong(limit), took));
     }
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let failed = text
         .lines()
         .filter_map(|line| line.strip_prefix("---- ")?.strip_suffix(" stdout ----"));
-    Ok(Outcome::Failed(failed.map(str::to_owned).collect()))
+    let failed = failed.map(str::to_owned).collect();
+    Ok((Outcome::Failed(failed), took))
 }
 
 fn read(file: &Path) -> Result<String, String> {

@@ -57,7 +57,16 @@ const NEEDED: &[(&str, &str, &str)] = &[
         "prometheus",
         "the gateway's dashboard and alert rules",
     ),
+    ("nginx", "nginx-light", LOAD),
+    ("memcached", "memcached", LOAD),
+    ("redis-server", "redis-server", LOAD),
+    ("wrk", "wrk", LOAD),
+    ("redis-benchmark", "redis-tools", LOAD),
+    ("memcslap", "libmemcached-tools", LOAD),
 ];
+
+/// The part that is not tested without one of the servers and generators.
+const LOAD: &str = "the load generator beside others";
 
 /// Installs what is missing when this process may, and says what is missing when not.
 pub(crate) fn provide() -> Result<(), String> {

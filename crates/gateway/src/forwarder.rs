@@ -4,7 +4,6 @@
 use tare_port::{Burst, Frame};
 use tare_sim::Instant;
 
-use crate::control::Actions;
 use crate::dataplane::{Dataplane, Output};
 use crate::interface::InterfaceId;
 
@@ -20,22 +19,8 @@ pub(crate) trait Sink {
     fn control(&mut self, from: InterfaceId, frame: &Frame);
 }
 
-/// A task of a worker that comes from the control side.
-pub(crate) enum Task {
-    /// Send a frame.
-    Send(InterfaceId, Vec<u8>),
-    /// Send a dummy packet on a route.
-    Dummy(u32),
-}
-
-impl Task {
-    /// Takes out what the control side wants sent.
-    pub(crate) fn all(actions: &mut Actions) -> impl Iterator<Item = Task> + '_ {
-        let frames = actions.frames.drain(..);
-        let frames = frames.map(|(to, frame)| Task::Send(to, frame));
-        frames.chain(actions.dummies.drain(..).map(Task::Dummy))
-    }
-}
+/// A frame of the control side that a worker is to send.
+pub(crate) type Task = (InterfaceId, Vec<u8>);
 
 /// A data plane and the buffers between it and a [`Sink`].
 pub(crate) struct Forwarder {
@@ -93,12 +78,6 @@ impl Forwarder {
             self.dispatch(InterfaceId::Private, sink)?;
         }
         Ok(())
-    }
-
-    /// Sends a dummy packet on a route.
-    pub(crate) fn send_dummy<S: Sink>(&mut self, route: u32, sink: &mut S) -> Result<(), S::Error> {
-        self.dataplane.dummy(route, &mut self.output);
-        self.dispatch(InterfaceId::Private, sink)
     }
 
     /// Sends frames of the gateway's own.

@@ -139,15 +139,6 @@ impl Node {
                 None => self.starved += 1,
             }
         }
-        for route in self.out.dummies.drain(..) {
-            let mut sink = NodeSink {
-                now,
-                control: &mut self.control,
-                private: &mut self.private,
-                public: &mut self.public,
-            };
-            let Ok(()) = self.forwarders[0].send_dummy(route, &mut sink);
-        }
         let room = LOG_MAX.saturating_sub(self.log.len());
         self.log.extend(self.out.log.drain(..).take(room));
         if !self.tunnel.is_empty() {

@@ -357,7 +357,7 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
 
     #[inline(always)]
     fn push(&mut self, packet: &Packet<'a>, item: T, done: &mut impl FnMut(T, O::Outcome)) {
-        if (packet.len > 64) | (packet.aad.len() > 16) || packet.is_at_page_end() {
+        if (packet.len > 64) | (packet.aad.len() > 16) {
             // SAFETY: the packet's constructors made sure of its memory.
             return done(item, unsafe { packet.whole::<O>() });
         }
@@ -365,7 +365,7 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
             .key
             .batch4()
             .map_or(core::ptr::null(), core::ptr::from_ref);
-        if batch4 != self.batch4 {
+        if (batch4 != self.batch4) | packet.is_at_page_end() {
             // A copy: a reference to the packet would force it into memory on the common path too.
             return self.push_other(&{ *packet }, item, done);
         }
@@ -378,14 +378,14 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
     #[inline(never)]
     fn push_other(&mut self, packet: &Packet<'a>, item: T, done: &mut impl FnMut(T, O::Outcome)) {
         match packet.key.batch4() {
-            Some(batch4) => {
+            Some(batch4) if !packet.is_at_page_end() => {
                 self.finish(done);
                 self.batch4 = batch4;
                 // SAFETY: as just seen.
                 unsafe { self.push_alike(packet, item, done) };
             }
             // SAFETY: the packet's constructors made sure of its memory.
-            None => done(item, unsafe { packet.whole::<O>() }),
+            _ => done(item, unsafe { packet.whole::<O>() }),
         }
     }
 

@@ -16,30 +16,26 @@ macro_rules! eprint_always {
 fn wrong_lengths_are_refused_before_anything_is_touched() {
     let key = Key::new(&[1; 16]).unwrap();
     let nonce = || Nonce::from([0; 12]);
-    let mut out = [7; 5];
-    let mismatch = Error::LengthMismatch {
-        input: 4,
-        output: 5,
-    };
-    assert_eq!(
-        key.seal(nonce(), &[], &[0; 4], SharedWrite::from(&mut out[..])),
-        Err(mismatch)
-    );
     let input = [0; 4];
-    let tag = Tag::from([0; 16]);
-    assert_eq!(
-        key.open(&nonce(), &[], SharedRead::from(&input[..]), &tag, &mut out),
-        Err(mismatch)
-    );
-    let pieces = [&input[..2], &input[2..]];
-    let scattered = key.seal_scattered(
-        nonce(),
-        &[],
-        &pieces,
-        &mut [SharedWrite::from(&mut out[..])],
-    );
-    assert_eq!(scattered, Err(mismatch));
-    assert_eq!(out, [7; 5]);
+    let mut outs = [7; 5];
+    for output in [3, 5] {
+        let out = &mut outs[..output];
+        let mismatch = Error::LengthMismatch { input: 4, output };
+        assert_eq!(
+            key.seal(nonce(), &[], &[0; 4], SharedWrite::from(&mut *out)),
+            Err(mismatch)
+        );
+        let tag = Tag::from([0; 16]);
+        assert_eq!(
+            key.open(&nonce(), &[], SharedRead::from(&input[..]), &tag, out),
+            Err(mismatch)
+        );
+        let pieces = [&input[..2], &input[2..]];
+        let scattered =
+            key.seal_scattered(nonce(), &[], &pieces, &mut [SharedWrite::from(&mut *out)]);
+        assert_eq!(scattered, Err(mismatch));
+    }
+    assert_eq!(outs, [7; 5]);
     for len in [0, 15, 17, 24, 31, 33] {
         assert_eq!(
             Key::new(&vec![0; len]).err(),
@@ -190,6 +186,9 @@ fn a_context_gives_each_number_once_and_stops() {
     assert_eq!(sealing.take(), Err(Error::NoncesExhausted));
     let refused = sealing.seal(|_| [], b"x", SharedWrite::from(&mut [0u8; 1][..]));
     assert_eq!(refused, Err(Error::NoncesExhausted));
+    let mut early = SealingContext::new(key, scheme, 6, 7);
+    let taken = [(); 3].map(|()| early.take().map(|(number, _)| number));
+    assert_eq!(taken, [Ok(6), Ok(7), Err(Error::NoncesExhausted)]);
 }
 
 #[test]

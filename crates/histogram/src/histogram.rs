@@ -23,7 +23,7 @@ const DIGITS: u8 = 3;
 /// what is read is checked as input from outside.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
-    latencies: hdrhistogram::Histogram<u64>,
+    pub(crate) latencies: hdrhistogram::Histogram<u64>,
 }
 
 impl Histogram {
@@ -79,6 +79,15 @@ impl Histogram {
         assert!((0.0..=1.0).contains(&share), "a share of all latencies");
         let at = || Duration::from_nanos(self.latencies.value_at_quantile(share));
         (!self.is_empty()).then(at)
+    }
+
+    /// The share of the latencies that are longer than `limit`; `None` if none is recorded.
+    pub fn share_above(&self, limit: Duration) -> Option<f64> {
+        let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        let buckets = self.latencies.iter_recorded();
+        let longer = buckets.filter(|bucket| bucket.value_iterated_to() > limit_ns);
+        let longer: u64 = longer.map(|bucket| bucket.count_at_value()).sum();
+        (!self.is_empty()).then(|| longer as f64 / self.count() as f64)
     }
 
     /// The figures that a report has; `None` if none is recorded.

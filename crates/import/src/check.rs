@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::format::Format;
 use crate::record::{Finding, Input, Parameters, Record, Run, Statistic};
+use crate::unit::Unit;
 
 /// The most findings of one problem in one run that are listed one by one.
 const SAME_MAX: usize = 20;
@@ -14,22 +15,35 @@ const SAME_MAX: usize = 20;
 /// The share by which a product may differ from what it is the product of, beyond rounding.
 const TOLERANCE: f64 = 0.005;
 
-/// A run with its file and format.
-#[derive(Clone, Copy)]
-struct Place<'a> {
+/// A run that is checked, and what was found in it.
+struct Checked<'a> {
+    /// The place of its file among the inputs.
+    input: usize,
     file: &'a str,
     run: &'a Run,
     format: &'static Format,
+    found: Vec<Finding>,
 }
 
-impl Place<'_> {
-    fn finding(&self, record: &Record, problem: String, should_be: String) -> Finding {
-        Finding {
+impl Checked<'_> {
+    fn add(&mut self, record: &Record, problem: impl Into<String>, should_be: impl Into<String>) {
+        self.found.push(Finding {
             file: self.file.to_owned(),
             line: record.line,
             figure: shown(record),
-            problem,
-            should_be,
+            problem: problem.into(),
+            should_be: should_be.into(),
+        });
+    }
+
+    /// Makes a check, and shortens what it finds.
+    fn make(&mut self, check: fn(&mut Self)) {
+        let most = self.found.len() + SAME_MAX;
+        check(self);
+        let rest = self.found.len().saturating_sub(most);
+        self.found.truncate(most);
+        if let (Some(last), true) = (self.found.last_mut(), rest > 0) {
+            last.problem += &format!(" (and so are {rest} more of this run)");
         }
     }
 }
@@ -37,27 +51,26 @@ impl Place<'_> {
 /// Finds what is wrong with the figures of these inputs, and with comparing them. In the order of
 /// the files and their lines.
 pub fn check(inputs: &[Input]) -> Vec<Finding> {
-    let places: Vec<Place<'_>> = inputs
-        .iter()
-        .flat_map(|input| input.runs.iter().map(move |run| (input, run)))
-        .filter_map(|(input, run)| {
-            let format = Format::named(run.format)?;
-            Some(Place {
-                file: &input.file,
+    let mut all = Vec::new();
+    for (input, Input { file, runs, .. }) in inputs.iter().enumerate() {
+        all.extend(runs.iter().filter_map(|run| {
+            Some(Checked {
+                input,
+                file,
                 run,
-                format,
+                format: Format::named(run.format)?,
+                found: Vec::new(),
             })
-        })
-        .collect();
-    let mut findings: Vec<Finding> = inputs.iter().flat_map(|i| i.findings.clone()).collect();
-    for place in &places {
+        }));
+    }
+    for checked in &mut all {
         for check in [
-            units as fn(Place<'_>) -> Vec<Finding>,
+            units,
             negative_loss,
             more_received_than_sent,
             products,
             averages,
-            errors,
+            failures,
             known::hits,
             known::flaws,
             known::index,
@@ -66,36 +79,27 @@ pub fn check(inputs: &[Input]) -> Vec<Finding> {
             series::shares,
             series::modelled,
         ] {
-            let mut found = check(*place);
-            let rest = found.len().saturating_sub(SAME_MAX);
-            found.truncate(SAME_MAX);
-            if let (Some(last), true) = (found.last_mut(), rest > 0) {
-                last.problem
-                    .push_str(&format!(" (and so are {rest} more of this run)"));
-            }
-            findings.append(&mut found);
+            checked.make(check);
         }
     }
-    findings.append(&mut bytes_per_response(&places));
-    let (mut twice, originals) = printed_twice(&places);
-    findings.append(&mut twice);
-    findings.append(&mut once(&originals));
-    let order: BTreeMap<&str, usize> = inputs
-        .iter()
-        .enumerate()
-        .rev()
-        .map(|(at, i)| (i.file.as_str(), at))
-        .collect();
-    findings.sort_by_key(|finding| (order.get(finding.file.as_str()).copied(), finding.line));
+    bytes_per_response(&mut all);
+    repetitions(&mut all);
+    let mut findings = Vec::new();
+    for (at, input) in inputs.iter().enumerate() {
+        let mut found = input.findings.clone();
+        let of_input = all.iter_mut().filter(|checked| checked.input == at);
+        of_input.for_each(|checked| found.append(&mut checked.found));
+        found.sort_by_key(|finding| finding.line);
+        findings.append(&mut found);
+    }
     findings
 }
 
-/// A figure as the log has it: `p99 latency 12.863 ms`.
+/// A figure as the log has it: `latency_p99 12.863 ms`.
 pub(crate) fn shown(record: &Record) -> String {
     let unit = record.printed_unit.unwrap_or(record.unit.name);
-    format!("{} {} {unit}", record.name(), plain(record.value))
-        .trim_end()
-        .to_owned()
+    let text = format!("{} {} {unit}", record.name(), plain(record.value));
+    text.trim_end().to_owned()
 }
 
 /// A number with at most six decimals.
@@ -119,101 +123,76 @@ fn groups(run: &Run) -> BTreeMap<&Parameters, Vec<&Record>> {
     groups
 }
 
-/// The record of a figure that is no progress and no sample of a group.
+/// The total or mean of a figure in a group.
 fn one<'a>(records: &[&'a Record], figure: &str) -> Option<&'a Record> {
-    let is = |r: &&&Record| {
-        r.figure == figure && matches!(r.statistic, Statistic::Total | Statistic::Mean)
-    };
-    records.iter().find(is).copied()
-}
-
-/// Returns whether the statistic sums up a run.
-fn is_summary(record: &Record) -> bool {
-    !matches!(record.statistic, Statistic::Progress | Statistic::Sample)
+    use Statistic::{Mean, Total};
+    let is = |r: &&Record| r.figure == figure && matches!(r.statistic, Total | Mean);
+    records.iter().copied().find(is)
 }
 
 /// Decimal units that are binary, and figures without a unit. Once for each figure of a run.
-fn units(place: Place<'_>) -> Vec<Finding> {
+fn units(checked: &mut Checked<'_>) {
+    let run = checked.run;
     let mut seen = Vec::new();
-    let mut findings = Vec::new();
-    for record in &place.run.records {
+    for record in &run.records {
         let key = (record.figure, record.unit.name, record.printed_unit);
         if seen.contains(&key) {
             continue;
         }
         seen.push(key);
-        if record.unit.name.is_empty() {
-            let like = place
-                .run
-                .records
-                .iter()
-                .find(|other| other.figure == record.figure && !other.unit.name.is_empty());
+        let unit = record.unit;
+        if unit.name.is_empty() {
+            let others = || run.all(record.figure).filter(|r| !r.unit.name.is_empty());
+            let like = others().next();
+            let like = like.filter(|like| others().all(|other| other.unit == like.unit));
             let should_be = match like {
                 Some(other) => format!("in {}, as on line {}", other.unit, other.line),
                 None => "printed with its unit".to_owned(),
             };
-            findings.push(place.finding(record, "no unit is printed".into(), should_be));
-        } else if let (Some(printed), Some((decimal, factor))) =
-            (record.printed_unit, record.unit.decimal())
-        {
-            if !printed.contains('i') {
-                let should_be = format!(
-                    "{} {}, which is {} {decimal}",
-                    plain(record.value),
-                    record.unit,
-                    rounded(record.value * factor)
-                );
-                let problem = format!(
-                    "{printed} stands for {}: the program divides by powers of 1024",
-                    record.unit
-                );
-                findings.push(place.finding(record, problem, should_be));
-            }
+            checked.add(record, "no unit is printed", should_be);
+        }
+        let decimal = record.printed_unit.filter(|name| !name.contains('i'));
+        if let (Some(printed), Some((decimal, factor))) = (decimal, unit.decimal()) {
+            let (value, right) = (plain(record.value), rounded(record.value * factor));
+            checked.add(
+                record,
+                format!("{printed} stands for {unit}: the program divides by powers of 1024"),
+                format!("{value} {unit}, which is {right} {decimal}"),
+            );
         }
     }
-    findings
 }
 
-fn negative_loss(place: Place<'_>) -> Vec<Finding> {
-    let lost = place
-        .run
-        .records
-        .iter()
-        .filter(|r| r.figure.starts_with("lost_") && r.value < 0.0);
-    lost.map(|record| {
-        place.finding(
-            record,
-            "the loss is negative: packets of an earlier trial, or of others, were counted".into(),
-            "the packets of this trial that did not arrive, at least 0, and the others counted apart".into(),
-        )
-    })
-    .collect()
+fn negative_loss(checked: &mut Checked<'_>) {
+    let problem = "the loss is negative: packets of an earlier trial, or of others, were counted";
+    let should_be = "the packets of this trial that did not arrive, at least 0, and the others \
+                     counted apart";
+    for record in &checked.run.records {
+        if record.figure.starts_with("lost_") && record.value < 0.0 {
+            checked.add(record, problem, should_be);
+        }
+    }
 }
 
-fn more_received_than_sent(place: Place<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for records in groups(place.run).into_values() {
+fn more_received_than_sent(checked: &mut Checked<'_>) {
+    for records in groups(checked.run).into_values() {
+        let of = |way: &str, what| {
+            let is = |r: &&&Record| r.figure.strip_prefix(way) == Some(what);
+            records.iter().rfind(is).copied()
+        };
         // Bytes only where no packets are counted: they are the same finding.
-        let pair = ["packets", "messages", "bytes"].iter().find_map(|what| {
-            let of = |way| {
-                records
-                    .iter()
-                    .rfind(|r| r.figure.strip_prefix(way) == Some(what))
-                    .copied()
-            };
-            Some((of("sent_")?, of("received_")?))
-        });
-        let Some((sent, received)) = pair.filter(|(sent, received)| received.value > sent.value)
-        else {
+        let pair = |what| Some((of("sent_", what)?, of("received_", what)?));
+        let pair = ["packets", "messages", "bytes"].into_iter().find_map(pair);
+        let Some((sent, received)) = pair.filter(|(sent, got)| got.value > sent.value) else {
             continue;
         };
         let more = received.value - sent.value;
-        let unit = if sent.unit.is_data() { " B" } else { "" };
-        let cause = match more {
-            24.0 if sent.unit.is_data() => ": the close message of TLS was counted as data",
-            _ => "",
+        let (unit, cause) = match (sent.unit.is_data(), more) {
+            (true, 24.0) => (" B", ": the close message of TLS was counted as data"),
+            (true, _) => (" B", ""),
+            (false, _) => ("", ""),
         };
-        findings.push(place.finding(
+        checked.add(
             received,
             format!("{}{unit} more were received than sent{cause}", plain(more)),
             format!(
@@ -221,197 +200,166 @@ fn more_received_than_sent(place: Place<'_>) -> Vec<Finding> {
                 plain(sent.value),
                 sent.line
             ),
-        ));
+        );
     }
-    findings
 }
 
 /// Amounts, times and rates that do not multiply.
-fn products(place: Place<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for records in groups(place.run).into_values() {
-        for [amount, time, rate] in &place.format.products {
-            let figures = (
-                one(&records, amount),
-                one(&records, time),
-                one(&records, rate),
-            );
-            let (Some(amount), Some(time), Some(rate)) = figures else {
+fn products(checked: &mut Checked<'_>) {
+    let positive = |r: &&Record| r.base() > 0.0;
+    for records in groups(checked.run).into_values() {
+        let of = |figure| one(&records, figure);
+        for [amount, time, rate] in &checked.format.products {
+            let (Some(amount), Some(time)) = (of(amount), of(time).filter(positive)) else {
                 continue;
             };
-            if !rate.unit.is_rate_of(amount.unit) || time.base() <= 0.0 || rate.base() <= 0.0 {
+            let Some(rate) = of(rate).filter(|r| positive(r) && r.unit.is_rate_of(amount.unit))
+            else {
                 continue;
-            }
+            };
             let right = amount.base() / time.base();
             let rounding =
                 [amount, time, rate].map(|r| r.resolution / r.value.abs().max(r.resolution));
-            if (rate.base() / right - 1.0).abs() > TOLERANCE + rounding.iter().sum::<f64>() {
-                findings.push(place.finding(
-                    rate,
-                    format!("it is not {} / {}", shown(amount), shown(time)),
-                    format!("{} {}", rounded(rate.unit.of_base(right)), rate.unit),
-                ));
-            }
+            let tolerance = TOLERANCE + rounding.iter().sum::<f64>();
+            let parts = format!("{} / {}", shown(amount), shown(time));
+            multiplies(checked, rate, right, tolerance, &parts);
         }
         // The bytes of one operation, its time and the rate, where operations follow each other.
-        let sizes = records
-            .first()
-            .and_then(|r| r.parameters.get("size")?.parse::<f64>().ok());
-        let figures = (sizes, one(&records, "latency"), one(&records, "throughput"));
+        let size = records.first().and_then(|r| r.parameters.get("size"));
+        let size = size.and_then(|size| size.parse::<f64>().ok());
+        let figures = (size, of("latency").filter(positive), of("throughput"));
         if let (Some(size), Some(latency), Some(rate)) = figures {
-            let right = size / latency.base();
-            if latency.base() > 0.0
-                && rate.unit.is_rate_of(crate::Unit::named("B"))
-                && (rate.base() / right - 1.0).abs() > 0.01
-            {
-                findings.push(place.finding(
-                    rate,
-                    format!("it is not {size} B / {}", shown(latency)),
-                    format!("{} {}", rounded(rate.unit.of_base(right)), rate.unit),
-                ));
+            if rate.unit.is_rate_of(Unit::named("B")) {
+                let parts = format!("{size} B / {}", shown(latency));
+                multiplies(checked, rate, size / latency.base(), 0.01, &parts);
             }
         }
     }
-    findings
+}
+
+fn multiplies(checked: &mut Checked<'_>, rate: &Record, right: f64, tolerance: f64, parts: &str) {
+    if (rate.base() / right - 1.0).abs() > tolerance {
+        let should_be = format!("{} {}", rounded(rate.unit.of_base(right)), rate.unit);
+        checked.add(rate, format!("it is not {parts}"), should_be);
+    }
 }
 
 /// Averages of which no spread is known. Once for each figure of a run.
-fn averages(place: Place<'_>) -> Vec<Finding> {
-    let groups = groups(place.run);
-    let mut findings: Vec<Finding> = Vec::new();
+fn averages(checked: &mut Checked<'_>) {
+    use Statistic::{Mean, Progress, Total};
+    let groups = groups(checked.run);
     let mut seen = Vec::new();
-    let is_mean = |r: &&Record| r.statistic == Statistic::Mean;
-    for mean in place.run.records.iter().filter(is_mean) {
-        let no_spread = [Statistic::Mean, Statistic::Total, Statistic::Progress];
-        let is_spread = |r: &&Record| r.figure == mean.figure && !no_spread.contains(&r.statistic);
-        if seen.contains(&mean.figure) || groups[&mean.parameters].iter().any(is_spread) {
+    for mean in checked.run.records.iter().filter(|r| r.statistic == Mean) {
+        let same = groups[&mean.parameters]
+            .iter()
+            .filter(|r| r.figure == mean.figure);
+        let is_spread = |r: &&Record| !matches!(r.statistic, Mean | Total | Progress);
+        let means = same.clone().filter(|r| r.statistic == Mean).take(2).count();
+        if seen.contains(&mean.figure) || means > 1 || same.copied().any(|r| is_spread(&r)) {
             continue;
         }
         seen.push(mean.figure);
-        findings.push(place.finding(
-            mean,
-            "an average without spread".into(),
-            "printed with percentiles, or a standard deviation and the number of samples".into(),
-        ));
+        let should_be =
+            "printed with percentiles, or a standard deviation and the number of samples";
+        checked.add(mean, "an average without spread", should_be);
     }
-    findings
 }
 
-fn errors(place: Place<'_>) -> Vec<Finding> {
-    let errors = place
-        .run
-        .records
-        .iter()
-        .filter(|r| r.figure.ends_with("_errors") && r.value > 0.0);
-    errors
-        .map(|record| {
-            let problem = "requests that failed are among those counted";
-            place.finding(
+/// Requests that failed, and runs in which none was completed.
+fn failures(checked: &mut Checked<'_>) {
+    for record in &checked.run.records {
+        if record.figure.ends_with("_errors") && record.value > 0.0 {
+            let should_be = "0, or the rate of the responses that succeeded";
+            checked.add(
                 record,
-                problem.into(),
-                "0, or the rate of the responses that succeeded".into(),
-            )
-        })
-        .collect()
+                "requests that failed are among those counted",
+                should_be,
+            );
+        }
+        if record.figure == "requests" && record.value == 0.0 {
+            let problem = "no request was completed, so the latencies are of none";
+            checked.add(record, problem, "a run in which requests are completed");
+        }
+    }
 }
 
 /// Runs of one format whose responses differ in size.
-fn bytes_per_response(places: &[Place<'_>]) -> Vec<Finding> {
-    let work = |place: &Place<'_>| {
-        let (bytes, operations) = place.run.work()?;
-        let [figure, _] = place.format.work?;
-        let line = place.run.find(figure, Statistic::Total)?.line;
-        (operations > 0).then(|| (bytes as f64 / operations as f64, line))
-    };
-    let mut firsts: Vec<(Place<'_>, f64, usize)> = Vec::new();
-    let mut findings = Vec::new();
-    for place in places {
-        let Some((each, line)) = work(place) else {
+fn bytes_per_response(all: &mut [Checked<'_>]) {
+    let mut firsts: BTreeMap<&str, (f64, String)> = BTreeMap::new();
+    for checked in all {
+        let run = checked.run;
+        let bytes = checked
+            .format
+            .work
+            .and_then(|[bytes, _]| run.find(bytes, Statistic::Total));
+        let (Some(bytes), Some((total, responses @ 1..))) = (bytes, run.work()) else {
             continue;
         };
-        let Some((first, of_first, first_line)) = firsts
-            .iter()
-            .find(|(first, ..)| std::ptr::eq(first.format, place.format))
-        else {
-            firsts.push((*place, each, line));
-            continue;
-        };
-        if (each / of_first - 1.0).abs() > 0.01 {
-            let record = place.run.find("request_rate", Statistic::Total);
-            findings.push(Finding {
-                file: place.file.to_owned(),
-                line,
-                figure: record.map(shown).unwrap_or_default(),
-                problem: format!(
-                    "{} B per response, and {} B in the run of {}:{first_line}: not the same work, so the rates cannot be compared",
-                    each.round(),
-                    of_first.round(),
-                    first.file
-                ),
-                should_be: "measured with the same response".into(),
-            });
+        let each = total as f64 / responses as f64;
+        let place = format!("{}:{}", checked.file, bytes.line);
+        let (of_first, first) = firsts.entry(run.format).or_insert((each, place));
+        let rate = run.find("request_rate", Statistic::Total);
+        if (each / *of_first - 1.0).abs() > 0.01 {
+            let (each, of_first) = (each.round(), of_first.round());
+            let problem = format!(
+                "{each} B per response, and {of_first} B in the run of {first}: not the same \
+                 work, so the rates cannot be compared"
+            );
+            checked.add(
+                rate.unwrap_or(bytes),
+                problem,
+                "measured with the same response",
+            );
+            // The work is on the line of the bytes.
+            if let Some(finding) = checked.found.last_mut() {
+                finding.line = bytes.line;
+            }
         }
     }
-    findings
 }
 
-/// Two runs whose every figure is the same are one run that was printed twice.
-/// Returns the other runs beside the findings.
-fn printed_twice<'a>(places: &[Place<'a>]) -> (Vec<Finding>, Vec<Place<'a>>) {
-    let mut seen: BTreeMap<_, Place<'_>> = BTreeMap::new();
-    let (mut findings, mut originals) = (Vec::new(), Vec::new());
-    for place in places {
-        let records = place.run.records.iter().filter(|r| is_summary(r));
-        let figures: Vec<(String, u64)> = records
-            .clone()
+/// Runs that were made once, and two runs whose every figure is the same: one run, printed twice.
+fn repetitions(all: &mut [Checked<'_>]) {
+    use Statistic::{Progress, Sample};
+    let summary = |r: &&Record| !matches!(r.statistic, Progress | Sample);
+    let mut seen: BTreeMap<_, (usize, String)> = BTreeMap::new();
+    let mut times: BTreeMap<_, usize> = BTreeMap::new();
+    let mut originals = Vec::new();
+    for (place, checked) in all.iter_mut().enumerate() {
+        let records: Vec<&Record> = checked.run.records.iter().filter(summary).collect();
+        let figures: Vec<_> = records
+            .iter()
             .map(|r| (r.name(), r.value.to_bits()))
             .collect();
         // Few figures may be equal by chance.
         let is_long = figures.len() >= 8;
-        let key = (place.run.format, figures);
-        match (seen.get(&key).filter(|_| is_long), records.clone().next()) {
-            (Some(first), Some(record)) => findings.push(place.finding(
+        let this = || (place, format!("{}:{}", checked.file, checked.run.line));
+        let key = (checked.run.format, figures);
+        let (of_first, first) = seen.entry(key).or_insert_with(this);
+        if is_long && *of_first != place {
+            let problem =
+                format!("every figure is that of the run of {first}: one run, printed twice");
+            checked.add(records[0], problem, "a run of its own");
+            continue;
+        }
+        originals.push(place);
+        for record in records {
+            let key = (checked.run.format, record.name(), &record.parameters);
+            *times.entry(key).or_default() += 1;
+        }
+    }
+    for place in originals {
+        let checked = &mut all[place];
+        let run = checked.run;
+        let is_once = |r: &&Record| times[&(run.format, r.name(), &r.parameters)] == 1;
+        let once = run.records.iter().filter(summary).find(is_once);
+        if let (Some(record), false) = (once, checked.format.repeats) {
+            let problem = "one run only: how far runs differ is not known";
+            checked.add(
                 record,
-                format!(
-                    "every figure is that of the run of {}:{}: one run, printed twice",
-                    first.file, first.run.line
-                ),
-                "a run of its own".into(),
-            )),
-            _ => {
-                seen.entry(key).or_insert(*place);
-                originals.push(*place);
-            }
+                problem,
+                "the median of several runs, with their spread",
+            );
         }
     }
-    (findings, originals)
-}
-
-/// Runs that were made once.
-fn once(places: &[Place<'_>]) -> Vec<Finding> {
-    let key = |place: &Place<'_>, record: &Record| {
-        (place.run.format, record.name(), record.parameters.clone())
-    };
-    let mut times: BTreeMap<_, usize> = BTreeMap::new();
-    for place in places {
-        for record in place.run.records.iter().filter(|r| is_summary(r)) {
-            *times.entry(key(place, record)).or_default() += 1;
-        }
-    }
-    let mut findings = Vec::new();
-    for place in places.iter().filter(|place| !place.format.repeats) {
-        let first = place
-            .run
-            .records
-            .iter()
-            .find(|r| is_summary(r) && times[&key(place, r)] == 1);
-        if let Some(record) = first {
-            findings.push(place.finding(
-                record,
-                "one run only: how far runs differ is not known".into(),
-                "the median of several runs, with their spread".into(),
-            ));
-        }
-    }
-    findings
 }

@@ -120,21 +120,34 @@ impl Line {
     }
 }
 
+impl Table {
+    /// The cells of a row: between commas, or between two or more blanks.
+    pub(crate) fn cells<'t>(&self, line: &'t str) -> Vec<&'t str> {
+        if self.flags.contains(&"commas") {
+            let cells = line.split(',');
+            return cells.map(|cell| cell.trim().trim_matches('"')).collect();
+        }
+        let cells = line.split("  ").map(str::trim);
+        cells.filter(|cell| !cell.is_empty()).collect()
+    }
+}
+
 /// Reads the tables. They are a part of the program, so that a mistake in them is one of the
 /// program, which every test would meet.
 fn parse(text: &'static str) -> Vec<Format> {
     let mut units: Vec<(&str, &'static [Spelling])> = Vec::new();
     let mut formats: Vec<Format> = Vec::new();
     let text: &'static str = text.replace("\n    ", " ").leak();
-    let lines = text
+    for line in text
         .lines()
-        .filter(|line| !line.is_empty() && !line.starts_with('#'));
-    for line in lines {
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         if let Some(name) = word.strip_prefix('[').and_then(|w| w.strip_suffix(']')) {
+            let about = rest;
             formats.push(Format {
                 name,
-                about: rest,
+                about,
                 ..Format::default()
             });
             continue;
@@ -147,10 +160,7 @@ fn parse(text: &'static str) -> Vec<Format> {
         }
         let fields: Vec<&str> = line.split(" ||").map(str::trim).collect();
         let flags = |at: usize| fields[at].split(' ').filter(|flag| *flag != "-").collect();
-        let takes = |text: &'static str| -> Vec<Take> {
-            let words = text.split(' ').filter(|word| !word.is_empty());
-            words.map(|word| take(word, &units)).collect()
-        };
+        let read = |word| take(word, &units);
         let format = formats.last_mut().expect("a [name] before its lines");
         match word {
             "end" => format.end = rest,
@@ -162,23 +172,18 @@ fn parse(text: &'static str) -> Vec<Format> {
             "at" => {
                 let below = |word: &'static str| {
                     let (word, path) = word.split_once('@').expect("a take and its path");
-                    (path, take(word, &units))
+                    (path, read(word))
                 };
                 let path = fields[0].trim_start_matches("at ");
-                format
-                    .objects
-                    .push((path, fields[1].split(' ').map(below).collect()));
+                let below = fields[1].split(' ').map(below).collect();
+                format.objects.push((path, below));
             }
             "table" => {
-                let columns = fields[2]
-                    .split("; ")
-                    .filter_map(|column| column.rsplit_once(' '));
+                let columns = fields[2].split("; ").filter_map(|c| c.rsplit_once(' '));
                 format.tables.push(Table {
                     header: unquoted(fields[0].trim_start_matches("table ")),
                     flags: flags(1),
-                    columns: columns
-                        .map(|(name, word)| (name, take(word, &units)))
-                        .collect(),
+                    columns: columns.map(|(name, word)| (name, read(word))).collect(),
                 });
             }
             _ => format.lines.push(Line {
@@ -188,7 +193,7 @@ fn parse(text: &'static str) -> Vec<Format> {
                 flags: flags(1),
                 pattern: fields[2],
                 compiled: OnceLock::new(),
-                takes: takes(fields[3]),
+                takes: fields[3].split_whitespace().map(read).collect(),
             }),
         }
     }
@@ -196,9 +201,7 @@ fn parse(text: &'static str) -> Vec<Format> {
 }
 
 fn unquoted(text: &str) -> &str {
-    let inner = text
-        .strip_prefix('"')
-        .and_then(|text| text.strip_suffix('"'));
+    let inner = text.strip_prefix('"').and_then(|t| t.strip_suffix('"'));
     inner.expect("a text in quotation marks")
 }
 
@@ -215,25 +218,20 @@ fn spelling(word: &'static str) -> Spelling {
 }
 
 fn take(word: &'static str, units: &[(&str, &'static [Spelling])]) -> Take {
-    match word {
-        "%" => return Take::Level,
-        "-" => return Take::Nothing,
+    match (word, word.strip_prefix('=')) {
+        ("%", _) => return Take::Level,
+        ("-", _) => return Take::Nothing,
+        (_, Some(name)) => return Take::Parameter(name),
         _ => {}
-    }
-    if let Some(name) = word.strip_prefix('=') {
-        return Take::Parameter(name);
     }
     let (figure, unit) = word.split_once(':').expect("a figure and its unit");
     let (figure, statistic) = figure.split_once('.').expect("a figure and its statistic");
     let statistic = Statistic::named(statistic);
-    match (unit.strip_prefix('*'), unit.split_once('~')) {
-        (Some(name), _) => {
-            let found = units.iter().find(|(other, _)| *other == name);
-            Take::Sized(figure, statistic, found.expect("a list of units").1)
-        }
-        (_, Some((unit, spelling))) => {
-            Take::Figure(figure, statistic, Unit::named(unit), Some(spelling))
-        }
-        _ => Take::Figure(figure, statistic, Unit::named(unit), None),
+    if let Some(name) = unit.strip_prefix('*') {
+        let found = units.iter().find(|(other, _)| *other == name);
+        return Take::Sized(figure, statistic, found.expect("a list of units").1);
     }
+    let spelled = unit.split_once('~');
+    let (unit, spelling) = spelled.map_or((unit, None), |(unit, other)| (unit, Some(other)));
+    Take::Figure(figure, statistic, Unit::named(unit), spelling)
 }

@@ -1,14 +1,16 @@
 //! The reader of JSON, which knows the line of every figure.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
+use serde::de::{Deserialize, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::Deserializer;
 
 use crate::format::{Format, Take};
-use crate::record::{Input, Parameters, Record, Refusal, Run};
-use crate::text::quoted;
+use crate::record::{Input, Parameters, Record, Run};
+use crate::text::{quoted, too_many, Refused, PARAMETER_MAX};
 use crate::RECORDS_MAX;
 
 type Object<'a> = BTreeMap<String, &'a RawValue>;
@@ -32,52 +34,37 @@ impl Document<'_> {
 
 /// Reads one or more JSON documents.
 pub(crate) fn read(file: &str, forced: Option<&Format>, first: usize, bytes: &[u8]) -> Input {
-    let mut input = Input {
-        file: file.to_owned(),
-        runs: Vec::new(),
-        findings: Vec::new(),
-        refused: Vec::new(),
-    };
+    let mut input = Input::new(file);
     let (text, valid) = match std::str::from_utf8(bytes) {
         Ok(text) => (text, true),
-        Err(error) => (
-            std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or(""),
-            false,
-        ),
+        Err(error) => {
+            let valid = &bytes[..error.valid_up_to()];
+            (std::str::from_utf8(valid).unwrap_or(""), false)
+        }
     };
     let ends = text.match_indices('\n').map(|(at, _)| at).collect();
     let document = Document { text, first, ends };
     let mut documents = Deserializer::from_str(text).into_iter::<&RawValue>();
-    let mut expected = "JSON in UTF-8".to_owned();
     loop {
-        let at = first
-            + document
-                .ends
-                .partition_point(|end| *end < documents.byte_offset());
-        let (found, line) = match documents.next() {
+        let at = document.line(&text[documents.byte_offset()..]);
+        let (line, refused) = match documents.next() {
             Some(Ok(raw)) => match one(&document, raw, forced, &mut input) {
                 Ok(()) => continue,
-                Err((found, what)) => {
-                    expected = what;
-                    (found, document.line(raw.get()))
-                }
+                Err(refused) => (document.line(raw.get()), refused),
             },
             Some(Err(error)) => {
-                expected = "whole JSON".to_owned();
-                (error.to_string(), at.max(first + error.line().max(1) - 1))
+                let line = at.max(first + error.line().max(1) - 1);
+                (line, (error.to_string(), "whole JSON".into()))
             }
-            None if !valid => ("bytes that are not UTF-8".to_owned(), at),
-            None => break,
+            None if valid => return input,
+            None => {
+                let found = "bytes that are not UTF-8".into();
+                (at, (found, "JSON in UTF-8".into()))
+            }
         };
-        input.refused.push(Refusal {
-            file: input.file.clone(),
-            line,
-            found,
-            expected,
-        });
-        break;
+        input.refuse(line, refused);
+        return input;
     }
-    input
 }
 
 /// Reads one document.
@@ -86,7 +73,7 @@ fn one(
     raw: &RawValue,
     forced: Option<&Format>,
     input: &mut Input,
-) -> Result<(), (String, String)> {
+) -> Result<(), Refused> {
     let all = || Format::all().filter(|format| !format.keys.is_empty());
     let unknown = || {
         let names: Vec<&str> = all().map(|format| format.about).collect();
@@ -113,7 +100,7 @@ fn one(
         whole.insert("benchmark", Arc::from(benchmark));
     }
     for (path, takes) in &format.objects {
-        for part in at(raw, path) {
+        for part in at(raw, path)? {
             take(document, part, takes, &mut whole, &mut run)?;
         }
     }
@@ -138,23 +125,27 @@ fn take(
     takes: &[(&str, Take)],
     whole: &mut Parameters,
     run: &mut Run,
-) -> Result<(), (String, String)> {
+) -> Result<(), Refused> {
     let mut own = Parameters::new();
-    let mut figures = Vec::new();
+    let before = run.records.len();
     for (path, what) in takes {
-        for value in at(part, path) {
+        for value in at(part, path)? {
             match *what {
                 Take::Parameter(name) => {
                     let text = value.get().trim_matches('"');
-                    own.insert(name, Arc::from(text.chars().take(256).collect::<String>()));
+                    let text: String = text.chars().take(PARAMETER_MAX).collect();
+                    own.insert(name, Arc::from(text));
                 }
                 Take::Figure(figure, statistic, unit, _) if value.get() != "null" => {
-                    let number: f64 = serde_json::from_str(value.get())
-                        .map_err(|_| (quoted(value.get()), format!("a number at {path}")))?;
-                    figures.push(Record {
+                    let number = serde_json::from_str(value.get());
+                    let no_number = |_| (quoted(value.get()), format!("a number at {path}"));
+                    if run.records.len() == RECORDS_MAX {
+                        return Err(too_many());
+                    }
+                    run.records.push(Record {
                         figure,
                         statistic,
-                        value: number,
+                        value: number.map_err(no_number)?,
                         unit,
                         printed_unit: None,
                         parameters: Parameters::new(),
@@ -166,36 +157,61 @@ fn take(
             }
         }
     }
-    if run.records.len() + figures.len() > RECORDS_MAX {
-        return Err((
-            format!("more than {RECORDS_MAX} figures"),
-            "fewer in one file".into(),
-        ));
-    }
-    if figures.is_empty() {
+    if run.records.len() == before {
         whole.append(&mut own);
     }
-    for mut record in figures {
+    for record in &mut run.records[before..] {
         record.parameters.clone_from(whole);
         record.parameters.extend(own.clone());
-        run.records.push(record);
     }
     Ok(())
 }
 
 /// The values at a path; none if it leads nowhere.
-fn at<'a>(raw: &'a RawValue, path: &str) -> Vec<&'a RawValue> {
-    path.split('/').skip(1).fold(vec![raw], |parts, key| {
-        let below = |part: &'a RawValue| -> Vec<&'a RawValue> {
+fn at<'a>(raw: &'a RawValue, path: &str) -> Result<Vec<&'a RawValue>, Refused> {
+    let mut parts = vec![raw];
+    for key in path.split('/').skip(1) {
+        let mut below = Vec::new();
+        for part in parts {
             if key == "*" {
-                return serde_json::from_str(part.get()).unwrap_or_default();
+                let Items(items) = serde_json::from_str(part.get()).unwrap_or_default();
+                below.extend(items);
+            } else {
+                let object: Object<'a> = serde_json::from_str(part.get()).unwrap_or_default();
+                below.extend(object.get(key));
             }
-            let object: Option<Object<'a>> = serde_json::from_str(part.get()).ok();
-            object
-                .and_then(|object| object.get(key).copied())
-                .into_iter()
-                .collect()
-        };
-        parts.into_iter().flat_map(below).collect()
-    })
+        }
+        if below.len() > RECORDS_MAX {
+            return Err(too_many());
+        }
+        parts = below;
+    }
+    Ok(parts)
+}
+
+/// The first items of a list: one more than there may be figures, so that memory is bounded.
+#[derive(Default)]
+struct Items<'a>(Vec<&'a RawValue>);
+
+impl<'de> Deserialize<'de> for Items<'de> {
+    fn deserialize<D: serde::Deserializer<'de>>(list: D) -> Result<Items<'de>, D::Error> {
+        list.deserialize_seq(Items::default())
+    }
+}
+
+impl<'de> Visitor<'de> for Items<'de> {
+    type Value = Items<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(mut self, mut items: S) -> Result<Items<'de>, S::Error> {
+        while let Some(item) = items.next_element()? {
+            if self.0.len() <= RECORDS_MAX {
+                self.0.push(item);
+            }
+        }
+        Ok(self)
+    }
 }

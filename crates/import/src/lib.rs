@@ -99,8 +99,7 @@ impl Reader {
                 self.lines.refuse(self.line, "more", expected);
                 return self.lines.finish(self.line, true);
             }
-            let empty = self.lines.finish(0, true);
-            return json::read(&empty.file, self.forced, self.line, &self.buffer);
+            return json::read(self.lines.file(), self.forced, self.line, &self.buffer);
         }
         let whole = self.after_return || self.buffer.is_empty() && !self.overlong;
         if !self.buffer.is_empty() || self.overlong {

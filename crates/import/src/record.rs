@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 
 use crate::format::Format;
 use crate::unit::Unit;
+use crate::REFUSALS_MAX;
 
 /// One figure of a log.
 #[derive(Clone, Debug, Serialize)]
@@ -45,7 +46,7 @@ impl Record {
     }
 
     /// The value in base units.
-    pub(crate) fn base(&self) -> f64 {
+    pub fn base(&self) -> f64 {
         self.unit.base(self.value)
     }
 }
@@ -59,6 +60,8 @@ pub enum Statistic {
     Mean,
     /// The standard deviation.
     Stdev,
+    /// A spread that is none of the others, as the program defines it.
+    Spread,
     /// The percentage of samples within one standard deviation of the mean.
     WithinStdev,
     /// The smallest.
@@ -77,47 +80,39 @@ pub enum Statistic {
     Progress,
 }
 
+/// The statistics by their names; a percentile is `p` and its level.
+const STATISTICS: [(&str, Statistic); 11] = [
+    ("total", Statistic::Total),
+    ("mean", Statistic::Mean),
+    ("stdev", Statistic::Stdev),
+    ("spread", Statistic::Spread),
+    ("within_stdev", Statistic::WithinStdev),
+    ("min", Statistic::Min),
+    ("max", Statistic::Max),
+    ("low", Statistic::Low),
+    ("high", Statistic::High),
+    ("sample", Statistic::Sample),
+    ("progress", Statistic::Progress),
+];
+
 impl fmt::Display for Statistic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Statistic::Total => "total",
-            Statistic::Mean => "mean",
-            Statistic::Stdev => "stdev",
-            Statistic::WithinStdev => "within_stdev",
-            Statistic::Min => "min",
-            Statistic::Max => "max",
-            Statistic::Percentile(level) => return write!(f, "p{level}"),
-            Statistic::Low => "low",
-            Statistic::High => "high",
-            Statistic::Sample => "sample",
-            Statistic::Progress => "progress",
-        })
+        if let Statistic::Percentile(level) = self {
+            return write!(f, "p{level}");
+        }
+        let found = STATISTICS.iter().find(|(_, statistic)| statistic == self);
+        f.write_str(found.expect("a statistic of the list").0)
     }
 }
 
 impl Statistic {
     /// The statistic of that name in the tables.
     pub(crate) fn named(name: &str) -> Statistic {
-        use Statistic::*;
-        let level = name.strip_prefix('p').and_then(|level| level.parse().ok());
-        let all = [
-            Total,
-            Mean,
-            Stdev,
-            WithinStdev,
-            Min,
-            Max,
-            Low,
-            High,
-            Sample,
-            Progress,
-        ];
-        let found = all
-            .into_iter()
-            .find(|statistic| statistic.to_string() == name);
-        found
-            .or(level.map(Percentile))
-            .expect("a statistic of the tables")
+        let found = STATISTICS.iter().find(|(other, _)| *other == name);
+        let level = || name.strip_prefix('p')?.parse().ok();
+        let statistic = found.map(|(_, statistic)| *statistic);
+        let statistic = statistic.or_else(|| level().map(Statistic::Percentile));
+        statistic.expect("a statistic of the tables")
     }
 }
 
@@ -142,7 +137,12 @@ impl Run {
     /// The record of that figure and statistic; the last one if it was printed again.
     pub fn find(&self, figure: &str, statistic: Statistic) -> Option<&Record> {
         let is = |r: &&Record| r.figure == figure && r.statistic == statistic;
-        self.records.iter().rev().find(is)
+        self.records.iter().rfind(is)
+    }
+
+    /// The records of a figure.
+    pub(crate) fn all<'a>(&'a self, figure: &'a str) -> impl Iterator<Item = &'a Record> {
+        self.records.iter().filter(move |r| r.figure == figure)
     }
 
     /// The bytes of all responses and their number; `None` if the format does not print both.
@@ -169,14 +169,49 @@ pub struct Input {
 }
 
 impl Input {
+    /// An input without runs.
+    pub(crate) fn new(file: &str) -> Input {
+        Input {
+            file: file.to_owned(),
+            runs: Vec::new(),
+            findings: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+
     /// Adds the finding that the log reports an error.
     pub(crate) fn error(&mut self, line: usize, text: &str) {
+        let figure = text.trim().chars().take(80).collect();
+        let problem = "the log reports an error, and its figures count all the same";
+        self.find(line, figure, problem, "a run without errors");
+    }
+
+    /// Adds a finding of the reader.
+    pub(crate) fn find(&mut self, line: usize, figure: String, problem: &str, should_be: &str) {
         self.findings.push(Finding {
             file: self.file.clone(),
             line,
-            figure: text.trim().chars().take(80).collect(),
-            problem: "the log reports an error, and its figures count all the same".into(),
-            should_be: "a run without errors".into(),
+            figure,
+            problem: problem.into(),
+            should_be: should_be.into(),
+        });
+    }
+
+    /// Refuses a line: what was found, and what was expected. The first [`REFUSALS_MAX`] are kept.
+    pub(crate) fn refuse(&mut self, line: usize, (found, expected): (String, String)) {
+        let (found, expected) = match self.refused.len() {
+            n if n < REFUSALS_MAX => (found, expected),
+            REFUSALS_MAX => (
+                "more of the kind".to_owned(),
+                format!("at most {REFUSALS_MAX} lines that cannot be read"),
+            ),
+            _ => return,
+        };
+        self.refused.push(Refusal {
+            file: self.file.clone(),
+            line,
+            found,
+            expected,
         });
     }
 }
@@ -198,10 +233,13 @@ pub struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Finding {
+            file, line, figure, ..
+        } = self;
+        let (problem, should_be) = (&self.problem, &self.should_be);
         write!(
             f,
-            "{}:{}: {}: {}; it should be {}",
-            self.file, self.line, self.figure, self.problem, self.should_be
+            "{file}:{line}: {figure}: {problem}; it should be {should_be}"
         )
     }
 }
@@ -221,10 +259,11 @@ pub struct Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (file, line) = (&self.file, self.line);
         write!(
             f,
-            "{}:{}: found {}, expected {}",
-            self.file, self.line, self.found, self.expected
+            "{file}:{line}: found {}, expected {}",
+            self.found, self.expected
         )
     }
 }

@@ -1,20 +1,58 @@
-//! The reader of text: bytes in, runs of records out.
+//! The reader of text: lines in, runs of records out.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use regex_lite::{Captures, Regex};
 
+use crate::check::shown;
 use crate::format::{Format, Line, Table, Take};
 use crate::number::number;
-use crate::record::{Finding, Input, Parameters, Record, Refusal, Run, Statistic};
-use crate::{LINE_MAX, RECORDS_MAX, REFUSALS_MAX};
+use crate::record::{Input, Parameters, Record, Run, Statistic};
+use crate::{LINE_MAX, RECORDS_MAX};
 
 /// The longest value of a parameter, in bytes.
-const PARAMETER_MAX: usize = 256;
+pub(crate) const PARAMETER_MAX: usize = 256;
 
-/// One stream of lines. What the kernel printed into a program's output is a stream of its own.
+/// The text that was found and what was expected instead.
+pub(crate) type Refused = (String, String);
+
+pub(crate) fn too_many() -> Refused {
+    let found = format!("more than {RECORDS_MAX} figures");
+    (found, "fewer in one file".into())
+}
+
+/// Text of a log for a message, in quotation marks and not too long.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut short: String = text.trim().chars().take(60).collect();
+    if short.len() < text.trim().len() {
+        short.push('…');
+    }
+    format!("{short:?}")
+}
+
+/// Reads lines of text into an [`Input`].
+pub(crate) struct Lines {
+    log: Log,
+    program: Lane,
+    /// The lines that the kernel printed into the program's output.
+    kernel: Lane,
+    /// The beginning of a line into which the kernel printed.
+    cut: String,
+    /// The last line that had figures.
+    last_figures: usize,
+}
+
+/// The part that the lanes share.
+struct Log {
+    forced: Option<&'static Format>,
+    input: Input,
+    /// The number of figures so far.
+    records: usize,
+}
+
+/// One stream of lines.
 #[derive(Default)]
 struct Lane {
     run: Option<Open>,
@@ -25,14 +63,23 @@ struct Lane {
 struct Open {
     format: &'static Format,
     run: Run,
+    state: State,
     /// Parameters of the whole run.
     whole: Parameters,
     /// Parameters that the following lines inherit.
     section: Parameters,
     /// The number of times that each counted line was seen.
     ordinals: HashMap<&'static str, u64>,
-    incomplete: bool,
-    ended: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Begun,
+    /// It was cut if the line that ends it does not follow.
+    Incomplete,
+    Ended,
+    /// The lines that follow are no longer of this run.
+    Closed,
 }
 
 /// A table that is being read.
@@ -41,68 +88,47 @@ struct OpenTable {
     columns: Vec<(Take, Option<Statistic>)>,
 }
 
-/// Reads lines of text into an [`Input`].
-pub(crate) struct Lines {
-    forced: Option<&'static Format>,
-    input: Input,
-    program: Lane,
-    kernel: Lane,
-    /// The beginning of a line into which the kernel printed.
-    cut: String,
-    records: usize,
-    last_figures: usize,
-}
-
 impl Lines {
     pub(crate) fn new(file: &str, forced: Option<&'static Format>) -> Lines {
+        let input = Input::new(file);
         Lines {
-            forced,
-            input: Input {
-                file: file.to_owned(),
-                runs: Vec::new(),
-                findings: Vec::new(),
-                refused: Vec::new(),
+            log: Log {
+                forced,
+                input,
+                records: 0,
             },
             program: Lane::default(),
             kernel: Lane::default(),
             cut: String::new(),
-            records: 0,
             last_figures: 0,
         }
     }
 
-    /// Refuses a line, up to a limit of refusals.
-    pub(crate) fn refuse(
-        &mut self,
-        line: usize,
-        found: impl Into<String>,
-        expected: impl Into<String>,
-    ) {
-        refuse(&mut self.input, line, found.into(), expected.into());
+    pub(crate) fn file(&self) -> &str {
+        &self.log.input.file
+    }
+
+    /// Refuses a line.
+    pub(crate) fn refuse(&mut self, line: usize, found: &str, expected: String) {
+        self.log.input.refuse(line, (found.to_owned(), expected));
     }
 
     /// Takes one line, or what a program drew before a carriage return and then drew over: that is
     /// taken if it is a line of the format, and ignored if not.
     pub(crate) fn line(&mut self, at: usize, text: &str, drawn_over: bool) {
         let text = &plain(text);
-        let stamped = if text.contains("] ") {
-            stamp().find(text)
+        let stamp = text.contains("] ").then(|| stamp().find(text)).flatten();
+        if let Some(stamp) = stamp {
+            let before = &text[..stamp.start()];
+            if !before.trim().is_empty() && self.cut.len() + before.len() <= LINE_MAX {
+                self.cut.push_str(before);
+            }
+            self.feed(true, at, &text[stamp.end()..], false);
+        } else if self.cut.is_empty() {
+            self.feed(false, at, text, drawn_over);
         } else {
-            None
-        };
-        match stamped {
-            Some(stamp) => {
-                let before = &text[..stamp.start()];
-                if !before.trim().is_empty() && self.cut.len() + before.len() <= LINE_MAX {
-                    self.cut.push_str(before);
-                }
-                self.feed(true, at, &text[stamp.end()..], false);
-            }
-            None if self.cut.is_empty() => self.feed(false, at, text, drawn_over),
-            None => {
-                let whole = std::mem::take(&mut self.cut) + text;
-                self.feed(false, at, &whole, drawn_over);
-            }
+            let whole = std::mem::take(&mut self.cut) + text;
+            self.feed(false, at, &whole, drawn_over);
         }
     }
 
@@ -112,89 +138,52 @@ impl Lines {
             let cut = std::mem::take(&mut self.cut);
             self.feed(false, line, &cut, false);
         }
+        let Log {
+            forced, mut input, ..
+        } = self.log;
         if !whole && self.last_figures == line {
-            let last = self.input.runs.iter().flat_map(|run| &run.records);
-            let open = [&self.program, &self.kernel]
-                .into_iter()
-                .filter_map(|lane| lane.run.as_ref());
-            let last = last
-                .chain(open.flat_map(|open| &open.run.records))
-                .rfind(|r| r.line == line);
-            let figure = last.map(crate::check::shown).unwrap_or_default();
-            self.input.findings.push(Finding {
-                file: self.input.file.clone(),
-                line,
-                figure,
-                problem: "the file ends within this line, so its last digits may be missing".into(),
-                should_be: "followed by the end of its line".into(),
-            });
+            let open = [&self.program, &self.kernel].map(|lane| lane.run.as_ref());
+            let open = open.into_iter().flatten().map(|open| &open.run);
+            let mut records = input.runs.iter().chain(open).flat_map(|run| &run.records);
+            let last = records.rfind(|r| r.line == line);
+            let figure = last.map(shown).unwrap_or_default();
+            let problem = "the file ends within this line, so its last digits may be missing";
+            input.find(line, figure, problem, "followed by the end of its line");
         }
         for lane in [&mut self.program, &mut self.kernel] {
-            close(lane, &mut self.input, line);
+            lane.close(&mut input, line);
         }
-        if self.input.runs.is_empty() && self.input.refused.is_empty() {
-            let expected = match self.forced {
-                Some(format) => format!("the output of {}", format.about),
-                None => {
-                    "the output of a benchmark that is known (tare import --help lists them)".into()
-                }
-            };
-            refuse(
-                &mut self.input,
-                line.max(1),
-                "no figures to the end of the file".into(),
-                expected,
-            );
+        if input.runs.is_empty() && input.refused.is_empty() {
+            let known = "a benchmark that is known (tare import --help lists them)";
+            let expected = forced.map_or(known, |format| format.about);
+            let found = "no figures to the end of the file".into();
+            input.refuse(line, (found, format!("the output of {expected}")));
         }
-        self.input.runs.sort_by_key(|run| run.line);
-        self.input
+        input
     }
 
     fn feed(&mut self, from_kernel: bool, at: usize, text: &str, drawn_over: bool) {
         if drawn_over && text.trim().is_empty() {
             return;
         }
-        let lane = if from_kernel {
-            &mut self.kernel
-        } else {
-            &mut self.program
+        let lane = match from_kernel {
+            true => &mut self.kernel,
+            false => &mut self.program,
         };
-        let input = &mut self.input;
-        let before = self.records;
-        let result = row(lane, at, text, &mut self.records)
-            .or_else(|| line(lane, self.forced, input, at, text, &mut self.records));
-        if let (Some(Err((found, expected))), false) = (result, drawn_over) {
-            refuse(input, at, found, expected);
+        let before = self.log.records;
+        let row = lane.row(&mut self.log, at, text);
+        let result = row.or_else(|| lane.line(&mut self.log, at, text));
+        if let (Some(Err(refused)), false) = (result, drawn_over) {
+            self.log.input.refuse(at, refused);
         }
-        if self.records > before {
+        if self.log.records > before {
             self.last_figures = at;
         }
-        let ended = lane.run.as_ref().is_some_and(|open| open.run.line == 0);
-        if ended {
-            close(lane, input, at);
+        let state = lane.run.as_ref().map(|open| open.state);
+        if state == Some(State::Closed) {
+            lane.close(&mut self.log.input, at);
         }
     }
-}
-
-/// The text that was found and what was expected instead.
-type Refused = (String, String);
-
-fn refuse(input: &mut Input, line: usize, found: String, expected: String) {
-    let (found, expected) = match input.refused.len() {
-        n if n < REFUSALS_MAX => (found, expected),
-        REFUSALS_MAX => (
-            "more of the kind".to_owned(),
-            format!("at most {REFUSALS_MAX} lines that cannot be read"),
-        ),
-        _ => return,
-    };
-    let file = input.file.clone();
-    input.refused.push(Refusal {
-        file,
-        line,
-        found,
-        expected,
-    });
 }
 
 /// The time stamp of a kernel message.
@@ -226,177 +215,151 @@ fn plain(line: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Text of a log for a message, in quotation marks and not too long.
-pub(crate) fn quoted(text: &str) -> String {
-    let mut short: String = text.trim().chars().take(60).collect();
-    if short.len() < text.trim().len() {
-        short.push('…');
-    }
-    format!("{short:?}")
-}
-
-/// Reads a row of the table that is open; `None` if none is, or if it ended before this line.
-fn row(lane: &mut Lane, at: usize, text: &str, records: &mut usize) -> Option<Result<(), Refused>> {
-    let open = lane.table.as_ref()?;
-    let table = open.table;
-    if text.trim().is_empty() {
-        lane.table = None;
-        return None;
-    }
-    if table.columns.is_empty() || text.chars().all(|c| matches!(c, '-' | '=' | ' ')) {
-        return Some(Ok(()));
-    }
-    let cells = cells(table, text);
-    if cells.len() != open.columns.len() {
-        let found = format!("{} cells in {}", cells.len(), quoted(text));
-        return Some(Err((
-            found,
-            format!("{} as in the table's header", open.columns.len()),
-        )));
-    }
-    let run = lane.run.as_mut()?;
-    let mut taken = Taken::default();
-    for ((take, statistic), cell) in open.columns.iter().zip(&cells) {
-        if matches!(*cell, "---" | "-nan" | "nan" | "") {
-            continue;
+impl Lane {
+    /// Reads a row of the table that is open; `None` if none is, or if it ended before this line.
+    fn row(&mut self, log: &mut Log, at: usize, text: &str) -> Option<Result<(), Refused>> {
+        let OpenTable { table, columns } = self.table.as_ref()?;
+        if text.trim().is_empty() {
+            self.table = None;
+            return None;
         }
-        taken.level = *statistic;
-        if let Err(refused) = taken.take(*take, cell) {
-            return Some(Err(refused));
-        }
-    }
-    let added = run.add(taken, &[], at, records);
-    let last = table
-        .flags
-        .iter()
-        .find_map(|flag| flag.strip_prefix("last="));
-    if table.flags.contains(&"first") || last == Some(cells[0]) {
-        run.flag(&[if last.is_some() { "closes" } else { "ends" }]);
-        lane.table = None;
-    }
-    Some(added)
-}
-
-/// Reads a line by the format of the run, then by the beginnings of every format.
-fn line(
-    lane: &mut Lane,
-    forced: Option<&'static Format>,
-    input: &mut Input,
-    at: usize,
-    text: &str,
-    records: &mut usize,
-) -> Option<Result<(), Refused>> {
-    let current = lane.run.as_ref().map(|open| open.format);
-    let is_current = |format: &Format| current.is_some_and(|current| std::ptr::eq(current, format));
-    let is_wanted = |format: &&Format| forced.is_none_or(|forced| std::ptr::eq(forced, *format));
-    let others = Format::all().filter(is_wanted).filter(|f| !is_current(f));
-    let mut expected = None;
-    let trimmed = text.trim_start();
-    for format in current.into_iter().chain(others) {
-        let is_current = is_current(format);
-        let may_be = |line: &&Line| (is_current || line.begins) && line.may_be(text, trimmed);
-        for line in format.lines.iter().filter(may_be) {
-            let found: Vec<Captures<'_>> = line.regex().captures_iter(text).collect();
-            if found.is_empty() {
-                if line.is_start && is_current {
-                    expected.get_or_insert(line.key);
-                }
-                continue;
-            }
-            begin(lane, format, &line.flags, input, at);
-            let open = lane.run.as_mut()?;
-            for captures in &found {
-                if let Err(refused) = open.apply(line, captures, at, records) {
-                    return Some(Err(refused));
-                }
-            }
-            if line.flags.contains(&"error") {
-                input.error(at, text);
-            }
+        if table.columns.is_empty() || text.chars().all(|c| matches!(c, '-' | '=' | ' ')) {
             return Some(Ok(()));
         }
-        let is_header = |table: &&Table| {
-            trimmed.starts_with(table.header) && (is_current || table.flags.contains(&"new"))
-        };
-        if let Some(table) = format.tables.iter().find(is_header) {
-            begin(lane, format, &table.flags, input, at);
-            return Some(header(table, text).map(|open| lane.table = Some(open)));
+        let cells = table.cells(text);
+        if cells.len() != columns.len() {
+            let found = format!("{} cells in {}", cells.len(), quoted(text));
+            let expected = format!("{} as in the table's header", columns.len());
+            return Some(Err((found, expected)));
         }
+        let mut taken = Taken::default();
+        for ((take, statistic), cell) in columns.iter().zip(&cells) {
+            if matches!(*cell, "---" | "-nan" | "nan" | "") {
+                continue;
+            }
+            taken.level = *statistic;
+            if let Err(refused) = taken.take(*take, cell) {
+                return Some(Err(refused));
+            }
+        }
+        let open = self.run.as_mut()?;
+        let added = open.add(log, taken, &[], at);
+        let mut last = table
+            .flags
+            .iter()
+            .filter_map(|flag| flag.strip_prefix("last="));
+        let is_last = last.next() == Some(cells[0]);
+        if is_last || table.flags.contains(&"first") {
+            open.state = if is_last { State::Closed } else { State::Ended };
+            self.table = None;
+        }
+        Some(added)
     }
-    expected.map(|key| Err((quoted(text), format!("a whole line of {:?}", key.trim()))))
-}
 
-/// Begins a run of `format` where the line's flags say so.
-fn begin(lane: &mut Lane, format: &'static Format, flags: &[&str], input: &mut Input, at: usize) {
-    let same = lane
-        .run
-        .as_ref()
-        .filter(|open| std::ptr::eq(open.format, format));
-    let goes_on = same
-        .is_some_and(|open| !(flags.contains(&"new") || flags.contains(&"begins") && open.ended));
-    if !goes_on {
-        close(lane, input, at);
-        lane.run = Some(Open {
+    /// Reads a line by the format of the run, then by the beginnings of every format.
+    fn line(&mut self, log: &mut Log, at: usize, text: &str) -> Option<Result<(), Refused>> {
+        let current = self.run.as_ref().map(|open| open.format);
+        let is_current = |format: &Format| current.is_some_and(|c| std::ptr::eq(c, format));
+        let is_wanted = |format: &&Format| log.forced.is_none_or(|f| std::ptr::eq(f, *format));
+        let others = Format::all().filter(is_wanted).filter(|f| !is_current(f));
+        let mut expected = None;
+        let trimmed = text.trim_start();
+        for format in current.into_iter().chain(others) {
+            let is_current = is_current(format);
+            let may_be = |line: &&Line| (is_current || line.begins) && line.may_be(text, trimmed);
+            for line in format.lines.iter().filter(may_be) {
+                let found: Vec<Captures<'_>> = line.regex().captures_iter(text).collect();
+                let start = found.first().and_then(|captures| captures.get(0));
+                let anchored = line.flags.contains(&"anchored");
+                if start.is_none_or(|start| anchored && start.start() > 0) {
+                    if line.is_start && is_current {
+                        expected.get_or_insert(line.key);
+                    }
+                    continue;
+                }
+                let open = self.begin(log, format, &line.flags, at);
+                let mut taken = found
+                    .iter()
+                    .map(|captures| open.apply(log, line, captures, at));
+                let result = taken.find(Result::is_err).unwrap_or(Ok(()));
+                if result.is_ok() && line.flags.contains(&"error") {
+                    log.input.error(at, text);
+                }
+                return Some(result);
+            }
+            let is_header = |table: &&Table| {
+                let begins = is_current || table.flags.contains(&"new");
+                begins && trimmed.starts_with(table.header)
+            };
+            if let Some(table) = format.tables.iter().find(is_header) {
+                self.begin(log, format, &table.flags, at);
+                return Some(header(table, text).map(|open| self.table = Some(open)));
+            }
+        }
+        expected.map(|key| Err((quoted(text), format!("a whole line of {:?}", key.trim()))))
+    }
+
+    /// The run of `format` that is under way, or a new one where the line's flags say so.
+    fn begin(
+        &mut self,
+        log: &mut Log,
+        format: &'static Format,
+        flags: &[&str],
+        at: usize,
+    ) -> &mut Open {
+        let is_new = |open: &Open| {
+            let ended = flags.contains(&"begins") && open.state == State::Ended;
+            ended || flags.contains(&"new") || !std::ptr::eq(open.format, format)
+        };
+        if self.run.as_ref().is_some_and(is_new) {
+            self.close(&mut log.input, at);
+        }
+        self.run.get_or_insert_with(|| Open {
             format,
             run: Run {
                 format: format.name,
                 line: at,
                 records: Vec::new(),
             },
-            whole: BTreeMap::new(),
-            section: BTreeMap::new(),
+            state: State::Begun,
+            whole: Parameters::new(),
+            section: Parameters::new(),
             ordinals: HashMap::new(),
-            incomplete: false,
-            ended: false,
-        });
+        })
     }
-}
 
-/// Ends the run of a lane: it is kept if it is complete and has figures, and refused if it was cut.
-fn close(lane: &mut Lane, input: &mut Input, at: usize) {
-    lane.table = None;
-    let Some(mut open) = lane.run.take() else {
-        return;
-    };
-    if open.incomplete {
-        let found = format!("the end of the output of {}", open.format.about);
-        let expected = format!("{} first: the log is cut", open.format.end);
-        return refuse(input, at, found, expected);
-    }
-    for record in &mut open.run.records {
-        for (name, value) in &open.whole {
-            record
-                .parameters
-                .entry(name)
-                .or_insert_with(|| Arc::clone(value));
+    /// Ends the run: it is kept if it is complete and has figures, and refused if it was cut.
+    fn close(&mut self, input: &mut Input, at: usize) {
+        self.table = None;
+        let Some(mut open) = self.run.take() else {
+            return;
+        };
+        if open.state == State::Incomplete {
+            let found = format!("the end of the output of {}", open.format.about);
+            let expected = format!("{} first: the log is cut", open.format.end);
+            return input.refuse(at, (found, expected));
+        }
+        for record in &mut open.run.records {
+            for (name, value) in &open.whole {
+                let value = || Arc::clone(value);
+                record.parameters.entry(name).or_insert_with(value);
+            }
+        }
+        if let Some(first) = open.run.records.first() {
+            open.run.line = first.line;
+            input.runs.push(open.run);
         }
     }
-    if let Some(first) = open.run.records.first() {
-        open.run.line = first.line;
-        input.runs.push(open.run);
-    }
-}
-
-/// The cells of a row: between commas, or between two or more blanks.
-fn cells<'t>(table: &Table, line: &'t str) -> Vec<&'t str> {
-    if table.flags.contains(&"commas") {
-        let cells = line.split(',');
-        return cells.map(|cell| cell.trim().trim_matches('"')).collect();
-    }
-    let cells = line.split("  ").map(str::trim);
-    cells.filter(|cell| !cell.is_empty()).collect()
 }
 
 /// Reads the header of a table.
 fn header(table: &'static Table, text: &str) -> Result<OpenTable, Refused> {
-    let cells = cells(table, text);
     let column = |cell: &&str| {
         // "p99 Latency": a percentile of the column "p Latency".
-        let digits = |c: char| c.is_ascii_digit() || c == '.';
         let percentile = cell.strip_prefix('p').and_then(|rest| {
-            let end = rest.find(|c| !digits(c)).unwrap_or(rest.len());
-            let level = rest[..end].parse().ok()?;
-            Some((format!("p{}", &rest[end..]), Statistic::Percentile(level)))
+            let name = rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+            let level = rest[..rest.len() - name.len()].parse().ok()?;
+            Some((format!("p{name}"), Statistic::Percentile(level)))
         });
         let (name, statistic) = match &percentile {
             Some((name, level)) => (name.as_str(), Some(*level)),
@@ -405,15 +368,17 @@ fn header(table: &'static Table, text: &str) -> Result<OpenTable, Refused> {
         let known = table.columns.iter().find(|(known, _)| *known == name);
         known.map(|(_, take)| (*take, statistic)).ok_or_else(|| {
             let names: Vec<&str> = table.columns.iter().map(|(name, _)| *name).collect();
-            (
-                format!("the column {}", quoted(cell)),
-                format!("one of {}", names.join(", ")),
-            )
+            let found = format!("the column {}", quoted(cell));
+            (found, format!("one of {}", names.join(", ")))
         })
     };
     let columns = match table.columns.is_empty() {
         true => Vec::new(),
-        false => cells.iter().map(column).collect::<Result<_, _>>()?,
+        false => table
+            .cells(text)
+            .iter()
+            .map(column)
+            .collect::<Result<_, _>>()?,
     };
     Ok(OpenTable { table, columns })
 }
@@ -423,22 +388,22 @@ fn header(table: &'static Table, text: &str) -> Result<OpenTable, Refused> {
 struct Taken {
     parameters: Parameters,
     figures: Vec<Record>,
+    /// The percentile that the next figure is.
     level: Option<Statistic>,
+    /// True if a comma of its numbers groups thousands.
+    thousands: bool,
 }
 
 impl Taken {
     fn take(&mut self, take: Take, text: &str) -> Result<(), Refused> {
-        let read =
-            |text: &str, whole| number(text, whole).map_err(|expected| (quoted(text), expected));
-        let (figure, statistic, unit, printed_unit, n, factor) = match take {
+        let read = |text: &str, whole| number(text, whole).map_err(|what| (quoted(text), what));
+        let (figure, statistic, digits, factor, unit, printed_unit) = match take {
             Take::Nothing => return Ok(()),
+            Take::Parameter(name) if text.len() > PARAMETER_MAX => {
+                let expected = format!("a {name} of at most {PARAMETER_MAX} bytes");
+                return Err((quoted(text), expected));
+            }
             Take::Parameter(name) => {
-                if text.len() > PARAMETER_MAX {
-                    return Err((
-                        quoted(text),
-                        format!("a {name} of at most {PARAMETER_MAX} bytes"),
-                    ));
-                }
                 self.parameters.insert(name, Arc::from(text.trim()));
                 return Ok(());
             }
@@ -447,8 +412,7 @@ impl Taken {
                 return Ok(());
             }
             Take::Figure(figure, statistic, unit, spelling) => {
-                let n = read(text, unit.name == "count")?;
-                (figure, statistic, unit, spelling, n, 1.0)
+                (figure, statistic, text, 1.0, unit, spelling)
             }
             Take::Sized(figure, statistic, spellings) => {
                 let end = text.find(|c: char| c.is_ascii_alphabetic() || matches!(c, 'µ' | '%'));
@@ -456,31 +420,30 @@ impl Taken {
                 let found = spellings.iter().find(|(name, ..)| *name == unit.trim());
                 let &(spelling, factor, unit) = found.ok_or_else(|| {
                     let names: Vec<&str> = spellings.iter().map(|(name, ..)| *name).collect();
-                    (
-                        quoted(text),
-                        format!("a number and one of {:?}", names.join(" ")),
-                    )
+                    let expected = format!("a number and one of {:?}", names.join(" "));
+                    (quoted(text), expected)
                 })?;
-                let spelled = (factor == 1.0 && spelling != unit.name).then_some(spelling);
-                (
-                    figure,
-                    statistic,
-                    unit,
-                    spelled,
-                    read(digits.trim(), false)?,
-                    factor,
-                )
+                let is_other = factor == 1.0 && spelling != unit.name;
+                let printed_unit = is_other.then_some(spelling);
+                (figure, statistic, digits.trim(), factor, unit, printed_unit)
             }
         };
+        let whole = self.thousands || unit.name == "count" && factor == 1.0;
+        let n = read(digits, whole)?;
+        let (mut value, resolution) = (n.value * factor, n.resolution * factor);
+        if factor != 1.0 && resolution >= 1.0 {
+            // 4.06 k is 4060, and not 4059.9999999999995.
+            value = (value / resolution).round() * resolution;
+        }
         self.figures.push(Record {
             figure,
             statistic: self.level.take().unwrap_or(statistic),
-            value: n.value * factor,
+            value,
             unit,
             printed_unit,
             parameters: Parameters::new(),
             line: 0,
-            resolution: n.resolution * factor,
+            resolution,
         });
         Ok(())
     }
@@ -490,77 +453,69 @@ impl Open {
     /// Takes what a line says.
     fn apply(
         &mut self,
+        log: &mut Log,
         line: &Line,
         captures: &Captures<'_>,
         at: usize,
-        records: &mut usize,
     ) -> Result<(), Refused> {
         for name in line.flags.iter().filter_map(|flag| flag.strip_prefix('#')) {
             let count = self.ordinals.entry(name).or_insert(0);
             *count += 1;
             self.section.insert(name, Arc::from(count.to_string()));
         }
-        let mut taken = Taken::default();
-        for (place, take) in line.takes.iter().enumerate() {
-            if let Some(group) = captures.get(place + 1) {
+        let thousands = line.flags.contains(&"thousands");
+        let mut taken = Taken {
+            thousands,
+            ..Taken::default()
+        };
+        for (take, group) in line.takes.iter().zip(captures.iter().skip(1)) {
+            if let Some(group) = group {
                 taken.take(*take, group.as_str())?;
             }
         }
         if line.flags.contains(&"whole") {
             self.section.clear();
         }
-        let added = self.add(taken, &line.flags, at, records);
-        self.flag(&line.flags);
-        added
+        for flag in &line.flags {
+            match *flag {
+                "needs" => self.state = State::Incomplete,
+                "ends" => self.state = State::Ended,
+                "closes" => self.state = State::Closed,
+                _ => {}
+            }
+        }
+        self.add(log, taken, &line.flags, at)
     }
 
     /// Adds figures, or parameters for the lines that follow.
     fn add(
         &mut self,
+        log: &mut Log,
         taken: Taken,
         flags: &[&str],
         at: usize,
-        records: &mut usize,
     ) -> Result<(), Refused> {
-        if taken.figures.is_empty() || flags.contains(&"keeps") {
-            for (name, value) in &taken.parameters {
-                let mut sections = self.format.sections.iter();
-                let is_section = sections.any(|section| section == name);
-                for inner in sections.filter(|_| is_section) {
-                    self.section.remove(inner);
+        for (name, value) in &taken.parameters {
+            let mut sections = self.format.sections.iter();
+            if sections.any(|section| section == name) {
+                if taken.figures.is_empty() || flags.contains(&"keeps") {
+                    sections.for_each(|inner| drop(self.section.remove(inner)));
+                    self.section.insert(name, Arc::clone(value));
                 }
-                let parameters = match is_section {
-                    true => &mut self.section,
-                    false => &mut self.whole,
-                };
-                parameters.insert(name, Arc::clone(value));
+            } else if taken.figures.is_empty() {
+                self.whole.insert(name, Arc::clone(value));
             }
         }
         for mut record in taken.figures {
-            *records += 1;
-            if *records > RECORDS_MAX {
-                let found = format!("more than {RECORDS_MAX} figures");
-                return Err((found, "fewer in one file".into()));
+            if log.records == RECORDS_MAX {
+                return Err(too_many());
             }
+            log.records += 1;
             record.line = at;
             record.parameters.clone_from(&self.section);
             record.parameters.extend(taken.parameters.clone());
             self.run.records.push(record);
         }
         Ok(())
-    }
-
-    fn flag(&mut self, flags: &[&str]) {
-        let closes = flags.contains(&"closes");
-        if flags.contains(&"needs") {
-            (self.incomplete, self.ended) = (true, false);
-        }
-        if closes || flags.contains(&"ends") {
-            (self.incomplete, self.ended) = (false, true);
-        }
-        if closes {
-            // The mark of a run that is over; lines are counted from 1.
-            self.run.line = 0;
-        }
     }
 }

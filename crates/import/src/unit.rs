@@ -102,22 +102,18 @@ impl Unit {
 
     /// Returns whether `amount` per time gives this unit.
     pub(crate) fn is_rate_of(self, amount: Unit) -> bool {
-        matches!(
-            (amount.dimension, self.dimension),
-            (Dimension::Data, Dimension::DataRate) | (Dimension::Count, Dimension::Rate)
-        )
+        use Dimension::{Count, Data, DataRate, Rate};
+        let pair = (amount.dimension, self.dimension);
+        matches!(pair, (Data, DataRate) | (Count, Rate))
     }
 
-    /// The decimal unit beside a binary one: `MB/s` for `MiB/s`. `None` if it is not binary.
+    /// The decimal unit beside a binary one, and the number of them in it: `MB/s` for `MiB/s`.
+    /// `None` if it is not binary.
     pub(crate) fn decimal(self) -> Option<(String, f64)> {
-        let at = self.name.find('i').filter(|at| *at == 1)?;
-        let power = ["K", "M", "G", "T"]
-            .iter()
-            .position(|p| self.name.starts_with(p))?;
-        let name = format!("{}{}", &self.name[..at], &self.name[at + 1..]);
-        let bits = if name.ends_with("bit/s") { 0.125 } else { 1.0 };
-        let decimal = 1000f64.powi(power as i32 + 1) * bits;
-        Some((name.replacen('K', "k", 1), self.scale / decimal))
+        let (prefix, rest) = self.name.split_once('i').filter(|(p, _)| p.len() == 1)?;
+        let power = "KMGT".find(prefix)? as i32 + 1;
+        let name = format!("{}{rest}", prefix.replace('K', "k"));
+        Some((name, (1024f64 / 1000.0).powi(power)))
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{figures, findings, finds, lacks, log};
+use common::{figures, findings, finds, lacks, log, path};
 use tare_import::{check, read, Format};
 
 #[test]
@@ -144,11 +144,7 @@ fn json_figures_know_their_lines() {
         ]
     );
     assert_eq!(all.last().unwrap(), "5 time_stdev 4.5 ns");
-    let text = std::fs::read(format!(
-        "{}/tests/logs/estimates.json",
-        env!("CARGO_MANIFEST_DIR")
-    ))
-    .unwrap();
+    let text = std::fs::read(path("estimates.json")).unwrap();
     let input = read(
         "target/criterion/seal/1440/new/estimates.json",
         None,
@@ -274,17 +270,237 @@ fn librdrands_tool_prints_mib_and_says_so() {
     lacks(&findings("librdrand.txt"), "powers of 1024");
 }
 
+/// Asserts that the log has these figures.
+fn has(name: &str, expected: &[&str]) {
+    let all = figures(&log(name));
+    for figure in expected {
+        assert!(
+            all.iter().any(|f| f == figure),
+            "{name}: {figure} not in {all:#?}"
+        );
+    }
+}
+
+#[test]
+fn outputs_with_other_options_and_of_other_versions_are_read() {
+    has(
+        "memaslap.txt",
+        &[
+            "58 latency_max 32144 µs",
+            "61 latency_stdev 893.14 µs",
+            "92 written_bytes 20642735 B",
+            "96 time 3 s",
+            "96 operations 118969 count",
+            "96 operation_rate 39510 ops/s",
+            "96 throughput 44.2 MiB/s",
+        ],
+    );
+    let found = findings("memaslap.txt");
+    finds(
+        &found,
+        96,
+        &["44.2 M/s", "44.2 MiB/s, which is 46.3471 MB/s"],
+    );
+    lacks(&found, "it is not");
+    let input = log("memaslap.txt");
+    let operations: Vec<Option<&str>> = [1, 6, 11, 15]
+        .map(|at| input.runs[0].records[at].parameters.get("operation"))
+        .map(|operation| operation.map(|o| &**o))
+        .to_vec();
+    assert_eq!(operations, [Some("Get"), Some("Set"), Some("Total"), None]);
+    let within = std::fs::read_to_string(path("tdx-host.txt")).unwrap();
+    let within = within.replacen("  4 threads", "servers: 192.0.2.1\n  4 threads", 1);
+    let input = read("within", None, within.as_bytes()).unwrap();
+    assert_eq!(
+        (input.runs.len(), input.refused.len()),
+        (1, 0),
+        "one line is no memaslap"
+    );
+    assert_eq!(
+        figures(&log("memcslap.txt")),
+        [
+            "9 operations 2000 count",
+            "9 time 0.05 s",
+            "11 whole_time 0.098 s"
+        ]
+    );
+    has(
+        "sockperf-rtt.txt",
+        &["12 latency_mean 11.628 µs", "20 latency_p99 14.771 µs"],
+    );
+    let rtt = log("sockperf-rtt.txt");
+    let is_rtt = |r: &tare_import::Record| &*r.parameters["measured"] == "Round trip";
+    assert!(rtt.runs[0].records.iter().all(is_rtt));
+    has(
+        "iperf3-bidir.json",
+        &[
+            "150 sent_bytes 251527168 B",
+            "159 received_bytes 250216448 B",
+            "167 reverse_sent_bytes 237240320 B",
+            "169 reverse_retransmits 2 count",
+            "177 reverse_received_throughput 1844981101.8036716 bit/s",
+        ],
+    );
+    has(
+        "iperf3-udp.json",
+        &[
+            "94 sent_bytes 6258688 B",
+            "106 received_bytes 5996544 B",
+            "83 offered_throughput 50065598.8832871 bit/s",
+            "85 lost_packets 8 count",
+            "87 loss 4.18848167539267 %",
+        ],
+    );
+    lacks(&findings("iperf3-udp.json"), "it is not");
+    assert_eq!(
+        figures(&log("bencher.txt")),
+        [
+            "3 time_mean 131 ns",
+            "3 time_spread 2 ns",
+            "3 throughput_mean 10992 MB/s",
+            "4 time_mean 1310 ns",
+            "4 time_spread 1024 ns",
+            "5 time_mean 2345.67 ns",
+            "5 time_spread 12.3 ns",
+        ]
+    );
+    assert_eq!(
+        figures(&log("arping.txt")),
+        [
+            "2 round_trip_sample 0.567 ms",
+            "3 round_trip_sample 0.597 ms"
+        ]
+    );
+    let old = "SET: 57142.86 requests per second\nMSET (10 keys): 40000.00 requests per second\n\n";
+    let input = read("old", None, old.as_bytes()).unwrap();
+    assert_eq!(
+        figures(&input),
+        [
+            "1 request_rate 57142.86 req/s",
+            "2 request_rate 40000 req/s"
+        ]
+    );
+    assert_eq!(
+        &*input.runs[1].records[0].parameters["test"],
+        "MSET (10 keys)"
+    );
+}
+
+#[test]
+fn wrk_without_a_response_and_with_socket_errors_is_read_and_said() {
+    let all = figures(&log("wrk-none.txt"));
+    assert!(!all.iter().any(|f| f.contains("within_stdev")), "{all:?}");
+    assert!(all.contains(&"11 requests 0 count".to_owned()), "{all:?}");
+    finds(
+        &findings("wrk-none.txt"),
+        11,
+        &["requests 0", "no request was completed"],
+    );
+    has(
+        "wrk-errors.txt",
+        &[
+            "5 thread_request_rate_mean 21600 req/s",
+            "6 read 1.7 MiB",
+            "7 read_errors 217 count",
+            "9 throughput 859.39 KiB/s",
+        ],
+    );
+    finds(
+        &findings("wrk-errors.txt"),
+        7,
+        &["read_errors 217", "requests that failed"],
+    );
+    // 4.06 times 1000 is 4059.9999999999995 in binary.
+    has(
+        "bifrost-nginx.txt",
+        &["5 thread_request_rate_mean 4060 req/s"],
+    );
+}
+
+#[test]
+fn the_units_of_unixbenchs_index_are_those_of_its_tests() {
+    has(
+        "unixbench.txt",
+        &[
+            "6 score_mean 12024.6 MWIPS",
+            "7 score_mean 1224691.2 KBps",
+            "12 result_mean 100246913.4 ops/s",
+            "13 result_mean 12024.6 MWIPS",
+            "14 baseline 3960 KBps",
+            "15 result_mean 1203.4 lpm",
+            "18 index_score 2644.6 index",
+        ],
+    );
+    let input = log("unixbench.txt");
+    assert_eq!(input.runs.len(), 1, "\"Benchmark Run:\" is no Go benchmark");
+    assert_eq!(&*input.runs[0].records[0].parameters["copies"], "2");
+    let found = findings("unixbench.txt");
+    lacks(&found, "number of copies");
+    lacks(&found, "no unit");
+    let other = std::fs::read_to_string(path("unixbench.txt")).unwrap();
+    let other = other.replace(
+        "Double-Precision Whetstone   ",
+        "2D graphics: rectangles      ",
+    );
+    let found = check(&[read("other", None, other.as_bytes()).unwrap()]);
+    finds(&found, 13, &["no unit is printed", "printed with its unit"]);
+}
+
+#[test]
+fn gos_own_metrics_have_their_unit_as_a_parameter_and_repetitions_are_a_spread() {
+    let input = log("go-metrics.txt");
+    let records = &input.runs[0].records;
+    let metrics: Vec<(&str, &str, f64)> = records
+        .iter()
+        .filter(|r| r.figure == "metric")
+        .map(|r| {
+            (
+                &*r.parameters["benchmark"],
+                &*r.parameters["metric"],
+                r.value,
+            )
+        })
+        .take(3)
+        .collect();
+    assert_eq!(
+        metrics,
+        [
+            ("BenchmarkMetric-2", "p99-ns", 1234.0),
+            ("BenchmarkMetric-2", "req/s", 3e6),
+            ("BenchmarkMetric-2", "widgets/op", 12.5),
+        ]
+    );
+    has(
+        "go-metrics.txt",
+        &["11 metric_mean 7 ratio", "13 time_mean 0.4108 ns"],
+    );
+    lacks(&findings("go-metrics.txt"), "an average without spread");
+    finds(&findings("go.txt"), 7, &["an average without spread"]);
+}
+
+#[test]
+fn memtiers_rows_do_not_accumulate_and_its_distribution_is_no_part_of_the_run() {
+    has(
+        "memtier.txt",
+        &["15 latency_p90 1.919 ms", "18 throughput 418.87 KiB/s"],
+    );
+    assert_eq!(log("memtier.txt").runs.len(), 1);
+    lacks(&findings("memtier.txt"), "accumulates");
+    // Gets at the sum of what their latency gives and the sets before: chance, as both rows have
+    // the same threads.
+    let log = std::fs::read_to_string(path("memtier.txt")).unwrap();
+    let log = log.replace("349.71", "139.00");
+    let found = check(&[read("log", None, log.as_bytes()).unwrap()]);
+    lacks(&found, "accumulates");
+}
+
 #[test]
 fn every_format_has_a_name_of_its_own_and_can_be_forced() {
     let names: Vec<&str> = Format::all().map(|format| format.name).collect();
     let distinct: std::collections::BTreeSet<&&str> = names.iter().collect();
     assert_eq!(distinct.len(), names.len());
-    assert_eq!(names.len(), 17);
-    let text = std::fs::read(format!(
-        "{}/tests/logs/tdx-host.txt",
-        env!("CARGO_MANIFEST_DIR")
-    ))
-    .unwrap();
+    assert_eq!(names.len(), 21);
+    let text = std::fs::read(path("tdx-host.txt")).unwrap();
     for name in names {
         let input = read("host", Format::named(name), &text[..]).unwrap();
         assert_eq!(input.runs.len(), usize::from(name == "wrk"), "{name}");

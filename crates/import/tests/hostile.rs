@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use tare_import::{check, read, Input, Reader, JSON_MAX, LINE_MAX, RECORDS_MAX, REFUSALS_MAX};
 
 fn text(name: &str) -> String {
-    std::fs::read_to_string(format!("{}/tests/logs/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+    std::fs::read_to_string(common::path(name)).unwrap()
 }
 
 fn import(text: &str) -> Input {
@@ -219,7 +219,15 @@ fn a_gibibyte_of_garbage_costs_bounded_memory() {
     let progress =
         "[RUN #1 3%,   0 secs]  8 threads:  53172 ops,  57453 (avg:  57453) ops/sec, 1.31GB/sec\r";
     let failing = "Running 30s test @ x\n".repeat(10) + "Requests/sec: x\n";
-    let cases: [(&str, Vec<u8>, usize); 6] = [
+    let times = [
+        &b"{\"results\":[{\"times\":["[..],
+        &b"1,".repeat(7 << 20),
+        b"1]}]}",
+    ]
+    .concat();
+    let length = times.len();
+    let cases: [(&str, Vec<u8>, usize); 7] = [
+        ("figures in JSON", times, length),
         ("noise", noise(), 1 << 30),
         ("one line", vec![b'x'], 1 << 30),
         ("JSON", b"{\"a\":[1,2,3],".to_vec(), 1 << 30),
@@ -323,6 +331,35 @@ proptest! {
         }
         let _ = check(&[input]);
     }
+}
+
+#[test]
+fn every_input_that_the_fuzzer_found_worth_keeping_is_read_or_refused() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/import_log");
+    let mut inputs = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let bytes = std::fs::read(&path).unwrap();
+        // The first byte is the size of the pieces.
+        let Some((size, bytes)) = bytes.split_first() else {
+            continue;
+        };
+        let whole = read("log", None, bytes).unwrap();
+        let mut reader = Reader::new("log", None);
+        for piece in bytes.chunks(usize::from(*size).max(1)) {
+            reader.push(piece);
+        }
+        let pieces = reader.finish();
+        assert_eq!(
+            format!("{whole:?}"),
+            format!("{pieces:?}"),
+            "{}",
+            path.display()
+        );
+        let _ = check(&[whole, pieces]);
+        inputs += 1;
+    }
+    assert!(inputs >= 50, "{inputs} inputs in {folder}");
 }
 
 #[test]

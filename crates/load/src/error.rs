@@ -14,6 +14,17 @@ pub enum Error {
         /// The error.
         error: String,
     },
+    /// A line of a trace is no request.
+    Trace {
+        /// The file.
+        path: std::path::PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// The start of the line.
+        found: String,
+        /// A line that would do.
+        expected: &'static str,
+    },
     /// The operating system refuses something else.
     System(io::Error),
 }
@@ -31,6 +42,15 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Connection { address, error } => write!(f, "connection to {address}: {error}"),
+            Error::Trace {
+                path,
+                line,
+                found,
+                expected,
+            } => {
+                let path = path.display();
+                write!(f, "{path}:{line}: found {found:?}, expected {expected}")
+            }
             Error::System(error) => write!(f, "{error}"),
         }
     }

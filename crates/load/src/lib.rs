@@ -1,20 +1,24 @@
 #![doc = include_str!("../README.md")]
 
 mod error;
+mod intervals;
 mod pace;
 pub mod protocol;
 mod record;
 mod session;
+mod trace;
 mod transport;
 mod trial;
 mod worker;
 mod workload;
 
 pub use error::Error;
+pub use intervals::Intervals;
 pub use pace::Pace;
 pub use record::Record;
-pub use transport::Target;
-pub use trial::{run, Options};
+pub use trace::{Trace, TraceKind};
+pub use transport::{ask, Target};
+pub use trial::{run, run_with, Options};
 pub use workload::{
-    KeyPattern, NoValueLen, Operation, Request, Requests, ValueLen, Workload, VALUE_LEN_MAX,
+    Key, KeyPattern, NoValueLen, Operation, Request, Requests, ValueLen, Workload, VALUE_LEN_MAX,
 };

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tare_sim::{Instant, Random};
 
+use crate::trace::Lines;
+
 /// The time at which the next request is sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
@@ -16,13 +18,15 @@ pub enum Pace {
     /// An open loop with this many requests per second on average, with the exponential gaps of
     /// clients that know nothing of each other.
     Poisson(f64),
+    /// An open loop with the times of a trace.
+    Trace,
 }
 
 impl Pace {
-    /// Requests per second; `None` for a closed loop.
+    /// Requests per second; `None` for a closed loop and for a trace.
     pub fn rate(&self) -> Option<f64> {
         match self {
-            Pace::Closed => None,
+            Pace::Closed | Pace::Trace => None,
             Pace::Constant(rate) | Pace::Poisson(rate) => Some(*rate),
         }
     }
@@ -46,6 +50,7 @@ impl Pace {
             elapsed_ns: gap_ns * thread as f64 / threads as f64,
             gap_ns,
             random,
+            trace: None,
         };
         if schedule.random.is_some() {
             schedule.elapsed_ns = schedule.gap();
@@ -55,7 +60,7 @@ impl Pace {
 }
 
 /// The intended times of an open loop, without end.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Schedule {
     start: Instant,
     /// From the start to the next request. A sum of doubles: its error stays below a nanosecond for
@@ -63,9 +68,24 @@ pub(crate) struct Schedule {
     elapsed_ns: f64,
     gap_ns: f64,
     random: Option<Random>,
+    /// Gives the times, if those of a trace are asked for.
+    trace: Option<Lines>,
 }
 
 impl Schedule {
+    /// The times of these lines.
+    pub(crate) fn of_trace(lines: Lines, start: Instant) -> Schedule {
+        let mut schedule = Schedule {
+            start,
+            elapsed_ns: 0.0,
+            gap_ns: 0.0,
+            random: None,
+            trace: Some(lines),
+        };
+        schedule.advance();
+        schedule
+    }
+
     /// The next intended time.
     pub(crate) fn peek(&self) -> Instant {
         self.start + Duration::from_nanos(self.elapsed_ns as u64)
@@ -73,7 +93,15 @@ impl Schedule {
 
     /// Goes on to the one after it.
     pub(crate) fn advance(&mut self) {
-        self.elapsed_ns += self.gap();
+        match &mut self.trace {
+            None => self.elapsed_ns += self.gap(),
+            // Where there is no next line, there is no next request either: that says why.
+            Some(lines) => {
+                if let Ok(Some((Some(at), _))) = lines.next() {
+                    self.elapsed_ns = at.as_nanos() as f64;
+                }
+            }
+        }
     }
 
     fn gap(&mut self) -> f64 {

@@ -24,6 +24,11 @@ pub struct Record {
     pub timed_out: u64,
     /// Requests that were sent once more, since the server closed the connection in good order.
     pub resent: u64,
+    /// Requests that were sent in the whole trial, those of the warm-up and those that were sent
+    /// again included.
+    pub sent_in_all: u64,
+    /// Responses in the whole trial, without those that report an error.
+    pub served_in_all: u64,
     /// Bytes of the requests, without TLS.
     pub sent_bytes: u64,
     /// Bytes of the responses, without TLS.
@@ -32,6 +37,10 @@ pub struct Record {
     pub body_bytes: u64,
     /// Connections that were opened, in the whole trial.
     pub connections: u64,
+    /// Full TLS handshakes, in the whole trial.
+    pub full_handshakes: u64,
+    /// TLS handshakes that resumed a session, in the whole trial.
+    pub resumed_handshakes: u64,
     /// From the intended start to the last byte of the response. In a closed loop a request is
     /// intended when it is sent.
     pub latency: Histogram,
@@ -65,7 +74,11 @@ impl Record {
         self.sent_bytes += other.sent_bytes;
         self.received_bytes += other.received_bytes;
         self.body_bytes += other.body_bytes;
+        self.sent_in_all += other.sent_in_all;
+        self.served_in_all += other.served_in_all;
         self.connections += other.connections;
+        self.full_handshakes += other.full_handshakes;
+        self.resumed_handshakes += other.resumed_handshakes;
         self.latency.merge(&other.latency);
         self.lateness.merge(&other.lateness);
         self.cpu += other.cpu;
@@ -87,6 +100,12 @@ impl Record {
     pub fn rate(&self) -> Option<f64> {
         let seconds = self.duration.as_secs_f64();
         (seconds > 0.0).then(|| self.answered() as f64 / seconds)
+    }
+
+    /// Bytes of bodies and values per second; `None` if it took no time.
+    pub fn body_rate(&self) -> Option<f64> {
+        let seconds = self.duration.as_secs_f64();
+        (seconds > 0.0).then(|| self.body_bytes as f64 / seconds)
     }
 
     /// Bytes per response; `None` without one.

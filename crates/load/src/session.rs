@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 
 use tare_sim::Instant;
 
-use crate::protocol::{Protocol, Response, Violation};
+use crate::protocol::{Outcome, Protocol, Response, Violation};
 use crate::workload::Request;
 
 /// Bytes that one read takes.
 const INPUT: usize = 64 << 10;
 
 /// A request that has been written and not answered.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct InFlight {
     pub(crate) request: Request,
     /// The time at which it was to be sent.
@@ -134,6 +134,21 @@ impl<P: Protocol> Session<P> {
         self.input.copy_within(at..end, 0);
         self.kept = end - at;
         Ok(())
+    }
+
+    /// Ends the oldest request without a response of the protocol.
+    pub(crate) fn conclude(&mut self) -> Option<Answered> {
+        let response = Response {
+            outcome: Outcome::Served,
+            body_len: 0,
+            closes: true,
+        };
+        let of = self.in_flight.pop_front()?;
+        Some(Answered {
+            of,
+            response,
+            bytes: 0,
+        })
     }
 
     /// Notes the end of the connection, which may be that of a response.

@@ -1,13 +1,23 @@
 //! Connections that never wait.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, StreamOwned};
+use tare_sim::Instant;
+
+use crate::protocol::Wire;
+use crate::Error;
+
+/// The longest answer to [`ask`], in bytes.
+const ANSWER_MAX: usize = 1 << 20;
 
 /// The server that requests go to.
 #[derive(Clone, Debug)]
@@ -21,21 +31,78 @@ pub struct Target {
 /// A connection to a target.
 pub(crate) enum Transport {
     Plain(TcpStream),
+    Datagrams(UdpSocket),
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+/// Sends some bytes on a connection of its own, and returns what comes back until that is whole.
+///
+/// # Errors
+/// The server cannot be reached, closes the connection, or answers nothing whole within `timeout`
+/// or a mebibyte.
+pub fn ask(
+    target: &Target,
+    request: &[u8],
+    is_whole: impl Fn(&[u8]) -> bool,
+    timeout: Duration,
+) -> Result<Vec<u8>, Error> {
+    let failed = |error: &dyn ToString| Error::connection(target, &error.to_string());
+    let opened = target.open(Wire::Stream);
+    let mut transport = opened.map_err(|error| failed(&error))?;
+    let (mut unsent, mut answer, mut piece) = (request, Vec::new(), [0; 4096]);
+    let end = Instant::now() + timeout;
+    loop {
+        let sent = match unsent {
+            [] => transport.flush().map(|_| 0),
+            _ => transport.write(unsent),
+        };
+        unsent = &unsent[*sent.as_ref().unwrap_or(&0)..];
+        let received = transport.read(&mut piece);
+        let waits = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        match (&received, &sent) {
+            (Ok(0), _) => return Err(failed(&"closed before the answer was whole")),
+            (Ok(bytes), _) => answer.extend_from_slice(&piece[..*bytes]),
+            (Err(error), _) | (_, Err(error)) if !waits(error) => return Err(failed(error)),
+            _ => {}
+        }
+        if is_whole(&answer) {
+            return Ok(answer);
+        }
+        let left = end.since(Instant::now());
+        if left.is_zero() || answer.len() > ANSWER_MAX {
+            return Err(failed(&format!("no whole answer within {timeout:?}")));
+        }
+        if received.is_err() {
+            // Short, so that what TLS still has to send is not waited for in vain.
+            let wait = Timespec {
+                tv_sec: 0,
+                tv_nsec: left.min(Duration::from_millis(5)).as_nanos() as i64,
+            };
+            let socket = transport.socket();
+            let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&wait));
+        }
+    }
 }
 
 impl Target {
     /// Begins to connect; the socket can be written when that is done.
-    pub(crate) fn open(&self) -> io::Result<Transport> {
+    pub(crate) fn open(&self, wire: Wire) -> io::Result<Transport> {
         let family = match self.address {
             SocketAddr::V4(_) => AddressFamily::INET,
             SocketAddr::V6(_) => AddressFamily::INET6,
         };
+        let kind = match wire {
+            Wire::Datagrams => SocketType::DGRAM,
+            Wire::Stream | Wire::Handshakes => SocketType::STREAM,
+        };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
+        let socket = net::socket_with(family, kind, flags, None)?;
         match net::connect(&socket, &self.address) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(error) => return Err(error.into()),
+        }
+        if wire == Wire::Datagrams {
+            return Ok(Transport::Datagrams(UdpSocket::from(socket)));
         }
         let stream = TcpStream::from(socket);
         stream.set_nodelay(true)?;
@@ -51,10 +118,11 @@ impl Target {
 }
 
 impl Transport {
-    pub(crate) fn socket(&self) -> &TcpStream {
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         match self {
-            Transport::Plain(stream) => stream,
-            Transport::Tls(stream) => &stream.sock,
+            Transport::Plain(stream) => stream.as_fd(),
+            Transport::Datagrams(socket) => socket.as_fd(),
+            Transport::Tls(stream) => stream.sock.as_fd(),
         }
     }
 
@@ -62,6 +130,11 @@ impl Transport {
     pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Transport::Plain(stream) => stream.read(into),
+            // An empty datagram is no end.
+            Transport::Datagrams(socket) => match socket.recv(into) {
+                Ok(0) => Err(io::ErrorKind::Interrupted.into()),
+                other => other,
+            },
             // Many servers end a connection without TLS's own goodbye.
             Transport::Tls(stream) => match stream.read(into) {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
@@ -74,6 +147,7 @@ impl Transport {
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Transport::Plain(stream) => stream.write(bytes),
+            Transport::Datagrams(socket) => socket.send(bytes),
             Transport::Tls(stream) => stream.write(bytes),
         }
     }
@@ -91,6 +165,24 @@ impl Transport {
             }
         }
         Ok(true)
+    }
+
+    /// The kind of TLS handshake that was made; `None` before its end and without TLS.
+    pub(crate) fn handshake(&self) -> Option<HandshakeKind> {
+        let Transport::Tls(stream) = self else {
+            return None;
+        };
+        let kind = stream.conn.handshake_kind();
+        kind.filter(|_| !stream.conn.is_handshaking())
+    }
+
+    /// Tells the server that nothing more comes, upon which it closes the connection. So the port
+    /// that stays in use for a minute is the server's, whose number does not matter, and the
+    /// sessions that it grants after the handshake have arrived.
+    pub(crate) fn finish(&mut self) {
+        if let Transport::Tls(stream) = self {
+            stream.conn.send_close_notify();
+        }
     }
 
     /// True if more may be there to be read although the last read was short: TLS keeps what it

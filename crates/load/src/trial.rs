@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use tare_sim::Instant;
 
-use crate::pace::Pace;
-use crate::protocol::Protocol;
+use crate::intervals::Intervals;
+use crate::pace::{Pace, Schedule};
+use crate::protocol::{Protocol, Wire};
 use crate::record::Record;
+use crate::trace::Trace;
 use crate::transport::Target;
 use crate::worker::{Share, Times, Worker};
 use crate::workload::{Requests, Workload};
@@ -28,6 +30,8 @@ pub struct Options {
     pub pace: Pace,
     /// The requests.
     pub workload: Workload,
+    /// Requests to replay once, instead of the workload's.
+    pub trace: Option<Trace>,
     /// The part of the trial that is not measured, at its start.
     pub warm_up: Duration,
     /// The part that is measured.
@@ -49,6 +53,7 @@ impl Default for Options {
             pipeline: 1,
             pace: Pace::Closed,
             workload: Workload::default(),
+            trace: None,
             warm_up: Duration::from_secs(1),
             duration: Duration::from_secs(10),
             requests: None,
@@ -61,12 +66,41 @@ impl Default for Options {
 /// Runs a trial until its end, or until `stop` is true.
 ///
 /// # Errors
-/// The server cannot be reached or does not speak the protocol, or the system refuses a thread.
+/// The server cannot be reached or does not speak the protocol, the trace has changed since it was
+/// checked, or the system refuses a thread.
 pub fn run<P: Protocol + Clone + Sync>(
     target: &Target,
     protocol: &P,
     options: &Options,
     stop: &AtomicBool,
+) -> Result<Record, Error> {
+    run_with(target, protocol, options, stop, None)
+}
+
+/// Runs a trial as [`run`] does, and hands on the latencies of its intervals as it goes.
+///
+/// # Errors
+/// As those of [`run`], or the receiver's.
+pub fn run_with<P: Protocol + Clone + Sync>(
+    target: &Target,
+    protocol: &P,
+    options: &Options,
+    stop: &AtomicBool,
+    intervals: Option<&Intervals>,
+) -> Result<Record, Error> {
+    let record = run_threads(target, protocol, options, stop, intervals)?;
+    if let Some(intervals) = intervals {
+        intervals.finish(record.duration).map_err(Error::System)?;
+    }
+    Ok(record)
+}
+
+fn run_threads<P: Protocol + Clone + Sync>(
+    target: &Target,
+    protocol: &P,
+    options: &Options,
+    stop: &AtomicBool,
+    intervals: Option<&Intervals>,
 ) -> Result<Record, Error> {
     let (threads, connections) = (options.threads.max(1), options.connections.max(1));
     // The threads need a moment to start.
@@ -86,14 +120,26 @@ pub fn run<P: Protocol + Clone + Sync>(
                 .map_err(|error| Error::System(error.into()))?;
         }
         let (n, of) = (thread as u64, threads as u64);
+        let trace = options.trace.as_ref();
+        let lines = || trace.map(|trace| trace.lines(n, of)).transpose();
         let share = Share {
             target,
             times,
             connections: connections / threads + usize::from(thread < connections % threads),
-            pipeline: options.pipeline.max(1),
-            requests: Requests::new(&options.workload, options.seed, n, of),
-            quota: quota(options.requests, n, of),
-            schedule: options.pace.schedule(thread, threads, start, options.seed),
+            pipeline: match P::wire() {
+                Wire::Stream => options.pipeline.max(1),
+                Wire::Datagrams | Wire::Handshakes => 1,
+            },
+            requests: match lines()? {
+                Some(lines) => Requests::of_trace(lines),
+                None => Requests::new(&options.workload, options.seed, n, of),
+            },
+            quota: quota(options.requests, n, of).min(quota(trace.map(Trace::requests), n, of)),
+            schedule: match lines()?.filter(|_| options.pace == Pace::Trace) {
+                Some(lines) => Some(Schedule::of_trace(lines, start)),
+                None => options.pace.schedule(thread, threads, start, options.seed),
+            },
+            intervals: intervals.map(|intervals| (intervals, threads)),
             stops: [stop, &failed],
         };
         let worker = Worker::new(share, protocol);

@@ -5,6 +5,9 @@ use std::str::FromStr;
 
 use tare_sim::Random;
 
+use crate::trace::Lines;
+use crate::Error;
+
 /// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -14,13 +17,22 @@ pub enum Operation {
     Set,
 }
 
+/// A key of a store, or a resource of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// One of those that a load draws from.
+    Number(u64),
+    /// The key or path of a line of a trace.
+    Name(Box<[u8]>),
+}
+
 /// A request, before a protocol writes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Its kind.
     pub operation: Operation,
-    /// The number of the key, or of the resource.
-    pub key: u64,
+    /// The key or the resource.
+    pub key: Key,
     /// Bytes of the value that is written.
     pub value_len: u32,
 }
@@ -147,9 +159,10 @@ impl Default for Workload {
     }
 }
 
-/// Draws the requests of one thread.
-#[derive(Clone, Debug)]
+/// Draws the requests of one thread, or reads them from a trace.
+#[derive(Debug)]
 pub struct Requests {
+    trace: Option<Lines>,
     workload: Workload,
     random: Random,
     zipf: Option<Zipf>,
@@ -162,6 +175,7 @@ impl Requests {
     /// sequential keys are dealt out among them.
     pub fn new(workload: &Workload, seed: u64, thread: u64, threads: u64) -> Requests {
         Requests {
+            trace: None,
             workload: workload.clone(),
             random: Random::new(Random::new(seed ^ thread.rotate_left(32)).next_u64()),
             zipf: match workload.pattern {
@@ -173,9 +187,31 @@ impl Requests {
         }
     }
 
+    /// The requests of these lines.
+    pub(crate) fn of_trace(lines: Lines) -> Requests {
+        Requests {
+            trace: Some(lines),
+            ..Requests::new(&Workload::default(), 0, 0, 1)
+        }
+    }
+
     /// The next request.
+    ///
+    /// # Errors
+    /// A trace cannot be read any more, or has fewer lines than before.
     #[inline]
-    pub fn draw(&mut self) -> Request {
+    pub fn draw(&mut self) -> Result<Request, Error> {
+        match &mut self.trace {
+            None => Ok(self.draw_at_random()),
+            Some(lines) => match lines.next()? {
+                Some((_, request)) => Ok(request),
+                None => Err(lines.ended()),
+            },
+        }
+    }
+
+    #[inline]
+    fn draw_at_random(&mut self) -> Request {
         let is_set = self.random.chance(self.workload.set_share);
         let mut key = match (self.workload.pattern, &self.zipf) {
             (_, Some(zipf)) => zipf.draw(&mut self.random) - 1,
@@ -196,7 +232,7 @@ impl Requests {
             } else {
                 Operation::Get
             },
-            key,
+            key: Key::Number(key),
             value_len: match is_set {
                 true => self.workload.value_len.draw(&mut self.random),
                 false => 0,
@@ -271,6 +307,13 @@ impl Zipf {
 mod tests {
     use super::*;
 
+    fn key(request: &Request) -> u64 {
+        match request.key {
+            Key::Number(n) => n,
+            Key::Name(_) => unreachable!("only traces have names"),
+        }
+    }
+
     #[test]
     fn zipf_draws_each_number_as_often_as_its_density_says() {
         for s in [0.5, 0.99, 1.0, 1.3, 2.0] {
@@ -323,13 +366,13 @@ mod tests {
         };
         let draw = |thread| -> Vec<Request> {
             let mut requests = Requests::new(&workload, 3, thread, 2);
-            (0..20_000).map(|_| requests.draw()).collect()
+            (0..20_000).map(|_| requests.draw().unwrap()).collect()
         };
         let drawn = draw(0);
         let sets = drawn.iter().filter(|r| r.operation == Operation::Set);
         assert!((4_700..5_300).contains(&sets.clone().count()));
-        assert!(sets.clone().all(|r| r.key < 1000 && r.value_len == 8));
-        let misses = drawn.iter().filter(|r| r.key >= 1000).count();
+        assert!(sets.clone().all(|r| key(r) < 1000 && r.value_len == 8));
+        let misses = drawn.iter().filter(|r| key(r) >= 1000).count();
         assert!((1_300..1_700).contains(&misses), "{misses}");
         assert_ne!(drawn, draw(1));
         assert_eq!(drawn, draw(0));
@@ -343,7 +386,7 @@ mod tests {
         };
         let keys = |thread| -> Vec<u64> {
             let mut requests = Requests::new(&workload, 0, thread, 2);
-            (0..4).map(|_| requests.draw().key).collect()
+            (0..4).map(|_| key(&requests.draw().unwrap())).collect()
         };
         assert_eq!((keys(0), keys(1)), (vec![0, 2, 4, 0], vec![1, 3, 5, 1]));
     }

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use tare_load::protocol::{
     Http, MemcachedBinary, MemcachedMeta, MemcachedText, Outcome, Protocol, Resp, RespVersion,
-    Response,
+    Response, Udp,
 };
-use tare_load::{Operation, Request};
+use tare_load::{Key, Operation, Request};
 
 fn http() -> Http {
     Http::new("host:80", &["/".into()], &[]).unwrap()
@@ -102,7 +102,7 @@ fn requests_of_http_are_refused_if_they_would_be_two() {
     let mut request = Vec::new();
     let get = Request {
         operation: Operation::Get,
-        key: 5,
+        key: Key::Number(5),
         value_len: 0,
     };
     ok.unwrap().write(&get, &mut request);
@@ -217,7 +217,7 @@ fn requests_are_as_the_protocols_write_them() {
         let mut out = Vec::new();
         let request = |operation| Request {
             operation,
-            key: 10,
+            key: Key::Number(10),
             value_len: 3,
         };
         protocol.write(&request(Operation::Get), &mut out);
@@ -285,4 +285,109 @@ proptest! {
         check(MemcachedBinary::default(), &bytes, piece);
         check(Resp::new(RespVersion::Two), &bytes, piece);
     }
+}
+
+/// The datagrams of a reply to request `id`, of `piece` bytes each.
+fn datagrams(id: u16, reply: &[u8], piece: usize) -> Vec<Vec<u8>> {
+    let pieces: Vec<&[u8]> = reply.chunks(piece).collect();
+    let frame = |(place, piece): (usize, &&[u8])| {
+        let words = [id, place as u16, pieces.len() as u16, 0];
+        let header = words.map(u16::to_be_bytes).concat();
+        [&header, *piece].concat()
+    };
+    pieces.iter().enumerate().map(frame).collect()
+}
+
+fn get(key: u64) -> Request {
+    Request {
+        operation: Operation::Get,
+        key: Key::Number(key),
+        value_len: 0,
+    }
+}
+
+proptest! {
+    /// In whatever order datagrams arrive, some twice, with those of other requests between them.
+    #[test]
+    fn replies_over_udp_are_put_together_in_any_order(
+        len in 0usize..5000,
+        piece in 1usize..1400,
+        seed in any::<u64>(),
+    ) {
+        let mut udp = Udp::new(MemcachedText::default());
+        let mut random = tare_sim::Random::new(seed);
+        for n in 1..4_u16 {
+            let mut request = Vec::new();
+            udp.write(&get(n.into()), &mut request);
+            assert_eq!(&request[..8], &[0, n as u8, 0, 0, 0, 1, 0, 0]);
+            assert_eq!(&request[8..], format!("get tare:{n}\r\n").as_bytes());
+            let reply = format!("VALUE tare:{n} 0 {len}\r\n{}\r\nEND\r\n", "x".repeat(len));
+            let mut arriving = datagrams(n, reply.as_bytes(), piece);
+            arriving.extend(datagrams(n - 1, b"VALUE a 0 1\r\nb\r\nEND\r\n", 5));
+            arriving.push(arriving[0].clone());
+            for at in (1..arriving.len()).rev() {
+                arriving.swap(at, random.below(at as u64 + 1) as usize);
+            }
+            let mut responses = Vec::new();
+            for datagram in &arriving {
+                let progress = udp.read(datagram).unwrap();
+                assert_eq!(progress.consumed, datagram.len());
+                responses.extend(progress.response);
+            }
+            assert_eq!(responses.len(), 1, "{responses:?}");
+            assert_eq!(responses[0].body_len, len as u64);
+        }
+    }
+
+    #[test]
+    fn any_datagrams_are_a_response_or_an_error(
+        bytes in almost_a_response(),
+        header in any::<[u8; 8]>(),
+        piece in 1usize..40,
+    ) {
+        let mut udp = Udp::new(MemcachedText::default());
+        udp.write(&get(1), &mut Vec::new());
+        for mut datagram in datagrams(1, &bytes, piece) {
+            let at = usize::from(header[0] % 32);
+            if at < 8 {
+                datagram[at] = header[1];
+            }
+            datagram.truncate(piece + usize::from(header[2] % 16));
+            if udp.read(&datagram).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn datagrams_that_are_no_reply_are_refused() {
+    for (datagram, said) in [
+        (&[0, 1, 0, 0, 0, 1, 0][..], "the frame header of UDP"),
+        (&[0, 1, 0, 1, 0, 1, 0, 0], "a place among the datagrams"),
+        (&[0, 1, 0, 0, 0, 0, 0, 0], "a place among the datagrams"),
+        (
+            b"\0\x01\0\0\0\x01\0\0VALUE a 0 3\r\n",
+            "ends with its datagrams",
+        ),
+        (
+            b"\0\x01\0\0\0\x01\0\0END\r\nEND\r\n",
+            "ends with its datagrams",
+        ),
+        (b"\0\x01\0\0\0\x02\0\0END\r\n", "ends with its datagrams"),
+        (b"\0\x01\0\0\0\x01\0\0what\r\n", "a reply of memcached"),
+    ] {
+        let mut udp = Udp::new(MemcachedText::default());
+        udp.write(&get(1), &mut Vec::new());
+        let error = udp.read(datagram).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+    // What arrives before the first datagram is kept up to 4 MiB.
+    let mut udp = Udp::new(MemcachedText::default());
+    udp.write(&get(1), &mut Vec::new());
+    let kept = (1..u16::MAX).take_while(|&place| {
+        let header = [1, place, u16::MAX, 0].map(u16::to_be_bytes).concat();
+        udp.read(&[header, vec![0; 60_000]].concat()).is_ok()
+    });
+    assert_eq!(kept.count(), 69);
 }

@@ -226,6 +226,21 @@ fn an_open_loop_measures_the_wait_of_a_stopped_server_and_a_closed_one_does_not(
 }
 
 #[test]
+fn an_open_loop_sends_within_half_a_millisecond() {
+    let server = Server::start(usize::MAX, http_answer);
+    let options = Options {
+        pace: Pace::Poisson(1000.0),
+        ..options()
+    };
+    // The median, and of several trials: other programs may take the processor.
+    let is_in_time = |_| {
+        let late = load(&server, &options).lateness.quantile(0.5).unwrap();
+        late < Duration::from_micros(500)
+    };
+    assert!((0..10).any(is_in_time));
+}
+
+#[test]
 fn a_rate_beyond_the_server_s_is_counted_as_not_issued() {
     // One response in 20 ms on each of two connections.
     let server = Server::start(usize::MAX, |arrived: &[u8]| {

@@ -247,6 +247,31 @@ fn more_unstamped_frames_than_were_sent_are_a_surplus_and_no_negative_loss() {
 }
 
 #[test]
+fn copies_of_long_unstamped_frames_in_place_of_short_ones_are_no_more_bytes_than_were_sent() {
+    let other = |length| {
+        let mut frame = vec![0x55; length];
+        frame[12..14].copy_from_slice(&0x88b5u16.to_be_bytes());
+        frame[14] = length as u8;
+        frame
+    };
+    let config = LineConfig {
+        duplication: 1.0,
+        ..LineConfig::new(GIGA)
+    };
+    let is_long = |frame: &mut Frame| frame.len() > 60;
+    let mut tester = tester(&config, &[other(60), other(200)], quick(), is_long);
+    let load = Load {
+        rate: rate(0.3),
+        length: Length::Frames(100),
+    };
+    let trial = tester.trial(&load).unwrap();
+    assert_adds_up(&trial);
+    let stream = &trial.streams[0];
+    assert_eq!((stream.tx_packets, stream.rx_packets), (100, 100));
+    assert_eq!((stream.tx_bytes, stream.rx_bytes), (13_000, 13_000));
+}
+
+#[test]
 fn a_generator_that_cannot_offer_the_load_makes_the_trial_invalid() {
     // Too few frames for what is under way: at 1 Gb/s and 10 ms there are 14,880.
     let config = LineConfig {

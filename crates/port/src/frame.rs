@@ -9,9 +9,14 @@ use std::ptr::NonNull;
 use std::rc::Weak;
 
 /// Room in front of what a fresh frame holds, in bytes: an outer Ethernet (14), IPv6 (40), ESP (8)
-/// and IV (8) header take 70 less the 14 of the inner Ethernet header that they replace. What a
-/// frame holds then begins on a cache line.
-pub const HEADROOM: usize = 192 - SLOT;
+/// and IV (8) header take 70 less the 14 of the inner Ethernet header that they replace. What is
+/// behind the Ethernet header of a fresh frame then begins on a cache line: it is what ESP
+/// encrypts, in accesses of up to 64 bytes, and those of a line are the fastest and never cross a
+/// page.
+pub const HEADROOM: usize = 192 - ETHERNET - SLOT;
+
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = 14;
 
 /// The layout of slots in the memory of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,7 +157,18 @@ impl Pool {
     #[inline]
     pub fn copy(&self, bytes: &[u8]) -> Option<Frame> {
         let mut frame = self.take()?;
-        frame.append(bytes.len())?.copy_from_slice(bytes);
+        let place = frame.append(bytes.len())?;
+        match (
+            place.split_first_chunk_mut::<ETHERNET>(),
+            bytes.split_first_chunk::<ETHERNET>(),
+        ) {
+            // The second part begins on a cache line, where a copy is faster.
+            (Some((link, place)), Some((header, rest))) => {
+                *link = *header;
+                place.copy_from_slice(rest);
+            }
+            _ => place.copy_from_slice(bytes),
+        }
         Some(frame)
     }
 

@@ -548,3 +548,27 @@ fn a_single_value_is_zeroed_too_when_a_health_test_fails() {
     while second.fill_bytes(&mut bytes).is_ok() {}
     assert_eq!((words, bytes), ([0], [0; 8]));
 }
+
+#[test]
+fn a_dropped_generator_holds_none_of_its_numbers() {
+    type Scripted = Generator<ScriptedRdrand>;
+    let mut place = std::mem::MaybeUninit::<Scripted>::zeroed();
+    let generator = place.write(Generator::with_source_untested(ScriptedRdrand::healthy(6)));
+    let last = [
+        generator.next_u64().unwrap(),
+        u64::from(generator.next_u32().unwrap()),
+        u64::from(generator.next_u16().unwrap()),
+    ];
+    let held = |place: &std::mem::MaybeUninit<Scripted>| {
+        let start = place.as_ptr().cast::<u8>();
+        // SAFETY: within the place, whose bytes were all zero before the generator was put there;
+        // volatile, as nothing of that type is there after the drop.
+        let byte = |at| unsafe { start.add(at).read_volatile() };
+        let bytes: Vec<u8> = (0..size_of::<Scripted>()).map(byte).collect();
+        last.map(|value| bytes.windows(8).any(|found| found == value.to_ne_bytes()))
+    };
+    assert_eq!(held(&place), [true; 3]);
+    // SAFETY: it is there, and used no more.
+    unsafe { place.assume_init_drop() };
+    assert_eq!(held(&place), [false; 3]);
+}

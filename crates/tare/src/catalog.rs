@@ -28,6 +28,10 @@ pub(crate) const EMBEDDED: &[(&str, &str)] = &[
         "experiments/vita.toml",
         include_str!("../../../experiments/vita.toml"),
     ),
+    (
+        "experiments/load.toml",
+        include_str!("../../../experiments/load.toml"),
+    ),
 ];
 
 /// The largest experiment file that is read, in bytes.

@@ -1,11 +1,14 @@
 //! The features of a machine that drivers check: a value, so that a test can describe any machine.
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use tare_gcm::Path;
 use tare_lab::driver::Missing;
 use tare_rdrand::processor;
+
+use crate::program;
 
 /// Something that a workload needs and a machine may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,10 +27,33 @@ pub(crate) enum Feature {
     Root,
     /// A program of iproute2 or util-linux.
     NetworkTool(&'static str),
+    /// A server, or a load generator that Tare is compared with.
+    Load(&'static str),
 }
 
 /// The programs that make network namespaces, and an argument with which each does nothing.
 const NETWORK_TOOLS: [(&str, &str); 2] = [("ip", "-V"), ("unshare", "--version")];
+
+/// The programs of [`Feature::Load`], with the package of each.
+const LOAD_PROGRAMS: [(&str, &str); 8] = [
+    ("nginx", "apt install nginx-light"),
+    ("memcached", "apt install memcached"),
+    ("redis-server", "apt install redis-server"),
+    ("wrk", "apt install wrk"),
+    ("redis-benchmark", "apt install redis-tools"),
+    ("memaslap", "apt install libmemcached-tools"),
+    ("memcslap", "apt install libmemcached-tools"),
+    (
+        "memtier_benchmark",
+        "the package memtier-benchmark, which Debian 12 lacks and Redis's own repository has",
+    ),
+];
+
+/// The file of a program of [`Feature::Load`]. Debian calls memaslap memcaslap.
+pub(crate) fn load_program(name: &str) -> Option<PathBuf> {
+    let other = (name == "memaslap").then_some("memcaslap");
+    program::find_system(name).or_else(|| program::find_system(other?))
+}
 
 impl Feature {
     /// Every feature.
@@ -42,6 +68,7 @@ impl Feature {
         ];
         all.extend(Path::ALL.map(Feature::GcmPath));
         all.extend(Feature::network_tools());
+        all.extend(LOAD_PROGRAMS.map(|(name, _)| Feature::Load(name)));
         all
     }
 
@@ -83,6 +110,13 @@ impl Feature {
                 format!("`{program}` does not run"),
                 "apt install iproute2 util-linux",
             ),
+            Feature::Load(program) => {
+                let remedy = LOAD_PROGRAMS.iter().find(|(name, _)| *name == program);
+                (
+                    format!("`{program}` is not installed"),
+                    remedy.map_or("", |(_, remedy)| remedy),
+                )
+            }
         };
         Missing {
             reason,
@@ -99,6 +133,7 @@ impl Feature {
             Feature::References => cfg!(feature = "references"),
             Feature::Root => rustix::process::geteuid().is_root(),
             Feature::NetworkTool(program) => runs(program),
+            Feature::Load(program) => load_program(program).is_some(),
         }
     }
 }

@@ -12,6 +12,11 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
     find_in(name, Path::new("."), None)
 }
 
+/// The same for a server, which a user's `PATH` may not lead to.
+pub(crate) fn find_system(name: &str) -> Option<PathBuf> {
+    find(name).or_else(|| find(&format!("/usr/sbin/{name}")))
+}
+
 /// The same for a program that is started in `folder`, to which paths are relative, and with
 /// another `PATH` if that is given.
 pub(crate) fn find_in(name: &str, folder: &Path, path: Option<&OsStr>) -> Option<PathBuf> {

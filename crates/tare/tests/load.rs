@@ -1,12 +1,18 @@
 //! `tare load` as users run it: the built program, its output and its exit status.
 
+use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener};
-use std::process::{Command, Output, Stdio};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
 use serde_json::Value;
+use tempfile::TempDir;
 
 fn run(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tare"));
@@ -131,10 +137,503 @@ fn what_is_wrong_is_one_line_and_exit_code_2() {
             &["resp", "127.0.0.1", "--tls", "--cacert", "/absent.pem"],
             "/absent.pem",
         ),
+        (&["resp", "127.0.0.1", "--trace", "/absent"], "/absent"),
+        (
+            &["resp", "127.0.0.1", "--trace", "a", "--keys", "9"],
+            "--keys",
+        ),
+        (&["memcached", "127.0.0.1", "--udp", "--tls"], "--tls"),
+        (
+            &["memcached", "127.0.0.1", "--udp", "-P", "2"],
+            "--pipeline",
+        ),
+        (
+            &["memcached", "127.0.0.1", "--udp", "--value-len", "70000"],
+            "a request is one datagram",
+        ),
+        (
+            &["tls", "127.0.0.1", "-P", "2", "--insecure"],
+            "with --www only",
+        ),
+        (&["http", &ssh, "--find-max", "p99"], "such as p99 < 2 ms"),
+        (
+            &["http", &ssh, "--server-counts", "/absent.log"],
+            "/absent.log",
+        ),
     ] {
         let done = run(arguments);
         let error = text(&done.stderr);
         assert_eq!(done.status.code(), Some(2), "{arguments:?}: {error}");
         assert!(error.contains(said), "{arguments:?}: {error}");
+    }
+}
+
+/// A server that serves at most this many requests per second, whatever its connections.
+fn limited_server(rate: u32) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let next = Arc::new(Mutex::new(Instant::now()));
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let next = Arc::clone(&next);
+            thread::spawn(move || {
+                let mut stream = stream.unwrap();
+                while stream.read(&mut [0; 4096]).is_ok_and(|n| n > 0) {
+                    let served = {
+                        let mut next = next.lock().unwrap();
+                        *next = (*next).max(Instant::now()) + Duration::from_secs(1) / rate;
+                        *next
+                    };
+                    thread::sleep(served.saturating_duration_since(Instant::now()));
+                    if stream.write_all(OK).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn the_highest_rate_that_keeps_an_objective_is_that_of_a_server_with_a_known_limit() {
+    let url = format!("http://{}/", limited_server(500));
+    let search = [
+        "http",
+        &url,
+        "-c",
+        "16",
+        "--find-max",
+        "p90 < 50 ms",
+        "-d",
+        "1",
+        "-w",
+        "0.1",
+        "--json",
+    ];
+    for highest in [None, Some("2000")] {
+        let rate: Vec<&str> = highest.map_or(vec![], |rate| vec!["-r", rate]);
+        let done = run(&[&search[..], &rate].concat());
+        let error = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(0), "{error}");
+        let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+        let found = &result["find_max"];
+        assert_eq!(found["objective"], "p90 < 50 ms");
+        let [kept, not_kept] = ["rate_kept", "rate_not_kept"].map(|name| found[name].as_f64());
+        let (kept, not_kept) = (kept.unwrap(), not_kept.unwrap());
+        assert!((350.0..560.0).contains(&kept) && kept < not_kept, "{found}");
+        let trials = found["trials"].as_array().unwrap();
+        assert!(trials.iter().any(|trial| trial["keeps"] == true));
+    }
+    let never = [
+        "http",
+        &url,
+        "--find-max",
+        "p99 < 1 us",
+        "-d",
+        "0.05",
+        "-w",
+        "0",
+        "-r",
+        "50",
+    ];
+    let done = run(&never);
+    assert_eq!(done.status.code(), Some(1));
+    assert!(text(&done.stdout).contains("p99 < 1 µs: kept at none"));
+}
+
+/// A server that is ended with the test.
+struct Running(Child, TempDir);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a program in a directory of its own and waits until it listens; `None` if the program is
+/// not there.
+fn start(program: &str, port: u16, arguments: &[&str], files: &[(&str, &str)]) -> Option<Running> {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        fs::write(directory.path().join(name), text).unwrap();
+    }
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(directory.path());
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let Ok(child) = command.spawn() else {
+        let notice = format!("NOT TESTED: counts on both sides: {program} does not run");
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "{notice}");
+        println!("{notice}");
+        return None;
+    };
+    let mut running = Running(child, directory);
+    for _ in 0..600 {
+        if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+            return Some(running);
+        }
+        assert_eq!(running.0.try_wait().unwrap(), None, "{program} has ended");
+        thread::sleep(Duration::from_millis(50));
+    }
+    panic!("{program} does not listen");
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// Runs a load whose requests are counted on both sides, and expects that they are equal.
+fn counted(arguments: &[&str]) -> Value {
+    let load = [
+        "-c",
+        "4",
+        "-d",
+        "0.4",
+        "-w",
+        "0.1",
+        "--json",
+        "--timeout",
+        "20",
+    ];
+    let done = run(&[arguments, &load].concat());
+    let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let error = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(0), "{arguments:?}: {error}");
+    let counts = &result["server_counts"];
+    let served = counts["served"].as_u64().unwrap();
+    assert!(
+        served > result["served"].as_u64().unwrap(),
+        "{arguments:?}: {counts}"
+    );
+    assert_eq!(
+        (&counts["server"], &counts["sent"]),
+        (&counts["served"], &counts["served"])
+    );
+    result
+}
+
+#[test]
+fn nginx_memcached_and_redis_count_the_requests_that_were_sent() {
+    let port = free_port();
+    let config = format!(
+        "daemon off; master_process off; pid pid; error_log error.log;\n\
+         events {{ worker_connections 64; }}\n\
+         http {{ access_log off; keepalive_requests 100; client_body_temp_path a; proxy_temp_path b;\n\
+         fastcgi_temp_path c; uwsgi_temp_path d; scgi_temp_path e;\n\
+         server {{ listen 127.0.0.1:{port}; location / {{ return 200 hello; }}\n\
+         location /log {{ access_log access.log; return 200 hello; }}\n\
+         location /status {{ stub_status; }} }} }}\n"
+    );
+    let arguments = ["-p", ".", "-c", "nginx.conf"];
+    if let Some(nginx) = start(
+        "/usr/sbin/nginx",
+        port,
+        &arguments,
+        &[("nginx.conf", &config)],
+    ) {
+        let url = |path| format!("http://127.0.0.1:{port}{path}");
+        let status = url("/status");
+        let result = counted(&["http", &url("/"), "--server-counts", &status]);
+        assert!(
+            result["connections"].as_u64() > Some(4),
+            "it closes after 100 requests"
+        );
+        let log = nginx.1.path().join("access.log");
+        let log = log.to_str().unwrap();
+        counted(&["http", &url("/log"), "--server-counts", log]);
+        // A trace, and what is sent by others meanwhile.
+        let trace = nginx.1.path().join("trace");
+        fs::write(&trace, "GET /a\nGET /b?c\n".repeat(50)).unwrap();
+        let trace = [
+            "--trace",
+            trace.to_str().unwrap(),
+            "--server-counts",
+            &status,
+        ];
+        let done = run(&[&["http", &url("/"), "--json"], &trace[..]].concat());
+        let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+        let counts = &result["server_counts"];
+        assert_eq!(
+            (&result["served"], &counts["server"]),
+            (&Value::from(100), &Value::from(100))
+        );
+        let other = thread::spawn({
+            let url = url("/");
+            move || run(&["http", &url, "-d", "2", "-w", "0", "-r", "100"])
+        });
+        let load = ["-d", "0.5", "-w", "0.5", "--server-counts", &status];
+        let done = run(&[&["http", &url("/")], &load[..]].concat());
+        other.join().unwrap();
+        assert_eq!(done.status.code(), Some(1));
+        assert!(
+            text(&done.stdout).contains("they do NOT agree"),
+            "{}",
+            text(&done.stdout)
+        );
+        assert!(text(&done.stderr).contains("others use the server too"));
+    }
+    let port = free_port();
+    let text = port.to_string();
+    let arguments = [
+        "-l",
+        "127.0.0.1",
+        "-p",
+        &text,
+        "-U",
+        &text,
+        "-u",
+        "root",
+        "-t",
+        "1",
+    ];
+    if let Some(_memcached) = start("memcached", port, &arguments, &[]) {
+        let server = format!("127.0.0.1:{port}");
+        for protocol in ["text", "meta", "binary"] {
+            for wire in [&["-P", "3"][..], &["--udp"]] {
+                let load = [
+                    "memcached",
+                    &server,
+                    "--protocol",
+                    protocol,
+                    "--ratio",
+                    "1:3",
+                ];
+                let keys = [
+                    "--fill",
+                    "--keys",
+                    "50",
+                    "--value-len",
+                    "10-4000",
+                    "--server-counts",
+                ];
+                let result = counted(&[&load[..], &keys, wire].concat());
+                assert_eq!(result["served"], result["issued"], "all keys were written");
+            }
+        }
+    }
+    let port = free_port();
+    let arguments = [
+        "--port",
+        &port.to_string(),
+        "--bind",
+        "127.0.0.1",
+        "--save",
+        "",
+    ];
+    if let Some(_redis) = start("redis-server", port, &arguments, &[]) {
+        let server = format!("127.0.0.1:{port}");
+        for version in ["2", "3"] {
+            let load = [
+                "resp", &server, "--resp", version, "--ratio", "1:3", "-P", "3",
+            ];
+            counted(&[&load[..], &["--server-counts", "--hits", "0.5"]].concat());
+        }
+    }
+}
+
+#[test]
+fn a_server_that_counts_fewer_requests_than_it_served_makes_the_trial_invalid() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            thread::spawn(move || {
+                let (mut stream, mut piece) = (stream.unwrap(), [0; 4096]);
+                while let Ok(n @ 1..) = stream.read(&mut piece) {
+                    let info = "# Commandstats\r\ncmdstat_get:calls=7,usec=1\r\n";
+                    let answer = match piece[..n].starts_with(b"INFO") {
+                        true => format!("${}\r\n{info}\r\n", info.len()),
+                        false => "$-1\r\n".into(),
+                    };
+                    stream.write_all(answer.as_bytes()).unwrap();
+                }
+            });
+        }
+    });
+    let done = run(&[
+        "resp",
+        &address,
+        "--server-counts",
+        "-d",
+        "0.2",
+        "-w",
+        "0",
+        "--json",
+    ]);
+    assert_eq!(done.status.code(), Some(1), "{}", text(&done.stderr));
+    let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let invalid = result["invalid"].as_str().unwrap();
+    assert!(
+        invalid.contains("found 0 requests that the server counts"),
+        "{invalid}"
+    );
+    let memcached = run(&["memcached", &address, "--server-counts", "-d", "0.2"]);
+    assert_eq!(memcached.status.code(), Some(2));
+    assert!(text(&memcached.stderr).contains("no whole answer within 2s"));
+}
+
+#[test]
+fn results_with_other_bytes_per_response_are_not_compared() {
+    let directory = tempfile::tempdir().unwrap();
+    let result = |name: &str, answer: &'static [u8]| {
+        let url = format!("http://{}/", server(answer, Duration::ZERO));
+        let done = run(&["http", &url, "-d", "0.2", "-w", "0", "--json"]);
+        let path = directory.path().join(name);
+        fs::write(&path, &done.stdout).unwrap();
+        path.to_str().unwrap().to_string()
+    };
+    let (a, same) = (result("a", OK), result("same", OK));
+    let other = result(
+        "other",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello!",
+    );
+    let done = run(&["compare", &a, &same]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let table = text(&done.stdout);
+    assert!(
+        table.contains("bytes per response") && table.contains("1.000"),
+        "{table}"
+    );
+    let done = run(&["compare", &a, &other]);
+    assert_eq!(
+        (done.status.code(), text(&done.stdout).as_str()),
+        (Some(1), "")
+    );
+    let error = text(&done.stderr);
+    assert!(
+        error.contains("found 43 and 44 bytes per response"),
+        "{error}"
+    );
+    let invalid = fs::read_to_string(&a).unwrap();
+    let invalid = invalid.replace("\"invalid\":null", "\"invalid\":\"it fell behind\"");
+    fs::write(&a, invalid).unwrap();
+    let done = run(&["compare", &a, &same]);
+    assert_eq!(done.status.code(), Some(1));
+    assert!(text(&done.stderr).contains("is invalid: it fell behind"));
+    fs::write(&a, "{}").unwrap();
+    let done = run(&["compare", &a, &same]);
+    assert_eq!(done.status.code(), Some(2));
+    assert!(text(&done.stderr).contains("found no result of tare load"));
+}
+
+#[test]
+fn latencies_of_each_second_are_logged_for_other_tools() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("latencies.hlog");
+    let path = path.to_str().unwrap();
+    let url = format!("http://{}/", server(OK, Duration::ZERO));
+    let load = [
+        "http", &url, "-r", "100", "-d", "1.5", "-w", "0.1", "-t", "2",
+    ];
+    let done = run(&[&load[..], &["--hlog", path]].concat());
+    assert!(done.status.code() < Some(2), "{}", text(&done.stderr));
+    let log = fs::read_to_string(path).unwrap();
+    let lines: Vec<&str> = log.lines().collect();
+    assert_eq!(lines.len(), 5, "{log}");
+    assert!(lines[0].contains("Histogram log format version 1.3"));
+    // "HIST" begins the code of a compressed V2 histogram in base 64.
+    assert!(
+        lines[3].starts_with("0.000,1.000,") && lines[3].contains(",HISTFAAA"),
+        "{log}"
+    );
+    assert!(lines[4].starts_with("1.000,0.500,"), "{log}");
+    let absent = run(&["http", &url, "--hlog", "/absent/latencies.hlog"]);
+    assert_eq!(absent.status.code(), Some(2));
+    assert!(text(&absent.stderr).contains("/absent/latencies.hlog"));
+}
+
+/// A certificate that both sides show, and a server that wants one; and the names that clients ask
+/// for.
+fn tls_server() -> (String, String, Arc<Mutex<Vec<String>>>) {
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../load/tests/data");
+    let certs = || CertificateDer::pem_file_iter(format!("{data}/cert.pem")).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(certs().map(Result::unwrap));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let wants = WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider));
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(wants.build().unwrap())
+        .with_single_cert(
+            certs().map(Result::unwrap).collect(),
+            PrivateKeyDer::from_pem_file(format!("{data}/key.pem")).unwrap(),
+        );
+    let config = Arc::new(config.unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let names: Arc<Mutex<Vec<String>>> = Arc::default();
+    let noted = Arc::clone(&names);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (config, noted) = (Arc::clone(&config), Arc::clone(&noted));
+            thread::spawn(move || {
+                let session = rustls::ServerConnection::new(config).unwrap();
+                let mut stream = rustls::StreamOwned::new(session, stream.unwrap());
+                while stream.read(&mut [0; 4096]).is_ok_and(|n| n > 0) {
+                    stream.write_all(OK).unwrap();
+                }
+                let name = stream.conn.server_name().unwrap_or("none").to_string();
+                noted.lock().unwrap().push(name);
+            });
+        }
+    });
+    (address, data.to_string(), names)
+}
+
+#[test]
+fn tls_shows_certificates_and_names_and_resumes_sessions_as_asked() {
+    let (address, data, names) = tls_server();
+    let (cert, key) = (format!("{data}/cert.pem"), format!("{data}/key.pem"));
+    let short = ["-c", "2", "-d", "0.3", "-w", "0", "--json"];
+    let trusts = [
+        "--cacert",
+        &cert,
+        "--cert",
+        &cert,
+        "--key",
+        &key,
+        "--sni",
+        "localhost",
+    ];
+    let tls = |more: &[&str]| run(&[&["tls", &address], &short[..], more].concat());
+    for (more, is_full) in [(&["--no-resumption"][..], true), (&[], false)] {
+        let done = tls(&[&trusts[..], more].concat());
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+        let count = |name: &str| result[name].as_u64().unwrap();
+        assert!(count("served") > 4, "{result}");
+        assert_eq!(
+            count("full_handshakes") + count("resumed_handshakes"),
+            count("served")
+        );
+        assert_eq!(count("resumed_handshakes") == 0, is_full);
+    }
+    assert!(names.lock().unwrap().iter().all(|name| name == "localhost"));
+    let done = tls(&[&trusts[..], &["--www", "/big"]].concat());
+    let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(
+        result["body_bytes"].as_u64(),
+        result["served"].as_u64().map(|n| 5 * n)
+    );
+    assert!(result["body_bytes_per_second"].as_f64().unwrap() > 0.0);
+    // Without a certificate, with an authority that has not signed, with another name.
+    for (wrong, said) in [
+        (
+            &["--cacert", &cert, "--sni", "example.org"][..],
+            "not valid for name",
+        ),
+        (&["--insecure"], "CertificateRequired"),
+        (&["--sni", "localhost"], "certificate"),
+    ] {
+        let done = tls(wrong);
+        let error = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{wrong:?}: {error}");
+        assert!(error.contains(said), "{wrong:?}: {error}");
     }
 }

@@ -50,8 +50,6 @@ pub struct Actions {
     pub tables: Option<Arc<BoundTables>>,
     /// Frames to send.
     pub frames: Vec<(InterfaceId, Vec<u8>)>,
-    /// Routes to send a dummy packet on, by their numbers in the tables.
-    pub dummies: Vec<u32>,
     /// Records for the log.
     pub log: Vec<Record>,
 }
@@ -121,7 +119,8 @@ pub struct Control {
     /// Routes that count in 32 bits and agree on their keys.
     plain: Vec<usize>,
     held: Vec<(InterfaceId, Vec<u8>)>,
-    dummies: Vec<u32>,
+    /// Routes whose SAs are to be proven in use by a dummy.
+    proofs: Vec<usize>,
     log: Vec<Record>,
     events: Vec<Event>,
     counters: Counters,
@@ -170,7 +169,7 @@ impl Control {
             watched: BTreeSet::new(),
             plain: Vec::new(),
             held: Vec::new(),
-            dummies: Vec::new(),
+            proofs: Vec::new(),
             log: Vec::new(),
             events: Vec::new(),
             counters: Counters::default(),
@@ -234,7 +233,9 @@ impl Control {
         if !self.dirty {
             self.counters.sent += self.held.len() as u64;
             out.frames.append(&mut self.held);
-            out.dummies.append(&mut self.dummies);
+            let proofs = self.proofs.drain(..);
+            let proofs = proofs.map(|route| (InterfaceId::Tunnel, dummy(route, &PROOF)));
+            out.frames.extend(proofs);
         }
         out.log.append(&mut self.log);
     }
@@ -243,7 +244,7 @@ impl Control {
     pub fn next_deadline(&self) -> Instant {
         let waiting = if self.dirty {
             self.publish_at()
-        } else if !(self.held.is_empty() && self.dummies.is_empty() && self.log.is_empty()) {
+        } else if !(self.held.is_empty() && self.proofs.is_empty() && self.log.is_empty()) {
             Instant::ZERO
         } else {
             Instant::NEVER
@@ -437,10 +438,7 @@ impl Control {
 
     /// Sends a dummy of `len` bytes by a route.
     fn send_dummy(&mut self, route: usize, message: probe::Message, len: usize) {
-        let mut frame = vec![0; HEADER];
-        frame[..4].copy_from_slice(&(route as u32).to_be_bytes());
-        frame[12..].copy_from_slice(&esp::DUMMY_KIND.to_be_bytes());
-        frame.extend(message.payload(len));
+        let frame = dummy(route, &message.payload(len));
         self.hold(InterfaceId::Tunnel, &mut vec![frame]);
     }
 
@@ -488,7 +486,7 @@ impl Control {
                     }
                 }
                 Event::Prove { route } => {
-                    self.dummies.push(route as u32);
+                    self.proofs.push(route);
                     self.watched.insert(route);
                 }
                 Event::Unanswered { route, failures } => {
@@ -605,6 +603,19 @@ fn settings(config: &Config, plan: &Plan, workers: usize) -> Settings {
         outbound_sas: workers,
         reserved: manual.flatten().collect::<HashSet<u32>>(),
     }
+}
+
+/// The payload of a dummy that proves that an SA is in use; its content means nothing (RFC 4303,
+/// 2.6).
+const PROOF: [u8; 40] = [64; 40];
+
+/// Returns a frame for [`InterfaceId::Tunnel`] that is sent as a dummy by a route.
+fn dummy(route: usize, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; HEADER];
+    frame[..4].copy_from_slice(&(route as u32).to_be_bytes());
+    frame[12..].copy_from_slice(&esp::DUMMY_KIND.to_be_bytes());
+    frame.extend(payload);
+    frame
 }
 
 /// Tables that forward nothing.

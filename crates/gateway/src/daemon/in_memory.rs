@@ -114,7 +114,7 @@ impl InMemory {
                 plan: Arc::clone(&self.plan),
             });
         }
-        for task in Task::all(&mut self.actions) {
+        for task in self.actions.frames.drain(..) {
             let _ = self.tasks.try_send(task);
         }
         self.actions.log.clear();

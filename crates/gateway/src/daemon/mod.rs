@@ -527,7 +527,7 @@ impl Daemon {
             self.publish();
         }
         let mut any = false;
-        for task in Task::all(actions) {
+        for task in actions.frames.drain(..) {
             any = true;
             if self.tasks.try_send(task).is_err() {
                 self.own_lost += 1;

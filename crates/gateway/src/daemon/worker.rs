@@ -357,15 +357,8 @@ impl Station {
             ..
         } = self;
         let mut moved = false;
-        while let Ok(task) = worker.tasks.try_recv() {
+        while let Ok((to, bytes)) = worker.tasks.try_recv() {
             moved = true;
-            let (to, bytes) = match task {
-                Task::Send(to, bytes) => (to, bytes),
-                Task::Dummy(route) => {
-                    forwarder.send_dummy(route, &mut PortSink { ports, worker })?;
-                    continue;
-                }
-            };
             let Some(frame) = pool.copy(&bytes) else {
                 forwarder.own_lost += 1;
                 continue;

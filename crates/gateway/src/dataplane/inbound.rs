@@ -1,5 +1,8 @@
 //! From the public side to the private one.
 
+use std::hint::cold_path;
+use std::sync::Arc;
+
 use tare_gcm::{open_each, Nonce, OpenPacket, Tag};
 use tare_packet::ethernet::{self, HEADER};
 use tare_packet::ipv4::{self, Ipv4};
@@ -17,7 +20,7 @@ use super::version::{RouteBy, Version, V4, V6};
 use super::window::Refused;
 use super::worker::WorkerId;
 use super::{
-    address, discard, fragment, icmp, link_kind, Dataplane, DropReason, Output, OwnAddresses,
+    discard, fragment, icmp, link_kind, Dataplane, DropReason, Output, OwnAddresses, Station,
 };
 use crate::dataplane::ecn;
 use crate::dataplane::esp::{self, Aad};
@@ -38,6 +41,8 @@ struct Job {
     spi: u32,
     /// Place of the SA.
     sa: u32,
+    /// The route of the SA.
+    route: u32,
     /// DSCP and ECN of the outer packet.
     tos: u8,
     /// The offset of the ESP header; 0 if the frame is to be dropped.
@@ -48,6 +53,8 @@ struct Job {
     aad: Aad,
 }
 
+/// Passes are functions of their own, so that each has all registers: inlined into one they pass
+/// most of what they need through the stack, packet by packet.
 pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, output: &mut Output) {
     let mut scratch = std::mem::take(&mut worker.inbound);
     scratch.frames.reserve(input.len());
@@ -58,29 +65,44 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
             .resize(input.len(), Err(DropReason::Forged));
     }
     output.forward.reserve(input.len());
+    let tables = Arc::clone(&worker.tables);
+    admit_all(worker, &tables, &mut scratch, input, output);
+    number_all(worker, &tables, &mut scratch);
+    open(&tables, &mut scratch);
+    claim(&worker.id, &tables, &mut scratch);
+    finish(worker, &tables, now, &mut scratch, output);
+    worker.inbound = scratch;
+}
+
+/// The first pass: outer headers, and the SAs.
+#[inline(never)]
+fn admit_all(
+    worker: &mut Dataplane,
+    tables: &Tables,
+    scratch: &mut Scratch,
+    input: &mut Burst,
+    output: &mut Output,
+) {
     // A step ahead is worth its bookkeeping only where SAs are not in the caches anyway.
-    let ahead = if worker.tables.inbound.are_few() {
-        0
-    } else {
-        AHEAD
-    };
+    let ahead = if tables.inbound.are_few() { 0 } else { AHEAD };
+    let station = Station::new(worker.public.mac);
+    let mut bytes = 0;
+    worker.received.received += input.len() as u64;
     for mut frame in input.drain(..) {
-        worker.received.received += 1;
-        worker.received.received_bytes += frame.len() as u64;
+        bytes += frame.len() as u64;
         let at = scratch.frames.len();
-        let kind = link_kind(&frame, worker.public.mac);
         let job = &mut scratch.jobs[at];
-        let admitted =
-            kind.and_then(|kind| admit(&worker.tables, &worker.own, kind, &mut frame, job));
+        let admitted = link_kind(&frame, station)
+            .and_then(|kind| admit(tables, &worker.own, kind, &mut frame, job));
         match admitted {
-            Ok(Admitted::Esp) => {
+            Ok(Admitted::Esp) if ahead == 0 => {
+                job.sa = tables.inbound.find(job.spi).unwrap_or(u32::MAX);
                 scratch.frames.push(frame);
-                if ahead > 0 {
-                    find_ahead(&worker.tables, &mut scratch.jobs, at);
-                } else {
-                    let job = &mut scratch.jobs[at];
-                    job.sa = worker.tables.inbound.find(job.spi).unwrap_or(u32::MAX);
-                }
+            }
+            Ok(Admitted::Esp) => {
+                tables.inbound.prefetch(job.spi);
+                scratch.frames.push(frame);
+                find_ahead(tables, &mut scratch.jobs, at);
             }
             Ok(Admitted::Control) => {
                 worker.received.control += 1;
@@ -89,14 +111,11 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
             Err(cause) => worker.received.drop(cause),
         }
     }
+    worker.received.received_bytes += bytes;
     let n = scratch.frames.len();
     for at in n..n + 2 * ahead {
-        find_ahead(&worker.tables, &mut scratch.jobs[..n], at);
+        find_ahead(tables, &mut scratch.jobs[..n], at);
     }
-    number_all(worker, &mut scratch);
-    open(&worker.tables, &mut scratch);
-    finish(worker, now, &mut scratch, output);
-    worker.inbound = scratch;
 }
 
 enum Admitted {
@@ -105,7 +124,7 @@ enum Admitted {
     Control,
 }
 
-/// The first pass: outer headers.
+/// Reads the outer headers of a frame into its job.
 #[inline]
 fn admit(
     tables: &Tables,
@@ -123,7 +142,7 @@ fn admit(
             // The link's own addresses are martians where packets are forwarded, but tunnels may
             // begin and end on one link. The table is the faster check and comes first.
             let martian = tables.prefixes.is_martian4(ip.src) && !ipv4::is_host(ip.src);
-            if martian | own.has4(ip.src) {
+            if martian || own.has4(ip.src) {
                 return Err(DropReason::MartianSource);
             }
             if ip.is_fragment() {
@@ -172,7 +191,6 @@ fn admit(
     }
     let spi = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
     let low = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
-    tables.inbound.prefetch(spi);
     job.spi = spi;
     job.tos = tos;
     job.front = front as u8;
@@ -204,9 +222,10 @@ fn find_ahead(tables: &Tables, jobs: &mut [Job], at: usize) {
 
 /// The second pass: whole sequence numbers, and a check of the windows without their lock. It is no
 /// promise, but a replayed packet that it finds is not decrypted (RFC 4303, 3.4.3).
-fn number_all(worker: &mut Dataplane, scratch: &mut Scratch) {
+#[inline(never)]
+fn number_all(worker: &mut Dataplane, tables: &BoundTables, scratch: &mut Scratch) {
     let mut failed = false;
-    let (tables, id): (&BoundTables, _) = (&worker.tables, &worker.id);
+    let id = &worker.id;
     for job in &mut scratch.jobs[..scratch.frames.len()] {
         if let Err(cause) = number(id, tables, job) {
             failed = true;
@@ -237,6 +256,7 @@ fn number(worker: &WorkerId, tables: &Tables, job: &mut Job) -> Result<(), DropR
         add(&sa.replayed, 1, worker);
     }
     job.sequence = number?;
+    job.route = sa.route;
     job.aad.set(job.spi, job.sequence, sa.window.sequence_mode);
     Ok(())
 }
@@ -250,6 +270,7 @@ fn cause_of(refused: Refused) -> DropReason {
 
 /// The third pass: opens. A packet that cannot be described stays unauthentic, as do those after
 /// it.
+#[inline(never)]
 fn open(tables: &Tables, scratch: &mut Scratch) {
     let Scratch {
         frames,
@@ -278,6 +299,7 @@ fn open(tables: &Tables, scratch: &mut Scratch) {
 /// It comes after decryption: a window that forged packets could move would let an attacker lock
 /// out the true ones. And it comes before delivery: of two copies of a packet in one burst, or on
 /// two workers, both pass the check above, and one alone gets the number.
+#[inline(never)]
 fn claim(worker: &WorkerId, tables: &Tables, scratch: &mut Scratch) {
     let mut rest = &mut scratch.outcomes[..scratch.frames.len()];
     for run in scratch.jobs[..rest.len()].chunk_by(|a, b| a.sa == b.sa) {
@@ -310,15 +332,20 @@ fn claim(worker: &WorkerId, tables: &Tables, scratch: &mut Scratch) {
 }
 
 /// The last pass: looks at what was inside.
-fn finish(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut Output) {
-    let tables = std::sync::Arc::clone(&worker.tables);
-    claim(&worker.id, &tables, scratch);
+#[inline(never)]
+fn finish(
+    worker: &mut Dataplane,
+    tables: &BoundTables,
+    now: Instant,
+    scratch: &mut Scratch,
+    output: &mut Output,
+) {
     let known = scratch.jobs.iter().zip(&scratch.outcomes);
     for (frame, (job, outcome)) in scratch.frames.drain(..).zip(known) {
-        let left = outcome.and_then(|()| leave(worker, &tables, now, job, frame, output));
+        let left = outcome.and_then(|()| leave(worker, tables, now, job, frame, output));
         if let Err(cause) = left {
             worker.received.drop(cause);
-            count_drop(&worker.id, &tables, job, cause);
+            count_drop(&worker.id, tables, job, cause);
         }
     }
 }
@@ -371,9 +398,8 @@ fn deliver<V: Version>(
     let payload = &frame[begin..begin + len];
     let inner =
         V::read(tables, &worker.own, payload, RouteBy::Source).ok_or(DropReason::InnerMalformed)?;
-    let sa = tables.inbound.at(job.sa).ok_or(DropReason::UnknownSpi)?;
     // RFC 4301, 5.2: the packet's header is to match "the selectors" of the SA it came by.
-    if inner.route != sa.route {
+    if inner.route != job.route {
         return Err(match inner.route {
             MARTIAN => DropReason::MartianSource,
             _ => DropReason::InnerSource,
@@ -381,12 +407,18 @@ fn deliver<V: Version>(
     }
     let tos = ecn::leaving(inner.tos, job.tos).ok_or(DropReason::EcnIllegal)?;
     frame.keep(begin - HEADER, HEADER + inner.len);
+    let (link, packet) = frame
+        .split_first_chunk_mut()
+        .ok_or(DropReason::InnerMalformed)?;
     if tos != inner.tos {
-        V::set_tos(&mut frame[HEADER..], tos);
+        V::set_tos(packet, tos);
     }
-    let addressed = address(&mut frame, V::link(&worker.private));
-    // One branch for what almost no packet is.
-    if inner.own | inner.own_source | inner.martian {
+    let header = V::link(&worker.private);
+    if let Some(header) = header {
+        *link = *header;
+    }
+    if inner.own || inner.own_source || inner.martian {
+        cold_path();
         return match (inner.own, inner.own_source) {
             (true, _) => {
                 worker.received.control += 1;
@@ -401,8 +433,8 @@ fn deliver<V: Version>(
         icmp::time_exceeded(worker, now, &frame, &mut output.tunnel);
         return Err(DropReason::TtlExceeded);
     }
-    addressed?;
-    V::decrement_ttl(&mut frame[HEADER..]);
+    header.ok_or(DropReason::NextHopUnknown)?;
+    V::decrement_ttl(packet);
     if inner.len > usize::from(tables.private.mtu) {
         let is_v4 = V::NEXT_HEADER == V4::NEXT_HEADER;
         return fit(worker, tables, now, &frame, is_v4, output);

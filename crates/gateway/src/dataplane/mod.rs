@@ -158,12 +158,6 @@ impl Dataplane {
         outbound::run(self, now, Origin::Own, input, output);
     }
 
-    /// Seals a dummy packet for the peer of a route, which shows that its SA is in use. It counts
-    /// as a packet of the private side.
-    pub fn dummy(&mut self, route: u32, output: &mut Output) {
-        outbound::dummy(self, route, output);
-    }
-
     /// Opens the packets of `input`, which came in on the public side.
     pub fn inbound(&mut self, now: Instant, input: &mut Burst, output: &mut Output) {
         inbound::run(self, now, input, output);
@@ -195,16 +189,14 @@ impl OwnAddresses {
         }
     }
 
-    // Without branches: for almost every packet both comparisons are made anyway.
-
     #[inline]
     fn has4(&self, address: u32) -> bool {
-        (address == self.v4[0]) | (address == self.v4[1])
+        address == self.v4[0] || address == self.v4[1]
     }
 
     #[inline]
     fn has6(&self, address: u128) -> bool {
-        (address == self.v6[0]) | (address == self.v6[1])
+        address == self.v6[0] || address == self.v6[1]
     }
 }
 
@@ -212,13 +204,30 @@ impl OwnAddresses {
 ///
 /// Ports are promiscuous, so frames of other stations come in too.
 #[inline]
-fn link_kind(frame: &[u8], own: Mac) -> Result<u16, DropReason> {
+fn link_kind(frame: &[u8], own: Station) -> Result<u16, DropReason> {
     let header: &[u8; HEADER] = frame.first_chunk().ok_or(DropReason::NotIp)?;
     let kind = u16::from_be_bytes([header[12], header[13]]);
-    if header[..6] != own {
+    if Station::destination(header) != own {
         check_group(frame, kind)?;
     }
     Ok(kind)
+}
+
+/// A MAC address as one word, which compares in one step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Station(u64);
+
+impl Station {
+    fn new(mac: Mac) -> Station {
+        let [a, b, c, d, e, f] = mac;
+        Station(u64::from_le_bytes([0, 0, a, b, c, d, e, f]))
+    }
+
+    #[inline]
+    fn destination(header: &[u8; HEADER]) -> Station {
+        let [a, b, c, d, e, f, g, h, ..] = *header;
+        Station(u64::from_le_bytes([a, b, c, d, e, f, g, h]) << 16)
+    }
 }
 
 /// Returns an error about a frame that is not addressed to this station, unless it is one that the
@@ -249,13 +258,4 @@ fn discard<J>(frames: &mut Vec<Frame>, jobs: &mut [J], keep: impl Fn(&J) -> bool
         }
     }
     frames.truncate(kept);
-}
-
-/// Writes an Ethernet header over the first bytes of a frame.
-#[inline]
-fn address(frame: &mut Frame, header: &Option<[u8; HEADER]>) -> Result<(), DropReason> {
-    let header = header.as_ref().ok_or(DropReason::NextHopUnknown)?;
-    let place = frame.first_chunk_mut().ok_or(DropReason::NoBuffer)?;
-    *place = *header;
-    Ok(())
 }

@@ -1,5 +1,8 @@
 //! From the private side to the public one.
 
+use std::hint::cold_path;
+use std::sync::Arc;
+
 use tare_gcm::{seal_each, Nonce, SealPacket, Tag};
 use tare_packet::ethernet::{self, HEADER};
 use tare_packet::ipv4::{self, Ipv4};
@@ -12,8 +15,10 @@ use super::prefixes::MARTIAN;
 use super::sa::{OutboundSa, Outer};
 use super::tables::Tables;
 use super::version::{RouteBy, Version, V4, V6};
+use super::worker::WorkerId;
 use super::{
     discard, fragment, icmp, link_kind, Dataplane, DropReason, InterfaceHeaders, Origin, Output,
+    Station,
 };
 use crate::dataplane::esp::{self, Aad};
 
@@ -77,10 +82,33 @@ pub(super) fn run(
     // Taken out, so that passes can borrow the worker and its scratch memory separately.
     let mut scratch = std::mem::take(&mut worker.outbound);
     scratch.reserve(input.len());
+    let tables = Arc::clone(&worker.tables);
+    admit_all(worker, &tables, now, origin, &mut scratch, input, output);
+    if !look_up(&tables, &worker.id, &scratch) {
+        fit(worker, now, &mut scratch, output);
+    }
+    encapsulate(worker, &tables, &mut scratch);
+    seal(worker, &tables, &mut scratch, output);
+    worker.outbound = scratch;
+}
+
+/// The first pass: headers, and which route.
+#[inline(never)]
+fn admit_all(
+    worker: &mut Dataplane,
+    tables: &BoundTables,
+    now: Instant,
+    origin: Origin,
+    scratch: &mut Scratch,
+    input: &mut Burst,
+    output: &mut Output,
+) {
+    let station = Station::new(worker.private.mac);
+    let mut bytes = 0;
+    worker.sent.received += input.len() as u64;
     for frame in input.drain(..) {
-        worker.sent.received += 1;
-        worker.sent.received_bytes += frame.len() as u64;
-        let kind = match link_kind(&frame, worker.private.mac) {
+        bytes += frame.len() as u64;
+        let kind = match link_kind(&frame, station) {
             Err(_) if origin == Origin::Own => ethernet::kind(&frame).unwrap_or_default(),
             Err(cause) => {
                 worker.sent.drop(cause);
@@ -89,41 +117,14 @@ pub(super) fn run(
             Ok(kind) => kind,
         };
         match kind {
-            ethernet::IPV4 => admit::<V4>(worker, now, origin, frame, &mut scratch, output),
-            ethernet::IPV6 => admit::<V6>(worker, now, origin, frame, &mut scratch, output),
+            ethernet::IPV4 => admit::<V4>(worker, tables, now, origin, frame, scratch, output),
+            ethernet::IPV6 => admit::<V6>(worker, tables, now, origin, frame, scratch, output),
             ethernet::ARP => control(worker, frame, output),
-            esp::DUMMY_KIND if origin == Origin::Own => add_dummy(frame, &mut scratch),
+            esp::DUMMY_KIND if origin == Origin::Own => add_dummy(frame, scratch),
             _ => worker.sent.drop(DropReason::NotIp),
         }
     }
-    if !look_up(worker, &scratch) {
-        fit(worker, now, &mut scratch, output);
-    }
-    encapsulate(worker, &mut scratch);
-    seal(worker, &mut scratch, output);
-    worker.outbound = scratch;
-}
-
-/// Seals a dummy packet of a route, whose content means nothing (RFC 4303, 2.6).
-pub(super) fn dummy(worker: &mut Dataplane, route: u32, output: &mut Output) {
-    /// The inner bytes of a dummy: those of an IPv6 header, whose hop limit is decremented as in
-    /// every packet that is not IPv4.
-    const CONTENT: [u8; HEADER + ipv6::HEADER] = [64; HEADER + ipv6::HEADER];
-    let mut scratch = std::mem::take(&mut worker.outbound);
-    scratch.reserve(1);
-    worker.sent.received += 1;
-    worker.sent.received_bytes += CONTENT.len() as u64;
-    match worker.pool.copy(&CONTENT) {
-        Some(frame) => {
-            let job = &mut scratch.jobs[0];
-            (job.route, job.tos, job.next_header) = (route, 0, esp::DUMMY);
-            scratch.frames.push(frame);
-            encapsulate(worker, &mut scratch);
-            seal(worker, &mut scratch, output);
-        }
-        None => worker.sent.drop(DropReason::NoBuffer),
-    }
-    worker.outbound = scratch;
+    worker.sent.received_bytes += bytes;
 }
 
 fn control(worker: &mut Dataplane, frame: Frame, output: &mut Output) {
@@ -131,23 +132,23 @@ fn control(worker: &mut Dataplane, frame: Frame, output: &mut Output) {
     output.control.push(frame);
 }
 
-/// The first pass: headers, and which route.
+/// Reads the headers of a frame into a job, or drops it.
 #[inline]
 fn admit<V: Version>(
     worker: &mut Dataplane,
+    tables: &BoundTables,
     now: Instant,
     origin: Origin,
     mut frame: Frame,
     scratch: &mut Scratch,
     output: &mut Output,
 ) {
-    let tables: &Tables = &worker.tables;
     let inner = V::read(tables, &worker.own, &frame[HEADER..], RouteBy::Destination);
     let Some(inner) = inner else {
         return worker.sent.drop(DropReason::Malformed);
     };
-    // One branch for what almost no packet is.
-    if inner.own | inner.martian | inner.own_source {
+    if inner.own || inner.martian || inner.own_source {
+        cold_path();
         if inner.own {
             return control(worker, frame, output);
         }
@@ -157,7 +158,7 @@ fn admit<V: Version>(
     }
     if inner.hops <= 1 {
         icmp::time_exceeded(worker, now, &frame, &mut output.back);
-        let drops = &worker.tables.drops;
+        let drops = &tables.drops;
         drops.outbound(inner.route, DropReason::TtlExceeded, &worker.id);
         return worker.sent.drop(DropReason::TtlExceeded);
     }
@@ -190,8 +191,9 @@ fn add_dummy(frame: Frame, scratch: &mut Scratch) {
 
 /// The second pass: asks for the SAs, and says whether all packets are as short as their routes
 /// take them.
-fn look_up(worker: &Dataplane, scratch: &Scratch) -> bool {
-    let (tables, number): (&Tables, _) = (&worker.tables, worker.id.number());
+#[inline(never)]
+fn look_up(tables: &Tables, worker: &WorkerId, scratch: &Scratch) -> bool {
+    let number = worker.number();
     let mut fit = true;
     for (frame, job) in scratch.frames.iter().zip(&scratch.jobs) {
         let Some(route) = tables.routes.get(job.route as usize) else {
@@ -209,7 +211,7 @@ fn look_up(worker: &Dataplane, scratch: &Scratch) -> bool {
 /// their senders.
 #[cold]
 fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut Output) {
-    let tables = std::sync::Arc::clone(&worker.tables);
+    let tables = Arc::clone(&worker.tables);
     let drop = |worker: &mut Dataplane, job: &Job, cause| {
         worker.sent.drop(cause);
         tables.drops.outbound(job.route, cause, &worker.id);
@@ -251,8 +253,8 @@ fn fit(worker: &mut Dataplane, now: Instant, scratch: &mut Scratch, output: &mut
 /// Numbers are taken only now, when it is certain that a packet fits: a number that is taken and
 /// not sent is a gap, which the peer cannot tell from a loss. Headers are written before any packet
 /// is encrypted, so that the cipher works on several packets at a time.
-fn encapsulate(worker: &mut Dataplane, scratch: &mut Scratch) {
-    let tables: &BoundTables = &worker.tables;
+#[inline(never)]
+fn encapsulate(worker: &mut Dataplane, tables: &BoundTables, scratch: &mut Scratch) {
     let worker_number = worker.id.number();
     let mut rest = &mut scratch.frames[..];
     let jobs = &mut scratch.jobs[..rest.len()];
@@ -383,8 +385,8 @@ fn write<const OUTER: usize>(
 }
 
 /// The last passes: seals, and writes the tags.
-fn seal(worker: &mut Dataplane, scratch: &mut Scratch, output: &mut Output) {
-    let tables: &BoundTables = &worker.tables;
+#[inline(never)]
+fn seal(worker: &mut Dataplane, tables: &BoundTables, scratch: &mut Scratch, output: &mut Output) {
     let Scratch {
         frames, jobs, tags, ..
     } = scratch;
@@ -411,12 +413,14 @@ fn seal(worker: &mut Dataplane, scratch: &mut Scratch, output: &mut Output) {
         drops.outbound(job.route, DropReason::NoSa, &worker.id);
     }
     frames.truncate(sealed);
+    let mut bytes = 0;
     for (frame, tag) in frames.iter_mut().zip(&*tags) {
-        worker.sent.forwarded_bytes += frame.len() as u64;
+        bytes += frame.len() as u64;
         if let Some(icv) = frame.last_chunk_mut() {
             *icv = *tag.as_bytes();
         }
     }
     output.forward.append(frames);
     worker.sent.forwarded += sealed as u64;
+    worker.sent.forwarded_bytes += bytes;
 }

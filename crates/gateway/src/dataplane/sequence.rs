@@ -111,6 +111,27 @@ mod tests {
     }
 
     #[test]
+    fn no_number_comes_after_the_last_and_a_refused_request_uses_none() {
+        let (_, sole) = WorkerGroup::sole();
+        let (_, mut workers) = WorkerGroup::new(2);
+        workers.push(sole);
+        for (mode, last) in [
+            (SequenceMode::Plain, u64::from(u32::MAX)),
+            (SequenceMode::Extended, u64::MAX / 2),
+        ] {
+            for worker in &workers {
+                let mut counter = SequenceCounter::default();
+                counter.skip_to(last - 5);
+                counter.skip_to(1);
+                assert_eq!(counter.take(6, mode, worker), None);
+                assert_eq!(counter.take(5, mode, worker), Some(last - 4));
+                assert_eq!(counter.take(1, mode, worker), None);
+                assert_eq!(counter.last(), last);
+            }
+        }
+    }
+
+    #[test]
     fn a_sole_worker_takes_every_number_once() {
         let counter = SequenceCounter::default();
         let (_, worker) = WorkerGroup::sole();

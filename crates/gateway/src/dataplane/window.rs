@@ -254,6 +254,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::HashSet;
+    use std::time::{Duration, Instant};
 
     /// The window as its definition reads, with unbounded memory.
     struct Plainly {
@@ -304,9 +305,11 @@ mod tests {
         fn the_upper_half_is_found_from_anywhere_near_the_window(
             size in 32u32..=WINDOW_MAX,
             top in prop_oneof![1u64..10_000, (1u64 << 32) - 5000..(1 << 32) + 5000, (7u64 << 32)..(7 << 32) + 100],
-            ahead in 0u64..1 << 31,
+            ahead in prop_oneof![3 => 0u64..1 << 31, 1 => Just(u64::MAX)],
             behind in 0u64..4032,
         ) {
+            // The farthest number whose lower half is not that of one within the window.
+            let ahead = ahead.min((1 << 32) - u64::from(size));
             let window = Window::new(size, SequenceMode::Extended);
             window.claim(top).unwrap();
             prop_assert_eq!(window.extend((top + ahead) as u32), Some(top + ahead));
@@ -322,6 +325,25 @@ mod tests {
         window.claim(3).unwrap();
         assert_eq!(window.extend(u32::MAX), None);
         assert_eq!(window.extend(1), Some(1));
+    }
+
+    #[test]
+    fn behind_the_last_subspace_there_is_nothing() {
+        let window = Window::new(64, SequenceMode::Extended);
+        window.claim(u64::MAX - 3).unwrap();
+        assert_eq!(window.extend(5), None);
+        assert_eq!(window.extend(u32::MAX), Some(u64::MAX));
+    }
+
+    #[test]
+    fn sizes_are_brought_into_their_bounds() {
+        for (asked, size) in [(0, 32), (31, 32), (33, 33), (u32::MAX, WINDOW_MAX)] {
+            let window = Window::new(asked, SequenceMode::Extended);
+            window.claim(10_000).unwrap();
+            let first = 10_001 - u64::from(size);
+            assert_eq!(window.check(first), Ok(()), "{asked}");
+            assert_eq!(window.check(first - 1), Err(Refused::TooOld), "{asked}");
+        }
     }
 
     #[test]
@@ -343,5 +365,38 @@ mod tests {
         won.dedup();
         assert_eq!(won.len(), all);
         assert!(all > 1000, "{all}");
+    }
+
+    #[test]
+    fn of_two_workers_that_claim_a_number_at_once_one_gets_it() {
+        let window = Window::new(WINDOW_MAX, SequenceMode::Extended);
+        let (arrived, end) = (AtomicU64::new(0), AtomicU64::new(100_000));
+        let start = Instant::now();
+        let worker = |is_first: bool| {
+            let (mut number, mut won) = (0, 0);
+            while number < end.load(Ordering::SeqCst) {
+                number += 1;
+                // On a busy machine they meet less often.
+                if is_first && start.elapsed() > Duration::from_secs(2) {
+                    end.store(number, Ordering::SeqCst);
+                }
+                arrived.fetch_add(1, Ordering::SeqCst);
+                let mut waited = 0;
+                while arrived.load(Ordering::SeqCst) < 2 * number {
+                    waited += 1;
+                    match waited % 1000 {
+                        0 => std::thread::yield_now(),
+                        _ => std::hint::spin_loop(),
+                    }
+                }
+                won += u64::from(window.claim(number).is_ok());
+            }
+            (number, won)
+        };
+        let (one, two) = std::thread::scope(|scope| {
+            let two = scope.spawn(|| worker(false));
+            (worker(true), two.join().unwrap())
+        });
+        assert_eq!((two.0, one.1 + two.1), (one.0, one.0));
     }
 }

@@ -246,6 +246,9 @@ fn outer_packets_from_addresses_that_no_peer_has_are_dropped() {
         frame[HEADER + 8..HEADER + 24].copy_from_slice(&address.octets());
         assert_eq!(pair.refusal(frame), DropReason::MartianSource, "{src}");
     }
+    let mut other = sealed.clone();
+    other[HEADER + 39] ^= 1;
+    assert_eq!(pair.refusal(other), DropReason::NotForUs);
     assert_eq!(pair.open(&[sealed]).forward.len(), 1);
 }
 

@@ -27,6 +27,8 @@ pub(crate) struct Shape {
     pub(crate) everything: bool,
     /// True if padding of zeros is accepted.
     pub(crate) zeros: bool,
+    /// Sequence numbers before the first.
+    pub(crate) skipped: u64,
 }
 
 impl Default for Shape {
@@ -40,6 +42,7 @@ impl Default for Shape {
             window: 1024,
             everything: false,
             zeros: false,
+            skipped: 0,
         }
     }
 }
@@ -105,7 +108,10 @@ impl Pair {
             // Each direction has an SPI, a salt and thereby nonces of its own.
             let spi = |sender: usize| SPI + sender as u32;
             let salt = |sender: usize| [sender as u8; 4];
-            let out = OutboundSa::new(spi(own), key(), salt(own), shape.sequence_mode, outer);
+            let out = || OutboundSa::new(spi(own), key(), salt(own), shape.sequence_mode, outer);
+            let mut out = (out(), out());
+            out.0.follow(&out.1, shape.skipped);
+            let out = out.0;
             let mut inbound = InboundSa::new(
                 spi(peer),
                 key(),

@@ -2,160 +2,126 @@
 
 use std::collections::BTreeMap;
 
-use super::{plain, rounded, Place};
-use crate::record::{Finding, Record};
+use super::{plain, rounded, Checked};
+use crate::record::{Record, Statistic};
+
+/// A row of a table over threads: their number, the latency and the rate.
+type Row<'a> = (f64, &'a Record, &'a Record);
 
 /// A rate whose rows each hold those before them: it grows as the sum of what threads and latency
 /// give, not as each.
-pub(super) fn accumulation(place: Place<'_>) -> Vec<Finding> {
-    let rows = place
-        .run
-        .records
-        .iter()
-        .filter(|r| r.parameters.contains_key("threads"));
+pub(super) fn accumulation(checked: &mut Checked<'_>) {
+    let run = checked.run;
     let mut rates: BTreeMap<(usize, &str), &Record> = BTreeMap::new();
-    let mut series: BTreeMap<&str, Vec<[&Record; 2]>> = BTreeMap::new();
-    for record in rows.clone() {
+    let mut series: BTreeMap<&str, Vec<Row<'_>>> = BTreeMap::new();
+    for record in &run.records {
         if let Some(kind) = record.figure.strip_suffix("throughput") {
             rates.insert((record.line, kind), record);
         }
     }
-    for latency in rows {
-        let kind = latency.figure.strip_suffix("latency");
-        let rate = kind.and_then(|kind| rates.get(&(latency.line, kind)));
-        if let (Some(kind), Some(rate)) = (kind, rate) {
-            series.entry(kind).or_default().push([latency, rate]);
+    for latency in &run.records {
+        let mean = latency.statistic == Statistic::Mean;
+        let kind = latency.figure.strip_suffix("latency").filter(|_| mean);
+        let threads = latency
+            .parameters
+            .get("threads")
+            .and_then(|n| n.parse().ok());
+        if let (Some(kind), Some(threads)) = (kind, threads) {
+            let rate = rates.get(&(latency.line, kind));
+            let row = rate.map(|rate| (threads, latency, *rate));
+            series.entry(kind).or_default().extend(row);
         }
     }
-    series
-        .into_values()
-        .flat_map(|rows| accumulates(place, &rows))
-        .collect()
-}
-
-fn accumulates(place: Place<'_>, rows: &[[&Record; 2]]) -> Vec<Finding> {
-    let threads = |r: &Record| r.parameters.get("threads")?.parse::<f64>().ok();
-    let [first, ..] = rows else {
-        return Vec::new();
-    };
-    let Some(of_first) = threads(first[0]) else {
-        return Vec::new();
-    };
-    // The bytes of one operation, by the first row.
-    let bytes = first[1].base() * first[0].base() / of_first;
-    let off = |a: f64, b: f64| (a / b - 1.0).abs();
-    let (mut sum, mut before) = (0.0, 0.0);
-    let mut findings = Vec::new();
-    for [latency, rate] in rows {
-        let Some(threads) = threads(latency) else {
-            return Vec::new();
-        };
-        let own = threads * bytes / latency.base();
-        sum += own;
-        if off(rate.base(), sum) < 0.05 && off(rate.base(), own) > 0.2 {
-            findings.push(place.finding(
-                rate,
-                "the sum accumulates over the rows: those before are in it".into(),
-                format!("{} {}", rounded(rate.value - before), rate.unit),
-            ));
+    for rows in series.into_values() {
+        if rows.len() < 2 || rows.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
+            continue;
         }
-        before = rate.value;
+        // The bytes of one operation, by the first row.
+        let (of_first, latency, rate) = rows[0];
+        let bytes = rate.base() * latency.base() / of_first;
+        let off = |a: f64, b: f64| (a / b - 1.0).abs();
+        let (mut sum, mut before) = (0.0, 0.0);
+        for (threads, latency, rate) in rows {
+            let own = threads * bytes / latency.base();
+            sum += own;
+            if off(rate.base(), sum) < 0.05 && off(rate.base(), own) > 0.2 {
+                let problem = "the sum accumulates over the rows: those before are in it";
+                let should_be = format!("{} {}", rounded(rate.value - before), rate.unit);
+                checked.add(rate, problem, should_be);
+            }
+            before = rate.value;
+        }
     }
-    findings
 }
 
 /// Percentages that were rounded down each, beside the cycles that they are of.
-pub(super) fn shares(place: Place<'_>) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn shares(checked: &mut Checked<'_>) {
+    let run = checked.run;
     for (part, percent) in [
         ("cycle", "cycle_percent"),
         ("cycle1", "cycle1_percent"),
         ("cycles", "cycles_percent"),
     ] {
-        let all = |figure: &str| {
-            place
-                .run
-                .records
-                .iter()
-                .filter(move |r| r.figure == figure)
-                .collect::<Vec<_>>()
-        };
-        let (parts, percents) = (all(part), all(percent));
-        let Some(first) = parts.first().filter(|_| parts.len() == percents.len()) else {
+        let pairs: Vec<(&Record, &Record)> = run.all(part).zip(run.all(percent)).collect();
+        let Some((first, _)) = pairs.first() else {
             continue;
         };
-        let sum: f64 = parts.iter().map(|r| r.value).sum();
-        let printed: f64 = percents.iter().map(|r| r.value).sum();
-        let printed_total = place
-            .run
-            .records
-            .iter()
-            .find(|r| r.figure == "total_cycles" && part == "cycles");
+        let sum: f64 = pairs.iter().map(|(part, _)| part.value).sum();
+        let printed: f64 = pairs.iter().map(|(_, percent)| percent.value).sum();
         // If p percent are rounded down, the whole is at most 100 / p times the part.
-        let bounds = parts.iter().zip(&percents).filter(|(_, p)| p.value > 0.0);
-        let bound = bounds
-            .map(|(part, p)| 100.0 * part.value / p.value)
-            .reduce(f64::min);
-        let whole = printed_total.map(|r| r.value).or(bound);
-        let Some(share) = whole
-            .filter(|whole| *whole > 0.0)
-            .map(|whole| 100.0 * sum / whole)
-        else {
+        let bounds = pairs.iter().filter(|(_, percent)| percent.value > 0.0);
+        let bounds = bounds.map(|(part, percent)| 100.0 * part.value / percent.value);
+        let total = run.all("total_cycles").next().filter(|_| part == "cycles");
+        let (least, whole) = match total {
+            Some(total) => ("", Some(total.value)),
+            None => ("at least ", bounds.reduce(f64::min)),
+        };
+        let Some(whole) = whole.filter(|whole| *whole > 0.0) else {
             continue;
         };
+        let share = 100.0 * sum / whole;
         if share > printed + 1.0 {
-            let least = if printed_total.is_some() {
-                ""
-            } else {
-                "at least "
-            };
-            findings.push(place.finding(
+            let (rows, of_all) = (pairs.len(), rounded(share));
+            let problem = format!(
+                "the {rows} rows have {} cycles, {least}{of_all} % of all, and their percentages \
+                 add up to {}: each is rounded down",
+                plain(sum),
+                plain(printed)
+            );
+            checked.add(
                 first,
-                format!(
-                    "the {} rows have {} cycles, {least}{} % of all, and their percentages add up to {}: each is rounded down",
-                    parts.len(),
-                    plain(sum),
-                    rounded(share),
-                    plain(printed)
-                ),
-                format!("{least}{} % in all, each with decimals", rounded(share)),
-            ));
+                problem,
+                format!("{least}{of_all} % in all, each with decimals"),
+            );
         }
-        if let Some(total) = printed_total.filter(|total| sum > total.value) {
-            findings.push(place.finding(
-                total,
-                format!(
-                    "the parts are {} cycles, more than the whole: some are counted in two classes",
-                    plain(sum)
-                ),
-                "at least the sum of its parts".into(),
-            ));
+        if let Some(total) = total.filter(|total| sum > total.value) {
+            let sum = plain(sum);
+            let problem = format!(
+                "the parts are {sum} cycles, more than the whole: some are counted in two classes"
+            );
+            checked.add(total, problem, "at least the sum of its parts");
         }
     }
-    findings
 }
 
 /// Cycles that are a count times a constant, and not measured.
-pub(super) fn modelled(place: Place<'_>) -> Vec<Finding> {
-    let all = |figure: &'static str| place.run.records.iter().filter(move |r| r.figure == figure);
-    let mut rows = all("exits").zip(all("cycle")).zip(all("cycle1"));
-    let each = |((exits, cycle), cycle1): ((&Record, &Record), &Record)| {
-        (cycle1.value - cycle.value) / exits.value
+pub(super) fn modelled(checked: &mut Checked<'_>) {
+    let run = checked.run;
+    let rows = run
+        .all("exits")
+        .zip(run.all("cycle"))
+        .zip(run.all("cycle1"));
+    let costs = rows.map(|((exits, cycle), cycle1)| (cycle1.value - cycle.value) / exits.value);
+    let costs: Vec<f64> = costs.collect();
+    let [cost, rest @ ..] = &costs[..] else {
+        return;
     };
-    let Some(first) = rows.next() else {
-        return Vec::new();
-    };
-    let cost = each(first);
-    let rest: Vec<_> = rows.collect();
-    if cost <= 0.0 || rest.is_empty() || rest.into_iter().any(|row| each(row) != cost) {
-        return Vec::new();
+    if *cost <= 0.0 || rest.is_empty() || rest.iter().any(|other| other != cost) {
+        return;
     }
-    vec![place.finding(
-        first.1,
-        format!(
-            "it is not measured: in every row it is cycle and {} for each exit",
-            plain(cost)
-        ),
-        "cycles that were counted".into(),
-    )]
+    let cost = plain(*cost);
+    let problem = format!("it is not measured: in every row it is cycle and {cost} for each exit");
+    if let Some(record) = run.all("cycle1").next() {
+        checked.add(record, problem, "cycles that were counted");
+    }
 }

@@ -2,9 +2,14 @@
 
 use tare_import::{check, read, Finding, Input, Record, Statistic};
 
+/// The path of a log of `tests/logs`.
+pub(crate) fn path(name: &str) -> String {
+    format!("{}/tests/logs/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
 /// A log of `tests/logs`, imported.
 pub(crate) fn log(name: &str) -> Input {
-    let path = format!("{}/tests/logs/{name}", env!("CARGO_MANIFEST_DIR"));
+    let path = path(name);
     let file = std::fs::File::open(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let input = read(name, None, file).expect("a file that can be read");
     assert_eq!(input.refused, [], "{name}");

@@ -205,6 +205,20 @@ mod tests {
     }
 
     #[test]
+    fn two_values_apart_are_a_tail_and_three_a_mode() {
+        let mut values = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.01, 2.0, 2.02, 2.01];
+        assert!(matches!(
+            shape(&values),
+            Some(Shape::Bimodal { apart: 3, .. })
+        ));
+        values[9] = 0.99;
+        assert!(matches!(
+            shape(&values),
+            Some(Shape::HeavyTailed { far: 2, .. })
+        ));
+    }
+
+    #[test]
     fn a_shape_is_said_in_a_sentence() {
         let mut values = vec![1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.01, 0.99, 1.0, 1.01];
         assert_eq!(shape(&values), None);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{line, Outcome, Progress, Protocol, Response, Violation, HEAD_MAX};
-use crate::workload::Request;
+use crate::workload::{Key, Request};
 
 /// The largest number of header fields in a response.
 const FIELDS_MAX: usize = 64;
@@ -14,6 +14,8 @@ const FIELDS_MAX: usize = 64;
 pub struct Http {
     /// A whole request per resource.
     requests: Arc<[Vec<u8>]>,
+    /// The part of a request after the path.
+    head: Arc<[u8]>,
     state: State,
     /// The response whose body is read.
     response: Response,
@@ -80,6 +82,7 @@ impl Http {
         let request = |path: &String| format!("GET {path}{head}").into_bytes();
         Ok(Http {
             requests: paths.iter().map(request).collect(),
+            head: head.as_bytes().into(),
             state: State::Head,
             response: EMPTY,
         })
@@ -171,7 +174,16 @@ const EMPTY: Response = Response {
 
 impl Protocol for Http {
     fn write(&mut self, request: &Request, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.requests[request.key as usize % self.requests.len()]);
+        match &request.key {
+            Key::Number(n) => {
+                out.extend_from_slice(&self.requests[*n as usize % self.requests.len()]);
+            }
+            Key::Name(path) => {
+                out.extend_from_slice(b"GET ");
+                out.extend_from_slice(path);
+                out.extend_from_slice(&self.head);
+            }
+        }
     }
 
     fn read(&mut self, bytes: &[u8]) -> Result<Progress, Violation> {
@@ -209,12 +221,7 @@ impl Protocol for Http {
             };
             match step {
                 Some(len) => consumed += len,
-                None => {
-                    return Ok(Progress {
-                        consumed,
-                        response: None,
-                    })
-                }
+                None => return Ok(Progress::partial(consumed)),
             }
         }
     }

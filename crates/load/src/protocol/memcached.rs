@@ -44,10 +44,7 @@ impl Reply {
                 self.left -= part as u64;
                 consumed += part;
                 if self.left > 0 {
-                    return Ok(Progress {
-                        consumed,
-                        response: None,
-                    });
+                    return Ok(Progress::partial(consumed));
                 }
                 if ends_with_value {
                     return Ok(self.finish(consumed, Outcome::Served));
@@ -55,10 +52,7 @@ impl Reply {
                 continue;
             }
             let Some((text, len)) = line(rest)? else {
-                return Ok(Progress {
-                    consumed,
-                    response: None,
-                });
+                return Ok(Progress::partial(consumed));
             };
             consumed += len;
             if let Some(found) = value(text) {
@@ -102,11 +96,11 @@ impl Protocol for MemcachedText {
         match request.operation {
             Operation::Get => {
                 out.extend_from_slice(b"get ");
-                write_key(request.key, out);
+                write_key(&request.key, out);
             }
             Operation::Set => {
                 out.extend_from_slice(b"set ");
-                write_key(request.key, out);
+                write_key(&request.key, out);
                 out.extend_from_slice(b" 0 0 ");
                 write_number(request.value_len.into(), out);
                 out.extend_from_slice(b"\r\n");
@@ -138,12 +132,12 @@ impl Protocol for MemcachedMeta {
         match request.operation {
             Operation::Get => {
                 out.extend_from_slice(b"mg ");
-                write_key(request.key, out);
+                write_key(&request.key, out);
                 out.extend_from_slice(b" v\r\n");
             }
             Operation::Set => {
                 out.extend_from_slice(b"ms ");
-                write_key(request.key, out);
+                write_key(&request.key, out);
                 out.push(b' ');
                 write_number(request.value_len.into(), out);
                 out.extend_from_slice(b"\r\n");

@@ -29,7 +29,7 @@ impl Protocol for MemcachedBinary {
         // Flags and expiry, both 0.
         out.resize(out.len() + extras, 0);
         let key = out.len();
-        write_key(request.key, out);
+        write_key(&request.key, out);
         let key_len = (out.len() - key) as u16;
         if request.operation == Operation::Set {
             write_value(request.value_len, out);

@@ -3,25 +3,48 @@
 //! None opens a socket or reads a clock. A value that is read is counted and discarded as it
 //! arrives, so memory does not depend on what a server sends.
 
+mod handshake;
 mod http;
 mod memcached;
 mod memcached_binary;
 mod resp;
+mod udp;
 
 use std::fmt;
 
+pub use handshake::Handshake;
 pub use http::{Http, HttpError};
 pub use memcached::{MemcachedMeta, MemcachedText};
 pub use memcached_binary::MemcachedBinary;
 pub use resp::{Resp, RespVersion};
+pub use udp::Udp;
 
-use crate::workload::Request;
+use crate::workload::{Key, Request};
 
 /// The longest line or header of a response, in bytes.
 pub const HEAD_MAX: usize = 16 << 10;
 
+/// A carrier of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// A connection of TCP, with or without TLS, for many requests.
+    Stream,
+    /// UDP: a datagram per request, one of which is in flight per socket.
+    Datagrams,
+    /// A connection with TLS per request, which is its handshake.
+    Handshakes,
+}
+
 /// One connection's side of a protocol.
 pub trait Protocol: Send {
+    /// The carrier of its requests.
+    fn wire() -> Wire
+    where
+        Self: Sized,
+    {
+        Wire::Stream
+    }
+
     /// Appends what is sent when a connection opens, and returns the number of responses to it.
     fn greet(&mut self, _out: &mut Vec<u8>) -> usize {
         0
@@ -50,6 +73,15 @@ pub struct Progress {
     pub consumed: usize,
     /// The response that ends there.
     pub response: Option<Response>,
+}
+
+impl Progress {
+    pub(crate) fn partial(consumed: usize) -> Progress {
+        Progress {
+            consumed,
+            response: None,
+        }
+    }
 }
 
 /// A whole response.
@@ -120,9 +152,14 @@ pub(crate) fn number(digits: &[u8]) -> Option<u64> {
 }
 
 /// Appends the name of a key.
-pub(crate) fn write_key(key: u64, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"tare:");
-    write_number(key, out);
+pub(crate) fn write_key(key: &Key, out: &mut Vec<u8>) {
+    match key {
+        Key::Number(n) => {
+            out.extend_from_slice(b"tare:");
+            write_number(*n, out);
+        }
+        Key::Name(name) => out.extend_from_slice(name),
+    }
 }
 
 pub(crate) fn write_number(mut number: u64, out: &mut Vec<u8>) {

@@ -3,7 +3,7 @@
 use super::{
     line, write_key, write_number, write_value, Outcome, Progress, Protocol, Response, Violation,
 };
-use crate::workload::{Operation, Request};
+use crate::workload::{Key, Operation, Request};
 
 /// The longest value, in bytes.
 const VALUE_MAX: i64 = 512 << 20;
@@ -122,10 +122,13 @@ impl Protocol for Resp {
             Operation::Get => b"*2\r\n$3\r\nGET\r\n$",
             Operation::Set => b"*3\r\n$3\r\nSET\r\n$",
         });
-        let key_len = 5 + request.key.checked_ilog10().unwrap_or(0) + 1;
-        write_number(key_len.into(), out);
+        let key_len = match &request.key {
+            Key::Number(n) => u64::from(5 + n.checked_ilog10().unwrap_or(0) + 1),
+            Key::Name(name) => name.len() as u64,
+        };
+        write_number(key_len, out);
         out.extend_from_slice(b"\r\n");
-        write_key(request.key, out);
+        write_key(&request.key, out);
         if request.operation == Operation::Set {
             out.extend_from_slice(b"\r\n$");
             write_number(request.value_len.into(), out);
@@ -146,17 +149,11 @@ impl Protocol for Resp {
                 self.left -= part as u64;
                 consumed += part;
                 if self.left > 0 {
-                    return Ok(Progress {
-                        consumed,
-                        response: None,
-                    });
+                    return Ok(Progress::partial(consumed));
                 }
             } else {
                 let Some((text, len)) = line(rest)? else {
-                    return Ok(Progress {
-                        consumed,
-                        response: None,
-                    });
+                    return Ok(Progress::partial(consumed));
                 };
                 let was_within = self.elements > 0;
                 self.elements -= u64::from(was_within);

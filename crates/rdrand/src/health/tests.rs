@@ -113,3 +113,80 @@ fn a_proportion_that_comes_late_is_found_within_two_windows() {
     assert!(at < 6400 + 640, "{at} {failure:?}");
     both(&values);
 }
+
+/// Values of which some come twice, or one three times, or half of the bytes are zero from
+/// some value on.
+fn values_with_a_fault(seed: u64) -> Vec<u64> {
+    let from = 1 + healthy_value(seed, 0) % 300;
+    let each = |index: u64| {
+        let value = match seed % 3 {
+            2 if index >= from => healthy_value(seed, index) & 0xff00_ff00_ff00_ff00,
+            _ => healthy_value(seed, index),
+        };
+        let times = match seed % 3 {
+            1 if index == from => 3,
+            _ => 1 + usize::from(healthy_value(seed + 1, index).is_multiple_of(16)),
+        };
+        std::iter::repeat_n(value, times)
+    };
+    (1..400).flat_map(each).collect()
+}
+
+#[test]
+fn ordinary_values_and_blocks_are_tested_as_single_values_are() {
+    let (mut repetitions, mut proportions, mut sound) = (0, 0, 0);
+    for seed in 0..400 {
+        let values = values_with_a_fault(seed);
+        let mut monitor = Monitor::<8>::new();
+        let (mut at, mut turn) = (0, 0);
+        let found = loop {
+            let Some(rest) = values.get(at..).filter(|rest| !rest.is_empty()) else {
+                break None;
+            };
+            turn += 1;
+            let random = healthy_value(seed, turn) as usize;
+            let count = (1 + random / 4 % 6).min(rest.len());
+            let result = match random % 4 {
+                0 => {
+                    // As the fast path does.
+                    let taken = monitor.ordinary(count as u32).map_or(0, |mut ordinary| {
+                        let takes = |&&value: &&u64| ordinary.takes(value, false);
+                        let taken = rest[..count].iter().take_while(takes).count();
+                        if taken > 0 {
+                            monitor.took(ordinary, taken as u32);
+                        }
+                        taken
+                    });
+                    at += taken;
+                    continue;
+                }
+                1 | 2 => {
+                    let count = (random / 64 % 80 + 1).min(rest.len());
+                    let count = count.min(monitor.until_fold() as usize);
+                    let block: Vec<[u8; 8]> =
+                        rest[..count].iter().map(|v| v.to_ne_bytes()).collect();
+                    monitor.observe_block(&block).map(|()| count)
+                }
+                _ => monitor.observe(rest[0]).map(|()| 1),
+            };
+            match result {
+                Ok(count) => at += count,
+                Err(failure) => break Some((at, failure)),
+            }
+        };
+        match (found, plain(&values, 8)) {
+            (None, None) => sound += 1,
+            // A block fails as a whole, at its first value or after.
+            (Some((from, failure)), Some((index, expected))) => {
+                assert_eq!(failure, expected, "{seed}");
+                assert!(from <= index && index < from + FOLD as usize, "{seed}");
+                match failure {
+                    HealthFailure::Repetition { .. } => repetitions += 1,
+                    _ => proportions += 1,
+                }
+            }
+            (found, expected) => panic!("{seed}: {found:?}, expected {expected:?}"),
+        }
+    }
+    assert_eq!((sound, repetitions, proportions), (134, 133, 133));
+}

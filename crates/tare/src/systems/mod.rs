@@ -36,6 +36,7 @@ pub(crate) fn on(machine: &Machine) -> Vec<Box<dyn OwnDriver>> {
         gcm::driver::Gcm,
         gcm::race::GcmRace,
         gateway::driver::Gateway,
+        load::driver::Load,
         vita::Vita,
         vita::VitaVeth,
         synthetic::Synthetic,

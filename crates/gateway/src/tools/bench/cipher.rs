@@ -62,7 +62,8 @@ impl<'a> Cipher<'a> {
             let frame = self.bench.after(&mut self.next).0.len();
             bytes += frame as u64;
             let inner = frame - HEADER;
-            let len = inner + esp::padding(inner) + esp::TRAILER;
+            // Behind an Ethernet header, as in the gateway.
+            let len = HEADER + inner + esp::padding(inner) + esp::TRAILER;
             if self.frames.get(i).is_some_and(|frame| frame.len() == len) {
                 continue;
             }
@@ -88,7 +89,7 @@ impl<'a> Cipher<'a> {
         let packets = self.frames.iter_mut().enumerate().map_while(|(i, frame)| {
             let sa = near.routes[route(i)].outbound(0)?;
             let nonce = Nonce::from_parts(sa.salt, number + i as u64);
-            SealPacket::in_place(&sa.key, nonce, &AAD, frame).ok()
+            SealPacket::in_place(&sa.key, nonce, &AAD, &mut frame[HEADER..]).ok()
         });
         let tags = &mut self.tags;
         seal_each(packets, |i, tag| {
@@ -105,7 +106,7 @@ impl<'a> Cipher<'a> {
         let packets = described.map_while(|(i, (frame, tag))| {
             let sa = far.inbound.by_spi(FIRST_SPI + route(i) as u32)?;
             let nonce = Nonce::from_parts(sa.salt, number + i as u64);
-            OpenPacket::in_place(&sa.key, nonce, &AAD, frame, *tag).ok()
+            OpenPacket::in_place(&sa.key, nonce, &AAD, &mut frame[HEADER..], *tag).ok()
         });
         Ok(open_each(packets, |_, _| {}) as u64)
     }

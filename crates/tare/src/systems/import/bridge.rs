@@ -22,7 +22,7 @@ use super::Args;
 use crate::terminal;
 
 /// The most cells of the product of all parameters of an experiment.
-const CELLS_MAX: usize = 10_000;
+const CELLS_MAX: f64 = 10_000.0;
 
 /// The figures of one experiment.
 #[derive(Default)]
@@ -45,14 +45,13 @@ struct Trial {
 
 /// The id of an experiment on the command line.
 pub(super) fn id(text: &str) -> Result<String, String> {
-    let is_word = |word: &str| {
-        let right = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        !word.is_empty() && word.chars().all(right)
-    };
-    match text.split_once('/') {
-        Some((suite, name)) if is_word(suite) && is_word(name) => Ok(text.to_owned()),
-        _ => Err("expected an experiment's id, such as vita/software".to_owned()),
-    }
+    let wrong = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+    let is_word = |word: &str| !word.is_empty() && !word.contains(wrong);
+    let is_id = text
+        .split_once('/')
+        .filter(|(suite, name)| is_word(suite) && is_word(name));
+    let id = is_id.map(|_| text.to_owned());
+    id.ok_or_else(|| "expected an experiment's id, such as vita/software".to_owned())
 }
 
 /// Writes the figures as a run into the directory `out`.
@@ -68,10 +67,8 @@ pub(super) fn write(
         take(run, args, &mut experiments, &mut left_out)?;
     }
     if experiments.is_empty() {
-        bail!(
-            "{}: none of the figures is one of those named with --metric",
-            out.display()
-        );
+        let out = out.display();
+        bail!("{out}: none of the figures is one of those named with --metric");
     }
     let files: Vec<&str> = inputs.iter().map(|input| input.file.as_str()).collect();
     let files = files.join(", ");
@@ -79,24 +76,20 @@ pub(super) fn write(
         "The figures were imported from {files}: Tare did not measure them."
     )];
     warnings.extend(findings.iter().map(|finding| format!("{finding}.")));
-    let name = out
-        .file_name()
-        .map_or_else(|| "run".into(), |name| name.to_string_lossy());
+    let name = out.file_name().unwrap_or("run".as_ref());
+    let as_experiments = experiments
+        .iter()
+        .map(|(id, figures)| figures.experiment(id, &files));
     let plan = Plan {
         schema: SCHEMA,
-        run: name.into_owned(),
+        run: name.to_string_lossy().into_owned(),
         tare: env!("CARGO_PKG_VERSION").into(),
         size: IMPORTED.into(),
-        seed: 0,
-        budget_s: None,
         started: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
-        directory: None,
         machine: Machine::imported(),
         warnings,
-        experiments: experiments
-            .iter()
-            .map(|(id, figures)| figures.experiment(id, &files))
-            .collect::<anyhow::Result<_>>()?,
+        experiments: as_experiments.collect::<anyhow::Result<_>>()?,
+        ..Plan::default()
     };
     let mut directory = RunDirectory::create(out, plan).context("the run's directory")?;
     for (id, figures) in experiments {
@@ -123,15 +116,13 @@ pub(super) fn write(
         }
     }
     if !left_out.is_empty() {
-        let left_out: Vec<&str> = left_out.iter().map(String::as_str).collect();
-        terminal::say(&format!(
-            "tare: not in the run, because the lab lacks their unit: {}",
-            left_out.join(", ")
-        ));
+        let left_out = left_out.into_iter().collect::<Vec<_>>().join(", ");
+        let why = "not in the run, because the lab lacks their unit";
+        terminal::say(&format!("tare: {why}: {left_out}"));
     }
+    let out = out.display();
     terminal::say(&format!(
-        "tare: written; to see it: tare report {} --cells",
-        out.display()
+        "tare: written; to see it: tare report {out} --cells"
     ));
     Ok(())
 }
@@ -201,9 +192,8 @@ fn of_lab(record: &Record) -> Option<(f64, Unit)> {
 
 /// Parameters in words.
 fn words(parameters: &tare_import::Parameters) -> String {
-    let pairs = parameters
-        .iter()
-        .map(|(name, value)| format!("{name}={value}"));
+    let pairs = parameters.iter();
+    let pairs = pairs.map(|(name, value)| format!("{name}={value}"));
     pairs.collect::<Vec<_>>().join(" ")
 }
 
@@ -214,18 +204,14 @@ fn point(record: &Record, at: &[(String, String)]) -> Point {
         (_, Ok(x)) if x.is_finite() => Value::Float(x),
         _ => Value::Text(text.to_owned()),
     };
-    let pairs: Parameters = match at {
-        [] => record
-            .parameters
-            .iter()
-            .map(|(n, v)| ((*n).to_owned(), value(v)))
-            .collect(),
-        at => at
-            .iter()
-            .map(|(name, text)| (name.clone(), value(text)))
-            .collect(),
-    };
-    Point(pairs)
+    let printed = record.parameters.iter();
+    let printed = printed.map(|(name, text)| ((*name).to_owned(), value(text)));
+    let given = at.iter().map(|(name, text)| (name.clone(), value(text)));
+    Point(if at.is_empty() {
+        printed.collect()
+    } else {
+        given.collect()
+    })
 }
 
 impl Figures {
@@ -285,33 +271,27 @@ impl Figures {
     /// The experiment of these figures.
     fn experiment(&self, id: &str, files: &str) -> anyhow::Result<Experiment> {
         let mut axes: Vec<Axis> = Vec::new();
-        for (point, _) in &self.cells {
-            for (name, value) in &point.0 {
-                match axes.iter_mut().find(|axis| axis.name == *name) {
-                    Some(axis) if axis.values.contains(value) => {}
-                    Some(axis) => axis.values.push(value.clone()),
-                    None => axes.push(Axis {
-                        name: name.clone(),
-                        values: vec![value.clone()],
-                        log: false,
-                    }),
-                }
+        for (name, value) in self.cells.iter().flat_map(|(point, _)| &point.0) {
+            let known = axes.iter().position(|axis| axis.name == *name);
+            let place = known.unwrap_or(axes.len());
+            if known.is_none() {
+                let (name, values) = (name.clone(), Vec::new());
+                axes.push(Axis {
+                    name,
+                    values,
+                    log: false,
+                });
+            }
+            if !axes[place].values.contains(value) {
+                axes[place].values.push(value.clone());
             }
         }
-        let product = axes.iter().try_fold(1usize, |product, axis| {
-            product
-                .checked_mul(axis.values.len())
-                .filter(|product| *product <= CELLS_MAX)
-        });
-        if product.is_none() {
+        let product: f64 = axes.iter().map(|axis| axis.values.len() as f64).product();
+        if product > CELLS_MAX {
             bail!("{id}: the parameters of its figures span more than {CELLS_MAX} cells; import fewer logs, or give --at");
         }
-        let rounds = self
-            .cells
-            .iter()
-            .map(|(_, trials)| trials.len())
-            .max()
-            .unwrap_or(1);
+        let rounds = self.cells.iter().map(|(_, trials)| trials.len()).max();
+        let rounds = rounds.unwrap_or(1);
         let mut experiment = Experiment {
             id: id.to_owned(),
             title: format!("Imported: {}", id.rsplit('/').next().unwrap_or(id)),
@@ -337,17 +317,8 @@ impl Figures {
 
 fn metric(name: &str, unit: Unit, has_work: bool) -> Metric {
     // Less time and fewer losses are better, more of the rest.
-    let less = [
-        "lost",
-        "loss",
-        "error",
-        "drop",
-        "retransmits",
-        "cycle",
-        "exits",
-        "miss",
-    ];
-    let lower = unit.dimension() == Dimension::Time || less.iter().any(|word| name.contains(word));
+    let mut less = "lost loss error drop retransmits cycle exits miss".split(' ');
+    let lower = unit.dimension() == Dimension::Time || less.any(|word| name.contains(word));
     Metric {
         name: name.to_owned(),
         statistic: Of::Median,

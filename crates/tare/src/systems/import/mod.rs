@@ -83,11 +83,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("found - twice, expected it once: standard input can be read once");
     }
     let format = args.format.as_deref().and_then(Format::named);
-    let inputs: Vec<Input> = args
-        .logs
-        .iter()
-        .map(|log| read(log, format))
-        .collect::<anyhow::Result<_>>()?;
+    let inputs = args.logs.iter().map(|log| read(log, format));
+    let inputs: Vec<Input> = inputs.collect::<anyhow::Result<_>>()?;
     let findings = tare_import::check(&inputs);
     if args.json {
         let all = json!({ "inputs": inputs, "findings": findings });
@@ -163,31 +160,28 @@ fn figures(out: &mut String, input: &Input, run: &Run) {
         }
     }
     let _ = writeln!(out, "{}", clean(&heading));
-    let rows: Vec<[String; 5]> = records
-        .iter()
-        .map(|record| {
-            let own = record.parameters.iter();
-            let own = own.filter(|(name, _)| !common.contains(*name));
-            let own: Vec<String> = own.map(|(name, value)| format!("{name}={value}")).collect();
-            [
-                record.line.to_string(),
-                record.name(),
-                record.value.to_string(),
-                record.unit.to_string(),
-                clean(&own.join(" ")),
-            ]
-        })
+    let row = |record: &&Record| {
+        let own = record.parameters.iter();
+        let own = own.filter(|(name, _)| !common.contains(*name));
+        let own: Vec<String> = own.map(|(name, value)| format!("{name}={value}")).collect();
+        let [line, value] = [record.line.to_string(), record.value.to_string()];
+        [
+            line,
+            record.name(),
+            value,
+            record.unit.to_string(),
+            clean(&own.join(" ")),
+        ]
+    };
+    let head = ["Line", "Figure", "Value", "Unit", ""].map(str::to_owned);
+    let rows: Vec<[String; 5]> = std::iter::once(head)
+        .chain(records.iter().map(row))
         .collect();
     let width = |column: usize| {
         let widths = rows.iter().map(|row| row[column].chars().count());
         widths.max().unwrap_or(0).max(6)
     };
     let (name, value, unit) = (width(1), width(2), width(3));
-    let _ = writeln!(
-        out,
-        "  {:>6}  {:<name$}  {:>value$}  Unit",
-        "Line", "Figure", "Value"
-    );
     for [line, figure, amount, of, own] in &rows {
         let row = format!("  {line:>6}  {figure:<name$}  {amount:>value$}  {of:<unit$}  {own}");
         let _ = writeln!(out, "{}", row.trim_end());

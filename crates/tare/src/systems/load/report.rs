@@ -7,8 +7,11 @@ use serde_json::{json, Value};
 use tare_lab::unit::significant;
 use tare_load::{Options, Pace, Record, Target};
 
-/// The result as one line of JSON.
-pub(super) fn json(target: &Target, options: &Options, record: &Record) -> anyhow::Result<String> {
+use super::drive::Done;
+
+/// The result as JSON.
+pub(super) fn json(target: &Target, options: &Options, done: &Done) -> anyhow::Result<Value> {
+    let record = &done.record;
     let nanoseconds = |duration: Duration| duration.as_nanos() as u64;
     let mut result = json!({
         "schema": 1,
@@ -24,10 +27,12 @@ pub(super) fn json(target: &Target, options: &Options, record: &Record) -> anyho
         "rate": record.rate(),
         "unissued": record.unissued(),
         "bytes_per_response": record.bytes_per_response(),
+        "body_bytes_per_second": record.body_rate(),
         "latency": record.latency.summary(),
         "lateness": record.lateness.summary(),
         "generator_cpu_per_response_ns": record.cpu_per_response().map(nanoseconds),
-        "invalid": record.is_invalid(),
+        "server_counts": done.counts,
+        "invalid": done.invalid(),
     });
     let counts = serde_json::to_value(record)?;
     if let (Value::Object(result), Value::Object(counts)) = (&mut result, counts) {
@@ -39,11 +44,12 @@ pub(super) fn json(target: &Target, options: &Options, record: &Record) -> anyho
             };
         }
     }
-    Ok(serde_json::to_string(&result)?)
+    Ok(result)
 }
 
 /// The result as text.
-pub(super) fn text(target: &Target, options: &Options, record: &Record) -> String {
+pub(super) fn text(target: &Target, options: &Options, done: &Done) -> String {
+    let record = &done.record;
     let mut text = String::new();
     let tls = if target.tls.is_some() {
         " with TLS"
@@ -52,6 +58,7 @@ pub(super) fn text(target: &Target, options: &Options, record: &Record) -> Strin
     };
     let pace = match options.pace {
         Pace::Closed => "closed loop".into(),
+        Pace::Trace => "times of the trace".into(),
         Pace::Constant(rate) => format!("{} requests per second", significant(rate)),
         Pace::Poisson(rate) => format!("{} requests per second, Poisson", significant(rate)),
     };
@@ -101,6 +108,30 @@ pub(super) fn text(target: &Target, options: &Options, record: &Record) -> Strin
     let bytes = record.bytes_per_response();
     let bytes = bytes.map_or_else(missing, |bytes| format!("{} B", significant(bytes)));
     line("rate", format!("{rate}, bytes per response: {bytes}"));
+    if let Some(rate) = record.body_rate().filter(|_| record.body_bytes > 0) {
+        let rate = significant(rate / 1e6);
+        line("bodies", format!("{rate} MB/s, without headers and TLS"));
+    }
+    if target.tls.is_some() {
+        let (full, resumed) = (record.full_handshakes, record.resumed_handshakes);
+        line(
+            "handshakes",
+            format!("{full} full, {resumed} resumed, in the whole trial"),
+        );
+    }
+    if let Some(counts) = &done.counts {
+        let verdict = match counts.mismatch() {
+            None => "they agree",
+            Some(_) => "they do NOT agree",
+        };
+        line(
+            "both sides",
+            format!(
+                "{} requests sent, {} served; the server counts {}: {verdict}",
+                counts.sent, counts.served, counts.server
+            ),
+        );
+    }
     match record.latency.summary() {
         None => line("latency", missing()),
         Some(latency) => {
@@ -132,7 +163,8 @@ pub(super) fn text(target: &Target, options: &Options, record: &Record) -> Strin
     text
 }
 
-fn time(ns: f64) -> String {
+/// A time with its unit.
+pub(super) fn time(ns: f64) -> String {
     let (value, unit) = match ns {
         _ if ns < 1e3 => (ns, "ns"),
         _ if ns < 1e6 => (ns / 1e3, "µs"),

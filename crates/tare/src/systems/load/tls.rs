@@ -16,9 +16,6 @@ const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 #[derive(clap::Args)]
 pub(super) struct TlsArgs {
-    /// Use TLS, as https URLs do
-    #[arg(long)]
-    pub(super) tls: bool,
     /// Certificates of the authorities to trust, as PEM [default: those of the system]
     #[arg(long, value_name = "FILE")]
     cacert: Option<PathBuf>,

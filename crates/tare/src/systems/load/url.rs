@@ -44,7 +44,8 @@ impl FromStr for Url {
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(end);
         let default = if is_tls { 443 } else { 80 };
-        let (host, port) = super::host_and_port(authority, default).map_err(|_| expected())?;
+        let (host, port) =
+            super::value::host_and_port(authority, default).map_err(|_| expected())?;
         if authority.contains('@') {
             return Err(expected());
         }

@@ -1,0 +1,112 @@
+//! memcached's frames of UDP.
+
+use std::collections::BTreeMap;
+
+use super::{Progress, Protocol, Response, Violation, Wire};
+use crate::workload::Request;
+
+const HEADER: usize = 8;
+
+/// The most bytes of datagrams that arrived before an earlier one of the same reply.
+const KEPT_MAX: usize = 4 << 20;
+
+/// One of memcached's protocols over UDP: each datagram begins with the number of its request, its
+/// place and the number of datagrams. Requests are one datagram, replies are put together.
+/// Datagrams of other requests, whose replies came too late or twice, are ignored.
+#[derive(Clone, Debug)]
+pub struct Udp<P> {
+    protocol: P,
+    id: u16,
+    is_waiting: bool,
+    /// The place of the datagram that is read next, and their number.
+    next: u16,
+    total: Option<u16>,
+    /// Datagrams that arrived before it.
+    kept: BTreeMap<u16, Vec<u8>>,
+    kept_bytes: usize,
+    /// Bytes that the protocol has not consumed.
+    rest: Vec<u8>,
+}
+
+impl<P> Udp<P> {
+    /// A client whose requests and replies are those of `protocol`.
+    pub fn new(protocol: P) -> Udp<P> {
+        Udp {
+            protocol,
+            id: 0,
+            is_waiting: false,
+            next: 0,
+            total: None,
+            kept: BTreeMap::new(),
+            kept_bytes: 0,
+            rest: Vec::new(),
+        }
+    }
+}
+
+impl<P: Protocol> Protocol for Udp<P> {
+    fn wire() -> Wire {
+        Wire::Datagrams
+    }
+
+    fn write(&mut self, request: &Request, out: &mut Vec<u8>) {
+        self.end();
+        self.id = self.id.wrapping_add(1);
+        self.is_waiting = true;
+        let [high, low] = self.id.to_be_bytes();
+        out.extend_from_slice(&[high, low, 0, 0, 0, 1, 0, 0]);
+        self.protocol.write(request, out);
+    }
+
+    /// Reads one datagram, and always all of it.
+    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Violation> {
+        let Some((header, payload)) = bytes.split_first_chunk::<HEADER>() else {
+            return Err(Violation::new("the frame header of UDP", bytes));
+        };
+        let word = |at| u16::from_be_bytes([header[at], header[at + 1]]);
+        let (id, place, total) = (word(0), word(2), word(4));
+        let mut response = None;
+        if self.is_waiting && id == self.id {
+            if place >= total || *self.total.get_or_insert(total) != total {
+                let expected = "a place among the datagrams of a reply";
+                return Err(Violation::new(expected, header));
+            }
+            if place >= self.next && !self.kept.contains_key(&place) {
+                self.kept_bytes += payload.len();
+                self.kept.insert(place, payload.into());
+            }
+            while let Some(payload) = self.kept.remove(&self.next) {
+                self.kept_bytes -= payload.len();
+                self.next += 1;
+                self.rest.extend_from_slice(&payload);
+                let progress = self.protocol.read(&self.rest)?;
+                self.rest.drain(..progress.consumed);
+                response = response.or(progress.response);
+            }
+            if self.kept_bytes > KEPT_MAX {
+                return Err(Violation::new("the first datagrams of a reply", header));
+            }
+            let is_whole = self.next == total;
+            if response.is_some() != is_whole || (is_whole && !self.rest.is_empty()) {
+                return Err(Violation::new(
+                    "a reply that ends with its datagrams",
+                    bytes,
+                ));
+            }
+            self.is_waiting = response.is_none();
+        }
+        Ok(Progress {
+            consumed: bytes.len(),
+            response,
+        })
+    }
+
+    fn end(&mut self) -> Option<Response> {
+        self.protocol.end();
+        self.is_waiting = false;
+        (self.next, self.total, self.kept_bytes) = (0, None, 0);
+        self.kept.clear();
+        self.rest.clear();
+        None
+    }
+}

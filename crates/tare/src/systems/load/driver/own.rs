@@ -1,0 +1,157 @@
+//! Tare's own generator in a trial: the keys beforehand, the closed loop that a rate is a share of,
+//! and the trial itself.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+use tare_load::protocol::{
+    Http, MemcachedText, Progress, Protocol, Resp, RespVersion, Response, Violation,
+};
+use tare_load::{run, Key, KeyPattern, Options, Pace, Record, Request, Target, ValueLen, Workload};
+
+use super::server::{Running, Server};
+use super::LoadParameters;
+
+/// The first key: "tare:" and eleven digits are the 16 bytes that redis-benchmark's and memaslap's
+/// keys have, so that responses are as long.
+pub(super) const FIRST_KEY: u64 = 10_000_000_000;
+
+/// Requests in flight per connection while keys are written.
+const FILL_PIPELINE: usize = 16;
+
+/// A protocol with keys of equal length.
+#[derive(Clone)]
+struct Padded<P>(P);
+
+impl<P: Protocol> Protocol for Padded<P> {
+    fn greet(&mut self, out: &mut Vec<u8>) -> usize {
+        self.0.greet(out)
+    }
+
+    #[inline]
+    fn write(&mut self, request: &Request, out: &mut Vec<u8>) {
+        let key = match &request.key {
+            Key::Number(number) => Key::Number(FIRST_KEY + number),
+            Key::Name(name) => Key::Name(name.clone()),
+        };
+        self.0.write(&Request { key, ..*request }, out);
+    }
+
+    #[inline]
+    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Violation> {
+        self.0.read(bytes)
+    }
+
+    fn end(&mut self) -> Option<Response> {
+        self.0.end()
+    }
+}
+
+/// Writes every key once; nothing for nginx.
+///
+/// # Errors
+/// A key could not be written.
+pub(super) fn fill(server: &Running, parameters: &LoadParameters) -> anyhow::Result<()> {
+    if parameters.server == Server::Nginx {
+        return Ok(());
+    }
+    let options = options(parameters);
+    let fill = Options {
+        pipeline: FILL_PIPELINE,
+        workload: Workload {
+            set_share: 1.0,
+            pattern: KeyPattern::Sequential,
+            ..options.workload
+        },
+        duration: super::FILL_MAX,
+        requests: Some(parameters.keys),
+        ..options
+    };
+    let record = trial(server, parameters, &fill)?;
+    ensure!(
+        record.served == parameters.keys,
+        "found {} of {} keys written: {}",
+        record.served,
+        parameters.keys,
+        record.first_error.as_deref().unwrap_or("no response")
+    );
+    Ok(())
+}
+
+/// Runs one load for `duration`; every response must serve its request.
+///
+/// # Errors
+/// A request was not served, or the generator fell behind, so that the latencies are not the
+/// server's.
+pub(super) fn load(
+    server: &Running,
+    parameters: &LoadParameters,
+    pace: Pace,
+    duration: Duration,
+) -> anyhow::Result<Record> {
+    let options = Options {
+        pace,
+        duration,
+        ..options(parameters)
+    };
+    let record = trial(server, parameters, &options)?;
+    let lost = record.misses + record.refused + record.failed + record.timed_out;
+    if lost > 0 {
+        let error = record.first_error.as_deref().unwrap_or("a key is missing");
+        bail!(
+            "{lost} of {} requests were not served: {error}",
+            record.issued
+        );
+    }
+    match record.is_invalid() {
+        Some(reason) => bail!("invalid: {reason}"),
+        None => Ok(record),
+    }
+}
+
+/// The options that trials of these parameters share. One thread, which is this one, pinned
+/// beforehand.
+fn options(parameters: &LoadParameters) -> Options {
+    let value_len = parameters.value.0 as u32;
+    Options {
+        connections: parameters.connections,
+        pipeline: parameters.pipeline,
+        workload: match parameters.server {
+            Server::Nginx => Workload::default(),
+            _ => Workload {
+                set_share: parameters.sets,
+                keys: parameters.keys,
+                pattern: KeyPattern::Uniform,
+                value_len: ValueLen::Range(value_len, value_len),
+                hit_share: 1.0,
+            },
+        },
+        warm_up: Duration::ZERO,
+        timeout: super::TIMEOUT,
+        ..Options::default()
+    }
+}
+
+fn trial(
+    server: &Running,
+    parameters: &LoadParameters,
+    options: &Options,
+) -> anyhow::Result<Record> {
+    let address = server.address();
+    let target = Target { address, tls: None };
+    let go_on = AtomicBool::new(false);
+    Ok(match parameters.server {
+        Server::Nginx => {
+            let http = Http::new(&address.to_string(), &[super::DOCUMENT.into()], &[])?;
+            run(&target, &http, options, &go_on)?
+        }
+        Server::Memcached => run(&target, &Padded(MemcachedText::default()), options, &go_on)?,
+        Server::Redis => run(
+            &target,
+            &Padded(Resp::new(RespVersion::Two)),
+            options,
+            &go_on,
+        )?,
+    })
+}

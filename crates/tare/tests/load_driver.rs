@@ -1,0 +1,313 @@
+//! The driver `load` as `tare run` and `tare trial` run it: servers and generators of this machine.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+/// The experiments in a short form. Rates and times are judged elsewhere: this machine may be busy.
+const EXPERIMENT: &str = r#"
+[[experiment]]
+id     = "test/http"
+title  = "nginx"
+source = "the test"
+driver = "load"
+fixed  = { connections = 8, value = "128 B", warm_up = "50 ms" }
+matrix = { generator = ["load", "wrk"] }
+metric = { name = "request_rate", unit = "req/s", better = "higher", work = "bytes" }
+
+[[experiment.target]]
+id    = "same-work"
+text  = "Both fetch the same bytes"
+ratio = { of = { generator = "load" }, to = { generator = "wrk" }, between = [0.001, 1000] }
+
+[[experiment]]
+id     = "test/resp"
+title  = "Redis"
+source = "the test"
+driver = "load"
+fixed  = { server = "redis-server", connections = 8, pipeline = 4, keys = 2000, warm_up = "50 ms" }
+matrix = { generator = ["load", "redis-benchmark", "memtier_benchmark"] }
+metric = { name = "generator_time", unit = "µs", better = "lower", work = "bytes" }
+
+[[experiment.target]]
+id    = "same-work"
+text  = "Both fetch the same bytes"
+ratio = { of = { generator = "load" }, to = { generator = "redis-benchmark" }, between = [0.001, 1000] }
+
+[[experiment]]
+id     = "test/memcached"
+title  = "memcached"
+source = "the test"
+driver = "load"
+fixed  = { server = "memcached", connections = 8, sets = 0.1, keys = 2000, warm_up = "50 ms" }
+matrix = { generator = ["load", "memaslap"] }
+metric = { name = "generator_time", unit = "µs", better = "lower", work = "bytes" }
+
+[[experiment.target]]
+id    = "same-work"
+text  = "Both fetch the same bytes"
+ratio = { of = { generator = "load" }, to = { generator = "memaslap" }, between = [0.001, 1000] }
+
+[[experiment]]
+id     = "test/memcslap"
+title  = "memcslap"
+source = "the test"
+driver = "load"
+fixed  = { server = "memcached", generator = "memcslap", connections = 2, keys = 100, warm_up = "50 ms", duration = "100 ms" }
+matrix = { sets = [0.0, 1.0] }
+metric = { name = "generator_time", unit = "µs", better = "lower" }
+"#;
+
+/// The programs that Debian 12 has, with their packages.
+const PROGRAMS: [(&[&str], &str); 7] = [
+    (&["nginx"], "nginx-light"),
+    (&["memcached"], "memcached"),
+    (&["redis-server"], "redis-server"),
+    (&["wrk"], "wrk"),
+    (&["redis-benchmark"], "redis-tools"),
+    (&["memaslap", "memcaslap"], "libmemcached-tools"),
+    (&["memcslap"], "libmemcached-tools"),
+];
+
+/// Returns true if all of these are installed; prints a notice if not, and fails under CI.
+fn has(programs: &[&str]) -> bool {
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin";
+    let is_here = |names: &[&str]| {
+        let mut folders = std::env::split_paths(&path);
+        folders.any(|folder| names.iter().any(|name| folder.join(name).is_file()))
+    };
+    let needed = PROGRAMS
+        .iter()
+        .filter(|(names, _)| programs.contains(&names[0]));
+    let missing = needed.filter(|(names, _)| !is_here(names));
+    let missing: Vec<&str> = missing.map(|(_, package)| *package).collect();
+    if missing.is_empty() {
+        return true;
+    }
+    let notice = format!(
+        "NOT TESTED load: as root: apt-get install {}",
+        missing.join(" ")
+    );
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{notice}");
+    // Past the capture of the test runner: what is not tested must be seen.
+    let _ = writeln!(std::io::stderr(), "{notice}");
+    false
+}
+
+/// The samples, counters and the error of one trial.
+#[derive(Default)]
+struct Trial {
+    values: BTreeMap<String, f64>,
+    counters: BTreeMap<String, u64>,
+    error: Option<(String, bool)>,
+}
+
+/// Runs a trial, with another path for programs and a folder for its files if one is given.
+fn trial(parameters: &str, path: Option<(&str, &Path)>) -> Trial {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tare"));
+    command
+        .args(["trial", "load", parameters])
+        .stdin(Stdio::null());
+    if let Some((path, folder)) = path {
+        command.env("PATH", path).env("TMPDIR", folder);
+    }
+    let printed = command.output().unwrap().stdout;
+    let mut trial = Trial::default();
+    for line in String::from_utf8(printed).unwrap().lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        if let (Some(metric), Some(value)) = (line["metric"].as_str(), line["value"].as_f64()) {
+            trial.values.insert(metric.into(), value);
+        }
+        for (name, count) in line["counters"].as_object().into_iter().flatten() {
+            trial.counters.insert(name.clone(), count.as_u64().unwrap());
+        }
+        if let Some(message) = line["message"].as_str() {
+            trial.error = Some((message.into(), line["missing"] == true));
+        }
+    }
+    trial
+}
+
+/// The servers whose log is in a folder. Redis overwrites its own environment and arguments.
+fn left_running(folder: &Path) -> Vec<String> {
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let logs = all.filter_map(|entry| fs::read_link(entry.path().join("fd/1")).ok());
+    let left = logs.filter(|log| log.starts_with(folder));
+    left.map(|log| log.display().to_string()).collect()
+}
+
+#[test]
+fn each_generator_measures_its_server_and_equal_work_is_compared() {
+    if !has(&PROGRAMS.map(|(names, _)| names[0])) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("load.toml"), EXPERIMENT).unwrap();
+    let temporary = tempfile::tempdir().unwrap();
+    let done = Command::new(env!("CARGO_BIN_EXE_tare"))
+        .args([
+            "run",
+            "load.toml",
+            "--rounds",
+            "2",
+            "--out",
+            "run",
+            "--json",
+        ])
+        .current_dir(folder.path())
+        .env("TMPDIR", temporary.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let result: Value = serde_json::from_slice(&done.stdout)
+        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&done.stderr)));
+    assert_eq!(left_running(temporary.path()), [""; 0]);
+    let mut ratios = 0;
+    for experiment in result["experiments"].as_array().unwrap() {
+        for target in experiment["targets"].as_array().unwrap() {
+            // With other bytes per response there would be no ratio.
+            assert!(target["measured"].is_number(), "{target}");
+            ratios += 1;
+        }
+    }
+    assert_eq!(ratios, 3);
+    let samples = fs::read_to_string(folder.path().join("run/samples.jsonl")).unwrap();
+    let mut seen = BTreeMap::new();
+    for line in samples.lines() {
+        let record: Value = serde_json::from_str(line).unwrap();
+        let outcome = &record["outcome"];
+        let cell = format!("{} {}", record["experiment"], record["at"]);
+        if cell.contains("memtier") && outcome["status"] == "not-testable" {
+            assert!(line.contains("memtier-benchmark"), "the package: {line}");
+            continue;
+        }
+        assert_eq!(outcome["status"], "done", "{line}");
+        assert!(
+            outcome["counters"]["operations"].as_u64() > Some(100),
+            "{line}"
+        );
+        assert!(outcome["counters"]["bytes"].as_u64() > Some(100), "{line}");
+        assert_eq!(outcome["counters"]["miscounted"], 0, "{line}");
+        assert_eq!(outcome["counters"]["unanswered"], 0, "{line}");
+        *seen.entry(cell).or_insert(0) += 1;
+    }
+    assert!(seen.len() >= 6, "{seen:?}");
+}
+
+#[test]
+fn processor_time_per_request_is_given_of_both_sides() {
+    if !has(&["redis-server", "redis-benchmark"]) {
+        return;
+    }
+    for generator in ["load", "redis-benchmark"] {
+        let parameters = format!(
+            r#"{{"server":"redis-server","generator":"{generator}","pipeline":16,"keys":100,"duration":"300 ms"}}"#
+        );
+        let trial = trial(&parameters, None);
+        assert_eq!(trial.error, None);
+        let operations = trial.counters["operations"] as f64;
+        for metric in ["generator_time", "server_time"] {
+            // At least some, and not more than a processor has in the time that it took.
+            let seconds = trial.values[metric] * operations;
+            let longest = operations / trial.values["request_rate"] + 0.1;
+            assert!(
+                seconds > 0.01 && seconds < longest,
+                "{generator} {metric}: {seconds}"
+            );
+        }
+        assert!(trial.values["latency_p50"] <= trial.values["latency_p99"]);
+    }
+}
+
+#[test]
+fn a_stopped_server_is_in_the_percentiles_of_an_open_loop_and_not_of_a_closed_one() {
+    if !has(&["nginx"]) {
+        return;
+    }
+    let of = |pace: &str| {
+        let parameters = format!(
+            r#"{{"connections":4,"pace":"{pace}","share":0.1,"stall":"1 s","duration":"4 s"}}"#
+        );
+        // On a busy machine the generator may fall behind, says so, and is asked again.
+        let mut tries = (0..5).map(|_| trial(&parameters, None));
+        let found = tries.find(|trial| trial.error.is_none());
+        found.expect("a generator that is not late in one of five trials")
+    };
+    let (open, closed) = (of("open"), of("closed"));
+    // A quarter of all clients came while it was stopped.
+    let ratio = open.values["p99_of_expected"];
+    assert!((0.9..1.2).contains(&ratio), "{:?}", open.values);
+    assert!(
+        (0.9..1.2).contains(&open.values["p999_of_expected"]),
+        "{:?}",
+        open.values
+    );
+    assert!(
+        closed.values["p99_of_expected"] < 0.5,
+        "{:?}",
+        closed.values
+    );
+    assert!(open.counters["scheduled"] > 100);
+    assert_eq!(open.counters["unscheduled"], 0);
+    assert_eq!(open.counters["unanswered"], 0);
+    assert_eq!(open.counters["miscounted"], 0);
+}
+
+#[test]
+fn a_program_that_is_absent_is_not_testable_with_its_package() {
+    let empty = tempfile::tempdir().unwrap();
+    let absent = r#"{"generator":"wrk"}"#;
+    let experiment = |generator: &str| {
+        format!(
+            "[[experiment]]\nid = \"test/absent\"\ntitle = \"Absent\"\nsource = \"the test\"\n\
+             driver = \"load\"\nmatrix = {{ generator = [\"{generator}\"] }}\n\
+             metric = {{ name = \"request_rate\", unit = \"req/s\", better = \"higher\" }}\n"
+        )
+    };
+    fs::write(empty.path().join("absent.toml"), experiment("wrk")).unwrap();
+    let printed = Command::new(env!("CARGO_BIN_EXE_tare"))
+        .args(["doctor", "absent.toml"])
+        .current_dir(empty.path())
+        .env("PATH", empty.path())
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+    // nginx is found where servers are, without PATH.
+    assert!(
+        printed.contains("apt install wrk") || printed.contains("apt install nginx"),
+        "{printed}"
+    );
+    assert!(trial(absent, Some(("/absent", empty.path())))
+        .error
+        .is_some());
+}
+
+#[test]
+fn a_server_is_ended_with_a_trial_that_fails() {
+    if !has(&["redis-server"]) {
+        return;
+    }
+    // A program of that name that reports nothing.
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("redis-benchmark");
+    fs::write(&script, "#!/bin/sh\necho no report\n").unwrap();
+    let mut permissions = fs::metadata(&script).unwrap().permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
+    fs::set_permissions(&script, permissions).unwrap();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{path}", folder.path().display());
+    let parameters =
+        r#"{"server":"redis-server","generator":"redis-benchmark","keys":10,"duration":"100 ms"}"#;
+    let failed = trial(parameters, Some((&path, folder.path())));
+    let (message, missing) = failed.error.expect("an error");
+    assert!(
+        message.contains("redis-benchmark") || message.contains("no report"),
+        "{message}"
+    );
+    assert!(!missing);
+    assert_eq!(left_running(folder.path()), [""; 0]);
+}
