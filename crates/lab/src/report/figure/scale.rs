@@ -23,6 +23,9 @@ const LOG_SPAN: f64 = 20.0;
 /// A linear axis starts at zero unless all of its values lie within this factor.
 const CLOSE: f64 = 1.6;
 
+/// Below this a linear scale shows everything at zero.
+const SMALLEST_RANGE: f64 = 1e-300;
+
 /// The share of its length that a logarithmic scale keeps for zero.
 const ZERO_STRIP: f64 = 0.09;
 
@@ -80,7 +83,8 @@ impl Scale {
         }
     }
 
-    /// Widens the range if all values are the same.
+    /// Widens the range if all values are the same, or too close to zero to be told apart:
+    /// half of the least positive number is zero, and a quotient of two such differences NaN.
     pub(crate) fn spread(
         log: bool,
         low: f64,
@@ -89,10 +93,11 @@ impl Scale {
         to: f64,
         zero: Option<f64>,
     ) -> Scale {
+        let tiny = !log && low.abs().max(high.abs()) < SMALLEST_RANGE;
         let (low, high) = match (log, low < high) {
+            (false, _) if tiny => (0.0, 1.0),
             (_, true) => (low, high),
-            (true, false) => (low / 2.0, high * 2.0),
-            (false, false) if low == 0.0 => (0.0, 1.0),
+            (true, false) => ((low / 2.0).max(f64::from_bits(1)), high * 2.0),
             (false, false) => (low - low.abs() / 2.0, high + high.abs() / 2.0),
         };
         Scale {
@@ -296,14 +301,25 @@ mod tests {
             vec![-1e308, 1e308],
             vec![1e-320, 1e300],
             vec![f64::MAX, f64::MIN_POSITIVE],
+            vec![5e-324],
+            vec![0.0, 5e-324],
+            vec![-5e-324, 5e-324],
+            vec![0.0, f64::MIN_POSITIVE],
+            vec![1e-300],
         ] {
-            let scale = Scale::for_values(&values, 300.0, 20.0);
-            for &value in &values {
-                let pixel = scale.at(value);
-                assert!((19.9..=300.1).contains(&pixel), "{values:?} {pixel}");
+            let axis = |log| Scale::for_axis(&values, log, 20.0, 300.0);
+            for scale in [
+                Scale::for_values(&values, 300.0, 20.0),
+                axis(false),
+                axis(true),
+            ] {
+                for &value in &values {
+                    let pixel = scale.at(value);
+                    assert!((19.9..=300.1).contains(&pixel), "{values:?} {pixel}");
+                }
+                assert!(scale.ticks(5, 1.0).len() < 30, "{values:?}");
+                assert!(scale.ticks(5, 1.0).iter().all(|tick| tick.is_finite()));
             }
-            assert!(scale.ticks(5, 1.0).len() < 30, "{values:?}");
-            assert!(scale.ticks(5, 1.0).iter().all(|tick| tick.is_finite()));
         }
     }
 
