@@ -23,7 +23,7 @@ impl Metrics {
         }
     }
 
-    /// Begins a family; `kind` is `counter` or `gauge`. Its samples follow.
+    /// Begins a family; `kind` is `counter`, `gauge` or `histogram`. Its samples follow.
     pub fn family(&mut self, name: &str, kind: &str, help: &str) {
         let prefix = self.prefix;
         let _ = writeln!(self.text, "# HELP {prefix}_{name} {help}");
@@ -54,6 +54,26 @@ impl Metrics {
     pub fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.family(name, kind, help);
         self.sample(name, &[], value);
+    }
+
+    /// Adds a histogram without labels. `buckets` are upper limits in rising order, and how many of
+    /// the `count` values, whose sum is `sum`, each is an upper limit of.
+    pub fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        buckets: impl IntoIterator<Item = (f64, u64)>,
+        sum: f64,
+        count: u64,
+    ) {
+        self.family(name, "histogram", help);
+        let bucket = format!("{name}_bucket");
+        for (limit, within) in buckets {
+            self.sample(&bucket, &[("le", &limit.to_string())], within);
+        }
+        self.sample(&bucket, &[("le", "+Inf")], count);
+        self.sample(&format!("{name}_sum"), &[], sum);
+        self.sample(&format!("{name}_count"), &[], count);
     }
 
     /// Adds a family of counters for each of `infos`; `instances` are their labels, and the values

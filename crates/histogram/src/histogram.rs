@@ -81,12 +81,17 @@ impl Histogram {
         (!self.is_empty()).then(at)
     }
 
-    /// The share of the latencies that are longer than `limit`; `None` if none is recorded.
-    pub fn share_above(&self, limit: Duration) -> Option<f64> {
+    /// Latencies of at most `limit`, to three digits of it.
+    pub fn count_up_to(&self, limit: Duration) -> u64 {
         let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
         let buckets = self.latencies.iter_recorded();
-        let longer = buckets.filter(|bucket| bucket.value_iterated_to() > limit_ns);
-        let longer: u64 = longer.map(|bucket| bucket.count_at_value()).sum();
+        let within = buckets.take_while(|bucket| bucket.value_iterated_to() <= limit_ns);
+        within.map(|bucket| bucket.count_at_value()).sum()
+    }
+
+    /// The share of the latencies that are longer than `limit`; `None` if none is recorded.
+    pub fn share_above(&self, limit: Duration) -> Option<f64> {
+        let longer = self.count() - self.count_up_to(limit);
         (!self.is_empty()).then(|| longer as f64 / self.count() as f64)
     }
 
@@ -239,6 +244,15 @@ mod tests {
                 "{found} for {exact}"
             );
         }
+    }
+
+    #[test]
+    fn latencies_up_to_a_limit_are_counted_with_the_limit() {
+        let histogram = of(&[1, 10, 10, 1000, 70_000_000_000]);
+        let up_to = |ns| histogram.count_up_to(Duration::from_nanos(ns));
+        assert_eq!([0, 1, 9, 10, 999, 1000].map(up_to), [0, 1, 1, 3, 3, 4]);
+        assert_eq!(histogram.count_up_to(Duration::MAX), 5);
+        assert_eq!(histogram.share_above(Duration::from_nanos(10)), Some(0.4));
     }
 
     #[test]

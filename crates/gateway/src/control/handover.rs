@@ -1,6 +1,7 @@
 //! The state of the control side, for another process.
 
 use serde::{Deserialize, Serialize};
+use tare_histogram::Histogram;
 use tare_sim::Instant;
 
 use super::{Control, Counters};
@@ -13,6 +14,8 @@ use crate::interface::InterfaceId;
 struct AllCounters<W> {
     control: Counters,
     exchange: exchange::Counters,
+    #[serde(default)]
+    negotiations: Histogram,
     workers: W,
 }
 
@@ -34,6 +37,7 @@ impl Control {
         let counters = AllCounters {
             control: self.counters,
             exchange: self.exchange.counters(),
+            negotiations: self.exchange.negotiation_latency().clone(),
             workers,
         };
         State {
@@ -78,7 +82,8 @@ impl Control {
         let counters: Option<AllCounters<W>> = serde_json::from_str(&state.counters).ok();
         let workers = counters.map(|counters| {
             self.counters.add(&counters.control);
-            self.exchange.go_on(&counters.exchange);
+            self.exchange
+                .go_on(&counters.exchange, &counters.negotiations);
             counters.workers
         });
         (gone, workers)

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tare_daemon::{CountsBy, Reason};
+use tare_histogram::Histogram;
 
 use super::routes::{Entry, Inbound};
 use super::totals::RouteCounters;
@@ -20,6 +21,9 @@ pub struct Status {
     pub neighbors: Vec<NeighborStatus>,
     /// Counters of the key exchange.
     pub exchange: BTreeMap<String, u64>,
+    /// How long negotiations begun by this gateway took, from the first knock to the agreement.
+    #[serde(default)]
+    pub negotiation_latency: Histogram,
     /// Counters of frames that the control side received.
     pub control: BTreeMap<String, u64>,
 }
@@ -103,6 +107,7 @@ impl Control {
                 .collect(),
             neighbors,
             exchange: counts(exchange.named(), "dropped_", &exchange.dropped),
+            negotiation_latency: self.exchange.negotiation_latency().clone(),
             control: counts(self.counters.named(), "ignored_", &self.counters.ignored)
                 .into_iter()
                 .chain(counts(std::iter::empty(), "", &self.counters.taken))

@@ -120,6 +120,16 @@ impl InMemory {
         self.actions.log.clear();
     }
 
+    /// Returns true if there was nothing to do for the worker in its last round.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state.idle > 0
+    }
+
+    /// Returns the worker's data plane.
+    pub(crate) fn dataplane(&self) -> &Dataplane {
+        &self.station.forwarder.dataplane
+    }
+
     /// Returns the tables that were published last.
     pub(crate) fn tables(&self) -> &BoundTables {
         self.control.tables()

@@ -1,5 +1,7 @@
 //! The status of a running gateway, as JSON and for Prometheus.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use tare_daemon::{Metrics, ProcessStatus};
 use tare_port::Counters;
@@ -152,6 +154,16 @@ impl Report {
                 page.sample(name, &[("event", event)], n);
             }
         }
+        let latency = &self.status.negotiation_latency;
+        let buckets = NEGOTIATION_BUCKETS_S.map(|limit| {
+            let within = latency.count_up_to(Duration::from_secs_f64(limit));
+            (limit, within)
+        });
+        let summary = latency.summary();
+        let sum_s = summary.map_or(0.0, |all| all.mean_ns * all.count as f64 / 1e9);
+        let help = "Time from the first knock of a negotiation begun by this side to its agreement";
+        let (name, count) = ("negotiation_seconds", latency.count());
+        page.histogram(name, help, buckets, sum_s, count);
         let help = "Frames that the control side had no room for";
         page.single("control_lost_total", "counter", help, self.control_lost);
     }
@@ -269,6 +281,12 @@ impl Report {
     }
 }
 
+/// Upper limits of the buckets of negotiations, in seconds: from a peer on the same switch to the
+/// end of the longest negotiation.
+const NEGOTIATION_BUCKETS_S: [f64; 12] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+];
+
 /// The reasons that each route has a sample for from the start, so that the first packet is seen as
 /// an increase; others have one from their first packet on.
 const ALWAYS: [(&str, DropReason); 4] = [
@@ -305,7 +323,7 @@ mod tests {
         );
         for line in text.lines() {
             let (name, value) = line.rsplit_once(' ').unwrap();
-            let sample = name.starts_with("tare_gateway_") && value.parse::<u64>().is_ok();
+            let sample = name.starts_with("tare_gateway_") && value.parse::<f64>().is_ok();
             assert!(line.starts_with("# ") || sample, "{line}");
         }
         let with_spi = text.contains(",spi=\"");

@@ -133,7 +133,7 @@ pub(super) struct Loop {
     /// The generation of the tables in use.
     seen: u64,
     /// Rounds without a frame.
-    idle: u32,
+    pub(super) idle: u32,
     /// The time at which counters were published.
     told: Instant,
     /// Rounds that are left, once the gateway is to stop.

@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use tare_histogram::Histogram;
 use tare_sim::Instant;
 
 use super::sas::handover::{InboundLife, OutboundLife, Proving, Waiting};
@@ -98,8 +99,9 @@ impl Exchange {
         kept
     }
 
-    /// Goes on with the counters of another process.
-    pub(crate) fn go_on(&mut self, counters: &Counters) {
+    /// Goes on with the counters and latencies of another process.
+    pub(crate) fn go_on(&mut self, counters: &Counters, took: &Histogram) {
         self.shared.counters.add(counters);
+        self.shared.took.merge(took);
     }
 }

@@ -43,6 +43,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use tare_histogram::Histogram;
 use tare_sim::{EventQueue, Instant};
 
 use crate::config::{Aead, PresharedKey, SaKey};
@@ -473,6 +474,12 @@ impl Exchange {
     /// Returns the counters.
     pub fn counters(&self) -> Counters {
         self.shared.counters
+    }
+
+    /// Returns how long negotiations begun by this side took, from the first knock to the
+    /// agreement.
+    pub fn negotiation_latency(&self) -> &Histogram {
+        &self.shared.took
     }
 
     /// Returns the state of a route.

@@ -64,6 +64,7 @@ enum Phase {
 
 /// A negotiation that this side has begun.
 struct Initiator {
+    begun: Instant,
     deadline: Instant,
     resend: Instant,
     /// Until when it counts as fresh, if it still does.
@@ -349,6 +350,7 @@ impl Route {
         let ((outbound, keys), since) = accepted?;
         limits.agreements.give_back();
         shared.counters.agreements += 1;
+        shared.took.record_duration(now.since(own.begun));
         let KeyPair {
             initiator,
             responder,
@@ -475,6 +477,7 @@ impl Route {
         }
         let ttl = shared.timers.negotiation_ttl;
         self.phase = Phase::Negotiating(Box::new(Initiator {
+            begun: now,
             deadline: now + ttl,
             // A peer that seems to be gone is not asked more often than Vita would.
             resend: if self.failures < 3 || self.hears(now, shared) {

@@ -9,6 +9,8 @@ use zeroize::Zeroizing;
 
 use crate::clock::MonotonicClock;
 
+use tare_histogram::Histogram;
+
 use super::counters::Counters;
 use super::handshake::Seed;
 use super::limits::{Source, SOURCES};
@@ -26,6 +28,8 @@ pub(crate) struct Shared {
     /// Outbound SAs of each route.
     pub(crate) sas: usize,
     pub(crate) counters: Counters,
+    /// How long negotiations begun by this side took, from the first knock to the agreement.
+    pub(crate) took: Histogram,
     /// Routes that want to negotiate and wait for their turn, each once.
     pub(crate) waiting: VecDeque<usize>,
     /// Negotiations that have their turn.
@@ -50,6 +54,7 @@ impl Shared {
             timers,
             sas,
             counters: Counters::default(),
+            took: Histogram::new(),
             waiting: VecDeque::new(),
             fresh: 0,
             spis: HashMap::new(),

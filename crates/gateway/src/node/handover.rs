@@ -108,6 +108,10 @@ impl Bed {
             counters.collect::<Vec<_>>()
         };
         assert_eq!(counters(&node.control.export(&())), counters(&state));
+        let status = node.control.status();
+        let agreements = status.exchange["agreements"];
+        assert!(agreements > 0);
+        assert_eq!(status.negotiation_latency.count(), agreements);
         node
     }
 

@@ -28,6 +28,28 @@ fn four_messages_give_both_sides_the_same_two_sas() {
     b.check_counters();
 }
 
+#[test]
+fn a_negotiation_lasts_from_the_first_knock_to_the_agreement_on_the_side_that_began_it() {
+    let (mut a, mut b) = (Gateway::single(A, B, 1), Gateway::single(B, A, 2));
+    a.tick(seconds(1.0));
+    // The first knock is lost.
+    a.take_first();
+    a.tick(seconds(1.3));
+    for (n, at) in [1.31, 1.33, 1.36, 1.4].into_iter().enumerate() {
+        let (from, to) = if n % 2 == 0 {
+            (&mut a, &mut b)
+        } else {
+            (&mut b, &mut a)
+        };
+        let message = from.take_first();
+        to.receive(seconds(at), from.address, &message);
+    }
+    let latency = |gateway: &Gateway| gateway.exchange.negotiation_latency().summary();
+    let ofa = latency(&a).unwrap();
+    assert_eq!((ofa.count, latency(&b)), (1, None));
+    assert!(ofa.p50_ns.abs_diff(400_000_000) <= 400_000, "{ofa:?}");
+}
+
 /// Every byte of the four messages and of the keys, computed a second time.
 #[test]
 fn messages_and_keys_are_those_of_the_description() {

@@ -194,6 +194,7 @@ impl Gateway {
         let c = self.exchange.counters();
         let handled = c.knocks + c.challenges + c.proposals + c.agreements + c.repeats;
         assert_eq!(c.received, handled + c.dropped_in_all(), "{c:?}");
+        assert_eq!(self.exchange.negotiation_latency().count(), c.agreements);
     }
 }
 

@@ -30,6 +30,9 @@ const STEP: Duration = Duration::from_millis(5);
 /// Packets between two times at which the control sides do what is due.
 const CONTROL_EVERY: u64 = 1 << 14;
 
+/// Rounds in which all that waits has been sent: queues hold 4,096 frames, a burst 32 and more.
+const SETTLING_ROUNDS: usize = 256;
+
 /// Two whole gateways on one thread, back to back.
 pub struct Through<'a> {
     bench: &'a Bench,
@@ -127,8 +130,9 @@ impl<'a> Through<'a> {
         let done = through.run(warm_up)?;
         if done.packets != warm_up {
             return Err(format!(
-                "{} of {warm_up} packets came through the ports",
-                done.packets
+                "{} of {warm_up} packets came through the ports; dropped: {}",
+                done.packets,
+                through.drops()
             ));
         }
         Ok(through)
@@ -175,6 +179,7 @@ impl<'a> Through<'a> {
                 self.gateways
                     .iter_mut()
                     .for_each(|gateway| gateway.control(now));
+                self.settle(now)?;
             }
             let n = left.min(self.bench.burst as u64).min(until_control);
             self.burst(n as usize, &mut done)?;
@@ -182,6 +187,41 @@ impl<'a> Through<'a> {
             until_control -= n;
         }
         Ok(done)
+    }
+
+    /// Lets frames of the control sides arrive: hundreds at once, as after negotiations, would hold
+    /// up the packets behind them for a round, and those would count as lost.
+    fn settle(&mut self, now: Instant) -> Result<(), String> {
+        for _ in 0..SETTLING_ROUNDS {
+            for (gateway, host) in self.gateways.iter_mut().zip(&mut self.hosts) {
+                gateway.work(now)?;
+                host.receive(now, &self.pool, &mut self.packets)?;
+                self.packets.clear();
+            }
+            if self.gateways.iter().all(InMemory::is_idle) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns why packets were dropped.
+    fn drops(&self) -> String {
+        let mut reasons = Vec::new();
+        for (gateway, side) in self.gateways.iter().zip(["first", "second"]) {
+            let dataplane = gateway.dataplane();
+            let directions = [
+                ("outbound", dataplane.sent()),
+                ("inbound", dataplane.received()),
+            ];
+            for (direction, counters) in directions {
+                let dropped = counters.dropped.iter().filter(|(_, n)| *n > 0);
+                reasons.extend(
+                    dropped.map(|(reason, n)| format!("{side} {direction} {} {n}", reason.name())),
+                );
+            }
+        }
+        reasons.join(", ")
     }
 
     fn burst(&mut self, n: usize, done: &mut Done) -> Result<(), String> {

@@ -106,6 +106,17 @@ fn table(report: &Report) -> String {
             hop.interface, hop.address, hop.state
         );
     }
+    if let Some(latency) = report.status.negotiation_latency.summary() {
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let _ = writeln!(
+            text,
+            "\n{} negotiations begun here succeeded: p50 {:.1} ms, p99 {:.1} ms, longest {:.1} ms",
+            latency.count,
+            ms(latency.p50_ns),
+            ms(latency.p99_ns),
+            ms(latency.max_ns)
+        );
+    }
     text.push('\n');
     direction(&mut text, "outbound", &report.outbound);
     direction(&mut text, "inbound", &report.inbound);
