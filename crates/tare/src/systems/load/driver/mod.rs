@@ -66,7 +66,7 @@ parameters! {
         stall: Duration = "0 ms",
         /// the closed loop of Tare's own generator before the trial
         warm_up: Duration = "200 ms",
-        /// the trial; whole seconds for wrk, memtier_benchmark and memaslap
+        /// the trial; whole seconds for wrk and memaslap
         duration: Duration = "1 s",
     }
 }
