@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::workload::{Key, Operation, Request, VALUE_LEN_MAX};
-use crate::Error;
+use crate::{Error, Unexpected};
 
 /// The longest line, in bytes.
 const LINE_MAX: u64 = 16 << 10;
@@ -180,12 +180,11 @@ impl Lines {
         Ok((at.map(Duration::from_secs_f64), request))
     }
 
-    fn wrong(&self, found: &str, expected: &'static str) -> Error {
+    fn wrong(&self, found: &str, expected: &str) -> Error {
         Error::Trace {
             path: self.path.clone(),
             line: self.number.max(1),
-            found: found.chars().take(60).collect(),
-            expected,
+            error: Unexpected::text(&found.chars().take(60).collect::<String>(), expected),
         }
     }
 

@@ -1,12 +1,11 @@
 //! The requests of a load: which operation, on which key, with how large a value.
 
-use std::fmt;
 use std::str::FromStr;
 
 use tare_sim::Random;
 
 use crate::trace::Lines;
-use crate::Error;
+use crate::{Error, Unexpected};
 
 /// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,27 +59,10 @@ pub enum ValueLen {
 /// The longest value, in bytes.
 pub const VALUE_LEN_MAX: u32 = 512 << 20;
 
-/// A text that is no length of values.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoValueLen(String);
-
-impl fmt::Display for NoValueLen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "found {:?}, expected bytes up to {VALUE_LEN_MAX} (\"32\"), a range (\"32-1024\"), or \
-             lengths with weights (\"32:9,1024:1\")",
-            self.0
-        )
-    }
-}
-
-impl std::error::Error for NoValueLen {}
-
 impl FromStr for ValueLen {
-    type Err = NoValueLen;
+    type Err = Unexpected;
 
-    fn from_str(text: &str) -> Result<ValueLen, NoValueLen> {
+    fn from_str(text: &str) -> Result<ValueLen, Unexpected> {
         let number = |text: &str| text.trim().parse::<u32>().ok();
         let len = |text| number(text).filter(|&len| len <= VALUE_LEN_MAX);
         let read = || {
@@ -97,7 +79,9 @@ impl FromStr for ValueLen {
             let (least, most) = (len(least)?, len(most)?);
             (least <= most).then_some(ValueLen::Range(least, most))
         };
-        read().ok_or_else(|| NoValueLen(text.into()))
+        let expected = "bytes up to 536870912 (\"32\"), a range (\"32-1024\"), or lengths with \
+                        weights (\"32:9,1024:1\")";
+        read().ok_or_else(|| Unexpected::text(text, expected))
     }
 }
 
@@ -118,14 +102,12 @@ impl ValueLen {
             }
             ValueLen::Weighted(pairs) => {
                 let total = pairs.iter().map(|&(_, weight)| u64::from(weight)).sum();
-                let mut left = random.below(total);
-                for &(len, weight) in pairs {
-                    match left.checked_sub(weight.into()) {
-                        None => return len,
-                        Some(rest) => left = rest,
-                    }
-                }
-                unreachable!("a number below the sum of the weights")
+                let (drawn, mut sum) = (random.below(total), 0);
+                let is_drawn = |&&(_, weight): &&(u32, u32)| {
+                    sum += u64::from(weight);
+                    drawn < sum
+                };
+                pairs.iter().find(is_drawn).map_or(0, |&(len, _)| len)
             }
         }
     }
@@ -177,7 +159,7 @@ impl Requests {
         Requests {
             trace: None,
             workload: workload.clone(),
-            random: Random::new(Random::new(seed ^ thread.rotate_left(32)).next_u64()),
+            random: Random::new(seed ^ thread.rotate_left(32)).fork(),
             zipf: match workload.pattern {
                 KeyPattern::Zipf(exponent) => Some(Zipf::new(workload.keys, exponent)),
                 _ => None,
@@ -222,21 +204,21 @@ impl Requests {
                 key
             }
         };
-        if !is_set && self.workload.hit_share < 1.0 && !self.random.chance(self.workload.hit_share)
-        {
+        let hit_share = self.workload.hit_share;
+        if !is_set && hit_share < 1.0 && !self.random.chance(hit_share) {
             key += self.workload.keys;
         }
+        let (operation, value_len) = match is_set {
+            true => (
+                Operation::Set,
+                self.workload.value_len.draw(&mut self.random),
+            ),
+            false => (Operation::Get, 0),
+        };
         Request {
-            operation: if is_set {
-                Operation::Set
-            } else {
-                Operation::Get
-            },
+            operation,
             key: Key::Number(key),
-            value_len: match is_set {
-                true => self.workload.value_len.draw(&mut self.random),
-                false => 0,
-            },
+            value_len,
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Progress, Protocol, Response, Violation, Wire};
+use super::{Progress, Protocol, Response, Wire};
 use crate::workload::Request;
+use crate::Unexpected;
 
 const HEADER: usize = 8;
 
@@ -59,17 +60,17 @@ impl<P: Protocol> Protocol for Udp<P> {
     }
 
     /// Reads one datagram, and always all of it.
-    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Violation> {
+    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Unexpected> {
+        let wrong = |expected| Err(Unexpected::bytes(bytes, expected));
         let Some((header, payload)) = bytes.split_first_chunk::<HEADER>() else {
-            return Err(Violation::new("the frame header of UDP", bytes));
+            return wrong("the frame header of UDP");
         };
         let word = |at| u16::from_be_bytes([header[at], header[at + 1]]);
         let (id, place, total) = (word(0), word(2), word(4));
         let mut response = None;
         if self.is_waiting && id == self.id {
             if place >= total || *self.total.get_or_insert(total) != total {
-                let expected = "a place among the datagrams of a reply";
-                return Err(Violation::new(expected, header));
+                return wrong("a place among the datagrams of a reply");
             }
             if place >= self.next && !self.kept.contains_key(&place) {
                 self.kept_bytes += payload.len();
@@ -84,14 +85,11 @@ impl<P: Protocol> Protocol for Udp<P> {
                 response = response.or(progress.response);
             }
             if self.kept_bytes > KEPT_MAX {
-                return Err(Violation::new("the first datagrams of a reply", header));
+                return wrong("the first datagrams of a reply");
             }
             let is_whole = self.next == total;
             if response.is_some() != is_whole || (is_whole && !self.rest.is_empty()) {
-                return Err(Violation::new(
-                    "a reply that ends with its datagrams",
-                    bytes,
-                ));
+                return wrong("a reply that ends with its datagrams");
             }
             self.is_waiting = response.is_none();
         }
