@@ -40,9 +40,11 @@ impl Trace {
     /// # Errors
     /// The file cannot be read twice, or a line is no such request.
     pub fn check(path: &Path, kind: TraceKind) -> Result<Trace, Error> {
-        let is_file = path.metadata().map(|data| data.is_file());
-        let is_file = is_file.map_err(|error| system(path, &error))?;
-        if !is_file {
+        if !path
+            .metadata()
+            .map_err(|error| system(path, &error))?
+            .is_file()
+        {
             let error = io::Error::other("found no regular file, which can be read twice");
             return Err(system(path, &error));
         }
@@ -77,8 +79,7 @@ impl Trace {
     pub(crate) fn lines(&self, thread: u64, threads: u64) -> Result<Lines, Error> {
         let file = File::open(&self.path).map_err(|error| system(&self.path, &error))?;
         Ok(Lines {
-            path: self.path.clone(),
-            kind: self.kind,
+            trace: self.clone(),
             file: BufReader::new(file),
             line: Vec::new(),
             number: 0,
@@ -96,8 +97,7 @@ fn system(path: &Path, error: &io::Error) -> Error {
 /// Reads the lines of one thread.
 #[derive(Debug)]
 pub(crate) struct Lines {
-    path: PathBuf,
-    kind: TraceKind,
+    trace: Trace,
     file: BufReader<File>,
     line: Vec<u8>,
     number: u64,
@@ -117,7 +117,7 @@ impl Lines {
             self.line.clear();
             let mut piece = self.file.by_ref().take(LINE_MAX);
             let read = piece.read_until(b'\n', &mut self.line);
-            if read.map_err(|error| system(&self.path, &error))? == 0 {
+            if read.map_err(|error| system(&self.trace.path, &error))? == 0 {
                 return Ok(None);
             }
             let (thread, threads) = self.skips;
@@ -135,7 +135,7 @@ impl Lines {
     }
 
     fn parse(&mut self, text: &str) -> Result<(Option<Duration>, Request), Error> {
-        let expected = match self.kind {
+        let expected = match self.trace.kind {
             TraceKind::Http => "GET /PATH, with or without seconds before it",
             TraceKind::KeyValue => "GET KEY or SET KEY BYTES, with or without seconds before it",
         };
@@ -163,7 +163,7 @@ impl Lines {
         let is_sent = |word: &str| word.bytes().all(|byte| byte.is_ascii_graphic());
         let is_key = |key: &str| key.len() <= KEY_MAX && is_sent(key);
         let is_path = |path: &str| path.starts_with('/') && is_sent(path);
-        let (operation, name, value_len) = match (self.kind, words.as_slice()) {
+        let (operation, name, value_len) = match (self.trace.kind, words.as_slice()) {
             (TraceKind::Http, &["GET", path]) if is_path(path) => (Operation::Get, path, 0),
             (TraceKind::KeyValue, &["GET", key]) if is_key(key) => (Operation::Get, key, 0),
             (TraceKind::KeyValue, &["SET", key, bytes]) if is_key(key) => {
@@ -182,7 +182,7 @@ impl Lines {
 
     fn wrong(&self, found: &str, expected: &str) -> Error {
         Error::Trace {
-            path: self.path.clone(),
+            path: self.trace.path.clone(),
             line: self.number.max(1),
             error: Unexpected::text(&found.chars().take(60).collect::<String>(), expected),
         }

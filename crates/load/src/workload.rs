@@ -147,9 +147,16 @@ pub struct Requests {
     trace: Option<Lines>,
     workload: Workload,
     random: Random,
-    zipf: Option<Zipf>,
-    next_key: u64,
-    stride: u64,
+    keys: Keys,
+}
+
+/// The keys of one thread.
+#[derive(Debug)]
+enum Keys {
+    /// Each one at this distance from the last, and the next one.
+    Every(u64, u64),
+    Uniform,
+    Zipf(Zipf),
 }
 
 impl Requests {
@@ -160,12 +167,11 @@ impl Requests {
             trace: None,
             workload: workload.clone(),
             random: Random::new(seed ^ thread.rotate_left(32)).fork(),
-            zipf: match workload.pattern {
-                KeyPattern::Zipf(exponent) => Some(Zipf::new(workload.keys, exponent)),
-                _ => None,
+            keys: match workload.pattern {
+                KeyPattern::Sequential => Keys::Every(threads, thread % workload.keys),
+                KeyPattern::Uniform => Keys::Uniform,
+                KeyPattern::Zipf(exponent) => Keys::Zipf(Zipf::new(workload.keys, exponent)),
             },
-            next_key: thread % workload.keys,
-            stride: threads,
         }
     }
 
@@ -195,18 +201,18 @@ impl Requests {
     #[inline]
     fn draw_at_random(&mut self) -> Request {
         let is_set = self.random.chance(self.workload.set_share);
-        let mut key = match (self.workload.pattern, &self.zipf) {
-            (_, Some(zipf)) => zipf.draw(&mut self.random) - 1,
-            (KeyPattern::Uniform, _) => self.random.below(self.workload.keys),
-            _ => {
-                let key = self.next_key;
-                self.next_key = (key + self.stride) % self.workload.keys;
-                key
+        let keys = self.workload.keys;
+        let mut key = match &mut self.keys {
+            Keys::Every(stride, next) => {
+                let after = (*next + *stride) % keys;
+                std::mem::replace(next, after)
             }
+            Keys::Uniform => self.random.below(keys),
+            Keys::Zipf(zipf) => zipf.draw(&mut self.random) - 1,
         };
         let hit_share = self.workload.hit_share;
         if !is_set && hit_share < 1.0 && !self.random.chance(hit_share) {
-            key += self.workload.keys;
+            key += keys;
         }
         let (operation, value_len) = match is_set {
             true => (
@@ -238,37 +244,13 @@ struct Zipf {
 
 impl Zipf {
     fn new(n: u64, s: f64) -> Zipf {
-        let mut zipf = Zipf {
-            n: n as f64,
+        let n = n as f64;
+        Zipf {
+            n,
             s,
-            low: 0.0,
-            high: 0.0,
-            accept: 0.0,
-        };
-        zipf.low = zipf.integral(1.5) - 1.0;
-        zipf.high = zipf.integral(zipf.n + 0.5);
-        zipf.accept = 2.0 - zipf.inverse(zipf.integral(2.5) - zipf.density(2.0));
-        zipf
-    }
-
-    fn density(&self, x: f64) -> f64 {
-        x.powf(-self.s)
-    }
-
-    /// (x^(1-s) - 1) / (1 - s), which is ln x where s is 1.
-    fn integral(&self, x: f64) -> f64 {
-        let (t, log) = (1.0 - self.s, x.ln());
-        match (t * log).abs() < 1e-8 {
-            true => log * (1.0 + t * log / 2.0),
-            false => (t * log).exp_m1() / t,
-        }
-    }
-
-    fn inverse(&self, y: f64) -> f64 {
-        let t = (y * (1.0 - self.s)).max(-1.0);
-        match t.abs() < 1e-8 {
-            true => (y * (1.0 - t / 2.0)).exp(),
-            false => (t.ln_1p() * y / t).exp(),
+            low: integral(1.5, s) - 1.0,
+            high: integral(n + 0.5, s),
+            accept: 2.0 - inverse(integral(2.5, s) - 2f64.powf(-s), s),
         }
     }
 
@@ -276,12 +258,30 @@ impl Zipf {
         loop {
             let unit = (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
             let y = self.high + unit * (self.low - self.high);
-            let x = self.inverse(y);
+            let x = inverse(y, self.s);
             let k = (x + 0.5).floor().clamp(1.0, self.n);
-            if k - x <= self.accept || y >= self.integral(k + 0.5) - self.density(k) {
+            if k - x <= self.accept || y >= integral(k + 0.5, self.s) - k.powf(-self.s) {
                 return k as u64;
             }
         }
+    }
+}
+
+/// (x^(1-s) - 1) / (1 - s), which is ln x where s is 1.
+fn integral(x: f64, s: f64) -> f64 {
+    let (t, log) = (1.0 - s, x.ln());
+    match (t * log).abs() < 1e-8 {
+        true => log * (1.0 + t * log / 2.0),
+        false => (t * log).exp_m1() / t,
+    }
+}
+
+/// The x of which y is the integral.
+fn inverse(y: f64, s: f64) -> f64 {
+    let t = (y * (1.0 - s)).max(-1.0);
+    match t.abs() < 1e-8 {
+        true => (y * (1.0 - t / 2.0)).exp(),
+        false => (t.ln_1p() * y / t).exp(),
     }
 }
 

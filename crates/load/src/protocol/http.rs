@@ -35,8 +35,6 @@ enum State {
     UntilClose,
 }
 
-const EMPTY: Response = Response::new(Outcome::Served, 0);
-
 impl Http {
     /// A client of `host` (with the port, if it is not the usual one) that asks for these paths.
     /// `fields` are sent with each request.
@@ -75,7 +73,7 @@ impl Http {
             head: head.as_bytes().into(),
             state: State::Head,
             left: 0,
-            response: EMPTY,
+            response: Response::default(),
         })
     }
 
@@ -133,7 +131,7 @@ impl Http {
 
     fn finish(&mut self) -> Option<Response> {
         self.state = State::Head;
-        Some(std::mem::replace(&mut self.response, EMPTY))
+        Some(std::mem::take(&mut self.response))
     }
 }
 
@@ -205,7 +203,7 @@ impl Protocol for Http {
     fn end(&mut self) -> Option<Response> {
         let state = std::mem::replace(&mut self.state, State::Head);
         self.left = 0;
-        let mut response = std::mem::replace(&mut self.response, EMPTY);
+        let mut response = std::mem::take(&mut self.response);
         response.closes = true;
         (state == State::UntilClose).then_some(response)
     }

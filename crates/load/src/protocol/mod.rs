@@ -86,7 +86,7 @@ impl Progress {
 }
 
 /// A whole response.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Response {
     /// Its content.
     pub outcome: Outcome,
@@ -98,7 +98,7 @@ pub struct Response {
 
 impl Response {
     /// A response after which the connection stays open.
-    pub(crate) const fn new(outcome: Outcome, body_len: u64) -> Response {
+    pub(crate) fn new(outcome: Outcome, body_len: u64) -> Response {
         Response {
             outcome,
             body_len,
@@ -108,9 +108,10 @@ impl Response {
 }
 
 /// The content of a response.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Outcome {
     /// The request was served.
+    #[default]
     Served,
     /// There is no such key.
     Miss,

@@ -21,7 +21,7 @@ pub enum RespVersion {
 }
 
 /// A client: `GET` and `SET`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Resp {
     version: RespVersion,
     /// Bytes of a value and its end of line that are left.
@@ -38,10 +38,7 @@ impl Resp {
     pub fn new(version: RespVersion) -> Resp {
         Resp {
             version,
-            left: 0,
-            elements: 0,
-            is_aside: false,
-            response: None,
+            ..Resp::default()
         }
     }
 
