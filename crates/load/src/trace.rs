@@ -40,20 +40,17 @@ impl Trace {
     /// # Errors
     /// The file cannot be read twice, or a line is no such request.
     pub fn check(path: &Path, kind: TraceKind) -> Result<Trace, Error> {
-        if !path
-            .metadata()
-            .map_err(|error| system(path, &error))?
-            .is_file()
-        {
-            let error = io::Error::other("found no regular file, which can be read twice");
-            return Err(system(path, &error));
-        }
         let mut trace = Trace {
             path: path.into(),
             kind,
             requests: 0,
             is_timed: false,
         };
+        let data = path.metadata().map_err(|error| trace.failed(error))?;
+        if !data.is_file() {
+            let error = "found no regular file, which can be read twice";
+            return Err(trace.failed(io::Error::other(error)));
+        }
         let mut lines = trace.lines(0, 1)?;
         while let Some((at, _)) = lines.next()? {
             trace.is_timed = at.is_some();
@@ -77,7 +74,7 @@ impl Trace {
 
     /// The lines that thread `thread` of `threads` replays.
     pub(crate) fn lines(&self, thread: u64, threads: u64) -> Result<Lines, Error> {
-        let file = File::open(&self.path).map_err(|error| system(&self.path, &error))?;
+        let file = File::open(&self.path).map_err(|error| self.failed(error))?;
         Ok(Lines {
             trace: self.clone(),
             file: BufReader::new(file),
@@ -88,10 +85,13 @@ impl Trace {
             last: None,
         })
     }
-}
 
-fn system(path: &Path, error: &io::Error) -> Error {
-    Error::System(io::Error::other(format!("{}: {error}", path.display())))
+    fn failed(&self, error: io::Error) -> Error {
+        Error::system(io::Error::other(format!(
+            "{}: {error}",
+            self.path.display()
+        )))
+    }
 }
 
 /// Reads the lines of one thread.
@@ -117,7 +117,7 @@ impl Lines {
             self.line.clear();
             let mut piece = self.file.by_ref().take(LINE_MAX);
             let read = piece.read_until(b'\n', &mut self.line);
-            if read.map_err(|error| system(&self.trace.path, &error))? == 0 {
+            if read.map_err(|error| self.trace.failed(error))? == 0 {
                 return Ok(None);
             }
             let (thread, threads) = self.skips;
@@ -144,14 +144,12 @@ impl Lines {
         }
         let mut words = text.split_ascii_whitespace().peekable();
         let starts_with_digit = |word: &&str| word.as_bytes()[0].is_ascii_digit();
-        let at = match words.next_if(starts_with_digit) {
-            None => None,
-            Some(word) => {
-                let at = word.parse::<f64>().ok().filter(|at| *at <= 1e11);
-                let at = at.ok_or_else(|| self.wrong(text, expected))?;
-                Some(at - *self.start.get_or_insert(at))
-            }
-        };
+        let at = words.next_if(starts_with_digit).map(|word| {
+            let at = word.parse::<f64>().ok().filter(|at| *at <= 1e11);
+            at.ok_or_else(|| self.wrong(text, expected))
+        });
+        let at = at.transpose()?;
+        let at = at.map(|at| at - *self.start.get_or_insert(at));
         if self.last.is_some_and(|last| last.is_some() != at.is_some()) {
             return Err(self.wrong(text, "a time on each line or on none"));
         }

@@ -185,10 +185,7 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
                     _ => sleeps -= 1,
                 }
             }
-            let wait = Timespec {
-                tv_sec: 0,
-                tv_nsec: wait.subsec_nanos().into(),
-            };
+            let wait = Timespec::try_from(wait).unwrap_or_default();
             let count = match epoll::wait(&self.epoll, &mut events, Some(&wait)) {
                 Ok(count) => count,
                 Err(rustix::io::Errno::INTR) => 0,
@@ -209,7 +206,7 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
             cpu_end = Some(processor_time());
         }
         for n in 0..self.connections.len() {
-            self.note_handshake(n);
+            self.close(n);
         }
         // A thread that was not run for a while has not passed all of them.
         self.note_intervals(Instant::now());
@@ -350,18 +347,17 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
         let is_over = now >= self.end || self.quota == 0;
         if P::wire() == Wire::Handshakes && (is_over || self.schedule.is_some()) {
             // A handshake opens its connection when it is due.
-            self.note_handshake(n);
-            self.connections[n].transport = None;
+            self.close(n);
             return self.allow(n, 1, now);
         }
         let resent = self.connect(n)?;
         self.allow(n, self.pipeline - resent, now)
     }
 
-    /// Counts the handshake of a connection that is closed next.
-    fn note_handshake(&mut self, n: usize) {
-        let transport = self.connections[n].transport.as_ref();
-        match transport.and_then(Transport::handshake) {
+    /// Closes a connection, if it is open, and counts its handshake.
+    fn close(&mut self, n: usize) {
+        let transport = self.connections[n].transport.take();
+        match transport.and_then(|transport| transport.handshake()) {
             Some(rustls::HandshakeKind::Resumed) => self.record.resumed_handshakes += 1,
             Some(_) => self.record.full_handshakes += 1,
             None => {}
@@ -371,7 +367,7 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
     /// Replaces a connection by a new one, and returns the number of requests that were in flight
     /// and are sent again.
     fn connect(&mut self, n: usize) -> Result<usize, Error> {
-        self.note_handshake(n);
+        self.close(n);
         let connection = &mut self.connections[n];
         connection.openings += 1;
         connection.shaken = None;
@@ -380,7 +376,6 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
         let flags = EventFlags::IN | EventFlags::OUT;
         let data = epoll::EventData::new_u64(n as u64);
         epoll::add(&self.epoll, transport.socket(), data, flags).map_err(Error::system)?;
-        // Closing the old one removes it from the set.
         connection.transport = Some(transport);
         connection.waits_to_write = true;
         connection.due = 0;

@@ -21,27 +21,23 @@ pub struct MemcachedBinary {
 
 impl Protocol for MemcachedBinary {
     fn write(&mut self, request: &Request, out: &mut Vec<u8>) {
-        let start = out.len();
-        out.extend_from_slice(&[0; HEADER]);
         let (opcode, extras) = match request.operation {
             Operation::Get => (GET, 0),
             Operation::Set => (SET, 8),
         };
-        // Flags and expiry, both 0.
-        out.resize(out.len() + extras, 0);
-        let key = out.len();
+        let start = out.len();
+        // A write's flags and expiry, both 0, follow the header.
+        out.resize(start + HEADER + extras, 0);
         write_key(&request.key, out);
-        let key_len = (out.len() - key) as u16;
+        let key_len = out.len() - start - HEADER - extras;
         if request.operation == Operation::Set {
             write_value(request.value_len, out);
         }
-        let body_len = (out.len() - start - HEADER) as u32;
+        let body_len = out.len() - start - HEADER;
         let header = &mut out[start..][..HEADER];
-        header[0] = REQUEST;
-        header[1] = opcode;
-        header[2..4].copy_from_slice(&key_len.to_be_bytes());
-        header[4] = extras as u8;
-        header[8..12].copy_from_slice(&body_len.to_be_bytes());
+        (header[0], header[1], header[4]) = (REQUEST, opcode, extras as u8);
+        header[2..4].copy_from_slice(&(key_len as u16).to_be_bytes());
+        header[8..12].copy_from_slice(&(body_len as u32).to_be_bytes());
     }
 
     fn read(&mut self, bytes: &[u8]) -> Result<Progress, Unexpected> {
