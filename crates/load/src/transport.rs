@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
+use rustix::net::{self, SocketAddrAny, SocketFlags, SocketType};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, StreamOwned};
 use tare_sim::Instant;
@@ -89,10 +89,7 @@ pub fn ask(
 impl Target {
     /// Begins to connect; the socket can be written when that is done.
     pub(crate) fn open(&self, wire: Wire) -> io::Result<Transport> {
-        let family = match self.address {
-            SocketAddr::V4(_) => AddressFamily::INET,
-            SocketAddr::V6(_) => AddressFamily::INET6,
-        };
+        let family = SocketAddrAny::from(self.address).address_family();
         let kind = match wire {
             Wire::Datagrams => SocketType::DGRAM,
             Wire::Stream | Wire::Handshakes => SocketType::STREAM,

@@ -5,8 +5,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::event::Timespec;
+use rustix::io::Errno;
 use rustix::time::{clock_gettime, ClockId};
 use tare_histogram::Histogram;
 use tare_sim::Instant;
@@ -140,10 +142,7 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
 
     /// Runs the trial to its end.
     pub(crate) fn run(mut self) -> Result<Record, Error> {
-        let mut events = [epoll::Event {
-            flags: EventFlags::empty(),
-            data: epoll::EventData::new_u64(0),
-        }; EVENTS];
+        let mut events = Vec::with_capacity(EVENTS);
         for n in 0..self.connections.len() {
             self.open(n)?;
         }
@@ -186,17 +185,15 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
                 }
             }
             let wait = Timespec::try_from(wait).unwrap_or_default();
-            let count = match epoll::wait(&self.epoll, &mut events, Some(&wait)) {
-                Ok(count) => count,
-                Err(rustix::io::Errno::INTR) => 0,
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&wait)) {
+                Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(Error::system(error)),
-            };
-            if count > 0 {
+            }
+            if !events.is_empty() {
                 idle_since = None;
             }
-            for event in &events[..count] {
-                let (connection, flags) = (event.data.u64() as usize, event.flags);
-                self.work(connection, flags)?;
+            for event in events.drain(..) {
+                self.work(event.data.u64() as usize, event.flags)?;
             }
             self.send()?;
         }

@@ -1,11 +1,9 @@
 //! The requests of a load: which operation, on which key, with how large a value.
 
-use std::str::FromStr;
-
 use tare_sim::Random;
 
 use crate::trace::Lines;
-use crate::{Error, Unexpected};
+use crate::Error;
 
 /// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,32 +56,6 @@ pub enum ValueLen {
 
 /// The longest value, in bytes.
 pub const VALUE_LEN_MAX: u32 = 512 << 20;
-
-impl FromStr for ValueLen {
-    type Err = Unexpected;
-
-    fn from_str(text: &str) -> Result<ValueLen, Unexpected> {
-        let number = |text: &str| text.trim().parse::<u32>().ok();
-        let len = |text| number(text).filter(|&len| len <= VALUE_LEN_MAX);
-        let read = || {
-            if text.contains(':') {
-                let pairs = text.split(',').map(|pair| {
-                    let (bytes, weight) = pair.split_once(':')?;
-                    Some((len(bytes)?, number(weight)?))
-                });
-                let pairs: Vec<(u32, u32)> = pairs.collect::<Option<_>>()?;
-                let total: u64 = pairs.iter().map(|&(_, weight)| u64::from(weight)).sum();
-                return (total > 0).then_some(ValueLen::Weighted(pairs));
-            }
-            let (least, most) = text.split_once('-').unwrap_or((text, text));
-            let (least, most) = (len(least)?, len(most)?);
-            (least <= most).then_some(ValueLen::Range(least, most))
-        };
-        let expected = "bytes up to 536870912 (\"32\"), a range (\"32-1024\"), or lengths with \
-                        weights (\"32:9,1024:1\")";
-        read().ok_or_else(|| Unexpected::text(text, expected))
-    }
-}
 
 impl ValueLen {
     /// The longest value.
@@ -318,23 +290,19 @@ mod tests {
     }
 
     #[test]
-    fn lengths_of_values_are_read_and_drawn() {
-        let draw = |text: &str| {
-            let len: ValueLen = text.parse().unwrap();
+    fn lengths_of_values_are_drawn_from_ranges_and_by_weight() {
+        let draw = |len: ValueLen| {
             let mut random = Random::new(1);
             let mut drawn: Vec<u32> = (0..1000).map(|_| len.draw(&mut random)).collect();
             drawn.sort_unstable();
             (drawn[0], drawn[500], drawn[999], len.longest())
         };
-        assert_eq!(draw("32"), (32, 32, 32, 32));
-        let (least, middle, most, longest) = draw("10-20");
+        assert_eq!(draw(ValueLen::Range(32, 32)), (32, 32, 32, 32));
+        let (least, middle, most, longest) = draw(ValueLen::Range(10, 20));
         assert_eq!((least, most, longest), (10, 20, 20));
         assert!((13..=17).contains(&middle));
-        assert_eq!(draw("1:9,100:1"), (1, 1, 100, 100));
-        for wrong in ["", "x", "20-10", "1:0", "1:2,", "-1", "536870913", "1:2,3"] {
-            let error = wrong.parse::<ValueLen>().unwrap_err().to_string();
-            assert!(error.contains(&format!("{wrong:?}")), "{error}");
-        }
+        let weighted = ValueLen::Weighted(vec![(1, 9), (100, 1)]);
+        assert_eq!(draw(weighted), (1, 1, 100, 100));
     }
 
     #[test]

@@ -38,7 +38,11 @@ impl<const META: bool> Lines for Memcached<META> {
     fn next(&mut self, line: Option<&[u8]>) -> Result<Option<Response>, Unexpected> {
         let Some(text) = line else {
             // The text protocol has a line after the value.
-            return Ok(META.then(|| self.finish(Outcome::Served)).flatten());
+            return Ok(if META {
+                self.finish(Outcome::Served)
+            } else {
+                None
+            });
         };
         let (value, place) = match META {
             true => (&b"VA "[..], 1),
