@@ -24,9 +24,9 @@ pub type MemcachedText = Memcached<false>;
 pub type MemcachedMeta = Memcached<true>;
 
 impl<const META: bool> Memcached<META> {
-    fn finish(&mut self, outcome: Outcome) -> Option<Response> {
+    fn finish(&mut self, outcome: Outcome) -> Response {
         let body_len = std::mem::take(self).body_len;
-        Some(Response::new(outcome, body_len))
+        Response::new(outcome, body_len)
     }
 }
 
@@ -38,11 +38,7 @@ impl<const META: bool> Lines for Memcached<META> {
     fn next(&mut self, line: Option<&[u8]>) -> Result<Option<Response>, Unexpected> {
         let Some(text) = line else {
             // The text protocol has a line after the value.
-            return Ok(if META {
-                self.finish(Outcome::Served)
-            } else {
-                None
-            });
+            return Ok(META.then(|| self.finish(Outcome::Served)));
         };
         let (value, place) = match META {
             true => (&b"VA "[..], 1),
@@ -72,7 +68,7 @@ impl<const META: bool> Lines for Memcached<META> {
             }
             _ => return Err(Unexpected::bytes(text, "a reply of memcached")),
         };
-        Ok(self.finish(outcome))
+        Ok(Some(self.finish(outcome)))
     }
 }
 

@@ -1,14 +1,16 @@
 //! The protocol of Redis and its relatives, RESP 2 and 3.
 
-use super::{write_key, write_number, write_value, Lines, Outcome, Progress, Protocol, Response};
+use super::{
+    number, write_key, write_number, write_value, Lines, Outcome, Progress, Protocol, Response,
+};
 use crate::workload::{Key, Operation, Request};
 use crate::Unexpected;
 
 /// The longest value, in bytes.
-const VALUE_MAX: i64 = 512 << 20;
+const VALUE_MAX: u64 = 512 << 20;
 
 /// The most elements of an aggregate.
-const ELEMENTS_MAX: i64 = 1 << 20;
+const ELEMENTS_MAX: u64 = 1 << 20;
 
 /// A version of the protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,13 +55,12 @@ impl Resp {
         let wrong = || Unexpected::bytes(text, "a reply of RESP");
         let (&kind, rest) = text.split_first().ok_or_else(wrong)?;
         // `None` for -1, which stands for nothing.
-        let count = |most: i64| {
-            let count = std::str::from_utf8(rest).ok();
-            let count = count.and_then(|count| count.parse::<i64>().ok());
-            let count = count.filter(|count| (-1..=most).contains(count));
-            count
-                .map(|count| u64::try_from(count).ok())
-                .ok_or_else(wrong)
+        let count = |most: u64| match rest {
+            b"-1" => Ok(None),
+            digits => match number(digits) {
+                Some(count) if count <= most => Ok(Some(count)),
+                _ => Err(wrong()),
+            },
         };
         match kind {
             b'+' | b':' | b',' | b'#' | b'(' => self.note(Outcome::Served, 0),
