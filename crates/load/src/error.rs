@@ -1,6 +1,9 @@
 //! Errors of trials.
 
-use std::{fmt, io};
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use crate::transport::Target;
 
@@ -10,20 +13,18 @@ pub enum Error {
     /// A server cannot be reached, or says what its protocol does not allow.
     Connection {
         /// Its address.
-        address: std::net::SocketAddr,
+        address: SocketAddr,
         /// The error.
         error: String,
     },
     /// A line of a trace is no request.
     Trace {
         /// The file.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// The line, from 1.
         line: u64,
-        /// The start of the line.
-        found: String,
-        /// A line that would do.
-        expected: &'static str,
+        /// The start of the line, and a line that would do.
+        error: Unexpected,
     },
     /// The operating system refuses something else.
     System(io::Error),
@@ -36,24 +37,54 @@ impl Error {
             error: error.to_string(),
         }
     }
+
+    pub(crate) fn system(error: impl Into<io::Error>) -> Error {
+        Error::System(error.into())
+    }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Connection { address, error } => write!(f, "connection to {address}: {error}"),
-            Error::Trace {
-                path,
-                line,
-                found,
-                expected,
-            } => {
-                let path = path.display();
-                write!(f, "{path}:{line}: found {found:?}, expected {expected}")
-            }
+            Error::Trace { path, line, error } => write!(f, "{}:{line}: {error}", path.display()),
             Error::System(error) => write!(f, "{error}"),
         }
     }
 }
 
 impl std::error::Error for Error {}
+
+/// Bytes that a protocol does not allow, or a text that is not what it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unexpected {
+    found: String,
+    expected: String,
+}
+
+impl Unexpected {
+    /// The start of what a server sent.
+    pub(crate) fn bytes(found: &[u8], expected: &str) -> Unexpected {
+        let shown = &found[..found.len().min(60)];
+        Unexpected {
+            found: format!("\"{}\"", shown.escape_ascii()),
+            expected: expected.into(),
+        }
+    }
+
+    /// What a person wrote.
+    pub(crate) fn text(found: &str, expected: &str) -> Unexpected {
+        Unexpected {
+            found: format!("{found:?}"),
+            expected: expected.into(),
+        }
+    }
+}
+
+impl fmt::Display for Unexpected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "found {}, expected {}", self.found, self.expected)
+    }
+}
+
+impl std::error::Error for Unexpected {}

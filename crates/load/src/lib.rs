@@ -12,7 +12,7 @@ mod trial;
 mod worker;
 mod workload;
 
-pub use error::Error;
+pub use error::{Error, Unexpected};
 pub use intervals::Intervals;
 pub use pace::Pace;
 pub use record::Record;
@@ -20,5 +20,5 @@ pub use trace::{Trace, TraceKind};
 pub use transport::{ask, Target};
 pub use trial::{run, run_with, Options};
 pub use workload::{
-    Key, KeyPattern, NoValueLen, Operation, Request, Requests, ValueLen, Workload, VALUE_LEN_MAX,
+    Key, KeyPattern, Operation, Request, Requests, ValueLen, Workload, VALUE_LEN_MAX,
 };

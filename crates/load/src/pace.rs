@@ -40,22 +40,16 @@ impl Pace {
         seed: u64,
     ) -> Option<Schedule> {
         let gap_ns = 1e9 * threads as f64 / self.rate()?;
-        let random = match self {
-            Pace::Poisson(_) => Some(Random::new(Random::new(seed ^ !(thread as u64)).next_u64())),
-            _ => None,
-        };
-        let mut schedule = Schedule {
-            start,
-            // Evenly spaced over all threads.
-            elapsed_ns: gap_ns * thread as f64 / threads as f64,
-            gap_ns,
-            random,
-            trace: None,
-        };
-        if schedule.random.is_some() {
-            schedule.elapsed_ns = schedule.gap();
-        }
-        Some(schedule)
+        let random = Random::new(seed ^ !(thread as u64)).fork();
+        Some(match self {
+            Pace::Poisson(_) => Schedule::new(start, Gaps::Exponential(gap_ns, random)),
+            _ => Schedule {
+                start,
+                // Evenly spaced over all threads.
+                elapsed_ns: gap_ns * thread as f64 / threads as f64,
+                gaps: Gaps::Even(gap_ns),
+            },
+        })
     }
 }
 
@@ -66,21 +60,27 @@ pub(crate) struct Schedule {
     /// From the start to the next request. A sum of doubles: its error stays below a nanosecond for
     /// hours.
     elapsed_ns: f64,
-    gap_ns: f64,
-    random: Option<Random>,
-    /// Gives the times, if those of a trace are asked for.
-    trace: Option<Lines>,
+    gaps: Gaps,
+}
+
+/// The gaps between requests.
+#[derive(Debug)]
+pub(crate) enum Gaps {
+    /// Of this many nanoseconds.
+    Even(f64),
+    /// Of this many on average.
+    Exponential(f64, Random),
+    /// Those of these lines.
+    Trace(Lines),
 }
 
 impl Schedule {
-    /// The times of these lines.
-    pub(crate) fn of_trace(lines: Lines, start: Instant) -> Schedule {
+    /// Times of which the first is a gap after the start.
+    pub(crate) fn new(start: Instant, gaps: Gaps) -> Schedule {
         let mut schedule = Schedule {
             start,
             elapsed_ns: 0.0,
-            gap_ns: 0.0,
-            random: None,
-            trace: Some(lines),
+            gaps,
         };
         schedule.advance();
         schedule
@@ -93,24 +93,18 @@ impl Schedule {
 
     /// Goes on to the one after it.
     pub(crate) fn advance(&mut self) {
-        match &mut self.trace {
-            None => self.elapsed_ns += self.gap(),
+        match &mut self.gaps {
+            Gaps::Even(gap_ns) => self.elapsed_ns += *gap_ns,
+            Gaps::Exponential(mean_ns, random) => {
+                // From just above 0 to 1, so that its logarithm is finite.
+                let unit = ((random.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+                self.elapsed_ns -= unit.ln() * *mean_ns;
+            }
             // Where there is no next line, there is no next request either: that says why.
-            Some(lines) => {
+            Gaps::Trace(lines) => {
                 if let Ok(Some((Some(at), _))) = lines.next() {
                     self.elapsed_ns = at.as_nanos() as f64;
                 }
-            }
-        }
-    }
-
-    fn gap(&mut self) -> f64 {
-        match &mut self.random {
-            None => self.gap_ns,
-            Some(random) => {
-                // From just above 0 to 1, so that its logarithm is finite.
-                let unit = ((random.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
-                -unit.ln() * self.gap_ns
             }
         }
     }

@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tare_histogram::{Histogram, LoadFigures};
+use tare_sim::Instant;
+
+use crate::protocol::Outcome;
+use crate::session::Answered;
 
 /// The requests of a trial's measured part, and what happened to them.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -61,27 +65,39 @@ pub struct Record {
 const LATENESS_MAX: f64 = 0.10;
 
 impl Record {
+    /// Enters a response, if its request is measured.
+    #[inline]
+    pub(crate) fn count(&mut self, answered: &Answered, now: Instant) {
+        let response = &answered.response;
+        let is_served = !matches!(response.outcome, Outcome::Refused(_));
+        self.served_in_all += u64::from(is_served);
+        if !answered.of.is_measured {
+            return;
+        }
+        match &response.outcome {
+            Outcome::Served => self.served += 1,
+            Outcome::Miss => self.misses += 1,
+            Outcome::Refused(error) => {
+                self.refused += 1;
+                self.first_error.get_or_insert_with(|| error.clone());
+            }
+        }
+        self.received_bytes += answered.bytes;
+        self.body_bytes += response.body_len;
+        let latency = now.since(answered.of.intended);
+        self.latency.record_duration(latency);
+    }
+
     /// Adds the record of another thread.
     pub(crate) fn merge(&mut self, other: Record) {
-        self.scheduled += other.scheduled;
-        self.issued += other.issued;
-        self.served += other.served;
-        self.misses += other.misses;
-        self.refused += other.refused;
-        self.failed += other.failed;
-        self.timed_out += other.timed_out;
-        self.resent += other.resent;
-        self.sent_bytes += other.sent_bytes;
-        self.received_bytes += other.received_bytes;
-        self.body_bytes += other.body_bytes;
-        self.sent_in_all += other.sent_in_all;
-        self.served_in_all += other.served_in_all;
-        self.connections += other.connections;
-        self.full_handshakes += other.full_handshakes;
-        self.resumed_handshakes += other.resumed_handshakes;
+        macro_rules! add {
+            ($($count:ident)*) => { $(self.$count += other.$count;)* };
+        }
+        add!(scheduled issued served misses refused failed timed_out resent);
+        add!(sent_in_all served_in_all sent_bytes received_bytes body_bytes);
+        add!(connections full_handshakes resumed_handshakes cpu);
         self.latency.merge(&other.latency);
         self.lateness.merge(&other.lateness);
-        self.cpu += other.cpu;
         self.duration = self.duration.max(other.duration);
         self.first_error = self.first_error.take().or(other.first_error);
     }
@@ -96,22 +112,24 @@ impl Record {
         self.scheduled - self.issued
     }
 
+    /// Requests that were sent and of which nothing else is known yet.
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.issued - self.answered() - self.failed - self.timed_out
+    }
+
     /// Responses per second; `None` if it took no time.
     pub fn rate(&self) -> Option<f64> {
-        let seconds = self.duration.as_secs_f64();
-        (seconds > 0.0).then(|| self.answered() as f64 / seconds)
+        per(self.answered() as f64, self.duration.as_secs_f64())
     }
 
     /// Bytes of bodies and values per second; `None` if it took no time.
     pub fn body_rate(&self) -> Option<f64> {
-        let seconds = self.duration.as_secs_f64();
-        (seconds > 0.0).then(|| self.body_bytes as f64 / seconds)
+        per(self.body_bytes as f64, self.duration.as_secs_f64())
     }
 
     /// Bytes per response; `None` without one.
     pub fn bytes_per_response(&self) -> Option<f64> {
-        let answered = self.answered();
-        (answered > 0).then(|| self.received_bytes as f64 / answered as f64)
+        per(self.received_bytes as f64, self.answered() as f64)
     }
 
     /// Processor time of the generator per response; `None` without one.
@@ -138,12 +156,16 @@ impl Record {
     pub fn is_invalid(&self) -> Option<String> {
         let p99 = |histogram: &Histogram| histogram.quantile(0.99);
         let (late, latency) = (p99(&self.lateness)?, p99(&self.latency)?);
-        if late.as_secs_f64() > LATENESS_MAX * latency.as_secs_f64() {
-            return Some(format!(
+        let is_late = late.as_secs_f64() > LATENESS_MAX * latency.as_secs_f64();
+        is_late.then(|| {
+            format!(
                 "the generator fell behind: the 99th percentile of its lateness is {late:?}, more \
                  than 10 % of the latency's, {latency:?}; use more threads or a lower rate"
-            ));
-        }
-        None
+            )
+        })
     }
+}
+
+fn per(amount: f64, of: f64) -> Option<f64> {
+    (of > 0.0).then(|| amount / of)
 }

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use tare_sim::Instant;
 
-use crate::protocol::{Outcome, Protocol, Response, Violation};
+use crate::protocol::{Outcome, Protocol, Response};
 use crate::workload::Request;
+use crate::Unexpected;
 
 /// Bytes that one read takes.
 const INPUT: usize = 64 << 10;
@@ -105,7 +106,7 @@ impl<P: Protocol> Session<P> {
         &mut self,
         bytes: usize,
         mut answered: impl FnMut(Answered),
-    ) -> Result<(), Violation> {
+    ) -> Result<(), Unexpected> {
         let end = self.kept + bytes;
         let mut at = 0;
         loop {
@@ -115,18 +116,14 @@ impl<P: Protocol> Session<P> {
             let Some(response) = progress.response else {
                 break;
             };
-            let bytes = std::mem::take(&mut self.response_bytes);
             if self.greetings > 0 {
                 self.greetings -= 1;
+                self.response_bytes = 0;
                 continue;
             }
-            let of = self.in_flight.pop_front();
-            let of = of.ok_or_else(|| Violation::new("no response without a request", &[]))?;
-            answered(Answered {
-                of,
-                response,
-                bytes,
-            });
+            let answer = self.answer(response);
+            let wrong = || Unexpected::bytes(&[], "no response without a request");
+            answered(answer.ok_or_else(wrong)?);
             if at == end {
                 break;
             }
@@ -136,28 +133,24 @@ impl<P: Protocol> Session<P> {
         Ok(())
     }
 
-    /// Ends the oldest request without a response of the protocol.
-    pub(crate) fn conclude(&mut self) -> Option<Answered> {
-        let response = Response {
-            outcome: Outcome::Served,
-            body_len: 0,
-            closes: true,
-        };
-        let of = self.in_flight.pop_front()?;
-        Some(Answered {
-            of,
-            response,
-            bytes: 0,
-        })
-    }
-
-    /// Notes the end of the connection, which may be that of a response.
-    pub(crate) fn ended(&mut self) -> Option<Answered> {
-        let response = self.protocol.end()?;
+    #[inline]
+    fn answer(&mut self, response: Response) -> Option<Answered> {
         Some(Answered {
             of: self.in_flight.pop_front()?,
             response,
             bytes: std::mem::take(&mut self.response_bytes),
         })
+    }
+
+    /// Ends the oldest request without a response of the protocol.
+    pub(crate) fn conclude(&mut self) -> Option<Answered> {
+        self.response_bytes = 0;
+        self.answer(Response::new(Outcome::Served, 0))
+    }
+
+    /// Notes the end of the connection, which may be that of a response.
+    pub(crate) fn ended(&mut self) -> Option<Answered> {
+        let response = self.protocol.end()?;
+        self.answer(response)
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::workload::{Key, Operation, Request, VALUE_LEN_MAX};
-use crate::Error;
+use crate::{Error, Unexpected};
 
 /// The longest line, in bytes.
 const LINE_MAX: u64 = 16 << 10;
@@ -40,18 +40,17 @@ impl Trace {
     /// # Errors
     /// The file cannot be read twice, or a line is no such request.
     pub fn check(path: &Path, kind: TraceKind) -> Result<Trace, Error> {
-        let is_file = path.metadata().map(|data| data.is_file());
-        let is_file = is_file.map_err(|error| system(path, &error))?;
-        if !is_file {
-            let error = io::Error::other("found no regular file, which can be read twice");
-            return Err(system(path, &error));
-        }
         let mut trace = Trace {
             path: path.into(),
             kind,
             requests: 0,
             is_timed: false,
         };
+        let data = path.metadata().map_err(|error| trace.failed(error))?;
+        if !data.is_file() {
+            let error = "found no regular file, which can be read twice";
+            return Err(trace.failed(io::Error::other(error)));
+        }
         let mut lines = trace.lines(0, 1)?;
         while let Some((at, _)) = lines.next()? {
             trace.is_timed = at.is_some();
@@ -75,10 +74,9 @@ impl Trace {
 
     /// The lines that thread `thread` of `threads` replays.
     pub(crate) fn lines(&self, thread: u64, threads: u64) -> Result<Lines, Error> {
-        let file = File::open(&self.path).map_err(|error| system(&self.path, &error))?;
+        let file = File::open(&self.path).map_err(|error| self.failed(error))?;
         Ok(Lines {
-            path: self.path.clone(),
-            kind: self.kind,
+            trace: self.clone(),
             file: BufReader::new(file),
             line: Vec::new(),
             number: 0,
@@ -87,17 +85,19 @@ impl Trace {
             last: None,
         })
     }
-}
 
-fn system(path: &Path, error: &io::Error) -> Error {
-    Error::System(io::Error::other(format!("{}: {error}", path.display())))
+    fn failed(&self, error: io::Error) -> Error {
+        Error::system(io::Error::other(format!(
+            "{}: {error}",
+            self.path.display()
+        )))
+    }
 }
 
 /// Reads the lines of one thread.
 #[derive(Debug)]
 pub(crate) struct Lines {
-    path: PathBuf,
-    kind: TraceKind,
+    trace: Trace,
     file: BufReader<File>,
     line: Vec<u8>,
     number: u64,
@@ -117,7 +117,7 @@ impl Lines {
             self.line.clear();
             let mut piece = self.file.by_ref().take(LINE_MAX);
             let read = piece.read_until(b'\n', &mut self.line);
-            if read.map_err(|error| system(&self.path, &error))? == 0 {
+            if read.map_err(|error| self.trace.failed(error))? == 0 {
                 return Ok(None);
             }
             let (thread, threads) = self.skips;
@@ -135,7 +135,7 @@ impl Lines {
     }
 
     fn parse(&mut self, text: &str) -> Result<(Option<Duration>, Request), Error> {
-        let expected = match self.kind {
+        let expected = match self.trace.kind {
             TraceKind::Http => "GET /PATH, with or without seconds before it",
             TraceKind::KeyValue => "GET KEY or SET KEY BYTES, with or without seconds before it",
         };
@@ -144,14 +144,12 @@ impl Lines {
         }
         let mut words = text.split_ascii_whitespace().peekable();
         let starts_with_digit = |word: &&str| word.as_bytes()[0].is_ascii_digit();
-        let at = match words.next_if(starts_with_digit) {
-            None => None,
-            Some(word) => {
-                let at = word.parse::<f64>().ok().filter(|at| *at <= 1e11);
-                let at = at.ok_or_else(|| self.wrong(text, expected))?;
-                Some(at - *self.start.get_or_insert(at))
-            }
-        };
+        let at = words.next_if(starts_with_digit).map(|word| {
+            let at = word.parse::<f64>().ok().filter(|at| *at <= 1e11);
+            at.ok_or_else(|| self.wrong(text, expected))
+        });
+        let at = at.transpose()?;
+        let at = at.map(|at| at - *self.start.get_or_insert(at));
         if self.last.is_some_and(|last| last.is_some() != at.is_some()) {
             return Err(self.wrong(text, "a time on each line or on none"));
         }
@@ -163,7 +161,7 @@ impl Lines {
         let is_sent = |word: &str| word.bytes().all(|byte| byte.is_ascii_graphic());
         let is_key = |key: &str| key.len() <= KEY_MAX && is_sent(key);
         let is_path = |path: &str| path.starts_with('/') && is_sent(path);
-        let (operation, name, value_len) = match (self.kind, words.as_slice()) {
+        let (operation, name, value_len) = match (self.trace.kind, words.as_slice()) {
             (TraceKind::Http, &["GET", path]) if is_path(path) => (Operation::Get, path, 0),
             (TraceKind::KeyValue, &["GET", key]) if is_key(key) => (Operation::Get, key, 0),
             (TraceKind::KeyValue, &["SET", key, bytes]) if is_key(key) => {
@@ -180,12 +178,11 @@ impl Lines {
         Ok((at.map(Duration::from_secs_f64), request))
     }
 
-    fn wrong(&self, found: &str, expected: &'static str) -> Error {
+    fn wrong(&self, found: &str, expected: &str) -> Error {
         Error::Trace {
-            path: self.path.clone(),
+            path: self.trace.path.clone(),
             line: self.number.max(1),
-            found: found.chars().take(60).collect(),
-            expected,
+            error: Unexpected::text(&found.chars().take(60).collect::<String>(), expected),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Connections that never wait.
 
+use std::io::ErrorKind::{Interrupted, UnexpectedEof, WouldBlock};
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
+use rustix::net::{self, SocketAddrAny, SocketFlags, SocketType};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, StreamOwned};
 use tare_sim::Instant;
@@ -46,38 +47,39 @@ pub fn ask(
     is_whole: impl Fn(&[u8]) -> bool,
     timeout: Duration,
 ) -> Result<Vec<u8>, Error> {
-    let failed = |error: &dyn ToString| Error::connection(target, &error.to_string());
-    let opened = target.open(Wire::Stream);
-    let mut transport = opened.map_err(|error| failed(&error))?;
+    let failed = |error: io::Error| Error::connection(target, &error);
+    let mut transport = target.open(Wire::Stream).map_err(failed)?;
     let (mut unsent, mut answer, mut piece) = (request, Vec::new(), [0; 4096]);
     let end = Instant::now() + timeout;
     loop {
         let sent = match unsent {
-            [] => transport.flush().map(|_| 0),
+            [] => transport.flush().map(|_| None),
             _ => transport.write(unsent),
         };
-        unsent = &unsent[*sent.as_ref().unwrap_or(&0)..];
-        let received = transport.read(&mut piece);
-        let waits = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
-        match (&received, &sent) {
-            (Ok(0), _) => return Err(failed(&"closed before the answer was whole")),
-            (Ok(bytes), _) => answer.extend_from_slice(&piece[..*bytes]),
-            (Err(error), _) | (_, Err(error)) if !waits(error) => return Err(failed(error)),
-            _ => {}
+        let received = transport.read(&mut piece).map_err(failed)?;
+        match (received, sent) {
+            (Some(0), _) => {
+                let error = "closed before the answer was whole";
+                return Err(failed(io::Error::other(error)));
+            }
+            (None, Err(error)) => return Err(failed(error)),
+            (_, sent) => {
+                answer.extend_from_slice(&piece[..received.unwrap_or(0)]);
+                unsent = &unsent[sent.ok().flatten().unwrap_or(0)..];
+            }
         }
         if is_whole(&answer) {
             return Ok(answer);
         }
         let left = end.since(Instant::now());
         if left.is_zero() || answer.len() > ANSWER_MAX {
-            return Err(failed(&format!("no whole answer within {timeout:?}")));
+            let error = format!("no whole answer within {timeout:?}");
+            return Err(failed(io::Error::other(error)));
         }
-        if received.is_err() {
+        if received.is_none() {
             // Short, so that what TLS still has to send is not waited for in vain.
-            let wait = Timespec {
-                tv_sec: 0,
-                tv_nsec: left.min(Duration::from_millis(5)).as_nanos() as i64,
-            };
+            let wait = left.min(Duration::from_millis(5));
+            let wait = Timespec::try_from(wait).unwrap_or_default();
             let socket = transport.socket();
             let _ = poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&wait));
         }
@@ -87,10 +89,7 @@ pub fn ask(
 impl Target {
     /// Begins to connect; the socket can be written when that is done.
     pub(crate) fn open(&self, wire: Wire) -> io::Result<Transport> {
-        let family = match self.address {
-            SocketAddr::V4(_) => AddressFamily::INET,
-            SocketAddr::V6(_) => AddressFamily::INET6,
-        };
+        let family = SocketAddrAny::from(self.address).address_family();
         let kind = match wire {
             Wire::Datagrams => SocketType::DGRAM,
             Wire::Stream | Wire::Handshakes => SocketType::STREAM,
@@ -126,30 +125,30 @@ impl Transport {
         }
     }
 
-    /// Reads what there is; 0 at the end of the connection.
-    pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match self {
+    /// Reads what there is; 0 at the end of the connection, `None` if nothing has arrived.
+    pub(crate) fn read(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
+        unless_waiting(match self {
             Transport::Plain(stream) => stream.read(into),
             // An empty datagram is no end.
             Transport::Datagrams(socket) => match socket.recv(into) {
-                Ok(0) => Err(io::ErrorKind::Interrupted.into()),
+                Ok(0) => Err(WouldBlock.into()),
                 other => other,
             },
             // Many servers end a connection without TLS's own goodbye.
             Transport::Tls(stream) => match stream.read(into) {
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
+                Err(error) if error.kind() == UnexpectedEof => Ok(0),
                 other => other,
             },
-        }
+        })
     }
 
-    /// Writes what there is room for.
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
+    /// Writes what there is room for; `None` if there is none.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
+        unless_waiting(match self {
             Transport::Plain(stream) => stream.write(bytes),
             Transport::Datagrams(socket) => socket.send(bytes),
             Transport::Tls(stream) => stream.write(bytes),
-        }
+        })
     }
 
     /// Sends what TLS has encrypted and not sent, and returns true if nothing is left.
@@ -158,10 +157,8 @@ impl Transport {
             return Ok(true);
         };
         while stream.conn.wants_write() {
-            match stream.conn.write_tls(&mut stream.sock) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(error),
+            if unless_waiting(stream.conn.write_tls(&mut stream.sock))?.is_none() {
+                return Ok(false);
             }
         }
         Ok(true)
@@ -189,5 +186,14 @@ impl Transport {
     /// has decrypted, of which the socket knows nothing.
     pub(crate) fn keeps_plaintext(&self) -> bool {
         matches!(self, Transport::Tls(_))
+    }
+}
+
+/// Returns `None` for what is to be done later, once `epoll` says so.
+#[inline]
+fn unless_waiting(done: io::Result<usize>) -> io::Result<Option<usize>> {
+    match done {
+        Err(error) if matches!(error.kind(), WouldBlock | Interrupted) => Ok(None),
+        done => done.map(Some),
     }
 }

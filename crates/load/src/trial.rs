@@ -6,13 +6,13 @@ use std::time::Duration;
 use tare_sim::Instant;
 
 use crate::intervals::Intervals;
-use crate::pace::{Pace, Schedule};
-use crate::protocol::{Protocol, Wire};
+use crate::pace::Pace;
+use crate::protocol::Protocol;
 use crate::record::Record;
 use crate::trace::Trace;
 use crate::transport::Target;
-use crate::worker::{Share, Times, Worker};
-use crate::workload::{Requests, Workload};
+use crate::worker::Worker;
+use crate::workload::Workload;
 use crate::Error;
 
 /// The options of a trial.
@@ -63,6 +63,20 @@ impl Default for Options {
     }
 }
 
+/// A trial, as all of its threads see it.
+pub(crate) struct Trial<'a, P> {
+    pub(crate) target: &'a Target,
+    pub(crate) protocol: &'a P,
+    pub(crate) options: &'a Options,
+    pub(crate) intervals: Option<&'a Intervals>,
+    pub(crate) start: Instant,
+    /// The number of threads.
+    pub(crate) threads: usize,
+    stop: &'a AtomicBool,
+    /// True if a thread has ended with an error.
+    failed: AtomicBool,
+}
+
 /// Runs a trial until its end, or until `stop` is true.
 ///
 /// # Errors
@@ -88,99 +102,67 @@ pub fn run_with<P: Protocol + Clone + Sync>(
     stop: &AtomicBool,
     intervals: Option<&Intervals>,
 ) -> Result<Record, Error> {
-    let record = run_threads(target, protocol, options, stop, intervals)?;
+    let trial = Trial {
+        target,
+        protocol,
+        options,
+        intervals,
+        // The threads need a moment to start.
+        start: Instant::now() + Duration::from_millis(5),
+        threads: options.threads.max(1),
+        stop,
+        failed: AtomicBool::new(false),
+    };
+    let record = trial.run()?;
     if let Some(intervals) = intervals {
         intervals.finish(record.duration).map_err(Error::System)?;
     }
     Ok(record)
 }
 
-fn run_threads<P: Protocol + Clone + Sync>(
-    target: &Target,
-    protocol: &P,
-    options: &Options,
-    stop: &AtomicBool,
-    intervals: Option<&Intervals>,
-) -> Result<Record, Error> {
-    let (threads, connections) = (options.threads.max(1), options.connections.max(1));
-    // The threads need a moment to start.
-    let start = Instant::now() + Duration::from_millis(5);
-    let measured = start + options.warm_up;
-    let times = Times {
-        measured,
-        end: measured + options.duration,
-        timeout: options.timeout,
-    };
-    let failed = AtomicBool::new(false);
-    let work = |thread: usize| -> Result<Record, Error> {
-        if let Some(&cpu) = options.cpus.get(thread % options.cpus.len().max(1)) {
-            let mut set = rustix::thread::CpuSet::new();
-            set.set(cpu);
-            rustix::thread::sched_setaffinity(None, &set)
-                .map_err(|error| Error::System(error.into()))?;
+impl<P: Protocol + Clone + Sync> Trial<'_, P> {
+    fn run(&self) -> Result<Record, Error> {
+        if self.threads == 1 && self.options.cpus.is_empty() {
+            return self.work(0);
         }
-        let (n, of) = (thread as u64, threads as u64);
-        let trace = options.trace.as_ref();
-        let lines = || trace.map(|trace| trace.lines(n, of)).transpose();
-        let share = Share {
-            target,
-            times,
-            connections: connections / threads + usize::from(thread < connections % threads),
-            pipeline: match P::wire() {
-                Wire::Stream => options.pipeline.max(1),
-                Wire::Datagrams | Wire::Handshakes => 1,
-            },
-            requests: match lines()? {
-                Some(lines) => Requests::of_trace(lines),
-                None => Requests::new(&options.workload, options.seed, n, of),
-            },
-            quota: quota(options.requests, n, of).min(quota(trace.map(Trace::requests), n, of)),
-            schedule: match lines()?.filter(|_| options.pace == Pace::Trace) {
-                Some(lines) => Some(Schedule::of_trace(lines, start)),
-                None => options.pace.schedule(thread, threads, start, options.seed),
-            },
-            intervals: intervals.map(|intervals| (intervals, threads)),
-            stops: [stop, &failed],
-        };
-        let worker = Worker::new(share, protocol);
-        let worker = worker.map_err(Error::System)?;
-        // All threads begin at once, and nothing is sent before the trial.
-        std::thread::sleep(start.since(Instant::now()));
-        worker.run()
-    };
-    if threads == 1 && options.cpus.is_empty() {
-        return work(0);
+        std::thread::scope(|scope| {
+            let spawn = |thread| scope.spawn(move || self.work(thread));
+            let workers: Vec<_> = (0..self.threads).map(spawn).collect();
+            let mut merged = Record::default();
+            for worker in workers {
+                let record = worker.join();
+                merged.merge(record.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+            }
+            Ok(merged)
+        })
     }
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|thread| {
-                let work = &work;
-                let failed = &failed;
-                let work = move || {
-                    let record = work(thread);
-                    // The others need not run on for nothing.
-                    if record.is_err() {
-                        failed.store(true, Ordering::Relaxed);
-                    }
-                    record
-                };
-                scope.spawn(work)
-            })
-            .collect();
-        let mut merged = Record::default();
-        for worker in workers {
-            let record = worker
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            merged.merge(record?);
+
+    /// Does what one thread does.
+    fn work(&self, thread: usize) -> Result<Record, Error> {
+        let cpus = &self.options.cpus;
+        let work = || {
+            if let Some(&cpu) = cpus.get(thread % cpus.len().max(1)) {
+                let mut set = rustix::thread::CpuSet::new();
+                set.set(cpu);
+                rustix::thread::sched_setaffinity(None, &set).map_err(Error::system)?;
+            }
+            let worker = Worker::new(self, thread)?;
+            // All threads begin at once, and nothing is sent before the trial.
+            std::thread::sleep(self.start.since(Instant::now()));
+            worker.run()
+        };
+        let record = work();
+        if record.is_err() {
+            // The others need not run on for nothing.
+            self.failed.store(true, Ordering::Relaxed);
         }
-        Ok(merged)
-    })
+        record
+    }
 }
 
-/// The part of a limit that thread `thread` of `threads` may use.
-fn quota(limit: Option<u64>, thread: u64, threads: u64) -> u64 {
-    limit.map_or(u64::MAX, |limit| {
-        limit / threads + u64::from(thread < limit % threads)
-    })
+impl<P> Trial<'_, P> {
+    /// True if the trial is to end before its time.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.failed.load(Ordering::Relaxed)
+    }
 }

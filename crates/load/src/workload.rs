@@ -1,8 +1,5 @@
 //! The requests of a load: which operation, on which key, with how large a value.
 
-use std::fmt;
-use std::str::FromStr;
-
 use tare_sim::Random;
 
 use crate::trace::Lines;
@@ -60,47 +57,6 @@ pub enum ValueLen {
 /// The longest value, in bytes.
 pub const VALUE_LEN_MAX: u32 = 512 << 20;
 
-/// A text that is no length of values.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoValueLen(String);
-
-impl fmt::Display for NoValueLen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "found {:?}, expected bytes up to {VALUE_LEN_MAX} (\"32\"), a range (\"32-1024\"), or \
-             lengths with weights (\"32:9,1024:1\")",
-            self.0
-        )
-    }
-}
-
-impl std::error::Error for NoValueLen {}
-
-impl FromStr for ValueLen {
-    type Err = NoValueLen;
-
-    fn from_str(text: &str) -> Result<ValueLen, NoValueLen> {
-        let number = |text: &str| text.trim().parse::<u32>().ok();
-        let len = |text| number(text).filter(|&len| len <= VALUE_LEN_MAX);
-        let read = || {
-            if text.contains(':') {
-                let pairs = text.split(',').map(|pair| {
-                    let (bytes, weight) = pair.split_once(':')?;
-                    Some((len(bytes)?, number(weight)?))
-                });
-                let pairs: Vec<(u32, u32)> = pairs.collect::<Option<_>>()?;
-                let total: u64 = pairs.iter().map(|&(_, weight)| u64::from(weight)).sum();
-                return (total > 0).then_some(ValueLen::Weighted(pairs));
-            }
-            let (least, most) = text.split_once('-').unwrap_or((text, text));
-            let (least, most) = (len(least)?, len(most)?);
-            (least <= most).then_some(ValueLen::Range(least, most))
-        };
-        read().ok_or_else(|| NoValueLen(text.into()))
-    }
-}
-
 impl ValueLen {
     /// The longest value.
     pub fn longest(&self) -> u32 {
@@ -118,14 +74,12 @@ impl ValueLen {
             }
             ValueLen::Weighted(pairs) => {
                 let total = pairs.iter().map(|&(_, weight)| u64::from(weight)).sum();
-                let mut left = random.below(total);
-                for &(len, weight) in pairs {
-                    match left.checked_sub(weight.into()) {
-                        None => return len,
-                        Some(rest) => left = rest,
-                    }
-                }
-                unreachable!("a number below the sum of the weights")
+                let (drawn, mut sum) = (random.below(total), 0);
+                let is_drawn = |&&(_, weight): &&(u32, u32)| {
+                    sum += u64::from(weight);
+                    drawn < sum
+                };
+                pairs.iter().find(is_drawn).map_or(0, |&(len, _)| len)
             }
         }
     }
@@ -165,9 +119,16 @@ pub struct Requests {
     trace: Option<Lines>,
     workload: Workload,
     random: Random,
-    zipf: Option<Zipf>,
-    next_key: u64,
-    stride: u64,
+    keys: Keys,
+}
+
+/// The keys of one thread.
+#[derive(Debug)]
+enum Keys {
+    /// Each one at this distance from the last, and the next one.
+    Every(u64, u64),
+    Uniform,
+    Zipf(Zipf),
 }
 
 impl Requests {
@@ -177,13 +138,12 @@ impl Requests {
         Requests {
             trace: None,
             workload: workload.clone(),
-            random: Random::new(Random::new(seed ^ thread.rotate_left(32)).next_u64()),
-            zipf: match workload.pattern {
-                KeyPattern::Zipf(exponent) => Some(Zipf::new(workload.keys, exponent)),
-                _ => None,
+            random: Random::new(seed ^ thread.rotate_left(32)).fork(),
+            keys: match workload.pattern {
+                KeyPattern::Sequential => Keys::Every(threads, thread % workload.keys),
+                KeyPattern::Uniform => Keys::Uniform,
+                KeyPattern::Zipf(exponent) => Keys::Zipf(Zipf::new(workload.keys, exponent)),
             },
-            next_key: thread % workload.keys,
-            stride: threads,
         }
     }
 
@@ -213,30 +173,30 @@ impl Requests {
     #[inline]
     fn draw_at_random(&mut self) -> Request {
         let is_set = self.random.chance(self.workload.set_share);
-        let mut key = match (self.workload.pattern, &self.zipf) {
-            (_, Some(zipf)) => zipf.draw(&mut self.random) - 1,
-            (KeyPattern::Uniform, _) => self.random.below(self.workload.keys),
-            _ => {
-                let key = self.next_key;
-                self.next_key = (key + self.stride) % self.workload.keys;
-                key
+        let keys = self.workload.keys;
+        let mut key = match &mut self.keys {
+            Keys::Every(stride, next) => {
+                let after = (*next + *stride) % keys;
+                std::mem::replace(next, after)
             }
+            Keys::Uniform => self.random.below(keys),
+            Keys::Zipf(zipf) => zipf.draw(&mut self.random) - 1,
         };
-        if !is_set && self.workload.hit_share < 1.0 && !self.random.chance(self.workload.hit_share)
-        {
-            key += self.workload.keys;
+        let hit_share = self.workload.hit_share;
+        if !is_set && hit_share < 1.0 && !self.random.chance(hit_share) {
+            key += keys;
         }
+        let (operation, value_len) = match is_set {
+            true => (
+                Operation::Set,
+                self.workload.value_len.draw(&mut self.random),
+            ),
+            false => (Operation::Get, 0),
+        };
         Request {
-            operation: if is_set {
-                Operation::Set
-            } else {
-                Operation::Get
-            },
+            operation,
             key: Key::Number(key),
-            value_len: match is_set {
-                true => self.workload.value_len.draw(&mut self.random),
-                false => 0,
-            },
+            value_len,
         }
     }
 }
@@ -256,37 +216,13 @@ struct Zipf {
 
 impl Zipf {
     fn new(n: u64, s: f64) -> Zipf {
-        let mut zipf = Zipf {
-            n: n as f64,
+        let n = n as f64;
+        Zipf {
+            n,
             s,
-            low: 0.0,
-            high: 0.0,
-            accept: 0.0,
-        };
-        zipf.low = zipf.integral(1.5) - 1.0;
-        zipf.high = zipf.integral(zipf.n + 0.5);
-        zipf.accept = 2.0 - zipf.inverse(zipf.integral(2.5) - zipf.density(2.0));
-        zipf
-    }
-
-    fn density(&self, x: f64) -> f64 {
-        x.powf(-self.s)
-    }
-
-    /// (x^(1-s) - 1) / (1 - s), which is ln x where s is 1.
-    fn integral(&self, x: f64) -> f64 {
-        let (t, log) = (1.0 - self.s, x.ln());
-        match (t * log).abs() < 1e-8 {
-            true => log * (1.0 + t * log / 2.0),
-            false => (t * log).exp_m1() / t,
-        }
-    }
-
-    fn inverse(&self, y: f64) -> f64 {
-        let t = (y * (1.0 - self.s)).max(-1.0);
-        match t.abs() < 1e-8 {
-            true => (y * (1.0 - t / 2.0)).exp(),
-            false => (t.ln_1p() * y / t).exp(),
+            low: integral(1.5, s) - 1.0,
+            high: integral(n + 0.5, s),
+            accept: 2.0 - inverse(integral(2.5, s) - 2f64.powf(-s), s),
         }
     }
 
@@ -294,12 +230,30 @@ impl Zipf {
         loop {
             let unit = (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
             let y = self.high + unit * (self.low - self.high);
-            let x = self.inverse(y);
+            let x = inverse(y, self.s);
             let k = (x + 0.5).floor().clamp(1.0, self.n);
-            if k - x <= self.accept || y >= self.integral(k + 0.5) - self.density(k) {
+            if k - x <= self.accept || y >= integral(k + 0.5, self.s) - k.powf(-self.s) {
                 return k as u64;
             }
         }
+    }
+}
+
+/// (x^(1-s) - 1) / (1 - s), which is ln x where s is 1.
+fn integral(x: f64, s: f64) -> f64 {
+    let (t, log) = (1.0 - s, x.ln());
+    match (t * log).abs() < 1e-8 {
+        true => log * (1.0 + t * log / 2.0),
+        false => (t * log).exp_m1() / t,
+    }
+}
+
+/// The x of which y is the integral.
+fn inverse(y: f64, s: f64) -> f64 {
+    let t = (y * (1.0 - s)).max(-1.0);
+    match t.abs() < 1e-8 {
+        true => (y * (1.0 - t / 2.0)).exp(),
+        false => (t.ln_1p() * y / t).exp(),
     }
 }
 
@@ -336,23 +290,19 @@ mod tests {
     }
 
     #[test]
-    fn lengths_of_values_are_read_and_drawn() {
-        let draw = |text: &str| {
-            let len: ValueLen = text.parse().unwrap();
+    fn lengths_of_values_are_drawn_from_ranges_and_by_weight() {
+        let draw = |len: ValueLen| {
             let mut random = Random::new(1);
             let mut drawn: Vec<u32> = (0..1000).map(|_| len.draw(&mut random)).collect();
             drawn.sort_unstable();
             (drawn[0], drawn[500], drawn[999], len.longest())
         };
-        assert_eq!(draw("32"), (32, 32, 32, 32));
-        let (least, middle, most, longest) = draw("10-20");
+        assert_eq!(draw(ValueLen::Range(32, 32)), (32, 32, 32, 32));
+        let (least, middle, most, longest) = draw(ValueLen::Range(10, 20));
         assert_eq!((least, most, longest), (10, 20, 20));
         assert!((13..=17).contains(&middle));
-        assert_eq!(draw("1:9,100:1"), (1, 1, 100, 100));
-        for wrong in ["", "x", "20-10", "1:0", "1:2,", "-1", "536870913", "1:2,3"] {
-            let error = wrong.parse::<ValueLen>().unwrap_err().to_string();
-            assert!(error.contains(&format!("{wrong:?}")), "{error}");
-        }
+        let weighted = ValueLen::Weighted(vec![(1, 9), (100, 1)]);
+        assert_eq!(draw(weighted), (1, 1, 100, 100));
     }
 
     #[test]

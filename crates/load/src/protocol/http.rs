@@ -1,10 +1,10 @@
 //! HTTP/1.1 (RFC 9112).
 
-use std::fmt;
 use std::sync::Arc;
 
-use super::{line, Outcome, Progress, Protocol, Response, Violation, HEAD_MAX};
+use super::{Lines, Outcome, Progress, Protocol, Response, HEAD_MAX};
 use crate::workload::{Key, Request};
+use crate::Unexpected;
 
 /// The largest number of header fields in a response.
 const FIELDS_MAX: usize = 64;
@@ -17,6 +17,8 @@ pub struct Http {
     /// The part of a request after the path.
     head: Arc<[u8]>,
     state: State,
+    /// Bytes of the body or the chunk that are left.
+    left: u64,
     /// The response whose body is read.
     response: Response,
 }
@@ -24,27 +26,14 @@ pub struct Http {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Head,
-    /// Bytes of the body that are left.
-    Body(u64),
+    Body,
     ChunkSize,
-    /// Bytes of a chunk and its end of line that are left.
-    Chunk(u64),
+    /// A chunk and its end of line.
+    Chunk,
     Trailer,
     /// The connection ends with the body.
     UntilClose,
 }
-
-/// The reason why a request cannot be written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HttpError(String);
-
-impl fmt::Display for HttpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for HttpError {}
 
 impl Http {
     /// A client of `host` (with the port, if it is not the usual one) that asks for these paths.
@@ -56,9 +45,8 @@ impl Http {
         host: &str,
         paths: &[String],
         fields: &[(String, String)],
-    ) -> Result<Http, HttpError> {
-        let refuse =
-            |what: &str, found: &str| Err(HttpError(format!("found {found:?}, expected {what}")));
+    ) -> Result<Http, Unexpected> {
+        let refuse = |expected: &str, found: &str| Err(Unexpected::text(found, expected));
         if paths.is_empty() {
             return refuse("a path", "");
         }
@@ -84,17 +72,19 @@ impl Http {
             requests: paths.iter().map(request).collect(),
             head: head.as_bytes().into(),
             state: State::Head,
-            response: EMPTY,
+            left: 0,
+            response: Response::default(),
         })
     }
 
-    fn head(&mut self, bytes: &[u8]) -> Result<Option<usize>, Violation> {
+    /// Reads a header, and returns its length; `None` if it is not whole yet.
+    fn head(&mut self, bytes: &[u8]) -> Result<Option<usize>, Unexpected> {
         let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
         let mut head = httparse::Response::new(&mut fields);
         let len = match head.parse(bytes) {
             Ok(httparse::Status::Complete(len)) if len <= HEAD_MAX => len,
             Ok(httparse::Status::Partial) if bytes.len() <= HEAD_MAX => return Ok(None),
-            _ => return Err(Violation::new("the header of an HTTP response", bytes)),
+            _ => return Err(Unexpected::bytes(bytes, "the header of an HTTP response")),
         };
         let status = head.code.unwrap_or(0);
         if (100..200).contains(&status) {
@@ -106,12 +96,12 @@ impl Http {
             if field.name.eq_ignore_ascii_case("content-length") {
                 let found = super::number(field.value);
                 if found.is_none() || body.is_some_and(|body| Some(body) != found) {
-                    return Err(Violation::new("one Content-Length", field.value));
+                    return Err(Unexpected::bytes(field.value, "one Content-Length"));
                 }
                 body = found;
             } else if field.name.eq_ignore_ascii_case("transfer-encoding") {
                 if !field.value.eq_ignore_ascii_case(b"chunked") {
-                    return Err(Violation::new("Transfer-Encoding: chunked", field.value));
+                    return Err(Unexpected::bytes(field.value, "Transfer-Encoding: chunked"));
                 }
                 is_chunked = true;
             } else if field.name.eq_ignore_ascii_case("connection") {
@@ -120,57 +110,57 @@ impl Http {
         }
         if is_chunked && body.is_some() {
             let expected = "either Content-Length or Transfer-Encoding";
-            return Err(Violation::new(expected, &bytes[..len]));
+            return Err(Unexpected::bytes(&bytes[..len], expected));
         }
+        (self.state, self.left) = match body {
+            _ if matches!(status, 204 | 304) => (State::Body, 0),
+            _ if is_chunked => (State::ChunkSize, 0),
+            Some(len) => (State::Body, len),
+            None => (State::UntilClose, 0),
+        };
         self.response = Response {
             outcome: match status {
                 200..400 => Outcome::Served,
                 _ => Outcome::Refused(format!("HTTP status {status}")),
             },
-            body_len: 0,
+            body_len: self.left,
             closes,
         };
-        self.state = match body {
-            _ if matches!(status, 204 | 304) => State::Body(0),
-            _ if is_chunked => State::ChunkSize,
-            Some(len) => State::Body(len),
-            None => State::UntilClose,
-        };
         Ok(Some(len))
     }
 
-    fn chunk_size(&mut self, bytes: &[u8]) -> Result<Option<usize>, Violation> {
-        let Some((text, len)) = line(bytes)? else {
-            return Ok(None);
-        };
-        let digits = text.split(|&byte| byte == b';').next().unwrap_or_default();
-        let digits = digits.trim_ascii();
-        let size = std::str::from_utf8(digits).ok();
-        let size = size.filter(|_| digits.len() <= 15 && digits.iter().all(u8::is_ascii_hexdigit));
-        let size = size.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-        let size = size.ok_or_else(|| Violation::new("the size of a chunk", text))?;
-        self.response.body_len += size;
-        self.state = match size {
-            0 => State::Trailer,
-            size => State::Chunk(size + 2),
-        };
-        Ok(Some(len))
-    }
-
-    fn finish(&mut self, consumed: usize) -> Progress {
+    fn finish(&mut self) -> Option<Response> {
         self.state = State::Head;
-        Progress {
-            consumed,
-            response: Some(std::mem::replace(&mut self.response, EMPTY)),
-        }
+        Some(std::mem::take(&mut self.response))
     }
 }
 
-const EMPTY: Response = Response {
-    outcome: Outcome::Served,
-    body_len: 0,
-    closes: false,
-};
+impl Lines for Http {
+    fn left(&mut self) -> &mut u64 {
+        &mut self.left
+    }
+
+    fn next(&mut self, line: Option<&[u8]>) -> Result<Option<Response>, Unexpected> {
+        match (self.state, line) {
+            (State::ChunkSize, Some(text)) => {
+                let digits = text.split(|&byte| byte == b';').next().unwrap_or_default();
+                let digits = std::str::from_utf8(digits.trim_ascii()).unwrap_or_default();
+                let is_size = digits.len() <= 15 && digits.bytes().all(|c| c.is_ascii_hexdigit());
+                let size = u64::from_str_radix(digits, 16).ok().filter(|_| is_size);
+                let size = size.ok_or_else(|| Unexpected::bytes(text, "the size of a chunk"))?;
+                self.response.body_len += size;
+                (self.state, self.left) = match size {
+                    0 => (State::Trailer, 0),
+                    size => (State::Chunk, size + 2),
+                };
+            }
+            (State::Trailer, Some(text)) if !text.is_empty() => {}
+            (State::Chunk, _) => self.state = State::ChunkSize,
+            _ => return Ok(self.finish()),
+        }
+        Ok(None)
+    }
+}
 
 impl Protocol for Http {
     fn write(&mut self, request: &Request, out: &mut Vec<u8>) {
@@ -186,49 +176,34 @@ impl Protocol for Http {
         }
     }
 
-    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Violation> {
+    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Unexpected> {
         let mut consumed = 0;
-        loop {
-            let rest = &bytes[consumed..];
-            let step = match self.state {
-                State::Head => self.head(rest)?,
-                State::Body(0) => return Ok(self.finish(consumed)),
-                State::Body(left) => {
-                    let part = rest.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-                    self.response.body_len += part as u64;
-                    self.state = State::Body(left - part as u64);
-                    (part > 0).then_some(part)
-                }
-                State::ChunkSize => self.chunk_size(rest)?,
-                State::Chunk(0) => {
-                    self.state = State::ChunkSize;
-                    continue;
-                }
-                State::Chunk(left) => {
-                    let part = rest.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-                    self.state = State::Chunk(left - part as u64);
-                    (part > 0).then_some(part)
-                }
-                State::Trailer => match line(rest)? {
-                    Some((b"", len)) => return Ok(self.finish(consumed + len)),
-                    Some((_, len)) => Some(len),
-                    None => None,
-                },
-                State::UntilClose => {
-                    self.response.body_len += rest.len() as u64;
-                    (!rest.is_empty()).then_some(rest.len())
-                }
-            };
-            match step {
+        while self.state == State::Head {
+            match self.head(&bytes[consumed..])? {
                 Some(len) => consumed += len,
                 None => return Ok(Progress::partial(consumed)),
             }
         }
+        let rest = &bytes[consumed..];
+        let read = match self.state {
+            State::Body if self.left == 0 => Progress {
+                consumed: 0,
+                response: self.finish(),
+            },
+            State::UntilClose => {
+                self.response.body_len += rest.len() as u64;
+                Progress::partial(rest.len())
+            }
+            _ => self.read_lines(rest)?,
+        };
+        consumed += read.consumed;
+        Ok(Progress { consumed, ..read })
     }
 
     fn end(&mut self) -> Option<Response> {
         let state = std::mem::replace(&mut self.state, State::Head);
-        let mut response = std::mem::replace(&mut self.response, EMPTY);
+        self.left = 0;
+        let mut response = std::mem::take(&mut self.response);
         response.closes = true;
         (state == State::UntilClose).then_some(response)
     }

@@ -1,22 +1,15 @@
 //! memcached's text protocol, and its meta commands.
 
 use super::{
-    line, number, write_key, write_number, write_value, Outcome, Progress, Protocol, Response,
-    Violation,
+    number, write_key, write_number, write_value, Lines, Outcome, Progress, Protocol, Response,
 };
 use crate::workload::{Operation, Request};
+use crate::Unexpected;
 
-/// The text protocol: `get` and `set`.
+/// A client of memcached that writes commands as lines: `mg` and `ms` if `META`, and `get` and
+/// `set` if not.
 #[derive(Clone, Debug, Default)]
-pub struct MemcachedText(Reply);
-
-/// Meta commands: `mg` and `ms`.
-#[derive(Clone, Debug, Default)]
-pub struct MemcachedMeta(Reply);
-
-/// A reply of either: lines, with values between them.
-#[derive(Clone, Debug, Default)]
-struct Reply {
+pub struct Memcached<const META: bool> {
     /// Bytes of a value and its end of line that are left.
     left: u64,
     body_len: u64,
@@ -24,142 +17,86 @@ struct Reply {
     has_value: bool,
 }
 
-impl Reply {
-    /// Reads up to the end of one reply. `value` returns the length of a value that a line
-    /// announces; `outcome` what a line that ends a reply says.
-    fn read(
-        &mut self,
-        bytes: &[u8],
-        value: impl Fn(&[u8]) -> Option<Option<u64>>,
-        outcome: impl Fn(&[u8], bool) -> Option<Outcome>,
-        ends_with_value: bool,
-    ) -> Result<Progress, Violation> {
-        let mut consumed = 0;
-        loop {
-            let rest = &bytes[consumed..];
-            if self.left > 0 {
-                let part = rest
-                    .len()
-                    .min(usize::try_from(self.left).unwrap_or(usize::MAX));
-                self.left -= part as u64;
-                consumed += part;
-                if self.left > 0 {
-                    return Ok(Progress::partial(consumed));
-                }
-                if ends_with_value {
-                    return Ok(self.finish(consumed, Outcome::Served));
-                }
-                continue;
-            }
-            let Some((text, len)) = line(rest)? else {
-                return Ok(Progress::partial(consumed));
-            };
-            consumed += len;
-            if let Some(found) = value(text) {
-                let found = found.filter(|&len| len <= u64::from(u32::MAX) && !self.has_value);
-                let found =
-                    found.ok_or_else(|| Violation::new("one value and its length", text))?;
-                (self.left, self.body_len, self.has_value) = (found + 2, found, true);
-                continue;
-            }
-            let outcome = outcome(text, self.has_value).or_else(|| {
-                let is_error = text == b"ERROR"
-                    || text.starts_with(b"CLIENT_ERROR ")
-                    || text.starts_with(b"SERVER_ERROR ");
-                is_error.then(|| Outcome::Refused(text.escape_ascii().to_string()))
-            });
-            let outcome = outcome.ok_or_else(|| Violation::new("a reply of memcached", text))?;
-            return Ok(self.finish(consumed, outcome));
-        }
-    }
+/// The text protocol: `get` and `set`.
+pub type MemcachedText = Memcached<false>;
 
-    fn finish(&mut self, consumed: usize, outcome: Outcome) -> Progress {
+/// Meta commands: `mg` and `ms`.
+pub type MemcachedMeta = Memcached<true>;
+
+impl<const META: bool> Memcached<META> {
+    fn finish(&mut self, outcome: Outcome) -> Response {
         let body_len = std::mem::take(self).body_len;
-        Progress {
-            consumed,
-            response: Some(Response {
-                outcome,
-                body_len,
-                closes: false,
-            }),
-        }
+        Response::new(outcome, body_len)
     }
 }
 
-/// The length in a line of words, of which it is the one numbered `at`.
-fn length(text: &[u8], at: usize) -> Option<u64> {
-    number(text.split(|&byte| byte == b' ').nth(at)?)
-}
-
-impl Protocol for MemcachedText {
-    fn write(&mut self, request: &Request, out: &mut Vec<u8>) {
-        match request.operation {
-            Operation::Get => {
-                out.extend_from_slice(b"get ");
-                write_key(&request.key, out);
-            }
-            Operation::Set => {
-                out.extend_from_slice(b"set ");
-                write_key(&request.key, out);
-                out.extend_from_slice(b" 0 0 ");
-                write_number(request.value_len.into(), out);
-                out.extend_from_slice(b"\r\n");
-                write_value(request.value_len, out);
-            }
-        }
-        out.extend_from_slice(b"\r\n");
+impl<const META: bool> Lines for Memcached<META> {
+    fn left(&mut self) -> &mut u64 {
+        &mut self.left
     }
 
-    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Violation> {
-        let value = |text: &[u8]| text.starts_with(b"VALUE ").then(|| length(text, 3));
-        let outcome = |text: &[u8], has_value| match (text, has_value) {
-            (b"END", true) | (b"STORED", false) => Some(Outcome::Served),
-            (b"END", false) => Some(Outcome::Miss),
-            (b"NOT_STORED", false) => Some(Outcome::Refused("NOT_STORED".into())),
-            _ => None,
+    fn next(&mut self, line: Option<&[u8]>) -> Result<Option<Response>, Unexpected> {
+        let Some(text) = line else {
+            // The text protocol has a line after the value.
+            return Ok(META.then(|| self.finish(Outcome::Served)));
         };
-        self.0.read(bytes, value, outcome, false)
+        let (value, place) = match META {
+            true => (&b"VA "[..], 1),
+            false => (&b"VALUE "[..], 3),
+        };
+        if text.starts_with(value) {
+            let len = text.split(|&byte| byte == b' ').nth(place);
+            let len = len.and_then(number);
+            let len = len.filter(|&len| len <= u64::from(u32::MAX) && !self.has_value);
+            let len = len.ok_or_else(|| Unexpected::bytes(text, "one value and its length"))?;
+            (self.left, self.body_len, self.has_value) = (len + 2, len, true);
+            return Ok(None);
+        }
+        // Flags follow the two letters of a meta reply.
+        let code = text.get(..2).filter(|_| META).unwrap_or(text);
+        let outcome = match (META, code, self.has_value) {
+            (false, b"END", true) | (false, b"STORED", false) | (true, b"HD", _) => Outcome::Served,
+            (false, b"END", false) | (true, b"EN", _) => Outcome::Miss,
+            (false, b"NOT_STORED", false) | (true, b"NS", _) => {
+                Outcome::Refused(code.escape_ascii().to_string())
+            }
+            _ if text == b"ERROR"
+                || text.starts_with(b"CLIENT_ERROR ")
+                || text.starts_with(b"SERVER_ERROR ") =>
+            {
+                Outcome::Refused(text.escape_ascii().to_string())
+            }
+            _ => return Err(Unexpected::bytes(text, "a reply of memcached")),
+        };
+        Ok(Some(self.finish(outcome)))
+    }
+}
+
+impl<const META: bool> Protocol for Memcached<META> {
+    fn write(&mut self, request: &Request, out: &mut Vec<u8>) {
+        let (command, after_key): (&[u8], &[u8]) = match (META, request.operation) {
+            (false, Operation::Get) => (b"get ", b"\r\n"),
+            (false, Operation::Set) => (b"set ", b" 0 0 "),
+            (true, Operation::Get) => (b"mg ", b" v\r\n"),
+            (true, Operation::Set) => (b"ms ", b" "),
+        };
+        out.extend_from_slice(command);
+        write_key(&request.key, out);
+        out.extend_from_slice(after_key);
+        if request.operation == Operation::Set {
+            write_number(request.value_len.into(), out);
+            out.extend_from_slice(b"\r\n");
+            write_value(request.value_len, out);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+
+    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Unexpected> {
+        self.read_lines(bytes)
     }
 
     fn end(&mut self) -> Option<Response> {
-        self.0 = Reply::default();
-        None
-    }
-}
-
-impl Protocol for MemcachedMeta {
-    fn write(&mut self, request: &Request, out: &mut Vec<u8>) {
-        match request.operation {
-            Operation::Get => {
-                out.extend_from_slice(b"mg ");
-                write_key(&request.key, out);
-                out.extend_from_slice(b" v\r\n");
-            }
-            Operation::Set => {
-                out.extend_from_slice(b"ms ");
-                write_key(&request.key, out);
-                out.push(b' ');
-                write_number(request.value_len.into(), out);
-                out.extend_from_slice(b"\r\n");
-                write_value(request.value_len, out);
-                out.extend_from_slice(b"\r\n");
-            }
-        }
-    }
-
-    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Violation> {
-        let value = |text: &[u8]| text.starts_with(b"VA ").then(|| length(text, 1));
-        let outcome = |text: &[u8], _| match text.get(..2)? {
-            b"HD" => Some(Outcome::Served),
-            b"EN" => Some(Outcome::Miss),
-            b"NS" => Some(Outcome::Refused("NS".into())),
-            _ => None,
-        };
-        self.0.read(bytes, value, outcome, true)
-    }
-
-    fn end(&mut self) -> Option<Response> {
-        self.0 = Reply::default();
+        *self = Memcached::default();
         None
     }
 }

@@ -1,7 +1,8 @@
 //! memcached's binary protocol.
 
-use super::{write_key, write_value, Outcome, Progress, Protocol, Response, Violation};
+use super::{skip, write_key, write_value, Outcome, Progress, Protocol, Response};
 use crate::workload::{Operation, Request};
+use crate::Unexpected;
 
 const HEADER: usize = 24;
 const REQUEST: u8 = 0x80;
@@ -13,37 +14,33 @@ const KEY_NOT_FOUND: u16 = 1;
 /// The binary protocol: GET and SET.
 #[derive(Clone, Debug, Default)]
 pub struct MemcachedBinary {
-    /// The outcome and the bytes that are left of a reply whose header was read.
-    reply: Option<(Outcome, u64)>,
-    body_len: u64,
+    /// The reply whose header was read, and the bytes of it that are left.
+    reply: Option<Response>,
+    left: u64,
 }
 
 impl Protocol for MemcachedBinary {
     fn write(&mut self, request: &Request, out: &mut Vec<u8>) {
-        let start = out.len();
-        out.extend_from_slice(&[0; HEADER]);
         let (opcode, extras) = match request.operation {
             Operation::Get => (GET, 0),
             Operation::Set => (SET, 8),
         };
-        // Flags and expiry, both 0.
-        out.resize(out.len() + extras, 0);
-        let key = out.len();
+        let start = out.len();
+        // A write's flags and expiry, both 0, follow the header.
+        out.resize(start + HEADER + extras, 0);
         write_key(&request.key, out);
-        let key_len = (out.len() - key) as u16;
+        let key_len = out.len() - start - HEADER - extras;
         if request.operation == Operation::Set {
             write_value(request.value_len, out);
         }
-        let body_len = (out.len() - start - HEADER) as u32;
+        let body_len = out.len() - start - HEADER;
         let header = &mut out[start..][..HEADER];
-        header[0] = REQUEST;
-        header[1] = opcode;
-        header[2..4].copy_from_slice(&key_len.to_be_bytes());
-        header[4] = extras as u8;
-        header[8..12].copy_from_slice(&body_len.to_be_bytes());
+        (header[0], header[1], header[4]) = (REQUEST, opcode, extras as u8);
+        header[2..4].copy_from_slice(&(key_len as u16).to_be_bytes());
+        header[8..12].copy_from_slice(&(body_len as u32).to_be_bytes());
     }
 
-    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Violation> {
+    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Unexpected> {
         let mut consumed = 0;
         if self.reply.is_none() {
             let Some(header) = bytes.first_chunk::<HEADER>() else {
@@ -51,40 +48,24 @@ impl Protocol for MemcachedBinary {
             };
             let word = |at| u16::from_be_bytes([header[at], header[at + 1]]);
             let total = u32::from_be_bytes([header[8], header[9], header[10], header[11]]);
-            let before_value = u32::from(header[4]) + u32::from(word(2));
-            if header[0] != RESPONSE || before_value > total {
-                return Err(Violation::new("the header of a reply of memcached", header));
-            }
-            let outcome = match word(6) {
-                0 => Outcome::Served,
-                KEY_NOT_FOUND => Outcome::Miss,
-                status => Outcome::Refused(format!("memcached status {status:#06x}")),
+            let value = total.checked_sub(u32::from(header[4]) + u32::from(word(2)));
+            let Some(value) = value.filter(|_| header[0] == RESPONSE) else {
+                let expected = "the header of a reply of memcached";
+                return Err(Unexpected::bytes(header, expected));
             };
-            self.body_len = match outcome {
-                Outcome::Served => u64::from(total - before_value),
-                _ => 0,
-            };
-            self.reply = Some((outcome, total.into()));
+            self.reply = Some(match word(6) {
+                0 => Response::new(Outcome::Served, value.into()),
+                KEY_NOT_FOUND => Response::new(Outcome::Miss, 0),
+                status => {
+                    let error = format!("memcached status {status:#06x}");
+                    Response::new(Outcome::Refused(error), 0)
+                }
+            });
+            self.left = total.into();
             consumed = HEADER;
         }
-        let Some((outcome, left)) = self.reply.take() else {
-            return Ok(Progress::default());
-        };
-        let rest = bytes.len() - consumed;
-        let part = rest.min(usize::try_from(left).unwrap_or(usize::MAX));
-        consumed += part;
-        let left = left - part as u64;
-        let response = match left {
-            0 => Some(Response {
-                outcome,
-                body_len: self.body_len,
-                closes: false,
-            }),
-            left => {
-                self.reply = Some((outcome, left));
-                None
-            }
-        };
+        consumed += skip(&mut self.left, &bytes[consumed..]);
+        let response = self.reply.take_if(|_| self.left == 0);
         Ok(Progress { consumed, response })
     }
 

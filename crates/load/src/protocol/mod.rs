@@ -10,16 +10,17 @@ mod memcached_binary;
 mod resp;
 mod udp;
 
-use std::fmt;
+use std::sync::LazyLock;
 
 pub use handshake::Handshake;
-pub use http::{Http, HttpError};
-pub use memcached::{MemcachedMeta, MemcachedText};
+pub use http::Http;
+pub use memcached::{Memcached, MemcachedMeta, MemcachedText};
 pub use memcached_binary::MemcachedBinary;
 pub use resp::{Resp, RespVersion};
 pub use udp::Udp;
 
 use crate::workload::{Key, Request};
+use crate::Unexpected;
 
 /// The longest line or header of a response, in bytes.
 pub const HEAD_MAX: usize = 16 << 10;
@@ -58,7 +59,7 @@ pub trait Protocol: Send {
     ///
     /// # Errors
     /// The server breaks the protocol; the connection is of no more use.
-    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Violation>;
+    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Unexpected>;
 
     /// Forgets a response that has begun, and returns it if the end of the connection is its end.
     fn end(&mut self) -> Option<Response> {
@@ -85,7 +86,7 @@ impl Progress {
 }
 
 /// A whole response.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Response {
     /// Its content.
     pub outcome: Outcome,
@@ -95,10 +96,22 @@ pub struct Response {
     pub closes: bool,
 }
 
+impl Response {
+    /// A response after which the connection stays open.
+    pub(crate) fn new(outcome: Outcome, body_len: u64) -> Response {
+        Response {
+            outcome,
+            body_len,
+            closes: false,
+        }
+    }
+}
+
 /// The content of a response.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Outcome {
     /// The request was served.
+    #[default]
     Served,
     /// There is no such key.
     Miss,
@@ -106,42 +119,60 @@ pub enum Outcome {
     Refused(String),
 }
 
-/// Bytes that the protocol does not allow.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
-    expected: &'static str,
-    found: String,
-}
+/// A protocol whose responses are lines, with values between them whose length is known.
+pub(crate) trait Lines {
+    /// Bytes of a value, and of what ends it, that have not arrived.
+    fn left(&mut self) -> &mut u64;
 
-impl Violation {
-    pub(crate) fn new(expected: &'static str, found: &[u8]) -> Violation {
-        let shown = found.len().min(60);
-        Violation {
-            expected,
-            found: found[..shown].escape_ascii().to_string(),
+    /// Takes a line, or `None` at the end of a value, and returns the response that ends there.
+    fn next(&mut self, line: Option<&[u8]>) -> Result<Option<Response>, Unexpected>;
+
+    /// Reads as [`Protocol::read`] does.
+    #[inline]
+    fn read_lines(&mut self, bytes: &[u8]) -> Result<Progress, Unexpected> {
+        let mut consumed = 0;
+        loop {
+            let rest = &bytes[consumed..];
+            let response = if *self.left() > 0 {
+                consumed += skip(self.left(), rest);
+                if *self.left() > 0 {
+                    return Ok(Progress::partial(consumed));
+                }
+                self.next(None)?
+            } else {
+                let Some((text, len)) = line(rest)? else {
+                    return Ok(Progress::partial(consumed));
+                };
+                consumed += len;
+                self.next(Some(text))?
+            };
+            if response.is_some() {
+                return Ok(Progress { consumed, response });
+            }
         }
     }
 }
 
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "found \"{}\", expected {}", self.found, self.expected)
-    }
+/// Skips what has arrived of `left` bytes, and returns its length.
+pub(crate) fn skip(left: &mut u64, bytes: &[u8]) -> usize {
+    let part = bytes
+        .len()
+        .min(usize::try_from(*left).unwrap_or(usize::MAX));
+    *left -= part as u64;
+    part
 }
-
-impl std::error::Error for Violation {}
 
 /// Returns the line at the start of `bytes` and its length with the end of line; `None` if it is
 /// not whole yet.
-pub(crate) fn line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Violation> {
+fn line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Unexpected> {
     let searched = &bytes[..bytes.len().min(HEAD_MAX)];
     match searched.iter().position(|&byte| byte == b'\n') {
         Some(end) if end > 0 && bytes[end - 1] == b'\r' => Ok(Some((&bytes[..end - 1], end + 1))),
         None if bytes.len() < HEAD_MAX => Ok(None),
-        _ => Err(Violation::new(
-            "a line of up to 16 KiB that CR LF ends",
-            bytes,
-        )),
+        _ => {
+            let expected = "a line of up to 16 KiB that CR LF ends";
+            Err(Unexpected::bytes(bytes, expected))
+        }
     }
 }
 
@@ -178,15 +209,8 @@ pub(crate) fn write_number(mut number: u64, out: &mut Vec<u8>) {
 
 /// Appends a value of `len` bytes, of letters.
 pub(crate) fn write_value(len: u32, out: &mut Vec<u8>) {
-    const LETTERS: [u8; 4096] = {
-        let mut letters = [0; 4096];
-        let mut at = 0;
-        while at < letters.len() {
-            letters[at] = b'a' + (at % 26) as u8;
-            at += 1;
-        }
-        letters
-    };
+    static LETTERS: LazyLock<Vec<u8>> =
+        LazyLock::new(|| (b'a'..=b'z').cycle().take(4096).collect());
     let mut left = len as usize;
     while left > 0 {
         let part = left.min(LETTERS.len());

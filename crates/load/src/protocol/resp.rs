@@ -1,15 +1,16 @@
 //! The protocol of Redis and its relatives, RESP 2 and 3.
 
 use super::{
-    line, write_key, write_number, write_value, Outcome, Progress, Protocol, Response, Violation,
+    number, write_key, write_number, write_value, Lines, Outcome, Progress, Protocol, Response,
 };
 use crate::workload::{Key, Operation, Request};
+use crate::Unexpected;
 
 /// The longest value, in bytes.
-const VALUE_MAX: i64 = 512 << 20;
+const VALUE_MAX: u64 = 512 << 20;
 
 /// The most elements of an aggregate.
-const ELEMENTS_MAX: i64 = 1 << 20;
+const ELEMENTS_MAX: u64 = 1 << 20;
 
 /// A version of the protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub enum RespVersion {
 }
 
 /// A client: `GET` and `SET`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Resp {
     version: RespVersion,
     /// Bytes of a value and its end of line that are left.
@@ -39,58 +40,49 @@ impl Resp {
     pub fn new(version: RespVersion) -> Resp {
         Resp {
             version,
-            left: 0,
-            elements: 0,
-            is_aside: false,
-            response: None,
+            ..Resp::default()
         }
     }
 
     /// Notes what a reply says; of an aggregate, what the whole of it says.
     fn note(&mut self, outcome: Outcome, body_len: u64) {
-        let response = self.response.get_or_insert(Response {
-            outcome,
-            body_len: 0,
-            closes: false,
-        });
-        response.body_len += body_len;
+        let new = || Response::new(outcome, 0);
+        self.response.get_or_insert_with(new).body_len += body_len;
     }
 
     /// Reads a line.
-    fn element(&mut self, text: &[u8]) -> Result<(), Violation> {
-        let wrong = || Violation::new("a reply of RESP", text);
+    fn element(&mut self, text: &[u8]) -> Result<(), Unexpected> {
+        let wrong = || Unexpected::bytes(text, "a reply of RESP");
         let (&kind, rest) = text.split_first().ok_or_else(wrong)?;
-        let count = |most: i64| {
-            let number = std::str::from_utf8(rest).ok();
-            let number = number.and_then(|number| number.parse::<i64>().ok());
-            number
-                .filter(|number| (-1..=most).contains(number))
-                .ok_or_else(wrong)
+        // `None` for -1, which stands for nothing.
+        let count = |most: u64| match rest {
+            b"-1" => Ok(None),
+            digits => match number(digits) {
+                Some(count) if count <= most => Ok(Some(count)),
+                _ => Err(wrong()),
+            },
         };
         match kind {
             b'+' | b':' | b',' | b'#' | b'(' => self.note(Outcome::Served, 0),
             b'-' => self.note(Outcome::Refused(rest.escape_ascii().to_string()), 0),
             b'_' => self.note(Outcome::Miss, 0),
-            b'$' | b'=' | b'!' => match count(VALUE_MAX)? {
-                -1 => self.note(Outcome::Miss, 0),
-                len => {
-                    self.left = len as u64 + 2;
-                    match kind {
-                        b'!' => self.note(Outcome::Refused("an error".into()), 0),
-                        _ => self.note(Outcome::Served, len as u64),
-                    }
+            b'$' | b'=' | b'!' => {
+                let len = count(VALUE_MAX)?;
+                self.left = len.map_or(0, |len| len + 2);
+                match (kind, len) {
+                    (_, None) => self.note(Outcome::Miss, 0),
+                    (b'!', _) => self.note(Outcome::Refused("an error".into()), 0),
+                    (_, Some(len)) => self.note(Outcome::Served, len),
                 }
-            },
+            }
             b'*' | b'~' | b'>' | b'%' | b'|' => {
-                let elements = match count(ELEMENTS_MAX)? {
-                    -1 => {
-                        self.note(Outcome::Miss, 0);
-                        0
-                    }
-                    n if matches!(kind, b'%' | b'|') => 2 * n as u64,
-                    n => n as u64,
-                };
-                self.elements = self.elements.checked_add(elements).ok_or_else(wrong)?;
+                let count = count(ELEMENTS_MAX)?;
+                if count.is_none() {
+                    self.note(Outcome::Miss, 0);
+                }
+                let each = if matches!(kind, b'%' | b'|') { 2 } else { 1 };
+                let elements = self.elements.checked_add(each * count.unwrap_or(0));
+                self.elements = elements.ok_or_else(wrong)?;
                 if matches!(kind, b'>' | b'|') {
                     // Only between replies, where what follows is the reply itself.
                     if self.response.is_some() || self.is_aside {
@@ -103,6 +95,25 @@ impl Resp {
             _ => return Err(wrong()),
         }
         Ok(())
+    }
+}
+
+impl Lines for Resp {
+    fn left(&mut self) -> &mut u64 {
+        &mut self.left
+    }
+
+    fn next(&mut self, line: Option<&[u8]>) -> Result<Option<Response>, Unexpected> {
+        if let Some(text) = line {
+            self.elements = self.elements.saturating_sub(1);
+            self.element(text)?;
+        }
+        if self.left > 0 || self.elements > 0 {
+            return Ok(None);
+        }
+        let response = self.response.take();
+        let was_aside = std::mem::take(&mut self.is_aside);
+        Ok(response.filter(|_| !was_aside))
     }
 }
 
@@ -138,35 +149,8 @@ impl Protocol for Resp {
         out.extend_from_slice(b"\r\n");
     }
 
-    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Violation> {
-        let mut consumed = 0;
-        loop {
-            let rest = &bytes[consumed..];
-            if self.left > 0 {
-                let part = rest
-                    .len()
-                    .min(usize::try_from(self.left).unwrap_or(usize::MAX));
-                self.left -= part as u64;
-                consumed += part;
-                if self.left > 0 {
-                    return Ok(Progress::partial(consumed));
-                }
-            } else {
-                let Some((text, len)) = line(rest)? else {
-                    return Ok(Progress::partial(consumed));
-                };
-                let was_within = self.elements > 0;
-                self.elements -= u64::from(was_within);
-                self.element(text)?;
-                consumed += len;
-            }
-            if self.left == 0 && self.elements == 0 {
-                let response = self.response.take();
-                if !std::mem::take(&mut self.is_aside) {
-                    return Ok(Progress { consumed, response });
-                }
-            }
-        }
+    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Unexpected> {
+        self.read_lines(bytes)
     }
 
     fn end(&mut self) -> Option<Response> {

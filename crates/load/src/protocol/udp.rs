@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Progress, Protocol, Response, Violation, Wire};
+use super::{Progress, Protocol, Response, Wire};
 use crate::workload::Request;
+use crate::Unexpected;
 
 const HEADER: usize = 8;
 
@@ -16,8 +17,14 @@ const KEPT_MAX: usize = 4 << 20;
 #[derive(Clone, Debug)]
 pub struct Udp<P> {
     protocol: P,
+    /// The number of the last request.
     id: u16,
-    is_waiting: bool,
+    /// The reply that is waited for.
+    reply: Option<Reply>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Reply {
     /// The place of the datagram that is read next, and their number.
     next: u16,
     total: Option<u16>,
@@ -34,12 +41,7 @@ impl<P> Udp<P> {
         Udp {
             protocol,
             id: 0,
-            is_waiting: false,
-            next: 0,
-            total: None,
-            kept: BTreeMap::new(),
-            kept_bytes: 0,
-            rest: Vec::new(),
+            reply: None,
         }
     }
 }
@@ -52,48 +54,47 @@ impl<P: Protocol> Protocol for Udp<P> {
     fn write(&mut self, request: &Request, out: &mut Vec<u8>) {
         self.end();
         self.id = self.id.wrapping_add(1);
-        self.is_waiting = true;
+        self.reply = Some(Reply::default());
         let [high, low] = self.id.to_be_bytes();
         out.extend_from_slice(&[high, low, 0, 0, 0, 1, 0, 0]);
         self.protocol.write(request, out);
     }
 
     /// Reads one datagram, and always all of it.
-    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Violation> {
+    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Unexpected> {
+        let wrong = |expected| Err(Unexpected::bytes(bytes, expected));
         let Some((header, payload)) = bytes.split_first_chunk::<HEADER>() else {
-            return Err(Violation::new("the frame header of UDP", bytes));
+            return wrong("the frame header of UDP");
         };
         let word = |at| u16::from_be_bytes([header[at], header[at + 1]]);
         let (id, place, total) = (word(0), word(2), word(4));
         let mut response = None;
-        if self.is_waiting && id == self.id {
-            if place >= total || *self.total.get_or_insert(total) != total {
-                let expected = "a place among the datagrams of a reply";
-                return Err(Violation::new(expected, header));
+        if let Some(reply) = self.reply.as_mut().filter(|_| id == self.id) {
+            if place >= total || *reply.total.get_or_insert(total) != total {
+                return wrong("a place among the datagrams of a reply");
             }
-            if place >= self.next && !self.kept.contains_key(&place) {
-                self.kept_bytes += payload.len();
-                self.kept.insert(place, payload.into());
+            if place >= reply.next && !reply.kept.contains_key(&place) {
+                reply.kept_bytes += payload.len();
+                reply.kept.insert(place, payload.into());
             }
-            while let Some(payload) = self.kept.remove(&self.next) {
-                self.kept_bytes -= payload.len();
-                self.next += 1;
-                self.rest.extend_from_slice(&payload);
-                let progress = self.protocol.read(&self.rest)?;
-                self.rest.drain(..progress.consumed);
+            while let Some(payload) = reply.kept.remove(&reply.next) {
+                reply.kept_bytes -= payload.len();
+                reply.next += 1;
+                reply.rest.extend_from_slice(&payload);
+                let progress = self.protocol.read(&reply.rest)?;
+                reply.rest.drain(..progress.consumed);
                 response = response.or(progress.response);
             }
-            if self.kept_bytes > KEPT_MAX {
-                return Err(Violation::new("the first datagrams of a reply", header));
+            if reply.kept_bytes > KEPT_MAX {
+                return wrong("the first datagrams of a reply");
             }
-            let is_whole = self.next == total;
-            if response.is_some() != is_whole || (is_whole && !self.rest.is_empty()) {
-                return Err(Violation::new(
-                    "a reply that ends with its datagrams",
-                    bytes,
-                ));
+            let is_whole = reply.next == total;
+            if response.is_some() != is_whole || (is_whole && !reply.rest.is_empty()) {
+                return wrong("a reply that ends with its datagrams");
             }
-            self.is_waiting = response.is_none();
+            if is_whole {
+                self.reply = None;
+            }
         }
         Ok(Progress {
             consumed: bytes.len(),
@@ -103,10 +104,7 @@ impl<P: Protocol> Protocol for Udp<P> {
 
     fn end(&mut self) -> Option<Response> {
         self.protocol.end();
-        self.is_waiting = false;
-        (self.next, self.total, self.kept_bytes) = (0, None, 0);
-        self.kept.clear();
-        self.rest.clear();
+        self.reply = None;
         None
     }
 }

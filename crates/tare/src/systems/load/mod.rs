@@ -28,7 +28,7 @@ use drive::Load;
 use find_max::Objective;
 use tls::TlsArgs;
 use url::Url;
-use value::{count, field, host_and_port, pattern, rate, ratio, seconds, share};
+use value::{count, field, host_and_port, pattern, rate, ratio, seconds, share, value_len};
 
 /// The exit status of a trial whose latencies are not those of the server.
 const INVALID: u8 = 1;
@@ -225,12 +225,7 @@ struct KeyArgs {
     #[arg(long, value_name = "PATTERN", default_value = "uniform", conflicts_with = "trace", value_parser = pattern)]
     pattern: KeyPattern,
     /// Bytes of a value: 32, a range 32-1024, or lengths with weights 32:9,1024:1
-    #[arg(
-        long,
-        value_name = "BYTES",
-        default_value = "32",
-        conflicts_with = "trace"
-    )]
+    #[arg(long, value_name = "BYTES", default_value = "32", conflicts_with = "trace", value_parser = value_len)]
     value_len: ValueLen,
     /// Share of the reads that ask for keys in use; the others miss
     #[arg(long, value_name = "SHARE", default_value_t = 1.0, conflicts_with = "trace", value_parser = share)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{ensure, Context as _};
-use tare_load::KeyPattern;
+use tare_load::{KeyPattern, ValueLen, VALUE_LEN_MAX};
 
 /// The parts of `HOST`, `HOST:PORT`, `[ADDRESS]` or `[ADDRESS]:PORT`.
 pub(super) fn host_and_port(text: &str, default: u16) -> anyhow::Result<(&str, u16)> {
@@ -101,6 +101,32 @@ pub(super) fn pattern(text: &str) -> Result<KeyPattern, String> {
     })
 }
 
+/// The length of values.
+pub(super) fn value_len(text: &str) -> Result<ValueLen, String> {
+    let number = |text: &str| text.trim().parse::<u32>().ok();
+    let len = |text| number(text).filter(|&len| len <= VALUE_LEN_MAX);
+    let read = || {
+        if text.contains(':') {
+            let pairs = text.split(',').map(|pair| {
+                let (bytes, weight) = pair.split_once(':')?;
+                Some((len(bytes)?, number(weight)?))
+            });
+            let pairs: Vec<(u32, u32)> = pairs.collect::<Option<_>>()?;
+            let total: u64 = pairs.iter().map(|&(_, weight)| u64::from(weight)).sum();
+            return (total > 0).then_some(ValueLen::Weighted(pairs));
+        }
+        let (least, most) = text.split_once('-').unwrap_or((text, text));
+        let (least, most) = (len(least)?, len(most)?);
+        (least <= most).then_some(ValueLen::Range(least, most))
+    };
+    read().ok_or_else(|| {
+        format!(
+            "found {text:?}, expected bytes up to {VALUE_LEN_MAX} (\"32\"), a range (\"32-1024\"), \
+             or lengths with weights (\"32:9,1024:1\")"
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -138,5 +164,17 @@ mod tests {
         assert!(ratio("0:0").is_err() && ratio("1").is_err() && ratio("-1:2").is_err());
         assert!(share("1.1").is_err() && seconds("-1").is_err() && seconds("inf").is_err());
         assert!(pattern("zipf:0").is_err() && pattern("x").is_err() && field("x").is_err());
+    }
+
+    #[test]
+    fn lengths_of_values_are_one_a_range_or_several_with_weights() {
+        assert_eq!(value_len("32"), Ok(ValueLen::Range(32, 32)));
+        assert_eq!(value_len("10-20"), Ok(ValueLen::Range(10, 20)));
+        let weighted = ValueLen::Weighted(vec![(1, 9), (100, 1)]);
+        assert_eq!(value_len("1:9,100:1"), Ok(weighted));
+        for wrong in ["", "x", "20-10", "1:0", "1:2,", "-1", "536870913", "1:2,3"] {
+            let error = value_len(wrong).unwrap_err();
+            assert!(error.contains(&format!("{wrong:?}")), "{error}");
+        }
     }
 }

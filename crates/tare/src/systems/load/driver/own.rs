@@ -5,10 +5,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use tare_load::protocol::{
-    Http, MemcachedText, Progress, Protocol, Resp, RespVersion, Response, Violation,
+use tare_load::protocol::{Http, MemcachedText, Progress, Protocol, Resp, RespVersion, Response};
+use tare_load::{
+    run, Key, KeyPattern, Options, Pace, Record, Request, Target, Unexpected, ValueLen, Workload,
 };
-use tare_load::{run, Key, KeyPattern, Options, Pace, Record, Request, Target, ValueLen, Workload};
 
 use super::server::{Running, Server};
 use super::LoadParameters;
@@ -39,7 +39,7 @@ impl<P: Protocol> Protocol for Padded<P> {
     }
 
     #[inline]
-    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Violation> {
+    fn read(&mut self, bytes: &[u8]) -> Result<Progress, Unexpected> {
         self.0.read(bytes)
     }
 
