@@ -72,6 +72,7 @@ pub fn check(inputs: &[Input]) -> Vec<Finding> {
             averages,
             failures,
             known::hits,
+            known::totals,
             known::flaws,
             known::index,
             known::frequency,
@@ -352,7 +353,10 @@ fn repetitions(all: &mut [Checked<'_>]) {
         let checked = &mut all[place];
         let run = checked.run;
         let is_once = |r: &&Record| times[&(run.format, r.name(), &r.parameters)] == 1;
-        let once = run.records.iter().filter(summary).find(is_once);
+        // A program that prints its best and its worst run has made several.
+        let is_of_several = |r: &&Record| r.parameters.contains_key("results");
+        let is_alone = |r: &&Record| is_once(r) && !is_of_several(r);
+        let once = run.records.iter().filter(summary).find(is_alone);
         if let (Some(record), false) = (once, checked.format.repeats) {
             let problem = "one run only: how far runs differ is not known";
             checked.add(

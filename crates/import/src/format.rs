@@ -189,7 +189,9 @@ fn parse(text: &'static str) -> Vec<Format> {
             _ => format.lines.push(Line {
                 key: unquoted(fields[0].trim_start_matches('~')),
                 is_start: !line.starts_with('~'),
-                begins: fields[1].contains("begins") || fields[1].contains("new"),
+                begins: ["begins", "joins", "new"]
+                    .iter()
+                    .any(|f| fields[1].contains(f)),
                 flags: flags(1),
                 pattern: fields[2],
                 compiled: OnceLock::new(),

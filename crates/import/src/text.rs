@@ -57,6 +57,8 @@ struct Log {
 struct Lane {
     run: Option<Open>,
     table: Option<OpenTable>,
+    /// The parameters of the run before.
+    before: Parameters,
 }
 
 /// A run that is being read.
@@ -322,7 +324,10 @@ impl Lane {
                 records: Vec::new(),
             },
             state: State::Begun,
-            whole: Parameters::new(),
+            whole: match flags.contains(&"inherits") {
+                true => self.before.clone(),
+                false => Parameters::new(),
+            },
             section: Parameters::new(),
             ordinals: HashMap::new(),
         })
@@ -339,6 +344,7 @@ impl Lane {
             let expected = format!("{} first: the log is cut", open.format.end);
             return input.refuse(at, (found, expected));
         }
+        self.before.clone_from(&open.whole);
         for record in &mut open.run.records {
             for (name, value) in &open.whole {
                 let value = || Arc::clone(value);

@@ -70,6 +70,21 @@ pub(super) fn hits(checked: &mut Checked<'_>) {
     }
 }
 
+/// A row of totals whose bytes are not those of the rows before it: memtier_benchmark's, where each
+/// of its arbitrary commands is counted twice.
+pub(super) fn totals(checked: &mut Checked<'_>) {
+    let rows = checked.run.all("throughput");
+    let rows =
+        rows.filter(|r| r.statistic == Statistic::Total && r.parameters.contains_key("type"));
+    let (totals, rows): (Vec<_>, Vec<_>) = rows.partition(|r| &*r.parameters["type"] == "Totals");
+    let sum: f64 = rows.iter().map(|r| r.value).sum();
+    if let Some(total) = totals.first().filter(|total| total.value > 1.01 * sum) {
+        let times = rounded(total.value / sum);
+        let problem = format!("the sum is {times} times that of the rows that it adds up");
+        checked.add(total, problem, format!("{} {}", rounded(sum), total.unit));
+    }
+}
+
 /// UnixBench's index, which is no factor, and the copies that its result is the sum of.
 pub(super) fn index(checked: &mut Checked<'_>) {
     let run = checked.run;
