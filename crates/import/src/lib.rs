@@ -40,17 +40,10 @@ pub struct Reader {
     line: usize,
     /// The bytes of that line so far, or the JSON text so far.
     buffer: Vec<u8>,
-    kind: Kind,
+    /// By the first byte that is not blank; `None` before.
+    is_json: Option<bool>,
     overlong: bool,
     after_return: bool,
-}
-
-/// The kind of an input, by its first byte that is not blank.
-#[derive(Clone, Copy, PartialEq)]
-enum Kind {
-    Unknown,
-    Text,
-    Json,
 }
 
 impl Reader {
@@ -61,7 +54,7 @@ impl Reader {
             lines: Lines::new(file, forced),
             line: 1,
             buffer: Vec::new(),
-            kind: Kind::Unknown,
+            is_json: None,
             overlong: false,
             after_return: false,
         }
@@ -69,40 +62,40 @@ impl Reader {
 
     /// Takes the next bytes.
     pub fn push(&mut self, mut bytes: &[u8]) {
-        if self.kind == Kind::Unknown {
-            let Some(at) = bytes.iter().position(|byte| !byte.is_ascii_whitespace()) else {
-                return self.text(bytes);
-            };
-            self.text(&bytes[..at]);
-            bytes = &bytes[at..];
-            self.kind = if bytes[0] == b'{' {
-                Kind::Json
-            } else {
-                Kind::Text
-            };
-            if self.kind == Kind::Json {
+        if self.is_json.is_none() {
+            let first = bytes.iter().position(|byte| !byte.is_ascii_whitespace());
+            let (blanks, rest) = bytes.split_at(first.unwrap_or(bytes.len()));
+            self.text(blanks);
+            bytes = rest;
+            self.is_json = bytes.first().map(|byte| *byte == b'{');
+            if self.is_json == Some(true) {
                 self.buffer.clear();
             }
         }
-        match self.kind {
-            Kind::Json if self.buffer.len() + bytes.len() > JSON_MAX => self.overlong = true,
-            Kind::Json => self.buffer.extend_from_slice(bytes),
-            _ => self.text(bytes),
+        if self.is_json != Some(true) {
+            self.text(bytes);
+        } else if self.buffer.len() + bytes.len() > JSON_MAX {
+            self.overlong = true;
+        } else {
+            self.buffer.extend_from_slice(bytes);
         }
     }
 
     /// Ends the input.
     pub fn finish(mut self) -> Input {
-        if self.kind == Kind::Json {
+        if self.is_json == Some(true) {
+            let mut input = self.lines.input;
             if self.overlong {
                 let expected = format!("at most {JSON_MAX} bytes of JSON");
-                self.lines.refuse(self.line, "more", expected);
-                return self.lines.finish(self.line, true);
+                input.refuse(self.line, ("more".to_owned(), expected));
+            } else {
+                json::read(&mut input, self.forced, self.line, &self.buffer);
             }
-            return json::read(self.lines.file(), self.forced, self.line, &self.buffer);
+            return input;
         }
-        let whole = self.after_return || self.buffer.is_empty() && !self.overlong;
-        if !self.buffer.is_empty() || self.overlong {
+        let rest = !self.buffer.is_empty() || self.overlong;
+        let whole = self.after_return || !rest;
+        if rest {
             self.end_of_line(false);
         }
         let last = if whole {
@@ -143,7 +136,8 @@ impl Reader {
     fn end_of_line(&mut self, drawn_over: bool) {
         if std::mem::take(&mut self.overlong) {
             let expected = format!("lines of at most {LINE_MAX} bytes");
-            self.lines.refuse(self.line, "a longer line", expected);
+            let refused = ("a longer line".to_owned(), expected);
+            self.lines.input.refuse(self.line, refused);
         } else {
             let text = String::from_utf8_lossy(&self.buffer);
             self.lines.line(self.line, &text, drawn_over);

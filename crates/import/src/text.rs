@@ -1,77 +1,48 @@
 //! The reader of text: lines in, runs of records out.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use regex_lite::{Captures, Regex};
+use regex_lite::Regex;
 
 use crate::check::shown;
-use crate::format::{Format, Line, Table, Take};
+use crate::format::{Format, Line, Take};
 use crate::number::number;
-use crate::record::{Input, Parameters, Record, Run, Statistic};
+use crate::record::{quoted, too_many, Input, Parameters, Record, Refused, Run, Statistic};
 use crate::{LINE_MAX, RECORDS_MAX};
 
 /// The longest value of a parameter, in bytes.
 pub(crate) const PARAMETER_MAX: usize = 256;
 
-/// The text that was found and what was expected instead.
-pub(crate) type Refused = (String, String);
-
-pub(crate) fn too_many() -> Refused {
-    let found = format!("more than {RECORDS_MAX} figures");
-    (found, "fewer in one file".into())
-}
-
-/// Text of a log for a message, in quotation marks and not too long.
-pub(crate) fn quoted(text: &str) -> String {
-    let mut short: String = text.trim().chars().take(60).collect();
-    if short.len() < text.trim().len() {
-        short.push('…');
-    }
-    format!("{short:?}")
-}
-
 /// Reads lines of text into an [`Input`].
 pub(crate) struct Lines {
-    log: Log,
+    pub(crate) input: Input,
     program: Lane,
     /// The lines that the kernel printed into the program's output.
     kernel: Lane,
     /// The beginning of a line into which the kernel printed.
     cut: String,
-    /// The last line that had figures.
-    last_figures: usize,
-}
-
-/// The part that the lanes share.
-struct Log {
-    forced: Option<&'static Format>,
-    input: Input,
-    /// The number of figures so far.
-    records: usize,
 }
 
 /// One stream of lines.
 #[derive(Default)]
 struct Lane {
+    forced: Option<&'static Format>,
     run: Option<Open>,
-    table: Option<OpenTable>,
-    /// The parameters of the run before.
+    table: Option<Table>,
+    /// The parameters of the whole run before.
     before: Parameters,
 }
 
 /// A run that is being read.
-struct Open {
+pub(crate) struct Open {
     format: &'static Format,
     run: Run,
     state: State,
     /// Parameters of the whole run.
-    whole: Parameters,
+    pub(crate) whole: Parameters,
     /// Parameters that the following lines inherit.
     section: Parameters,
-    /// The number of times that each counted line was seen.
-    ordinals: HashMap<&'static str, u64>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -85,34 +56,26 @@ enum State {
 }
 
 /// A table that is being read.
-struct OpenTable {
-    table: &'static Table,
+struct Table {
+    header: &'static Line,
     columns: Vec<(Take, Option<Statistic>)>,
 }
 
 impl Lines {
     pub(crate) fn new(file: &str, forced: Option<&'static Format>) -> Lines {
-        let input = Input::new(file);
+        let lane = || Lane {
+            forced,
+            ..Lane::default()
+        };
         Lines {
-            log: Log {
-                forced,
-                input,
-                records: 0,
+            input: Input {
+                file: file.to_owned(),
+                ..Input::default()
             },
-            program: Lane::default(),
-            kernel: Lane::default(),
+            program: lane(),
+            kernel: lane(),
             cut: String::new(),
-            last_figures: 0,
         }
-    }
-
-    pub(crate) fn file(&self) -> &str {
-        &self.log.input.file
-    }
-
-    /// Refuses a line.
-    pub(crate) fn refuse(&mut self, line: usize, found: &str, expected: String) {
-        self.log.input.refuse(line, (found.to_owned(), expected));
     }
 
     /// Takes one line, or what a program drew before a carriage return and then drew over: that is
@@ -125,66 +88,40 @@ impl Lines {
             if !before.trim().is_empty() && self.cut.len() + before.len() <= LINE_MAX {
                 self.cut.push_str(before);
             }
-            self.feed(true, at, &text[stamp.end()..], false);
-        } else if self.cut.is_empty() {
-            self.feed(false, at, text, drawn_over);
+            let message = &text[stamp.end()..];
+            self.kernel.feed(&mut self.input, at, message, false);
         } else {
             let whole = std::mem::take(&mut self.cut) + text;
-            self.feed(false, at, &whole, drawn_over);
+            self.program.feed(&mut self.input, at, &whole, drawn_over);
         }
     }
 
     /// Ends the input. `line` is its last line, `whole` is false if that has no line end.
     pub(crate) fn finish(mut self, line: usize, whole: bool) -> Input {
         if !self.cut.is_empty() {
-            let cut = std::mem::take(&mut self.cut);
-            self.feed(false, line, &cut, false);
+            self.line(line, "", false);
         }
-        let Log {
-            forced, mut input, ..
-        } = self.log;
-        if !whole && self.last_figures == line {
-            let open = [&self.program, &self.kernel].map(|lane| lane.run.as_ref());
-            let open = open.into_iter().flatten().map(|open| &open.run);
-            let mut records = input.runs.iter().chain(open).flat_map(|run| &run.records);
-            let last = records.rfind(|r| r.line == line);
-            let figure = last.map(shown).unwrap_or_default();
-            let problem = "the file ends within this line, so its last digits may be missing";
-            input.find(line, figure, problem, "followed by the end of its line");
+        let mut input = self.input;
+        let mut lanes = [self.program, self.kernel];
+        if !whole {
+            let open = lanes.iter().flat_map(|lane| &lane.run);
+            let runs = input.runs.iter().chain(open.map(|open| &open.run));
+            let mut last = runs.flat_map(|run| &run.records);
+            if let Some(figure) = last.rfind(|r| r.line == line).map(shown) {
+                let problem = "the file ends within this line, so its last digits may be missing";
+                input.find(line, figure, problem, "followed by the end of its line");
+            }
         }
-        for lane in [&mut self.program, &mut self.kernel] {
-            lane.close(&mut input, line);
-        }
+        lanes
+            .iter_mut()
+            .for_each(|lane| lane.close(&mut input, line));
         if input.runs.is_empty() && input.refused.is_empty() {
             let known = "a benchmark that is known (tare import --help lists them)";
-            let expected = forced.map_or(known, |format| format.about);
+            let expected = lanes[0].forced.map_or(known, |format| format.about);
             let found = "no figures to the end of the file".into();
             input.refuse(line, (found, format!("the output of {expected}")));
         }
         input
-    }
-
-    fn feed(&mut self, from_kernel: bool, at: usize, text: &str, drawn_over: bool) {
-        if drawn_over && text.trim().is_empty() {
-            return;
-        }
-        let lane = match from_kernel {
-            true => &mut self.kernel,
-            false => &mut self.program,
-        };
-        let before = self.log.records;
-        let row = lane.row(&mut self.log, at, text);
-        let result = row.or_else(|| lane.line(&mut self.log, at, text));
-        if let (Some(Err(refused)), false) = (result, drawn_over) {
-            self.log.input.refuse(at, refused);
-        }
-        if self.log.records > before {
-            self.last_figures = at;
-        }
-        let state = lane.run.as_ref().map(|open| open.state);
-        if state == Some(State::Closed) {
-            lane.close(&mut self.log.input, at);
-        }
     }
 }
 
@@ -209,8 +146,7 @@ fn plain(line: &str) -> Cow<'_, str> {
                 Some(']') => drop(chars.find(|c| matches!(c, '\u{7}' | '\u{1b}'))),
                 _ => {}
             },
-            '\t' => out.push(c),
-            c if c.is_control() => {}
+            c if c.is_control() && c != '\t' => {}
             c => out.push(c),
         }
     }
@@ -218,17 +154,35 @@ fn plain(line: &str) -> Cow<'_, str> {
 }
 
 impl Lane {
+    fn feed(&mut self, input: &mut Input, at: usize, text: &str, drawn_over: bool) {
+        if drawn_over && text.trim().is_empty() {
+            return;
+        }
+        let row = self.row(input, at, text);
+        let result = row.or_else(|| self.line(input, at, text));
+        if let (Some(Err(refused)), false) = (result, drawn_over) {
+            input.refuse(at, refused);
+        }
+        if self
+            .run
+            .as_ref()
+            .is_some_and(|open| open.state == State::Closed)
+        {
+            self.close(input, at);
+        }
+    }
+
     /// Reads a row of the table that is open; `None` if none is, or if it ended before this line.
-    fn row(&mut self, log: &mut Log, at: usize, text: &str) -> Option<Result<(), Refused>> {
-        let OpenTable { table, columns } = self.table.as_ref()?;
+    fn row(&mut self, input: &mut Input, at: usize, text: &str) -> Option<Result<(), Refused>> {
+        let Table { header, columns } = self.table.as_ref()?;
         if text.trim().is_empty() {
             self.table = None;
             return None;
         }
-        if table.columns.is_empty() || text.chars().all(|c| matches!(c, '-' | '=' | ' ')) {
+        if header.takes.is_empty() || text.chars().all(|c| matches!(c, '-' | '=' | ' ')) {
             return Some(Ok(()));
         }
-        let cells = table.cells(text);
+        let cells = header.cells(text);
         if cells.len() != columns.len() {
             let found = format!("{} cells in {}", cells.len(), quoted(text));
             let expected = format!("{} as in the table's header", columns.len());
@@ -240,62 +194,57 @@ impl Lane {
                 continue;
             }
             taken.level = *statistic;
-            if let Err(refused) = taken.take(*take, cell) {
+            if let Err(refused) = taken.take(*take, cell, at) {
                 return Some(Err(refused));
             }
         }
         let open = self.run.as_mut()?;
-        let added = open.add(log, taken, &[], at);
-        let mut last = table
-            .flags
-            .iter()
-            .filter_map(|flag| flag.strip_prefix("last="));
-        let is_last = last.next() == Some(cells[0]);
-        if is_last || table.flags.contains(&"first") {
+        let is_last = header.flag("last=") == Some(cells[0]);
+        if is_last || header.has("first") {
             open.state = if is_last { State::Closed } else { State::Ended };
             self.table = None;
         }
-        Some(added)
+        Some(open.add(input, taken, false))
     }
 
     /// Reads a line by the format of the run, then by the beginnings of every format.
-    fn line(&mut self, log: &mut Log, at: usize, text: &str) -> Option<Result<(), Refused>> {
+    fn line(&mut self, input: &mut Input, at: usize, text: &str) -> Option<Result<(), Refused>> {
         let current = self.run.as_ref().map(|open| open.format);
-        let is_current = |format: &Format| current.is_some_and(|c| std::ptr::eq(c, format));
-        let is_wanted = |format: &&Format| log.forced.is_none_or(|f| std::ptr::eq(f, *format));
-        let others = Format::all().filter(is_wanted).filter(|f| !is_current(f));
-        let mut expected = None;
+        let is = |one: Option<&Format>, other: &Format| one.is_some_and(|f| f.name == other.name);
+        let forced = self.forced;
+        let others = Format::all().filter(|f| forced.is_none() || is(forced, f));
+        let others = others.filter(|f| !is(current, f));
         let trimmed = text.trim_start();
+        let mut expected = None;
         for format in current.into_iter().chain(others) {
-            let is_current = is_current(format);
-            let may_be = |line: &&Line| (is_current || line.begins) && line.may_be(text, trimmed);
+            let is_current = is(current, format);
+            let may_be = |line: &&Line| match line.is_start {
+                _ if !is_current && !line.begins => false,
+                true => trimmed.starts_with(line.key),
+                false => text.contains(line.key),
+            };
             for line in format.lines.iter().filter(may_be) {
-                let found: Vec<Captures<'_>> = line.regex().captures_iter(text).collect();
-                let start = found.first().and_then(|captures| captures.get(0));
-                let anchored = line.flags.contains(&"anchored");
-                if start.is_none_or(|start| anchored && start.start() > 0) {
+                let Some(regex) = line.regex() else {
+                    self.begin(input, format, line, at);
+                    return Some(table(line, text).map(|table| self.table = Some(table)));
+                };
+                let mut matches = regex.captures_iter(text).peekable();
+                let start = matches.peek().and_then(|captures| captures.get(0));
+                if start.is_none_or(|start| line.has("anchored") && start.start() > 0) {
                     if line.is_start && is_current {
                         expected.get_or_insert(line.key);
                     }
                     continue;
                 }
-                let open = self.begin(log, format, &line.flags, at);
-                let mut taken = found
-                    .iter()
-                    .map(|captures| open.apply(log, line, captures, at));
-                let result = taken.find(Result::is_err).unwrap_or(Ok(()));
-                if result.is_ok() && line.flags.contains(&"error") {
-                    log.input.error(at, text);
+                let open = self.begin(input, format, line, at);
+                let result = matches.try_for_each(|captures| {
+                    let groups = captures.iter().skip(1);
+                    open.apply(input, line, groups.map(|g| g.map(|g| g.as_str())), at)
+                });
+                if result.is_ok() && line.has("error") {
+                    input.error(at, text);
                 }
                 return Some(result);
-            }
-            let is_header = |table: &&Table| {
-                let begins = is_current || table.flags.contains(&"new");
-                begins && trimmed.starts_with(table.header)
-            };
-            if let Some(table) = format.tables.iter().find(is_header) {
-                self.begin(log, format, &table.flags, at);
-                return Some(header(table, text).map(|open| self.table = Some(open)));
             }
         }
         expected.map(|key| Err((quoted(text), format!("a whole line of {:?}", key.trim()))))
@@ -304,32 +253,24 @@ impl Lane {
     /// The run of `format` that is under way, or a new one where the line's flags say so.
     fn begin(
         &mut self,
-        log: &mut Log,
+        input: &mut Input,
         format: &'static Format,
-        flags: &[&str],
+        line: &Line,
         at: usize,
     ) -> &mut Open {
         let is_new = |open: &Open| {
-            let ended = flags.contains(&"begins") && open.state == State::Ended;
-            ended || flags.contains(&"new") || !std::ptr::eq(open.format, format)
+            let ended = line.has("begins") && open.state == State::Ended;
+            ended || line.has("new") || open.format.name != format.name
         };
         if self.run.as_ref().is_some_and(is_new) {
-            self.close(&mut log.input, at);
+            self.close(input, at);
         }
-        self.run.get_or_insert_with(|| Open {
-            format,
-            run: Run {
-                format: format.name,
-                line: at,
-                records: Vec::new(),
-            },
-            state: State::Begun,
-            whole: match flags.contains(&"inherits") {
-                true => self.before.clone(),
-                false => Parameters::new(),
-            },
-            section: Parameters::new(),
-            ordinals: HashMap::new(),
+        self.run.get_or_insert_with(|| {
+            let mut open = Open::new(format, at);
+            if line.has("inherits") {
+                open.whole.clone_from(&self.before);
+            }
+            open
         })
     }
 
@@ -345,53 +286,43 @@ impl Lane {
             return input.refuse(at, (found, expected));
         }
         self.before.clone_from(&open.whole);
-        for record in &mut open.run.records {
-            for (name, value) in &open.whole {
-                let value = || Arc::clone(value);
-                record.parameters.entry(name).or_insert_with(value);
-            }
-        }
         if let Some(first) = open.run.records.first() {
             open.run.line = first.line;
-            input.runs.push(open.run);
+            open.close(input);
         }
     }
 }
 
 /// Reads the header of a table.
-fn header(table: &'static Table, text: &str) -> Result<OpenTable, Refused> {
-    let column = |cell: &&str| {
+fn table(header: &'static Line, text: &str) -> Result<Table, Refused> {
+    let column = |cell: &str| {
         // "p99 Latency": a percentile of the column "p Latency".
         let percentile = cell.strip_prefix('p').and_then(|rest| {
             let name = rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
             let level = rest[..rest.len() - name.len()].parse().ok()?;
-            Some((format!("p{name}"), Statistic::Percentile(level)))
+            Some((format!("p{name}"), Some(Statistic::Percentile(level))))
         });
-        let (name, statistic) = match &percentile {
-            Some((name, level)) => (name.as_str(), Some(*level)),
-            None => (*cell, None),
-        };
-        let known = table.columns.iter().find(|(known, _)| *known == name);
+        let (name, statistic) = percentile.unwrap_or_else(|| (cell.to_owned(), None));
+        let mut takes = header.takes.iter();
+        let known = takes.find(|(known, _)| *known == name);
         known.map(|(_, take)| (*take, statistic)).ok_or_else(|| {
-            let names: Vec<&str> = table.columns.iter().map(|(name, _)| *name).collect();
+            let names: Vec<&str> = header.takes.iter().map(|(name, _)| *name).collect();
             let found = format!("the column {}", quoted(cell));
             (found, format!("one of {}", names.join(", ")))
         })
     };
-    let columns = match table.columns.is_empty() {
-        true => Vec::new(),
-        false => table
-            .cells(text)
-            .iter()
-            .map(column)
-            .collect::<Result<_, _>>()?,
-    };
-    Ok(OpenTable { table, columns })
+    let mut cells = header.cells(text);
+    // A table without columns is passed over.
+    if header.takes.is_empty() {
+        cells.clear();
+    }
+    let columns = cells.into_iter().map(column).collect::<Result<_, _>>()?;
+    Ok(Table { header, columns })
 }
 
-/// The parameters and figures of one line.
+/// The parameters and figures of one line, row or object.
 #[derive(Default)]
-struct Taken {
+pub(crate) struct Taken {
     parameters: Parameters,
     figures: Vec<Record>,
     /// The percentile that the next figure is.
@@ -401,9 +332,10 @@ struct Taken {
 }
 
 impl Taken {
-    fn take(&mut self, take: Take, text: &str) -> Result<(), Refused> {
+    /// Takes the text of a group, cell or value, which is on that line.
+    pub(crate) fn take(&mut self, take: Take, text: &str, line: usize) -> Result<(), Refused> {
         let read = |text: &str, whole| number(text, whole).map_err(|what| (quoted(text), what));
-        let (figure, statistic, digits, factor, unit, printed_unit) = match take {
+        let (figure, statistic, digits, (spelling, factor, unit)) = match take {
             Take::Nothing => return Ok(()),
             Take::Parameter(name) if text.len() > PARAMETER_MAX => {
                 let expected = format!("a {name} of at most {PARAMETER_MAX} bytes");
@@ -417,21 +349,17 @@ impl Taken {
                 self.level = Some(Statistic::Percentile(read(text, false)?.value));
                 return Ok(());
             }
-            Take::Figure(figure, statistic, unit, spelling) => {
-                (figure, statistic, text, 1.0, unit, spelling)
-            }
+            Take::Figure(figure, statistic, spelling) => (figure, statistic, text, spelling),
             Take::Sized(figure, statistic, spellings) => {
                 let end = text.find(|c: char| c.is_ascii_alphabetic() || matches!(c, 'µ' | '%'));
                 let (digits, unit) = text.split_at(end.unwrap_or(text.len()));
                 let found = spellings.iter().find(|(name, ..)| *name == unit.trim());
-                let &(spelling, factor, unit) = found.ok_or_else(|| {
+                let spelling = found.ok_or_else(|| {
                     let names: Vec<&str> = spellings.iter().map(|(name, ..)| *name).collect();
                     let expected = format!("a number and one of {:?}", names.join(" "));
                     (quoted(text), expected)
                 })?;
-                let is_other = factor == 1.0 && spelling != unit.name;
-                let printed_unit = is_other.then_some(spelling);
-                (figure, statistic, digits.trim(), factor, unit, printed_unit)
+                (figure, statistic, digits.trim(), *spelling)
             }
         };
         let whole = self.thousands || unit.name == "count" && factor == 1.0;
@@ -441,14 +369,18 @@ impl Taken {
             // 4.06 k is 4060, and not 4059.9999999999995.
             value = (value / resolution).round() * resolution;
         }
+        if self.figures.len() == RECORDS_MAX {
+            return Err(too_many());
+        }
+        let is_other = factor == 1.0 && spelling != unit.name;
         self.figures.push(Record {
             figure,
             statistic: self.level.take().unwrap_or(statistic),
             value,
             unit,
-            printed_unit,
+            printed_unit: is_other.then_some(spelling),
             parameters: Parameters::new(),
-            line: 0,
+            line,
             resolution,
         });
         Ok(())
@@ -456,72 +388,101 @@ impl Taken {
 }
 
 impl Open {
-    /// Takes what a line says.
-    fn apply(
-        &mut self,
-        log: &mut Log,
-        line: &Line,
-        captures: &Captures<'_>,
-        at: usize,
-    ) -> Result<(), Refused> {
-        for name in line.flags.iter().filter_map(|flag| flag.strip_prefix('#')) {
-            let count = self.ordinals.entry(name).or_insert(0);
-            *count += 1;
-            self.section.insert(name, Arc::from(count.to_string()));
-        }
-        let thousands = line.flags.contains(&"thousands");
-        let mut taken = Taken {
-            thousands,
-            ..Taken::default()
+    /// A run that begins on that line.
+    pub(crate) fn new(format: &'static Format, line: usize) -> Open {
+        let run = Run {
+            format: format.name,
+            line,
+            records: Vec::new(),
         };
-        for (take, group) in line.takes.iter().zip(captures.iter().skip(1)) {
-            if let Some(group) = group {
-                taken.take(*take, group.as_str())?;
-            }
+        Open {
+            format,
+            run,
+            state: State::Begun,
+            whole: Parameters::new(),
+            section: Parameters::new(),
         }
-        if line.flags.contains(&"whole") {
-            self.section.clear();
-        }
-        for flag in &line.flags {
-            match *flag {
-                "needs" => self.state = State::Incomplete,
-                "ends" => self.state = State::Ended,
-                "closes" => self.state = State::Closed,
-                _ => {}
-            }
-        }
-        self.add(log, taken, &line.flags, at)
     }
 
-    /// Adds figures, or parameters for the lines that follow.
-    fn add(
+    /// Takes what a line says.
+    fn apply<'t>(
         &mut self,
-        log: &mut Log,
-        taken: Taken,
-        flags: &[&str],
+        input: &mut Input,
+        line: &Line,
+        groups: impl Iterator<Item = Option<&'t str>>,
         at: usize,
     ) -> Result<(), Refused> {
-        for (name, value) in &taken.parameters {
+        if let Some(name) = line.flag("#") {
+            let count = self.section.get(name).and_then(|n| n.parse().ok());
+            let count = count.unwrap_or(0u64) + 1;
+            self.section.insert(name, Arc::from(count.to_string()));
+        }
+        let mut taken = Taken {
+            thousands: line.has("thousands"),
+            ..Taken::default()
+        };
+        for ((_, take), group) in line.takes.iter().zip(groups) {
+            if let Some(group) = group {
+                taken.take(*take, group, at)?;
+            }
+        }
+        if line.has("whole") {
+            self.section.clear();
+        }
+        for (flag, state) in [
+            ("needs", State::Incomplete),
+            ("ends", State::Ended),
+            ("closes", State::Closed),
+        ] {
+            if line.has(flag) {
+                self.state = state;
+            }
+        }
+        self.add(input, taken, line.has("keeps"))
+    }
+
+    /// Adds figures, or parameters for the lines that follow; `keeps` says that sections hold
+    /// beyond these figures.
+    pub(crate) fn add(
+        &mut self,
+        input: &mut Input,
+        taken: Taken,
+        keeps: bool,
+    ) -> Result<(), Refused> {
+        let Taken {
+            parameters,
+            figures,
+            ..
+        } = taken;
+        for (name, value) in &parameters {
             let mut sections = self.format.sections.iter();
             if sections.any(|section| section == name) {
-                if taken.figures.is_empty() || flags.contains(&"keeps") {
+                if figures.is_empty() || keeps {
                     sections.for_each(|inner| drop(self.section.remove(inner)));
                     self.section.insert(name, Arc::clone(value));
                 }
-            } else if taken.figures.is_empty() {
+            } else if figures.is_empty() {
                 self.whole.insert(name, Arc::clone(value));
             }
         }
-        for mut record in taken.figures {
-            if log.records == RECORDS_MAX {
+        for mut record in figures {
+            if input.records == RECORDS_MAX {
                 return Err(too_many());
             }
-            log.records += 1;
-            record.line = at;
+            input.records += 1;
             record.parameters.clone_from(&self.section);
-            record.parameters.extend(taken.parameters.clone());
+            record.parameters.extend(parameters.clone());
             self.run.records.push(record);
         }
         Ok(())
+    }
+
+    /// Keeps the run, whose figures have the parameters of the whole run.
+    pub(crate) fn close(mut self, input: &mut Input) {
+        for record in &mut self.run.records {
+            let own = std::mem::replace(&mut record.parameters, self.whole.clone());
+            record.parameters.extend(own);
+        }
+        input.runs.push(self.run);
     }
 }

@@ -68,9 +68,8 @@ const UNITS: &[(&str, Dimension, f64)] = &[
 ];
 
 impl Unit {
-    /// The unit of that name in the tables, where `?` stands for none.
+    /// The unit of that name in the tables.
     pub(crate) fn named(name: &str) -> Unit {
-        let name = name.trim_matches('?');
         let found = UNITS.iter().find(|(other, ..)| *other == name);
         let &(name, dimension, scale) = found.expect("a unit of the tables");
         Unit {
