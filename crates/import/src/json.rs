@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use serde_json::Deserializer;
 
 use crate::format::{Format, Take};
-use crate::record::{quoted, too_many, Input, Refused};
+use crate::record::{quoted, too_many, Input, Outcome};
 use crate::text::{Open, Taken, PARAMETER_MAX};
 use crate::RECORDS_MAX;
 
@@ -30,27 +30,30 @@ impl Document<'_> {
 }
 
 /// Reads one or more JSON documents.
-pub(crate) fn read(input: &mut Input, forced: Option<&Format>, first: usize, text: &[u8]) {
+pub(crate) fn read(input: &mut Input, forced: Option<&Format>, text: &[u8]) {
     let places = text.iter().enumerate();
     let ends = places.filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at);
     let ends = ends.collect();
+    let first = input.at;
     let document = Document { text, first, ends };
     // A list of values costs several times its text, so their number is bounded before.
     if text.iter().filter(|byte| **byte == b',').count() > 20 * RECORDS_MAX {
-        return input.refuse(first, too_many());
+        return input.refuse(too_many());
     }
     for raw in Deserializer::from_slice(text).into_iter::<&RawValue>() {
-        let (line, refused) = match raw {
-            Ok(raw) => match one(&document, raw, forced, input) {
-                Ok(()) => continue,
-                Err(refused) => (document.line(raw), refused),
-            },
+        let result = match raw {
+            Ok(raw) => {
+                input.at = document.line(raw);
+                one(&document, raw, forced, input)
+            }
             Err(error) => {
-                let line = first + error.line().max(1) - 1;
-                (line, (error.to_string(), "whole JSON in UTF-8".into()))
+                input.at = document.first + error.line().max(1) - 1;
+                Err((error.to_string(), "whole JSON in UTF-8".into()))
             }
         };
-        return input.refuse(line, refused);
+        if let Err(refused) = result {
+            return input.refuse(refused);
+        }
     }
 }
 
@@ -60,7 +63,7 @@ fn one(
     raw: &RawValue,
     forced: Option<&Format>,
     input: &mut Input,
-) -> Result<(), Refused> {
+) -> Outcome {
     let all = || Format::all().filter(|format| !format.keys.is_empty());
     let unknown = || {
         let names: Vec<&str> = all().map(|format| format.about).collect();
@@ -68,7 +71,9 @@ fn one(
         (quoted(raw.get()), format!("the output of {names}"))
     };
     if let [error] = at(raw, "/error")[..] {
-        input.error(document.line(error), error.get());
+        let start = std::mem::replace(&mut input.at, document.line(error));
+        input.error(error.get());
+        input.at = start;
     }
     let has = |key: &&str| !below(raw, key).is_empty();
     let mut all_formats = all();
@@ -78,7 +83,7 @@ fn one(
     if let Some(forced) = forced.filter(|forced| forced.name != format.name) {
         return Err((found, forced.about.to_owned()));
     }
-    let mut open = Open::new(format, document.line(raw));
+    let mut open = Open::new(format, input.at);
     if let Some(benchmark) = benchmark(&input.file) {
         open.whole.insert("benchmark", Arc::from(benchmark));
     }

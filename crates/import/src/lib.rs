@@ -34,11 +34,9 @@ pub const REFUSALS_MAX: usize = 20;
 /// It keeps a line of at most [`LINE_MAX`] bytes, or a JSON text of at most [`JSON_MAX`], and at
 /// most [`RECORDS_MAX`] figures.
 pub struct Reader {
-    forced: Option<&'static Format>,
     lines: Lines,
-    /// The number of the line that is being read, from 1.
-    line: usize,
-    /// The bytes of that line so far, or the JSON text so far.
+    forced: Option<&'static Format>,
+    /// The bytes of the line that is being read, or the JSON text so far.
     buffer: Vec<u8>,
     /// By the first byte that is not blank; `None` before.
     is_json: Option<bool>,
@@ -50,9 +48,8 @@ impl Reader {
     /// A reader of the file of that name; by content, or by one format alone.
     pub fn new(file: &str, forced: Option<&'static Format>) -> Reader {
         Reader {
-            forced,
             lines: Lines::new(file, forced),
-            line: 1,
+            forced,
             buffer: Vec::new(),
             is_json: None,
             overlong: false,
@@ -87,23 +84,21 @@ impl Reader {
             let mut input = self.lines.input;
             if self.overlong {
                 let expected = format!("at most {JSON_MAX} bytes of JSON");
-                input.refuse(self.line, ("more".to_owned(), expected));
+                input.refuse(("more".to_owned(), expected));
             } else {
-                json::read(&mut input, self.forced, self.line, &self.buffer);
+                json::read(&mut input, self.forced, &self.buffer);
             }
             return input;
         }
-        let rest = !self.buffer.is_empty() || self.overlong;
-        let whole = self.after_return || !rest;
-        if rest {
+        let whole = self.after_return || self.buffer.is_empty() && !self.overlong;
+        if self.overlong || !self.buffer.is_empty() {
             self.end_of_line(false);
         }
-        let last = if whole {
-            self.line.max(2) - 1
-        } else {
-            self.line
-        };
-        self.lines.finish(last, whole)
+        let last = &mut self.lines.input.at;
+        if whole {
+            *last = 1.max(*last - 1);
+        }
+        self.lines.finish(whole)
     }
 
     fn text(&mut self, bytes: &[u8]) {
@@ -127,7 +122,7 @@ impl Reader {
             self.after_return = end == Some(b'\r');
             if end == Some(b'\n') {
                 self.end_of_line(false);
-                self.line += 1;
+                self.lines.input.at += 1;
             }
         }
     }
@@ -137,10 +132,10 @@ impl Reader {
         if std::mem::take(&mut self.overlong) {
             let expected = format!("lines of at most {LINE_MAX} bytes");
             let refused = ("a longer line".to_owned(), expected);
-            self.lines.input.refuse(self.line, refused);
+            self.lines.input.refuse(refused);
         } else {
             let text = String::from_utf8_lossy(&self.buffer);
-            self.lines.line(self.line, &text, drawn_over);
+            self.lines.line(&text, drawn_over);
         }
         self.buffer.clear();
     }
@@ -156,13 +151,10 @@ pub fn read(
     mut input: impl Read,
 ) -> io::Result<Input> {
     let mut reader = Reader::new(file, forced);
-    let mut bytes = vec![0; 64 << 10];
-    loop {
-        match input.read(&mut bytes) {
-            Ok(0) => return Ok(reader.finish()),
-            Ok(n) => reader.push(&bytes[..n]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+    let mut bytes = Vec::new();
+    while input.by_ref().take(64 << 10).read_to_end(&mut bytes)? > 0 {
+        reader.push(&bytes);
+        bytes.clear();
     }
+    Ok(reader.finish())
 }

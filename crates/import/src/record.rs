@@ -149,6 +149,9 @@ pub struct Input {
     pub(crate) findings: Vec<Finding>,
     /// The lines that could not be read.
     pub refused: Vec<Refusal>,
+    /// The line that is being read, from 1.
+    #[serde(skip)]
+    pub(crate) at: usize,
     /// The number of its figures, those of runs that were cut among them.
     #[serde(skip)]
     pub(crate) records: usize,
@@ -156,17 +159,17 @@ pub struct Input {
 
 impl Input {
     /// Adds the finding that the log reports an error.
-    pub(crate) fn error(&mut self, line: usize, text: &str) {
+    pub(crate) fn error(&mut self, text: &str) {
         let figure = text.trim().chars().take(80).collect();
         let problem = "the log reports an error, and its figures count all the same";
-        self.find(line, figure, problem, "a run without errors");
+        self.find(figure, problem, "a run without errors");
     }
 
     /// Adds a finding of the reader.
-    pub(crate) fn find(&mut self, line: usize, figure: String, problem: &str, should_be: &str) {
+    pub(crate) fn find(&mut self, figure: String, problem: &str, should_be: &str) {
         self.findings.push(Finding {
             file: self.file.clone(),
-            line,
+            line: self.at,
             figure,
             problem: problem.into(),
             should_be: should_be.into(),
@@ -174,7 +177,7 @@ impl Input {
     }
 
     /// Refuses a line. The first [`REFUSALS_MAX`] are kept.
-    pub(crate) fn refuse(&mut self, line: usize, refused: Refused) {
+    pub(crate) fn refuse(&mut self, refused: Refused) {
         let (found, expected) = match self.refused.len() {
             0..REFUSALS_MAX => refused,
             REFUSALS_MAX => {
@@ -185,7 +188,7 @@ impl Input {
         };
         self.refused.push(Refusal {
             file: self.file.clone(),
-            line,
+            line: self.at,
             found,
             expected,
         });
@@ -194,6 +197,8 @@ impl Input {
 
 /// The text that was found and what was expected instead.
 pub(crate) type Refused = (String, String);
+
+pub(crate) type Outcome = Result<(), Refused>;
 
 pub(crate) fn too_many() -> Refused {
     let found = format!("more than {RECORDS_MAX} figures");

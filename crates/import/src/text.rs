@@ -3,18 +3,20 @@
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
-use regex_lite::Regex;
+use regex_lite::{Captures, Regex};
 
 use crate::check::shown;
 use crate::format::{Format, Line, Take};
 use crate::number::number;
-use crate::record::{quoted, too_many, Input, Parameters, Record, Refused, Run, Statistic};
+use crate::record::{quoted, too_many, Input, Outcome, Parameters, Record, Refused};
+use crate::record::{Run, Statistic};
 use crate::{LINE_MAX, RECORDS_MAX};
 
 /// The longest value of a parameter, in bytes.
 pub(crate) const PARAMETER_MAX: usize = 256;
 
 /// Reads lines of text into an [`Input`].
+#[derive(Default)]
 pub(crate) struct Lines {
     pub(crate) input: Input,
     program: Lane,
@@ -63,24 +65,17 @@ struct Table {
 
 impl Lines {
     pub(crate) fn new(file: &str, forced: Option<&'static Format>) -> Lines {
-        let lane = || Lane {
-            forced,
-            ..Lane::default()
-        };
-        Lines {
-            input: Input {
-                file: file.to_owned(),
-                ..Input::default()
-            },
-            program: lane(),
-            kernel: lane(),
-            cut: String::new(),
-        }
+        let mut lines = Lines::default();
+        lines.input.file = file.to_owned();
+        lines.input.at = 1;
+        lines.program.forced = forced;
+        lines.kernel.forced = forced;
+        lines
     }
 
     /// Takes one line, or what a program drew before a carriage return and then drew over: that is
     /// taken if it is a line of the format, and ignored if not.
-    pub(crate) fn line(&mut self, at: usize, text: &str, drawn_over: bool) {
+    pub(crate) fn line(&mut self, text: &str, drawn_over: bool) {
         let text = &plain(text);
         let stamp = text.contains("] ").then(|| stamp().find(text)).flatten();
         if let Some(stamp) = stamp {
@@ -89,17 +84,17 @@ impl Lines {
                 self.cut.push_str(before);
             }
             let message = &text[stamp.end()..];
-            self.kernel.feed(&mut self.input, at, message, false);
+            self.kernel.feed(&mut self.input, message, false);
         } else {
             let whole = std::mem::take(&mut self.cut) + text;
-            self.program.feed(&mut self.input, at, &whole, drawn_over);
+            self.program.feed(&mut self.input, &whole, drawn_over);
         }
     }
 
-    /// Ends the input. `line` is its last line, `whole` is false if that has no line end.
-    pub(crate) fn finish(mut self, line: usize, whole: bool) -> Input {
+    /// Ends the input; `whole` is false if its last line has no line end.
+    pub(crate) fn finish(mut self, whole: bool) -> Input {
         if !self.cut.is_empty() {
-            self.line(line, "", false);
+            self.line("", false);
         }
         let mut input = self.input;
         let mut lanes = [self.program, self.kernel];
@@ -107,19 +102,19 @@ impl Lines {
             let open = lanes.iter().flat_map(|lane| &lane.run);
             let runs = input.runs.iter().chain(open.map(|open| &open.run));
             let mut last = runs.flat_map(|run| &run.records);
-            if let Some(figure) = last.rfind(|r| r.line == line).map(shown) {
+            if let Some(figure) = last.rfind(|r| r.line == input.at).map(shown) {
                 let problem = "the file ends within this line, so its last digits may be missing";
-                input.find(line, figure, problem, "followed by the end of its line");
+                input.find(figure, problem, "followed by the end of its line");
             }
         }
-        lanes
-            .iter_mut()
-            .for_each(|lane| lane.close(&mut input, line));
+        for lane in &mut lanes {
+            lane.close(&mut input);
+        }
         if input.runs.is_empty() && input.refused.is_empty() {
             let known = "a benchmark that is known (tare import --help lists them)";
             let expected = lanes[0].forced.map_or(known, |format| format.about);
             let found = "no figures to the end of the file".into();
-            input.refuse(line, (found, format!("the output of {expected}")));
+            input.refuse((found, format!("the output of {expected}")));
         }
         input
     }
@@ -154,26 +149,23 @@ fn plain(line: &str) -> Cow<'_, str> {
 }
 
 impl Lane {
-    fn feed(&mut self, input: &mut Input, at: usize, text: &str, drawn_over: bool) {
+    fn feed(&mut self, input: &mut Input, text: &str, drawn_over: bool) {
         if drawn_over && text.trim().is_empty() {
             return;
         }
-        let row = self.row(input, at, text);
-        let result = row.or_else(|| self.line(input, at, text));
+        let row = self.row(input, text);
+        let result = row.or_else(|| self.line(input, text));
         if let (Some(Err(refused)), false) = (result, drawn_over) {
-            input.refuse(at, refused);
+            input.refuse(refused);
         }
-        if self
-            .run
-            .as_ref()
-            .is_some_and(|open| open.state == State::Closed)
-        {
-            self.close(input, at);
+        let is_closed = |open: &Open| open.state == State::Closed;
+        if self.run.as_ref().is_some_and(is_closed) {
+            self.close(input);
         }
     }
 
     /// Reads a row of the table that is open; `None` if none is, or if it ended before this line.
-    fn row(&mut self, input: &mut Input, at: usize, text: &str) -> Option<Result<(), Refused>> {
+    fn row(&mut self, input: &mut Input, text: &str) -> Option<Outcome> {
         let Table { header, columns } = self.table.as_ref()?;
         if text.trim().is_empty() {
             self.table = None;
@@ -194,7 +186,7 @@ impl Lane {
                 continue;
             }
             taken.level = *statistic;
-            if let Err(refused) = taken.take(*take, cell, at) {
+            if let Err(refused) = taken.take(*take, cell, input.at) {
                 return Some(Err(refused));
             }
         }
@@ -208,7 +200,7 @@ impl Lane {
     }
 
     /// Reads a line by the format of the run, then by the beginnings of every format.
-    fn line(&mut self, input: &mut Input, at: usize, text: &str) -> Option<Result<(), Refused>> {
+    fn line(&mut self, input: &mut Input, text: &str) -> Option<Outcome> {
         let current = self.run.as_ref().map(|open| open.format);
         let is = |one: Option<&Format>, other: &Format| one.is_some_and(|f| f.name == other.name);
         let forced = self.forced;
@@ -225,7 +217,7 @@ impl Lane {
             };
             for line in format.lines.iter().filter(may_be) {
                 let Some(regex) = line.regex() else {
-                    self.begin(input, format, line, at);
+                    self.begin(input, format, line);
                     return Some(table(line, text).map(|table| self.table = Some(table)));
                 };
                 let mut matches = regex.captures_iter(text).peekable();
@@ -236,13 +228,10 @@ impl Lane {
                     }
                     continue;
                 }
-                let open = self.begin(input, format, line, at);
-                let result = matches.try_for_each(|captures| {
-                    let groups = captures.iter().skip(1);
-                    open.apply(input, line, groups.map(|g| g.map(|g| g.as_str())), at)
-                });
+                let open = self.begin(input, format, line);
+                let result = matches.try_for_each(|captures| open.apply(input, line, &captures));
                 if result.is_ok() && line.has("error") {
-                    input.error(at, text);
+                    input.error(text);
                 }
                 return Some(result);
             }
@@ -251,22 +240,16 @@ impl Lane {
     }
 
     /// The run of `format` that is under way, or a new one where the line's flags say so.
-    fn begin(
-        &mut self,
-        input: &mut Input,
-        format: &'static Format,
-        line: &Line,
-        at: usize,
-    ) -> &mut Open {
+    fn begin(&mut self, input: &mut Input, format: &'static Format, line: &Line) -> &mut Open {
         let is_new = |open: &Open| {
             let ended = line.has("begins") && open.state == State::Ended;
             ended || line.has("new") || open.format.name != format.name
         };
         if self.run.as_ref().is_some_and(is_new) {
-            self.close(input, at);
+            self.close(input);
         }
         self.run.get_or_insert_with(|| {
-            let mut open = Open::new(format, at);
+            let mut open = Open::new(format, input.at);
             if line.has("inherits") {
                 open.whole.clone_from(&self.before);
             }
@@ -275,7 +258,7 @@ impl Lane {
     }
 
     /// Ends the run: it is kept if it is complete and has figures, and refused if it was cut.
-    fn close(&mut self, input: &mut Input, at: usize) {
+    fn close(&mut self, input: &mut Input) {
         self.table = None;
         let Some(mut open) = self.run.take() else {
             return;
@@ -283,7 +266,7 @@ impl Lane {
         if open.state == State::Incomplete {
             let found = format!("the end of the output of {}", open.format.about);
             let expected = format!("{} first: the log is cut", open.format.end);
-            return input.refuse(at, (found, expected));
+            return input.refuse((found, expected));
         }
         self.before.clone_from(&open.whole);
         if let Some(first) = open.run.records.first() {
@@ -333,7 +316,7 @@ pub(crate) struct Taken {
 
 impl Taken {
     /// Takes the text of a group, cell or value, which is on that line.
-    pub(crate) fn take(&mut self, take: Take, text: &str, line: usize) -> Result<(), Refused> {
+    pub(crate) fn take(&mut self, take: Take, text: &str, line: usize) -> Outcome {
         let read = |text: &str, whole| number(text, whole).map_err(|what| (quoted(text), what));
         let (figure, statistic, digits, (spelling, factor, unit)) = match take {
             Take::Nothing => return Ok(()),
@@ -405,13 +388,7 @@ impl Open {
     }
 
     /// Takes what a line says.
-    fn apply<'t>(
-        &mut self,
-        input: &mut Input,
-        line: &Line,
-        groups: impl Iterator<Item = Option<&'t str>>,
-        at: usize,
-    ) -> Result<(), Refused> {
+    fn apply(&mut self, input: &mut Input, line: &Line, captures: &Captures<'_>) -> Outcome {
         if let Some(name) = line.flag("#") {
             let count = self.section.get(name).and_then(|n| n.parse().ok());
             let count = count.unwrap_or(0u64) + 1;
@@ -421,9 +398,9 @@ impl Open {
             thousands: line.has("thousands"),
             ..Taken::default()
         };
-        for ((_, take), group) in line.takes.iter().zip(groups) {
+        for ((_, take), group) in line.takes.iter().zip(captures.iter().skip(1)) {
             if let Some(group) = group {
-                taken.take(*take, group, at)?;
+                taken.take(*take, group.as_str(), input.at)?;
             }
         }
         if line.has("whole") {
@@ -443,17 +420,8 @@ impl Open {
 
     /// Adds figures, or parameters for the lines that follow; `keeps` says that sections hold
     /// beyond these figures.
-    pub(crate) fn add(
-        &mut self,
-        input: &mut Input,
-        taken: Taken,
-        keeps: bool,
-    ) -> Result<(), Refused> {
-        let Taken {
-            parameters,
-            figures,
-            ..
-        } = taken;
+    pub(crate) fn add(&mut self, input: &mut Input, taken: Taken, keeps: bool) -> Outcome {
+        let (parameters, figures) = (taken.parameters, taken.figures);
         for (name, value) in &parameters {
             let mut sections = self.format.sections.iter();
             if sections.any(|section| section == name) {
