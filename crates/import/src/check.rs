@@ -3,10 +3,11 @@
 mod known;
 mod series;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use crate::format::Format;
-use crate::record::{Finding, Input, Parameters, Record, Run, Statistic};
+use crate::record::Statistic::{Mean, Progress, Sample, Total};
+use crate::record::{Finding, Input, Parameters, Record, Run};
 use crate::unit::Unit;
 
 /// The most findings of one problem in one run that are listed one by one.
@@ -126,7 +127,6 @@ fn groups(run: &Run) -> BTreeMap<&Parameters, Vec<&Record>> {
 
 /// The total or mean of a figure in a group.
 fn one<'a>(records: &[&'a Record], figure: &str) -> Option<&'a Record> {
-    use Statistic::{Mean, Total};
     let is = |r: &&Record| r.figure == figure && matches!(r.statistic, Total | Mean);
     records.iter().copied().find(is)
 }
@@ -134,14 +134,12 @@ fn one<'a>(records: &[&'a Record], figure: &str) -> Option<&'a Record> {
 /// Decimal units that are binary, and figures without a unit. Once for each figure of a run.
 fn units(checked: &mut Checked<'_>) {
     let run = checked.run;
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     for record in &run.records {
-        let key = (record.figure, record.unit.name, record.printed_unit);
-        if seen.contains(&key) {
+        let unit = record.unit;
+        if !seen.insert((record.figure, unit.name, record.printed_unit)) {
             continue;
         }
-        seen.push(key);
-        let unit = record.unit;
         if unit.name.is_empty() {
             let others = || run.all(record.figure).filter(|r| !r.unit.name.is_empty());
             let like = others().next();
@@ -154,12 +152,11 @@ fn units(checked: &mut Checked<'_>) {
         }
         let decimal = record.printed_unit.filter(|name| !name.contains('i'));
         if let (Some(printed), Some((decimal, factor))) = (decimal, unit.decimal()) {
+            let problem =
+                format!("{printed} stands for {unit}: the program divides by powers of 1024");
             let (value, right) = (plain(record.value), rounded(record.value * factor));
-            checked.add(
-                record,
-                format!("{printed} stands for {unit}: the program divides by powers of 1024"),
-                format!("{value} {unit}, which is {right} {decimal}"),
-            );
+            let should_be = format!("{value} {unit}, which is {right} {decimal}");
+            checked.add(record, problem, should_be);
         }
     }
 }
@@ -168,8 +165,9 @@ fn negative_loss(checked: &mut Checked<'_>) {
     let problem = "the loss is negative: packets of an earlier trial, or of others, were counted";
     let should_be = "the packets of this trial that did not arrive, at least 0, and the others \
                      counted apart";
-    for record in &checked.run.records {
-        if record.figure.starts_with("lost_") && record.value < 0.0 {
+    let run = checked.run;
+    for record in run.records.iter().filter(|r| r.value < 0.0) {
+        if record.figure.starts_with("lost_") {
             checked.add(record, problem, should_be);
         }
     }
@@ -177,12 +175,12 @@ fn negative_loss(checked: &mut Checked<'_>) {
 
 fn more_received_than_sent(checked: &mut Checked<'_>) {
     for records in groups(checked.run).into_values() {
-        let of = |way: &str, what| {
+        let of = |way, what| {
             let is = |r: &&&Record| r.figure.strip_prefix(way) == Some(what);
             records.iter().rfind(is).copied()
         };
         // Bytes only where no packets are counted: they are the same finding.
-        let pair = |what| Some((of("sent_", what)?, of("received_", what)?));
+        let pair = |what| of("sent_", what).zip(of("received_", what));
         let pair = ["packets", "messages", "bytes"].into_iter().find_map(pair);
         let Some((sent, received)) = pair.filter(|(sent, got)| got.value > sent.value) else {
             continue;
@@ -193,42 +191,35 @@ fn more_received_than_sent(checked: &mut Checked<'_>) {
             (true, _) => (" B", ""),
             (false, _) => ("", ""),
         };
-        checked.add(
-            received,
-            format!("{}{unit} more were received than sent{cause}", plain(more)),
-            format!(
-                "at most {}{unit}, as sent on line {}",
-                plain(sent.value),
-                sent.line
-            ),
-        );
+        let (more, most, line) = (plain(more), plain(sent.value), sent.line);
+        let problem = format!("{more}{unit} more were received than sent{cause}");
+        let should_be = format!("at most {most}{unit}, as sent on line {line}");
+        checked.add(received, problem, should_be);
     }
 }
 
 /// Amounts, times and rates that do not multiply.
 fn products(checked: &mut Checked<'_>) {
-    let positive = |r: &&Record| r.base() > 0.0;
     for records in groups(checked.run).into_values() {
         let of = |figure| one(&records, figure);
+        let positive = |figure| of(figure).filter(|r| r.base() > 0.0);
         for [amount, time, rate] in &checked.format.products {
-            let (Some(amount), Some(time)) = (of(amount), of(time).filter(positive)) else {
+            let all = (of(amount), positive(time), positive(rate));
+            let (Some(amount), Some(time), Some(rate)) = all else {
                 continue;
             };
-            let Some(rate) = of(rate).filter(|r| positive(r) && r.unit.is_rate_of(amount.unit))
-            else {
-                continue;
-            };
+            let rounding = |r: &Record| r.resolution / r.value.abs().max(r.resolution);
+            let tolerance = TOLERANCE + rounding(amount) + rounding(time) + rounding(rate);
             let right = amount.base() / time.base();
-            let rounding =
-                [amount, time, rate].map(|r| r.resolution / r.value.abs().max(r.resolution));
-            let tolerance = TOLERANCE + rounding.iter().sum::<f64>();
             let parts = format!("{} / {}", shown(amount), shown(time));
-            multiplies(checked, rate, right, tolerance, &parts);
+            if rate.unit.is_rate_of(amount.unit) {
+                multiplies(checked, rate, right, tolerance, &parts);
+            }
         }
         // The bytes of one operation, its time and the rate, where operations follow each other.
         let size = records.first().and_then(|r| r.parameters.get("size"));
         let size = size.and_then(|size| size.parse::<f64>().ok());
-        let figures = (size, of("latency").filter(positive), of("throughput"));
+        let figures = (size, positive("latency"), of("throughput"));
         if let (Some(size), Some(latency), Some(rate)) = figures {
             if rate.unit.is_rate_of(Unit::named("B")) {
                 let parts = format!("{size} B / {}", shown(latency));
@@ -247,22 +238,17 @@ fn multiplies(checked: &mut Checked<'_>, rate: &Record, right: f64, tolerance: f
 
 /// Averages of which no spread is known. Once for each figure of a run.
 fn averages(checked: &mut Checked<'_>) {
-    use Statistic::{Mean, Progress, Total};
+    let should_be = "printed with percentiles, or a standard deviation and the number of samples";
     let groups = groups(checked.run);
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     for mean in checked.run.records.iter().filter(|r| r.statistic == Mean) {
-        let same = groups[&mean.parameters]
-            .iter()
-            .filter(|r| r.figure == mean.figure);
-        let is_spread = |r: &&Record| !matches!(r.statistic, Mean | Total | Progress);
-        let means = same.clone().filter(|r| r.statistic == Mean).take(2).count();
-        if seen.contains(&mean.figure) || means > 1 || same.copied().any(|r| is_spread(&r)) {
-            continue;
+        let group = groups[&mean.parameters].iter();
+        let same = || group.clone().filter(|r| r.figure == mean.figure);
+        let has_spread = same().any(|r| !matches!(r.statistic, Mean | Total | Progress));
+        let means = same().filter(|r| r.statistic == Mean).take(2).count();
+        if !has_spread && means == 1 && seen.insert(mean.figure) {
+            checked.add(mean, "an average without spread", should_be);
         }
-        seen.push(mean.figure);
-        let should_be =
-            "printed with percentiles, or a standard deviation and the number of samples";
-        checked.add(mean, "an average without spread", should_be);
     }
 }
 
@@ -270,11 +256,11 @@ fn averages(checked: &mut Checked<'_>) {
 fn failures(checked: &mut Checked<'_>) {
     for record in &checked.run.records {
         if record.figure.ends_with("_errors") && record.value > 0.0 {
-            let should_be = "0, or the rate of the responses that succeeded";
+            let problem = "requests that failed are among those counted";
             checked.add(
                 record,
-                "requests that failed are among those counted",
-                should_be,
+                problem,
+                "0, or the rate of the responses that succeeded",
             );
         }
         if record.figure == "requests" && record.value == 0.0 {
@@ -292,52 +278,42 @@ fn bytes_per_response(all: &mut [Checked<'_>]) {
         let bytes = checked
             .format
             .work
-            .and_then(|[bytes, _]| run.find(bytes, Statistic::Total));
+            .and_then(|[bytes, _]| run.find(bytes, Total));
         let (Some(bytes), Some((total, responses @ 1..))) = (bytes, run.work()) else {
             continue;
         };
         let each = total as f64 / responses as f64;
         let place = format!("{}:{}", checked.file, bytes.line);
         let (of_first, first) = firsts.entry(run.format).or_insert((each, place));
-        let rate = run.find("request_rate", Statistic::Total);
         if (each / *of_first - 1.0).abs() > 0.01 {
             let (each, of_first) = (each.round(), of_first.round());
             let problem = format!(
                 "{each} B per response, and {of_first} B in the run of {first}: not the same \
                  work, so the rates cannot be compared"
             );
-            checked.add(
-                rate.unwrap_or(bytes),
-                problem,
-                "measured with the same response",
-            );
             // The work is on the line of the bytes.
-            if let Some(finding) = checked.found.last_mut() {
-                finding.line = bytes.line;
-            }
+            let mut rate = run.find("request_rate", Total).unwrap_or(bytes).clone();
+            rate.line = bytes.line;
+            checked.add(&rate, problem, "measured with the same response");
         }
     }
 }
 
 /// Runs that were made once, and two runs whose every figure is the same: one run, printed twice.
 fn repetitions(all: &mut [Checked<'_>]) {
-    use Statistic::{Progress, Sample};
     let summary = |r: &&Record| !matches!(r.statistic, Progress | Sample);
     let mut seen: BTreeMap<_, (usize, String)> = BTreeMap::new();
     let mut times: BTreeMap<_, usize> = BTreeMap::new();
     let mut originals = Vec::new();
     for (place, checked) in all.iter_mut().enumerate() {
-        let records: Vec<&Record> = checked.run.records.iter().filter(summary).collect();
-        let figures: Vec<_> = records
-            .iter()
-            .map(|r| (r.name(), r.value.to_bits()))
-            .collect();
-        // Few figures may be equal by chance.
-        let is_long = figures.len() >= 8;
-        let this = || (place, format!("{}:{}", checked.file, checked.run.line));
-        let key = (checked.run.format, figures);
+        let run = checked.run;
+        let records: Vec<&Record> = run.records.iter().filter(summary).collect();
+        let figures = records.iter().map(|r| (r.name(), r.value.to_bits()));
+        let key = (run.format, figures.collect::<Vec<_>>());
+        let this = || (place, format!("{}:{}", checked.file, run.line));
         let (of_first, first) = seen.entry(key).or_insert_with(this);
-        if is_long && *of_first != place {
+        // Few figures may be equal by chance.
+        if *of_first != place && records.len() >= 8 {
             let problem =
                 format!("every figure is that of the run of {first}: one run, printed twice");
             checked.add(records[0], problem, "a run of its own");
@@ -345,7 +321,7 @@ fn repetitions(all: &mut [Checked<'_>]) {
         }
         originals.push(place);
         for record in records {
-            let key = (checked.run.format, record.name(), &record.parameters);
+            let key = (run.format, record.name(), &record.parameters);
             *times.entry(key).or_default() += 1;
         }
     }
@@ -354,16 +330,13 @@ fn repetitions(all: &mut [Checked<'_>]) {
         let run = checked.run;
         let is_once = |r: &&Record| times[&(run.format, r.name(), &r.parameters)] == 1;
         // A program that prints its best and its worst run has made several.
-        let is_of_several = |r: &&Record| r.parameters.contains_key("results");
-        let is_alone = |r: &&Record| is_once(r) && !is_of_several(r);
-        let once = run.records.iter().filter(summary).find(is_alone);
-        if let (Some(record), false) = (once, checked.format.repeats) {
+        let is_of_several = |r: &Record| r.parameters.contains_key("results");
+        let mut once = run.records.iter().filter(summary).filter(is_once);
+        let once = once.find(|r| !checked.format.repeats && !is_of_several(r));
+        if let Some(record) = once {
             let problem = "one run only: how far runs differ is not known";
-            checked.add(
-                record,
-                problem,
-                "the median of several runs, with their spread",
-            );
+            let should_be = "the median of several runs, with their spread";
+            checked.add(record, problem, should_be);
         }
     }
 }
