@@ -40,7 +40,6 @@ pub struct Reader {
     buffer: Vec<u8>,
     /// By the first byte that is not blank; `None` before.
     is_json: Option<bool>,
-    overlong: bool,
     after_return: bool,
 }
 
@@ -52,7 +51,6 @@ impl Reader {
             forced,
             buffer: Vec::new(),
             is_json: None,
-            overlong: false,
             after_return: false,
         }
     }
@@ -69,12 +67,9 @@ impl Reader {
                 self.buffer.clear();
             }
         }
-        if self.is_json != Some(true) {
-            self.text(bytes);
-        } else if self.buffer.len() + bytes.len() > JSON_MAX {
-            self.overlong = true;
-        } else {
-            self.buffer.extend_from_slice(bytes);
+        match self.is_json {
+            Some(true) => self.keep(bytes, JSON_MAX),
+            _ => self.text(bytes),
         }
     }
 
@@ -82,7 +77,7 @@ impl Reader {
     pub fn finish(mut self) -> Input {
         if self.is_json == Some(true) {
             let mut input = self.lines.input;
-            if self.overlong {
+            if self.buffer.len() > JSON_MAX {
                 let expected = format!("at most {JSON_MAX} bytes of JSON");
                 input.refuse(("more".to_owned(), expected));
             } else {
@@ -90,8 +85,8 @@ impl Reader {
             }
             return input;
         }
-        let whole = self.after_return || self.buffer.is_empty() && !self.overlong;
-        if self.overlong || !self.buffer.is_empty() {
+        let whole = self.after_return || self.buffer.is_empty();
+        if !self.buffer.is_empty() {
             self.end_of_line(false);
         }
         let last = &mut self.lines.input.at;
@@ -99,6 +94,12 @@ impl Reader {
             *last = 1.max(*last - 1);
         }
         self.lines.finish(whole)
+    }
+
+    /// Keeps bytes of a line or text that has at most `most`, and of a longer one a byte more.
+    fn keep(&mut self, bytes: &[u8], most: usize) {
+        let room = most + 1 - self.buffer.len();
+        self.buffer.extend(&bytes[..room.min(bytes.len())]);
     }
 
     fn text(&mut self, bytes: &[u8]) {
@@ -112,13 +113,7 @@ impl Reader {
                 Some((end @ (b'\n' | b'\r'), body)) => (body, Some(*end)),
                 _ => (piece, None),
             };
-            if self.buffer.len() + body.len() > LINE_MAX {
-                self.overlong = true;
-                self.buffer.clear();
-            }
-            if !self.overlong {
-                self.buffer.extend_from_slice(body);
-            }
+            self.keep(body, LINE_MAX);
             self.after_return = end == Some(b'\r');
             if end == Some(b'\n') {
                 self.end_of_line(false);
@@ -129,7 +124,7 @@ impl Reader {
 
     /// Ends a line, or what will be drawn over.
     fn end_of_line(&mut self, drawn_over: bool) {
-        if std::mem::take(&mut self.overlong) {
+        if self.buffer.len() > LINE_MAX {
             let expected = format!("lines of at most {LINE_MAX} bytes");
             let refused = ("a longer line".to_owned(), expected);
             self.lines.input.refuse(refused);

@@ -150,12 +150,17 @@ fn plain(line: &str) -> Cow<'_, str> {
 
 impl Lane {
     fn feed(&mut self, input: &mut Input, text: &str, drawn_over: bool) {
-        if drawn_over && text.trim().is_empty() {
-            return;
+        if text.trim().is_empty() {
+            if drawn_over {
+                return;
+            }
+            self.table = None;
         }
-        let row = self.row(input, text);
-        let result = row.or_else(|| self.line(input, text));
-        if let (Some(Err(refused)), false) = (result, drawn_over) {
+        let result = match self.table {
+            Some(_) => self.row(input, text),
+            None => self.line(input, text),
+        };
+        if let (Err(refused), false) = (result, drawn_over) {
             input.refuse(refused);
         }
         let is_closed = |open: &Open| open.state == State::Closed;
@@ -164,43 +169,37 @@ impl Lane {
         }
     }
 
-    /// Reads a row of the table that is open; `None` if none is, or if it ended before this line.
-    fn row(&mut self, input: &mut Input, text: &str) -> Option<Outcome> {
-        let Table { header, columns } = self.table.as_ref()?;
-        if text.trim().is_empty() {
-            self.table = None;
-            return None;
-        }
+    /// Reads a row of the table that is open.
+    fn row(&mut self, input: &mut Input, text: &str) -> Outcome {
+        let (Some(Table { header, columns }), Some(open)) = (&self.table, &mut self.run) else {
+            return Ok(());
+        };
         if header.takes.is_empty() || text.chars().all(|c| matches!(c, '-' | '=' | ' ')) {
-            return Some(Ok(()));
+            return Ok(());
         }
         let cells = header.cells(text);
         if cells.len() != columns.len() {
             let found = format!("{} cells in {}", cells.len(), quoted(text));
             let expected = format!("{} as in the table's header", columns.len());
-            return Some(Err((found, expected)));
+            return Err((found, expected));
         }
         let mut taken = Taken::default();
         for ((take, statistic), cell) in columns.iter().zip(&cells) {
-            if matches!(*cell, "---" | "-nan" | "nan" | "") {
-                continue;
-            }
-            taken.level = *statistic;
-            if let Err(refused) = taken.take(*take, cell, input.at) {
-                return Some(Err(refused));
+            if !matches!(*cell, "---" | "-nan" | "nan" | "") {
+                taken.level = *statistic;
+                taken.take(*take, cell, input.at)?;
             }
         }
-        let open = self.run.as_mut()?;
         let is_last = header.flag("last=") == Some(cells[0]);
         if is_last || header.has("first") {
             open.state = if is_last { State::Closed } else { State::Ended };
             self.table = None;
         }
-        Some(open.add(input, taken, false))
+        open.add(input, taken, false)
     }
 
     /// Reads a line by the format of the run, then by the beginnings of every format.
-    fn line(&mut self, input: &mut Input, text: &str) -> Option<Outcome> {
+    fn line(&mut self, input: &mut Input, text: &str) -> Outcome {
         let current = self.run.as_ref().map(|open| open.format);
         let is = |one: Option<&Format>, other: &Format| one.is_some_and(|f| f.name == other.name);
         let forced = self.forced;
@@ -218,7 +217,8 @@ impl Lane {
             for line in format.lines.iter().filter(may_be) {
                 let Some(regex) = line.regex() else {
                     self.begin(input, format, line);
-                    return Some(table(line, text).map(|table| self.table = Some(table)));
+                    self.table = Some(table(line, text)?);
+                    return Ok(());
                 };
                 let mut matches = regex.captures_iter(text).peekable();
                 let start = matches.peek().and_then(|captures| captures.get(0));
@@ -229,14 +229,15 @@ impl Lane {
                     continue;
                 }
                 let open = self.begin(input, format, line);
-                let result = matches.try_for_each(|captures| open.apply(input, line, &captures));
-                if result.is_ok() && line.has("error") {
+                matches.try_for_each(|captures| open.apply(input, line, &captures))?;
+                if line.has("error") {
                     input.error(text);
                 }
-                return Some(result);
+                return Ok(());
             }
         }
-        expected.map(|key| Err((quoted(text), format!("a whole line of {:?}", key.trim()))))
+        let whole = |key: &str| (quoted(text), format!("a whole line of {:?}", key.trim()));
+        expected.map_or(Ok(()), |key| Err(whole(key)))
     }
 
     /// The run of `format` that is under way, or a new one where the line's flags say so.

@@ -89,11 +89,6 @@ impl Unit {
         value / self.scale
     }
 
-    /// Returns whether it is a time.
-    pub fn is_time(self) -> bool {
-        self.dimension == Dimension::Time
-    }
-
     /// Returns whether it is an amount of data.
     pub(crate) fn is_data(self) -> bool {
         self.dimension == Dimension::Data

@@ -2,37 +2,28 @@
 
 use std::collections::BTreeMap;
 
-use super::{plain, rounded, Checked};
+use super::{groups, one, plain, rounded, Checked};
 use crate::record::{Record, Statistic};
-
-/// A row of a table over threads: their number, the latency and the rate.
-type Row<'a> = (f64, &'a Record, &'a Record);
 
 /// A rate whose rows each hold those before them: it grows as the sum of what threads and latency
 /// give, not as each.
 pub(super) fn accumulation(checked: &mut Checked<'_>) {
-    let run = checked.run;
-    let mut rates: BTreeMap<(usize, &str), &Record> = BTreeMap::new();
-    let mut series: BTreeMap<&str, Vec<Row<'_>>> = BTreeMap::new();
-    for record in &run.records {
-        if let Some(kind) = record.figure.strip_suffix("throughput") {
-            rates.insert((record.line, kind), record);
-        }
-    }
-    for latency in &run.records {
-        let mean = latency.statistic == Statistic::Mean;
-        let kind = latency.figure.strip_suffix("latency").filter(|_| mean);
-        let threads = latency
-            .parameters
-            .get("threads")
-            .and_then(|n| n.parse().ok());
-        if let (Some(kind), Some(threads)) = (kind, threads) {
-            let rate = rates.get(&(latency.line, kind));
-            let row = rate.map(|rate| (threads, latency, *rate));
+    // By the kind of latency: the threads of a row, its latency and its rate.
+    let mut series: BTreeMap<&str, Vec<(f64, &Record, &Record)>> = BTreeMap::new();
+    for records in groups(checked.run).into_values() {
+        for latency in records.iter().filter(|r| r.statistic == Statistic::Mean) {
+            let Some(kind) = latency.figure.strip_suffix("latency") else {
+                continue;
+            };
+            let rate = one(&records, &format!("{kind}throughput"));
+            let threads = latency.parameters.get("threads");
+            let threads = threads.and_then(|n| n.parse().ok());
+            let row = threads.zip(rate).map(|(n, rate)| (n, *latency, rate));
             series.entry(kind).or_default().extend(row);
         }
     }
-    for rows in series.into_values() {
+    for mut rows in series.into_values() {
+        rows.sort_by_key(|(_, latency, _)| latency.line);
         if rows.len() < 2 || rows.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
             continue;
         }
