@@ -2,7 +2,7 @@
 //! and explains their form.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 
 use regex_lite::Regex;
 
@@ -74,9 +74,8 @@ impl Format {
 
     /// Returns every format.
     pub fn all() -> impl Iterator<Item = &'static Format> {
-        static ALL: OnceLock<Vec<Format>> = OnceLock::new();
-        let all = ALL.get_or_init(|| parse(include_str!("formats.txt")));
-        all.iter()
+        static ALL: LazyLock<Vec<Format>> = LazyLock::new(|| parse(include_str!("formats.txt")));
+        ALL.iter()
     }
 }
 

@@ -30,7 +30,7 @@ impl Document<'_> {
 }
 
 /// Reads one or more JSON documents.
-pub(crate) fn read(input: &mut Input, forced: Option<&Format>, text: &[u8]) {
+pub(crate) fn read(input: &mut Input, text: &[u8]) {
     let places = text.iter().enumerate();
     let ends = places.filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at);
     let ends = ends.collect();
@@ -44,7 +44,7 @@ pub(crate) fn read(input: &mut Input, forced: Option<&Format>, text: &[u8]) {
         let result = match raw {
             Ok(raw) => {
                 input.at = document.line(raw);
-                one(&document, raw, forced, input)
+                one(&document, raw, input)
             }
             Err(error) => {
                 input.at = document.first + error.line().max(1) - 1;
@@ -58,12 +58,7 @@ pub(crate) fn read(input: &mut Input, forced: Option<&Format>, text: &[u8]) {
 }
 
 /// Reads one document.
-fn one(
-    document: &Document<'_>,
-    raw: &RawValue,
-    forced: Option<&Format>,
-    input: &mut Input,
-) -> Outcome {
+fn one(document: &Document<'_>, raw: &RawValue, input: &mut Input) -> Outcome {
     let all = || Format::all().filter(|format| !format.keys.is_empty());
     let unknown = || {
         let names: Vec<&str> = all().map(|format| format.about).collect();
@@ -80,7 +75,7 @@ fn one(
     let format = all_formats.find(|format| format.keys.iter().all(has));
     let format = format.ok_or_else(unknown)?;
     let found = format!("the output of {}", format.about);
-    if let Some(forced) = forced.filter(|forced| forced.name != format.name) {
+    if let Some(forced) = input.forced.filter(|forced| forced.name != format.name) {
         return Err((found, forced.about.to_owned()));
     }
     let mut open = Open::new(format, input.at);

@@ -35,7 +35,6 @@ pub const REFUSALS_MAX: usize = 20;
 /// most [`RECORDS_MAX`] figures.
 pub struct Reader {
     lines: Lines,
-    forced: Option<&'static Format>,
     /// The bytes of the line that is being read, or the JSON text so far.
     buffer: Vec<u8>,
     /// By the first byte that is not blank; `None` before.
@@ -46,9 +45,12 @@ pub struct Reader {
 impl Reader {
     /// A reader of the file of that name; by content, or by one format alone.
     pub fn new(file: &str, forced: Option<&'static Format>) -> Reader {
+        let mut lines = Lines::default();
+        lines.input.file = file.to_owned();
+        lines.input.forced = forced;
+        lines.input.at = 1;
         Reader {
-            lines: Lines::new(file, forced),
-            forced,
+            lines,
             buffer: Vec::new(),
             is_json: None,
             after_return: false,
@@ -81,7 +83,7 @@ impl Reader {
                 let expected = format!("at most {JSON_MAX} bytes of JSON");
                 input.refuse(("more".to_owned(), expected));
             } else {
-                json::read(&mut input, self.forced, &self.buffer);
+                json::read(&mut input, &self.buffer);
             }
             return input;
         }

@@ -149,6 +149,9 @@ pub struct Input {
     pub(crate) findings: Vec<Finding>,
     /// The lines that could not be read.
     pub refused: Vec<Refusal>,
+    /// The one format that it may have.
+    #[serde(skip)]
+    pub(crate) forced: Option<&'static Format>,
     /// The line that is being read, from 1.
     #[serde(skip)]
     pub(crate) at: usize,

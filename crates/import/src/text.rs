@@ -1,7 +1,6 @@
 //! The reader of text: lines in, runs of records out.
 
-use std::borrow::Cow;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock};
 
 use regex_lite::{Captures, Regex};
 
@@ -29,7 +28,6 @@ pub(crate) struct Lines {
 /// One stream of lines.
 #[derive(Default)]
 struct Lane {
-    forced: Option<&'static Format>,
     run: Option<Open>,
     table: Option<Table>,
     /// The parameters of the whole run before.
@@ -57,27 +55,15 @@ enum State {
     Closed,
 }
 
-/// A table that is being read.
-struct Table {
-    header: &'static Line,
-    columns: Vec<(Take, Option<Statistic>)>,
-}
+/// A table that is being read: its header, and its columns, some of which are percentiles.
+type Table = (&'static Line, Vec<(Take, Option<Statistic>)>);
 
 impl Lines {
-    pub(crate) fn new(file: &str, forced: Option<&'static Format>) -> Lines {
-        let mut lines = Lines::default();
-        lines.input.file = file.to_owned();
-        lines.input.at = 1;
-        lines.program.forced = forced;
-        lines.kernel.forced = forced;
-        lines
-    }
-
     /// Takes one line, or what a program drew before a carriage return and then drew over: that is
     /// taken if it is a line of the format, and ignored if not.
     pub(crate) fn line(&mut self, text: &str, drawn_over: bool) {
-        let text = &plain(text);
-        let stamp = text.contains("] ").then(|| stamp().find(text)).flatten();
+        let text = &*plain(text);
+        let stamp = text.contains("] ").then(|| STAMP.find(text)).flatten();
         if let Some(stamp) = stamp {
             let before = &text[..stamp.start()];
             if !before.trim().is_empty() && self.cut.len() + before.len() <= LINE_MAX {
@@ -112,7 +98,7 @@ impl Lines {
         }
         if input.runs.is_empty() && input.refused.is_empty() {
             let known = "a benchmark that is known (tare import --help lists them)";
-            let expected = lanes[0].forced.map_or(known, |format| format.about);
+            let expected = input.forced.map_or(known, |format| format.about);
             let found = "no figures to the end of the file".into();
             input.refuse((found, format!("the output of {expected}")));
         }
@@ -121,16 +107,11 @@ impl Lines {
 }
 
 /// The time stamp of a kernel message.
-fn stamp() -> &'static Regex {
-    static STAMP: OnceLock<Regex> = OnceLock::new();
-    STAMP.get_or_init(|| Regex::new(r"\[ *[0-9]+\.[0-9]{6}\] ").expect("a pattern of this file"))
-}
+static STAMP: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"\[ *[0-9]+\.[0-9]{6}\] ").expect("a pattern of this file"));
 
 /// `line` without escape sequences and control characters.
-fn plain(line: &str) -> Cow<'_, str> {
-    if !line.contains(|c: char| c.is_control() && c != '\t') {
-        return Cow::Borrowed(line);
-    }
+fn plain(line: &str) -> String {
     let mut out = String::with_capacity(line.len());
     let mut chars = line.chars();
     while let Some(c) = chars.next() {
@@ -145,7 +126,7 @@ fn plain(line: &str) -> Cow<'_, str> {
             c => out.push(c),
         }
     }
-    Cow::Owned(out)
+    out
 }
 
 impl Lane {
@@ -171,7 +152,7 @@ impl Lane {
 
     /// Reads a row of the table that is open.
     fn row(&mut self, input: &mut Input, text: &str) -> Outcome {
-        let (Some(Table { header, columns }), Some(open)) = (&self.table, &mut self.run) else {
+        let (Some((header, columns)), Some(open)) = (&self.table, &mut self.run) else {
             return Ok(());
         };
         if header.takes.is_empty() || text.chars().all(|c| matches!(c, '-' | '=' | ' ')) {
@@ -201,14 +182,14 @@ impl Lane {
     /// Reads a line by the format of the run, then by the beginnings of every format.
     fn line(&mut self, input: &mut Input, text: &str) -> Outcome {
         let current = self.run.as_ref().map(|open| open.format);
-        let is = |one: Option<&Format>, other: &Format| one.is_some_and(|f| f.name == other.name);
-        let forced = self.forced;
-        let others = Format::all().filter(|f| forced.is_none() || is(forced, f));
-        let others = others.filter(|f| !is(current, f));
+        let is_current = |format: &Format| current.is_some_and(|c| c.name == format.name);
+        let forced = input.forced;
+        let others = Format::all().filter(|f| forced.is_none_or(|forced| forced.name == f.name));
+        let others = others.filter(|f| !is_current(f));
         let trimmed = text.trim_start();
         let mut expected = None;
         for format in current.into_iter().chain(others) {
-            let is_current = is(current, format);
+            let is_current = is_current(format);
             let may_be = |line: &&Line| match line.is_start {
                 _ if !is_current && !line.begins => false,
                 true => trimmed.starts_with(line.key),
@@ -300,8 +281,10 @@ fn table(header: &'static Line, text: &str) -> Result<Table, Refused> {
     if header.takes.is_empty() {
         cells.clear();
     }
-    let columns = cells.into_iter().map(column).collect::<Result<_, _>>()?;
-    Ok(Table { header, columns })
+    Ok((
+        header,
+        cells.into_iter().map(column).collect::<Result<_, _>>()?,
+    ))
 }
 
 /// The parameters and figures of one line, row or object.
