@@ -1,7 +1,6 @@
 //! The checks: what is wrong with figures, by the records of any format.
 
 mod known;
-mod series;
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -77,24 +76,28 @@ pub fn check(inputs: &[Input]) -> Vec<Finding> {
             known::flaws,
             known::index,
             known::frequency,
-            series::accumulation,
-            series::shares,
-            series::modelled,
+            known::accumulation,
+            known::shares,
+            known::modelled,
         ] {
             checked.make(check);
         }
     }
     bytes_per_response(&mut all);
     repetitions(&mut all);
-    let mut findings = Vec::new();
-    for (at, input) in inputs.iter().enumerate() {
-        let mut found = input.findings.clone();
-        let of_input = all.iter_mut().filter(|checked| checked.input == at);
-        of_input.for_each(|checked| found.append(&mut checked.found));
-        found.sort_by_key(|finding| finding.line);
-        findings.append(&mut found);
-    }
-    findings
+    let found = all
+        .into_iter()
+        .map(|checked| (checked.input, checked.found));
+    let of_readers = inputs
+        .iter()
+        .map(|input| input.findings.clone())
+        .enumerate();
+    let mut findings: Vec<(usize, Finding)> = of_readers
+        .chain(found)
+        .flat_map(|(at, found)| found.into_iter().map(move |finding| (at, finding)))
+        .collect();
+    findings.sort_by_key(|(at, finding)| (*at, finding.line));
+    findings.into_iter().map(|(_, finding)| finding).collect()
 }
 
 /// A figure as the log has it: `latency_p99 12.863 ms`.

@@ -28,6 +28,8 @@ pub struct Format {
     pub(crate) products: Vec<[&'static str; 3]>,
     /// The figures whose quotient is the bytes per response.
     pub(crate) work: Option<[&'static str; 2]>,
+    /// The parameter that shows a flaw if it is above the limit; the problem, and what is right.
+    pub(crate) flaws: Vec<(&'static str, f64, &'static str)>,
     /// Keys of a JSON document that tell it from others; empty if the format is text.
     pub(crate) keys: Vec<&'static str>,
 }
@@ -149,6 +151,13 @@ fn parse(text: &'static str) -> Vec<Format> {
             "product" => {
                 let figures = words.collect::<Vec<_>>().try_into();
                 format.products.push(figures.expect("three figures"));
+            }
+            "flaw" => {
+                let [parameter, above, text] = rest.splitn(3, ' ').collect::<Vec<_>>()[..] else {
+                    panic!("found {rest}, expected three parts");
+                };
+                let above = above.parse().expect("a limit");
+                format.flaws.push((parameter, above, text));
             }
             _ => format.lines.push(line(text, &units)),
         }
