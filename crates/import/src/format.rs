@@ -29,7 +29,7 @@ pub struct Format {
     /// The figures whose quotient is the bytes per response.
     pub(crate) work: Option<[&'static str; 2]>,
     /// The parameter that shows a flaw if it is above the limit; the problem, and what is right.
-    pub(crate) flaws: Vec<(&'static str, f64, &'static str)>,
+    pub(crate) flaws: Vec<[&'static str; 3]>,
     /// Keys of a JSON document that tell it from others; empty if the format is text.
     pub(crate) keys: Vec<&'static str>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct Line {
     pub(crate) is_start: bool,
     /// True if it can begin a run.
     pub(crate) begins: bool,
-    flags: Vec<&'static str>,
+    pub(crate) flags: Vec<&'static str>,
     pattern: &'static str,
     compiled: OnceLock<Regex>,
     /// By the names of columns or the paths of values, which the groups of a pattern lack.
@@ -131,10 +131,13 @@ fn parse(text: &'static str) -> Vec<Format> {
     let lines = text.lines();
     for text in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
-        let mut words = rest.split(' ');
+        let words = rest.split(' ');
         if word == "units" {
-            let name = words.next().unwrap_or("");
-            units.insert(name, words.map(spelling).collect::<Vec<_>>().leak());
+            let [name, list] = parts(rest, " ");
+            units.insert(
+                name,
+                list.split(' ').map(spelling).collect::<Vec<_>>().leak(),
+            );
             continue;
         }
         if word == "format" {
@@ -142,34 +145,28 @@ fn parse(text: &'static str) -> Vec<Format> {
         }
         let format = formats.last_mut().expect("a format before its lines");
         match word {
-            "format" => (format.name, format.about) = rest.split_once(' ').expect("a name"),
+            "format" => [format.name, format.about] = parts(rest, " "),
             "end" => format.end = rest,
             "repeats" => format.repeats = true,
             "sections" => format.sections = words.collect(),
             "json" => format.keys = words.collect(),
-            "work" => format.work = words.next().zip(words.next()).map(Into::into),
-            "product" => {
-                let figures = words.collect::<Vec<_>>().try_into();
-                format.products.push(figures.expect("three figures"));
-            }
-            "flaw" => {
-                let [parameter, above, text] = rest.splitn(3, ' ').collect::<Vec<_>>()[..] else {
-                    panic!("found {rest}, expected three parts");
-                };
-                let above = above.parse().expect("a limit");
-                format.flaws.push((parameter, above, text));
-            }
+            "work" => format.work = Some(parts(rest, " ")),
+            "product" => format.products.push(parts(rest, " ")),
+            "flaw" => format.flaws.push(parts(rest, " ")),
             _ => format.lines.push(line(text, &units)),
         }
     }
     formats
 }
 
+fn parts<const N: usize>(text: &'static str, separator: &str) -> [&'static str; N] {
+    let parts = text.splitn(N, separator).map(str::trim);
+    let parts = parts.collect::<Vec<_>>().try_into();
+    parts.unwrap_or_else(|_| panic!("found {text}, expected {N} parts"))
+}
+
 fn line(text: &'static str, units: &Units) -> Line {
-    let fields: Vec<&'static str> = text.split(" ||").map(str::trim).collect();
-    let [key, flags, pattern, takes] = fields[..] else {
-        panic!("found {text}, expected four fields");
-    };
+    let [key, flags, pattern, takes] = parts(text, " ||");
     let quoted = key.trim_start_matches('~');
     let takes = takes.split_whitespace().map(|word| {
         let (word, name) = word.split_once('@').unwrap_or((word, ""));
@@ -188,7 +185,7 @@ fn line(text: &'static str, units: &Units) -> Line {
 
 /// Reads `SPELLING=UNIT` or `SPELLING=FACTOR*UNIT`.
 fn spelling(word: &'static str) -> Spelling {
-    let (spelling, unit) = word.split_once('=').expect("a spelling and its unit");
+    let [spelling, unit] = parts(word, "=");
     let (factor, unit) = unit.split_once('*').unwrap_or(("1", unit));
     let factor = factor.parse().expect("a number before *");
     (spelling, factor, Unit::named(unit))

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::de::value::{Error, StrDeserializer};
-use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::format::Format;
@@ -99,8 +97,7 @@ impl Statistic {
     pub(crate) fn named(name: &str) -> Statistic {
         let level = name.strip_prefix('p').and_then(|level| level.parse().ok());
         level.map(Statistic::Percentile).unwrap_or_else(|| {
-            let name: StrDeserializer<'_, Error> = name.into_deserializer();
-            Statistic::deserialize(name).expect("a statistic of the tables")
+            serde_json::from_value(name.into()).expect("a statistic of the tables")
         })
     }
 }

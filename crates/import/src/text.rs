@@ -186,7 +186,7 @@ impl Lane {
         let forced = input.forced;
         let others = Format::all().filter(|f| forced.is_none_or(|forced| forced.name == f.name));
         let others = others.filter(|f| !is_current(f));
-        let trimmed = text.trim_start();
+        let (text, trimmed) = (text.trim_end(), text.trim_start());
         let mut expected = None;
         for format in current.into_iter().chain(others) {
             let is_current = is_current(format);
@@ -387,17 +387,18 @@ impl Open {
                 taken.take(*take, group.as_str(), input.at)?;
             }
         }
-        if line.has("whole") {
-            self.section.clear();
-        }
-        for (flag, state) in [
-            ("needs", State::Incomplete),
-            ("ends", State::Ended),
-            ("closes", State::Closed),
-        ] {
-            if line.has(flag) {
-                self.state = state;
+        for flag in &line.flags {
+            match *flag {
+                "needs" => self.state = State::Incomplete,
+                "ends" => self.state = State::Ended,
+                "closes" => self.state = State::Closed,
+                "whole" => self.section.clear(),
+                _ => {}
             }
+        }
+        let last = line.flag("ends:").and_then(|flag| flag.split_once('='));
+        if last.is_some_and(|(name, value)| *taken.parameters[name] == *value) {
+            self.state = State::Ended;
         }
         self.add(input, taken, line.has("keeps"))
     }

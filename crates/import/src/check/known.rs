@@ -9,9 +9,10 @@ use crate::record::Statistic::{Mean, Total};
 
 /// Properties of tests that their figures do not show, once for each parameter of a run.
 pub(super) fn flaws(checked: &mut Checked<'_>) {
-    for (parameter, above, text) in &checked.format.flaws {
+    for [parameter, above, text] in &checked.format.flaws {
+        let above: f64 = above.parse().expect("a limit");
         let value = |r: &Record| r.parameters.get(parameter)?.parse::<f64>().ok();
-        let shows = |r: &&Record| value(r).is_some_and(|value| value > *above);
+        let shows = |r: &&Record| value(r).is_some_and(|value| value > above);
         let found = checked.run.records.iter().find(shows);
         if let Some((record, (problem, should_be))) = found.zip(text.split_once("; ")) {
             checked.add(record, problem, should_be);
