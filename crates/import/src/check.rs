@@ -66,11 +66,10 @@ pub fn check(inputs: &[Input]) -> Vec<Finding> {
     for checked in &mut all {
         for check in [
             units,
-            negative_loss,
+            values,
             more_received_than_sent,
             products,
             averages,
-            failures,
             known::hits,
             known::totals,
             known::flaws,
@@ -85,19 +84,15 @@ pub fn check(inputs: &[Input]) -> Vec<Finding> {
     }
     bytes_per_response(&mut all);
     repetitions(&mut all);
-    let found = all
-        .into_iter()
-        .map(|checked| (checked.input, checked.found));
-    let of_readers = inputs
-        .iter()
-        .map(|input| input.findings.clone())
-        .enumerate();
-    let mut findings: Vec<(usize, Finding)> = of_readers
-        .chain(found)
-        .flat_map(|(at, found)| found.into_iter().map(move |finding| (at, finding)))
-        .collect();
-    findings.sort_by_key(|(at, finding)| (*at, finding.line));
-    findings.into_iter().map(|(_, finding)| finding).collect()
+    let mut findings = Vec::new();
+    for (at, input) in inputs.iter().enumerate() {
+        let of_input = all.iter().filter(|checked| checked.input == at);
+        let mut found = input.findings.clone();
+        found.extend(of_input.flat_map(|checked| checked.found.clone()));
+        found.sort_by_key(|finding| finding.line);
+        findings.append(&mut found);
+    }
+    findings
 }
 
 /// A figure as the log has it: `latency_p99 12.863 ms`.
@@ -159,18 +154,6 @@ fn units(checked: &mut Checked<'_>) {
                 format!("{printed} stands for {unit}: the program divides by powers of 1024");
             let (value, right) = (plain(record.value), rounded(record.value * factor));
             let should_be = format!("{value} {unit}, which is {right} {decimal}");
-            checked.add(record, problem, should_be);
-        }
-    }
-}
-
-fn negative_loss(checked: &mut Checked<'_>) {
-    let problem = "the loss is negative: packets of an earlier trial, or of others, were counted";
-    let should_be = "the packets of this trial that did not arrive, at least 0, and the others \
-                     counted apart";
-    let run = checked.run;
-    for record in run.records.iter().filter(|r| r.value < 0.0) {
-        if record.figure.starts_with("lost_") {
             checked.add(record, problem, should_be);
         }
     }
@@ -255,21 +238,26 @@ fn averages(checked: &mut Checked<'_>) {
     }
 }
 
-/// Requests that failed, and runs in which none was completed.
-fn failures(checked: &mut Checked<'_>) {
+/// Figures that are wrong by themselves: the problem, and what they should be.
+fn values(checked: &mut Checked<'_>) {
     for record in &checked.run.records {
-        if record.figure.ends_with("_errors") && record.value > 0.0 {
-            let problem = "requests that failed are among those counted";
-            checked.add(
-                record,
-                problem,
+        let (problem, should_be) = match (record.figure, record.value) {
+            (figure, ..0.0) if figure.starts_with("lost_") => (
+                "the loss is negative: packets of an earlier trial, or of others, were counted",
+                "the packets of this trial that did not arrive, at least 0, and the others counted \
+                 apart",
+            ),
+            (figure, 0.0..) if figure.ends_with("_errors") && record.value > 0.0 => (
+                "requests that failed are among those counted",
                 "0, or the rate of the responses that succeeded",
-            );
-        }
-        if record.figure == "requests" && record.value == 0.0 {
-            let problem = "no request was completed, so the latencies are of none";
-            checked.add(record, problem, "a run in which requests are completed");
-        }
+            ),
+            ("requests", 0.0) => (
+                "no request was completed, so the latencies are of none",
+                "a run in which requests are completed",
+            ),
+            _ => continue,
+        };
+        checked.add(record, problem, should_be);
     }
 }
 
@@ -278,10 +266,8 @@ fn bytes_per_response(all: &mut [Checked<'_>]) {
     let mut firsts: BTreeMap<&str, (f64, String)> = BTreeMap::new();
     for checked in all {
         let run = checked.run;
-        let bytes = checked
-            .format
-            .work
-            .and_then(|[bytes, _]| run.find(bytes, Total));
+        let work = checked.format.work;
+        let bytes = work.and_then(|[bytes, _]| run.find(bytes, Total));
         let (Some(bytes), Some((total, responses @ 1..))) = (bytes, run.work()) else {
             continue;
         };

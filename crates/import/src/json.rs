@@ -31,9 +31,8 @@ impl Document<'_> {
 
 /// Reads one or more JSON documents.
 pub(crate) fn read(input: &mut Input, text: &[u8]) {
-    let places = text.iter().enumerate();
-    let ends = places.filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at);
-    let ends = ends.collect();
+    let is_end = |at: &usize| text[*at] == b'\n';
+    let ends = (0..text.len()).filter(is_end).collect();
     let first = input.at;
     let document = Document { text, first, ends };
     // A list of values costs several times its text, so their number is bounded before.
@@ -71,8 +70,7 @@ fn one(document: &Document<'_>, raw: &RawValue, input: &mut Input) -> Outcome {
         input.at = start;
     }
     let has = |key: &&str| !below(raw, key).is_empty();
-    let mut all_formats = all();
-    let format = all_formats.find(|format| format.keys.iter().all(has));
+    let format = all().find(|format| format.keys.iter().all(has));
     let format = format.ok_or_else(unknown)?;
     let found = format!("the output of {}", format.about);
     if let Some(forced) = input.forced.filter(|forced| forced.name != format.name) {

@@ -128,8 +128,8 @@ impl Reader {
     fn end_of_line(&mut self, drawn_over: bool) {
         if self.buffer.len() > LINE_MAX {
             let expected = format!("lines of at most {LINE_MAX} bytes");
-            let refused = ("a longer line".to_owned(), expected);
-            self.lines.input.refuse(refused);
+            let found = "a longer line".to_owned();
+            self.lines.input.refuse((found, expected));
         } else {
             let text = String::from_utf8_lossy(&self.buffer);
             self.lines.line(&text, drawn_over);
@@ -138,18 +138,14 @@ impl Reader {
     }
 }
 
-/// Reads all of `input`, as [`Reader`] does.
+/// Reads all of `from`, as [`Reader`] does.
 ///
 /// # Errors
 /// The error of reading.
-pub fn read(
-    file: &str,
-    forced: Option<&'static Format>,
-    mut input: impl Read,
-) -> io::Result<Input> {
+pub fn read(file: &str, forced: Option<&'static Format>, mut from: impl Read) -> io::Result<Input> {
     let mut reader = Reader::new(file, forced);
     let mut bytes = Vec::new();
-    while input.by_ref().take(64 << 10).read_to_end(&mut bytes)? > 0 {
+    while from.by_ref().take(64 << 10).read_to_end(&mut bytes)? > 0 {
         reader.push(&bytes);
         bytes.clear();
     }

@@ -276,15 +276,11 @@ fn table(header: &'static Line, text: &str) -> Result<Table, Refused> {
             (found, format!("one of {}", names.join(", ")))
         })
     };
-    let mut cells = header.cells(text);
+    let cells = header.cells(text).into_iter();
     // A table without columns is passed over.
-    if header.takes.is_empty() {
-        cells.clear();
-    }
-    Ok((
-        header,
-        cells.into_iter().map(column).collect::<Result<_, _>>()?,
-    ))
+    let cells = cells.filter(|_| !header.takes.is_empty());
+    let columns: Result<_, _> = cells.map(column).collect();
+    Ok((header, columns?))
 }
 
 /// The parameters and figures of one line, row or object.
