@@ -15,7 +15,7 @@ pub use format::Format;
 pub use record::{Finding, Input, Parameters, Record, Refusal, Run, Statistic};
 pub use unit::Unit;
 
-use text::Lines;
+use text::{Lane, STAMP};
 
 /// The longest line of text, in bytes; a longer one is refused and passed over.
 pub const LINE_MAX: usize = 64 << 10;
@@ -34,7 +34,12 @@ pub const REFUSALS_MAX: usize = 20;
 /// It keeps a line of at most [`LINE_MAX`] bytes, or a JSON text of at most [`JSON_MAX`], and at
 /// most [`RECORDS_MAX`] figures.
 pub struct Reader {
-    lines: Lines,
+    input: Input,
+    program: Lane,
+    /// The lines that the kernel printed into the program's output.
+    kernel: Lane,
+    /// The beginning of a line into which the kernel printed.
+    cut: String,
     /// The bytes of the line that is being read, or the JSON text so far.
     buffer: Vec<u8>,
     /// By the first byte that is not blank; `None` before.
@@ -45,12 +50,13 @@ pub struct Reader {
 impl Reader {
     /// A reader of the file of that name; by content, or by one format alone.
     pub fn new(file: &str, forced: Option<&'static Format>) -> Reader {
-        let mut lines = Lines::default();
-        lines.input.file = file.to_owned();
-        lines.input.forced = forced;
-        lines.input.at = 1;
+        let mut input = Input::default();
+        (input.file, input.forced, input.at) = (file.to_owned(), forced, 1);
         Reader {
-            lines,
+            input,
+            program: Lane::default(),
+            kernel: Lane::default(),
+            cut: String::new(),
             buffer: Vec::new(),
             is_json: None,
             after_return: false,
@@ -78,24 +84,43 @@ impl Reader {
     /// Ends the input.
     pub fn finish(mut self) -> Input {
         if self.is_json == Some(true) {
-            let mut input = self.lines.input;
             if self.buffer.len() > JSON_MAX {
                 let expected = format!("at most {JSON_MAX} bytes of JSON");
-                input.refuse(("more".to_owned(), expected));
+                self.input.refuse(("more".to_owned(), expected));
             } else {
-                json::read(&mut input, &self.buffer);
+                json::read(&mut self.input, &self.buffer);
             }
-            return input;
+            return self.input;
         }
         let whole = self.after_return || self.buffer.is_empty();
         if !self.buffer.is_empty() {
             self.end_of_line(false);
         }
-        let last = &mut self.lines.input.at;
         if whole {
-            *last = 1.max(*last - 1);
+            self.input.at = 1.max(self.input.at - 1);
         }
-        self.lines.finish(whole)
+        if !self.cut.is_empty() {
+            self.line("", false);
+        }
+        let mut input = self.input;
+        if !whole {
+            let closed = input.runs.iter().flat_map(|run| &run.records);
+            let open = self.program.records().iter().chain(self.kernel.records());
+            if let Some(record) = closed.chain(open).rfind(|r| r.line == input.at) {
+                let figure = check::shown(record);
+                let problem = "the file ends within this line, so its last digits may be missing";
+                input.find(figure, problem, "followed by the end of its line");
+            }
+        }
+        self.program.close(&mut input);
+        self.kernel.close(&mut input);
+        if input.runs.is_empty() && input.refused.is_empty() {
+            let known = "a benchmark that is known (tare import --help lists them)";
+            let expected = input.forced.map_or(known, |format| format.about);
+            let found = "no figures to the end of the file".into();
+            input.refuse((found, format!("the output of {expected}")));
+        }
+        input
     }
 
     /// Keeps bytes of a line or text that has at most `most`, and of a longer one a byte more.
@@ -119,22 +144,39 @@ impl Reader {
             self.after_return = end == Some(b'\r');
             if end == Some(b'\n') {
                 self.end_of_line(false);
-                self.lines.input.at += 1;
+                self.input.at += 1;
             }
         }
     }
 
     /// Ends a line, or what will be drawn over.
     fn end_of_line(&mut self, drawn_over: bool) {
-        if self.buffer.len() > LINE_MAX {
+        let bytes = std::mem::take(&mut self.buffer);
+        if bytes.len() > LINE_MAX {
             let expected = format!("lines of at most {LINE_MAX} bytes");
-            let found = "a longer line".to_owned();
-            self.lines.input.refuse((found, expected));
+            self.input.refuse(("a longer line".to_owned(), expected));
         } else {
-            let text = String::from_utf8_lossy(&self.buffer);
-            self.lines.line(&text, drawn_over);
+            self.line(&String::from_utf8_lossy(&bytes), drawn_over);
         }
+        self.buffer = bytes;
         self.buffer.clear();
+    }
+
+    /// Hands a line to the stream that it belongs to.
+    fn line(&mut self, text: &str, drawn_over: bool) {
+        let text = &*text::plain(text);
+        let has_stamp = text.contains("] ");
+        if let Some(stamp) = has_stamp.then(|| STAMP.find(text)).flatten() {
+            let before = &text[..stamp.start()];
+            if !before.trim().is_empty() && self.cut.len() + before.len() <= LINE_MAX {
+                self.cut.push_str(before);
+            }
+            let message = &text[stamp.end()..];
+            self.kernel.feed(&mut self.input, message, false);
+        } else {
+            let whole = std::mem::take(&mut self.cut) + text;
+            self.program.feed(&mut self.input, &whole, drawn_over);
+        }
     }
 }
 

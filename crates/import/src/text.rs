@@ -4,30 +4,18 @@ use std::sync::{Arc, LazyLock};
 
 use regex_lite::{Captures, Regex};
 
-use crate::check::shown;
 use crate::format::{Format, Line, Take};
 use crate::number::number;
 use crate::record::{quoted, too_many, Input, Outcome, Parameters, Record, Refused};
 use crate::record::{Run, Statistic};
-use crate::{LINE_MAX, RECORDS_MAX};
+use crate::RECORDS_MAX;
 
 /// The longest value of a parameter, in bytes.
 pub(crate) const PARAMETER_MAX: usize = 256;
 
-/// Reads lines of text into an [`Input`].
+/// One stream of lines, with the run to which they belong.
 #[derive(Default)]
-pub(crate) struct Lines {
-    pub(crate) input: Input,
-    program: Lane,
-    /// The lines that the kernel printed into the program's output.
-    kernel: Lane,
-    /// The beginning of a line into which the kernel printed.
-    cut: String,
-}
-
-/// One stream of lines.
-#[derive(Default)]
-struct Lane {
+pub(crate) struct Lane {
     run: Option<Open>,
     table: Option<Table>,
     /// The parameters of the whole run before.
@@ -58,60 +46,12 @@ enum State {
 /// A table that is being read: its header, and its columns, some of which are percentiles.
 type Table = (&'static Line, Vec<(Take, Option<Statistic>)>);
 
-impl Lines {
-    /// Takes one line, or what a program drew before a carriage return and then drew over: that is
-    /// taken if it is a line of the format, and ignored if not.
-    pub(crate) fn line(&mut self, text: &str, drawn_over: bool) {
-        let text = &*plain(text);
-        let stamp = text.contains("] ").then(|| STAMP.find(text)).flatten();
-        if let Some(stamp) = stamp {
-            let before = &text[..stamp.start()];
-            if !before.trim().is_empty() && self.cut.len() + before.len() <= LINE_MAX {
-                self.cut.push_str(before);
-            }
-            let message = &text[stamp.end()..];
-            self.kernel.feed(&mut self.input, message, false);
-        } else {
-            let whole = std::mem::take(&mut self.cut) + text;
-            self.program.feed(&mut self.input, &whole, drawn_over);
-        }
-    }
-
-    /// Ends the input; `whole` is false if its last line has no line end.
-    pub(crate) fn finish(mut self, whole: bool) -> Input {
-        if !self.cut.is_empty() {
-            self.line("", false);
-        }
-        let mut input = self.input;
-        let mut lanes = [self.program, self.kernel];
-        if !whole {
-            let open = lanes.iter().flat_map(|lane| &lane.run);
-            let runs = input.runs.iter().chain(open.map(|open| &open.run));
-            let mut last = runs.flat_map(|run| &run.records);
-            if let Some(figure) = last.rfind(|r| r.line == input.at).map(shown) {
-                let problem = "the file ends within this line, so its last digits may be missing";
-                input.find(figure, problem, "followed by the end of its line");
-            }
-        }
-        for lane in &mut lanes {
-            lane.close(&mut input);
-        }
-        if input.runs.is_empty() && input.refused.is_empty() {
-            let known = "a benchmark that is known (tare import --help lists them)";
-            let expected = input.forced.map_or(known, |format| format.about);
-            let found = "no figures to the end of the file".into();
-            input.refuse((found, format!("the output of {expected}")));
-        }
-        input
-    }
-}
-
 /// The time stamp of a kernel message.
-static STAMP: LazyLock<Regex> =
+pub(crate) static STAMP: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\[ *[0-9]+\.[0-9]{6}\] ").expect("a pattern of this file"));
 
 /// `line` without escape sequences and control characters.
-fn plain(line: &str) -> String {
+pub(crate) fn plain(line: &str) -> String {
     let mut out = String::with_capacity(line.len());
     let mut chars = line.chars();
     while let Some(c) = chars.next() {
@@ -130,7 +70,9 @@ fn plain(line: &str) -> String {
 }
 
 impl Lane {
-    fn feed(&mut self, input: &mut Input, text: &str, drawn_over: bool) {
+    /// Takes a line, or what a program drew before a carriage return and then drew over: that is
+    /// taken if it is a line of the format, and ignored if not.
+    pub(crate) fn feed(&mut self, input: &mut Input, text: &str, drawn_over: bool) {
         if text.trim().is_empty() {
             if drawn_over {
                 return;
@@ -239,8 +181,13 @@ impl Lane {
         })
     }
 
+    /// The figures of the run that is under way.
+    pub(crate) fn records(&self) -> &[Record] {
+        self.run.as_ref().map_or(&[], |open| &open.run.records)
+    }
+
     /// Ends the run: it is kept if it is complete and has figures, and refused if it was cut.
-    fn close(&mut self, input: &mut Input) {
+    pub(crate) fn close(&mut self, input: &mut Input) {
         self.table = None;
         let Some(mut open) = self.run.take() else {
             return;
