@@ -139,12 +139,12 @@ fn units(checked: &mut Checked<'_>) {
             continue;
         }
         if unit.name.is_empty() {
-            let others = || run.all(record.figure).filter(|r| !r.unit.name.is_empty());
-            let like = others().next();
-            let like = like.filter(|like| others().all(|other| other.unit == like.unit));
-            let should_be = match like {
-                Some(other) => format!("in {}, as on line {}", other.unit, other.line),
-                None => "printed with its unit".to_owned(),
+            let mut others = run.all(record.figure).filter(|r| !r.unit.name.is_empty());
+            let should_be = match others.next() {
+                Some(like) if others.all(|other| other.unit == like.unit) => {
+                    format!("in {}, as on line {}", like.unit, like.line)
+                }
+                _ => "printed with its unit".to_owned(),
             };
             checked.add(record, "no unit is printed", should_be);
         }

@@ -61,8 +61,6 @@ pub(crate) enum Take {
     Parameter(&'static str),
     /// The level of the percentile that the next figure is.
     Level,
-    /// Passed over.
-    Nothing,
 }
 
 /// The spelling of a unit: the factor by which a number is to be multiplied, and the unit.
@@ -195,12 +193,10 @@ fn take(word: &'static str, units: &Units) -> Take {
     if let Some(name) = word.strip_prefix('=') {
         return Take::Parameter(name);
     }
-    let Some((figure, unit)) = word.split_once(':') else {
-        return match word {
-            "%" => Take::Level,
-            _ => Take::Nothing,
-        };
-    };
+    if word == "%" {
+        return Take::Level;
+    }
+    let [figure, unit] = parts(word, ":");
     let (figure, statistic) = figure.split_once('.').unwrap_or((figure, "total"));
     let statistic = Statistic::named(statistic);
     if let Some(list) = unit.strip_prefix('*') {

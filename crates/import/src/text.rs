@@ -246,7 +246,6 @@ impl Taken {
     pub(crate) fn take(&mut self, take: Take, text: &str, line: usize) -> Outcome {
         let read = |text: &str, whole| number(text, whole).map_err(|what| (quoted(text), what));
         let (figure, statistic, digits, (spelling, factor, unit)) = match take {
-            Take::Nothing => return Ok(()),
             Take::Parameter(name) if text.len() > PARAMETER_MAX => {
                 let expected = format!("a {name} of at most {PARAMETER_MAX} bytes");
                 return Err((quoted(text), expected));
