@@ -132,10 +132,8 @@ fn parse(text: &'static str) -> Vec<Format> {
         let words = rest.split(' ');
         if word == "units" {
             let [name, list] = parts(rest, " ");
-            units.insert(
-                name,
-                list.split(' ').map(spelling).collect::<Vec<_>>().leak(),
-            );
+            let spellings: Vec<Spelling> = list.split(' ').map(spelling).collect();
+            units.insert(name, spellings.leak());
             continue;
         }
         if word == "format" {
@@ -157,9 +155,10 @@ fn parse(text: &'static str) -> Vec<Format> {
     formats
 }
 
+/// The parts of a line of the tables.
 fn parts<const N: usize>(text: &'static str, separator: &str) -> [&'static str; N] {
-    let parts = text.splitn(N, separator).map(str::trim);
-    let parts = parts.collect::<Vec<_>>().try_into();
+    let parts: Vec<&str> = text.splitn(N, separator).map(str::trim).collect();
+    let parts = parts.try_into();
     parts.unwrap_or_else(|_| panic!("found {text}, expected {N} parts"))
 }
 

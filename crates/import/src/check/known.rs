@@ -57,11 +57,8 @@ pub(super) fn hits(checked: &mut Checked<'_>) {
 /// A row of totals whose bytes are not those of the rows before it: memtier_benchmark's, where each
 /// of its arbitrary commands is counted twice.
 pub(super) fn totals(checked: &mut Checked<'_>) {
-    let rows = checked
-        .run
-        .all("throughput")
-        .filter(|r| r.statistic == Total);
-    let rows = rows.filter(|r| r.parameters.contains_key("type"));
+    let is_row = |r: &&Record| r.statistic == Total && r.parameters.contains_key("type");
+    let rows = checked.run.all("throughput").filter(is_row);
     let (totals, rows): (Vec<_>, Vec<_>) = rows.partition(|r| &*r.parameters["type"] == "Totals");
     let sum: f64 = rows.iter().map(|r| r.value).sum();
     if let Some(total) = totals.first().filter(|total| total.value > 1.01 * sum) {
