@@ -17,9 +17,7 @@ const TOLERANCE: f64 = 0.005;
 
 /// A run that is checked, and what was found in it.
 struct Checked<'a> {
-    /// The place of its file among the inputs.
-    input: usize,
-    file: &'a str,
+    input: &'a Input,
     run: &'a Run,
     format: &'static Format,
     found: Vec<Finding>,
@@ -28,7 +26,7 @@ struct Checked<'a> {
 impl Checked<'_> {
     fn add(&mut self, record: &Record, problem: impl Into<String>, should_be: impl Into<String>) {
         self.found.push(Finding {
-            file: self.file.to_owned(),
+            file: self.input.file.clone(),
             line: record.line,
             figure: shown(record),
             problem: problem.into(),
@@ -52,11 +50,10 @@ impl Checked<'_> {
 /// the files and their lines.
 pub fn check(inputs: &[Input]) -> Vec<Finding> {
     let mut all = Vec::new();
-    for (input, Input { file, runs, .. }) in inputs.iter().enumerate() {
-        all.extend(runs.iter().filter_map(|run| {
+    for input in inputs {
+        all.extend(input.runs.iter().filter_map(|run| {
             Some(Checked {
                 input,
-                file,
                 run,
                 format: Format::named(run.format)?,
                 found: Vec::new(),
@@ -85,8 +82,8 @@ pub fn check(inputs: &[Input]) -> Vec<Finding> {
     bytes_per_response(&mut all);
     repetitions(&mut all);
     let mut findings = Vec::new();
-    for (at, input) in inputs.iter().enumerate() {
-        let of_input = all.iter().filter(|checked| checked.input == at);
+    for input in inputs {
+        let of_input = all.iter().filter(|c| std::ptr::eq(c.input, input));
         let mut found = input.findings.clone();
         found.extend(of_input.flat_map(|checked| checked.found.clone()));
         found.sort_by_key(|finding| finding.line);
@@ -272,7 +269,7 @@ fn bytes_per_response(all: &mut [Checked<'_>]) {
             continue;
         };
         let each = total as f64 / responses as f64;
-        let place = format!("{}:{}", checked.file, bytes.line);
+        let place = format!("{}:{}", checked.input.file, bytes.line);
         let (of_first, first) = firsts.entry(run.format).or_insert((each, place));
         if (each / *of_first - 1.0).abs() > 0.01 {
             let (each, of_first) = (each.round(), of_first.round());
@@ -299,7 +296,7 @@ fn repetitions(all: &mut [Checked<'_>]) {
         let records: Vec<&Record> = run.records.iter().filter(summary).collect();
         let figures = records.iter().map(|r| (r.name(), r.value.to_bits()));
         let key = (run.format, figures.collect::<Vec<_>>());
-        let this = || (place, format!("{}:{}", checked.file, run.line));
+        let this = || (place, format!("{}:{}", checked.input.file, run.line));
         let (of_first, first) = seen.entry(key).or_insert_with(this);
         // Few figures may be equal by chance.
         if *of_first != place && records.len() >= 8 {
