@@ -1,12 +1,12 @@
 //! The checks: what is wrong with figures, by the records of any format.
 
 mod known;
-mod series;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use crate::format::Format;
-use crate::record::{Finding, Input, Parameters, Record, Run, Statistic};
+use crate::record::Statistic::{Mean, Progress, Sample, Total};
+use crate::record::{Finding, Input, Parameters, Record, Run};
 use crate::unit::Unit;
 
 /// The most findings of one problem in one run that are listed one by one.
@@ -17,9 +17,7 @@ const TOLERANCE: f64 = 0.005;
 
 /// A run that is checked, and what was found in it.
 struct Checked<'a> {
-    /// The place of its file among the inputs.
-    input: usize,
-    file: &'a str,
+    input: &'a Input,
     run: &'a Run,
     format: &'static Format,
     found: Vec<Finding>,
@@ -28,7 +26,7 @@ struct Checked<'a> {
 impl Checked<'_> {
     fn add(&mut self, record: &Record, problem: impl Into<String>, should_be: impl Into<String>) {
         self.found.push(Finding {
-            file: self.file.to_owned(),
+            file: self.input.file.clone(),
             line: record.line,
             figure: shown(record),
             problem: problem.into(),
@@ -52,11 +50,10 @@ impl Checked<'_> {
 /// the files and their lines.
 pub fn check(inputs: &[Input]) -> Vec<Finding> {
     let mut all = Vec::new();
-    for (input, Input { file, runs, .. }) in inputs.iter().enumerate() {
-        all.extend(runs.iter().filter_map(|run| {
+    for input in inputs {
+        all.extend(input.runs.iter().filter_map(|run| {
             Some(Checked {
                 input,
-                file,
                 run,
                 format: Format::named(run.format)?,
                 found: Vec::new(),
@@ -66,18 +63,18 @@ pub fn check(inputs: &[Input]) -> Vec<Finding> {
     for checked in &mut all {
         for check in [
             units,
-            negative_loss,
+            values,
             more_received_than_sent,
             products,
             averages,
-            failures,
             known::hits,
+            known::totals,
             known::flaws,
             known::index,
             known::frequency,
-            series::accumulation,
-            series::shares,
-            series::modelled,
+            known::accumulation,
+            known::shares,
+            known::modelled,
         ] {
             checked.make(check);
         }
@@ -85,10 +82,10 @@ pub fn check(inputs: &[Input]) -> Vec<Finding> {
     bytes_per_response(&mut all);
     repetitions(&mut all);
     let mut findings = Vec::new();
-    for (at, input) in inputs.iter().enumerate() {
+    for input in inputs {
+        let of_input = all.iter().filter(|c| std::ptr::eq(c.input, input));
         let mut found = input.findings.clone();
-        let of_input = all.iter_mut().filter(|checked| checked.input == at);
-        of_input.for_each(|checked| found.append(&mut checked.found));
+        found.extend(of_input.flat_map(|checked| checked.found.clone()));
         found.sort_by_key(|finding| finding.line);
         findings.append(&mut found);
     }
@@ -125,7 +122,6 @@ fn groups(run: &Run) -> BTreeMap<&Parameters, Vec<&Record>> {
 
 /// The total or mean of a figure in a group.
 fn one<'a>(records: &[&'a Record], figure: &str) -> Option<&'a Record> {
-    use Statistic::{Mean, Total};
     let is = |r: &&Record| r.figure == figure && matches!(r.statistic, Total | Mean);
     records.iter().copied().find(is)
 }
@@ -133,42 +129,28 @@ fn one<'a>(records: &[&'a Record], figure: &str) -> Option<&'a Record> {
 /// Decimal units that are binary, and figures without a unit. Once for each figure of a run.
 fn units(checked: &mut Checked<'_>) {
     let run = checked.run;
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     for record in &run.records {
-        let key = (record.figure, record.unit.name, record.printed_unit);
-        if seen.contains(&key) {
+        let unit = record.unit;
+        if !seen.insert((record.figure, unit.name, record.printed_unit)) {
             continue;
         }
-        seen.push(key);
-        let unit = record.unit;
         if unit.name.is_empty() {
-            let others = || run.all(record.figure).filter(|r| !r.unit.name.is_empty());
-            let like = others().next();
-            let like = like.filter(|like| others().all(|other| other.unit == like.unit));
-            let should_be = match like {
-                Some(other) => format!("in {}, as on line {}", other.unit, other.line),
-                None => "printed with its unit".to_owned(),
+            let mut others = run.all(record.figure).filter(|r| !r.unit.name.is_empty());
+            let should_be = match others.next() {
+                Some(like) if others.all(|other| other.unit == like.unit) => {
+                    format!("in {}, as on line {}", like.unit, like.line)
+                }
+                _ => "printed with its unit".to_owned(),
             };
             checked.add(record, "no unit is printed", should_be);
         }
         let decimal = record.printed_unit.filter(|name| !name.contains('i'));
         if let (Some(printed), Some((decimal, factor))) = (decimal, unit.decimal()) {
+            let problem =
+                format!("{printed} stands for {unit}: the program divides by powers of 1024");
             let (value, right) = (plain(record.value), rounded(record.value * factor));
-            checked.add(
-                record,
-                format!("{printed} stands for {unit}: the program divides by powers of 1024"),
-                format!("{value} {unit}, which is {right} {decimal}"),
-            );
-        }
-    }
-}
-
-fn negative_loss(checked: &mut Checked<'_>) {
-    let problem = "the loss is negative: packets of an earlier trial, or of others, were counted";
-    let should_be = "the packets of this trial that did not arrive, at least 0, and the others \
-                     counted apart";
-    for record in &checked.run.records {
-        if record.figure.starts_with("lost_") && record.value < 0.0 {
+            let should_be = format!("{value} {unit}, which is {right} {decimal}");
             checked.add(record, problem, should_be);
         }
     }
@@ -176,12 +158,12 @@ fn negative_loss(checked: &mut Checked<'_>) {
 
 fn more_received_than_sent(checked: &mut Checked<'_>) {
     for records in groups(checked.run).into_values() {
-        let of = |way: &str, what| {
+        let of = |way, what| {
             let is = |r: &&&Record| r.figure.strip_prefix(way) == Some(what);
             records.iter().rfind(is).copied()
         };
         // Bytes only where no packets are counted: they are the same finding.
-        let pair = |what| Some((of("sent_", what)?, of("received_", what)?));
+        let pair = |what| of("sent_", what).zip(of("received_", what));
         let pair = ["packets", "messages", "bytes"].into_iter().find_map(pair);
         let Some((sent, received)) = pair.filter(|(sent, got)| got.value > sent.value) else {
             continue;
@@ -192,42 +174,35 @@ fn more_received_than_sent(checked: &mut Checked<'_>) {
             (true, _) => (" B", ""),
             (false, _) => ("", ""),
         };
-        checked.add(
-            received,
-            format!("{}{unit} more were received than sent{cause}", plain(more)),
-            format!(
-                "at most {}{unit}, as sent on line {}",
-                plain(sent.value),
-                sent.line
-            ),
-        );
+        let (more, most, line) = (plain(more), plain(sent.value), sent.line);
+        let problem = format!("{more}{unit} more were received than sent{cause}");
+        let should_be = format!("at most {most}{unit}, as sent on line {line}");
+        checked.add(received, problem, should_be);
     }
 }
 
 /// Amounts, times and rates that do not multiply.
 fn products(checked: &mut Checked<'_>) {
-    let positive = |r: &&Record| r.base() > 0.0;
     for records in groups(checked.run).into_values() {
         let of = |figure| one(&records, figure);
+        let positive = |figure| of(figure).filter(|r| r.base() > 0.0);
         for [amount, time, rate] in &checked.format.products {
-            let (Some(amount), Some(time)) = (of(amount), of(time).filter(positive)) else {
+            let all = (of(amount), positive(time), positive(rate));
+            let (Some(amount), Some(time), Some(rate)) = all else {
                 continue;
             };
-            let Some(rate) = of(rate).filter(|r| positive(r) && r.unit.is_rate_of(amount.unit))
-            else {
-                continue;
-            };
+            let rounding = |r: &Record| r.resolution / r.value.abs().max(r.resolution);
+            let tolerance = TOLERANCE + rounding(amount) + rounding(time) + rounding(rate);
             let right = amount.base() / time.base();
-            let rounding =
-                [amount, time, rate].map(|r| r.resolution / r.value.abs().max(r.resolution));
-            let tolerance = TOLERANCE + rounding.iter().sum::<f64>();
             let parts = format!("{} / {}", shown(amount), shown(time));
-            multiplies(checked, rate, right, tolerance, &parts);
+            if rate.unit.is_rate_of(amount.unit) {
+                multiplies(checked, rate, right, tolerance, &parts);
+            }
         }
         // The bytes of one operation, its time and the rate, where operations follow each other.
         let size = records.first().and_then(|r| r.parameters.get("size"));
         let size = size.and_then(|size| size.parse::<f64>().ok());
-        let figures = (size, of("latency").filter(positive), of("throughput"));
+        let figures = (size, positive("latency"), of("throughput"));
         if let (Some(size), Some(latency), Some(rate)) = figures {
             if rate.unit.is_rate_of(Unit::named("B")) {
                 let parts = format!("{size} B / {}", shown(latency));
@@ -246,40 +221,40 @@ fn multiplies(checked: &mut Checked<'_>, rate: &Record, right: f64, tolerance: f
 
 /// Averages of which no spread is known. Once for each figure of a run.
 fn averages(checked: &mut Checked<'_>) {
-    use Statistic::{Mean, Progress, Total};
+    let should_be = "printed with percentiles, or a standard deviation and the number of samples";
     let groups = groups(checked.run);
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     for mean in checked.run.records.iter().filter(|r| r.statistic == Mean) {
-        let same = groups[&mean.parameters]
-            .iter()
-            .filter(|r| r.figure == mean.figure);
-        let is_spread = |r: &&Record| !matches!(r.statistic, Mean | Total | Progress);
-        let means = same.clone().filter(|r| r.statistic == Mean).take(2).count();
-        if seen.contains(&mean.figure) || means > 1 || same.copied().any(|r| is_spread(&r)) {
-            continue;
+        let group = groups[&mean.parameters].iter();
+        let same = || group.clone().filter(|r| r.figure == mean.figure);
+        let has_spread = same().any(|r| !matches!(r.statistic, Mean | Total | Progress));
+        let means = same().filter(|r| r.statistic == Mean).take(2).count();
+        if !has_spread && means == 1 && seen.insert(mean.figure) {
+            checked.add(mean, "an average without spread", should_be);
         }
-        seen.push(mean.figure);
-        let should_be =
-            "printed with percentiles, or a standard deviation and the number of samples";
-        checked.add(mean, "an average without spread", should_be);
     }
 }
 
-/// Requests that failed, and runs in which none was completed.
-fn failures(checked: &mut Checked<'_>) {
+/// Figures that are wrong by themselves: the problem, and what they should be.
+fn values(checked: &mut Checked<'_>) {
     for record in &checked.run.records {
-        if record.figure.ends_with("_errors") && record.value > 0.0 {
-            let should_be = "0, or the rate of the responses that succeeded";
-            checked.add(
-                record,
+        let (problem, should_be) = match (record.figure, record.value) {
+            (figure, ..0.0) if figure.starts_with("lost_") => (
+                "the loss is negative: packets of an earlier trial, or of others, were counted",
+                "the packets of this trial that did not arrive, at least 0, and the others counted \
+                 apart",
+            ),
+            (figure, 0.0..) if figure.ends_with("_errors") && record.value > 0.0 => (
                 "requests that failed are among those counted",
-                should_be,
-            );
-        }
-        if record.figure == "requests" && record.value == 0.0 {
-            let problem = "no request was completed, so the latencies are of none";
-            checked.add(record, problem, "a run in which requests are completed");
-        }
+                "0, or the rate of the responses that succeeded",
+            ),
+            ("requests", 0.0) => (
+                "no request was completed, so the latencies are of none",
+                "a run in which requests are completed",
+            ),
+            _ => continue,
+        };
+        checked.add(record, problem, should_be);
     }
 }
 
@@ -288,55 +263,43 @@ fn bytes_per_response(all: &mut [Checked<'_>]) {
     let mut firsts: BTreeMap<&str, (f64, String)> = BTreeMap::new();
     for checked in all {
         let run = checked.run;
-        let bytes = checked
-            .format
-            .work
-            .and_then(|[bytes, _]| run.find(bytes, Statistic::Total));
+        let work = checked.format.work;
+        let bytes = work.and_then(|[bytes, _]| run.find(bytes, Total));
         let (Some(bytes), Some((total, responses @ 1..))) = (bytes, run.work()) else {
             continue;
         };
         let each = total as f64 / responses as f64;
-        let place = format!("{}:{}", checked.file, bytes.line);
+        let place = format!("{}:{}", checked.input.file, bytes.line);
         let (of_first, first) = firsts.entry(run.format).or_insert((each, place));
-        let rate = run.find("request_rate", Statistic::Total);
         if (each / *of_first - 1.0).abs() > 0.01 {
             let (each, of_first) = (each.round(), of_first.round());
             let problem = format!(
                 "{each} B per response, and {of_first} B in the run of {first}: not the same \
                  work, so the rates cannot be compared"
             );
-            checked.add(
-                rate.unwrap_or(bytes),
-                problem,
-                "measured with the same response",
-            );
             // The work is on the line of the bytes.
-            if let Some(finding) = checked.found.last_mut() {
-                finding.line = bytes.line;
-            }
+            let mut rate = run.find("request_rate", Total).unwrap_or(bytes).clone();
+            rate.line = bytes.line;
+            checked.add(&rate, problem, "measured with the same response");
         }
     }
 }
 
 /// Runs that were made once, and two runs whose every figure is the same: one run, printed twice.
 fn repetitions(all: &mut [Checked<'_>]) {
-    use Statistic::{Progress, Sample};
     let summary = |r: &&Record| !matches!(r.statistic, Progress | Sample);
     let mut seen: BTreeMap<_, (usize, String)> = BTreeMap::new();
     let mut times: BTreeMap<_, usize> = BTreeMap::new();
     let mut originals = Vec::new();
     for (place, checked) in all.iter_mut().enumerate() {
-        let records: Vec<&Record> = checked.run.records.iter().filter(summary).collect();
-        let figures: Vec<_> = records
-            .iter()
-            .map(|r| (r.name(), r.value.to_bits()))
-            .collect();
-        // Few figures may be equal by chance.
-        let is_long = figures.len() >= 8;
-        let this = || (place, format!("{}:{}", checked.file, checked.run.line));
-        let key = (checked.run.format, figures);
+        let run = checked.run;
+        let records: Vec<&Record> = run.records.iter().filter(summary).collect();
+        let figures = records.iter().map(|r| (r.name(), r.value.to_bits()));
+        let key = (run.format, figures.collect::<Vec<_>>());
+        let this = || (place, format!("{}:{}", checked.input.file, run.line));
         let (of_first, first) = seen.entry(key).or_insert_with(this);
-        if is_long && *of_first != place {
+        // Few figures may be equal by chance.
+        if *of_first != place && records.len() >= 8 {
             let problem =
                 format!("every figure is that of the run of {first}: one run, printed twice");
             checked.add(records[0], problem, "a run of its own");
@@ -344,7 +307,7 @@ fn repetitions(all: &mut [Checked<'_>]) {
         }
         originals.push(place);
         for record in records {
-            let key = (checked.run.format, record.name(), &record.parameters);
+            let key = (run.format, record.name(), &record.parameters);
             *times.entry(key).or_default() += 1;
         }
     }
@@ -352,14 +315,14 @@ fn repetitions(all: &mut [Checked<'_>]) {
         let checked = &mut all[place];
         let run = checked.run;
         let is_once = |r: &&Record| times[&(run.format, r.name(), &r.parameters)] == 1;
-        let once = run.records.iter().filter(summary).find(is_once);
-        if let (Some(record), false) = (once, checked.format.repeats) {
+        // A program that prints its best and its worst run has made several.
+        let is_of_several = |r: &Record| r.parameters.contains_key("results");
+        let mut once = run.records.iter().filter(summary).filter(is_once);
+        let once = once.find(|r| !checked.format.repeats && !is_of_several(r));
+        if let Some(record) = once {
             let problem = "one run only: how far runs differ is not known";
-            checked.add(
-                record,
-                problem,
-                "the median of several runs, with their spread",
-            );
+            let should_be = "the median of several runs, with their spread";
+            checked.add(record, problem, should_be);
         }
     }
 }

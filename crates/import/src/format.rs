@@ -1,7 +1,8 @@
 //! A format as a table: which lines it has, and what stands on them. `formats.txt` has the tables
 //! and explains their form.
 
-use std::sync::OnceLock;
+use std::collections::HashMap;
+use std::sync::{LazyLock, OnceLock};
 
 use regex_lite::Regex;
 
@@ -15,10 +16,10 @@ pub struct Format {
     pub name: &'static str,
     /// The program that prints it.
     pub about: &'static str,
+    /// True if one run is several repetitions.
+    pub repeats: bool,
     /// Its lines; the first that matches counts.
     pub(crate) lines: Vec<Line>,
-    /// Its tables, whose headers say what their columns are.
-    pub(crate) tables: Vec<Table>,
     /// Parameters that hold for the lines that follow and not for the whole run, outermost first.
     pub(crate) sections: Vec<&'static str>,
     /// The line that ends a run, for a message.
@@ -27,17 +28,16 @@ pub struct Format {
     pub(crate) products: Vec<[&'static str; 3]>,
     /// The figures whose quotient is the bytes per response.
     pub(crate) work: Option<[&'static str; 2]>,
-    /// True if one run is several repetitions.
-    pub(crate) repeats: bool,
+    /// The parameter that shows a flaw if it is above the limit; the problem, and what is right.
+    pub(crate) flaws: Vec<[&'static str; 3]>,
     /// Keys of a JSON document that tell it from others; empty if the format is text.
     pub(crate) keys: Vec<&'static str>,
-    /// Objects of the JSON document, each by its path, with the paths below it.
-    pub(crate) objects: Vec<(&'static str, Vec<(&'static str, Take)>)>,
 }
 
-/// A kind of line.
+/// A kind of line, the header of a table, or an object of JSON.
 pub(crate) struct Line {
-    /// A text that the line must have, looked for before the regular expression.
+    /// A text that the line must have, looked for before the regular expression; the path of an
+    /// object.
     pub(crate) key: &'static str,
     /// True if the line begins with it, after blanks. One that does and does not match is refused.
     pub(crate) is_start: bool,
@@ -46,30 +46,21 @@ pub(crate) struct Line {
     pub(crate) flags: Vec<&'static str>,
     pattern: &'static str,
     compiled: OnceLock<Regex>,
-    pub(crate) takes: Vec<Take>,
-}
-
-/// A table whose header names its columns.
-pub(crate) struct Table {
-    /// The beginning of the header, after blanks. Without columns the table is passed over.
-    pub(crate) header: &'static str,
-    pub(crate) flags: Vec<&'static str>,
-    pub(crate) columns: Vec<(&'static str, Take)>,
+    /// By the names of columns or the paths of values, which the groups of a pattern lack.
+    pub(crate) takes: Vec<(&'static str, Take)>,
 }
 
 /// The use of a group of a pattern, a cell of a table or a value of JSON.
 #[derive(Clone, Copy)]
 pub(crate) enum Take {
-    /// A figure in a unit, and its spelling where the log has another.
-    Figure(&'static str, Statistic, Unit, Option<&'static str>),
+    /// A figure in a unit that is known.
+    Figure(&'static str, Statistic, Spelling),
     /// A figure with its unit behind it, read by a list of spellings.
     Sized(&'static str, Statistic, &'static [Spelling]),
     /// A parameter.
     Parameter(&'static str),
     /// The level of the percentile that the next figure is.
     Level,
-    /// Passed over.
-    Nothing,
 }
 
 /// The spelling of a unit: the factor by which a number is to be multiplied, and the unit.
@@ -83,14 +74,8 @@ impl Format {
 
     /// Returns every format.
     pub fn all() -> impl Iterator<Item = &'static Format> {
-        static ALL: OnceLock<Vec<Format>> = OnceLock::new();
-        ALL.get_or_init(|| parse(include_str!("formats.txt")))
-            .iter()
-    }
-
-    /// Returns whether one run of it is several repetitions.
-    pub fn repeats(&self) -> bool {
-        self.repeats
+        static ALL: LazyLock<Vec<Format>> = LazyLock::new(|| parse(include_str!("formats.txt")));
+        ALL.iter()
     }
 }
 
@@ -101,137 +86,121 @@ impl std::fmt::Debug for Format {
 }
 
 impl Line {
-    /// Returns whether a line has the key; `trimmed` is without the blanks before it.
-    pub(crate) fn may_be(&self, line: &str, trimmed: &str) -> bool {
-        match self.is_start {
-            true => trimmed.starts_with(self.key),
-            false => line.contains(self.key),
-        }
+    pub(crate) fn has(&self, flag: &str) -> bool {
+        self.flags.contains(&flag)
     }
 
-    /// The compiled pattern.
-    pub(crate) fn regex(&self) -> &Regex {
-        self.compiled.get_or_init(|| {
+    /// The rest of the flag that begins so.
+    pub(crate) fn flag(&self, start: &str) -> Option<&'static str> {
+        self.flags.iter().find_map(|flag| flag.strip_prefix(start))
+    }
+
+    /// The regular expression; `None` for the header of a table.
+    pub(crate) fn regex(&self) -> Option<&Regex> {
+        let compile = || {
             let number = r"[-+]?[0-9]+(?:[.,][0-9]+)*(?:[eE][-+]?[0-9]+)?";
             let sized = format!("{number} ?[A-Za-zµ/%]*");
             let whole = self.pattern.replace("{n}", number).replace("{q}", &sized);
             Regex::new(&whole).expect("a pattern of formats.txt")
-        })
+        };
+        (self.pattern != "-").then(|| self.compiled.get_or_init(compile))
     }
-}
 
-impl Table {
     /// The cells of a row: between commas, or between two or more blanks.
-    pub(crate) fn cells<'t>(&self, line: &'t str) -> Vec<&'t str> {
-        if self.flags.contains(&"commas") {
-            let cells = line.split(',');
+    pub(crate) fn cells<'t>(&self, row: &'t str) -> Vec<&'t str> {
+        if self.has("commas") {
+            let cells = row.split(',');
             return cells.map(|cell| cell.trim().trim_matches('"')).collect();
         }
-        let cells = line.split("  ").map(str::trim);
+        let cells = row.split("  ").map(str::trim);
         cells.filter(|cell| !cell.is_empty()).collect()
     }
 }
 
+/// The lists of spellings by their names.
+type Units = HashMap<&'static str, &'static [Spelling]>;
+
 /// Reads the tables. They are a part of the program, so that a mistake in them is one of the
 /// program, which every test would meet.
 fn parse(text: &'static str) -> Vec<Format> {
-    let mut units: Vec<(&str, &'static [Spelling])> = Vec::new();
+    let mut units = Units::new();
     let mut formats: Vec<Format> = Vec::new();
     let text: &'static str = text.replace("\n    ", " ").leak();
-    for line in text
-        .lines()
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-    {
-        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-        if let Some(name) = word.strip_prefix('[').and_then(|w| w.strip_suffix(']')) {
-            let about = rest;
-            formats.push(Format {
-                name,
-                about,
-                ..Format::default()
-            });
-            continue;
-        }
-        let words = || rest.split(' ');
+    let lines = text.lines();
+    for text in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+        let words = rest.split(' ');
         if word == "units" {
-            let spellings: Vec<Spelling> = words().skip(1).map(spelling).collect();
-            units.push((words().next().unwrap_or(""), spellings.leak()));
+            let [name, list] = parts(rest, " ");
+            let spellings: Vec<Spelling> = list.split(' ').map(spelling).collect();
+            units.insert(name, spellings.leak());
             continue;
         }
-        let fields: Vec<&str> = line.split(" ||").map(str::trim).collect();
-        let flags = |at: usize| fields[at].split(' ').filter(|flag| *flag != "-").collect();
-        let read = |word| take(word, &units);
-        let format = formats.last_mut().expect("a [name] before its lines");
+        if word == "format" {
+            formats.push(Format::default());
+        }
+        let format = formats.last_mut().expect("a format before its lines");
         match word {
+            "format" => [format.name, format.about] = parts(rest, " "),
             "end" => format.end = rest,
             "repeats" => format.repeats = true,
-            "sections" => format.sections = words().collect(),
-            "json" => format.keys = words().collect(),
-            "work" => format.work = list(rest),
-            "product" => format.products.extend(list::<3>(rest)),
-            "at" => {
-                let below = |word: &'static str| {
-                    let (word, path) = word.split_once('@').expect("a take and its path");
-                    (path, read(word))
-                };
-                let path = fields[0].trim_start_matches("at ");
-                let below = fields[1].split(' ').map(below).collect();
-                format.objects.push((path, below));
-            }
-            "table" => {
-                let columns = fields[2].split("; ").filter_map(|c| c.rsplit_once(' '));
-                format.tables.push(Table {
-                    header: unquoted(fields[0].trim_start_matches("table ")),
-                    flags: flags(1),
-                    columns: columns.map(|(name, word)| (name, read(word))).collect(),
-                });
-            }
-            _ => format.lines.push(Line {
-                key: unquoted(fields[0].trim_start_matches('~')),
-                is_start: !line.starts_with('~'),
-                begins: fields[1].contains("begins") || fields[1].contains("new"),
-                flags: flags(1),
-                pattern: fields[2],
-                compiled: OnceLock::new(),
-                takes: fields[3].split_whitespace().map(read).collect(),
-            }),
+            "sections" => format.sections = words.collect(),
+            "json" => format.keys = words.collect(),
+            "work" => format.work = Some(parts(rest, " ")),
+            "product" => format.products.push(parts(rest, " ")),
+            "flaw" => format.flaws.push(parts(rest, " ")),
+            _ => format.lines.push(line(text, &units)),
         }
     }
     formats
 }
 
-fn unquoted(text: &str) -> &str {
-    let inner = text.strip_prefix('"').and_then(|t| t.strip_suffix('"'));
-    inner.expect("a text in quotation marks")
+/// The parts of a line of the tables.
+fn parts<const N: usize>(text: &'static str, separator: &str) -> [&'static str; N] {
+    let parts: Vec<&str> = text.splitn(N, separator).map(str::trim).collect();
+    let parts = parts.try_into();
+    parts.unwrap_or_else(|_| panic!("found {text}, expected {N} parts"))
 }
 
-fn list<const N: usize>(text: &'static str) -> Option<[&'static str; N]> {
-    text.split(' ').collect::<Vec<_>>().try_into().ok()
+fn line(text: &'static str, units: &Units) -> Line {
+    let [key, flags, pattern, takes] = parts(text, " ||");
+    let quoted = key.trim_start_matches('~');
+    let takes = takes.split_whitespace().map(|word| {
+        let (word, name) = word.split_once('@').unwrap_or((word, ""));
+        (&*name.replace('~', " ").leak(), take(word, units))
+    });
+    Line {
+        key: &quoted[1..quoted.len() - 1],
+        is_start: quoted == key,
+        begins: ["begins", "joins", "new"].map(|f| flags.contains(f)) != [false; 3],
+        flags: flags.split(' ').collect(),
+        pattern,
+        compiled: OnceLock::new(),
+        takes: takes.collect(),
+    }
 }
 
 /// Reads `SPELLING=UNIT` or `SPELLING=FACTOR*UNIT`.
 fn spelling(word: &'static str) -> Spelling {
-    let (spelling, unit) = word.split_once('=').expect("a spelling and its unit");
+    let [spelling, unit] = parts(word, "=");
     let (factor, unit) = unit.split_once('*').unwrap_or(("1", unit));
     let factor = factor.parse().expect("a number before *");
     (spelling, factor, Unit::named(unit))
 }
 
-fn take(word: &'static str, units: &[(&str, &'static [Spelling])]) -> Take {
-    match (word, word.strip_prefix('=')) {
-        ("%", _) => return Take::Level,
-        ("-", _) => return Take::Nothing,
-        (_, Some(name)) => return Take::Parameter(name),
-        _ => {}
+fn take(word: &'static str, units: &Units) -> Take {
+    if let Some(name) = word.strip_prefix('=') {
+        return Take::Parameter(name);
     }
-    let (figure, unit) = word.split_once(':').expect("a figure and its unit");
-    let (figure, statistic) = figure.split_once('.').expect("a figure and its statistic");
+    if word == "%" {
+        return Take::Level;
+    }
+    let [figure, unit] = parts(word, ":");
+    let (figure, statistic) = figure.split_once('.').unwrap_or((figure, "total"));
     let statistic = Statistic::named(statistic);
-    if let Some(name) = unit.strip_prefix('*') {
-        let found = units.iter().find(|(other, _)| *other == name);
-        return Take::Sized(figure, statistic, found.expect("a list of units").1);
+    if let Some(list) = unit.strip_prefix('*') {
+        return Take::Sized(figure, statistic, units[list]);
     }
-    let spelled = unit.split_once('~');
-    let (unit, spelling) = spelled.map_or((unit, None), |(unit, other)| (unit, Some(other)));
-    Take::Figure(figure, statistic, Unit::named(unit), spelling)
+    let (unit, spelling) = unit.split_once('~').unwrap_or((unit, unit));
+    Take::Figure(figure, statistic, (spelling, 1.0, Unit::named(unit)))
 }

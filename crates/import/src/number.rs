@@ -16,29 +16,24 @@ pub(crate) struct Number {
 /// It is not one number, or could be two: says what was expected.
 pub(crate) fn number(text: &str, whole: bool) -> Result<Number, String> {
     let refused = |why: &str| Err(format!("a number{why}"));
-    let (mantissa, exponent) = match text.find(['e', 'E']) {
-        Some(at) => text.split_at(at),
-        None => (text, ""),
-    };
-    let points = mantissa.matches('.').count();
-    let commas = mantissa.matches(',').count();
-    let after = |separator| mantissa.rsplit(separator).next().map_or(0, str::len);
-    let (thousands, decimal) = match (points, commas) {
-        (_, 0) if points < 2 => (None, Some('.')),
+    let (mantissa, exponent) = text.split_at(text.find(['e', 'E']).unwrap_or(text.len()));
+    let digits = mantissa.trim_start_matches(['-', '+']);
+    let is_group = |comma| !digits.starts_with("0,") && digits.len() - comma == 4;
+    let (thousands, decimal) = match (digits.matches('.').count(), digits.matches(',').count()) {
+        (0 | 1, 0) => (None, Some('.')),
         (0, 1) if whole => (Some(','), None),
-        (0, 1) if after(',') != 3 => (None, Some(',')),
         // 0,123 has no thousands; 1,234 may be either.
-        (0, 1) if mantissa.trim_start_matches(['-', '+']).starts_with("0,") => (None, Some(',')),
-        (0, 1) => return refused(" whose comma is a decimal or groups thousands; set LC_ALL=C"),
+        (0, 1) if digits.find(',').is_some_and(is_group) => {
+            return refused(" whose comma is a decimal or groups thousands; set LC_ALL=C");
+        }
+        (0, 1) => (None, Some(',')),
         (0, _) => (Some(','), None),
         (_, 0) => (Some('.'), None),
-        _ if mantissa.rfind('.') > mantissa.rfind(',') => (Some(','), Some('.')),
+        _ if digits.rfind('.') > digits.rfind(',') => (Some(','), Some('.')),
         _ => (Some('.'), Some(',')),
     };
-    let (integer, fraction) = match decimal.and_then(|mark| mantissa.split_once(mark)) {
-        Some((integer, fraction)) => (integer, fraction),
-        None => (mantissa, ""),
-    };
+    let parts = decimal.and_then(|mark| mantissa.split_once(mark));
+    let (integer, fraction) = parts.unwrap_or((mantissa, ""));
     if let Some(separator) = thousands {
         let mut groups = integer.trim_start_matches(['-', '+']).split(separator);
         let first = groups.next().map_or(0, str::len);
@@ -46,13 +41,9 @@ pub(crate) fn number(text: &str, whole: bool) -> Result<Number, String> {
             return refused(" with its thousands in groups of three digits");
         }
     }
-    if !integer.ends_with(|c: char| c.is_ascii_digit()) {
-        return refused("");
-    }
     let integer: String = integer.chars().filter(|c| Some(*c) != thousands).collect();
-    let plain = format!("{integer}.{fraction}0{exponent}");
-    match plain.parse::<f64>() {
-        Ok(value) if value.is_finite() => {
+    match format!("{integer}.{fraction}0{exponent}").parse::<f64>() {
+        Ok(value) if value.is_finite() && integer.ends_with(|c: char| c.is_ascii_digit()) => {
             let exponent: i32 = exponent.get(1..).and_then(|e| e.parse().ok()).unwrap_or(0);
             let digits = i32::try_from(fraction.len()).unwrap_or(i32::MAX);
             let resolution = 10f64.powi(exponent.saturating_sub(digits));

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::format::Format;
 use crate::unit::Unit;
-use crate::REFUSALS_MAX;
+use crate::{RECORDS_MAX, REFUSALS_MAX};
 
 /// One figure of a log.
 #[derive(Clone, Debug, Serialize)]
@@ -52,7 +52,8 @@ impl Record {
 }
 
 /// The statistic that a figure is.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Statistic {
     /// Of the whole run: a count, or a count over its time.
     Total,
@@ -68,8 +69,6 @@ pub enum Statistic {
     Min,
     /// The largest.
     Max,
-    /// A percentile.
-    Percentile(f64),
     /// The lower end of a confidence interval.
     Low,
     /// The upper end of a confidence interval.
@@ -78,47 +77,28 @@ pub enum Statistic {
     Sample,
     /// Of a part of the run, printed while it went on.
     Progress,
+    /// A percentile, `p` and its level.
+    #[serde(untagged, serialize_with = "percentile", skip_deserializing)]
+    Percentile(f64),
 }
 
-/// The statistics by their names; a percentile is `p` and its level.
-const STATISTICS: [(&str, Statistic); 11] = [
-    ("total", Statistic::Total),
-    ("mean", Statistic::Mean),
-    ("stdev", Statistic::Stdev),
-    ("spread", Statistic::Spread),
-    ("within_stdev", Statistic::WithinStdev),
-    ("min", Statistic::Min),
-    ("max", Statistic::Max),
-    ("low", Statistic::Low),
-    ("high", Statistic::High),
-    ("sample", Statistic::Sample),
-    ("progress", Statistic::Progress),
-];
+fn percentile<S: Serializer>(level: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("p{level}"))
+}
 
 impl fmt::Display for Statistic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Statistic::Percentile(level) = self {
-            return write!(f, "p{level}");
-        }
-        let found = STATISTICS.iter().find(|(_, statistic)| statistic == self);
-        f.write_str(found.expect("a statistic of the list").0)
+        self.serialize(f)
     }
 }
 
 impl Statistic {
     /// The statistic of that name in the tables.
     pub(crate) fn named(name: &str) -> Statistic {
-        let found = STATISTICS.iter().find(|(other, _)| *other == name);
-        let level = || name.strip_prefix('p')?.parse().ok();
-        let statistic = found.map(|(_, statistic)| *statistic);
-        let statistic = statistic.or_else(|| level().map(Statistic::Percentile));
-        statistic.expect("a statistic of the tables")
-    }
-}
-
-impl Serialize for Statistic {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        let level = name.strip_prefix('p').and_then(|level| level.parse().ok());
+        level.map(Statistic::Percentile).unwrap_or_else(|| {
+            serde_json::from_value(name.into()).expect("a statistic of the tables")
+        })
     }
 }
 
@@ -155,7 +135,7 @@ impl Run {
 }
 
 /// One imported file.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Input {
     /// The name under which it was read.
     pub file: String,
@@ -166,54 +146,72 @@ pub struct Input {
     pub(crate) findings: Vec<Finding>,
     /// The lines that could not be read.
     pub refused: Vec<Refusal>,
+    /// The one format that it may have.
+    #[serde(skip)]
+    pub(crate) forced: Option<&'static Format>,
+    /// The line that is being read, from 1.
+    #[serde(skip)]
+    pub(crate) at: usize,
+    /// The number of its figures, those of runs that were cut among them.
+    #[serde(skip)]
+    pub(crate) records: usize,
 }
 
 impl Input {
-    /// An input without runs.
-    pub(crate) fn new(file: &str) -> Input {
-        Input {
-            file: file.to_owned(),
-            runs: Vec::new(),
-            findings: Vec::new(),
-            refused: Vec::new(),
-        }
-    }
-
     /// Adds the finding that the log reports an error.
-    pub(crate) fn error(&mut self, line: usize, text: &str) {
+    pub(crate) fn error(&mut self, text: &str) {
         let figure = text.trim().chars().take(80).collect();
         let problem = "the log reports an error, and its figures count all the same";
-        self.find(line, figure, problem, "a run without errors");
+        self.find(figure, problem, "a run without errors");
     }
 
     /// Adds a finding of the reader.
-    pub(crate) fn find(&mut self, line: usize, figure: String, problem: &str, should_be: &str) {
+    pub(crate) fn find(&mut self, figure: String, problem: &str, should_be: &str) {
         self.findings.push(Finding {
             file: self.file.clone(),
-            line,
+            line: self.at,
             figure,
             problem: problem.into(),
             should_be: should_be.into(),
         });
     }
 
-    /// Refuses a line: what was found, and what was expected. The first [`REFUSALS_MAX`] are kept.
-    pub(crate) fn refuse(&mut self, line: usize, (found, expected): (String, String)) {
+    /// Refuses a line. The first [`REFUSALS_MAX`] are kept.
+    pub(crate) fn refuse(&mut self, refused: Refused) {
         let (found, expected) = match self.refused.len() {
-            n if n < REFUSALS_MAX => (found, expected),
-            REFUSALS_MAX => (
-                "more of the kind".to_owned(),
-                format!("at most {REFUSALS_MAX} lines that cannot be read"),
-            ),
+            0..REFUSALS_MAX => refused,
+            REFUSALS_MAX => {
+                let expected = format!("at most {REFUSALS_MAX} lines that cannot be read");
+                ("more of the kind".to_owned(), expected)
+            }
             _ => return,
         };
         self.refused.push(Refusal {
             file: self.file.clone(),
-            line,
+            line: self.at,
             found,
             expected,
         });
     }
+}
+
+/// The text that was found and what was expected instead.
+pub(crate) type Refused = (String, String);
+
+pub(crate) type Outcome = Result<(), Refused>;
+
+pub(crate) fn too_many() -> Refused {
+    let found = format!("more than {RECORDS_MAX} figures");
+    (found, "fewer in one file".into())
+}
+
+/// Text of a log for a message, in quotation marks and not too long.
+pub(crate) fn quoted(text: &str) -> String {
+    let mut short: String = text.trim().chars().take(60).collect();
+    if short.len() < text.trim().len() {
+        short.push('…');
+    }
+    format!("{short:?}")
 }
 
 /// Something that is wrong with a figure.
@@ -233,14 +231,10 @@ pub struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Finding {
-            file, line, figure, ..
-        } = self;
+        let (file, line, figure) = (&self.file, self.line, &self.figure);
         let (problem, should_be) = (&self.problem, &self.should_be);
-        write!(
-            f,
-            "{file}:{line}: {figure}: {problem}; it should be {should_be}"
-        )
+        write!(f, "{file}:{line}: {figure}: {problem}; ")?;
+        write!(f, "it should be {should_be}")
     }
 }
 
@@ -259,11 +253,7 @@ pub struct Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (file, line) = (&self.file, self.line);
-        write!(
-            f,
-            "{file}:{line}: found {}, expected {}",
-            self.found, self.expected
-        )
+        write!(f, "{}:{}: found ", self.file, self.line)?;
+        write!(f, "{}, expected {}", self.found, self.expected)
     }
 }

@@ -30,53 +30,39 @@ enum Dimension {
     Other,
 }
 
-/// Every unit, `""` for a figure that is printed without one.
-const UNITS: &[(&str, Dimension, f64)] = &[
-    ("ps", Dimension::Time, 1e-12),
-    ("ns", Dimension::Time, 1e-9),
-    ("µs", Dimension::Time, 1e-6),
-    ("ms", Dimension::Time, 1e-3),
-    ("s", Dimension::Time, 1.0),
-    ("B", Dimension::Data, 1.0),
-    ("KiB", Dimension::Data, 1024.0),
-    ("MiB", Dimension::Data, 1_048_576.0),
-    ("GiB", Dimension::Data, 1_073_741_824.0),
-    ("TiB", Dimension::Data, 1_099_511_627_776.0),
-    ("B/s", Dimension::DataRate, 1.0),
-    ("KiB/s", Dimension::DataRate, 1024.0),
-    ("MiB/s", Dimension::DataRate, 1_048_576.0),
-    ("GiB/s", Dimension::DataRate, 1_073_741_824.0),
-    ("TiB/s", Dimension::DataRate, 1_099_511_627_776.0),
-    ("MB/s", Dimension::DataRate, 1e6),
-    ("bit/s", Dimension::DataRate, 0.125),
-    ("Mbit/s", Dimension::DataRate, 125e3),
-    ("Gbit/s", Dimension::DataRate, 125e6),
-    ("Mibit/s", Dimension::DataRate, 131_072.0),
-    ("ops/s", Dimension::Rate, 1.0),
-    ("req/s", Dimension::Rate, 1.0),
-    ("Mpps", Dimension::Rate, 1e6),
-    ("count", Dimension::Count, 1.0),
-    ("%", Dimension::Other, 0.01),
-    ("ratio", Dimension::Other, 1.0),
-    ("Hz", Dimension::Other, 1.0),
-    ("cycles", Dimension::Other, 1.0),
-    ("index", Dimension::Other, 1.0),
-    ("KBps", Dimension::Other, 1.0),
-    ("MWIPS", Dimension::Other, 1.0),
-    ("lpm", Dimension::Other, 1.0),
-    ("", Dimension::Other, 1.0),
+/// The units of each dimension, with their sizes in its base unit.
+const UNITS: [(Dimension, &str); 6] = [
+    (Dimension::Time, "ps=1e-12 ns=1e-9 µs=1e-6 ms=1e-3 s=1"),
+    (
+        Dimension::Data,
+        "B=1 KiB=1024 MiB=1048576 GiB=1073741824 TiB=1099511627776",
+    ),
+    (
+        Dimension::DataRate,
+        "B/s=1 KiB/s=1024 MiB/s=1048576 GiB/s=1073741824 TiB/s=1099511627776 MB/s=1e6 \
+         bit/s=0.125 Mbit/s=125e3 Gbit/s=125e6 Mibit/s=131072",
+    ),
+    (Dimension::Rate, "ops/s=1 req/s=1 Mpps=1e6"),
+    (Dimension::Count, "count=1"),
+    (
+        Dimension::Other,
+        "%=0.01 ratio=1 Hz=1 cycles=1 index=1 KBps=1 MWIPS=1 lpm=1 =1",
+    ),
 ];
 
 impl Unit {
-    /// The unit of that name in the tables, where `?` stands for none.
+    /// The unit of that name in the tables; it is empty for a figure that is printed without one.
     pub(crate) fn named(name: &str) -> Unit {
-        let name = name.trim_matches('?');
-        let found = UNITS.iter().find(|(other, ..)| *other == name);
-        let &(name, dimension, scale) = found.expect("a unit of the tables");
+        let mut units = UNITS.iter().flat_map(|(dimension, units)| {
+            let units = units.split(' ').filter_map(|unit| unit.split_once('='));
+            units.map(|(name, scale)| (name, *dimension, scale))
+        });
+        let found = units.find(|(other, ..)| *other == name);
+        let (name, dimension, scale) = found.expect("a unit of the tables");
         Unit {
             name,
             dimension,
-            scale,
+            scale: scale.parse().expect("a size of the tables"),
         }
     }
 
@@ -88,11 +74,6 @@ impl Unit {
     /// A value in base units, in this unit.
     pub(crate) fn of_base(self, value: f64) -> f64 {
         value / self.scale
-    }
-
-    /// Returns whether it is a time.
-    pub fn is_time(self) -> bool {
-        self.dimension == Dimension::Time
     }
 
     /// Returns whether it is an amount of data.

@@ -495,6 +495,105 @@ fn memtiers_rows_do_not_accumulate_and_its_distribution_is_no_part_of_the_run() 
 }
 
 #[test]
+fn memtiers_totals_of_arbitrary_commands_are_twice_the_sum_of_their_rows() {
+    let name = "memtier-2-command.txt";
+    let input = log(name);
+    let expected = [
+        "10 operation_rate 35299.83 ops/s",
+        "10 latency_mean 0.05669 ms",
+        "10 latency_p50 0.047 ms",
+        "10 latency_p99 0.111 ms",
+        "10 latency_p99.9 0.151 ms",
+        "10 throughput 2719.91 KiB/s",
+        "11 operation_rate 35299.83 ops/s",
+        "11 latency_mean 0.05615 ms",
+        "11 latency_p50 0.047 ms",
+        "11 latency_p99 0.111 ms",
+        "11 latency_p99.9 0.159 ms",
+        "11 throughput 1481.01 KiB/s",
+        "12 operation_rate 70599.66 ops/s",
+        "12 latency_mean 0.05642 ms",
+        "12 latency_p50 0.047 ms",
+        "12 latency_p99 0.111 ms",
+        "12 latency_p99.9 0.159 ms",
+        "12 throughput 8401.84 KiB/s",
+    ];
+    assert_eq!(figures(&input), expected);
+    let parameters = &input.runs[0].records[0].parameters;
+    let shown: Vec<String> = parameters.iter().map(|(n, v)| format!("{n}={v}")).collect();
+    assert_eq!(
+        shown.join(" "),
+        "connections_per_thread=4 requests_per_client=2000 threads=1 type=Sets"
+    );
+    // Standard error stands behind standard output, and is whole.
+    let progress: Vec<f64> = input.runs[1].records.iter().map(|r| r.value).collect();
+    assert_eq!(progress, [8000.0, 0.0, 70600.0, 0.0]);
+    finds(
+        &findings(name),
+        12,
+        &["8401.84 KB/sec", "the sum is 2 times", "4200.92 KiB/s"],
+    );
+    lacks(&findings("memtier.txt"), "the sum is");
+}
+
+#[test]
+fn memtiers_runs_have_the_same_parameters_and_its_worst_run_is_its_best() {
+    let name = "memtier-2-runs.txt";
+    let input = log(name);
+    let of_run = |n: usize| {
+        let records = &input.runs[n].records;
+        let last = records.last().unwrap();
+        (records.len(), &*last.parameters["results"], last.value)
+    };
+    assert_eq!(of_run(0), (23, "BEST RUN", 2483.82));
+    assert_eq!(of_run(1), (23, "WORST RUN", 2483.82));
+    assert_eq!(of_run(2), (23, "AGGREGATED AVERAGE", 2201.66));
+    for run in &input.runs[..3] {
+        assert!(run.records.iter().all(|r| &*r.parameters["threads"] == "1"));
+        assert!(run.records[0]
+            .parameters
+            .contains_key("requests_per_client"));
+    }
+    has(
+        name,
+        &[
+            "10 operation_rate 5328.62 ops/s",
+            "249 latency_p99.9 0.167 ms",
+            "489 miss_rate 47181.08 ops/s",
+            "491 latency_p99 0.135 ms",
+        ],
+    );
+    assert_eq!(
+        input.runs[3].records.len(),
+        2 * 4,
+        "the progress of two runs"
+    );
+    let found = findings(name);
+    finds(&found, 249, &["one run, printed twice"]);
+    lacks(&found, "one run only");
+}
+
+#[test]
+fn memtiers_progress_of_any_version_is_read_and_its_connection_errors_are_a_finding() {
+    let text = "[RUN #1] Launching threads now...\n\
+                [RUN #1 33%,   0 secs]  2 threads  3 conns:       62802 ops,   62921 (avg:   62921) \
+                ops/sec, 2.61MB/sec (avg: 2.61MB/sec),  0.10 (avg:  0.10) msec latency\r\
+                [RUN #1 100%,   3 secs]  0 threads  3 conns 2 conn errors:      188921 ops,   62674 \
+                (avg:   62968) ops/sec, 2.60MB/sec (avg: 2.61MB/sec),  0.10 (avg:  0.09) msec latency\r\n\n";
+    let input = read("progress", None, text.as_bytes()).unwrap();
+    assert_eq!(input.refused, []);
+    let of_progress: Vec<f64> = input.runs[0].records.iter().map(|r| r.value).collect();
+    assert_eq!(
+        of_progress,
+        [62802.0, 62921.0, 62921.0, 2.61, 2.0, 188_921.0, 62674.0, 62968.0, 2.6]
+    );
+    finds(&check(&[input]), 2, &["connect_errors_progress 2"]);
+    let cut = text.split_once('\r').unwrap().0.to_owned() + "\n";
+    let refused = read("cut", None, cut.as_bytes()).unwrap().refused;
+    assert!(refused[0].expected.contains("row Totals"), "{refused:?}");
+}
+
+#[test]
 fn every_format_has_a_name_of_its_own_and_can_be_forced() {
     let names: Vec<&str> = Format::all().map(|format| format.name).collect();
     let distinct: std::collections::BTreeSet<&&str> = names.iter().collect();

@@ -135,7 +135,7 @@ fn take(
     left_out: &mut BTreeSet<String>,
 ) -> anyhow::Result<()> {
     let is_sample = |record: &Record| record.statistic == Statistic::Sample;
-    let repeats = Format::named(run.format).is_some_and(Format::repeats);
+    let repeats = Format::named(run.format).is_some_and(|format| format.repeats);
     let has_samples = repeats && run.records.iter().any(is_sample);
     for record in &run.records {
         let printed = match record.statistic {
