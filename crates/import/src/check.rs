@@ -69,6 +69,7 @@ pub fn check(inputs: &[Input]) -> Vec<Finding> {
             averages,
             known::hits,
             known::totals,
+            known::counted,
             known::flaws,
             known::index,
             known::frequency,

@@ -574,6 +574,17 @@ fn memtiers_runs_have_the_same_parameters_and_its_worst_run_is_its_best() {
 }
 
 #[test]
+fn memtiers_rates_of_a_short_run_are_compared_with_what_it_counted() {
+    let name = "memtier-2-time.txt";
+    let expected = ["operation_rate 117063.8", "0.500078 times", "234091 ops/s"];
+    finds(&findings(name), 18, &expected);
+    // Of the same program, by a number of requests and by several runs.
+    for other in ["memtier.txt", "memtier-2-command.txt", "memtier-2-runs.txt"] {
+        lacks(&findings(other), "the rate counted");
+    }
+}
+
+#[test]
 fn memtiers_progress_of_any_version_is_read_and_its_connection_errors_are_a_finding() {
     let text = "[RUN #1] Launching threads now...\n\
                 [RUN #1 33%,   0 secs]  2 threads  3 conns:       62802 ops,   62921 (avg:   62921) \

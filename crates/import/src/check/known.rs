@@ -68,6 +68,34 @@ pub(super) fn totals(checked: &mut Checked<'_>) {
     }
 }
 
+/// memtier_benchmark's rate of all operations beside the one that it counted until its end: version
+/// 2 gets the time of a run of one or two seconds (`--test-time`) wrong.
+pub(super) fn counted(checked: &mut Checked<'_>) {
+    let run = checked.run;
+    let is_end = |r: &&Record| r.parameters.get("percent").is_some_and(|p| &**p == "100");
+    let ends: Vec<_> = run.all("operation_rate_so_far").filter(is_end).collect();
+    let Some(end) = ends.last() else { return };
+    if ends
+        .iter()
+        .any(|r| r.parameters["run"] != end.parameters["run"])
+    {
+        return;
+    }
+    let is_sum = |r: &&Record| r.parameters.get("type").is_some_and(|t| &**t == "Totals");
+    let rate = run.all("operation_rate").find(is_sum);
+    let is_off = |r: &&Record| (r.value / end.value - 1.0).abs() > 0.05;
+    if let Some(rate) = rate.filter(is_off) {
+        let times = rounded(rate.value / end.value);
+        let problem =
+            format!("the rate does not multiply to the operations: {times} times the rate counted");
+        let should_be = format!(
+            "{} {}, as in its last line of progress",
+            end.value, end.unit
+        );
+        checked.add(rate, problem, should_be);
+    }
+}
+
 /// UnixBench's index, which is no factor, and the copies that its result is the sum of.
 pub(super) fn index(checked: &mut Checked<'_>) {
     let run = checked.run;
