@@ -547,23 +547,38 @@ fn latencies_of_each_second_are_logged_for_other_tools() {
     assert!(text(&absent.stderr).contains("/absent/latencies.hlog"));
 }
 
-/// A certificate that both sides show, and a server that wants one; and the names that clients ask
-/// for.
-fn tls_server() -> (String, String, Arc<Mutex<Vec<String>>>) {
+/// A server that shows this certificate and, with `clients`, wants one that this one signed; the
+/// folder of both, and the names that clients ask for.
+fn tls_server(
+    certificate: &str,
+    clients: Option<&str>,
+) -> (String, String, Arc<Mutex<Vec<String>>>) {
     let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../load/tests/data");
-    let certs = || CertificateDer::pem_file_iter(format!("{data}/cert.pem")).unwrap();
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(certs().map(Result::unwrap));
+    let certs = |name: &str| {
+        let read = CertificateDer::pem_file_iter(format!("{data}/{name}.pem"));
+        read.unwrap().map(Result::unwrap).collect::<Vec<_>>()
+    };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let wants = WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider));
-    let config = rustls::ServerConfig::builder_with_provider(provider)
+    let config = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_client_cert_verifier(wants.build().unwrap())
-        .with_single_cert(
-            certs().map(Result::unwrap).collect(),
-            PrivateKeyDer::from_pem_file(format!("{data}/key.pem")).unwrap(),
-        );
+        .unwrap();
+    let config = match clients {
+        Some(trusted) => {
+            let mut roots = rustls::RootCertStore::empty();
+            roots.add_parsable_certificates(certs(trusted));
+            let wants = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
+            config.with_client_cert_verifier(wants.build().unwrap())
+        }
+        None => config.with_no_client_auth(),
+    };
+    let key = match certificate {
+        "cert" => "key".to_string(),
+        other => format!("{other}-key"),
+    };
+    let config = config.with_single_cert(
+        certs(certificate),
+        PrivateKeyDer::from_pem_file(format!("{data}/{key}.pem")).unwrap(),
+    );
     let config = Arc::new(config.unwrap());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -587,8 +602,42 @@ fn tls_server() -> (String, String, Arc<Mutex<Vec<String>>>) {
 }
 
 #[test]
+fn a_server_may_have_a_certificate_that_is_trusted_itself_or_one_that_it_signed() {
+    for (shown, trusted, sni, refused) in [
+        // An authority's own, which is no server's certificate otherwise.
+        ("authority", "authority", "localhost", None),
+        (
+            "authority",
+            "authority",
+            "example.org",
+            Some("not valid for name"),
+        ),
+        ("authority", "cert", "localhost", Some("certificate")),
+        ("signed", "authority", "localhost", None),
+        ("signed", "signed", "localhost", None),
+        (
+            "signed",
+            "authority",
+            "example.org",
+            Some("not valid for name"),
+        ),
+        ("signed", "cert", "localhost", Some("UnknownIssuer")),
+    ] {
+        let (address, data, _) = tls_server(shown, None);
+        let trusted = format!("{data}/{trusted}.pem");
+        let done = run(&[
+            "tls", &address, "-c", "2", "-d", "0.2", "-w", "0", "--cacert", &trusted, "--sni", sni,
+        ]);
+        let error = text(&done.stderr);
+        let code = if refused.is_some() { 2 } else { 0 };
+        assert_eq!(done.status.code(), Some(code), "{shown} {trusted}: {error}");
+        assert!(error.contains(refused.unwrap_or("")), "{shown}: {error}");
+    }
+}
+
+#[test]
 fn tls_shows_certificates_and_names_and_resumes_sessions_as_asked() {
-    let (address, data, names) = tls_server();
+    let (address, data, names) = tls_server("cert", Some("cert"));
     let (cert, key) = (format!("{data}/cert.pem"), format!("{data}/key.pem"));
     let short = ["-c", "2", "-d", "0.3", "-w", "0", "--json"];
     let trusts = [

@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{verify_server_name, WebPkiServerVerifier};
 use rustls::crypto::{ring, verify_tls12_signature, verify_tls13_signature, CryptoProvider};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
 /// Certificates that Debian's `ca-certificates` installs.
@@ -16,7 +18,8 @@ const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 #[derive(clap::Args)]
 pub(super) struct TlsArgs {
-    /// Certificates of the authorities to trust, as PEM [default: those of the system]
+    /// Certificates to trust, as PEM: of authorities, or the server's own [default: the authorities
+    /// of the system]
     #[arg(long, value_name = "FILE")]
     cacert: Option<PathBuf>,
     /// Certificate to show to the server, as PEM
@@ -45,12 +48,14 @@ impl TlsArgs {
         let provider = Arc::new(ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()?;
-        let builder = match self.insecure {
-            true => builder
-                .dangerous()
-                .with_custom_certificate_verifier(Arc::new(AnyServer(provider))),
-            false => builder.with_root_certificates(self.roots()?),
+        let trusted = match self.insecure {
+            true => None,
+            false => Some(self.trusted(&provider)?),
         };
+        let verifier = Arc::new(Verifier { provider, trusted });
+        let builder = builder
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
         let mut config = match (&self.cert, &self.key) {
             (Some(cert), Some(key)) => {
                 let read = PrivateKeyDer::from_pem_file(key);
@@ -71,13 +76,17 @@ impl TlsArgs {
         Ok((Arc::new(config), server))
     }
 
-    fn roots(&self) -> anyhow::Result<RootCertStore> {
+    fn trusted(&self, provider: &Arc<CryptoProvider>) -> anyhow::Result<Trusted> {
         let path = self.cacert.as_deref().unwrap_or(Path::new(SYSTEM_ROOTS));
         let mut roots = RootCertStore::empty();
         let read = certificates(path).context("certificates to trust: name them with --cacert")?;
-        let (added, _) = roots.add_parsable_certificates(read);
+        let (added, _) = roots.add_parsable_certificates(read.clone());
         anyhow::ensure!(added > 0, "{}: found no certificate", path.display());
-        Ok(roots)
+        let (roots, provider) = (Arc::new(roots), Arc::clone(provider));
+        Ok(Trusted {
+            issuers: WebPkiServerVerifier::builder_with_provider(roots, provider).build()?,
+            own: self.cacert.as_ref().map_or(Vec::new(), |_| read),
+        })
     }
 }
 
@@ -87,20 +96,39 @@ fn certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     read.collect::<Result<_, _>>().with_context(name)
 }
 
-/// Takes any certificate: for servers that are tested, whose certificates are their own.
+/// The certificates that a server may show.
 #[derive(Debug)]
-struct AnyServer(Arc<CryptoProvider>);
+struct Trusted {
+    issuers: Arc<WebPkiServerVerifier>,
+    /// Those of `--cacert`, which a server may also have itself: one that is tested often signed
+    /// its own, which names it an authority, and as a server's certificate is refused otherwise.
+    own: Vec<CertificateDer<'static>>,
+}
 
-impl ServerCertVerifier for AnyServer {
+/// Checks the certificate of a server; takes any if none are trusted.
+#[derive(Debug)]
+struct Verifier {
+    provider: Arc<CryptoProvider>,
+    trusted: Option<Trusted>,
+}
+
+impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
+        shown: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
+        let Some(Trusted { issuers, own }) = &self.trusted else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        if own.iter().any(|own| own == shown) {
+            verify_server_name(&ParsedCertificate::try_from(shown)?, name)?;
+            return Ok(ServerCertVerified::assertion());
+        }
+        issuers.verify_server_cert(shown, intermediates, name, ocsp, now)
     }
 
     fn verify_tls12_signature(
@@ -113,7 +141,7 @@ impl ServerCertVerifier for AnyServer {
             message,
             cert,
             signed,
-            &self.0.signature_verification_algorithms,
+            &self.provider.signature_verification_algorithms,
         )
     }
 
@@ -127,11 +155,13 @@ impl ServerCertVerifier for AnyServer {
             message,
             cert,
             signed,
-            &self.0.signature_verification_algorithms,
+            &self.provider.signature_verification_algorithms,
         )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }
