@@ -146,10 +146,7 @@ impl<P: Protocol + Clone + Sync> Trial<'_, P> {
                 set.set(cpu);
                 rustix::thread::sched_setaffinity(None, &set).map_err(Error::system)?;
             }
-            let worker = Worker::new(self, thread)?;
-            // All threads begin at once, and nothing is sent before the trial.
-            std::thread::sleep(self.start.since(Instant::now()));
-            worker.run()
+            Worker::new(self, thread)?.run()
         };
         let record = work();
         if record.is_err() {
@@ -161,6 +158,16 @@ impl<P: Protocol + Clone + Sync> Trial<'_, P> {
 }
 
 impl<P> Trial<'_, P> {
+    /// Waits until all threads begin.
+    pub(crate) fn wait_for_start(&self) {
+        // A sleep ends late, and the first request of an open loop may be due at the start.
+        let wait = self.start.since(Instant::now());
+        std::thread::sleep(wait.saturating_sub(Duration::from_millis(1)));
+        while Instant::now() < self.start {
+            std::hint::spin_loop();
+        }
+    }
+
     /// True if the trial is to end before its time.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed) || self.failed.load(Ordering::Relaxed)

@@ -143,9 +143,15 @@ impl<'a, P: Protocol + Clone> Worker<'a, P> {
     /// Runs the trial to its end.
     pub(crate) fn run(mut self) -> Result<Record, Error> {
         let mut events = Vec::with_capacity(EVENTS);
+        // A closed loop sends as soon as it has a connection; requests of an open loop should find
+        // theirs open.
+        if self.schedule.is_none() {
+            self.trial.wait_for_start();
+        }
         for n in 0..self.connections.len() {
             self.open(n)?;
         }
+        self.trial.wait_for_start();
         let (mut cpu_start, mut cpu_end) = (None, None);
         let mut look_at = Instant::ZERO;
         let (mut idle_since, mut sleeps) = (None, 0);

@@ -152,7 +152,10 @@ pub(super) fn run<P: Protocol + Clone + Sync>(
         // spite of it, and one that does not may be the generator's fault.
         let doubt = done.invalid().filter(|_| !keeps);
         if is_text {
-            let share = lost.map_or("nothing".into(), |lost| significant(100.0 * lost));
+            let limit = time(objective.limit.as_nanos() as f64);
+            let share = lost.map_or("an unknown share".into(), |lost| {
+                format!("{} %", significant(100.0 * lost))
+            });
             let said = match (&doubt, keeps) {
                 (Some(_), _) => "invalid",
                 (None, true) => "kept",
@@ -160,7 +163,7 @@ pub(super) fn run<P: Protocol + Clone + Sync>(
             };
             let (rate, seconds) = (significant(rate), options.duration.as_secs_f64());
             terminal::print(&format!(
-                "{rate} /s for {seconds} s: {share} % lost: {said}"
+                "{rate} /s for {seconds} s: {share} not within {limit}: {said}"
             ))?;
         }
         trials.push(json!({
