@@ -1,10 +1,23 @@
 //! `tare gateway handover`: one program takes the place of another while packets flow.
 
-use std::io::Read as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::collections::HashSet;
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::net::UdpSocket;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
-use super::*;
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+use rustix::process::{kill_process, Pid, Signal};
+use serde_json::Value;
+
+use crate::bed::*;
 
 /// Packets per second in each direction.
 const RATE: u64 = 20_000;

@@ -1,0 +1,419 @@
+//! Hosts and gateways in network namespaces, and numbered packets between the hosts.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::UdpSocket;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+use rustix::process::{kill_process, Pid, Signal};
+use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
+use serde_json::Value;
+use tare_port::Interface;
+
+pub(crate) const TARE: &str = env!("CARGO_BIN_EXE_tare");
+
+/// The longest time for which a thread that sends may not run: half of what an exchange of keys
+/// has before it is tried again.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// At most two tests run at a time: each starts two daemons.
+pub(crate) static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Hosts and gateways in namespaces, which go away with it.
+pub(crate) struct Bed {
+    pub(crate) name: String,
+    pub(crate) directory: tempfile::TempDir,
+    pub(crate) options: Vec<String>,
+    /// The socket of the service manager.
+    pub(crate) notify: Option<PathBuf>,
+    pub(crate) gateways: [Option<Child>; 2],
+    pub(crate) timers: &'static str,
+    pub(crate) _alone: MutexGuard<'static, ()>,
+}
+
+pub(crate) const PLACES: [&str; 4] = ["h0", "g0", "g1", "h1"];
+
+impl Bed {
+    /// Returns `None` where it cannot be made, and fails there under CI.
+    pub(crate) fn new(options: &[&str]) -> Option<Bed> {
+        if let Err(why) = possible() {
+            assert!(
+                std::env::var_os("CI").is_none(),
+                "the gateway cannot be tested: {why}"
+            );
+            // Past the capture of the test runner: what is not tested must be seen.
+            let _ = writeln!(io::stderr(), "NOT TESTED: {why}");
+            return None;
+        }
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let bed = Bed {
+            name: format!("tare-{}-{number}", std::process::id()),
+            directory: tempfile::tempdir().unwrap(),
+            options: options.iter().map(|option| (*option).to_owned()).collect(),
+            notify: None,
+            gateways: [None, None],
+            timers: "negotiation-ttl 1; sa-ttl 8;",
+            _alone: ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner),
+        };
+        for place in PLACES {
+            ip(&format!("netns add {}", bed.space(place)));
+            bed.inside(place, || {
+                // The kernel sends no packets of its own on the wires.
+                for of in ["all", "default"] {
+                    let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{of}/disable_ipv6"), "1");
+                }
+            });
+            ip(&format!("-n {} link set lo up", bed.space(place)));
+        }
+        for ([a, b], [at, peer]) in [
+            (["lan", "private"], ["h0", "g0"]),
+            (["public", "public"], ["g0", "g1"]),
+            (["lan", "private"], ["h1", "g1"]),
+        ] {
+            let (at, peer) = (bed.space(at), bed.space(peer));
+            ip(&format!(
+                "link add {a} netns {at} type veth peer name {b} netns {peer}"
+            ));
+        }
+        for side in 0..2 {
+            let gateway = bed.space(&format!("g{side}"));
+            // Room for the tunnel around packets of 1500 bytes.
+            ip(&format!("-n {gateway} link set public mtu 1600 up"));
+            ip(&format!("-n {gateway} link set private up"));
+            let (host, net) = (bed.space(&format!("h{side}")), 16 + side);
+            ip(&format!("-n {host} addr add 172.{net}.1.2/16 dev lan"));
+            ip(&format!("-n {host} link set lan up"));
+            ip(&format!("-n {host} route add default via 172.{net}.0.10"));
+            // A host leaves checksums and segmentation to its network card, which veth is not.
+            bed.inside(&format!("h{side}"), || {
+                let lan = Interface::by_name("lan").unwrap();
+                lan.switch_offloads_off().unwrap();
+            });
+        }
+        Some(bed)
+    }
+
+    pub(crate) fn space(&self, place: &str) -> String {
+        format!("{}-{place}", self.name)
+    }
+
+    /// Runs a command in one of the namespaces.
+    pub(crate) fn inside<T: Send>(&self, place: &str, what: impl FnOnce() -> T + Send) -> T {
+        let space = format!("/run/netns/{}", self.space(place));
+        thread::scope(|scope| {
+            let there = scope.spawn(|| {
+                let space = fs::File::open(&space).unwrap();
+                let network = Some(LinkNameSpaceType::Network);
+                move_into_link_name_space(space.as_fd(), network).unwrap();
+                what()
+            });
+            there.join().unwrap()
+        })
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub(crate) fn config(&self, side: usize) -> PathBuf {
+        self.path(&format!("gateway{side}.conf"))
+    }
+
+    /// Writes a gateway's file, as an editor does: another file, moved over the one that was.
+    pub(crate) fn configure(&self, side: usize, more: &str) {
+        let (own, peer) = (side + 1, 2 - side);
+        let text = format!(
+            r#"{}
+            status-socket "{}";
+            private-interface {{ device private; ip4 172.{}.0.10; nexthop-ip4 172.{}.1.2; }}
+            public-interface {{ device public; ip4 192.0.2.{own}; nexthop-ip4 192.0.2.{peer}; }}
+            route {{
+              id peer; gw-ip4 192.0.2.{peer}; net-cidr4 "172.{}.0.0/16";
+              preshared-key 91440DA06376A668AC4959A840A125D75FB544E8AA25A08B813E49F0A4B2E270; spi 1001;
+            }}
+            {more}"#,
+            self.timers,
+            self.socket(side).display(),
+            16 + side,
+            16 + side,
+            17 - side,
+        );
+        let next = self.path("next");
+        fs::write(&next, text).unwrap();
+        fs::set_permissions(&next, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::rename(next, self.config(side)).unwrap();
+    }
+
+    pub(crate) fn socket(&self, side: usize) -> PathBuf {
+        self.path(&format!("gateway{side}.sock"))
+    }
+
+    pub(crate) fn start(&mut self, side: usize) {
+        self.begin(side, "run");
+    }
+
+    /// Starts a gateway in one of the ways to begin.
+    pub(crate) fn begin(&mut self, side: usize, how: &str) {
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log_file(side));
+        let notify = self.notify.iter().map(|path| ("NOTIFY_SOCKET", path));
+        // Ahead of the test and of what else runs: a gateway that does not run loses packets.
+        let child = Command::new("nice")
+            .envs(notify)
+            .args(["-n", "-15", "ip"])
+            .args([
+                "netns",
+                "exec",
+                &self.space(&format!("g{side}")),
+                TARE,
+                "gateway",
+                how,
+            ])
+            .args(&self.options)
+            .arg(self.config(side))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log.unwrap())
+            .spawn()
+            .unwrap();
+        self.gateways[side] = Some(child);
+    }
+
+    pub(crate) fn log_file(&self, side: usize) -> PathBuf {
+        self.path(&format!("gateway{side}.log"))
+    }
+
+    pub(crate) fn log(&self, side: usize) -> String {
+        fs::read_to_string(self.log_file(side)).unwrap_or_default()
+    }
+
+    /// Both gateways, with keys for each other.
+    pub(crate) fn up(&mut self) {
+        for side in 0..2 {
+            self.configure(side, "");
+            self.start(side);
+        }
+        self.wait_until_up();
+    }
+
+    pub(crate) fn wait_until_up(&self) {
+        for side in 0..2 {
+            self.wait(20.0, "the route to come up", || {
+                let status = self.status(side)?;
+                (status["routes"][0]["state"] == "up").then_some(())
+            });
+        }
+    }
+
+    pub(crate) fn wait<T>(
+        &self,
+        seconds: f64,
+        what: &str,
+        mut until: impl FnMut() -> Option<T>,
+    ) -> T {
+        let end = Instant::now() + Duration::from_secs_f64(seconds);
+        loop {
+            if let Some(result) = until() {
+                return result;
+            }
+            let logs = || format!("{}\n{}", self.log(0), self.log(1));
+            assert!(
+                Instant::now() < end,
+                "waited {seconds} s for {what}\n{}",
+                logs()
+            );
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// The output of `tare gateway status --json`; `None` if the gateway does not answer.
+    pub(crate) fn status(&self, side: usize) -> Option<Value> {
+        let output = status(&["--json"], &self.socket(side));
+        serde_json::from_slice(&output.stdout).ok()
+    }
+
+    pub(crate) fn signal(&self, side: usize, signal: Signal) {
+        let child = self.gateways[side].as_ref().unwrap();
+        // `ip netns exec` execs the program, so the process is the program's.
+        kill_process(Pid::from_child(child), signal).unwrap();
+    }
+
+    /// A socket of a host.
+    pub(crate) fn udp(&self, side: usize, port: u16) -> UdpSocket {
+        let address = format!("172.{}.1.2:{port}", 16 + side);
+        self.inside(&format!("h{side}"), || UdpSocket::bind(address).unwrap())
+    }
+
+    /// Waits until packets arrive: the first ones are lost while hosts resolve addresses.
+    pub(crate) fn wait_for_packets(&self) {
+        let sockets = [self.udp(0, 7000), self.udp(1, 7000)];
+        for (side, from) in sockets.iter().enumerate() {
+            let to = &sockets[1 - side];
+            to.set_read_timeout(Some(Duration::from_millis(50)))
+                .unwrap();
+            self.wait(20.0, "packets to come through", || {
+                from.send_to(b"?", to.local_addr().unwrap()).unwrap();
+                to.recv(&mut [0; 8]).ok()
+            });
+        }
+        // Packets still in flight do not belong to what is counted next.
+        thread::sleep(Duration::from_millis(100));
+    }
+
+    /// Sends numbered packets both ways until it is stopped.
+    pub(crate) fn traffic(&self) -> Traffic {
+        let ends = [self.udp(0, 7001), self.udp(1, 7001)];
+        // The usual buffer holds a fifth of a second, for which a busy machine may not run the
+        // thread that receives.
+        for end in &ends {
+            set_socket_recv_buffer_size_force(end, 64 << 20).unwrap();
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let addresses = [1, 0].map(|side: usize| ends[side].local_addr().unwrap());
+        let senders = ends.each_ref().map(|end| end.try_clone().unwrap());
+        let mut sending = Vec::new();
+        for (from, to) in senders.into_iter().zip(addresses) {
+            let stop = Arc::clone(&stop);
+            sending.push(thread::spawn(move || {
+                let mut times = Vec::new();
+                let mut packet = [0; 1400];
+                while !stop.load(Ordering::Relaxed) {
+                    let n = times.len() as u64;
+                    let len = 8 + (n * 577 % 1392) as usize;
+                    packet[..8].copy_from_slice(&n.to_be_bytes());
+                    times.push(Instant::now());
+                    // What cannot be sent is lost.
+                    let _ = from.send_to(&packet[..len], to);
+                    thread::sleep(Duration::from_millis(2));
+                }
+                times
+            }));
+        }
+        let receiving = ends.map(|end| {
+            end.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+            let stop = Arc::clone(&stop);
+            thread::spawn(move || {
+                let (mut seen, mut packet) = (HashSet::new(), [0; 2000]);
+                loop {
+                    match end.recv(&mut packet) {
+                        Ok(len) => {
+                            let n = u64::from_be_bytes(packet[..8].try_into().unwrap());
+                            assert_eq!(len, 8 + (n * 577 % 1392) as usize);
+                            assert!(seen.insert(n), "packet {n} came twice");
+                        }
+                        Err(_) if stop.load(Ordering::Relaxed) => return seen,
+                        Err(_) => {}
+                    }
+                }
+            })
+        });
+        Traffic {
+            stop,
+            sending,
+            receiving: receiving.into(),
+        }
+    }
+}
+
+pub(crate) struct Traffic {
+    pub(crate) stop: Arc<AtomicBool>,
+    /// The times at which packets were sent, by their numbers.
+    pub(crate) sending: Vec<JoinHandle<Vec<Instant>>>,
+    pub(crate) receiving: Vec<JoinHandle<HashSet<u64>>>,
+}
+
+impl Traffic {
+    /// Ends it, and counts.
+    pub(crate) fn end(self) -> Count {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut count = Count::default();
+        // Received is what the other end sent.
+        for (times, seen) in self
+            .sending
+            .into_iter()
+            .zip(self.receiving.into_iter().rev())
+        {
+            let (times, seen) = (times.join().unwrap(), seen.join().unwrap());
+            let pauses = times.windows(2).map(|pair| pair[1] - pair[0]);
+            count.longest_pause = pauses.max().unwrap_or_default().max(count.longest_pause);
+            count.sent += times.len() as u64;
+            let lost = (0..).zip(times).filter(|(n, _)| !seen.contains(n));
+            count.lost.extend(lost.map(|(_, at)| at));
+        }
+        count
+    }
+}
+
+/// Packets sent, and packets lost of those.
+#[derive(Default)]
+pub(crate) struct Count {
+    pub(crate) sent: u64,
+    /// The times at which those were sent that were lost.
+    pub(crate) lost: Vec<Instant>,
+    pub(crate) longest_pause: Duration,
+}
+
+impl Count {
+    /// True if packets were lost on a machine so busy that processes stood still for longer than
+    /// a change of keys has: what was lost then is no measure of the gateway.
+    pub(crate) fn is_of_a_stalled_machine(&self) -> bool {
+        let is = !self.lost.is_empty() && self.longest_pause > PAUSE_MAX;
+        if is {
+            let (lost, pause) = (self.lost.len(), self.longest_pause);
+            eprintln!("to be repeated: {lost} packets lost, and a pause of {pause:?}");
+        }
+        is
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        for child in self.gateways.iter_mut().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for place in PLACES {
+            let space = self.space(place);
+            let _ = Command::new("ip").args(["netns", "del", &space]).status();
+        }
+    }
+}
+
+pub(crate) fn possible() -> Result<(), String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("only root may make network namespaces; run `sudo -E cargo test`".into());
+    }
+    let ip = Command::new("ip").arg("-V").stdout(Stdio::null()).status();
+    ip.map(drop)
+        .map_err(|error| format!("`ip`: {error}; install iproute2"))
+}
+
+pub(crate) fn ip(arguments: &str) {
+    let output = Command::new("ip")
+        .args(arguments.split_whitespace())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "ip {arguments}: {said}");
+}
+
+pub(crate) fn status(options: &[&str], at: &Path) -> Output {
+    Command::new(TARE)
+        .args(["gateway", "status"])
+        .args(options)
+        .arg(at)
+        .output()
+        .unwrap()
+}
