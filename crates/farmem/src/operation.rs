@@ -193,8 +193,8 @@ pub enum Operation<'a> {
         /// The name.
         name: &'a [u8],
     },
-    /// Lets another space map a region of this space. A second grant replaces the first, and unmaps
-    /// the region if it takes something away. → [`Value::None`]
+    /// Lets another space map a region of this space. A grant with another permission replaces the
+    /// first, and unmaps the region. → [`Value::None`]
     Grant {
         /// The region.
         region: RegionId,
