@@ -301,7 +301,12 @@ pub(crate) struct Pair<S: Execute + 'static> {
 }
 
 impl<S: Execute + 'static> Pair<S> {
-    pub(crate) fn new(node: NodeConfig, client: ClientConfig, store: S, line: &LineConfig) -> Pair<S> {
+    pub(crate) fn new(
+        node: NodeConfig,
+        client: ClientConfig,
+        store: S,
+        line: &LineConfig,
+    ) -> Pair<S> {
         let mut testbed = Testbed::new(1);
         let server = testbed.add(Server::new(node, store, Corruption::none()));
         let host = testbed.add(Host::new(client, Manual::default(), Corruption::none()));
@@ -336,5 +341,13 @@ impl<S: Execute + 'static> Pair<S> {
         let mut completions = self.complete();
         assert_eq!(completions.len(), 1, "{completions:?}");
         completions.remove(0)
+    }
+
+    pub(crate) fn node(&self) -> &MemoryNode<S> {
+        &self.testbed.node(self.server).node
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.testbed.node(self.host).client
     }
 }

@@ -548,7 +548,7 @@ impl Client {
         };
         let failure = if active.first.is_some() && !codec::is_idempotent(active.head.code) {
             Failure::OutcomeUnknown
-        } else if self.heard.is_some_and(|heard| heard >= active.submitted) {
+        } else if self.heard.is_some_and(|heard| heard > active.submitted) {
             Failure::Timeout
         } else {
             Failure::NodeGone

@@ -15,6 +15,7 @@ use super::message::{
     RESPONSE_HEADER,
 };
 use super::HORIZON_TIMEOUTS;
+use crate::memory::{Bytes, Store};
 use crate::operation::{Error, Operation, SpaceId, Value};
 
 /// What runs the operations that a [`Node`] accepts: the memory of a node, or a wrapper around it.
@@ -28,6 +29,18 @@ pub trait Execute {
         operation: &Operation<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Value, Error>;
+}
+
+impl<M: Bytes> Execute for Store<M> {
+    fn execute(
+        &mut self,
+        now: Instant,
+        space: SpaceId,
+        operation: &Operation<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Value, Error> {
+        Store::execute(self, now, space, operation, out)
+    }
 }
 
 /// The settings of a node.
