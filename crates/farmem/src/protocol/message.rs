@@ -98,7 +98,7 @@ struct Frame<'a> {
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// The operation, see [`codec`](super::codec).
+    /// The operation, by its number in the guide.
     pub code: u8,
     /// The address space that the client acts for.
     pub space: SpaceId,
@@ -227,7 +227,7 @@ impl<'a> Request<'a> {
 /// A response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response<'a> {
-    /// The status, see [`codec`](super::codec), below 128.
+    /// The status, by its number in the guide, below 128.
     pub status: u8,
     /// The address space of the request.
     pub space: SpaceId,

@@ -167,6 +167,40 @@ fn attempts_may_arrive_in_any_order_and_each_answer_will_do() {
 }
 
 #[test]
+fn a_refusal_is_final_even_if_the_request_comes_again_when_it_could_run() {
+    let mut pair = Pair::new(node_config(1), client_config(1), store(), &line());
+    let mut replies = Replies::default();
+    let mut client = Client::new(client_config(500));
+    let now = pair.testbed.now();
+    let (mut datagram, mut copies) = (Vec::new(), Vec::new());
+    client.submit(now, SPACE, &add(0x1000, 1)).unwrap();
+    let node = &mut pair.testbed.node_mut(pair.server).node;
+    while client.transmit(now, &mut datagram) {
+        node.receive(now, &datagram, &mut replies);
+        replies.iter().for_each(|reply| client.receive(now, reply));
+        replies.clear();
+        copies.push(datagram.clone());
+    }
+    let unmapped = Error::Unmapped { address: 0x1000 };
+    let end = client.poll().map(|end| end.outcome);
+    assert_eq!(end, Some(Err(Failure::Refused(unmapped))));
+    let alloc = Operation::Alloc {
+        bytes: 4096,
+        page: PageSize::Small,
+        at: Some(0x1000),
+        permission: Permission::READ_WRITE,
+        sparse: false,
+    };
+    assert_eq!(pair.run(&alloc).outcome, Ok(Value::Address(0x1000)));
+    let node = &mut pair.testbed.node_mut(pair.server).node;
+    copies
+        .iter()
+        .for_each(|copy| node.receive(now, copy, &mut replies));
+    assert_eq!(node.counters().repeated, 1);
+    assert_eq!(pair.run(&read(0x1000, 8)).data, [0; 8]);
+}
+
+#[test]
 fn a_node_without_room_for_records_runs_nothing_that_it_could_not_remember() {
     let node = NodeConfig {
         // Four requests per horizon of 60 ms.
