@@ -7,8 +7,8 @@ use tare_farmem::operation::{
     Error, Guard, Operation, PageSize, Permission, SpaceId, Value, LEASE_MAX,
 };
 use tare_farmem::protocol::{
-    Client, ClientConfig, Completion, Failure, Node, NodeConfig, Replies, SubmitError,
-    OPERATION_MAX, REQUEST_HEADER, RESPONSE_HEADER,
+    Authentication, Client, ClientConfig, Completion, Failure, Node, NodeConfig, Replies, Response,
+    SubmitError, OPERATION_MAX, REQUEST_HEADER, RESPONSE_HEADER,
 };
 use tare_sim::{Instant, LineConfig, Queue, Random};
 
@@ -43,6 +43,8 @@ struct Bench {
     node: Node<Memory>,
     memory: Memory,
     now: Instant,
+    /// What the node's clock is ahead.
+    ahead: Duration,
 }
 
 impl Bench {
@@ -53,6 +55,7 @@ impl Bench {
             node: Node::new(node, memory.clone()),
             memory,
             now: START,
+            ahead: Duration::ZERO,
         };
         // A first operation makes the two known to each other.
         bench.submit(&read(0, 8));
@@ -75,7 +78,8 @@ impl Bench {
 
     fn answers(&mut self, datagram: &[u8]) -> Vec<Vec<u8>> {
         let mut replies = Replies::default();
-        self.node.receive(self.now, datagram, &mut replies);
+        self.node
+            .receive(self.now + self.ahead, datagram, &mut replies);
         replies.iter().map(<[u8]>::to_vec).collect()
     }
 
@@ -102,7 +106,7 @@ impl Bench {
     fn wait(&mut self, time: Duration) {
         self.now += time;
         self.client.tick(self.now);
-        self.node.tick(self.now);
+        self.node.tick(self.now + self.ahead);
     }
 
     fn completions(&mut self) -> Vec<Completion> {
@@ -276,6 +280,76 @@ fn after_a_restart_only_what_the_old_node_may_have_run_is_unknown() {
     bench.submit(&add(0, 4));
     bench.exchange();
     assert_eq!(bench.completions()[0].outcome, Ok(Value::Old(1)));
+}
+
+#[test]
+fn a_clock_that_jumps_makes_outcomes_unknown_and_never_wrong() {
+    let mut bench = Bench::new(node_config(5), client_config(100));
+    bench.submit(&add(0, 1));
+    let sent = bench.sent();
+    bench.answers(&sent[0]);
+    bench.ahead += 100 * MILLISECOND;
+    bench.wait(6 * MILLISECOND);
+    assert_eq!((bench.node.records(), bench.memory.runs(1)), (0, 1));
+    bench.exchange();
+    let end = bench.completions().remove(0);
+    assert_eq!(end.outcome, Err(Failure::OutcomeUnknown));
+    assert_eq!(
+        (bench.node.counters().expired, bench.memory.runs(1)),
+        (1, 1)
+    );
+    // The refusal tells the client the node's time.
+    bench.submit(&add(0, 2));
+    bench.exchange();
+    assert_eq!(bench.completions()[0].outcome, Ok(Value::Old(1)));
+    // A request from the future would be remembered for too long.
+    bench.submit(&add(0, 3));
+    let sent = bench.sent();
+    bench.ahead -= 41 * MILLISECOND;
+    bench.node = Node::new(node_config(5), bench.memory.clone());
+    bench.answers(&sent[0]);
+    assert_eq!(
+        (bench.node.counters().expired, bench.memory.runs(3)),
+        (1, 0)
+    );
+}
+
+#[test]
+fn answers_of_another_space_or_of_an_earlier_node_are_not_taken() {
+    let mut bench = Bench::new(node_config(5), client_config(100));
+    bench.ahead = 1000 * MILLISECOND;
+    bench.submit(&read(0, 8));
+    let sent = bench.sent();
+    let old = bench.answers(&sent[0]);
+    let (answer, _) = Response::parse(&old[0], Authentication::None).unwrap();
+    let mut other = Vec::new();
+    let space = SpaceId(SPACE.0 + 1);
+    Response { space, ..answer }.emit(Authentication::None, &mut other);
+    bench.give(&[other]);
+    assert_eq!(
+        (bench.completions().len(), bench.client.counters().malformed),
+        (0, 1)
+    );
+    // The new node's clock is behind that of the old one.
+    bench.ahead = Duration::ZERO;
+    bench.node = Node::new(node_config(6), bench.memory.clone());
+    bench.submit(&add(4096, 1));
+    let sent = bench.sent();
+    let refused = bench.answers(&sent[0]);
+    bench.give(&refused);
+    let [hello] = &bench.sent()[..] else {
+        panic!("one question")
+    };
+    let welcome = bench.answers(hello);
+    bench.give(&welcome);
+    assert_eq!(bench.client.epoch(), 6);
+    bench.give(&old);
+    let unknown = bench.completions();
+    assert_eq!(unknown.len(), 1);
+    bench.submit(&add(4096, 2));
+    bench.exchange();
+    let outcomes: Vec<_> = bench.completions().iter().map(|end| end.outcome).collect();
+    assert_eq!(outcomes, [Ok(Value::Bytes(8)), Ok(Value::Old(0))]);
 }
 
 #[test]
