@@ -5,6 +5,7 @@ use std::time::Duration;
 use tare_sim::Instant;
 
 use super::pool::place;
+use super::space::Area;
 use super::table::{Entry, Page, Room, Slot};
 use super::{Bytes, Store};
 use crate::operation::{Address, Error, Guard, PageSize, Permission, SpaceId, LEN_MAX};
@@ -33,8 +34,11 @@ impl<M: Bytes> Store<M> {
                 })
             }
             None => {
-                let size = self.untouched(space, address, Permission::READ)?;
-                let (_, len) = within(address, len.into(), size);
+                let area = self.area(space, address)?;
+                if !area.permission.allows(Permission::READ) {
+                    return Err(Error::Permission { address });
+                }
+                let (_, len) = within(address, len.into(), area.page);
                 Ok(&ZEROS[..len.min(ZEROS.len())])
             }
         }
@@ -228,20 +232,13 @@ impl<M: Bytes> Store<M> {
         })
     }
 
-    /// Returns the page size of an address without an entry, which is in a sparse area or nowhere.
+    /// Returns the area of an address, where the page table has no entry: a sparse one, if there is
+    /// one at all.
     #[cold]
-    fn untouched(
-        &self,
-        space: SpaceId,
-        address: Address,
-        permission: Permission,
-    ) -> Result<PageSize, Error> {
+    fn area(&self, space: SpaceId, address: Address) -> Result<Area, Error> {
         let space = self.spaces.get(&space).ok_or(Error::NoSuchSpace)?;
         let (_, area) = space.area(address).ok_or(Error::Unmapped { address })?;
-        if !area.permission.allows(permission) {
-            return Err(Error::Permission { address });
-        }
-        Ok(area.page)
+        Ok(area)
     }
 
     /// Sees to it that every page of a range is allowed and has a frame. A failure leaves all pages
@@ -291,9 +288,12 @@ impl<M: Bytes> Store<M> {
             self.table.set_frame(slot, Some(frame));
             return Ok((size, true));
         }
-        let size = self.untouched(id, address, permission)?;
+        let area = self.area(id, address)?;
+        let size = area.page;
+        if !area.permission.allows(permission) {
+            return Err(Error::Permission { address });
+        }
         let space = self.spaces.get_mut(&id).ok_or(Error::NoSuchSpace)?;
-        let (_, area) = space.area(address).ok_or(Error::Unmapped { address })?;
         if !space.may_use(size.bytes()) {
             return Err(Error::Quota);
         }
@@ -349,7 +349,7 @@ impl<M: Bytes> Store<M> {
     /// Returns the physical address of a lock; a page that was never written has none.
     fn physical(&self, space: SpaceId, address: Address) -> Result<u64, Error> {
         let Some((size, _, entry)) = self.find(space, address) else {
-            self.untouched(space, address, Permission::WRITE)?;
+            self.area(space, address)?;
             return Err(Error::StaleToken);
         };
         let frame = entry.frame.ok_or(Error::StaleToken)?;
