@@ -321,7 +321,7 @@ impl Model {
                 self.update(space, address, |old| old.wrapping_add(add))
             }
             Operation::Lock { address, lease } => {
-                if address % 8 != 0 {
+                if !address.is_multiple_of(8) {
                     return Err(Error::Misaligned { multiple: 8 });
                 }
                 if lease.is_zero() {
@@ -359,7 +359,7 @@ impl Model {
                     return Err(Error::Name);
                 }
                 let piece = self.piece(space, address)?;
-                if address % piece.page.bytes() != 0 {
+                if !address.is_multiple_of(piece.page.bytes()) {
                     let multiple = piece.page.bytes();
                     return Err(Error::Misaligned { multiple });
                 }
@@ -464,7 +464,7 @@ impl Model {
     }
 
     fn vacant(&self, space: u64, at: u64, bytes: u64, page: PageSize) -> Result<(), Error> {
-        if at % page.bytes() != 0 {
+        if !at.is_multiple_of(page.bytes()) {
             let multiple = page.bytes();
             return Err(Error::Misaligned { multiple });
         }
@@ -484,7 +484,7 @@ impl Model {
         address: u64,
         change: impl FnOnce(u64) -> u64,
     ) -> Result<Value, Error> {
-        if address % 8 != 0 {
+        if !address.is_multiple_of(8) {
             return Err(Error::Misaligned { multiple: 8 });
         }
         self.touch(space, address, 8, Permission::READ_WRITE)?;
@@ -502,7 +502,7 @@ impl Model {
             let piece = self.piece(space, at)?;
             let (start, end) = self.area(space, at);
             let multiple = piece.page.bytes();
-            if at % multiple != 0 {
+            if !at.is_multiple_of(multiple) {
                 return Err(Error::Misaligned { multiple });
             }
             let to = end.min((address + bytes).next_multiple_of(multiple));
@@ -731,7 +731,9 @@ impl Both {
             Step::CompareAndSwap(spot, is_right, new) => {
                 let address = self.address(spot);
                 let expected = match self.model.piece(space, address) {
-                    Ok(_) if is_right && address % 8 == 0 => self.model.word(space, address),
+                    Ok(_) if is_right && address.is_multiple_of(8) => {
+                        self.model.word(space, address)
+                    }
                     _ => 0,
                 };
                 let operation = Operation::CompareAndSwap {
