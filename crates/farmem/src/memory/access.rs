@@ -5,7 +5,8 @@ use std::time::Duration;
 use tare_sim::Instant;
 
 use super::pool::place;
-use super::table::{Entry, Page, Room, Slot};
+use super::space::Area;
+use super::table::{Entry, Page, Room};
 use super::{Bytes, Store};
 use crate::operation::{Address, Error, Guard, PageSize, Permission, SpaceId, LEN_MAX};
 
@@ -22,19 +23,22 @@ impl<M: Bytes> Store<M> {
     #[inline]
     pub fn part(&self, space: SpaceId, address: Address, len: u32) -> Result<&[u8], Error> {
         match self.find(space, address) {
-            Some((size, _, entry)) => {
-                if !entry.permission.allows(Permission::READ) {
+            Some(entry) => {
+                if !entry.allows(Permission::READ) {
                     return Err(Error::Permission { address });
                 }
-                let (offset, len) = within(address, len.into(), size);
-                Ok(match entry.frame {
+                let (offset, len) = within(address, len.into(), entry.size());
+                Ok(match entry.frame() {
                     Some(frame) => self.pool.bytes(frame, offset, len),
                     None => &ZEROS[..len.min(ZEROS.len())],
                 })
             }
             None => {
-                let size = self.untouched(space, address, Permission::READ)?;
-                let (_, len) = within(address, len.into(), size);
+                let area = self.area(space, address)?;
+                if !area.permission.allows(Permission::READ) {
+                    return Err(Error::Permission { address });
+                }
+                let (_, len) = within(address, len.into(), area.page);
                 Ok(&ZEROS[..len.min(ZEROS.len())])
             }
         }
@@ -95,11 +99,9 @@ impl<M: Bytes> Store<M> {
     pub fn write(&mut self, space: SpaceId, address: Address, data: &[u8]) -> Result<(), Error> {
         let len = checked_len(address, data.len())?;
         // Nearly always it is one page, which has a frame: then this is the only lookup.
-        if let Some((size, _, entry)) = self.find(space, address) {
-            if let (Permission::WRITE | Permission::READ_WRITE, Some(frame)) =
-                (entry.permission, entry.frame)
-            {
-                let (offset, there) = within(address, len.into(), size);
+        if let Some(entry) = self.find(space, address) {
+            if let (true, Some(frame)) = (entry.allows(Permission::WRITE), entry.frame()) {
+                let (offset, there) = within(address, len.into(), entry.size());
                 if there == data.len() {
                     self.pool
                         .bytes_mut(frame, offset, there)
@@ -215,33 +217,32 @@ impl<M: Bytes> Store<M> {
         self.locks.check(now, space, at, token)
     }
 
-    /// Finds the page of an address that has an entry. Only sizes that are in use are looked for, so
-    /// this is mostly one bucket.
-    #[inline]
-    pub(super) fn find(&self, space: SpaceId, address: Address) -> Option<(PageSize, Slot, Entry)> {
-        PageSize::ALL.into_iter().find_map(|size| {
-            if self.table.count(size) == 0 {
-                return None;
-            }
-            let (slot, entry) = self.table.find(&Page::of(space, address, size))?;
-            Some((size, slot, entry))
-        })
+    /// Finds the entry of the page that an address is in. Sizes that are not in use are not looked
+    /// for, so this is mostly one bucket.
+    #[inline(always)]
+    pub(super) fn find(&self, space: SpaceId, address: Address) -> Option<Entry> {
+        let page = Page::of(space, address, PageSize::Small);
+        match self.table.find(&page) {
+            None => self.find_larger(space, address),
+            found => found,
+        }
     }
 
-    /// Returns the page size of an address without an entry, which is in a sparse area or nowhere.
+    #[inline(never)]
+    fn find_larger(&self, space: SpaceId, address: Address) -> Option<Entry> {
+        [PageSize::Large, PageSize::Huge]
+            .into_iter()
+            .filter(|&size| self.table.count(size) > 0)
+            .find_map(|size| self.table.find(&Page::of(space, address, size)))
+    }
+
+    /// Returns the area of an address, where the page table has no entry: a sparse one, if there is
+    /// one at all.
     #[cold]
-    fn untouched(
-        &self,
-        space: SpaceId,
-        address: Address,
-        permission: Permission,
-    ) -> Result<PageSize, Error> {
+    fn area(&self, space: SpaceId, address: Address) -> Result<Area, Error> {
         let space = self.spaces.get(&space).ok_or(Error::NoSuchSpace)?;
         let (_, area) = space.area(address).ok_or(Error::Unmapped { address })?;
-        if !area.permission.allows(permission) {
-            return Err(Error::Permission { address });
-        }
-        Ok(area.page)
+        Ok(area)
     }
 
     /// Sees to it that every page of a range is allowed and has a frame. A failure leaves all pages
@@ -280,28 +281,30 @@ impl<M: Bytes> Store<M> {
         address: Address,
         permission: Permission,
     ) -> Result<(PageSize, bool), Error> {
-        if let Some((size, slot, entry)) = self.find(id, address) {
-            if !entry.permission.allows(permission) {
+        if let Some(entry) = self.find(id, address) {
+            let size = entry.size();
+            if !entry.allows(permission) {
                 return Err(Error::Permission { address });
             }
-            if entry.frame.is_some() {
+            if entry.frame().is_some() {
                 return Ok((size, false));
             }
             let frame = self.pool.take(size).ok_or(Error::OutOfMemory)?;
-            self.table.set_frame(slot, Some(frame));
+            let page = Page::of(id, address, size);
+            self.table.set_frame(&page, Some(frame));
             return Ok((size, true));
         }
-        let size = self.untouched(id, address, permission)?;
+        let area = self.area(id, address)?;
+        let size = area.page;
+        if !area.permission.allows(permission) {
+            return Err(Error::Permission { address });
+        }
         let space = self.spaces.get_mut(&id).ok_or(Error::NoSuchSpace)?;
-        let (_, area) = space.area(address).ok_or(Error::Unmapped { address })?;
         if !space.may_use(size.bytes()) {
             return Err(Error::Quota);
         }
         let frame = self.pool.take(size).ok_or(Error::OutOfMemory)?;
-        let entry = Entry {
-            permission: area.permission,
-            frame: Some(frame),
-        };
+        let entry = Entry::new(size, area.permission, Some(frame));
         let page = Page::of(id, address, size);
         if !self.table.insert(&page, entry, Room::Second) {
             self.pool.give_back(frame, size);
@@ -314,20 +317,22 @@ impl<M: Bytes> Store<M> {
 
     /// Undoes [`Store::populate_page`] where it made something.
     fn unpopulate_page(&mut self, id: SpaceId, address: Address) {
-        let Some((size, slot, entry)) = self.find(id, address) else {
+        let Some(entry) = self.find(id, address) else {
             return;
         };
-        if let Some(frame) = entry.frame {
+        let size = entry.size();
+        if let Some(frame) = entry.frame() {
             self.pool.give_back(frame, size);
         }
         let Some(space) = self.spaces.get_mut(&id) else {
             return;
         };
+        let page = Page::of(id, address, size);
         if space.touched.remove(&(address & !(size.bytes() - 1))) {
             space.used -= size.bytes();
-            self.table.remove(&Page::of(id, address, size));
+            self.table.remove(&page);
         } else {
-            self.table.set_frame(slot, None);
+            self.table.set_frame(&page, None);
         }
     }
 
@@ -338,22 +343,21 @@ impl<M: Bytes> Store<M> {
         address: Address,
         len: u64,
     ) -> Result<&mut [u8], Error> {
-        let (size, _, entry) = self
-            .find(space, address)
-            .ok_or(Error::Unmapped { address })?;
-        let frame = entry.frame.ok_or(Error::Unmapped { address })?;
-        let (offset, len) = within(address, len, size);
+        let entry = self.find(space, address);
+        let entry = entry.ok_or(Error::Unmapped { address })?;
+        let frame = entry.frame().ok_or(Error::Unmapped { address })?;
+        let (offset, len) = within(address, len, entry.size());
         Ok(self.pool.bytes_mut(frame, offset, len))
     }
 
     /// Returns the physical address of a lock; a page that was never written has none.
     fn physical(&self, space: SpaceId, address: Address) -> Result<u64, Error> {
-        let Some((size, _, entry)) = self.find(space, address) else {
-            self.untouched(space, address, Permission::WRITE)?;
+        let Some(entry) = self.find(space, address) else {
+            self.area(space, address)?;
             return Err(Error::StaleToken);
         };
-        let frame = entry.frame.ok_or(Error::StaleToken)?;
-        Ok(place(frame, within(address, 1, size).0))
+        let frame = entry.frame().ok_or(Error::StaleToken)?;
+        Ok(place(frame, within(address, 1, entry.size()).0))
     }
 }
 

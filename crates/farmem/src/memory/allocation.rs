@@ -225,13 +225,11 @@ impl<M: Bytes> Store<M> {
             ..first
         };
         for n in 0..bytes >> area.page.shift() {
-            let entry = Entry {
-                permission: area.permission,
-                frame: match frames {
-                    Frames::Are(frames) => frames.get(n as usize).copied(),
-                    _ => None,
-                },
+            let frame = match frames {
+                Frames::Are(frames) => frames.get(n as usize).copied(),
+                _ => None,
             };
+            let entry = Entry::new(area.page, area.permission, frame);
             if !self.table.insert(&page(n), entry, room) {
                 for entered in 0..n {
                     self.table.remove(&page(entered));
@@ -334,7 +332,7 @@ impl<M: Bytes> Store<M> {
 
     fn drop_page(&mut self, page: &Page) {
         let entry = self.table.remove(page);
-        if let Some(frame) = entry.and_then(|entry| entry.frame) {
+        if let Some(frame) = entry.and_then(Entry::frame) {
             let start = place(frame, 0);
             self.locks.forget(start..start + page.size.bytes());
             self.pool.give_back(frame, page.size);

@@ -169,7 +169,7 @@ impl<M: Bytes> Store<M> {
         }
         let (page, bytes) = (mapped.page, mapped.end - mapped.address);
         let pages = (mapped.address..mapped.end).step_by(page.bytes() as usize);
-        let frames = pages.filter_map(|address| self.find(mapped.owner, address)?.2.frame);
+        let frames = pages.filter_map(|address| self.find(mapped.owner, address)?.frame());
         let frames = frames.collect::<Vec<_>>();
         let area = Area {
             end: 0,
