@@ -175,29 +175,25 @@ pub(super) fn decode<'a>(
     body: &'a [u8],
 ) -> Result<Operation<'a>, Malformed> {
     let (address, guard) = (request.address, request.guard);
+    let transfers = matches!(request.code, code::READ | code::WRITE);
     let guardable = matches!(
         request.code,
         code::WRITE | code::COMPARE_AND_SWAP | code::FETCH_ADD
     );
-    let transfers = matches!(request.code, code::READ | code::WRITE);
     if (guard.is_some() && !guardable) || (request.length != 0 && !transfers) {
         return Err(Malformed::Code);
     }
-    Ok(match request.code {
-        code::OPEN => {
-            words::<0>(body)?;
-            Operation::Open
-        }
-        code::CLOSE => {
-            words::<0>(body)?;
-            Operation::Close
-        }
+    let mut arguments = Arguments(body);
+    let a = &mut arguments;
+    let operation = match request.code {
+        code::OPEN => Operation::Open,
+        code::CLOSE => Operation::Close,
         code::ALLOC => {
-            let [bytes, shape] = words(body)?;
+            let (bytes, shape) = (a.word()?, a.word()?);
+            let page = PageSize::ALL.get((shape & 0xff) as usize);
             if shape & !(0xffff | AT | SPARSE) != 0 {
                 return Err(Malformed::Reserved);
             }
-            let page = PageSize::ALL.get((shape & 0xff) as usize);
             Operation::Alloc {
                 bytes,
                 page: *page.ok_or(Malformed::Code)?,
@@ -206,90 +202,85 @@ pub(super) fn decode<'a>(
                 sparse: shape & SPARSE != 0,
             }
         }
-        code::FREE => {
-            let [bytes] = words(body)?;
-            Operation::Free { address, bytes }
-        }
-        code::READ => {
-            words::<0>(body)?;
-            Operation::Read {
-                address,
-                len: request.length,
-            }
-        }
+        code::FREE => Operation::Free {
+            address,
+            bytes: a.word()?,
+        },
+        code::READ => Operation::Read {
+            address,
+            len: request.length,
+        },
         code::WRITE if body.len() == request.length as usize => Operation::Write {
             address,
-            data: body,
+            data: a.rest(),
             guard,
         },
-        code::COMPARE_AND_SWAP => {
-            let [expected, new] = words(body)?;
-            Operation::CompareAndSwap {
-                address,
-                expected,
-                new,
-                guard,
-            }
-        }
-        code::FETCH_ADD => {
-            let [add] = words(body)?;
-            Operation::FetchAdd {
-                address,
-                add,
-                guard,
-            }
-        }
-        code::LOCK => {
-            let [lease] = words(body)?;
-            let lease = Duration::from_nanos(lease);
-            Operation::Lock { address, lease }
-        }
-        code::UNLOCK => {
-            let [token] = words(body)?;
-            Operation::Unlock { address, token }
-        }
-        code::REGION => {
-            let (bytes, name) = body.split_first_chunk().ok_or(Malformed::Code)?;
-            Operation::Region {
-                name,
-                address,
-                bytes: u64::from_le_bytes(*bytes),
-            }
-        }
-        code::FIND => Operation::Find { name: body },
-        code::GRANT => {
-            let [region, to, bits] = words(body)?;
-            Operation::Grant {
-                region: RegionId(region),
-                to: SpaceId(to),
-                permission: permission(bits)?,
-            }
-        }
-        code::REVOKE => {
-            let [region, from] = words(body)?;
-            Operation::Revoke {
-                region: RegionId(region),
-                from: SpaceId(from),
-            }
-        }
-        code::MAP => {
-            let [region, flags] = words(body)?;
-            if flags & !AT != 0 {
-                return Err(Malformed::Reserved);
-            }
-            Operation::Map {
-                region: RegionId(region),
-                at: (flags != 0).then_some(address),
-            }
-        }
-        code::RETIRE => {
-            let [region] = words(body)?;
-            Operation::Retire {
-                region: RegionId(region),
-            }
-        }
+        code::COMPARE_AND_SWAP => Operation::CompareAndSwap {
+            address,
+            expected: a.word()?,
+            new: a.word()?,
+            guard,
+        },
+        code::FETCH_ADD => Operation::FetchAdd {
+            address,
+            add: a.word()?,
+            guard,
+        },
+        code::LOCK => Operation::Lock {
+            address,
+            lease: Duration::from_nanos(a.word()?),
+        },
+        code::UNLOCK => Operation::Unlock {
+            address,
+            token: a.word()?,
+        },
+        code::REGION => Operation::Region {
+            bytes: a.word()?,
+            name: a.rest(),
+            address,
+        },
+        code::FIND => Operation::Find { name: a.rest() },
+        code::GRANT => Operation::Grant {
+            region: RegionId(a.word()?),
+            to: SpaceId(a.word()?),
+            permission: permission(a.word()?)?,
+        },
+        code::REVOKE => Operation::Revoke {
+            region: RegionId(a.word()?),
+            from: SpaceId(a.word()?),
+        },
+        code::MAP => Operation::Map {
+            region: RegionId(a.word()?),
+            at: match a.word()? {
+                0 => None,
+                AT => Some(address),
+                _ => return Err(Malformed::Reserved),
+            },
+        },
+        code::RETIRE => Operation::Retire {
+            region: RegionId(a.word()?),
+        },
         _ => return Err(Malformed::Code),
-    })
+    };
+    match arguments.0 {
+        [] => Ok(operation),
+        _ => Err(Malformed::Code),
+    }
+}
+
+/// What is left of a body.
+struct Arguments<'a>(&'a [u8]);
+
+impl<'a> Arguments<'a> {
+    fn word(&mut self) -> Result<u64, Malformed> {
+        let (word, rest) = self.0.split_first_chunk().ok_or(Malformed::Code)?;
+        self.0 = rest;
+        Ok(u64::from_le_bytes(*word))
+    }
+
+    fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
 }
 
 /// The status and the value of an outcome.
@@ -356,16 +347,6 @@ pub(super) fn decode_outcome(code: u8, status: u8, value: u64) -> Option<Result<
         13 => Error::InUse,
         _ => return None,
     }))
-}
-
-/// A body of exactly this many numbers.
-fn words<const N: usize>(body: &[u8]) -> Result<[u64; N], Malformed> {
-    let (words, rest) = body.as_chunks();
-    let words: &[[u8; 8]; N] = words.try_into().map_err(|_| Malformed::Code)?;
-    match rest {
-        [] => Ok(words.map(u64::from_le_bytes)),
-        _ => Err(Malformed::Code),
-    }
 }
 
 fn permission(bits: u64) -> Result<Permission, Malformed> {
