@@ -1,5 +1,5 @@
 //! A 64-bit checksum against accidents on lines that have none that can be trusted. It is not a
-//! defence: whoever writes a message can write its checksum.
+//! defence: a sender that forges a message can compute its checksum.
 
 /// Odd multipliers, one per lane: fractional digits of the square roots of 2, 3, 5 and 7.
 const MULTIPLIERS: [u64; 4] = [

@@ -268,7 +268,7 @@ pub(super) fn decode<'a>(
     }
 }
 
-/// What is left of a body.
+/// The rest of a body.
 struct Arguments<'a>(&'a [u8]);
 
 impl<'a> Arguments<'a> {

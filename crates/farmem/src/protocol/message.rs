@@ -33,13 +33,13 @@ const GUARDED: u32 = 1;
 /// Length of a guard, in bytes.
 pub const GUARD_LEN: usize = 16;
 
-/// What protects a message, and how much is appended to it for that. Both sides are configured with
+/// The protection of a message, with the trailer that it needs. Both sides are configured with
 /// the same value, and refuse messages of any other: a message does not choose how far it is
 /// trusted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Authentication {
-    /// Nothing: the transport has a checksum, and all who can reach the node are trusted.
+    /// No protection: the transport has a checksum, and all who can reach the node are trusted.
     #[default]
     None = 0,
     /// A checksum of eight bytes, for lines that may corrupt messages. It does not authenticate.
@@ -64,7 +64,7 @@ impl Authentication {
     }
 }
 
-/// Why bytes are not a message.
+/// The reason why bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// Shorter than its header, or than it says, or longer than [`MESSAGE_MAX`].
@@ -90,7 +90,7 @@ pub enum Malformed {
 struct Frame<'a> {
     code: u8,
     fields: &'a [u8],
-    /// What follows the fields, and the rest of the datagram.
+    /// The bytes behind the fields, and the rest of the datagram.
     body: &'a [u8],
     rest: &'a [u8],
 }
@@ -110,7 +110,7 @@ pub struct Request<'a> {
     /// The number of the operation's first attempt, which all others replace; 0 if this is it. It
     /// is always that of the first, not of the latest: the node may have seen any of them.
     pub replaced: u64,
-    /// When the operation was first sent, in nanoseconds by the node's clock.
+    /// The time when the operation was first sent, in nanoseconds by the node's clock.
     pub sent_ns: u64,
     /// The address that the operation is about.
     pub address: u64,

@@ -38,12 +38,12 @@ impl Action {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event {
     pub(crate) action: Action,
-    /// When it was submitted.
+    /// The moment of its submission.
     pub(crate) start: u64,
-    /// When it completed; `None` if its outcome is unknown: it then ran at any time after its start,
+    /// The moment of its completion; `None` if its outcome is unknown: it then ran at any time after its start,
     /// or never.
     pub(crate) end: Option<u64>,
-    /// Whose operations keep their order.
+    /// The client, whose operations keep their order.
     pub(crate) client: usize,
 }
 

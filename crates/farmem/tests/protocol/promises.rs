@@ -43,7 +43,7 @@ struct Bench {
     node: Node<Memory>,
     memory: Memory,
     now: Instant,
-    /// What the node's clock is ahead.
+    /// The time by which the node's clock is ahead.
     ahead: Duration,
 }
 

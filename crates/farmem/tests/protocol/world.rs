@@ -33,7 +33,7 @@ impl Memory {
         memory
     }
 
-    /// How often the operation with this value was run.
+    /// The number of times that the operation with this value was run.
     pub(crate) fn runs(&self, value: u64) -> u32 {
         self.0.borrow().runs.get(&value).copied().unwrap_or(0)
     }
@@ -142,7 +142,7 @@ impl<S: Execute + 'static> Node for Server<S> {
     }
 }
 
-/// What happens to messages that lines leave alone: some get flipped bits, or are cut.
+/// The fault that lines do not have: some messages get flipped bits, or are cut.
 #[derive(Clone)]
 pub(crate) struct Corruption {
     pub(crate) share: f64,
@@ -175,12 +175,12 @@ impl Corruption {
     }
 }
 
-/// What decides what a client does.
+/// The program that uses a client.
 pub(crate) trait User: 'static {
     /// Called when something has completed, and at [`User::wake`]; submits operations.
     fn act(&mut self, now: Instant, client: &mut Client, completions: &mut Vec<Completion>);
 
-    /// When it wants to be called next.
+    /// The time of the next call.
     fn wake(&self) -> Instant {
         Instant::NEVER
     }

@@ -1,4 +1,4 @@
-//! What a client learns from what the node sends.
+//! The responses of the node, and a restart of it.
 
 use std::time::Duration;
 

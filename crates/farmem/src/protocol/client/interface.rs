@@ -1,4 +1,4 @@
-//! What the user of a client gives and gets.
+//! The settings of a client, and the results of operations.
 
 use std::fmt;
 use std::time::Duration;
@@ -60,10 +60,10 @@ impl ClientConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperationId(pub u64);
 
-/// Why an operation was not taken.
+/// The reason why an operation was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubmitError {
-    /// As many are outstanding as the settings allow.
+    /// The settings allow no more outstanding operations.
     Full,
     /// It transfers more than 1 GiB, or beyond the last address.
     Length,
@@ -80,7 +80,7 @@ impl fmt::Display for SubmitError {
 
 impl std::error::Error for SubmitError {}
 
-/// Why an operation did not succeed.
+/// The reason why an operation did not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The node refused it; it changed nothing.
@@ -119,13 +119,13 @@ pub struct Completion {
     pub id: OperationId,
     /// Its space.
     pub space: SpaceId,
-    /// How it ended.
+    /// The value, or the reason why there is none.
     pub outcome: Result<Value, Failure>,
-    /// What was read; empty for other operations.
+    /// The bytes that were read; empty for other operations.
     pub data: Vec<u8>,
 }
 
-/// What a client did, counted.
+/// The work of a client, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientCounters {
     /// Operations submitted.

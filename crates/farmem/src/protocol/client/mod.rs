@@ -51,7 +51,7 @@ pub struct Client {
     counters: ClientCounters,
 }
 
-/// What is known of a node that answered.
+/// The node as it described itself.
 #[derive(Clone, Copy, Debug)]
 struct NodeInfo {
     datagram_bytes: usize,
@@ -303,7 +303,7 @@ impl Client {
         self.epoch
     }
 
-    /// What it did.
+    /// Returns what the client did.
     pub fn counters(&self) -> ClientCounters {
         self.counters
     }

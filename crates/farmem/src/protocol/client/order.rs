@@ -7,10 +7,10 @@ use std::hash::{BuildHasherDefault, Hasher};
 use super::super::codec::{code, Head};
 use crate::operation::{Operation, SpaceId};
 
-/// What an operation touches, as far as the order is concerned.
+/// The pages that an operation touches, as far as the order is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Footprint {
-    /// Nothing that the client knows of.
+    /// No page that the client knows of.
     None,
     /// Pages of 4 KiB.
     Pages { first: u64, last: u64, write: bool },

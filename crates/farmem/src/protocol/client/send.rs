@@ -1,4 +1,4 @@
-//! What a client sends, and when.
+//! The requests that a client sends, and the limits to them.
 
 use tare_sim::Instant;
 

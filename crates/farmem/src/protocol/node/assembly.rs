@@ -29,7 +29,7 @@ struct Assembly {
     expires_ns: u64,
 }
 
-/// What all segments of a write have in common.
+/// The fields that all segments of a write share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     address: Address,
@@ -38,7 +38,7 @@ struct Shape {
     guard: Option<Guard>,
 }
 
-/// What a segment did.
+/// The effect of a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// It is kept, now or since its first copy; others are missing.
@@ -123,7 +123,7 @@ impl Assemblies {
         before - self.writes.len()
     }
 
-    /// When the first write is given up, in nanoseconds; `u64::MAX` if there is none.
+    /// Returns when the first write is given up, in nanoseconds; `u64::MAX` if there is none.
     pub(super) fn next_expiry(&self) -> u64 {
         let expiries = self.writes.values().map(|write| write.expires_ns);
         expiries.min().unwrap_or(u64::MAX)

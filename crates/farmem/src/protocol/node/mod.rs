@@ -18,7 +18,7 @@ use super::HORIZON_TIMEOUTS;
 use crate::memory::{Bytes, Store};
 use crate::operation::{Error, Operation, SpaceId, Value};
 
-/// What runs the operations that a [`Node`] accepts: the memory of a node, or a wrapper around it.
+/// The memory that a [`Node`] runs operations on, or a wrapper around it.
 pub trait Execute {
     /// Runs an operation on a space, and appends what it reads to `out`. A refused one changes
     /// nothing.
@@ -55,7 +55,7 @@ pub struct NodeConfig {
     pub datagram_bytes: usize,
     /// The longest time that clients try an operation for. The horizon is three times that.
     pub timeout: Duration,
-    /// What the network can bring within a second, in bytes. With the horizon it bounds the number
+    /// The bytes that the network can bring within a second. With the horizon it bounds the number
     /// of operations that are remembered.
     pub bytes_per_second: u64,
     /// Memory for segmented writes that are incomplete, in bytes.
@@ -92,7 +92,7 @@ impl NodeConfig {
     }
 }
 
-/// What a node did, counted.
+/// The work of a node, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeCounters {
     /// Messages that could not be read; the rest of their datagrams is not counted.
@@ -117,7 +117,7 @@ pub struct NodeCounters {
 #[derive(Debug, Default)]
 pub struct Replies {
     bytes: Vec<u8>,
-    /// Where the datagrams end, except the last.
+    /// The ends of the datagrams, except the last.
     ends: Vec<usize>,
 }
 
@@ -335,7 +335,7 @@ impl<S: Execute> Node<S> {
         Instant::from_nanos(expiry.saturating_add(1))
     }
 
-    /// What it did.
+    /// Returns what the node did.
     pub fn counters(&self) -> NodeCounters {
         self.counters
     }

@@ -1,4 +1,4 @@
-//! What a node remembers of operations that it ran, so that none runs twice.
+//! The operations that a node ran and their outcomes, so that none runs twice.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -75,7 +75,7 @@ impl Records {
         self.queue.len() < self.max
     }
 
-    /// When the first record expires, in nanoseconds; `u64::MAX` if there is none. It is still there
+    /// Returns when the first record expires, in nanoseconds; `u64::MAX` if there is none. It is still there
     /// at that time.
     pub(super) fn next_expiry(&self) -> u64 {
         let front = self.queue.front();
