@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tare_farmem::memory::{Config, Counts, Preset, Store, LOCKS_MAX, PAGES_MAX};
+use tare_farmem::memory::{
+    Config, Counts, Preset, Store, GRANTS_MAX, LOCKS_MAX, PAGES_MAX, REGIONS_MAX,
+};
 use tare_farmem::operation::{Error, Guard, Operation, PageSize, Permission, SpaceId, Value};
 use tare_sim::{Instant, Random};
 
@@ -730,4 +732,37 @@ fn a_space_that_does_not_exist_gets_nothing() {
         (Ok(()), Ok(()), Err(Error::OutOfMemory))
     );
     assert_eq!(alloc(&mut few, ONE, 1, None), Err(Error::Quota));
+}
+
+#[test]
+fn regions_and_grants_are_bounded() {
+    let mut store = Store::new(&Config::new(1 << 20));
+    for n in 0..=GRANTS_MAX as u64 + 1 {
+        store.open(SpaceId(n)).unwrap();
+    }
+    let at = alloc(&mut store, ONE, KIB_4, None).unwrap();
+    let name = |n: usize| n.to_le_bytes();
+    let regions = (0..REGIONS_MAX).map(|n| store.region(ONE, &name(n), at, 1).unwrap());
+    let regions = regions.collect::<Vec<_>>();
+    let one_more = store.region(ONE, &name(REGIONS_MAX), at, 1);
+    assert_eq!(one_more, Err(Error::Quota));
+    let grant = |store: &mut Store, n: usize| {
+        let to = SpaceId(2 + n as u64);
+        store.grant(ONE, regions[n % 7], to, Permission::READ)
+    };
+    for n in 0..GRANTS_MAX {
+        assert_eq!(grant(&mut store, n), Ok(()));
+    }
+    assert_eq!(grant(&mut store, GRANTS_MAX), Err(Error::Quota));
+    // One that exists may still change, and one that is taken back makes room.
+    let changed = store.grant(ONE, regions[0], TWO, Permission::READ_WRITE);
+    assert_eq!(changed, Ok(()));
+    store.retire(ONE, regions[3]).unwrap();
+    assert_eq!(grant(&mut store, GRANTS_MAX), Ok(()));
+    for name in [&b""[..], &[7; 65]] {
+        assert_eq!(store.region(ONE, name, at, 1), Err(Error::Name));
+    }
+    let again = store.region(ONE, &name(3), at, 1).unwrap();
+    assert!(!regions.contains(&again));
+    assert_eq!(store.region(TWO, &name(3), at, 1), Err(Error::Name));
 }
