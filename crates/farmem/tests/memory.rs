@@ -227,7 +227,7 @@ fn the_preset_range_of_722_gib_is_there_and_takes_memory_when_written() {
     let address = end - KIB_4;
     assert_eq!(taken, Err(Error::Overlap { address }));
 
-    // All of memory, a page here and a page there: what does not fit at home finds another bucket.
+    // All of memory, in pages at random addresses: a page whose home is full gets another bucket.
     let mut random = Random::new(5);
     let mut written = std::collections::BTreeMap::new();
     while written.len() < 1024 {
@@ -542,7 +542,7 @@ fn locks_are_bounded_and_go_with_their_space_and_their_memory() {
     let token = store.lock(now + SECOND, ONE, at, SECOND).unwrap();
     store.free(ONE, at, KIB_4).unwrap();
     assert_eq!(store.counts().locks, 1);
-    // Whoever gets the frame next finds no lock there.
+    // The next user of the frame finds no lock there.
     assert_eq!(alloc(&mut store, ONE, KIB_4, Some(at)), Ok(at));
     assert_eq!(
         store.unlock(now + SECOND, ONE, at, token),
@@ -632,7 +632,7 @@ fn a_region_is_shared_as_far_as_it_is_granted() {
     );
     assert_eq!(store.map(TWO, region, None), Err(Error::NoSuchRegion));
 
-    // Whoever goes takes nothing of the other's along.
+    // A space that is closed takes nothing of the other space along.
     store
         .grant(ONE, region, TWO, Permission::READ_WRITE)
         .unwrap();
@@ -662,7 +662,7 @@ fn a_space_that_does_not_exist_gets_nothing() {
     let at = alloc(&mut store, ONE, KIB_4, None).unwrap();
     store.write(ONE, at, b"secret").unwrap();
     let region = store.region(ONE, b"region", at, 1).unwrap();
-    let nobody = SpaceId(0);
+    let unknown = SpaceId(0);
     let operations = [
         Operation::Close,
         Operation::Alloc {
@@ -708,7 +708,7 @@ fn a_space_that_does_not_exist_gets_nothing() {
         Operation::Find { name: b"region" },
         Operation::Grant {
             region,
-            to: nobody,
+            to: unknown,
             permission: Permission::READ,
         },
         Operation::Revoke { region, from: ONE },
@@ -717,11 +717,11 @@ fn a_space_that_does_not_exist_gets_nothing() {
     ];
     for operation in &operations {
         let mut out = Vec::new();
-        let result = store.execute(Instant::ZERO, nobody, operation, &mut out);
+        let result = store.execute(Instant::ZERO, unknown, operation, &mut out);
         assert_eq!(result, Err(Error::NoSuchSpace), "{operation:?}");
         assert!(out.is_empty());
     }
-    let to = store.grant(ONE, region, nobody, Permission::READ);
+    let to = store.grant(ONE, region, unknown, Permission::READ);
     assert_eq!(to, Err(Error::NoSuchSpace));
     let mut few = Store::new(&Config {
         spaces_max: 1,
