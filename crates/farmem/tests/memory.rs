@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tare_farmem::memory::{Config, Counts, Preset, Store, LOCKS_MAX, PAGES_MAX};
+use tare_farmem::memory::{
+    Config, Counts, Preset, Store, GRANTS_MAX, LOCKS_MAX, PAGES_MAX, REGIONS_MAX,
+};
 use tare_farmem::operation::{Error, Guard, Operation, PageSize, Permission, SpaceId, Value};
 use tare_sim::{Instant, Random};
 
@@ -225,7 +227,7 @@ fn the_preset_range_of_722_gib_is_there_and_takes_memory_when_written() {
     let address = end - KIB_4;
     assert_eq!(taken, Err(Error::Overlap { address }));
 
-    // All of memory, a page here and a page there: what does not fit at home finds another bucket.
+    // All of memory, in pages at random addresses: a page whose home is full gets another bucket.
     let mut random = Random::new(5);
     let mut written = std::collections::BTreeMap::new();
     while written.len() < 1024 {
@@ -540,7 +542,7 @@ fn locks_are_bounded_and_go_with_their_space_and_their_memory() {
     let token = store.lock(now + SECOND, ONE, at, SECOND).unwrap();
     store.free(ONE, at, KIB_4).unwrap();
     assert_eq!(store.counts().locks, 1);
-    // Whoever gets the frame next finds no lock there.
+    // The next user of the frame finds no lock there.
     assert_eq!(alloc(&mut store, ONE, KIB_4, Some(at)), Ok(at));
     assert_eq!(
         store.unlock(now + SECOND, ONE, at, token),
@@ -630,7 +632,7 @@ fn a_region_is_shared_as_far_as_it_is_granted() {
     );
     assert_eq!(store.map(TWO, region, None), Err(Error::NoSuchRegion));
 
-    // Whoever goes takes nothing of the other's along.
+    // A space that is closed takes nothing of the other space along.
     store
         .grant(ONE, region, TWO, Permission::READ_WRITE)
         .unwrap();
@@ -660,7 +662,7 @@ fn a_space_that_does_not_exist_gets_nothing() {
     let at = alloc(&mut store, ONE, KIB_4, None).unwrap();
     store.write(ONE, at, b"secret").unwrap();
     let region = store.region(ONE, b"region", at, 1).unwrap();
-    let nobody = SpaceId(0);
+    let unknown = SpaceId(0);
     let operations = [
         Operation::Close,
         Operation::Alloc {
@@ -706,7 +708,7 @@ fn a_space_that_does_not_exist_gets_nothing() {
         Operation::Find { name: b"region" },
         Operation::Grant {
             region,
-            to: nobody,
+            to: unknown,
             permission: Permission::READ,
         },
         Operation::Revoke { region, from: ONE },
@@ -715,11 +717,11 @@ fn a_space_that_does_not_exist_gets_nothing() {
     ];
     for operation in &operations {
         let mut out = Vec::new();
-        let result = store.execute(Instant::ZERO, nobody, operation, &mut out);
+        let result = store.execute(Instant::ZERO, unknown, operation, &mut out);
         assert_eq!(result, Err(Error::NoSuchSpace), "{operation:?}");
         assert!(out.is_empty());
     }
-    let to = store.grant(ONE, region, nobody, Permission::READ);
+    let to = store.grant(ONE, region, unknown, Permission::READ);
     assert_eq!(to, Err(Error::NoSuchSpace));
     let mut few = Store::new(&Config {
         spaces_max: 1,
@@ -730,4 +732,37 @@ fn a_space_that_does_not_exist_gets_nothing() {
         (Ok(()), Ok(()), Err(Error::OutOfMemory))
     );
     assert_eq!(alloc(&mut few, ONE, 1, None), Err(Error::Quota));
+}
+
+#[test]
+fn regions_and_grants_are_bounded() {
+    let mut store = Store::new(&Config::new(1 << 20));
+    for n in 0..=GRANTS_MAX as u64 + 2 {
+        store.open(SpaceId(n)).unwrap();
+    }
+    let at = alloc(&mut store, ONE, KIB_4, None).unwrap();
+    let name = |n: usize| n.to_le_bytes();
+    let regions = (0..REGIONS_MAX).map(|n| store.region(ONE, &name(n), at, 1).unwrap());
+    let regions = regions.collect::<Vec<_>>();
+    let one_more = store.region(ONE, &name(REGIONS_MAX), at, 1);
+    assert_eq!(one_more, Err(Error::Quota));
+    let grant = |store: &mut Store, n: usize| {
+        let to = SpaceId(2 + n as u64);
+        store.grant(ONE, regions[n % 7], to, Permission::READ)
+    };
+    for n in 0..GRANTS_MAX {
+        assert_eq!(grant(&mut store, n), Ok(()));
+    }
+    assert_eq!(grant(&mut store, GRANTS_MAX), Err(Error::Quota));
+    // One that exists may still change, and one that is taken back makes room.
+    let changed = store.grant(ONE, regions[0], TWO, Permission::READ_WRITE);
+    assert_eq!(changed, Ok(()));
+    store.retire(ONE, regions[3]).unwrap();
+    assert_eq!(grant(&mut store, GRANTS_MAX), Ok(()));
+    for name in [&b""[..], &[7; 65]] {
+        assert_eq!(store.region(ONE, name, at, 1), Err(Error::Name));
+    }
+    let again = store.region(ONE, &name(3), at, 1).unwrap();
+    assert!(!regions.contains(&again));
+    assert_eq!(store.region(TWO, &name(3), at, 1), Err(Error::Name));
 }

@@ -570,7 +570,7 @@ struct Spot {
 
 fn spot(offset: impl Strategy<Value = u64>) -> impl Strategy<Value = Spot> {
     // Twelve pages of 4 KiB, and the first and last one of each of three pages of 2 MiB behind them.
-    let page = prop_oneof![4 => 0..12u64, 1 => 512..514u64, 1 => 1023..1026u64, 1 => 1535..1538u64];
+    let page = prop_oneof![8 => 0..4u64, 4 => 0..12u64, 1 => 512..514u64, 1 => 1023..1026u64, 1 => 1535..1538u64];
     let chosen = prop_oneof![3 => Just(None), 1 => (0..8usize).prop_map(Some)];
     (chosen, page, offset).prop_map(|(chosen, page, offset)| Spot {
         chosen,
@@ -671,7 +671,41 @@ impl Both {
             tokens: vec![7],
             named: [RegionId(u64::MAX); 3],
         };
+        // Other bytes than zero in all of memory, from a space that is gone.
+        let (gone, page, permission) = (SpaceId(9), PageSize::Large, Permission::READ_WRITE);
+        both.store.open(gone).unwrap();
+        both.store.set_quota(gone, 32 << 20).unwrap();
+        let at = both
+            .store
+            .alloc(gone, 32 << 20, page, None, permission, false);
+        both.store
+            .write(gone, at.unwrap(), &[0xff; 32 << 20])
+            .unwrap();
+        both.store.close(gone).unwrap();
+        // Something to begin with: pages of all three, and one that two share.
         (0..3).for_each(|space| both.execute(space, &Operation::Open));
+        let (page, permission) = (
+            Spot {
+                chosen: None,
+                page: 0,
+                offset: 0,
+            },
+            Permission::READ_WRITE,
+        );
+        let sparse = Spot { page: 6, ..page };
+        for space in 0..3 {
+            both.run(
+                space,
+                &Step::Alloc(4 * KIB_4, false, Some(page), permission, false),
+            );
+            both.run(
+                space,
+                &Step::Alloc(4 * KIB_4, false, Some(sparse), permission, true),
+            );
+        }
+        both.run(0, &Step::Region(0, page, 1));
+        both.run(0, &Step::Grant(0, 1, permission));
+        both.run(1, &Step::Map(0, Some(Spot { page: 4, ..page })));
         both
     }
 

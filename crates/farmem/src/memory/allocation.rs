@@ -271,7 +271,10 @@ impl<M: Bytes> Store<M> {
                 return Err(Error::Quota);
             }
             pages += match area.kind {
-                Kind::Sparse => space.touched.range(at..end).count() as u64,
+                Kind::Sparse => {
+                    let touched = space.touched.range(at..end);
+                    touched.take(PAGES_MAX as usize + 1).count() as u64
+                }
                 _ => (end - at) >> area.page.shift(),
             };
             pieces.push((start, at, end));

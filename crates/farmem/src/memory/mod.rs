@@ -19,7 +19,7 @@ use tare_sim::{Instant, Random};
 use crate::operation::{Address, Error, Operation, PageSize, RegionId, SpaceId, Value};
 pub use allocation::{AREAS_MAX, PAGES_MAX, SPARSE_MAX};
 pub use locks::LOCKS_MAX;
-pub use regions::REGIONS_MAX;
+pub use regions::{GRANTS_MAX, REGIONS_MAX};
 
 use locks::Locks;
 use pool::Pool;
@@ -38,7 +38,9 @@ pub struct Config {
     /// The bytes of the pool of physical memory, at most 16 TiB. The page table takes 64 to 128
     /// bytes more for each 4 KiB.
     pub bytes: u64,
-    /// The bytes that a space may use, unless it has another quota.
+    /// The bytes that a space may use, unless it has another quota. An allocation that is not sparse
+    /// takes its entries of the page table at once, for which there is room as long as the quotas
+    /// are no more than `bytes` together, and mostly up to twice as much.
     pub quota: u64,
     /// The most spaces.
     pub spaces_max: usize,

@@ -10,6 +10,9 @@ use crate::operation::{Address, Error, PageSize, Permission, RegionId, SpaceId, 
 /// Regions of one space, at most.
 pub const REGIONS_MAX: usize = 1024;
 
+/// Grants of one space, over all its regions, at most.
+pub const GRANTS_MAX: usize = 4096;
+
 /// A region.
 pub(super) struct Region {
     owner: SpaceId,
@@ -126,6 +129,15 @@ impl<M: Bytes> Store<M> {
         }
         if !self.spaces.contains_key(&to) {
             return Err(Error::NoSuchSpace);
+        }
+        let own = self
+            .spaces
+            .get(&id)
+            .into_iter()
+            .flat_map(|space| &space.regions);
+        let own = own.filter_map(|region| self.regions.get(region));
+        if before.is_none() && own.map(|region| region.grants.len()).sum::<usize>() >= GRANTS_MAX {
+            return Err(Error::Quota);
         }
         self.take_grant_back(region, to);
         let grant = Grant {
