@@ -208,7 +208,10 @@ fn add(cell: &Cell<u64>, more: u64) {
 fn run(seed: u64, coverage: &Coverage) {
     let mut random = Random::new(seed);
     let mut testbed = Testbed::new(random.next_u64());
-    let memory = Memory::new(16384);
+    let memory = match seed % 8 {
+        0 => Memory::real(16384),
+        _ => Memory::new(16384),
+    };
     let history = Rc::new(History::default());
     let authentication = Authentication::Checksum;
     let share = if random.chance(0.3) { 0.1 } else { 0.0 };

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tare_farmem::operation::{Error, Operation, SpaceId, Value};
+use tare_farmem::memory::{Config, Store};
+use tare_farmem::operation::{Error, Operation, PageSize, Permission, SpaceId, Value};
 use tare_farmem::protocol::{
     Client, ClientConfig, Completion, Execute, Node as MemoryNode, NodeConfig, Replies,
 };
@@ -24,12 +25,33 @@ pub(crate) struct Cells {
     pub(crate) runs: HashMap<u64, u32>,
     /// All that ran, except reads, by address.
     pub(crate) log: Vec<u64>,
+    /// The memory that is used instead of the bytes.
+    store: Option<Store>,
 }
 
 impl Memory {
     pub(crate) fn new(bytes: usize) -> Memory {
         let memory = Memory::default();
         memory.0.borrow_mut().bytes = vec![0; bytes];
+        memory
+    }
+
+    /// The memory of a node, with this many bytes allocated from address 0 on.
+    pub(crate) fn real(bytes: u64) -> Memory {
+        let mut store = Store::new(&Config::new(4 * bytes));
+        let alloc = Operation::Alloc {
+            bytes,
+            page: PageSize::Small,
+            at: Some(0),
+            permission: Permission::READ_WRITE,
+            sparse: false,
+        };
+        for operation in [Operation::Open, alloc] {
+            let done = store.execute(Instant::ZERO, SPACE, &operation, &mut Vec::new());
+            assert!(done.is_ok(), "{done:?}");
+        }
+        let memory = Memory::default();
+        memory.0.borrow_mut().store = Some(store);
         memory
     }
 
@@ -50,13 +72,25 @@ impl Memory {
 impl Execute for Memory {
     fn execute(
         &mut self,
-        _now: Instant,
-        _space: SpaceId,
+        now: Instant,
+        space: SpaceId,
         operation: &Operation<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Value, Error> {
         let mut cells = self.0.borrow_mut();
         let cells = &mut *cells;
+        if let Some(store) = &mut cells.store {
+            let tag = match *operation {
+                Operation::Write { data, .. } => data.first_chunk().copied(),
+                Operation::CompareAndSwap { new, .. } => Some(new.to_le_bytes()),
+                Operation::FetchAdd { add, .. } => Some(add.to_le_bytes()),
+                _ => None,
+            };
+            if let Some(tag) = tag {
+                *cells.runs.entry(u64::from_le_bytes(tag)).or_insert(0) += 1;
+            }
+            return store.execute(now, space, operation, out);
+        }
         let word = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().unwrap());
         let (address, len) = match *operation {
             Operation::Read { address, len } => (address, len as usize),
