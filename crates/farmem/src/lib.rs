@@ -1,0 +1,5 @@
+#![doc = include_str!("../README.md")]
+
+pub mod memory;
+pub mod operation;
+pub mod protocol;

@@ -1,0 +1,388 @@
+//! Reads, writes, atomic operations and locks.
+
+use std::time::Duration;
+
+use tare_sim::Instant;
+
+use super::pool::place;
+use super::space::Area;
+use super::table::{Entry, Page, Room};
+use super::{Bytes, Store};
+use crate::operation::{Address, Error, Guard, PageSize, Permission, SpaceId, LEN_MAX};
+
+/// What a page that was never written reads as.
+static ZEROS: [u8; PageSize::Small.bytes() as usize] = [0; PageSize::Small.bytes() as usize];
+
+impl<M: Bytes> Store<M> {
+    /// Returns the first bytes of a range, at least one and at most `len`, as they are in memory:
+    /// those up to the end of the page, or less where the page was never written. The bytes
+    /// themselves are not loaded yet, so the misses of calls for several ranges overlap.
+    ///
+    /// # Errors
+    /// No such space, unmapped, or no permission, at this first address.
+    #[inline]
+    pub fn part(&self, space: SpaceId, address: Address, len: u32) -> Result<&[u8], Error> {
+        match self.find(space, address) {
+            Some(entry) => {
+                if !entry.allows(Permission::READ) {
+                    return Err(Error::Permission { address });
+                }
+                let (offset, len) = within(address, len.into(), entry.size());
+                Ok(match entry.frame() {
+                    Some(frame) => self.pool.bytes(frame, offset, len),
+                    None => &ZEROS[..len.min(ZEROS.len())],
+                })
+            }
+            None => {
+                let area = self.area(space, address)?;
+                if !area.permission.allows(Permission::READ) {
+                    return Err(Error::Permission { address });
+                }
+                let (_, len) = within(address, len.into(), area.page);
+                Ok(&ZEROS[..len.min(ZEROS.len())])
+            }
+        }
+    }
+
+    /// Fills `out` with the bytes at an address.
+    ///
+    /// # Errors
+    /// As [`Operation::Read`](crate::operation::Operation::Read); what `out` then has is of the
+    /// range's first bytes.
+    #[inline]
+    pub fn read_into(&self, space: SpaceId, address: Address, out: &mut [u8]) -> Result<(), Error> {
+        let len = checked_len(address, out.len())?;
+        let mut done = 0;
+        while done < len {
+            let part = self.part(space, address + u64::from(done), len - done)?;
+            out[done as usize..][..part.len()].copy_from_slice(part);
+            done += part.len() as u32;
+        }
+        Ok(())
+    }
+
+    /// Appends bytes at an address to `out`.
+    ///
+    /// # Errors
+    /// As [`Operation::Read`](crate::operation::Operation::Read); `out` is then as before.
+    #[inline]
+    pub fn read(
+        &self,
+        space: SpaceId,
+        address: Address,
+        len: u32,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let len = checked_len(address, len as usize)?;
+        let before = out.len();
+        let mut done = 0;
+        while done < len {
+            match self.part(space, address + u64::from(done), len - done) {
+                Ok(part) => {
+                    out.extend_from_slice(part);
+                    done += part.len() as u32;
+                }
+                Err(error) => {
+                    out.truncate(before);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes bytes at an address.
+    ///
+    /// # Errors
+    /// As [`Operation::Write`](crate::operation::Operation::Write).
+    #[inline]
+    pub fn write(&mut self, space: SpaceId, address: Address, data: &[u8]) -> Result<(), Error> {
+        let len = checked_len(address, data.len())?;
+        // Nearly always it is one page, which has a frame: then this is the only lookup.
+        if let Some(entry) = self.find(space, address) {
+            if let (true, Some(frame)) = (entry.allows(Permission::WRITE), entry.frame()) {
+                let (offset, there) = within(address, len.into(), entry.size());
+                if there == data.len() {
+                    self.pool
+                        .bytes_mut(frame, offset, there)
+                        .copy_from_slice(data);
+                    return Ok(());
+                }
+            }
+        }
+        // Whatever can fail comes before the first byte is written.
+        self.populate(space, address, len.into(), Permission::WRITE)?;
+        let mut rest = data;
+        let mut at = address;
+        while !rest.is_empty() {
+            let to = self.populated(space, at, rest.len() as u64)?;
+            let (now, later) = rest.split_at(to.len());
+            to.copy_from_slice(now);
+            at += now.len() as u64;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Stores `new` if the little-endian value at an address is `expected`; returns the value before.
+    ///
+    /// # Errors
+    /// As [`Operation::CompareAndSwap`](crate::operation::Operation::CompareAndSwap).
+    pub fn compare_and_swap(
+        &mut self,
+        space: SpaceId,
+        address: Address,
+        expected: u64,
+        new: u64,
+    ) -> Result<u64, Error> {
+        self.update(space, address, |old| (old == expected).then_some(new))
+    }
+
+    /// Adds to the little-endian value at an address, with wrap-around; returns the value before.
+    ///
+    /// # Errors
+    /// As [`Operation::FetchAdd`](crate::operation::Operation::FetchAdd).
+    pub fn fetch_add(&mut self, space: SpaceId, address: Address, add: u64) -> Result<u64, Error> {
+        self.update(space, address, |old| Some(old.wrapping_add(add)))
+    }
+
+    fn update(
+        &mut self,
+        space: SpaceId,
+        address: Address,
+        change: impl FnOnce(u64) -> Option<u64>,
+    ) -> Result<u64, Error> {
+        aligned(address)?;
+        self.populate(space, address, 8, Permission::READ_WRITE)?;
+        let bytes = self.populated(space, address, 8)?;
+        // Aligned, so it is within one page.
+        let Some(word) = bytes.first_chunk_mut::<8>() else {
+            return Err(Error::Misaligned { multiple: 8 });
+        };
+        let old = u64::from_le_bytes(*word);
+        if let Some(new) = change(old) {
+            *word = new.to_le_bytes();
+        }
+        Ok(old)
+    }
+
+    /// Takes the lock of an address until `now + lease`; returns its fencing token.
+    ///
+    /// # Errors
+    /// As [`Operation::Lock`](crate::operation::Operation::Lock).
+    pub fn lock(
+        &mut self,
+        now: Instant,
+        space: SpaceId,
+        address: Address,
+        lease: Duration,
+    ) -> Result<u64, Error> {
+        aligned(address)?;
+        self.locks.check_new(now, space, lease)?;
+        // The lock belongs to the physical memory, so there must be some.
+        self.populate(space, address, 8, Permission::WRITE)?;
+        let at = self.physical(space, address)?;
+        self.locks.lock(now, space, at, lease)
+    }
+
+    /// Gives a lock back.
+    ///
+    /// # Errors
+    /// As [`Operation::Unlock`](crate::operation::Operation::Unlock).
+    pub fn unlock(
+        &mut self,
+        now: Instant,
+        space: SpaceId,
+        address: Address,
+        token: u64,
+    ) -> Result<(), Error> {
+        let at = self.physical(space, address)?;
+        self.locks.unlock(now, space, at, token)
+    }
+
+    /// Checks that the space holds a lock under this token, and that its lease has not expired.
+    ///
+    /// # Errors
+    /// [`Error::StaleToken`], or the lock's address is not one.
+    pub fn check_guard(
+        &self,
+        now: Instant,
+        space: SpaceId,
+        guard: Option<Guard>,
+    ) -> Result<(), Error> {
+        let Some(Guard { lock, token }) = guard else {
+            return Ok(());
+        };
+        let at = self.physical(space, lock)?;
+        self.locks.check(now, space, at, token)
+    }
+
+    /// Finds the entry of the page that an address is in. Sizes that are not in use are not looked
+    /// for, so this is mostly one bucket.
+    #[inline(always)]
+    pub(super) fn find(&self, space: SpaceId, address: Address) -> Option<Entry> {
+        let page = Page::of(space, address, PageSize::Small);
+        match self.table.find(&page) {
+            None => self.find_larger(space, address),
+            found => found,
+        }
+    }
+
+    #[inline(never)]
+    fn find_larger(&self, space: SpaceId, address: Address) -> Option<Entry> {
+        [PageSize::Large, PageSize::Huge]
+            .into_iter()
+            .filter(|&size| self.table.count(size) > 0)
+            .find_map(|size| self.table.find(&Page::of(space, address, size)))
+    }
+
+    /// Returns the area of an address, where the page table has no entry: a sparse one, if there is
+    /// one at all.
+    #[cold]
+    fn area(&self, space: SpaceId, address: Address) -> Result<Area, Error> {
+        let space = self.spaces.get(&space).ok_or(Error::NoSuchSpace)?;
+        let (_, area) = space.area(address).ok_or(Error::Unmapped { address })?;
+        Ok(area)
+    }
+
+    /// Sees to it that every page of a range is allowed and has a frame. A failure leaves all pages
+    /// as they were.
+    pub(super) fn populate(
+        &mut self,
+        space: SpaceId,
+        address: Address,
+        len: u64,
+        permission: Permission,
+    ) -> Result<(), Error> {
+        let mut made = Vec::new();
+        let (mut at, end) = (address, address + len);
+        while at < end {
+            match self.populate_page(space, at, permission) {
+                Ok((size, is_new)) => {
+                    if is_new {
+                        made.push(at);
+                    }
+                    at = ((at >> size.shift()) + 1) << size.shift();
+                }
+                Err(error) => {
+                    for at in made {
+                        self.unpopulate_page(space, at);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn populate_page(
+        &mut self,
+        id: SpaceId,
+        address: Address,
+        permission: Permission,
+    ) -> Result<(PageSize, bool), Error> {
+        if let Some(entry) = self.find(id, address) {
+            let size = entry.size();
+            if !entry.allows(permission) {
+                return Err(Error::Permission { address });
+            }
+            if entry.frame().is_some() {
+                return Ok((size, false));
+            }
+            let frame = self.pool.take(size).ok_or(Error::OutOfMemory)?;
+            let page = Page::of(id, address, size);
+            self.table.set_frame(&page, Some(frame));
+            return Ok((size, true));
+        }
+        let area = self.area(id, address)?;
+        let size = area.page;
+        if !area.permission.allows(permission) {
+            return Err(Error::Permission { address });
+        }
+        let space = self.spaces.get_mut(&id).ok_or(Error::NoSuchSpace)?;
+        if !space.may_use(size.bytes()) {
+            return Err(Error::Quota);
+        }
+        let frame = self.pool.take(size).ok_or(Error::OutOfMemory)?;
+        let entry = Entry::new(size, area.permission, Some(frame));
+        let page = Page::of(id, address, size);
+        if !self.table.insert(&page, entry, Room::Second) {
+            self.pool.give_back(frame, size);
+            return Err(Error::OutOfMemory);
+        }
+        space.used += size.bytes();
+        space.touched.insert(address & !(size.bytes() - 1));
+        Ok((size, true))
+    }
+
+    /// Undoes [`Store::populate_page`] where it made something.
+    fn unpopulate_page(&mut self, id: SpaceId, address: Address) {
+        let Some(entry) = self.find(id, address) else {
+            return;
+        };
+        let size = entry.size();
+        if let Some(frame) = entry.frame() {
+            self.pool.give_back(frame, size);
+        }
+        let Some(space) = self.spaces.get_mut(&id) else {
+            return;
+        };
+        let page = Page::of(id, address, size);
+        if space.touched.remove(&(address & !(size.bytes() - 1))) {
+            space.used -= size.bytes();
+            self.table.remove(&page);
+        } else {
+            self.table.set_frame(&page, None);
+        }
+    }
+
+    /// Returns the first bytes of a range whose pages have frames, up to the end of the page.
+    fn populated(
+        &mut self,
+        space: SpaceId,
+        address: Address,
+        len: u64,
+    ) -> Result<&mut [u8], Error> {
+        let entry = self.find(space, address);
+        let entry = entry.ok_or(Error::Unmapped { address })?;
+        let frame = entry.frame().ok_or(Error::Unmapped { address })?;
+        let (offset, len) = within(address, len, entry.size());
+        Ok(self.pool.bytes_mut(frame, offset, len))
+    }
+
+    /// Returns the physical address of a lock; a page that was never written has none.
+    fn physical(&self, space: SpaceId, address: Address) -> Result<u64, Error> {
+        let Some(entry) = self.find(space, address) else {
+            self.area(space, address)?;
+            return Err(Error::StaleToken);
+        };
+        let frame = entry.frame().ok_or(Error::StaleToken)?;
+        Ok(place(frame, within(address, 1, entry.size()).0))
+    }
+}
+
+/// Returns the offset of an address in its page, and how many of `len` bytes are in this page.
+#[inline]
+fn within(address: Address, len: u64, size: PageSize) -> (u64, usize) {
+    let offset = address & (size.bytes() - 1);
+    (offset, len.min(size.bytes() - offset) as usize)
+}
+
+#[inline]
+fn checked_len(address: Address, len: usize) -> Result<u32, Error> {
+    let len = u32::try_from(len).map_err(|_| Error::Length)?;
+    if len == 0 || len > LEN_MAX || address.checked_add(len.into()).is_none() {
+        return Err(Error::Length);
+    }
+    Ok(len)
+}
+
+fn aligned(address: Address) -> Result<(), Error> {
+    if !address.is_multiple_of(8) {
+        return Err(Error::Misaligned { multiple: 8 });
+    }
+    if address > u64::MAX - 8 {
+        return Err(Error::Length);
+    }
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! Locks that end by themselves, and the tokens that fence off their late holders.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+use std::time::Duration;
+
+use tare_sim::Instant;
+
+use crate::operation::{Error, SpaceId, LEASE_MAX};
+
+/// Locks that a space may hold at a time.
+pub const LOCKS_MAX: usize = 1024;
+
+/// The locks, by the physical address: spaces that share a page share its locks.
+pub(super) struct Locks {
+    held: BTreeMap<u64, Held>,
+    ends: BTreeSet<(Instant, u64)>,
+    spaces: HashMap<SpaceId, BTreeSet<u64>>,
+    last_token: u64,
+}
+
+struct Held {
+    by: SpaceId,
+    token: u64,
+    until: Instant,
+}
+
+impl Locks {
+    /// All tokens will be greater than `token`.
+    pub(super) fn after(token: u64) -> Locks {
+        Locks {
+            held: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            spaces: HashMap::new(),
+            last_token: token,
+        }
+    }
+
+    /// Returns the number of locks that are held.
+    pub(super) fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Returns the last token that was given.
+    pub(super) fn last_token(&self) -> u64 {
+        self.last_token
+    }
+
+    /// Checks what a lock needs besides its address, and ends the leases that have expired.
+    pub(super) fn check_new(
+        &mut self,
+        now: Instant,
+        space: SpaceId,
+        lease: Duration,
+    ) -> Result<(), Error> {
+        if lease.is_zero() || lease > LEASE_MAX {
+            return Err(Error::Lease);
+        }
+        while let Some(&(until, at)) = self.ends.first() {
+            if until > now {
+                break;
+            }
+            self.remove(at);
+        }
+        let held = self.spaces.get(&space);
+        if held.is_some_and(|held| held.len() >= LOCKS_MAX) {
+            return Err(Error::Quota);
+        }
+        Ok(())
+    }
+
+    /// Takes a lock after [`Locks::check_new`]; returns its token.
+    pub(super) fn lock(
+        &mut self,
+        now: Instant,
+        space: SpaceId,
+        at: u64,
+        lease: Duration,
+    ) -> Result<u64, Error> {
+        if let Some(held) = self.held.get(&at) {
+            let retry_after = held.until.since(now);
+            return Err(Error::Locked { retry_after });
+        }
+        self.spaces.entry(space).or_default().insert(at);
+        self.last_token += 1;
+        let (by, token, until) = (space, self.last_token, now + lease);
+        self.held.insert(at, Held { by, token, until });
+        self.ends.insert((until, at));
+        Ok(token)
+    }
+
+    pub(super) fn unlock(
+        &mut self,
+        now: Instant,
+        space: SpaceId,
+        at: u64,
+        token: u64,
+    ) -> Result<(), Error> {
+        self.check(now, space, at, token)?;
+        self.remove(at);
+        Ok(())
+    }
+
+    /// Checks that the space holds the lock under this token and its lease has not expired.
+    pub(super) fn check(
+        &self,
+        now: Instant,
+        space: SpaceId,
+        at: u64,
+        token: u64,
+    ) -> Result<(), Error> {
+        match self.held.get(&at) {
+            Some(held) if held.by == space && held.token == token && now < held.until => Ok(()),
+            _ => Err(Error::StaleToken),
+        }
+    }
+
+    /// Removes the locks of physical memory that is freed.
+    pub(super) fn forget(&mut self, range: Range<u64>) {
+        while let Some((&at, _)) = self.held.range(range.clone()).next() {
+            self.remove(at);
+        }
+    }
+
+    /// Removes the locks that a space holds.
+    pub(super) fn forget_space(&mut self, space: SpaceId) {
+        for at in self.spaces.get(&space).cloned().unwrap_or_default() {
+            self.remove(at);
+        }
+    }
+
+    fn remove(&mut self, at: u64) {
+        let Some(held) = self.held.remove(&at) else {
+            return;
+        };
+        self.ends.remove(&(held.until, at));
+        if let Some(of_space) = self.spaces.get_mut(&held.by) {
+            of_space.remove(&at);
+            if of_space.is_empty() {
+                self.spaces.remove(&held.by);
+            }
+        }
+    }
+}

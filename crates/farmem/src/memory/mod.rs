@@ -1,0 +1,288 @@
+//! The memory of a node: the address spaces of all clients over one page table and one pool of
+//! physical memory.
+//!
+//! A [`Store`] reads no clock and does no I/O. It belongs to one thread; a node with several has a
+//! store for each, and spreads the spaces over them, or a lock.
+
+mod access;
+mod allocation;
+mod locks;
+mod pool;
+mod regions;
+mod space;
+mod table;
+
+use std::collections::HashMap;
+
+use tare_sim::{Instant, Random};
+
+use crate::operation::{Address, Error, Operation, PageSize, RegionId, SpaceId, Value};
+pub use allocation::{AREAS_MAX, PAGES_MAX, SPARSE_MAX};
+pub use locks::LOCKS_MAX;
+pub use regions::{GRANTS_MAX, REGIONS_MAX};
+
+use locks::Locks;
+use pool::Pool;
+use regions::Region;
+use space::Space;
+use table::Table;
+
+/// Memory that a store may use: bytes at one place, such as `Vec<u8>` or a mapping of huge pages.
+pub trait Bytes: AsRef<[u8]> + AsMut<[u8]> {}
+
+impl<M: AsRef<[u8]> + AsMut<[u8]>> Bytes for M {}
+
+/// The settings of a [`Store`].
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The bytes of the pool of physical memory, at most 16 TiB. The page table takes 64 to 128
+    /// bytes more for each 4 KiB.
+    pub bytes: u64,
+    /// The bytes that a space may use, unless it has another quota. An allocation that is not sparse
+    /// takes its entries of the page table at once, for which there is room as long as the quotas
+    /// are no more than `bytes` together, and mostly up to twice as much.
+    pub quota: u64,
+    /// The most spaces.
+    pub spaces_max: usize,
+    /// A sparse range that each space has from the start.
+    pub preset: Option<Preset>,
+    /// The secret key of the page table's hash, random where clients are not trusted.
+    pub key: [u64; 2],
+    /// Fencing tokens are greater than this. A node that starts again sets it to a value that no
+    /// token has reached, for example its start time in nanoseconds.
+    pub last_token: u64,
+}
+
+impl Config {
+    /// Returns settings for so many bytes: no quotas below that, 2^20 spaces, nothing preset, and a
+    /// key that is no secret.
+    pub fn new(bytes: u64) -> Config {
+        Config {
+            bytes,
+            quota: bytes,
+            spaces_max: 1 << 20,
+            preset: None,
+            key: [0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03],
+            last_token: 0,
+        }
+    }
+}
+
+/// A sparse range of readable and writable memory that each space has from the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preset {
+    /// The first address, a multiple of the page size.
+    pub start: Address,
+    /// The first address after it, a multiple of the page size.
+    pub end: Address,
+    /// The size of its pages.
+    pub page: PageSize,
+}
+
+impl Preset {
+    /// The range of the Clio document: 722 GiB, here in pages of 4 KiB.
+    pub const CLIO: Preset = Preset {
+        start: 0x4000_0000,
+        end: 0xb4_c000_0000,
+        page: PageSize::Small,
+    };
+}
+
+/// Counts of a [`Store`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Spaces.
+    pub spaces: usize,
+    /// Regions.
+    pub regions: usize,
+    /// Locks that are held; an expired one counts until the next lock is taken.
+    pub locks: usize,
+    /// Entries of the page table, by size of the page.
+    pub entries: [u64; 3],
+    /// Entries that are not in their home bucket, since it was full and the address was given.
+    pub displaced: u64,
+    /// Addresses at which an allocation found no room in the page table and tried another one.
+    pub retries: u64,
+    /// Bytes of physical memory that are free.
+    pub bytes_free: u64,
+    /// Frames of 4 KiB that were zeroed only when they were taken, since [`Store::clean`] had not
+    /// come to them.
+    pub zeroed_late: u64,
+    /// The last fencing token.
+    pub last_token: u64,
+}
+
+/// The memory of a node.
+pub struct Store<M = Vec<u8>> {
+    config: Config,
+    table: Table<M>,
+    pool: Pool<M>,
+    spaces: HashMap<SpaceId, Space>,
+    regions: HashMap<RegionId, Region>,
+    names: HashMap<Box<[u8]>, RegionId>,
+    last_region: u64,
+    locks: Locks,
+    random: Random,
+    retries: u64,
+}
+
+impl Store {
+    /// Makes a store in ordinary memory.
+    ///
+    /// # Panics
+    /// If the preset is not of whole pages, or there is not as much memory.
+    pub fn new(config: &Config) -> Store {
+        let memory = |bytes| Ok::<_, std::convert::Infallible>(vec![0; bytes]);
+        match Store::in_memory(config, memory) {
+            Ok(store) => store,
+            Err(never) => match never {},
+        }
+    }
+}
+
+impl<M: Bytes> Store<M> {
+    /// Makes a store in memory that `memory` returns for a number of bytes, once for the page table
+    /// and once for the pool. All of it is written here, so that no later access waits for the
+    /// kernel.
+    ///
+    /// # Errors
+    /// Those of `memory`.
+    ///
+    /// # Panics
+    /// If the preset is not of whole pages, or `memory` returns less.
+    pub fn in_memory<E>(
+        config: &Config,
+        mut memory: impl FnMut(usize) -> Result<M, E>,
+    ) -> Result<Store<M>, E> {
+        if let Some(preset) = config.preset {
+            let is_border = |address: Address| address.is_multiple_of(preset.page.bytes());
+            let is_whole = is_border(preset.start) && is_border(preset.end);
+            assert!(is_whole && preset.start < preset.end, "whole pages");
+        }
+        let frames = config.bytes.min(pool::BYTES_MAX) >> PageSize::Small.shift();
+        let table = memory(table::bytes(frames))?;
+        let pool = memory((frames << PageSize::Small.shift()) as usize)?;
+        Ok(Store {
+            table: Table::new(table, frames, config.key),
+            pool: Pool::new(pool),
+            spaces: HashMap::new(),
+            regions: HashMap::new(),
+            names: HashMap::new(),
+            last_region: 0,
+            locks: Locks::after(config.last_token),
+            // Clients see what it chooses, so it has nothing of the key.
+            random: Random::new(0),
+            retries: 0,
+            config: config.clone(),
+        })
+    }
+
+    /// Executes an operation of a space, as a whole or not at all. What is read is appended to `out`.
+    /// `now` never goes back.
+    ///
+    /// # Errors
+    /// The operation is refused, and changed nothing.
+    pub fn execute(
+        &mut self,
+        now: Instant,
+        space: SpaceId,
+        operation: &Operation<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Value, Error> {
+        match *operation {
+            Operation::Open => self.open(space).map(|()| Value::None),
+            Operation::Close => self.close(space).map(|()| Value::None),
+            Operation::Alloc {
+                bytes,
+                page,
+                at,
+                permission,
+                sparse,
+            } => self
+                .alloc(space, bytes, page, at, permission, sparse)
+                .map(Value::Address),
+            Operation::Free { address, bytes } => {
+                self.free(space, address, bytes).map(|()| Value::None)
+            }
+            Operation::Read { address, len } => self
+                .read(space, address, len, out)
+                .map(|()| Value::Bytes(len)),
+            Operation::Write {
+                address,
+                data,
+                guard,
+            } => {
+                self.check_guard(now, space, guard)?;
+                self.write(space, address, data).map(|()| Value::None)
+            }
+            Operation::CompareAndSwap {
+                address,
+                expected,
+                new,
+                guard,
+            } => {
+                self.check_guard(now, space, guard)?;
+                self.compare_and_swap(space, address, expected, new)
+                    .map(Value::Old)
+            }
+            Operation::FetchAdd {
+                address,
+                add,
+                guard,
+            } => {
+                self.check_guard(now, space, guard)?;
+                self.fetch_add(space, address, add).map(Value::Old)
+            }
+            Operation::Lock { address, lease } => {
+                self.lock(now, space, address, lease).map(Value::Token)
+            }
+            Operation::Unlock { address, token } => self
+                .unlock(now, space, address, token)
+                .map(|()| Value::None),
+            Operation::Fence => match self.spaces.contains_key(&space) {
+                true => Ok(Value::None),
+                false => Err(Error::NoSuchSpace),
+            },
+            Operation::Region {
+                name,
+                address,
+                bytes,
+            } => self.region(space, name, address, bytes).map(Value::Region),
+            Operation::Find { name } => self.find_region(space, name).map(Value::Region),
+            Operation::Grant {
+                region,
+                to,
+                permission,
+            } => self
+                .grant(space, region, to, permission)
+                .map(|()| Value::None),
+            Operation::Revoke { region, from } => {
+                self.revoke(space, region, from).map(|()| Value::None)
+            }
+            Operation::Map { region, at } => self.map(space, region, at).map(Value::Address),
+            Operation::Retire { region } => self.retire(space, region).map(|()| Value::None),
+        }
+    }
+
+    /// Zeroes freed memory ahead of its next use, at most so many bytes and at least one frame. The
+    /// node calls it when there is nothing else to do. Returns false if there is no more to zero.
+    pub fn clean(&mut self, bytes: u64) -> bool {
+        let frames = (bytes >> PageSize::Small.shift()).max(1);
+        self.pool.clean(frames) == frames
+    }
+
+    /// Returns what there is and what has happened.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            spaces: self.spaces.len(),
+            regions: self.regions.len(),
+            locks: self.locks.len(),
+            entries: PageSize::ALL.map(|size| self.table.count(size)),
+            displaced: self.table.displaced(),
+            retries: self.retries,
+            bytes_free: self.pool.bytes_free(),
+            zeroed_late: self.pool.late(),
+            last_token: self.locks.last_token(),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Named regions: memory of one space that others may map.
+
+use std::collections::BTreeMap;
+
+use super::allocation::{whole_pages, Frames, PAGES_MAX};
+use super::space::{Area, Kind};
+use super::{Bytes, Store};
+use crate::operation::{Address, Error, PageSize, Permission, RegionId, SpaceId, NAME_MAX};
+
+/// Regions of one space, at most.
+pub const REGIONS_MAX: usize = 1024;
+
+/// Grants of one space, over all its regions, at most.
+pub const GRANTS_MAX: usize = 4096;
+
+/// A region.
+pub(super) struct Region {
+    owner: SpaceId,
+    name: Box<[u8]>,
+    pub(super) address: Address,
+    pub(super) end: Address,
+    page: PageSize,
+    /// What its space may do with it.
+    permission: Permission,
+    pub(super) grants: BTreeMap<SpaceId, Grant>,
+}
+
+/// What another space may do with a region.
+pub(super) struct Grant {
+    permission: Permission,
+    /// Where the other space has mapped it.
+    pub(super) mapped: Option<Address>,
+}
+
+impl<M: Bytes> Store<M> {
+    /// Names a range of a space's own memory, within one allocation.
+    ///
+    /// # Errors
+    /// As [`Operation::Region`](crate::operation::Operation::Region).
+    pub fn region(
+        &mut self,
+        id: SpaceId,
+        name: &[u8],
+        address: Address,
+        bytes: u64,
+    ) -> Result<RegionId, Error> {
+        let space = self.spaces.get(&id).ok_or(Error::NoSuchSpace)?;
+        if name.is_empty() || name.len() > NAME_MAX || self.names.contains_key(name) {
+            return Err(Error::Name);
+        }
+        if space.regions.len() >= REGIONS_MAX {
+            return Err(Error::Quota);
+        }
+        let (_, area) = space.area(address).ok_or(Error::Unmapped { address })?;
+        let (page, multiple) = (area.page, area.page.bytes());
+        if !address.is_multiple_of(multiple) {
+            return Err(Error::Misaligned { multiple });
+        }
+        let bytes = whole_pages(bytes, page)?;
+        let end = address.checked_add(bytes).ok_or(Error::Length)?;
+        if bytes >> page.shift() > PAGES_MAX {
+            return Err(Error::Length);
+        }
+        if end > area.end {
+            let address = area.end;
+            return Err(Error::Unmapped { address });
+        }
+        if matches!(area.kind, Kind::Mapped(_)) {
+            return Err(Error::InUse);
+        }
+        // The frames are then the same for as long as the region exists, and mappings have them.
+        self.populate(id, address, bytes, area.permission)?;
+        self.last_region += 1;
+        let region = RegionId(self.last_region);
+        self.names.insert(name.into(), region);
+        self.regions.insert(
+            region,
+            Region {
+                owner: id,
+                name: name.into(),
+                address,
+                end,
+                page,
+                permission: area.permission,
+                grants: BTreeMap::new(),
+            },
+        );
+        if let Some(space) = self.spaces.get_mut(&id) {
+            space.regions.insert(region);
+        }
+        Ok(region)
+    }
+
+    /// Looks up a region that belongs or is granted to a space.
+    ///
+    /// # Errors
+    /// As [`Operation::Find`](crate::operation::Operation::Find).
+    pub fn find_region(&self, id: SpaceId, name: &[u8]) -> Result<RegionId, Error> {
+        if !self.spaces.contains_key(&id) {
+            return Err(Error::NoSuchSpace);
+        }
+        let found = self.names.get(name).copied();
+        let found = found.filter(|region| {
+            let region = self.regions.get(region);
+            region.is_some_and(|region| region.owner == id || region.grants.contains_key(&id))
+        });
+        found.ok_or(Error::NoSuchRegion)
+    }
+
+    /// Lets another space map a region.
+    ///
+    /// # Errors
+    /// As [`Operation::Grant`](crate::operation::Operation::Grant).
+    pub fn grant(
+        &mut self,
+        id: SpaceId,
+        region: RegionId,
+        to: SpaceId,
+        permission: Permission,
+    ) -> Result<(), Error> {
+        let granted = self.own_region(id, region)?;
+        if !granted.permission.allows(permission) {
+            let address = granted.address;
+            return Err(Error::Permission { address });
+        }
+        let before = granted.grants.get(&to).map(|grant| grant.permission);
+        if before == Some(permission) {
+            return Ok(());
+        }
+        if !self.spaces.contains_key(&to) {
+            return Err(Error::NoSuchSpace);
+        }
+        let own = self
+            .spaces
+            .get(&id)
+            .into_iter()
+            .flat_map(|space| &space.regions);
+        let own = own.filter_map(|region| self.regions.get(region));
+        if before.is_none() && own.map(|region| region.grants.len()).sum::<usize>() >= GRANTS_MAX {
+            return Err(Error::Quota);
+        }
+        self.take_grant_back(region, to);
+        let grant = Grant {
+            permission,
+            mapped: None,
+        };
+        self.own_region(id, region)?.grants.insert(to, grant);
+        if let Some(space) = self.spaces.get_mut(&to) {
+            space.granted.insert(region);
+        }
+        Ok(())
+    }
+
+    /// Takes a grant back, and unmaps the region from the other space.
+    ///
+    /// # Errors
+    /// As [`Operation::Revoke`](crate::operation::Operation::Revoke).
+    pub fn revoke(&mut self, id: SpaceId, region: RegionId, from: SpaceId) -> Result<(), Error> {
+        self.own_region(id, region)?;
+        self.take_grant_back(region, from);
+        Ok(())
+    }
+
+    /// Maps a region that is granted to a space; returns the first address.
+    ///
+    /// # Errors
+    /// As [`Operation::Map`](crate::operation::Operation::Map).
+    pub fn map(
+        &mut self,
+        id: SpaceId,
+        region: RegionId,
+        at: Option<Address>,
+    ) -> Result<Address, Error> {
+        if !self.spaces.contains_key(&id) {
+            return Err(Error::NoSuchSpace);
+        }
+        let mapped = self.regions.get(&region).ok_or(Error::NoSuchRegion)?;
+        let grant = mapped.grants.get(&id).ok_or(Error::NoSuchRegion)?;
+        if grant.mapped.is_some() {
+            return Err(Error::InUse);
+        }
+        let (page, bytes) = (mapped.page, mapped.end - mapped.address);
+        let pages = (mapped.address..mapped.end).step_by(page.bytes() as usize);
+        let frames = pages.filter_map(|address| self.find(mapped.owner, address)?.frame());
+        let frames = frames.collect::<Vec<_>>();
+        let area = Area {
+            end: 0,
+            page,
+            permission: grant.permission,
+            kind: Kind::Mapped(region),
+        };
+        let start = self.reserve(id, bytes, at, area, &Frames::Are(&frames))?;
+        let region = self.regions.get_mut(&region);
+        if let Some(grant) = region.and_then(|region| region.grants.get_mut(&id)) {
+            grant.mapped = Some(start);
+        }
+        Ok(start)
+    }
+
+    /// Ends a region, with all grants and mappings; the memory stays.
+    ///
+    /// # Errors
+    /// As [`Operation::Retire`](crate::operation::Operation::Retire).
+    pub fn retire(&mut self, id: SpaceId, region: RegionId) -> Result<(), Error> {
+        let grants = self.own_region(id, region)?.grants.keys();
+        for to in grants.copied().collect::<Vec<_>>() {
+            self.take_grant_back(region, to);
+        }
+        if let Some(retired) = self.regions.remove(&region) {
+            self.names.remove(&retired.name);
+        }
+        if let Some(space) = self.spaces.get_mut(&id) {
+            space.regions.remove(&region);
+        }
+        Ok(())
+    }
+
+    /// Removes a grant, if there is one, and its mapping.
+    pub(super) fn take_grant_back(&mut self, region: RegionId, from: SpaceId) {
+        let Some(found) = self.regions.get_mut(&region) else {
+            return;
+        };
+        let bytes = found.end - found.address;
+        if let Some(start) = found.grants.remove(&from).and_then(|grant| grant.mapped) {
+            self.release(from, start, start, start + bytes);
+        }
+        if let Some(space) = self.spaces.get_mut(&from) {
+            space.granted.remove(&region);
+        }
+    }
+
+    fn own_region(&mut self, id: SpaceId, region: RegionId) -> Result<&mut Region, Error> {
+        if !self.spaces.contains_key(&id) {
+            return Err(Error::NoSuchSpace);
+        }
+        let region = self.regions.get_mut(&region);
+        let region = region.filter(|region| region.owner == id);
+        region.ok_or(Error::NoSuchRegion)
+    }
+}

@@ -1,0 +1,91 @@
+//! The address space of one client: which ranges are allocated, and what it has used.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::operation::{Address, PageSize, Permission, RegionId};
+
+/// An address space.
+pub(super) struct Space {
+    /// The most bytes that it may use.
+    pub(super) quota: u64,
+    /// The bytes of its dense areas, and of the pages of its sparse areas that were written.
+    pub(super) used: u64,
+    /// By the first address; they do not overlap.
+    pub(super) areas: BTreeMap<Address, Area>,
+    /// The first addresses of the pages of sparse areas that have an entry in the page table.
+    pub(super) touched: BTreeSet<Address>,
+    /// Where the next allocation goes, if there is room.
+    pub(super) next: Address,
+    /// The regions that belong to the space.
+    pub(super) regions: BTreeSet<RegionId>,
+    /// The regions that are granted to the space.
+    pub(super) granted: BTreeSet<RegionId>,
+}
+
+/// An allocated range of addresses, or a part of one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Area {
+    /// The first address after it.
+    pub(super) end: Address,
+    pub(super) page: PageSize,
+    pub(super) permission: Permission,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Every page has an entry in the page table.
+    Dense,
+    /// A page has an entry once it was written.
+    Sparse,
+    /// A region of another space: every page has an entry, and the frame belongs to that space.
+    Mapped(RegionId),
+}
+
+impl Space {
+    pub(super) fn new(quota: u64, next: Address) -> Space {
+        Space {
+            quota,
+            used: 0,
+            areas: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            next,
+            regions: BTreeSet::new(),
+            granted: BTreeSet::new(),
+        }
+    }
+
+    /// Returns the area that has an address, and its first address.
+    pub(super) fn area(&self, address: Address) -> Option<(Address, Area)> {
+        let (&start, area) = self.areas.range(..=address).next_back()?;
+        (address < area.end).then_some((start, *area))
+    }
+
+    /// Returns the first address of a range that is allocated.
+    pub(super) fn taken(&self, start: Address, end: Address) -> Option<Address> {
+        if self.area(start).is_some() {
+            return Some(start);
+        }
+        self.areas.range(start..end).next().map(|(&taken, _)| taken)
+    }
+
+    /// Takes a range out of the area that begins at `start`.
+    pub(super) fn cut(&mut self, start: Address, from: Address, to: Address) {
+        let Some(area) = self.areas.remove(&start) else {
+            return;
+        };
+        if start < from {
+            self.areas.insert(start, Area { end: from, ..area });
+        }
+        if to < area.end {
+            self.areas.insert(to, area);
+        }
+    }
+
+    /// Returns true if so many more bytes are within the quota.
+    pub(super) fn may_use(&self, bytes: u64) -> bool {
+        self.used
+            .checked_add(bytes)
+            .is_some_and(|used| used <= self.quota)
+    }
+}

@@ -1,0 +1,367 @@
+//! The page table: one hash table for the pages of all spaces.
+
+use std::num::NonZeroU64;
+
+use crate::memory::pool::Frame;
+use crate::operation::{PageSize, Permission, SpaceId};
+
+/// Bytes of a bucket: a cache line.
+const LINE: usize = 64;
+/// Entries in a bucket.
+const WAYS: usize = 3;
+/// The least number of buckets.
+const BUCKETS_MIN: u64 = 64;
+/// Consecutive pages, as a power of two, whose home buckets are consecutive too.
+const RUN_SHIFT: u32 = 18;
+/// The frame of a page that was never written.
+const NO_FRAME: u32 = u32::MAX;
+
+/// A page of a space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Page {
+    pub(super) space: SpaceId,
+    /// The address divided by the page's size.
+    pub(super) number: u64,
+    pub(super) size: PageSize,
+}
+
+impl Page {
+    /// Returns the page of this size that has an address.
+    #[inline]
+    pub(super) fn of(space: SpaceId, address: u64, size: PageSize) -> Page {
+        Page {
+            space,
+            number: address >> size.shift(),
+            size,
+        }
+    }
+
+    /// The second word of an entry, without the permission: bits 12 to 63 are the number of the
+    /// page, 4 is set in each entry, 2 and 3 are the size, 0 and 1 the permission.
+    #[inline]
+    fn word(&self) -> u64 {
+        self.number << 12 | 1 << 4 | (self.size as u64) << 2
+    }
+}
+
+/// What the table says about a page: bits 0 to 31 are the frame, and above them are bits 0 to 4 of
+/// the entry's second word. One word, so that it stays in a register: as a struct of three fields,
+/// it went through the stack in pieces, which took half of the time of a read from the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry(NonZeroU64);
+
+impl Entry {
+    /// Returns an entry; a page that was never written has no frame.
+    pub(super) fn new(size: PageSize, permission: Permission, frame: Option<Frame>) -> Entry {
+        let high = 1 << 4 | (size as u64) << 2 | u64::from(permission.bits());
+        let low = u64::from(frame.unwrap_or(NO_FRAME));
+        Entry(NonZeroU64::MIN.saturating_add((high << 32 | low) - 1))
+    }
+
+    #[inline]
+    pub(super) fn size(self) -> PageSize {
+        match self.0.get() >> 34 & 3 {
+            0 => PageSize::Small,
+            1 => PageSize::Large,
+            _ => PageSize::Huge,
+        }
+    }
+
+    #[inline]
+    pub(super) fn allows(self, permission: Permission) -> bool {
+        let bits = (self.0.get() >> 32) as u8;
+        bits & permission.bits() == permission.bits()
+    }
+
+    #[inline]
+    pub(super) fn frame(self) -> Option<Frame> {
+        let frame = self.0.get() as u32;
+        (frame != NO_FRAME).then_some(frame)
+    }
+}
+
+/// The place of an entry, which holds until the table changes.
+#[derive(Clone, Copy)]
+struct Slot {
+    bucket: usize,
+    way: usize,
+}
+
+/// Where an entry may go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Room {
+    /// Into its home bucket alone, where one cache line answers.
+    Home,
+    /// Also into its second bucket, for pages whose address cannot be another one.
+    Second,
+}
+
+/// The table: buckets of three entries, one cache line each, twice as many entries as frames or
+/// more.
+///
+/// The home bucket of a page is a keyed hash of the space and of the page's number without its last
+/// 18 bits, plus these bits. A range of pages thus fills consecutive buckets evenly, where a hash of
+/// each page by itself would fill some beyond their three entries long before the table is full: the
+/// allocation of a thousand pages would find room at no address. A page whose address is given and
+/// whose home is full goes to a second bucket, by a hash of the whole number; its home counts it, and
+/// a lookup goes on to the second bucket only if that count is not 0. So a lookup reads one line
+/// nearly always, and never more than two for each size of page that is in use.
+///
+/// The bytes belong to the caller's memory, which may be of huge pages. A bucket is eight words: three
+/// spaces, three pages, the frames 0 and 1, then frame 2 and the count of pages that are elsewhere.
+pub(super) struct Table<M> {
+    memory: M,
+    /// The offset of the first bucket, so that a bucket is one line.
+    start: usize,
+    mask: u64,
+    key: [u64; 2],
+    counts: [u64; 3],
+    displaced: u64,
+}
+
+/// Returns the bytes of a table for so many frames.
+pub(super) fn bytes(frames: u64) -> usize {
+    buckets(frames) as usize * LINE + LINE
+}
+
+fn buckets(frames: u64) -> u64 {
+    frames.max(BUCKETS_MIN).next_power_of_two()
+}
+
+impl<M: AsRef<[u8]> + AsMut<[u8]>> Table<M> {
+    /// Makes an empty table in memory of [`bytes`] bytes, for as many frames.
+    pub(super) fn new(mut memory: M, frames: u64, key: [u64; 2]) -> Table<M> {
+        memory.as_mut().fill(0);
+        let start = memory.as_ref().as_ptr().align_offset(LINE);
+        Table {
+            memory,
+            start: if start < LINE { start } else { 0 },
+            mask: buckets(frames) - 1,
+            key,
+            counts: [0; 3],
+            displaced: 0,
+        }
+    }
+
+    /// Returns the number of entries for pages of a size.
+    #[inline]
+    pub(super) fn count(&self, size: PageSize) -> u64 {
+        self.counts[size as usize]
+    }
+
+    /// Returns the number of entries that are in their second bucket.
+    pub(super) fn displaced(&self) -> u64 {
+        self.displaced
+    }
+
+    /// Finds the entry of a page.
+    #[inline(always)]
+    pub(super) fn find(&self, page: &Page) -> Option<Entry> {
+        let home = self.home(page);
+        let line = self.line(home);
+        let way = way(line, page);
+        if way.is_none() && away(line) > 0 {
+            return self.find_away(home, page);
+        }
+        entry(line, way?)
+    }
+
+    #[inline(never)]
+    fn find_away(&self, home: usize, page: &Page) -> Option<Entry> {
+        let line = self.line(self.second(home, page));
+        entry(line, way(line, page)?)
+    }
+
+    fn slot(&self, page: &Page) -> Option<Slot> {
+        let home = self.home(page);
+        [home, self.second(home, page)]
+            .into_iter()
+            .find_map(|bucket| {
+                let way = way(self.line(bucket), page)?;
+                Some(Slot { bucket, way })
+            })
+    }
+
+    /// Adds the entry of a page that has none. Returns false, and changes nothing, if there is no
+    /// room.
+    pub(super) fn insert(&mut self, page: &Page, entry: Entry, room: Room) -> bool {
+        let home = self.home(page);
+        if let Some(way) = self.vacant(home) {
+            self.store(Slot { bucket: home, way }, page, entry);
+        } else if room == Room::Home {
+            return false;
+        } else {
+            let bucket = self.second(home, page);
+            let Some(way) = self.vacant(bucket).or_else(|| self.make_room(bucket)) else {
+                return false;
+            };
+            self.store(Slot { bucket, way }, page, entry);
+            self.count_away(home, true);
+        }
+        self.counts[page.size as usize] += 1;
+        true
+    }
+
+    /// Moves one entry of a full bucket to the other bucket that it may be in.
+    fn make_room(&mut self, bucket: usize) -> Option<usize> {
+        for way in 0..WAYS {
+            let slot = Slot { bucket, way };
+            let (page, entry) = self.load(slot)?;
+            let home = self.home(&page);
+            let to = if home == bucket {
+                self.second(home, &page)
+            } else {
+                home
+            };
+            if let Some(vacant) = self.vacant(to) {
+                self.count_away(home, home == bucket);
+                let to = Slot {
+                    bucket: to,
+                    way: vacant,
+                };
+                self.store(to, &page, entry);
+                return Some(way);
+            }
+        }
+        None
+    }
+
+    /// Removes an entry.
+    pub(super) fn remove(&mut self, page: &Page) -> Option<Entry> {
+        let slot = self.slot(page)?;
+        let line = self.line_mut(slot.bucket);
+        let entry = entry(line, slot.way)?;
+        write(line, slot.way, 0);
+        write(line, WAYS + slot.way, 0);
+        let home = self.home(page);
+        if slot.bucket != home {
+            self.count_away(home, false);
+        }
+        self.counts[page.size as usize] -= 1;
+        Some(entry)
+    }
+
+    /// Changes the frame of an entry.
+    pub(super) fn set_frame(&mut self, page: &Page, frame: Option<Frame>) {
+        if let Some(Slot { bucket, way }) = self.slot(page) {
+            let frame = frame.unwrap_or(NO_FRAME);
+            write_half(self.line_mut(bucket), 4 * WAYS + way, frame);
+        }
+    }
+
+    #[inline]
+    fn home(&self, page: &Page) -> usize {
+        let run = page.number >> RUN_SHIFT << 2 | page.size as u64;
+        let within = page.number & ((1 << RUN_SHIFT) - 1);
+        (self.hash(page.space.0, run).wrapping_add(within) & self.mask) as usize
+    }
+
+    /// Returns the second bucket, which is another one than the home.
+    fn second(&self, home: usize, page: &Page) -> usize {
+        let further = 1 + self.hash(!page.space.0, page.word()) % self.mask;
+        ((home as u64 + further) & self.mask) as usize
+    }
+
+    /// Hashes by two rounds of a 128-bit product, folded. The secret key keeps clients from finding
+    /// addresses that meet in one bucket; no client sees a hash.
+    #[inline]
+    fn hash(&self, space: u64, page: u64) -> u64 {
+        let first = fold(space ^ self.key[0], page ^ self.key[1]);
+        fold(first ^ space, self.key[0].rotate_left(32) | 1)
+    }
+
+    fn vacant(&self, bucket: usize) -> Option<usize> {
+        let line = self.line(bucket);
+        (0..WAYS).find(|way| read(line, WAYS + way) == 0)
+    }
+
+    fn load(&self, slot: Slot) -> Option<(Page, Entry)> {
+        let line = self.line(slot.bucket);
+        let entry = entry(line, slot.way)?;
+        let page = Page {
+            space: SpaceId(read(line, slot.way)),
+            number: read(line, WAYS + slot.way) >> 12,
+            size: entry.size(),
+        };
+        Some((page, entry))
+    }
+
+    fn store(&mut self, slot: Slot, page: &Page, entry: Entry) {
+        let line = self.line_mut(slot.bucket);
+        let entry = entry.0.get();
+        write(line, slot.way, page.space.0);
+        write(line, WAYS + slot.way, page.word() | entry >> 32);
+        write_half(line, 4 * WAYS + slot.way, entry as u32);
+    }
+
+    fn count_away(&mut self, bucket: usize, more: bool) {
+        let away = away(self.line(bucket));
+        let (away, displaced) = if more {
+            (away + 1, self.displaced + 1)
+        } else {
+            (away - 1, self.displaced - 1)
+        };
+        self.displaced = displaced;
+        write_half(self.line_mut(bucket), 5 * WAYS, away);
+    }
+
+    #[inline]
+    fn line(&self, bucket: usize) -> &[u8; LINE] {
+        match self.memory.as_ref()[self.start + bucket * LINE..].first_chunk() {
+            Some(line) => line,
+            None => unreachable!("the table has as many lines as buckets"),
+        }
+    }
+
+    #[inline]
+    fn line_mut(&mut self, bucket: usize) -> &mut [u8; LINE] {
+        match self.memory.as_mut()[self.start + bucket * LINE..].first_chunk_mut() {
+            Some(line) => line,
+            None => unreachable!("the table has as many lines as buckets"),
+        }
+    }
+}
+
+/// Returns the way of a bucket in which the entry of a page is.
+#[inline(always)]
+fn way(line: &[u8; LINE], page: &Page) -> Option<usize> {
+    let word = page.word();
+    (0..WAYS).find(|way| read(line, WAYS + way) & !3 == word && read(line, *way) == page.space.0)
+}
+
+#[inline(always)]
+fn entry(line: &[u8; LINE], way: usize) -> Option<Entry> {
+    let high = read(line, WAYS + way) & 0x1f;
+    let low = read_half(line, 4 * WAYS + way);
+    NonZeroU64::new(high << 32 | u64::from(low)).map(Entry)
+}
+
+/// Returns the number of pages that have their home here and are in their second bucket.
+#[inline]
+fn away(line: &[u8; LINE]) -> u32 {
+    read_half(line, 5 * WAYS)
+}
+
+#[inline]
+fn fold(one: u64, other: u64) -> u64 {
+    let product = u128::from(one) * u128::from(other);
+    product as u64 ^ (product >> 64) as u64
+}
+
+#[inline]
+fn read(line: &[u8; LINE], word: usize) -> u64 {
+    u64::from_ne_bytes(line.as_chunks().0[word])
+}
+
+fn write(line: &mut [u8; LINE], word: usize, value: u64) {
+    line.as_chunks_mut().0[word] = value.to_ne_bytes();
+}
+
+#[inline]
+fn read_half(line: &[u8; LINE], half: usize) -> u32 {
+    u32::from_ne_bytes(line.as_chunks().0[half])
+}
+
+fn write_half(line: &mut [u8; LINE], half: usize, value: u32) {
+    line.as_chunks_mut().0[half] = value.to_ne_bytes();
+}

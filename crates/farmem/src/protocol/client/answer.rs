@@ -1,0 +1,168 @@
+//! The responses of the node, and a restart of it.
+
+use std::time::Duration;
+
+use tare_sim::Instant;
+
+use super::super::codec::{self, code, status};
+use super::super::message::Response;
+use super::super::node::DATAGRAM_MIN;
+use super::{Client, Failure, NodeInfo, HELLO};
+use crate::operation::Value;
+
+impl Client {
+    /// Learns what node there is.
+    pub(super) fn welcome(&mut self, now: Instant, response: &Response<'_>) {
+        if self.node.is_some() || self.hello.id == 0 || response.id != self.hello.id {
+            self.counters.unmatched += 1;
+            return;
+        }
+        let (words, rest) = response.body.as_chunks();
+        let ([datagram_bytes, timeout, write_max], []) = (words, rest) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let datagram_bytes = u64::from_le_bytes(*datagram_bytes);
+        if response.epoch == 0 || datagram_bytes < DATAGRAM_MIN as u64 {
+            self.counters.malformed += 1;
+            return;
+        }
+        self.heard = Some(now);
+        self.hello = HELLO;
+        self.node = Some(NodeInfo {
+            datagram_bytes: usize::try_from(datagram_bytes).unwrap_or(usize::MAX),
+            timeout: Duration::from_nanos(u64::from_le_bytes(*timeout)),
+            write_max: u64::from_le_bytes(*write_max),
+            time_ns: response.time_ns,
+            at: now,
+        });
+        let before = std::mem::replace(&mut self.epoch, response.epoch);
+        if before != 0 && before != response.epoch {
+            self.counters.restarts += 1;
+            let up = Duration::from_nanos(response.time_ns.saturating_sub(response.value));
+            // A thousandth, because the two clocks need not run at the same rate.
+            self.restart(now - (up - up / 1000));
+        }
+    }
+
+    /// Ends or repeats what was sent to the node before it was restarted, which was not later than
+    /// `started`.
+    fn restart(&mut self, started: Instant) {
+        for slot in 0..self.operations.len() as u32 {
+            let Some(Some(active)) = self.operations.get_mut(slot as usize) else {
+                continue;
+            };
+            let Some(first) = active
+                .first
+                .filter(|_| !codec::is_idempotent(active.head.code))
+            else {
+                continue;
+            };
+            if first.at <= started {
+                self.finish(slot, Err(Failure::OutcomeUnknown));
+                continue;
+            }
+            // No copy of it can have reached the old node; the new one has refused all of them. It
+            // may still be in the queue, if some of it had not been sent.
+            let entry = (slot, active.id);
+            (active.first, active.sent, active.answered) = (None, 0, 0);
+            self.ready.retain(|ready| *ready != entry);
+            self.ready.push_back(entry);
+        }
+        for part in 0..self.requests.parts.len() as u32 {
+            let Some(Some(found)) = self.requests.parts.get(part as usize).copied() else {
+                continue;
+            };
+            match self.active(found.operation) {
+                Some(active) if active.first.is_some() => self.requests.send_again(part),
+                _ => self.requests.remove(part),
+            }
+        }
+    }
+
+    /// Takes the response to a request of an operation.
+    pub(super) fn answer(&mut self, now: Instant, response: &Response<'_>) {
+        let Some((index, part)) = self.requests.find(response.id) else {
+            self.counters.unmatched += 1;
+            return;
+        };
+        let (slot, _) = part.operation;
+        let Some(active) = self.active(part.operation) else {
+            self.requests.remove(index);
+            self.counters.unmatched += 1;
+            return;
+        };
+        let code = active.head.code;
+        if active.space != response.space {
+            self.counters.malformed += 1;
+            return;
+        }
+        if response.epoch != self.epoch {
+            if response.status == status::EPOCH && self.node.is_some() {
+                // The answer to a question that is asked from now on comes from that node or a later
+                // one, whatever else is still on the way.
+                self.node = None;
+                self.hello = HELLO;
+            }
+            return;
+        }
+        self.heard = Some(now);
+        if let Some(node) = self.node.as_mut() {
+            if response.time_ns > node.time_ns {
+                (node.time_ns, node.at) = (response.time_ns, now);
+            }
+        }
+        let sent = match response.id == part.last.0 {
+            true => part.last.1,
+            false => part.first.1,
+        };
+        let bytes = part.request_bytes + part.response_bytes;
+        let outstanding = self.requests.bytes;
+        match response.status {
+            status::BUSY => {
+                // Sent again when its timer fires.
+                self.counters.busy += 1;
+                self.path.lost(now);
+                return;
+            }
+            status::EPOCH => return,
+            status::EXPIRED => {
+                self.requests.remove(index);
+                if !codec::is_idempotent(code) {
+                    self.finish(slot, Err(Failure::OutcomeUnknown));
+                }
+                return;
+            }
+            status::RECEIVED if code == code::WRITE => {
+                self.requests.remove(index);
+                self.path.answered(now, now.since(sent), bytes, outstanding);
+                return;
+            }
+            _ => {}
+        }
+        let outcome = codec::decode_outcome(code, response.status, response.value);
+        let is_read = outcome.is_some_and(|outcome| matches!(outcome, Ok(Value::Bytes(_))));
+        let length = if is_read { part.length as usize } else { 0 };
+        let Some(outcome) = outcome.filter(|_| response.body.len() == length) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        self.requests.remove(index);
+        self.path.answered(now, now.since(sent), bytes, outstanding);
+        if !is_read {
+            return self.finish(slot, outcome.map_err(Failure::Refused));
+        }
+        let Some(Some(active)) = self.operations.get_mut(slot as usize) else {
+            return;
+        };
+        let place = part.offset as usize..part.offset as usize + length;
+        if let Some(place) = active.data.get_mut(place) {
+            place.copy_from_slice(response.body);
+        }
+        active.answered += part.length;
+        if active.answered == active.head.length {
+            let length = active.head.length;
+            self.finish(slot, Ok(Value::Bytes(length)));
+        }
+    }
+}

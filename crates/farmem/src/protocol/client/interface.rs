@@ -1,0 +1,147 @@
+//! The settings of a client, and the results of operations.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::super::message::Authentication;
+use crate::operation::{Error, SpaceId, Value};
+
+/// The settings of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientConfig {
+    /// The number of the first request: a random one, because a space may have been used by another
+    /// client a moment ago, whose operations the node still remembers by their numbers.
+    pub first_id: u64,
+    /// The protection of every message.
+    pub authentication: Authentication,
+    /// Longest datagram in both directions, in bytes, at least 1024; the node's, if that is less.
+    pub datagram_bytes: usize,
+    /// The time after which an operation is given up; the node's, if that is less.
+    pub timeout: Duration,
+    /// Most operations that have not completed, those that wait for others included.
+    pub operations_max: usize,
+    /// Most requests that are not answered.
+    pub requests_max: usize,
+    /// Most bytes of requests and responses on the way, whatever the delay.
+    pub window_bytes_max: u64,
+    /// Most bytes of responses on the way: what the last switch before the client can queue.
+    pub response_bytes_max: u64,
+    /// Time in queues that the window aims at.
+    pub queueing: Duration,
+    /// Retransmission timeout before the first answer.
+    pub retransmission_initial: Duration,
+    /// Least retransmission timeout.
+    pub retransmission_min: Duration,
+    /// Longest retransmission timeout.
+    pub retransmission_max: Duration,
+}
+
+impl ClientConfig {
+    /// Settings for Ethernet within a data centre, and a timeout of 250 ms.
+    pub const fn new(first_id: u64) -> ClientConfig {
+        ClientConfig {
+            first_id,
+            authentication: Authentication::None,
+            datagram_bytes: 1472,
+            timeout: Duration::from_millis(250),
+            operations_max: 4096,
+            requests_max: 4096,
+            window_bytes_max: 16 << 20,
+            response_bytes_max: 4 << 20,
+            queueing: Duration::from_micros(500),
+            retransmission_initial: Duration::from_millis(10),
+            retransmission_min: Duration::from_millis(1),
+            retransmission_max: Duration::from_millis(50),
+        }
+    }
+}
+
+/// The number of an operation of a client, which no other operation of that client has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OperationId(pub u64);
+
+/// The reason why an operation was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubmitError {
+    /// The settings allow no more outstanding operations.
+    Full,
+    /// It transfers more than 1 GiB, or beyond the last address.
+    Length,
+}
+
+impl fmt::Display for SubmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SubmitError::Full => "too many operations are outstanding: poll completions first",
+            SubmitError::Length => "more than 1 GiB, or beyond the last address: use several",
+        })
+    }
+}
+
+impl std::error::Error for SubmitError {}
+
+/// The reason why an operation did not succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The node refused it; it changed nothing.
+    Refused(Error),
+    /// It may have run, or may run until the node's horizon is reached, once. Which, the client
+    /// cannot know: no answer came, or the node was restarted.
+    OutcomeUnknown,
+    /// It was given up, and changed nothing: it had not been sent, or only reads. The node was there,
+    /// but slow.
+    Timeout,
+    /// It was given up, and changed nothing; nothing came from the node since it was submitted.
+    NodeGone,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Refused(error) => error.fmt(f),
+            Failure::OutcomeUnknown => {
+                f.write_str("no answer: it may have happened; read what it was to change")
+            }
+            Failure::Timeout => f.write_str("the node was too slow; nothing happened: try again"),
+            Failure::NodeGone => {
+                f.write_str("the node does not answer; nothing happened: is it running?")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// The end of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Its number.
+    pub id: OperationId,
+    /// Its space.
+    pub space: SpaceId,
+    /// The value, or the reason why there is none.
+    pub outcome: Result<Value, Failure>,
+    /// The bytes that were read; empty for other operations.
+    pub data: Vec<u8>,
+}
+
+/// The work of a client, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientCounters {
+    /// Operations submitted.
+    pub submitted: u64,
+    /// Operations that had to wait for others on the same pages.
+    pub ordered: u64,
+    /// Requests sent, retransmissions included.
+    pub requests: u64,
+    /// Requests sent again.
+    pub retransmissions: u64,
+    /// Requests that the node had no room for.
+    pub busy: u64,
+    /// Messages that could not be read, or that do not fit the request that they answer.
+    pub malformed: u64,
+    /// Responses to requests that were answered already, or were never sent.
+    pub unmatched: u64,
+    /// Epochs seen after the first.
+    pub restarts: u64,
+}

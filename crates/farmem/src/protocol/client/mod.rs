@@ -1,0 +1,400 @@
+//! The client's side: operations in, requests out; responses in, completions out.
+
+mod answer;
+mod interface;
+mod order;
+mod path;
+mod requests;
+mod send;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tare_sim::Instant;
+
+use self::order::{Footprint, Order};
+use self::path::{Bounds, Path};
+use self::requests::{Part, Requests};
+use super::codec::{self, code, status, Head};
+use super::message::{Response, MESSAGE_MAX, OPERATION_MAX};
+use super::node::DATAGRAM_MIN;
+use crate::operation::{Operation, SpaceId, Value};
+pub use interface::{ClientConfig, ClientCounters, Completion, Failure, OperationId, SubmitError};
+
+/// A client of one node, for any number of spaces, without sockets and clocks.
+///
+/// After each call of [`Client::submit`], [`Client::receive`] and [`Client::tick`],
+/// [`Client::transmit`] is to be called until it returns false, and completions are to be polled.
+/// Times must not run backwards.
+#[derive(Debug)]
+pub struct Client {
+    config: ClientConfig,
+    node: Option<NodeInfo>,
+    /// The epoch that the operations sent belong to; 0 if none.
+    epoch: u64,
+    hello: Hello,
+    heard: Option<Instant>,
+    operations: Vec<Option<Active>>,
+    free: Vec<u32>,
+    active: usize,
+    order: Order,
+    /// Operations of which something is to be sent for the first time.
+    ready: VecDeque<(u32, OperationId)>,
+    /// All that are active, in the order of their ends.
+    deadlines: VecDeque<(Instant, u32, OperationId)>,
+    requests: Requests,
+    path: Path,
+    completions: VecDeque<Completion>,
+    /// Empty buffers, for their memory.
+    buffers: Vec<Vec<u8>>,
+    blockers: Vec<u32>,
+    counters: ClientCounters,
+}
+
+/// The node as it described itself.
+#[derive(Clone, Copy, Debug)]
+struct NodeInfo {
+    datagram_bytes: usize,
+    timeout: Duration,
+    write_max: u64,
+    /// A time of the node, and when it came.
+    time_ns: u64,
+    at: Instant,
+}
+
+/// The question for epoch, time and limits.
+#[derive(Clone, Copy, Debug)]
+struct Hello {
+    /// 0 until it is first sent.
+    id: u64,
+    attempts: u32,
+    next: Instant,
+}
+
+const HELLO: Hello = Hello {
+    id: 0,
+    attempts: 0,
+    next: Instant::ZERO,
+};
+
+/// An operation that has not completed.
+#[derive(Debug)]
+struct Active {
+    id: OperationId,
+    space: SpaceId,
+    head: Head,
+    /// The body to send, or the buffer of a read.
+    data: Vec<u8>,
+    submitted: Instant,
+    /// Its first request; `None` if nothing was sent.
+    first: Option<First>,
+    /// Bytes sent at least once, and bytes answered.
+    sent: u32,
+    answered: u32,
+    /// Operations that it waits for.
+    blockers: u32,
+    /// Operations that wait for it.
+    dependents: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct First {
+    id: u64,
+    at: Instant,
+    /// The same by the node's clock.
+    at_ns: u64,
+    /// Bytes of a request or response that carry data.
+    part: u32,
+}
+
+impl Client {
+    /// A client that has sent nothing.
+    pub fn new(config: ClientConfig) -> Client {
+        let config = ClientConfig {
+            datagram_bytes: config.datagram_bytes.clamp(DATAGRAM_MIN, MESSAGE_MAX),
+            operations_max: config.operations_max.clamp(1, 1 << 20),
+            requests_max: config.requests_max.clamp(1, 1 << 20),
+            ..config
+        };
+        Client {
+            node: None,
+            epoch: 0,
+            hello: HELLO,
+            heard: None,
+            operations: Vec::new(),
+            free: Vec::new(),
+            active: 0,
+            order: Order::default(),
+            ready: VecDeque::new(),
+            deadlines: VecDeque::new(),
+            requests: Requests::new(config.first_id, config.requests_max),
+            path: Path::new(Bounds {
+                timeout_initial: config.retransmission_initial,
+                timeout_min: config.retransmission_min,
+                timeout_max: config.retransmission_max,
+                queueing: config.queueing,
+                window_max: config.window_bytes_max,
+                datagram: config.datagram_bytes as u64,
+            }),
+            completions: VecDeque::new(),
+            buffers: Vec::new(),
+            blockers: Vec::new(),
+            counters: ClientCounters::default(),
+            config,
+        }
+    }
+
+    /// Takes an operation on a space.
+    ///
+    /// It runs after all operations of that space that were submitted before it, have not completed
+    /// and are on one of its pages of 4 KiB, if it or they change something. [`Operation::Lock`],
+    /// [`Operation::Unlock`], [`Operation::Fence`] and those on spaces and regions run after all
+    /// that were submitted before, and before all that are submitted after them.
+    pub fn submit(
+        &mut self,
+        now: Instant,
+        space: SpaceId,
+        operation: &Operation<'_>,
+    ) -> Result<OperationId, SubmitError> {
+        if let Operation::Read { address, len } = *operation {
+            check_range(address, u64::from(len))?;
+        } else if let Operation::Write { address, data, .. } = *operation {
+            check_range(address, data.len() as u64)?;
+        }
+        if self.active >= self.config.operations_max {
+            return Err(SubmitError::Full);
+        }
+        let mut data = self.buffers.pop().unwrap_or_default();
+        let head = codec::encode(operation, &mut data);
+        let id = OperationId(self.counters.submitted);
+        self.counters.submitted += 1;
+        let slot = self.free.pop().unwrap_or(self.operations.len() as u32);
+        let mut blockers = std::mem::take(&mut self.blockers);
+        let footprint = Footprint::new(operation, &head);
+        self.order.enter(slot, space, footprint, &mut blockers);
+        for blocker in &blockers {
+            if let Some(Some(blocker)) = self.operations.get_mut(*blocker as usize) {
+                blocker.dependents.push(slot);
+            }
+        }
+        let active = Active {
+            id,
+            space,
+            head,
+            data,
+            submitted: now,
+            first: None,
+            sent: 0,
+            answered: 0,
+            blockers: blockers.len() as u32,
+            dependents: Vec::new(),
+        };
+        self.counters.ordered += u64::from(!blockers.is_empty());
+        let is_free = blockers.is_empty();
+        blockers.clear();
+        self.blockers = blockers;
+        match self.operations.get_mut(slot as usize) {
+            Some(place) => *place = Some(active),
+            None => self.operations.push(Some(active)),
+        }
+        self.active += 1;
+        self.deadlines.push_back((now + self.timeout(), slot, id));
+        if is_free {
+            self.start(slot);
+        }
+        Ok(id)
+    }
+
+    /// Takes a datagram from the node.
+    pub fn receive(&mut self, now: Instant, mut datagram: &[u8]) {
+        while !datagram.is_empty() {
+            let Ok((response, rest)) = Response::parse(datagram, self.config.authentication) else {
+                self.counters.malformed += 1;
+                return;
+            };
+            datagram = rest;
+            if response.status == status::HELLO {
+                self.welcome(now, &response);
+            } else {
+                self.answer(now, &response);
+            }
+        }
+    }
+
+    /// Writes the next datagram to be sent to the node into `datagram`; returns false if there is
+    /// none at present.
+    pub fn transmit(&mut self, now: Instant, datagram: &mut Vec<u8>) -> bool {
+        datagram.clear();
+        let Some(node) = self.node else {
+            if self.active > 0 && now >= self.hello.next {
+                self.greet(now, datagram);
+            }
+            return !datagram.is_empty();
+        };
+        let longest = self.config.datagram_bytes.min(node.datagram_bytes);
+        while self.transmit_again(now, longest, datagram) {}
+        if self.requests.again.is_empty() {
+            while self.transmit_first(now, &node, longest, datagram) {}
+        }
+        !datagram.is_empty()
+    }
+
+    /// Does what is due. To be called at [`Client::next_deadline`], or any time.
+    pub fn tick(&mut self, now: Instant) {
+        while let Some((_, (part, id))) = self.requests.timers.pop(now) {
+            let Some(flying) = self.requests.flying(part, id) else {
+                continue;
+            };
+            if self.active(flying.operation).is_none() {
+                self.requests.remove(part);
+                continue;
+            }
+            self.requests.send_again(part);
+            self.path.lost(now);
+        }
+        while let Some(&(deadline, slot, id)) = self.deadlines.front() {
+            if deadline > now {
+                break;
+            }
+            self.deadlines.pop_front();
+            self.give_up(slot, id);
+        }
+        if self.deadlines.len() > 64 + 2 * self.active {
+            let operations = &self.operations;
+            self.deadlines.retain(|(_, slot, id)| {
+                let active = operations.get(*slot as usize).and_then(Option::as_ref);
+                active.is_some_and(|active| active.id == *id)
+            });
+        }
+        self.requests.prune_timers();
+    }
+
+    /// The time of the next call of [`Client::tick`], unless something else happens before.
+    pub fn next_deadline(&self) -> Instant {
+        let hello = match self.node {
+            None if self.active > 0 => self.hello.next,
+            _ => Instant::NEVER,
+        };
+        let deadline = self.deadlines.front();
+        let deadline = deadline.map_or(Instant::NEVER, |(deadline, ..)| *deadline);
+        self.requests.timers.next_at().min(deadline).min(hello)
+    }
+
+    /// The next operation that has completed, in the order in which they did.
+    pub fn poll(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    /// Takes back the buffer of a completion, to be used again.
+    pub fn recycle(&mut self, mut buffer: Vec<u8>) {
+        if self.buffers.len() < BUFFERS_MAX && buffer.capacity() <= BUFFER_BYTES_MAX {
+            buffer.clear();
+            self.buffers.push(buffer);
+        }
+    }
+
+    /// Operations that have not completed.
+    pub fn outstanding(&self) -> usize {
+        self.active
+    }
+
+    /// The node's epoch, 0 if it never answered.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Returns what the client did.
+    pub fn counters(&self) -> ClientCounters {
+        self.counters
+    }
+
+    fn timeout(&self) -> Duration {
+        let node = self.node.map_or(Duration::MAX, |node| node.timeout);
+        self.config.timeout.min(node)
+    }
+
+    fn active(&self, (slot, id): (u32, OperationId)) -> Option<&Active> {
+        let active = self.operations.get(slot as usize)?.as_ref();
+        active.filter(|active| active.id == id)
+    }
+
+    /// Lets an operation go that waits for no other.
+    fn start(&mut self, slot: u32) {
+        let Some(Some(active)) = self.operations.get(slot as usize) else {
+            return;
+        };
+        match active.head.code {
+            code::FENCE => self.finish(slot, Ok(Value::None)),
+            _ => self.ready.push_back((slot, active.id)),
+        }
+    }
+
+    fn finish(&mut self, slot: u32, outcome: Result<Value, Failure>) {
+        // Not by recursion: a thousand fences may wait for each other.
+        let mut ended = Vec::new();
+        let mut next = Some((slot, outcome));
+        while let Some((slot, outcome)) = next.or_else(|| ended.pop()) {
+            next = None;
+            let Some(active) = self.operations[slot as usize].take() else {
+                continue;
+            };
+            self.order.leave(slot);
+            self.free.push(slot);
+            self.active -= 1;
+            let data = match outcome {
+                Ok(Value::Bytes(_)) => active.data,
+                _ => {
+                    self.recycle(active.data);
+                    Vec::new()
+                }
+            };
+            self.completions.push_back(Completion {
+                id: active.id,
+                space: active.space,
+                outcome,
+                data,
+            });
+            for dependent in active.dependents {
+                let Some(Some(waiting)) = self.operations.get_mut(dependent as usize) else {
+                    continue;
+                };
+                waiting.blockers = waiting.blockers.saturating_sub(1);
+                if waiting.blockers > 0 {
+                    continue;
+                }
+                match waiting.head.code {
+                    code::FENCE => ended.push((dependent, Ok(Value::None))),
+                    _ => self.ready.push_back((dependent, waiting.id)),
+                }
+            }
+        }
+    }
+
+    /// Ends an operation whose time is over. Operations are given up in the order of their
+    /// submission, so none that still waits for another is given up before that.
+    fn give_up(&mut self, slot: u32, id: OperationId) {
+        let Some(active) = self.active((slot, id)) else {
+            return;
+        };
+        let failure = if active.first.is_some() && !codec::is_idempotent(active.head.code) {
+            Failure::OutcomeUnknown
+        } else if self.heard.is_some_and(|heard| heard > active.submitted) {
+            Failure::Timeout
+        } else {
+            Failure::NodeGone
+        };
+        self.finish(slot, Err(failure));
+    }
+}
+
+const BUFFERS_MAX: usize = 64;
+const BUFFER_BYTES_MAX: usize = 64 << 10;
+
+fn check_range(address: u64, bytes: u64) -> Result<(), SubmitError> {
+    let fits = bytes <= u64::from(OPERATION_MAX) && address.checked_add(bytes).is_some();
+    fits.then_some(()).ok_or(SubmitError::Length)
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,190 @@
+//! The order of outstanding operations: those on the same page run one after the other if one of
+//! them writes; all others are sent at once.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::super::codec::{code, Head};
+use crate::operation::{Operation, SpaceId};
+
+/// The pages that an operation touches, as far as the order is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Footprint {
+    /// No page that the client knows of.
+    None,
+    /// Pages of 4 KiB.
+    Pages { first: u64, last: u64, write: bool },
+    /// Everything: runs after all operations of its space that were submitted before it, and before
+    /// all that are submitted after it.
+    Barrier,
+}
+
+const PAGE_SHIFT: u32 = 12;
+
+/// Most pages that an operation is entered under one by one.
+const NARROW_MAX: u64 = 4;
+
+impl Footprint {
+    pub(super) fn new(operation: &Operation<'_>, head: &Head) -> Footprint {
+        let bytes = match operation {
+            Operation::Alloc { at: None, .. } | Operation::Find { .. } => return Footprint::None,
+            Operation::Alloc { bytes, .. } | Operation::Free { bytes, .. } => *bytes,
+            Operation::Read { .. } | Operation::Write { .. } => u64::from(head.length),
+            Operation::CompareAndSwap { .. } | Operation::FetchAdd { .. } => 8,
+            // Locks, so that what a lock protects happens while it is held; changes of the space and
+            // its regions, because what they touch is known to the node alone.
+            _ => return Footprint::Barrier,
+        };
+        let last = head.address.saturating_add(bytes.max(1) - 1);
+        Footprint::Pages {
+            first: head.address >> PAGE_SHIFT,
+            last: last >> PAGE_SHIFT,
+            write: head.code != code::READ,
+        }
+    }
+
+    fn conflicts(self, other: Footprint) -> bool {
+        match (self, other) {
+            (Footprint::None, _) | (_, Footprint::None) => false,
+            (Footprint::Barrier, _) | (_, Footprint::Barrier) => true,
+            (
+                Footprint::Pages { first, last, write },
+                Footprint::Pages {
+                    first: other_first,
+                    last: other_last,
+                    write: other_write,
+                },
+            ) => (write || other_write) && first <= other_last && other_first <= last,
+        }
+    }
+
+    /// The pages, if they are few.
+    fn narrow(self) -> Option<(std::ops::RangeInclusive<u64>, bool)> {
+        match self {
+            Footprint::Pages { first, last, write } if last - first < NARROW_MAX => {
+                Some((first..=last, write))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The operations that have not completed, by what they touch.
+///
+/// Operations on few pages are found by page; the others, which are rare, are compared with all.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    pages: HashMap<(SpaceId, u64), Page, BuildHasherDefault<PageHasher>>,
+    /// Operations by slot.
+    entries: Vec<Option<(SpaceId, Footprint)>>,
+    /// The slots of those that are not narrow.
+    wide: Vec<u32>,
+    /// Empty lists, for their memory.
+    spare: Vec<Vec<u32>>,
+}
+
+/// The operations that the next one on a page has to wait for. Those before them are waited for by
+/// them.
+#[derive(Debug, Default)]
+struct Page {
+    writer: Option<u32>,
+    /// Reads since the writer.
+    readers: Vec<u32>,
+}
+
+impl Order {
+    /// Enters an operation; appends the slots of the operations that it must wait for to `blockers`,
+    /// some perhaps twice.
+    pub(super) fn enter(
+        &mut self,
+        slot: u32,
+        space: SpaceId,
+        footprint: Footprint,
+        blockers: &mut Vec<u32>,
+    ) {
+        let entry = |slot: u32| self.entries.get(slot as usize).copied().flatten();
+        let conflicts = |slot: &u32| {
+            entry(*slot).is_some_and(|(of, other)| of == space && other.conflicts(footprint))
+        };
+        let narrow = footprint.narrow();
+        if narrow.is_some() {
+            blockers.extend(self.wide.iter().copied().filter(conflicts));
+        } else if footprint != Footprint::None {
+            blockers.extend((0..self.entries.len() as u32).filter(conflicts));
+            self.wide.push(slot);
+        }
+        for (page, write) in narrow.into_iter().flat_map(with_write) {
+            let spare = &mut self.spare;
+            let page = self.pages.entry((space, page)).or_insert_with(|| Page {
+                writer: None,
+                readers: spare.pop().unwrap_or_default(),
+            });
+            if write {
+                match page.readers.is_empty() {
+                    true => blockers.extend(page.writer),
+                    false => blockers.append(&mut page.readers),
+                }
+                page.writer = Some(slot);
+            } else {
+                blockers.extend(page.writer);
+                page.readers.push(slot);
+            }
+        }
+        if self.entries.len() <= slot as usize {
+            self.entries.resize(slot as usize + 1, None);
+        }
+        self.entries[slot as usize] = Some((space, footprint));
+    }
+
+    /// Removes an operation that has completed.
+    pub(super) fn leave(&mut self, slot: u32) {
+        let entry = self.entries.get_mut(slot as usize).and_then(Option::take);
+        let Some((space, footprint)) = entry else {
+            return;
+        };
+        let Some(narrow) = footprint.narrow() else {
+            self.wide.retain(|wide| *wide != slot);
+            return;
+        };
+        for (number, _) in with_write(narrow) {
+            let Some(page) = self.pages.get_mut(&(space, number)) else {
+                continue;
+            };
+            page.writer = page.writer.filter(|writer| *writer != slot);
+            if let Some(at) = page.readers.iter().position(|reader| *reader == slot) {
+                page.readers.swap_remove(at);
+            }
+            if page.writer.is_none() && page.readers.is_empty() {
+                if let Some(page) = self.pages.remove(&(space, number)) {
+                    self.spare.push(page.readers);
+                }
+            }
+        }
+    }
+}
+
+fn with_write(
+    (pages, write): (std::ops::RangeInclusive<u64>, bool),
+) -> impl Iterator<Item = (u64, bool)> {
+    pages.map(move |page| (page, write))
+}
+
+/// One multiplication per number. The keys are the program's own pages: there is no adversary who
+/// could choose them, and a keyed hash would be a tenth of a round trip.
+#[derive(Default)]
+struct PageHasher(u64);
+
+impl Hasher for PageHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+}

@@ -1,0 +1,193 @@
+//! The path to a node: round-trip time, retransmission timeout and window.
+
+use std::time::Duration;
+
+use tare_sim::Instant;
+
+/// The bounds of a path's estimates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bounds {
+    pub(super) timeout_initial: Duration,
+    pub(super) timeout_min: Duration,
+    pub(super) timeout_max: Duration,
+    /// Time in queues that the window aims at.
+    pub(super) queueing: Duration,
+    pub(super) window_max: u64,
+    /// Bytes of a full datagram.
+    pub(super) datagram: u64,
+}
+
+/// Estimates of one path, from attempts that were answered and attempts that were not.
+///
+/// The retransmission timeout is that of RFC 6298. Since each attempt has a number of its own, an
+/// answer to a retransmission is a sample like any other (Karn's algorithm is not needed), and the
+/// timeout grows per message, not for the path.
+///
+/// The window counts bytes in both directions. It grows as that of TCP does while round trips are
+/// shorter than the least one and the queueing time aimed at; else it shrinks in proportion to the
+/// excess, at most by half and once per round trip (the rule of Swift, Kumar et al. 2020, section
+/// 3.1, with the same constants).
+#[derive(Debug)]
+pub(super) struct Path {
+    bounds: Bounds,
+    smoothed_ns: u64,
+    variation_ns: u64,
+    /// Least round trip of the present and the previous period: routes change.
+    least_ns: [u64; 2],
+    period_end: Instant,
+    window: u64,
+    slow_start: bool,
+    may_shrink: Instant,
+}
+
+const PERIOD: Duration = Duration::from_secs(10);
+const WINDOW_INITIAL_DATAGRAMS: u64 = 16;
+
+impl Path {
+    pub(super) fn new(bounds: Bounds) -> Path {
+        Path {
+            bounds,
+            smoothed_ns: 0,
+            variation_ns: 0,
+            least_ns: [u64::MAX; 2],
+            period_end: Instant::ZERO,
+            window: (bounds.datagram * WINDOW_INITIAL_DATAGRAMS).min(bounds.window_max),
+            slow_start: true,
+            may_shrink: Instant::ZERO,
+        }
+    }
+
+    /// Bytes that may be outstanding; at least those of a datagram.
+    pub(super) fn window(&self) -> u64 {
+        self.window
+    }
+
+    /// The time after which an attempt is taken for lost, `earlier` being the attempts before it.
+    pub(super) fn timeout(&self, earlier: u32) -> Duration {
+        let bounds = &self.bounds;
+        let first = match self.smoothed_ns {
+            0 => bounds.timeout_initial,
+            smoothed => Duration::from_nanos(smoothed + 4 * self.variation_ns),
+        };
+        let first = first.clamp(bounds.timeout_min, bounds.timeout_max);
+        (first * (1 << earlier.min(10))).min(bounds.timeout_max)
+    }
+
+    /// Takes the round trip of an attempt of `bytes` in both directions, while `outstanding` bytes
+    /// were, that included.
+    pub(super) fn answered(&mut self, now: Instant, rtt: Duration, bytes: u64, outstanding: u64) {
+        let rtt = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX).max(1);
+        if self.smoothed_ns == 0 {
+            (self.smoothed_ns, self.variation_ns) = (rtt, rtt / 2);
+        } else {
+            let deviation = self.smoothed_ns.abs_diff(rtt);
+            self.variation_ns = self.variation_ns - self.variation_ns / 4 + deviation / 4;
+            self.smoothed_ns = self.smoothed_ns - self.smoothed_ns / 8 + rtt / 8;
+        }
+        if now >= self.period_end {
+            self.least_ns = [u64::MAX, self.least_ns[0]];
+            self.period_end = now + PERIOD;
+        }
+        self.least_ns[0] = self.least_ns[0].min(rtt);
+        let least = self.least_ns[0].min(self.least_ns[1]);
+        let target = least + self.bounds.queueing.as_nanos() as u64;
+        if rtt > target {
+            let excess = 0.8 * (rtt - target) as f64 / rtt as f64;
+            self.shrink(now, 1.0 - excess.min(0.5));
+        } else if outstanding * 2 >= self.window {
+            // A window that is not used proves nothing about the path.
+            let more = match self.slow_start {
+                true => bytes,
+                false => (self.bounds.datagram * bytes / self.window).max(1),
+            };
+            self.window = (self.window + more).min(self.bounds.window_max);
+        }
+    }
+
+    /// Takes note of an attempt that was not answered in time, or was refused for lack of room.
+    pub(super) fn lost(&mut self, now: Instant) {
+        self.shrink(now, 0.5);
+    }
+
+    fn shrink(&mut self, now: Instant, factor: f64) {
+        self.slow_start = false;
+        if now >= self.may_shrink {
+            let window = (self.window as f64 * factor) as u64;
+            self.window = window.max(self.bounds.datagram);
+            self.may_shrink = now + Duration::from_nanos(self.smoothed_ns);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn micros(n: u64) -> Duration {
+        Duration::from_micros(n)
+    }
+
+    fn path() -> Path {
+        Path::new(Bounds {
+            timeout_initial: micros(10_000),
+            timeout_min: micros(200),
+            timeout_max: micros(100_000),
+            queueing: micros(50),
+            window_max: 1 << 20,
+            datagram: 1500,
+        })
+    }
+
+    #[test]
+    fn the_timeout_follows_rfc_6298_and_doubles_per_attempt() {
+        let mut path = path();
+        assert_eq!(path.timeout(0), micros(10_000));
+        path.answered(Instant::ZERO, micros(400), 100, 100);
+        assert_eq!(path.timeout(0), micros(400 + 4 * 200));
+        path.answered(Instant::ZERO, micros(800), 100, 100);
+        // Variation 3/4 · 200 + 1/4 · 400, mean 7/8 · 400 + 1/8 · 800.
+        assert_eq!(path.timeout(0), micros(450 + 4 * 250));
+        assert_eq!(path.timeout(2), micros(4 * 1450));
+        assert_eq!(path.timeout(60), micros(100_000));
+        (0..1000).for_each(|_| path.answered(Instant::ZERO, micros(10), 100, 100));
+        assert_eq!(path.timeout(0), micros(200));
+    }
+
+    #[test]
+    fn the_window_grows_when_it_is_used_and_shrinks_once_per_round_trip() {
+        let mut path = path();
+        let start = path.window();
+        let now = Instant::ZERO + PERIOD;
+        path.answered(now, micros(100), 1500, 1500);
+        assert_eq!(path.window(), start, "most of it is unused");
+        path.answered(now, micros(100), 1500, start);
+        assert_eq!(path.window(), start + 1500, "slow start");
+        path.answered(now, micros(150), 1500, start);
+        assert_eq!(path.window(), start + 3000, "within the target");
+        path.answered(now, micros(300), 1500, start);
+        let shrunk = path.window();
+        assert!(shrunk < start && shrunk > start / 2, "{shrunk}");
+        path.answered(now, micros(300), 1500, start);
+        path.lost(now);
+        assert_eq!(path.window(), shrunk, "the same round trip");
+        path.answered(now, micros(100), 1500, shrunk);
+        let grown = path.window() - shrunk;
+        assert!((1..200).contains(&grown), "{grown}");
+        (0..100).for_each(|n| path.lost(now + micros(10_000) * n));
+        assert_eq!(path.window(), 1500, "one datagram is always allowed");
+    }
+
+    #[test]
+    fn a_longer_route_becomes_the_base_after_two_periods() {
+        let mut path = path();
+        let mut now = Instant::ZERO;
+        path.answered(now, micros(10), 1500, 1500);
+        for _ in 0..3 {
+            now += PERIOD;
+            path.answered(now, micros(500), 1500, 1500);
+        }
+        let window = path.window();
+        path.answered(now + PERIOD, micros(500), 1500, window);
+        assert!(path.window() > window);
+    }
+}

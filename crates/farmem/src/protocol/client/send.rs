@@ -1,0 +1,210 @@
+//! The requests that a client sends, and the limits to them.
+
+use tare_sim::Instant;
+
+use super::super::codec::code;
+use super::super::message::{Request, GUARD_LEN, REQUEST_HEADER, RESPONSE_HEADER};
+use super::{nanos, Client, Failure, First, NodeInfo, Part, Requests};
+use crate::operation::{Error, SpaceId};
+
+impl Client {
+    pub(super) fn greet(&mut self, now: Instant, datagram: &mut Vec<u8>) {
+        if self.hello.id == 0 {
+            self.hello.id = self.requests.new_id();
+        }
+        let request = Request {
+            code: code::HELLO,
+            space: SpaceId(0),
+            id: self.hello.id,
+            epoch: 0,
+            replaced: 0,
+            sent_ns: 0,
+            address: 0,
+            length: 0,
+            offset: 0,
+            segment: 0,
+            guard: None,
+            body: &[],
+        };
+        request.emit(self.config.authentication, datagram);
+        self.hello.next = now + self.path.timeout(self.hello.attempts);
+        self.hello.attempts += 1;
+        self.counters.requests += 1;
+    }
+
+    /// Sends a part again, if there is one and room for it; returns false if not.
+    pub(super) fn transmit_again(
+        &mut self,
+        now: Instant,
+        longest: usize,
+        datagram: &mut Vec<u8>,
+    ) -> bool {
+        let Some(&(index, id)) = self.requests.again.front() else {
+            return false;
+        };
+        let part = self.requests.parts.get(index as usize).copied().flatten();
+        let part = part.filter(|part| part.last.0 == id && !part.in_flight);
+        let Some(part) = part else {
+            self.requests.again.pop_front();
+            return true;
+        };
+        if self.active(part.operation).is_none() {
+            self.requests.again.pop_front();
+            self.requests.remove(index);
+            return true;
+        }
+        if !self.has_room(part.request_bytes, part.response_bytes, longest, datagram) {
+            return false;
+        }
+        self.requests.again.pop_front();
+        self.counters.retransmissions += 1;
+        self.emit(now, index, datagram);
+        true
+    }
+
+    /// Sends the next part of the first operation in the queue, if there is room for it; returns
+    /// false if not. Operations take turns, so that a long one does not hold up the others.
+    pub(super) fn transmit_first(
+        &mut self,
+        now: Instant,
+        node: &NodeInfo,
+        longest: usize,
+        datagram: &mut Vec<u8>,
+    ) -> bool {
+        let Some(&(slot, id)) = self.ready.front() else {
+            return false;
+        };
+        let Some(active) = self.active((slot, id)) else {
+            self.ready.pop_front();
+            return true;
+        };
+        let head = active.head;
+        if head.code == code::WRITE && u64::from(head.length) > node.write_max {
+            self.ready.pop_front();
+            self.finish(slot, Err(Failure::Refused(Error::Length)));
+            return true;
+        }
+        let trailer = self.config.authentication.trailer_len();
+        let guard = if head.guard.is_some() { GUARD_LEN } else { 0 };
+        let request = REQUEST_HEADER + guard + trailer;
+        let response = RESPONSE_HEADER + trailer;
+        let part = active.first.map_or_else(
+            || {
+                let around = if head.code == code::READ {
+                    response
+                } else {
+                    request
+                };
+                ((longest - around) & !7) as u32
+            },
+            |first| first.part,
+        );
+        let offset = active.sent;
+        let length = part.min(head.length - offset);
+        let (request_bytes, response_bytes) = match head.code {
+            code::READ => (request, response + length as usize),
+            code::WRITE => (request + length as usize, response),
+            _ => (request + active.data.len(), response),
+        };
+        let (request_bytes, response_bytes) = (request_bytes as u64, response_bytes as u64);
+        if self.requests.len() >= self.config.requests_max
+            || !self.has_room(request_bytes, response_bytes, longest, datagram)
+        {
+            return false;
+        }
+        self.ready.pop_front();
+        let at_ns = node.time_ns.saturating_add(nanos(now.since(node.at)));
+        if let Some(Some(active)) = self.operations.get_mut(slot as usize) {
+            active.sent += length;
+            active.first.get_or_insert(First {
+                id: 0,
+                at: now,
+                at_ns,
+                part,
+            });
+            if head.code == code::READ {
+                active.data.resize(head.length as usize, 0);
+            }
+            if active.sent < head.length {
+                self.ready.push_back((slot, id));
+            }
+        }
+        let index = self.requests.insert(Part {
+            operation: (slot, id),
+            offset,
+            length,
+            first: (0, now),
+            last: (0, now),
+            attempts: 0,
+            request_bytes,
+            response_bytes,
+            in_flight: false,
+        });
+        self.emit(now, index, datagram);
+        true
+    }
+
+    fn has_room(&self, request: u64, response: u64, longest: usize, datagram: &[u8]) -> bool {
+        let Requests {
+            bytes,
+            response_bytes,
+            ..
+        } = self.requests;
+        // One request is always allowed, however long the response.
+        datagram.len() as u64 + request <= longest as u64
+            && (bytes == 0
+                || (bytes + request + response <= self.path.window()
+                    && response_bytes + response <= self.config.response_bytes_max))
+    }
+
+    /// Appends the next attempt of a part to a datagram.
+    fn emit(&mut self, now: Instant, index: u32, datagram: &mut Vec<u8>) {
+        let Some(part) = self.requests.begin_attempt(index, now) else {
+            return;
+        };
+        let (slot, _) = part.operation;
+        let Some(Some(active)) = self.operations.get_mut(slot as usize) else {
+            return;
+        };
+        let Some(first) = active.first.as_mut() else {
+            return;
+        };
+        let id = part.last.0;
+        if first.id == 0 {
+            first.id = id;
+        }
+        let head = active.head;
+        let (from, to) = (
+            part.offset as usize,
+            part.offset as usize + part.length as usize,
+        );
+        let (address, length, body) = match head.code {
+            code::READ => (head.address + u64::from(part.offset), part.length, &[][..]),
+            code::WRITE => (
+                head.address,
+                head.length,
+                active.data.get(from..to).unwrap_or(&[]),
+            ),
+            _ => (head.address, 0, &active.data[..]),
+        };
+        let is_segment = head.code == code::WRITE && head.length > first.part;
+        let request = Request {
+            code: head.code,
+            space: active.space,
+            id,
+            epoch: self.epoch,
+            replaced: if first.id == id { 0 } else { first.id },
+            sent_ns: first.at_ns,
+            address,
+            length,
+            offset: if is_segment { part.offset } else { 0 },
+            segment: if is_segment { first.part } else { 0 },
+            guard: head.guard,
+            body,
+        };
+        request.emit(self.config.authentication, datagram);
+        let timeout = self.path.timeout(part.attempts - 1);
+        self.requests.timers.push(now + timeout, (index, id));
+        self.counters.requests += 1;
+    }
+}

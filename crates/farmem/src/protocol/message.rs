@@ -1,0 +1,358 @@
+//! Messages, byte for byte; the layout is in `docs/src/farmem-protocol.md`. A message is read once,
+//! completely checked, into a type whose parts need no further checks of lengths.
+
+use super::checksum::checksum;
+use crate::operation::{Guard, SpaceId};
+
+/// The version of the protocol.
+pub const VERSION: u8 = 1;
+
+/// Length of a request without its body and its trailer, in bytes.
+pub const REQUEST_HEADER: usize = 72;
+
+/// Length of a response without its body and its trailer, in bytes.
+pub const RESPONSE_HEADER: usize = 48;
+
+/// Longest data of one operation, in bytes: 1 GiB.
+pub const OPERATION_MAX: u32 = 1 << 30;
+
+/// Least size of the segments of a segmented write, in bytes. It bounds what a node keeps to
+/// remember which have arrived.
+pub const SEGMENT_MIN: u32 = 512;
+
+/// Longest message, in bytes: what a datagram can hold is less, a ring of shared memory may hold
+/// more than a datagram.
+pub const MESSAGE_MAX: usize = 1 << 20;
+
+/// The bit of the code that tells responses from requests.
+const RESPONSE: u8 = 0x80;
+
+/// The flag of a request with a guard; all others are reserved.
+const GUARDED: u32 = 1;
+
+/// Length of a guard, in bytes.
+pub const GUARD_LEN: usize = 16;
+
+/// The protection of a message, with the trailer that it needs. Both sides are configured with
+/// the same value, and refuse messages of any other: a message does not choose how far it is
+/// trusted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Authentication {
+    /// No protection: the transport has a checksum, and all who can reach the node are trusted.
+    #[default]
+    None = 0,
+    /// A checksum of eight bytes, for lines that may corrupt messages. It does not authenticate.
+    Checksum = 1,
+}
+
+impl Authentication {
+    /// Bytes behind the body.
+    pub const fn trailer_len(self) -> usize {
+        match self {
+            Authentication::None => 0,
+            Authentication::Checksum => 8,
+        }
+    }
+
+    fn parse(byte: u8) -> Result<Authentication, Malformed> {
+        match byte {
+            0 => Ok(Authentication::None),
+            1 => Ok(Authentication::Checksum),
+            _ => Err(Malformed::Authentication),
+        }
+    }
+}
+
+/// The reason why bytes are not a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// Shorter than its header, or than it says, or longer than [`MESSAGE_MAX`].
+    Length,
+    /// Another version of the protocol.
+    Version,
+    /// An unknown kind of protection, or another than the configured one.
+    Authentication,
+    /// The checksum does not match.
+    Checksum,
+    /// A reserved field that is not zero.
+    Reserved,
+    /// A request where a response is expected, or the reverse.
+    Direction,
+    /// Offset, length, segment size and body that do not fit together.
+    Segment,
+    /// An unknown operation or status, or a body that it cannot have.
+    Code,
+}
+
+/// One message of a datagram that has been checked as far as both directions share it.
+#[derive(Clone, Copy)]
+struct Frame<'a> {
+    code: u8,
+    fields: &'a [u8],
+    /// The bytes behind the fields, and the rest of the datagram.
+    body: &'a [u8],
+    rest: &'a [u8],
+}
+
+/// A request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// The operation, by its number in the guide.
+    pub code: u8,
+    /// The address space that the client acts for.
+    pub space: SpaceId,
+    /// The number of this attempt, never 0. Every retransmission has a new one, so that each answer
+    /// belongs to one attempt and measures its round trip.
+    pub id: u64,
+    /// The epoch of the node that the client knows; 0 if none.
+    pub epoch: u64,
+    /// The number of the operation's first attempt, which all others replace; 0 if this is it. It
+    /// is always that of the first, not of the latest: the node may have seen any of them.
+    pub replaced: u64,
+    /// The time when the operation was first sent, in nanoseconds by the node's clock.
+    pub sent_ns: u64,
+    /// The address that the operation is about.
+    pub address: u64,
+    /// Bytes that the whole operation transfers.
+    pub length: u32,
+    /// Position of the body within them.
+    pub offset: u32,
+    /// Size of all segments but the last; 0 if the operation is in one message.
+    pub segment: u32,
+    /// The lock under which the operation happens. It takes [`GUARD_LEN`] bytes behind the header.
+    pub guard: Option<Guard>,
+    /// The data, or the arguments that have no field.
+    pub body: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    /// Reads the first message of a datagram; returns the rest of the datagram with it.
+    pub fn parse(
+        bytes: &'a [u8],
+        authentication: Authentication,
+    ) -> Result<(Request<'a>, &'a [u8]), Malformed> {
+        let frame = Frame::parse(bytes, authentication, REQUEST_HEADER)?;
+        if frame.code & RESPONSE != 0 {
+            return Err(Malformed::Direction);
+        }
+        let (guard, body) = match frame.u32(68) {
+            0 => (None, frame.body),
+            GUARDED => {
+                let (guard, body) = frame
+                    .body
+                    .split_at_checked(GUARD_LEN)
+                    .ok_or(Malformed::Length)?;
+                let guard = Frame {
+                    fields: guard,
+                    ..frame
+                };
+                let (lock, token) = (guard.u64(0), guard.u64(8));
+                (Some(Guard { lock, token }), body)
+            }
+            _ => return Err(Malformed::Reserved),
+        };
+        let request = Request {
+            code: frame.code,
+            space: SpaceId(frame.u64(8)),
+            id: frame.u64(16),
+            epoch: frame.u64(24),
+            replaced: frame.u64(32),
+            sent_ns: frame.u64(40),
+            address: frame.u64(48),
+            length: frame.u32(56),
+            offset: frame.u32(60),
+            segment: frame.u32(64),
+            guard,
+            body,
+        };
+        if request.id == 0 {
+            return Err(Malformed::Reserved);
+        }
+        request.check_segment()?;
+        Ok((request, frame.rest))
+    }
+
+    /// The operation's number: that of its first attempt.
+    pub fn operation_id(&self) -> u64 {
+        if self.replaced == 0 {
+            self.id
+        } else {
+            self.replaced
+        }
+    }
+
+    /// Segments start at multiples of their size, and all but the last have exactly that size: two
+    /// segments of one operation are the same or do not overlap.
+    fn check_segment(&self) -> Result<(), Malformed> {
+        let (length, offset, segment) = (self.length, self.offset, self.segment);
+        let fits = match segment {
+            0 => length <= OPERATION_MAX && offset == 0,
+            _ => {
+                (SEGMENT_MIN..length).contains(&segment)
+                    && length <= OPERATION_MAX
+                    && offset < length
+                    && offset % segment == 0
+                    && self.body.len() == segment.min(length - offset) as usize
+            }
+        };
+        fits.then_some(()).ok_or(Malformed::Segment)
+    }
+
+    /// Appends the message to `out`.
+    pub fn emit(&self, authentication: Authentication, out: &mut Vec<u8>) {
+        let start = out.len();
+        let flags = if self.guard.is_some() { GUARDED } else { 0 };
+        out.extend_from_slice(&[VERSION, self.code, authentication as u8, 0, 0, 0, 0, 0]);
+        let words = [
+            self.space.0,
+            self.id,
+            self.epoch,
+            self.replaced,
+            self.sent_ns,
+            self.address,
+            u64::from(self.length) | u64::from(self.offset) << 32,
+            u64::from(self.segment) | u64::from(flags) << 32,
+        ];
+        out.extend_from_slice(words.map(u64::to_le_bytes).as_flattened());
+        if let Some(Guard { lock, token }) = self.guard {
+            out.extend_from_slice(&lock.to_le_bytes());
+            out.extend_from_slice(&token.to_le_bytes());
+        }
+        out.extend_from_slice(self.body);
+        seal(authentication, start, out);
+    }
+}
+
+/// A response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Response<'a> {
+    /// The status, by its number in the guide, below 128.
+    pub status: u8,
+    /// The address space of the request.
+    pub space: SpaceId,
+    /// The number of the attempt that is answered.
+    pub id: u64,
+    /// The node's epoch.
+    pub epoch: u64,
+    /// The node's time, in nanoseconds.
+    pub time_ns: u64,
+    /// The value or the detail of an error.
+    pub value: u64,
+    /// The data of a read.
+    pub body: &'a [u8],
+}
+
+impl<'a> Response<'a> {
+    /// Reads the first message of a datagram; returns the rest of the datagram with it.
+    pub fn parse(
+        bytes: &'a [u8],
+        authentication: Authentication,
+    ) -> Result<(Response<'a>, &'a [u8]), Malformed> {
+        let frame = Frame::parse(bytes, authentication, RESPONSE_HEADER)?;
+        if frame.code & RESPONSE == 0 {
+            return Err(Malformed::Direction);
+        }
+        let response = Response {
+            status: frame.code & !RESPONSE,
+            space: SpaceId(frame.u64(8)),
+            id: frame.u64(16),
+            epoch: frame.u64(24),
+            time_ns: frame.u64(32),
+            value: frame.u64(40),
+            body: frame.body,
+        };
+        Ok((response, frame.rest))
+    }
+
+    /// Appends the message to `out`.
+    pub fn emit(&self, authentication: Authentication, out: &mut Vec<u8>) {
+        let start = Response::begin(authentication, out);
+        out.extend_from_slice(self.body);
+        self.finish(authentication, start, out);
+    }
+
+    /// Makes room for the header at the end of `out`, behind which the body is then written;
+    /// returns where the message starts. A read writes its data into the reply, without a copy.
+    pub(super) fn begin(authentication: Authentication, out: &mut Vec<u8>) -> usize {
+        let start = out.len();
+        out.extend_from_slice(&[VERSION, RESPONSE, authentication as u8, 0]);
+        out.resize(start + RESPONSE_HEADER, 0);
+        start
+    }
+
+    /// Writes the header in front of the body that is there, and the trailer behind it.
+    pub(super) fn finish(&self, authentication: Authentication, start: usize, out: &mut Vec<u8>) {
+        if let Some(header) = out.get_mut(start..start + RESPONSE_HEADER) {
+            header[1] = RESPONSE | self.status;
+            let words = [self.space.0, self.id, self.epoch, self.time_ns, self.value];
+            for (place, word) in header[8..].as_chunks_mut().0.iter_mut().zip(words) {
+                *place = word.to_le_bytes();
+            }
+        }
+        seal(authentication, start, out);
+    }
+}
+
+impl<'a> Frame<'a> {
+    /// Checks version, length, protection and reserved bytes of the first message of a datagram.
+    fn parse(
+        bytes: &'a [u8],
+        authentication: Authentication,
+        header: usize,
+    ) -> Result<Frame<'a>, Malformed> {
+        let (first, _) = bytes.split_first_chunk::<8>().ok_or(Malformed::Length)?;
+        let [version, code, protection, reserved, length @ ..] = *first;
+        if version != VERSION {
+            return Err(Malformed::Version);
+        }
+        if Authentication::parse(protection)? != authentication {
+            return Err(Malformed::Authentication);
+        }
+        let length = u32::from_le_bytes(length) as usize;
+        let trailer = authentication.trailer_len();
+        if length < header + trailer || length > MESSAGE_MAX {
+            return Err(Malformed::Length);
+        }
+        let (message, rest) = bytes.split_at_checked(length).ok_or(Malformed::Length)?;
+        let (content, trailer) = message.split_at(length - trailer);
+        if let Some(sum) = trailer.first_chunk() {
+            if u64::from_le_bytes(*sum) != checksum(content) {
+                return Err(Malformed::Checksum);
+            }
+        }
+        if reserved != 0 {
+            return Err(Malformed::Reserved);
+        }
+        let (fields, body) = content.split_at(header);
+        Ok(Frame {
+            code,
+            fields,
+            body,
+            rest,
+        })
+    }
+
+    /// The field at a position within the header.
+    fn u64(&self, at: usize) -> u64 {
+        let field = self.fields.get(at..).and_then(|bytes| bytes.first_chunk());
+        field.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+
+    fn u32(&self, at: usize) -> u32 {
+        let field = self.fields.get(at..).and_then(|bytes| bytes.first_chunk());
+        field.map_or(0, |bytes| u32::from_le_bytes(*bytes))
+    }
+}
+
+/// Writes the length of the message that begins at `start`, and its trailer.
+fn seal(authentication: Authentication, start: usize, out: &mut Vec<u8>) {
+    let length = out.len() - start + authentication.trailer_len();
+    if let Some(place) = out.get_mut(start + 4..start + 8) {
+        place.copy_from_slice(&(length as u32).to_le_bytes());
+    }
+    if authentication == Authentication::Checksum {
+        let sum = checksum(&out[start..]);
+        out.extend_from_slice(&sum.to_le_bytes());
+    }
+}

@@ -1,0 +1,31 @@
+//! The protocol between clients and a node, without sockets and clocks: datagrams and the time go
+//! in, datagrams and completions come out.
+//!
+//! - An operation runs at most once, whatever the network does with its requests, and exactly once
+//!   if success is reported. If no answer came in time, or the node was restarted, the client reports
+//!   [`Failure::OutcomeUnknown`]: it ran once or not at all, or runs once before the node's horizon.
+//! - The [`Node`] knows no connections. The [`Client`] retransmits, keeps operations on the same
+//!   page in order, and decides how much is outstanding.
+//! - A write of up to 1 GiB happens as a whole or not at all, however many messages it takes. A read
+//!   that takes several messages is one read per message, which may see different moments.
+//!
+//! The format of messages is in the guide, chapter "The protocol of far memory".
+
+mod checksum;
+mod client;
+mod codec;
+mod message;
+mod node;
+
+pub use client::{
+    Client, ClientConfig, ClientCounters, Completion, Failure, OperationId, SubmitError,
+};
+pub use message::{
+    Authentication, Malformed, Request, Response, GUARD_LEN, MESSAGE_MAX, OPERATION_MAX,
+    REQUEST_HEADER, RESPONSE_HEADER, SEGMENT_MIN, VERSION,
+};
+pub use node::{Execute, Node, NodeConfig, NodeCounters, Replies};
+
+/// The horizon of a node in timeouts of its clients: one for the operation, one for copies of its
+/// last request that the network still holds, and one for clocks and estimates that are off.
+const HORIZON_TIMEOUTS: u32 = 3;

@@ -1,0 +1,268 @@
+//! Segmented writes that are not complete yet.
+
+use std::collections::HashMap;
+
+use super::super::message::{Malformed, Request};
+use crate::operation::{Address, Guard, SpaceId};
+
+/// Most writes kept at a time; short ones need little memory, but each takes time to look through.
+const WRITES_MAX: usize = 1024;
+
+/// Most writes kept of one space.
+const WRITES_MAX_PER_SPACE: usize = 128;
+
+/// The segments of writes, until each write is complete or too old to be completed.
+#[derive(Debug)]
+pub(super) struct Assemblies {
+    writes: HashMap<(SpaceId, u64), Assembly>,
+    bytes_max: u64,
+    bytes_max_per_space: u64,
+}
+
+#[derive(Debug)]
+struct Assembly {
+    shape: Shape,
+    data: Vec<u8>,
+    /// A bit per segment.
+    arrived: Vec<u64>,
+    missing: u32,
+    expires_ns: u64,
+}
+
+/// The fields that all segments of a write share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    address: Address,
+    length: u32,
+    segment: u32,
+    guard: Option<Guard>,
+}
+
+/// The effect of a segment.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// It is kept, now or since its first copy; others are missing.
+    Kept,
+    /// It was the last one missing: all of the data, which is kept no longer.
+    Complete(Vec<u8>),
+    /// It is the last one missing, but the write may not be completed now; it is not kept.
+    Refused,
+    /// There is no room for another write.
+    NoRoom,
+}
+
+impl Assemblies {
+    /// Keeps writes of up to this many bytes in all, and of one space.
+    pub(super) fn new(bytes_max: u64, bytes_max_per_space: u64) -> Assemblies {
+        Assemblies {
+            writes: HashMap::new(),
+            bytes_max,
+            bytes_max_per_space,
+        }
+    }
+
+    /// Takes a segment. The data of a write is complete only if `may_complete`.
+    pub(super) fn receive(
+        &mut self,
+        request: &Request<'_>,
+        expires_ns: u64,
+        may_complete: bool,
+    ) -> Result<Arrival, Malformed> {
+        let key = (request.space, request.operation_id());
+        let shape = Shape {
+            address: request.address,
+            length: request.length,
+            segment: request.segment,
+            guard: request.guard,
+        };
+        if !self.writes.contains_key(&key) && !self.has_room(request) {
+            return Ok(Arrival::NoRoom);
+        }
+        let assembly = self.writes.entry(key).or_insert_with(|| {
+            let segments = request.length.div_ceil(request.segment);
+            Assembly {
+                shape,
+                data: vec![0; request.length as usize],
+                arrived: vec![0; segments.div_ceil(64) as usize],
+                missing: segments,
+                expires_ns,
+            }
+        });
+        if assembly.shape != shape {
+            return Err(Malformed::Segment);
+        }
+        let (index, at) = (request.offset / request.segment, request.offset as usize);
+        let bit = 1 << (index % 64);
+        let word = assembly.arrived.get_mut(index as usize / 64);
+        let place = assembly.data.get_mut(at..at + request.body.len());
+        let (Some(word), Some(place)) = (word, place) else {
+            return Err(Malformed::Segment);
+        };
+        if *word & bit != 0 {
+            return Ok(Arrival::Kept);
+        }
+        if assembly.missing == 1 && !may_complete {
+            return Ok(Arrival::Refused);
+        }
+        place.copy_from_slice(request.body);
+        *word |= bit;
+        assembly.missing -= 1;
+        if assembly.missing > 0 {
+            return Ok(Arrival::Kept);
+        }
+        let complete = self.writes.remove(&key);
+        Ok(Arrival::Complete(
+            complete.map_or(Vec::new(), |assembly| assembly.data),
+        ))
+    }
+
+    /// Gives up writes of which no segment is accepted any more; returns how many.
+    pub(super) fn expire(&mut self, now_ns: u64) -> usize {
+        let before = self.writes.len();
+        self.writes.retain(|_, write| write.expires_ns >= now_ns);
+        before - self.writes.len()
+    }
+
+    /// Returns when the first write is given up, in nanoseconds; `u64::MAX` if there is none.
+    pub(super) fn next_expiry(&self) -> u64 {
+        let expiries = self.writes.values().map(|write| write.expires_ns);
+        expiries.min().unwrap_or(u64::MAX)
+    }
+
+    fn has_room(&self, request: &Request<'_>) -> bool {
+        let (mut writes_of_space, mut bytes, mut bytes_of_space) = (0, 0, 0);
+        for ((space, _), write) in &self.writes {
+            let len = write.data.len() as u64;
+            bytes += len;
+            if *space == request.space {
+                writes_of_space += 1;
+                bytes_of_space += len;
+            }
+        }
+        let more = u64::from(request.length);
+        self.writes.len() < WRITES_MAX
+            && writes_of_space < WRITES_MAX_PER_SPACE
+            && bytes + more <= self.bytes_max
+            && bytes_of_space + more <= self.bytes_max_per_space
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tare_sim::Random;
+
+    use super::*;
+
+    fn segment(operation: u64, offset: u32, length: u32, body: &[u8]) -> Request<'_> {
+        Request {
+            code: 6,
+            space: SpaceId(1),
+            id: operation + u64::from(offset),
+            epoch: 1,
+            replaced: operation,
+            sent_ns: 0,
+            address: 4096,
+            length,
+            offset,
+            segment: 512,
+            guard: None,
+            body,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn segments_in_any_order_and_number_of_copies_complete_once_with_every_byte(
+            length in 513u32..20_000,
+            seed in any::<u64>(),
+        ) {
+            let mut random = Random::new(seed);
+            let mut data = vec![0; length as usize];
+            random.fill(&mut data);
+            let mut offsets: Vec<u32> = (0..length).step_by(512).collect();
+            for _ in 0..offsets.len() {
+                offsets.push(offsets[random.below(offsets.len() as u64) as usize]);
+            }
+            for n in (1..offsets.len()).rev() {
+                offsets.swap(n, random.below(n as u64 + 1) as usize);
+            }
+            let last = offsets.iter().enumerate().filter(|(n, offset)| !offsets[..*n].contains(offset));
+            let last = last.map(|(n, _)| n).max();
+            let mut assemblies = Assemblies::new(1 << 20, 1 << 20);
+            for (n, &offset) in offsets.iter().enumerate().take(last.unwrap() + 1) {
+                let end = (offset + 512).min(length);
+                let body = &data[offset as usize..end as usize];
+                let request = segment(7, offset, length, body);
+                let arrival = assemblies.receive(&request, 10, true).unwrap();
+                let expected = if Some(n) == last { Arrival::Complete(data.clone()) } else { Arrival::Kept };
+                prop_assert_eq!(arrival, expected);
+            }
+            prop_assert_eq!(assemblies.next_expiry(), u64::MAX);
+        }
+    }
+
+    #[test]
+    fn a_copy_with_other_bytes_changes_nothing() {
+        let mut assemblies = Assemblies::new(1 << 20, 1 << 20);
+        let (ones, twos) = ([1; 512], [2; 512]);
+        for body in [&ones, &twos] {
+            let request = segment(1, 0, 1024, body);
+            assert_eq!(assemblies.receive(&request, 10, true), Ok(Arrival::Kept));
+        }
+        let complete = assemblies.receive(&segment(1, 512, 1024, &twos), 10, true);
+        assert_eq!(
+            complete,
+            Ok(Arrival::Complete([ones, twos].concat().to_vec()))
+        );
+    }
+
+    #[test]
+    fn segments_of_another_shape_are_refused_and_room_is_bounded() {
+        let body = [3; 512];
+        let mut assemblies = Assemblies::new(5000, 3000);
+        let mut receive =
+            |request: Request<'_>, complete| assemblies.receive(&request, 10, complete);
+        assert_eq!(receive(segment(1, 0, 2048, &body), true), Ok(Arrival::Kept));
+        let first = segment(1, 512, 2048, &body);
+        let guard = Some(Guard { lock: 8, token: 1 });
+        for other in [
+            Request {
+                length: 4096,
+                ..first
+            },
+            Request {
+                address: 8192,
+                ..first
+            },
+            Request { guard, ..first },
+            Request {
+                segment: 1024,
+                offset: 1024,
+                ..first
+            },
+        ] {
+            assert_eq!(receive(other, true), Err(Malformed::Segment));
+        }
+        assert_eq!(
+            receive(segment(2, 0, 1024, &body), true),
+            Ok(Arrival::NoRoom)
+        );
+        let other_space = |n, operation| Request {
+            space: SpaceId(n),
+            ..segment(operation, 0, 1024, &body)
+        };
+        assert_eq!(receive(other_space(2, 2), true), Ok(Arrival::Kept));
+        assert_eq!(receive(other_space(3, 3), true), Ok(Arrival::Kept));
+        assert_eq!(receive(other_space(4, 4), true), Ok(Arrival::NoRoom));
+        let last = Request {
+            offset: 512,
+            ..other_space(2, 2)
+        };
+        assert_eq!(receive(last, false), Ok(Arrival::Refused));
+        assert!(matches!(receive(last, true), Ok(Arrival::Complete(_))));
+        assert_eq!(assemblies.expire(10), 0);
+        assert_eq!(assemblies.next_expiry(), 10);
+        assert_eq!(assemblies.expire(11), 2);
+    }
+}

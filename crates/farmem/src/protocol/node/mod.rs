@@ -1,0 +1,369 @@
+//! The node's side: requests in, operations run, responses out.
+
+mod assembly;
+mod records;
+
+use std::time::Duration;
+
+use tare_sim::Instant;
+
+use self::assembly::{Arrival, Assemblies};
+use self::records::Records;
+use super::codec::{self, code, status};
+use super::message::{
+    Authentication, Malformed, Request, Response, MESSAGE_MAX, OPERATION_MAX, REQUEST_HEADER,
+    RESPONSE_HEADER,
+};
+use super::HORIZON_TIMEOUTS;
+use crate::memory::{Bytes, Store};
+use crate::operation::{Error, Operation, SpaceId, Value};
+
+/// The memory that a [`Node`] runs operations on, or a wrapper around it.
+pub trait Execute {
+    /// Runs an operation on a space, and appends what it reads to `out`. A refused one changes
+    /// nothing.
+    fn execute(
+        &mut self,
+        now: Instant,
+        space: SpaceId,
+        operation: &Operation<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Value, Error>;
+}
+
+impl<M: Bytes> Execute for Store<M> {
+    fn execute(
+        &mut self,
+        now: Instant,
+        space: SpaceId,
+        operation: &Operation<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Value, Error> {
+        Store::execute(self, now, space, operation, out)
+    }
+}
+
+/// The settings of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeConfig {
+    /// A number other than 0 that no node of these clients had before, such as the time of its start
+    /// in nanoseconds.
+    pub epoch: u64,
+    /// The protection of every message.
+    pub authentication: Authentication,
+    /// Longest datagram in both directions, in bytes, at least 1024.
+    pub datagram_bytes: usize,
+    /// The longest time that clients try an operation for. The horizon is three times that.
+    pub timeout: Duration,
+    /// The bytes that the network can bring within a second. With the horizon it bounds the number
+    /// of operations that are remembered.
+    pub bytes_per_second: u64,
+    /// Memory for segmented writes that are incomplete, in bytes.
+    pub assembly_bytes: u64,
+    /// The same for one space.
+    pub assembly_bytes_per_space: u64,
+}
+
+impl NodeConfig {
+    /// Settings for Ethernet at 10 Gb/s, a timeout of 250 ms, and two incomplete writes of 1 GiB.
+    pub const fn new(epoch: u64) -> NodeConfig {
+        NodeConfig {
+            epoch,
+            authentication: Authentication::None,
+            datagram_bytes: 1472,
+            timeout: Duration::from_millis(250),
+            bytes_per_second: 1_250_000_000,
+            assembly_bytes: 2 << 30,
+            assembly_bytes_per_space: OPERATION_MAX as u64,
+        }
+    }
+
+    /// The age from which on a request is refused.
+    pub fn horizon(&self) -> Duration {
+        self.timeout * HORIZON_TIMEOUTS
+    }
+
+    /// The most operations that are remembered: as many requests as the network can bring within
+    /// the horizon.
+    pub fn records_max(&self) -> usize {
+        let bytes = u128::from(self.bytes_per_second) * self.horizon().as_nanos() / 1_000_000_000;
+        let records = bytes / (REQUEST_HEADER + self.authentication.trailer_len()) as u128;
+        usize::try_from(records).unwrap_or(usize::MAX).max(1)
+    }
+}
+
+/// The work of a node, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeCounters {
+    /// Messages that could not be read; the rest of their datagrams is not counted.
+    pub malformed: u64,
+    /// Requests read.
+    pub requests: u64,
+    /// Operations run, segments of reads apart.
+    pub executed: u64,
+    /// Requests for operations that had been run: answered with the same outcome.
+    pub repeated: u64,
+    /// Requests of another epoch.
+    pub stale: u64,
+    /// Requests whose send time was beyond the horizon.
+    pub expired: u64,
+    /// Requests that found no room for a record or for a segmented write.
+    pub busy: u64,
+    /// Segmented writes that were given up.
+    pub abandoned: u64,
+}
+
+/// The answers to one datagram: datagrams for its sender, in one piece of memory that is used again.
+#[derive(Debug, Default)]
+pub struct Replies {
+    bytes: Vec<u8>,
+    /// The ends of the datagrams, except the last.
+    ends: Vec<usize>,
+}
+
+impl Replies {
+    /// Forgets all datagrams.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    /// The datagrams.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        let ends = self.ends.iter().copied().chain([self.bytes.len()]);
+        let datagrams = starts.zip(ends).map(|(start, end)| &self.bytes[start..end]);
+        datagrams.filter(|datagram| !datagram.is_empty())
+    }
+
+    /// Ends a datagram in front of the message that starts here, if that makes it too long.
+    fn split(&mut self, message: usize, datagram_bytes: usize) {
+        let start = self.ends.last().copied().unwrap_or(0);
+        if self.bytes.len() - start > datagram_bytes && message > start {
+            self.ends.push(message);
+        }
+    }
+}
+
+/// A memory node without sockets and clocks.
+///
+/// It knows no connections: what it keeps of a client is the outcome of each operation that must not
+/// run twice, until all requests for it are refused for their age, and the segments of writes that
+/// are incomplete. Both are bounded; when they are full, requests are answered with "busy".
+#[derive(Debug)]
+pub struct Node<S> {
+    config: NodeConfig,
+    store: S,
+    started: Option<Instant>,
+    records: Records,
+    assemblies: Assemblies,
+    counters: NodeCounters,
+}
+
+impl<S: Execute> Node<S> {
+    /// A node with this memory.
+    pub fn new(config: NodeConfig, store: S) -> Node<S> {
+        let config = NodeConfig {
+            epoch: config.epoch.max(1),
+            datagram_bytes: config.datagram_bytes.clamp(DATAGRAM_MIN, MESSAGE_MAX),
+            ..config
+        };
+        Node {
+            config,
+            store,
+            started: None,
+            records: Records::new(config.records_max()),
+            assemblies: Assemblies::new(config.assembly_bytes, config.assembly_bytes_per_space),
+            counters: NodeCounters::default(),
+        }
+    }
+
+    /// Takes a datagram and adds the answers to `replies`. It must be called with its own time of
+    /// the node, which does not run backwards.
+    pub fn receive(&mut self, now: Instant, mut datagram: &[u8], replies: &mut Replies) {
+        self.started.get_or_insert(now);
+        while !datagram.is_empty() {
+            let request = match Request::parse(datagram, self.config.authentication) {
+                Ok((request, rest)) => {
+                    datagram = rest;
+                    request
+                }
+                Err(_) => {
+                    self.counters.malformed += 1;
+                    return;
+                }
+            };
+            self.counters.requests += 1;
+            let start = Response::begin(self.config.authentication, &mut replies.bytes);
+            match self.answer(now, &request, &mut replies.bytes) {
+                Ok((status, value)) => {
+                    let response = Response {
+                        status,
+                        space: request.space,
+                        id: request.id,
+                        epoch: self.config.epoch,
+                        time_ns: now.as_nanos(),
+                        value,
+                        body: &[],
+                    };
+                    response.finish(self.config.authentication, start, &mut replies.bytes);
+                    replies.split(start, self.config.datagram_bytes);
+                }
+                Err(_) => {
+                    self.counters.malformed += 1;
+                    replies.bytes.truncate(start);
+                }
+            }
+        }
+    }
+
+    /// The status and the value of the answer to a request; its body is appended to `out`.
+    fn answer(
+        &mut self,
+        now: Instant,
+        request: &Request<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(u8, u64), Malformed> {
+        if request.code == code::HELLO {
+            return Ok((status::HELLO, self.hello(now, out)));
+        }
+        if request.epoch != self.config.epoch {
+            self.counters.stale += 1;
+            return Ok((status::EPOCH, 0));
+        }
+        if codec::is_idempotent(request.code) {
+            let operation = codec::decode(request, request.body)?;
+            let head = RESPONSE_HEADER + self.config.authentication.trailer_len();
+            if request.length as usize > self.config.datagram_bytes - head {
+                return Ok(codec::encode_outcome(Err(Error::Length)));
+            }
+            return Ok(self.execute(now, request.space, &operation, out));
+        }
+        self.answer_once(now, request, out)
+    }
+
+    /// Runs an operation unless it was run, or may have been run and forgotten.
+    ///
+    /// All attempts of an operation carry the time of the first, and a record is kept until requests
+    /// with that time are refused. So whatever clients believe of the node's clock, there is no
+    /// moment at which a copy is accepted and the record is gone.
+    fn answer_once(
+        &mut self,
+        now: Instant,
+        request: &Request<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(u8, u64), Malformed> {
+        let now_ns = now.as_nanos();
+        let expires_ns = request.sent_ns.saturating_add(nanos(self.config.horizon()));
+        // One from the future would be kept for longer than the bound on the records allows for.
+        if expires_ns < now_ns
+            || request.sent_ns > now_ns.saturating_add(nanos(self.config.timeout))
+        {
+            self.counters.expired += 1;
+            return Ok((status::EXPIRED, 0));
+        }
+        let key = (request.space, request.operation_id());
+        if let Some(outcome) = self.records.find(key.0, key.1) {
+            self.counters.repeated += 1;
+            return Ok(outcome);
+        }
+        let has_room = self.records.has_room(now_ns);
+        let outcome = if request.segment == 0 {
+            let operation = codec::decode(request, request.body)?;
+            if !has_room {
+                self.counters.busy += 1;
+                return Ok((status::BUSY, 0));
+            }
+            self.execute(now, request.space, &operation, out)
+        } else {
+            if request.code != code::WRITE {
+                return Err(Malformed::Code);
+            }
+            let data = match self.assemblies.receive(request, expires_ns, has_room)? {
+                Arrival::Kept => return Ok((status::RECEIVED, 0)),
+                Arrival::Refused | Arrival::NoRoom => {
+                    self.counters.busy += 1;
+                    return Ok((status::BUSY, 0));
+                }
+                Arrival::Complete(data) => data,
+            };
+            let operation = codec::decode(request, &data)?;
+            self.execute(now, request.space, &operation, out)
+        };
+        self.records.insert(key, expires_ns, outcome);
+        Ok(outcome)
+    }
+
+    fn execute(
+        &mut self,
+        now: Instant,
+        space: SpaceId,
+        operation: &Operation<'_>,
+        out: &mut Vec<u8>,
+    ) -> (u8, u64) {
+        self.counters.executed += u64::from(!matches!(operation, Operation::Read { .. }));
+        let start = out.len();
+        let outcome = self.store.execute(now, space, operation, out);
+        if outcome.is_err() {
+            out.truncate(start);
+        }
+        codec::encode_outcome(outcome)
+    }
+
+    /// Writes what a client needs to know to `out`; returns the time of the node's start.
+    fn hello(&self, now: Instant, out: &mut Vec<u8>) -> u64 {
+        let limits = [
+            self.config.datagram_bytes as u64,
+            nanos(self.config.timeout),
+            self.config.assembly_bytes_per_space,
+        ];
+        out.extend_from_slice(limits.map(u64::to_le_bytes).as_flattened());
+        self.started.unwrap_or(now).as_nanos()
+    }
+
+    /// Forgets what has expired. To be called at [`Node::next_deadline`], or any time.
+    pub fn tick(&mut self, now: Instant) {
+        self.started.get_or_insert(now);
+        self.records.has_room(now.as_nanos());
+        self.counters.abandoned += self.assemblies.expire(now.as_nanos()) as u64;
+    }
+
+    /// The time from which on something is to be forgotten.
+    pub fn next_deadline(&self) -> Instant {
+        let expiry = self.records.next_expiry();
+        let expiry = expiry.min(self.assemblies.next_expiry());
+        Instant::from_nanos(expiry.saturating_add(1))
+    }
+
+    /// Returns what the node did.
+    pub fn counters(&self) -> NodeCounters {
+        self.counters
+    }
+
+    /// Operations whose outcome is remembered.
+    pub fn records(&self) -> usize {
+        self.records.len()
+    }
+
+    /// The memory.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// The memory, for what its operator does.
+    pub fn store_mut(&mut self) -> &mut S {
+        &mut self.store
+    }
+
+    /// The memory, for another node to go on with.
+    pub fn into_store(self) -> S {
+        self.store
+    }
+}
+
+/// Least length of the longest datagram, in bytes: header, guard and trailer around a segment.
+pub(super) const DATAGRAM_MIN: usize = 1024;
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

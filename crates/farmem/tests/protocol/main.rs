@@ -1,0 +1,7 @@
+//! The protocol of far memory in virtual time: every promise of the guide's chapter on it.
+
+mod faults;
+mod format;
+mod linearizable;
+mod promises;
+mod world;
