@@ -1,4 +1,4 @@
-//! How long a read of 16 bytes takes in the memory of a node, without any network, beside what it
+//! Measures a read of 16 bytes in the memory of a node, without any network, beside what it
 //! cannot do without: two loads from memory of which the second needs the first.
 //!
 //! ```text

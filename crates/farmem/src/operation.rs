@@ -1,4 +1,4 @@
-//! What a client asks of a node, and what the node answers.
+//! The requests of a client to a node, and the answers.
 
 use std::fmt;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub struct SpaceId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RegionId(pub u64);
 
-/// What a space may do with a page: reading is bit 0, writing is bit 1.
+/// The access that a space has to a page: reading is bit 0, writing is bit 1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Permission(u8);
 
@@ -87,8 +87,8 @@ impl PageSize {
     }
 }
 
-/// The lock under which a write happens: it is refused unless `token` is that of the present holder,
-/// whose lease has not expired.
+/// The lock under which a write happens: it is refused unless `token` is that of the present
+/// holder, whose lease has not expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Guard {
     /// The address of the lock, in the same space.
@@ -112,7 +112,7 @@ pub enum Operation<'a> {
         page: PageSize,
         /// The address, a multiple of the page size; `None` lets the node choose one.
         at: Option<Address>,
-        /// What the space may do with it.
+        /// The access that the space gets.
         permission: Permission,
         /// True for a range of addresses that may be far longer than memory: pages count for the
         /// quota, and take an entry of the page table, when they are first written.
@@ -146,9 +146,9 @@ pub enum Operation<'a> {
     CompareAndSwap {
         /// A multiple of 8.
         address: Address,
-        /// What must be there.
+        /// The value that must be there.
         expected: u64,
-        /// What is stored.
+        /// The value that is stored.
         new: u64,
         /// The lock under which it happens.
         guard: Option<Guard>,
@@ -157,7 +157,7 @@ pub enum Operation<'a> {
     FetchAdd {
         /// A multiple of 8.
         address: Address,
-        /// What is added.
+        /// The number that is added.
         add: u64,
         /// The lock under which it happens.
         guard: Option<Guard>,
@@ -200,7 +200,7 @@ pub enum Operation<'a> {
         region: RegionId,
         /// The other space.
         to: SpaceId,
-        /// What the other space may do, no more than this one.
+        /// The access of the other space, no more than that of this one.
         permission: Permission,
     },
     /// Takes a grant back, and unmaps the region from the other space. → [`Value::None`]
@@ -225,10 +225,10 @@ pub enum Operation<'a> {
     },
 }
 
-/// What an operation returned.
+/// The result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Nothing but success.
+    /// Success without a value.
     None,
     /// The first address of an allocation or a mapping.
     Address(Address),
@@ -269,7 +269,7 @@ pub enum Error {
     OutOfMemory,
     /// The address is no multiple of what the operation needs.
     Misaligned {
-        /// What it needs.
+        /// The alignment that it needs.
         multiple: u64,
     },
     /// The range is empty, too long, or goes beyond the last address.

@@ -1,4 +1,4 @@
-//! What the memory of a node promises.
+//! The promises of the memory of a node.
 
 use std::time::Duration;
 
@@ -594,7 +594,8 @@ fn a_region_is_shared_as_far_as_it_is_granted() {
     );
     let locked = store.lock(now, TWO, theirs, SECOND);
     assert_eq!(locked, Err(Error::Permission { address: theirs }));
-    // A mapped region is neither mapped again, nor freed in part, nor passed on, nor freed by its owner.
+    // A mapped region is neither mapped again, nor freed in part, nor passed on, nor freed by its
+    // owner.
     assert_eq!(store.map(TWO, region, None), Err(Error::InUse));
     assert_eq!(store.free(TWO, theirs, KIB_4), Err(Error::InUse));
     assert_eq!(store.region(TWO, b"mine", theirs, KIB_4), Err(Error::InUse));

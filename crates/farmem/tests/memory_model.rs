@@ -23,7 +23,8 @@ struct Piece {
     object: u64,
     permission: Permission,
     page: PageSize,
-    /// Its allocation; a number of its own for what is left on either side of a part that was freed.
+    /// Its allocation; a number of its own for what is left on either side of a part that was
+    /// freed.
     area: u64,
     is_sparse: bool,
     region: Option<RegionId>,
@@ -63,7 +64,8 @@ impl Model {
         piece.ok_or(Error::Unmapped { address })
     }
 
-    /// The first address of the page, of a range, that is refused, as the node sees it: page by page.
+    /// The first address of the page, of a range, that is refused, as the node sees it: page by
+    /// page.
     fn check(&self, space: u64, address: u64, len: u64, what: Permission) -> Result<(), Error> {
         if len == 0 {
             return Err(Error::Length);
@@ -198,7 +200,7 @@ impl Model {
         Ok(())
     }
 
-    /// Where an area begins and ends that has an address.
+    /// Returns the first and the last address of the area that has an address.
     fn area(&self, space: u64, address: u64) -> (u64, u64) {
         let id = self.pieces[&(space, address / KIB_4)].area;
         let is_same = |number: &u64| {
@@ -211,7 +213,7 @@ impl Model {
         (start.unwrap() * KIB_4, (end.unwrap() + 1) * KIB_4)
     }
 
-    /// What the operation returns, if the node chose this address or number.
+    /// Returns the result of an operation, if the node chose this address or number.
     fn execute(
         &mut self,
         now: Instant,
@@ -569,7 +571,8 @@ struct Spot {
 }
 
 fn spot(offset: impl Strategy<Value = u64>) -> impl Strategy<Value = Spot> {
-    // Twelve pages of 4 KiB, and the first and last one of each of three pages of 2 MiB behind them.
+    // Twelve pages of 4 KiB, and the first and last one of each of three pages of 2 MiB behind
+    // them.
     let page = prop_oneof![8 => 0..4u64, 4 => 0..12u64, 1 => 512..514u64, 1 => 1023..1026u64, 1 => 1535..1538u64];
     let chosen = prop_oneof![3 => Just(None), 1 => (0..8usize).prop_map(Some)];
     (chosen, page, offset).prop_map(|(chosen, page, offset)| Spot {
@@ -844,7 +847,8 @@ impl Both {
             .execute(self.now, SpaceId(space), operation, &mut out);
         let chosen = result.ok();
         match (operation, result) {
-            // Only the store knows which address it chooses, so a refusal has to be predicted first.
+            // Only the store knows which address it chooses, so a refusal has to be predicted
+            // first.
             (Operation::Alloc { at: None, .. } | Operation::Map { at: None, .. }, Ok(value)) => {
                 let Value::Address(at) = value else {
                     panic!("{value:?}");

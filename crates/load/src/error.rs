@@ -72,7 +72,7 @@ impl Unexpected {
         }
     }
 
-    /// What a person wrote.
+    /// The text as it was written.
     pub(crate) fn text(found: &str, expected: &str) -> Unexpected {
         Unexpected {
             found: format!("{found:?}"),

@@ -10,7 +10,7 @@ use super::table::{Entry, Page, Room};
 use super::{Bytes, Store};
 use crate::operation::{Address, Error, Guard, PageSize, Permission, SpaceId, LEN_MAX};
 
-/// What a page that was never written reads as.
+/// The bytes of a page that was never written.
 static ZEROS: [u8; PageSize::Small.bytes() as usize] = [0; PageSize::Small.bytes() as usize];
 
 impl<M: Bytes> Store<M> {
@@ -124,7 +124,8 @@ impl<M: Bytes> Store<M> {
         Ok(())
     }
 
-    /// Stores `new` if the little-endian value at an address is `expected`; returns the value before.
+    /// Stores `new` if the little-endian value at an address is `expected`; returns the value
+    /// before.
     ///
     /// # Errors
     /// As [`Operation::CompareAndSwap`](crate::operation::Operation::CompareAndSwap).

@@ -173,9 +173,9 @@ impl<M: Bytes> Store<M> {
         Ok(start)
     }
 
-    /// Chooses an address at which every page has room in its home bucket, and enters the pages. The
-    /// first candidate is the end of the last allocation, since consecutive pages fill consecutive
-    /// buckets; further ones are random.
+    /// Chooses an address at which every page has room in its home bucket, and enters the pages.
+    /// The first candidate is the end of the last allocation, since consecutive pages fill
+    /// consecutive buckets; further ones are random.
     fn choose(
         &mut self,
         id: SpaceId,

@@ -38,9 +38,9 @@ pub struct Config {
     /// The bytes of the pool of physical memory, at most 16 TiB. The page table takes 64 to 128
     /// bytes more for each 4 KiB.
     pub bytes: u64,
-    /// The bytes that a space may use, unless it has another quota. An allocation that is not sparse
-    /// takes its entries of the page table at once, for which there is room as long as the quotas
-    /// are no more than `bytes` together, and mostly up to twice as much.
+    /// The bytes that a space may use, unless it has another quota. An allocation that is not
+    /// sparse takes its entries of the page table at once, for which there is room as long as the
+    /// quotas are no more than `bytes` together, and mostly up to twice as much.
     pub quota: u64,
     /// The most spaces.
     pub spaces_max: usize,
@@ -177,8 +177,8 @@ impl<M: Bytes> Store<M> {
         })
     }
 
-    /// Executes an operation of a space, as a whole or not at all. What is read is appended to `out`.
-    /// `now` never goes back.
+    /// Executes an operation of a space, as a whole or not at all. What is read is appended to
+    /// `out`. `now` never goes back.
     ///
     /// # Errors
     /// The operation is refused, and changed nothing.

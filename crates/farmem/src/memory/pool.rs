@@ -15,8 +15,8 @@ const FRAMES: u32 = 512;
 /// Blocks in a frame of 1 GiB.
 const BLOCKS: u32 = 512;
 
-/// The memory for frames, in blocks of 2 MiB. A block is one frame of 2 MiB, or is split into 512 of
-/// 4 KiB for as long as one of them is taken; 512 aligned blocks are a frame of 1 GiB.
+/// The memory for frames, in blocks of 2 MiB. A block is one frame of 2 MiB, or is split into 512
+/// of 4 KiB for as long as one of them is taken; 512 aligned blocks are a frame of 1 GiB.
 ///
 /// All memory is written once at the start, so that no later access waits for the kernel. A frame
 /// that comes back holds its old bytes until [`Pool::clean`] or, at the latest, until it is taken.

@@ -20,15 +20,15 @@ pub(super) struct Region {
     pub(super) address: Address,
     pub(super) end: Address,
     page: PageSize,
-    /// What its space may do with it.
+    /// The access that its space has.
     permission: Permission,
     pub(super) grants: BTreeMap<SpaceId, Grant>,
 }
 
-/// What another space may do with a region.
+/// The access of another space to a region.
 pub(super) struct Grant {
     permission: Permission,
-    /// Where the other space has mapped it.
+    /// The address at which the other space has mapped it.
     pub(super) mapped: Option<Address>,
 }
 

@@ -14,7 +14,7 @@ pub(super) struct Space {
     pub(super) areas: BTreeMap<Address, Area>,
     /// The first addresses of the pages of sparse areas that have an entry in the page table.
     pub(super) touched: BTreeSet<Address>,
-    /// Where the next allocation goes, if there is room.
+    /// The place of the next allocation, if there is room.
     pub(super) next: Address,
     /// The regions that belong to the space.
     pub(super) regions: BTreeSet<RegionId>,

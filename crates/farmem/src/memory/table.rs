@@ -44,7 +44,7 @@ impl Page {
     }
 }
 
-/// What the table says about a page: bits 0 to 31 are the frame, and above them are bits 0 to 4 of
+/// The value of an entry: bits 0 to 31 are the frame, and above them are bits 0 to 4 of
 /// the entry's second word. One word, so that it stays in a register: as a struct of three fields,
 /// it went through the stack in pieces, which took half of the time of a read from the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ struct Slot {
     way: usize,
 }
 
-/// Where an entry may go.
+/// The places that an entry may have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Room {
     /// Into its home bucket alone, where one cache line answers.
@@ -100,15 +100,16 @@ pub(super) enum Room {
 /// more.
 ///
 /// The home bucket of a page is a keyed hash of the space and of the page's number without its last
-/// 18 bits, plus these bits. A range of pages thus fills consecutive buckets evenly, where a hash of
-/// each page by itself would fill some beyond their three entries long before the table is full: the
-/// allocation of a thousand pages would find room at no address. A page whose address is given and
-/// whose home is full goes to a second bucket, by a hash of the whole number; its home counts it, and
-/// a lookup goes on to the second bucket only if that count is not 0. So a lookup reads one line
-/// nearly always, and never more than two for each size of page that is in use.
+/// 18 bits, plus these bits. A range of pages thus fills consecutive buckets evenly, where a hash
+/// of each page by itself would fill some beyond their three entries long before the table is full:
+/// the allocation of a thousand pages would find room at no address. A page whose address is given
+/// and whose home is full goes to a second bucket, by a hash of the whole number; its home counts
+/// it, and a lookup goes on to the second bucket only if that count is not 0. So a lookup reads one
+/// line nearly always, and never more than two for each size of page that is in use.
 ///
-/// The bytes belong to the caller's memory, which may be of huge pages. A bucket is eight words: three
-/// spaces, three pages, the frames 0 and 1, then frame 2 and the count of pages that are elsewhere.
+/// The bytes belong to the caller's memory, which may be of huge pages. A bucket is eight words:
+/// three spaces, three pages, the frames 0 and 1, then frame 2 and the count of pages that are
+/// elsewhere.
 pub(super) struct Table<M> {
     memory: M,
     /// The offset of the first bucket, so that a bucket is one line.

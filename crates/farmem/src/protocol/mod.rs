@@ -2,12 +2,13 @@
 //! in, datagrams and completions come out.
 //!
 //! - An operation runs at most once, whatever the network does with its requests, and exactly once
-//!   if success is reported. If no answer came in time, or the node was restarted, the client reports
-//!   [`Failure::OutcomeUnknown`]: it ran once or not at all, or runs once before the node's horizon.
+//!   if success is reported. If no answer came in time, or the node was restarted, the client
+//!   reports [`Failure::OutcomeUnknown`]: it ran once or not at all, or runs once before the node's
+//!   horizon.
 //! - The [`Node`] knows no connections. The [`Client`] retransmits, keeps operations on the same
 //!   page in order, and decides how much is outstanding.
-//! - A write of up to 1 GiB happens as a whole or not at all, however many messages it takes. A read
-//!   that takes several messages is one read per message, which may see different moments.
+//! - A write of up to 1 GiB happens as a whole or not at all, however many messages it takes. A
+//!   read that takes several messages is one read per message, which may see different moments.
 //!
 //! The format of messages is in the guide, chapter "The protocol of far memory".
 

@@ -17,7 +17,8 @@ use crate::world::{
     client_config, line, node_config, Corruption, Host, Memory, Server, User, MILLISECOND, SPACE,
 };
 
-/// The cells: three small ones on two pages, and one of several messages, whose words are all equal.
+/// The cells: three small ones on two pages, and one of several messages, whose words are all
+/// equal.
 const CELLS: [u64; 4] = [0, 8, 4096, 8192];
 const BIG: usize = 3;
 const BIG_BYTES: usize = 2500;

@@ -40,8 +40,8 @@ pub(crate) struct Event {
     pub(crate) action: Action,
     /// The moment of its submission.
     pub(crate) start: u64,
-    /// The moment of its completion; `None` if its outcome is unknown: it then ran at any time after its start,
-    /// or never.
+    /// The moment of its completion; `None` if its outcome is unknown: it then ran at any time
+    /// after its start, or never.
     pub(crate) end: Option<u64>,
     /// The client, whose operations keep their order.
     pub(crate) client: usize,
@@ -59,8 +59,8 @@ impl Event {
     }
 }
 
-/// Returns true if there is an order of the operations that explains all that they returned, starting
-/// from 0. At most 64 operations.
+/// Returns true if there is an order of the operations that explains all that they returned,
+/// starting from 0. At most 64 operations.
 pub(crate) fn is_linearizable(events: &[Event]) -> bool {
     assert!(events.len() <= 64, "{} operations", events.len());
     let bit = |n: usize| 1u64 << n;

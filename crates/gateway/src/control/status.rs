@@ -21,7 +21,7 @@ pub struct Status {
     pub neighbors: Vec<NeighborStatus>,
     /// Counters of the key exchange.
     pub exchange: BTreeMap<String, u64>,
-    /// How long negotiations begun by this gateway took, from the first knock to the agreement.
+    /// The durations of negotiations begun by this gateway, from the first knock to the agreement.
     #[serde(default)]
     pub negotiation_latency: Histogram,
     /// Counters of frames that the control side received.

@@ -28,7 +28,7 @@ pub(crate) struct Shared {
     /// Outbound SAs of each route.
     pub(crate) sas: usize,
     pub(crate) counters: Counters,
-    /// How long negotiations begun by this side took, from the first knock to the agreement.
+    /// The durations of negotiations begun by this side, from the first knock to the agreement.
     pub(crate) took: Histogram,
     /// Routes that want to negotiate and wait for their turn, each once.
     pub(crate) waiting: VecDeque<usize>,

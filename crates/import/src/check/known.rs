@@ -1,5 +1,5 @@
-//! Flaws of known programs and documents, and those that show in several rows: sums that accumulate,
-//! shares that do not add up.
+//! Flaws of known programs and documents, and those that show in several rows: sums that
+//! accumulate, shares that do not add up.
 
 use std::collections::BTreeMap;
 

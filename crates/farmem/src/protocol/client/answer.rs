@@ -99,8 +99,8 @@ impl Client {
         }
         if response.epoch != self.epoch {
             if response.status == status::EPOCH && self.node.is_some() {
-                // The answer to a question that is asked from now on comes from that node or a later
-                // one, whatever else is still on the way.
+                // The answer to a question that is asked from now on comes from that node or a
+                // later one, whatever else is still on the way.
                 self.node = None;
                 self.hello = HELLO;
             }

@@ -88,8 +88,8 @@ pub enum Failure {
     /// It may have run, or may run until the node's horizon is reached, once. Which, the client
     /// cannot know: no answer came, or the node was restarted.
     OutcomeUnknown,
-    /// It was given up, and changed nothing: it had not been sent, or only reads. The node was there,
-    /// but slow.
+    /// It was given up, and changed nothing: it had not been sent, or only reads. The node was
+    /// there, but slow.
     Timeout,
     /// It was given up, and changed nothing; nothing came from the node since it was submitted.
     NodeGone,

@@ -31,8 +31,8 @@ impl Footprint {
             Operation::Alloc { bytes, .. } | Operation::Free { bytes, .. } => *bytes,
             Operation::Read { .. } | Operation::Write { .. } => u64::from(head.length),
             Operation::CompareAndSwap { .. } | Operation::FetchAdd { .. } => 8,
-            // Locks, so that what a lock protects happens while it is held; changes of the space and
-            // its regions, because what they touch is known to the node alone.
+            // Locks, so that what a lock protects happens while it is held; changes of the space
+            // and its regions, because what they touch is known to the node alone.
             _ => return Footprint::Barrier,
         };
         let last = head.address.saturating_add(bytes.max(1) - 1);
@@ -93,8 +93,8 @@ struct Page {
 }
 
 impl Order {
-    /// Enters an operation; appends the slots of the operations that it must wait for to `blockers`,
-    /// some perhaps twice.
+    /// Enters an operation; appends the slots of the operations that it must wait for to
+    /// `blockers`, some perhaps twice.
     pub(super) fn enter(
         &mut self,
         slot: u32,

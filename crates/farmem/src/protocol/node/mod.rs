@@ -46,8 +46,8 @@ impl<M: Bytes> Execute for Store<M> {
 /// The settings of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeConfig {
-    /// A number other than 0 that no node of these clients had before, such as the time of its start
-    /// in nanoseconds.
+    /// A number other than 0 that no node of these clients had before, such as the time of its
+    /// start in nanoseconds.
     pub epoch: u64,
     /// The protection of every message.
     pub authentication: Authentication,
@@ -113,7 +113,8 @@ pub struct NodeCounters {
     pub abandoned: u64,
 }
 
-/// The answers to one datagram: datagrams for its sender, in one piece of memory that is used again.
+/// The answers to one datagram: datagrams for its sender, in one piece of memory that is used
+/// again.
 #[derive(Debug, Default)]
 pub struct Replies {
     bytes: Vec<u8>,
@@ -147,9 +148,9 @@ impl Replies {
 
 /// A memory node without sockets and clocks.
 ///
-/// It knows no connections: what it keeps of a client is the outcome of each operation that must not
-/// run twice, until all requests for it are refused for their age, and the segments of writes that
-/// are incomplete. Both are bounded; when they are full, requests are answered with "busy".
+/// It knows no connections: what it keeps of a client is the outcome of each operation that must
+/// not run twice, until all requests for it are refused for their age, and the segments of writes
+/// that are incomplete. Both are bounded; when they are full, requests are answered with "busy".
 #[derive(Debug)]
 pub struct Node<S> {
     config: NodeConfig,
@@ -244,9 +245,9 @@ impl<S: Execute> Node<S> {
 
     /// Runs an operation unless it was run, or may have been run and forgotten.
     ///
-    /// All attempts of an operation carry the time of the first, and a record is kept until requests
-    /// with that time are refused. So whatever clients believe of the node's clock, there is no
-    /// moment at which a copy is accepted and the record is gone.
+    /// All attempts of an operation carry the time of the first, and a record is kept until
+    /// requests with that time are refused. So whatever clients believe of the node's clock, there
+    /// is no moment at which a copy is accepted and the record is gone.
     fn answer_once(
         &mut self,
         now: Instant,
