@@ -164,6 +164,7 @@ impl Scale {
             let first = (self.low / unit / step - 1e-9).ceil();
             (0..=3 * target.max(1))
                 .map(|i| (first + i as f64) * step)
+                .take_while(|tick| tick.is_finite())
                 .take_while(|&tick| tick <= self.high / unit + step * 1e-9)
                 .collect()
         };
@@ -317,8 +318,9 @@ mod tests {
                     let pixel = scale.at(value);
                     assert!((19.9..=300.1).contains(&pixel), "{values:?} {pixel}");
                 }
-                assert!(scale.ticks(5, 1.0).len() < 30, "{values:?}");
-                assert!(scale.ticks(5, 1.0).iter().all(|tick| tick.is_finite()));
+                let ticks = scale.ticks(5, 1.0);
+                let are_finite = ticks.iter().all(|tick| tick.is_finite());
+                assert!(ticks.len() < 30 && are_finite, "{scale:?} {ticks:?}");
             }
         }
     }
