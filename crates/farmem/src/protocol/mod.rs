@@ -10,7 +10,7 @@
 //! - A write of up to 1 GiB happens as a whole or not at all, however many messages it takes. A
 //!   read that takes several messages is one read per message, which may see different moments.
 //!
-//! The format of messages is in the guide, chapter "The protocol of far memory".
+//! The format of messages is in the guide, chapter "The protocol of remote memory".
 
 mod checksum;
 mod client;

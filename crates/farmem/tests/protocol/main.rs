@@ -1,7 +1,9 @@
 //! The protocol of far memory in virtual time: every promise of the guide's chapter on it.
 
+mod bench;
 mod faults;
 mod format;
 mod linearizable;
 mod promises;
+mod transfers;
 mod world;

@@ -38,7 +38,7 @@ fn config(own: u8, more: &str) -> Config {
 }
 
 /// Two gateways, of which the first is handed over, and what has been seen of it.
-struct Bed {
+struct Testbed {
     nodes: [Node; 2],
     pool: Pool,
     now: Instant,
@@ -70,8 +70,8 @@ fn make(side: u8, more: &str, pool: &Pool, seed: u8, now: Instant) -> Node {
     Node::make(1, config, interface, interface, entropy, pool.clone(), now).unwrap()
 }
 
-impl Bed {
-    fn new(more: &'static str) -> Bed {
+impl Testbed {
+    fn new(more: &'static str) -> Testbed {
         let pool = Pool::new(1024, 2304, Layout::Spread).unwrap();
         let now = Instant::ZERO + Duration::from_secs(1000);
         let nodes = [1, 2].map(|side| {
@@ -79,7 +79,7 @@ impl Bed {
             node.tick(now);
             node
         });
-        let mut bed = Bed {
+        let mut bed = Testbed {
             nodes,
             pool,
             now,
@@ -202,7 +202,7 @@ fn answer(request: &[u8]) -> Vec<u8> {
 #[test]
 fn handovers_at_any_time_with_a_crash_at_each_step_use_no_number_and_accept_no_packet_twice() {
     for more in ["", "esn false;"] {
-        let mut bed = Bed::new(more);
+        let mut bed = Testbed::new(more);
         assert!(bed.sent > 2000, "{}", bed.sent);
         for turn in 0..60u32 {
             // Some of these are in the middle of a negotiation.
@@ -244,7 +244,7 @@ fn handovers_at_any_time_with_a_crash_at_each_step_use_no_number_and_accept_no_p
 
 #[test]
 fn a_route_with_another_configuration_begins_anew_and_reuses_no_number_of_a_manual_key() {
-    let mut bed = Bed::new("");
+    let mut bed = Testbed::new("");
     let state = State::from_bytes(&bed.state()).unwrap();
     let last = |state: &State| state.routes[1].outbound[0].sent.last;
     let mut node = make(1, "window 128;", &bed.pool, 9, bed.now);

@@ -41,14 +41,14 @@ fn is_padded(tunnel: &Tunnel) -> bool {
 }
 
 /// The guest, and the gateway on this side.
-struct Bed {
+struct Testbed {
     guest: Guest,
     gateway: Gateway,
     tunnels: Vec<Tunnel>,
 }
 
 /// Boots a guest with these tunnels and an echo service.
-fn boot(tunnels: Vec<Tunnel>) -> Bed {
+fn boot(tunnels: Vec<Tunnel>) -> Testbed {
     let path = |name| {
         let value = std::env::var_os(name);
         PathBuf::from(value.unwrap_or_else(|| panic!("{name} is not set: cargo xtask interop")))
@@ -80,7 +80,7 @@ fn boot(tunnels: Vec<Tunnel>) -> Bed {
     ));
     guest.run("until grep -q :0007 /proc/net/udp6; do sleep 0.1; done");
     let gateway = Gateway::new(&tunnels);
-    Bed {
+    Testbed {
         guest,
         gateway,
         tunnels,
@@ -175,7 +175,7 @@ struct Counted {
     forged: u64,
 }
 
-impl Bed {
+impl Testbed {
     /// The counters of all SAs of the guest, by SPI.
     fn states(&mut self) -> BTreeMap<u32, Counted> {
         let text = self.guest.run("/bin/ip -s xfrm state");
@@ -246,7 +246,7 @@ impl Bed {
     /// Asks the guest's echo service, and checks the answer. Returns the frame that went and the
     /// one that came.
     fn echo(&mut self, tunnel: &Tunnel, len: usize) -> (Vec<u8>, Vec<u8>) {
-        let question = Bed::question(tunnel, len);
+        let question = Testbed::question(tunnel, len);
         let sealed = self.gateway.seal(std::slice::from_ref(&question)).remove(0);
         self.guest.send(&sealed);
         let answer = self.esp(PATIENCE).expect("an answer");
@@ -350,7 +350,7 @@ fn linux_opens_what_we_seal_and_we_what_it_seals() {
     // The other way around: it asks, we answer.
     let sizes = [4, 5, 6, 7, 100, 1300];
     for tunnel in Tunnel::matrix() {
-        let Bed { guest, gateway, .. } = &mut bed;
+        let Testbed { guest, gateway, .. } = &mut bed;
         let near = tunnel.near();
         let mut asked = 0;
         let pings = sizes.map(|size| format!("ping -c 1 -W 10 -s {size} {near}"));
@@ -408,7 +408,7 @@ fn linux_and_we_refuse_the_same_replays_and_forgeries() {
         assert_eq!(bed.esp(SILENCE), None, "an answer to a replay");
         assert!(bed.gateway.open(&came).is_empty());
         // A packet that was changed in transit; then as it was.
-        let question = Bed::question(tunnel, 200);
+        let question = Testbed::question(tunnel, 200);
         let good = bed.gateway.seal(std::slice::from_ref(&question)).remove(0);
         let outer = HEADER + if tunnel.outer_v6 { 40 } else { 20 };
         // Upper byte of the sequence number (ahead of the window either way), IV, ciphertext, ICV.

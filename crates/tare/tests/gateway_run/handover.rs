@@ -17,7 +17,7 @@ use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::Value;
 
-use crate::bed::*;
+use crate::testbed::*;
 
 /// Packets per second in each direction.
 const RATE: u64 = 20_000;
@@ -102,7 +102,7 @@ impl Flow {
     }
 }
 
-impl Bed {
+impl Testbed {
     /// Packets in both directions.
     fn flows(&self) -> [Flow; 2] {
         [(0, 1), (1, 0)].map(|(from, to)| {
@@ -151,7 +151,7 @@ impl Bed {
 }
 
 fn handed_over_five_times(io: &str, cpus: &str) {
-    let Some(mut bed) = Bed::new(&["--io", io, "--cpu", cpus]) else {
+    let Some(mut bed) = Testbed::new(&["--io", io, "--cpu", cpus]) else {
         return;
     };
     bed.up();
@@ -218,7 +218,7 @@ fn a_program_with_two_workers_is_replaced_five_times() {
 
 #[test]
 fn a_program_is_replaced_by_one_with_another_mode_of_xdp() {
-    let Some(mut bed) = Bed::new(&["--io", "xdp-generic"]) else {
+    let Some(mut bed) = Testbed::new(&["--io", "xdp-generic"]) else {
         return;
     };
     bed.up();
@@ -254,7 +254,7 @@ const TAKEN: u8 = 5;
 const REFUSED: u8 = 6;
 
 impl Impostor {
-    fn at(bed: &Bed) -> Impostor {
+    fn at(bed: &Testbed) -> Impostor {
         let stream = UnixStream::connect(bed.handover_socket(0)).unwrap();
         let limit = Some(Duration::from_secs(5));
         stream.set_read_timeout(limit).unwrap();
@@ -305,7 +305,7 @@ impl Impostor {
 #[test]
 fn a_process_that_dies_or_hangs_or_refuses_at_any_step_leaves_the_gateway_forwarding() {
     for io in ["packet", "auto"] {
-        let Some(mut bed) = Bed::new(&["--io", io]) else {
+        let Some(mut bed) = Testbed::new(&["--io", io]) else {
             return;
         };
         bed.up();
@@ -391,7 +391,7 @@ fn a_process_that_dies_or_hangs_or_refuses_at_any_step_leaves_the_gateway_forwar
 
 #[test]
 fn a_process_that_is_killed_while_it_takes_over_leaves_one_gateway() {
-    let Some(mut bed) = Bed::new(&[]) else {
+    let Some(mut bed) = Testbed::new(&[]) else {
         return;
     };
     bed.up();
@@ -419,11 +419,11 @@ fn a_process_that_is_killed_while_it_takes_over_leaves_one_gateway() {
 
 #[test]
 fn what_cannot_be_taken_over_is_one_line_and_changes_nothing() {
-    let Some(mut bed) = Bed::new(&[]) else {
+    let Some(mut bed) = Testbed::new(&[]) else {
         return;
     };
     bed.configure(0, "");
-    let gateway = |bed: &Bed, what: &str, more: &[&str]| {
+    let gateway = |bed: &Testbed, what: &str, more: &[&str]| {
         let output = bed.inside("g0", || {
             Command::new(TARE)
                 .args(["gateway", what])
@@ -436,7 +436,7 @@ fn what_cannot_be_taken_over_is_one_line_and_changes_nothing() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         said
     };
-    let run = |bed: &Bed, more: &[&str]| gateway(bed, "handover", more);
+    let run = |bed: &Testbed, more: &[&str]| gateway(bed, "handover", more);
     assert!(run(&bed, &[]).contains("is it running?"));
     bed.up();
     let pid = bed.pid(0);
@@ -459,7 +459,7 @@ fn what_cannot_be_taken_over_is_one_line_and_changes_nothing() {
 #[test]
 fn sigusr2_starts_the_program_again_in_the_place_of_the_one_that_runs_and_tells_the_service_manager(
 ) {
-    let Some(mut bed) = Bed::new(&[]) else {
+    let Some(mut bed) = Testbed::new(&[]) else {
         return;
     };
     let manager = std::os::unix::net::UnixDatagram::bind(bed.path("notify")).unwrap();

@@ -1,8 +1,8 @@
 //! `tare gateway run` with root: two gateways between two hosts, all four in network namespaces,
 //! over veth.
 
-mod bed;
 mod handover;
+mod testbed;
 mod timed;
 
 use std::collections::HashSet;
@@ -12,10 +12,10 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bed::*;
 use rustix::process::Signal;
 use serde_json::Value;
 use tare_port::Interface;
+use testbed::*;
 
 /// Times that a test is run whose traffic is not to be lost, while the machine stands still.
 const ATTEMPTS: usize = 5;
@@ -34,12 +34,12 @@ fn keys_change_and_files_are_reloaded_and_no_packet_is_lost() {
 
 /// Changes keys and files, and returns false if the machine stood still.
 fn is_tested_with_changes(io: &str, cpus: &str, workers: usize) -> bool {
-    let Some(mut bed) = Bed::new(&["--io", io, "--cpu", cpus]) else {
+    let Some(mut bed) = Testbed::new(&["--io", io, "--cpu", cpus]) else {
         return true;
     };
     bed.up();
     bed.wait_for_packets();
-    let spi = |bed: &Bed| bed.status(0).unwrap()["routes"][0]["outbound"][0]["spi"].as_u64();
+    let spi = |bed: &Testbed| bed.status(0).unwrap()["routes"][0]["outbound"][0]["spi"].as_u64();
     let first = spi(&bed);
     let mut spis = HashSet::from([first]);
     let traffic = bed.traffic();
@@ -119,7 +119,7 @@ fn is_tested_with_changes(io: &str, cpus: &str, workers: usize) -> bool {
 #[test]
 fn a_signal_ends_it_and_leaves_nothing_behind() {
     for signal in [Signal::TERM, Signal::INT] {
-        let Some(mut bed) = Bed::new(&["--log-json", "--metrics", "127.0.0.1:9303"]) else {
+        let Some(mut bed) = Testbed::new(&["--log-json", "--metrics", "127.0.0.1:9303"]) else {
             return;
         };
         bed.up();
@@ -168,7 +168,7 @@ fn a_signal_ends_it_and_leaves_nothing_behind() {
 
 #[test]
 fn a_gateway_that_was_killed_comes_back_and_so_does_a_cable() {
-    let Some(mut bed) = Bed::new(&[]) else {
+    let Some(mut bed) = Testbed::new(&[]) else {
         return;
     };
     bed.up();
@@ -224,7 +224,7 @@ fn a_gateway_that_was_killed_comes_back_and_so_does_a_cable() {
 #[test]
 fn an_interface_that_goes_down_and_up_costs_only_the_packets_of_that_time() {
     for io in ["auto", "packet"] {
-        let Some(mut bed) = Bed::new(&["--io", io]) else {
+        let Some(mut bed) = Testbed::new(&["--io", io]) else {
             return;
         };
         bed.up();
@@ -266,11 +266,11 @@ fn an_interface_that_goes_down_and_up_costs_only_the_packets_of_that_time() {
 
 #[test]
 fn slips_of_an_operator_are_refused_and_stop_nothing() {
-    let Some(mut bed) = Bed::new(&[]) else {
+    let Some(mut bed) = Testbed::new(&[]) else {
         return;
     };
     bed.up();
-    let run = |bed: &Bed, arguments: &[&str]| {
+    let run = |bed: &Testbed, arguments: &[&str]| {
         let output = Command::new("ip")
             .args(["netns", "exec", &bed.space("g0"), TARE, "gateway", "run"])
             .args(arguments)
@@ -308,7 +308,7 @@ fn slips_of_an_operator_are_refused_and_stop_nothing() {
     assert!(code == Some(2) && said.contains(expected), "{said}");
 
     // Another lifetime of SAs is that of those in use.
-    let left = |bed: &Bed| {
+    let left = |bed: &Testbed| {
         let status = bed.status(0).unwrap();
         let sas = status["routes"][0]["inbound"].as_array().unwrap().clone();
         sas.iter()
@@ -317,7 +317,7 @@ fn slips_of_an_operator_are_refused_and_stop_nothing() {
             .unwrap()
     };
     assert!(left(&bed) <= 8);
-    let replace = |bed: &Bed, from: &str, to: &str| {
+    let replace = |bed: &Testbed, from: &str, to: &str| {
         let text = fs::read_to_string(bed.config(0)).unwrap();
         fs::write(bed.config(0), text.replace(from, to)).unwrap();
     };
@@ -335,7 +335,7 @@ fn slips_of_an_operator_are_refused_and_stop_nothing() {
             .contains("found a FIFO, expected a regular file")
             .then_some(())
     });
-    let spi = |bed: &Bed| bed.status(1).unwrap()["routes"][0]["outbound"][0]["spi"].as_u64();
+    let spi = |bed: &Testbed| bed.status(1).unwrap()["routes"][0]["outbound"][0]["spi"].as_u64();
     let first = spi(&bed);
     bed.wait(20.0, "keys to change", || {
         (spi(&bed) != first).then_some(())

@@ -7,11 +7,11 @@ use rustix::process::Signal;
 use tare_packet::frame;
 use tare_port::{open, Burst, Interface, Kind, Layout, Pool};
 
-use crate::bed::*;
+use crate::testbed::*;
 
 /// Sends spoofed messages of these types to the gateway at the other end of a public link, so many
 /// of each per second, and returns how many it sent.
-fn spoof(bed: &Bed, side: usize, types: &[u8], per_second: u64, time: Duration) -> u64 {
+fn spoof(bed: &Testbed, side: usize, types: &[u8], per_second: u64, time: Duration) -> u64 {
     let mac = |side: usize| {
         bed.inside(&format!("g{side}"), || {
             Interface::by_name("public").unwrap().mac().unwrap()
@@ -71,7 +71,7 @@ fn spoof(bed: &Bed, side: usize, types: &[u8], per_second: u64, time: Duration) 
 fn spoofed_messages_leave_no_packet_without_an_sa() {
     let seconds = std::env::var("TARE_FLOOD_SECONDS").map_or(60, |text| text.parse().unwrap());
     for types in [&[11][..], &[12], &[13], &[14], &[11, 12, 13, 14]] {
-        let Some(mut bed) = Bed::new(&[]) else {
+        let Some(mut bed) = Testbed::new(&[]) else {
             return;
         };
         bed.timers = "negotiation-ttl 5; sa-ttl 20;";
@@ -106,7 +106,7 @@ fn spoofed_messages_leave_no_packet_without_an_sa() {
 #[test]
 #[ignore = "timed: needs a machine of its own"]
 fn a_restarted_gateway_is_followed_within_a_second_and_a_half() {
-    let Some(mut bed) = Bed::new(&[]) else {
+    let Some(mut bed) = Testbed::new(&[]) else {
         return;
     };
     bed.timers = "";

@@ -29,7 +29,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 pub(crate) static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Hosts and gateways in namespaces, which go away with it.
-pub(crate) struct Bed {
+pub(crate) struct Testbed {
     pub(crate) name: String,
     pub(crate) directory: tempfile::TempDir,
     pub(crate) options: Vec<String>,
@@ -42,9 +42,9 @@ pub(crate) struct Bed {
 
 pub(crate) const PLACES: [&str; 4] = ["h0", "g0", "g1", "h1"];
 
-impl Bed {
+impl Testbed {
     /// Returns `None` where it cannot be made, and fails there under CI.
-    pub(crate) fn new(options: &[&str]) -> Option<Bed> {
+    pub(crate) fn new(options: &[&str]) -> Option<Testbed> {
         if let Err(why) = possible() {
             assert!(
                 std::env::var_os("CI").is_none(),
@@ -56,7 +56,7 @@ impl Bed {
         }
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let bed = Bed {
+        let bed = Testbed {
             name: format!("tare-{}-{number}", std::process::id()),
             directory: tempfile::tempdir().unwrap(),
             options: options.iter().map(|option| (*option).to_owned()).collect(),
@@ -378,7 +378,7 @@ impl Count {
     }
 }
 
-impl Drop for Bed {
+impl Drop for Testbed {
     fn drop(&mut self) {
         for child in self.gateways.iter_mut().flatten() {
             let _ = child.kill();
