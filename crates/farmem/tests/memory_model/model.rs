@@ -1,62 +1,55 @@
-//! The memory of a node against a plain model: a map of bytes, and one piece for each 4 KiB of each
-//! space.
+//! The memory of a node as a map of bytes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::Duration;
 
-use proptest::prelude::*;
-use tare_farmem::memory::{Config, Store};
-use tare_farmem::operation::{
-    Error, Guard, Operation, PageSize, Permission, RegionId, SpaceId, Value,
-};
+use tare_farmem::operation::{Error, Guard, Operation, PageSize, Permission, RegionId, Value};
 use tare_sim::Instant;
 
-const KIB_4: u64 = 4096;
-const BASE: u64 = 0x4000_0000;
-const QUOTA: u64 = 6 << 20;
-const NAMES: [&[u8]; 3] = [b"one", b"two", b"three"];
+pub(crate) const KIB_4: u64 = 4096;
+pub(crate) const QUOTA: u64 = 6 << 20;
+pub(crate) const NAMES: [&[u8]; 3] = [b"one", b"two", b"three"];
 
 /// 4 KiB of a space.
 #[derive(Clone, Copy)]
-struct Piece {
+pub(crate) struct Piece {
     /// Pieces that share memory have the same.
-    object: u64,
-    permission: Permission,
-    page: PageSize,
+    pub(crate) object: u64,
+    pub(crate) permission: Permission,
+    pub(crate) page: PageSize,
     /// Its allocation; a number of its own for what is left on either side of a part that was
     /// freed.
-    area: u64,
-    is_sparse: bool,
-    region: Option<RegionId>,
+    pub(crate) area: u64,
+    pub(crate) is_sparse: bool,
+    pub(crate) region: Option<RegionId>,
 }
 
-struct Region {
-    owner: u64,
-    name: &'static [u8],
-    address: u64,
-    bytes: u64,
-    grants: BTreeMap<u64, (Permission, Option<u64>)>,
+pub(crate) struct Region {
+    pub(crate) owner: u64,
+    pub(crate) name: &'static [u8],
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) grants: BTreeMap<u64, (Permission, Option<u64>)>,
 }
 
 #[derive(Default)]
-struct Model {
-    spaces: BTreeSet<u64>,
-    pieces: BTreeMap<(u64, u64), Piece>,
-    bytes: HashMap<(u64, u64), u8>,
-    dense: HashMap<u64, u64>,
-    touched: BTreeMap<(u64, u64), u64>,
-    regions: BTreeMap<RegionId, Region>,
-    locks: HashMap<(u64, u64), (u64, u64, Instant)>,
-    last: u64,
+pub(crate) struct Model {
+    pub(crate) spaces: BTreeSet<u64>,
+    pub(crate) pieces: BTreeMap<(u64, u64), Piece>,
+    pub(crate) bytes: HashMap<(u64, u64), u8>,
+    pub(crate) dense: HashMap<u64, u64>,
+    pub(crate) touched: BTreeMap<(u64, u64), u64>,
+    pub(crate) regions: BTreeMap<RegionId, Region>,
+    pub(crate) locks: HashMap<(u64, u64), (u64, u64, Instant)>,
+    pub(crate) last: u64,
 }
 
 impl Model {
-    fn fresh(&mut self) -> u64 {
+    pub(crate) fn fresh(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    fn piece(&self, space: u64, address: u64) -> Result<Piece, Error> {
+    pub(crate) fn piece(&self, space: u64, address: u64) -> Result<Piece, Error> {
         if !self.spaces.contains(&space) {
             return Err(Error::NoSuchSpace);
         }
@@ -66,7 +59,13 @@ impl Model {
 
     /// The first address of the page, of a range, that is refused, as the node sees it: page by
     /// page.
-    fn check(&self, space: u64, address: u64, len: u64, what: Permission) -> Result<(), Error> {
+    pub(crate) fn check(
+        &self,
+        space: u64,
+        address: u64,
+        len: u64,
+        what: Permission,
+    ) -> Result<(), Error> {
         if len == 0 {
             return Err(Error::Length);
         }
@@ -81,13 +80,19 @@ impl Model {
         Ok(())
     }
 
-    fn used(&self, space: u64) -> u64 {
+    pub(crate) fn used(&self, space: u64) -> u64 {
         let touched = self.touched.range((space, 0)..=(space, u64::MAX));
         self.dense.get(&space).copied().unwrap_or(0) + touched.map(|(_, bytes)| bytes).sum::<u64>()
     }
 
     /// Charges the sparse pages of a range, all or none.
-    fn touch(&mut self, space: u64, address: u64, len: u64, what: Permission) -> Result<(), Error> {
+    pub(crate) fn touch(
+        &mut self,
+        space: u64,
+        address: u64,
+        len: u64,
+        what: Permission,
+    ) -> Result<(), Error> {
         if len == 0 {
             return Err(Error::Length);
         }
@@ -119,29 +124,35 @@ impl Model {
         Ok(())
     }
 
-    fn byte(&mut self, space: u64, address: u64) -> &mut u8 {
+    pub(crate) fn byte(&mut self, space: u64, address: u64) -> &mut u8 {
         let object = self.pieces[&(space, address / KIB_4)].object;
         self.bytes.entry((object, address % KIB_4)).or_default()
     }
 
-    fn word(&mut self, space: u64, address: u64) -> u64 {
+    pub(crate) fn word(&mut self, space: u64, address: u64) -> u64 {
         u64::from_le_bytes(std::array::from_fn(|n| {
             *self.byte(space, address + n as u64)
         }))
     }
 
-    fn store(&mut self, space: u64, address: u64, data: &[u8]) {
+    pub(crate) fn store(&mut self, space: u64, address: u64, data: &[u8]) {
         for (at, &byte) in (address..).zip(data) {
             *self.byte(space, at) = byte;
         }
     }
 
-    fn lock_at(&self, space: u64, address: u64) -> (u64, u64) {
+    pub(crate) fn lock_at(&self, space: u64, address: u64) -> (u64, u64) {
         let object = self.pieces[&(space, address / KIB_4)].object;
         (object, address % KIB_4)
     }
 
-    fn check_token(&self, now: Instant, space: u64, at: u64, token: u64) -> Result<(), Error> {
+    pub(crate) fn check_token(
+        &self,
+        now: Instant,
+        space: u64,
+        at: u64,
+        token: u64,
+    ) -> Result<(), Error> {
         self.piece(space, at)?;
         match self.locks.get(&self.lock_at(space, at)) {
             Some(&(by, given, until)) if by == space && given == token && now < until => Ok(()),
@@ -149,14 +160,14 @@ impl Model {
         }
     }
 
-    fn add(&mut self, space: u64, at: u64, bytes: u64, new: impl Fn(u64) -> Piece) {
+    pub(crate) fn add(&mut self, space: u64, at: u64, bytes: u64, new: impl Fn(u64) -> Piece) {
         for n in 0..bytes / KIB_4 {
             let piece = new(n);
             self.pieces.insert((space, at / KIB_4 + n), piece);
         }
     }
 
-    fn remove(&mut self, space: u64, from: u64, to: u64) {
+    pub(crate) fn remove(&mut self, space: u64, from: u64, to: u64) {
         for number in from / KIB_4..to / KIB_4 {
             let Some(piece) = self.pieces.remove(&(space, number)) else {
                 continue;
@@ -171,7 +182,7 @@ impl Model {
         }
     }
 
-    fn ungrant(&mut self, region: RegionId, from: u64) {
+    pub(crate) fn ungrant(&mut self, region: RegionId, from: u64) {
         let Some(found) = self.regions.get_mut(&region) else {
             return;
         };
@@ -181,7 +192,7 @@ impl Model {
         }
     }
 
-    fn own(&mut self, space: u64, region: RegionId) -> Result<&mut Region, Error> {
+    pub(crate) fn own(&mut self, space: u64, region: RegionId) -> Result<&mut Region, Error> {
         if !self.spaces.contains(&space) {
             return Err(Error::NoSuchSpace);
         }
@@ -191,7 +202,7 @@ impl Model {
             .ok_or(Error::NoSuchRegion)
     }
 
-    fn retire(&mut self, space: u64, region: RegionId) -> Result<(), Error> {
+    pub(crate) fn retire(&mut self, space: u64, region: RegionId) -> Result<(), Error> {
         let grants = self.own(space, region)?.grants.keys().copied();
         for to in grants.collect::<Vec<_>>() {
             self.ungrant(region, to);
@@ -201,7 +212,7 @@ impl Model {
     }
 
     /// Returns the first and the last address of the area that has an address.
-    fn area(&self, space: u64, address: u64) -> (u64, u64) {
+    pub(crate) fn area(&self, space: u64, address: u64) -> (u64, u64) {
         let id = self.pieces[&(space, address / KIB_4)].area;
         let is_same = |number: &u64| {
             let piece = self.pieces.get(&(space, *number));
@@ -214,7 +225,7 @@ impl Model {
     }
 
     /// Returns the result of an operation, if the node chose this address or number.
-    fn execute(
+    pub(crate) fn execute(
         &mut self,
         now: Instant,
         space: u64,
@@ -459,13 +470,24 @@ impl Model {
         }
     }
 
-    fn guard(&self, now: Instant, space: u64, guard: Option<Guard>) -> Result<(), Error> {
+    pub(crate) fn guard(
+        &self,
+        now: Instant,
+        space: u64,
+        guard: Option<Guard>,
+    ) -> Result<(), Error> {
         guard.map_or(Ok(()), |guard| {
             self.check_token(now, space, guard.lock, guard.token)
         })
     }
 
-    fn vacant(&self, space: u64, at: u64, bytes: u64, page: PageSize) -> Result<(), Error> {
+    pub(crate) fn vacant(
+        &self,
+        space: u64,
+        at: u64,
+        bytes: u64,
+        page: PageSize,
+    ) -> Result<(), Error> {
         if !at.is_multiple_of(page.bytes()) {
             let multiple = page.bytes();
             return Err(Error::Misaligned { multiple });
@@ -480,7 +502,7 @@ impl Model {
         Ok(())
     }
 
-    fn update(
+    pub(crate) fn update(
         &mut self,
         space: u64,
         address: u64,
@@ -495,7 +517,7 @@ impl Model {
         Ok(Value::Old(old))
     }
 
-    fn free(&mut self, space: u64, address: u64, bytes: u64) -> Result<(), Error> {
+    pub(crate) fn free(&mut self, space: u64, address: u64, bytes: u64) -> Result<(), Error> {
         if bytes == 0 {
             return Err(Error::Length);
         }
@@ -536,377 +558,5 @@ impl Model {
         }
         self.remove(space, address, at);
         Ok(())
-    }
-}
-
-/// An operation before it is known which addresses, tokens and regions there are.
-#[derive(Clone, Debug)]
-enum Step {
-    Open,
-    Close,
-    Alloc(u64, bool, Option<Spot>, Permission, bool),
-    Free(Spot, u64),
-    Read(Spot, u32),
-    Write(Spot, u8, usize, Option<(Spot, usize)>),
-    CompareAndSwap(Spot, bool, u64),
-    FetchAdd(Spot, u64, Option<(Spot, usize)>),
-    Lock(Spot, u64),
-    Unlock(Spot, usize),
-    Region(usize, Spot, u64),
-    Find(usize),
-    Grant(usize, u64, Permission),
-    Revoke(usize, u64),
-    Map(usize, Option<Spot>),
-    Retire(usize),
-    Wait(u64),
-    Clean(u64),
-}
-
-/// An address: near the fixed ones, or near one that the node chose.
-#[derive(Clone, Copy, Debug)]
-struct Spot {
-    chosen: Option<usize>,
-    page: u64,
-    offset: u64,
-}
-
-fn spot(offset: impl Strategy<Value = u64>) -> impl Strategy<Value = Spot> {
-    // Twelve pages of 4 KiB, and the first and last one of each of three pages of 2 MiB behind
-    // them.
-    let page = prop_oneof![8 => 0..4u64, 4 => 0..12u64, 1 => 512..514u64, 1 => 1023..1026u64, 1 => 1535..1538u64];
-    let chosen = prop_oneof![3 => Just(None), 1 => (0..8usize).prop_map(Some)];
-    (chosen, page, offset).prop_map(|(chosen, page, offset)| Spot {
-        chosen,
-        page,
-        offset,
-    })
-}
-
-fn page_spot() -> impl Strategy<Value = Spot> {
-    spot(prop_oneof![30 => Just(0u64), 1 => Just(8u64)])
-}
-
-fn word_spot() -> impl Strategy<Value = Spot> {
-    spot(prop_oneof![10 => Just(0u64), 10 => Just(4088u64), 5 => Just(2048u64), 1 => Just(4093u64)])
-}
-
-fn byte_spot() -> impl Strategy<Value = Spot> {
-    spot(prop_oneof![
-        Just(0u64),
-        Just(4095u64),
-        4080..4096u64,
-        0..4096u64
-    ])
-}
-
-fn permission() -> impl Strategy<Value = Permission> {
-    prop_oneof![
-        6 => Just(Permission::READ_WRITE),
-        1 => Just(Permission::READ),
-        1 => Just(Permission::WRITE)
-    ]
-}
-
-fn length() -> impl Strategy<Value = u64> {
-    prop_oneof![1..17u64, 4090..4100u64, 0..13_000u64]
-}
-
-fn pages() -> impl Strategy<Value = u64> {
-    prop_oneof![10 => 1..20_000u64, 1 => Just(0u64), 2 => Just(1u64 << 21)]
-}
-
-fn guard() -> impl Strategy<Value = Option<(Spot, usize)>> {
-    prop_oneof![3 => Just(None), 1 => (word_spot(), 0..3usize).prop_map(Some)]
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let at = || prop_oneof![3 => page_spot().prop_map(Some), 1 => Just(None)];
-    prop_oneof![
-        2 => Just(Step::Open),
-        1 => Just(Step::Close),
-        12 => (pages(), prop::bool::weighted(0.2), at(), permission(), any::<bool>())
-            .prop_map(|(bytes, large, at, permission, sparse)| {
-                Step::Alloc(bytes, large, at, permission, sparse)
-            }),
-        8 => (page_spot(), pages()).prop_map(|(at, bytes)| Step::Free(at, bytes)),
-        30 => (byte_spot(), length()).prop_map(|(at, len)| Step::Read(at, len as u32)),
-        30 => (byte_spot(), any::<u8>(), length(), guard())
-            .prop_map(|(at, byte, len, guard)| Step::Write(at, byte, len as usize, guard)),
-        5 => (word_spot(), any::<bool>(), any::<u64>())
-            .prop_map(|(at, is_right, new)| Step::CompareAndSwap(at, is_right, new)),
-        5 => (word_spot(), any::<u64>(), guard())
-            .prop_map(|(at, add, guard)| Step::FetchAdd(at, add, guard)),
-        8 => (word_spot(), 0..40u64).prop_map(|(at, lease)| Step::Lock(at, lease)),
-        4 => (word_spot(), 0..4usize).prop_map(|(at, token)| Step::Unlock(at, token)),
-        6 => (0..3usize, page_spot(), 1..9000u64)
-            .prop_map(|(name, at, bytes)| Step::Region(name, at, bytes)),
-        2 => (0..3usize).prop_map(Step::Find),
-        8 => (0..3usize, 0..3u64, permission()).prop_map(|(n, to, how)| Step::Grant(n, to, how)),
-        2 => (0..3usize, 0..3u64).prop_map(|(n, from)| Step::Revoke(n, from)),
-        8 => (0..3usize, at()).prop_map(|(n, at)| Step::Map(n, at)),
-        1 => (0..3usize).prop_map(Step::Retire),
-        8 => (0..30u64).prop_map(Step::Wait),
-        4 => (0..20_000u64).prop_map(Step::Clean),
-    ]
-}
-
-/// The store and the model, side by side.
-struct Both {
-    store: Store,
-    model: Model,
-    now: Instant,
-    chosen: Vec<u64>,
-    tokens: Vec<u64>,
-    named: [RegionId; 3],
-}
-
-impl Both {
-    fn new() -> Both {
-        let config = Config {
-            quota: QUOTA,
-            ..Config::new(32 << 20)
-        };
-        let mut both = Both {
-            store: Store::new(&config),
-            model: Model::default(),
-            now: Instant::ZERO,
-            chosen: vec![1 << 50],
-            tokens: vec![7],
-            named: [RegionId(u64::MAX); 3],
-        };
-        // Other bytes than zero in all of memory, from a space that is gone.
-        let (gone, page, permission) = (SpaceId(9), PageSize::Large, Permission::READ_WRITE);
-        both.store.open(gone).unwrap();
-        both.store.set_quota(gone, 32 << 20).unwrap();
-        let at = both
-            .store
-            .alloc(gone, 32 << 20, page, None, permission, false);
-        both.store
-            .write(gone, at.unwrap(), &[0xff; 32 << 20])
-            .unwrap();
-        both.store.close(gone).unwrap();
-        // Something to begin with: pages of all three, and one that two share.
-        (0..3).for_each(|space| both.execute(space, &Operation::Open));
-        let (page, permission) = (
-            Spot {
-                chosen: None,
-                page: 0,
-                offset: 0,
-            },
-            Permission::READ_WRITE,
-        );
-        let sparse = Spot { page: 6, ..page };
-        for space in 0..3 {
-            both.run(
-                space,
-                &Step::Alloc(4 * KIB_4, false, Some(page), permission, false),
-            );
-            both.run(
-                space,
-                &Step::Alloc(4 * KIB_4, false, Some(sparse), permission, true),
-            );
-        }
-        both.run(0, &Step::Region(0, page, 1));
-        both.run(0, &Step::Grant(0, 1, permission));
-        both.run(1, &Step::Map(0, Some(Spot { page: 4, ..page })));
-        both
-    }
-
-    fn address(&self, spot: Spot) -> u64 {
-        let base = spot
-            .chosen
-            .map_or(BASE, |n| self.chosen[n % self.chosen.len()]);
-        base + spot.page * KIB_4 + spot.offset
-    }
-
-    /// A token: the last one, one before it, or one that never was.
-    fn token(&self, back: usize) -> u64 {
-        let index = self.tokens.len().checked_sub(back + 1);
-        index.map_or(u64::MAX, |index| self.tokens[index])
-    }
-
-    fn guard(&self, guard: Option<(Spot, usize)>) -> Option<Guard> {
-        guard.map(|(spot, back)| Guard {
-            lock: self.address(spot),
-            token: self.token(back),
-        })
-    }
-
-    fn run(&mut self, space: u64, step: &Step) {
-        match *step {
-            Step::Open => self.execute(space, &Operation::Open),
-            Step::Close => self.execute(space, &Operation::Close),
-            Step::Alloc(bytes, large, at, permission, sparse) => {
-                let page = [PageSize::Small, PageSize::Large][usize::from(large)];
-                let at = at.map(|spot| self.address(spot) & !(u64::from(large) * 0x1f_ffff));
-                let operation = Operation::Alloc {
-                    bytes,
-                    page,
-                    at,
-                    permission,
-                    sparse,
-                };
-                self.execute(space, &operation);
-            }
-            Step::Free(spot, bytes) => {
-                let address = self.address(spot);
-                self.execute(space, &Operation::Free { address, bytes });
-            }
-            Step::Read(spot, len) => {
-                let address = self.address(spot);
-                self.execute(space, &Operation::Read { address, len });
-            }
-            Step::Write(spot, byte, len, guard) => {
-                let data = (0..len).map(|n| byte.wrapping_add(n as u8) | 1);
-                let operation = Operation::Write {
-                    address: self.address(spot),
-                    data: &data.collect::<Vec<_>>(),
-                    guard: self.guard(guard),
-                };
-                self.execute(space, &operation);
-            }
-            Step::CompareAndSwap(spot, is_right, new) => {
-                let address = self.address(spot);
-                let expected = match self.model.piece(space, address) {
-                    Ok(_) if is_right && address.is_multiple_of(8) => {
-                        self.model.word(space, address)
-                    }
-                    _ => 0,
-                };
-                let operation = Operation::CompareAndSwap {
-                    address,
-                    expected,
-                    new,
-                    guard: None,
-                };
-                self.execute(space, &operation);
-            }
-            Step::FetchAdd(spot, add, guard) => {
-                let operation = Operation::FetchAdd {
-                    address: self.address(spot),
-                    add,
-                    guard: self.guard(guard),
-                };
-                self.execute(space, &operation);
-            }
-            Step::Lock(spot, lease) => {
-                let operation = Operation::Lock {
-                    address: self.address(spot),
-                    lease: Duration::from_nanos(lease),
-                };
-                self.execute(space, &operation);
-            }
-            Step::Unlock(spot, back) => {
-                let operation = Operation::Unlock {
-                    address: self.address(spot),
-                    token: self.token(back),
-                };
-                self.execute(space, &operation);
-            }
-            Step::Region(name, spot, bytes) => {
-                let operation = Operation::Region {
-                    name: NAMES[name],
-                    address: self.address(spot),
-                    bytes,
-                };
-                self.execute(space, &operation);
-            }
-            Step::Find(name) => self.execute(space, &Operation::Find { name: NAMES[name] }),
-            Step::Grant(name, to, permission) => {
-                let operation = Operation::Grant {
-                    region: self.named[name],
-                    to: SpaceId(to),
-                    permission,
-                };
-                self.execute(space, &operation);
-            }
-            Step::Revoke(name, from) => {
-                let (region, from) = (self.named[name], SpaceId(from));
-                self.execute(space, &Operation::Revoke { region, from });
-            }
-            Step::Map(name, at) => {
-                let (region, at) = (self.named[name], at.map(|spot| self.address(spot)));
-                self.execute(space, &Operation::Map { region, at });
-            }
-            Step::Retire(name) => {
-                let region = self.named[name];
-                self.execute(space, &Operation::Retire { region });
-            }
-            Step::Wait(ns) => self.now += Duration::from_nanos(ns),
-            Step::Clean(bytes) => {
-                self.store.clean(bytes);
-            }
-        }
-    }
-
-    fn execute(&mut self, space: u64, operation: &Operation<'_>) {
-        let (mut out, mut expected_out) = (vec![9], vec![9]);
-        let before = self.store.counts();
-        let result = self
-            .store
-            .execute(self.now, SpaceId(space), operation, &mut out);
-        let chosen = result.ok();
-        match (operation, result) {
-            // Only the store knows which address it chooses, so a refusal has to be predicted
-            // first.
-            (Operation::Alloc { at: None, .. } | Operation::Map { at: None, .. }, Ok(value)) => {
-                let Value::Address(at) = value else {
-                    panic!("{value:?}");
-                };
-                self.chosen.push(at);
-            }
-            (_, Ok(Value::Token(token))) => self.tokens.push(token),
-            (&Operation::Region { name, .. }, Ok(Value::Region(id))) => {
-                let n = NAMES.iter().position(|known| *known == name).unwrap();
-                self.named[n] = id;
-            }
-            _ => (),
-        }
-        let chosen = chosen.or(Some(match operation {
-            Operation::Region { .. } => Value::Region(RegionId(0)),
-            Operation::Lock { .. } => Value::Token(u64::MAX),
-            _ => Value::Address(1 << 60),
-        }));
-        let expected = self
-            .model
-            .execute(self.now, space, operation, chosen, &mut expected_out);
-        // What is wrong in itself may be refused before the space is looked for.
-        let is_wrong = matches!(
-            result,
-            Err(Error::Misaligned { multiple: 8 } | Error::Length | Error::Lease)
-        );
-        if !(expected == Err(Error::NoSuchSpace) && is_wrong) {
-            assert_eq!(result, expected, "{operation:?} of space {space}");
-        }
-        assert_eq!(out, expected_out, "{operation:?} of space {space}");
-        if result.is_err() {
-            let after = self.store.counts();
-            let locks = before.locks;
-            assert_eq!(after.entries, before.entries, "{operation:?}: {result:?}");
-            assert!(after.locks <= locks, "{operation:?}: {result:?}");
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
-
-    #[test]
-    fn every_operation_does_what_it_does_to_a_map_of_bytes(
-        steps in prop::collection::vec((0..3u64, step()), 1..150)
-    ) {
-        let mut both = Both::new();
-        for (space, step) in &steps {
-            both.run(*space, step);
-        }
-        // In the end everything can be freed, and then nothing is left.
-        for space in 0..3 {
-            both.run(space, &Step::Open);
-            both.run(space, &Step::Close);
-        }
-        let counts = both.store.counts();
-        prop_assert_eq!(counts.bytes_free, 32 << 20);
-        prop_assert_eq!(counts.entries, [0; 3]);
-        prop_assert_eq!((counts.spaces, counts.regions, counts.locks, counts.displaced), (0, 0, 0, 0));
     }
 }
