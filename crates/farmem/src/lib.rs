@@ -3,3 +3,4 @@
 pub mod memory;
 pub mod operation;
 pub mod protocol;
+pub mod transport;
