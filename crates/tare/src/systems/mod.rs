@@ -7,6 +7,7 @@ mod gcm;
 pub(crate) mod import;
 pub(crate) mod load;
 pub(crate) mod loadtest;
+pub(crate) mod memory;
 mod port_kind;
 pub(crate) mod rng;
 mod synthetic;
@@ -37,6 +38,7 @@ pub(crate) fn on(machine: &Machine) -> Vec<Box<dyn OwnDriver>> {
         gcm::race::GcmRace,
         gateway::driver::Gateway,
         load::driver::Load,
+        memory::simulated::FarmemSimulated,
         vita::Vita,
         vita::VitaVeth,
         synthetic::Synthetic,

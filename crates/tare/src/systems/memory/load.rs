@@ -1,0 +1,418 @@
+//! Reads and writes of known bytes, every one verified: what `tare memory bench` and the driver
+//! `farmem` do to a node.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context as _};
+use tare_farmem::operation::{Operation, PageSize, Permission, SpaceId, Value};
+use tare_farmem::protocol::{Completion, OperationId};
+use tare_farmem::transport::Channel;
+use tare_histogram::Histogram;
+use tare_lab::choices;
+
+/// Bytes of a page.
+const PAGE: u64 = PageSize::Small.bytes();
+
+/// The longest wait for something to come, after which an operation has failed in any case.
+const WAIT: Duration = Duration::from_millis(20);
+
+/// The longest allocation at a time.
+const ALLOC_BYTES: u64 = tare_farmem::memory::PAGES_MAX * PAGE;
+
+/// Operations that prepare pages and are outstanding at a time.
+const PREPARED_AT_ONCE: usize = 256;
+
+choices! {
+    /// The direction of operations.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Direction {
+        /// From the node.
+        Read = "read",
+        /// To the node.
+        Write = "write",
+    }
+}
+
+/// The memory that a load works on: as many pages in each of some address spaces, at the same
+/// addresses in all of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    /// The first space; the others have the numbers after it.
+    pub(crate) first_space: u64,
+    /// Spaces, one per session.
+    pub(crate) spaces: u64,
+    /// Pages of 4 KiB per space, a power of two.
+    pub(crate) pages: u64,
+    /// The address of the first page.
+    pub(crate) base: u64,
+    /// Bytes per operation, which begin at the start of a page.
+    pub(crate) size: u32,
+    /// The direction of all operations.
+    pub(crate) direction: Direction,
+}
+
+impl Layout {
+    /// The bytes of a space: whole pages, and enough for one operation at the last of its places.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.places() * self.stride()
+    }
+
+    /// Places of a space at which operations begin.
+    fn places(&self) -> u64 {
+        (self.pages * PAGE / self.stride()).max(1)
+    }
+
+    /// Bytes between two places: whole pages, so that each operation touches pages of its own.
+    fn stride(&self) -> u64 {
+        u64::from(self.size).next_multiple_of(PAGE).next_power_of_two()
+    }
+
+    fn space(&self, place: Place) -> SpaceId {
+        SpaceId(self.first_space + place.session)
+    }
+
+    fn address(&self, place: Place) -> u64 {
+        self.base + place.number * self.stride()
+    }
+}
+
+/// A place in one of the spaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) session: u64,
+    pub(crate) number: u64,
+}
+
+/// All places in turn: each session before one has a second turn, and each place of a session once
+/// before one comes again, in an order that no prefetcher foresees.
+#[derive(Clone, Debug)]
+struct Turns {
+    sessions: u64,
+    places: u64,
+    session: u64,
+    state: u64,
+}
+
+impl Turns {
+    fn new(layout: &Layout) -> Turns {
+        Turns {
+            sessions: layout.spaces,
+            places: layout.places(),
+            session: 0,
+            state: 0,
+        }
+    }
+
+    fn next(&mut self) -> Place {
+        let place = Place {
+            session: self.session,
+            number: self.state,
+        };
+        self.session += 1;
+        if self.session == self.sessions {
+            self.session = 0;
+            // A full period for every power of two (Hull and Dobell). Mixing the low bits, whose
+            // period is short, would break it, so all sessions have the same place at a time.
+            self.state = (self.state.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT)) & (self.places - 1);
+        }
+        place
+    }
+}
+
+const MULTIPLIER: u64 = 0x5851_f42d_4c95_7f2d;
+const INCREMENT: u64 = 0x1405_7b7e_f767_814f;
+
+/// Counts that prove what a load did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Proof {
+    /// Operations that were measured.
+    pub(crate) operations: u64,
+    /// Bytes that were compared with what was written, prepared pages and what was written later.
+    pub(crate) verified: u64,
+    /// Operations of which at least one byte was wrong.
+    pub(crate) wrong: u64,
+    /// Operations that failed.
+    pub(crate) failed: u64,
+    /// Spaces whose memory was used.
+    pub(crate) sessions: u64,
+    /// Distinct pages that were touched, each with memory of its own.
+    pub(crate) pages: u64,
+}
+
+impl Proof {
+    /// Adds what another load did.
+    pub(crate) fn merge(&mut self, other: &Proof) {
+        self.operations += other.operations;
+        self.verified += other.verified;
+        self.wrong += other.wrong;
+        self.failed += other.failed;
+        self.sessions += other.sessions;
+        self.pages += other.pages;
+    }
+}
+
+/// A load on a node, by one thread.
+pub(crate) struct Load<'a> {
+    channel: &'a mut dyn Channel,
+    layout: Layout,
+    turns: Turns,
+    places: Vec<Place>,
+    /// The bytes of a group of operations, one after the other.
+    bytes: Vec<u8>,
+    /// The number of the group of writes, so that each writes other bytes.
+    version: u64,
+    ids: Vec<OperationId>,
+    completions: Vec<Completion>,
+    expected: Vec<u8>,
+    proof: Proof,
+}
+
+impl<'a> Load<'a> {
+    /// Opens the spaces, allocates their memory and writes every place once.
+    ///
+    /// # Errors
+    /// An operation failed.
+    pub(crate) fn prepare(channel: &'a mut dyn Channel, layout: Layout) -> anyhow::Result<Load<'a>> {
+        ensure!(layout.pages.is_power_of_two(), "pages: a power of two");
+        let mut load = Load {
+            channel,
+            layout,
+            turns: Turns::new(&layout),
+            places: Vec::new(),
+            bytes: Vec::new(),
+            version: 0,
+            ids: Vec::new(),
+            completions: Vec::new(),
+            expected: Vec::new(),
+            proof: Proof::default(),
+        };
+        let spaces = (0..layout.spaces).map(|session| SpaceId(layout.first_space + session));
+        load.submit_all(spaces.clone().map(|space| (space, Operation::Open)))?;
+        let bytes = layout.bytes();
+        let alloc = |at, bytes| Operation::Alloc {
+            bytes,
+            page: PageSize::Small,
+            at: Some(at),
+            permission: Permission::READ_WRITE,
+            sparse: false,
+        };
+        let pieces = (0..bytes).step_by(ALLOC_BYTES as usize).map(|offset| {
+            alloc(layout.base + offset, ALLOC_BYTES.min(bytes - offset))
+        });
+        load.submit_all(
+            spaces.flat_map(|space| pieces.clone().map(move |piece| (space, piece))),
+        )?;
+        load.write_all_places()?;
+        Ok(load)
+    }
+
+    /// What was done so far.
+    pub(crate) fn proof(&self) -> Proof {
+        self.proof
+    }
+
+    /// Submits operations, with a bound on those outstanding, until all have succeeded.
+    fn submit_all<'o>(
+        &mut self,
+        operations: impl Iterator<Item = (SpaceId, Operation<'o>)>,
+    ) -> anyhow::Result<()> {
+        for (space, operation) in operations {
+            while self.channel.outstanding() >= PREPARED_AT_ONCE {
+                self.take_prepared()?;
+            }
+            self.channel.submit(space, &operation)?;
+        }
+        while self.channel.outstanding() > 0 {
+            self.take_prepared()?;
+        }
+        Ok(())
+    }
+
+    fn take_prepared(&mut self) -> anyhow::Result<()> {
+        self.channel.progress(WAIT)?;
+        while let Some(completion) = self.channel.poll() {
+            completion.outcome.context("to prepare the memory")?;
+            self.channel.recycle(completion.data);
+        }
+        Ok(())
+    }
+
+    fn write_all_places(&mut self) -> anyhow::Result<()> {
+        let layout = self.layout;
+        let mut turns = self.turns.clone();
+        let mut data = vec![0; layout.size as usize];
+        for _ in 0..layout.spaces * layout.places() {
+            let place = turns.next();
+            fill(&mut data, seed(place, 0));
+            while self.channel.outstanding() >= PREPARED_AT_ONCE {
+                self.take_prepared()?;
+            }
+            let write = Operation::Write {
+                address: layout.address(place),
+                data: &data,
+                guard: None,
+            };
+            self.channel.submit(layout.space(place), &write)?;
+        }
+        while self.channel.outstanding() > 0 {
+            self.take_prepared()?;
+        }
+        ensure!(turns.state == self.turns.state, "every place had its turn");
+        self.proof.sessions = layout.spaces;
+        self.proof.pages =
+            layout.spaces * layout.places() * u64::from(layout.size).div_ceil(PAGE);
+        Ok(())
+    }
+
+    /// Runs `count` operations, at most `outstanding` at a time, and returns the time from the
+    /// first submission to the last completion.
+    ///
+    /// What is written is generated before the measured time, and what was read or written is
+    /// compared after it.
+    ///
+    /// # Errors
+    /// The channel is of no use any more. An operation that fails is counted.
+    pub(crate) fn group(&mut self, count: usize, outstanding: usize) -> anyhow::Result<Duration> {
+        self.begin(count);
+        let elapsed = self.windowed(self.layout.direction, outstanding)?;
+        self.end()?;
+        Ok(elapsed)
+    }
+
+    /// The same with one at a time, whose latencies are recorded.
+    ///
+    /// # Errors
+    /// As [`Load::group`].
+    pub(crate) fn one_by_one(
+        &mut self,
+        count: usize,
+        latency: &mut Histogram,
+    ) -> anyhow::Result<()> {
+        self.begin(count);
+        for index in 0..count {
+            let from = Instant::now();
+            self.submit(self.layout.direction, index)?;
+            while !self.take() {
+                self.channel.progress(WAIT)?;
+            }
+            latency.record_duration(from.elapsed());
+        }
+        self.end()
+    }
+
+    /// Chooses places, and generates what is written to them.
+    fn begin(&mut self, count: usize) {
+        let size = self.layout.size as usize;
+        self.places.clear();
+        self.places.extend((0..count).map(|_| self.turns.next()));
+        self.ids.clear();
+        self.completions.clear();
+        if self.layout.direction == Direction::Write {
+            self.version += 1;
+            self.bytes.resize(count * size, 0);
+            for (place, data) in self.places.iter().zip(self.bytes.chunks_exact_mut(size)) {
+                fill(data, seed(*place, self.version));
+            }
+        }
+    }
+
+    /// Verifies the group: reads what was written, and compares.
+    fn end(&mut self) -> anyhow::Result<()> {
+        self.proof.operations += self.places.len() as u64;
+        if self.layout.direction == Direction::Write {
+            for completion in self.completions.drain(..) {
+                self.proof.failed += u64::from(completion.outcome.is_err());
+                self.channel.recycle(completion.data);
+            }
+            self.ids.clear();
+            self.windowed(Direction::Read, PREPARED_AT_ONCE)?;
+        }
+        // Operations complete in any order, and sessions number theirs apart.
+        let submitted = self.ids.iter().zip(&self.places);
+        let submitted = submitted.map(|(id, place)| ((self.layout.space(*place), *id), *place));
+        let mut submitted: HashMap<_, _> = submitted.collect();
+        for completion in self.completions.drain(..) {
+            let place = submitted
+                .remove(&(completion.space, completion.id))
+                .context("an operation completed twice, or was never submitted")?;
+            match completion.outcome {
+                Ok(Value::Bytes(_)) => {
+                    self.expected.resize(self.layout.size as usize, 0);
+                    fill(&mut self.expected, seed(place, self.version));
+                    self.proof.verified += completion.data.len() as u64;
+                    self.proof.wrong += u64::from(completion.data != self.expected);
+                }
+                Ok(_) => self.proof.wrong += 1,
+                Err(_) => self.proof.failed += 1,
+            }
+            self.channel.recycle(completion.data);
+        }
+        Ok(())
+    }
+
+    fn windowed(&mut self, direction: Direction, outstanding: usize) -> anyhow::Result<Duration> {
+        let count = self.places.len();
+        let mut next = 0;
+        let from = Instant::now();
+        while self.completions.len() < count {
+            while next < count && next - self.completions.len() < outstanding {
+                self.submit(direction, next)?;
+                next += 1;
+            }
+            self.channel.progress(WAIT)?;
+            while self.take() {}
+        }
+        Ok(from.elapsed())
+    }
+
+    fn submit(&mut self, direction: Direction, index: usize) -> anyhow::Result<()> {
+        let (layout, place) = (&self.layout, self.places[index]);
+        let (address, size) = (layout.address(place), layout.size as usize);
+        let operation = match direction {
+            Direction::Read => Operation::Read {
+                address,
+                len: layout.size,
+            },
+            Direction::Write => Operation::Write {
+                address,
+                data: &self.bytes[index * size..][..size],
+                guard: None,
+            },
+        };
+        self.ids
+            .push(self.channel.submit(layout.space(place), &operation)?);
+        Ok(())
+    }
+
+    /// Takes a completion; returns false if there is none.
+    fn take(&mut self) -> bool {
+        let completion = self.channel.poll();
+        let is_some = completion.is_some();
+        self.completions.extend(completion);
+        is_some
+    }
+}
+
+/// The first word of what a place holds after its last write: different for all.
+pub(crate) fn seed(place: Place, version: u64) -> u64 {
+    let mixed = [place.session, place.number, version]
+        .iter()
+        .fold(0, |mixed: u64, part| {
+            (mixed ^ part).wrapping_mul(MULTIPLIER).rotate_left(29)
+        });
+    mixed | 1
+}
+
+/// Fills memory with words of which each differs from the next; no word is zero for long.
+pub(crate) fn fill(data: &mut [u8], seed: u64) {
+    let mut word = seed;
+    let mut words = data.chunks_exact_mut(8);
+    for bytes in &mut words {
+        bytes.copy_from_slice(&word.to_le_bytes());
+        word = word.wrapping_add(INCREMENT);
+    }
+    let rest = words.into_remainder();
+    let len = rest.len();
+    rest.copy_from_slice(&word.to_le_bytes()[..len]);
+}

@@ -1,0 +1,4 @@
+//! `tare memory`: remote memory.
+
+mod load;
+pub(super) mod simulated;
