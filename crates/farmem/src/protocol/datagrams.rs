@@ -128,8 +128,14 @@ mod tests {
             }
             let runs: Vec<_> = datagrams.runs(0..sizes.len(), 20, 4).collect();
             let lengths: Vec<usize> = expected.iter().map(|run| run.iter().sum()).collect();
-            assert_eq!(runs.iter().map(|run| run.0.len()).collect::<Vec<_>>(), lengths);
-            assert_eq!(runs.iter().map(|run| run.0).collect::<Vec<_>>().concat(), datagrams.bytes);
+            assert_eq!(
+                runs.iter().map(|run| run.0.len()).collect::<Vec<_>>(),
+                lengths
+            );
+            assert_eq!(
+                runs.iter().map(|run| run.0).collect::<Vec<_>>().concat(),
+                datagrams.bytes
+            );
             for ((_, size), run) in runs.iter().zip(expected) {
                 assert_eq!(*size, run[0]);
             }

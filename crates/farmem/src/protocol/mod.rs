@@ -24,8 +24,7 @@ pub use client::{
 };
 pub use datagrams::Datagrams;
 pub use message::{
-    peek,
-    Authentication, Malformed, Request, Response, GUARD_LEN, MESSAGE_MAX, OPERATION_MAX,
+    peek, Authentication, Malformed, Request, Response, GUARD_LEN, MESSAGE_MAX, OPERATION_MAX,
     REQUEST_HEADER, RESPONSE_HEADER, SEGMENT_MIN, VERSION,
 };
 pub use node::{Execute, Node, NodeConfig, NodeCounters};

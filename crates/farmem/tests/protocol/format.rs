@@ -54,7 +54,8 @@ fn travel(
     let (mut sent, mut replies) = (Datagrams::default(), Datagrams::default());
     while client.transmit(NOW, &mut sent) {
         replies.clear();
-        sent.iter().for_each(|datagram| node.receive(NOW, datagram, &mut replies));
+        sent.iter()
+            .for_each(|datagram| node.receive(NOW, datagram, &mut replies));
         sent.clear();
         replies.iter().for_each(|reply| client.receive(NOW, reply));
     }

@@ -288,6 +288,11 @@ impl Client {
         self.completions.pop_front()
     }
 
+    /// Returns true if [`Client::poll`] has something.
+    pub fn has_completed(&self) -> bool {
+        !self.completions.is_empty()
+    }
+
     /// Takes back the buffer of a completion, to be used again.
     pub fn recycle(&mut self, mut buffer: Vec<u8>) {
         if self.buffers.len() < BUFFERS_MAX && buffer.capacity() <= BUFFER_BYTES_MAX {
