@@ -3,4 +3,6 @@
 pub mod memory;
 pub mod operation;
 pub mod protocol;
+pub mod serve;
+pub mod session;
 pub mod transport;

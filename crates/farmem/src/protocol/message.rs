@@ -95,6 +95,18 @@ struct Frame<'a> {
     rest: &'a [u8],
 }
 
+/// Returns the space and the length of the first message of bytes that came, without any check of
+/// the rest; `None` if there is no whole message.
+pub fn peek(bytes: &[u8]) -> Option<(SpaceId, usize)> {
+    let (first, _) = bytes.split_first_chunk::<16>()?;
+    let [_, _, _, _, length @ .., _, _, _, _, _, _, _, _] = *first;
+    let length = u32::from_le_bytes(length) as usize;
+    let space = u64::from_le_bytes(*first.last_chunk()?);
+    (16..=bytes.len())
+        .contains(&length)
+        .then_some((SpaceId(space), length))
+}
+
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {

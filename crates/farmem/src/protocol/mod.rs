@@ -15,17 +15,19 @@
 mod checksum;
 mod client;
 mod codec;
+mod datagrams;
 mod message;
 mod node;
 
 pub use client::{
     Client, ClientConfig, ClientCounters, Completion, Failure, OperationId, SubmitError,
 };
+pub use datagrams::Datagrams;
 pub use message::{
-    Authentication, Malformed, Request, Response, GUARD_LEN, MESSAGE_MAX, OPERATION_MAX,
+    peek, Authentication, Malformed, Request, Response, GUARD_LEN, MESSAGE_MAX, OPERATION_MAX,
     REQUEST_HEADER, RESPONSE_HEADER, SEGMENT_MIN, VERSION,
 };
-pub use node::{Execute, Node, NodeConfig, NodeCounters, Replies};
+pub use node::{Execute, Node, NodeConfig, NodeCounters};
 
 /// The horizon of a node in timeouts of its clients: one for the operation, one for copies of its
 /// last request that the network still holds, and one for clocks and estimates that are off.

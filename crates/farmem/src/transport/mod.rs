@@ -1,10 +1,30 @@
 //! Transports: how the operations of a client reach a node.
+//!
+//! A [`Channel`] takes operations and gives completions. Over datagrams that is a [`Remote`], a
+//! [`Client`](crate::protocol::Client) with a [`Link`], or a [`Shared`], many clients with one
+//! link. [`UdpLink`] is a UDP socket, and [`Faulty`] a link that loses, duplicates and reorders.
+
+mod faulty;
+mod link;
+mod remote;
+mod shared;
+mod udp;
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
+
+use tare_sim::Instant;
 
 use crate::operation::{Operation, SpaceId};
 use crate::protocol::{Completion, OperationId, SubmitError};
+
+pub use faulty::{FaultCounts, Faults, Faulty};
+pub use link::{Link, Waiting, DATAGRAM_MAX};
+pub use remote::Remote;
+pub use shared::{Member, Shared};
+pub(crate) use udp::{Arrived, UdpSocket};
+pub use udp::{UdpLink, SOCKET_BYTES};
 
 /// The way from the sessions of one thread to one node: operations in, completions out.
 ///
@@ -34,4 +54,49 @@ pub trait Channel {
 
     /// Operations that have not completed.
     fn outstanding(&self) -> usize;
+
+    /// The descriptor that is readable when something has come, for callers that wait for other
+    /// things too; `None` if there is none.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// The time by which [`Channel::progress`] is to be called though nothing has come.
+    fn next_deadline(&self) -> Instant {
+        Instant::NEVER
+    }
+}
+
+impl<C: Channel + ?Sized> Channel for Box<C> {
+    fn submit(
+        &mut self,
+        space: SpaceId,
+        operation: &Operation<'_>,
+    ) -> Result<OperationId, SubmitError> {
+        (**self).submit(space, operation)
+    }
+
+    fn progress(&mut self, wait: Duration) -> io::Result<()> {
+        (**self).progress(wait)
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        (**self).poll()
+    }
+
+    fn recycle(&mut self, buffer: Vec<u8>) {
+        (**self).recycle(buffer);
+    }
+
+    fn outstanding(&self) -> usize {
+        (**self).outstanding()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        (**self).descriptor()
+    }
+
+    fn next_deadline(&self) -> Instant {
+        (**self).next_deadline()
+    }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tare_farmem::memory::{Config, Store};
 use tare_farmem::operation::{Operation, SpaceId, Value};
-use tare_farmem::protocol::{Client, ClientConfig, Completion, Node, NodeConfig, Replies};
+use tare_farmem::protocol::{Client, ClientConfig, Completion, Datagrams, Node, NodeConfig};
 use tare_sim::Instant;
 
 use crate::world::{Memory, SPACE};
@@ -63,15 +63,13 @@ impl Bench {
     }
 
     pub(crate) fn sent(&mut self) -> Vec<Vec<u8>> {
-        let (mut sent, mut datagram) = (Vec::new(), Vec::new());
-        while self.client.transmit(self.now, &mut datagram) {
-            sent.push(datagram.clone());
-        }
-        sent
+        let mut sent = Datagrams::default();
+        while self.client.transmit(self.now, &mut sent) {}
+        sent.iter().map(<[u8]>::to_vec).collect()
     }
 
     pub(crate) fn answers(&mut self, datagram: &[u8]) -> Vec<Vec<u8>> {
-        let mut replies = Replies::default();
+        let mut replies = Datagrams::default();
         self.node
             .receive(self.now + self.ahead, datagram, &mut replies);
         replies.iter().map(<[u8]>::to_vec).collect()

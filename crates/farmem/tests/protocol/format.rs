@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tare_farmem::operation::{Error, Operation, RegionId, SpaceId, Value};
 use tare_farmem::operation::{Guard, PageSize, Permission};
 use tare_farmem::protocol::{
-    Authentication, Client, ClientConfig, Execute, Failure, Malformed, Node, NodeConfig, Replies,
+    Authentication, Client, ClientConfig, Datagrams, Execute, Failure, Malformed, Node, NodeConfig,
     Request, Response, GUARD_LEN, REQUEST_HEADER, RESPONSE_HEADER,
 };
 use tare_sim::Instant;
@@ -51,10 +51,12 @@ fn travel(
     let mut node = Node::new(node_config(3), echo);
     let mut client = Client::new(client_config(77));
     client.submit(NOW, SpaceId(5), operation).unwrap();
-    let (mut datagram, mut replies) = (Vec::new(), Replies::default());
-    while client.transmit(NOW, &mut datagram) {
+    let (mut sent, mut replies) = (Datagrams::default(), Datagrams::default());
+    while client.transmit(NOW, &mut sent) {
         replies.clear();
-        node.receive(NOW, &datagram, &mut replies);
+        sent.iter()
+            .for_each(|datagram| node.receive(NOW, datagram, &mut replies));
+        sent.clear();
         replies.iter().for_each(|reply| client.receive(NOW, reply));
     }
     let completion = client.poll().expect("an outcome");
@@ -223,7 +225,7 @@ proptest! {
         let mut client = Client::new(ClientConfig { authentication, ..client_config(1) });
         client.submit(NOW, SpaceId(0), &Operation::Read { address: 0, len: 3000 }).unwrap();
         client.submit(NOW, SpaceId(0), &Operation::Close).unwrap();
-        let (mut replies, mut datagram) = (Replies::default(), Vec::new());
+        let (mut replies, mut sent) = (Datagrams::default(), Datagrams::default());
         node.receive(NOW, &noise, &mut replies);
         client.receive(NOW, &noise);
         for (code, id, [length, offset, segment], body) in operations {
@@ -247,8 +249,9 @@ proptest! {
                 *index.get_mut(&mut bytes) = *value;
             }
             node.receive(NOW, &bytes, &mut replies);
-            client.transmit(NOW, &mut datagram);
-            node.receive(NOW, &datagram, &mut replies);
+            client.transmit(NOW, &mut sent);
+            sent.iter().for_each(|datagram| node.receive(NOW, datagram, &mut replies));
+            sent.clear();
             for reply in replies.iter() {
                 let mut reply = reply.to_vec();
                 client.receive(NOW, &reply);

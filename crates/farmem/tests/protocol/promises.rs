@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tare_farmem::operation::{Error, Operation, PageSize, Permission, SpaceId, Value};
 use tare_farmem::protocol::{
-    Authentication, Client, Failure, Node, NodeConfig, Replies, Response, REQUEST_HEADER,
+    Authentication, Client, Datagrams, Failure, Node, NodeConfig, Response, REQUEST_HEADER,
 };
 
 use crate::bench::{add, read, store, write, Bench, START};
@@ -69,17 +69,17 @@ fn attempts_may_arrive_in_any_order_and_each_answer_will_do() {
 #[test]
 fn a_refusal_is_final_even_if_the_request_comes_again_when_it_could_run() {
     let mut pair = Pair::new(node_config(1), client_config(1), store(), &line());
-    let mut replies = Replies::default();
+    let mut replies = Datagrams::default();
     let mut client = Client::new(client_config(500));
     let now = pair.testbed.now();
-    let (mut datagram, mut copies) = (Vec::new(), Vec::new());
+    let mut copies = Datagrams::default();
     client.submit(now, SPACE, &add(0x1000, 1)).unwrap();
     let node = &mut pair.testbed.node_mut(pair.server).node;
-    while client.transmit(now, &mut datagram) {
-        node.receive(now, &datagram, &mut replies);
+    while client.transmit(now, &mut copies) {
+        let datagram = copies.iter().last().unwrap();
+        node.receive(now, datagram, &mut replies);
         replies.iter().for_each(|reply| client.receive(now, reply));
         replies.clear();
-        copies.push(datagram.clone());
     }
     let unmapped = Error::Unmapped { address: 0x1000 };
     let end = client.poll().map(|end| end.outcome);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tare_farmem::memory::{Config, Store};
 use tare_farmem::operation::{Error, Operation, PageSize, Permission, SpaceId, Value};
 use tare_farmem::protocol::{
-    Client, ClientConfig, Completion, Execute, Node as MemoryNode, NodeConfig, Replies,
+    Client, ClientConfig, Completion, Datagrams, Execute, Node as MemoryNode, NodeConfig,
 };
 use tare_sim::{Instant, LineConfig, Node, NodeId, Outbox, Random, Testbed};
 
@@ -137,7 +137,7 @@ impl Execute for Memory {
 pub(crate) struct Server<S> {
     pub(crate) node: MemoryNode<S>,
     pub(crate) corruption: Corruption,
-    replies: Replies,
+    replies: Datagrams,
 }
 
 impl<S: Execute + 'static> Server<S> {
@@ -145,7 +145,7 @@ impl<S: Execute + 'static> Server<S> {
         Server {
             node: MemoryNode::new(config, store),
             corruption,
-            replies: Replies::default(),
+            replies: Datagrams::default(),
         }
     }
 }
@@ -241,16 +241,18 @@ impl<U: User> Host<U> {
 
     /// Lets the user act, and sends.
     pub(crate) fn work(&mut self, now: Instant, out: &mut Outbox<Vec<u8>>) {
-        let (mut completions, mut datagram) = (Vec::new(), Vec::new());
+        let (mut completions, mut sent) = (Vec::new(), Datagrams::default());
         loop {
             if !completions.is_empty() || self.user.wake() <= now {
                 self.user.act(now, &mut self.client, &mut completions);
                 completions.clear();
             }
-            while self.client.transmit(now, &mut datagram) {
+            while self.client.transmit(now, &mut sent) {}
+            for datagram in sent.iter() {
                 self.longest = self.longest.max(datagram.len());
-                out.send(0, self.corruption.pass(&datagram));
+                out.send(0, self.corruption.pass(datagram));
             }
+            sent.clear();
             completions.extend(std::iter::from_fn(|| self.client.poll()));
             if completions.is_empty() && self.user.wake() > now {
                 break;

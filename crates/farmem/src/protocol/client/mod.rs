@@ -16,6 +16,7 @@ use self::order::{Footprint, Order};
 use self::path::{Bounds, Path};
 use self::requests::{Part, Requests};
 use super::codec::{self, code, status, Head};
+use super::datagrams::Datagrams;
 use super::message::{Response, MESSAGE_MAX, OPERATION_MAX};
 use super::node::DATAGRAM_MIN;
 use crate::operation::{Operation, SpaceId, Value};
@@ -67,12 +68,16 @@ struct NodeInfo {
 struct Hello {
     /// 0 until it is first sent.
     id: u64,
+    /// The space of the operation that it was first sent for, so that clients which share a socket
+    /// can tell their answers apart.
+    space: SpaceId,
     attempts: u32,
     next: Instant,
 }
 
 const HELLO: Hello = Hello {
     id: 0,
+    space: SpaceId(0),
     attempts: 0,
     next: Instant::ZERO,
 };
@@ -127,7 +132,7 @@ impl Client {
             order: Order::default(),
             ready: VecDeque::new(),
             deadlines: VecDeque::new(),
-            requests: Requests::new(config.first_id, config.requests_max),
+            requests: Requests::new(config.first_id),
             path: Path::new(Bounds {
                 timeout_initial: config.retransmission_initial,
                 timeout_min: config.retransmission_min,
@@ -221,22 +226,20 @@ impl Client {
         }
     }
 
-    /// Writes the next datagram to be sent to the node into `datagram`; returns false if there is
-    /// none at present.
-    pub fn transmit(&mut self, now: Instant, datagram: &mut Vec<u8>) -> bool {
-        datagram.clear();
+    /// Appends the next datagram to be sent to the node; returns false if there is none at present.
+    pub fn transmit(&mut self, now: Instant, out: &mut Datagrams) -> bool {
         let Some(node) = self.node else {
             if self.active > 0 && now >= self.hello.next {
-                self.greet(now, datagram);
+                self.greet(now, out);
             }
-            return !datagram.is_empty();
+            return end(out);
         };
         let longest = self.config.datagram_bytes.min(node.datagram_bytes);
-        while self.transmit_again(now, longest, datagram) {}
+        while self.transmit_again(now, longest, out) {}
         if self.requests.again.is_empty() {
-            while self.transmit_first(now, &node, longest, datagram) {}
+            while self.transmit_first(now, &node, longest, out) {}
         }
-        !datagram.is_empty()
+        end(out)
     }
 
     /// Does what is due. To be called at [`Client::next_deadline`], or any time.
@@ -283,6 +286,11 @@ impl Client {
     /// The next operation that has completed, in the order in which they did.
     pub fn poll(&mut self) -> Option<Completion> {
         self.completions.pop_front()
+    }
+
+    /// Returns true if [`Client::poll`] has something.
+    pub fn has_completed(&self) -> bool {
+        !self.completions.is_empty()
     }
 
     /// Takes back the buffer of a completion, to be used again.
@@ -389,6 +397,13 @@ impl Client {
 
 const BUFFERS_MAX: usize = 64;
 const BUFFER_BYTES_MAX: usize = 64 << 10;
+
+/// Completes the datagram; returns false if there is nothing in it.
+fn end(out: &mut Datagrams) -> bool {
+    let is_some = out.open_bytes() > 0;
+    out.end();
+    is_some
+}
 
 fn check_range(address: u64, bytes: u64) -> Result<(), SubmitError> {
     let fits = bytes <= u64::from(OPERATION_MAX) && address.checked_add(bytes).is_some();

@@ -29,7 +29,8 @@ pub(super) struct Requests {
     pub(super) parts: Vec<Option<Part>>,
     free: Vec<u32>,
     /// Attempts, each at its number modulo the length: numbers of this client are consecutive. At
-    /// most two of each part, so half of the places are free.
+    /// most two of each part, so half of the places are free. It grows with the parts, because most
+    /// of a hundred thousand clients never have many.
     attempts: Vec<(u64, u32)>,
     next_id: u64,
     pub(super) timers: EventQueue<(u32, u64)>,
@@ -41,11 +42,11 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    pub(super) fn new(first_id: u64, max: usize) -> Requests {
+    pub(super) fn new(first_id: u64) -> Requests {
         Requests {
             parts: Vec::new(),
             free: Vec::new(),
-            attempts: vec![(0, 0); (max * 4).next_power_of_two()],
+            attempts: vec![(0, 0); 4],
             next_id: first_id,
             timers: EventQueue::new(),
             again: VecDeque::new(),
@@ -99,7 +100,21 @@ impl Requests {
             }
             None => {
                 self.parts.push(Some(part));
+                if self.parts.len() * 4 > self.attempts.len() {
+                    self.grow();
+                }
                 self.parts.len() as u32 - 1
+            }
+        }
+    }
+
+    /// Doubles the places. Numbers with different places have different ones after that too.
+    fn grow(&mut self) {
+        let places = self.attempts.len() * 2;
+        let before = std::mem::replace(&mut self.attempts, vec![(0, 0); places]);
+        for attempt in before {
+            if attempt.0 != 0 {
+                self.set_place(attempt.0, attempt);
             }
         }
     }

@@ -3,18 +3,21 @@
 use tare_sim::Instant;
 
 use super::super::codec::code;
+use super::super::datagrams::Datagrams;
 use super::super::message::{Request, GUARD_LEN, REQUEST_HEADER, RESPONSE_HEADER};
 use super::{nanos, Client, Failure, First, NodeInfo, Part, Requests};
 use crate::operation::{Error, SpaceId};
 
 impl Client {
-    pub(super) fn greet(&mut self, now: Instant, datagram: &mut Vec<u8>) {
+    pub(super) fn greet(&mut self, now: Instant, datagram: &mut Datagrams) {
         if self.hello.id == 0 {
             self.hello.id = self.requests.new_id();
+            let first = self.operations.iter().flatten().next();
+            self.hello.space = first.map_or(SpaceId(0), |active| active.space);
         }
         let request = Request {
             code: code::HELLO,
-            space: SpaceId(0),
+            space: self.hello.space,
             id: self.hello.id,
             epoch: 0,
             replaced: 0,
@@ -26,7 +29,7 @@ impl Client {
             guard: None,
             body: &[],
         };
-        request.emit(self.config.authentication, datagram);
+        request.emit(self.config.authentication, &mut datagram.bytes);
         self.hello.next = now + self.path.timeout(self.hello.attempts);
         self.hello.attempts += 1;
         self.counters.requests += 1;
@@ -37,7 +40,7 @@ impl Client {
         &mut self,
         now: Instant,
         longest: usize,
-        datagram: &mut Vec<u8>,
+        datagram: &mut Datagrams,
     ) -> bool {
         let Some(&(index, id)) = self.requests.again.front() else {
             return false;
@@ -69,7 +72,7 @@ impl Client {
         now: Instant,
         node: &NodeInfo,
         longest: usize,
-        datagram: &mut Vec<u8>,
+        datagram: &mut Datagrams,
     ) -> bool {
         let Some(&(slot, id)) = self.ready.front() else {
             return false;
@@ -144,21 +147,21 @@ impl Client {
         true
     }
 
-    fn has_room(&self, request: u64, response: u64, longest: usize, datagram: &[u8]) -> bool {
+    fn has_room(&self, request: u64, response: u64, longest: usize, datagram: &Datagrams) -> bool {
         let Requests {
             bytes,
             response_bytes,
             ..
         } = self.requests;
         // One request is always allowed, however long the response.
-        datagram.len() as u64 + request <= longest as u64
+        datagram.open_bytes() as u64 + request <= longest as u64
             && (bytes == 0
                 || (bytes + request + response <= self.path.window()
                     && response_bytes + response <= self.config.response_bytes_max))
     }
 
     /// Appends the next attempt of a part to a datagram.
-    fn emit(&mut self, now: Instant, index: u32, datagram: &mut Vec<u8>) {
+    fn emit(&mut self, now: Instant, index: u32, datagram: &mut Datagrams) {
         let Some(part) = self.requests.begin_attempt(index, now) else {
             return;
         };
@@ -202,7 +205,7 @@ impl Client {
             guard: head.guard,
             body,
         };
-        request.emit(self.config.authentication, datagram);
+        request.emit(self.config.authentication, &mut datagram.bytes);
         let timeout = self.path.timeout(part.attempts - 1);
         self.requests.timers.push(now + timeout, (index, id));
         self.counters.requests += 1;

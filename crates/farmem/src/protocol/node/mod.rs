@@ -10,6 +10,7 @@ use tare_sim::Instant;
 use self::assembly::{Arrival, Assemblies};
 use self::records::Records;
 use super::codec::{self, code, status};
+use super::datagrams::Datagrams;
 use super::message::{
     Authentication, Malformed, Request, Response, MESSAGE_MAX, OPERATION_MAX, REQUEST_HEADER,
     RESPONSE_HEADER,
@@ -29,6 +30,12 @@ pub trait Execute {
         operation: &Operation<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Value, Error>;
+
+    /// Does a little of what can wait until there is nothing else to do; returns false if there is
+    /// no more of it.
+    fn idle(&mut self) -> bool {
+        false
+    }
 }
 
 impl<M: Bytes> Execute for Store<M> {
@@ -41,7 +48,14 @@ impl<M: Bytes> Execute for Store<M> {
     ) -> Result<Value, Error> {
         Store::execute(self, now, space, operation, out)
     }
+
+    fn idle(&mut self) -> bool {
+        self.clean(CLEAN_BYTES)
+    }
 }
+
+/// Freed memory that is zeroed at a time: about 10 µs, for which a request may have to wait.
+const CLEAN_BYTES: u64 = 64 << 10;
 
 /// The settings of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,39 +127,6 @@ pub struct NodeCounters {
     pub abandoned: u64,
 }
 
-/// The answers to one datagram: datagrams for its sender, in one piece of memory that is used
-/// again.
-#[derive(Debug, Default)]
-pub struct Replies {
-    bytes: Vec<u8>,
-    /// The ends of the datagrams, except the last.
-    ends: Vec<usize>,
-}
-
-impl Replies {
-    /// Forgets all datagrams.
-    pub fn clear(&mut self) {
-        self.bytes.clear();
-        self.ends.clear();
-    }
-
-    /// The datagrams.
-    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        let ends = self.ends.iter().copied().chain([self.bytes.len()]);
-        let datagrams = starts.zip(ends).map(|(start, end)| &self.bytes[start..end]);
-        datagrams.filter(|datagram| !datagram.is_empty())
-    }
-
-    /// Ends a datagram in front of the message that starts here, if that makes it too long.
-    fn split(&mut self, message: usize, datagram_bytes: usize) {
-        let start = self.ends.last().copied().unwrap_or(0);
-        if self.bytes.len() - start > datagram_bytes && message > start {
-            self.ends.push(message);
-        }
-    }
-}
-
 /// A memory node without sockets and clocks.
 ///
 /// It knows no connections: what it keeps of a client is the outcome of each operation that must
@@ -181,8 +162,13 @@ impl<S: Execute> Node<S> {
 
     /// Takes a datagram and adds the answers to `replies`. It must be called with its own time of
     /// the node, which does not run backwards.
-    pub fn receive(&mut self, now: Instant, mut datagram: &[u8], replies: &mut Replies) {
+    pub fn receive(&mut self, now: Instant, datagram: &[u8], replies: &mut Datagrams) {
         self.started.get_or_insert(now);
+        self.take(now, datagram, replies);
+        replies.end();
+    }
+
+    fn take(&mut self, now: Instant, mut datagram: &[u8], replies: &mut Datagrams) {
         while !datagram.is_empty() {
             let request = match Request::parse(datagram, self.config.authentication) {
                 Ok((request, rest)) => {
@@ -208,7 +194,9 @@ impl<S: Execute> Node<S> {
                         body: &[],
                     };
                     response.finish(self.config.authentication, start, &mut replies.bytes);
-                    replies.split(start, self.config.datagram_bytes);
+                    if replies.open_bytes() > self.config.datagram_bytes {
+                        replies.end_at(start);
+                    }
                 }
                 Err(_) => {
                     self.counters.malformed += 1;

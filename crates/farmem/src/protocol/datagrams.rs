@@ -1,0 +1,145 @@
+//! Datagrams to be sent, in one piece of memory.
+
+use std::ops::Range;
+
+/// Datagrams one behind the other in one piece of memory that is used again.
+///
+/// Since messages say their own length, those of the same size can be handed to the kernel as one
+/// run of bytes, and it may hand them over like that as well.
+#[derive(Clone, Debug, Default)]
+pub struct Datagrams {
+    pub(super) bytes: Vec<u8>,
+    /// The ends of the datagrams that are complete.
+    ends: Vec<usize>,
+}
+
+impl Datagrams {
+    /// Forgets all datagrams.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    /// Returns the number of datagrams.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Returns true if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Returns the bytes of all datagrams together.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Adds a datagram.
+    pub fn push(&mut self, datagram: &[u8]) {
+        self.bytes.extend_from_slice(datagram);
+        self.end();
+    }
+
+    /// The datagrams.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.ends.len()).map(|index| self.part(index..index + 1))
+    }
+
+    /// The datagrams of a range as runs: the bytes of as many as may be sent at once, and the size
+    /// of all of them but the last, which may be shorter. A run has at most `run_bytes` and
+    /// `run_datagrams`.
+    pub fn runs(
+        &self,
+        range: Range<usize>,
+        run_bytes: usize,
+        run_datagrams: usize,
+    ) -> impl Iterator<Item = (&[u8], usize)> {
+        let mut next = range.start;
+        let end = range.end.min(self.ends.len());
+        std::iter::from_fn(move || {
+            if next >= end {
+                return None;
+            }
+            let (first, from) = (next, self.start(next));
+            let size = self.ends[first] - from;
+            next += 1;
+            while next < end && next - first < run_datagrams {
+                let more = self.ends[next] - self.ends[next - 1];
+                let is_full = self.ends[next - 1] - from == size * (next - first);
+                if !is_full || more > size || self.ends[next] - from > run_bytes {
+                    break;
+                }
+                next += 1;
+            }
+            Some((self.part(first..next), size))
+        })
+    }
+
+    /// Returns the bytes of the datagram that is not complete.
+    pub(super) fn open_bytes(&self) -> usize {
+        self.bytes.len() - self.start(self.ends.len())
+    }
+
+    /// Completes the last datagram, unless there is nothing in it.
+    pub(super) fn end(&mut self) {
+        self.end_at(self.bytes.len());
+    }
+
+    /// Completes the last datagram in front of the message that starts at `message`, unless there
+    /// is nothing in it.
+    pub(super) fn end_at(&mut self, message: usize) {
+        if message > self.start(self.ends.len()) {
+            self.ends.push(message);
+        }
+    }
+
+    fn start(&self, index: usize) -> usize {
+        match index {
+            0 => 0,
+            _ => self.ends.get(index - 1).copied().unwrap_or(0),
+        }
+    }
+
+    fn part(&self, range: Range<usize>) -> &[u8] {
+        let end = self.start(range.end);
+        self.bytes.get(self.start(range.start)..end).unwrap_or(&[])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_have_one_size_but_for_the_last_and_keep_to_their_limits() {
+        let cases: [(&[usize], &[&[usize]]); 6] = [
+            (&[], &[]),
+            (&[5], &[&[5]]),
+            (&[5, 5, 3, 5, 5], &[&[5, 5, 3], &[5, 5]]),
+            (&[3, 5, 5, 5, 5, 5], &[&[3], &[5, 5, 5, 5], &[5]]),
+            (&[9, 9, 9, 1], &[&[9, 9], &[9, 1]]),
+            (&[2, 2, 2, 2, 2, 2], &[&[2, 2, 2, 2], &[2, 2]]),
+        ];
+        for (sizes, expected) in cases {
+            let mut datagrams = Datagrams::default();
+            for (n, size) in sizes.iter().enumerate() {
+                datagrams.push(&vec![n as u8; *size]);
+            }
+            let runs: Vec<_> = datagrams.runs(0..sizes.len(), 20, 4).collect();
+            let lengths: Vec<usize> = expected.iter().map(|run| run.iter().sum()).collect();
+            assert_eq!(
+                runs.iter().map(|run| run.0.len()).collect::<Vec<_>>(),
+                lengths
+            );
+            assert_eq!(
+                runs.iter().map(|run| run.0).collect::<Vec<_>>().concat(),
+                datagrams.bytes
+            );
+            for ((_, size), run) in runs.iter().zip(expected) {
+                assert_eq!(*size, run[0]);
+            }
+            assert_eq!(datagrams.iter().map(<[u8]>::len).collect::<Vec<_>>(), sizes);
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Sources: where the requests of a worker come from.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use crate::protocol::Node;
+use crate::transport::Waiting;
+
+/// The work of one turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Datagrams, or pieces of memory, that came.
+    pub received: u64,
+    /// Bytes that came.
+    pub received_bytes: u64,
+    /// Datagrams, or pieces of memory, that were sent.
+    pub sent: u64,
+    /// Bytes that were sent.
+    pub sent_bytes: u64,
+}
+
+/// A way for requests to come and answers to leave. Each belongs to one worker.
+pub trait Source<S>: Send {
+    /// Takes what has come, lets the node answer, and sends the answers. If nothing has come it
+    /// waits for at most `wait`, in this way; it may return earlier.
+    ///
+    /// # Errors
+    /// Those after which the source is of no use.
+    fn turn(&mut self, node: &Mutex<Node<S>>, wait: Duration, waiting: Waiting)
+        -> io::Result<Turn>;
+
+    /// The descriptor that is readable when something has come. A worker with several sources
+    /// sleeps until one of them is; one without is asked at least every millisecond.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}

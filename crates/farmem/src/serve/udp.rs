@@ -1,0 +1,156 @@
+//! Requests over UDP.
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rustix::net::{
+    bind, socket_with, sockopt, AddressFamily, SocketAddrAny, SocketFlags, SocketType,
+};
+use tare_sim::Instant;
+
+use super::lock;
+use super::source::{Source, Turn};
+use crate::protocol::{Datagrams, Execute, Node};
+use crate::transport::{Arrived, UdpSocket, Waiting, DATAGRAM_MAX};
+
+/// Most pieces taken in one turn. The more, the less often the node is locked; the fewer, the
+/// sooner the first is answered.
+const BATCH_MAX: usize = 32;
+
+/// One in so many turns looks whether something is there before it waits, in which case requests
+/// come faster than one at a time.
+const LOOK_PERIOD: u32 = 8;
+
+/// Bytes of a turn: the last piece always finds room.
+const BUFFER: usize = 4 * DATAGRAM_MAX;
+
+/// A UDP socket that receives requests.
+///
+/// Pieces that come are put one behind the other, so that the small ones of many clients share few
+/// cache lines; with `recvmmsg` each would have 64 KiB of its own.
+#[derive(Debug)]
+pub struct UdpSource {
+    socket: UdpSocket,
+    buffer: Box<[u8]>,
+    arrived: Vec<(Range<usize>, SocketAddrAny)>,
+    replies: Datagrams,
+    /// The replies to each piece.
+    answers: Vec<Range<usize>>,
+    /// Most pieces to take in the next turn. It grows while requests are waiting, and is 1 while
+    /// they come one at a time: then looking for a second would be a system call for nothing.
+    batch: usize,
+    turns: u32,
+}
+
+impl UdpSource {
+    /// Opens a socket at an address; several may share it if all say so, and the kernel then gives
+    /// each client to one of them.
+    ///
+    /// # Errors
+    /// Those of the operating system.
+    pub fn bind(listen: SocketAddr, shared: bool) -> io::Result<UdpSource> {
+        let family = match listen {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        sockopt::set_socket_reuseport(&socket, shared)?;
+        bind(socket.as_fd(), &listen)?;
+        Ok(UdpSource {
+            socket: UdpSocket::new(socket.into())?,
+            buffer: vec![0; BUFFER].into(),
+            arrived: Vec::with_capacity(BATCH_MAX),
+            replies: Datagrams::default(),
+            answers: Vec::with_capacity(BATCH_MAX),
+            batch: 1,
+            turns: 0,
+        })
+    }
+
+    /// Returns the address of the socket.
+    ///
+    /// # Errors
+    /// Those of the operating system.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Takes what has come into the buffer; returns the number of bytes.
+    fn receive(&mut self, wait: Duration, waiting: Waiting) -> io::Result<usize> {
+        self.arrived.clear();
+        self.turns = self.turns.wrapping_add(1);
+        let looks = self.batch > 1 || wait.is_zero() || self.turns.is_multiple_of(LOOK_PERIOD);
+        let mut found = match looks {
+            true => self.socket.receive(&mut self.buffer, false)?,
+            false => Arrived::Nothing,
+        };
+        match found {
+            Arrived::Bytes(..) => self.batch = (self.batch * 2).min(BATCH_MAX),
+            Arrived::Nothing => {
+                self.batch = 1;
+                if wait.is_zero() {
+                    return Ok(0);
+                }
+                let buffer = &mut self.buffer;
+                found = self.socket.receive_within(buffer, false, wait, waiting)?;
+            }
+        }
+        let mut end = 0;
+        while let Arrived::Bytes(len, from) = found {
+            if let Some(from) = from {
+                self.arrived.push((end..end + len, from));
+                end += len;
+            }
+            let room = &mut self.buffer[end..];
+            if self.arrived.len() >= self.batch || room.len() < DATAGRAM_MAX {
+                break;
+            }
+            found = self.socket.receive(room, false)?;
+        }
+        Ok(end)
+    }
+}
+
+impl<S: Execute> Source<S> for UdpSource {
+    fn turn(
+        &mut self,
+        node: &Mutex<Node<S>>,
+        wait: Duration,
+        waiting: Waiting,
+    ) -> io::Result<Turn> {
+        let received_bytes = self.receive(wait, waiting)?;
+        if self.arrived.is_empty() {
+            return Ok(Turn::default());
+        }
+        self.replies.clear();
+        self.answers.clear();
+        {
+            let mut node = lock(node);
+            // Read while the lock is held: the node's time must not run backwards.
+            let now = Instant::now();
+            for (piece, _) in &self.arrived {
+                let first = self.replies.len();
+                node.receive(now, &self.buffer[piece.clone()], &mut self.replies);
+                self.answers.push(first..self.replies.len());
+            }
+        }
+        for ((_, peer), answers) in self.arrived.iter().zip(&self.answers) {
+            self.socket
+                .send(&self.replies, answers.clone(), Some(peer))?;
+        }
+        Ok(Turn {
+            received: self.arrived.len() as u64,
+            received_bytes: received_bytes as u64,
+            sent: self.replies.len() as u64,
+            sent_bytes: self.replies.bytes() as u64,
+        })
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+}

@@ -1,0 +1,474 @@
+//! One operation, or one batch, at a time.
+
+use std::time::{Duration, Instant};
+
+use super::{Error, Session};
+use crate::operation::{Address, Guard, Operation, PageSize, Permission, RegionId, SpaceId, Value};
+use crate::protocol::{Completion, Failure, OperationId};
+use crate::transport::Channel;
+
+/// The shortest time after which a lock is tried again.
+const RETRY_MIN: Duration = Duration::from_micros(100);
+
+impl<C: Channel> Session<C> {
+    /// Makes the address space, unless it exists.
+    ///
+    /// # Errors
+    /// [`Error`], as of all methods here.
+    pub fn open(&mut self) -> Result<(), Error> {
+        self.value(&Operation::Open).map(drop)
+    }
+
+    /// Removes the address space with its memory, its locks and its regions.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn close(&mut self) -> Result<(), Error> {
+        self.value(&Operation::Close).map(drop)
+    }
+
+    /// Allocates readable and writable memory that reads as zero, in pages of 4 KiB; returns its
+    /// first address.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn alloc(&mut self, bytes: u64) -> Result<Address, Error> {
+        self.alloc_with(bytes, PageSize::Small, None, Permission::READ_WRITE, false)
+    }
+
+    /// Allocates memory as [`Operation::Alloc`] says; returns its first address.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn alloc_with(
+        &mut self,
+        bytes: u64,
+        page: PageSize,
+        at: Option<Address>,
+        permission: Permission,
+        sparse: bool,
+    ) -> Result<Address, Error> {
+        let alloc = Operation::Alloc {
+            bytes,
+            page,
+            at,
+            permission,
+            sparse,
+        };
+        match self.value(&alloc)? {
+            Value::Address(address) => Ok(address),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Frees allocated memory, or unmaps a region.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn free(&mut self, address: Address, bytes: u64) -> Result<(), Error> {
+        self.value(&Operation::Free { address, bytes }).map(drop)
+    }
+
+    /// Reads bytes into a buffer.
+    ///
+    /// # Errors
+    /// [`Error`]; the buffer is then as it was.
+    pub fn read(&mut self, address: Address, into: &mut [u8]) -> Result<(), Error> {
+        let read = read(address, into)?;
+        let completion = self.run(&read)?;
+        Ok(self.deliver(completion, into)?)
+    }
+
+    /// Writes bytes, as a whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn write(&mut self, address: Address, data: &[u8]) -> Result<(), Error> {
+        self.write_guarded(address, data, None)
+    }
+
+    /// Writes bytes if the lock is still held.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn write_guarded(
+        &mut self,
+        address: Address,
+        data: &[u8],
+        guard: Option<Guard>,
+    ) -> Result<(), Error> {
+        let write = Operation::Write {
+            address,
+            data,
+            guard,
+        };
+        self.value(&write).map(drop)
+    }
+
+    /// Stores `new` if the value is `expected`; returns the value before.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn compare_and_swap(
+        &mut self,
+        address: Address,
+        expected: u64,
+        new: u64,
+    ) -> Result<u64, Error> {
+        self.compare_and_swap_guarded(address, expected, new, None)
+    }
+
+    /// Stores `new` if the value is `expected` and the lock is still held; returns the value
+    /// before.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn compare_and_swap_guarded(
+        &mut self,
+        address: Address,
+        expected: u64,
+        new: u64,
+        guard: Option<Guard>,
+    ) -> Result<u64, Error> {
+        let swap = Operation::CompareAndSwap {
+            address,
+            expected,
+            new,
+            guard,
+        };
+        self.old(&swap)
+    }
+
+    /// Adds to a value, with wrap-around; returns the value before.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn fetch_add(&mut self, address: Address, add: u64) -> Result<u64, Error> {
+        self.fetch_add_guarded(address, add, None)
+    }
+
+    /// Adds to a value if the lock is still held; returns the value before.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn fetch_add_guarded(
+        &mut self,
+        address: Address,
+        add: u64,
+        guard: Option<Guard>,
+    ) -> Result<u64, Error> {
+        let add = Operation::FetchAdd {
+            address,
+            add,
+            guard,
+        };
+        self.old(&add)
+    }
+
+    /// Takes the lock of an address until `lease` is over.
+    ///
+    /// # Errors
+    /// [`Error`]; if another holder has it,
+    /// [`Locked`](crate::operation::Error::Locked).
+    pub fn lock(&mut self, address: Address, lease: Duration) -> Result<Guard, Error> {
+        match self.value(&Operation::Lock { address, lease })? {
+            Value::Token(token) => Ok(Guard {
+                lock: address,
+                token,
+            }),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Takes the lock of an address until `lease` is over; while another holder has it, tries again
+    /// for at most `patience`.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn lock_within(
+        &mut self,
+        address: Address,
+        lease: Duration,
+        patience: Duration,
+    ) -> Result<Guard, Error> {
+        let start = Instant::now();
+        let mut pause = RETRY_MIN;
+        loop {
+            let error = match self.lock(address, lease) {
+                Ok(guard) => return Ok(guard),
+                Err(error) => error,
+            };
+            let locked = crate::operation::Error::Locked {
+                retry_after: Duration::ZERO,
+            };
+            let retry_after = match error {
+                Error::Failed(Failure::Refused(crate::operation::Error::Locked {
+                    retry_after,
+                })) => retry_after,
+                error => return Err(error),
+            };
+            let left = patience.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Err(Failure::Refused(locked).into());
+            }
+            std::thread::sleep(pause.min(retry_after).min(left));
+            pause = (pause * 2).min(MAX_PAUSE);
+        }
+    }
+
+    /// Gives a lock back.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn unlock(&mut self, guard: Guard) -> Result<(), Error> {
+        let unlock = Operation::Unlock {
+            address: guard.lock,
+            token: guard.token,
+        };
+        self.value(&unlock).map(drop)
+    }
+
+    /// Waits until all operations that were submitted before have ended.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn fence(&mut self) -> Result<(), Error> {
+        self.value(&Operation::Fence).map(drop)
+    }
+
+    /// Names a range of the space's own memory.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn region(&mut self, name: &[u8], address: Address, bytes: u64) -> Result<RegionId, Error> {
+        let region = Operation::Region {
+            name,
+            address,
+            bytes,
+        };
+        self.region_id(&region)
+    }
+
+    /// Looks up a region that belongs or is granted to the space.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn find(&mut self, name: &[u8]) -> Result<RegionId, Error> {
+        self.region_id(&Operation::Find { name })
+    }
+
+    /// Lets another space map a region of this space.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn grant(
+        &mut self,
+        region: RegionId,
+        to: SpaceId,
+        permission: Permission,
+    ) -> Result<(), Error> {
+        let grant = Operation::Grant {
+            region,
+            to,
+            permission,
+        };
+        self.value(&grant).map(drop)
+    }
+
+    /// Takes a grant back, and unmaps the region from the other space.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn revoke(&mut self, region: RegionId, from: SpaceId) -> Result<(), Error> {
+        self.value(&Operation::Revoke { region, from }).map(drop)
+    }
+
+    /// Maps a region that is granted to the space; returns its first address.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn map(&mut self, region: RegionId, at: Option<Address>) -> Result<Address, Error> {
+        match self.value(&Operation::Map { region, at })? {
+            Value::Address(address) => Ok(address),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Ends a region of the space, with all grants and mappings; the memory stays.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn retire(&mut self, region: RegionId) -> Result<(), Error> {
+        self.value(&Operation::Retire { region }).map(drop)
+    }
+
+    /// Reads several ranges, all outstanding at once.
+    ///
+    /// # Errors
+    /// [`Error::Part`] with the first that failed, after all have ended; the buffers of those that
+    /// failed are as they were.
+    pub fn read_many(&mut self, parts: &mut [(Address, &mut [u8])]) -> Result<(), Error> {
+        let mut batch = Batch::default();
+        for index in 0..parts.len() {
+            let read = read(parts[index].0, parts[index].1)?;
+            batch.submit(self, &read, |session, index, completion| {
+                session.deliver(completion, parts[index].1)
+            })?;
+        }
+        batch.finish(self, |session, index, completion| {
+            session.deliver(completion, parts[index].1)
+        })
+    }
+
+    /// Writes several ranges, all outstanding at once; each as a whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error::Part`] with the first that failed, after all have ended.
+    pub fn write_many(&mut self, parts: &[(Address, &[u8])]) -> Result<(), Error> {
+        let mut batch = Batch::default();
+        let ended = |_: &mut Session<C>, _, completion: Completion| completion.outcome.map(drop);
+        for &(address, data) in parts {
+            let write = Operation::Write {
+                address,
+                data,
+                guard: None,
+            };
+            batch.submit(self, &write, ended)?;
+        }
+        batch.finish(self, ended)
+    }
+
+    /// Asks the node for an answer; returns the round-trip time. The space need not exist.
+    ///
+    /// # Errors
+    /// [`Error`]; [`Failure::NodeGone`] if there is no answer.
+    pub fn ping(&mut self) -> Result<Duration, Error> {
+        // A read of nothing is refused, which is an answer as good as any. The first operation also
+        // asks for epoch and limits, and is not what is to be measured.
+        let question = Operation::Read { address: 0, len: 0 };
+        if !self.has_answered {
+            answered(self.run(&question)?.outcome)?;
+            self.has_answered = true;
+        }
+        let start = Instant::now();
+        answered(self.run(&question)?.outcome)?;
+        Ok(start.elapsed())
+    }
+
+    fn value(&mut self, operation: &Operation<'_>) -> Result<Value, Error> {
+        let completion = self.run(operation)?;
+        let outcome = completion.outcome;
+        if !completion.data.is_empty() {
+            self.release(completion);
+        }
+        Ok(outcome?)
+    }
+
+    fn old(&mut self, operation: &Operation<'_>) -> Result<u64, Error> {
+        match self.value(operation)? {
+            Value::Old(old) => Ok(old),
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn region_id(&mut self, operation: &Operation<'_>) -> Result<RegionId, Error> {
+        match self.value(operation)? {
+            Value::Region(region) => Ok(region),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Copies what was read, and gives the buffer back.
+    fn deliver(&mut self, completion: Completion, into: &mut [u8]) -> Result<(), Failure> {
+        completion.outcome?;
+        if completion.data.len() == into.len() {
+            into.copy_from_slice(&completion.data);
+        }
+        self.release(completion);
+        Ok(())
+    }
+}
+
+const MAX_PAUSE: Duration = Duration::from_millis(10);
+
+/// Operations that were submitted together.
+#[derive(Default)]
+struct Batch {
+    /// Ids of those that have not ended, with their indices, in the order of submission.
+    waiting: std::collections::VecDeque<(OperationId, usize)>,
+    submitted: usize,
+    failed: Option<(usize, Failure)>,
+}
+
+impl Batch {
+    /// Submits one more; while too many are outstanding, waits for the first.
+    fn submit<C: Channel>(
+        &mut self,
+        session: &mut Session<C>,
+        operation: &Operation<'_>,
+        mut ended: impl FnMut(&mut Session<C>, usize, Completion) -> Result<(), Failure>,
+    ) -> Result<(), Error> {
+        let id = loop {
+            match session.submit(operation) {
+                Err(Error::Submit(crate::protocol::SubmitError::Full))
+                    if !self.waiting.is_empty() =>
+                {
+                    self.end_first(session, &mut ended)?;
+                }
+                Err(Error::Submit(crate::protocol::SubmitError::Full)) => {
+                    break session.submit_waiting(operation)?
+                }
+                result => break result?,
+            }
+        };
+        self.waiting.push_back((id, self.submitted));
+        self.submitted += 1;
+        Ok(())
+    }
+
+    fn finish<C: Channel>(
+        mut self,
+        session: &mut Session<C>,
+        mut ended: impl FnMut(&mut Session<C>, usize, Completion) -> Result<(), Failure>,
+    ) -> Result<(), Error> {
+        while !self.waiting.is_empty() {
+            self.end_first(session, &mut ended)?;
+        }
+        match self.failed {
+            None => Ok(()),
+            Some((index, failure)) => Err(Error::Part { index, failure }),
+        }
+    }
+
+    fn end_first<C: Channel>(
+        &mut self,
+        session: &mut Session<C>,
+        ended: &mut impl FnMut(&mut Session<C>, usize, Completion) -> Result<(), Failure>,
+    ) -> Result<(), Error> {
+        if let Some((id, index)) = self.waiting.pop_front() {
+            let completion = session.wait(id)?;
+            if let Err(failure) = ended(session, index, completion) {
+                self.failed = self.failed.or(Some((index, failure)));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read(address: Address, into: &[u8]) -> Result<Operation<'static>, Error> {
+    let len = u32::try_from(into.len()).map_err(|_| crate::protocol::SubmitError::Length)?;
+    Ok(Operation::Read { address, len })
+}
+
+/// Takes any answer of the node for success.
+fn answered(outcome: Result<Value, Failure>) -> Result<(), Error> {
+    match outcome {
+        Ok(_) | Err(Failure::Refused(_)) => Ok(()),
+        Err(failure) => Err(failure.into()),
+    }
+}
+
+/// The client checks that each value fits its operation.
+fn unexpected() -> Error {
+    std::io::Error::other("a value of another operation").into()
+}

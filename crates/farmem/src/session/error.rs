@@ -1,0 +1,86 @@
+//! The errors of sessions.
+
+use std::fmt;
+use std::io;
+
+use crate::protocol::{Failure, SubmitError};
+
+/// The reason why a call of a session did not succeed.
+#[derive(Debug)]
+pub enum Error {
+    /// The operation failed.
+    Failed(Failure),
+    /// One operation of a batch failed; the others may have succeeded.
+    Part {
+        /// Its index within the batch, the first that failed.
+        index: usize,
+        /// The reason.
+        failure: Failure,
+    },
+    /// The operation was not taken.
+    Submit(SubmitError),
+    /// The operating system failed; the session is of no use any more.
+    Io(io::Error),
+    /// The address of a node that cannot be used, and what is expected.
+    Address {
+        /// The address.
+        address: String,
+        /// The expectation.
+        expected: &'static str,
+    },
+}
+
+impl Error {
+    /// Returns the failure of the operation, if that is what the error is.
+    pub fn failure(&self) -> Option<Failure> {
+        match self {
+            Error::Failed(failure) | Error::Part { failure, .. } => Some(*failure),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Failed(failure) => failure.fmt(f),
+            Error::Part { index, failure } => {
+                write!(f, "operation {index} of the batch: {failure}")
+            }
+            Error::Submit(error) => error.fmt(f),
+            Error::Io(error) => write!(f, "the transport failed: {error}"),
+            Error::Address { address, expected } => {
+                write!(f, "the node's address is {address:?}, expected {expected}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Failed(failure) | Error::Part { failure, .. } => Some(failure),
+            Error::Submit(error) => Some(error),
+            Error::Io(error) => Some(error),
+            Error::Address { .. } => None,
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        Error::Failed(failure)
+    }
+}
+
+impl From<SubmitError> for Error {
+    fn from(error: SubmitError) -> Error {
+        Error::Submit(error)
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Error {
+        Error::Io(error)
+    }
+}

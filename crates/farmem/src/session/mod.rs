@@ -1,0 +1,143 @@
+//! Sessions: the way in for programs that use remote memory.
+//!
+//! A [`Session`] is one address space at one node, over any [`Channel`]. Its blocking methods run
+//! one operation each, or a batch; [`Session::submit`] and [`Session::poll`] keep many operations
+//! outstanding. [`AsyncSession`] is the same for `async` programs of any runtime.
+
+mod asynchronous;
+mod blocking;
+mod connect;
+mod error;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::operation::{Operation, SpaceId};
+use crate::protocol::{Completion, OperationId, SubmitError};
+use crate::transport::Channel;
+
+pub use asynchronous::AsyncSession;
+pub use connect::{connect, random_id, AnyChannel, Options};
+pub use error::Error;
+
+/// The longest time that one call of [`Channel::progress`] waits. Nothing depends on it: channels
+/// return earlier when something is due.
+const WAIT: Duration = Duration::from_millis(100);
+
+/// A client of one address space.
+#[derive(Debug)]
+pub struct Session<C = AnyChannel> {
+    channel: C,
+    space: SpaceId,
+    /// Completions of operations that were submitted, which came while another one was waited for.
+    completed: VecDeque<Completion>,
+    /// The node has answered once.
+    has_answered: bool,
+}
+
+impl<C: Channel> Session<C> {
+    /// A session over a channel that it alone uses. The space need not exist: see
+    /// [`Session::open`].
+    pub fn new(channel: C, space: SpaceId) -> Session<C> {
+        Session {
+            channel,
+            space,
+            completed: VecDeque::new(),
+            has_answered: false,
+        }
+    }
+
+    /// Returns the address space.
+    pub fn space(&self) -> SpaceId {
+        self.space
+    }
+
+    /// Returns the channel.
+    pub fn channel(&self) -> &C {
+        &self.channel
+    }
+
+    /// Returns the channel, for callers that drive it themselves.
+    pub fn channel_mut(&mut self) -> &mut C {
+        &mut self.channel
+    }
+
+    /// Operations that have not completed, and completions that were not polled.
+    pub fn outstanding(&self) -> usize {
+        self.channel.outstanding() + self.completed.len()
+    }
+
+    /// Takes an operation without waiting. It is sent with others by the next [`Session::poll`] or
+    /// blocking call.
+    ///
+    /// # Errors
+    /// [`Error::Submit`]; if it is full, poll first.
+    pub fn submit(&mut self, operation: &Operation<'_>) -> Result<OperationId, Error> {
+        Ok(self.channel.submit(self.space, operation)?)
+    }
+
+    /// Returns the next operation that has completed (`rpoll`), for which it waits at most for
+    /// about `wait`; `None` if none has, or none is outstanding.
+    ///
+    /// # Errors
+    /// Those of the channel. That an operation failed is its outcome.
+    pub fn poll(&mut self, wait: Duration) -> Result<Option<Completion>, Error> {
+        if let Some(completion) = self.next() {
+            return Ok(Some(completion));
+        }
+        if self.channel.outstanding() == 0 {
+            return Ok(None);
+        }
+        self.channel.progress(wait)?;
+        Ok(self.next())
+    }
+
+    /// Gives back the buffer of a completion (`rrelease`), so that a later read can use it.
+    pub fn release(&mut self, completion: Completion) {
+        self.channel.recycle(completion.data);
+    }
+
+    /// Runs one operation, and waits for its end.
+    ///
+    /// # Errors
+    /// Those of the channel and of submission. That the operation failed is its outcome.
+    pub fn run(&mut self, operation: &Operation<'_>) -> Result<Completion, Error> {
+        let id = self.submit_waiting(operation)?;
+        self.wait(id)
+    }
+
+    /// Takes an operation; while too many are outstanding, waits for others to end.
+    fn submit_waiting(&mut self, operation: &Operation<'_>) -> Result<OperationId, Error> {
+        loop {
+            match self.channel.submit(self.space, operation) {
+                Err(SubmitError::Full) if self.channel.outstanding() > 0 => {
+                    self.channel.progress(WAIT)?;
+                    self.completed
+                        .extend(std::iter::from_fn(|| self.channel.poll()));
+                }
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    /// Waits for the end of an operation that was submitted and not polled.
+    fn wait(&mut self, id: OperationId) -> Result<Completion, Error> {
+        let place = self.completed.iter().position(|ended| ended.id == id);
+        if let Some(ended) = place.and_then(|place| self.completed.remove(place)) {
+            return Ok(ended);
+        }
+        loop {
+            self.channel.progress(WAIT)?;
+            while let Some(ended) = self.channel.poll() {
+                if ended.id == id {
+                    return Ok(ended);
+                }
+                self.completed.push_back(ended);
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<Completion> {
+        self.completed.pop_front().or_else(|| self.channel.poll())
+    }
+}

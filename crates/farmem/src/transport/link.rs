@@ -1,0 +1,54 @@
+//! Links: the way of datagrams between a client and its node.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use crate::protocol::Datagrams;
+
+/// Bytes that [`Link::receive`] needs room for: what the kernel puts together at most.
+pub const DATAGRAM_MAX: usize = 1 << 16;
+
+/// The way to wait for datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Waiting {
+    /// Asleep in the kernel.
+    #[default]
+    Asleep,
+    /// By asking again and again, which takes a processor and saves the time to wake up.
+    Busy,
+    /// Busy for so long, then asleep.
+    Adaptive(Duration),
+}
+
+impl Waiting {
+    /// The time to ask again and again for.
+    pub(crate) fn busy(self) -> Duration {
+        match self {
+            Waiting::Asleep => Duration::ZERO,
+            Waiting::Busy => Duration::MAX,
+            Waiting::Adaptive(time) => time,
+        }
+    }
+}
+
+/// The way of datagrams between the clients of one thread and one node. It may lose, duplicate and
+/// reorder them.
+pub trait Link {
+    /// Sends datagrams. What the network has no room or no way for is lost, which is no error.
+    ///
+    /// # Errors
+    /// Those after which the link is of no use.
+    fn send(&mut self, datagrams: &Datagrams) -> io::Result<()>;
+
+    /// Takes a datagram, or several of the same sender in one piece, and returns the number of
+    /// bytes; 0 if none came, for which it waits at most for `wait`. The buffer has
+    /// [`DATAGRAM_MAX`] bytes.
+    ///
+    /// # Errors
+    /// Those after which the link is of no use.
+    fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> io::Result<usize>;
+
+    /// The descriptor that is readable when a datagram has come, if there is one.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+}

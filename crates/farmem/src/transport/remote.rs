@@ -1,0 +1,111 @@
+//! A client over a link of datagrams.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use tare_sim::Instant;
+
+use super::link::{Link, DATAGRAM_MAX};
+use super::Channel;
+use crate::operation::{Operation, SpaceId};
+use crate::protocol::{Client, Completion, Datagrams, OperationId, SubmitError};
+
+/// Bytes of datagrams after which they are handed to the link, so that they are still in the cache.
+pub(super) const SEND_BYTES: usize = 128 << 10;
+
+/// One client over a link.
+#[derive(Debug)]
+pub struct Remote<L> {
+    client: Client,
+    link: L,
+    /// The time of the first operation that was submitted since the last progress. Those after it
+    /// get the same, since reading the clock for each would be a tenth of their cost.
+    submitted: Option<Instant>,
+    out: Datagrams,
+    buffer: Box<[u8]>,
+}
+
+impl<L: Link> Remote<L> {
+    /// A client over a link that nobody else uses.
+    pub fn new(client: Client, link: L) -> Remote<L> {
+        Remote {
+            client,
+            link,
+            submitted: None,
+            out: Datagrams::default(),
+            buffer: vec![0; DATAGRAM_MAX].into(),
+        }
+    }
+
+    /// Returns the client.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Returns the link.
+    pub fn link(&self) -> &L {
+        &self.link
+    }
+
+    fn send(&mut self, now: Instant) -> io::Result<()> {
+        while self.client.transmit(now, &mut self.out) {
+            if self.out.bytes() >= SEND_BYTES {
+                self.link.send(&self.out)?;
+                self.out.clear();
+            }
+        }
+        if !self.out.is_empty() {
+            self.link.send(&self.out)?;
+            self.out.clear();
+        }
+        Ok(())
+    }
+}
+
+impl<L: Link> Channel for Remote<L> {
+    fn submit(
+        &mut self,
+        space: SpaceId,
+        operation: &Operation<'_>,
+    ) -> Result<OperationId, SubmitError> {
+        let now = *self.submitted.get_or_insert_with(Instant::now);
+        self.client.submit(now, space, operation)
+    }
+
+    fn progress(&mut self, wait: Duration) -> io::Result<()> {
+        let now = Instant::now();
+        self.submitted = None;
+        self.client.tick(now);
+        self.send(now)?;
+        let wait = match self.client.has_completed() {
+            true => Duration::ZERO,
+            false => wait.min(self.client.next_deadline().since(now)),
+        };
+        let len = self.link.receive(&mut self.buffer, wait)?;
+        if len > 0 {
+            self.client.receive(Instant::now(), &self.buffer[..len]);
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        self.client.poll()
+    }
+
+    fn recycle(&mut self, buffer: Vec<u8>) {
+        self.client.recycle(buffer);
+    }
+
+    fn outstanding(&self) -> usize {
+        self.client.outstanding()
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.link.descriptor()
+    }
+
+    fn next_deadline(&self) -> Instant {
+        self.client.next_deadline()
+    }
+}

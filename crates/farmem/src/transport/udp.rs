@@ -1,0 +1,301 @@
+//! Datagrams over UDP.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use rustix::io::Errno;
+use rustix::net::{
+    recv, recvfrom, send, sendto, sockopt as option, RecvFlags, SendFlags, SocketAddrAny,
+};
+use tare_sim::Instant;
+
+use super::link::{Link, Waiting};
+use crate::protocol::Datagrams;
+
+/// The room that a socket asks for in each direction, in bytes. Linux counts what packets take, not
+/// what they carry, and gives at most `net.core.rmem_max` and `wmem_max`.
+pub const SOCKET_BYTES: usize = 4 << 20;
+
+/// Most bytes of a run, so that it fits into an IPv6 packet like that of one datagram.
+const RUN_BYTES: usize = 65_535 - 48;
+
+/// Most datagrams of a run that every kernel takes.
+const RUN_DATAGRAMS: usize = 64;
+
+/// The times that a socket asks again before it looks at the clock.
+const SPINS: u32 = 16;
+
+/// A UDP socket that sends and receives runs of datagrams in one system call each, where the kernel
+/// can (UDP_SEGMENT and UDP_GRO, from Linux 4.18 and 5.0 on).
+///
+/// Both are set as options of the socket, not with each message: a run of the same size as the last
+/// is then an ordinary `send`. The kernel cuts only what is longer than the size that is set, so
+/// single datagrams need no change of it unless they are longer.
+#[derive(Debug)]
+pub(crate) struct UdpSocket {
+    socket: std::net::UdpSocket,
+    /// The size of datagrams that the kernel cuts longer ones into; 0 if it does not.
+    segment: usize,
+    /// False if the kernel or the interface cannot cut runs.
+    cuts: bool,
+    /// The time after which the kernel gives up waiting.
+    timeout: Duration,
+}
+
+/// The result of an attempt to receive.
+#[derive(Debug)]
+pub(crate) enum Arrived {
+    /// So many bytes, from this address if it was asked for.
+    Bytes(usize, Option<SocketAddrAny>),
+    /// Nothing is there.
+    Nothing,
+}
+
+impl UdpSocket {
+    pub(crate) fn new(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
+        // As root, beyond the limits of the system. Less room costs speed only, so that errors do
+        // not matter.
+        let bytes = SOCKET_BYTES;
+        let _ = option::set_socket_recv_buffer_size_force(&socket, bytes)
+            .or_else(|_| option::set_socket_recv_buffer_size(&socket, bytes));
+        let _ = option::set_socket_send_buffer_size_force(&socket, bytes)
+            .or_else(|_| option::set_socket_send_buffer_size(&socket, bytes));
+        let _ = setsockopt(&socket, sockopt::UdpGroSegment, &true);
+        socket.set_nonblocking(false)?;
+        Ok(UdpSocket {
+            socket,
+            segment: 0,
+            cuts: true,
+            timeout: Duration::MAX,
+        })
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Sends a range of datagrams, to this address or to the one that the socket is connected with.
+    /// What cannot be sent now is lost.
+    pub(crate) fn send(
+        &mut self,
+        datagrams: &Datagrams,
+        range: Range<usize>,
+        to: Option<&SocketAddrAny>,
+    ) -> io::Result<()> {
+        let run_datagrams = if self.cuts { RUN_DATAGRAMS } else { 1 };
+        for (run, size) in datagrams.runs(range, RUN_BYTES, run_datagrams) {
+            if run.len() > size && !(self.cuts && self.send_run(run, size, to)?) {
+                run.chunks(size)
+                    .try_for_each(|one| self.send_one(one, to))?;
+            } else if run.len() <= size {
+                self.send_one(run, to)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a run of datagrams; returns false if that does not work here.
+    fn send_run(
+        &mut self,
+        run: &[u8],
+        size: usize,
+        to: Option<&SocketAddrAny>,
+    ) -> io::Result<bool> {
+        if self.segment != size && !self.cut_into(size) {
+            return Ok(false);
+        }
+        match self.send_bytes(run, to) {
+            // No checksums by the interface; a size beyond that of the path.
+            Err(Errno::IO | Errno::INVAL | Errno::MSGSIZE | Errno::OPNOTSUPP) => {
+                self.cuts = false;
+                self.cut_into(0);
+                Ok(false)
+            }
+            Err(error) => lost(error).map(|()| true),
+            Ok(()) => Ok(true),
+        }
+    }
+
+    fn send_one(&mut self, datagram: &[u8], to: Option<&SocketAddrAny>) -> io::Result<()> {
+        if self.segment != 0 && datagram.len() > self.segment {
+            self.cut_into(0);
+        }
+        self.send_bytes(datagram, to).or_else(lost)
+    }
+
+    fn cut_into(&mut self, size: usize) -> bool {
+        let value = i32::try_from(size).unwrap_or(0);
+        let set = setsockopt(&self.socket, sockopt::UdpGsoSegment, &value);
+        match set {
+            Ok(()) => self.segment = size,
+            Err(_) => self.cuts = false,
+        }
+        set.is_ok()
+    }
+
+    fn send_bytes(&self, bytes: &[u8], to: Option<&SocketAddrAny>) -> Result<(), Errno> {
+        let flags = SendFlags::empty();
+        loop {
+            let sent = match to {
+                Some(to) => sendto(&self.socket, bytes, flags, to),
+                None => send(&self.socket, bytes, flags),
+            };
+            match sent {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Takes what has come, without waiting.
+    pub(crate) fn receive(&self, buffer: &mut [u8], connected: bool) -> io::Result<Arrived> {
+        self.receive_with(buffer, connected, RecvFlags::DONTWAIT)
+    }
+
+    /// Takes what has come; if nothing has it waits for about `wait`, which may be less.
+    pub(crate) fn receive_within(
+        &mut self,
+        buffer: &mut [u8],
+        connected: bool,
+        wait: Duration,
+        waiting: Waiting,
+    ) -> io::Result<Arrived> {
+        let busy = waiting.busy().min(wait);
+        if !busy.is_zero() {
+            let mut start = None;
+            loop {
+                for _ in 0..SPINS {
+                    let arrived = self.receive(buffer, connected)?;
+                    if let Arrived::Bytes(..) = arrived {
+                        return Ok(arrived);
+                    }
+                }
+                let now = Instant::now();
+                if now.since(*start.get_or_insert(now)) >= busy {
+                    break;
+                }
+            }
+        }
+        let wait = wait - busy;
+        if wait.is_zero() {
+            return self.receive(buffer, connected);
+        }
+        self.set_timeout(wait)?;
+        let arrived = self.receive_with(buffer, connected, RecvFlags::empty())?;
+        if let Arrived::Nothing = arrived {
+            // It may be longer next time: setting it each time would be a system call more.
+            self.timeout = Duration::MAX;
+        }
+        Ok(arrived)
+    }
+
+    /// Sets the time after which the kernel gives up, if the present one is too long.
+    fn set_timeout(&mut self, wait: Duration) -> io::Result<()> {
+        if self.timeout > wait {
+            let timeout = wait.clamp(TIMEOUT_MIN, TIMEOUT_MAX);
+            if self.timeout != timeout {
+                self.socket.set_read_timeout(Some(timeout))?;
+                self.timeout = timeout;
+            }
+        }
+        Ok(())
+    }
+
+    fn receive_with(
+        &self,
+        buffer: &mut [u8],
+        connected: bool,
+        flags: RecvFlags,
+    ) -> io::Result<Arrived> {
+        let received = match connected {
+            true => recv(&self.socket, buffer, flags).map(|(_, len)| (len, None)),
+            false => recvfrom(&self.socket, buffer, flags).map(|(_, len, from)| (len, from)),
+        };
+        match received {
+            Ok((len, from)) => Ok(Arrived::Bytes(len, from)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(Arrived::Nothing),
+            Err(error) => lost(error).map(|()| Arrived::Nothing),
+        }
+    }
+}
+
+/// Least and longest time that the kernel is told to wait for. It counts in ticks of up to 10 ms.
+const TIMEOUT_MIN: Duration = Duration::from_millis(1);
+const TIMEOUT_MAX: Duration = Duration::from_secs(1);
+
+/// Takes errors that say that a datagram did not arrive for what they are: the loss of it.
+fn lost(error: Errno) -> io::Result<()> {
+    match error {
+        Errno::AGAIN
+        | Errno::NOBUFS
+        | Errno::CONNREFUSED
+        | Errno::HOSTUNREACH
+        | Errno::NETUNREACH
+        | Errno::HOSTDOWN
+        | Errno::NETDOWN
+        | Errno::PERM
+        | Errno::ACCESS
+        | Errno::INVAL
+        | Errno::MSGSIZE => Ok(()),
+        error => Err(error.into()),
+    }
+}
+
+/// A UDP socket that is connected with a node.
+#[derive(Debug)]
+pub struct UdpLink {
+    socket: UdpSocket,
+    waiting: Waiting,
+}
+
+impl UdpLink {
+    /// Opens a socket to the node at an address.
+    ///
+    /// # Errors
+    /// Those of the operating system.
+    pub fn connect(node: SocketAddr, waiting: Waiting) -> io::Result<UdpLink> {
+        let any: SocketAddr = match node {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let socket = std::net::UdpSocket::bind(any)?;
+        socket.connect(node)?;
+        let socket = UdpSocket::new(socket)?;
+        Ok(UdpLink { socket, waiting })
+    }
+
+    /// Returns the address of this end.
+    ///
+    /// # Errors
+    /// Those of the operating system.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+}
+
+impl Link for UdpLink {
+    fn send(&mut self, datagrams: &Datagrams) -> io::Result<()> {
+        self.socket.send(datagrams, 0..datagrams.len(), None)
+    }
+
+    fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> io::Result<usize> {
+        let waiting = self.waiting;
+        match self.socket.receive_within(buffer, true, wait, waiting)? {
+            Arrived::Bytes(len, _) => Ok(len),
+            Arrived::Nothing => Ok(0),
+        }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+}

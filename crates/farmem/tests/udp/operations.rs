@@ -1,0 +1,129 @@
+//! Every operation, once over real sockets.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tare_farmem::operation::{Error as Refusal, PageSize, Permission};
+use tare_farmem::protocol::Failure;
+use tare_farmem::session::Error;
+
+use crate::support::{service, session, ANY};
+
+fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> Refusal {
+    match result.expect_err("a refusal").failure() {
+        Some(Failure::Refused(refusal)) => refusal,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn every_operation_does_over_ipv4_and_ipv6_what_it_says() {
+    let v6: SocketAddr = "[::1]:0".parse().unwrap();
+    for listen in [ANY, v6] {
+        let service = service(listen, 1);
+        let (mut ours, mut theirs) = (session(&service), session(&service));
+        assert_eq!(refusal(ours.alloc(1)), Refusal::NoSuchSpace);
+        assert!(ours.ping().unwrap() < Duration::from_secs(5));
+        ours.open().unwrap();
+        theirs.open().unwrap();
+
+        let address = ours.alloc(1 << 20).unwrap();
+        let data: Vec<u8> = (0..300_000u32).map(|n| (n % 251) as u8).collect();
+        ours.write(address + 5, &data).unwrap();
+        let mut back = vec![0; data.len()];
+        ours.read(address + 5, &mut back).unwrap();
+        assert!(back == data);
+        ours.fence().unwrap();
+
+        assert_eq!(ours.fetch_add(address + (1 << 19), 7).unwrap(), 0);
+        assert_eq!(ours.compare_and_swap(address + (1 << 19), 7, 9).unwrap(), 7);
+        assert_eq!(ours.compare_and_swap(address + (1 << 19), 7, 8).unwrap(), 9);
+
+        let guard = ours.lock(address, Duration::from_secs(60)).unwrap();
+        let locked = ours.lock(address, Duration::from_secs(60));
+        assert!(matches!(refusal(locked), Refusal::Locked { .. }));
+        let patience = Duration::from_millis(1);
+        let locked = ours.lock_within(address, Duration::from_secs(60), patience);
+        assert!(matches!(refusal(locked), Refusal::Locked { .. }));
+        ours.write_guarded(address, b"guarded", Some(guard))
+            .unwrap();
+        ours.unlock(guard).unwrap();
+        let stale = ours.write_guarded(address, b"too late", Some(guard));
+        assert_eq!(refusal(stale), Refusal::StaleToken);
+        let stale = ours.fetch_add_guarded(address, 1, Some(guard));
+        assert_eq!(refusal(stale), Refusal::StaleToken);
+        let stale = ours.compare_and_swap_guarded(address, 1, 2, Some(guard));
+        assert_eq!(refusal(stale), Refusal::StaleToken);
+
+        let region = ours.region(b"shared", address, 8192).unwrap();
+        assert_eq!(refusal(theirs.find(b"shared")), Refusal::NoSuchRegion);
+        ours.grant(region, theirs.space(), Permission::READ)
+            .unwrap();
+        assert_eq!(theirs.find(b"shared").unwrap(), region);
+        let mapped = theirs.map(region, None).unwrap();
+        let mut seven = [0; 7];
+        theirs.read(mapped, &mut seven).unwrap();
+        assert_eq!(&seven, b"guarded");
+        let denied = theirs.write(mapped, b"x");
+        assert!(matches!(refusal(denied), Refusal::Permission { .. }));
+        ours.revoke(region, theirs.space()).unwrap();
+        let gone = theirs.read(mapped, &mut seven);
+        assert!(matches!(refusal(gone), Refusal::Unmapped { .. }));
+        ours.retire(region).unwrap();
+
+        ours.free(address, 1 << 20).unwrap();
+        let gone = ours.read(address, &mut seven);
+        assert!(matches!(refusal(gone), Refusal::Unmapped { .. }));
+        let fixed = 0x4000_0000;
+        let (page, permission) = (PageSize::Small, Permission::READ);
+        let at = ours.alloc_with(4096, page, Some(fixed), permission, false);
+        assert_eq!(at.unwrap(), fixed);
+        let denied = ours.write(fixed, b"x");
+        assert!(matches!(refusal(denied), Refusal::Permission { .. }));
+        ours.close().unwrap();
+        assert_eq!(refusal(ours.alloc(1)), Refusal::NoSuchSpace);
+        let node = service.stop().unwrap();
+        assert_eq!(node.store().counts().spaces, 1);
+    }
+}
+
+#[test]
+fn batches_of_more_parts_than_may_be_outstanding_are_read_and_written_completely() {
+    let service = service(ANY, 1);
+    let mut session = session(&service);
+    session.open().unwrap();
+    let address = session.alloc(16 << 20).unwrap();
+    let parts: Vec<_> = (0..5000u64)
+        .map(|n| (address + n * 3000, n.to_le_bytes()))
+        .collect();
+    let slices: Vec<_> = parts.iter().map(|(at, bytes)| (*at, &bytes[..])).collect();
+    session.write_many(&slices).unwrap();
+    let mut back = vec![[0; 8]; parts.len()];
+    let mut into: Vec<_> = parts
+        .iter()
+        .zip(&mut back)
+        .map(|((at, _), bytes)| (*at, &mut bytes[..]))
+        .collect();
+    session.read_many(&mut into).unwrap();
+    for ((_, bytes), back) in parts.iter().zip(&back) {
+        assert_eq!(bytes, back);
+    }
+    let unmapped = address + (1 << 40);
+    let failing = [
+        (address, &b"a"[..]),
+        (unmapped, b"b"),
+        (address + 1, b"c"),
+        (unmapped, b"d"),
+    ];
+    let failed = session.write_many(&failing);
+    let Err(Error::Part { index: 1, failure }) = failed else {
+        panic!("{failed:?}");
+    };
+    assert_eq!(
+        failure,
+        Failure::Refused(Refusal::Unmapped { address: unmapped })
+    );
+    let mut two = [0; 2];
+    session.read(address, &mut two).unwrap();
+    assert_eq!(&two, b"ac");
+}
