@@ -37,7 +37,7 @@ pub struct Checked {
 pub struct ProcessStatus {
     /// Version of the program.
     pub version: String,
-    /// The configuration file.
+    /// The configuration file; empty if there is none.
     pub config: String,
     /// Process ID.
     pub pid: u32,
@@ -56,6 +56,9 @@ impl ProcessStatus {
     pub fn metrics(&self, page: &mut Metrics) {
         let help = "Time since the start";
         page.single("uptime_seconds", "gauge", help, self.uptime_s);
+        if self.config.is_empty() {
+            return;
+        }
         let help = "Changed configurations, by outcome";
         page.family("reloads_total", "counter", help);
         page.sample("reloads_total", &[("outcome", "taken")], self.reloads);
@@ -77,7 +80,8 @@ pub struct Host<R> {
     config: PathBuf,
     log: Log,
     signals: Signals,
-    watch: FileWatch,
+    /// `None` if there is no configuration file.
+    watch: Option<FileWatch>,
     look_at: Instant,
     /// True if a signal asked for a reload that has not begun.
     asked: bool,
@@ -105,14 +109,27 @@ impl<R: Report> Host<R> {
         signals: Signals,
         wake: impl Fn() + Send + Sync + 'static,
     ) -> Host<R> {
+        let mut host = Host::without_config(log, signals, wake);
+        host.config = config.into();
+        let wake = Arc::clone(&host.asker.wake);
+        host.watch = Some(FileWatch::new(config, bytes_max, wake));
+        host
+    }
+
+    /// The same for a daemon that has no configuration file.
+    pub fn without_config(
+        log: LogOptions,
+        signals: Signals,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> Host<R> {
         let (to, asks) = sync_channel(ASKS_MAX);
         let now = Instant::now();
         let wake: Arc<dyn Fn() + Send + Sync> = Arc::new(wake);
         Host {
-            config: config.into(),
+            config: PathBuf::new(),
             log: Log::new(log),
             signals,
-            watch: FileWatch::new(config, bytes_max, Arc::clone(&wake)),
+            watch: None,
             look_at: now + FILE_INTERVAL,
             asked: false,
             unreadable: None,
@@ -128,7 +145,7 @@ impl<R: Report> Host<R> {
         }
     }
 
-    /// Returns the configuration file.
+    /// Returns the configuration file; empty if there is none.
     pub fn config(&self) -> &Path {
         &self.config
     }
@@ -153,7 +170,8 @@ impl<R: Report> Host<R> {
     /// # Errors
     /// See [`read_file`](crate::read_file).
     pub fn first_config(&mut self) -> io::Result<FileContent> {
-        self.watch.first()
+        let none = || io::Error::from(io::ErrorKind::NotFound);
+        self.watch.as_mut().ok_or_else(none)?.first()
     }
 
     /// Returns the content of the configuration file if it has changed or a signal asks for it, or
@@ -163,11 +181,12 @@ impl<R: Report> Host<R> {
     /// Another thread reads. If that takes too long, this is logged and in [`Host::status`], and
     /// the daemon goes on.
     pub fn changed_config(&mut self, now: Instant) -> Option<io::Result<FileContent>> {
+        let watch = self.watch.as_mut()?;
         if self.signals.take_reload() {
             (self.asked, self.unreadable) = (true, None);
         }
-        let ended = self.watch.ended();
-        let is_stalled = self.watch.is_stalled(now);
+        let ended = watch.ended();
+        let is_stalled = watch.is_stalled(now);
         if is_stalled != self.is_stalled {
             self.is_stalled = is_stalled;
             self.log.write(&match is_stalled {
@@ -177,7 +196,7 @@ impl<R: Report> Host<R> {
         }
         if self.asked || now >= self.look_at {
             self.look_at = now + FILE_INTERVAL;
-            if self.watch.begin(now, self.asked) {
+            if watch.begin(now, self.asked) {
                 self.asked = false;
             }
         }

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod daemon;
 pub mod memory;
 pub mod operation;
 pub mod protocol;

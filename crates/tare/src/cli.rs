@@ -8,7 +8,7 @@ use tare_lab::experiment::ROUNDS_MAX;
 use tare_lab::file::Size;
 use tare_lab::unit::{Quantity, Unit};
 
-use crate::{completion, gateway, import, load, loadtest, rng};
+use crate::{completion, gateway, import, load, loadtest, memory, rng};
 
 /// Measure what isolation, encryption and distance cost your I/O
 #[derive(Parser)]
@@ -65,6 +65,9 @@ pub(crate) enum Command {
     /// Requests sent to a server: HTTP, memcached, RESP; rate and latencies of its responses
     #[command(subcommand)]
     Load(load::Command),
+    /// Remote memory: a node that serves it, and what its operations cost
+    #[command(subcommand)]
+    Memory(memory::Command),
     /// Print a shell's completion script
     Completions(Completions),
     /// Write the manual pages

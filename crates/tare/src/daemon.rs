@@ -14,7 +14,7 @@ pub(crate) struct DaemonArgs {
     /// Address of the Prometheus endpoint, such as 127.0.0.1:9303
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
-    /// Socket for `tare gateway status` [default: /run/tare/gateway-NAME.sock]
+    /// Socket that answers `status` [default: below /run/tare]
     #[arg(long, value_name = "PATH")]
     status_socket: Option<PathBuf>,
     /// Log JSON
@@ -23,9 +23,6 @@ pub(crate) struct DaemonArgs {
     /// The lowest level that is logged
     #[arg(long, value_enum, default_value_t = LogLevel::Info, value_name = "LEVEL")]
     log_level: LogLevel,
-    /// Only check the configuration
-    #[arg(long)]
-    pub(crate) check: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -23,6 +23,7 @@ mod references;
 mod report;
 mod run;
 mod signals;
+mod size;
 mod systems;
 mod terminal;
 mod tour;
@@ -34,7 +35,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use cli::{Cli, Command};
-use systems::{gateway, import, load, loadtest, rng};
+use systems::{gateway, import, load, loadtest, memory, rng};
 
 /// The exit status for wrong usage, and for a command that could not run.
 const COULD_NOT_RUN: u8 = 2;
@@ -92,6 +93,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Gateway(command) => gateway::run(&command),
         Command::Loadtest(command) => loadtest::run(&command),
         Command::Load(command) => load::run(&command),
+        Command::Memory(command) => memory::run(&command),
         Command::Completions(arguments) => completion::script(arguments.shell),
         Command::Man(arguments) => {
             std::fs::create_dir_all(&arguments.out)?;

@@ -271,6 +271,11 @@ impl<M: Bytes> Store<M> {
         self.pool.clean(frames) == frames
     }
 
+    /// Returns the bytes of the pool of physical memory.
+    pub fn bytes(&self) -> u64 {
+        self.config.bytes
+    }
+
     /// Returns what there is and what has happened.
     pub fn counts(&self) -> Counts {
         Counts {

@@ -324,6 +324,11 @@ impl<S: Execute> Node<S> {
         Instant::from_nanos(expiry.saturating_add(1))
     }
 
+    /// Returns the epoch.
+    pub fn epoch(&self) -> u64 {
+        self.config.epoch
+    }
+
     /// Returns what the node did.
     pub fn counters(&self) -> NodeCounters {
         self.counters

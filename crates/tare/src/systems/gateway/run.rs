@@ -41,6 +41,9 @@ pub(crate) struct Common {
     busy_poll: bool,
     #[command(flatten)]
     daemon: DaemonArgs,
+    /// Only check the configuration
+    #[arg(long)]
+    check: bool,
 }
 
 /// Runs a gateway until a signal ends it.
@@ -57,7 +60,7 @@ impl Common {
         &self,
         begin: impl FnOnce(Options) -> Result<(), daemon::Error>,
     ) -> anyhow::Result<ExitCode> {
-        if self.daemon.check {
+        if self.check {
             let checked = daemon::check(&self.config).map_err(|error| anyhow!("{error}"))?;
             return crate::daemon::say(&checked);
         }

@@ -65,7 +65,9 @@ impl Layout {
 
     /// Bytes between two places: whole pages, so that each operation touches pages of its own.
     fn stride(&self) -> u64 {
-        u64::from(self.size).next_multiple_of(PAGE).next_power_of_two()
+        u64::from(self.size)
+            .next_multiple_of(PAGE)
+            .next_power_of_two()
     }
 
     fn space(&self, place: Place) -> SpaceId {
@@ -114,7 +116,8 @@ impl Turns {
             self.session = 0;
             // A full period for every power of two (Hull and Dobell). Mixing the low bits, whose
             // period is short, would break it, so all sessions have the same place at a time.
-            self.state = (self.state.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT)) & (self.places - 1);
+            self.state =
+                (self.state.wrapping_mul(MULTIPLIER).wrapping_add(INCREMENT)) & (self.places - 1);
         }
         place
     }
@@ -173,7 +176,10 @@ impl<'a> Load<'a> {
     ///
     /// # Errors
     /// An operation failed.
-    pub(crate) fn prepare(channel: &'a mut dyn Channel, layout: Layout) -> anyhow::Result<Load<'a>> {
+    pub(crate) fn prepare(
+        channel: &'a mut dyn Channel,
+        layout: Layout,
+    ) -> anyhow::Result<Load<'a>> {
         ensure!(layout.pages.is_power_of_two(), "pages: a power of two");
         let mut load = Load {
             channel,
@@ -197,12 +203,10 @@ impl<'a> Load<'a> {
             permission: Permission::READ_WRITE,
             sparse: false,
         };
-        let pieces = (0..bytes).step_by(ALLOC_BYTES as usize).map(|offset| {
-            alloc(layout.base + offset, ALLOC_BYTES.min(bytes - offset))
-        });
-        load.submit_all(
-            spaces.flat_map(|space| pieces.clone().map(move |piece| (space, piece))),
-        )?;
+        let pieces = (0..bytes)
+            .step_by(ALLOC_BYTES as usize)
+            .map(|offset| alloc(layout.base + offset, ALLOC_BYTES.min(bytes - offset)));
+        load.submit_all(spaces.flat_map(|space| pieces.clone().map(move |piece| (space, piece))))?;
         load.write_all_places()?;
         Ok(load)
     }
@@ -260,8 +264,7 @@ impl<'a> Load<'a> {
         }
         ensure!(turns.state == self.turns.state, "every place had its turn");
         self.proof.sessions = layout.spaces;
-        self.proof.pages =
-            layout.spaces * layout.places() * u64::from(layout.size).div_ceil(PAGE);
+        self.proof.pages = layout.spaces * layout.places() * u64::from(layout.size).div_ceil(PAGE);
         Ok(())
     }
 
@@ -288,8 +291,9 @@ impl<'a> Load<'a> {
         &mut self,
         count: usize,
         latency: &mut Histogram,
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Duration> {
         self.begin(count);
+        let all = Instant::now();
         for index in 0..count {
             let from = Instant::now();
             self.submit(self.layout.direction, index)?;
@@ -298,7 +302,19 @@ impl<'a> Load<'a> {
             }
             latency.record_duration(from.elapsed());
         }
-        self.end()
+        let elapsed = all.elapsed();
+        self.end()?;
+        Ok(elapsed)
+    }
+
+    /// Closes the spaces.
+    ///
+    /// # Errors
+    /// An operation failed.
+    pub(crate) fn end_spaces(mut self) -> anyhow::Result<()> {
+        let first = self.layout.first_space;
+        let spaces = (first..first + self.layout.spaces).map(SpaceId);
+        self.submit_all(spaces.map(|space| (space, Operation::Close)))
     }
 
     /// Chooses places, and generates what is written to them.

@@ -12,8 +12,8 @@ use super::method::Method;
 use super::output::{Output, Unfinished};
 use super::progress::Bar;
 use super::retry::Retry;
-use super::size::parse_bytes;
 use super::stream::{self, Fill};
+use crate::size::parse_bytes;
 
 /// The number of chunks that a thread may be ahead of the writer.
 const CHUNKS_AHEAD: usize = 2;

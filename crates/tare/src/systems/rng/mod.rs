@@ -11,7 +11,6 @@ pub(crate) mod method;
 mod output;
 mod progress;
 pub(crate) mod retry;
-mod size;
 pub(crate) mod stream;
 mod test;
 pub(crate) mod workload;

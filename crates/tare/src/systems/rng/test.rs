@@ -18,8 +18,8 @@ use super::known_bad::KnownBad;
 use super::method::Method;
 use super::progress::Bar;
 use super::retry::Retry;
-use super::size::parse_bytes;
 use super::stream::{self, FillReader};
+use crate::size::parse_bytes;
 use crate::terminal;
 
 /// The exit status without a judgement: fewer bytes than the tests need, or none at all.

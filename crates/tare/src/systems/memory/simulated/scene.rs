@@ -7,7 +7,7 @@ use anyhow::ensure;
 use tare_farmem::memory::{Config, Store};
 use tare_farmem::operation::{Operation, PageSize, Permission, SpaceId, Value};
 use tare_farmem::protocol::{
-    Client, ClientConfig, Completion, Node, NodeConfig, OperationId, Replies,
+    Client, ClientConfig, Completion, Datagrams, Node, NodeConfig, OperationId,
 };
 use tare_histogram::Histogram;
 use tare_sim::{self as sim, Carried, Instant, LineConfig, Outbox, Testbed};
@@ -89,7 +89,11 @@ pub(super) fn play(scene: &Scene) -> anyhow::Result<Outcome> {
     let end = testbed.now() + LIMIT;
     testbed.run_until_reached(end, |testbed| testbed.node(host).is_done());
     let host = testbed.node(host);
-    ensure!(host.is_done(), "not done after {} s of virtual time", LIMIT.as_secs());
+    ensure!(
+        host.is_done(),
+        "not done after {} s of virtual time",
+        LIMIT.as_secs()
+    );
     let store = testbed.node(server).node.store();
     let mut outcome = Outcome {
         latency: Histogram::new(),
@@ -153,7 +157,7 @@ struct Server {
     free_at: Instant,
     /// Answers, and when they are ready.
     ready: VecDeque<(Instant, Datagram)>,
-    replies: Replies,
+    replies: Datagrams,
 }
 
 impl Server {
@@ -182,7 +186,7 @@ impl Server {
             time: scene.node_time,
             free_at: Instant::ZERO,
             ready: VecDeque::new(),
-            replies: Replies::default(),
+            replies: Datagrams::default(),
         })
     }
 }
@@ -190,13 +194,7 @@ impl Server {
 impl sim::Node for Server {
     type Message = Datagram;
 
-    fn receive(
-        &mut self,
-        now: Instant,
-        _: usize,
-        message: Datagram,
-        _: &mut Outbox<Datagram>,
-    ) {
+    fn receive(&mut self, now: Instant, _: usize, message: Datagram, _: &mut Outbox<Datagram>) {
         self.free_at = self.free_at.max(now) + self.time;
         self.replies.clear();
         self.node.receive(now, &message.bytes, &mut self.replies);
@@ -287,11 +285,12 @@ impl Host {
                     self.from = self.from.min(now);
                 }
             }
-            let mut bytes = Vec::new();
-            while thread.client.transmit(now, &mut bytes) {
+            let mut datagrams = Datagrams::default();
+            while thread.client.transmit(now, &mut datagrams) {}
+            for bytes in datagrams.iter() {
                 let datagram = Datagram {
                     client: thread.number,
-                    bytes: bytes.clone(),
+                    bytes: bytes.to_vec(),
                 };
                 out.send(0, datagram);
             }
@@ -366,7 +365,11 @@ impl Thread {
         let mut found = vec![0; scene.size as usize];
         for place in 0..PLACES.min(scene.operations) {
             let last = (scene.operations - 1 - place) / PLACES * PLACES + place;
-            store.read_into(space(self.number), place * u64::from(scene.size), &mut found)?;
+            store.read_into(
+                space(self.number),
+                place * u64::from(scene.size),
+                &mut found,
+            )?;
             let expected = expected(scene, self.number, place, 1 + last);
             proof.verified += expected.len() as u64;
             proof.wrong += u64::from(found != expected);
@@ -448,7 +451,10 @@ mod tests {
             let outcome = play(&Scene { switches, ..SCENE }).unwrap();
             let latency = outcome.latency.quantile(0.5).unwrap();
             let off = latency.as_secs_f64() / expected.as_secs_f64();
-            assert!((0.99..1.01).contains(&off), "{latency:?}, expected {expected:?}");
+            assert!(
+                (0.99..1.01).contains(&off),
+                "{latency:?}, expected {expected:?}"
+            );
             assert_eq!(outcome.proof.operations, 200 - WARM_UP);
             assert_eq!(outcome.proof.verified, 200 * 16);
         }

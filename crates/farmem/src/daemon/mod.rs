@@ -1,0 +1,179 @@
+//! A memory node as a daemon: memory, transports, log, status and a graceful end.
+
+mod report;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{sync_channel, Receiver};
+use std::time::Duration;
+
+use tare_daemon::{Endpoints, Host, Level, LogOptions, Record, Signals};
+use tare_sim::Instant;
+
+use crate::memory::{Config, Preset, Store};
+use crate::protocol::{Node, NodeConfig};
+use crate::serve::{Service, ServiceConfig};
+use crate::transport::Waiting;
+pub use report::{MemoryReport, NodeReport, Report, WorkerReport};
+
+/// The name of this kind of daemon, in the names of its sockets.
+pub const KIND: &str = "memory";
+
+/// Settings of a memory node.
+#[derive(Debug)]
+pub struct Options {
+    /// The address for UDP.
+    pub listen: SocketAddr,
+    /// True if all who can send to an address beyond loopback may do everything.
+    pub is_open: bool,
+    /// Threads that answer requests.
+    pub workers: usize,
+    /// The way they wait.
+    pub waiting: Waiting,
+    /// Longest datagram, in bytes.
+    pub datagram_bytes: usize,
+    /// Memory for pages, in bytes.
+    pub memory: u64,
+    /// The bytes that a space may use.
+    pub quota: Option<u64>,
+    /// The most spaces.
+    pub spaces_max: usize,
+    /// A range that each space has from the start.
+    pub preset: Option<Preset>,
+    /// The endpoints for status.
+    pub endpoints: Endpoints,
+    /// The log.
+    pub log: LogOptions,
+    /// Requests to stop.
+    pub signals: Signals,
+}
+
+/// The reason why a node could not be run.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// It would serve a network without protection, and was not told so.
+    Open(SocketAddr),
+    /// The address cannot be listened at.
+    Listen(SocketAddr, io::Error),
+    /// The system has no random numbers.
+    Random(io::Error),
+    /// The endpoints for status.
+    Service(String),
+    /// A worker ended.
+    Worker(io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Open(address) => write!(
+                f,
+                "{address} is not loopback, and without encryption all who reach it may read and \
+                 write everything: give the node a secret, or allow it with --insecure"
+            ),
+            Error::Listen(address, error) => write!(f, "cannot listen at {address}: {error}"),
+            Error::Random(error) => write!(f, "the system has no random numbers: {error}"),
+            Error::Service(error) => f.write_str(error),
+            Error::Worker(error) => write!(f, "the node could not go on: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Returns the status socket of the node that listens at an address.
+pub fn socket_of(listen: SocketAddr) -> PathBuf {
+    // A stem has no extension; the port of an address is none.
+    let name = format!("{}-{}.conf", listen.ip(), listen.port());
+    tare_daemon::default_socket(KIND, Path::new(&name))
+}
+
+/// Runs a node until a stop is requested; then what has come is answered.
+///
+/// # Errors
+/// It cannot be started, or its sockets failed.
+pub fn run(options: Options) -> Result<(), Error> {
+    if !options.listen.ip().is_loopback() && !options.is_open {
+        return Err(Error::Open(options.listen));
+    }
+    let (wake, woken) = sync_channel(1);
+    let signals = options.signals.clone();
+    let mut host = Host::without_config(options.log, signals, move || {
+        let _ = wake.try_send(());
+    });
+    let epoch = Instant::now();
+    let mut config = Config::new(options.memory);
+    config.quota = options.quota.unwrap_or(options.memory);
+    config.spaces_max = options.spaces_max;
+    config.preset = options.preset;
+    config.key = [random()?, random()?];
+    let started = wall_clock_ns();
+    config.last_token = started;
+    let store = Store::new(&config);
+    let node = Node::new(
+        NodeConfig {
+            datagram_bytes: options.datagram_bytes,
+            ..NodeConfig::new(started)
+        },
+        store,
+    );
+    let service = ServiceConfig {
+        listen: options.listen,
+        workers: options.workers,
+        waiting: options.waiting,
+    };
+    let service =
+        Service::start(&service, node).map_err(|error| Error::Listen(options.listen, error))?;
+    let listen = service.address().unwrap_or(options.listen);
+    let mut endpoints = options.endpoints.clone();
+    endpoints.socket.get_or_insert_with(|| socket_of(listen));
+    let errors = host.serve_at(endpoints);
+    if let (Some(error), true) = (
+        errors.into_iter().next(),
+        options.endpoints != Endpoints::default(),
+    ) {
+        return Err(Error::Service(error));
+    }
+    let took = Instant::now().since(epoch);
+    host.log().write(
+        &Record::new(Level::Info, "serving")
+            .with("address", listen.to_string())
+            .with("memory", options.memory)
+            .with("workers", options.workers as u64)
+            .with("start_ms", took.as_millis() as u64),
+    );
+    watch(&host, &service, listen, &woken);
+    host.end_service();
+    let node = service.stop().map_err(Error::Worker)?;
+    let counters = node.counters();
+    host.log().write(
+        &Record::new(Level::Info, "stopped")
+            .with("requests", counters.requests)
+            .with("executed", counters.executed),
+    );
+    Ok(())
+}
+
+/// Answers requests for the status until a stop is requested or a worker has ended.
+fn watch(host: &Host<Report>, service: &Service<Store>, listen: SocketAddr, woken: &Receiver<()>) {
+    while !host.is_stopped() && !service.has_failed() {
+        let _ = woken.recv_timeout(PULSE);
+        host.answer(|| report::of(host.status(env!("CARGO_PKG_VERSION")), service, listen));
+    }
+}
+
+/// The longest time between two looks at the signals.
+const PULSE: Duration = Duration::from_millis(100);
+
+/// Nanoseconds since 1970: greater at every start, as epochs and tokens must be.
+fn wall_clock_ns() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(1, |since| since.as_nanos() as u64)
+}
+
+fn random() -> Result<u64, Error> {
+    crate::session::random_id().map_err(|error| Error::Random(io::Error::other(error)))
+}

@@ -1,0 +1,287 @@
+//! `tare memory bench`: reads and writes at a node.
+
+use std::fmt::Write as _;
+use std::net::ToSocketAddrs as _;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context as _};
+use clap::ValueEnum;
+use serde_json::json;
+use tare_farmem::session::random_id;
+use tare_histogram::Histogram;
+
+use super::fleet::UdpFleet;
+use super::load::{Direction, Layout, Load, Proof};
+use super::serve::Wait;
+use crate::size::parse_bytes;
+use crate::terminal;
+
+/// The time between two looks at whether the measurement is over.
+const GROUP: Duration = Duration::from_millis(2);
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tare memory bench udp://127.0.0.1:7311\n  \
+    tare memory bench udp://127.0.0.1:7311 --size 4Ki --order 16 --wait busy\n  \
+    tare memory bench udp://127.0.0.1:7311 --sessions 1,8,100,400,700,1000 --format clio\n  \
+    tare memory bench udp://127.0.0.1:7311 --size 64Ki --outstanding 16 --json\n\n\
+    Every byte that is read or written is verified, outside of the measured time. With one operation\n\
+    outstanding, latencies are those of single operations; with more, the time per operation.\n\n\
+    Exit status: 0 done; 1 a byte was wrong or an operation failed; 2 wrong usage, or it could not\n\
+    run.")]
+pub(crate) struct Args {
+    /// The node, such as udp://127.0.0.1:7311
+    #[arg(value_name = "NODE")]
+    node: String,
+    /// The direction of operations
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Op::Write, Op::Read])]
+    op: Vec<Op>,
+    /// Bytes per operation
+    #[arg(long, value_name = "BYTES", default_value = "16", value_parser = parse_bytes)]
+    size: u64,
+    /// Sessions, each with an address space of its own; several numbers for a row each
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1], value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    sessions: Vec<u64>,
+    /// log2 of the number of pages of 4 KiB of all sessions together; several for a row each
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [7], value_parser = clap::value_parser!(u32).range(0..=32))]
+    order: Vec<u32>,
+    /// Operations outstanding at a time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    outstanding: u16,
+    /// Seconds per row
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 1.0)]
+    duration: f64,
+    /// What this program does until an answer comes
+    #[arg(long, value_enum, default_value_t = Wait::Busy)]
+    wait: Wait,
+    /// The format of the result
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    format: Format,
+    /// Print JSON
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+}
+
+/// The direction of operations.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Op {
+    Read,
+    Write,
+}
+
+/// The format of the result.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A table for people
+    Table,
+    /// The lines of the Clio document's tests
+    Clio,
+}
+
+/// A row of the result.
+struct Row {
+    op: Op,
+    sessions: u64,
+    order: u32,
+    latency: Histogram,
+    operations: u64,
+    time: Duration,
+    proof: Proof,
+}
+
+/// Measures.
+///
+/// # Errors
+/// The node does not answer, or has too little memory.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let duration = Duration::try_from_secs_f64(args.duration).context("the duration")?;
+    ensure!(
+        (1..=1 << 30).contains(&args.size),
+        "found --size {}, expected 1 to 1Gi",
+        args.size
+    );
+    let mut rows = Vec::new();
+    if !args.json && args.format == Format::Table {
+        terminal::print(HEADER)?;
+    }
+    for &op in &args.op {
+        for &sessions in &args.sessions {
+            for &order in &args.order {
+                let row = measure(args, op, sessions, order, duration)?;
+                if !args.json {
+                    terminal::print(&match args.format {
+                        Format::Table => row.table(args.size),
+                        Format::Clio => row.clio(args),
+                    })?;
+                }
+                rows.push(row);
+            }
+        }
+    }
+    if args.json {
+        let rows: Vec<_> = rows.iter().map(|row| row.json(args)).collect();
+        let result = json!({"schema": 1, "node": args.node, "rows": rows});
+        terminal::print(&format!("{result}\n"))?;
+    } else if args.format == Format::Clio {
+        terminal::print("All tests are done.\n")?;
+    }
+    let is_right = |row: &Row| row.proof.wrong == 0 && row.proof.failed == 0;
+    Ok(ExitCode::from(u8::from(!rows.iter().all(is_right))))
+}
+
+fn measure(
+    args: &Args,
+    op: Op,
+    sessions: u64,
+    order: u32,
+    duration: Duration,
+) -> anyhow::Result<Row> {
+    let pages = ((1 << order) / sessions).max(1).next_power_of_two();
+    let layout = Layout {
+        first_space: random_id()? >> 1,
+        spaces: sessions,
+        pages,
+        base: 1 << 32,
+        size: args.size as u32,
+        direction: match op {
+            Op::Read => Direction::Read,
+            Op::Write => Direction::Write,
+        },
+    };
+    let mut fleet = UdpFleet {
+        node: address(&args.node)?,
+        sessions,
+        first_space: layout.first_space,
+        datagram_bytes: 65_507,
+        waiting: args.wait.into(),
+        faults: None,
+    }
+    .open()?;
+    let mut load = Load::prepare(&mut fleet, layout)?;
+    let (mut latency, mut operations, mut time) = (Histogram::new(), 0, Duration::ZERO);
+    let from = Instant::now();
+    let outstanding = usize::from(args.outstanding);
+    let mut count = outstanding;
+    while from.elapsed() < duration {
+        let group = match outstanding {
+            1 => load.one_by_one(count, &mut latency)?,
+            _ => load.group(count, outstanding)?,
+        };
+        operations += count as u64;
+        time += group;
+        // As many as take the time of a group, in which the whole window moves often.
+        let fitting = GROUP.as_secs_f64() / group.as_secs_f64().max(1e-9) * count as f64;
+        count = (fitting as usize).clamp(outstanding, 1 << 14);
+    }
+    let proof = load.proof();
+    load.end_spaces()?;
+    Ok(Row {
+        op,
+        sessions,
+        order,
+        latency,
+        operations,
+        time,
+        proof,
+    })
+}
+
+fn address(node: &str) -> anyhow::Result<std::net::SocketAddr> {
+    let place = node.strip_prefix("udp://").unwrap_or_default();
+    let mut addresses = place
+        .to_socket_addrs()
+        .with_context(|| format!("found \"{node}\", expected udp://HOST:PORT"))?;
+    addresses
+        .next()
+        .with_context(|| format!("{node} has no address"))
+}
+
+const HEADER: &str =
+    "op     sessions  order      time    median       p99     p99.9   throughput  verified\n";
+
+impl Row {
+    /// Seconds per operation.
+    fn mean(&self) -> f64 {
+        self.time.as_secs_f64() / self.operations as f64
+    }
+
+    fn name(&self) -> &'static str {
+        match self.op {
+            Op::Read => "read",
+            Op::Write => "write",
+        }
+    }
+
+    fn table(&self, size: u64) -> String {
+        let mut text = String::new();
+        let _ = write!(
+            text,
+            "{:<6} {:>8}  {:>5}  {:>5.2} µs",
+            self.name(),
+            self.sessions,
+            self.order,
+            self.mean() * 1e6
+        );
+        for share in [0.5, 0.99, 0.999] {
+            let _ = match self.latency.quantile(share) {
+                Some(latency) => write!(text, "  {:>5.2} µs", latency.as_secs_f64() * 1e6),
+                None => write!(text, "{:>10}", "–"),
+            };
+        }
+        let gigabits = size as f64 * 8.0 / self.mean() / 1e9;
+        let megabytes = self.proof.verified as f64 / 1e6;
+        let _ = write!(text, "  {gigabits:>6.3} Gbit/s  {megabytes:.1} MB");
+        if self.proof.wrong > 0 || self.proof.failed > 0 {
+            let _ = write!(
+                text,
+                "  {} wrong, {} failed",
+                self.proof.wrong, self.proof.failed
+            );
+        }
+        text.push('\n');
+        text
+    }
+
+    /// The lines of the document: averages in nanoseconds.
+    fn clio(&self, args: &Args) -> String {
+        let (ns, bits) = (
+            self.mean() * 1e9,
+            args.size as f64 * 8.0 / self.mean() / 1e6,
+        );
+        let name = match self.op {
+            Op::Read => "Read",
+            Op::Write => "Write",
+        };
+        if args.order.len() > 1 {
+            let name = name.to_uppercase();
+            return format!(
+                "nr_pte_order: {:>5} avg_{name}: {ns:>12.6} ns\n",
+                self.order
+            );
+        }
+        format!(
+            "nr_sessions: {:>4} avg_{name}: {ns:.6} ns Throughput: {bits:.6} Mbps\n",
+            self.sessions
+        )
+    }
+
+    fn json(&self, args: &Args) -> serde_json::Value {
+        json!({
+            "op": self.name(),
+            "size": args.size,
+            "sessions": self.sessions,
+            "order": self.order,
+            "outstanding": args.outstanding,
+            "operations": self.operations,
+            "time_ns": self.mean() * 1e9,
+            "latency": self.latency.summary(),
+            "throughput_bit_s": args.size as f64 * 8.0 / self.mean(),
+            "sessions_used": self.proof.sessions,
+            "pages_touched": self.proof.pages,
+            "bytes_verified": self.proof.verified,
+            "wrong": self.proof.wrong,
+            "failed": self.proof.failed,
+        })
+    }
+}

@@ -1,0 +1,166 @@
+//! The sessions of one thread as one channel: each has a client of its own, and a socket of its own
+//! as long as they are few.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tare_farmem::operation::{Operation, SpaceId};
+use tare_farmem::protocol::{Client, ClientConfig, Completion, OperationId, SubmitError};
+use tare_farmem::session::random_id;
+use tare_farmem::transport::{Channel, Faults, Faulty, Link, Remote, Shared, UdpLink, Waiting};
+
+/// The most sessions that have a socket each.
+const OWN_SOCKETS_MAX: u64 = 1000;
+
+/// The sockets of more sessions than that.
+const SHARED_SOCKETS: u64 = 64;
+
+/// The sessions of one thread. The session of a space is found by the space's number.
+pub(crate) struct Fleet {
+    first_space: u64,
+    /// One per session, or one for all of them.
+    channels: Vec<Box<dyn Channel>>,
+    /// The channels of the operations outstanding, in the order of their submission.
+    outstanding: VecDeque<usize>,
+}
+
+/// The settings of a fleet over UDP.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UdpFleet {
+    /// The node.
+    pub(crate) node: SocketAddr,
+    /// Sessions.
+    pub(crate) sessions: u64,
+    /// The space of the first; the others have the numbers after it.
+    pub(crate) first_space: u64,
+    /// The longest datagram, in bytes.
+    pub(crate) datagram_bytes: usize,
+    /// The way to wait.
+    pub(crate) waiting: Waiting,
+    /// Faults, and their seed.
+    pub(crate) faults: Option<(Faults, u64)>,
+}
+
+impl UdpFleet {
+    /// Opens the sockets.
+    ///
+    /// # Errors
+    /// Those of the system, such as too few descriptors.
+    pub(crate) fn open(&self) -> anyhow::Result<Fleet> {
+        let mut channels: Vec<Box<dyn Channel>> = Vec::new();
+        if self.sessions <= OWN_SOCKETS_MAX {
+            for number in 0..self.sessions {
+                let client = self.client()?;
+                channels.push(match self.faults {
+                    Some((faults, seed)) => {
+                        let link = Faulty::new(self.link()?, faults, seed + number);
+                        Box::new(Remote::new(client, link))
+                    }
+                    None => Box::new(Remote::new(client, self.link()?)),
+                });
+            }
+        } else {
+            let links = (0..SHARED_SOCKETS).map(|_| Ok(Shared::new(self.link()?)));
+            let links = links.collect::<anyhow::Result<Vec<_>>>()?;
+            for number in 0..self.sessions {
+                let link = &links[(number % SHARED_SOCKETS) as usize];
+                let space = SpaceId(self.first_space + number);
+                let member = link.join(space, self.client()?);
+                channels.push(Box::new(member.context("a space of two sessions")?));
+            }
+        }
+        Ok(Fleet {
+            first_space: self.first_space,
+            channels,
+            outstanding: VecDeque::new(),
+        })
+    }
+
+    fn client(&self) -> anyhow::Result<Client> {
+        Ok(Client::new(ClientConfig {
+            datagram_bytes: self.datagram_bytes,
+            ..ClientConfig::new(random_id()?)
+        }))
+    }
+
+    fn link(&self) -> anyhow::Result<impl Link + 'static> {
+        UdpLink::connect(self.node, self.waiting).context("the socket of a session")
+    }
+}
+
+impl Fleet {
+    /// All sessions over one channel that takes operations on any space.
+    pub(crate) fn over(channel: impl Channel + 'static) -> Fleet {
+        Fleet {
+            first_space: 0,
+            channels: vec![Box::new(channel)],
+            outstanding: VecDeque::new(),
+        }
+    }
+
+    fn index(&self, space: SpaceId) -> Option<usize> {
+        match self.channels.len() {
+            1 => Some(0),
+            _ => usize::try_from(space.0.checked_sub(self.first_space)?).ok(),
+        }
+    }
+}
+
+impl Channel for Fleet {
+    fn submit(
+        &mut self,
+        space: SpaceId,
+        operation: &Operation<'_>,
+    ) -> Result<OperationId, SubmitError> {
+        let index = self.index(space);
+        let channel = index.and_then(|index| self.channels.get_mut(index));
+        // No space but those of the fleet is asked for.
+        let id = channel.ok_or(SubmitError::Full)?.submit(space, operation)?;
+        self.outstanding.extend(index);
+        Ok(id)
+    }
+
+    fn progress(&mut self, wait: Duration) -> io::Result<()> {
+        // Every channel sends what was submitted to it; the oldest is waited for.
+        let mut before = None;
+        for &index in self.outstanding.iter().skip(1) {
+            if before != Some(index) && Some(&index) != self.outstanding.front() {
+                self.channels[index].progress(Duration::ZERO)?;
+            }
+            before = Some(index);
+        }
+        match self.outstanding.front() {
+            Some(&oldest) => self.channels[oldest].progress(wait),
+            None => Ok(()),
+        }
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        for place in 0..self.outstanding.len() {
+            let index = self.outstanding[place];
+            if let Some(completion) = self.channels[index].poll() {
+                self.outstanding.remove(place);
+                return Some(completion);
+            }
+            // With one channel, asking again gives the same answer.
+            if self.channels.len() == 1 {
+                return None;
+            }
+        }
+        None
+    }
+
+    fn recycle(&mut self, buffer: Vec<u8>) {
+        // Buffers are alike, and one client is as good as another.
+        if let Some(channel) = self.channels.first_mut() {
+            channel.recycle(buffer);
+        }
+    }
+
+    fn outstanding(&self) -> usize {
+        self.outstanding.len()
+    }
+}

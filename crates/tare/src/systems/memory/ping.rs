@@ -1,0 +1,98 @@
+//! `tare memory ping`: round trips to a node, one after the other.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use serde_json::json;
+use tare_farmem::session::{connect, Options};
+use tare_histogram::Histogram;
+
+use super::serve::Wait;
+use crate::terminal;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tare memory ping udp://127.0.0.1:7311\n  \
+    tare memory ping udp://10.0.0.1:7311 -c 1000 -i 0 --wait busy --json\n\n\
+    A round trip is the node's answer to a request that needs none of its memory.\n\n\
+    Exit status: 0 every one was answered; 1 some were not; 2 wrong usage, or none was.")]
+pub(crate) struct Args {
+    /// The node, such as udp://127.0.0.1:7311
+    #[arg(value_name = "NODE")]
+    node: String,
+    /// Round trips
+    #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    count: u32,
+    /// Seconds between two of them
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 0.5)]
+    interval: f64,
+    /// What this program does until the answer comes
+    #[arg(long, value_enum, default_value_t = Wait::Blocking)]
+    wait: Wait,
+    /// Print JSON, and only the summary
+    #[arg(long)]
+    json: bool,
+}
+
+/// Measures round trips.
+///
+/// # Errors
+/// No round trip was answered.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let options = Options {
+        waiting: args.wait.into(),
+        ..Options::default()
+    };
+    let mut session = connect(&args.node, &options)?;
+    let interval = Duration::try_from_secs_f64(args.interval).context("the interval")?;
+    let (mut latency, mut unanswered, mut last) = (Histogram::new(), 0, None);
+    // The first one finds the way: it is measured, like that of arping.
+    for number in 0..args.count {
+        let from = Instant::now();
+        match session.ping() {
+            Ok(time) => {
+                latency.record_duration(time);
+                if !args.json {
+                    let line = format!("{}: {:.1} µs\n", args.node, time.as_secs_f64() * 1e6);
+                    terminal::print(&line)?;
+                }
+            }
+            Err(error) => {
+                unanswered += 1;
+                if !args.json {
+                    terminal::print(&format!("{}: {error}\n", args.node))?;
+                }
+                last = Some(error);
+            }
+        }
+        if number + 1 < args.count {
+            std::thread::sleep(interval.saturating_sub(from.elapsed()));
+        }
+    }
+    if args.json {
+        let summary = json!({
+            "schema": 1,
+            "node": args.node,
+            "sent": args.count,
+            "answered": latency.count(),
+            "latency": latency.summary(),
+        });
+        terminal::print(&format!("{summary}\n"))?;
+    } else if !latency.is_empty() {
+        let quantile = |share| latency.quantile(share).unwrap_or_default().as_secs_f64() * 1e6;
+        let line = format!(
+            "{} of {} answered; median {:.1} µs, p99 {:.1} µs\n",
+            latency.count(),
+            args.count,
+            quantile(0.5),
+            quantile(0.99)
+        );
+        terminal::print(&line)?;
+    }
+    match last {
+        Some(error) if latency.is_empty() => Err(error.into()),
+        _ if unanswered > 0 => Ok(ExitCode::from(1)),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}

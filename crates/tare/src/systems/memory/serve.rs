@@ -1,0 +1,152 @@
+//! `tare memory serve`: a memory node.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{anyhow, Context as _};
+use clap::ValueEnum;
+use tare_daemon::Signals;
+use tare_farmem::daemon::{self, Options};
+use tare_farmem::memory::Preset;
+use tare_farmem::operation::PageSize;
+use tare_farmem::transport::Waiting;
+
+use crate::daemon::DaemonArgs;
+use crate::size::parse_bytes;
+
+/// The time for which a worker asks again and again before it sleeps.
+const ADAPTIVE: Duration = Duration::from_micros(50);
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tare memory serve                              1 GiB for the programs of this machine\n  \
+    tare memory serve -m 16Gi --quota 1Gi --cores 2 --wait busy\n  \
+    tare memory serve --preset 0x40000000-0xb4c0000000\n  \
+    tare memory serve --listen 10.0.0.1:7311 --insecure    for a network that is trusted\n  \
+    tare memory serve --metrics 127.0.0.1:9304     then: curl 127.0.0.1:9304/metrics\n\n\
+    SIGTERM and SIGINT end it: what has come is answered first.\n\n\
+    Exit status: 0 ended by a signal; 2 wrong usage, or it could not run.")]
+pub(crate) struct Args {
+    /// The address for UDP; port 0 lets the system choose one
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7311")]
+    listen: SocketAddr,
+    /// Memory for pages, such as 512Mi or 16Gi
+    #[arg(short, long, value_name = "BYTES", default_value = "1Gi", value_parser = parse_bytes)]
+    memory: u64,
+    /// The bytes that one address space may use [default: all]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    quota: Option<u64>,
+    /// The most address spaces
+    #[arg(long, value_name = "N", default_value_t = 1 << 20)]
+    spaces: usize,
+    /// A sparse range of addresses that each space has from the start
+    #[arg(long, value_name = "FIRST-END", value_parser = preset)]
+    preset: Option<Preset>,
+    /// Threads that answer requests, each with a socket of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    cores: u16,
+    /// What a thread does while nothing comes
+    #[arg(long, value_enum, default_value_t = Wait::Adaptive)]
+    wait: Wait,
+    /// The longest datagram, in bytes: what the network takes without fragments
+    #[arg(long, value_name = "BYTES", default_value_t = 1472, value_parser = clap::value_parser!(u16).range(1024..=65_507))]
+    datagram: u16,
+    /// Serve a network without encryption: all who reach the node may read and write everything
+    #[arg(long)]
+    insecure: bool,
+    #[command(flatten)]
+    daemon: DaemonArgs,
+}
+
+/// The way to wait.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Wait {
+    /// Asks again and again: the least delay, and a whole core
+    Busy,
+    /// Asks again and again for 50 µs, then sleeps
+    Adaptive,
+    /// Sleeps at once
+    Blocking,
+}
+
+impl From<Wait> for Waiting {
+    fn from(wait: Wait) -> Waiting {
+        match wait {
+            Wait::Busy => Waiting::Busy,
+            Wait::Adaptive => Waiting::Adaptive(ADAPTIVE),
+            Wait::Blocking => Waiting::Asleep,
+        }
+    }
+}
+
+/// Runs a node until a signal ends it.
+///
+/// # Errors
+/// It cannot be started.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let options = Options {
+        listen: args.listen,
+        is_open: args.insecure,
+        workers: args.cores.into(),
+        waiting: args.wait.into(),
+        datagram_bytes: args.datagram.into(),
+        memory: args.memory,
+        quota: args.quota,
+        spaces_max: args.spaces,
+        preset: args.preset,
+        endpoints: args.daemon.endpoints(),
+        log: args.daemon.log(),
+        signals: Signals::install().context("signals")?,
+    };
+    daemon::run(options).map_err(|error| anyhow!("{error}"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads a range of addresses: FIRST-END, in hexadecimal or decimal.
+fn preset(text: &str) -> Result<Preset, String> {
+    let wrong = || {
+        format!(
+            "found \"{text}\", expected a range of whole pages of 4096 bytes, such as \
+             0x40000000-0xb4c0000000"
+        )
+    };
+    let number = |text: &str| match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    };
+    let (start, end) = text.split_once('-').ok_or_else(wrong)?;
+    let (start, end) = (number(start), number(end));
+    let (start, end) = start.zip(end).ok_or_else(wrong)?;
+    let page = PageSize::Small;
+    let is_whole = |address: u64| address.is_multiple_of(page.bytes());
+    if !(is_whole(start) && is_whole(end) && start < end) {
+        return Err(wrong());
+    }
+    Ok(Preset { start, end, page })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_preset_is_a_range_of_whole_pages() {
+        let clio = preset("0x40000000-0xb4c0000000").unwrap();
+        assert_eq!(clio, Preset::CLIO);
+        assert_eq!(preset("4096-8192").unwrap().end, 8192);
+        for wrong in [
+            "",
+            "1",
+            "0-0",
+            "8192-4096",
+            "1-4096",
+            "0x1000-0x2001",
+            "a-b",
+            "-",
+        ] {
+            let error = preset(wrong).unwrap_err();
+            assert!(error.starts_with(&format!("found \"{wrong}\"")), "{error}");
+        }
+    }
+}

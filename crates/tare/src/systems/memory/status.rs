@@ -1,0 +1,104 @@
+//! `tare memory status`: what a running node is doing.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{anyhow, Context as _};
+use tare_farmem::daemon::{self, Report};
+
+use crate::terminal;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tare memory status\n  \
+    tare memory status 127.0.0.1:7311\n  \
+    tare memory status --json /run/tare/memory-127.0.0.1-7311.sock | jq .memory\n\n\
+    Without ADDRESS or SOCKET, the only node of this machine that answers below /run/tare.")]
+pub(crate) struct Args {
+    /// The address that the node listens at, or the socket that answers for it
+    #[arg(value_name = "ADDRESS or SOCKET")]
+    at: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Asks a node and prints what it says.
+///
+/// # Errors
+/// It does not answer.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let socket = match &args.at {
+        Some(at) => socket_of(at),
+        None => tare_daemon::only_socket(daemon::KIND).map_err(|error| anyhow!(error))?,
+    };
+    let answer = tare_daemon::ask(&socket).with_context(|| {
+        format!(
+            "no memory node answers at {} (is it running?)",
+            socket.display()
+        )
+    })?;
+    if args.json {
+        terminal::print(answer.trim_end())?;
+        terminal::print("\n")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let report: Report = serde_json::from_str(&answer).context("the node's answer")?;
+    terminal::print(&text(&report))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn socket_of(at: &Path) -> PathBuf {
+    let address = at.to_str().and_then(|text| text.parse::<SocketAddr>().ok());
+    address.map_or_else(|| at.into(), daemon::socket_of)
+}
+
+fn text(report: &Report) -> String {
+    let (process, memory, node) = (&report.process, &report.memory, &report.node);
+    let mut text = String::new();
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let _ = writeln!(
+        text,
+        "{} · process {} · up {} s · epoch {}",
+        report.listen, process.pid, process.uptime_s, report.epoch
+    );
+    let used = memory.bytes - memory.bytes_free;
+    let _ = writeln!(
+        text,
+        "memory    {:.1} of {:.1} MiB in use, {} spaces, {} regions, {} locks held",
+        mib(used),
+        mib(memory.bytes),
+        memory.spaces,
+        memory.regions,
+        memory.locks
+    );
+    let [small, large, huge] = memory.entries;
+    let _ = writeln!(
+        text,
+        "pages     {small} of 4 KiB, {large} of 2 MiB, {huge} of 1 GiB; {} displaced, {} retries, \
+         {} zeroed late",
+        memory.displaced, memory.retries, memory.zeroed_late
+    );
+    let _ = writeln!(
+        text,
+        "requests  {}: {} operations run besides reads, {} repeated, {} busy",
+        node.requests, node.executed, node.repeated, node.busy
+    );
+    let _ = writeln!(
+        text,
+        "refused   {} of another epoch, {} too old, {} malformed; {} segmented writes given up",
+        node.stale, node.expired, node.malformed, node.abandoned
+    );
+    for (number, worker) in report.workers.iter().enumerate() {
+        let _ = writeln!(
+            text,
+            "worker {number}  {} received, {} sent, {:.1} s of processor time",
+            worker.received,
+            worker.sent,
+            worker.cpu_ns as f64 / 1e9
+        );
+    }
+    text
+}
