@@ -35,7 +35,7 @@ pub(crate) enum Feature {
 const NETWORK_TOOLS: [(&str, &str); 2] = [("ip", "-V"), ("unshare", "--version")];
 
 /// The programs of [`Feature::Load`], with the package of each.
-const LOAD_PROGRAMS: [(&str, &str); 8] = [
+const LOAD_PROGRAMS: [(&str, &str); 9] = [
     ("nginx", "apt install nginx-light"),
     ("memcached", "apt install memcached"),
     ("redis-server", "apt install redis-server"),
@@ -43,6 +43,7 @@ const LOAD_PROGRAMS: [(&str, &str); 8] = [
     ("redis-benchmark", "apt install redis-tools"),
     ("memaslap", "apt install libmemcached-tools"),
     ("memcslap", "apt install libmemcached-tools"),
+    ("ucx_perftest", "apt install ucx-utils"),
     (
         "memtier_benchmark",
         "the package memtier-benchmark, which Debian 12 lacks and Redis's own repository has",

@@ -38,6 +38,7 @@ pub(crate) fn on(machine: &Machine) -> Vec<Box<dyn OwnDriver>> {
         gcm::race::GcmRace,
         gateway::driver::Gateway,
         load::driver::Load,
+        memory::driver::Farmem,
         memory::simulated::FarmemSimulated,
         vita::Vita,
         vita::VitaVeth,

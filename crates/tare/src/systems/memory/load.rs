@@ -58,6 +58,11 @@ impl Layout {
         self.places() * self.stride()
     }
 
+    /// The bytes of all spaces.
+    pub(crate) fn total(&self) -> u64 {
+        self.spaces * self.bytes()
+    }
+
     /// Places of a space at which operations begin.
     fn places(&self) -> u64 {
         (self.pages * PAGE / self.stride()).max(1)

@@ -1,6 +1,7 @@
 //! `tare memory`: remote memory.
 
 mod bench;
+pub(super) mod driver;
 mod fleet;
 mod load;
 mod ping;

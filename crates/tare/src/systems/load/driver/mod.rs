@@ -18,7 +18,7 @@ use tare_load::Pace;
 use crate::agent::{Agent, TrialError};
 use crate::machine::{Feature, Machine};
 use crate::systems::workload::{mistake, Workload};
-use server::{Running, Server};
+pub(in crate::systems) use server::{Running, Server};
 use tool::{Generator, Report};
 
 /// The document that nginx serves.
@@ -356,7 +356,7 @@ fn after_stall(level: f64, parameters: &LoadParameters, stall: Duration) -> Dura
 }
 
 /// The processors of the server and of the generator: two where this process may use two.
-fn processors() -> anyhow::Result<(usize, usize)> {
+pub(in crate::systems) fn processors() -> anyhow::Result<(usize, usize)> {
     let allowed = sched_getaffinity(None)?;
     let mut cpus = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
     let first = cpus.next().unwrap_or(0);
@@ -364,7 +364,7 @@ fn processors() -> anyhow::Result<(usize, usize)> {
 }
 
 /// Pins this thread, and what it starts, to a processor.
-fn pin(cpu: usize) -> anyhow::Result<()> {
+pub(in crate::systems) fn pin(cpu: usize) -> anyhow::Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     Ok(sched_setaffinity(None, &set)?)

@@ -42,7 +42,7 @@ const TICK: Duration = Duration::from_millis(10);
 const STATUS: &str = "/tare-status";
 
 /// A server that is running.
-pub(super) struct Running {
+pub(in crate::systems) struct Running {
     child: Child,
     kind: Server,
     address: SocketAddr,
@@ -65,7 +65,7 @@ impl Running {
     ///
     /// # Errors
     /// It cannot be started: with the end of its log.
-    pub(super) fn start(kind: Server, document_len: usize) -> anyhow::Result<Running> {
+    pub(in crate::systems) fn start(kind: Server, document_len: usize) -> anyhow::Result<Running> {
         let mut attempt = 1;
         loop {
             // Closed before the server opens it.
@@ -90,7 +90,7 @@ impl Running {
                 command.args(["-e", "stderr", "-p", path, "-c", "nginx.conf"]);
             }
             Server::Memcached => {
-                command.args(["-l", "127.0.0.1", "-p", &port, "-U", "0", "-t", "1"]);
+                command.args(["-l", "127.0.0.1", "-p", &port, "-U", &port, "-t", "1"]);
                 command.args(["-m", "256", "-c", "8192"]);
                 if rustix::process::geteuid().is_root() {
                     command.args(["-u", "root"]);
@@ -133,7 +133,7 @@ impl Running {
     }
 
     /// Its address.
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(in crate::systems) fn address(&self) -> SocketAddr {
         self.address
     }
 
@@ -171,7 +171,7 @@ impl Running {
     ///
     /// # Errors
     /// It has ended.
-    pub(super) fn processor_time(&self) -> anyhow::Result<Duration> {
+    pub(in crate::systems) fn processor_time(&self) -> anyhow::Result<Duration> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         // The program's name, in parentheses, may have blanks of its own.
         let (_, fields) = stat.rsplit_once(") ").context("/proc/PID/stat")?;

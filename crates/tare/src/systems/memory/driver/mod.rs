@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use tare_lab::driver::{Expected, Missing, Mistake, Role};
 use tare_lab::parameters::Bytes;
+use tare_lab::protocol::Ready;
 use tare_lab::{choices, figures, parameters};
 
-use super::load::{Direction, Proof};
+use super::load::Direction;
 use crate::agent::{Agent, TrialError};
-use crate::machine::Machine;
+use crate::machine::{Feature, Machine};
 use crate::systems::workload::{mistake, References, Workload};
 
 /// The role that measures.
@@ -26,14 +27,10 @@ choices! {
     /// The way of operations to the node.
     #[derive(Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Transport {
-        /// UDP over loopback.
+        /// UDP over loopback; UCX over TCP.
         Udp = "udp",
-        /// A ring of shared memory.
+        /// Rings in shared memory.
         Shm = "shm",
-        /// AF_XDP on a pair of veth.
-        Xdp = "xdp",
-        /// None: calls of the node's memory in the same thread.
-        Local = "local",
     }
 }
 
@@ -43,11 +40,9 @@ choices! {
     pub(crate) enum System {
         /// Remote memory.
         Farmem = "farmem",
-        /// The exchange without a protocol.
-        Raw = "raw",
         /// UCX, by its own test program.
         Ucx = "ucx",
-        /// memcached, by Tare's load generator.
+        /// memcached over UDP, by Tare's load generator.
         Memcached = "memcached",
         /// Redis, by Tare's load generator.
         Redis = "redis",
@@ -65,17 +60,6 @@ choices! {
     }
 }
 
-choices! {
-    /// On or off.
-    #[derive(Clone, Copy, PartialEq, Eq)]
-    pub(crate) enum Switch {
-        /// Off.
-        Off = "off",
-        /// On.
-        On = "on",
-    }
-}
-
 parameters! {
     /// The parameters of the driver `farmem`.
     pub(crate) struct FarmemParameters {
@@ -83,31 +67,25 @@ parameters! {
         system: System = "farmem",
         /// the way to the node
         transport: Transport = "udp",
-        /// how both sides wait: busy, or asleep
+        /// how both sides of UDP wait: busy, or asleep
         wait: Wait = "busy",
         /// the direction of operations
         op: Direction = "read",
         /// bytes per operation
         size: Bytes = "16 B",
-        /// sessions, each with an address space and a client of its own, in turn
+        /// sessions in turn, each with an address space and a client of its own: a socket each up
+        /// to 1000, 64 shared ones above
         sessions: u64 [1..=100_000] = 1,
-        /// log2 of the number of pages of 4 KiB, over all sessions, each with memory of its own
+        /// log2 of the number of pages of 4 KiB of all sessions together, each with memory of its
+        /// own; a session has at least one
         order: u32 [0..=22] = 7,
-        /// named regions that the pages are divided into, read by another space that maps them; 0
-        /// for none
-        regions: u64 [0..=4096] = 0,
         /// operations outstanding at a time
         outstanding: usize [1..=4096] = 1,
         /// the longest datagram
         datagram: Bytes = "1472 B",
-        /// encryption and authentication of every message
-        aead: Switch = "off",
-        /// the part of datagrams lost; half as many are duplicated, and as many reordered
+        /// the part of datagrams that the client's links lose; half as many are duplicated, and as
+        /// many reordered
         loss: f64 = 0.0,
-        /// pages allocated, touched for the first time and freed meanwhile, one after the other
-        storm: Switch = "off",
-        /// with more than 0: an open loop, with this part of the closed loop's rate
-        share: f64 = 0.0,
         /// the measured part of a trial, in turns of 80 ms with the reference
         duration: Duration = "320 ms",
     }
@@ -124,25 +102,28 @@ figures! {
             latency_p99: Option<f64> [Seconds],
             /// 99.9th percentile of the latency
             latency_p999: Option<f64> [Seconds],
-            /// time per operation, without reading the clock around each
+            /// time per operation, the median over groups of operations
             time: Option<f64> [Seconds],
-            /// the same over that of the reference in the same trial: an exchange of datagrams as
-            /// long, the raw line, or two dependent loads
+            /// one operation at a time: the time over that of the reference in the same trial, an
+            /// exchange of datagrams as long, or the raw line
             over_raw: Option<f64> [Ratio],
+            /// operations per second
+            rate: Option<f64> [OperationsPerSecond],
+            /// several operations at a time: the rate over that of one at a time, in the same trial
+            of_single: Option<f64> [Ratio],
             /// payload per second
             throughput: Option<f64> [BitsPerSecond],
-            /// the same over that of the raw one-way stream, or of a copy from process to process,
-            /// in the same trial
+            /// operations of 32 KiB and more: the throughput over that of a raw stream in one
+            /// direction, or of a copy from process to process, in the same trial
             of_raw: Option<f64> [Ratio],
-            /// processor time of the node per operation, idle polling included
+            /// processor time of the node per operation, idle polling included, also while the
+            /// client verifies
             node_time: Option<f64> [Seconds],
-            /// processor time of the client per operation, idle polling included
-            client_time: Option<f64> [Seconds],
         }
         counters {
             /// operations measured
             operations,
-            /// bytes of payload of these
+            /// bytes of their payload
             bytes,
             /// bytes compared with what was written
             verified,
@@ -154,8 +135,6 @@ figures! {
             sessions,
             /// distinct pages touched
             pages,
-            /// requests sent again
-            retransmissions,
         }
     }
 }
@@ -173,7 +152,101 @@ impl Workload for Farmem {
     fn references() -> Option<References> {
         Some(References {
             parameter: "system",
-            names: vec!["raw", "ucx", "memcached", "redis"],
+            names: vec!["ucx", "memcached", "redis"],
         })
+    }
+
+    fn examine(parameters: &FarmemParameters) -> Result<(), Mistake> {
+        let bytes = |bytes: &Bytes| format!("{} B", bytes.0);
+        if !(1..=1 << 20).contains(&parameters.size.0) {
+            let found = bytes(&parameters.size);
+            return Err(mistake("size", found.as_str(), "\"1 B\" to \"1 MiB\""));
+        }
+        if !(1024..=65_507).contains(&parameters.datagram.0) {
+            let found = bytes(&parameters.datagram);
+            return Err(mistake(
+                "datagram",
+                found.as_str(),
+                "\"1024 B\" to \"65507 B\"",
+            ));
+        }
+        if !(0.0..=0.5).contains(&parameters.loss) {
+            return Err(mistake("loss", parameters.loss, "a part from 0 to 0.5"));
+        }
+        if parameters.loss > 0.0 && parameters.sessions > 1000 {
+            let found = parameters.sessions as i64;
+            return Err(mistake("sessions", found, "at most 1000 with loss"));
+        }
+        let is_shm = parameters.transport == Transport::Shm;
+        if is_shm && parameters.loss > 0.0 {
+            return Err(mistake(
+                "loss",
+                parameters.loss,
+                "0 for shm, which loses nothing",
+            ));
+        }
+        if is_shm && parameters.wait == Wait::Blocking {
+            return Err(mistake("wait", "blocking", "busy for shm"));
+        }
+        if is_shm && matches!(parameters.system, System::Memcached | System::Redis) {
+            return Err(mistake("transport", "shm", "udp for this system"));
+        }
+        Ok(())
+    }
+
+    fn check(parameters: &FarmemParameters, machine: &Machine) -> Result<(), Missing> {
+        let program = match parameters.system {
+            System::Farmem => return real::check_memory(parameters),
+            System::Ucx => "ucx_perftest",
+            System::Memcached => "memcached",
+            System::Redis => "redis-server",
+        };
+        machine.need(Feature::Load(program))
+    }
+
+    fn expected(parameters: &FarmemParameters) -> Option<Expected> {
+        let pages = real::layout(parameters).total() >> 12;
+        Some(Expected {
+            clock: parameters.duration.mul_f64(1.75),
+            // The memory is zeroed and written once; a session takes a socket and three operations.
+            work: Duration::from_millis(50)
+                + Duration::from_nanos(3000 * pages)
+                + Duration::from_micros(60 * parameters.sessions),
+        })
+    }
+
+    fn longest(parameters: &FarmemParameters) -> Duration {
+        let expected = Self::expected(parameters);
+        expected.map_or(Duration::ZERO, |expected| {
+            expected.clock + expected.work * 20
+        })
+    }
+
+    fn roles() -> Vec<Role> {
+        let role = |name: &str| Role {
+            name: name.into(),
+            same_host: true,
+        };
+        vec![role(CLIENT), role(NODE)]
+    }
+
+    fn run(parameters: FarmemParameters, agent: &mut Agent) -> Result<FarmemFigures, TrialError> {
+        match parameters.system {
+            System::Farmem => Ok(real::measure(&parameters, agent)?),
+            _ => {
+                agent.ready(Ready::new())?;
+                Ok(peers::measure(&parameters, agent)?)
+            }
+        }
+    }
+
+    fn serve(_: &str, parameters: FarmemParameters, agent: &mut Agent) -> Result<(), TrialError> {
+        match parameters.system {
+            System::Farmem => Ok(real::serve(&parameters, agent)?),
+            _ => {
+                agent.ready(Ready::new())?;
+                Ok(agent.until_stopped(|| Ok(()))?)
+            }
+        }
     }
 }

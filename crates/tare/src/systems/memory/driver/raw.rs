@@ -1,32 +1,56 @@
-//! What a transport does without a protocol: the references that every figure is held against, in
-//! the same trial.
+//! What a transport does without a protocol: the references that figures are held against, in the
+//! same trial.
 //!
-//! - `udp`: datagrams as long as request and response, answered as soon as they are received, by a
+//! - UDP: datagrams as long as request and response, answered as soon as they are received, by a
 //!   server that asks for the sender's address and answers it, as any server of several clients
-//!   must.
-//! - The *raw line* of shared memory: two cache lines, one written by each side, without PAUSE.
+//!   must. For long operations a stream in one direction, with UDP_SEGMENT and UDP_GRO.
+//! - Shared memory: the *raw line*, two cache lines, one written by each side, without PAUSE. For
+//!   long operations a copy from one process to the other, over slots.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tare_memory::View;
+use nix::sys::socket::{setsockopt, sockopt};
+use tare_farmem::protocol::Datagrams;
+use tare_farmem::transport::{Link as _, UdpLink, SOCKET_BYTES};
 
-/// The time after which a sleeping client takes a datagram for lost, and the wait of a server between
-/// two looks at whether it should end.
-const LOST: Duration = Duration::from_millis(50);
+use super::control::{Control, SLOT, SLOTS};
+
+/// The time after which a sleeping client takes a datagram for lost, and the wait of a server
+/// between two looks at whether it should end.
+const LOST: Duration = Duration::from_millis(5);
 
 /// Looks of a busy client at an empty socket, some 20 ms, after which a datagram is taken for lost.
 const LOOKS_MAX: u32 = 100_000;
 
-/// The longest datagram of a ping-pong.
-const DATAGRAM_MAX: usize = 65_507;
+/// The longest datagram, or piece that the kernel puts together.
+const PIECE_MAX: usize = 1 << 16;
 
-/// The places of the raw line in the shared page. Processors fetch lines in pairs, so each has a
-/// pair of its own.
-const PING: usize = 1024;
-const PONG: usize = 2048;
+/// Datagrams of the stream that are sent at a time, all that the kernel takes in one call.
+const RUN: usize = 44;
+
+/// Looks at a line between two at whether to end.
+const LOOKS: u32 = 1000;
+
+/// Opens the socket of the node's side.
+///
+/// # Errors
+/// Those of the system.
+pub(super) fn socket(is_busy: bool) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind("127.0.0.1:0")?;
+    socket.set_nonblocking(is_busy)?;
+    socket.set_read_timeout(Some(LOST))?;
+    Ok(socket)
+}
+
+/// Lets the kernel hand over runs of datagrams in one piece, and gives it room for some.
+pub(super) fn take_runs(socket: &UdpSocket) {
+    // Without either, the stream is slower.
+    let _ = setsockopt(socket, sockopt::UdpGroSegment, &true);
+    let _ = setsockopt(socket, sockopt::RcvBuf, &SOCKET_BYTES);
+}
 
 /// Answers each datagram with one of `answer` bytes until `is_over`.
 ///
@@ -34,35 +58,52 @@ const PONG: usize = 2048;
 /// Those of the socket.
 pub(super) fn echo(
     socket: &UdpSocket,
-    is_busy: bool,
     answer: usize,
     mut is_over: impl FnMut() -> bool,
 ) -> io::Result<()> {
-    socket.set_nonblocking(is_busy)?;
-    socket.set_read_timeout(Some(LOST))?;
-    let mut bytes = vec![0; DATAGRAM_MAX];
-    loop {
+    let mut bytes = vec![0; PIECE_MAX];
+    while !is_over() {
         match socket.recv_from(&mut bytes) {
             Ok((_, from)) => {
                 socket.send_to(&bytes[..answer], from)?;
             }
-            Err(error) if is_nothing(&error) => {
-                if is_over() {
-                    return Ok(());
-                }
-            }
+            Err(error) if is_nothing(&error) => {}
             Err(error) => return Err(error),
         }
     }
+    Ok(())
 }
 
-/// The client of a UDP ping-pong.
+/// Counts the bytes that come until `is_over`.
+///
+/// # Errors
+/// Those of the socket.
+pub(super) fn sink(
+    socket: &UdpSocket,
+    control: &Control,
+    mut is_over: impl FnMut() -> bool,
+) -> io::Result<()> {
+    let mut bytes = vec![0; PIECE_MAX];
+    let mut count = control.count().load(Ordering::Relaxed);
+    while !is_over() {
+        match socket.recv(&mut bytes) {
+            Ok(len) => {
+                count += len as u64;
+                control.count().store(count, Ordering::Release);
+            }
+            Err(error) if is_nothing(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The client's side of a UDP ping-pong.
 pub(super) struct Ping {
     socket: UdpSocket,
-    is_busy: bool,
+    patience: u32,
     bytes: Vec<u8>,
     request: usize,
-    lost: u64,
 }
 
 impl Ping {
@@ -71,20 +112,13 @@ impl Ping {
     /// # Errors
     /// Those of the socket.
     pub(super) fn new(server: SocketAddr, is_busy: bool, request: usize) -> io::Result<Ping> {
-        let any = match server {
-            SocketAddr::V4(_) => "0.0.0.0:0",
-            SocketAddr::V6(_) => "[::]:0",
-        };
-        let socket = UdpSocket::bind(any)?;
+        let socket = socket(is_busy)?;
         socket.connect(server)?;
-        socket.set_nonblocking(is_busy)?;
-        socket.set_read_timeout(Some(LOST))?;
         Ok(Ping {
             socket,
-            is_busy,
-            bytes: vec![0; DATAGRAM_MAX],
+            patience: if is_busy { LOOKS_MAX } else { 1 },
+            bytes: vec![0; PIECE_MAX],
             request,
-            lost: 0,
         })
     }
 
@@ -109,19 +143,12 @@ impl Ping {
                 Err(error) if !is_nothing(&error) => return Err(error),
                 Err(_) => in_vain += 1,
             }
-            // On loopback a datagram is lost only if a buffer is full, which one cannot fill; on a
-            // link that is about to come up, it may be.
-            if in_vain >= if self.is_busy { LOOKS_MAX } else { 1 } {
+            // One datagram at a time is not lost on loopback; this is for whatever else may happen.
+            if in_vain >= self.patience {
                 self.socket.send(&self.bytes[..self.request])?;
-                self.lost += 1;
                 in_vain = 0;
             }
         }
-    }
-
-    /// Returns the number of datagrams that had to be sent again.
-    pub(super) fn lost(&self) -> u64 {
-        self.lost
     }
 }
 
@@ -132,33 +159,88 @@ fn is_nothing(error: &io::Error) -> bool {
     )
 }
 
-/// Answers on the raw line until `is_over`, which is asked once in a thousand looks.
-pub(super) fn pong(page: View<'_>, mut is_over: impl FnMut() -> bool) -> Option<()> {
-    let (ping, pong) = (page.atomic::<u64>(PING)?, page.atomic::<u64>(PONG)?);
-    let mut last = ping.load(Ordering::Acquire);
-    pong.store(last, Ordering::Release);
-    loop {
-        for _ in 0..1000 {
+/// Sends a stream for so long; returns the bytes that the other side has received per second.
+///
+/// # Errors
+/// Those of the link.
+pub(super) fn stream(
+    link: &mut UdpLink,
+    control: &Control,
+    datagram: usize,
+    time: Duration,
+) -> io::Result<f64> {
+    let mut run = Datagrams::default();
+    for _ in 0..RUN.min((PIECE_MAX - 1) / datagram).max(1) {
+        run.push(&vec![7; datagram]);
+    }
+    let before = control.count().load(Ordering::Acquire);
+    let from = Instant::now();
+    while from.elapsed() < time {
+        link.send(&run)?;
+    }
+    let after = control.count().load(Ordering::Acquire);
+    Ok((after - before) as f64 / from.elapsed().as_secs_f64())
+}
+
+/// Answers on the raw line until `is_over`.
+pub(super) fn pong(control: &Control, mut is_over: impl FnMut() -> bool) {
+    let (ping, pong) = (control.ping(), control.pong());
+    let mut last = pong.load(Ordering::Relaxed);
+    while !is_over() {
+        for _ in 0..LOOKS {
             let now = ping.load(Ordering::Acquire);
             if now != last {
                 last = now;
                 pong.store(now, Ordering::Release);
             }
         }
-        if is_over() {
-            return Some(());
-        }
     }
 }
 
-/// Returns the time of so many round trips on the raw line; `None` if the page is too short.
-pub(super) fn raw_line(page: View<'_>, count: usize) -> Option<Duration> {
-    let (ping, pong) = (page.atomic::<u64>(PING)?, page.atomic::<u64>(PONG)?);
+/// Returns the time of so many round trips on the raw line.
+pub(super) fn raw_line(control: &Control, count: usize) -> Duration {
+    let (ping, pong) = (control.ping(), control.pong());
     let first = ping.load(Ordering::Relaxed);
     let from = Instant::now();
     for number in 1..=count as u64 {
         ping.store(first + number, Ordering::Release);
         while pong.load(Ordering::Acquire) != first + number {}
     }
-    Some(from.elapsed())
+    from.elapsed()
+}
+
+/// Copies what comes in the slots to memory of this process until `is_over`.
+pub(super) fn take_copies(control: &Control, mut is_over: impl FnMut() -> bool) {
+    let mut memory = vec![0; SLOTS * SLOT];
+    let (filled, taken) = (control.ping(), control.pong());
+    let mut next = taken.load(Ordering::Relaxed);
+    while !is_over() {
+        for _ in 0..LOOKS {
+            if filled.load(Ordering::Acquire) <= next {
+                continue;
+            }
+            let to = (next % SLOTS as u64) as usize * SLOT;
+            control.slot(next).copy_to(&mut memory[to..to + SLOT]);
+            next += 1;
+            taken.store(next, Ordering::Release);
+        }
+    }
+}
+
+/// Copies to the other process for so long; returns the bytes that it has taken per second.
+pub(super) fn give_copies(control: &Control, time: Duration) -> f64 {
+    let memory = vec![7; SLOTS * SLOT];
+    let (filled, taken) = (control.ping(), control.pong());
+    let first = filled.load(Ordering::Relaxed);
+    let mut next = first;
+    let from = Instant::now();
+    while from.elapsed() < time {
+        while next - taken.load(Ordering::Acquire) >= SLOTS as u64 {}
+        let at = (next % SLOTS as u64) as usize * SLOT;
+        control.slot(next).copy_from(&memory[at..at + SLOT]);
+        next += 1;
+        filled.store(next, Ordering::Release);
+    }
+    while taken.load(Ordering::Acquire) < next {}
+    ((next - first) as usize * SLOT) as f64 / from.elapsed().as_secs_f64()
 }

@@ -1,0 +1,429 @@
+//! A memory node in one process, clients in another, and the references of their transport.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{ensure, Context as _};
+use rustix::time::{clock_gettime, ClockId};
+use tare_farmem::memory::{Config, Store};
+use tare_farmem::protocol::{Node, NodeConfig, REQUEST_HEADER, RESPONSE_HEADER};
+use tare_farmem::serve::{Source, UdpSource};
+use tare_farmem::transport::{Faults, UdpLink, Waiting};
+use tare_histogram::Histogram;
+use tare_lab::driver::Missing;
+use tare_lab::protocol::Ready;
+
+use super::super::fleet::{Fleet, UdpFleet};
+use super::super::load::{Direction, Layout, Load};
+use super::control::{Control, Phase};
+use super::raw::{self, Ping};
+use super::{FarmemFigures, FarmemParameters, Transport, Wait, NODE};
+use crate::agent::Agent;
+use crate::systems::load::driver::{pin, processors};
+
+/// The time after which the sides of a comparison take turns.
+const TURN: Duration = Duration::from_millis(80);
+
+/// The time of operations between two looks at the clock, about.
+const GROUP: Duration = Duration::from_micros(500);
+
+/// The longest wait of the node's thread, after which it looks for commands.
+const WAIT: Duration = Duration::from_millis(5);
+
+/// Operations that are at least as long are held against a stream, shorter ones against a round
+/// trip.
+pub(super) const BULK: u64 = 32 << 10;
+
+/// The first page of each session.
+const BASE: u64 = 0x4000_0000;
+
+/// The first space.
+const FIRST_SPACE: u64 = 1;
+
+/// Memory of the node beyond its pages.
+const SPARE: u64 = 16 << 20;
+
+/// The memory that a trial works on.
+pub(super) fn layout(parameters: &FarmemParameters) -> Layout {
+    let pages = (1u64 << parameters.order) / parameters.sessions;
+    Layout {
+        first_space: FIRST_SPACE,
+        spaces: parameters.sessions,
+        pages: pages.max(1).next_power_of_two(),
+        base: BASE,
+        size: parameters.size.0 as u32,
+        direction: parameters.op,
+    }
+}
+
+/// Checks whether the machine has the memory of a trial.
+///
+/// # Errors
+/// What is missing.
+pub(super) fn check_memory(parameters: &FarmemParameters) -> Result<(), Missing> {
+    // The page table and the clients take a part of it again.
+    let needed = layout(parameters).total() / 8 * 9 + SPARE;
+    let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    match available(&info) {
+        Some(available) if available < needed => Err(Missing {
+            reason: format!(
+                "{} MiB of memory are available, expected {} MiB",
+                available >> 20,
+                needed >> 20
+            ),
+            remedy: Some("free some memory, or use a lower order".into()),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Reads the bytes of memory that programs can still get.
+fn available(info: &str) -> Option<u64> {
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+impl FarmemParameters {
+    fn waiting(&self) -> Waiting {
+        match self.wait {
+            Wait::Busy => Waiting::Busy,
+            Wait::Blocking => Waiting::Asleep,
+        }
+    }
+
+    fn is_bulk(&self) -> bool {
+        self.size.0 >= BULK
+    }
+
+    /// The reference of a round trip or of a stream, in the order of the sides.
+    fn reference(&self) -> Phase {
+        if self.is_bulk() {
+            Phase::Sink
+        } else {
+            Phase::Echo
+        }
+    }
+}
+
+/// Plays the node's side.
+///
+/// # Errors
+/// A socket failed, or there is too little memory.
+pub(super) fn serve(parameters: &FarmemParameters, agent: &mut Agent) -> anyhow::Result<()> {
+    let control = Control::create()?;
+    let socket = raw::socket(parameters.wait == Wait::Busy)?;
+    if parameters.is_bulk() {
+        raw::take_runs(&socket);
+    }
+    let source = UdpSource::bind(SocketAddr::from(([127, 0, 0, 1], 0)), false)?;
+    let mut ready = Ready::new();
+    control.describe(&mut ready);
+    ready.insert("node".into(), source.local_addr()?.to_string().into());
+    ready.insert("reference".into(), socket.local_addr()?.to_string().into());
+    let store = Store::new(&Config::new(layout(parameters).total() + SPARE));
+    let node = Mutex::new(Node::new(
+        NodeConfig {
+            datagram_bytes: parameters.datagram.0 as usize,
+            ..NodeConfig::new(1)
+        },
+        store,
+    ));
+    agent.ready(ready)?;
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let node_side = NodeSide {
+            parameters,
+            control,
+            stop: &stop,
+        };
+        let worker = scope.spawn(|| node_side.work(source, &node, &socket));
+        let waited = agent.until_stopped(|| {
+            ensure!(!worker.is_finished(), "the node's thread has ended");
+            Ok(())
+        });
+        stop.store(true, Ordering::Relaxed);
+        let worked = worker.join();
+        worked.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        waited
+    })
+}
+
+/// The thread of the node's side.
+struct NodeSide<'a> {
+    parameters: &'a FarmemParameters,
+    control: Control,
+    stop: &'a AtomicBool,
+}
+
+impl NodeSide<'_> {
+    fn work(
+        self,
+        mut source: UdpSource,
+        node: &Mutex<Node<Store>>,
+        socket: &std::net::UdpSocket,
+    ) -> anyhow::Result<()> {
+        pin(processors()?.0)?;
+        let answer = RESPONSE_HEADER + self.lengths().1;
+        while !self.stop.load(Ordering::Relaxed) {
+            let (command, phase) = self.control.command();
+            self.control.done(command, processor_time()?);
+            let is_over =
+                || self.control.command().0 != command || self.stop.load(Ordering::Relaxed);
+            match (phase, self.parameters.transport) {
+                (Phase::Idle, _) => thread::sleep(Duration::from_millis(1)),
+                (Phase::Node, _) => {
+                    while !is_over() {
+                        source.turn(node, WAIT, self.parameters.waiting())?;
+                    }
+                }
+                (Phase::Echo, Transport::Udp) => raw::echo(socket, answer, is_over)?,
+                (Phase::Sink, Transport::Udp) => raw::sink(socket, &self.control, is_over)?,
+                (Phase::Echo, _) => raw::pong(&self.control, is_over),
+                (Phase::Sink, _) => raw::take_copies(&self.control, is_over),
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of a request and of a response beside their headers.
+    fn lengths(&self) -> (usize, usize) {
+        lengths(self.parameters)
+    }
+}
+
+fn lengths(parameters: &FarmemParameters) -> (usize, usize) {
+    let size = parameters.size.0 as usize;
+    match parameters.op {
+        Direction::Read => (0, size),
+        Direction::Write => (size, 0),
+    }
+}
+
+/// This thread's processor time.
+fn processor_time() -> anyhow::Result<Duration> {
+    Ok(Duration::try_from(clock_gettime(ClockId::ThreadCPUTime))?)
+}
+
+/// The client's end of the reference.
+enum Reference {
+    Ping(Ping),
+    Stream(UdpLink),
+    Memory,
+}
+
+/// The client's side of a trial.
+struct Trial<'a> {
+    parameters: &'a FarmemParameters,
+    control: Control,
+    reference: Reference,
+}
+
+/// Measures, in the role that does.
+///
+/// # Errors
+/// A socket failed, or the node did.
+pub(super) fn measure(
+    parameters: &FarmemParameters,
+    agent: &mut Agent,
+) -> anyhow::Result<FarmemFigures> {
+    let roles = agent.ready(Ready::new())?;
+    let described = roles.get(NODE).context("no node's side")?;
+    let control = Control::open(described)?;
+    pin(processors()?.1)?;
+    let address = |name: &str| {
+        let text = described.get(name).and_then(|value| value.as_str());
+        let text = text.with_context(|| format!("no address of the {name}"))?;
+        text.parse::<SocketAddr>().context(text.to_owned())
+    };
+    let mut fleet = fleet(parameters, address("node")?)?;
+    let is_busy = parameters.wait == Wait::Busy;
+    let request = REQUEST_HEADER + lengths(parameters).0;
+    let reference = match (parameters.transport, parameters.is_bulk()) {
+        (Transport::Udp, false) => {
+            Reference::Ping(Ping::new(address("reference")?, is_busy, request)?)
+        }
+        (Transport::Udp, true) => {
+            let link = UdpLink::connect(address("reference")?, Waiting::Busy)?;
+            Reference::Stream(link)
+        }
+        _ => Reference::Memory,
+    };
+    let mut trial = Trial {
+        parameters,
+        control,
+        reference,
+    };
+    trial.control.begin(Phase::Node)?;
+    let mut load = Load::prepare(&mut fleet, layout(parameters))?;
+    trial.turn_of_load(&mut load, parameters.outstanding)?;
+    agent.start()?;
+    trial.compare(&mut load)
+}
+
+fn fleet(parameters: &FarmemParameters, node: SocketAddr) -> anyhow::Result<Fleet> {
+    let loss = parameters.loss;
+    let faults = Faults {
+        loss,
+        duplication: loss / 2.0,
+        reordering: loss / 2.0,
+    };
+    UdpFleet {
+        node,
+        sessions: parameters.sessions,
+        first_space: FIRST_SPACE,
+        datagram_bytes: parameters.datagram.0 as usize,
+        waiting: parameters.waiting(),
+        faults: (loss > 0.0).then_some((faults, 1)),
+    }
+    .open()
+}
+
+/// A turn of the load.
+struct Turn {
+    /// Median over groups of the time per operation, in seconds.
+    time: f64,
+    operations: u64,
+    /// The node's processor time in the turn.
+    node: Duration,
+}
+
+impl Trial<'_> {
+    /// Lets the load and its reference take turns, then measures single latencies.
+    fn compare(&mut self, load: &mut Load<'_>) -> anyhow::Result<FarmemFigures> {
+        let parameters = self.parameters;
+        let before = load.proof();
+        let size = parameters.size.0 as f64;
+        let (mut times, mut ratios, mut node, mut operations) = (vec![], vec![], Duration::ZERO, 0);
+        let pairs = parameters.duration.as_secs_f64() / (2.0 * TURN.as_secs_f64());
+        for _ in 0..pairs.round().max(1.0) as usize {
+            let reference = match parameters.outstanding {
+                1 => self.turn_of_reference()?,
+                _ if parameters.is_bulk() => self.turn_of_reference()?,
+                // Many at a time are held against one at a time.
+                _ => self.turn_of_load(load, 1)?.time,
+            };
+            let turn = self.turn_of_load(load, parameters.outstanding)?;
+            ratios.push(turn.time / reference);
+            times.push(turn.time);
+            node += turn.node;
+            operations += turn.operations;
+        }
+        let (time, ratio) = (median(&mut times), median(&mut ratios));
+        let mut latency = Histogram::new();
+        if parameters.outstanding == 1 {
+            self.latencies(load, &mut latency)?;
+        }
+        self.control.begin(Phase::Idle)?;
+        let proof = load.proof();
+        let quantile = |share| Some(latency.quantile(share)?.as_secs_f64());
+        let is_bulk = parameters.is_bulk();
+        let is_single = parameters.outstanding == 1 && !is_bulk;
+        let measured = proof.operations - before.operations;
+        Ok(FarmemFigures {
+            latency_p50: quantile(0.5),
+            latency_p99: quantile(0.99),
+            latency_p999: quantile(0.999),
+            time: Some(time),
+            over_raw: is_single.then_some(ratio),
+            rate: Some(1.0 / time),
+            of_single: (parameters.outstanding > 1 && !is_bulk).then_some(1.0 / ratio),
+            throughput: Some(8.0 * size / time),
+            of_raw: is_bulk.then_some(1.0 / ratio),
+            node_time: Some(node.as_secs_f64() / operations as f64),
+            operations: measured,
+            bytes: measured * parameters.size.0,
+            verified: proof.verified,
+            wrong: proof.wrong,
+            failed: proof.failed,
+            sessions: proof.sessions,
+            pages: proof.pages,
+            ..FarmemFigures::default()
+        })
+    }
+
+    /// Returns the time that the reference takes for an operation, in seconds.
+    fn turn_of_reference(&mut self) -> anyhow::Result<f64> {
+        self.control.begin(self.parameters.reference())?;
+        let (datagram, control) = (self.parameters.datagram.0 as usize, &self.control);
+        let size = self.parameters.size.0 as f64;
+        match &mut self.reference {
+            Reference::Stream(link) => Ok(size / raw::stream(link, control, datagram, TURN)?),
+            Reference::Memory if self.parameters.is_bulk() => {
+                Ok(size / raw::give_copies(control, TURN))
+            }
+            Reference::Memory => Ok(groups(|count| Ok(raw::raw_line(control, count)))?.0),
+            Reference::Ping(ping) => Ok(groups(|count| Ok(ping.round_trips(count)?))?.0),
+        }
+    }
+
+    fn turn_of_load(&self, load: &mut Load<'_>, outstanding: usize) -> anyhow::Result<Turn> {
+        let before = self.control.begin(Phase::Node)?;
+        let (time, operations) = groups(|count| {
+            // A whole number of windows, so that each is full but for its end.
+            load.group(count.next_multiple_of(outstanding), outstanding)
+        })?;
+        // The phase is the same, the time later.
+        let after = self.control.begin(Phase::Node)?;
+        Ok(Turn {
+            time,
+            operations,
+            node: after.saturating_sub(before),
+        })
+    }
+
+    /// Measures each operation for half of the duration.
+    fn latencies(&self, load: &mut Load<'_>, latency: &mut Histogram) -> anyhow::Result<()> {
+        self.control.begin(Phase::Node)?;
+        let until = Instant::now() + self.parameters.duration / 2;
+        while Instant::now() < until {
+            load.one_by_one(64, latency)?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs groups of operations for a turn; returns the median time per operation, in seconds, and the
+/// number of operations.
+fn groups(mut group: impl FnMut(usize) -> anyhow::Result<Duration>) -> anyhow::Result<(f64, u64)> {
+    let (mut times, mut operations, mut count) = (Vec::new(), 0, 16);
+    let from = Instant::now();
+    while from.elapsed() < TURN || times.is_empty() {
+        let took = group(count)?;
+        times.push(took.as_secs_f64() / count as f64);
+        operations += count as u64;
+        let fitting = GROUP.as_secs_f64() / took.as_secs_f64().max(1e-9) * count as f64;
+        count = (fitting as usize).clamp(16, 4096);
+    }
+    Ok((median(&mut times), operations))
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_that_programs_can_get_is_read_in_bytes() {
+        let info = "MemTotal:       24576000 kB\nMemAvailable:   1024 kB\nBuffers: 1 kB\n";
+        assert_eq!(available(info), Some(1 << 20));
+        for none in [
+            "",
+            "MemAvailable:",
+            "MemAvailable: x kB",
+            "MemAvailable: 18446744073709551615 kB",
+        ] {
+            assert_eq!(available(none), None, "{none}");
+        }
+    }
+}
