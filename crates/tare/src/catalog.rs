@@ -32,6 +32,10 @@ pub(crate) const EMBEDDED: &[(&str, &str)] = &[
         "experiments/load.toml",
         include_str!("../../../experiments/load.toml"),
     ),
+    (
+        "experiments/clio.toml",
+        include_str!("../../../experiments/clio.toml"),
+    ),
 ];
 
 /// The largest experiment file that is read, in bytes.
