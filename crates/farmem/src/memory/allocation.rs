@@ -1,5 +1,6 @@
 //! Spaces, allocation and freeing.
 
+use super::keep::Record;
 use super::pool::{place, Frame};
 use super::space::{Area, Kind, Space};
 use super::table::{Entry, Page, Room};
@@ -18,7 +19,7 @@ pub const SPARSE_MAX: u64 = 1 << 45;
 pub const AREAS_MAX: usize = 1 << 16;
 
 /// The addresses that the node chooses from.
-const CHOSEN: std::ops::Range<Address> = 1 << 46..1 << 47;
+pub(super) const CHOSEN: std::ops::Range<Address> = 1 << 46..1 << 47;
 
 /// Addresses that an allocation tries where one cache line answers for each page; after that, the
 /// second buckets serve too.
@@ -46,6 +47,7 @@ impl<M: Bytes> Store<M> {
         if self.spaces.len() >= self.config.spaces_max {
             return Err(Error::OutOfMemory);
         }
+        self.make_room(true)?;
         let mut space = Space::new(self.config.quota, CHOSEN.start);
         if let Some(preset) = self.config.preset {
             let area = Area {
@@ -56,6 +58,11 @@ impl<M: Bytes> Store<M> {
             };
             space.areas.insert(preset.start, area);
         }
+        self.record(&Record::Open {
+            space: id,
+            quota: space.quota,
+            preset: self.config.preset,
+        });
         self.spaces.insert(id, space);
         Ok(())
     }
@@ -67,8 +74,10 @@ impl<M: Bytes> Store<M> {
     pub fn close(&mut self, id: SpaceId) -> Result<(), Error> {
         let space = self.spaces.get(&id).ok_or(Error::NoSuchSpace)?;
         let (regions, granted) = (space.regions.clone(), space.granted.clone());
+        self.make_room(false)?;
+        self.record(&Record::Close { space: id });
         for region in regions {
-            self.retire(id, region)?;
+            self.end_region(id, region);
         }
         for region in granted {
             self.take_grant_back(region, id);
@@ -87,6 +96,14 @@ impl<M: Bytes> Store<M> {
     /// # Errors
     /// No such space.
     pub fn set_quota(&mut self, id: SpaceId, bytes: u64) -> Result<(), Error> {
+        if !self.spaces.contains_key(&id) {
+            return Err(Error::NoSuchSpace);
+        }
+        self.make_room(false)?;
+        self.record(&Record::Quota {
+            space: id,
+            quota: bytes,
+        });
         self.spaces.get_mut(&id).ok_or(Error::NoSuchSpace)?.quota = bytes;
         Ok(())
     }
@@ -126,7 +143,16 @@ impl<M: Bytes> Store<M> {
             permission,
             kind,
         };
+        self.make_room(true)?;
         let start = self.reserve(id, bytes, at, area, &frames)?;
+        self.record(&Record::Alloc {
+            space: id,
+            start,
+            end: start + bytes,
+            page,
+            permission,
+            is_sparse: kind == Kind::Sparse,
+        });
         if let (Kind::Dense, Some(space)) = (kind, self.spaces.get_mut(&id)) {
             space.used += bytes;
         }
@@ -251,7 +277,7 @@ impl<M: Bytes> Store<M> {
         }
         let wanted = address.checked_add(bytes).ok_or(Error::Length)?;
         let (mut pieces, mut pages) = (Vec::new(), 0);
-        let mut at = address;
+        let (mut at, mut splits) = (address, false);
         while at < wanted {
             let (start, area) = space.area(at).ok_or(Error::Unmapped { address: at })?;
             let multiple = area.page.bytes();
@@ -267,6 +293,7 @@ impl<M: Bytes> Store<M> {
                 return Err(Error::InUse);
             }
             let is_split = start < at && end < area.end;
+            splits |= is_split;
             if is_split && space.areas.len() >= AREAS_MAX {
                 return Err(Error::Quota);
             }
@@ -287,6 +314,12 @@ impl<M: Bytes> Store<M> {
         if regions.any(|region| region.address < at && address < region.end) {
             return Err(Error::InUse);
         }
+        self.make_room(splits)?;
+        self.record(&Record::Free {
+            space: id,
+            from: address,
+            to: at,
+        });
         for (start, from, to) in pieces {
             self.release(id, start, from, to);
         }

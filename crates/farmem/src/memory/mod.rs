@@ -6,6 +6,7 @@
 
 mod access;
 mod allocation;
+mod keep;
 mod locks;
 mod pool;
 mod regions;
@@ -18,9 +19,11 @@ use tare_sim::{Instant, Random};
 
 use crate::operation::{Address, Error, Operation, PageSize, RegionId, SpaceId, Value};
 pub use allocation::{AREAS_MAX, PAGES_MAX, SPARSE_MAX};
+pub use keep::{KeepError, Parts, Restored, WHOLE_WRITE_MAX};
 pub use locks::LOCKS_MAX;
 pub use regions::{GRANTS_MAX, REGIONS_MAX};
 
+use keep::Kept;
 use locks::Locks;
 use pool::Pool;
 use regions::Region;
@@ -124,6 +127,7 @@ pub struct Store<M = Vec<u8>> {
     locks: Locks,
     random: Random,
     retries: u64,
+    kept: Option<Kept<M>>,
 }
 
 impl Store {
@@ -154,17 +158,22 @@ impl<M: Bytes> Store<M> {
         config: &Config,
         mut memory: impl FnMut(usize) -> Result<M, E>,
     ) -> Result<Store<M>, E> {
+        let frames = config.bytes.min(pool::BYTES_MAX) >> PageSize::Small.shift();
+        let table = memory(table::bytes(frames))?;
+        let pool = memory((frames << PageSize::Small.shift()) as usize)?;
+        let (table, pool) = (Table::new(table, frames, config.key), Pool::new(pool));
+        Ok(Store::of(config, table, pool))
+    }
+
+    fn of(config: &Config, table: Table<M>, pool: Pool<M>) -> Store<M> {
         if let Some(preset) = config.preset {
             let is_border = |address: Address| address.is_multiple_of(preset.page.bytes());
             let is_whole = is_border(preset.start) && is_border(preset.end);
             assert!(is_whole && preset.start < preset.end, "whole pages");
         }
-        let frames = config.bytes.min(pool::BYTES_MAX) >> PageSize::Small.shift();
-        let table = memory(table::bytes(frames))?;
-        let pool = memory((frames << PageSize::Small.shift()) as usize)?;
-        Ok(Store {
-            table: Table::new(table, frames, config.key),
-            pool: Pool::new(pool),
+        Store {
+            table,
+            pool,
             spaces: HashMap::new(),
             regions: HashMap::new(),
             names: HashMap::new(),
@@ -173,8 +182,9 @@ impl<M: Bytes> Store<M> {
             // Clients see what it chooses, so it has nothing of the key.
             random: Random::new(0),
             retries: 0,
+            kept: None,
             config: config.clone(),
-        })
+        }
     }
 
     /// Executes an operation of a space, as a whole or not at all. What is read is appended to
