@@ -26,11 +26,27 @@ const TMPFS: u64 = 0x0102_1994;
 /// The lock ends with the last mapping. It holds off all that take it, and nobody who does not:
 /// a file that is cut off by another program ends this one (SIGBUS).
 pub struct OwnedFile {
-    fd: Arc<OwnedFd>,
+    fd: Arc<Locked>,
     pages: Pages,
     len: u64,
     /// The bytes before this have been mapped.
     mapped: u64,
+}
+
+/// A file under a lock, which ends with this value, also if a child that was just forked still has
+/// the file open.
+pub(crate) struct Locked(OwnedFd);
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+impl AsFd for Locked {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 impl OwnedFile {
@@ -94,7 +110,7 @@ impl OwnedFile {
             _ => Pages::Small,
         };
         Ok(OwnedFile {
-            fd: Arc::new(file.into()),
+            fd: Arc::new(Locked(file.into())),
             pages,
             len: found.len(),
             mapped: 0,
@@ -107,7 +123,7 @@ impl OwnedFile {
     /// # Errors
     /// It cannot be opened.
     pub fn reopened(&self) -> Result<OwnedFd, Error> {
-        Ok(reopen(self.fd.as_fd())?.into())
+        Ok(reopen(self.fd.0.as_fd())?.into())
     }
 
     /// Returns the pages that mappings of it are made of.
@@ -139,11 +155,11 @@ impl OwnedFile {
         if len > MAPPING_MAX || len < self.len {
             return Err(Error::MappingLength(len));
         }
-        rustix::fs::ftruncate(&self.fd, len).map_err(Error::os("ftruncate"))?;
+        rustix::fs::ftruncate(&self.fd.0, len).map_err(Error::os("ftruncate"))?;
         // Bytes without memory end the process when they are touched.
-        let all = rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), 0, len);
+        let all = rustix::fs::fallocate(&self.fd.0, FallocateFlags::empty(), 0, len);
         if let Err(errno) = all {
-            rustix::fs::ftruncate(&self.fd, self.len).map_err(Error::os("ftruncate"))?;
+            rustix::fs::ftruncate(&self.fd.0, self.len).map_err(Error::os("ftruncate"))?;
             return Err(match (errno, self.pages) {
                 (Errno::NOSPC, Pages::Huge1G | Pages::Huge2M) => {
                     refused(Errno::NOMEM, self.pages, len as usize)
@@ -178,7 +194,7 @@ fn reopen(fd: BorrowedFd<'_>) -> io::Result<File> {
 
 impl fmt::Debug for OwnedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = fs::read_link(format!("/proc/self/fd/{}", self.fd.as_raw_fd()));
+        let path = fs::read_link(format!("/proc/self/fd/{}", self.fd.0.as_raw_fd()));
         write!(f, "OwnedFile({:?}, {} bytes)", path.ok(), self.len)
     }
 }

@@ -6,11 +6,12 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{compiler_fence, AtomicU64, Ordering};
 use std::sync::Arc;
 
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
 use crate::error::Error;
+use crate::file::Locked;
 
 /// The longest mapping: 32 TiB.
 pub const MAPPING_MAX: u64 = 1 << 45;
@@ -71,7 +72,7 @@ pub struct Mapping {
     mapped: usize,
     pages: Pages,
     /// Keeps the file locked.
-    _file: Option<Arc<OwnedFd>>,
+    _file: Option<Arc<Locked>>,
 }
 
 // SAFETY: the mapping belongs to this value alone and is not bound to the thread that made it.
@@ -122,7 +123,7 @@ impl Mapping {
 
     /// Maps a part of a file that this process owns. All of its bytes exist.
     pub(crate) fn of_file(
-        file: &Arc<OwnedFd>,
+        file: &Arc<Locked>,
         offset: u64,
         len: usize,
         pages: Pages,
@@ -152,7 +153,7 @@ impl Mapping {
         len: usize,
         mapped: usize,
         pages: Pages,
-        file: Option<Arc<OwnedFd>>,
+        file: Option<Arc<Locked>>,
     ) -> Result<Mapping, Error> {
         let start = NonNull::new(start.cast()).ok_or(Error::Length(len as u64))?;
         Ok(Mapping {
