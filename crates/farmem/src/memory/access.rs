@@ -232,6 +232,9 @@ impl<M: Bytes> Store<M> {
     /// for, so this is mostly one bucket.
     #[inline(always)]
     pub(super) fn find(&self, space: SpaceId, address: Address) -> Option<Entry> {
+        if !self.leaving.is_empty() && self.is_leaving(space, address) {
+            return None;
+        }
         let page = Page::of(space, address, PageSize::Small);
         match self.table.find(&page) {
             None => self.find_larger(space, address),
@@ -300,7 +303,7 @@ impl<M: Bytes> Store<M> {
             if entry.frame().is_some() {
                 return Ok((size, false));
             }
-            let frame = self.pool.take(size).ok_or(Error::OutOfMemory)?;
+            let frame = self.take_frame(size).ok_or(Error::OutOfMemory)?;
             let page = Page::of(id, address, size);
             self.table.set_frame(&page, Some(frame));
             return Ok((size, true));
@@ -310,17 +313,21 @@ impl<M: Bytes> Store<M> {
         if !area.permission.allows(permission) {
             return Err(Error::Permission { address });
         }
-        let space = self.spaces.get_mut(&id).ok_or(Error::NoSuchSpace)?;
+        let space = self.spaces.get(&id).ok_or(Error::NoSuchSpace)?;
         if !space.may_use(size.bytes()) {
             return Err(Error::Quota);
         }
-        let frame = self.pool.take(size).ok_or(Error::OutOfMemory)?;
+        let frame = self.take_frame(size).ok_or(Error::OutOfMemory)?;
         let entry = Entry::new(size, area.permission, Some(frame));
         let page = Page::of(id, address, size);
-        if !self.table.insert(&page, entry, Room::Second) {
-            self.pool.give_back(frame, size);
-            return Err(Error::OutOfMemory);
+        while !self.table.insert(&page, entry, Room::Second) {
+            if self.leaving.is_empty() {
+                self.pool.give_back(frame, size);
+                return Err(Error::OutOfMemory);
+            }
+            self.give_back(self.config.free_pages.max(1));
         }
+        let space = self.spaces.get_mut(&id).ok_or(Error::NoSuchSpace)?;
         space.used += size.bytes();
         space.touched.insert(address & !(size.bytes() - 1));
         Ok((size, true))

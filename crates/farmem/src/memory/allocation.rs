@@ -1,7 +1,7 @@
 //! Spaces, allocation and freeing.
 
 use super::keep::Record;
-use super::pool::{place, Frame};
+use super::pool::Frame;
 use super::space::{Area, Kind, Space};
 use super::table::{Entry, Page, Room};
 use super::{Bytes, Store};
@@ -50,6 +50,13 @@ impl<M: Bytes> Store<M> {
         self.make_room(true)?;
         let mut space = Space::new(self.config.quota, CHOSEN.start);
         if let Some(preset) = self.config.preset {
+            self.give_back_of(id, preset.start..preset.end, u64::MAX);
+        }
+        // What is left of an earlier space of this name.
+        if let Some(closed) = self.closed.remove(&id) {
+            (space.leaving, space.touched) = (closed.leaving, closed.touched);
+        }
+        if let Some(preset) = self.config.preset {
             let area = Area {
                 end: preset.end,
                 page: preset.page,
@@ -82,12 +89,13 @@ impl<M: Bytes> Store<M> {
         for region in granted {
             self.take_grant_back(region, id);
         }
-        let areas = self.spaces.get(&id).map(|space| space.areas.clone());
-        for (start, area) in areas.unwrap_or_default() {
-            self.release(id, start, start, area.end);
-        }
         self.locks.forget_space(id);
-        self.spaces.remove(&id);
+        if let Some(mut space) = self.spaces.remove(&id) {
+            space.leaving.append(&mut space.areas);
+            self.leaving.insert(id);
+            self.closed.insert(id, space);
+        }
+        self.give_back(self.config.free_pages);
         Ok(())
     }
 
@@ -144,6 +152,7 @@ impl<M: Bytes> Store<M> {
             kind,
         };
         self.make_room(true)?;
+        self.give_back(self.config.free_pages);
         let start = self.reserve(id, bytes, at, area, &frames)?;
         self.record(&Record::Alloc {
             space: id,
@@ -159,9 +168,29 @@ impl<M: Bytes> Store<M> {
         Ok(start)
     }
 
-    /// Adds an area of so many bytes to a space, and its entries to the page table; sets the area's
-    /// end.
+    /// Adds an area of so many bytes to a space, and its entries to the page table. Freed memory that
+    /// was not given back yet is, before there is no room.
     pub(super) fn reserve(
+        &mut self,
+        id: SpaceId,
+        bytes: u64,
+        at: Option<Address>,
+        area: Area,
+        frames: &Frames<'_>,
+    ) -> Result<Address, Error> {
+        loop {
+            match self.try_reserve(id, bytes, at, area, frames) {
+                Err(Error::OutOfMemory) if !self.leaving.is_empty() => {
+                    let pages = (bytes >> area.page.shift()).max(self.config.free_pages);
+                    self.give_back(pages.max(1));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Adds an area, and sets its end.
+    fn try_reserve(
         &mut self,
         id: SpaceId,
         bytes: u64,
@@ -242,6 +271,7 @@ impl<M: Bytes> Store<M> {
         frames: &Frames<'_>,
         room: Room,
     ) -> bool {
+        self.give_back_of(id, start..start + bytes, u64::MAX);
         if matches!(frames, Frames::NoEntries) {
             return true;
         }
@@ -323,10 +353,11 @@ impl<M: Bytes> Store<M> {
         for (start, from, to) in pieces {
             self.release(id, start, from, to);
         }
+        self.give_back(self.config.free_pages);
         Ok(())
     }
 
-    /// Takes a range out of the area that begins at `start`, with its entries and its frames.
+    /// Takes a range out of the area that begins at `start`. Its pages are leaving from then on.
     pub(super) fn release(&mut self, id: SpaceId, start: Address, from: Address, to: Address) {
         let Some(space) = self.spaces.get_mut(&id) else {
             return;
@@ -335,44 +366,21 @@ impl<M: Bytes> Store<M> {
             return;
         };
         space.cut(start, from, to);
-        let size = area.page;
         match area.kind {
-            Kind::Dense => {
-                space.used -= to - from;
-                for address in (from..to).step_by(size.bytes() as usize) {
-                    self.drop_page(&Page::of(id, address, size));
-                }
-            }
+            Kind::Dense => space.used -= to - from,
             Kind::Sparse => {
-                let touched = space.touched.range(from..to).copied();
-                let touched = touched.collect::<Vec<_>>();
-                space.used -= touched.len() as u64 * size.bytes();
-                for address in &touched {
-                    space.touched.remove(address);
-                }
-                for address in touched {
-                    self.drop_page(&Page::of(id, address, size));
-                }
+                let touched = space.touched.range(from..to).count() as u64;
+                space.used -= touched * area.page.bytes();
             }
             Kind::Mapped(region) => {
-                for address in (from..to).step_by(size.bytes() as usize) {
-                    self.table.remove(&Page::of(id, address, size));
-                }
                 let region = self.regions.get_mut(&region);
                 if let Some(grant) = region.and_then(|region| region.grants.get_mut(&id)) {
                     grant.mapped = None;
                 }
             }
         }
-    }
-
-    fn drop_page(&mut self, page: &Page) {
-        let entry = self.table.remove(page);
-        if let Some(frame) = entry.and_then(Entry::frame) {
-            let start = place(frame, 0);
-            self.locks.forget(start..start + page.size.bytes());
-            self.pool.give_back(frame, page.size);
-        }
+        space.leaving.insert(from, Area { end: to, ..area });
+        self.leaving.insert(id);
     }
 }
 

@@ -155,6 +155,7 @@ impl<M: Bytes> Store<M> {
             permission,
         });
         self.take_grant_back(region, to);
+        self.give_back(self.config.free_pages);
         let grant = Grant {
             permission,
             mapped: None,
@@ -177,6 +178,7 @@ impl<M: Bytes> Store<M> {
         self.make_room(false)?;
         self.record(&Record::Revoke { region, from });
         self.take_grant_back(region, from);
+        self.give_back(self.config.free_pages);
         Ok(())
     }
 
@@ -231,6 +233,7 @@ impl<M: Bytes> Store<M> {
         self.make_room(false)?;
         self.record(&Record::Retire { region });
         self.end_region(id, region);
+        self.give_back(self.config.free_pages);
         Ok(())
     }
 

@@ -22,6 +22,7 @@ fn config() -> Config {
         quota: 64 * KIB_4,
         preset: Some(Preset { start, end, page }),
         key: [3, 5],
+        free_pages: 2,
         ..Config::new(96 * KIB_4)
     }
 }
