@@ -70,7 +70,7 @@ fn a_child_of_the_tests_works_until_it_is_killed() {
         store.write(ONE, slot, &data).unwrap();
         store.write(ONE, COUNTER, &n.to_le_bytes()).unwrap();
         churn(&mut store, n);
-        if n % 16 == 0 {
+        if n.is_multiple_of(16) {
             let _ = writeln!(said, "working");
         }
     }
@@ -84,7 +84,7 @@ fn churn(store: &mut Store<Mapping>, n: u64) {
     let (page, permission) = (PageSize::Small, Permission::READ_WRITE);
     let _ = match random.below(7) {
         0 | 1 => store
-            .alloc(TWO, bytes, page, Some(at), permission, n % 2 == 0)
+            .alloc(TWO, bytes, page, Some(at), permission, n.is_multiple_of(2))
             .map(drop),
         2 => store.free(TWO, at, bytes),
         3 => store.write(TWO, at, &vec![7; bytes as usize]),

@@ -13,7 +13,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, MemfdFlags, Mode};
 use rustix::io::Errno;
 
 use crate::error::Error;
-use crate::private::{refused, Mapping, Pages, MAPPING_MAX};
+use crate::private::{has_transparent, refused, Mapping, Pages, MAPPING_MAX};
 
 /// The file system of `hugetlbfs`, and of memfds with huge pages.
 const HUGETLBFS: u64 = 0x9584_58f6;
@@ -106,7 +106,7 @@ impl OwnedFile {
         let pages = match (system.f_type as u64, system.f_bsize as u64) {
             (HUGETLBFS, 0x4000_0000) => Pages::Huge1G,
             (HUGETLBFS, _) => Pages::Huge2M,
-            (TMPFS, _) => Pages::Transparent,
+            (TMPFS, _) if has_transparent("shmem_enabled") => Pages::Transparent,
             _ => Pages::Small,
         };
         Ok(OwnedFile {
@@ -143,8 +143,10 @@ impl OwnedFile {
 
     /// Returns the bytes of the file that a mapping of `len` bytes takes.
     pub fn rounded(&self, len: usize) -> u64 {
-        // Transparent pages are also of 2 MiB where the file's offset is a multiple of that.
-        (len as u64).next_multiple_of(self.pages.bytes() as u64)
+        // Pages of 2 MiB are at such offsets of the file. Also where the kernel gives none now, so
+        // that the next process finds the bytes at the same place.
+        let multiple = self.pages.bytes().max(Pages::Huge2M.bytes());
+        (len as u64).next_multiple_of(multiple as u64)
     }
 
     /// Makes the file longer; new bytes are 0, and take their memory at once.

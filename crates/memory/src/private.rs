@@ -112,7 +112,8 @@ impl Mapping {
     /// The length is 0 or more than [`MAPPING_MAX`], or there is not as much memory.
     pub fn best(len: usize) -> Result<Mapping, Error> {
         let fits = |pages: &Pages| len >= pages.bytes() / 2;
-        for pages in Pages::ALL.into_iter().filter(fits) {
+        let is_given = |pages: &Pages| *pages != Pages::Transparent || has_transparent("enabled");
+        for pages in Pages::ALL.into_iter().filter(fits).filter(is_given) {
             match Mapping::anonymous(len, pages) {
                 Err(Error::HugePages { .. }) => continue,
                 result => return result,
@@ -275,6 +276,22 @@ fn transparent(len: usize, mapped: usize) -> Result<Mapping, Error> {
     mapping.advise(Advice::LinuxHugepage).ok();
     mapping.populate()?;
     Ok(mapping)
+}
+
+/// Returns true if the system gives transparent huge pages to those who ask, for memory (`enabled`)
+/// or files on tmpfs (`shmem_enabled`).
+pub(crate) fn has_transparent(setting: &str) -> bool {
+    let path = format!("/sys/kernel/mm/transparent_hugepage/{setting}");
+    let setting = fs::read_to_string(path).unwrap_or_default();
+    [
+        "[always]",
+        "[within_size]",
+        "[advise]",
+        "[madvise]",
+        "[force]",
+    ]
+    .iter()
+    .any(|chosen| setting.contains(chosen))
 }
 
 /// Returns why the kernel mapped no pages.

@@ -327,14 +327,15 @@ impl<M: Bytes> Store<M> {
             if is_split && space.areas.len() >= AREAS_MAX {
                 return Err(Error::Quota);
             }
-            pages += match area.kind {
+            let used = match area.kind {
                 Kind::Sparse => {
                     let touched = space.touched.range(at..end);
                     touched.take(PAGES_MAX as usize + 1).count() as u64
                 }
                 _ => (end - at) >> area.page.shift(),
             };
-            pieces.push((start, at, end));
+            pages += used;
+            pieces.push((start, at, end, used << area.page.shift()));
             at = end;
         }
         if pages > PAGES_MAX {
@@ -350,15 +351,23 @@ impl<M: Bytes> Store<M> {
             from: address,
             to: at,
         });
-        for (start, from, to) in pieces {
-            self.release(id, start, from, to);
+        for (start, from, to, used) in pieces {
+            self.release(id, start, from, to, used);
         }
         self.give_back(self.config.free_pages);
         Ok(())
     }
 
-    /// Takes a range out of the area that begins at `start`. Its pages are leaving from then on.
-    pub(super) fn release(&mut self, id: SpaceId, start: Address, from: Address, to: Address) {
+    /// Takes a range, which uses so many bytes, out of the area that begins at `start`. Its pages
+    /// are leaving from then on.
+    pub(super) fn release(
+        &mut self,
+        id: SpaceId,
+        start: Address,
+        from: Address,
+        to: Address,
+        used: u64,
+    ) {
         let Some(space) = self.spaces.get_mut(&id) else {
             return;
         };
@@ -367,11 +376,7 @@ impl<M: Bytes> Store<M> {
         };
         space.cut(start, from, to);
         match area.kind {
-            Kind::Dense => space.used -= to - from,
-            Kind::Sparse => {
-                let touched = space.touched.range(from..to).count() as u64;
-                space.used -= touched * area.page.bytes();
-            }
+            Kind::Dense | Kind::Sparse => space.used -= used,
             Kind::Mapped(region) => {
                 let region = self.regions.get_mut(&region);
                 if let Some(grant) = region.and_then(|region| region.grants.get_mut(&id)) {

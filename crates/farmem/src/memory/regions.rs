@@ -259,7 +259,7 @@ impl<M: Bytes> Store<M> {
         };
         let bytes = found.end - found.address;
         if let Some(start) = found.grants.remove(&from).and_then(|grant| grant.mapped) {
-            self.release(from, start, start, start + bytes);
+            self.release(from, start, start, start + bytes, 0);
         }
         if let Some(space) = self.spaces.get_mut(&from) {
             space.granted.remove(&region);

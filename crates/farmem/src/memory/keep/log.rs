@@ -43,6 +43,21 @@ pub(super) struct Log<M> {
     used: usize,
 }
 
+/// What a part is found to be.
+pub(super) enum Opened<M> {
+    /// Nothing yet.
+    Empty(M),
+    /// A log, and the key of the page table.
+    Log(Log<M>, [u64; 2]),
+}
+
+/// A write that a process was killed in.
+pub(super) struct UnderWay {
+    pub(super) space: SpaceId,
+    pub(super) address: Address,
+    pub(super) data: Vec<u8>,
+}
+
 /// Returns the bytes of the part for a pool of so many bytes.
 pub(super) fn bytes(pool: u64) -> usize {
     BEFORE + 2 * half(pool)
@@ -54,14 +69,14 @@ fn half(pool: u64) -> usize {
 }
 
 impl<M: AsRef<[u8]> + AsMut<[u8]>> Log<M> {
-    /// Opens the part; an empty one is returned as the inner error.
-    pub(super) fn open(memory: M, pool: u64) -> Result<Result<(Log<M>, [u64; 2]), M>, KeepError> {
+    /// Opens the part of a pool of so many bytes.
+    pub(super) fn open(memory: M, pool: u64) -> Result<Opened<M>, KeepError> {
         let found = memory.as_ref();
         if found.as_ptr().align_offset(64) != 0 || found.len() < bytes(pool) {
             return Err(KeepError::Memory);
         }
         let Some(key) = check_header(found, pool)? else {
-            return Ok(Err(memory));
+            return Ok(Opened::Empty(memory));
         };
         let log = Log {
             generation: word(found, AT_GENERATION),
@@ -69,7 +84,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Log<M> {
             half: half(pool),
             used: 0,
         };
-        Ok(Ok((log, key)))
+        Ok(Opened::Log(log, key))
     }
 
     /// Makes the part of an empty one. It counts from [`Log::finish`] on.
@@ -205,14 +220,17 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Log<M> {
     }
 
     /// Returns the write that was under way.
-    pub(super) fn write_under_way(&self) -> Result<Option<(SpaceId, Address, &[u8])>, KeepError> {
+    pub(super) fn write_under_way(&self) -> Result<Option<UnderWay>, KeepError> {
         let memory = self.memory.as_ref();
         match word(memory, AT_WRITE) {
             0 => Ok(None),
             len if len <= WHOLE_WRITE_MAX as u64 => {
-                let space = SpaceId(word(memory, AT_WRITE + 8));
                 let bytes = &memory[AT_WRITE + 64..][..len as usize];
-                Ok(Some((space, word(memory, AT_WRITE + 16), bytes)))
+                Ok(Some(UnderWay {
+                    space: SpaceId(word(memory, AT_WRITE + 8)),
+                    address: word(memory, AT_WRITE + 16),
+                    data: bytes.to_vec(),
+                }))
             }
             _ => Err(KeepError::Corrupt("the write under way is too long")),
         }

@@ -22,7 +22,7 @@ use super::{Bytes, Config, Store};
 use crate::operation::{Address, Error, PageSize, SpaceId};
 pub use log::WHOLE_WRITE_MAX;
 
-use log::Log;
+use log::{Log, Opened};
 pub(super) use record::Record;
 
 /// Tokens that a record sets aside.
@@ -208,12 +208,12 @@ impl<M: Bytes> Store<M> {
         }
         let frames = frames(config);
         match Log::open(log, needed.pool as u64)? {
-            Ok((log, key)) => {
+            Opened::Log(log, key) => {
                 let table = Table::existing(table, frames, key);
                 let pool = Pool::existing(pool, frames);
                 Store::of(config, table, pool).restored(log)
             }
-            Err(empty) => {
+            Opened::Empty(empty) => {
                 let log = Log::create(empty, needed.pool as u64, config.key);
                 let table = Table::new(table, frames, config.key);
                 let mut store = Store::of(config, table, Pool::new(pool));

@@ -23,9 +23,8 @@ impl<M: Bytes> Store<M> {
         self.check_areas()?;
 
         let under_way = log.write_under_way()?;
-        let under_way = under_way.map(|(space, at, data)| (space, at, data.to_vec()));
-        if let Some((space, address, data)) = &under_way {
-            let result = self.write(*space, *address, data);
+        if let Some(write) = &under_way {
+            let result = self.write(write.space, write.address, &write.data);
             result.map_err(|_| KeepError::Corrupt("the write under way has no memory"))?;
             log.end_write();
         }
