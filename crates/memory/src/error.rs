@@ -2,7 +2,9 @@
 
 use std::{fmt, io};
 
-/// The reason why memory could not be shared.
+use crate::private::Pages;
+
+/// The reason why memory could not be shared or mapped.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -17,6 +19,26 @@ pub enum Error {
     Length(u64),
     /// The file is no memfd that is sealed against shrinking.
     NotSealed,
+    /// The length of a mapping is 0, more than [`MAPPING_MAX`](crate::MAPPING_MAX), or more than
+    /// the file has.
+    MappingLength(u64),
+    /// The system has not as many huge pages that are free.
+    HugePages {
+        /// The pages.
+        pages: Pages,
+        /// How many are free; `None` if the system has none of this size.
+        found: Option<u64>,
+        /// How many are needed.
+        expected: u64,
+        /// How many there are, in use or free.
+        total: u64,
+    },
+    /// Another process has the file.
+    FileInUse,
+    /// The file is not a regular one.
+    NotAFile,
+    /// Other users may access the file, by this mode.
+    FileMode(u32),
 }
 
 impl Error {
@@ -40,6 +62,39 @@ impl fmt::Display for Error {
             Error::NotSealed => f.write_str(
                 "the shared memory can be shrunk by the other side: expected a memfd with F_SEAL_SHRINK",
             ),
+            Error::MappingLength(len) => write!(
+                f,
+                "a mapping of {len} bytes: expected 1 to {}, and no more than the file has",
+                crate::MAPPING_MAX
+            ),
+            Error::HugePages {
+                pages,
+                found: None,
+                ..
+            } => write!(f, "this system has no {pages}: use smaller ones"),
+            Error::HugePages {
+                pages,
+                found: Some(found),
+                expected,
+                total,
+            } => {
+                let more = total + expected.saturating_sub(*found);
+                let kib = pages.bytes() >> 10;
+                write!(
+                    f,
+                    "found {found} free {pages}, expected {expected}: echo {more} > \
+                     /sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages"
+                )
+            }
+            Error::FileInUse => {
+                f.write_str("another process has the file: end it, or use another file")
+            }
+            Error::NotAFile => f.write_str("found no regular file: expected one"),
+            Error::FileMode(mode) => write!(
+                f,
+                "found a file of mode {mode:04o}, expected 0600, since it has the secrets of \
+                 others: chmod 600"
+            ),
         }
     }
 }
@@ -56,7 +111,7 @@ impl std::error::Error for Error {
 impl From<io::Error> for Error {
     fn from(source: io::Error) -> Error {
         Error::Os {
-            doing: "shared memory",
+            doing: "opening the memory",
             source,
         }
     }

@@ -2,10 +2,14 @@
 
 mod arena;
 mod error;
+mod file;
 mod mapping;
+mod private;
 mod view;
 
 pub use arena::{Arena, Placed, Shared};
 pub use error::Error;
+pub use file::OwnedFile;
 pub use mapping::{SharedMemory, LEN_MAX};
+pub use private::{publish, Mapping, Pages, MAPPING_MAX};
 pub use view::{Atomic, AtomicValue, Slice, Value, View, Volatile};

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tare_memory::publish;
 use tare_sim::Instant;
 
 use super::pool::place;
@@ -103,15 +104,18 @@ impl<M: Bytes> Store<M> {
             if let (true, Some(frame)) = (entry.allows(Permission::WRITE), entry.frame()) {
                 let (offset, there) = within(address, len.into(), entry.size());
                 if there == data.len() {
+                    self.begin_write(space, address, data);
                     self.pool
                         .bytes_mut(frame, offset, there)
                         .copy_from_slice(data);
+                    self.end_write();
                     return Ok(());
                 }
             }
         }
         // Whatever can fail comes before the first byte is written.
         self.populate(space, address, len.into(), Permission::WRITE)?;
+        self.begin_write(space, address, data);
         let mut rest = data;
         let mut at = address;
         while !rest.is_empty() {
@@ -121,6 +125,7 @@ impl<M: Bytes> Store<M> {
             at += now.len() as u64;
             rest = later;
         }
+        self.end_write();
         Ok(())
     }
 
@@ -155,6 +160,7 @@ impl<M: Bytes> Store<M> {
     ) -> Result<u64, Error> {
         aligned(address)?;
         self.populate(space, address, 8, Permission::READ_WRITE)?;
+        let is_kept = self.kept.is_some();
         let bytes = self.populated(space, address, 8)?;
         // Aligned, so it is within one page.
         let Some(word) = bytes.first_chunk_mut::<8>() else {
@@ -162,7 +168,10 @@ impl<M: Bytes> Store<M> {
         };
         let old = u64::from_le_bytes(*word);
         if let Some(new) = change(old) {
-            *word = new.to_le_bytes();
+            match is_kept {
+                true => publish(word, u64::from_ne_bytes(new.to_le_bytes())),
+                false => *word = new.to_le_bytes(),
+            }
         }
         Ok(old)
     }
@@ -180,6 +189,7 @@ impl<M: Bytes> Store<M> {
     ) -> Result<u64, Error> {
         aligned(address)?;
         self.locks.check_new(now, space, lease)?;
+        self.set_tokens_aside()?;
         // The lock belongs to the physical memory, so there must be some.
         self.populate(space, address, 8, Permission::WRITE)?;
         let at = self.physical(space, address)?;
@@ -222,6 +232,9 @@ impl<M: Bytes> Store<M> {
     /// for, so this is mostly one bucket.
     #[inline(always)]
     pub(super) fn find(&self, space: SpaceId, address: Address) -> Option<Entry> {
+        if !self.leaving.is_empty() && self.is_leaving(space, address) {
+            return None;
+        }
         let page = Page::of(space, address, PageSize::Small);
         match self.table.find(&page) {
             None => self.find_larger(space, address),
@@ -290,7 +303,7 @@ impl<M: Bytes> Store<M> {
             if entry.frame().is_some() {
                 return Ok((size, false));
             }
-            let frame = self.pool.take(size).ok_or(Error::OutOfMemory)?;
+            let frame = self.take_frame(size).ok_or(Error::OutOfMemory)?;
             let page = Page::of(id, address, size);
             self.table.set_frame(&page, Some(frame));
             return Ok((size, true));
@@ -300,17 +313,21 @@ impl<M: Bytes> Store<M> {
         if !area.permission.allows(permission) {
             return Err(Error::Permission { address });
         }
-        let space = self.spaces.get_mut(&id).ok_or(Error::NoSuchSpace)?;
+        let space = self.spaces.get(&id).ok_or(Error::NoSuchSpace)?;
         if !space.may_use(size.bytes()) {
             return Err(Error::Quota);
         }
-        let frame = self.pool.take(size).ok_or(Error::OutOfMemory)?;
+        let frame = self.take_frame(size).ok_or(Error::OutOfMemory)?;
         let entry = Entry::new(size, area.permission, Some(frame));
         let page = Page::of(id, address, size);
-        if !self.table.insert(&page, entry, Room::Second) {
-            self.pool.give_back(frame, size);
-            return Err(Error::OutOfMemory);
+        while !self.table.insert(&page, entry, Room::Second) {
+            if self.leaving.is_empty() {
+                self.pool.give_back(frame, size);
+                return Err(Error::OutOfMemory);
+            }
+            self.give_back(self.config.free_pages.max(1));
         }
+        let space = self.spaces.get_mut(&id).ok_or(Error::NoSuchSpace)?;
         space.used += size.bytes();
         space.touched.insert(address & !(size.bytes() - 1));
         Ok((size, true))

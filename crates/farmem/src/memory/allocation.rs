@@ -1,6 +1,7 @@
 //! Spaces, allocation and freeing.
 
-use super::pool::{place, Frame};
+use super::keep::Record;
+use super::pool::Frame;
 use super::space::{Area, Kind, Space};
 use super::table::{Entry, Page, Room};
 use super::{Bytes, Store};
@@ -18,7 +19,7 @@ pub const SPARSE_MAX: u64 = 1 << 45;
 pub const AREAS_MAX: usize = 1 << 16;
 
 /// The addresses that the node chooses from.
-const CHOSEN: std::ops::Range<Address> = 1 << 46..1 << 47;
+pub(super) const CHOSEN: std::ops::Range<Address> = 1 << 46..1 << 47;
 
 /// Addresses that an allocation tries where one cache line answers for each page; after that, the
 /// second buckets serve too.
@@ -46,7 +47,15 @@ impl<M: Bytes> Store<M> {
         if self.spaces.len() >= self.config.spaces_max {
             return Err(Error::OutOfMemory);
         }
+        self.make_room(true)?;
         let mut space = Space::new(self.config.quota, CHOSEN.start);
+        if let Some(preset) = self.config.preset {
+            self.give_back_of(id, preset.start..preset.end, u64::MAX);
+        }
+        // What is left of an earlier space of this name.
+        if let Some(closed) = self.closed.remove(&id) {
+            (space.leaving, space.touched) = (closed.leaving, closed.touched);
+        }
         if let Some(preset) = self.config.preset {
             let area = Area {
                 end: preset.end,
@@ -56,6 +65,11 @@ impl<M: Bytes> Store<M> {
             };
             space.areas.insert(preset.start, area);
         }
+        self.record(&Record::Open {
+            space: id,
+            quota: space.quota,
+            preset: self.config.preset,
+        });
         self.spaces.insert(id, space);
         Ok(())
     }
@@ -67,18 +81,21 @@ impl<M: Bytes> Store<M> {
     pub fn close(&mut self, id: SpaceId) -> Result<(), Error> {
         let space = self.spaces.get(&id).ok_or(Error::NoSuchSpace)?;
         let (regions, granted) = (space.regions.clone(), space.granted.clone());
+        self.make_room(false)?;
+        self.record(&Record::Close { space: id });
         for region in regions {
-            self.retire(id, region)?;
+            self.end_region(id, region);
         }
         for region in granted {
             self.take_grant_back(region, id);
         }
-        let areas = self.spaces.get(&id).map(|space| space.areas.clone());
-        for (start, area) in areas.unwrap_or_default() {
-            self.release(id, start, start, area.end);
-        }
         self.locks.forget_space(id);
-        self.spaces.remove(&id);
+        if let Some(mut space) = self.spaces.remove(&id) {
+            space.leaving.append(&mut space.areas);
+            self.leaving.insert(id);
+            self.closed.insert(id, space);
+        }
+        self.give_back(self.config.free_pages);
         Ok(())
     }
 
@@ -87,6 +104,14 @@ impl<M: Bytes> Store<M> {
     /// # Errors
     /// No such space.
     pub fn set_quota(&mut self, id: SpaceId, bytes: u64) -> Result<(), Error> {
+        if !self.spaces.contains_key(&id) {
+            return Err(Error::NoSuchSpace);
+        }
+        self.make_room(false)?;
+        self.record(&Record::Quota {
+            space: id,
+            quota: bytes,
+        });
         self.spaces.get_mut(&id).ok_or(Error::NoSuchSpace)?.quota = bytes;
         Ok(())
     }
@@ -126,16 +151,46 @@ impl<M: Bytes> Store<M> {
             permission,
             kind,
         };
+        self.make_room(true)?;
+        self.give_back(self.config.free_pages);
         let start = self.reserve(id, bytes, at, area, &frames)?;
+        self.record(&Record::Alloc {
+            space: id,
+            start,
+            end: start + bytes,
+            page,
+            permission,
+            is_sparse: kind == Kind::Sparse,
+        });
         if let (Kind::Dense, Some(space)) = (kind, self.spaces.get_mut(&id)) {
             space.used += bytes;
         }
         Ok(start)
     }
 
-    /// Adds an area of so many bytes to a space, and its entries to the page table; sets the area's
-    /// end.
+    /// Adds an area of so many bytes to a space, and its entries to the page table. Freed memory that
+    /// was not given back yet is, before there is no room.
     pub(super) fn reserve(
+        &mut self,
+        id: SpaceId,
+        bytes: u64,
+        at: Option<Address>,
+        area: Area,
+        frames: &Frames<'_>,
+    ) -> Result<Address, Error> {
+        loop {
+            match self.try_reserve(id, bytes, at, area, frames) {
+                Err(Error::OutOfMemory) if !self.leaving.is_empty() => {
+                    let pages = (bytes >> area.page.shift()).max(self.config.free_pages);
+                    self.give_back(pages.max(1));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Adds an area, and sets its end.
+    fn try_reserve(
         &mut self,
         id: SpaceId,
         bytes: u64,
@@ -216,6 +271,7 @@ impl<M: Bytes> Store<M> {
         frames: &Frames<'_>,
         room: Room,
     ) -> bool {
+        self.give_back_of(id, start..start + bytes, u64::MAX);
         if matches!(frames, Frames::NoEntries) {
             return true;
         }
@@ -251,7 +307,7 @@ impl<M: Bytes> Store<M> {
         }
         let wanted = address.checked_add(bytes).ok_or(Error::Length)?;
         let (mut pieces, mut pages) = (Vec::new(), 0);
-        let mut at = address;
+        let (mut at, mut splits) = (address, false);
         while at < wanted {
             let (start, area) = space.area(at).ok_or(Error::Unmapped { address: at })?;
             let multiple = area.page.bytes();
@@ -267,17 +323,19 @@ impl<M: Bytes> Store<M> {
                 return Err(Error::InUse);
             }
             let is_split = start < at && end < area.end;
+            splits |= is_split;
             if is_split && space.areas.len() >= AREAS_MAX {
                 return Err(Error::Quota);
             }
-            pages += match area.kind {
+            let used = match area.kind {
                 Kind::Sparse => {
                     let touched = space.touched.range(at..end);
                     touched.take(PAGES_MAX as usize + 1).count() as u64
                 }
                 _ => (end - at) >> area.page.shift(),
             };
-            pieces.push((start, at, end));
+            pages += used;
+            pieces.push((start, at, end, used << area.page.shift()));
             at = end;
         }
         if pages > PAGES_MAX {
@@ -287,14 +345,29 @@ impl<M: Bytes> Store<M> {
         if regions.any(|region| region.address < at && address < region.end) {
             return Err(Error::InUse);
         }
-        for (start, from, to) in pieces {
-            self.release(id, start, from, to);
+        self.make_room(splits)?;
+        self.record(&Record::Free {
+            space: id,
+            from: address,
+            to: at,
+        });
+        for (start, from, to, used) in pieces {
+            self.release(id, start, from, to, used);
         }
+        self.give_back(self.config.free_pages);
         Ok(())
     }
 
-    /// Takes a range out of the area that begins at `start`, with its entries and its frames.
-    pub(super) fn release(&mut self, id: SpaceId, start: Address, from: Address, to: Address) {
+    /// Takes a range, which uses so many bytes, out of the area that begins at `start`. Its pages
+    /// are leaving from then on.
+    pub(super) fn release(
+        &mut self,
+        id: SpaceId,
+        start: Address,
+        from: Address,
+        to: Address,
+        used: u64,
+    ) {
         let Some(space) = self.spaces.get_mut(&id) else {
             return;
         };
@@ -302,44 +375,17 @@ impl<M: Bytes> Store<M> {
             return;
         };
         space.cut(start, from, to);
-        let size = area.page;
         match area.kind {
-            Kind::Dense => {
-                space.used -= to - from;
-                for address in (from..to).step_by(size.bytes() as usize) {
-                    self.drop_page(&Page::of(id, address, size));
-                }
-            }
-            Kind::Sparse => {
-                let touched = space.touched.range(from..to).copied();
-                let touched = touched.collect::<Vec<_>>();
-                space.used -= touched.len() as u64 * size.bytes();
-                for address in &touched {
-                    space.touched.remove(address);
-                }
-                for address in touched {
-                    self.drop_page(&Page::of(id, address, size));
-                }
-            }
+            Kind::Dense | Kind::Sparse => space.used -= used,
             Kind::Mapped(region) => {
-                for address in (from..to).step_by(size.bytes() as usize) {
-                    self.table.remove(&Page::of(id, address, size));
-                }
                 let region = self.regions.get_mut(&region);
                 if let Some(grant) = region.and_then(|region| region.grants.get_mut(&id)) {
                     grant.mapped = None;
                 }
             }
         }
-    }
-
-    fn drop_page(&mut self, page: &Page) {
-        let entry = self.table.remove(page);
-        if let Some(frame) = entry.and_then(Entry::frame) {
-            let start = place(frame, 0);
-            self.locks.forget(start..start + page.size.bytes());
-            self.pool.give_back(frame, page.size);
-        }
+        space.leaving.insert(from, Area { end: to, ..area });
+        self.leaving.insert(id);
     }
 }
 

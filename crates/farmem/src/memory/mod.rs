@@ -6,21 +6,25 @@
 
 mod access;
 mod allocation;
+mod keep;
+mod leaving;
 mod locks;
 mod pool;
 mod regions;
 mod space;
 mod table;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tare_sim::{Instant, Random};
 
 use crate::operation::{Address, Error, Operation, PageSize, RegionId, SpaceId, Value};
 pub use allocation::{AREAS_MAX, PAGES_MAX, SPARSE_MAX};
+pub use keep::{KeepError, Parts, Restored, WHOLE_WRITE_MAX};
 pub use locks::LOCKS_MAX;
 pub use regions::{GRANTS_MAX, REGIONS_MAX};
 
+use keep::Kept;
 use locks::Locks;
 use pool::Pool;
 use regions::Region;
@@ -51,6 +55,10 @@ pub struct Config {
     /// Fencing tokens are greater than this. A node that starts again sets it to a value that no
     /// token has reached, for example its start time in nanoseconds.
     pub last_token: u64,
+    /// The pages of 4 KiB that an operation gives back of what was freed, by itself or others. The
+    /// rest waits for later operations, for [`Store::clean`], or until memory runs out: so the
+    /// others do not wait for a long one.
+    pub free_pages: u64,
 }
 
 impl Config {
@@ -64,6 +72,7 @@ impl Config {
             preset: None,
             key: [0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03],
             last_token: 0,
+            free_pages: 2048,
         }
     }
 }
@@ -105,6 +114,9 @@ pub struct Counts {
     pub retries: u64,
     /// Bytes of physical memory that are free.
     pub bytes_free: u64,
+    /// Spaces, open or closed, with freed memory that is not given back yet. What that is counts in
+    /// `entries`, and not in `bytes_free`.
+    pub spaces_freeing: usize,
     /// Frames of 4 KiB that were zeroed only when they were taken, since [`Store::clean`] had not
     /// come to them.
     pub zeroed_late: u64,
@@ -124,6 +136,11 @@ pub struct Store<M = Vec<u8>> {
     locks: Locks,
     random: Random,
     retries: u64,
+    kept: Option<Kept<M>>,
+    /// The spaces with memory that was freed and not given back yet.
+    leaving: BTreeSet<SpaceId>,
+    /// Those of them that are closed, and not open again.
+    closed: BTreeMap<SpaceId, Space>,
 }
 
 impl Store {
@@ -154,17 +171,22 @@ impl<M: Bytes> Store<M> {
         config: &Config,
         mut memory: impl FnMut(usize) -> Result<M, E>,
     ) -> Result<Store<M>, E> {
+        let frames = config.bytes.min(pool::BYTES_MAX) >> PageSize::Small.shift();
+        let table = memory(table::bytes(frames))?;
+        let pool = memory((frames << PageSize::Small.shift()) as usize)?;
+        let (table, pool) = (Table::new(table, frames, config.key), Pool::new(pool));
+        Ok(Store::of(config, table, pool))
+    }
+
+    fn of(config: &Config, table: Table<M>, pool: Pool<M>) -> Store<M> {
         if let Some(preset) = config.preset {
             let is_border = |address: Address| address.is_multiple_of(preset.page.bytes());
             let is_whole = is_border(preset.start) && is_border(preset.end);
             assert!(is_whole && preset.start < preset.end, "whole pages");
         }
-        let frames = config.bytes.min(pool::BYTES_MAX) >> PageSize::Small.shift();
-        let table = memory(table::bytes(frames))?;
-        let pool = memory((frames << PageSize::Small.shift()) as usize)?;
-        Ok(Store {
-            table: Table::new(table, frames, config.key),
-            pool: Pool::new(pool),
+        Store {
+            table,
+            pool,
             spaces: HashMap::new(),
             regions: HashMap::new(),
             names: HashMap::new(),
@@ -173,8 +195,11 @@ impl<M: Bytes> Store<M> {
             // Clients see what it chooses, so it has nothing of the key.
             random: Random::new(0),
             retries: 0,
+            kept: None,
+            leaving: BTreeSet::new(),
+            closed: BTreeMap::new(),
             config: config.clone(),
-        })
+        }
     }
 
     /// Executes an operation of a space, as a whole or not at all. What is read is appended to
@@ -264,10 +289,12 @@ impl<M: Bytes> Store<M> {
         }
     }
 
-    /// Zeroes freed memory ahead of its next use, at most so many bytes and at least one frame. The
-    /// node calls it when there is nothing else to do. Returns false if there is no more to zero.
+    /// Gives freed memory back, and zeroes it ahead of its next use, at most so many bytes and at
+    /// least one page. The node calls it when there is nothing else to do. Returns false if there is
+    /// no more to do.
     pub fn clean(&mut self, bytes: u64) -> bool {
         let frames = (bytes >> PageSize::Small.shift()).max(1);
+        let frames = self.give_back(frames);
         self.pool.clean(frames) == frames
     }
 
@@ -286,6 +313,7 @@ impl<M: Bytes> Store<M> {
             displaced: self.table.displaced(),
             retries: self.retries,
             bytes_free: self.pool.bytes_free(),
+            spaces_freeing: self.leaving.len(),
             zeroed_late: self.pool.late(),
             last_token: self.locks.last_token(),
         }

@@ -82,6 +82,54 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Pool<M> {
         }
     }
 
+    /// Makes a pool of frames whose bytes are of earlier use; those that are taken are to be
+    /// claimed.
+    pub(super) fn existing(memory: M, frames: u64) -> Pool<M> {
+        let frames = frames as u32;
+        let mut blocks = vec![Block::default(); frames.div_ceil(FRAMES) as usize];
+        let mut free = BTreeSet::new();
+        for (number, block) in (0..).zip(&mut blocks) {
+            block.free = Bits::first((frames - number * FRAMES).min(FRAMES));
+            block.dirty = block.free.clone();
+            block.is_queued = true;
+            free.extend(block.rank().map(|(shape, late)| (shape, late, number)));
+        }
+        Pool {
+            memory,
+            unclean: (0..blocks.len() as u32).collect(),
+            blocks,
+            free,
+            frames_free: frames.into(),
+            late: 0,
+        }
+    }
+
+    /// Takes a certain frame as it is. Returns false, and changes nothing, if there is no such
+    /// frame, or a part of it is taken.
+    pub(super) fn claim(&mut self, frame: Frame, size: PageSize) -> bool {
+        let (number, index) = (frame / FRAMES, frame % FRAMES);
+        let (blocks, bits) = match size {
+            PageSize::Small => (1, Bits::one(index)),
+            PageSize::Large => (1, Bits::first(FRAMES)),
+            PageSize::Huge => (BLOCKS, Bits::first(FRAMES)),
+        };
+        let range = number as usize..number as usize + blocks as usize;
+        let is_aligned = size == PageSize::Small || index == 0;
+        let is_free = |block: &Block| block.free.and(&bits) == bits;
+        let found = self.blocks.get(range.clone());
+        if !is_aligned || !found.is_some_and(|blocks| blocks.iter().all(is_free)) {
+            return false;
+        }
+        for number in range {
+            self.change(number as u32, |block| {
+                block.dirty = block.dirty.without(&bits);
+                block.free = block.free.without(&bits);
+            });
+            self.frames_free -= u64::from(bits.count());
+        }
+        true
+    }
+
     /// Returns the number of free bytes.
     pub(super) fn bytes_free(&self) -> u64 {
         self.frames_free << PageSize::Small.shift()

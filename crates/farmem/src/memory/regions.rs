@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::allocation::{whole_pages, Frames, PAGES_MAX};
+use super::keep::Record;
 use super::space::{Area, Kind};
 use super::{Bytes, Store};
 use crate::operation::{Address, Error, PageSize, Permission, RegionId, SpaceId, NAME_MAX};
@@ -15,19 +16,19 @@ pub const GRANTS_MAX: usize = 4096;
 
 /// A region.
 pub(super) struct Region {
-    owner: SpaceId,
-    name: Box<[u8]>,
+    pub(super) owner: SpaceId,
+    pub(super) name: Box<[u8]>,
     pub(super) address: Address,
     pub(super) end: Address,
-    page: PageSize,
+    pub(super) page: PageSize,
     /// The access that its space has.
-    permission: Permission,
+    pub(super) permission: Permission,
     pub(super) grants: BTreeMap<SpaceId, Grant>,
 }
 
 /// The access of another space to a region.
 pub(super) struct Grant {
-    permission: Permission,
+    pub(super) permission: Permission,
     /// The address at which the other space has mapped it.
     pub(super) mapped: Option<Address>,
 }
@@ -68,10 +69,18 @@ impl<M: Bytes> Store<M> {
         if matches!(area.kind, Kind::Mapped(_)) {
             return Err(Error::InUse);
         }
+        self.make_room(true)?;
         // The frames are then the same for as long as the region exists, and mappings have them.
         self.populate(id, address, bytes, area.permission)?;
         self.last_region += 1;
         let region = RegionId(self.last_region);
+        self.record(&Record::Region {
+            region,
+            owner: id,
+            address,
+            end,
+            name,
+        });
         self.names.insert(name.into(), region);
         self.regions.insert(
             region,
@@ -139,7 +148,14 @@ impl<M: Bytes> Store<M> {
         if before.is_none() && own.map(|region| region.grants.len()).sum::<usize>() >= GRANTS_MAX {
             return Err(Error::Quota);
         }
+        self.make_room(true)?;
+        self.record(&Record::Grant {
+            region,
+            to,
+            permission,
+        });
         self.take_grant_back(region, to);
+        self.give_back(self.config.free_pages);
         let grant = Grant {
             permission,
             mapped: None,
@@ -156,8 +172,13 @@ impl<M: Bytes> Store<M> {
     /// # Errors
     /// As [`Operation::Revoke`](crate::operation::Operation::Revoke).
     pub fn revoke(&mut self, id: SpaceId, region: RegionId, from: SpaceId) -> Result<(), Error> {
-        self.own_region(id, region)?;
+        if !self.own_region(id, region)?.grants.contains_key(&from) {
+            return Ok(());
+        }
+        self.make_room(false)?;
+        self.record(&Record::Revoke { region, from });
         self.take_grant_back(region, from);
+        self.give_back(self.config.free_pages);
         Ok(())
     }
 
@@ -189,7 +210,13 @@ impl<M: Bytes> Store<M> {
             permission: grant.permission,
             kind: Kind::Mapped(region),
         };
+        self.make_room(true)?;
         let start = self.reserve(id, bytes, at, area, &Frames::Are(&frames))?;
+        self.record(&Record::Map {
+            region,
+            to: id,
+            start,
+        });
         let region = self.regions.get_mut(&region);
         if let Some(grant) = region.and_then(|region| region.grants.get_mut(&id)) {
             grant.mapped = Some(start);
@@ -202,7 +229,18 @@ impl<M: Bytes> Store<M> {
     /// # Errors
     /// As [`Operation::Retire`](crate::operation::Operation::Retire).
     pub fn retire(&mut self, id: SpaceId, region: RegionId) -> Result<(), Error> {
-        let grants = self.own_region(id, region)?.grants.keys();
+        self.own_region(id, region)?;
+        self.make_room(false)?;
+        self.record(&Record::Retire { region });
+        self.end_region(id, region);
+        self.give_back(self.config.free_pages);
+        Ok(())
+    }
+
+    /// Removes a region of a space, with all grants and mappings.
+    pub(super) fn end_region(&mut self, id: SpaceId, region: RegionId) {
+        let grants = self.regions.get(&region).map(|region| &region.grants);
+        let grants = grants.into_iter().flat_map(|grants| grants.keys());
         for to in grants.copied().collect::<Vec<_>>() {
             self.take_grant_back(region, to);
         }
@@ -212,7 +250,6 @@ impl<M: Bytes> Store<M> {
         if let Some(space) = self.spaces.get_mut(&id) {
             space.regions.remove(&region);
         }
-        Ok(())
     }
 
     /// Removes a grant, if there is one, and its mapping.
@@ -222,7 +259,7 @@ impl<M: Bytes> Store<M> {
         };
         let bytes = found.end - found.address;
         if let Some(start) = found.grants.remove(&from).and_then(|grant| grant.mapped) {
-            self.release(from, start, start, start + bytes);
+            self.release(from, start, start, start + bytes, 0);
         }
         if let Some(space) = self.spaces.get_mut(&from) {
             space.granted.remove(&region);

@@ -1,6 +1,7 @@
 //! The address space of one client: which ranges are allocated, and what it has used.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use crate::operation::{Address, PageSize, Permission, RegionId};
 
@@ -12,7 +13,9 @@ pub(super) struct Space {
     pub(super) used: u64,
     /// By the first address; they do not overlap.
     pub(super) areas: BTreeMap<Address, Area>,
-    /// The first addresses of the pages of sparse areas that have an entry in the page table.
+    /// What was freed and has not left the page table yet; none of it overlaps an area.
+    pub(super) leaving: BTreeMap<Address, Area>,
+    /// The first addresses of the pages of sparse areas, leaving ones too, that have an entry in the page table.
     pub(super) touched: BTreeSet<Address>,
     /// The place of the next allocation, if there is room.
     pub(super) next: Address,
@@ -48,6 +51,7 @@ impl Space {
             quota,
             used: 0,
             areas: BTreeMap::new(),
+            leaving: BTreeMap::new(),
             touched: BTreeSet::new(),
             next,
             regions: BTreeSet::new(),
@@ -71,15 +75,23 @@ impl Space {
 
     /// Takes a range out of the area that begins at `start`.
     pub(super) fn cut(&mut self, start: Address, from: Address, to: Address) {
-        let Some(area) = self.areas.remove(&start) else {
-            return;
-        };
-        if start < from {
-            self.areas.insert(start, Area { end: from, ..area });
-        }
-        if to < area.end {
-            self.areas.insert(to, area);
-        }
+        cut(&mut self.areas, start, from, to);
+    }
+
+    /// Takes a range out of the leaving area that begins at `start`.
+    pub(super) fn cut_leaving(&mut self, start: Address, from: Address, to: Address) {
+        cut(&mut self.leaving, start, from, to);
+    }
+
+    /// Returns the first part of a range that is leaving, after the start of its area.
+    pub(super) fn first_leaving(
+        &self,
+        range: &Range<Address>,
+    ) -> Option<(Address, Address, Address)> {
+        let before = self.leaving.range(..=range.start).next_back();
+        let before = before.filter(|(_, area)| range.start < area.end);
+        let (&start, area) = before.or_else(|| self.leaving.range(range.clone()).next())?;
+        Some((start, start.max(range.start), area.end.min(range.end)))
     }
 
     /// Returns true if so many more bytes are within the quota.
@@ -87,5 +99,17 @@ impl Space {
         self.used
             .checked_add(bytes)
             .is_some_and(|used| used <= self.quota)
+    }
+}
+
+fn cut(areas: &mut BTreeMap<Address, Area>, start: Address, from: Address, to: Address) {
+    let Some(area) = areas.remove(&start) else {
+        return;
+    };
+    if start < from {
+        areas.insert(start, Area { end: from, ..area });
+    }
+    if to < area.end {
+        areas.insert(to, area);
     }
 }

@@ -2,6 +2,9 @@
 
 use std::num::NonZeroU64;
 
+use tare_memory::publish;
+
+use super::keep::KeepError;
 use crate::memory::pool::Frame;
 use crate::operation::{PageSize, Permission, SpaceId};
 
@@ -73,6 +76,10 @@ impl Entry {
         bits & permission.bits() == permission.bits()
     }
 
+    pub(super) fn permission_bits(self) -> u8 {
+        (self.0.get() >> 32) as u8 & 3
+    }
+
     #[inline]
     pub(super) fn frame(self) -> Option<Frame> {
         let frame = self.0.get() as u32;
@@ -133,6 +140,12 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Table<M> {
     /// Makes an empty table in memory of [`bytes`] bytes, for as many frames.
     pub(super) fn new(mut memory: M, frames: u64, key: [u64; 2]) -> Table<M> {
         memory.as_mut().fill(0);
+        Table::existing(memory, frames, key)
+    }
+
+    /// Makes a table of the entries that are in the memory, which [`Table::repair`] has yet to
+    /// count.
+    pub(super) fn existing(memory: M, frames: u64, key: [u64; 2]) -> Table<M> {
         let start = memory.as_ref().as_ptr().align_offset(LINE);
         Table {
             memory,
@@ -230,16 +243,74 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Table<M> {
     /// Removes an entry.
     pub(super) fn remove(&mut self, page: &Page) -> Option<Entry> {
         let slot = self.slot(page)?;
-        let line = self.line_mut(slot.bucket);
-        let entry = entry(line, slot.way)?;
-        write(line, slot.way, 0);
-        write(line, WAYS + slot.way, 0);
+        let entry = entry(self.line(slot.bucket), slot.way)?;
+        write(self.line_mut(slot.bucket), WAYS + slot.way, 0);
         let home = self.home(page);
         if slot.bucket != home {
             self.count_away(home, false);
         }
         self.counts[page.size as usize] -= 1;
         Some(entry)
+    }
+
+    /// Makes a table whole that a process has left, and counts what is in it. Drops the entries for
+    /// which `keep` says so, and the second one of a page that was being moved. Returns how many it
+    /// dropped.
+    pub(super) fn repair(
+        &mut self,
+        mut keep: impl FnMut(&Page, Entry) -> Result<bool, KeepError>,
+    ) -> Result<u64, KeepError> {
+        let slots = || {
+            let ways = |bucket| (0..WAYS).map(move |way| Slot { bucket, way });
+            (0..=self.mask as usize).flat_map(ways)
+        };
+        let slots = (slots(), slots());
+        let mut dropped = 0;
+        for slot in slots.0 {
+            write_half(self.line_mut(slot.bucket), 5 * WAYS, 0);
+            let word = read(self.line(slot.bucket), WAYS + slot.way);
+            if word == 0 {
+                continue;
+            }
+            // The size 3 and the permission 0 are none; the bits 5 to 11 are unused.
+            let shift = 12 + 9 * (word >> 2 & 3) as u32;
+            let is_one = word & 0xff0 == 1 << 4 && shift < 39 && word & 3 != 0;
+            let (page, entry) = match self.load(slot) {
+                Some(found) if is_one && (word >> 12).leading_zeros() >= shift => found,
+                _ => return Err(KeepError::Corrupt("an entry of the page table is none")),
+            };
+            let home = self.home(&page);
+            if slot.bucket != home && slot.bucket != self.second(home, &page) {
+                return Err(KeepError::Corrupt(
+                    "an entry of the page table is misplaced",
+                ));
+            }
+            let first = self
+                .slot(&page)
+                .and_then(|slot| Some((slot, self.load(slot)?)));
+            let is_kept = match first {
+                Some((first, _)) if (first.bucket, first.way) == (slot.bucket, slot.way) => {
+                    keep(&page, entry)?
+                }
+                Some((_, (_, first))) if first == entry => false,
+                _ => return Err(KeepError::Corrupt("a page has two entries")),
+            };
+            if !is_kept {
+                write(self.line_mut(slot.bucket), WAYS + slot.way, 0);
+                dropped += 1;
+            }
+        }
+        (self.counts, self.displaced) = ([0; 3], 0);
+        for slot in slots.1 {
+            if let Some((page, _)) = self.load(slot) {
+                self.counts[page.size as usize] += 1;
+                let home = self.home(&page);
+                if home != slot.bucket {
+                    self.count_away(home, true);
+                }
+            }
+        }
+        Ok(dropped)
     }
 
     /// Changes the frame of an entry.
@@ -278,6 +349,9 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Table<M> {
 
     fn load(&self, slot: Slot) -> Option<(Page, Entry)> {
         let line = self.line(slot.bucket);
+        if read(line, WAYS + slot.way) == 0 {
+            return None;
+        }
         let entry = entry(line, slot.way)?;
         let page = Page {
             space: SpaceId(read(line, slot.way)),
@@ -288,11 +362,15 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Table<M> {
     }
 
     fn store(&mut self, slot: Slot, page: &Page, entry: Entry) {
-        let line = self.line_mut(slot.bucket);
+        // A process that is killed leaves the entry, another one, or none: the word with the
+        // number of the page, which makes it one, comes last.
         let entry = entry.0.get();
-        write(line, slot.way, page.space.0);
-        write(line, WAYS + slot.way, page.word() | entry >> 32);
-        write_half(line, 4 * WAYS + slot.way, entry as u32);
+        let (word, frame) = (WAYS + slot.way, 4 * WAYS + slot.way);
+        write(self.line_mut(slot.bucket), word, 0);
+        write_half(self.line_mut(slot.bucket), frame, entry as u32);
+        write(self.line_mut(slot.bucket), slot.way, page.space.0);
+        let value = page.word() | entry >> 32;
+        write(self.line_mut(slot.bucket), word, value);
     }
 
     fn count_away(&mut self, bucket: usize, more: bool) {
@@ -355,7 +433,7 @@ fn read(line: &[u8; LINE], word: usize) -> u64 {
 }
 
 fn write(line: &mut [u8; LINE], word: usize, value: u64) {
-    line.as_chunks_mut().0[word] = value.to_ne_bytes();
+    publish(&mut line.as_chunks_mut().0[word], value);
 }
 
 #[inline]
@@ -364,5 +442,7 @@ fn read_half(line: &[u8; LINE], half: usize) -> u32 {
 }
 
 fn write_half(line: &mut [u8; LINE], half: usize, value: u32) {
-    line.as_chunks_mut().0[half] = value.to_ne_bytes();
+    let mut halves = read(line, half / 2).to_ne_bytes();
+    halves.as_chunks_mut().0[half % 2] = value.to_ne_bytes();
+    write(line, half / 2, u64::from_ne_bytes(halves));
 }

@@ -1,18 +1,21 @@
 //! The memory of a node against a plain model: a map of bytes, and one piece for each 4 KiB of each
-//! space.
+//! space; also when the store is kept and the process begins anew.
 
+mod kill;
 mod model;
+mod part;
 
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tare_farmem::memory::{Config, Store};
+use tare_farmem::memory::{Config, KeepError, Store};
 use tare_farmem::operation::{
     Error, Guard, Operation, PageSize, Permission, RegionId, SpaceId, Value,
 };
 use tare_sim::Instant;
 
 use model::{Model, KIB_4, NAMES, QUOTA};
+use part::{Machine, Part};
 
 const BASE: u64 = 0x4000_0000;
 
@@ -37,6 +40,7 @@ enum Step {
     Retire(usize),
     Wait(u64),
     Clean(u64),
+    Restart,
 }
 
 /// An address: near the fixed ones, or near one that the node chose.
@@ -124,12 +128,16 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..3usize).prop_map(Step::Retire),
         8 => (0..30u64).prop_map(Step::Wait),
         4 => (0..20_000u64).prop_map(Step::Clean),
+        2 => Just(Step::Restart),
     ]
 }
 
 /// The store and the model, side by side.
 struct Both {
-    store: Store,
+    machine: Machine,
+    /// What survives the process, if it does.
+    kept: Option<Config>,
+    store: Option<Store<Part>>,
     model: Model,
     now: Instant,
     chosen: Vec<u64>,
@@ -138,13 +146,23 @@ struct Both {
 }
 
 impl Both {
-    fn new() -> Both {
+    fn new(is_kept: bool, free_pages: u64) -> Both {
         let config = Config {
+            free_pages,
             quota: QUOTA,
             ..Config::new(32 << 20)
         };
+        let machine = Machine::default();
+        let mut number = 0..;
+        let memory = |len| Ok::<_, KeepError>(machine.part(number.next().unwrap(), len));
+        let store = match is_kept {
+            true => machine.open(&config).map(|(store, _)| store),
+            false => Store::in_memory(&config, memory),
+        };
         let mut both = Both {
-            store: Store::new(&config),
+            store: Some(store.unwrap()),
+            machine,
+            kept: is_kept.then_some(config),
             model: Model::default(),
             now: Instant::ZERO,
             chosen: vec![1 << 50],
@@ -153,15 +171,12 @@ impl Both {
         };
         // Other bytes than zero in all of memory, from a space that is gone.
         let (gone, page, permission) = (SpaceId(9), PageSize::Large, Permission::READ_WRITE);
-        both.store.open(gone).unwrap();
-        both.store.set_quota(gone, 32 << 20).unwrap();
-        let at = both
-            .store
-            .alloc(gone, 32 << 20, page, None, permission, false);
-        both.store
-            .write(gone, at.unwrap(), &[0xff; 32 << 20])
-            .unwrap();
-        both.store.close(gone).unwrap();
+        let store = both.store();
+        store.open(gone).unwrap();
+        store.set_quota(gone, 32 << 20).unwrap();
+        let at = store.alloc(gone, 32 << 20, page, None, permission, false);
+        store.write(gone, at.unwrap(), &[0xff; 32 << 20]).unwrap();
+        store.close(gone).unwrap();
         // Something to begin with: pages of all three, and one that two share.
         (0..3).for_each(|space| both.execute(space, &Operation::Open));
         let (page, permission) = (
@@ -187,6 +202,29 @@ impl Both {
         both.run(0, &Step::Grant(0, 1, permission));
         both.run(1, &Step::Map(0, Some(Spot { page: 4, ..page })));
         both
+    }
+
+    fn store(&mut self) -> &mut Store<Part> {
+        self.store.as_mut().unwrap()
+    }
+
+    /// Ends the process, and starts another one with what is kept.
+    fn restart(&mut self) {
+        let Some(config) = &self.kept else {
+            return;
+        };
+        let store = self.store.take().unwrap();
+        let is_freed = store.counts().spaces_freeing == 0;
+        let before = store.describe();
+        drop(store);
+        let (store, restored) = self.machine.open(config).unwrap();
+        assert_eq!(store.describe(), before);
+        assert!(!restored.is_new);
+        if is_freed {
+            assert_eq!(restored.dropped, 0);
+        }
+        self.store = Some(store);
+        self.model.locks.clear();
     }
 
     fn address(&self, spot: Spot) -> u64 {
@@ -311,17 +349,19 @@ impl Both {
             }
             Step::Wait(ns) => self.now += Duration::from_nanos(ns),
             Step::Clean(bytes) => {
-                self.store.clean(bytes);
+                self.store().clean(bytes);
             }
+            Step::Restart => self.restart(),
         }
     }
 
     fn execute(&mut self, space: u64, operation: &Operation<'_>) {
         let (mut out, mut expected_out) = (vec![9], vec![9]);
-        let before = self.store.counts();
+        let before = self.store().counts();
+        let now = self.now;
         let result = self
-            .store
-            .execute(self.now, SpaceId(space), operation, &mut out);
+            .store()
+            .execute(now, SpaceId(space), operation, &mut out);
         let chosen = result.ok();
         match (operation, result) {
             // Only the store knows which address it chooses, so a refusal has to be predicted
@@ -357,9 +397,11 @@ impl Both {
         }
         assert_eq!(out, expected_out, "{operation:?} of space {space}");
         if result.is_err() {
-            let after = self.store.counts();
+            let after = self.store().counts();
             let locks = before.locks;
-            assert_eq!(after.entries, before.entries, "{operation:?}: {result:?}");
+            if before.spaces_freeing == 0 {
+                assert_eq!(after.entries, before.entries, "{operation:?}: {result:?}");
+            }
             assert!(after.locks <= locks, "{operation:?}: {result:?}");
         }
     }
@@ -370,9 +412,9 @@ proptest! {
 
     #[test]
     fn every_operation_does_what_it_does_to_a_map_of_bytes(
-        steps in prop::collection::vec((0..3u64, step()), 1..150)
+        is_kept in any::<bool>(), free_pages in 0..4u64, steps in prop::collection::vec((0..3u64, step()), 1..150)
     ) {
-        let mut both = Both::new();
+        let mut both = Both::new(is_kept, [0, 1, 3, 2048][free_pages as usize]);
         for (space, step) in &steps {
             both.run(*space, step);
         }
@@ -381,7 +423,9 @@ proptest! {
             both.run(space, &Step::Open);
             both.run(space, &Step::Close);
         }
-        let counts = both.store.counts();
+        while both.store().clean(1 << 20) {}
+        let counts = both.store().counts();
+        prop_assert_eq!(counts.spaces_freeing, 0);
         prop_assert_eq!(counts.bytes_free, 32 << 20);
         prop_assert_eq!(counts.entries, [0; 3]);
         prop_assert_eq!((counts.spaces, counts.regions, counts.locks, counts.displaced), (0, 0, 0, 0));

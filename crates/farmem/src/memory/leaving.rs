@@ -1,0 +1,135 @@
+//! Freed memory that is given back in parts.
+//!
+//! Freeing a long range, or closing a space, takes the range from the client at once; its pages
+//! leave the page table later, a bounded number with each operation. As long as there are such
+//! pages, a lookup asks first whether the address is in a range that is leaving. No allocation
+//! overlaps one: it gives that part back before.
+
+use std::ops::Range;
+
+use super::locks::Locks;
+use super::pool::{place, Frame, Pool};
+use super::space::{Kind, Space};
+use super::table::{Entry, Page, Table};
+use super::{Bytes, Store};
+use crate::operation::{Address, PageSize, SpaceId};
+
+impl<M: Bytes> Store<M> {
+    /// Returns true if an address belongs to memory that was freed, and not given back yet.
+    #[inline(never)]
+    pub(super) fn is_leaving(&self, id: SpaceId, address: Address) -> bool {
+        let of = |space: &Space| {
+            let before = space.leaving.range(..=address).next_back();
+            before.is_some_and(|(_, area)| address < area.end)
+        };
+        self.leaving.contains(&id)
+            && (self.spaces.get(&id).is_some_and(of) || self.closed.get(&id).is_some_and(of))
+    }
+
+    /// Gives back pages that are leaving: as many small ones, or fewer larger ones. Returns how many
+    /// there were not.
+    pub(super) fn give_back(&mut self, mut pages: u64) -> u64 {
+        while pages > 0 {
+            let Some(&id) = self.leaving.first() else {
+                break;
+            };
+            pages = self.give_back_of(id, 0..Address::MAX, pages);
+        }
+        pages
+    }
+
+    /// Gives back pages of one range of a space that are leaving, at most so many.
+    pub(super) fn give_back_of(
+        &mut self,
+        id: SpaceId,
+        range: Range<Address>,
+        mut pages: u64,
+    ) -> u64 {
+        if !self.leaving.contains(&id) {
+            return pages;
+        }
+        let is_leaving = |space: &&mut Space| !space.leaving.is_empty();
+        let open = self.spaces.get_mut(&id).filter(is_leaving);
+        let Some(space) = open.or_else(|| self.closed.get_mut(&id)) else {
+            self.leaving.remove(&id);
+            return pages;
+        };
+        let mut physical = (&mut self.table, &mut self.pool, &mut self.locks);
+        while pages > 0 {
+            let Some((start, from, to)) = space.first_leaving(&range) else {
+                break;
+            };
+            let Some(area) = space.leaving.get(&start).copied() else {
+                break;
+            };
+            let (size, cost) = (area.page, cost(area.page));
+            // At least one page.
+            let count = pages.div_ceil(cost);
+            let done = if area.kind == Kind::Sparse {
+                let touched = space.touched.range(from..to).copied();
+                let touched: Vec<_> = touched
+                    .take(usize::try_from(count).unwrap_or(usize::MAX))
+                    .collect();
+                for &at in &touched {
+                    space.touched.remove(&at);
+                    drop_page(&mut physical, &Page::of(id, at, size), area.kind);
+                }
+                // An empty range costs something too.
+                pages = pages.saturating_sub((touched.len() as u64).max(1) * cost);
+                match touched.last() {
+                    Some(&last) if touched.len() as u64 == count => last + size.bytes(),
+                    _ => to,
+                }
+            } else {
+                let count = count.min((to - from) >> size.shift());
+                let end = from + (count << size.shift());
+                for at in (from..end).step_by(size.bytes() as usize) {
+                    drop_page(&mut physical, &Page::of(id, at, size), area.kind);
+                }
+                pages = pages.saturating_sub(count * cost);
+                end
+            };
+            space.cut_leaving(start, from, done);
+        }
+        if space.leaving.is_empty() {
+            self.closed.remove(&id);
+            self.leaving.remove(&id);
+        }
+        pages
+    }
+
+    /// Takes a frame; freed memory that was not given back yet is, before there is none.
+    pub(super) fn take_frame(&mut self, size: PageSize) -> Option<Frame> {
+        loop {
+            match self.pool.take(size) {
+                None if !self.leaving.is_empty() => self.give_back(self.config.free_pages.max(1)),
+                frame => return frame,
+            };
+        }
+    }
+}
+
+/// Returns how many small pages take as long to give back.
+fn cost(size: PageSize) -> u64 {
+    match size {
+        PageSize::Small => 1,
+        PageSize::Large => 2,
+        PageSize::Huge => 512,
+    }
+}
+
+fn drop_page<M: Bytes>(
+    (table, pool, locks): &mut (&mut Table<M>, &mut Pool<M>, &mut Locks),
+    page: &Page,
+    kind: Kind,
+) {
+    let entry = table.remove(page);
+    if matches!(kind, Kind::Mapped(_)) {
+        return;
+    }
+    if let Some(frame) = entry.and_then(Entry::frame) {
+        let start = place(frame, 0);
+        locks.forget(start..start + page.size.bytes());
+        pool.give_back(frame, page.size);
+    }
+}

@@ -1,0 +1,201 @@
+//! Long ranges that are freed: gone at once, and given back in parts.
+
+use tare_farmem::memory::{Config, Preset, Store};
+use tare_farmem::operation::{Error, PageSize, Permission, SpaceId};
+
+const KIB_4: u64 = 4096;
+const MIB_2: u64 = 2 << 20;
+const BASE: u64 = 0x4000_0000;
+const ONE: SpaceId = SpaceId(1);
+const TWO: SpaceId = SpaceId(2);
+const PAGES: u64 = 4096;
+const PART: u64 = 64;
+
+fn store() -> Store {
+    let config = Config {
+        free_pages: PART,
+        ..Config::new(PAGES * KIB_4)
+    };
+    let mut store = Store::new(&config);
+    store.open(ONE).unwrap();
+    store.open(TWO).unwrap();
+    store
+}
+
+fn alloc(
+    store: &mut Store,
+    space: SpaceId,
+    at: u64,
+    bytes: u64,
+    sparse: bool,
+) -> Result<u64, Error> {
+    let (page, permission) = (PageSize::Small, Permission::READ_WRITE);
+    store.alloc(space, bytes, page, Some(at), permission, sparse)
+}
+
+/// All memory, written by one space.
+fn full(sparse: bool) -> Store {
+    let mut store = store();
+    alloc(&mut store, ONE, BASE, PAGES * KIB_4, sparse).unwrap();
+    let data = vec![0xa5; (PAGES * KIB_4) as usize];
+    store.write(ONE, BASE, &data).unwrap();
+    assert_eq!(store.counts().bytes_free, 0);
+    store
+}
+
+fn read(store: &Store, space: SpaceId, address: u64) -> Result<u8, Error> {
+    let mut byte = [0];
+    store.read_into(space, address, &mut byte)?;
+    Ok(byte[0])
+}
+
+#[test]
+fn a_long_range_is_gone_at_once_and_given_back_in_parts() {
+    for sparse in [false, true] {
+        let mut store = full(sparse);
+        let (from, bytes) = (BASE + 8 * KIB_4, (PAGES - 16) * KIB_4);
+        store.free(ONE, from, bytes).unwrap();
+        // One operation has done a part.
+        assert_eq!(store.counts().bytes_free, PART * KIB_4);
+        assert_eq!(store.counts().spaces_freeing, 1);
+        for page in 0..PAGES - 16 {
+            let address = from + page * KIB_4;
+            assert_eq!(read(&store, ONE, address), Err(Error::Unmapped { address }));
+            let refused = store.write(ONE, address, &[1]);
+            assert_eq!(refused, Err(Error::Unmapped { address }));
+        }
+        for address in [BASE, from - 1, from + bytes, BASE + PAGES * KIB_4 - 1] {
+            assert_eq!(read(&store, ONE, address), Ok(0xa5));
+        }
+        // The quota is free, and the next operations and idle time do the rest.
+        alloc(&mut store, ONE, 1 << 40, bytes, false).unwrap();
+        assert_eq!(store.counts().bytes_free, 2 * PART * KIB_4);
+        assert!(store.clean(PART * KIB_4));
+        assert_eq!(store.counts().bytes_free, 3 * PART * KIB_4);
+        while store.clean(MIB_2) {}
+        let counts = store.counts();
+        assert_eq!((counts.bytes_free, counts.spaces_freeing), (bytes, 0));
+        assert_eq!(counts.entries, [PAGES, 0, 0]);
+    }
+}
+
+#[test]
+fn memory_that_waits_is_taken_before_a_node_says_that_it_has_none() {
+    for sparse in [false, true] {
+        let mut store = full(sparse);
+        store.close(ONE).unwrap();
+        assert_eq!(store.counts().spaces, 1);
+        assert_eq!(store.counts().bytes_free, PART * KIB_4);
+        alloc(&mut store, TWO, BASE, PAGES * KIB_4, false).unwrap();
+        for page in 0..PAGES {
+            let at = BASE + page * KIB_4;
+            assert_eq!(store.write(TWO, at, &[1]), Ok(()));
+            assert_eq!(read(&store, TWO, at + 1), Ok(0), "old bytes");
+        }
+        assert_eq!(store.counts().spaces_freeing, 0);
+        assert_eq!(store.counts().bytes_free, 0);
+    }
+    // A large page needs many small ones that wait.
+    let mut store = full(false);
+    store.free(ONE, BASE, PAGES * KIB_4).unwrap();
+    let (page, permission) = (PageSize::Large, Permission::READ_WRITE);
+    let at = store.alloc(TWO, PAGES * KIB_4, page, None, permission, false);
+    let at = at.unwrap();
+    for block in 0..PAGES * KIB_4 / MIB_2 {
+        assert_eq!(store.write(TWO, at + block * MIB_2, &[1]), Ok(()));
+    }
+}
+
+#[test]
+fn room_in_the_page_table_that_waits_is_taken_before_a_node_says_that_it_has_none() {
+    let mut store = store();
+    // The table has three entries for each frame.
+    for space in 10..13 {
+        store.open(SpaceId(space)).unwrap();
+        let (all, page) = (PAGES * KIB_4, PageSize::Small);
+        for part in 0..16 {
+            let at = BASE + part * all / 16;
+            let permission = Permission::READ;
+            let _ = store.alloc(SpaceId(space), all / 16, page, Some(at), permission, false);
+        }
+    }
+    assert!(store.counts().entries[0] > 2 * PAGES);
+    (10..13).for_each(|space| store.close(SpaceId(space)).unwrap());
+    assert!(store.counts().spaces_freeing > 0);
+    assert_eq!(alloc(&mut store, ONE, BASE, PAGES * KIB_4, false), Ok(BASE));
+    assert_eq!(alloc(&mut store, TWO, BASE, PAGES * KIB_4, false), Ok(BASE));
+}
+
+#[test]
+fn an_allocation_where_memory_waits_has_none_of_its_bytes() {
+    for (sparse, again) in [(false, false), (false, true), (true, false), (true, true)] {
+        for close in [false, true] {
+            let mut store = full(sparse);
+            if close {
+                store.close(ONE).unwrap();
+                store.open(ONE).unwrap();
+            } else {
+                store.free(ONE, BASE, PAGES * KIB_4).unwrap();
+            }
+            // The middle of what waits, then the rest.
+            let (at, bytes) = (BASE + 1000 * KIB_4, 500 * KIB_4);
+            alloc(&mut store, ONE, at, bytes, again).unwrap();
+            assert!((at..at + bytes)
+                .step_by(4096)
+                .all(|at| read(&store, ONE, at) == Ok(0)));
+            store.write(ONE, at, &vec![7; bytes as usize]).unwrap();
+            while store.clean(MIB_2) {}
+            for at in (at..at + bytes).step_by(4096) {
+                assert_eq!(
+                    read(&store, ONE, at),
+                    Ok(7),
+                    "what was allocated anew was freed"
+                );
+            }
+            let address = at - 1;
+            assert_eq!(read(&store, ONE, address), Err(Error::Unmapped { address }));
+            assert_eq!(store.counts().bytes_free, PAGES * KIB_4 - bytes);
+        }
+    }
+}
+
+#[test]
+fn a_space_that_is_opened_again_while_its_memory_waits_is_empty() {
+    let (start, end, page) = (BASE, BASE + PAGES * KIB_4, PageSize::Small);
+    let config = Config {
+        preset: Some(Preset { start, end, page }),
+        free_pages: PART,
+        ..Config::new(PAGES * KIB_4)
+    };
+    let mut store = Store::new(&config);
+    for round in 0..5 {
+        store.open(ONE).unwrap();
+        assert_eq!(read(&store, ONE, BASE), Ok(0));
+        assert_eq!(read(&store, ONE, end - 1), Ok(0));
+        let data = vec![round + 1; (PAGES * KIB_4) as usize];
+        assert_eq!(store.write(ONE, BASE, &data), Ok(()));
+        store.close(ONE).unwrap();
+        assert_eq!(read(&store, ONE, BASE), Err(Error::NoSuchSpace));
+        assert_eq!(store.counts().spaces, 0);
+    }
+    while store.clean(MIB_2) {}
+    assert_eq!(store.counts().bytes_free, PAGES * KIB_4);
+}
+
+#[test]
+fn a_region_that_is_revoked_is_unmapped_at_once_and_its_memory_stays() {
+    let mut store = full(false);
+    let region = store.region(ONE, b"all", BASE, PAGES * KIB_4).unwrap();
+    store.grant(ONE, region, TWO, Permission::READ).unwrap();
+    store.map(TWO, region, Some(BASE)).unwrap();
+    assert_eq!(read(&store, TWO, BASE + 4000 * KIB_4), Ok(0xa5));
+    store.revoke(ONE, region, TWO).unwrap();
+    for page in 0..PAGES {
+        let address = BASE + page * KIB_4;
+        assert_eq!(read(&store, TWO, address), Err(Error::Unmapped { address }));
+        assert_eq!(read(&store, ONE, address), Ok(0xa5));
+    }
+    while store.clean(MIB_2) {}
+    assert_eq!(store.counts().entries, [PAGES, 0, 0]);
+    assert_eq!(store.counts().bytes_free, 0);
+}
