@@ -137,6 +137,7 @@ impl Bench {
         let config = NodeConfig {
             timeout: Duration::from_secs(2),
             bytes_per_second: 100_000_000,
+            datagram_bytes: datagram_bytes(),
             ..NodeConfig::new(1)
         };
         let node = Node::new(config, store);
@@ -146,6 +147,7 @@ impl Bench {
         echo.connect(raw_address).expect("a socket");
         let client = ClientConfig {
             timeout: Duration::from_secs(2),
+            datagram_bytes: datagram_bytes(),
             ..ClientConfig::new(1)
         };
         let options = Options {
@@ -200,7 +202,7 @@ impl Bench {
         if let Ok(what) = std::env::var("PROFILE") {
             let start = Instant::now();
             while start.elapsed() < Duration::from_secs(3) {
-                match &what[..] {
+                let figure = match &what[..] {
                     "reads" => self.reads(),
                     "raw" => self.ping_pong(),
                     "coalesced" => self.coalesced(16, 8),
@@ -208,7 +210,9 @@ impl Bench {
                     "bulk_writes" => self.bulk_writes(),
                     _ => self.stream(),
                 };
+                print!("{figure:.1} ");
             }
+            println!("{:?}", self.service.with_node(|node| node.counters()));
             return;
         }
         let rtt = self.compare(Bench::reads, Bench::ping_pong);
@@ -333,7 +337,9 @@ impl Bench {
     fn drain(&mut self) {
         while self.session.outstanding() > 0 {
             let ended = self.session.poll(TURN).expect("no error");
-            ended.into_iter().for_each(|ended| self.session.release(ended));
+            ended
+                .into_iter()
+                .for_each(|ended| self.session.release(ended));
         }
     }
 
@@ -361,16 +367,19 @@ impl Bench {
             &mut Session,
             u64,
             &[u8],
-        )
-            -> Result<tare_farmem::protocol::OperationId, tare_farmem::session::Error>,
+        ) -> Result<
+            tare_farmem::protocol::OperationId,
+            tare_farmem::session::Error,
+        >,
     ) -> f64 {
         self.raw.store(false, Ordering::Relaxed);
+        let outstanding = std::env::var("OUT").map_or(8, |out| out.parse().expect("a number"));
         // As the pages have it, so that the reads stay verifiable.
         let places = ((1u64 << self.order) * PAGE) / BULK as u64;
         let mut data = vec![0; BULK];
         let (start, mut bytes) = (Instant::now(), 0u64);
         while start.elapsed() < TURN {
-            while self.session.outstanding() < 8 {
+            while self.session.outstanding() < outstanding {
                 let place = self.next_page() % places;
                 for page in 0..16 {
                     let at = (page * PAGE) as usize;
@@ -412,6 +421,10 @@ impl Bench {
         setsockopt(&self.echo, sockopt::UdpGsoSegment, &0).expect("Linux 4.18");
         bytes as f64 * 8.0 / elapsed
     }
+}
+
+fn datagram_bytes() -> usize {
+    std::env::var("DATAGRAM").map_or(1472, |bytes| bytes.parse().expect("a number"))
 }
 
 fn content(page: u64) -> [u8; 16] {

@@ -11,8 +11,9 @@ use super::Channel;
 use crate::operation::{Operation, SpaceId};
 use crate::protocol::{Client, Completion, Datagrams, OperationId, SubmitError};
 
-/// Bytes of datagrams after which they are handed to the link, so that they are still in the cache.
-pub(super) const SEND_BYTES: usize = 128 << 10;
+/// Bytes of datagrams after which they are handed to the link: about a run of them, so that the
+/// other side works on it while the next one is written.
+pub(crate) const SEND_BYTES: usize = 62 << 10;
 
 /// One client over a link.
 #[derive(Debug)]
@@ -84,7 +85,11 @@ impl<L: Link> Channel for Remote<L> {
         };
         let len = self.link.receive(&mut self.buffer, wait)?;
         if len > 0 {
-            self.client.receive(Instant::now(), &self.buffer[..len]);
+            let now = Instant::now();
+            self.client.receive(now, &self.buffer[..len]);
+            // The caller may now wait for the descriptor: what the answers made room for must not
+            // wait with it.
+            self.send(now)?;
         }
         Ok(())
     }
