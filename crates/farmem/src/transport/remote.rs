@@ -77,8 +77,15 @@ impl<L: Link> Channel for Remote<L> {
     fn progress(&mut self, wait: Duration) -> io::Result<()> {
         let now = Instant::now();
         self.submitted = None;
-        self.client.tick(now);
+        let is_due = self.client.next_deadline() <= now;
+        if is_due {
+            self.client.tick(now);
+        }
         self.send(now)?;
+        if !is_due {
+            // It has something to tidy up now and then, while the node works.
+            self.client.tick(now);
+        }
         let wait = match self.client.has_completed() {
             true => Duration::ZERO,
             false => wait.min(self.client.next_deadline().since(now)),

@@ -101,14 +101,6 @@ fn a_restarted_node_runs_nothing_twice_and_the_client_knows_what_is_uncertain() 
             }
             // In the middle, with operations on the way.
             if submitted == end - 200 && restart < 4 {
-                session
-                    .poll(Duration::ZERO)
-                    .unwrap()
-                    .map_or((), |end| match end.outcome {
-                        Ok(_) => succeeded += 1,
-                        Err(Failure::OutcomeUnknown) => unknown += 1,
-                        Err(other) => panic!("{other:?}"),
-                    });
                 let store = running.take().unwrap().stop().unwrap().into_store();
                 let node = Node::new(config(restart + 2), store);
                 running = Some(Service::start(&ServiceConfig::new(listen), node).unwrap());

@@ -151,7 +151,7 @@ fn noise_and_the_requests_of_strangers_get_no_answer_longer_than_they_are() {
         random.fill(&mut noise);
         if length % 2 == 0 {
             // The right version, so that more of it is looked at.
-            noise.first_mut().map_or((), |first| *first = 1);
+            noise.iter_mut().take(1).for_each(|first| *first = 1);
         }
         stranger.send(&noise).unwrap();
     }

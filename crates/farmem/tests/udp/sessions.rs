@@ -82,6 +82,13 @@ fn thousands_of_sessions_on_few_sockets_each_see_only_their_own_memory() {
 }
 
 #[test]
+fn an_idle_client_takes_little_memory() {
+    let info = allocation_counter::measure(|| drop(client(1)));
+    let bytes = size_of::<Client>() as u64 + info.bytes_total;
+    assert!(bytes <= 1024, "{bytes}");
+}
+
+#[test]
 fn sessions_on_one_faulty_socket_make_progress_for_each_other_and_may_leave() {
     let service = service(ANY, 1);
     let link = UdpLink::connect(service.address().unwrap(), Waiting::Asleep).unwrap();
