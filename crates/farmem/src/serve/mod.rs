@@ -136,9 +136,11 @@ impl<S: Execute + Send + 'static> Service<S> {
         let node = Arc::clone(&self.node);
         drop(self);
         ended?;
-        let node = Arc::into_inner(node).map(|node| node.into_inner());
-        let node = node.map(|node| node.unwrap_or_else(PoisonError::into_inner));
-        node.ok_or_else(|| io::Error::other("a worker still has the node"))
+        match Arc::into_inner(node).map(Mutex::into_inner) {
+            Some(Ok(node)) => Ok(node),
+            Some(Err(poisoned)) => Ok(poisoned.into_inner()),
+            None => Err(io::Error::other("a worker still has the node")),
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use tare_sim::Instant;
 use super::lock;
 use super::source::{Source, Turn};
 use crate::protocol::{Datagrams, Execute, Node};
-use crate::transport::{Arrived, UdpSocket, Waiting, DATAGRAM_MAX};
+use crate::transport::{Arrived, UdpSocket, Waiting, DATAGRAM_MAX, SEND_BYTES};
 
 /// Most pieces taken in one turn. The more, the less often the node is locked; the fewer, the
 /// sooner the first is answered.
@@ -126,28 +126,38 @@ impl<S: Execute> Source<S> for UdpSource {
         if self.arrived.is_empty() {
             return Ok(Turn::default());
         }
-        self.replies.clear();
-        self.answers.clear();
-        {
-            let mut node = lock(node);
-            // Read while the lock is held: the node's time must not run backwards.
-            let now = Instant::now();
-            for (piece, _) in &self.arrived {
-                let first = self.replies.len();
-                node.receive(now, &self.buffer[piece.clone()], &mut self.replies);
-                self.answers.push(first..self.replies.len());
-            }
-        }
-        for ((_, peer), answers) in self.arrived.iter().zip(&self.answers) {
-            self.socket
-                .send(&self.replies, answers.clone(), Some(peer))?;
-        }
-        Ok(Turn {
+        let mut turn = Turn {
             received: self.arrived.len() as u64,
             received_bytes: received_bytes as u64,
-            sent: self.replies.len() as u64,
-            sent_bytes: self.replies.bytes() as u64,
-        })
+            ..Turn::default()
+        };
+        let mut done = 0;
+        while done < self.arrived.len() {
+            let from = done;
+            self.replies.clear();
+            self.answers.clear();
+            {
+                let mut node = lock(node);
+                // Read while the lock is held: the node's time must not run backwards.
+                let now = Instant::now();
+                // Long answers leave before the others are made: the client can read them
+                // meanwhile, and they are still in the cache.
+                while done < self.arrived.len() && self.replies.bytes() < SEND_BYTES {
+                    let first = self.replies.len();
+                    let piece = self.arrived[done].0.clone();
+                    node.receive(now, &self.buffer[piece], &mut self.replies);
+                    self.answers.push(first..self.replies.len());
+                    done += 1;
+                }
+            }
+            for ((_, peer), answers) in self.arrived[from..].iter().zip(&self.answers) {
+                let answers = answers.clone();
+                self.socket.send(&self.replies, answers, Some(peer))?;
+            }
+            turn.sent += self.replies.len() as u64;
+            turn.sent_bytes += self.replies.bytes() as u64;
+        }
+        Ok(turn)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

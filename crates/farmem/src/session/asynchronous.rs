@@ -310,7 +310,7 @@ impl<C: Channel> Thread<C> {
                 self.session.channel_mut().progress(Duration::ZERO)?;
             }
             let mut has_completed = false;
-            while let Some(completion) = self.session.channel_mut().poll() {
+            while let Some(completion) = self.session.next() {
                 has_completed = true;
                 if let Some(waiting) = self.running.remove(&completion.id) {
                     finish(&waiting, Ok(completion));

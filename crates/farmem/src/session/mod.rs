@@ -12,6 +12,8 @@ mod error;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use tare_sim::Instant;
+
 use crate::operation::{Operation, SpaceId};
 use crate::protocol::{Completion, OperationId, SubmitError};
 use crate::transport::Channel;
@@ -31,6 +33,8 @@ pub struct Session<C = AnyChannel> {
     space: SpaceId,
     /// Completions of operations that were submitted, which came while another one was waited for.
     completed: VecDeque<Completion>,
+    /// Operations whose completions were not handed out.
+    outstanding: usize,
     /// The node has answered once.
     has_answered: bool,
 }
@@ -43,6 +47,7 @@ impl<C: Channel> Session<C> {
             channel,
             space,
             completed: VecDeque::new(),
+            outstanding: 0,
             has_answered: false,
         }
     }
@@ -62,9 +67,9 @@ impl<C: Channel> Session<C> {
         &mut self.channel
     }
 
-    /// Operations that have not completed, and completions that were not polled.
+    /// Returns the number of operations that were submitted and whose completions were not polled.
     pub fn outstanding(&self) -> usize {
-        self.channel.outstanding() + self.completed.len()
+        self.outstanding
     }
 
     /// Takes an operation without waiting. It is sent with others by the next [`Session::poll`] or
@@ -73,11 +78,13 @@ impl<C: Channel> Session<C> {
     /// # Errors
     /// [`Error::Submit`]; if it is full, poll first.
     pub fn submit(&mut self, operation: &Operation<'_>) -> Result<OperationId, Error> {
-        Ok(self.channel.submit(self.space, operation)?)
+        let id = self.channel.submit(self.space, operation)?;
+        self.outstanding += 1;
+        Ok(id)
     }
 
     /// Returns the next operation that has completed (`rpoll`), for which it waits at most for
-    /// about `wait`; `None` if none has, or none is outstanding.
+    /// about `wait`, or twice that; `None` if none has, or none is outstanding.
     ///
     /// # Errors
     /// Those of the channel. That an operation failed is its outcome.
@@ -85,11 +92,20 @@ impl<C: Channel> Session<C> {
         if let Some(completion) = self.next() {
             return Ok(Some(completion));
         }
-        if self.channel.outstanding() == 0 {
-            return Ok(None);
+        // The clock is read only if nothing came in the first attempt, which may end early.
+        let (mut left, mut start) = (wait, None);
+        while self.channel.outstanding() > 0 {
+            self.channel.progress(left)?;
+            if let Some(completion) = self.next() {
+                return Ok(Some(completion));
+            }
+            if left.is_zero() {
+                break;
+            }
+            let now = Instant::now();
+            left = wait.saturating_sub(now.since(*start.get_or_insert(now)));
         }
-        self.channel.progress(wait)?;
-        Ok(self.next())
+        Ok(None)
     }
 
     /// Gives back the buffer of a completion (`rrelease`), so that a later read can use it.
@@ -109,13 +125,13 @@ impl<C: Channel> Session<C> {
     /// Takes an operation; while too many are outstanding, waits for others to end.
     fn submit_waiting(&mut self, operation: &Operation<'_>) -> Result<OperationId, Error> {
         loop {
-            match self.channel.submit(self.space, operation) {
-                Err(SubmitError::Full) if self.channel.outstanding() > 0 => {
+            match self.submit(operation) {
+                Err(Error::Submit(SubmitError::Full)) if self.channel.outstanding() > 0 => {
                     self.channel.progress(WAIT)?;
                     self.completed
                         .extend(std::iter::from_fn(|| self.channel.poll()));
                 }
-                result => return Ok(result?),
+                result => return result,
             }
         }
     }
@@ -124,12 +140,14 @@ impl<C: Channel> Session<C> {
     fn wait(&mut self, id: OperationId) -> Result<Completion, Error> {
         let place = self.completed.iter().position(|ended| ended.id == id);
         if let Some(ended) = place.and_then(|place| self.completed.remove(place)) {
+            self.outstanding -= 1;
             return Ok(ended);
         }
         loop {
             self.channel.progress(WAIT)?;
             while let Some(ended) = self.channel.poll() {
                 if ended.id == id {
+                    self.outstanding -= 1;
                     return Ok(ended);
                 }
                 self.completed.push_back(ended);
@@ -138,6 +156,8 @@ impl<C: Channel> Session<C> {
     }
 
     fn next(&mut self) -> Option<Completion> {
-        self.completed.pop_front().or_else(|| self.channel.poll())
+        let next = self.completed.pop_front().or_else(|| self.channel.poll());
+        self.outstanding -= usize::from(next.is_some());
+        next
     }
 }

@@ -22,6 +22,7 @@ use crate::protocol::{Completion, OperationId, SubmitError};
 pub use faulty::{FaultCounts, Faults, Faulty};
 pub use link::{Link, Waiting, DATAGRAM_MAX};
 pub use remote::Remote;
+pub(crate) use remote::SEND_BYTES;
 pub use shared::{Member, Shared};
 pub(crate) use udp::{Arrived, UdpSocket};
 pub use udp::{UdpLink, SOCKET_BYTES};

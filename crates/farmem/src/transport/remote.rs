@@ -11,8 +11,9 @@ use super::Channel;
 use crate::operation::{Operation, SpaceId};
 use crate::protocol::{Client, Completion, Datagrams, OperationId, SubmitError};
 
-/// Bytes of datagrams after which they are handed to the link, so that they are still in the cache.
-pub(super) const SEND_BYTES: usize = 128 << 10;
+/// Bytes of datagrams after which they are handed to the link: about a run of them, so that the
+/// other side works on it while the next one is written.
+pub(crate) const SEND_BYTES: usize = 62 << 10;
 
 /// One client over a link.
 #[derive(Debug)]
@@ -76,15 +77,26 @@ impl<L: Link> Channel for Remote<L> {
     fn progress(&mut self, wait: Duration) -> io::Result<()> {
         let now = Instant::now();
         self.submitted = None;
-        self.client.tick(now);
+        let is_due = self.client.next_deadline() <= now;
+        if is_due {
+            self.client.tick(now);
+        }
         self.send(now)?;
+        if !is_due {
+            // It has something to tidy up now and then, while the node works.
+            self.client.tick(now);
+        }
         let wait = match self.client.has_completed() {
             true => Duration::ZERO,
             false => wait.min(self.client.next_deadline().since(now)),
         };
         let len = self.link.receive(&mut self.buffer, wait)?;
         if len > 0 {
-            self.client.receive(Instant::now(), &self.buffer[..len]);
+            let now = Instant::now();
+            self.client.receive(now, &self.buffer[..len]);
+            // The caller may now wait for the descriptor: what the answers made room for must not
+            // wait with it.
+            self.send(now)?;
         }
         Ok(())
     }

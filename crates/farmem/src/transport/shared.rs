@@ -153,7 +153,9 @@ impl<L: Link> Clients<L> {
         };
         let len = self.link.receive(&mut self.buffer, wait)?;
         if len > 0 {
-            self.take(Instant::now(), len);
+            let now = Instant::now();
+            self.take(now, len);
+            self.send(now)?;
         }
         Ok(())
     }

@@ -45,6 +45,8 @@ pub struct Client {
     deadlines: VecDeque<(Instant, u32, OperationId)>,
     requests: Requests,
     path: Path,
+    /// The window was full, and has not had room for a burst since.
+    is_blocked: bool,
     completions: VecDeque<Completion>,
     /// Empty buffers, for their memory.
     buffers: Vec<Vec<u8>>,
@@ -141,6 +143,7 @@ impl Client {
                 window_max: config.window_bytes_max,
                 datagram: config.datagram_bytes as u64,
             }),
+            is_blocked: false,
             completions: VecDeque::new(),
             buffers: Vec::new(),
             blockers: Vec::new(),
@@ -236,10 +239,20 @@ impl Client {
         };
         let longest = self.config.datagram_bytes.min(node.datagram_bytes);
         while self.transmit_again(now, longest, out) {}
-        if self.requests.again.is_empty() {
+        if self.requests.again.is_empty() && !self.waits_for_burst() {
             while self.transmit_first(now, &node, longest, out) {}
         }
         end(out)
+    }
+
+    /// Returns true while the window is nearly full after it was full. Without this the room that
+    /// each answer makes would be used at once for one request, which then has a datagram, and its
+    /// answer another one, to itself, and so on for good (the silly window of RFC 813).
+    fn waits_for_burst(&mut self) -> bool {
+        let window = self.path.window();
+        let burst = (window / 4).min(BURST_BYTES);
+        self.is_blocked &= self.requests.bytes > 0 && self.requests.bytes + burst > window;
+        self.is_blocked
     }
 
     /// Does what is due. To be called at [`Client::next_deadline`], or any time.
@@ -394,6 +407,9 @@ impl Client {
         self.finish(slot, Err(failure));
     }
 }
+
+/// Bytes for which there has to be room after the window was full, unless a quarter of it is less.
+const BURST_BYTES: u64 = 64 << 10;
 
 const BUFFERS_MAX: usize = 64;
 const BUFFER_BYTES_MAX: usize = 64 << 10;

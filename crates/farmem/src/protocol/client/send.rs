@@ -147,17 +147,24 @@ impl Client {
         true
     }
 
-    fn has_room(&self, request: u64, response: u64, longest: usize, datagram: &Datagrams) -> bool {
+    fn has_room(
+        &mut self,
+        request: u64,
+        response: u64,
+        longest: usize,
+        datagram: &Datagrams,
+    ) -> bool {
         let Requests {
             bytes,
             response_bytes,
             ..
         } = self.requests;
         // One request is always allowed, however long the response.
-        datagram.open_bytes() as u64 + request <= longest as u64
-            && (bytes == 0
-                || (bytes + request + response <= self.path.window()
-                    && response_bytes + response <= self.config.response_bytes_max))
+        let in_window = bytes == 0
+            || (bytes + request + response <= self.path.window()
+                && response_bytes + response <= self.config.response_bytes_max);
+        self.is_blocked |= !in_window;
+        in_window && datagram.open_bytes() as u64 + request <= longest as u64
     }
 
     /// Appends the next attempt of a part to a datagram.

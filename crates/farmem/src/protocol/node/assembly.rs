@@ -17,7 +17,13 @@ pub(super) struct Assemblies {
     writes: HashMap<(SpaceId, u64), Assembly>,
     bytes_max: u64,
     bytes_max_per_space: u64,
+    /// The memory of a write that was complete. Writes come one like the other, and the allocator
+    /// would give so much back to the system and fetch it again each time.
+    spare: Vec<u8>,
 }
+
+/// The longest memory that is kept.
+const SPARE_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug)]
 struct Assembly {
@@ -58,6 +64,14 @@ impl Assemblies {
             writes: HashMap::new(),
             bytes_max,
             bytes_max_per_space,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Takes back the memory of a write that was complete.
+    pub(super) fn recycle(&mut self, data: Vec<u8>) {
+        if data.capacity() <= SPARE_BYTES_MAX && data.capacity() > self.spare.capacity() {
+            self.spare = data;
         }
     }
 
@@ -80,9 +94,12 @@ impl Assemblies {
         }
         let assembly = self.writes.entry(key).or_insert_with(|| {
             let segments = request.length.div_ceil(request.segment);
+            // What another write left in it is never seen: all is written before it is complete.
+            let mut data = std::mem::take(&mut self.spare);
+            data.resize(request.length as usize, 0);
             Assembly {
                 shape,
-                data: vec![0; request.length as usize],
+                data,
                 arrived: vec![0; segments.div_ceil(64) as usize],
                 missing: segments,
                 expires_ns,

@@ -277,7 +277,9 @@ impl<S: Execute> Node<S> {
                 Arrival::Complete(data) => data,
             };
             let operation = codec::decode(request, &data)?;
-            self.execute(now, request.space, &operation, out)
+            let outcome = self.execute(now, request.space, &operation, out);
+            self.assemblies.recycle(data);
+            outcome
         };
         self.records.insert(key, expires_ns, outcome);
         Ok(outcome)

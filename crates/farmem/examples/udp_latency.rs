@@ -1,0 +1,452 @@
+//! Measures remote memory over UDP on the loopback interface, beside what the same sockets do
+//! without it.
+//!
+//! ```text
+//! GLIBC_TUNABLES=glibc.malloc.hugetlb=1 \
+//!     cargo run --release -p tare-farmem --example udp_latency [ORDER…]
+//! ```
+//!
+//! For each order, 2^ORDER pages of 4 KiB with a frame of their own:
+//! - `round trip`: reads of 16 bytes, one at a time, each verified, in random order of the pages;
+//!   beside it the same datagrams (72 bytes there, 64 back) without client and node. Busy and
+//!   asleep.
+//! - `coalesced`: the same reads, 16 in a datagram; beside it the synchronous reads.
+//! - `bulk`: reads and writes of 64 KiB; beside them a stream of bytes in one direction, also with
+//!   UDP_SEGMENT and UDP_GRO.
+//!
+//! The two sides of a comparison take turns of 80 ms, served by the same thread. Figures are
+//! medians over the turns; the ratio is the median of the ratios of neighbouring turns, with its
+//! quartiles.
+
+use std::hint::black_box;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{setsockopt, sockopt};
+use rustix::net::{recv, recvfrom, send, sendto, RecvFlags, SendFlags};
+use tare_farmem::memory::{Config, Store};
+use tare_farmem::operation::Operation;
+use tare_farmem::protocol::{ClientConfig, Node, NodeConfig};
+use tare_farmem::serve::{Service, Source, Turn, UdpSource};
+use tare_farmem::session::{connect, Options, Session};
+use tare_farmem::transport::Waiting;
+
+const PAGE: u64 = 4096;
+const TURN: Duration = Duration::from_millis(80);
+const TURNS: usize = 15;
+const REQUEST: usize = 72;
+const RESPONSE: usize = 64;
+const BULK: usize = 64 << 10;
+const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+/// A run of datagrams of the raw stream: as many of 1472 bytes as fit.
+const RUN: usize = 1472 * 44;
+
+fn main() {
+    let mut orders: Vec<u32> = std::env::args()
+        .skip(1)
+        .map(|order| order.parse().expect("an order, such as 20"))
+        .collect();
+    if orders.is_empty() {
+        orders = vec![7, 20];
+    }
+    for order in orders {
+        for waiting in [Waiting::Busy, Waiting::Asleep] {
+            Bench::new(order, waiting).run();
+        }
+    }
+}
+
+/// The source of the node's only worker: the node, or one of the references.
+struct Either {
+    raw: Arc<AtomicBool>,
+    node: UdpSource,
+    echo: UdpSocket,
+    /// Bytes of the raw stream that came.
+    streamed: Arc<AtomicU64>,
+    buffer: Vec<u8>,
+}
+
+impl Source<Store> for Either {
+    fn turn(
+        &mut self,
+        node: &Mutex<Node<Store>>,
+        wait: Duration,
+        waiting: Waiting,
+    ) -> io::Result<Turn> {
+        if !self.raw.load(Ordering::Relaxed) {
+            return self.node.turn(node, wait.min(TURN / 20), waiting);
+        }
+        let flags = match waiting {
+            Waiting::Busy => RecvFlags::DONTWAIT,
+            _ => RecvFlags::empty(),
+        };
+        // As long as a worker that has work stays with its source.
+        for _ in 0..64 {
+            match recvfrom(&self.echo, &mut self.buffer[..], flags) {
+                Ok((_, REQUEST, Some(from))) => {
+                    let answer = &self.buffer[..RESPONSE];
+                    sendto(&self.echo, answer, SendFlags::empty(), &from)?;
+                }
+                Ok((_, len, _)) => {
+                    self.streamed.fetch_add(len as u64, Ordering::Relaxed);
+                }
+                Err(_) if waiting == Waiting::Busy => {}
+                Err(_) => break,
+            }
+        }
+        Ok(Turn::default())
+    }
+}
+
+struct Bench {
+    order: u32,
+    waiting: Waiting,
+    raw: Arc<AtomicBool>,
+    streamed: Arc<AtomicU64>,
+    service: Service<Store>,
+    echo: UdpSocket,
+    session: Session,
+    base: u64,
+    random: u64,
+}
+
+impl Bench {
+    fn new(order: u32, waiting: Waiting) -> Bench {
+        let pages = 1u64 << order;
+        let store = Store::new(&Config::new((pages * PAGE).max(64 << 20)));
+        let node = UdpSource::bind(ANY, false).expect("a socket");
+        let address = node.local_addr().expect("an address");
+        let echo = UdpSocket::bind(ANY).expect("a socket");
+        setsockopt(&echo, sockopt::UdpGroSegment, &true).expect("Linux 5.0");
+        let room = rustix::net::sockopt::set_socket_recv_buffer_size(&echo, 4 << 20);
+        room.expect("room");
+        let timeout = Some(Duration::from_millis(4));
+        echo.set_read_timeout(timeout).expect("a time-out");
+        let raw_address = echo.local_addr().expect("an address");
+        let (raw, streamed) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let source = Either {
+            raw: Arc::clone(&raw),
+            node,
+            echo,
+            streamed: Arc::clone(&streamed),
+            buffer: vec![0; 1 << 16],
+        };
+        let config = NodeConfig {
+            timeout: Duration::from_secs(2),
+            bytes_per_second: 100_000_000,
+            datagram_bytes: datagram_bytes(),
+            ..NodeConfig::new(1)
+        };
+        let node = Node::new(config, store);
+        let sources: Vec<Vec<Box<dyn Source<Store>>>> = vec![vec![Box::new(source)]];
+        let service = Service::with_sources(node, sources, waiting).expect("threads");
+        let echo = UdpSocket::bind(ANY).expect("a socket");
+        echo.connect(raw_address).expect("a socket");
+        let client = ClientConfig {
+            timeout: Duration::from_secs(2),
+            datagram_bytes: datagram_bytes(),
+            ..ClientConfig::new(1)
+        };
+        let options = Options {
+            waiting,
+            client: Some(client),
+            ..Options::default()
+        };
+        let mut session = connect(&format!("udp://{address}"), &options).expect("a session");
+        session.open().expect("a space");
+        let mut base = 0;
+        for at in (0..pages).step_by(1 << 18) {
+            let bytes = (pages - at).min(1 << 18) * PAGE;
+            let part = 0x4000_0000 + at * PAGE;
+            let permission = tare_farmem::operation::Permission::READ_WRITE;
+            let page = tare_farmem::operation::PageSize::Small;
+            let part = session.alloc_with(bytes, page, Some(part), permission, false);
+            let part = part.expect("memory");
+            base = if at == 0 { part } else { base };
+        }
+        let mut bench = Bench {
+            order,
+            waiting,
+            raw,
+            streamed,
+            service,
+            echo,
+            session,
+            base,
+            random: 1,
+        };
+        bench.fill();
+        bench
+    }
+
+    /// Writes the number of each page into its first bytes.
+    fn fill(&mut self) {
+        let pages = 1u64 << self.order;
+        let mut page = 0;
+        while page < pages {
+            let batch: Vec<_> = (page..pages.min(page + 1024))
+                .map(|page| (self.base + page * PAGE, content(page)))
+                .collect();
+            let parts: Vec<_> = batch.iter().map(|(at, bytes)| (*at, &bytes[..])).collect();
+            self.session.write_many(&parts).expect("writes");
+            page += 1024;
+        }
+    }
+
+    fn run(mut self) {
+        let (order, waiting) = (self.order, self.waiting);
+        println!("2^{order} pages, {waiting:?}");
+        if let Ok(what) = std::env::var("PROFILE") {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_secs(3) {
+                let figure = match &what[..] {
+                    "reads" => self.reads(),
+                    "raw" => self.ping_pong(),
+                    "coalesced" => self.coalesced(16, 8),
+                    "bulk_reads" => self.bulk_reads(),
+                    "bulk_writes" => self.bulk_writes(),
+                    _ => self.stream(),
+                };
+                print!("{figure:.1} ");
+            }
+            println!("{:?}", self.service.with_node(|node| node.counters()));
+            return;
+        }
+        let rtt = self.compare(Bench::reads, Bench::ping_pong);
+        println!("  round trip    {rtt}   (ns)");
+        let coalesced = self.compare(Bench::reads, |bench| bench.coalesced(16, 8));
+        println!("  1 / 16 x 8    {coalesced}   (ns per read)");
+        let coalesced = self.compare(Bench::reads, |bench| bench.coalesced(64, 32));
+        println!("  1 / 64 x 32   {coalesced}   (ns per read)");
+        if order >= 4 {
+            let bulk = self.compare(Bench::bulk_reads, Bench::stream);
+            println!("  64 KiB reads  {bulk}   (Gb/s)");
+            let bulk = self.compare(Bench::bulk_writes, Bench::stream);
+            println!("  64 KiB writes {bulk}   (Gb/s)");
+        }
+        let work = self.service.work();
+        println!("  {:?}", self.service.with_node(|node| node.counters()));
+        println!("  {:?}", work[0]);
+    }
+
+    fn compare(
+        &mut self,
+        mut left: impl FnMut(&mut Bench) -> f64,
+        mut right: impl FnMut(&mut Bench) -> f64,
+    ) -> String {
+        let mut samples = Vec::new();
+        left(self);
+        right(self);
+        for _ in 0..TURNS {
+            let pair = (left(self), right(self));
+            samples.push((pair.0 / pair.1, pair.0, pair.1));
+        }
+        let middle = |by: fn(&(f64, f64, f64)) -> f64, at: usize| {
+            let mut sorted: Vec<f64> = samples.iter().map(by).collect();
+            sorted.sort_by(f64::total_cmp);
+            sorted[sorted.len() * at / 4]
+        };
+        format!(
+            "{:8.1} / {:8.1} = {:6.3} [{:.3}, {:.3}]",
+            middle(|s| s.1, 2),
+            middle(|s| s.2, 2),
+            middle(|s| s.0, 2),
+            middle(|s| s.0, 1),
+            middle(|s| s.0, 3),
+        )
+    }
+
+    fn next_page(&mut self) -> u64 {
+        // SplitMix64.
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (mixed ^ (mixed >> 31)) & ((1 << self.order) - 1)
+    }
+
+    /// The median time of a synchronous read of 16 bytes.
+    fn reads(&mut self) -> f64 {
+        self.raw.store(false, Ordering::Relaxed);
+        median(|| {
+            let page = self.next_page();
+            let mut bytes = [0; 16];
+            let address = self.base + page * PAGE;
+            self.session.read(address, &mut bytes).expect("a read");
+            assert_eq!(bytes, content(page));
+        })
+    }
+
+    /// The median time of a round trip of datagrams of the same size.
+    fn ping_pong(&mut self) -> f64 {
+        self.raw.store(true, Ordering::Relaxed);
+        let mut buffer = [0; 2048];
+        let request = [7; REQUEST];
+        median(|| {
+            black_box(self.next_page());
+            send(&self.echo, &request, SendFlags::empty()).expect("a send");
+            let flags = match self.waiting {
+                Waiting::Busy => RecvFlags::DONTWAIT,
+                _ => RecvFlags::empty(),
+            };
+            loop {
+                match recv(&self.echo, &mut buffer, flags) {
+                    Ok((_, len)) => return assert_eq!(len, RESPONSE),
+                    Err(error) => assert_eq!(error, rustix::io::Errno::AGAIN),
+                }
+            }
+        })
+    }
+
+    /// The time per read, `outstanding` datagrams of `per_datagram` reads on the way.
+    fn coalesced(&mut self, per_datagram: usize, outstanding: usize) -> f64 {
+        self.raw.store(false, Ordering::Relaxed);
+        let (start, mut reads, mut waiting) = (Instant::now(), 0u64, 0);
+        // Ids are consecutive, so that they tell the page.
+        let mut pages = [0; 1 << 12];
+        loop {
+            while waiting <= per_datagram * (outstanding - 1) {
+                for _ in 0..per_datagram {
+                    let page = self.next_page();
+                    let address = self.base + page * PAGE;
+                    let read = Operation::Read { address, len: 16 };
+                    let id = self.session.submit(&read).expect("room");
+                    pages[id.0 as usize % (1 << 12)] = page;
+                }
+                waiting += per_datagram;
+            }
+            while let Some(ended) = self.session.poll(TURN).expect("an end") {
+                ended.outcome.expect("a read");
+                let page = pages[ended.id.0 as usize % (1 << 12)];
+                assert_eq!(ended.data, content(page));
+                self.session.release(ended);
+                (reads, waiting) = (reads + 1, waiting - 1);
+                if waiting <= per_datagram * (outstanding - 1) {
+                    break;
+                }
+            }
+            if start.elapsed() >= TURN {
+                let elapsed = start.elapsed().as_nanos() as f64;
+                self.drain();
+                return elapsed / reads as f64;
+            }
+        }
+    }
+
+    fn drain(&mut self) {
+        while self.session.outstanding() > 0 {
+            let ended = self.session.poll(TURN).expect("no error");
+            ended
+                .into_iter()
+                .for_each(|ended| self.session.release(ended));
+        }
+    }
+
+    fn bulk_reads(&mut self) -> f64 {
+        self.bulk(|session, address, _| {
+            let len = BULK as u32;
+            session.submit(&Operation::Read { address, len })
+        })
+    }
+
+    fn bulk_writes(&mut self) -> f64 {
+        self.bulk(|session, address, data| {
+            session.submit(&Operation::Write {
+                address,
+                data,
+                guard: None,
+            })
+        })
+    }
+
+    /// Gigabits per second of operations on 64 KiB, eight of them outstanding.
+    fn bulk(
+        &mut self,
+        mut submit: impl FnMut(
+            &mut Session,
+            u64,
+            &[u8],
+        ) -> Result<
+            tare_farmem::protocol::OperationId,
+            tare_farmem::session::Error,
+        >,
+    ) -> f64 {
+        self.raw.store(false, Ordering::Relaxed);
+        let outstanding = std::env::var("OUT").map_or(8, |out| out.parse().expect("a number"));
+        // As the pages have it, so that the reads stay verifiable.
+        let places = ((1u64 << self.order) * PAGE) / BULK as u64;
+        let mut data = vec![0; BULK];
+        let (start, mut bytes) = (Instant::now(), 0u64);
+        while start.elapsed() < TURN {
+            while self.session.outstanding() < outstanding {
+                let place = self.next_page() % places;
+                for page in 0..16 {
+                    let at = (page * PAGE) as usize;
+                    let number = place * 16 + page;
+                    data[at..at + 16].copy_from_slice(&content(number));
+                }
+                let address = self.base + place * BULK as u64;
+                submit(&mut self.session, address, &data).expect("room");
+            }
+            if let Some(ended) = self.session.poll(TURN).expect("an end") {
+                ended.outcome.expect("success");
+                bytes += BULK as u64;
+                if let Some(first) = ended.data.first_chunk::<16>() {
+                    let page = u64::from_le_bytes(*first.first_chunk().expect("8 bytes"));
+                    assert_eq!(*first, content(page));
+                }
+                self.session.release(ended);
+            }
+        }
+        let elapsed = start.elapsed().as_nanos() as f64;
+        self.drain();
+        bytes as f64 * 8.0 / elapsed
+    }
+
+    /// Gigabits per second of a stream of datagrams in one direction, as far as they arrive.
+    fn stream(&mut self) -> f64 {
+        self.raw.store(true, Ordering::Relaxed);
+        let data = vec![3; RUN];
+        setsockopt(&self.echo, sockopt::UdpGsoSegment, &1472).expect("Linux 4.18");
+        let before = self.streamed.load(Ordering::Relaxed);
+        let start = Instant::now();
+        while start.elapsed() < TURN {
+            let _ = send(&self.echo, &data, SendFlags::empty());
+        }
+        let elapsed = start.elapsed().as_nanos() as f64;
+        let bytes = self.streamed.load(Ordering::Relaxed) - before;
+        // What is still in the queue must not be counted for the next turn.
+        std::thread::sleep(Duration::from_millis(2));
+        setsockopt(&self.echo, sockopt::UdpGsoSegment, &0).expect("Linux 4.18");
+        bytes as f64 * 8.0 / elapsed
+    }
+}
+
+fn datagram_bytes() -> usize {
+    std::env::var("DATAGRAM").map_or(1472, |bytes| bytes.parse().expect("a number"))
+}
+
+fn content(page: u64) -> [u8; 16] {
+    let mut bytes = [0x5a; 16];
+    bytes[..8].copy_from_slice(&page.to_le_bytes());
+    bytes
+}
+
+/// Runs something for a turn; returns the median time of it in nanoseconds.
+fn median(mut run: impl FnMut()) -> f64 {
+    let mut times = Vec::with_capacity(1 << 16);
+    let start = Instant::now();
+    let mut before = start;
+    loop {
+        run();
+        let now = Instant::now();
+        times.push((now - before).as_nanos() as u64);
+        before = now;
+        if now - start >= TURN {
+            break;
+        }
+    }
+    let middle = times.len() / 2;
+    *times.select_nth_unstable(middle).1 as f64
+}

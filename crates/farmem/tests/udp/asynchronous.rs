@@ -1,0 +1,124 @@
+//! The `async` client, without any runtime.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use tare_farmem::operation::{Error as Refusal, Operation};
+use tare_farmem::protocol::Failure;
+use tare_farmem::session::AsyncSession;
+
+use crate::support::{service, session, ANY};
+
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let (mut context, mut future) = (Context::from_waker(&waker), pin!(future));
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+#[test]
+fn futures_complete_under_a_hand_written_executor() {
+    let service = service(ANY, 1);
+    let session = AsyncSession::new(session(&service)).unwrap();
+    block_on(async {
+        session
+            .run(&Operation::Open)
+            .await
+            .unwrap()
+            .outcome
+            .unwrap();
+        let address = session.alloc(1 << 20).await.unwrap();
+        let data: Vec<u8> = (0..100_000u32).map(|n| n as u8).collect();
+        session.write(address, data.clone()).await.unwrap();
+        assert_eq!(session.read(address, 100_000).await.unwrap(), data);
+        assert_eq!(
+            session
+                .compare_and_swap(address + (1 << 19), 0, 5)
+                .await
+                .unwrap(),
+            0
+        );
+        assert_eq!(session.fetch_add(address + (1 << 19), 2).await.unwrap(), 5);
+        let guard = session
+            .lock(address, Duration::from_secs(60))
+            .await
+            .unwrap();
+        session.unlock(guard).await.unwrap();
+        let stale = session.unlock(guard).await.expect_err("given back");
+        assert_eq!(stale.failure(), Some(Failure::Refused(Refusal::StaleToken)));
+        let name = Operation::Find { name: b"nothing" };
+        let found = session.run(&name).await.unwrap().outcome;
+        assert_eq!(found, Err(Failure::Refused(Refusal::NoSuchRegion)));
+    });
+}
+
+#[test]
+fn clones_on_many_threads_share_a_session_and_dropped_futures_still_happen() {
+    let service = service(ANY, 1);
+    let session = AsyncSession::new(session(&service)).unwrap();
+    block_on(session.run(&Operation::Open)).unwrap();
+    let address = block_on(session.alloc(4096)).unwrap();
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let session = session.clone();
+            std::thread::spawn(move || {
+                for _ in 0..100 {
+                    block_on(session.fetch_add(address, 1)).unwrap();
+                    // Submitted by the first poll, and then nobody waits for it.
+                    let mut context = Context::from_waker(Waker::noop());
+                    let mut dropped = pin!(session.fetch_add(address, 1));
+                    let _ = dropped.as_mut().poll(&mut context);
+                }
+            })
+        })
+        .collect();
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
+    // Operations on one page keep their order, so all others have ended before this one.
+    assert_eq!(block_on(session.fetch_add(address, 0)).unwrap(), 800);
+}
+
+#[test]
+fn what_was_submitted_happens_although_the_session_is_dropped() {
+    let service = service(ANY, 1);
+    let mut other = session(&service);
+    other.open().unwrap();
+    let address = other.alloc(4096).unwrap();
+    let region = other.region(b"shared", address, 4096).unwrap();
+    let session = AsyncSession::new(session(&service)).unwrap();
+    block_on(session.run(&Operation::Open)).unwrap();
+    let permission = tare_farmem::operation::Permission::READ_WRITE;
+    other.grant(region, session.space(), permission).unwrap();
+    let map = Operation::Map { region, at: None };
+    let mapped = match block_on(session.run(&map)).unwrap().outcome.unwrap() {
+        tare_farmem::operation::Value::Address(address) => address,
+        value => panic!("{value:?}"),
+    };
+    {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut write = pin!(session.write(mapped, vec![9]));
+        assert!(write.as_mut().poll(&mut context).is_pending());
+    }
+    drop(session);
+    let mut byte = [0];
+    while byte == [0] {
+        other.read(address, &mut byte).unwrap();
+    }
+    assert_eq!(byte, [9]);
+}
