@@ -10,9 +10,10 @@ use std::sync::mpsc::{sync_channel, Receiver};
 use std::time::Duration;
 
 use tare_daemon::{Endpoints, Host, Level, LogOptions, Record, Signals};
+use tare_memory::{Mapping, OwnedFile, Pages};
 use tare_sim::Instant;
 
-use crate::memory::{Config, Preset, Store};
+use crate::memory::{Config, KeepError, Preset, Restored, Store};
 use crate::protocol::{Node, NodeConfig};
 use crate::serve::{Service, ServiceConfig};
 use crate::transport::Waiting;
@@ -36,6 +37,11 @@ pub struct Options {
     pub datagram_bytes: usize,
     /// Memory for pages, in bytes.
     pub memory: u64,
+    /// The pages of the operating system that it is made of; the best there are if `None`. Those of
+    /// a file are the file system's.
+    pub pages: Option<Pages>,
+    /// The file that keeps the memory over the end of the process.
+    pub keep: Option<PathBuf>,
     /// The bytes that a space may use.
     pub quota: Option<u64>,
     /// The most spaces.
@@ -58,6 +64,10 @@ pub enum Error {
     Open(SocketAddr),
     /// The address cannot be listened at.
     Listen(SocketAddr, io::Error),
+    /// There is not as much memory.
+    Memory(tare_memory::Error),
+    /// The file that keeps the memory.
+    Keep(PathBuf, KeepError),
     /// The system has no random numbers.
     Random(io::Error),
     /// The endpoints for status.
@@ -75,6 +85,8 @@ impl fmt::Display for Error {
                  write everything: give the node a secret, or allow it with --insecure"
             ),
             Error::Listen(address, error) => write!(f, "cannot listen at {address}: {error}"),
+            Error::Memory(error) => error.fmt(f),
+            Error::Keep(path, error) => write!(f, "{}: {error}", path.display()),
             Error::Random(error) => write!(f, "the system has no random numbers: {error}"),
             Error::Service(error) => f.write_str(error),
             Error::Worker(error) => write!(f, "the node could not go on: {error}"),
@@ -112,7 +124,8 @@ pub fn run(options: Options) -> Result<(), Error> {
     config.key = [random()?, random()?];
     let started = wall_clock_ns();
     config.last_token = started;
-    let store = Store::new(&config);
+    let (store, restored) = open(&options, &config)?;
+    let pages = store.pool_memory().pages();
     let node = Node::new(
         NodeConfig {
             datagram_bytes: options.datagram_bytes,
@@ -142,9 +155,13 @@ pub fn run(options: Options) -> Result<(), Error> {
         &Record::new(Level::Info, "serving")
             .with("address", listen.to_string())
             .with("memory", options.memory)
+            .with("pages", pages.to_string())
             .with("workers", options.workers as u64)
             .with("start_ms", took.as_millis() as u64),
     );
+    if let Some(restored) = restored {
+        host.log().write(&record(&restored));
+    }
     watch(&host, &service, listen, &woken);
     host.end_service();
     let node = service.stop().map_err(Error::Worker)?;
@@ -157,8 +174,38 @@ pub fn run(options: Options) -> Result<(), Error> {
     Ok(())
 }
 
+/// Opens the memory, which a file may hold.
+fn open(options: &Options, config: &Config) -> Result<(Store<Mapping>, Option<Restored>), Error> {
+    let Some(path) = &options.keep else {
+        let map = |len| match options.pages {
+            Some(pages) => Mapping::anonymous(len, pages),
+            None => Mapping::best(len),
+        };
+        let store = Store::in_memory(config, map).map_err(Error::Memory)?;
+        return Ok((store, None));
+    };
+    let failed = |error| Error::Keep(path.clone(), error);
+    let file = OwnedFile::open(path).map_err(|error| failed(error.into()))?;
+    let (store, restored) = Store::open_kept(config, file).map_err(failed)?;
+    Ok((store, Some(restored)))
+}
+
+fn record(restored: &Restored) -> Record {
+    match restored.is_new {
+        true => Record::new(Level::Info, "kept_memory_made"),
+        false => Record::new(Level::Info, "kept_memory_restored")
+            .with("entries_dropped", restored.dropped)
+            .with("write_completed", u64::from(restored.has_completed_write)),
+    }
+}
+
 /// Answers requests for the status until a stop is requested or a worker has ended.
-fn watch(host: &Host<Report>, service: &Service<Store>, listen: SocketAddr, woken: &Receiver<()>) {
+fn watch(
+    host: &Host<Report>,
+    service: &Service<Store<Mapping>>,
+    listen: SocketAddr,
+    woken: &Receiver<()>,
+) {
     while !host.is_stopped() && !service.has_failed() {
         let _ = woken.recv_timeout(PULSE);
         host.answer(|| report::of(host.status(env!("CARGO_PKG_VERSION")), service, listen));

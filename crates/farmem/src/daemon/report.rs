@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use tare_daemon::{Metrics, ProcessStatus};
+use tare_memory::Mapping;
 
 use crate::memory::{Counts, Store};
 use crate::operation::PageSize;
@@ -79,7 +80,11 @@ tare_daemon::counters! {
 }
 
 /// Describes a service.
-pub(super) fn of(process: ProcessStatus, service: &Service<Store>, listen: SocketAddr) -> Report {
+pub(super) fn of(
+    process: ProcessStatus,
+    service: &Service<Store<Mapping>>,
+    listen: SocketAddr,
+) -> Report {
     let (epoch, bytes, counts, counters) = service.with_node(|node| {
         let store = node.store();
         (node.epoch(), store.bytes(), store.counts(), node.counters())

@@ -298,6 +298,11 @@ impl<M: Bytes> Store<M> {
         self.pool.clean(frames) == frames
     }
 
+    /// Returns what the pool of physical memory is made of.
+    pub(crate) fn pool_memory(&self) -> &M {
+        self.pool.memory()
+    }
+
     /// Returns the bytes of the pool of physical memory.
     pub fn bytes(&self) -> u64 {
         self.config.bytes

@@ -130,6 +130,10 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Pool<M> {
         true
     }
 
+    pub(super) fn memory(&self) -> &M {
+        &self.memory
+    }
+
     /// Returns the number of free bytes.
     pub(super) fn bytes_free(&self) -> u64 {
         self.frames_free << PageSize::Small.shift()

@@ -1,6 +1,7 @@
 //! `tare memory serve`: a memory node.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use tare_farmem::daemon::{self, Options};
 use tare_farmem::memory::Preset;
 use tare_farmem::operation::PageSize;
 use tare_farmem::transport::Waiting;
+use tare_memory::Pages;
 
 use crate::daemon::DaemonArgs;
 use crate::size::parse_bytes;
@@ -24,6 +26,7 @@ const ADAPTIVE: Duration = Duration::from_micros(50);
     tare memory serve -m 16Gi --quota 1Gi --cores 2 --wait busy\n  \
     tare memory serve --preset 0x40000000-0xb4c0000000\n  \
     tare memory serve --listen 10.0.0.1:7311 --insecure    for a network that is trusted\n  \
+    tare memory serve --keep /dev/shm/node        its memory is there again after a restart\n  \
     tare memory serve --metrics 127.0.0.1:9304     then: curl 127.0.0.1:9304/metrics\n\n\
     SIGTERM and SIGINT end it: what has come is answered first.\n\n\
     Exit status: 0 ended by a signal; 2 wrong usage, or it could not run.")]
@@ -34,6 +37,13 @@ pub(crate) struct Args {
     /// Memory for pages, such as 512Mi or 16Gi
     #[arg(short, long, value_name = "BYTES", default_value = "1Gi", value_parser = parse_bytes)]
     memory: u64,
+    /// The pages of the operating system that it is made of [default: the best there are]
+    #[arg(long, value_enum, conflicts_with = "keep")]
+    pages: Option<PageKind>,
+    /// Keep the memory in a file, which survives the end of this process: /dev/shm/NAME, or a file
+    /// on hugetlbfs for huge pages
+    #[arg(long, value_name = "FILE")]
+    keep: Option<PathBuf>,
     /// The bytes that one address space may use [default: all]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     quota: Option<u64>,
@@ -57,6 +67,33 @@ pub(crate) struct Args {
     insecure: bool,
     #[command(flatten)]
     daemon: DaemonArgs,
+}
+
+/// The pages of memory.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PageKind {
+    /// 1 GiB each, which the system has set aside
+    #[value(name = "1Gi")]
+    Huge1G,
+    /// 2 MiB each, which the system has set aside
+    #[value(name = "2Mi")]
+    Huge2M,
+    /// 2 MiB each where the kernel finds some, and 4 KiB elsewhere
+    Transparent,
+    /// 4 KiB each
+    #[value(name = "4Ki")]
+    Small,
+}
+
+impl From<PageKind> for Pages {
+    fn from(kind: PageKind) -> Pages {
+        match kind {
+            PageKind::Huge1G => Pages::Huge1G,
+            PageKind::Huge2M => Pages::Huge2M,
+            PageKind::Transparent => Pages::Transparent,
+            PageKind::Small => Pages::Small,
+        }
+    }
 }
 
 /// The way to wait.
@@ -92,6 +129,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         waiting: args.wait.into(),
         datagram_bytes: args.datagram.into(),
         memory: args.memory,
+        pages: args.pages.map(Pages::from),
+        keep: args.keep.clone(),
         quota: args.quota,
         spaces_max: args.spaces,
         preset: args.preset,

@@ -16,6 +16,7 @@ use tare_farmem::transport::{Faults, UdpLink, Waiting};
 use tare_histogram::Histogram;
 use tare_lab::driver::Missing;
 use tare_lab::protocol::Ready;
+use tare_memory::Mapping;
 
 use super::super::fleet::{Fleet, UdpFleet};
 use super::super::load::{Direction, Layout, Load};
@@ -127,7 +128,8 @@ pub(super) fn serve(parameters: &FarmemParameters, agent: &mut Agent) -> anyhow:
     control.describe(&mut ready);
     ready.insert("node".into(), source.local_addr()?.to_string().into());
     ready.insert("reference".into(), socket.local_addr()?.to_string().into());
-    let store = Store::new(&Config::new(layout(parameters).total() + SPARE));
+    let config = Config::new(layout(parameters).total() + SPARE);
+    let store = Store::in_memory(&config, Mapping::best)?;
     let node = Mutex::new(Node::new(
         NodeConfig {
             datagram_bytes: parameters.datagram.0 as usize,
@@ -166,7 +168,7 @@ impl NodeSide<'_> {
     fn work(
         self,
         mut source: UdpSource,
-        node: &Mutex<Node<Store>>,
+        node: &Mutex<Node<Store<Mapping>>>,
         socket: &std::net::UdpSocket,
     ) -> anyhow::Result<()> {
         pin(processors()?.0)?;
