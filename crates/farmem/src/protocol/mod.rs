@@ -12,20 +12,24 @@
 //!
 //! The format of messages is in the guide, chapter "The protocol of remote memory".
 
+mod aead;
 mod checksum;
 mod client;
 mod codec;
 mod message;
 mod node;
+mod protection;
 
+pub use aead::{Capability, Secret, TextError, Unauthorized};
 pub use client::{
     Client, ClientConfig, ClientCounters, Completion, Failure, OperationId, SubmitError,
 };
 pub use message::{
-    Authentication, Malformed, Request, Response, GUARD_LEN, MESSAGE_MAX, OPERATION_MAX,
-    REQUEST_HEADER, RESPONSE_HEADER, SEGMENT_MIN, VERSION,
+    Malformed, Request, Response, GUARD_LEN, MESSAGE_MAX, OPERATION_MAX, REQUEST_HEADER,
+    RESPONSE_HEADER, SEGMENT_MIN, VERSION,
 };
 pub use node::{Execute, Node, NodeConfig, NodeCounters, Replies};
+pub use protection::{Authentication, Protection};
 
 /// The horizon of a node in timeouts of its clients: one for the operation, one for copies of its
 /// last request that the network still holds, and one for clocks and estimates that are off.

@@ -8,13 +8,18 @@ use super::{nanos, Client, Failure, First, NodeInfo, Part, Requests};
 use crate::operation::{Error, SpaceId};
 
 impl Client {
+    /// Asks the node for its epoch. If messages are encrypted, it does so for a space that an
+    /// operation waits for, because every key belongs to one.
     pub(super) fn greet(&mut self, now: Instant, datagram: &mut Vec<u8>) {
+        let waiting = self.operations.iter().flatten().next();
+        let waiting = waiting.filter(|_| self.protection.is_aead());
+        let space = waiting.map_or(SpaceId(0), |active| active.space);
         if self.hello.id == 0 {
             self.hello.id = self.requests.new_id();
         }
         let request = Request {
             code: code::HELLO,
-            space: SpaceId(0),
+            space,
             id: self.hello.id,
             epoch: 0,
             replaced: 0,
@@ -26,7 +31,8 @@ impl Client {
             guard: None,
             body: &[],
         };
-        request.emit(self.config.authentication, datagram);
+        // A space has a capability since the operation was taken.
+        let _ = request.emit(&mut self.protection, datagram);
         self.hello.next = now + self.path.timeout(self.hello.attempts);
         self.hello.attempts += 1;
         self.counters.requests += 1;
@@ -202,7 +208,8 @@ impl Client {
             guard: head.guard,
             body,
         };
-        request.emit(self.config.authentication, datagram);
+        // As above.
+        let _ = request.emit(&mut self.protection, datagram);
         let timeout = self.path.timeout(part.attempts - 1);
         self.requests.timers.push(now + timeout, (index, id));
         self.counters.requests += 1;
