@@ -20,8 +20,8 @@ const READS: usize = 20_000;
 fn main() {
     println!("16-byte read: client, node, client; processor time of one thread, {ROUNDS} rounds");
     for spaces in [1, 100, 1000, 10_000] {
-        let plain = &mut Pair::new(Authentication::None, spaces, 16 << 10);
-        let aead = &mut Pair::new(authentication(1), spaces, 16 << 10);
+        let plain = &mut Pair::new(Authentication::None, spaces, 32 << 10);
+        let aead = &mut Pair::new(authentication(1), spaces, 32 << 10);
         let (mut plains, mut extras) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             let (without, with) = (plain.round(), aead.round());
@@ -35,7 +35,7 @@ fn main() {
         );
     }
     // Room for the keys of fewer spaces than there are: the node derives them for each request.
-    let few = &mut Pair::new(authentication(3), 1000, 16 << 10);
+    let few = &mut Pair::new(authentication(3), 1000, 32 << 10);
     let none = &mut Pair::new(authentication(5), 1000, 4);
     let mut extras: Vec<f64> = (0..ROUNDS)
         .map(|_| {

@@ -14,7 +14,7 @@ pub enum Authentication {
     None,
     /// A checksum of eight bytes, for lines that may corrupt messages. It does not authenticate.
     Checksum,
-    /// AES-256-GCM with keys of the space, the epoch and the direction.
+    /// AES-128-GCM with keys of the space, the epoch and the direction.
     Aead {
         /// The first nonce: a number from a cryptographic random source, drawn anew for each client
         /// and each start of a node. A nonce that is used twice with one key reveals what two
@@ -37,8 +37,8 @@ impl Authentication {
 
 const CHECKSUM_LEN: usize = 8;
 
-/// The expanded keys that are kept at hand unless settings say otherwise, in spaces.
-pub(super) const KEYS_MAX: usize = 16 << 10;
+/// The number of spaces whose expanded keys are kept at hand unless settings say otherwise.
+pub(super) const KEYS_MAX: usize = 32 << 10;
 
 /// The protection of the messages of a client or a node, with its keys: what makes messages of
 /// bytes, and bytes of messages.

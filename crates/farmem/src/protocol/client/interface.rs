@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::super::protection::Authentication;
+use super::super::protection::{Authentication, KEYS_MAX};
 use crate::operation::{Error, SpaceId, Value};
 
 /// The settings of a client.
@@ -15,6 +15,9 @@ pub struct ClientConfig {
     /// The protection of every message. With [`Authentication::Aead`] each space needs
     /// [`Client::authorize`](super::Client::authorize).
     pub authentication: Authentication,
+    /// The number of spaces whose expanded keys are kept, as for the node
+    /// ([`NodeConfig::keys_max`](super::super::NodeConfig::keys_max)).
+    pub keys_max: usize,
     /// Longest datagram in both directions, in bytes, at least 1024; the node's, if that is less.
     pub datagram_bytes: usize,
     /// The time after which an operation is given up; the node's, if that is less.
@@ -43,6 +46,7 @@ impl ClientConfig {
         ClientConfig {
             first_id,
             authentication: Authentication::None,
+            keys_max: KEYS_MAX,
             datagram_bytes: 1472,
             timeout: Duration::from_millis(250),
             operations_max: 4096,

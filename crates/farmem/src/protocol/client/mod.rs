@@ -120,7 +120,7 @@ impl Client {
             ..config
         };
         Client {
-            protection: Protection::new(config.authentication),
+            protection: Protection::with_keys_max(config.authentication, config.keys_max),
             node: None,
             epoch: 0,
             hello: HELLO,

@@ -53,8 +53,9 @@ pub struct NodeConfig {
     /// The protection of every message. With [`Authentication::Aead`] the node needs
     /// [`Node::set_secret`].
     pub authentication: Authentication,
-    /// The number of spaces whose expanded keys are kept, about 2.5 KB each, when it is used. The
-    /// keys of others are derived again at each of their messages.
+    /// The number of spaces whose expanded keys are kept, with 2 KiB each that is allocated when
+    /// it is needed. The keys of others are derived again at each of their messages. Up to half of
+    /// it, 2 of 100 spaces at most have to share.
     pub keys_max: usize,
     /// Longest datagram in both directions, in bytes, at least 1024.
     pub datagram_bytes: usize,
