@@ -454,10 +454,7 @@ const TEXT: &str = "farmem-space:7:nzeQ48KJVNKuw8lJi5aEBx26Yhi0rflZ136_-g79GZr3V
 fn a_capability_that_was_copied_wrongly_is_refused() {
     let capability = secret().capability(SPACE);
     assert_eq!(capability.to_text().as_str(), TEXT);
-    let parsed: Capability = format!(" {TEXT}\n")
-        .parse()
-        .ok()
-        .expect("surrounding space");
+    let parsed: Capability = format!(" {TEXT}\n").parse().expect("surrounding space");
     assert_eq!((parsed.space(), parsed.to_text().as_str()), (SPACE, TEXT));
     let error = |text: &str| text.parse::<Capability>().err();
     for (at, c) in TEXT.char_indices() {
@@ -484,7 +481,7 @@ fn a_capability_that_was_copied_wrongly_is_refused() {
     assert_eq!(error(&strange), Some(TextError::Character { place: 6 }));
     // The text of the secret gives the same secret.
     let text = secret().to_text();
-    let again: Secret = text.parse().ok().expect("the text of a secret");
+    let again: Secret = text.parse().expect("the text of a secret");
     assert_eq!(again.capability(SPACE).to_text().as_str(), TEXT);
     let as_secret = text
         .replace("secret:", "space:7:")

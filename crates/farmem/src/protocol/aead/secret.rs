@@ -13,7 +13,12 @@ use crate::operation::SpaceId;
 
 /// The secret of a node, from which the keys of all its spaces are derived. It is wiped on drop.
 ///
-/// Its text is `farmem-secret:`, and the bytes with a check sum in base64url.
+/// Its text is `farmem-secret:`, and the bytes with a check sum in base64url. It cannot be printed by
+/// accident:
+///
+/// ```compile_fail
+/// println!("{:?}", tare_farmem::protocol::Secret::new(&[0; 32])); // does not compile
+/// ```
 pub struct Secret(Zeroizing<[u8; 32]>);
 
 /// The right to act for one space of a node, and to believe its answers. It is wiped on drop.
@@ -23,7 +28,13 @@ pub struct Secret(Zeroizing<[u8; 32]>);
 /// node. It says nothing of the capabilities of other spaces.
 ///
 /// Its text is `farmem-space:`, the number of the space, `:`, and the bytes with a check sum in
-/// base64url.
+/// base64url. It cannot be printed by accident:
+///
+/// ```compile_fail
+/// # use tare_farmem::{operation::SpaceId, protocol::Secret};
+/// let capability = Secret::new(&[0; 32]).capability(SpaceId(1));
+/// println!("{capability:?}"); // does not compile
+/// ```
 #[derive(Clone)]
 pub struct Capability {
     space: SpaceId,
