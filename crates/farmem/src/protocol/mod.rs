@@ -9,6 +9,8 @@
 //!   page in order, and decides how much is outstanding.
 //! - A write of up to 1 GiB happens as a whole or not at all, however many messages it takes. A
 //!   read that takes several messages is one read per message, which may see different moments.
+//! - Messages can be encrypted ([`Authentication::Aead`]), with keys that follow from the node's
+//!   [`Secret`]. Clients have a [`Capability`] for each of their spaces.
 //!
 //! The format of messages is in the guide, chapter "The protocol of remote memory".
 

@@ -19,7 +19,7 @@ use crate::operation::SpaceId;
 /// ```compile_fail
 /// println!("{:?}", tare_farmem::protocol::Secret::new(&[0; 32])); // does not compile
 /// ```
-pub struct Secret(Zeroizing<[u8; 32]>);
+pub struct Secret(Bytes);
 
 /// The right to act for one space of a node, and to believe its answers. It is wiped on drop.
 ///
@@ -38,8 +38,11 @@ pub struct Secret(Zeroizing<[u8; 32]>);
 #[derive(Clone)]
 pub struct Capability {
     space: SpaceId,
-    key: Zeroizing<[u8; 32]>,
+    key: Bytes,
 }
+
+/// 32 secret bytes. They have one place on the heap, so that moving them leaves no copy behind.
+type Bytes = Box<Zeroizing<[u8; 32]>>;
 
 /// The inputs that keep keys for different purposes apart. All have one length.
 mod label {
@@ -53,7 +56,9 @@ impl Secret {
     /// The secret with these bytes, which must come from a cryptographic random source. The caller
     /// wipes its copy.
     pub fn new(bytes: &[u8; 32]) -> Secret {
-        Secret(Zeroizing::new(*bytes))
+        let mut secret = Bytes::default();
+        secret.copy_from_slice(bytes);
+        Secret(secret)
     }
 
     /// Derives the capability of a space.
@@ -88,7 +93,7 @@ impl Capability {
     }
 
     /// Derives the key for messages of an epoch and a direction.
-    pub(super) fn key(&self, epoch: u64, direction: Direction) -> Zeroizing<[u8; 32]> {
+    pub(super) fn key(&self, epoch: u64, direction: Direction) -> Bytes {
         let label = match direction {
             Direction::Request => label::REQUEST,
             Direction::Response => label::RESPONSE,
@@ -100,7 +105,7 @@ impl Capability {
 /// Keyed BLAKE2s (RFC 7693), a pseudorandom function: one block of key and one of input. HMAC-SHA256
 /// would do as well, and takes twice as many compressions, which every key that is not at hand waits
 /// for.
-fn derive(key: &[u8; 32], label: &[u8; 16], words: [u64; 2]) -> Zeroizing<[u8; 32]> {
+fn derive(key: &[u8; 32], label: &[u8; 16], words: [u64; 2]) -> Bytes {
     let derived = derive_unwiped(key, label, words);
     // The hash keeps the key in its buffer, and has no wipe of its own.
     zeroize_stack::<2048>();
@@ -109,12 +114,12 @@ fn derive(key: &[u8; 32], label: &[u8; 16], words: [u64; 2]) -> Zeroizing<[u8; 3
 
 /// Not inlined, so that all it uses of the stack is below its caller.
 #[inline(never)]
-fn derive_unwiped(key: &[u8; 32], label: &[u8; 16], words: [u64; 2]) -> Zeroizing<[u8; 32]> {
+fn derive_unwiped(key: &[u8; 32], label: &[u8; 16], words: [u64; 2]) -> Bytes {
     let mut mac = <Blake2sMac256 as KeyInit>::new(key.into());
     mac.update(label);
     mac.update(words.map(u64::to_le_bytes).as_flattened());
     let mut output = mac.finalize().into_bytes();
-    let mut derived = Zeroizing::new([0; 32]);
+    let mut derived = Bytes::default();
     derived.copy_from_slice(&output);
     output.as_mut_slice().zeroize();
     derived
@@ -201,7 +206,7 @@ impl fmt::Display for TextError {
 
 impl std::error::Error for TextError {}
 
-fn decode(code: &str, space: Option<SpaceId>) -> Result<Zeroizing<[u8; 32]>, TextError> {
+fn decode(code: &str, space: Option<SpaceId>) -> Result<Bytes, TextError> {
     let found = code.chars().count();
     if found != CODE {
         return Err(TextError::Length { found });
@@ -212,7 +217,7 @@ fn decode(code: &str, space: Option<SpaceId>) -> Result<Zeroizing<[u8; 32]>, Tex
     let mut whole = Zeroizing::new([0; 32 + CHECK]);
     let decoded = BASE64URL_NOPAD.decode_mut(code.as_bytes(), &mut whole[..]);
     decoded.map_err(|_| TextError::Check)?;
-    let mut bytes = Zeroizing::new([0; 32]);
+    let mut bytes = Bytes::default();
     bytes.copy_from_slice(&whole[..32]);
     match check(&bytes, space) == whole[32..] {
         true => Ok(bytes),
