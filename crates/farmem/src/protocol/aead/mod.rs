@@ -253,6 +253,7 @@ mod tests {
                 };
                 let mut sealed = message(n as u64 % 2, 9);
                 assert_eq!(one.seal(direction, 0, &mut sealed), Ok(()));
+                assert_eq!(aead().open(direction, &mut sealed.clone()), Ok(()));
                 assert_eq!(other.open(direction, &mut sealed), Ok(()));
                 assert_eq!(sealed[..48], message(n as u64 % 2, 9));
                 std::mem::swap(&mut one, &mut other);
