@@ -1,6 +1,7 @@
 //! Datagrams of any content at a memory node with its real memory: bytes as they are, and messages
 //! that are sealed as a client with the capability of a space would. Nothing panics, memory is
-//! bounded, and every message is in one count. With encryption, what was not sealed changes nothing.
+//! bounded, and every message is in one count. With encryption, what was not sealed changes
+//! nothing.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -13,8 +13,8 @@ use crate::operation::SpaceId;
 
 /// The secret of a node, from which the keys of all its spaces are derived. It is wiped on drop.
 ///
-/// Its text is `farmem-secret:`, and the bytes with a check sum in base64url. It cannot be printed by
-/// accident:
+/// Its text is `farmem-secret:`, and the bytes with a check sum in base64url. It cannot be printed
+/// by accident:
 ///
 /// ```compile_fail
 /// println!("{:?}", tare_farmem::protocol::Secret::new(&[0; 32])); // does not compile
@@ -102,9 +102,9 @@ impl Capability {
     }
 }
 
-/// Keyed BLAKE2s (RFC 7693), a pseudorandom function: one block of key and one of input. HMAC-SHA256
-/// would do as well, and takes twice as many compressions, which every key that is not at hand waits
-/// for.
+/// Keyed BLAKE2s (RFC 7693), a pseudorandom function: one block of key and one of input.
+/// HMAC-SHA256 would do as well, and takes twice as many compressions, which every key that is not
+/// at hand waits for.
 fn derive(key: &[u8; 32], label: &[u8; 16], words: [u64; 2]) -> Bytes {
     let derived = derive_unwiped(key, label, words);
     // The hash keeps the key in its buffer, and has no wipe of its own.

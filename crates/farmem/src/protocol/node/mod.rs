@@ -199,8 +199,8 @@ impl<S: Execute> Node<S> {
         self.protection.set_secret(secret);
     }
 
-    /// Takes a datagram, which it decrypts in place, and adds the answers to `replies`. It must be called with its own time of
-    /// the node, which does not run backwards.
+    /// Takes a datagram, which it decrypts in place, and adds the answers to `replies`. It must be
+    /// called with its own time of the node, which does not run backwards.
     pub fn receive(&mut self, now: Instant, mut datagram: &mut [u8], replies: &mut Replies) {
         self.started.get_or_insert(now);
         while !datagram.is_empty() {
