@@ -1,7 +1,8 @@
 //! Messages, byte for byte; the layout is in `docs/src/farmem-protocol.md`. A message is read once,
 //! completely checked, into a type whose parts need no further checks of lengths.
 
-use super::checksum::checksum;
+use super::aead::Unauthorized;
+use super::protection::Protection;
 use crate::operation::{Guard, SpaceId};
 
 /// The version of the protocol.
@@ -33,33 +34,26 @@ const GUARDED: u32 = 1;
 /// Length of a guard, in bytes.
 pub const GUARD_LEN: usize = 16;
 
-/// The protection of a message, with the trailer that it needs. Both sides are configured with
-/// the same value, and refuse messages of any other: a message does not choose how far it is
-/// trusted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Authentication {
-    /// No protection: the transport has a checksum, and all who can reach the node are trusted.
-    #[default]
-    None = 0,
-    /// A checksum of eight bytes, for lines that may corrupt messages. It does not authenticate.
-    Checksum = 1,
+/// The direction of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Request,
+    Response,
 }
 
-impl Authentication {
-    /// Bytes behind the body.
-    pub const fn trailer_len(self) -> usize {
-        match self {
-            Authentication::None => 0,
-            Authentication::Checksum => 8,
+impl Direction {
+    /// That of a message with this code.
+    fn of(code: u8) -> Direction {
+        match code & RESPONSE {
+            0 => Direction::Request,
+            _ => Direction::Response,
         }
     }
 
-    fn parse(byte: u8) -> Result<Authentication, Malformed> {
-        match byte {
-            0 => Ok(Authentication::None),
-            1 => Ok(Authentication::Checksum),
-            _ => Err(Malformed::Authentication),
+    pub(super) fn reverse(self) -> Direction {
+        match self {
+            Direction::Request => Direction::Response,
+            Direction::Response => Direction::Request,
         }
     }
 }
@@ -75,6 +69,8 @@ pub enum Malformed {
     Authentication,
     /// The checksum does not match.
     Checksum,
+    /// Not sealed with the key of its space, epoch and direction, or changed since.
+    Unauthenticated,
     /// A reserved field that is not zero.
     Reserved,
     /// A request where a response is expected, or the reverse.
@@ -90,9 +86,8 @@ pub enum Malformed {
 struct Frame<'a> {
     code: u8,
     fields: &'a [u8],
-    /// The bytes behind the fields, and the rest of the datagram.
+    /// The bytes behind the fields.
     body: &'a [u8],
-    rest: &'a [u8],
 }
 
 /// Returns the space and the length of the first message of bytes that came, without any check of
@@ -139,15 +134,13 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Reads the first message of a datagram; returns the rest of the datagram with it.
+    /// Reads the first message of a datagram, which is decrypted in place; returns the rest of the
+    /// datagram with it.
     pub fn parse(
-        bytes: &'a [u8],
-        authentication: Authentication,
-    ) -> Result<(Request<'a>, &'a [u8]), Malformed> {
-        let frame = Frame::parse(bytes, authentication, REQUEST_HEADER)?;
-        if frame.code & RESPONSE != 0 {
-            return Err(Malformed::Direction);
-        }
+        datagram: &'a mut [u8],
+        protection: &mut Protection,
+    ) -> Result<(Request<'a>, &'a mut [u8]), Malformed> {
+        let (frame, rest) = Frame::parse(datagram, protection, Direction::Request, REQUEST_HEADER)?;
         let (guard, body) = match frame.u32(68) {
             0 => (None, frame.body),
             GUARDED => {
@@ -182,7 +175,7 @@ impl<'a> Request<'a> {
             return Err(Malformed::Reserved);
         }
         request.check_segment()?;
-        Ok((request, frame.rest))
+        Ok((request, rest))
     }
 
     /// The operation's number: that of its first attempt.
@@ -212,10 +205,13 @@ impl<'a> Request<'a> {
     }
 
     /// Appends the message to `out`.
-    pub fn emit(&self, authentication: Authentication, out: &mut Vec<u8>) {
+    ///
+    /// # Errors
+    /// [`Unauthorized`]; nothing is appended then.
+    pub fn emit(&self, protection: &mut Protection, out: &mut Vec<u8>) -> Result<(), Unauthorized> {
         let start = out.len();
         let flags = if self.guard.is_some() { GUARDED } else { 0 };
-        out.extend_from_slice(&[VERSION, self.code, authentication as u8, 0, 0, 0, 0, 0]);
+        out.extend_from_slice(&[VERSION, self.code, protection.number(), 0, 0, 0, 0, 0]);
         let words = [
             self.space.0,
             self.id,
@@ -232,7 +228,7 @@ impl<'a> Request<'a> {
             out.extend_from_slice(&token.to_le_bytes());
         }
         out.extend_from_slice(self.body);
-        seal(authentication, start, out);
+        protect(protection, Direction::Request, start, out)
     }
 }
 
@@ -256,15 +252,14 @@ pub struct Response<'a> {
 }
 
 impl<'a> Response<'a> {
-    /// Reads the first message of a datagram; returns the rest of the datagram with it.
+    /// Reads the first message of a datagram, which is decrypted in place; returns the rest of the
+    /// datagram with it.
     pub fn parse(
-        bytes: &'a [u8],
-        authentication: Authentication,
-    ) -> Result<(Response<'a>, &'a [u8]), Malformed> {
-        let frame = Frame::parse(bytes, authentication, RESPONSE_HEADER)?;
-        if frame.code & RESPONSE == 0 {
-            return Err(Malformed::Direction);
-        }
+        datagram: &'a mut [u8],
+        protection: &mut Protection,
+    ) -> Result<(Response<'a>, &'a mut [u8]), Malformed> {
+        let (frame, rest) =
+            Frame::parse(datagram, protection, Direction::Response, RESPONSE_HEADER)?;
         let response = Response {
             status: frame.code & !RESPONSE,
             space: SpaceId(frame.u64(8)),
@@ -274,27 +269,38 @@ impl<'a> Response<'a> {
             value: frame.u64(40),
             body: frame.body,
         };
-        Ok((response, frame.rest))
+        Ok((response, rest))
     }
 
     /// Appends the message to `out`.
-    pub fn emit(&self, authentication: Authentication, out: &mut Vec<u8>) {
-        let start = Response::begin(authentication, out);
+    ///
+    /// # Errors
+    /// [`Unauthorized`]; nothing is appended then.
+    pub fn emit(&self, protection: &mut Protection, out: &mut Vec<u8>) -> Result<(), Unauthorized> {
+        let start = Response::begin(protection, out);
         out.extend_from_slice(self.body);
-        self.finish(authentication, start, out);
+        self.finish(protection, start, out)
     }
 
     /// Makes room for the header at the end of `out`, behind which the body is then written;
     /// returns where the message starts. A read writes its data into the reply, without a copy.
-    pub(super) fn begin(authentication: Authentication, out: &mut Vec<u8>) -> usize {
+    pub(super) fn begin(protection: &Protection, out: &mut Vec<u8>) -> usize {
         let start = out.len();
-        out.extend_from_slice(&[VERSION, RESPONSE, authentication as u8, 0]);
+        out.extend_from_slice(&[VERSION, RESPONSE, protection.number(), 0]);
         out.resize(start + RESPONSE_HEADER, 0);
         start
     }
 
     /// Writes the header in front of the body that is there, and the trailer behind it.
-    pub(super) fn finish(&self, authentication: Authentication, start: usize, out: &mut Vec<u8>) {
+    ///
+    /// # Errors
+    /// [`Unauthorized`]; header and body are removed then.
+    pub(super) fn finish(
+        &self,
+        protection: &mut Protection,
+        start: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Unauthorized> {
         if let Some(header) = out.get_mut(start..start + RESPONSE_HEADER) {
             header[1] = RESPONSE | self.status;
             let words = [self.space.0, self.id, self.epoch, self.time_ns, self.value];
@@ -302,47 +308,44 @@ impl<'a> Response<'a> {
                 *place = word.to_le_bytes();
             }
         }
-        seal(authentication, start, out);
+        protect(protection, Direction::Response, start, out)
     }
 }
 
 impl<'a> Frame<'a> {
-    /// Checks version, length, protection and reserved bytes of the first message of a datagram.
+    /// Checks version, protection, direction, length and reserved bytes of the first message of a
+    /// datagram; returns the rest of the datagram with it.
     fn parse(
-        bytes: &'a [u8],
-        authentication: Authentication,
+        datagram: &'a mut [u8],
+        protection: &mut Protection,
+        direction: Direction,
         header: usize,
-    ) -> Result<Frame<'a>, Malformed> {
-        let (first, _) = bytes.split_first_chunk::<8>().ok_or(Malformed::Length)?;
-        let [version, code, protection, reserved, length @ ..] = *first;
+    ) -> Result<(Frame<'a>, &'a mut [u8]), Malformed> {
+        let (first, _) = datagram.split_first_chunk::<8>().ok_or(Malformed::Length)?;
+        let [version, code, number, reserved, length @ ..] = *first;
         if version != VERSION {
             return Err(Malformed::Version);
         }
-        if Authentication::parse(protection)? != authentication {
+        if number != protection.number() {
             return Err(Malformed::Authentication);
         }
+        if Direction::of(code) != direction {
+            return Err(Malformed::Direction);
+        }
         let length = u32::from_le_bytes(length) as usize;
-        let trailer = authentication.trailer_len();
+        let trailer = protection.trailer_len();
         if length < header + trailer || length > MESSAGE_MAX {
             return Err(Malformed::Length);
         }
-        let (message, rest) = bytes.split_at_checked(length).ok_or(Malformed::Length)?;
-        let (content, trailer) = message.split_at(length - trailer);
-        if let Some(sum) = trailer.first_chunk() {
-            if u64::from_le_bytes(*sum) != checksum(content) {
-                return Err(Malformed::Checksum);
-            }
-        }
+        let (message, rest) = datagram
+            .split_at_mut_checked(length)
+            .ok_or(Malformed::Length)?;
+        protection.open(direction, message)?;
         if reserved != 0 {
             return Err(Malformed::Reserved);
         }
-        let (fields, body) = content.split_at(header);
-        Ok(Frame {
-            code,
-            fields,
-            body,
-            rest,
-        })
+        let (fields, body) = message[..length - trailer].split_at(header);
+        Ok((Frame { code, fields, body }, rest))
     }
 
     /// The field at a position within the header.
@@ -358,13 +361,15 @@ impl<'a> Frame<'a> {
 }
 
 /// Writes the length of the message that begins at `start`, and its trailer.
-fn seal(authentication: Authentication, start: usize, out: &mut Vec<u8>) {
-    let length = out.len() - start + authentication.trailer_len();
+fn protect(
+    protection: &mut Protection,
+    direction: Direction,
+    start: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), Unauthorized> {
+    let length = out.len() - start + protection.trailer_len();
     if let Some(place) = out.get_mut(start + 4..start + 8) {
         place.copy_from_slice(&(length as u32).to_le_bytes());
     }
-    if authentication == Authentication::Checksum {
-        let sum = checksum(&out[start..]);
-        out.extend_from_slice(&sum.to_le_bytes());
-    }
+    protection.seal(direction, start, out)
 }

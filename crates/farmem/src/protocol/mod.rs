@@ -9,25 +9,31 @@
 //!   page in order, and decides how much is outstanding.
 //! - A write of up to 1 GiB happens as a whole or not at all, however many messages it takes. A
 //!   read that takes several messages is one read per message, which may see different moments.
+//! - Messages can be encrypted ([`Authentication::Aead`]), with keys that follow from the node's
+//!   [`Secret`]. Clients have a [`Capability`] for each of their spaces.
 //!
 //! The format of messages is in the guide, chapter "The protocol of remote memory".
 
+mod aead;
 mod checksum;
 mod client;
 mod codec;
 mod datagrams;
 mod message;
 mod node;
+mod protection;
 
+pub use aead::{Capability, Secret, TextError, Unauthorized};
 pub use client::{
     Client, ClientConfig, ClientCounters, Completion, Failure, OperationId, SubmitError,
 };
 pub use datagrams::Datagrams;
 pub use message::{
-    peek, Authentication, Malformed, Request, Response, GUARD_LEN, MESSAGE_MAX, OPERATION_MAX,
-    REQUEST_HEADER, RESPONSE_HEADER, SEGMENT_MIN, VERSION,
+    peek, Malformed, Request, Response, GUARD_LEN, MESSAGE_MAX, OPERATION_MAX, REQUEST_HEADER,
+    RESPONSE_HEADER, SEGMENT_MIN, VERSION,
 };
 pub use node::{Execute, Node, NodeConfig, NodeCounters};
+pub use protection::{Authentication, Protection};
 
 /// The horizon of a node in timeouts of its clients: one for the operation, one for copies of its
 /// last request that the network still holds, and one for clocks and estimates that are off.

@@ -145,7 +145,7 @@ impl<S: Execute> Source<S> for UdpSource {
                 while done < self.arrived.len() && self.replies.bytes() < SEND_BYTES {
                     let first = self.replies.len();
                     let piece = self.arrived[done].0.clone();
-                    node.receive(now, &self.buffer[piece], &mut self.replies);
+                    node.receive(now, &mut self.buffer[piece], &mut self.replies);
                     self.answers.push(first..self.replies.len());
                     done += 1;
                 }

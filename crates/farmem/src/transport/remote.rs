@@ -93,7 +93,7 @@ impl<L: Link> Channel for Remote<L> {
         let len = self.link.receive(&mut self.buffer, wait)?;
         if len > 0 {
             let now = Instant::now();
-            self.client.receive(now, &self.buffer[..len]);
+            self.client.receive(now, &mut self.buffer[..len]);
             // The caller may now wait for the descriptor: what the answers made room for must not
             // wait with it.
             self.send(now)?;

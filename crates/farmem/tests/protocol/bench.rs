@@ -7,7 +7,7 @@ use tare_farmem::operation::{Operation, SpaceId, Value};
 use tare_farmem::protocol::{Client, ClientConfig, Completion, Datagrams, Node, NodeConfig};
 use tare_sim::Instant;
 
-use crate::world::{Memory, SPACE};
+use crate::world::{memory_node, Memory, SPACE};
 
 pub(crate) const START: Instant = Instant::from_nanos(1_000_000_000);
 
@@ -45,8 +45,8 @@ impl Bench {
     pub(crate) fn new(node: NodeConfig, client: ClientConfig) -> Bench {
         let memory = Memory::new(1 << 20);
         let mut bench = Bench {
-            client: Client::new(client),
-            node: Node::new(node, memory.clone()),
+            client: crate::world::client(client, &[SPACE]),
+            node: memory_node(node, memory.clone()),
             memory,
             now: START,
             ahead: Duration::ZERO,
@@ -70,14 +70,14 @@ impl Bench {
 
     pub(crate) fn answers(&mut self, datagram: &[u8]) -> Vec<Vec<u8>> {
         let mut replies = Datagrams::default();
-        self.node
-            .receive(self.now + self.ahead, datagram, &mut replies);
+        let now = self.now + self.ahead;
+        self.node.receive(now, &mut datagram.to_vec(), &mut replies);
         replies.iter().map(<[u8]>::to_vec).collect()
     }
 
     pub(crate) fn give(&mut self, answers: &[Vec<u8>]) {
         for answer in answers {
-            self.client.receive(self.now, answer);
+            self.client.receive(self.now, &mut answer.clone());
         }
     }
 

@@ -14,7 +14,8 @@ use tare_sim::{for_seeds, Instant, LineConfig, Random, Testbed};
 
 use crate::linearizable::{is_linearizable, Action, Event};
 use crate::world::{
-    client_config, line, node_config, Corruption, Host, Memory, Server, User, MILLISECOND, SPACE,
+    aead, client_config, line, node_config, Corruption, Host, Memory, Server, User, MILLISECOND,
+    SPACE,
 };
 
 /// The cells: three small ones on two pages, and one of several messages, whose words are all
@@ -214,14 +215,19 @@ fn run(seed: u64, coverage: &Coverage) {
         _ => Memory::new(16384),
     };
     let history = Rc::new(History::default());
-    let authentication = Authentication::Checksum;
+    // A part of the runs is encrypted. Nonces begin elsewhere for each client and each start.
+    let nonces = random.next_u64();
+    let authentication = move |n: u64| match seed % 4 {
+        1 => aead(nonces.wrapping_add(n)),
+        _ => Authentication::Checksum,
+    };
     let share = if random.chance(0.3) { 0.1 } else { 0.0 };
     let mut corruption = || Corruption {
         share,
         random: random.fork(),
     };
     let node = move |epoch| NodeConfig {
-        authentication,
+        authentication: authentication(epoch),
         ..node_config(epoch)
     };
     let server = Server::new(node(1), memory.clone(), corruption());
@@ -242,7 +248,7 @@ fn run(seed: u64, coverage: &Coverage) {
             seen: [0; CELLS.len()],
         };
         let config = ClientConfig {
-            authentication,
+            authentication: authentication(100 + number as u64),
             ..client_config(random.next_u64())
         };
         let host = testbed.add(Host::new(config, worker, corruption));

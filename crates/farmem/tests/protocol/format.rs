@@ -7,17 +7,21 @@ use proptest::prelude::*;
 use tare_farmem::operation::{Error, Operation, RegionId, SpaceId, Value};
 use tare_farmem::operation::{Guard, PageSize, Permission};
 use tare_farmem::protocol::{
-    Authentication, Client, ClientConfig, Datagrams, Execute, Failure, Malformed, Node, NodeConfig,
-    Request, Response, GUARD_LEN, REQUEST_HEADER, RESPONSE_HEADER,
+    Authentication, ClientConfig, Datagrams, Execute, Failure, Malformed, NodeConfig, Request,
+    Response, GUARD_LEN, REQUEST_HEADER, RESPONSE_HEADER,
 };
 use tare_sim::Instant;
 
-use crate::world::{client_config, node_config, Memory};
+use crate::world::{aead, client, client_config, memory_node, node_config, protection, Memory};
 
 const NOW: Instant = Instant::from_nanos(1_000_000);
 
 fn authentication() -> impl Strategy<Value = Authentication> {
-    prop_oneof![Just(Authentication::None), Just(Authentication::Checksum)]
+    prop_oneof![
+        Just(Authentication::None),
+        Just(Authentication::Checksum),
+        any::<u64>().prop_map(aead)
+    ]
 }
 
 /// A node that keeps what it was asked as text, and answers what it is told.
@@ -48,16 +52,27 @@ fn travel(
         asked: Vec::new(),
         outcome,
     };
-    let mut node = Node::new(node_config(3), echo);
-    let mut client = Client::new(client_config(77));
+    let node = NodeConfig {
+        authentication: aead(1),
+        ..node_config(3)
+    };
+    let mut node = memory_node(node, echo);
+    let config = ClientConfig {
+        authentication: aead(2),
+        ..client_config(77)
+    };
+    let mut client = client(config, &[SpaceId(5)]);
     client.submit(NOW, SpaceId(5), operation).unwrap();
     let (mut sent, mut replies) = (Datagrams::default(), Datagrams::default());
     while client.transmit(NOW, &mut sent) {
         replies.clear();
-        sent.iter()
-            .for_each(|datagram| node.receive(NOW, datagram, &mut replies));
+        for datagram in sent.iter() {
+            node.receive(NOW, &mut datagram.to_vec(), &mut replies);
+        }
         sent.clear();
-        replies.iter().for_each(|reply| client.receive(NOW, reply));
+        for reply in replies.iter() {
+            client.receive(NOW, &mut reply.to_vec());
+        }
     }
     let completion = client.poll().expect("an outcome");
     (node.store().asked.join("; "), completion.outcome)
@@ -179,18 +194,22 @@ proptest! {
             guard,
             body: &body,
         };
+        let mut keys = protection(authentication);
         let mut bytes = Vec::new();
-        request.emit(authentication, &mut bytes);
+        request.emit(&mut keys, &mut bytes).unwrap();
         let guard_len = if guard.is_some() { GUARD_LEN } else { 0 };
         let trailer = authentication.trailer_len();
         prop_assert_eq!(bytes.len(), REQUEST_HEADER + guard_len + body.len() + trailer);
         let len = bytes.len();
         bytes.extend(&rest);
-        prop_assert_eq!(Request::parse(&bytes, authentication), Ok((request, &rest[..])));
-        prop_assert_eq!(Response::parse(&bytes, authentication), Err(Malformed::Direction));
+        let copy = &mut bytes.clone();
+        prop_assert_eq!(Response::parse(copy, &mut keys), Err(Malformed::Direction));
         for n in 0..len {
-            prop_assert!(Request::parse(&bytes[..n], authentication).is_err());
+            let mut cut = bytes[..n].to_vec();
+            prop_assert!(Request::parse(&mut cut, &mut keys).is_err());
         }
+        let parsed = Request::parse(&mut bytes, &mut keys);
+        prop_assert_eq!(parsed, Ok((request, &mut rest.clone()[..])));
         let response = Response {
             status: code,
             space: SpaceId(space),
@@ -201,33 +220,37 @@ proptest! {
             body: &body,
         };
         let mut bytes = Vec::new();
-        response.emit(authentication, &mut bytes);
+        response.emit(&mut keys, &mut bytes).unwrap();
         prop_assert_eq!(bytes.len(), RESPONSE_HEADER + body.len() + trailer);
         let len = bytes.len();
         bytes.extend(&rest);
-        prop_assert_eq!(Response::parse(&bytes, authentication), Ok((response, &rest[..])));
-        prop_assert!(Request::parse(&bytes, authentication).is_err());
+        prop_assert!(Request::parse(&mut bytes.clone(), &mut keys).is_err());
         for n in 0..len {
-            prop_assert!(Response::parse(&bytes[..n], authentication).is_err());
+            let mut cut = bytes[..n].to_vec();
+            prop_assert!(Response::parse(&mut cut, &mut keys).is_err());
         }
+        let parsed = Response::parse(&mut bytes, &mut keys);
+        prop_assert_eq!(parsed, Ok((response, &mut rest.clone()[..])));
     }
 
     /// Bytes without any order, and real messages with some bytes changed.
     #[test]
     fn no_bytes_make_a_side_panic_or_take_memory(
-        noise in vec(any::<u8>(), 0..300),
+        mut noise in vec(any::<u8>(), 0..300),
         operations in vec((0u8..20, any::<u64>(), any::<[u32; 3]>(), 0usize..40), 1..20),
         changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         authentication in authentication(),
     ) {
         let node = NodeConfig { authentication, assembly_bytes: 1 << 20, ..node_config(1) };
-        let mut node = Node::new(node, Memory::new(4096));
-        let mut client = Client::new(ClientConfig { authentication, ..client_config(1) });
+        let mut node = memory_node(node, Memory::new(4096));
+        let config = ClientConfig { authentication, ..client_config(1) };
+        let mut client = client(config, &[SpaceId(0)]);
+        let mut keys = protection(authentication);
         client.submit(NOW, SpaceId(0), &Operation::Read { address: 0, len: 3000 }).unwrap();
         client.submit(NOW, SpaceId(0), &Operation::Close).unwrap();
         let (mut replies, mut sent) = (Datagrams::default(), Datagrams::default());
-        node.receive(NOW, &noise, &mut replies);
-        client.receive(NOW, &noise);
+        node.receive(NOW, &mut noise, &mut replies);
+        client.receive(NOW, &mut noise);
         for (code, id, [length, offset, segment], body) in operations {
             let request = Request {
                 code,
@@ -244,21 +267,23 @@ proptest! {
                 body: &noise[..body.min(noise.len())],
             };
             let mut bytes = Vec::new();
-            request.emit(authentication, &mut bytes);
+            request.emit(&mut keys, &mut bytes).unwrap();
             for (index, value) in &changes {
                 *index.get_mut(&mut bytes) = *value;
             }
-            node.receive(NOW, &bytes, &mut replies);
+            node.receive(NOW, &mut bytes, &mut replies);
             client.transmit(NOW, &mut sent);
-            sent.iter().for_each(|datagram| node.receive(NOW, datagram, &mut replies));
+            for datagram in sent.iter() {
+                node.receive(NOW, &mut datagram.to_vec(), &mut replies);
+            }
             sent.clear();
             for reply in replies.iter() {
+                client.receive(NOW, &mut reply.to_vec());
                 let mut reply = reply.to_vec();
-                client.receive(NOW, &reply);
                 for (index, value) in &changes {
                     *index.get_mut(&mut reply) = *value;
                 }
-                client.receive(NOW, &reply);
+                client.receive(NOW, &mut reply);
             }
             replies.clear();
         }
@@ -287,8 +312,9 @@ fn segments_that_do_not_fit_together_are_refused() {
     };
     let parse = |request: Request<'_>| {
         let mut bytes = Vec::new();
-        request.emit(Authentication::None, &mut bytes);
-        Request::parse(&bytes, Authentication::None).map(|_| ())
+        let keys = &mut protection(Authentication::None);
+        request.emit(keys, &mut bytes).unwrap();
+        Request::parse(&mut bytes, keys).map(|_| ())
     };
     assert_eq!(parse(good), Ok(()));
     let last = Request {
@@ -347,7 +373,8 @@ fn the_layout_is_that_of_the_guide() {
         body: &[0xbb; 512],
     };
     let mut bytes = Vec::new();
-    request.emit(Authentication::None, &mut bytes);
+    let none = &mut protection(Authentication::None);
+    request.emit(none, &mut bytes).unwrap();
     let mut expected = vec![0; 88];
     for (at, value) in [
         (0, 1),
@@ -382,7 +409,8 @@ fn the_layout_is_that_of_the_guide() {
         body: &[0xcc; 3],
     };
     let mut bytes = Vec::new();
-    response.emit(Authentication::Checksum, &mut bytes);
+    let checksum = &mut protection(Authentication::Checksum);
+    response.emit(checksum, &mut bytes).unwrap();
     let mut expected = vec![0; 48];
     for (at, value) in [
         (0, 1),
@@ -412,7 +440,7 @@ fn the_layout_is_that_of_the_guide() {
     ] {
         let mut changed = bytes.clone();
         changed[at] = value;
-        let parsed = Response::parse(&changed, Authentication::Checksum);
+        let parsed = Response::parse(&mut changed, checksum);
         assert_eq!(parsed.map(|_| ()), Err(error), "byte {at}");
     }
 }

@@ -1,5 +1,6 @@
 //! The protocol of far memory in virtual time: every promise of the guide's chapter on it.
 
+mod aead;
 mod bench;
 mod faults;
 mod format;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tare_farmem::operation::{Error, Operation, PageSize, Permission, SpaceId, Value};
 use tare_farmem::protocol::{
-    Authentication, Client, Datagrams, Failure, Node, NodeConfig, Response, REQUEST_HEADER,
+    Authentication, Client, Datagrams, Failure, Node, NodeConfig, Protection, Response,
+    REQUEST_HEADER,
 };
 
 use crate::bench::{add, read, store, write, Bench, START};
@@ -76,9 +77,12 @@ fn a_refusal_is_final_even_if_the_request_comes_again_when_it_could_run() {
     client.submit(now, SPACE, &add(0x1000, 1)).unwrap();
     let node = &mut pair.testbed.node_mut(pair.server).node;
     while client.transmit(now, &mut copies) {
-        let datagram = copies.iter().last().unwrap();
-        node.receive(now, datagram, &mut replies);
-        replies.iter().for_each(|reply| client.receive(now, reply));
+        let mut datagram = copies.iter().last().unwrap().to_vec();
+        node.receive(now, &mut datagram, &mut replies);
+        let answers: Vec<_> = replies.iter().map(<[u8]>::to_vec).collect();
+        for mut answer in answers {
+            client.receive(now, &mut answer);
+        }
         replies.clear();
     }
     let unmapped = Error::Unmapped { address: 0x1000 };
@@ -95,7 +99,7 @@ fn a_refusal_is_final_even_if_the_request_comes_again_when_it_could_run() {
     let node = &mut pair.testbed.node_mut(pair.server).node;
     copies
         .iter()
-        .for_each(|copy| node.receive(now, copy, &mut replies));
+        .for_each(|copy| node.receive(now, &mut copy.to_vec(), &mut replies));
     assert_eq!(node.counters().repeated, 1);
     assert_eq!(pair.run(&read(0x1000, 8)).data, [0; 8]);
 }
@@ -217,10 +221,12 @@ fn answers_of_another_space_or_of_an_earlier_node_are_not_taken() {
     bench.submit(&read(0, 8));
     let sent = bench.sent();
     let old = bench.answers(&sent[0]);
-    let (answer, _) = Response::parse(&old[0], Authentication::None).unwrap();
+    let none = &mut Protection::new(Authentication::None);
+    let mut first = old[0].clone();
+    let (answer, _) = Response::parse(&mut first, none).unwrap();
     let mut other = Vec::new();
     let space = SpaceId(SPACE.0 + 1);
-    Response { space, ..answer }.emit(Authentication::None, &mut other);
+    Response { space, ..answer }.emit(none, &mut other).unwrap();
     bench.give(&[other]);
     assert_eq!(
         (bench.completions().len(), bench.client.counters().malformed),

@@ -8,11 +8,47 @@ use std::time::Duration;
 use tare_farmem::memory::{Config, Store};
 use tare_farmem::operation::{Error, Operation, PageSize, Permission, SpaceId, Value};
 use tare_farmem::protocol::{
-    Client, ClientConfig, Completion, Datagrams, Execute, Node as MemoryNode, NodeConfig,
+    Authentication, Client, ClientConfig, Completion, Datagrams, Execute, Node as MemoryNode,
+    NodeConfig, Protection, Secret,
 };
 use tare_sim::{Instant, LineConfig, Node, NodeId, Outbox, Random, Testbed};
 
 pub(crate) const SPACE: SpaceId = SpaceId(7);
+
+/// The secret of all nodes.
+pub(crate) fn secret() -> Secret {
+    Secret::new(&[0x5e; 32])
+}
+
+/// Encryption with nonces that begin at a number of the test's.
+pub(crate) fn aead(first_nonce: u64) -> Authentication {
+    let mut bytes = [0; 12];
+    bytes[..8].copy_from_slice(&first_nonce.to_le_bytes());
+    Authentication::Aead { first_nonce: bytes }
+}
+
+/// A protection with the keys of all spaces.
+pub(crate) fn protection(authentication: Authentication) -> Protection {
+    let mut protection = Protection::new(authentication);
+    protection.set_secret(secret());
+    protection
+}
+
+/// A node with the secret.
+pub(crate) fn memory_node<S: Execute>(config: NodeConfig, store: S) -> MemoryNode<S> {
+    let mut node = MemoryNode::new(config, store);
+    node.set_secret(secret());
+    node
+}
+
+/// A client that may act for some spaces.
+pub(crate) fn client(config: ClientConfig, spaces: &[SpaceId]) -> Client {
+    let mut client = Client::new(config);
+    for space in spaces {
+        client.authorize(secret().capability(*space));
+    }
+    client
+}
 
 /// Plain memory, one for all spaces and for all nodes that come one after the other. It counts how
 /// often each value was written: tests write no value twice.
@@ -143,7 +179,7 @@ pub(crate) struct Server<S> {
 impl<S: Execute + 'static> Server<S> {
     pub(crate) fn new(config: NodeConfig, store: S, corruption: Corruption) -> Server<S> {
         Server {
-            node: MemoryNode::new(config, store),
+            node: memory_node(config, store),
             corruption,
             replies: Datagrams::default(),
         }
@@ -157,11 +193,11 @@ impl<S: Execute + 'static> Node for Server<S> {
         &mut self,
         now: Instant,
         interface: usize,
-        message: Vec<u8>,
+        mut message: Vec<u8>,
         out: &mut Outbox<Vec<u8>>,
     ) {
         self.replies.clear();
-        self.node.receive(now, &message, &mut self.replies);
+        self.node.receive(now, &mut message, &mut self.replies);
         for datagram in self.replies.iter() {
             out.send(interface, self.corruption.pass(datagram));
         }
@@ -232,7 +268,7 @@ pub(crate) struct Host<U> {
 impl<U: User> Host<U> {
     pub(crate) fn new(config: ClientConfig, user: U, corruption: Corruption) -> Host<U> {
         Host {
-            client: Client::new(config),
+            client: client(config, &[SPACE]),
             user,
             corruption,
             longest: 0,
@@ -268,10 +304,10 @@ impl<U: User> Node for Host<U> {
         &mut self,
         now: Instant,
         _interface: usize,
-        message: Vec<u8>,
+        mut message: Vec<u8>,
         out: &mut Outbox<Vec<u8>>,
     ) {
-        self.client.receive(now, &message);
+        self.client.receive(now, &mut message);
         self.work(now, out);
     }
 

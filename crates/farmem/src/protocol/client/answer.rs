@@ -37,6 +37,7 @@ impl Client {
             at: now,
         });
         let before = std::mem::replace(&mut self.epoch, response.epoch);
+        self.protection.set_epoch(response.epoch);
         if before != 0 && before != response.epoch {
             self.counters.restarts += 1;
             let up = Duration::from_nanos(response.time_ns.saturating_sub(response.value));

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::super::message::Authentication;
+use super::super::protection::{Authentication, KEYS_MAX};
 use crate::operation::{Error, SpaceId, Value};
 
 /// The settings of a client.
@@ -12,8 +12,12 @@ pub struct ClientConfig {
     /// The number of the first request: a random one, because a space may have been used by another
     /// client a moment ago, whose operations the node still remembers by their numbers.
     pub first_id: u64,
-    /// The protection of every message.
+    /// The protection of every message. With [`Authentication::Aead`] each space needs
+    /// [`Client::authorize`](super::Client::authorize).
     pub authentication: Authentication,
+    /// The number of spaces whose expanded keys are kept, as for the node
+    /// ([`NodeConfig::keys_max`](super::super::NodeConfig::keys_max)).
+    pub keys_max: usize,
     /// Longest datagram in both directions, in bytes, at least 1024; the node's, if that is less.
     pub datagram_bytes: usize,
     /// The time after which an operation is given up; the node's, if that is less.
@@ -42,6 +46,7 @@ impl ClientConfig {
         ClientConfig {
             first_id,
             authentication: Authentication::None,
+            keys_max: KEYS_MAX,
             datagram_bytes: 1472,
             timeout: Duration::from_millis(250),
             operations_max: 4096,
@@ -67,6 +72,8 @@ pub enum SubmitError {
     Full,
     /// It transfers more than 1 GiB, or beyond the last address.
     Length,
+    /// The client has no capability for the space.
+    Unauthorized,
 }
 
 impl fmt::Display for SubmitError {
@@ -74,6 +81,10 @@ impl fmt::Display for SubmitError {
         f.write_str(match self {
             SubmitError::Full => "too many operations are outstanding: poll completions first",
             SubmitError::Length => "more than 1 GiB, or beyond the last address: use several",
+            SubmitError::Unauthorized => {
+                "no capability for the space: authorize it with the one that the node's operator \
+                 made"
+            }
         })
     }
 }
@@ -140,6 +151,9 @@ pub struct ClientCounters {
     pub busy: u64,
     /// Messages that could not be read, or that do not fit the request that they answer.
     pub malformed: u64,
+    /// Messages that were not sealed with the key of their space, epoch and direction, or were
+    /// changed since; the rest of their datagrams is not counted.
+    pub unauthenticated: u64,
     /// Responses to requests that were answered already, or were never sent.
     pub unmatched: u64,
     /// Epochs seen after the first.

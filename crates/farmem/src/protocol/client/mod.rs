@@ -15,10 +15,12 @@ use tare_sim::Instant;
 use self::order::{Footprint, Order};
 use self::path::{Bounds, Path};
 use self::requests::{Part, Requests};
+use super::aead::Capability;
 use super::codec::{self, code, status, Head};
 use super::datagrams::Datagrams;
-use super::message::{Response, MESSAGE_MAX, OPERATION_MAX};
+use super::message::{Malformed, Response, MESSAGE_MAX, OPERATION_MAX};
 use super::node::DATAGRAM_MIN;
+use super::protection::Protection;
 use crate::operation::{Operation, SpaceId, Value};
 pub use interface::{ClientConfig, ClientCounters, Completion, Failure, OperationId, SubmitError};
 
@@ -30,6 +32,7 @@ pub use interface::{ClientConfig, ClientCounters, Completion, Failure, Operation
 #[derive(Debug)]
 pub struct Client {
     config: ClientConfig,
+    protection: Protection,
     node: Option<NodeInfo>,
     /// The epoch that the operations sent belong to; 0 if none.
     epoch: u64,
@@ -124,6 +127,7 @@ impl Client {
             ..config
         };
         Client {
+            protection: Protection::with_keys_max(config.authentication, config.keys_max),
             node: None,
             epoch: 0,
             hello: HELLO,
@@ -152,6 +156,12 @@ impl Client {
         }
     }
 
+    /// Lets the client act for the space of a capability, in place of one that it had for that
+    /// space. Without encryption it has no effect, and none is needed.
+    pub fn authorize(&mut self, capability: Capability) {
+        self.protection.authorize(capability);
+    }
+
     /// Takes an operation on a space.
     ///
     /// It runs after all operations of that space that were submitted before it, have not completed
@@ -171,6 +181,9 @@ impl Client {
         }
         if self.active >= self.config.operations_max {
             return Err(SubmitError::Full);
+        }
+        if !self.protection.is_authorized(space) {
+            return Err(SubmitError::Unauthorized);
         }
         let mut data = self.buffers.pop().unwrap_or_default();
         let head = codec::encode(operation, &mut data);
@@ -213,14 +226,23 @@ impl Client {
         Ok(id)
     }
 
-    /// Takes a datagram from the node.
-    pub fn receive(&mut self, now: Instant, mut datagram: &[u8]) {
+    /// Takes a datagram from the node, which it decrypts in place.
+    pub fn receive(&mut self, now: Instant, mut datagram: &mut [u8]) {
         while !datagram.is_empty() {
-            let Ok((response, rest)) = Response::parse(datagram, self.config.authentication) else {
-                self.counters.malformed += 1;
-                return;
+            let response = match Response::parse(datagram, &mut self.protection) {
+                Ok((response, rest)) => {
+                    datagram = rest;
+                    response
+                }
+                Err(Malformed::Unauthenticated) => {
+                    self.counters.unauthenticated += 1;
+                    return;
+                }
+                Err(_) => {
+                    self.counters.malformed += 1;
+                    return;
+                }
             };
-            datagram = rest;
             if response.status == status::HELLO {
                 self.welcome(now, &response);
             } else {

@@ -9,6 +9,7 @@ use super::{nanos, Client, Failure, First, NodeInfo, Part, Requests};
 use crate::operation::{Error, SpaceId};
 
 impl Client {
+    /// Asks the node for its epoch, for a space that an operation waits for: every key belongs to one.
     pub(super) fn greet(&mut self, now: Instant, datagram: &mut Datagrams) {
         if self.hello.id == 0 {
             self.hello.id = self.requests.new_id();
@@ -29,7 +30,8 @@ impl Client {
             guard: None,
             body: &[],
         };
-        request.emit(self.config.authentication, &mut datagram.bytes);
+        // A space has a capability since the operation was taken.
+        let _ = request.emit(&mut self.protection, &mut datagram.bytes);
         self.hello.next = now + self.path.timeout(self.hello.attempts);
         self.hello.attempts += 1;
         self.counters.requests += 1;
@@ -212,7 +214,8 @@ impl Client {
             guard: head.guard,
             body,
         };
-        request.emit(self.config.authentication, &mut datagram.bytes);
+        // As above.
+        let _ = request.emit(&mut self.protection, &mut datagram.bytes);
         let timeout = self.path.timeout(part.attempts - 1);
         self.requests.timers.push(now + timeout, (index, id));
         self.counters.requests += 1;

@@ -9,12 +9,13 @@ use tare_sim::Instant;
 
 use self::assembly::{Arrival, Assemblies};
 use self::records::Records;
+use super::aead::Secret;
 use super::codec::{self, code, status};
 use super::datagrams::Datagrams;
 use super::message::{
-    Authentication, Malformed, Request, Response, MESSAGE_MAX, OPERATION_MAX, REQUEST_HEADER,
-    RESPONSE_HEADER,
+    Malformed, Request, Response, MESSAGE_MAX, OPERATION_MAX, REQUEST_HEADER, RESPONSE_HEADER,
 };
+use super::protection::{Authentication, Protection, KEYS_MAX};
 use super::HORIZON_TIMEOUTS;
 use crate::memory::{Bytes, Store};
 use crate::operation::{Error, Operation, SpaceId, Value};
@@ -63,8 +64,13 @@ pub struct NodeConfig {
     /// A number other than 0 that no node of these clients had before, such as the time of its
     /// start in nanoseconds.
     pub epoch: u64,
-    /// The protection of every message.
+    /// The protection of every message. With [`Authentication::Aead`] the node needs
+    /// [`Node::set_secret`].
     pub authentication: Authentication,
+    /// The number of spaces whose expanded keys are kept, with 2 KiB each that is allocated when
+    /// it is needed. The keys of others are derived again at each of their messages. Up to half of
+    /// it, 2 of 100 spaces at most have to share.
+    pub keys_max: usize,
     /// Longest datagram in both directions, in bytes, at least 1024.
     pub datagram_bytes: usize,
     /// The longest time that clients try an operation for. The horizon is three times that.
@@ -84,6 +90,7 @@ impl NodeConfig {
         NodeConfig {
             epoch,
             authentication: Authentication::None,
+            keys_max: KEYS_MAX,
             datagram_bytes: 1472,
             timeout: Duration::from_millis(250),
             bytes_per_second: 1_250_000_000,
@@ -111,6 +118,9 @@ impl NodeConfig {
 pub struct NodeCounters {
     /// Messages that could not be read; the rest of their datagrams is not counted.
     pub malformed: u64,
+    /// Messages that were not sealed with the key of their space, epoch and direction, or were
+    /// changed since; the rest of their datagrams is not counted.
+    pub unauthenticated: u64,
     /// Requests read.
     pub requests: u64,
     /// Operations run, segments of reads apart.
@@ -135,6 +145,7 @@ pub struct NodeCounters {
 #[derive(Debug)]
 pub struct Node<S> {
     config: NodeConfig,
+    protection: Protection,
     store: S,
     started: Option<Instant>,
     records: Records,
@@ -150,8 +161,12 @@ impl<S: Execute> Node<S> {
             datagram_bytes: config.datagram_bytes.clamp(DATAGRAM_MIN, MESSAGE_MAX),
             ..config
         };
+        let keys_max = config.keys_max;
+        let mut protection = Protection::with_keys_max(config.authentication, keys_max);
+        protection.set_epoch(config.epoch);
         Node {
             config,
+            protection,
             store,
             started: None,
             records: Records::new(config.records_max()),
@@ -160,20 +175,29 @@ impl<S: Execute> Node<S> {
         }
     }
 
-    /// Takes a datagram and adds the answers to `replies`. It must be called with its own time of
-    /// the node, which does not run backwards.
-    pub fn receive(&mut self, now: Instant, datagram: &[u8], replies: &mut Datagrams) {
+    /// Gives the node its secret, without which no encrypted message is accepted.
+    pub fn set_secret(&mut self, secret: Secret) {
+        self.protection.set_secret(secret);
+    }
+
+    /// Takes a datagram, which it decrypts in place, and adds the answers to `replies`. It must be
+    /// called with its own time of the node, which does not run backwards.
+    pub fn receive(&mut self, now: Instant, datagram: &mut [u8], replies: &mut Datagrams) {
         self.started.get_or_insert(now);
         self.take(now, datagram, replies);
         replies.end();
     }
 
-    fn take(&mut self, now: Instant, mut datagram: &[u8], replies: &mut Datagrams) {
+    fn take(&mut self, now: Instant, mut datagram: &mut [u8], replies: &mut Datagrams) {
         while !datagram.is_empty() {
-            let request = match Request::parse(datagram, self.config.authentication) {
+            let request = match Request::parse(datagram, &mut self.protection) {
                 Ok((request, rest)) => {
                     datagram = rest;
                     request
+                }
+                Err(Malformed::Unauthenticated) => {
+                    self.counters.unauthenticated += 1;
+                    return;
                 }
                 Err(_) => {
                     self.counters.malformed += 1;
@@ -181,26 +205,28 @@ impl<S: Execute> Node<S> {
                 }
             };
             self.counters.requests += 1;
-            let start = Response::begin(self.config.authentication, &mut replies.bytes);
-            match self.answer(now, &request, &mut replies.bytes) {
-                Ok((status, value)) => {
-                    let response = Response {
-                        status,
-                        space: request.space,
-                        id: request.id,
-                        epoch: self.config.epoch,
-                        time_ns: now.as_nanos(),
-                        value,
-                        body: &[],
-                    };
-                    response.finish(self.config.authentication, start, &mut replies.bytes);
-                    if replies.open_bytes() > self.config.datagram_bytes {
-                        replies.end_at(start);
-                    }
-                }
-                Err(_) => {
-                    self.counters.malformed += 1;
-                    replies.bytes.truncate(start);
+            let start = Response::begin(&self.protection, &mut replies.bytes);
+            let Ok((status, value)) = self.answer(now, &request, &mut replies.bytes) else {
+                self.counters.malformed += 1;
+                replies.bytes.truncate(start);
+                continue;
+            };
+            let response = Response {
+                status,
+                space: request.space,
+                id: request.id,
+                epoch: self.config.epoch,
+                time_ns: now.as_nanos(),
+                value,
+                body: &[],
+            };
+            // It has the key of every space of which it could open a request.
+            if response
+                .finish(&mut self.protection, start, &mut replies.bytes)
+                .is_ok()
+            {
+                if replies.open_bytes() > self.config.datagram_bytes {
+                    replies.end_at(start);
                 }
             }
         }
