@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tare_farmem::operation::{Error as Refusal, PageSize, Permission};
+use tare_farmem::operation::{Error as Refusal, Operation, PageSize, Permission, Value};
 use tare_farmem::protocol::Failure;
 use tare_farmem::session::Error;
 
@@ -126,4 +126,25 @@ fn batches_of_more_parts_than_may_be_outstanding_are_read_and_written_completely
     let mut two = [0; 2];
     session.read(address, &mut two).unwrap();
     assert_eq!(&two, b"ac");
+}
+
+#[test]
+fn a_blocking_call_returns_its_own_result_while_others_are_on_the_way() {
+    let service = service(ANY, 1);
+    let mut session = session(&service);
+    session.open().unwrap();
+    let address = session.alloc(4096).unwrap();
+    let add = |n: u64| Operation::FetchAdd {
+        address: address + n * 8,
+        add: n,
+        guard: None,
+    };
+    for n in 1..100 {
+        let id = session.submit(&add(n)).unwrap();
+        // On the same page, so that it ends after the one before it.
+        assert_eq!(session.fetch_add(address + n * 8, 0).unwrap(), n);
+        assert_eq!(session.outstanding(), 1);
+        let ended = session.poll(Duration::ZERO).unwrap().expect("it has ended");
+        assert_eq!((ended.id, ended.outcome), (id, Ok(Value::Old(0))));
+    }
 }
