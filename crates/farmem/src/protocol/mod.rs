@@ -14,7 +14,7 @@
 
 mod checksum;
 mod client;
-mod codec;
+pub(crate) mod codec;
 mod datagrams;
 mod message;
 mod node;
