@@ -17,14 +17,14 @@
 //! - **Sleep.** A side that has polled in vain for a while sets its word in the header to an odd
 //!   number, looks once more, and sleeps; the other side then sends a message over the socket. In
 //!   between is a full fence on both sides, or each could miss what the other has just stored. The
-//!   word counts up, so that each sleep costs one message. There are no eventfds: their flags belong
-//!   to both sides, and a client that makes one blocking could stop the node. A socket's do not, it
-//!   says that the other side is gone, and it is there anyway.
+//!   word counts up, so that each sleep costs one message. There are no eventfds: their flags are
+//!   of both sides, and a client that makes one blocking could stop the node. A socket's are not,
+//!   it says that the other side is gone, and it is there anyway.
 //! - **Hostile clients.** Of an entry, each word is loaded once, and what is checked is the copy.
 //!   Nothing that the node needs to know is in shared memory: where it is in each ring, and what it
 //!   keeps of a write, is its own. A client that breaks the protocol is cut off, with a
-//!   [`Violation`]. Each turn does a bounded amount of work per client, except that one operation is
-//!   never divided: a write of 1 GiB takes as long as copying 1 GiB does.
+//!   [`Violation`]. Each turn does a bounded amount of work per client, except that an operation
+//!   is never divided: a write of 1 GiB takes as long as copying 1 GiB does.
 //! - **Access.** The socket's file has mode 0600. With [`ServerConfig::authorize`], a process may
 //!   use a space only after it has shown the space's capability ([`Client::attach`]).
 
