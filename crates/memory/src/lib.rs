@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod arena;
+mod copy;
 mod error;
 mod file;
 mod mapping;

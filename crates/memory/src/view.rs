@@ -5,6 +5,8 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
 
+use crate::copy;
+
 /// A range of shared memory, whose bytes may change at any time.
 ///
 /// ```compile_fail
@@ -178,10 +180,50 @@ impl<'a> View<'a> {
     /// Copies the bytes to private memory, each loaded once; `None` if the lengths differ.
     ///
     /// The copy may be a mixture of old and new bytes: check the copy and not the original.
+    #[inline]
     pub fn copy_to(self, to: &mut [u8]) -> Option<()> {
         if to.len() != self.len {
             return None;
         }
+        // SAFETY: the view has as many bytes as `to`, and its mapping is readable. Both are of
+        // different memory: no reference to a mapping exists.
+        let done = unsafe {
+            let from = self.start.as_ptr();
+            copy::blocks(
+                from,
+                to.as_mut_ptr(),
+                self.len,
+                from.wrapping_add(copy::AHEAD),
+            )
+        };
+        self.range(done, self.len - done)?.words_to(&mut to[done..])
+    }
+
+    /// Copies private memory to the bytes, each stored once; `None` if the lengths differ.
+    #[inline]
+    pub fn copy_from(self, from: &[u8]) -> Option<()> {
+        self.copy_from_before(from, from.as_ptr())
+    }
+
+    /// Copies private memory to the bytes as [`View::copy_from`] does, and meanwhile brings as many
+    /// bytes from the start of `next` into the caches: what the caller copies after it.
+    #[inline]
+    pub fn copy_from_and_prefetch(self, from: &[u8], next: &[u8]) -> Option<()> {
+        let ahead = if next.is_empty() { from } else { next };
+        self.copy_from_before(from, ahead.as_ptr())
+    }
+
+    #[inline]
+    fn copy_from_before(self, from: &[u8], ahead: *const u8) -> Option<()> {
+        if from.len() != self.len {
+            return None;
+        }
+        // SAFETY: as in `copy_to`; the mapping is writable.
+        let done = unsafe { copy::blocks(from.as_ptr(), self.start.as_ptr(), self.len, ahead) };
+        self.range(done, self.len - done)?.words_from(&from[done..])
+    }
+
+    fn words_to(self, to: &mut [u8]) -> Option<()> {
         let (front, words, _) = self.split()?;
         let (to_front, rest) = to.split_at_mut(front.len());
         let (to_words, to_back) = rest.split_at_mut(8 * words.len());
@@ -197,11 +239,7 @@ impl<'a> View<'a> {
         Some(())
     }
 
-    /// Copies private memory to the bytes, each stored once; `None` if the lengths differ.
-    pub fn copy_from(self, from: &[u8]) -> Option<()> {
-        if from.len() != self.len {
-            return None;
-        }
+    fn words_from(self, from: &[u8]) -> Option<()> {
         let (front, words, back) = self.split()?;
         let (from_front, rest) = from.split_at(front.len());
         let (from_words, from_back) = rest.split_at(8 * words.len());

@@ -14,6 +14,9 @@ use crate::operation::{Address, Error, Guard, PageSize, Permission, SpaceId, LEN
 /// The bytes of a page that was never written.
 static ZEROS: [u8; PageSize::Small.bytes() as usize] = [0; PageSize::Small.bytes() as usize];
 
+/// Pages of a write that are looked up at once: 64 KiB at any address.
+const PARTS_MAX: usize = 17;
+
 impl<M: Bytes> Store<M> {
     /// Returns the first bytes of a range, at least one and at most `len`, as they are in memory:
     /// those up to the end of the page, or less where the page was never written. The bytes
@@ -126,6 +129,66 @@ impl<M: Bytes> Store<M> {
             rest = later;
         }
         self.end_write();
+        Ok(())
+    }
+
+    /// Writes bytes that `fill` puts in place, which is called for consecutive parts of the range
+    /// once all of it can be written.
+    ///
+    /// # Errors
+    /// As [`Operation::Write`](crate::operation::Operation::Write).
+    #[inline]
+    pub fn write_with(
+        &mut self,
+        space: SpaceId,
+        address: Address,
+        len: u32,
+        mut fill: impl FnMut(&mut [u8]),
+    ) -> Result<(), Error> {
+        let len = u64::from(checked_len(address, len as usize)?);
+        if self.kept.is_some() {
+            // What is kept is told of the bytes before the first of them is written.
+            let mut data = vec![0; len as usize];
+            fill(&mut data);
+            return self.write(space, address, &data);
+        }
+        // Nearly always all pages are there, and mostly it is one: then these are the only lookups.
+        if let Some(entry) = self.find(space, address) {
+            let (offset, there) = within(address, len, entry.size());
+            if let (true, Some(frame)) = (entry.allows(Permission::WRITE), entry.frame()) {
+                if there as u64 == len {
+                    fill(self.pool.bytes_mut(frame, offset, there));
+                    return Ok(());
+                }
+            }
+        }
+        let mut parts = [(0, 0, 0); PARTS_MAX];
+        let (mut count, mut end) = (0, 0);
+        while let (true, Some(part)) = (end < len, parts.get_mut(count)) {
+            let Some(entry) = self.find(space, address + end) else {
+                break;
+            };
+            let (true, Some(frame)) = (entry.allows(Permission::WRITE), entry.frame()) else {
+                break;
+            };
+            let (offset, there) = within(address + end, len - end, entry.size());
+            *part = (frame, offset, there);
+            (count, end) = (count + 1, end + there as u64);
+        }
+        if end == len {
+            for &(frame, offset, there) in &parts[..count] {
+                fill(self.pool.bytes_mut(frame, offset, there));
+            }
+            return Ok(());
+        }
+        // Whatever can fail comes before the first byte is written.
+        self.populate(space, address, len, Permission::WRITE)?;
+        let mut done = 0;
+        while done < len {
+            let to = self.populated(space, address + done, len - done)?;
+            done += to.len() as u64;
+            fill(to);
+        }
         Ok(())
     }
 

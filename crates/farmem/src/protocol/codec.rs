@@ -8,7 +8,7 @@ use crate::operation::{
 };
 
 /// The codes of requests.
-pub(super) mod code {
+pub(crate) mod code {
     /// Asks for the epoch, the time and the limits of a node; not an operation.
     pub(crate) const HELLO: u8 = 0;
     pub(crate) const OPEN: u8 = 1;
@@ -32,7 +32,7 @@ pub(super) mod code {
 }
 
 /// The statuses of responses. Those from 16 on are the errors of operations.
-pub(super) mod status {
+pub(crate) mod status {
     /// The operation ran.
     pub(crate) const DONE: u8 = 0;
     /// The segment arrived; others are missing.
@@ -45,29 +45,29 @@ pub(super) mod status {
     pub(crate) const EXPIRED: u8 = 4;
     /// The answer to `HELLO`.
     pub(crate) const HELLO: u8 = 5;
-    pub(super) const ERRORS: u8 = 16;
+    pub(crate) const ERRORS: u8 = 16;
 }
 
 /// Returns true if running it twice is the same as running it once, so that nothing needs to be
 /// remembered and an answer that never came leaves nothing unknown.
-pub(super) fn is_idempotent(code: u8) -> bool {
+pub(crate) fn is_idempotent(code: u8) -> bool {
     matches!(code, code::READ | code::FIND)
 }
 
 /// An operation as a request carries it, without the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Head {
-    pub(super) code: u8,
-    pub(super) address: Address,
-    pub(super) length: u32,
-    pub(super) guard: Option<Guard>,
+pub(crate) struct Head {
+    pub(crate) code: u8,
+    pub(crate) address: Address,
+    pub(crate) length: u32,
+    pub(crate) guard: Option<Guard>,
 }
 
 const AT: u64 = 1 << 16;
 const SPARSE: u64 = 1 << 17;
 
 /// Appends the arguments that have no field, or the data, to `body`.
-pub(super) fn encode(operation: &Operation<'_>, body: &mut Vec<u8>) -> Head {
+pub(crate) fn encode(operation: &Operation<'_>, body: &mut Vec<u8>) -> Head {
     let mut head = Head::default();
     let mut word = |word: u64| body.extend_from_slice(&word.to_le_bytes());
     match *operation {
@@ -170,7 +170,7 @@ pub(super) fn encode(operation: &Operation<'_>, body: &mut Vec<u8>) -> Head {
 }
 
 /// The operation of a request, whose data is `body`: that of the request, or all segments.
-pub(super) fn decode<'a>(
+pub(crate) fn decode<'a>(
     request: &Request<'_>,
     body: &'a [u8],
 ) -> Result<Operation<'a>, Malformed> {
@@ -284,7 +284,7 @@ impl<'a> Arguments<'a> {
 }
 
 /// The status and the value of an outcome.
-pub(super) fn encode_outcome(outcome: Result<Value, Error>) -> (u8, u64) {
+pub(crate) fn encode_outcome(outcome: Result<Value, Error>) -> (u8, u64) {
     let error = match outcome {
         Ok(value) => {
             let value = match value {
@@ -317,7 +317,7 @@ pub(super) fn encode_outcome(outcome: Result<Value, Error>) -> (u8, u64) {
 }
 
 /// The outcome of an operation of this code; `None` if it cannot have one like that.
-pub(super) fn decode_outcome(code: u8, status: u8, value: u64) -> Option<Result<Value, Error>> {
+pub(crate) fn decode_outcome(code: u8, status: u8, value: u64) -> Option<Result<Value, Error>> {
     if status == status::DONE {
         return Some(Ok(match code {
             code::READ => Value::Bytes(u32::try_from(value).ok()?),

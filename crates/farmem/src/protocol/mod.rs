@@ -17,7 +17,7 @@
 mod aead;
 mod checksum;
 mod client;
-mod codec;
+pub(crate) mod codec;
 mod datagrams;
 mod message;
 mod node;

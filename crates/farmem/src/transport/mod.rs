@@ -10,6 +10,8 @@ mod remote;
 mod shared;
 mod udp;
 
+pub mod shm;
+
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

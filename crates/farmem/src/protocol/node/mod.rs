@@ -18,7 +18,7 @@ use super::message::{
 use super::protection::{Authentication, Protection, KEYS_MAX};
 use super::HORIZON_TIMEOUTS;
 use crate::memory::{Bytes, Store};
-use crate::operation::{Error, Operation, SpaceId, Value};
+use crate::operation::{Address, Error, Guard, Operation, SpaceId, Value};
 
 /// The memory that a [`Node`] runs operations on, or a wrapper around it.
 pub trait Execute {
@@ -37,6 +37,34 @@ pub trait Execute {
     fn idle(&mut self) -> bool {
         false
     }
+
+    /// Returns the first bytes of a range where they are, at least one and at most `len`, without
+    /// loading them, so that the misses of calls for several ranges overlap. Refused as a read of
+    /// the first address is. `None` if there is no such way: then [`Execute::execute`] reads.
+    fn part(&self, _space: SpaceId, _address: Address, _len: u32) -> Option<Result<&[u8], Error>> {
+        None
+    }
+
+    /// Runs [`Operation::Write`] with data that `fill` puts in place: it is called for consecutive
+    /// parts, `len` bytes in all, once; or not at all, if the write is refused.
+    fn write_with(
+        &mut self,
+        now: Instant,
+        space: SpaceId,
+        address: Address,
+        len: u32,
+        guard: Option<Guard>,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<Value, Error> {
+        let mut data = vec![0; len as usize];
+        fill(&mut data);
+        let operation = Operation::Write {
+            address,
+            data: &data,
+            guard,
+        };
+        self.execute(now, space, &operation, &mut Vec::new())
+    }
 }
 
 impl<M: Bytes> Execute for Store<M> {
@@ -52,6 +80,24 @@ impl<M: Bytes> Execute for Store<M> {
 
     fn idle(&mut self) -> bool {
         self.clean(CLEAN_BYTES)
+    }
+
+    #[inline]
+    fn part(&self, space: SpaceId, address: Address, len: u32) -> Option<Result<&[u8], Error>> {
+        Some(Store::part(self, space, address, len))
+    }
+
+    fn write_with(
+        &mut self,
+        now: Instant,
+        space: SpaceId,
+        address: Address,
+        len: u32,
+        guard: Option<Guard>,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<Value, Error> {
+        self.check_guard(now, space, guard)?;
+        Store::write_with(self, space, address, len, fill).map(|()| Value::None)
     }
 }
 

@@ -1,0 +1,475 @@
+//! The node: the listening socket, the clients, and whose turn it is.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::Timespec;
+use rustix::fs::{self, Mode};
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tare_memory::SharedMemory;
+use tare_sim::Instant;
+
+use super::rendezvous::{self, Message, Received};
+use super::ring::{Ring, Shared};
+use super::{Refusal, Violation, VERSION};
+use crate::operation::SpaceId;
+use crate::protocol::Execute;
+
+/// Decides whether a capability is that of a space. It must take the same time for all.
+pub type Authorize = Box<dyn Fn(SpaceId, &[u8; 32]) -> bool + Send>;
+
+/// The event of the listening socket.
+const LISTENER: u64 = u64::MAX;
+
+/// The most events, connections and messages of a client that are handled before the rings are
+/// looked at again.
+const EVENTS_MAX: usize = 64;
+const ACCEPTED_MAX: usize = 16;
+const MESSAGES_MAX: usize = 8;
+
+/// Work between looks at the sockets: turns without an entry, or entries.
+const EVENTS_EVERY: u32 = 4096;
+
+/// The settings of a [`Server`].
+pub struct ServerConfig {
+    /// The number that tells one run of the node from another, such as the time of its start in
+    /// nanoseconds.
+    pub epoch: u64,
+    /// The most clients.
+    pub clients_max: usize,
+    /// The most bytes of all regions.
+    pub region_bytes_max: u64,
+    /// The most bytes of writes that are in parts, and not complete.
+    pub assembly_bytes_max: u64,
+    /// Turns in vain after which a client is not polled any more but has to notify the node.
+    pub idle_turns: u32,
+    /// The check of capabilities; without it, each client may use each space.
+    pub authorize: Option<Authorize>,
+}
+
+impl ServerConfig {
+    /// Settings for 1,024 clients with 4 GiB of regions, and two writes of 1 GiB in parts.
+    pub fn new(epoch: u64) -> ServerConfig {
+        ServerConfig {
+            epoch,
+            clients_max: 1024,
+            region_bytes_max: 4 << 30,
+            assembly_bytes_max: 2 << 30,
+            idle_turns: 1 << 16,
+            authorize: None,
+        }
+    }
+}
+
+/// The work of a [`Server`], counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Clients that got a region.
+    pub connected: u64,
+    /// Connections refused.
+    pub refused: u64,
+    /// Clients that have gone.
+    pub gone: u64,
+    /// Clients cut off.
+    pub cut_off: u64,
+    /// The reason of the last one.
+    pub last_violation: Option<Violation>,
+    /// Entries answered.
+    pub entries: u64,
+    /// Messages sent to wake clients.
+    pub notifications: u64,
+    /// Clients that were not polled any more, and later notified the node.
+    pub wakeups: u64,
+}
+
+struct Peer {
+    socket: OwnedFd,
+    /// `None` until its first message.
+    ring: Option<Ring>,
+    idle: u32,
+    is_active: bool,
+}
+
+/// The `shm` transport at a node. It belongs to one thread, and has none of its own.
+pub struct Server {
+    config: ServerConfig,
+    path: PathBuf,
+    listener: OwnedFd,
+    epoll: OwnedFd,
+    peers: Vec<Option<Peer>>,
+    /// The clients that are polled.
+    active: Vec<usize>,
+    region_free: u64,
+    assembly_free: u64,
+    scratch: Vec<u8>,
+    /// The last time that an operation asked for.
+    now: Instant,
+    /// Work until the next look at the sockets.
+    countdown: u32,
+    counters: Counters,
+}
+
+impl Server {
+    /// Listens at a path. A socket there at which no process listens any more is replaced.
+    ///
+    /// # Errors
+    /// Those of the operating system; `AddrInUse` if another node listens there.
+    pub fn listen(path: &Path, config: ServerConfig) -> io::Result<Server> {
+        let listener = bind(path)?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let event = EventData::new_u64(LISTENER);
+        epoll::add(&epoll, &listener, event, EventFlags::IN)?;
+        Ok(Server {
+            region_free: config.region_bytes_max,
+            assembly_free: config.assembly_bytes_max,
+            config,
+            path: path.to_owned(),
+            listener,
+            epoll,
+            peers: Vec::new(),
+            active: Vec::new(),
+            scratch: Vec::new(),
+            now: Instant::ZERO,
+            countdown: 0,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Answers what is there, a bounded amount per client. Returns false if that is nothing.
+    /// `clock` is called when an operation needs the time.
+    ///
+    /// # Errors
+    /// Those of the operating system on the node's own descriptors.
+    #[inline]
+    pub fn turn<S: Execute>(
+        &mut self,
+        store: &mut S,
+        clock: &impl Fn() -> Instant,
+    ) -> io::Result<bool> {
+        let mut work = 0;
+        let mut n = 0;
+        while let Some(&index) = self.active.get(n) {
+            let mut shared = Shared {
+                store,
+                clock,
+                now: &mut self.now,
+                is_restricted: self.config.authorize.is_some(),
+                assembly_free: &mut self.assembly_free,
+                scratch: &mut self.scratch,
+            };
+            let Some(peer) = &mut self.peers[index] else {
+                self.active.swap_remove(n);
+                continue;
+            };
+            let Some(ring) = &mut peer.ring else {
+                self.active.swap_remove(n);
+                continue;
+            };
+            match ring.turn(&mut shared) {
+                Ok(turn) => {
+                    if turn.must_notify {
+                        self.counters.notifications += 1;
+                        // A client that is gone is seen as such by the next look at the sockets.
+                        let _ = rendezvous::send(&peer.socket, &Message::Notify);
+                    }
+                    if turn.entries > 0 {
+                        work += turn.entries;
+                        peer.idle = 0;
+                    } else {
+                        peer.idle += 1;
+                        if peer.idle >= self.config.idle_turns && ring.park() {
+                            peer.is_active = false;
+                            self.active.swap_remove(n);
+                            continue;
+                        }
+                    }
+                    n += 1;
+                }
+                Err(violation) => {
+                    work += 1;
+                    self.cut_off(index, violation);
+                }
+            }
+        }
+        self.counters.entries += u64::from(work);
+        self.countdown = self.countdown.saturating_sub(1 + work);
+        if self.countdown == 0 {
+            self.countdown = EVENTS_EVERY;
+            return Ok(self.events(Some(Duration::ZERO))? || work > 0);
+        }
+        Ok(work > 0)
+    }
+
+    /// Sleeps until a client has something to do, for at most `timeout`. Returns at once if one has
+    /// already.
+    ///
+    /// # Errors
+    /// Those of the operating system on the node's own descriptors.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        if self.prepare_to_sleep() {
+            self.events(timeout)?;
+        }
+        Ok(())
+    }
+
+    /// Asks all clients to notify the node from now on, for a caller that waits for this and other
+    /// descriptors at once, until [`AsFd::as_fd`] can be read. Returns false if there is something
+    /// to do already. Afterwards, [`Server::wake`].
+    pub fn prepare_to_sleep(&mut self) -> bool {
+        let peers = &mut self.peers;
+        self.active.retain(|&index| {
+            let Some(peer) = &mut peers[index] else {
+                return false;
+            };
+            peer.is_active = !peer.ring.as_mut().is_some_and(Ring::park);
+            peer.is_active
+        });
+        self.active.is_empty()
+    }
+
+    /// Takes what came over the sockets, after [`Server::prepare_to_sleep`].
+    ///
+    /// # Errors
+    /// Those of the operating system on the node's own descriptors.
+    pub fn wake(&mut self) -> io::Result<()> {
+        self.events(Some(Duration::ZERO)).map(drop)
+    }
+
+    /// Returns the number of clients.
+    pub fn clients(&self) -> usize {
+        self.peers.iter().flatten().count()
+    }
+
+    /// Returns how many clients are polled.
+    pub fn clients_polled(&self) -> usize {
+        self.active.len()
+    }
+
+    /// Returns what the node did.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Handles events of the sockets; returns whether there were any.
+    #[cold]
+    fn events(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        let timeout = timeout.map(timespec);
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        match epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(&mut events),
+            timeout.as_ref(),
+        ) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        for event in &events {
+            match event.data.u64() {
+                LISTENER => self.accept()?,
+                index => self.messages(index as usize),
+            }
+        }
+        Ok(!events.is_empty())
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        for _ in 0..ACCEPTED_MAX {
+            let socket = match net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => break,
+                // No descriptor is free. The connection waits; others may go.
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => break,
+                Err(errno) => return Err(errno.into()),
+            };
+            if self.clients() >= self.config.clients_max {
+                // One that has not said anything yet makes room.
+                let is_silent =
+                    |peer: &Option<Peer>| peer.as_ref().is_some_and(|p| p.ring.is_none());
+                match self.peers.iter().position(is_silent) {
+                    Some(silent) => self.remove(silent),
+                    None => {
+                        self.refuse(&socket, Refusal::Full);
+                        continue;
+                    }
+                }
+            }
+            let vacant = self.peers.iter().position(Option::is_none);
+            let index = vacant.unwrap_or(self.peers.len());
+            let event = EventData::new_u64(index as u64);
+            epoll::add(&self.epoll, &socket, event, EventFlags::IN)?;
+            let peer = Some(Peer {
+                socket,
+                ring: None,
+                idle: 0,
+                is_active: false,
+            });
+            match self.peers.get_mut(index) {
+                Some(place) => *place = peer,
+                None => self.peers.push(peer),
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, socket: &OwnedFd, refusal: Refusal) {
+        self.counters.refused += 1;
+        let welcome = Message::Welcome {
+            version: VERSION,
+            layout: (0, 0),
+            epoch: self.config.epoch,
+            refusal: Some(refusal),
+        };
+        // Whoever does not read it sees the end of the connection.
+        let _ = rendezvous::send(socket, &welcome);
+    }
+
+    fn messages(&mut self, index: usize) {
+        for _ in 0..MESSAGES_MAX {
+            let Some(peer) = self.peers.get_mut(index).and_then(Option::as_mut) else {
+                return;
+            };
+            match (rendezvous::receive(&peer.socket), &mut peer.ring) {
+                (Received::Nothing, _) => return,
+                (Received::End, _) => {
+                    self.counters.gone += 1;
+                    return self.remove(index);
+                }
+                (Received::Message(Message::Hello { version, layout }), None) => {
+                    self.welcome(index, version, layout);
+                }
+                (Received::Message(Message::Notify), Some(ring)) => {
+                    ring.unpark();
+                    peer.idle = 0;
+                    if !std::mem::replace(&mut peer.is_active, true) {
+                        self.counters.wakeups += 1;
+                        self.active.push(index);
+                    }
+                }
+                (Received::Message(Message::Attach { space, capability }), Some(ring)) => {
+                    let authorize = self.config.authorize.as_ref();
+                    let allowed = authorize.is_none_or(|check| check(space, &capability));
+                    if allowed && authorize.is_some() {
+                        ring.attached.insert(space);
+                    }
+                    let _ = rendezvous::send(&peer.socket, &Message::Attached { allowed });
+                }
+                _ => return self.cut_off(index, Violation::Message),
+            }
+        }
+    }
+
+    /// Makes a region for a client and sends it.
+    fn welcome(&mut self, index: usize, version: u32, sizes: (u32, u32)) {
+        let Some(peer) = self.peers.get_mut(index).and_then(Option::as_mut) else {
+            return;
+        };
+        let region = match rendezvous::layout(sizes) {
+            _ if version != VERSION => Err(Refusal::Version),
+            None => Err(Refusal::Sizes),
+            Some(layout) if layout.bytes() as u64 > self.region_free => Err(Refusal::Memory),
+            Some(layout) => match SharedMemory::create("tare-farmem", layout.bytes()) {
+                Ok(memory) => Ok((memory, layout)),
+                Err(_) => Err(Refusal::Memory),
+            },
+        };
+        let (memory, layout) = match region {
+            Ok(region) => region,
+            Err(refusal) => {
+                if let Some(peer) = self.peers[index].take() {
+                    self.refuse(&peer.socket, refusal);
+                }
+                return;
+            }
+        };
+        let ring = Ring::new(memory, layout);
+        let message = Message::Welcome {
+            version: VERSION,
+            layout: sizes,
+            epoch: self.config.epoch,
+            refusal: None,
+        };
+        self.region_free -= layout.bytes() as u64;
+        let sent = rendezvous::send_with(&peer.socket, &message, ring.memory().fd());
+        peer.ring = Some(ring);
+        peer.is_active = true;
+        self.active.push(index);
+        match sent {
+            Ok(()) => self.counters.connected += 1,
+            Err(_) => self.remove(index),
+        }
+    }
+
+    #[cold]
+    fn cut_off(&mut self, index: usize, violation: Violation) {
+        self.counters.cut_off += 1;
+        self.counters.last_violation = Some(violation);
+        if let Some(peer) = &self.peers[index] {
+            let _ = rendezvous::send(&peer.socket, &Message::End { violation });
+        }
+        self.remove(index);
+    }
+
+    /// Forgets a client. That closes its socket, which also takes it out of the epoll set.
+    fn remove(&mut self, index: usize) {
+        self.active.retain(|&active| active != index);
+        if let Some(ring) = self.peers[index].take().and_then(|peer| peer.ring) {
+            self.region_free += ring.memory().len() as u64;
+            self.assembly_free += ring.assembly_bytes();
+        }
+    }
+}
+
+impl AsFd for Server {
+    /// The descriptor that can be read when something has come over a socket.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = fs::unlink(&self.path);
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("path", &self.path)
+            .field("clients", &self.clients())
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+fn bind(path: &Path) -> io::Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let new = || net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let listener = new()?;
+    match net::bind(&listener, &address) {
+        Ok(()) => {}
+        // Of a node that was killed, if no process listens.
+        Err(Errno::ADDRINUSE) if net::connect(new()?, &address) == Err(Errno::CONNREFUSED) => {
+            fs::unlink(path)?;
+            net::bind(&listener, &address)?;
+        }
+        Err(errno) => return Err(errno.into()),
+    }
+    // Before `listen`, so that no connection comes in between.
+    fs::chmod(path, Mode::RUSR | Mode::WUSR)?;
+    net::listen(&listener, 128)?;
+    Ok(listener)
+}
+
+pub(super) fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: duration.as_secs().min(i64::MAX as u64) as i64,
+        tv_nsec: duration.subsec_nanos().into(),
+    }
+}

@@ -1,0 +1,612 @@
+//! The `shm` transport between real clients and a node, in threads and in processes.
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use tare_farmem::memory::{Config, Store};
+use tare_farmem::operation::{Error, Guard, Operation, PageSize, Permission, SpaceId, Value};
+use tare_farmem::protocol::{Completion, Failure};
+use tare_farmem::transport::shm::{
+    Client, ClientConfig, ConnectError, Counters, Refusal, Server, ServerConfig, Violation,
+};
+use tare_farmem::transport::Channel;
+use tare_sim::Random;
+
+#[path = "shm/hostile.rs"]
+mod hostile;
+
+const BASE: u64 = 0x4000_0000;
+const BYTES: u64 = 64 << 20;
+
+/// Long enough for a machine that is busy with other tests.
+const PATIENT: ClientConfig = ClientConfig {
+    timeout: Duration::from_secs(60),
+    ..ClientConfig::blocking()
+};
+
+fn socket_path() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let n = NEXT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("tare-shm-{}-{n}", std::process::id());
+    std::env::temp_dir().join(name)
+}
+
+fn store() -> Store {
+    Store::new(&Config::new(BYTES))
+}
+
+/// A node in a thread of its own, which sleeps when there is nothing to do.
+struct Node {
+    path: PathBuf,
+    stop: Arc<AtomicBool>,
+    /// While it is set the node does nothing.
+    pause: Arc<AtomicBool>,
+    polled: Arc<AtomicU64>,
+    thread: Option<JoinHandle<(Counters, Store)>>,
+}
+
+impl Node {
+    fn start(config: ServerConfig) -> Node {
+        let path = socket_path();
+        let [stop, pause] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let polled = Arc::new(AtomicU64::new(0));
+        let mut server = Server::listen(&path, config).unwrap();
+        let shared = (stop.clone(), pause.clone(), polled.clone());
+        let thread = thread::spawn(move || {
+            let (stop, pause, polled) = shared;
+            let mut store = store();
+            let mut idle = 0;
+            while !stop.load(Ordering::Relaxed) {
+                if pause.load(Ordering::Relaxed) {
+                    thread::yield_now();
+                    continue;
+                }
+                let worked = server.turn(&mut store, &tare_sim::Instant::now).unwrap();
+                polled.store(server.clients_polled() as u64, Ordering::Relaxed);
+                idle = if worked { 0 } else { idle + 1 };
+                if idle > 50 {
+                    idle = 0;
+                    server.wait(Some(Duration::from_millis(20))).unwrap();
+                }
+            }
+            (server.counters(), store)
+        });
+        Node {
+            path,
+            stop,
+            pause,
+            polled,
+            thread: Some(thread),
+        }
+    }
+
+    fn connect(&self) -> Client {
+        Client::connect(&self.path, &PATIENT).unwrap()
+    }
+
+    fn stop(&mut self) -> (Counters, Store) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+fn alloc(client: &mut Client, space: SpaceId, bytes: u64) {
+    let operation = Operation::Alloc {
+        bytes,
+        page: PageSize::Small,
+        at: Some(BASE),
+        permission: Permission::READ_WRITE,
+        sparse: false,
+    };
+    client.call(space, &Operation::Open, &mut []).unwrap();
+    client.call(space, &operation, &mut []).unwrap();
+}
+
+fn finish(client: &mut Client) -> Vec<Completion> {
+    let mut all = Vec::from_iter(std::iter::from_fn(|| client.poll()));
+    while client.outstanding() > 0 {
+        client.progress(Duration::from_secs(1)).unwrap();
+        all.extend(std::iter::from_fn(|| client.poll()));
+    }
+    all
+}
+
+/// A random operation on a few pages, some of which are not there.
+fn operation<'a>(random: &mut Random, data: &'a [u8]) -> Operation<'a> {
+    let address = BASE + random.below(24 * 4096);
+    let aligned = address & !7;
+    let len = match random.below(8) {
+        0..=3 => random.below(65),
+        4..=6 => random.below(5000),
+        _ => random.below(data.len() as u64),
+    };
+    let lock = BASE + 8 * random.below(2);
+    let token = random.below(6);
+    let guard = (random.below(4) == 0).then_some(Guard { lock, token });
+    let names: [&[u8]; 3] = [b"one", &[7; 64], b""];
+    let name = names[random.below(3) as usize];
+    let region = tare_farmem::operation::RegionId(random.below(4));
+    match random.below(20) {
+        0..=4 => Operation::Read {
+            address,
+            len: len as u32,
+        },
+        5..=9 => Operation::Write {
+            address,
+            data: &data[..len as usize],
+            guard,
+        },
+        10 => Operation::CompareAndSwap {
+            address: aligned,
+            expected: 0,
+            new: random.next_u64(),
+            guard,
+        },
+        11 => Operation::FetchAdd {
+            address: aligned,
+            add: 3,
+            guard,
+        },
+        12 => Operation::Lock {
+            address: lock,
+            lease: Duration::from_secs(3000),
+        },
+        13 => Operation::Unlock {
+            address: lock,
+            token,
+        },
+        14 => Operation::Free {
+            address: address & !4095,
+            bytes: 4096,
+        },
+        15 | 16 => Operation::Alloc {
+            bytes: 4096 * (1 + random.below(6)),
+            page: PageSize::Small,
+            at: Some(address & !4095),
+            permission: Permission::from_bits(1 + random.below(3) as u8).unwrap(),
+            sparse: random.below(2) == 0,
+        },
+        17 => Operation::Region {
+            name,
+            address: BASE + 20 * 4096,
+            bytes: 4096,
+        },
+        18 => Operation::Find { name },
+        _ => match random.below(4) {
+            0 => Operation::Grant {
+                region,
+                to: SpaceId(random.below(3)),
+                permission: Permission::READ,
+            },
+            1 => Operation::Map {
+                region,
+                at: Some(address & !4095),
+            },
+            2 => Operation::Revoke {
+                region,
+                from: SpaceId(1),
+            },
+            _ => Operation::Close,
+        },
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #[test]
+    fn every_operation_gives_what_the_memory_itself_gives(seed in any::<u64>()) {
+        let mut random = Random::new(seed);
+        let mut node = Node::start(ServerConfig::new(1));
+        // A small ring and a small data area, so that both are full at times.
+        let config = ClientConfig { entries: 16, data_bytes: 32 << 10, ..PATIENT };
+        let mut client = Client::connect(&node.path, &config).unwrap();
+        let mut model = store();
+        let mut data = vec![0; 150_000];
+        random.fill(&mut data);
+        let mut expected = Vec::new();
+        let now = tare_sim::Instant::ZERO;
+        for _ in 0..400 {
+            let space = SpaceId(random.below(3));
+            let operation = match random.below(8) {
+                0 => Operation::Open,
+                _ => operation(&mut random, &data),
+            };
+            let mut read = Vec::new();
+            let outcome = model.execute(now, space, &operation, &mut read);
+            if random.below(4) == 0 {
+                let mut out = vec![0; 150_000];
+                let got = client.call(space, &operation, &mut out);
+                check(outcome, got);
+                if outcome.is_ok() {
+                    prop_assert_eq!(&out[..read.len()], &read[..]);
+                }
+            } else {
+                let id = client.submit(space, &operation).unwrap();
+                if outcome.is_err() {
+                    read.clear();
+                }
+                expected.push((id, space, outcome, read));
+            }
+            if random.below(16) == 0 {
+                client.progress(Duration::ZERO).unwrap();
+            }
+        }
+        let done = finish(&mut client);
+        prop_assert_eq!(done.len(), expected.len());
+        for (done, (id, space, outcome, read)) in done.into_iter().zip(expected) {
+            prop_assert_eq!((done.id, done.space), (id, space));
+            check(outcome, done.outcome);
+            prop_assert_eq!(done.data, read);
+        }
+        let (_, store) = node.stop();
+        prop_assert_eq!(store.counts(), model.counts());
+    }
+}
+
+/// Compares outcomes. The time of the model stands still, so that waiting times differ.
+fn check(model: Result<Value, Error>, got: Result<Value, Failure>) {
+    match (model, got) {
+        (Err(Error::Locked { .. }), Err(Failure::Refused(Error::Locked { .. }))) => {}
+        (model, got) => assert_eq!(got, model.map_err(Failure::Refused)),
+    }
+}
+
+#[test]
+fn a_long_write_is_whole_and_a_long_read_is_complete() {
+    let node = Node::start(ServerConfig::new(1));
+    let (mut client, space) = (node.connect(), SpaceId(5));
+    alloc(&mut client, space, 8 << 20);
+    let mut data = vec![0; (5 << 20) + 77];
+    Random::new(9).fill(&mut data);
+    client.write(space, BASE + 3, &data, None).unwrap();
+    let mut out = vec![0; data.len()];
+    client.read_into(space, BASE + 3, &mut out).unwrap();
+    assert!(out == data);
+    // The last page is missing: nothing is written.
+    let refused = client.write(space, BASE + (8 << 20) - 200_000, &data[..200_001], None);
+    let address = BASE + (8 << 20);
+    assert_eq!(refused, Err(Failure::Refused(Error::Unmapped { address })));
+    let mut out = vec![1; 200_000];
+    client
+        .read_into(space, address - 200_000, &mut out)
+        .unwrap();
+    assert!(out.iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn numbers_wrap_around_and_nothing_is_lost() {
+    let node = Node::start(ServerConfig::new(1));
+    let config = ClientConfig {
+        entries: 16,
+        ..PATIENT
+    };
+    let mut client = Client::connect(&node.path, &config).unwrap();
+    alloc(&mut client, SpaceId(1), 4096);
+    let add = Operation::FetchAdd {
+        address: BASE,
+        add: 1,
+        guard: None,
+    };
+    for n in 0..5000 {
+        if n % 3 == 0 {
+            assert_eq!(client.call(SpaceId(1), &add, &mut []), Ok(Value::Old(n)));
+        } else {
+            client.submit(SpaceId(1), &add).unwrap();
+            let done = finish(&mut client);
+            assert_eq!(done[0].outcome, Ok(Value::Old(n)));
+        }
+    }
+}
+
+#[test]
+fn no_wakeup_is_lost_in_either_direction() {
+    // Both sides sleep as soon as they can, and the client's pauses are about as long as the node
+    // takes to fall asleep.
+    let mut node = Node::start(ServerConfig {
+        idle_turns: 3,
+        ..ServerConfig::new(1)
+    });
+    let config = ClientConfig {
+        busy: Duration::ZERO,
+        ..PATIENT
+    };
+    let mut client = Client::connect(&node.path, &config).unwrap();
+    alloc(&mut client, SpaceId(1), 4096);
+    let add = Operation::FetchAdd {
+        address: BASE,
+        add: 1,
+        guard: None,
+    };
+    let mut random = Random::new(4);
+    let start = Instant::now();
+    for n in 0..20_000 {
+        let order = random.below(12);
+        for _ in 0..random.below(1 << order) {
+            std::hint::spin_loop();
+        }
+        if random.below(2) == 0 {
+            assert_eq!(client.call(SpaceId(1), &add, &mut []), Ok(Value::Old(n)));
+        } else {
+            client.submit(SpaceId(1), &add).unwrap();
+            assert_eq!(finish(&mut client)[0].outcome, Ok(Value::Old(n)));
+        }
+    }
+    // A lost one costs the 60 s of the timeout.
+    assert!(start.elapsed() < Duration::from_secs(55));
+    let (counters, _) = node.stop();
+    assert!(
+        counters.notifications > 100 && counters.wakeups > 100,
+        "{counters:?}"
+    );
+}
+
+#[test]
+fn idle_clients_are_not_polled_and_still_served() {
+    let mut node = Node::start(ServerConfig {
+        idle_turns: 100,
+        ..ServerConfig::new(1)
+    });
+    let config = ClientConfig {
+        entries: 16,
+        data_bytes: 16 << 10,
+        ..PATIENT
+    };
+    let mut clients: Vec<_> = (0..100)
+        .map(|_| Client::connect(&node.path, &config).unwrap())
+        .collect();
+    let start = Instant::now();
+    while node.polled.load(Ordering::Relaxed) > 0 {
+        assert!(start.elapsed() < Duration::from_secs(60));
+        thread::yield_now();
+    }
+    for (n, client) in (0..).zip(&mut clients) {
+        alloc(client, SpaceId(n), 4096);
+        client
+            .write(SpaceId(n), BASE, &[n as u8; 16], None)
+            .unwrap();
+    }
+    drop(clients);
+    let (counters, _) = node.stop();
+    assert_eq!((counters.connected, counters.cut_off), (100, 0));
+}
+
+#[test]
+fn a_node_that_stops_answering_is_a_timeout_and_what_was_given_up_never_runs() {
+    let node = Node::start(ServerConfig::new(1));
+    let config = ClientConfig {
+        timeout: Duration::from_millis(300),
+        ..PATIENT
+    };
+    let mut client = node.connect();
+    alloc(&mut client, SpaceId(1), 1 << 20);
+    let mut other = Client::connect(&node.path, &config).unwrap();
+    // The node has seen this client, and polls it no more than others.
+    let retry = |client: &mut Client| loop {
+        if client.read_into(SpaceId(1), BASE, &mut [0; 8]).is_ok() {
+            break;
+        }
+    };
+    retry(&mut other);
+    node.pause.store(true, Ordering::Relaxed);
+    // One turn may still be under way: only what comes after it is certain not to run.
+    let mut probe = Client::connect(&node.path, &config).err();
+    assert!(matches!(probe.take(), Some(ConnectError::Silent)));
+    assert_eq!(
+        other.write(SpaceId(1), BASE, &[1; 8], None),
+        Err(Failure::OutcomeUnknown)
+    );
+    assert_eq!(
+        other.read_into(SpaceId(1), BASE, &mut [0; 8]),
+        Err(Failure::NodeGone)
+    );
+    let long = vec![1; 700_000];
+    for data in [&long[..], &long[..8]] {
+        let write = Operation::Write {
+            address: BASE + 8,
+            data,
+            guard: None,
+        };
+        other.submit(SpaceId(1), &write).unwrap();
+    }
+    let outcomes = finish(&mut other).into_iter().map(|done| done.outcome);
+    assert!(outcomes
+        .into_iter()
+        .all(|outcome| outcome == Err(Failure::OutcomeUnknown)));
+    node.pause.store(false, Ordering::Relaxed);
+    let mut out = [9; 64];
+    // The ring works on, and the node found retracted entries only.
+    retry(&mut other);
+    client.read_into(SpaceId(1), BASE, &mut out).unwrap();
+    assert_eq!(out, [0; 64]);
+}
+
+#[test]
+fn a_node_that_ends_is_seen_at_once() {
+    let mut node = Node::start(ServerConfig::new(1));
+    let mut client = node.connect();
+    alloc(&mut client, SpaceId(1), 4096);
+    node.pause.store(true, Ordering::Relaxed);
+    let start = Instant::now();
+    let read = Operation::Read {
+        address: BASE,
+        len: 8,
+    };
+    let write = Operation::Write {
+        address: BASE,
+        data: &[1; 8],
+        guard: None,
+    };
+    node.stop();
+    for operation in [read, write] {
+        client.submit(SpaceId(1), &operation).unwrap();
+    }
+    let outcomes: Vec<_> = finish(&mut client)
+        .into_iter()
+        .map(|done| done.outcome)
+        .collect();
+    assert_eq!(
+        outcomes,
+        [Err(Failure::NodeGone), Err(Failure::OutcomeUnknown)]
+    );
+    assert!(client.is_gone() && start.elapsed() < Duration::from_secs(30));
+    assert_eq!(
+        client.write(SpaceId(1), BASE, &[1; 8], None),
+        Err(Failure::NodeGone)
+    );
+}
+
+#[test]
+fn a_space_needs_its_capability_where_the_node_has_a_check() {
+    let authorize = |space: SpaceId, capability: &[u8; 32]| capability[0] == space.0 as u8;
+    let node = Node::start(ServerConfig {
+        authorize: Some(Box::new(authorize)),
+        ..ServerConfig::new(1)
+    });
+    let mut client = node.connect();
+    let refused = Err(Failure::Refused(Error::NoSuchSpace));
+    assert_eq!(client.call(SpaceId(3), &Operation::Open, &mut []), refused);
+    assert_eq!(client.attach(SpaceId(3), &[4; 32]), Ok(false));
+    assert_eq!(client.call(SpaceId(3), &Operation::Open, &mut []), refused);
+    assert_eq!(client.attach(SpaceId(3), &[3; 32]), Ok(true));
+    alloc(&mut client, SpaceId(3), 4096);
+    client.write(SpaceId(3), BASE, &[1; 100], None).unwrap();
+    let mut other = node.connect();
+    let mut out = [0; 100];
+    for len in [16, 100] {
+        let read = other.read_into(SpaceId(3), BASE, &mut out[..len]);
+        assert_eq!(read, Err(Failure::Refused(Error::NoSuchSpace)));
+    }
+    let long = vec![0; 300_000];
+    let write = other.write(SpaceId(3), BASE, &long, None);
+    assert_eq!(write, Err(Failure::Refused(Error::NoSuchSpace)));
+    assert_eq!(out, [0; 100]);
+}
+
+#[test]
+fn a_killed_client_under_load_disturbs_no_other() {
+    let mut node = Node::start(ServerConfig::new(1));
+    let mut client = node.connect();
+    let space = SpaceId(1);
+    alloc(&mut client, space, 1 << 20);
+    let add = Operation::FetchAdd {
+        address: BASE,
+        add: 1,
+        guard: None,
+    };
+    let mut expected = 0;
+    let mut data = vec![0; 100_000];
+    for round in 0..8 {
+        let mut child = child_under_load(&node.path);
+        for _ in 0..200 {
+            assert_eq!(client.call(space, &add, &mut []), Ok(Value::Old(expected)));
+            expected += 1;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        data.fill(round);
+        client.write(space, BASE + 8, &data, None).unwrap();
+        let mut out = vec![99; data.len()];
+        client.read_into(space, BASE + 8, &mut out).unwrap();
+        assert!(out == data);
+    }
+    let start = Instant::now();
+    drop(client);
+    let mut last = node.connect();
+    assert_eq!(last.call(space, &add, &mut []), Ok(Value::Old(expected)));
+    assert!(start.elapsed() < Duration::from_secs(30));
+    let (counters, _) = node.stop();
+    assert_eq!((counters.connected, counters.cut_off), (10, 0));
+    assert!(counters.gone >= 8, "{counters:?}");
+}
+
+/// Starts this program again as a client that never stops, and waits until it works.
+fn child_under_load(path: &Path) -> Child {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "client_process", "--ignored", "--nocapture"])
+        .env("TARE_SHM_SOCKET", path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    let mut lines = output.lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.ends_with("working")));
+    child
+}
+
+#[test]
+#[ignore = "a part of another test, in a process of its own"]
+fn client_process() {
+    let Some(path) = std::env::var_os("TARE_SHM_SOCKET") else {
+        return;
+    };
+    let mut client = Client::connect(Path::new(&path), &PATIENT).unwrap();
+    let space = SpaceId(100 + u64::from(std::process::id()));
+    alloc(&mut client, space, 4 << 20);
+    let long = vec![5; 1_000_000];
+    for n in 0u64.. {
+        let write = Operation::Write {
+            address: BASE,
+            data: &long,
+            guard: None,
+        };
+        let read = Operation::Read {
+            address: BASE,
+            len: 16,
+        };
+        let operation = if n % 5 == 0 { write } else { read };
+        if client.submit(space, &operation).is_err() || client.outstanding() > 30 {
+            client.progress(Duration::from_secs(1)).unwrap();
+        }
+        while let Some(done) = client.poll() {
+            done.outcome.unwrap();
+        }
+        if n == 100 {
+            println!("working");
+        }
+    }
+}
+
+#[test]
+fn a_refused_connection_says_why() {
+    let config = ServerConfig {
+        clients_max: 1,
+        region_bytes_max: 1 << 20,
+        ..ServerConfig::new(1)
+    };
+    let node = Node::start(config);
+    let refusal = |config: &ClientConfig| match Client::connect(&node.path, config) {
+        Err(ConnectError::Refused { refusal, .. }) => refusal,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refusal(&PATIENT), Refusal::Memory);
+    assert_eq!(
+        refusal(&ClientConfig {
+            entries: 17,
+            ..PATIENT
+        }),
+        Refusal::Sizes
+    );
+    let small = ClientConfig {
+        data_bytes: 64 << 10,
+        ..PATIENT
+    };
+    let first = Client::connect(&node.path, &small).unwrap();
+    assert_eq!(refusal(&small), Refusal::Full);
+    drop(first);
+    let absent = Client::connect(Path::new("/nonexistent/socket"), &PATIENT);
+    assert!(matches!(absent, Err(ConnectError::Os { .. })));
+    assert!(Server::listen(&node.path, ServerConfig::new(2)).is_err());
+}

@@ -1,0 +1,361 @@
+//! Clients that do not keep to the protocol: they have the region and the socket, and write what
+//! they like.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+
+use rustix::net::{
+    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType,
+};
+use tare_memory::SharedMemory;
+
+use super::*;
+
+const ENTRIES: u32 = 16;
+const DATA: u32 = 64 << 10;
+/// The number of the first entry, and where the ring is.
+const FIRST: u32 = u32::MAX - 999;
+const RING: usize = 256;
+
+struct Hostile {
+    socket: OwnedFd,
+    memory: SharedMemory,
+    next: u32,
+}
+
+impl Hostile {
+    fn connect(path: &Path) -> Hostile {
+        let kind = SocketType::SEQPACKET;
+        let socket =
+            net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        let mut hello = [0; 32];
+        hello[0] = 1;
+        hello[8..16].copy_from_slice(b"tare-shm");
+        for (at, value) in [(16, 1), (20, ENTRIES), (24, DATA)] {
+            hello[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        net::sendmsg(
+            &socket,
+            &[IoSlice::new(&hello)],
+            &mut Default::default(),
+            SendFlags::empty(),
+        )
+        .unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut bytes = [0; 64];
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        net::recvmsg(&socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
+        let file = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+            _ => None,
+        });
+        Hostile {
+            socket,
+            memory: SharedMemory::open(file.unwrap()).unwrap(),
+            next: FIRST,
+        }
+    }
+
+    fn word(&self, at: usize, value: u64) {
+        let word = self.memory.view().atomic::<u64>(at).unwrap();
+        word.store(value, Ordering::Release);
+    }
+
+    /// Stores an entry with the next number.
+    fn entry(&mut self, code: u8, flags: u8, arguments: u8, words: [u64; 7]) {
+        let at = RING + (self.next % ENTRIES) as usize * 64;
+        for (n, word) in words.iter().enumerate() {
+            self.word(at + 8 + 8 * n, *word);
+        }
+        let first = u64::from(self.next)
+            | u64::from(code) << 32
+            | u64::from(flags) << 40
+            | u64::from(arguments) << 48;
+        self.word(at, first);
+        self.next = self.next.wrapping_add(1);
+        self.notify();
+    }
+
+    fn notify(&self) {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let _ = net::send(&self.socket, &[3], flags);
+    }
+
+    /// Waits for the node to cut it off; returns the reason.
+    fn end(&self) -> u8 {
+        loop {
+            let mut bytes = [0; 64];
+            match net::recv(&self.socket, &mut bytes[..], RecvFlags::empty()) {
+                Ok((2, _)) if bytes[0] == 6 => return bytes[1],
+                Ok((0, _)) => return 0,
+                Ok(_) => {}
+                // Of messages that the node has not read; its own is behind this.
+                Err(rustix::io::Errno::CONNRESET) => {}
+                Err(errno) => panic!("{errno}"),
+            }
+        }
+    }
+
+    /// Waits for the answer to the entry before the next; returns its status.
+    fn answer(&self) -> u8 {
+        let number = self.next.wrapping_sub(1);
+        let at = RING + (ENTRIES + number % ENTRIES) as usize * 64;
+        let word = self.memory.view().atomic::<u64>(at).unwrap();
+        loop {
+            let first = word.load(Ordering::Acquire);
+            if first as u32 == number {
+                return (first >> 32) as u8;
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+const READ: u8 = 5;
+const WRITE: u8 = 6;
+const AREA: u8 = 2;
+const PART: u8 = 4;
+
+/// The third word: length and line.
+fn place(length: u32, line: u32) -> u64 {
+    u64::from(length) | u64::from(line) << 32
+}
+
+#[test]
+fn a_client_that_breaks_the_protocol_is_cut_off_with_a_reason() {
+    let mut node = Node::start(ServerConfig::new(1));
+    let mut honest = node.connect();
+    alloc(&mut honest, SpaceId(1), 1 << 20);
+    let lines = DATA / 64;
+    let whole = 100_000u64 << 32;
+    let p = place;
+    let cases: [(&str, u8, u8, u8, u64, u64, Violation); 14] = [
+        ("reserved flag", READ, 8, 0, p(8, 0), 0, Violation::Reserved),
+        (
+            "read of a part",
+            READ,
+            PART,
+            0,
+            p(8, 0),
+            0,
+            Violation::Reserved,
+        ),
+        ("parts of a read", 8, PART, 16, 0, 0, Violation::Reserved),
+        (
+            "read too long for an entry",
+            READ,
+            0,
+            0,
+            p(49, 0),
+            0,
+            Violation::Area,
+        ),
+        (
+            "read beyond the area",
+            READ,
+            AREA,
+            0,
+            p(65, lines - 1),
+            0,
+            Violation::Area,
+        ),
+        (
+            "read far beyond",
+            READ,
+            AREA,
+            0,
+            p(4096, u32::MAX),
+            0,
+            Violation::Area,
+        ),
+        (
+            "read of everything",
+            READ,
+            AREA,
+            0,
+            p(u32::MAX, 0),
+            0,
+            Violation::Area,
+        ),
+        (
+            "write too long for an entry",
+            WRITE,
+            0,
+            0,
+            p(33, 0),
+            0,
+            Violation::Area,
+        ),
+        (
+            "write beyond the area",
+            WRITE,
+            AREA,
+            0,
+            p(DATA, 1),
+            0,
+            Violation::Area,
+        ),
+        ("arguments too long", 8, 0, 33, 0, 0, Violation::Area),
+        ("unknown code", 99, 0, 0, 0, 0, Violation::Operation),
+        ("arguments missing", 8, 0, 7, 0, 0, Violation::Operation),
+        (
+            "second part first",
+            WRITE,
+            PART | AREA,
+            0,
+            p(100, 0),
+            whole | 100,
+            Violation::Part,
+        ),
+        (
+            "part beyond the whole",
+            WRITE,
+            PART | AREA,
+            0,
+            p(100, 0),
+            99 << 32,
+            Violation::Part,
+        ),
+    ];
+    for (name, code, flags, arguments, place, body, violation) in cases {
+        let mut hostile = Hostile::connect(&node.path);
+        hostile.entry(code, flags, arguments, [1, BASE, place, body, 0, 0, 0]);
+        assert_eq!(hostile.end(), violation as u8, "{name}");
+        honest.write(SpaceId(1), BASE, &[7; 100], None).unwrap();
+    }
+    for message in [&[9u8][..], &[4; 10], &[1; 32], &[3; 65]] {
+        let hostile = Hostile::connect(&node.path);
+        net::send(&hostile.socket, message, SendFlags::empty()).unwrap();
+        assert_eq!(hostile.end(), Violation::Message as u8);
+    }
+    assert_eq!(node.stop().0.cut_off, 18);
+}
+
+#[test]
+fn a_part_of_another_write_is_refused() {
+    let node = Node::start(ServerConfig::new(1));
+    let whole = 200u64 << 32;
+    let first = [1, BASE, place(100, 0), whole, 0, 0, 0];
+    let second = |n: usize, value| {
+        let mut words = [1, BASE, place(100, 0), whole | 100, 0, 0, 0];
+        words[n] = value;
+        words
+    };
+    for words in [
+        second(0, 2),
+        second(1, BASE + 1),
+        second(2, place(99, 0)),
+        second(3, whole | 101),
+        second(3, (201 << 32) | 100),
+    ] {
+        let mut hostile = Hostile::connect(&node.path);
+        hostile.entry(WRITE, PART | AREA, 0, first);
+        assert_eq!(hostile.answer(), 1);
+        hostile.entry(WRITE, PART | AREA, 0, words);
+        if words[2] == place(99, 0) {
+            // A shorter part is none: the next one may follow it.
+            assert_eq!(hostile.answer(), 1);
+            continue;
+        }
+        assert_eq!(hostile.end(), Violation::Part as u8);
+    }
+}
+
+#[test]
+fn the_region_cannot_shrink_or_grow() {
+    let node = Node::start(ServerConfig::new(1));
+    let hostile = Hostile::connect(&node.path);
+    let len = hostile.memory.len() as u64;
+    for len in [0, len / 2, len + 4096] {
+        assert!(rustix::fs::ftruncate(hostile.memory.fd(), len).is_err());
+    }
+}
+
+#[test]
+fn random_lines_that_change_under_the_node_disturb_no_other_client() {
+    let mut node = Node::start(ServerConfig {
+        idle_turns: 1000,
+        ..ServerConfig::new(1)
+    });
+    let stop = Arc::new(AtomicBool::new(false));
+    let threads: Vec<_> = (0..2)
+        .map(|seed| {
+            let (stop, path) = (stop.clone(), node.path.clone());
+            thread::spawn(move || {
+                let mut random = Random::new(seed);
+                let mut lives = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    scribble(&path, &mut random);
+                    lives += 1;
+                }
+                lives
+            })
+        })
+        .collect();
+    let mut honest = node.connect();
+    alloc(&mut honest, SpaceId(1), 1 << 20);
+    // Every page gets its frame before the others can take all of them.
+    honest
+        .write(SpaceId(1), BASE, &vec![1; 1 << 20], None)
+        .unwrap();
+    let mut random = Random::new(77);
+    let mut data = vec![0; 70_000];
+    let (start, mut rounds) = (Instant::now(), 0);
+    while start.elapsed() < Duration::from_secs(3) || rounds < 50 {
+        let len = 1 + random.below(70_000) as usize;
+        random.fill(&mut data[..len]);
+        honest.write(SpaceId(1), BASE, &data[..len], None).unwrap();
+        let mut out = vec![0; len];
+        honest.read_into(SpaceId(1), BASE, &mut out).unwrap();
+        assert!(out == data[..len]);
+        rounds += 1;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let lives: Vec<u32> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+    drop(honest);
+    let (counters, _) = node.stop();
+    assert!(
+        lives.iter().all(|&lives| lives > 0) && counters.cut_off > 0,
+        "{counters:?}"
+    );
+    assert_eq!(counters.connected, 1 + u64::from(lives.iter().sum::<u32>()));
+}
+
+/// Connects, and stores random words that are often nearly right, until it is cut off.
+fn scribble(path: &Path, random: &mut Random) {
+    let hostile = Hostile::connect(path);
+    let len = hostile.memory.len() as u64;
+    // Spaces from 1000 on: without capabilities, that of the honest client is open to all.
+    for step in 0..2000 {
+        let slot = random.below(ENTRIES.into());
+        let at = RING + 64 * slot as usize;
+        let number = FIRST.wrapping_add(random.below(40) as u32);
+        let word = 1 + random.below(7) as usize;
+        let value = match random.below(4) {
+            0 => random.next_u64(),
+            1 => random.below(70_000),
+            2 => 1000 + random.below(3),
+            _ => BASE + random.below(1 << 20),
+        };
+        let code = random.below(20) << 32 | random.below(9) << 40 | random.below(40) << 48;
+        match random.below(4) {
+            0 | 1 if word > 1 => hostile.word(at + 8 * word, value),
+            2 => {
+                hostile.word(at + 8, 1000 + random.below(3));
+                hostile.word(at, u64::from(number) | code);
+            }
+            _ => {
+                let at = random.below(len / 8) as usize * 8;
+                if !(RING..RING + 64 * ENTRIES as usize).contains(&at) {
+                    hostile.word(at, value);
+                }
+            }
+        }
+        if step % 16 == 0 {
+            hostile.notify();
+        }
+    }
+}
