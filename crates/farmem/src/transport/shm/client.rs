@@ -377,6 +377,10 @@ impl Client {
                 Err(crate::protocol::SubmitError::Length) => {
                     return Err(Failure::Refused(Error::Length));
                 }
+                // The node would not run it either.
+                Err(crate::protocol::SubmitError::Unauthorized) => {
+                    return Err(Failure::Refused(Error::NoSuchSpace));
+                }
                 Err(crate::protocol::SubmitError::Full) => {
                     self.progress(LIVENESS).map_err(|_| Failure::NodeGone)?;
                 }
