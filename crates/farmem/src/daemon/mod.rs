@@ -14,7 +14,7 @@ use tare_memory::{Mapping, OwnedFile, Pages};
 use tare_sim::Instant;
 
 use crate::memory::{Config, KeepError, Preset, Restored, Store};
-use crate::protocol::{Node, NodeConfig};
+use crate::protocol::{Authentication, Node, NodeConfig, Secret};
 use crate::serve::{Service, ServiceConfig};
 use crate::transport::Waiting;
 pub use report::{MemoryReport, NodeReport, Report, WorkerReport};
@@ -23,11 +23,12 @@ pub use report::{MemoryReport, NodeReport, Report, WorkerReport};
 pub const KIND: &str = "memory";
 
 /// Settings of a memory node.
-#[derive(Debug)]
 pub struct Options {
     /// The address for UDP.
     pub listen: SocketAddr,
-    /// True if all who can send to an address beyond loopback may do everything.
+    /// The secret of which the keys of all spaces follow; `None` for no encryption.
+    pub secret: Option<Secret>,
+    /// True if without a secret all who can send to an address beyond loopback may do everything.
     pub is_open: bool,
     /// Threads that answer requests.
     pub workers: usize,
@@ -107,8 +108,9 @@ pub fn socket_of(listen: SocketAddr) -> PathBuf {
 ///
 /// # Errors
 /// It cannot be started, or its sockets failed.
-pub fn run(options: Options) -> Result<(), Error> {
-    if !options.listen.ip().is_loopback() && !options.is_open {
+pub fn run(mut options: Options) -> Result<(), Error> {
+    let is_protected = options.secret.is_some() || options.listen.ip().is_loopback();
+    if !is_protected && !options.is_open {
         return Err(Error::Open(options.listen));
     }
     let (wake, woken) = sync_channel(1);
@@ -121,18 +123,32 @@ pub fn run(options: Options) -> Result<(), Error> {
     config.quota = options.quota.unwrap_or(options.memory);
     config.spaces_max = options.spaces_max;
     config.preset = options.preset;
-    config.key = [random()?, random()?];
+    let key = crate::random::bytes::<16>().map_err(Error::Random)?;
+    config.key = [&key[..8], &key[8..]].map(|half| {
+        half.iter()
+            .fold(0, |word, byte| word << 8 | u64::from(*byte))
+    });
     let started = wall_clock_ns();
     config.last_token = started;
     let (store, restored) = open(&options, &config)?;
     let pages = store.pool_memory().pages();
-    let node = Node::new(
-        NodeConfig {
-            datagram_bytes: options.datagram_bytes,
-            ..NodeConfig::new(started)
-        },
-        store,
-    );
+    let secret = options.secret.take();
+    let (authentication, encryption) = match secret {
+        Some(_) => (
+            Authentication::aead().map_err(Error::Random)?,
+            "aes-128-gcm",
+        ),
+        None => (Authentication::None, "none"),
+    };
+    let config = NodeConfig {
+        authentication,
+        datagram_bytes: options.datagram_bytes,
+        ..NodeConfig::new(started)
+    };
+    let mut node = Node::new(config, store);
+    if let Some(secret) = secret {
+        node.set_secret(secret);
+    }
     let service = ServiceConfig {
         listen: options.listen,
         workers: options.workers,
@@ -157,6 +173,7 @@ pub fn run(options: Options) -> Result<(), Error> {
             .with("memory", options.memory)
             .with("pages", pages.to_string())
             .with("workers", options.workers as u64)
+            .with("encryption", encryption)
             .with("start_ms", took.as_millis() as u64),
     );
     if let Some(restored) = restored {
@@ -219,8 +236,4 @@ const PULSE: Duration = Duration::from_millis(100);
 fn wall_clock_ns() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(1, |since| since.as_nanos() as u64)
-}
-
-fn random() -> Result<u64, Error> {
-    crate::session::random_id().map_err(|error| Error::Random(io::Error::other(error)))
 }

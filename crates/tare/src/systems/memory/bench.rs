@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::net::ToSocketAddrs as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use tare_farmem::session::random_id;
 use tare_histogram::Histogram;
 
 use super::fleet::UdpFleet;
+use super::keygen::read_secret;
 use super::load::{Direction, Layout, Load, Proof};
 use super::serve::Wait;
 use crate::size::parse_bytes;
@@ -55,6 +57,9 @@ pub(crate) struct Args {
     /// What this program does until an answer comes
     #[arg(long, value_enum, default_value_t = Wait::Busy)]
     wait: Wait,
+    /// Encrypt: the file with the node's secret, from which each session gets its capability
+    #[arg(long, value_name = "FILE")]
+    secret: Option<PathBuf>,
     /// The format of the result
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
@@ -149,6 +154,7 @@ fn measure(
             Op::Write => Direction::Write,
         },
     };
+    let secret = args.secret.as_deref().map(read_secret).transpose()?;
     let mut fleet = UdpFleet {
         node: address(&args.node)?,
         sessions,
@@ -156,6 +162,7 @@ fn measure(
         datagram_bytes: 65_507,
         waiting: args.wait.into(),
         faults: None,
+        secret: secret.as_ref(),
     }
     .open()?;
     let mut load = Load::prepare(&mut fleet, layout)?;

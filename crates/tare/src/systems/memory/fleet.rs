@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tare_farmem::operation::{Operation, SpaceId};
-use tare_farmem::protocol::{Client, ClientConfig, Completion, OperationId, SubmitError};
+use tare_farmem::protocol::{
+    Authentication, Client, ClientConfig, Completion, OperationId, Secret, SubmitError,
+};
 use tare_farmem::session::random_id;
 use tare_farmem::transport::{Channel, Faults, Faulty, Link, Remote, Shared, UdpLink, Waiting};
 
@@ -28,8 +30,7 @@ pub(crate) struct Fleet {
 }
 
 /// The settings of a fleet over UDP.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct UdpFleet {
+pub(crate) struct UdpFleet<'a> {
     /// The node.
     pub(crate) node: SocketAddr,
     /// Sessions.
@@ -42,9 +43,11 @@ pub(crate) struct UdpFleet {
     pub(crate) waiting: Waiting,
     /// Faults, and their seed.
     pub(crate) faults: Option<(Faults, u64)>,
+    /// The node's secret, from which each session gets its capability; `None` for no encryption.
+    pub(crate) secret: Option<&'a Secret>,
 }
 
-impl UdpFleet {
+impl UdpFleet<'_> {
     /// Opens the sockets.
     ///
     /// # Errors
@@ -53,7 +56,7 @@ impl UdpFleet {
         let mut channels: Vec<Box<dyn Channel>> = Vec::new();
         if self.sessions <= OWN_SOCKETS_MAX {
             for number in 0..self.sessions {
-                let client = self.client()?;
+                let client = self.client(number)?;
                 channels.push(match self.faults {
                     Some((faults, seed)) => {
                         let link = Faulty::new(self.link()?, faults, seed + number);
@@ -68,7 +71,7 @@ impl UdpFleet {
             for number in 0..self.sessions {
                 let link = &links[(number % SHARED_SOCKETS) as usize];
                 let space = SpaceId(self.first_space + number);
-                let member = link.join(space, self.client()?);
+                let member = link.join(space, self.client(number)?);
                 channels.push(Box::new(member.context("a space of two sessions")?));
             }
         }
@@ -79,11 +82,20 @@ impl UdpFleet {
         })
     }
 
-    fn client(&self) -> anyhow::Result<Client> {
-        Ok(Client::new(ClientConfig {
+    fn client(&self, number: u64) -> anyhow::Result<Client> {
+        let authentication = match self.secret {
+            Some(_) => Authentication::aead()?,
+            None => Authentication::None,
+        };
+        let mut client = Client::new(ClientConfig {
+            authentication,
             datagram_bytes: self.datagram_bytes,
             ..ClientConfig::new(random_id()?)
-        }))
+        });
+        if let Some(secret) = self.secret {
+            client.authorize(secret.capability(SpaceId(self.first_space + number)));
+        }
+        Ok(client)
     }
 
     fn link(&self) -> anyhow::Result<impl Link + 'static> {

@@ -3,6 +3,7 @@
 mod bench;
 pub(super) mod driver;
 mod fleet;
+mod keygen;
 mod load;
 mod ping;
 mod serve;
@@ -24,6 +25,10 @@ pub(crate) enum Command {
     Ping(ping::Args),
     /// Measure reads and writes at a node, every byte verified
     Bench(bench::Args),
+    /// Make a new secret for a node
+    Keygen(keygen::KeygenArgs),
+    /// Make the capability of an address space from the node's secret
+    Capability(keygen::CapabilityArgs),
 }
 
 /// Runs the command.
@@ -37,5 +42,7 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
         Command::Status(args) => status::run(args),
         Command::Ping(args) => ping::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Keygen(args) => keygen::keygen(args),
+        Command::Capability(args) => keygen::capability(args),
     }
 }

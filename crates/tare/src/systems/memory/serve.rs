@@ -14,6 +14,7 @@ use tare_farmem::operation::PageSize;
 use tare_farmem::transport::Waiting;
 use tare_memory::Pages;
 
+use super::keygen::read_secret;
 use crate::daemon::DaemonArgs;
 use crate::size::parse_bytes;
 
@@ -25,6 +26,7 @@ const ADAPTIVE: Duration = Duration::from_micros(50);
     tare memory serve                              1 GiB for the programs of this machine\n  \
     tare memory serve -m 16Gi --quota 1Gi --cores 2 --wait busy\n  \
     tare memory serve --preset 0x40000000-0xb4c0000000\n  \
+    tare memory keygen > node.secret && tare memory serve --listen 10.0.0.1:7311 --secret node.secret\n  \
     tare memory serve --listen 10.0.0.1:7311 --insecure    for a network that is trusted\n  \
     tare memory serve --keep /dev/shm/node        its memory is there again after a restart\n  \
     tare memory serve --metrics 127.0.0.1:9304     then: curl 127.0.0.1:9304/metrics\n\n\
@@ -62,6 +64,9 @@ pub(crate) struct Args {
     /// The longest datagram, in bytes: what the network takes without fragments
     #[arg(long, value_name = "BYTES", default_value_t = 1472, value_parser = clap::value_parser!(u16).range(1024..=65_507))]
     datagram: u16,
+    /// Encrypt and authenticate every message: a file with the secret that `keygen` prints
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    secret: Option<PathBuf>,
     /// Serve a network without encryption: all who reach the node may read and write everything
     #[arg(long)]
     insecure: bool,
@@ -124,6 +129,7 @@ impl From<Wait> for Waiting {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let options = Options {
         listen: args.listen,
+        secret: args.secret.as_deref().map(read_secret).transpose()?,
         is_open: args.insecure,
         workers: args.cores.into(),
         waiting: args.wait.into(),

@@ -60,6 +60,17 @@ choices! {
     }
 }
 
+choices! {
+    /// On or off.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Switch {
+        /// Off.
+        Off = "off",
+        /// On.
+        On = "on",
+    }
+}
+
 parameters! {
     /// The parameters of the driver `farmem`.
     pub(crate) struct FarmemParameters {
@@ -83,6 +94,8 @@ parameters! {
         outstanding: usize [1..=4096] = 1,
         /// the longest datagram
         datagram: Bytes = "1472 B",
+        /// encryption and authentication of every message of UDP
+        aead: Switch = "off",
         /// the part of datagrams that the client's links lose; half as many are duplicated, and as
         /// many reordered
         loss: f64 = 0.0,
@@ -183,6 +196,13 @@ impl Workload for Farmem {
                 "loss",
                 parameters.loss,
                 "0 for shm, which loses nothing",
+            ));
+        }
+        if is_shm && parameters.aead == Switch::On {
+            return Err(mistake(
+                "aead",
+                "on",
+                "off for shm, which no network carries",
             ));
         }
         if is_shm && parameters.wait == Wait::Blocking {

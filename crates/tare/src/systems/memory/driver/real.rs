@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{ensure, Context as _};
 use rustix::time::{clock_gettime, ClockId};
 use tare_farmem::memory::{Config, Store};
-use tare_farmem::protocol::{Node, NodeConfig, REQUEST_HEADER, RESPONSE_HEADER};
+use tare_farmem::protocol::{
+    Authentication, Node, NodeConfig, Secret, REQUEST_HEADER, RESPONSE_HEADER,
+};
 use tare_farmem::serve::{Source, UdpSource};
 use tare_farmem::transport::{Faults, UdpLink, Waiting};
 use tare_histogram::Histogram;
@@ -22,7 +24,7 @@ use super::super::fleet::{Fleet, UdpFleet};
 use super::super::load::{Direction, Layout, Load};
 use super::control::{Control, Phase};
 use super::raw::{self, Ping};
-use super::{FarmemFigures, FarmemParameters, Transport, Wait, NODE};
+use super::{FarmemFigures, FarmemParameters, Switch, Transport, Wait, NODE};
 use crate::agent::Agent;
 use crate::systems::load::driver::{pin, processors};
 
@@ -99,6 +101,11 @@ impl FarmemParameters {
         }
     }
 
+    /// The secret of both sides, which are parts of one trial; `None` without encryption.
+    fn secret(&self) -> Option<Secret> {
+        (self.aead == Switch::On).then(|| Secret::new(&[9; 32]))
+    }
+
     fn is_bulk(&self) -> bool {
         self.size.0 >= BULK
     }
@@ -130,13 +137,20 @@ pub(super) fn serve(parameters: &FarmemParameters, agent: &mut Agent) -> anyhow:
     ready.insert("reference".into(), socket.local_addr()?.to_string().into());
     let config = Config::new(layout(parameters).total() + SPARE);
     let store = Store::in_memory(&config, Mapping::best)?;
-    let node = Mutex::new(Node::new(
-        NodeConfig {
-            datagram_bytes: parameters.datagram.0 as usize,
-            ..NodeConfig::new(1)
-        },
-        store,
-    ));
+    let authentication = match parameters.aead {
+        Switch::On => Authentication::aead()?,
+        Switch::Off => Authentication::None,
+    };
+    let config = NodeConfig {
+        authentication,
+        datagram_bytes: parameters.datagram.0 as usize,
+        ..NodeConfig::new(1)
+    };
+    let mut node = Node::new(config, store);
+    if let Some(secret) = parameters.secret() {
+        node.set_secret(secret);
+    }
+    let node = Mutex::new(node);
     agent.ready(ready)?;
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -283,6 +297,7 @@ fn fleet(parameters: &FarmemParameters, node: SocketAddr) -> anyhow::Result<Flee
         datagram_bytes: parameters.datagram.0 as usize,
         waiting: parameters.waiting(),
         faults: (loss > 0.0).then_some((faults, 1)),
+        secret: parameters.secret().as_ref(),
     }
     .open()
 }

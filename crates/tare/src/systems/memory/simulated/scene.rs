@@ -194,10 +194,11 @@ impl Server {
 impl sim::Node for Server {
     type Message = Datagram;
 
-    fn receive(&mut self, now: Instant, _: usize, message: Datagram, _: &mut Outbox<Datagram>) {
+    fn receive(&mut self, now: Instant, _: usize, mut message: Datagram, _: &mut Outbox<Datagram>) {
         self.free_at = self.free_at.max(now) + self.time;
         self.replies.clear();
-        self.node.receive(now, &message.bytes, &mut self.replies);
+        self.node
+            .receive(now, &mut message.bytes, &mut self.replies);
         for bytes in self.replies.iter() {
             let answer = Datagram {
                 client: message.client,
@@ -381,9 +382,15 @@ impl Thread {
 impl sim::Node for Host {
     type Message = Datagram;
 
-    fn receive(&mut self, now: Instant, _: usize, message: Datagram, out: &mut Outbox<Datagram>) {
+    fn receive(
+        &mut self,
+        now: Instant,
+        _: usize,
+        mut message: Datagram,
+        out: &mut Outbox<Datagram>,
+    ) {
         if let Some(thread) = self.threads.get_mut(message.client) {
-            thread.client.receive(now, &message.bytes);
+            thread.client.receive(now, &mut message.bytes);
         }
         self.work(now, out);
     }
