@@ -3,7 +3,7 @@
 /// Bytes of a block, a line of the cache.
 const BLOCK: usize = 64;
 
-/// How far ahead a copy from shared memory prefetches: the lines are in another processor's cache.
+/// The distance at which a copy from shared memory prefetches ahead: the lines are in another processor's cache.
 /// In the other direction that was slower, since the stores already wait for as many lines as the
 /// processor can wait for.
 pub(crate) const AHEAD: usize = 8 * BLOCK;

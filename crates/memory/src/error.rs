@@ -26,11 +26,11 @@ pub enum Error {
     HugePages {
         /// The pages.
         pages: Pages,
-        /// How many are free; `None` if the system has none of this size.
+        /// The number that are free; `None` if the system has none of this size.
         found: Option<u64>,
-        /// How many are needed.
+        /// The number needed.
         expected: u64,
-        /// How many there are, in use or free.
+        /// The number there are, in use or free.
         total: u64,
     },
     /// Another process has the file.

@@ -23,7 +23,7 @@ const TMPFS: u64 = 0x0102_1994;
 /// A file that this process has for itself, to map it: on hugetlbfs, on tmpfs, a memfd, or any
 /// other. It is locked (`flock`), and no other user may read or write it.
 ///
-/// The lock ends with the last mapping. It holds off all that take it, and nobody who does not:
+/// The lock ends with the last mapping. It holds off all programs that take it, and no others:
 /// a file that is cut off by another program ends this one (SIGBUS).
 pub struct OwnedFile {
     fd: Arc<Locked>,
@@ -174,7 +174,7 @@ impl OwnedFile {
     }
 
     /// Maps the next bytes of the file, behind those that were mapped before: at most once each,
-    /// since a mapping is nobody else's.
+    /// since a mapping belongs to its caller alone.
     ///
     /// # Errors
     /// The length is 0, or the file has not as many bytes left.

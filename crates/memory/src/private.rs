@@ -229,7 +229,7 @@ impl fmt::Debug for Mapping {
 }
 
 /// Stores a word so that it is there after everything that was stored before and before everything
-/// that is stored later, and never in part, for whoever finds the memory after this process was
+/// that is stored later, and never in part, for a process that finds the memory after this one was
 /// killed. That is no order for other processors, nor for a power loss.
 ///
 /// # Panics

@@ -63,6 +63,7 @@ tare_daemon::counters! {
         busy => "busy_total": "Requests that found no room for a record or a segmented write",
         abandoned => "abandoned_total": "Segmented writes that were given up",
         malformed => "malformed_total": "Messages that could not be read",
+        unauthenticated => "unauthenticated_total": "Messages that were not sealed with the key of their space",
     }
 }
 
@@ -169,6 +170,7 @@ impl NodeReport {
             busy: counters.busy,
             abandoned: counters.abandoned,
             malformed: counters.malformed,
+            unauthenticated: counters.unauthenticated,
         }
     }
 }

@@ -168,8 +168,8 @@ impl<M: Bytes> Store<M> {
         Ok(start)
     }
 
-    /// Adds an area of so many bytes to a space, and its entries to the page table. Freed memory that
-    /// was not given back yet is, before there is no room.
+    /// Adds an area of so many bytes to a space, and its entries to the page table. Freed memory
+    /// that was not given back yet is, before there is no room.
     pub(super) fn reserve(
         &mut self,
         id: SpaceId,

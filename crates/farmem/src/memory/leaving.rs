@@ -26,8 +26,8 @@ impl<M: Bytes> Store<M> {
             && (self.spaces.get(&id).is_some_and(of) || self.closed.get(&id).is_some_and(of))
     }
 
-    /// Gives back pages that are leaving: as many small ones, or fewer larger ones. Returns how many
-    /// there were not.
+    /// Gives back pages that are leaving: as many small ones, or fewer larger ones. Returns how
+    /// many there were not.
     pub(super) fn give_back(&mut self, mut pages: u64) -> u64 {
         while pages > 0 {
             let Some(&id) = self.leaving.first() else {

@@ -290,8 +290,8 @@ impl<M: Bytes> Store<M> {
     }
 
     /// Gives freed memory back, and zeroes it ahead of its next use, at most so many bytes and at
-    /// least one page. The node calls it when there is nothing else to do. Returns false if there is
-    /// no more to do.
+    /// least one page. The node calls it when there is nothing else to do. Returns false if there
+    /// is no more to do.
     pub fn clean(&mut self, bytes: u64) -> bool {
         let frames = (bytes >> PageSize::Small.shift()).max(1);
         let frames = self.give_back(frames);

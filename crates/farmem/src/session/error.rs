@@ -56,16 +56,8 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::Failed(failure) | Error::Part { failure, .. } => Some(failure),
-            Error::Submit(error) => Some(error),
-            Error::Io(error) => Some(error),
-            Error::Address { .. } => None,
-        }
-    }
-}
+// The text has the reason in it, so there is no source: a chain would say it twice.
+impl std::error::Error for Error {}
 
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Error {

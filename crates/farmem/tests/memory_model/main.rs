@@ -135,7 +135,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// The store and the model, side by side.
 struct Both {
     machine: Machine,
-    /// What survives the process, if it does.
+    /// The settings of the store that survives the process, if it does.
     kept: Option<Config>,
     store: Option<Store<Part>>,
     model: Model,

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use tare_farmem::memory::{Config, KeepError, Parts, Restored, Store};
 
-/// What is left of the parts whose store is gone, and when the process is killed.
+/// The parts that are left when their store is gone, and when the process is killed.
 #[derive(Clone, Default)]
 pub(crate) struct Machine {
     left: Rc<RefCell<HashMap<usize, Vec<u8>>>>,

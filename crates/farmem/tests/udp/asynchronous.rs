@@ -79,7 +79,7 @@ fn clones_on_many_threads_share_a_session_and_dropped_futures_still_happen() {
             std::thread::spawn(move || {
                 for _ in 0..100 {
                     block_on(session.fetch_add(address, 1)).unwrap();
-                    // Submitted by the first poll, and then nobody waits for it.
+                    // Submitted by the first poll, and then nothing waits for it.
                     let mut context = Context::from_waker(Waker::noop());
                     let mut dropped = pin!(session.fetch_add(address, 1));
                     let _ = dropped.as_mut().poll(&mut context);

@@ -1,4 +1,4 @@
-//! What a store holds, as text.
+//! The content of a store, as text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

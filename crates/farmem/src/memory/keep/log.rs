@@ -43,9 +43,9 @@ pub(super) struct Log<M> {
     used: usize,
 }
 
-/// What a part is found to be.
+/// The state that a part is found in.
 pub(super) enum Opened<M> {
-    /// Nothing yet.
+    /// Empty so far.
     Empty(M),
     /// A log, and the key of the page table.
     Log(Log<M>, [u64; 2]),

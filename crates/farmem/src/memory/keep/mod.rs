@@ -28,7 +28,7 @@ pub(super) use record::Record;
 /// Tokens that a record sets aside.
 const TOKENS: u64 = 1 << 20;
 
-/// What a store keeps, in memory of one kind; also the bytes of each, as `Parts<usize>`.
+/// The parts that a store keeps, in memory of one kind; also the bytes of each, as `Parts<usize>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts<T> {
     /// The log of allocations, regions and grants.
@@ -56,7 +56,7 @@ fn frames(config: &Config) -> u64 {
     config.bytes.min(pool::BYTES_MAX) >> PageSize::Small.shift()
 }
 
-/// How a kept store was found.
+/// The state in which a kept store was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
     /// True if there was nothing, and it was made.
@@ -96,7 +96,7 @@ pub enum KeepError {
         /// The length for the settings.
         expected: u64,
     },
-    /// What is kept contradicts itself.
+    /// The file contradicts itself.
     Corrupt(&'static str),
     /// The file could not be mapped.
     Mapping(tare_memory::Error),
@@ -150,9 +150,9 @@ pub(super) struct Kept<M> {
 }
 
 impl Store<Mapping> {
-    /// Opens the store that is kept in a file, or makes one in an empty file. What it restores, also
-    /// after SIGKILL at any moment: spaces, allocations, sparse ranges, permissions, quotas, regions,
-    /// grants, mappings, and all bytes that were written. Of an operation under way, it has all or
+    /// Opens the store that is kept in a file, or makes one in an empty file. It restores, also
+    /// after SIGKILL at any moment, spaces, allocations, sparse ranges, permissions, quotas,
+    /// regions, grants, mappings, and all bytes that were written. Of an operation under way, it has all or
     /// nothing, but for a write of more than [`WHOLE_WRITE_MAX`] bytes, which may be there in part,
     /// and pages that a write gave memory to before its first byte. Locks are not restored; tokens
     /// are greater than all that were given. Memory that the machine loses, as at a power loss, is

@@ -1,4 +1,4 @@
-//! What the log says: each change of the spaces and regions, as it was executed.
+//! The records of the log: each change of the spaces and regions, as it was executed.
 
 use crate::memory::Preset;
 use crate::operation::{Address, PageSize, Permission, RegionId, SpaceId, NAME_MAX};

@@ -23,9 +23,9 @@ pub struct Secret(Bytes);
 
 /// The right to act for one space of a node, and to believe its answers. It is wiped on drop.
 ///
-/// The node's operator derives it from the [`Secret`] and hands it to the space's client. Whoever
-/// has it can do to the space what its client can, and can pretend towards its client to be the
-/// node. It says nothing of the capabilities of other spaces.
+/// The node's operator derives it from the [`Secret`] and hands it to the space's client. A holder
+/// can do to the space what its client can, and can pretend towards its client to be the
+/// node. It does not lead to the capabilities of other spaces.
 ///
 /// Its text is `farmem-space:`, the number of the space, `:`, and the bytes with a check sum in
 /// base64url. It cannot be printed by accident:

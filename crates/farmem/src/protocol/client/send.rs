@@ -9,7 +9,8 @@ use super::{nanos, Client, Failure, First, NodeInfo, Part, Requests};
 use crate::operation::{Error, SpaceId};
 
 impl Client {
-    /// Asks the node for its epoch, for a space that an operation waits for: every key belongs to one.
+    /// Asks the node for its epoch, for a space that an operation waits for: every key belongs to
+    /// one.
     pub(super) fn greet(&mut self, now: Instant, datagram: &mut Datagrams) {
         if self.hello.id == 0 {
             self.hello.id = self.requests.new_id();

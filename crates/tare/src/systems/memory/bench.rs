@@ -54,7 +54,7 @@ pub(crate) struct Args {
     /// Seconds per row
     #[arg(short, long, value_name = "SECONDS", default_value_t = 1.0)]
     duration: f64,
-    /// What this program does until an answer comes
+    /// The way to wait until an answer comes
     #[arg(long, value_enum, default_value_t = Wait::Busy)]
     wait: Wait,
     /// Encrypt: the file with the node's secret, from which each session gets its capability

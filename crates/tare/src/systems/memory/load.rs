@@ -216,7 +216,7 @@ impl<'a> Load<'a> {
         Ok(load)
     }
 
-    /// What was done so far.
+    /// Returns the counts so far.
     pub(crate) fn proof(&self) -> Proof {
         self.proof
     }

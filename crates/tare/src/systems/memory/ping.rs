@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Seconds between two of them
     #[arg(short, long, value_name = "SECONDS", default_value_t = 0.5)]
     interval: f64,
-    /// What this program does until the answer comes
+    /// The way to wait until the answer comes
     #[arg(long, value_enum, default_value_t = Wait::Blocking)]
     wait: Wait,
     /// Print JSON, and only the summary

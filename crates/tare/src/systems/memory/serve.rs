@@ -58,7 +58,7 @@ pub(crate) struct Args {
     /// Threads that answer requests, each with a socket of its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     cores: u16,
-    /// What a thread does while nothing comes
+    /// The way to wait while nothing comes
     #[arg(long, value_enum, default_value_t = Wait::Adaptive)]
     wait: Wait,
     /// The longest datagram, in bytes: what the network takes without fragments

@@ -88,8 +88,9 @@ fn text(report: &Report) -> String {
     );
     let _ = writeln!(
         text,
-        "refused   {} of another epoch, {} too old, {} malformed; {} segmented writes given up",
-        node.stale, node.expired, node.malformed, node.abandoned
+        "refused   {} of another epoch, {} too old, {} malformed, {} unauthenticated; {} segmented \
+         writes given up",
+        node.stale, node.expired, node.malformed, node.unauthenticated, node.abandoned
     );
     for (number, worker) in report.workers.iter().enumerate() {
         let _ = writeln!(

@@ -32,7 +32,7 @@ const BEGIN_MAX: Duration = Duration::from_secs(20);
 /// The work of the node's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Nothing, asleep.
+    /// Asleep.
     Idle = 0,
     /// The memory node.
     Node = 1,
@@ -96,7 +96,7 @@ impl Control {
         self.word(PONG)
     }
 
-    /// What the node's side has received.
+    /// Bytes that the node's side has received.
     pub(super) fn count(&self) -> Atomic<'_, u64> {
         self.word(COUNT)
     }

@@ -1,5 +1,4 @@
-//! What a transport does without a protocol: the references that figures are held against, in the
-//! same trial.
+//! Transports without a protocol: the references that figures are held against, in the same trial.
 //!
 //! - UDP: datagrams as long as request and response, answered as soon as they are received, by a
 //!   server that asks for the sender's address and answers it, as any server of several clients
