@@ -13,6 +13,7 @@ mod references;
 mod shell;
 
 use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 const HELP: &str = "\
 The project's development tasks.
@@ -33,6 +34,8 @@ The project's development tasks.
   cargo xtask mutants [CRATE [FIRST [LAST]]]
                        put deliberate faults into a copy of the sources, where tests must fail (lists: xtask/mutants);
                        about an hour for all on two CPUs. With the number of a fault it begins there, as after an interruption
+  cargo xtask sim [SEEDS [FIRST]]
+                       remote memory over simulated lines with faults (1,000,000 seeds), from a seed that is drawn
   cargo xtask race [S] the cipher against a hostile thread on every path, for S seconds in all (600)
 
 Environment: CI=true makes a missing package a failure instead of a notice.
@@ -63,6 +66,9 @@ fn main() -> ExitCode {
         ["mutants", name, ref numbers @ ..] if numbers.len() <= 2 => {
             mutants::numbers(numbers).and_then(|numbers| mutants::run(Some(name), numbers))
         }
+        ["sim"] => simulate("1000000", None),
+        ["sim", seeds] => simulate(seeds, None),
+        ["sim", seeds, first] => simulate(seeds, Some(first)),
         ["race"] => race("600"),
         ["race", seconds] => race(seconds),
         [] | ["help" | "--help" | "-h"] => {
@@ -90,6 +96,26 @@ fn race(seconds: &str) -> Result<(), String> {
     let mut arguments: Vec<&str> = arguments.split(' ').collect();
     arguments.push(seconds);
     shell::step("race", "cargo", &arguments)
+}
+
+/// More seeds than the tests have of the simulation of remote memory. Without a first one they begin
+/// where no run before is likely to have been.
+fn simulate(seeds: &str, first: Option<&str>) -> Result<(), String> {
+    for number in [Some(seeds), first].into_iter().flatten() {
+        number.parse::<u64>().map_err(|_| {
+            format!("sim: found \"{number}\", expected a number of seeds, or a seed")
+        })?;
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |since| since.as_nanos() as u64 >> 1);
+    let first = first.map_or_else(|| now.to_string(), str::to_owned);
+    println!("xtask: {seeds} seeds from {first}");
+    std::env::set_var("TARE_SEEDS", seeds);
+    std::env::set_var("TARE_SEEDS_FROM", first);
+    let arguments = "test --release --locked -p tare-farmem --test protocol -- \
+                     every_history_is_linearizable_and_nothing_runs_twice";
+    let arguments: Vec<&str> = arguments.split_whitespace().collect();
+    shell::step("simulation", "cargo", &arguments)
 }
 
 /// The seed of `proptest`'s generator.
