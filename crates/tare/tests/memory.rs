@@ -1,0 +1,298 @@
+//! `tare memory` as users run it: a node that is started, asked, measured, killed and stopped.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+
+use rustix::process::{kill_process, Pid, Signal};
+use serde_json::Value;
+use tare_farmem::session::{connect, Options, Session};
+use tempfile::TempDir;
+
+fn run(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tare"));
+    command.arg("memory").args(arguments).stdin(Stdio::null());
+    command.output().expect("tare runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A node that ends with the test.
+struct Node {
+    child: Child,
+    log: BufReader<ChildStderr>,
+    address: SocketAddr,
+    socket: PathBuf,
+}
+
+impl Node {
+    /// Starts a node, and waits until it serves.
+    fn start(folder: &Path, arguments: &[&str]) -> Node {
+        let socket = folder.join("status.sock");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tare"))
+            .args([
+                "memory",
+                "serve",
+                "--listen",
+                "127.0.0.1:0",
+                "--status-socket",
+            ])
+            .arg(&socket)
+            .args(["--memory", "16Mi"])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("tare runs");
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("event=serving") {
+            line.clear();
+            let len = log.read_line(&mut line).unwrap();
+            assert!(len > 0, "the node ended: {:?}", child.wait());
+        }
+        let address = line.split("address=").nth(1).unwrap();
+        let address = address.split_whitespace().next().unwrap();
+        Node {
+            address: address.parse().unwrap(),
+            child,
+            log,
+            socket,
+        }
+    }
+
+    fn url(&self) -> String {
+        format!("udp://{}", self.address)
+    }
+
+    fn session(&self) -> Session {
+        connect(&self.url(), &Options::default()).unwrap()
+    }
+
+    fn status(&self) -> Value {
+        let done = run(&["status", "--json", self.socket.to_str().unwrap()]);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        serde_json::from_slice(&done.stdout).unwrap()
+    }
+
+    /// Sends a signal; returns the exit status and the rest of the log.
+    fn end(mut self, signal: Signal) -> (Option<i32>, String) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        let mut rest = String::new();
+        self.log.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code(), rest)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_node_is_pinged_measured_asked_and_stopped() {
+    let folder = TempDir::new().unwrap();
+    let node = Node::start(folder.path(), &["--cores", "2"]);
+    let url = node.url();
+    let pinged = run(&["ping", &url, "-c", "3", "-i", "0"]);
+    assert!(pinged.status.success(), "{}", text(&pinged.stderr));
+    assert!(text(&pinged.stdout).contains("3 of 3 answered; median "));
+    let bench = [
+        "bench",
+        &url,
+        "--duration",
+        "0.1",
+        "--sessions",
+        "1,20",
+        "--wait",
+        "blocking",
+    ];
+    let done = run(&[&bench[..], &["--order", "6", "--json"]].concat());
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let result: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let rows = result["rows"].as_array().unwrap();
+    let seen: Vec<_> = rows
+        .iter()
+        .map(|row| (row["op"].clone(), row["sessions"].clone()))
+        .collect();
+    let expected = [("write", 1), ("write", 20), ("read", 1), ("read", 20)];
+    assert_eq!(
+        seen,
+        expected.map(|(op, sessions)| (op.into(), sessions.into()))
+    );
+    for row in rows {
+        let number = |name: &str| row[name].as_u64().unwrap();
+        assert_eq!((number("wrong"), number("failed")), (0, 0));
+        assert_eq!(number("sessions_used"), number("sessions"));
+        assert!(number("pages_touched") >= 60, "{row}");
+        assert_eq!(number("bytes_verified"), 16 * number("operations"), "{row}");
+    }
+    let status = node.status();
+    assert!(status["node"]["requests"].as_u64().unwrap() > 100);
+    assert_eq!(status["workers"].as_array().unwrap().len(), 2);
+    // The benchmark closed its spaces.
+    assert_eq!(status["memory"]["spaces"], 0);
+    let table = text(&run(&["status", node.socket.to_str().unwrap()]).stdout);
+    assert!(table.contains("of 16.0 MiB in use, 0 spaces"), "{table}");
+    let (code, log) = node.end(Signal::TERM);
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("event=stopped"), "{log}");
+}
+
+#[test]
+fn the_lines_of_the_documents_tests_are_a_format() {
+    let folder = TempDir::new().unwrap();
+    let node = Node::start(folder.path(), &[]);
+    let url = node.url();
+    let common = [
+        "bench", &url, "-d", "0.02", "--format", "clio", "--wait", "blocking",
+    ];
+    let sessions = run(&[&common[..], &["--sessions", "1,8", "--order", "3"]].concat());
+    let sessions = text(&sessions.stdout);
+    let lines: Vec<&str> = sessions.lines().collect();
+    assert_eq!(lines.len(), 5, "{sessions}");
+    assert!(
+        lines[0].starts_with("nr_sessions:    1 avg_Write: "),
+        "{sessions}"
+    );
+    assert!(
+        lines[3].starts_with("nr_sessions:    8 avg_Read: "),
+        "{sessions}"
+    );
+    assert!(lines[3].ends_with(" Mbps"), "{sessions}");
+    assert_eq!(lines[4], "All tests are done.");
+    let pages = run(&[&common[..], &["--order", "0,7"]].concat());
+    let pages = text(&pages.stdout);
+    assert!(
+        pages.starts_with("nr_pte_order:     0 avg_WRITE: "),
+        "{pages}"
+    );
+}
+
+#[test]
+fn kept_memory_is_there_again_after_sigkill() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("kept");
+    let keep = ["--keep", file.to_str().unwrap()];
+    let node = Node::start(folder.path(), &keep);
+    let mut session = node.session();
+    let space = session.space();
+    session.open().unwrap();
+    let address = session.alloc(10_000).unwrap();
+    session.write(address, b"it survives").unwrap();
+    node.end(Signal::KILL);
+    // The file has the bytes of all spaces.
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o077, 0);
+    let node = Node::start(folder.path(), &keep);
+    assert_eq!(node.status()["memory"]["spaces"], 1);
+    let options = Options {
+        space: Some(space),
+        ..Options::default()
+    };
+    let mut session = connect(&node.url(), &options).unwrap();
+    let mut bytes = [0; 11];
+    session.read(address, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"it survives");
+    // One file has one node.
+    let second = run(&[
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        keep[0],
+        keep[1],
+        "-m",
+        "16Mi",
+    ]);
+    assert_eq!(second.status.code(), Some(2), "{}", text(&second.stderr));
+    let error = text(&second.stderr);
+    assert!(error.contains(file.to_str().unwrap()), "{error}");
+}
+
+#[test]
+fn an_encrypted_node_answers_those_who_have_the_key_alone() {
+    let folder = TempDir::new().unwrap();
+    let [secret, other] = ["secret", "other"].map(|name| {
+        let file = folder.path().join(name);
+        fs::write(&file, run(&["keygen"]).stdout).unwrap();
+        file
+    });
+    let [secret, other] = [&secret, &other].map(|file| file.to_str().unwrap());
+    let node = Node::start(folder.path(), &["--secret", secret]);
+    let url = node.url();
+    let bench = [
+        "bench", &url, "-d", "0.02", "--op", "read", "--wait", "blocking", "--secret",
+    ];
+    let done = run(&[&bench[..], &[secret]].concat());
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    for refused in [
+        &[&bench[..], &[other]].concat()[..],
+        &bench[..bench.len() - 1],
+    ] {
+        let done = run(refused);
+        assert_eq!(done.status.code(), Some(2));
+        assert!(
+            text(&done.stderr).contains("does not answer"),
+            "{}",
+            text(&done.stderr)
+        );
+    }
+    let refused = &node.status()["node"];
+    assert!(
+        refused["unauthenticated"].as_u64().unwrap() > 0,
+        "{refused}"
+    );
+    let capability = text(&run(&["capability", "7", "--secret", secret]).stdout);
+    assert!(capability.starts_with("farmem-space:7:"));
+    assert_ne!(
+        capability,
+        text(&run(&["capability", "8", "--secret", secret]).stdout)
+    );
+    let log = node.end(Signal::TERM).1;
+    assert!(!log.contains("farmem-secret"), "{log}");
+}
+
+#[test]
+fn a_network_is_served_without_encryption_only_if_that_is_said() {
+    let done = run(&["serve", "--listen", "0.0.0.0:0"]);
+    assert_eq!(done.status.code(), Some(2));
+    let error = text(&done.stderr);
+    assert!(
+        error.contains("is not loopback") && error.contains("--insecure"),
+        "{error}"
+    );
+}
+
+#[test]
+fn wrong_arguments_and_nodes_that_are_not_there_are_one_line() {
+    let folder = TempDir::new().unwrap();
+    let empty = folder.path().join("empty");
+    fs::write(&empty, "").unwrap();
+    let empty = empty.to_str().unwrap();
+    let cases: [(&[&str], &str); 7] = [
+        (&["bench", "tcp://127.0.0.1:1"], "expected udp://HOST:PORT"),
+        (&["ping", "127.0.0.1:1"], "expected"),
+        (&["ping", "udp://127.0.0.1:9", "-c", "1"], "does not answer"),
+        (
+            &["status", "/nonexistent.sock"],
+            "no memory node answers at /nonexistent.sock",
+        ),
+        (&["capability", "1", "--secret", empty], "farmem-secret:"),
+        (&["serve", "--secret", "/nonexistent"], "/nonexistent"),
+        (&["serve", "--preset", "1-2"], "whole pages"),
+    ];
+    for (arguments, expected) in cases {
+        let done = run(arguments);
+        let error = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(expected), "{arguments:?}: {error}");
+        assert!(!error.contains("panicked"), "{error}");
+    }
+}
