@@ -302,7 +302,7 @@ unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
             &mut mask,
         );
         let begun = Begun {
-            tag_mask: once::take(&mut mask),
+            tag_mask: once::take(&mut mask, V::COUNT > 1),
             state,
         };
         let done = head_len + count * step_len;
