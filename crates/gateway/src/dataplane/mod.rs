@@ -191,7 +191,7 @@ impl OwnAddresses {
 
     #[inline]
     fn has4(&self, address: u32) -> bool {
-        address == self.v4[0] || address == self.v4[1]
+        (address == self.v4[0]) | (address == self.v4[1])
     }
 
     #[inline]

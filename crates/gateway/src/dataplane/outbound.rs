@@ -147,9 +147,10 @@ fn admit<V: Version>(
     let Some(inner) = inner else {
         return worker.sent.drop(DropReason::Malformed);
     };
-    if inner.own || inner.martian || inner.own_source {
+    if inner.is_exception {
         cold_path();
-        if inner.own {
+        let (packet, by) = (&frame[HEADER..], RouteBy::Destination);
+        if V::exception(tables, &worker.own, packet, by).is_some_and(|exception| exception.own) {
             return control(worker, frame, output);
         }
         if origin == Origin::Private {
