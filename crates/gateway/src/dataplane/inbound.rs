@@ -20,7 +20,8 @@ use super::version::{Exception, RouteBy, Version, V4, V6};
 use super::window::Refused;
 use super::worker::WorkerId;
 use super::{
-    discard, fragment, icmp, link_kind, Dataplane, DropReason, Output, OwnAddresses, Station,
+    discard, fragment, icmp, link_kind, set_aside, Dataplane, DropReason, Output, OwnAddresses,
+    Station,
 };
 use crate::dataplane::ecn;
 use crate::dataplane::esp::{self, Aad};
@@ -28,7 +29,9 @@ use crate::dataplane::esp::{self, Aad};
 /// The packets of a burst between passes.
 #[derive(Default)]
 pub(super) struct Scratch {
+    /// Empty between bursts.
     frames: Vec<Frame>,
+    spare: Vec<Frame>,
     /// The state of each frame; as many as there ever were at once. Written in place, as the
     /// other direction does.
     jobs: Vec<Job>,
@@ -51,18 +54,21 @@ struct Job {
     len: u16,
     sequence: u64,
     aad: Aad,
-    /// The way out of an authentic packet; [`Exit::Forward`] but from the pass that finds another
-    /// to the end of the burst.
+    /// [`Exit::Forward`] but from where another is found to the end of that pass.
     exit: Exit,
 }
 
-/// The way out of a packet that is not dropped before.
+/// The way out of a packet.
 #[derive(Clone, Copy, Default)]
 enum Exit {
-    /// To the private side.
+    /// To the private side, once it has been opened.
     #[default]
     Forward,
-    /// To the control side.
+    /// Dropped by the first pass.
+    Nowhere,
+    /// To the control side, by the first pass.
+    Control,
+    /// To the control side, out of the tunnel.
     Inner,
     /// Back to its sender, as an error.
     NoHopLeft,
@@ -91,7 +97,7 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
     worker.inbound = scratch;
 }
 
-/// The first pass: outer headers, and the SAs.
+/// The first pass: outer headers, and the SAs. Frames change hands all at once.
 #[inline(never)]
 fn admit_all(
     worker: &mut Dataplane,
@@ -104,34 +110,49 @@ fn admit_all(
     let ahead = if tables.inbound.are_few() { 0 } else { AHEAD };
     let station = Station::new(worker.public.mac);
     let mut bytes = 0;
+    let mut all = true;
     worker.received.received += input.len() as u64;
-    for mut frame in input.drain(..) {
+    std::mem::swap(&mut scratch.frames, input);
+    let Scratch { frames, jobs, .. } = scratch;
+    for (at, frame) in frames.iter_mut().enumerate() {
         bytes += frame.len() as u64;
-        let at = scratch.frames.len();
-        let job = &mut scratch.jobs[at];
-        let admitted = link_kind(&frame, station)
-            .and_then(|kind| admit(tables, &worker.own, kind, &mut frame, job));
+        let job = &mut jobs[at];
+        let admitted =
+            link_kind(frame, station).and_then(|kind| admit(tables, &worker.own, kind, frame, job));
         match admitted {
             Ok(Admitted::Esp) if ahead == 0 => {
                 job.sa = tables.inbound.find(job.spi).unwrap_or(u32::MAX);
-                scratch.frames.push(frame);
             }
             Ok(Admitted::Esp) => {
                 tables.inbound.prefetch(job.spi);
-                scratch.frames.push(frame);
-                find_ahead(tables, &mut scratch.jobs, at);
+                find_ahead(tables, jobs, at);
             }
             Ok(Admitted::Control) => {
+                all = false;
                 worker.received.control += 1;
-                output.control.push(frame);
+                job.exit = Exit::Control;
             }
-            Err(cause) => worker.received.drop(cause),
+            Err(cause) => {
+                all = false;
+                worker.received.drop(cause);
+                job.exit = Exit::Nowhere;
+            }
         }
     }
     worker.received.received_bytes += bytes;
-    let n = scratch.frames.len();
+    let n = frames.len();
     for at in n..n + 2 * ahead {
-        find_ahead(tables, &mut scratch.jobs[..n], at);
+        find_ahead(tables, &mut jobs[..n], at);
+    }
+    if !all {
+        set_aside(frames, &mut scratch.spare, jobs, |frame, job| {
+            match std::mem::take(&mut job.exit) {
+                Exit::Control => output.control.push(frame),
+                Exit::Nowhere => {}
+                _ => return Some(frame),
+            }
+            None
+        });
     }
 }
 
@@ -293,6 +314,7 @@ fn open(tables: &Tables, scratch: &mut Scratch) {
         frames,
         jobs,
         outcomes,
+        ..
     } = scratch;
     let outcomes = &mut outcomes[..frames.len()];
     outcomes.fill(Err(DropReason::Forged));
@@ -362,6 +384,7 @@ fn finish(
         frames,
         jobs,
         outcomes,
+        ..
     } = scratch;
     let (mut forwarded, mut bytes) = (0, 0);
     let known = jobs.iter_mut().zip(&mut *outcomes);
@@ -401,6 +424,7 @@ fn part(
                 output.forward.push(frame);
                 Ok(())
             }
+            Exit::Nowhere | Exit::Control => Ok(()),
             Exit::Inner => {
                 worker.received.control += 1;
                 output.inner.push(frame);

@@ -17,8 +17,8 @@ use super::tables::Tables;
 use super::version::{RouteBy, Version, V4, V6};
 use super::worker::WorkerId;
 use super::{
-    discard, fragment, icmp, link_kind, Dataplane, DropReason, InterfaceHeaders, Origin, Output,
-    Station,
+    discard, fragment, icmp, link_kind, set_aside, Dataplane, DropReason, InterfaceHeaders, Origin,
+    Output, Station,
 };
 use crate::dataplane::esp::{self, Aad};
 
@@ -32,7 +32,9 @@ const DONT_FRAGMENT: u32 = ipv4::DONT_FRAGMENT;
 /// The packets of a burst between passes.
 #[derive(Default)]
 pub(super) struct Scratch {
+    /// Empty between bursts.
     frames: Vec<Frame>,
+    spare: Vec<Frame>,
     /// The state of each frame; as many as there ever were at once.
     jobs: Vec<Job>,
     tags: Vec<Tag>,
@@ -56,6 +58,17 @@ struct Job {
     /// Bytes in front of what is encrypted.
     front: u8,
     aad: Aad,
+    /// [`Fate::Sealed`] but within the first pass.
+    fate: Fate,
+}
+
+/// What becomes of a packet after the first pass.
+#[derive(Clone, Copy, Default)]
+enum Fate {
+    #[default]
+    Sealed,
+    Control,
+    Dropped,
 }
 
 impl Scratch {
@@ -92,7 +105,7 @@ pub(super) fn run(
     worker.outbound = scratch;
 }
 
-/// The first pass: headers, and which route.
+/// The first pass: headers, and which route. Frames change hands all at once.
 #[inline(never)]
 fn admit_all(
     worker: &mut Dataplane,
@@ -105,89 +118,114 @@ fn admit_all(
 ) {
     let station = Station::new(worker.private.mac);
     let mut bytes = 0;
+    let mut all = true;
     worker.sent.received += input.len() as u64;
-    for frame in input.drain(..) {
+    std::mem::swap(&mut scratch.frames, input);
+    for (frame, job) in scratch.frames.iter_mut().zip(&mut scratch.jobs) {
         bytes += frame.len() as u64;
-        let kind = match link_kind(&frame, station) {
-            Err(_) if origin == Origin::Own => ethernet::kind(&frame).unwrap_or_default(),
-            Err(cause) => {
-                worker.sent.drop(cause);
-                continue;
-            }
-            Ok(kind) => kind,
+        let kind = match link_kind(frame, station) {
+            Err(_) if origin == Origin::Own => Ok(ethernet::kind(frame).unwrap_or_default()),
+            kind => kind,
         };
-        match kind {
-            ethernet::IPV4 => admit::<V4>(worker, tables, now, origin, frame, scratch, output),
-            ethernet::IPV6 => admit::<V6>(worker, tables, now, origin, frame, scratch, output),
-            ethernet::ARP => control(worker, frame, output),
-            esp::DUMMY_KIND if origin == Origin::Own => add_dummy(frame, scratch),
-            _ => worker.sent.drop(DropReason::NotIp),
+        let back = &mut output.back;
+        let fate = kind.and_then(|kind| match kind {
+            ethernet::IPV4 => admit::<V4>(worker, tables, now, origin, frame, job, back),
+            ethernet::IPV6 => admit::<V6>(worker, tables, now, origin, frame, job, back),
+            ethernet::ARP => Ok(Fate::Control),
+            esp::DUMMY_KIND if origin == Origin::Own => Ok(add_dummy(frame, job)),
+            _ => Err(DropReason::NotIp),
+        });
+        if !matches!(fate, Ok(Fate::Sealed)) {
+            all = false;
+            job.fate = set_fate(worker, fate);
         }
     }
     worker.sent.received_bytes += bytes;
+    if !all {
+        let Scratch {
+            frames,
+            spare,
+            jobs,
+            ..
+        } = scratch;
+        set_aside(frames, spare, jobs, |frame, job| {
+            match std::mem::take(&mut job.fate) {
+                Fate::Sealed => return Some(frame),
+                Fate::Control => output.control.push(frame),
+                Fate::Dropped => {}
+            }
+            None
+        });
+    }
 }
 
-fn control(worker: &mut Dataplane, frame: Frame, output: &mut Output) {
-    worker.sent.control += 1;
-    output.control.push(frame);
+/// Counts a packet that is not to be sealed, and returns its fate.
+#[cold]
+fn set_fate(worker: &mut Dataplane, fate: Result<Fate, DropReason>) -> Fate {
+    match fate {
+        Ok(fate) => {
+            worker.sent.control += 1;
+            fate
+        }
+        Err(cause) => {
+            worker.sent.drop(cause);
+            Fate::Dropped
+        }
+    }
 }
 
-/// Reads the headers of a frame into a job, or drops it.
+/// Reads the headers of a frame into its job.
 #[inline]
 fn admit<V: Version>(
     worker: &mut Dataplane,
     tables: &BoundTables,
     now: Instant,
     origin: Origin,
-    mut frame: Frame,
-    scratch: &mut Scratch,
-    output: &mut Output,
-) {
+    frame: &mut Frame,
+    job: &mut Job,
+    back: &mut Burst,
+) -> Result<Fate, DropReason> {
     let inner = V::read(tables, &worker.own, &frame[HEADER..], RouteBy::Destination);
-    let Some(inner) = inner else {
-        return worker.sent.drop(DropReason::Malformed);
-    };
+    let inner = inner.ok_or(DropReason::Malformed)?;
     if inner.is_exception {
         cold_path();
         let (packet, by) = (&frame[HEADER..], RouteBy::Destination);
         if V::exception(tables, &worker.own, packet, by).is_some_and(|exception| exception.own) {
-            return control(worker, frame, output);
+            return Ok(Fate::Control);
         }
         if origin == Origin::Private {
-            return worker.sent.drop(DropReason::MartianSource);
+            return Err(DropReason::MartianSource);
         }
     }
     if inner.hops <= 1 {
-        icmp::time_exceeded(worker, now, &frame, &mut output.back);
+        icmp::time_exceeded(worker, now, frame, back);
         let drops = &tables.drops;
         drops.outbound(inner.route, DropReason::TtlExceeded, &worker.id);
-        return worker.sent.drop(DropReason::TtlExceeded);
+        return Err(DropReason::TtlExceeded);
     }
     if inner.route >= MARTIAN {
         if inner.route == MARTIAN {
-            return worker.sent.drop(DropReason::MartianDestination);
+            return Err(DropReason::MartianDestination);
         }
-        icmp::no_route(worker, now, &frame, &mut output.back);
-        return worker.sent.drop(DropReason::NoRoute);
+        icmp::no_route(worker, now, frame, back);
+        return Err(DropReason::NoRoute);
     }
     tables.prefetch_route(inner.route);
     // Ethernet pads what is short.
     frame.truncate(HEADER + inner.len);
-    let job = &mut scratch.jobs[scratch.frames.len()];
     job.route = inner.route;
     job.tos = inner.tos;
     job.next_header = V::NEXT_HEADER;
-    scratch.frames.push(frame);
+    Ok(Fate::Sealed)
 }
 
-/// Adds a dummy that the control side has filled to the packets.
+/// Fills the job of a dummy that the control side has made.
 #[cold]
-fn add_dummy(frame: Frame, scratch: &mut Scratch) {
-    let job = &mut scratch.jobs[scratch.frames.len()];
+fn add_dummy(frame: &Frame, job: &mut Job) -> Fate {
     job.route = u32::from_be_bytes([frame[0], frame[1], frame[2], frame[3]]);
     job.tos = 0;
     job.next_header = esp::DUMMY;
-    scratch.frames.push(frame);
+    Fate::Sealed
 }
 
 /// The second pass: asks for the SAs, and says whether all packets are as short as their routes
