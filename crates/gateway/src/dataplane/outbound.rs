@@ -305,39 +305,41 @@ fn encapsulate(worker: &mut Dataplane, tables: &BoundTables, scratch: &mut Scrat
             sa.take(run.len() as u64, &worker.id)
                 .ok_or(DropReason::SequenceExhausted)
         });
-        let (sa, mut number) = match (sa, number) {
+        let (sa, number) = match (sa, number) {
             (Some(sa), Ok(number)) => (sa, number),
             (_, number) => {
                 failed = true;
-                let cause = number.err().unwrap_or(DropReason::NoSa);
-                for job in run {
-                    job.front = 0;
-                    worker.sent.drop(cause);
-                    tables.drops.outbound(job.route, cause, &worker.id);
-                }
+                run.iter_mut().for_each(|job| job.front = 0);
+                refuse(
+                    worker,
+                    tables,
+                    run,
+                    number.err().unwrap_or(DropReason::NoSa),
+                );
                 continue;
             }
         };
         // The next pass reads it; of thousands of routes it is not in the caches.
         let inner = frames[0].len() - HEADER;
         sa.key.prefetch(inner + esp::padding(inner) + esp::TRAILER);
-        let mut bytes = 0;
-        for (frame, job) in frames.iter_mut().zip(run) {
-            let inner = frame.len() - HEADER;
-            bytes += (inner + esp::padding(inner) + esp::TRAILER) as u64;
-            job.sequence = number;
-            number += 1;
-            if let Err(cause) = write_headers(&worker.public, sa, frame, job) {
-                failed = true;
-                job.front = 0;
-                worker.sent.drop(cause);
-                tables.drops.outbound(job.route, cause, &worker.id);
-            }
-        }
+        let (bytes, result) = write_all(&worker.public, sa, number, frames, run);
         sa.count(bytes, &worker.id);
+        if let Err(cause) = result {
+            failed = true;
+            refuse(worker, tables, run, cause);
+        }
     }
     if failed {
         discard(&mut scratch.frames, &mut scratch.jobs, |job| job.front != 0);
+    }
+}
+
+/// Counts the packets of a run that have no place for headers in front as dropped.
+#[cold]
+fn refuse(worker: &mut Dataplane, tables: &BoundTables, run: &[Job], cause: DropReason) {
+    for job in run.iter().filter(|job| job.front == 0) {
+        worker.sent.drop(cause);
+        tables.drops.outbound(job.route, cause, &worker.id);
     }
 }
 
@@ -346,17 +348,25 @@ fn outbound_sa(tables: &Tables, route: u32, worker: usize) -> Option<&OutboundSa
     Some(tables.routes.get(route as usize)?.outbound(worker)?)
 }
 
+/// Writes headers and trailers of a run of packets, whose sequence numbers begin with `number`.
+/// Returns the bytes that are to be encrypted and, if some packets cannot be sent, why; `front` of
+/// these is 0.
 #[inline]
-fn write_headers(
+fn write_all(
     headers: &InterfaceHeaders,
     sa: &OutboundSa,
-    frame: &mut Frame,
-    job: &mut Job,
-) -> Result<(), DropReason> {
+    number: u64,
+    frames: &mut [Frame],
+    run: &mut [Job],
+) -> (u64, Result<(), DropReason>) {
     match sa.outer {
-        Outer::V4 { src, dst } => {
-            let tos = job.tos;
-            write(&headers.v4, sa, frame, job, |outer, payload| {
+        Outer::V4 { src, dst } => write_run(
+            &headers.v4,
+            sa,
+            number,
+            frames,
+            run,
+            |outer, payload, tos| {
                 let header = ipv4::Repr {
                     src,
                     dst,
@@ -367,46 +377,79 @@ fn write_headers(
                     fragment: DONT_FRAGMENT,
                 };
                 header.write(outer);
-            })
-        }
-        Outer::V6 { src, dst } => {
-            let traffic_class = job.tos;
-            write(&headers.v6, sa, frame, job, |outer, payload| {
+            },
+        ),
+        Outer::V6 { src, dst } => write_run(
+            &headers.v6,
+            sa,
+            number,
+            frames,
+            run,
+            |outer, payload, tos| {
                 let header = ipv6::Repr {
                     src: u128::from_be_bytes(src),
                     dst: u128::from_be_bytes(dst),
                     next_header: esp::PROTOCOL,
                     hop_limit: OUTER_TTL,
-                    traffic_class,
+                    traffic_class: tos,
                     payload_len: payload as u16,
                 };
                 header.write(outer);
-            })
-        }
+            },
+        ),
     }
 }
 
+/// [`write_all`] for outer packets of one version. `write_outer` writes the outer IP header, given
+/// the bytes behind it and the DSCP and ECN.
+#[inline]
+fn write_run<const OUTER: usize>(
+    ethernet: &Option<[u8; HEADER]>,
+    sa: &OutboundSa,
+    mut number: u64,
+    frames: &mut [Frame],
+    run: &mut [Job],
+    write_outer: impl Fn(&mut [u8; OUTER], usize, u8),
+) -> (u64, Result<(), DropReason>) {
+    let mut bytes = 0;
+    let mut result = Ok(());
+    for (frame, job) in frames.iter_mut().zip(run) {
+        let inner = frame.len() - HEADER;
+        bytes += (inner + esp::padding(inner) + esp::TRAILER) as u64;
+        job.sequence = number;
+        number += 1;
+        let written = match ethernet {
+            Some(ethernet) => write(ethernet, sa, frame, job, &write_outer),
+            None => Err(DropReason::NextHopUnknown),
+        };
+        if written.is_err() {
+            cold_path();
+            job.front = 0;
+            result = written;
+        }
+    }
+    (bytes, result)
+}
+
 /// Decrements TTL or hop limit of the inner packet and writes everything around it but the ICV.
-/// `write_outer` writes the outer IP header, given the bytes behind it.
 #[inline]
 fn write<const OUTER: usize>(
-    ethernet: &Option<[u8; HEADER]>,
+    ethernet: &[u8; HEADER],
     sa: &OutboundSa,
     frame: &mut Frame,
     job: &mut Job,
-    write_outer: impl FnOnce(&mut [u8; OUTER], usize),
+    write_outer: impl Fn(&mut [u8; OUTER], usize, u8),
 ) -> Result<(), DropReason> {
-    let ethernet = ethernet.as_ref().ok_or(DropReason::NextHopUnknown)?;
     let inner = frame.len() - HEADER;
     let padding = esp::padding(inner);
     let behind = padding + esp::TRAILER + esp::ICV;
-    let parts = || {
+    let mut parts = || {
         let all = frame.grow(OUTER + esp::HEADER, behind)?;
         let (link, rest) = all.split_first_chunk_mut()?;
         let (outer, rest) = rest.split_first_chunk_mut()?;
         let (header, rest) = rest.split_first_chunk_mut::<{ esp::HEADER }>()?;
         *link = *ethernet;
-        write_outer(outer, esp::HEADER + inner + behind);
+        write_outer(outer, esp::HEADER + inner + behind, job.tos);
         let spi_and_number = u64::from(sa.spi) << 32 | job.sequence & 0xffff_ffff;
         header[..8].copy_from_slice(&spi_and_number.to_be_bytes());
         header[8..].copy_from_slice(&job.sequence.to_be_bytes());
