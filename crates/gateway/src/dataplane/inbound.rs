@@ -16,11 +16,12 @@ use super::prefixes::MARTIAN;
 use super::sa::InboundSa;
 use super::sequence::add;
 use super::tables::Tables;
-use super::version::{RouteBy, Version, V4, V6};
+use super::version::{Exception, RouteBy, Version, V4, V6};
 use super::window::Refused;
 use super::worker::WorkerId;
 use super::{
-    discard, fragment, icmp, link_kind, Dataplane, DropReason, Output, OwnAddresses, Station,
+    discard, fragment, icmp, link_kind, set_aside, Dataplane, DropReason, Output, OwnAddresses,
+    Station,
 };
 use crate::dataplane::ecn;
 use crate::dataplane::esp::{self, Aad};
@@ -28,7 +29,9 @@ use crate::dataplane::esp::{self, Aad};
 /// The packets of a burst between passes.
 #[derive(Default)]
 pub(super) struct Scratch {
+    /// Empty between bursts.
     frames: Vec<Frame>,
+    spare: Vec<Frame>,
     /// The state of each frame; as many as there ever were at once. Written in place, as the
     /// other direction does.
     jobs: Vec<Job>,
@@ -51,6 +54,26 @@ struct Job {
     len: u16,
     sequence: u64,
     aad: Aad,
+    /// [`Exit::Forward`] but from where another is found to the end of that pass.
+    exit: Exit,
+}
+
+/// The way out of a packet.
+#[derive(Clone, Copy, Default)]
+enum Exit {
+    /// To the private side, once it has been opened.
+    #[default]
+    Forward,
+    /// Dropped by the first pass.
+    Nowhere,
+    /// To the control side, by the first pass.
+    Control,
+    /// To the control side, out of the tunnel.
+    Inner,
+    /// Back to its sender, as an error.
+    NoHopLeft,
+    /// In fragments, or as an error.
+    TooLong { is_v4: bool },
 }
 
 /// Passes are functions of their own, so that each has all registers: inlined into one they pass
@@ -74,7 +97,7 @@ pub(super) fn run(worker: &mut Dataplane, now: Instant, input: &mut Burst, outpu
     worker.inbound = scratch;
 }
 
-/// The first pass: outer headers, and the SAs.
+/// The first pass: outer headers, and the SAs. Frames change hands all at once.
 #[inline(never)]
 fn admit_all(
     worker: &mut Dataplane,
@@ -87,34 +110,49 @@ fn admit_all(
     let ahead = if tables.inbound.are_few() { 0 } else { AHEAD };
     let station = Station::new(worker.public.mac);
     let mut bytes = 0;
+    let mut all = true;
     worker.received.received += input.len() as u64;
-    for mut frame in input.drain(..) {
+    std::mem::swap(&mut scratch.frames, input);
+    let Scratch { frames, jobs, .. } = scratch;
+    for (at, frame) in frames.iter_mut().enumerate() {
         bytes += frame.len() as u64;
-        let at = scratch.frames.len();
-        let job = &mut scratch.jobs[at];
-        let admitted = link_kind(&frame, station)
-            .and_then(|kind| admit(tables, &worker.own, kind, &mut frame, job));
+        let job = &mut jobs[at];
+        let admitted =
+            link_kind(frame, station).and_then(|kind| admit(tables, &worker.own, kind, frame, job));
         match admitted {
             Ok(Admitted::Esp) if ahead == 0 => {
                 job.sa = tables.inbound.find(job.spi).unwrap_or(u32::MAX);
-                scratch.frames.push(frame);
             }
             Ok(Admitted::Esp) => {
                 tables.inbound.prefetch(job.spi);
-                scratch.frames.push(frame);
-                find_ahead(tables, &mut scratch.jobs, at);
+                find_ahead(tables, jobs, at);
             }
             Ok(Admitted::Control) => {
+                all = false;
                 worker.received.control += 1;
-                output.control.push(frame);
+                job.exit = Exit::Control;
             }
-            Err(cause) => worker.received.drop(cause),
+            Err(cause) => {
+                all = false;
+                worker.received.drop(cause);
+                job.exit = Exit::Nowhere;
+            }
         }
     }
     worker.received.received_bytes += bytes;
-    let n = scratch.frames.len();
+    let n = frames.len();
     for at in n..n + 2 * ahead {
-        find_ahead(tables, &mut scratch.jobs[..n], at);
+        find_ahead(tables, &mut jobs[..n], at);
+    }
+    if !all {
+        set_aside(frames, &mut scratch.spare, jobs, |frame, job| {
+            match std::mem::take(&mut job.exit) {
+                Exit::Control => output.control.push(frame),
+                Exit::Nowhere => {}
+                _ => return Some(frame),
+            }
+            None
+        });
     }
 }
 
@@ -276,6 +314,7 @@ fn open(tables: &Tables, scratch: &mut Scratch) {
         frames,
         jobs,
         outcomes,
+        ..
     } = scratch;
     let outcomes = &mut outcomes[..frames.len()];
     outcomes.fill(Err(DropReason::Forged));
@@ -331,7 +370,8 @@ fn claim(worker: &WorkerId, tables: &Tables, scratch: &mut Scratch) {
     }
 }
 
-/// The last pass: looks at what was inside.
+/// The last pass: looks at what was inside. Packets stay in their place and leave together, as a
+/// rule all of them.
 #[inline(never)]
 fn finish(
     worker: &mut Dataplane,
@@ -340,9 +380,62 @@ fn finish(
     scratch: &mut Scratch,
     output: &mut Output,
 ) {
-    let known = scratch.jobs.iter().zip(&scratch.outcomes);
+    let Scratch {
+        frames,
+        jobs,
+        outcomes,
+        ..
+    } = scratch;
+    let (mut forwarded, mut bytes) = (0, 0);
+    let known = jobs.iter_mut().zip(&mut *outcomes);
+    for (frame, (job, outcome)) in frames.iter_mut().zip(known) {
+        match outcome.and_then(|()| leave(worker, tables, job, frame)) {
+            Ok(Exit::Forward) => {
+                forwarded += 1;
+                bytes += frame.len() as u64;
+            }
+            Ok(exit) => job.exit = exit,
+            Err(cause) => *outcome = Err(cause),
+        }
+    }
+    worker.received.forwarded += forwarded as u64;
+    worker.received.forwarded_bytes += bytes;
+    if forwarded == frames.len() {
+        output.forward.append(frames);
+    } else {
+        part(worker, tables, now, scratch, output);
+    }
+}
+
+/// Hands on the packets of a burst that are not all forwarded.
+#[cold]
+fn part(
+    worker: &mut Dataplane,
+    tables: &BoundTables,
+    now: Instant,
+    scratch: &mut Scratch,
+    output: &mut Output,
+) {
+    let known = scratch.jobs.iter_mut().zip(&scratch.outcomes);
     for (frame, (job, outcome)) in scratch.frames.drain(..).zip(known) {
-        let left = outcome.and_then(|()| leave(worker, tables, now, job, frame, output));
+        let exit = std::mem::take(&mut job.exit);
+        let left = outcome.and_then(|()| match exit {
+            Exit::Forward => {
+                output.forward.push(frame);
+                Ok(())
+            }
+            Exit::Nowhere | Exit::Control => Ok(()),
+            Exit::Inner => {
+                worker.received.control += 1;
+                output.inner.push(frame);
+                Ok(())
+            }
+            Exit::NoHopLeft => {
+                icmp::time_exceeded(worker, now, &frame, &mut output.tunnel);
+                Err(DropReason::TtlExceeded)
+            }
+            Exit::TooLong { is_v4 } => fit(worker, tables, now, &frame, is_v4, output),
+        });
         if let Err(cause) = left {
             worker.received.drop(cause);
             count_drop(&worker.id, tables, job, cause);
@@ -350,16 +443,14 @@ fn finish(
     }
 }
 
-/// Takes the packet out and hands it on.
+/// Takes the packet out of what it came in, and returns where it goes.
 #[inline]
 fn leave(
-    worker: &mut Dataplane,
+    worker: &Dataplane,
     tables: &Tables,
-    now: Instant,
     job: &Job,
-    frame: Frame,
-    output: &mut Output,
-) -> Result<(), DropReason> {
+    frame: &mut Frame,
+) -> Result<Exit, DropReason> {
     let begin = usize::from(job.front) + esp::HEADER;
     let payload = frame.get(begin..begin + usize::from(job.len));
     let (payload, &[pad_len, next_header]) = payload
@@ -375,9 +466,9 @@ fn leave(
         }
     }
     match next_header {
-        esp::INNER_IPV4 => deliver::<V4>(worker, tables, now, job, frame, len, output),
-        esp::INNER_IPV6 => deliver::<V6>(worker, tables, now, job, frame, len, output),
-        esp::DUMMY => dummy(worker, tables, job, frame, len, output),
+        esp::INNER_IPV4 => deliver::<V4>(worker, tables, job, frame, len),
+        esp::INNER_IPV6 => deliver::<V6>(worker, tables, job, frame, len),
+        esp::DUMMY => dummy(tables, job, frame, len),
         _ => Err(DropReason::InnerMalformed),
     }
 }
@@ -386,14 +477,12 @@ fn leave(
 /// behind it is padding that hides its length (RFC 4303, 2.7).
 #[inline(always)]
 fn deliver<V: Version>(
-    worker: &mut Dataplane,
+    worker: &Dataplane,
     tables: &Tables,
-    now: Instant,
     job: &Job,
-    mut frame: Frame,
+    frame: &mut Frame,
     len: usize,
-    output: &mut Output,
-) -> Result<(), DropReason> {
+) -> Result<Exit, DropReason> {
     let begin = usize::from(job.front) + esp::HEADER;
     let payload = &frame[begin..begin + len];
     let inner =
@@ -417,45 +506,33 @@ fn deliver<V: Version>(
     if let Some(header) = header {
         *link = *header;
     }
-    if inner.own || inner.own_source || inner.martian {
+    if inner.is_exception {
         cold_path();
-        return match (inner.own, inner.own_source) {
-            (true, _) => {
-                worker.received.control += 1;
-                output.inner.push(frame);
-                Ok(())
-            }
-            (false, true) => Err(DropReason::MartianSource),
-            (false, false) => Err(DropReason::MartianDestination),
+        let exception = V::exception(tables, &worker.own, packet, RouteBy::Source);
+        return match exception.ok_or(DropReason::InnerMalformed)? {
+            Exception { own: true, .. } => Ok(Exit::Inner),
+            Exception {
+                own_source: true, ..
+            } => Err(DropReason::MartianSource),
+            _ => Err(DropReason::MartianDestination),
         };
     }
     if inner.hops <= 1 {
-        icmp::time_exceeded(worker, now, &frame, &mut output.tunnel);
-        return Err(DropReason::TtlExceeded);
+        return Ok(Exit::NoHopLeft);
     }
     header.ok_or(DropReason::NextHopUnknown)?;
     V::decrement_ttl(packet);
     if inner.len > usize::from(tables.private.mtu) {
         let is_v4 = V::NEXT_HEADER == V4::NEXT_HEADER;
-        return fit(worker, tables, now, &frame, is_v4, output);
+        return Ok(Exit::TooLong { is_v4 });
     }
-    worker.received.forwarded += 1;
-    worker.received.forwarded_bytes += frame.len() as u64;
-    output.forward.push(frame);
-    Ok(())
+    Ok(Exit::Forward)
 }
 
-/// Passes a dummy to the control side, if it is for it, with the number of its route in front.
+/// Prepares a dummy for the control side, if it is for it, with the number of its route in front.
 /// Others are dropped.
 #[cold]
-fn dummy(
-    worker: &mut Dataplane,
-    tables: &Tables,
-    job: &Job,
-    mut frame: Frame,
-    len: usize,
-    output: &mut Output,
-) -> Result<(), DropReason> {
+fn dummy(tables: &Tables, job: &Job, frame: &mut Frame, len: usize) -> Result<Exit, DropReason> {
     /// The bytes that the control side reads.
     const MESSAGE: usize = 64;
     let begin = usize::from(job.front) + esp::HEADER;
@@ -465,9 +542,7 @@ fn dummy(
     }
     frame.keep(begin - HEADER, HEADER + len.min(MESSAGE));
     frame[..4].copy_from_slice(&sa.route.to_be_bytes());
-    worker.received.control += 1;
-    output.inner.push(frame);
-    Ok(())
+    Ok(Exit::Inner)
 }
 
 /// Cuts a packet that is longer than the private side takes into fragments, or reports it to its

@@ -191,7 +191,7 @@ impl OwnAddresses {
 
     #[inline]
     fn has4(&self, address: u32) -> bool {
-        address == self.v4[0] || address == self.v4[1]
+        (address == self.v4[0]) | (address == self.v4[1])
     }
 
     #[inline]
@@ -258,4 +258,23 @@ fn discard<J>(frames: &mut Vec<Frame>, jobs: &mut [J], keep: impl Fn(&J) -> bool
         }
     }
     frames.truncate(kept);
+}
+
+/// Takes the frames out that `keep` does not return, and closes the gaps. All others keep their
+/// order, as do those that are taken out. `spare` is empty before and after.
+#[cold]
+fn set_aside<J: Copy>(
+    frames: &mut Vec<Frame>,
+    spare: &mut Vec<Frame>,
+    jobs: &mut [J],
+    mut keep: impl FnMut(Frame, &mut J) -> Option<Frame>,
+) {
+    spare.reserve(frames.len());
+    for (at, frame) in frames.drain(..).enumerate() {
+        if let Some(frame) = keep(frame, &mut jobs[at]) {
+            jobs[spare.len()] = jobs[at];
+            spare.push(frame);
+        }
+    }
+    std::mem::swap(frames, spare);
 }

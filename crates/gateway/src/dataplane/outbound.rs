@@ -17,8 +17,8 @@ use super::tables::Tables;
 use super::version::{RouteBy, Version, V4, V6};
 use super::worker::WorkerId;
 use super::{
-    discard, fragment, icmp, link_kind, Dataplane, DropReason, InterfaceHeaders, Origin, Output,
-    Station,
+    discard, fragment, icmp, link_kind, set_aside, Dataplane, DropReason, InterfaceHeaders, Origin,
+    Output, Station,
 };
 use crate::dataplane::esp::{self, Aad};
 
@@ -32,7 +32,9 @@ const DONT_FRAGMENT: u32 = ipv4::DONT_FRAGMENT;
 /// The packets of a burst between passes.
 #[derive(Default)]
 pub(super) struct Scratch {
+    /// Empty between bursts.
     frames: Vec<Frame>,
+    spare: Vec<Frame>,
     /// The state of each frame; as many as there ever were at once.
     jobs: Vec<Job>,
     tags: Vec<Tag>,
@@ -56,6 +58,17 @@ struct Job {
     /// Bytes in front of what is encrypted.
     front: u8,
     aad: Aad,
+    /// [`Fate::Sealed`] but within the first pass.
+    fate: Fate,
+}
+
+/// What becomes of a packet after the first pass.
+#[derive(Clone, Copy, Default)]
+enum Fate {
+    #[default]
+    Sealed,
+    Control,
+    Dropped,
 }
 
 impl Scratch {
@@ -92,7 +105,7 @@ pub(super) fn run(
     worker.outbound = scratch;
 }
 
-/// The first pass: headers, and which route.
+/// The first pass: headers, and which route. Frames change hands all at once.
 #[inline(never)]
 fn admit_all(
     worker: &mut Dataplane,
@@ -105,88 +118,114 @@ fn admit_all(
 ) {
     let station = Station::new(worker.private.mac);
     let mut bytes = 0;
+    let mut all = true;
     worker.sent.received += input.len() as u64;
-    for frame in input.drain(..) {
+    std::mem::swap(&mut scratch.frames, input);
+    for (frame, job) in scratch.frames.iter_mut().zip(&mut scratch.jobs) {
         bytes += frame.len() as u64;
-        let kind = match link_kind(&frame, station) {
-            Err(_) if origin == Origin::Own => ethernet::kind(&frame).unwrap_or_default(),
-            Err(cause) => {
-                worker.sent.drop(cause);
-                continue;
-            }
-            Ok(kind) => kind,
+        let kind = match link_kind(frame, station) {
+            Err(_) if origin == Origin::Own => Ok(ethernet::kind(frame).unwrap_or_default()),
+            kind => kind,
         };
-        match kind {
-            ethernet::IPV4 => admit::<V4>(worker, tables, now, origin, frame, scratch, output),
-            ethernet::IPV6 => admit::<V6>(worker, tables, now, origin, frame, scratch, output),
-            ethernet::ARP => control(worker, frame, output),
-            esp::DUMMY_KIND if origin == Origin::Own => add_dummy(frame, scratch),
-            _ => worker.sent.drop(DropReason::NotIp),
+        let back = &mut output.back;
+        let fate = kind.and_then(|kind| match kind {
+            ethernet::IPV4 => admit::<V4>(worker, tables, now, origin, frame, job, back),
+            ethernet::IPV6 => admit::<V6>(worker, tables, now, origin, frame, job, back),
+            ethernet::ARP => Ok(Fate::Control),
+            esp::DUMMY_KIND if origin == Origin::Own => Ok(add_dummy(frame, job)),
+            _ => Err(DropReason::NotIp),
+        });
+        if !matches!(fate, Ok(Fate::Sealed)) {
+            all = false;
+            job.fate = set_fate(worker, fate);
         }
     }
     worker.sent.received_bytes += bytes;
+    if !all {
+        let Scratch {
+            frames,
+            spare,
+            jobs,
+            ..
+        } = scratch;
+        set_aside(frames, spare, jobs, |frame, job| {
+            match std::mem::take(&mut job.fate) {
+                Fate::Sealed => return Some(frame),
+                Fate::Control => output.control.push(frame),
+                Fate::Dropped => {}
+            }
+            None
+        });
+    }
 }
 
-fn control(worker: &mut Dataplane, frame: Frame, output: &mut Output) {
-    worker.sent.control += 1;
-    output.control.push(frame);
+/// Counts a packet that is not to be sealed, and returns its fate.
+#[cold]
+fn set_fate(worker: &mut Dataplane, fate: Result<Fate, DropReason>) -> Fate {
+    match fate {
+        Ok(fate) => {
+            worker.sent.control += 1;
+            fate
+        }
+        Err(cause) => {
+            worker.sent.drop(cause);
+            Fate::Dropped
+        }
+    }
 }
 
-/// Reads the headers of a frame into a job, or drops it.
+/// Reads the headers of a frame into its job.
 #[inline]
 fn admit<V: Version>(
     worker: &mut Dataplane,
     tables: &BoundTables,
     now: Instant,
     origin: Origin,
-    mut frame: Frame,
-    scratch: &mut Scratch,
-    output: &mut Output,
-) {
+    frame: &mut Frame,
+    job: &mut Job,
+    back: &mut Burst,
+) -> Result<Fate, DropReason> {
     let inner = V::read(tables, &worker.own, &frame[HEADER..], RouteBy::Destination);
-    let Some(inner) = inner else {
-        return worker.sent.drop(DropReason::Malformed);
-    };
-    if inner.own || inner.martian || inner.own_source {
+    let inner = inner.ok_or(DropReason::Malformed)?;
+    if inner.is_exception {
         cold_path();
-        if inner.own {
-            return control(worker, frame, output);
+        let (packet, by) = (&frame[HEADER..], RouteBy::Destination);
+        if V::exception(tables, &worker.own, packet, by).is_some_and(|exception| exception.own) {
+            return Ok(Fate::Control);
         }
         if origin == Origin::Private {
-            return worker.sent.drop(DropReason::MartianSource);
+            return Err(DropReason::MartianSource);
         }
     }
     if inner.hops <= 1 {
-        icmp::time_exceeded(worker, now, &frame, &mut output.back);
+        icmp::time_exceeded(worker, now, frame, back);
         let drops = &tables.drops;
         drops.outbound(inner.route, DropReason::TtlExceeded, &worker.id);
-        return worker.sent.drop(DropReason::TtlExceeded);
+        return Err(DropReason::TtlExceeded);
     }
     if inner.route >= MARTIAN {
         if inner.route == MARTIAN {
-            return worker.sent.drop(DropReason::MartianDestination);
+            return Err(DropReason::MartianDestination);
         }
-        icmp::no_route(worker, now, &frame, &mut output.back);
-        return worker.sent.drop(DropReason::NoRoute);
+        icmp::no_route(worker, now, frame, back);
+        return Err(DropReason::NoRoute);
     }
     tables.prefetch_route(inner.route);
     // Ethernet pads what is short.
     frame.truncate(HEADER + inner.len);
-    let job = &mut scratch.jobs[scratch.frames.len()];
     job.route = inner.route;
     job.tos = inner.tos;
     job.next_header = V::NEXT_HEADER;
-    scratch.frames.push(frame);
+    Ok(Fate::Sealed)
 }
 
-/// Adds a dummy that the control side has filled to the packets.
+/// Fills the job of a dummy that the control side has made.
 #[cold]
-fn add_dummy(frame: Frame, scratch: &mut Scratch) {
-    let job = &mut scratch.jobs[scratch.frames.len()];
+fn add_dummy(frame: &Frame, job: &mut Job) -> Fate {
     job.route = u32::from_be_bytes([frame[0], frame[1], frame[2], frame[3]]);
     job.tos = 0;
     job.next_header = esp::DUMMY;
-    scratch.frames.push(frame);
+    Fate::Sealed
 }
 
 /// The second pass: asks for the SAs, and says whether all packets are as short as their routes
@@ -266,39 +305,41 @@ fn encapsulate(worker: &mut Dataplane, tables: &BoundTables, scratch: &mut Scrat
             sa.take(run.len() as u64, &worker.id)
                 .ok_or(DropReason::SequenceExhausted)
         });
-        let (sa, mut number) = match (sa, number) {
+        let (sa, number) = match (sa, number) {
             (Some(sa), Ok(number)) => (sa, number),
             (_, number) => {
                 failed = true;
-                let cause = number.err().unwrap_or(DropReason::NoSa);
-                for job in run {
-                    job.front = 0;
-                    worker.sent.drop(cause);
-                    tables.drops.outbound(job.route, cause, &worker.id);
-                }
+                run.iter_mut().for_each(|job| job.front = 0);
+                refuse(
+                    worker,
+                    tables,
+                    run,
+                    number.err().unwrap_or(DropReason::NoSa),
+                );
                 continue;
             }
         };
         // The next pass reads it; of thousands of routes it is not in the caches.
         let inner = frames[0].len() - HEADER;
         sa.key.prefetch(inner + esp::padding(inner) + esp::TRAILER);
-        let mut bytes = 0;
-        for (frame, job) in frames.iter_mut().zip(run) {
-            let inner = frame.len() - HEADER;
-            bytes += (inner + esp::padding(inner) + esp::TRAILER) as u64;
-            job.sequence = number;
-            number += 1;
-            if let Err(cause) = write_headers(&worker.public, sa, frame, job) {
-                failed = true;
-                job.front = 0;
-                worker.sent.drop(cause);
-                tables.drops.outbound(job.route, cause, &worker.id);
-            }
-        }
+        let (bytes, result) = write_all(&worker.public, sa, number, frames, run);
         sa.count(bytes, &worker.id);
+        if let Err(cause) = result {
+            failed = true;
+            refuse(worker, tables, run, cause);
+        }
     }
     if failed {
         discard(&mut scratch.frames, &mut scratch.jobs, |job| job.front != 0);
+    }
+}
+
+/// Counts the packets of a run that have no place for headers in front as dropped.
+#[cold]
+fn refuse(worker: &mut Dataplane, tables: &BoundTables, run: &[Job], cause: DropReason) {
+    for job in run.iter().filter(|job| job.front == 0) {
+        worker.sent.drop(cause);
+        tables.drops.outbound(job.route, cause, &worker.id);
     }
 }
 
@@ -307,17 +348,25 @@ fn outbound_sa(tables: &Tables, route: u32, worker: usize) -> Option<&OutboundSa
     Some(tables.routes.get(route as usize)?.outbound(worker)?)
 }
 
+/// Writes headers and trailers of a run of packets, whose sequence numbers begin with `number`.
+/// Returns the bytes that are to be encrypted and, if some packets cannot be sent, why; `front` of
+/// these is 0.
 #[inline]
-fn write_headers(
+fn write_all(
     headers: &InterfaceHeaders,
     sa: &OutboundSa,
-    frame: &mut Frame,
-    job: &mut Job,
-) -> Result<(), DropReason> {
+    number: u64,
+    frames: &mut [Frame],
+    run: &mut [Job],
+) -> (u64, Result<(), DropReason>) {
     match sa.outer {
-        Outer::V4 { src, dst } => {
-            let tos = job.tos;
-            write(&headers.v4, sa, frame, job, |outer, payload| {
+        Outer::V4 { src, dst } => write_run(
+            &headers.v4,
+            sa,
+            number,
+            frames,
+            run,
+            |outer, payload, tos| {
                 let header = ipv4::Repr {
                     src,
                     dst,
@@ -328,46 +377,79 @@ fn write_headers(
                     fragment: DONT_FRAGMENT,
                 };
                 header.write(outer);
-            })
-        }
-        Outer::V6 { src, dst } => {
-            let traffic_class = job.tos;
-            write(&headers.v6, sa, frame, job, |outer, payload| {
+            },
+        ),
+        Outer::V6 { src, dst } => write_run(
+            &headers.v6,
+            sa,
+            number,
+            frames,
+            run,
+            |outer, payload, tos| {
                 let header = ipv6::Repr {
                     src: u128::from_be_bytes(src),
                     dst: u128::from_be_bytes(dst),
                     next_header: esp::PROTOCOL,
                     hop_limit: OUTER_TTL,
-                    traffic_class,
+                    traffic_class: tos,
                     payload_len: payload as u16,
                 };
                 header.write(outer);
-            })
-        }
+            },
+        ),
     }
 }
 
+/// [`write_all`] for outer packets of one version. `write_outer` writes the outer IP header, given
+/// the bytes behind it and the DSCP and ECN.
+#[inline]
+fn write_run<const OUTER: usize>(
+    ethernet: &Option<[u8; HEADER]>,
+    sa: &OutboundSa,
+    mut number: u64,
+    frames: &mut [Frame],
+    run: &mut [Job],
+    write_outer: impl Fn(&mut [u8; OUTER], usize, u8),
+) -> (u64, Result<(), DropReason>) {
+    let mut bytes = 0;
+    let mut result = Ok(());
+    for (frame, job) in frames.iter_mut().zip(run) {
+        let inner = frame.len() - HEADER;
+        bytes += (inner + esp::padding(inner) + esp::TRAILER) as u64;
+        job.sequence = number;
+        number += 1;
+        let written = match ethernet {
+            Some(ethernet) => write(ethernet, sa, frame, job, &write_outer),
+            None => Err(DropReason::NextHopUnknown),
+        };
+        if written.is_err() {
+            cold_path();
+            job.front = 0;
+            result = written;
+        }
+    }
+    (bytes, result)
+}
+
 /// Decrements TTL or hop limit of the inner packet and writes everything around it but the ICV.
-/// `write_outer` writes the outer IP header, given the bytes behind it.
 #[inline]
 fn write<const OUTER: usize>(
-    ethernet: &Option<[u8; HEADER]>,
+    ethernet: &[u8; HEADER],
     sa: &OutboundSa,
     frame: &mut Frame,
     job: &mut Job,
-    write_outer: impl FnOnce(&mut [u8; OUTER], usize),
+    write_outer: impl Fn(&mut [u8; OUTER], usize, u8),
 ) -> Result<(), DropReason> {
-    let ethernet = ethernet.as_ref().ok_or(DropReason::NextHopUnknown)?;
     let inner = frame.len() - HEADER;
     let padding = esp::padding(inner);
     let behind = padding + esp::TRAILER + esp::ICV;
-    let parts = || {
+    let mut parts = || {
         let all = frame.grow(OUTER + esp::HEADER, behind)?;
         let (link, rest) = all.split_first_chunk_mut()?;
         let (outer, rest) = rest.split_first_chunk_mut()?;
         let (header, rest) = rest.split_first_chunk_mut::<{ esp::HEADER }>()?;
         *link = *ethernet;
-        write_outer(outer, esp::HEADER + inner + behind);
+        write_outer(outer, esp::HEADER + inner + behind, job.tos);
         let spi_and_number = u64::from(sa.spi) << 32 | job.sequence & 0xffff_ffff;
         header[..8].copy_from_slice(&spi_and_number.to_be_bytes());
         header[8..].copy_from_slice(&job.sequence.to_be_bytes());

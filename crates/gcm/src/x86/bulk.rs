@@ -289,7 +289,8 @@ pub(super) unsafe fn begin<V: Lanes, const N: usize, const ROUNDS: usize, const 
             fetch_ahead(src.wrapping_sub(PREFETCH), PREFETCH);
         }
         let mut steps = Steps::<V, N>::new(schedule, nonce, 0);
-        once::put(tag_mask, steps.head::<ROUNDS, SEAL>(additional, src, dst));
+        let mask = steps.head::<ROUNDS, SEAL>(additional, src, dst);
+        once::put(tag_mask, mask, V::COUNT > 1);
         let head_len = head_len(V::COUNT, N);
         steps.run::<ROUNDS, SEAL>(src.add(head_len), dst.add(head_len), count)
     }

@@ -34,9 +34,9 @@ macro_rules! path {
                             schedule, nonce, aad, src, dst, len,
                         );
                     }
-                    // There nothing but the mask of the tag would be spilled, and that has its
+                    // There no secret but the mask of the tag would be spilled, and that has its
                     // place.
-                    if SEAL && $register::COUNT == 4 {
+                    if $register::COUNT == 4 && (SEAL || ROUNDS == 10) {
                         return super::long::<$register, $registers, ROUNDS, SEAL>(
                             schedule, nonce, aad, src, dst, len,
                         );
@@ -302,7 +302,7 @@ unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
             &mut mask,
         );
         let begun = Begun {
-            tag_mask: once::take(&mut mask),
+            tag_mask: once::take(&mut mask, V::COUNT > 1),
             state,
         };
         let done = head_len + count * step_len;

@@ -105,7 +105,7 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
         let mask = output[0].first_lane();
         output[0] = output[0].xor(V::in_first_lane(mask));
         let mut tag_mask = Block::ZERO;
-        once::put(&mut tag_mask, mask);
+        once::put(&mut tag_mask, mask, V::COUNT > 1);
         for (i, x) in output.iter().enumerate() {
             V::store_private(stage.add(i * V::COUNT), *x);
         }
@@ -148,7 +148,7 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
         // What is left on the stage is ciphertext; its plaintext, if any, has been overwritten.
         _mm_xor_si128(
             _mm_shuffle_epi8(hash, ghash::byte_reversal()),
-            once::take(&mut tag_mask),
+            once::take(&mut tag_mask, V::COUNT > 1),
         )
     }
 }

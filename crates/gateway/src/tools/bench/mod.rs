@@ -8,7 +8,6 @@
 mod cipher;
 mod through;
 
-use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ipnet::{IpNet, Ipv4Net};
@@ -272,10 +271,11 @@ impl Bench {
         let mut made = from;
         for _ in 0..n {
             let (template, flow) = self.after(&mut made);
-            if let Some(mut frame) = pool.copy(template) {
+            // Not `push`, which is a call where the vector may grow.
+            packets.extend(pool.copy(template).map(|mut frame| {
                 flow.write(&mut frame);
-                packets.push(frame);
-            }
+                frame
+            }));
         }
         made
     }
@@ -284,13 +284,17 @@ impl Bench {
     #[inline]
     fn compare(&self, from: Turn, ttl: u8, packets: &mut Burst, done: &mut Done) {
         let mut next = from;
-        for frame in packets.drain(..) {
+        let (mut right, mut bytes) = (0, 0);
+        for frame in &*packets {
             let (template, flow) = self.after(&mut next);
-            if flow.is_of(template, ttl, &frame) {
-                done.packets += 1;
-                done.bytes += frame.len() as u64;
+            if flow.is_of(template, ttl, frame) {
+                right += 1;
+                bytes += frame.len() as u64;
             }
         }
+        done.packets += right;
+        done.bytes += bytes;
+        packets.clear();
     }
 }
 
@@ -418,7 +422,7 @@ const PAYLOAD: usize = HEADER + ipv4::HEADER;
 const TTL: u8 = protocol::TTL_DEFAULT;
 const TTL_OUT: u8 = TTL - 2;
 
-/// Addresses of a packet, source first, and what they add to the checksum.
+/// Addresses of a packet, source first, and what they add to the checksum, as in memory.
 struct Flow {
     addresses: [u8; 8],
     sum: u32,
@@ -430,7 +434,7 @@ impl Flow {
         let sum = checksum::finish(checksum::sum(&addresses));
         Flow {
             addresses,
-            sum: u32::from(!sum),
+            sum: u32::from((!sum).to_be()),
         }
     }
 
@@ -440,16 +444,9 @@ impl Flow {
         let Some(frame) = frame.first_chunk_mut::<PAYLOAD>() else {
             return;
         };
-        let checksum = self.checksum(frame);
-        frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+        let checksum = !folded(header_sum(frame) + self.sum);
+        frame[24..26].copy_from_slice(&checksum.to_ne_bytes());
         frame[26..].copy_from_slice(&self.addresses);
-    }
-
-    /// Returns the checksum of a template's header with these addresses.
-    #[inline]
-    fn checksum(&self, template: &[u8; PAYLOAD]) -> u16 {
-        let sum = u32::from(!u16::from_be_bytes([template[24], template[25]])) + self.sum;
-        !((sum + (sum >> 16)) as u16)
     }
 
     /// Returns true if a frame is this flow's copy of a template, with this TTL and the checksum
@@ -465,15 +462,29 @@ impl Flow {
         let Some(ip) = header.last_chunk::<{ ipv4::HEADER }>() else {
             return false;
         };
-        // Worked out from the template, which is faster; a zero has two forms, though.
-        let checksum = u32::from(self.checksum(made)) + u32::from(TTL - ttl) * 0x0100;
-        let checksum = (checksum + (checksum >> 16)) as u16;
+        // Worked out from the template, which is faster; a zero has two forms, though, and a sum of
+        // three may have a carry more.
+        let less = u16::from_ne_bytes([TTL - ttl, 0]);
+        let checksum = !folded(header_sum(made) + self.sum + u32::from(!less));
         header[HEADER..22] == made[HEADER..22]
             && header[22..24] == [ttl, made[23]]
-            && (header[24..26] == checksum.to_be_bytes() || checksum::is_right(ip))
+            && (header[24..26] == checksum.to_ne_bytes() || checksum::is_right(ip))
             && header[26..] == self.addresses
             && payload == rest
     }
+}
+
+/// Returns the sum of a template's header, as its bytes stand in memory: the order of the bytes
+/// makes no difference to a sum in ones' complement (RFC 1071, 2 B).
+#[inline]
+fn header_sum(template: &[u8; PAYLOAD]) -> u32 {
+    u32::from(!u16::from_ne_bytes([template[24], template[25]]))
+}
+
+/// Returns the sum of two 16-bit words in ones' complement.
+#[inline]
+fn folded(sum: u32) -> u16 {
+    (sum + (sum >> 16)) as u16
 }
 
 /// Bytes of a burst, so that no pass finds the first packets gone from a first-level cache of 32
@@ -498,27 +509,24 @@ const FIRST_SPI: u32 = 1001;
 /// A packet that others are copied from and compared with, as far from the start of a cache line as
 /// those are: otherwise both take a third longer.
 struct Template {
-    memory: Box<[u8]>,
-    range: Range<usize>,
+    memory: Vec<u8>,
+    start: usize,
 }
 
 impl Template {
     fn new(packet: &[u8]) -> Template {
         const LINE: usize = 64;
-        let memory = vec![0; packet.len() + LINE].into_boxed_slice();
-        let start = LINE - HEADER;
-        let start = start.wrapping_sub(memory.as_ptr().addr()) % LINE;
-        let mut template = Template {
-            memory,
-            range: start..start + packet.len(),
-        };
-        template.memory[template.range.clone()].copy_from_slice(packet);
-        template
+        // The packet ends where the memory does, so that one comparison finds its bytes.
+        let mut memory = vec![0; packet.len() + LINE];
+        let start = (LINE - HEADER).wrapping_sub(memory.as_ptr().addr()) % LINE;
+        memory.truncate(start + packet.len());
+        memory[start..].copy_from_slice(packet);
+        Template { memory, start }
     }
 
     #[inline]
     fn bytes(&self) -> &[u8] {
-        &self.memory[self.range.clone()]
+        &self.memory[self.start..]
     }
 }
 
