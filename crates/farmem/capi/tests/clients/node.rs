@@ -1,0 +1,57 @@
+//! Nodes for the programs.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tare_farmem::memory::{Config, Store};
+use tare_farmem::protocol::{Node, NodeConfig};
+use tare_farmem::serve::{Service, ServiceConfig};
+
+use crate::tools::not_tested;
+
+const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// A node that runs.
+pub(crate) struct Running {
+    service: Service<Store>,
+}
+
+impl Running {
+    /// Starts a node of 64 MiB; `None`, with a note, without a loopback interface.
+    pub(crate) fn start() -> Option<Running> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let epoch = now.expect("a time after 1970").as_nanos() as u64;
+        let config = NodeConfig {
+            // A timeout that a machine with other things to do can keep.
+            timeout: Duration::from_secs(60),
+            bytes_per_second: 4_000_000,
+            ..NodeConfig::new(epoch)
+        };
+        let node = Node::new(config, Store::new(&Config::new(64 << 20)));
+        match Service::start(&ServiceConfig::new(ANY), node) {
+            Ok(service) => Some(Running { service }),
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {
+                not_tested(&format!("clients in C and Python: 127.0.0.1: {error}"));
+                None
+            }
+            Err(error) => panic!("a node: {error}"),
+        }
+    }
+
+    /// Returns the address for clients.
+    pub(crate) fn address(&self) -> String {
+        format!("udp://{}", self.service.address().expect("an address"))
+    }
+
+    pub(crate) fn stop(self) {
+        self.service.stop().expect("workers that did not fail");
+    }
+}
+
+/// A socket that receives and never answers, and its address for clients.
+pub(crate) fn silent() -> (UdpSocket, String) {
+    let socket = UdpSocket::bind(ANY).expect("a socket");
+    let address = socket.local_addr().expect("an address");
+    (socket, format!("udp://{address}"))
+}
