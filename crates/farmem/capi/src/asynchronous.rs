@@ -46,7 +46,8 @@ impl Connection {
                 return Ok(Some(completion));
             }
             left = wait.saturating_sub(start.elapsed());
-            if left.is_zero() {
+            // After an error of the transport the session may have lost operations.
+            if left.is_zero() || self.session.outstanding() == 0 {
                 break;
             }
         }

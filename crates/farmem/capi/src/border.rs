@@ -209,10 +209,8 @@ mod tests {
         assert_eq!(call(|| panic!("made by a test")), TFM_INTERNAL);
         assert_eq!(call(|| std::panic::panic_any(Twice)), TFM_INTERNAL);
         // SAFETY: NULL is allowed.
-        assert_eq!(
-            unsafe { tfm_last_error(std::ptr::null_mut()) },
-            TFM_INTERNAL
-        );
+        let last = unsafe { tfm_last_error(std::ptr::null_mut()) };
+        assert_eq!(last, TFM_INTERNAL);
         call_quietly(|| panic!("made by a test"));
         assert_eq!(call(|| Ok(())), TFM_OK);
     }

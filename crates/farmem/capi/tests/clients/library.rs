@@ -65,9 +65,8 @@ fn every_function_has_a_manual_page_and_a_comment_before_it() {
             assert!(main.contains(&place), "tare_farmem.3 lacks {place}");
         }
         let at = lines.iter().position(|line| {
-            line.contains(&format!("{function}("))
-                && !line.starts_with(" *")
-                && !line.starts_with('/')
+            let is_prose = line.starts_with('/') || line.trim_start().starts_with('*');
+            line.contains(&format!("{function}(")) && !is_prose
         });
         let before = lines[at.expect("a declaration") - 1];
         assert!(before.ends_with("*/"), "{function} has no comment");
