@@ -95,6 +95,15 @@ pub(crate) fn checked_len(address: u64, len: usize) -> Result<u32, Fault> {
     }
 }
 
+/// Checks a place of the caller for bytes that one operation transfers.
+pub(crate) fn check_place<T>(address: u64, place: *const T, len: usize) -> Result<(), Fault> {
+    checked_len(address, len)?;
+    if place.is_null() && len > 0 {
+        return Err(Fault::argument("the pointer to the bytes is NULL"));
+    }
+    Ok(())
+}
+
 /// Returns bytes of the caller that are read.
 ///
 /// # Safety
@@ -104,13 +113,12 @@ pub(crate) unsafe fn bytes<'a>(
     data: *const u8,
     len: usize,
 ) -> Result<&'a [u8], Fault> {
-    checked_len(address, len)?;
-    match (data.is_null(), len) {
-        (_, 0) => Ok(&[]),
-        (true, _) => Err(Fault::argument("the pointer to the data is NULL")),
-        // SAFETY: not NULL, at most 1 GiB; the rest is the promise of the caller.
-        (false, _) => Ok(unsafe { std::slice::from_raw_parts(data, len) }),
+    check_place(address, data, len)?;
+    if len == 0 {
+        return Ok(&[]);
     }
+    // SAFETY: not NULL, at most 1 GiB; the rest is the promise of the caller.
+    Ok(unsafe { std::slice::from_raw_parts(data, len) })
 }
 
 /// Returns bytes of the caller that are written.
@@ -122,13 +130,12 @@ pub(crate) unsafe fn bytes_mut<'a>(
     into: *mut u8,
     len: usize,
 ) -> Result<&'a mut [u8], Fault> {
-    checked_len(address, len)?;
-    match (into.is_null(), len) {
-        (_, 0) => Ok(&mut []),
-        (true, _) => Err(Fault::argument("the pointer to the place for data is NULL")),
-        // SAFETY: not NULL, at most 1 GiB; the rest is the promise of the caller.
-        (false, _) => Ok(unsafe { std::slice::from_raw_parts_mut(into, len) }),
+    check_place(address, into, len)?;
+    if len == 0 {
+        return Ok(&mut []);
     }
+    // SAFETY: not NULL, at most 1 GiB; the rest is the promise of the caller.
+    Ok(unsafe { std::slice::from_raw_parts_mut(into, len) })
 }
 
 /// Returns an array of the caller.

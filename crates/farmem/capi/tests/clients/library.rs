@@ -65,7 +65,7 @@ fn every_function_has_a_manual_page_and_a_comment_before_it() {
             assert!(main.contains(&place), "tare_farmem.3 lacks {place}");
         }
         let at = lines.iter().position(|line| {
-            let is_prose = line.starts_with('/') || line.trim_start().starts_with('*');
+            let is_prose = line.trim_start().starts_with(['/', '*']);
             line.contains(&format!("{function}(")) && !is_prose
         });
         let before = lines[at.expect("a declaration") - 1];
