@@ -390,6 +390,9 @@ static void asynchronous(tfm_session *session)
     CHECK(count == 0, "none is outstanding");
     completion = copy;
     CHECK(memcmp(copy.data, "asynchronous", 12) == 0, "data stays until it is released");
+    copy.data = &first;
+    IS(tfm_release(session, &copy), TFM_INVALID_ARGUMENT);
+    copy = completion;
     IS(tfm_release(session, &copy), TFM_OK);
     CHECK(copy.data == NULL && copy.len == 0, "and is then gone");
     IS(tfm_release(session, &copy), TFM_OK);
