@@ -132,6 +132,7 @@ impl From<SubmitError> for Fault {
         let code = match error {
             SubmitError::Full => TFM_FULL,
             SubmitError::Length => TFM_TOO_LONG,
+            SubmitError::Unauthorized => TFM_UNAUTHORIZED,
         };
         Fault {
             cause: Cause::Submit(error),
@@ -348,10 +349,15 @@ mod tests {
         let failures = [Failure::OutcomeUnknown, Failure::Timeout, Failure::NodeGone];
         let refused = refusals.map(|refusal| Fault::from(Failure::Refused(refusal)).code);
         let failed = failures.map(|failure| Fault::from(failure).code);
-        let submit = [SubmitError::Full, SubmitError::Length].map(|error| Fault::from(error).code);
+        let submit = [
+            SubmitError::Full,
+            SubmitError::Length,
+            SubmitError::Unauthorized,
+        ];
+        let submit = submit.map(|error| Fault::from(error).code);
         assert_eq!(refused, std::array::from_fn(|at| 64 + at as c_int));
         assert_eq!(failed, [32, 33, 34]);
-        assert_eq!(submit, [16, 17]);
+        assert_eq!(submit, [16, 17, 18]);
     }
 
     #[test]
