@@ -265,14 +265,16 @@ size_t tfm_last_message(char *buffer, size_t size);
  * operation.
  *
  *  address     the node, "udp://HOST:PORT"
- *  space       the number of the address space; 0 for a random one, see tfm_space()
- *  capability  the text that the node's operator made for the space, if the node demands one;
+ *  space       the number of the address space; 0 for that of the capability, or without one for
+ *              a random space, see tfm_space()
+ *  capability  the text that the node's operator made for the space, if the node demands
+ *              encryption, "farmem-space:...", to be kept secret and wiped by the caller;
  *              otherwise NULL
  *  options     the settings, NULL for defaults
  *  session     where the session is stored; tfm_disconnect() ends it
  *
- * Errors: TFM_ADDRESS, TFM_CAPABILITY, TFM_SESSIONS; TFM_UNSUPPORTED for a capability if the library
- * has no encryption, and for options of a newer header that are not 0.
+ * Errors: TFM_ADDRESS, TFM_CAPABILITY, TFM_SESSIONS; TFM_UNSUPPORTED for options of a newer header
+ * that are not 0.
  */
 int tfm_connect(const char *address, uint64_t space, const char *capability,
                 const tfm_options *options, tfm_session **session);

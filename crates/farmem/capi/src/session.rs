@@ -5,12 +5,12 @@ use std::ffi::{c_char, c_int};
 use std::time::Duration;
 
 use tare_farmem::operation::SpaceId;
-use tare_farmem::protocol::{ClientConfig, Completion};
+use tare_farmem::protocol::{Capability, ClientConfig, Completion};
 use tare_farmem::session::{self, random_id, Session};
 use tare_farmem::transport::Waiting;
 
 use crate::border::{self, call, Out};
-use crate::status::{Fault, TFM_ADDRESS, TFM_UNSUPPORTED};
+use crate::status::{Fault, TFM_ADDRESS, TFM_CAPABILITY, TFM_UNSUPPORTED};
 use crate::table::Table;
 
 /// `tfm_session`, to which only pointers exist.
@@ -119,6 +119,16 @@ impl Options {
     }
 }
 
+/// Returns the capability of a text, which is that of the space unless the space is 0.
+fn parsed(text: &[u8], space: u64) -> Result<Capability, Fault> {
+    let text = std::str::from_utf8(text).map_err(|_| Fault::new(TFM_CAPABILITY))?;
+    let capability: Capability = text.parse().map_err(|_| Fault::new(TFM_CAPABILITY))?;
+    match space == 0 || capability.space() == SpaceId(space) {
+        true => Ok(capability),
+        false => Err(Fault::new(TFM_CAPABILITY)),
+    }
+}
+
 /// Opens a session.
 ///
 /// # Safety
@@ -140,12 +150,11 @@ pub unsafe extern "C" fn tfm_connect(
                 Out::new(session)?,
             )
         };
-        if !capability.is_null() {
-            return Err(Fault::with_text(
-                TFM_UNSUPPORTED,
-                "this version of the library has no encryption: use NULL for the capability",
-            ));
-        }
+        let capability = match capability.is_null() {
+            true => None,
+            // SAFETY: the same promise.
+            false => Some(parsed(unsafe { border::text(capability) }?, space)?),
+        };
         let address = std::str::from_utf8(address).map_err(|_| Fault::new(TFM_ADDRESS))?;
         let options = session::Options {
             space: (space != 0).then_some(SpaceId(space)),
@@ -153,8 +162,12 @@ pub unsafe extern "C" fn tfm_connect(
             waiting: options.waiting(),
             faults: None,
         };
+        let session = match capability {
+            None => session::connect(address, &options)?,
+            Some(capability) => session::connect_authorized(address, &options, capability)?,
+        };
         let number = SESSIONS.insert(Connection {
-            session: session::connect(address, &options)?,
+            session,
             outstanding: 0,
             lent: HashMap::new(),
         })?;

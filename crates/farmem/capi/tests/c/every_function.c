@@ -2,9 +2,9 @@
  * Calls every function of the library against a node, as a stranger would, and says so in lines of
  * the Test Anything Protocol.
  *
- *   every_function NODE SILENT STOPPED
+ *   every_function NODE SILENT STOPPED SECRET CAPABILITY SPACE
  *
- * NODE serves. SILENT receives and never answers. STOPPED serves until this program has written
+ * NODE serves. SECRET serves who has a capability, such as that of SPACE. SILENT receives and never answers. STOPPED serves until this program has written
  * "stop" and reads a line.
  */
 #include <pthread.h>
@@ -37,17 +37,23 @@ static void check(int good, const char *what, int line)
 #define CHECK(good, what) check((good) ? 1 : 0, what, __LINE__)
 #define IS(call, status) check((call) == (status), #call " is " #status, __LINE__)
 
-static tfm_session *open_session(const char *node, uint64_t space, uint64_t timeout)
+static tfm_session *open_with(const char *node, uint64_t space, const char *capability,
+                              uint64_t timeout)
 {
     tfm_options options = TFM_OPTIONS_INIT;
     tfm_session *session = NULL;
 
     options.timeout_ns = timeout;
-    if (tfm_connect(node, space, NULL, &options, &session) != TFM_OK) {
+    if (tfm_connect(node, space, capability, &options, &session) != TFM_OK) {
         CHECK(0, "a session");
         exit(1);
     }
     return session;
+}
+
+static tfm_session *open_session(const char *node, uint64_t space, uint64_t timeout)
+{
+    return open_with(node, space, NULL, timeout);
 }
 
 static void the_library(void)
@@ -89,7 +95,7 @@ static void connecting(const char *node)
     long_address[4095] = 0;
     IS(tfm_connect(long_address, 0, NULL, NULL, &session), TFM_INVALID_ARGUMENT);
     free(long_address);
-    IS(tfm_connect(node, 0, "no capability", NULL, &session), TFM_UNSUPPORTED);
+    IS(tfm_connect(node, 0, "no capability", NULL, &session), TFM_CAPABILITY);
     options.size = 4;
     IS(tfm_connect(node, 0, NULL, &options, &session), TFM_INVALID_ARGUMENT);
     memset(&longer, 0, sizeof(longer));
@@ -465,12 +471,36 @@ static void failing(const char *silent, const char *stopped)
     IS(tfm_disconnect(shared), TFM_OK);
 }
 
+static void encrypted(const char *node, const char *capability, uint64_t expected)
+{
+    tfm_session *session = NULL;
+    uint64_t address = 0, space = 0;
+    char text[7];
+
+    IS(tfm_connect(node, expected + 1, capability, NULL, &session), TFM_CAPABILITY);
+    IS(tfm_connect(node, expected, capability + 1, NULL, &session), TFM_CAPABILITY);
+    session = open_session(node, expected, 500 * MS);
+    IS(tfm_open(session), TFM_NODE_GONE);
+    IS(tfm_disconnect(session), TFM_OK);
+    IS(tfm_connect(node, 0, capability, NULL, &session), TFM_OK);
+    IS(tfm_space(session, &space), TFM_OK);
+    CHECK(space == expected, "the space of the capability");
+    IS(tfm_disconnect(session), TFM_OK);
+    session = open_with(node, expected, capability, 60 * SECOND);
+    IS(tfm_open(session), TFM_OK);
+    IS(tfm_alloc(session, 4096, &address), TFM_OK);
+    IS(tfm_write(session, address, "hidden", 7, NULL), TFM_OK);
+    IS(tfm_read(session, address, text, 7), TFM_OK);
+    CHECK(strcmp(text, "hidden") == 0, "what was written encrypted is read");
+    IS(tfm_disconnect(session), TFM_OK);
+}
+
 int main(int count, char **arguments)
 {
     tfm_session *session, *other;
     uint64_t address = 0;
 
-    if (count != 4) {
+    if (count != 7) {
         return 2;
     }
     the_library();
@@ -486,6 +516,7 @@ int main(int count, char **arguments)
     IS(tfm_disconnect(other), TFM_OK);
     IS(tfm_close(session), TFM_OK);
     IS(tfm_disconnect(session), TFM_OK);
+    encrypted(arguments[4], arguments[5], strtoul(arguments[6], NULL, 10));
     failing(arguments[2], arguments[3]);
     printf("1..%d\n", number);
     return failures == 0 ? 0 : 1;

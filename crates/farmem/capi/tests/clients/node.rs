@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tare_farmem::memory::{Config, Store};
-use tare_farmem::protocol::{Node, NodeConfig};
+use tare_farmem::protocol::{Authentication, Node, NodeConfig, Secret};
 use tare_farmem::serve::{Service, ServiceConfig};
 
 use crate::tools::not_tested;
@@ -25,6 +25,11 @@ pub(crate) struct Running {
 impl Running {
     /// Starts a node of 64 MiB; `None`, with a note, without a loopback interface.
     pub(crate) fn start() -> Option<Running> {
+        Running::with_secret(None)
+    }
+
+    /// The same with encryption, if there is a secret.
+    pub(crate) fn with_secret(secret: Option<Secret>) -> Option<Running> {
         if let Err(error) = loopback() {
             not_tested(&format!("clients in C and Python: 127.0.0.1: {error}"));
             return None;
@@ -37,7 +42,21 @@ impl Running {
             bytes_per_second: 4_000_000,
             ..NodeConfig::new(epoch)
         };
-        let node = Node::new(config, Store::new(&Config::new(64 << 20)));
+        let authentication = match secret {
+            None => Authentication::None,
+            // Keys differ by the epoch, so that no nonce is used twice with one.
+            Some(_) => Authentication::Aead {
+                first_nonce: *b"first nonce.",
+            },
+        };
+        let config = NodeConfig {
+            authentication,
+            ..config
+        };
+        let mut node = Node::new(config, Store::new(&Config::new(64 << 20)));
+        if let Some(secret) = secret {
+            node.set_secret(secret);
+        }
         let service = Service::start(&ServiceConfig::new(ANY), node).expect("a node");
         Some(Running { service })
     }

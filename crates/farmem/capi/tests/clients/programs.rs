@@ -4,6 +4,9 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use tare_farmem::operation::SpaceId;
+use tare_farmem::protocol::Secret;
+
 use crate::node::{silent, Running};
 use crate::tools::{found, libraries, name, run, scratch, text, HERE};
 
@@ -26,11 +29,17 @@ fn use_every_function(wrapper: &[&str], program: &Path) {
     let (Some(node), Some(stopped)) = (Running::start(), Running::start()) else {
         return;
     };
+    let (key, space) = (Secret::new(&[7; 32]), SpaceId(1234));
+    let capability = key.capability(space).to_text();
+    let Some(secret) = Running::with_secret(Some(key)) else {
+        return;
+    };
     let (_socket, silent) = silent();
     let command = [wrapper, &[name(program)]].concat();
     let child = Command::new(command[0])
         .args(&command[1..])
         .args([node.address(), silent, stopped.address()])
+        .args([&secret.address(), capability.as_str(), &space.0.to_string()])
         .env("LD_LIBRARY_PATH", libraries())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -63,6 +72,7 @@ fn use_every_function(wrapper: &[&str], program: &Path) {
     let is_good = status.success() && !report.contains("not ok") && report.contains("\n1..");
     assert!(is_good, "{command:?}: {status}\n{report}{errors}");
     node.stop();
+    secret.stop();
     println!("{command:?}:\n{report}");
 }
 
