@@ -19,8 +19,8 @@
  *  - Results are stored only if the call returns TFM_OK. A pointer to a result must not be NULL
  *    unless its comment says so. Pointers need no alignment.
  *  - Sizes are in bytes, times in nanoseconds. Memory of the caller is used during the call only.
- *  - A session is used by one thread at a time, in whatever order: a call while another thread is in
- *    a call with the same session has no effect and returns TFM_BUSY. Different sessions do not
+ *  - A session is used by one thread at a time, in any order: a call while another thread is in a
+ *    call with the same session has no effect and returns TFM_BUSY. Different sessions do not
  *    disturb each other. A session that was disconnected is known as such: TFM_CLOSED.
  *  - No function is for signal handlers. After fork() a child must not use sessions of its parent
  *    but to disconnect them.

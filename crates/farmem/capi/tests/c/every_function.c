@@ -4,8 +4,8 @@
  *
  *   every_function NODE SILENT STOPPED SECRET CAPABILITY SPACE
  *
- * NODE serves. SECRET serves who has a capability, such as that of SPACE. SILENT receives and never answers. STOPPED serves until this program has written
- * "stop" and reads a line.
+ * NODE serves. SECRET serves clients with a capability, such as that of SPACE. SILENT receives and
+ * never answers. STOPPED serves until this program has written "stop" and reads a line.
  */
 #include <pthread.h>
 #include <stdio.h>
