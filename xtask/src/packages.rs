@@ -4,20 +4,25 @@ use crate::shell::{has, is_ci, step, succeeds};
 
 /// Program (on the path, or a whole path), package, and what is not tested without it.
 const NEEDED: &[(&str, &str, &str)] = &[
-    ("gcc", "gcc", "the C interface of librdrand"),
-    ("g++", "g++", "the C header under C++"),
-    ("nm", "binutils", "the exported symbols of librdrand"),
+    ("gcc", "gcc", "the C interfaces"),
+    ("g++", "g++", "the C headers under C++"),
+    ("nm", "binutils", "the exported symbols of the C libraries"),
     (
         "pkg-config",
         "pkg-config",
-        "the pkg-config file of librdrand",
+        "the pkg-config files of the C libraries",
     ),
     ("man", "man-db", "the manual pages"),
     ("objdump", "binutils", "the machine code of the cipher"),
     (
         "valgrind",
         "valgrind",
-        "the cipher's memory accesses and timing",
+        "the cipher's memory accesses and timing, and a client of remote memory in C",
+    ),
+    (
+        "python3",
+        "python3",
+        "the C interface of remote memory from Python",
     ),
     ("chromium", "chromium", "the report in a browser"),
     ("dieharder", "dieharder", "the dieharder battery"),
