@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
 use std::thread;
@@ -14,7 +15,7 @@ use tare_farmem::protocol::{
     Authentication, Node, NodeConfig, Secret, REQUEST_HEADER, RESPONSE_HEADER,
 };
 use tare_farmem::serve::{Source, UdpSource};
-use tare_farmem::transport::{Faults, UdpLink, Waiting};
+use tare_farmem::transport::{shm, Faults, UdpLink, Waiting};
 use tare_histogram::Histogram;
 use tare_lab::driver::Missing;
 use tare_lab::protocol::Ready;
@@ -130,27 +131,14 @@ pub(super) fn serve(parameters: &FarmemParameters, agent: &mut Agent) -> anyhow:
     if parameters.is_bulk() {
         raw::take_runs(&socket);
     }
-    let source = UdpSource::bind(SocketAddr::from(([127, 0, 0, 1], 0)), false)?;
     let mut ready = Ready::new();
     control.describe(&mut ready);
-    ready.insert("node".into(), source.local_addr()?.to_string().into());
     ready.insert("reference".into(), socket.local_addr()?.to_string().into());
-    let config = Config::new(layout(parameters).total() + SPARE);
-    let store = Store::in_memory(&config, Mapping::best)?;
-    let authentication = match parameters.aead {
-        Switch::On => Authentication::aead()?,
-        Switch::Off => Authentication::None,
+    let folder = tempfile::Builder::new().prefix("tare-farmem-").tempdir()?;
+    let served = match parameters.transport {
+        Transport::Udp => Served::udp(parameters, &mut ready)?,
+        Transport::Shm => Served::shm(parameters, &folder.path().join("node"), &mut ready)?,
     };
-    let config = NodeConfig {
-        authentication,
-        datagram_bytes: parameters.datagram.0 as usize,
-        ..NodeConfig::new(1)
-    };
-    let mut node = Node::new(config, store);
-    if let Some(secret) = parameters.secret() {
-        node.set_secret(secret);
-    }
-    let node = Mutex::new(node);
     agent.ready(ready)?;
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -159,7 +147,7 @@ pub(super) fn serve(parameters: &FarmemParameters, agent: &mut Agent) -> anyhow:
             control,
             stop: &stop,
         };
-        let worker = scope.spawn(|| node_side.work(source, &node, &socket));
+        let worker = scope.spawn(|| node_side.work(served, &socket));
         let waited = agent.until_stopped(|| {
             ensure!(!worker.is_finished(), "the node's thread has ended");
             Ok(())
@@ -171,6 +159,63 @@ pub(super) fn serve(parameters: &FarmemParameters, agent: &mut Agent) -> anyhow:
     })
 }
 
+/// The node, and the way to it.
+enum Served {
+    Udp(Box<UdpSource>, Box<Mutex<Node<Store<Mapping>>>>),
+    Shm(Box<shm::Server>, Box<Store<Mapping>>),
+}
+
+impl Served {
+    fn udp(parameters: &FarmemParameters, ready: &mut Ready) -> anyhow::Result<Served> {
+        let source = UdpSource::bind(SocketAddr::from(([127, 0, 0, 1], 0)), false)?;
+        ready.insert("node".into(), source.local_addr()?.to_string().into());
+        let authentication = match parameters.aead {
+            Switch::On => Authentication::aead()?,
+            Switch::Off => Authentication::None,
+        };
+        let config = NodeConfig {
+            authentication,
+            datagram_bytes: parameters.datagram.0 as usize,
+            ..NodeConfig::new(1)
+        };
+        let mut node = Node::new(config, store(parameters)?);
+        if let Some(secret) = parameters.secret() {
+            node.set_secret(secret);
+        }
+        Ok(Served::Udp(Box::new(source), Box::new(Mutex::new(node))))
+    }
+
+    fn shm(
+        parameters: &FarmemParameters,
+        path: &Path,
+        ready: &mut Ready,
+    ) -> anyhow::Result<Served> {
+        let server = shm::Server::listen(path, shm::ServerConfig::new(1))?;
+        ready.insert("node".into(), path.display().to_string().into());
+        Ok(Served::Shm(Box::new(server), Box::new(store(parameters)?)))
+    }
+
+    /// Takes what has come, and answers it.
+    #[inline]
+    fn turn(&mut self, waiting: Waiting) -> anyhow::Result<()> {
+        match self {
+            Served::Udp(source, node) => source.turn(node, WAIT, waiting).map(drop)?,
+            Served::Shm(server, store) => {
+                // As many as take a microsecond between two looks at the commands.
+                for _ in 0..32 {
+                    server.turn(&mut **store, &tare_sim::Instant::now)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn store(parameters: &FarmemParameters) -> anyhow::Result<Store<Mapping>> {
+    let config = Config::new(layout(parameters).total() + SPARE);
+    Ok(Store::in_memory(&config, Mapping::best)?)
+}
+
 /// The thread of the node's side.
 struct NodeSide<'a> {
     parameters: &'a FarmemParameters,
@@ -179,12 +224,7 @@ struct NodeSide<'a> {
 }
 
 impl NodeSide<'_> {
-    fn work(
-        self,
-        mut source: UdpSource,
-        node: &Mutex<Node<Store<Mapping>>>,
-        socket: &std::net::UdpSocket,
-    ) -> anyhow::Result<()> {
+    fn work(self, mut served: Served, socket: &std::net::UdpSocket) -> anyhow::Result<()> {
         pin(processors()?.0)?;
         let answer = RESPONSE_HEADER + self.lengths().1;
         while !self.stop.load(Ordering::Relaxed) {
@@ -196,7 +236,7 @@ impl NodeSide<'_> {
                 (Phase::Idle, _) => thread::sleep(Duration::from_millis(1)),
                 (Phase::Node, _) => {
                     while !is_over() {
-                        source.turn(node, WAIT, self.parameters.waiting())?;
+                        served.turn(self.parameters.waiting())?;
                     }
                 }
                 (Phase::Echo, Transport::Udp) => raw::echo(socket, answer, is_over)?,
@@ -253,12 +293,21 @@ pub(super) fn measure(
     let described = roles.get(NODE).context("no node's side")?;
     let control = Control::open(described)?;
     pin(processors()?.1)?;
-    let address = |name: &str| {
+    let place = |name: &str| {
         let text = described.get(name).and_then(|value| value.as_str());
-        let text = text.with_context(|| format!("no address of the {name}"))?;
+        text.with_context(|| format!("no address of the {name}"))
+    };
+    let address = |name: &str| {
+        let text = place(name)?;
         text.parse::<SocketAddr>().context(text.to_owned())
     };
-    let mut fleet = fleet(parameters, address("node")?)?;
+    let mut fleet = match parameters.transport {
+        Transport::Udp => fleet(parameters, address("node")?)?,
+        Transport::Shm => {
+            let path = Path::new(place("node")?);
+            Fleet::over(shm::Client::connect(path, &shm::ClientConfig::busy())?)
+        }
+    };
     let is_busy = parameters.wait == Wait::Busy;
     let request = REQUEST_HEADER + lengths(parameters).0;
     let reference = match (parameters.transport, parameters.is_bulk()) {
