@@ -127,9 +127,8 @@ impl Far {
         let start = Instant::now();
         loop {
             match run(&mut self.session) {
-                Err(error) if !is_passing(&error) || start.elapsed() > PATIENCE => {
-                    return Err(error.into());
-                }
+                Err(error) if !is_passing(&error) => return Err(error.into()),
+                Err(error) if start.elapsed() > PATIENCE => return Err(gone(&error)),
                 Err(_) => {}
                 Ok(value) => return Ok(value),
             }
@@ -162,7 +161,7 @@ impl Far {
             return Ok(());
         };
         let bucket = running.bucket;
-        if let (Request::Put(..), false) = (running.request, running.has_claim) {
+        if running.request.put.is_some() && !running.has_claim {
             if !self.claimed.insert(bucket) {
                 // Another put may be writing there what this one would not see.
                 self.ready.push_back(ticket);
@@ -170,11 +169,11 @@ impl Far {
             }
             running.has_claim = true;
         }
-        let id = match (running.write, running.request) {
-            (Some(write), Request::Put(key, value)) => {
+        let id = match (running.write, running.request.put) {
+            (Some(write), Some(value)) => {
                 let entry = Entry {
                     version: write.version,
-                    key,
+                    key: running.request.key,
                     value,
                 };
                 self.session.submit(&Operation::Write {
@@ -225,7 +224,7 @@ impl Far {
             }
             (Err(error @ (Failure::Timeout | Failure::NodeGone)), _) => {
                 if self.last_success.elapsed() > PATIENCE {
-                    return Err(SessionError::from(error).into());
+                    return Err(gone(&error.into()));
                 }
                 self.ready.push_back(ticket);
                 self.events.repeated += 1;
@@ -247,7 +246,7 @@ impl Far {
             *entry = Entry::parse(bytes)
                 .map_err(|_| Error(format!("damaged: an entry of bucket {bucket}")))?;
         }
-        let key = running.request.key();
+        let key = running.request.key;
         let found = |entry: &Option<Entry>| entry.is_some_and(|entry| entry.key == key);
         let found = entries.iter().position(found);
         if let Some(write) = running.unknown.take() {
@@ -260,8 +259,8 @@ impl Far {
             self.events.had_not += 1;
         }
         let free = entries.iter().position(Option::is_none);
-        match (running.request, found.or(free)) {
-            (Request::Put(..), Some(place)) => {
+        match (running.request.put, found.or(free)) {
+            (Some(_), Some(place)) => {
                 running.write = Some(Write {
                     entry: place,
                     version: entries[place].map_or(0, |entry| entry.version) + 1,
@@ -269,7 +268,7 @@ impl Far {
                 });
                 self.ready.push_back(ticket);
             }
-            (Request::Get(_), Some(place)) => {
+            (None, Some(place)) => {
                 self.finish(ticket, entries[place].map(|entry| entry.value), done);
             }
             (_, None) => {
@@ -343,7 +342,7 @@ impl Index for Far {
     fn submit(&mut self, ticket: usize, request: Request) {
         let running = Running {
             request,
-            bucket: home(request.key(), self.buckets),
+            bucket: home(request.key, self.buckets),
             probes: 0,
             has_claim: false,
             write: None,
@@ -396,6 +395,11 @@ fn refusal(error: &SessionError) -> Option<Refusal> {
         Some(Failure::Refused(refusal)) => Some(refusal),
         _ => None,
     }
+}
+
+fn gone(error: &SessionError) -> Error {
+    let seconds = PATIENCE.as_secs();
+    Error(format!("nothing has succeeded for {seconds} s: {error}"))
 }
 
 /// True if it may succeed when it is repeated.

@@ -10,20 +10,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Something to do, of which many may be outstanding, but one for each key.
 #[derive(Clone, Copy)]
-pub(crate) enum Request {
-    /// Looks a key up.
-    Get(u64),
-    /// Inserts a value, or replaces the one that is there.
-    Put(u64, Value),
-}
-
-impl Request {
-    /// Returns its key.
-    pub(crate) fn key(&self) -> u64 {
-        match *self {
-            Request::Get(key) | Request::Put(key, _) => key,
-        }
-    }
+pub(crate) struct Request {
+    pub(crate) key: u64,
+    /// The value to insert, or to replace the one that is there; the key is looked up if `None`.
+    pub(crate) put: Option<Value>,
 }
 
 /// The end of a request.

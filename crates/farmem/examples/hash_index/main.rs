@@ -21,7 +21,8 @@ use std::time::Duration;
 use tare_farmem::transport::Faults;
 
 use far::Far;
-use index::{Error, Index};
+pub(crate) use index::Error;
+use index::Index;
 use redis::Redis;
 use workload::Subject;
 
@@ -48,13 +49,7 @@ exit status: 0 if everything was right, 1 if something was wrong, 2 if it could 
 const TURN: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
-    run(std::env::args().skip(1))
-}
-
-/// Runs the program with the arguments behind its name.
-pub(crate) fn run(arguments: impl Iterator<Item = String>) -> ExitCode {
-    let result = Settings::parse(arguments).and_then(|settings| settings.run());
-    match result {
+    match run(std::env::args().skip(1)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
@@ -62,6 +57,11 @@ pub(crate) fn run(arguments: impl Iterator<Item = String>) -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Runs the program with the arguments behind its name; returns false if something was wrong.
+pub(crate) fn run(arguments: impl Iterator<Item = String>) -> Result<bool, Error> {
+    Settings::parse(arguments)?.run()
 }
 
 enum Command {

@@ -125,7 +125,7 @@ impl Redis {
         self.taken = 0;
         self.out.clear();
         for mut pending in std::mem::take(&mut self.pending) {
-            pending.is_look |= matches!(pending.request, Request::Put(..));
+            pending.is_look |= pending.request.put.is_some();
             self.events.repeated += u64::from(!pending.is_look);
             self.send(pending);
         }
@@ -133,9 +133,9 @@ impl Redis {
     }
 
     fn send(&mut self, pending: Pending) {
-        let key = pending.request.key().to_le_bytes();
-        match (pending.request, pending.is_look) {
-            (Request::Put(_, value), false) => {
+        let key = pending.request.key.to_le_bytes();
+        match (pending.request.put, pending.is_look) {
+            (Some(value), false) => {
                 encode(&mut self.out, &[b"SET", &key, value.bytes(), b"GET"]);
             }
             _ => encode(&mut self.out, &[b"GET", &key]),
@@ -161,7 +161,7 @@ impl Redis {
         };
         let ticket = pending.ticket;
         let mut is_known = true;
-        if let (Request::Put(_, new), true) = (pending.request, pending.is_look) {
+        if let (Some(new), true) = (pending.request.put, pending.is_look) {
             if value != Some(new) {
                 self.events.had_not += 1;
                 pending.is_look = false;

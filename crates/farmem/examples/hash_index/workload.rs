@@ -92,14 +92,14 @@ impl Subject {
     pub(crate) fn fill(&mut self, entries: u64) -> Result<(), Error> {
         self.index.create(entries + 1)?;
         let count = Value::new(&entries.to_le_bytes()).expect("8 bytes");
-        let mut first = Some(Request::Put(ENTRIES_KEY, count));
+        let mut first = Some(put(ENTRIES_KEY, count));
         self.drive("mark", |_, _| first.take(), |_, _, _| true)?;
         self.phases.pop();
         self.versions = vec![1; entries as usize];
         let mut keys = 1..=entries;
         self.drive(
             "fill",
-            |_, _| keys.next().map(|key| Request::Put(key, content(key, 1))),
+            |_, _| keys.next().map(|key| put(key, content(key, 1))),
             |_, _, done| !done.is_known || done.value.is_none(),
         )
     }
@@ -107,7 +107,7 @@ impl Subject {
     /// Reads all entries, whose versions are not known yet.
     pub(crate) fn learn(&mut self) -> Result<(), Error> {
         let mut count = None;
-        let mut first = Some(Request::Get(ENTRIES_KEY));
+        let mut first = Some(get(ENTRIES_KEY));
         self.drive(
             "mark",
             |_, _| first.take(),
@@ -128,9 +128,9 @@ impl Subject {
         let mut keys = 1..=self.entries();
         self.drive(
             "verify",
-            |_, _| keys.next().map(Request::Get),
+            |_, _| keys.next().map(get),
             |versions, request, done| {
-                let version = &mut versions[request.key() as usize - 1];
+                let version = &mut versions[request.key as usize - 1];
                 if *version == 0 {
                     let bytes = done.value.and_then(|value| {
                         let (words, _) = value.bytes().as_chunks::<8>();
@@ -138,7 +138,7 @@ impl Subject {
                     });
                     *version = bytes.and_then(|n| n.try_into().ok()).unwrap_or(0);
                 }
-                *version > 0 && done.value == Some(content(request.key(), *version))
+                *version > 0 && done.value == Some(content(request.key, *version))
             },
         )
     }
@@ -162,15 +162,14 @@ impl Subject {
                 };
                 let version = versions[key as usize - 1];
                 Some(match (random >> 40) % ONE_PUT_OF {
-                    0 => Request::Put(key, content(key, version + 1)),
-                    _ => Request::Get(key),
+                    0 => put(key, content(key, version + 1)),
+                    _ => get(key),
                 })
             },
             |versions, request, done| {
-                let version = &mut versions[request.key() as usize - 1];
-                let is_right =
-                    !done.is_known || done.value == Some(content(request.key(), *version));
-                *version += u32::from(matches!(request, Request::Put(..)));
+                let version = &mut versions[request.key as usize - 1];
+                let is_right = !done.is_known || done.value == Some(content(request.key, *version));
+                *version += u32::from(request.put.is_some());
                 is_right
             },
         );
@@ -204,12 +203,7 @@ impl Subject {
                 let Some(ticket) = free.pop() else {
                     break;
                 };
-                let is_busy = |key| {
-                    running
-                        .iter()
-                        .flatten()
-                        .any(|(other, _)| other.key() == key)
-                };
+                let is_busy = |key| running.iter().flatten().any(|(other, _)| other.key == key);
                 match next(&self.versions, &is_busy) {
                     Some(request) => {
                         running[ticket] = Some((request, Instant::now()));
@@ -244,6 +238,15 @@ impl Subject {
         self.phases.insert(place, phase);
         Ok(())
     }
+}
+
+fn get(key: u64) -> Request {
+    Request { key, put: None }
+}
+
+fn put(key: u64, value: Value) -> Request {
+    let put = Some(value);
+    Request { key, put }
 }
 
 /// Returns the only right value of a key in a version: 64 to 224 bytes, with the version in it.
