@@ -40,7 +40,7 @@ usage: hash_index [OPTIONS] COMMAND TARGET…
   --outstanding N most requests that have not ended, 64 if it is not given
   --loss SHARE    of datagrams in each direction, such as 0.01; as many arrive twice and late
   --seed N        for the losses
-  --progress      a line on standard error four times per second
+  --progress      a line on standard error four times per second, while there is progress
   --json          the result as JSON
 
 exit status: 0 if everything was right, 1 if something was wrong, 2 if it could not run";

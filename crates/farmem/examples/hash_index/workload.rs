@@ -16,6 +16,9 @@ const ENTRIES_KEY: u64 = 0;
 /// The share of puts in the mixed phase, as one of so many requests.
 const ONE_PUT_OF: u64 = 3;
 
+/// The time between two messages about the progress.
+const PROGRESS: Duration = Duration::from_millis(250);
+
 /// An index with what is known of it.
 pub(crate) struct Subject {
     pub(crate) target: String,
@@ -177,7 +180,8 @@ impl Subject {
         result
     }
 
-    /// Submits requests while there is room, until there is no next one and all have ended. At most one request for a key is outstanding.
+    /// Submits requests while there is room, until there is no next one and all have ended. At most
+    /// one request for a key is outstanding.
     fn drive(
         &mut self,
         name: &'static str,
@@ -197,7 +201,8 @@ impl Subject {
         };
         let before = phase.operations;
         let start = Instant::now();
-        let mut said = start;
+        // A line of progress says that there was some.
+        let mut said = (start, phase.operations);
         while has_more || free.len() < most {
             while has_more {
                 let Some(ticket) = free.pop() else {
@@ -226,8 +231,9 @@ impl Subject {
                 free.push(done.ticket);
                 self.wrong += u64::from(!is_right(&mut self.versions, &request, &done));
             }
-            if self.has_progress && now - said >= Duration::from_millis(250) {
-                said = now;
+            let is_due = now - said.0 >= PROGRESS && phase.operations > said.1;
+            if self.has_progress && is_due {
+                said = (now, phase.operations);
                 eprintln!("{}: {name} {}", self.target, phase.operations);
             }
         }
