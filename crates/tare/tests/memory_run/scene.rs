@@ -151,6 +151,8 @@ impl Scene {
         command
             .args(["--nocapture", "--test-threads", "1"])
             .env(variable, arguments)
+            // It would take more memory than there is.
+            .env("RUST_BACKTRACE", "0")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         if let Some(group) = &self.group {
