@@ -20,6 +20,10 @@ const OWN_SOCKETS_MAX: u64 = 1000;
 /// The sockets of more sessions than that.
 const SHARED_SOCKETS: u64 = 64;
 
+/// The time after which an operation is given up, unless the node has a shorter one: longer than a
+/// busy machine stalls.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The sessions of one thread. The session of a space is found by the space's number.
 pub(crate) struct Fleet {
     first_space: u64,
@@ -90,6 +94,7 @@ impl UdpFleet<'_> {
         let mut client = Client::new(ClientConfig {
             authentication,
             datagram_bytes: self.datagram_bytes,
+            timeout: TIMEOUT,
             ..ClientConfig::new(random_id()?)
         });
         if let Some(secret) = self.secret {

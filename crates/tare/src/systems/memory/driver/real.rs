@@ -48,6 +48,9 @@ const BASE: u64 = 0x4000_0000;
 /// The first space.
 const FIRST_SPACE: u64 = 1;
 
+/// The time after which an operation is given up: longer than a busy machine stalls.
+const TIMEOUT: Duration = super::super::fleet::TIMEOUT;
+
 /// Memory of the node beyond its pages.
 const SPARE: u64 = 16 << 20;
 
@@ -176,6 +179,7 @@ impl Served {
         let config = NodeConfig {
             authentication,
             datagram_bytes: parameters.datagram.0 as usize,
+            timeout: TIMEOUT,
             ..NodeConfig::new(1)
         };
         let mut node = Node::new(config, store(parameters)?);
@@ -301,6 +305,8 @@ pub(super) fn measure(
         let text = place(name)?;
         text.parse::<SocketAddr>().context(text.to_owned())
     };
+    // Over shared memory it is the node that opens a client's ring.
+    control.begin(Phase::Node)?;
     let mut fleet = match parameters.transport {
         Transport::Udp => fleet(parameters, address("node")?)?,
         Transport::Shm => {
@@ -325,7 +331,6 @@ pub(super) fn measure(
         control,
         reference,
     };
-    trial.control.begin(Phase::Node)?;
     let mut load = Load::prepare(&mut fleet, layout(parameters))?;
     trial.turn_of_load(&mut load, parameters.outstanding)?;
     agent.start()?;
