@@ -1,41 +1,81 @@
 //! Sessions by the address of a node.
 
+use std::fmt;
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::Path;
 
 use super::{Error, Session};
 use crate::operation::SpaceId;
-use crate::protocol::{Authentication, Capability, Client, ClientConfig};
-use crate::transport::{Channel, Faults, Faulty, Remote, UdpLink, Waiting};
+use crate::protocol::{Authentication, Capability, Client, ClientConfig, SubmitError};
+use crate::transport::{shm, Channel, Faults, Faulty, Remote, UdpLink, Waiting};
 
 /// A channel of any transport.
 pub type AnyChannel = Box<dyn Channel + Send>;
 
 /// The settings of a session.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Options {
-    /// The address space; a random one if `None`.
+    /// The address space, unless there is a capability; a random one if `None`.
     pub space: Option<SpaceId>,
+    /// The capability of the session's space, which a node with a secret wants. Over UDP all
+    /// messages are then encrypted.
+    pub capability: Option<Capability>,
     /// The settings of the client; those of [`ClientConfig::new`] with a random number if `None`.
+    /// Over shared memory only the timeout and the most operations have a meaning.
     pub client: Option<ClientConfig>,
     /// The way to wait for answers.
     pub waiting: Waiting,
-    /// Faults of the network that are made in the process, and their seed.
+    /// Faults of the network that are made in the process, and their seed. Over UDP only.
     pub faults: Option<(Faults, u64)>,
 }
 
-const EXPECTED: &str = "udp://HOST:PORT";
-
-/// Opens a session with the node at an address, `udp://HOST:PORT`. That the node is there shows
-/// with the first operation.
-///
-/// # Errors
-/// [`Error::Address`], also for a host without an address, and [`Error::Io`].
-pub fn connect(address: &str, options: &Options) -> Result<Session, Error> {
-    open(address, options, None)
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let authorized = self.capability.as_ref().map(Capability::space);
+        f.debug_struct("Options")
+            .field("space", &self.space)
+            .field("capability", &authorized)
+            .field("client", &self.client)
+            .field("waiting", &self.waiting)
+            .field("faults", &self.faults)
+            .finish()
+    }
 }
 
-/// Opens a session as [`connect`] does, with a node that demands encryption, for the space of a
-/// capability.
+const EXPECTED: &str = "udp://HOST:PORT, or shm:PATH for a node on this machine";
+
+const EXPECTED_WITH_FAULTS: &str = "udp://HOST:PORT, since there are to be faults of the network";
+
+/// Opens a session with the node at an address: `udp://HOST:PORT`, or `shm:PATH` for one on this
+/// machine. That a node is there shows over UDP with the first operation.
+///
+/// # Errors
+/// [`Error::Address`], also for a host without an address; [`Error::Io`]. Over shared memory, if
+/// the node does not accept the capability, [`SubmitError::Unauthorized`].
+pub fn connect(address: &str, options: &Options) -> Result<Session, Error> {
+    let invalid = |expected| Error::Address {
+        address: address.to_string(),
+        expected,
+    };
+    let space = match (&options.capability, options.space) {
+        (Some(capability), _) => capability.space(),
+        (None, Some(space)) => space,
+        (None, None) => SpaceId(random_id()?),
+    };
+    let channel = match address.split_once(':') {
+        Some(("udp", place)) => {
+            let node = resolve(place).ok_or_else(|| invalid(EXPECTED))?;
+            udp(node, options)?
+        }
+        Some(("shm", _)) if options.faults.is_some() => return Err(invalid(EXPECTED_WITH_FAULTS)),
+        Some(("shm", path)) if !path.is_empty() => shm(Path::new(path), options)?,
+        _ => return Err(invalid(EXPECTED)),
+    };
+    Ok(Session::new(channel, space))
+}
+
+/// Opens a session as [`connect`] does, for the space of a capability.
 ///
 /// # Errors
 /// Those of [`connect`].
@@ -45,31 +85,10 @@ pub fn connect_authorized(
     capability: Capability,
 ) -> Result<Session, Error> {
     let options = Options {
-        space: Some(capability.space()),
-        ..*options
+        capability: Some(capability),
+        ..options.clone()
     };
-    open(address, &options, Some(capability))
-}
-
-fn open(
-    address: &str,
-    options: &Options,
-    capability: Option<Capability>,
-) -> Result<Session, Error> {
-    let invalid = || Error::Address {
-        address: address.to_string(),
-        expected: EXPECTED,
-    };
-    let (scheme, place) = address.split_once(':').ok_or_else(invalid)?;
-    let channel = match scheme {
-        "udp" => udp(resolve(place).ok_or_else(invalid)?, options, capability)?,
-        _ => return Err(invalid()),
-    };
-    let space = match options.space {
-        Some(space) => space,
-        None => SpaceId(random_id()?),
-    };
-    Ok(Session::new(channel, space))
+    connect(address, &options)
 }
 
 fn resolve(place: &str) -> Option<SocketAddr> {
@@ -78,29 +97,46 @@ fn resolve(place: &str) -> Option<SocketAddr> {
     place.to_socket_addrs().ok()?.next()
 }
 
-fn udp(
-    node: SocketAddr,
-    options: &Options,
-    capability: Option<Capability>,
-) -> Result<AnyChannel, Error> {
+fn udp(node: SocketAddr, options: &Options) -> Result<AnyChannel, Error> {
     let mut config = match options.client {
         Some(config) => config,
         None => ClientConfig::new(random_id()?),
     };
-    if capability.is_some() {
-        config.authentication = Authentication::Aead {
-            first_nonce: random_bytes()?,
-        };
+    if options.capability.is_some() {
+        let first_nonce = random_bytes()?;
+        config.authentication = Authentication::Aead { first_nonce };
     }
     let mut client = Client::new(config);
-    if let Some(capability) = capability {
-        client.authorize(capability);
+    if let Some(capability) = &options.capability {
+        client.authorize(capability.clone());
     }
     let link = UdpLink::connect(node, options.waiting)?;
     Ok(match options.faults {
         None => Box::new(Remote::new(client, link)),
         Some((faults, seed)) => Box::new(Remote::new(client, Faulty::new(link, faults, seed))),
     })
+}
+
+fn shm(path: &Path, options: &Options) -> Result<AnyChannel, Error> {
+    let mut config = match options.waiting {
+        Waiting::Busy => shm::ClientConfig::busy(),
+        Waiting::Asleep => shm::ClientConfig::blocking(),
+        Waiting::Adaptive(busy) => shm::ClientConfig {
+            busy,
+            ..shm::ClientConfig::blocking()
+        },
+    };
+    if let Some(client) = options.client {
+        config.timeout = client.timeout;
+        config.operations_max = client.operations_max;
+    }
+    let mut client = shm::Client::connect(path, &config).map_err(io::Error::from)?;
+    if let Some(capability) = &options.capability {
+        if !client.attach(capability)? {
+            return Err(SubmitError::Unauthorized.into());
+        }
+    }
+    Ok(Box::new(client))
 }
 
 /// Returns a random number other than 0, for spaces and for [`ClientConfig::first_id`].

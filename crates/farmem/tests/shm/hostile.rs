@@ -226,12 +226,18 @@ fn a_client_that_breaks_the_protocol_is_cut_off_with_a_reason() {
         assert_eq!(hostile.end(), violation as u8, "{name}");
         honest.write(SpaceId(1), BASE, &[7; 100], None).unwrap();
     }
+    let mut hostile = Hostile::connect(&node.path);
+    for _ in 0..3 {
+        // Together more than 32 bits, whichever of them the node finds at once.
+        hostile.entry(READ, AREA, 0, [1, BASE, place(u32::MAX, 0), 0, 0, 0, 0]);
+    }
+    assert_eq!(hostile.end(), Violation::Area as u8);
     for message in [&[9u8][..], &[4; 10], &[1; 32], &[3; 65]] {
         let hostile = Hostile::connect(&node.path);
         net::send(&hostile.socket, message, SendFlags::empty()).unwrap();
         assert_eq!(hostile.end(), Violation::Message as u8);
     }
-    assert_eq!(node.stop().0.cut_off, 18);
+    assert_eq!(node.stop().0.cut_off, 19);
 }
 
 #[test]

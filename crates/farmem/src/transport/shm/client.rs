@@ -21,12 +21,12 @@ use self::channel::Pending;
 use super::layout::{
     self, flag, to_words, Entry, Layout, CLIENT_WORD, FIRST, LINE, NODE_WORD, READ_INLINE,
 };
-use super::rendezvous::{self, Message, Received};
+use super::rendezvous::{self, Message, Received, Shown};
 use super::server::timespec;
 use super::{ConnectError, Violation, PART_MAX};
 use crate::operation::{Address, Error, Guard, Operation, SpaceId, Value};
 use crate::protocol::codec::{self, code, status, Head};
-use crate::protocol::{Completion, Failure};
+use crate::protocol::{Capability, Completion, Failure};
 use crate::transport::Channel;
 
 /// Looks at a completion between looks at the clock.
@@ -219,8 +219,9 @@ impl Client {
     ///
     /// # Errors
     /// [`Failure::NodeGone`], or [`Failure::Timeout`].
-    pub fn attach(&mut self, space: SpaceId, capability: &[u8; 32]) -> Result<bool, Failure> {
-        let capability = *capability;
+    pub fn attach(&mut self, capability: &Capability) -> Result<bool, Failure> {
+        let space = capability.space();
+        let capability = Shown::new(capability.bytes());
         let message = Message::Attach { space, capability };
         rendezvous::send(&self.socket, &message).map_err(|_| Failure::NodeGone)?;
         let deadline = Instant::now() + self.config.timeout;

@@ -160,6 +160,19 @@ impl fmt::Display for ConnectError {
     }
 }
 
+impl From<ConnectError> for io::Error {
+    fn from(error: ConnectError) -> io::Error {
+        let kind = match &error {
+            ConnectError::Os { source, .. } => source.kind(),
+            ConnectError::Silent => io::ErrorKind::TimedOut,
+            ConnectError::Refused { .. } => io::ErrorKind::ConnectionRefused,
+            ConnectError::NotANode => io::ErrorKind::InvalidData,
+            ConnectError::Memory(_) => io::ErrorKind::OutOfMemory,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
 impl std::error::Error for ConnectError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {

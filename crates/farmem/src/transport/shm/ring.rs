@@ -16,7 +16,7 @@ use crate::protocol::codec::{self, code, status};
 use crate::protocol::{Execute, Request};
 
 /// Bytes of data after which the node looks at the next client.
-const TURN_BYTES: u32 = 4 * PART_MAX;
+const TURN_BYTES: u64 = 4 * PART_MAX as u64;
 
 /// A region as the node sees it, and what the node keeps of its client.
 pub(super) struct Ring {
@@ -70,6 +70,9 @@ impl<S, C: Fn() -> Instant> Shared<'_, S, C> {
 pub(super) struct Turn {
     /// Entries answered.
     pub(super) entries: u32,
+    /// Bytes to be read and written.
+    pub(super) read_bytes: u64,
+    pub(super) written_bytes: u64,
     /// The client is asleep, and has to be notified of completions.
     pub(super) must_notify: bool,
 }
@@ -102,7 +105,7 @@ impl Ring {
     }
 
     #[inline]
-    fn has_entry(&self) -> bool {
+    pub(super) fn has_entry(&self) -> bool {
         let at = self.layout.submission(self.next);
         layout::first_word(&self.memory, at, self.next).is_some()
     }
@@ -136,20 +139,26 @@ impl Ring {
         &mut self,
         shared: &mut Shared<'_, S, C>,
     ) -> Result<Turn, Violation> {
-        if self.has_entry() {
-            return self.serve(shared);
+        match self.has_entry() {
+            true => self.serve(shared),
+            false => Ok(self.rest()),
         }
+    }
+
+    /// A turn without entries.
+    #[inline]
+    pub(super) fn rest(&mut self) -> Turn {
         if self.is_fence_due {
             // Only now, when the client has what it waits for: completions and this fence in front
             // of the look at its word are only needed before the node stops looking.
             self.is_fence_due = false;
             fence(Ordering::SeqCst);
-            return Ok(Turn {
-                entries: 0,
+            return Turn {
                 must_notify: self.must_notify(),
-            });
+                ..Turn::default()
+            };
         }
-        Ok(Turn::default())
+        Turn::default()
     }
 
     fn must_notify(&mut self) -> bool {
@@ -178,19 +187,22 @@ impl Ring {
             }
             count += 1;
         }
-        let (mut at, mut bytes) = (0, 0);
-        while at < count && bytes < TURN_BYTES {
+        let mut at = 0;
+        let mut turn = Turn::default();
+        // Lengths are not checked yet: 16 of them are more than 32 bits.
+        while at < count && turn.read_bytes + turn.written_bytes < TURN_BYTES {
             let batch = &self.batch[at..count];
             let reads = batch.iter().take_while(|entry| entry.code == code::READ);
             let reads = reads.count();
             if reads > 0 {
-                bytes += batch[..reads].iter().map(|entry| entry.length).sum::<u32>();
+                let lengths = batch[..reads].iter().map(|entry| u64::from(entry.length));
+                turn.read_bytes += lengths.sum::<u64>();
                 self.read(at, reads, shared)?;
                 at += reads;
                 continue;
             }
             let entry = batch[0];
-            bytes = bytes.saturating_add(entry.length);
+            turn.written_bytes += u64::from(entry.length);
             let Some((status, value)) = self.other(&entry, shared)? else {
                 // No room for a write in parts: nothing of this ring goes on before that.
                 break;
@@ -202,10 +214,9 @@ impl Ring {
             Some(violation) if at == count => Err(violation),
             _ => {
                 self.is_fence_due = true;
-                Ok(Turn {
-                    entries: at as u32,
-                    must_notify: self.must_notify(),
-                })
+                turn.entries = at as u32;
+                turn.must_notify = self.must_notify();
+                Ok(turn)
             }
         }
     }

@@ -15,10 +15,10 @@ use tare_memory::SharedMemory;
 use tare_sim::Instant;
 
 use super::rendezvous::{self, Message, Received};
-use super::ring::{Ring, Shared};
+use super::ring::{Ring, Shared, Turn};
 use super::{Refusal, Violation, VERSION};
 use crate::operation::SpaceId;
-use crate::protocol::Execute;
+use crate::protocol::{Execute, Secret};
 
 /// Decides whether a capability is that of a space. It must take the same time for all.
 pub type Authorize = Box<dyn Fn(SpaceId, &[u8; 32]) -> bool + Send>;
@@ -64,6 +64,15 @@ impl ServerConfig {
             authorize: None,
         }
     }
+
+    /// The same for a node whose clients need the capabilities that follow from a secret.
+    pub fn with_secret(epoch: u64, secret: Secret) -> ServerConfig {
+        let check = move |space, shown: &[u8; 32]| secret.capability(space).is(shown);
+        ServerConfig {
+            authorize: Some(Box::new(check)),
+            ..ServerConfig::new(epoch)
+        }
+    }
 }
 
 /// The work of a [`Server`], counted.
@@ -81,6 +90,10 @@ pub struct Counters {
     pub last_violation: Option<Violation>,
     /// Entries answered.
     pub entries: u64,
+    /// Bytes that were asked for, those of refused reads included.
+    pub read_bytes: u64,
+    /// Bytes that were to be written, those of refused writes included.
+    pub written_bytes: u64,
     /// Messages sent to wake clients.
     pub notifications: u64,
     /// Clients that were not polled any more, and later notified the node.
@@ -93,6 +106,27 @@ struct Peer {
     ring: Option<Ring>,
     idle: u32,
     is_active: bool,
+}
+
+impl Peer {
+    /// Takes note of a turn; returns false if the client is not polled any more.
+    #[inline]
+    fn has_had(&mut self, turn: &Turn, config: &ServerConfig, counters: &mut Counters) -> bool {
+        if turn.must_notify {
+            counters.notifications += 1;
+            // A client that is gone is seen as such by the next look at the sockets.
+            let _ = rendezvous::send(&self.socket, &Message::Notify);
+        }
+        if turn.entries > 0 {
+            self.idle = 0;
+            return true;
+        }
+        self.idle += 1;
+        if self.idle >= config.idle_turns && self.ring.as_mut().is_none_or(Ring::park) {
+            self.is_active = false;
+        }
+        self.is_active
+    }
 }
 
 /// The `shm` transport at a node. It belongs to one thread, and has none of its own.
@@ -172,23 +206,14 @@ impl Server {
             };
             match ring.turn(&mut shared) {
                 Ok(turn) => {
-                    if turn.must_notify {
-                        self.counters.notifications += 1;
-                        // A client that is gone is seen as such by the next look at the sockets.
-                        let _ = rendezvous::send(&peer.socket, &Message::Notify);
-                    }
-                    if turn.entries > 0 {
-                        work += turn.entries;
-                        peer.idle = 0;
+                    work += turn.entries;
+                    self.counters.read_bytes += turn.read_bytes;
+                    self.counters.written_bytes += turn.written_bytes;
+                    if peer.has_had(&turn, &self.config, &mut self.counters) {
+                        n += 1;
                     } else {
-                        peer.idle += 1;
-                        if peer.idle >= self.config.idle_turns && ring.park() {
-                            peer.is_active = false;
-                            self.active.swap_remove(n);
-                            continue;
-                        }
+                        self.active.swap_remove(n);
                     }
-                    n += 1;
                 }
                 Err(violation) => {
                     work += 1;
@@ -197,12 +222,50 @@ impl Server {
             }
         }
         self.counters.entries += u64::from(work);
-        self.countdown = self.countdown.saturating_sub(1 + work);
-        if self.countdown == 0 {
-            self.countdown = EVENTS_EVERY;
-            return Ok(self.events(Some(Duration::ZERO))? || work > 0);
+        Ok(self.look_at_sockets(1 + work)? || work > 0)
+    }
+
+    /// Returns true if a client has something for [`Server::turn`]. If none has, it does what else
+    /// a turn does, for which it needs no memory.
+    ///
+    /// # Errors
+    /// Those of the operating system on the node's own descriptors.
+    #[inline]
+    pub fn look(&mut self) -> io::Result<bool> {
+        let has_entry = |&index: &usize| {
+            let ring = self.peers[index]
+                .as_ref()
+                .and_then(|peer| peer.ring.as_ref());
+            ring.is_some_and(Ring::has_entry)
+        };
+        if self.active.iter().any(has_entry) {
+            return Ok(true);
         }
-        Ok(work > 0)
+        let mut n = 0;
+        while let Some(&index) = self.active.get(n) {
+            let is_polled = self.peers[index].as_mut().is_some_and(|peer| {
+                let turn = peer.ring.as_mut().map(Ring::rest).unwrap_or_default();
+                peer.has_had(&turn, &self.config, &mut self.counters)
+            });
+            if is_polled {
+                n += 1;
+            } else {
+                self.active.swap_remove(n);
+            }
+        }
+        self.look_at_sockets(1)?;
+        Ok(false)
+    }
+
+    /// Looks at the sockets if so much work makes it due; returns whether something came.
+    #[inline]
+    fn look_at_sockets(&mut self, work: u32) -> io::Result<bool> {
+        self.countdown = self.countdown.saturating_sub(work);
+        if self.countdown > 0 {
+            return Ok(false);
+        }
+        self.countdown = EVENTS_EVERY;
+        self.events(Some(Duration::ZERO))
     }
 
     /// Sleeps until a client has something to do, for at most `timeout`. Returns at once if one has
@@ -352,7 +415,7 @@ impl Server {
                 }
                 (Received::Message(Message::Attach { space, capability }), Some(ring)) => {
                     let authorize = self.config.authorize.as_ref();
-                    let allowed = authorize.is_none_or(|check| check(space, &capability));
+                    let allowed = authorize.is_none_or(|check| check(space, capability.bytes()));
                     if allowed && authorize.is_some() {
                         ring.attached.insert(space);
                     }
