@@ -365,3 +365,99 @@ fn scribble(path: &Path, random: &mut Random) {
         }
     }
 }
+
+/// Begins writes of so many bytes, and leaves them incomplete.
+fn leave_incomplete(path: &Path, count: u64, bytes: u64) -> Vec<Hostile> {
+    let begin = |n| {
+        let mut hostile = Hostile::connect(path);
+        let words = [2000 + n, BASE, place(100, 0), bytes << 32, 0, 0, 0];
+        hostile.entry(WRITE, PART | AREA, 0, words);
+        assert_eq!(hostile.answer(), RECEIVED);
+        hostile
+    };
+    (0..count).map(begin).collect()
+}
+
+const RECEIVED: u8 = 1;
+const EXPIRED: u8 = 4;
+
+#[test]
+fn writes_left_incomplete_keep_no_other_client_from_its_share() {
+    let mut node = Node::start(ServerConfig {
+        assembly_bytes_max: 4 << 20,
+        ..ServerConfig::new(1)
+    });
+    let mut honest = node.connect();
+    alloc(&mut honest, SpaceId(1), 4 << 20);
+    // All of the memory for them, by two clients that go on with them all the time.
+    let mut hostile = leave_incomplete(&node.path, 2, 2 << 20);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let busy = scope.spawn(|| {
+            let (mut at, mut lost) = ([100; 2], 0);
+            while !stop.load(Ordering::Relaxed) && at[0] < 2 << 20 {
+                for (n, hostile) in hostile.iter_mut().enumerate() {
+                    let body = 2u64 << 52 | at[n];
+                    let words = [2000 + n as u64, BASE, place(1, 0), body, 0, 0, 0];
+                    hostile.entry(WRITE, PART | AREA, 0, words);
+                    at[n] += 1;
+                    lost += u32::from(hostile.answer() == EXPIRED);
+                }
+            }
+            lost
+        });
+        let data = vec![3; 1 << 20];
+        let start = Instant::now();
+        honest.write(SpaceId(1), BASE, &data, None).unwrap();
+        let mut out = vec![0; data.len()];
+        honest.read_into(SpaceId(1), BASE, &mut out).unwrap();
+        assert!(out == data && start.elapsed() < Duration::from_secs(55));
+        stop.store(true, Ordering::Relaxed);
+        assert!(busy.join().unwrap() > 0, "the one that gave way is told");
+    });
+    assert_eq!(node.stop().0.evicted, 1);
+}
+
+#[test]
+fn a_write_left_incomplete_for_a_second_gives_way_to_one_of_any_length() {
+    let mut node = Node::start(ServerConfig {
+        assembly_bytes_max: 4 << 20,
+        ..ServerConfig::new(1)
+    });
+    let mut honest = node.connect();
+    alloc(&mut honest, SpaceId(1), 4 << 20);
+    // None of these has more than its share.
+    let mut hostile = leave_incomplete(&node.path, 7, 1 << 19);
+    let data = vec![3; 4 << 20];
+    honest.write(SpaceId(1), BASE, &data, None).unwrap();
+    let words = [2000, BASE, place(1, 0), 1 << 51 | 100, 0, 0, 0];
+    for _ in 0..2 {
+        hostile[0].entry(WRITE, PART | AREA, 0, words);
+        assert_eq!(hostile[0].answer(), EXPIRED);
+    }
+    // It can begin another one.
+    let words = [2000, BASE, place(1, 0), 1 << 51, 0, 0, 0];
+    hostile[0].entry(WRITE, PART | AREA, 0, words);
+    assert_eq!(hostile[0].answer(), RECEIVED);
+    assert_eq!(node.stop().0.evicted, 7);
+}
+
+#[test]
+fn a_write_for_which_there_is_never_room_is_refused_and_holds_up_no_one() {
+    let node = Node::start(ServerConfig {
+        assembly_bytes_max: 1 << 20,
+        ..ServerConfig::new(1)
+    });
+    let (mut large, mut honest) = (node.connect(), node.connect());
+    alloc(&mut honest, SpaceId(1), 4 << 20);
+    let data = vec![3; 2 << 20];
+    let refused = large.write(SpaceId(1), BASE, &data, None);
+    assert_eq!(refused, Err(Failure::Timeout));
+    large
+        .write(SpaceId(1), BASE, &data[..1 << 20], None)
+        .unwrap();
+    let mut out = vec![0; 2 << 20];
+    honest.read_into(SpaceId(1), BASE, &mut out).unwrap();
+    assert!(out[..1 << 20].iter().all(|&byte| byte == 3));
+    assert!(out[1 << 20..].iter().all(|&byte| byte == 0));
+}

@@ -75,7 +75,9 @@ fn one_node_serves_udp_and_shared_memory_whether_its_workers_sleep_or_not() {
                     session.write(address + 64, &[7; 3000]).unwrap();
                 })
             });
-            threads.map(|thread| thread.join().unwrap());
+            threads
+                .into_iter()
+                .for_each(|thread| thread.join().unwrap());
             assert_eq!(first.fetch_add(address, 0).unwrap(), 400);
             let work = service.work();
             let traffic = work.iter().map(|work| work.traffic);

@@ -15,7 +15,7 @@ use tare_memory::SharedMemory;
 use tare_sim::Instant;
 
 use super::rendezvous::{self, Message, Received};
-use super::ring::{Ring, Shared, Turn};
+use super::ring::{victim, Ring, Shared, Turn};
 use super::{Refusal, Violation, VERSION};
 use crate::operation::SpaceId;
 use crate::protocol::{Execute, Secret};
@@ -94,6 +94,8 @@ pub struct Counters {
     pub read_bytes: u64,
     /// Bytes that were to be written, those of refused writes included.
     pub written_bytes: u64,
+    /// Incomplete writes in parts that gave way to others.
+    pub evicted: u64,
     /// Messages sent to wake clients.
     pub notifications: u64,
     /// Clients that were not polled any more, and later notified the node.
@@ -207,12 +209,16 @@ impl Server {
             match ring.turn(&mut shared) {
                 Ok(turn) => {
                     work += turn.entries;
+                    let lack = ring.lack();
                     self.counters.read_bytes += turn.read_bytes;
                     self.counters.written_bytes += turn.written_bytes;
                     if peer.has_had(&turn, &self.config, &mut self.counters) {
                         n += 1;
                     } else {
                         self.active.swap_remove(n);
+                    }
+                    if let Some(lack) = lack {
+                        self.make_room(lack.bytes, clock());
                     }
                 }
                 Err(violation) => {
@@ -475,6 +481,23 @@ impl Server {
             let _ = rendezvous::send(&peer.socket, &Message::End { violation });
         }
         self.remove(index);
+    }
+
+    /// Makes room for a client's write in parts, if others must give way to it.
+    #[cold]
+    fn make_room(&mut self, bytes: u64, now: Instant) {
+        let share = self.config.assembly_bytes_max / self.clients().max(1) as u64;
+        while self.assembly_free < bytes {
+            let rings = self.peers.iter().enumerate();
+            let rings = rings.filter_map(|(n, peer)| Some((n, peer.as_ref()?.ring.as_ref()?)));
+            let victim = victim(rings, now, bytes, share);
+            let victim = victim.and_then(|n| self.peers[n].as_mut()?.ring.as_mut());
+            let Some(ring) = victim else {
+                return;
+            };
+            self.assembly_free += ring.evict();
+            self.counters.evicted += 1;
+        }
     }
 
     /// Forgets a client. That closes its socket, which also takes it out of the epoll set.
