@@ -19,6 +19,8 @@ use tare_farmem::transport::shm::{
 use tare_farmem::transport::Channel;
 use tare_sim::Random;
 
+#[path = "shm/asynchronous.rs"]
+mod asynchronous;
 #[path = "shm/hostile.rs"]
 mod hostile;
 #[path = "shm/service.rs"]
