@@ -1,6 +1,5 @@
 //! Sessions by the address of a node.
 
-use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
@@ -14,13 +13,10 @@ use crate::transport::{shm, Channel, Faults, Faulty, Remote, UdpLink, Waiting};
 pub type AnyChannel = Box<dyn Channel + Send>;
 
 /// The settings of a session.
-#[derive(Clone, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// The address space, unless there is a capability; a random one if `None`.
+    /// The address space; a random one if `None`.
     pub space: Option<SpaceId>,
-    /// The capability of the session's space, which a node with a secret wants. Over UDP all
-    /// messages are then encrypted.
-    pub capability: Option<Capability>,
     /// The settings of the client; those of [`ClientConfig::new`] with a random number if `None`.
     /// Over shared memory only the timeout and the most operations have a meaning.
     pub client: Option<ClientConfig>,
@@ -28,19 +24,6 @@ pub struct Options {
     pub waiting: Waiting,
     /// Faults of the network that are made in the process, and their seed. Over UDP only.
     pub faults: Option<(Faults, u64)>,
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let authorized = self.capability.as_ref().map(Capability::space);
-        f.debug_struct("Options")
-            .field("space", &self.space)
-            .field("capability", &authorized)
-            .field("client", &self.client)
-            .field("waiting", &self.waiting)
-            .field("faults", &self.faults)
-            .finish()
-    }
 }
 
 const EXPECTED: &str = "udp://HOST:PORT, or shm:PATH for a node on this machine";
@@ -51,44 +34,52 @@ const EXPECTED_WITH_FAULTS: &str = "udp://HOST:PORT, since there are to be fault
 /// machine. That a node is there shows over UDP with the first operation.
 ///
 /// # Errors
-/// [`Error::Address`], also for a host without an address; [`Error::Io`]. Over shared memory, if
-/// the node does not accept the capability, [`SubmitError::Unauthorized`].
+/// [`Error::Address`], also for a host without an address, and [`Error::Io`].
 pub fn connect(address: &str, options: &Options) -> Result<Session, Error> {
-    let invalid = |expected| Error::Address {
-        address: address.to_string(),
-        expected,
-    };
-    let space = match (&options.capability, options.space) {
-        (Some(capability), _) => capability.space(),
-        (None, Some(space)) => space,
-        (None, None) => SpaceId(random_id()?),
-    };
-    let channel = match address.split_once(':') {
-        Some(("udp", place)) => {
-            let node = resolve(place).ok_or_else(|| invalid(EXPECTED))?;
-            udp(node, options)?
-        }
-        Some(("shm", _)) if options.faults.is_some() => return Err(invalid(EXPECTED_WITH_FAULTS)),
-        Some(("shm", path)) if !path.is_empty() => shm(Path::new(path), options)?,
-        _ => return Err(invalid(EXPECTED)),
-    };
-    Ok(Session::new(channel, space))
+    open(address, options, None)
 }
 
-/// Opens a session as [`connect`] does, for the space of a capability.
+/// Opens a session as [`connect`] does, with a node that demands capabilities, for the space of
+/// this one. Over UDP all messages are encrypted; over shared memory it is shown to the node.
 ///
 /// # Errors
-/// Those of [`connect`].
+/// Those of [`connect`]; over shared memory [`SubmitError::Unauthorized`] if the node does not
+/// accept the capability.
 pub fn connect_authorized(
     address: &str,
     options: &Options,
     capability: Capability,
 ) -> Result<Session, Error> {
     let options = Options {
-        capability: Some(capability),
-        ..options.clone()
+        space: Some(capability.space()),
+        ..*options
     };
-    connect(address, &options)
+    open(address, &options, Some(capability))
+}
+
+fn open(
+    address: &str,
+    options: &Options,
+    capability: Option<Capability>,
+) -> Result<Session, Error> {
+    let invalid = |expected| Error::Address {
+        address: address.to_string(),
+        expected,
+    };
+    let channel = match address.split_once(':') {
+        Some(("udp", place)) => {
+            let node = resolve(place).ok_or_else(|| invalid(EXPECTED))?;
+            udp(node, options, capability)?
+        }
+        Some(("shm", _)) if options.faults.is_some() => return Err(invalid(EXPECTED_WITH_FAULTS)),
+        Some(("shm", path)) if !path.is_empty() => shm(Path::new(path), options, capability)?,
+        _ => return Err(invalid(EXPECTED)),
+    };
+    let space = match options.space {
+        Some(space) => space,
+        None => SpaceId(random_id()?),
+    };
+    Ok(Session::new(channel, space))
 }
 
 fn resolve(place: &str) -> Option<SocketAddr> {
@@ -97,18 +88,23 @@ fn resolve(place: &str) -> Option<SocketAddr> {
     place.to_socket_addrs().ok()?.next()
 }
 
-fn udp(node: SocketAddr, options: &Options) -> Result<AnyChannel, Error> {
+fn udp(
+    node: SocketAddr,
+    options: &Options,
+    capability: Option<Capability>,
+) -> Result<AnyChannel, Error> {
     let mut config = match options.client {
         Some(config) => config,
         None => ClientConfig::new(random_id()?),
     };
-    if options.capability.is_some() {
-        let first_nonce = random_bytes()?;
-        config.authentication = Authentication::Aead { first_nonce };
+    if capability.is_some() {
+        config.authentication = Authentication::Aead {
+            first_nonce: random_bytes()?,
+        };
     }
     let mut client = Client::new(config);
-    if let Some(capability) = &options.capability {
-        client.authorize(capability.clone());
+    if let Some(capability) = capability {
+        client.authorize(capability);
     }
     let link = UdpLink::connect(node, options.waiting)?;
     Ok(match options.faults {
@@ -117,7 +113,11 @@ fn udp(node: SocketAddr, options: &Options) -> Result<AnyChannel, Error> {
     })
 }
 
-fn shm(path: &Path, options: &Options) -> Result<AnyChannel, Error> {
+fn shm(
+    path: &Path,
+    options: &Options,
+    capability: Option<Capability>,
+) -> Result<AnyChannel, Error> {
     let mut config = match options.waiting {
         Waiting::Busy => shm::ClientConfig::busy(),
         Waiting::Asleep => shm::ClientConfig::blocking(),
@@ -131,8 +131,8 @@ fn shm(path: &Path, options: &Options) -> Result<AnyChannel, Error> {
         config.operations_max = client.operations_max;
     }
     let mut client = shm::Client::connect(path, &config).map_err(io::Error::from)?;
-    if let Some(capability) = &options.capability {
-        if !client.attach(capability)? {
+    if let Some(capability) = capability {
+        if !client.attach(&capability)? {
             return Err(SubmitError::Unauthorized.into());
         }
     }
