@@ -394,8 +394,10 @@ fn writes_left_incomplete_keep_no_other_client_from_its_share() {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let busy = scope.spawn(|| {
-            let (mut at, mut lost) = ([100; 2], 0);
-            while !stop.load(Ordering::Relaxed) && at[0] < 2 << 20 {
+            let (mut at, mut lost, mut is_last) = ([100; 2], 0, false);
+            while !is_last && at[0] < 2 << 20 {
+                // Once more afterwards, in case that there was no time for it before.
+                is_last = stop.load(Ordering::Relaxed);
                 for (n, hostile) in hostile.iter_mut().enumerate() {
                     let body = 2u64 << 52 | at[n];
                     let words = [2000 + n as u64, BASE, place(1, 0), body, 0, 0, 0];

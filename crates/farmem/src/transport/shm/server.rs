@@ -218,7 +218,7 @@ impl Server {
                         self.active.swap_remove(n);
                     }
                     if let Some(lack) = lack {
-                        self.make_room(lack.bytes, clock());
+                        self.make_room(index, lack.bytes, clock());
                     }
                 }
                 Err(violation) => {
@@ -485,7 +485,7 @@ impl Server {
 
     /// Makes room for a client's write in parts, if others must give way to it.
     #[cold]
-    fn make_room(&mut self, bytes: u64, now: Instant) {
+    fn make_room(&mut self, index: usize, bytes: u64, now: Instant) {
         let share = self.config.assembly_bytes_max / self.clients().max(1) as u64;
         while self.assembly_free < bytes {
             let rings = self.peers.iter().enumerate();
@@ -493,7 +493,10 @@ impl Server {
             let victim = victim(rings, now, bytes, share);
             let victim = victim.and_then(|n| self.peers[n].as_mut()?.ring.as_mut());
             let Some(ring) = victim else {
-                return;
+                let ring = self.peers[index]
+                    .as_mut()
+                    .and_then(|peer| peer.ring.as_mut());
+                return ring.map_or((), |ring| ring.find_no_room(now));
             };
             self.assembly_free += ring.evict();
             self.counters.evicted += 1;

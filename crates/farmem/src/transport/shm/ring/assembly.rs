@@ -17,9 +17,12 @@ use crate::transport::shm::layout::flag;
 use crate::transport::shm::layout::Entry;
 use crate::transport::shm::Violation;
 
-/// The time without a part after which a write gives way to another one, and the longest time for
-/// which a write waits for room.
+/// The time without a part after which a write gives way to another one.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The time for which a write waits for room at least: those that are left incomplete have given way
+/// by then.
+const WAIT: Duration = Duration::from_secs(2);
 
 /// A client's write in parts.
 #[derive(Default)]
@@ -49,6 +52,8 @@ pub(in crate::transport::shm) struct Lack {
     pub(in crate::transport::shm) bytes: u64,
     /// The time from which on it waits.
     since: Instant,
+    /// Nobody has given way to it in all that time.
+    is_over: bool,
 }
 
 impl Ring {
@@ -71,6 +76,13 @@ impl Ring {
     /// Returns the write that waits for room.
     pub(in crate::transport::shm) fn lack(&self) -> Option<Lack> {
         self.lack
+    }
+
+    /// Takes note that no other write gives way to the one that waits.
+    pub(in crate::transport::shm) fn find_no_room(&mut self, now: Instant) {
+        if let Some(lack) = &mut self.lack {
+            lack.is_over = now.since(lack.since) >= WAIT;
+        }
     }
 
     /// Gives up the incomplete write; returns the bytes that it took.
@@ -146,13 +158,16 @@ impl Ring {
         self.forget_parts(shared);
         let bytes = u64::from(length);
         if bytes > *shared.assembly_free {
-            let since = lack.map_or(now, |lack| lack.since);
-            if now.since(since) < PATIENCE {
-                self.lack = Some(Lack { bytes, since });
-                return false;
+            if lack.is_some_and(|lack| lack.is_over) {
+                self.assembly = Assembly::Lost;
+                return true;
             }
-            self.assembly = Assembly::Lost;
-            return true;
+            self.lack = Some(Lack {
+                bytes,
+                since: lack.map_or(now, |lack| lack.since),
+                is_over: false,
+            });
+            return false;
         }
         *shared.assembly_free -= bytes;
         self.assembly = Assembly::Partial(Partial {
