@@ -4,6 +4,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
+use rustix::net::sockopt::Timeout;
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags,
     SocketAddrUnix, SocketFlags, SocketType,
@@ -86,6 +87,8 @@ impl Hostile {
 
     /// Waits for the node to cut it off; returns the reason.
     fn end(&self) -> u8 {
+        let patience = Some(Duration::from_secs(60));
+        net::sockopt::set_socket_timeout(&self.socket, Timeout::Recv, patience).unwrap();
         loop {
             let mut bytes = [0; 64];
             match net::recv(&self.socket, &mut bytes[..], RecvFlags::empty()) {
@@ -132,8 +135,9 @@ fn a_client_that_breaks_the_protocol_is_cut_off_with_a_reason() {
     let lines = DATA / 64;
     let whole = 100_000u64 << 32;
     let p = place;
-    let cases: [(&str, u8, u8, u8, u64, u64, Violation); 14] = [
+    let cases: [(&str, u8, u8, u8, u64, u64, Violation); 15] = [
         ("reserved flag", READ, 8, 0, p(8, 0), 0, Violation::Reserved),
+        ("the same", WRITE, 8, 0, p(8, 0), 0, Violation::Reserved),
         (
             "read of a part",
             READ,
@@ -226,6 +230,13 @@ fn a_client_that_breaks_the_protocol_is_cut_off_with_a_reason() {
         assert_eq!(hostile.end(), violation as u8, "{name}");
         honest.write(SpaceId(1), BASE, &[7; 100], None).unwrap();
     }
+    let hostile = Hostile::connect(&node.path);
+    hostile.word(
+        RING + (FIRST % ENTRIES) as usize * 64,
+        1 << 56 | u64::from(FIRST),
+    );
+    hostile.notify();
+    assert_eq!(hostile.end(), Violation::Reserved as u8);
     let mut hostile = Hostile::connect(&node.path);
     for _ in 0..3 {
         // Together more than 32 bits, whichever of them the node finds at once.
@@ -237,7 +248,7 @@ fn a_client_that_breaks_the_protocol_is_cut_off_with_a_reason() {
         net::send(&hostile.socket, message, SendFlags::empty()).unwrap();
         assert_eq!(hostile.end(), Violation::Message as u8);
     }
-    assert_eq!(node.stop().0.cut_off, 19);
+    assert_eq!(node.stop().0.cut_off, 21);
 }
 
 #[test]

@@ -24,7 +24,8 @@
 //!   Nothing that the node needs to know is in shared memory: where it is in each ring, and what it
 //!   keeps of a write, is its own. A client that breaks the protocol is cut off, with a
 //!   [`Violation`]. Each turn does a bounded amount of work per client, except that an operation
-//!   is never divided: a write of 1 GiB takes as long as copying 1 GiB does.
+//!   is never divided: a write of 1 GiB takes as long as copying 1 GiB does. The memory for writes
+//!   in parts is shared out: one that is left incomplete gives way to those of others.
 //! - **Access.** The socket's file has mode 0600. With [`ServerConfig::authorize`], a process may
 //!   use a space only after it has shown the space's capability ([`Client::attach`]).
 

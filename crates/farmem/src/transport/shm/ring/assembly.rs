@@ -1,9 +1,9 @@
 //! Writes in parts.
 //!
 //! All clients share the memory for those that are not complete. If there is too little, one that
-//! has had no part for a second loses its place, and a client gets its share of the memory, whatever
-//! others have of it: so that a client delays no other one by leaving writes incomplete. What has
-//! lost its place never runs, and the client is told that it came too late.
+//! has had no part for a second loses its place, and a client gets its share of the memory,
+//! whatever others have of it: so that a client delays no other one by leaving writes incomplete.
+//! What has lost its place never runs, and the client is told that it came too late.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ use crate::transport::shm::Violation;
 /// The time without a part after which a write gives way to another one.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The time for which a write waits for room at least: those that are left incomplete have given way
-/// by then.
+/// The time for which a write waits for room at least: those that are left incomplete have given
+/// way by then.
 const WAIT: Duration = Duration::from_secs(2);
 
 /// A client's write in parts.
