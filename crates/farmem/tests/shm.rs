@@ -25,6 +25,8 @@ mod asynchronous;
 mod hostile;
 #[path = "shm/service.rs"]
 mod service;
+#[path = "shm/sleep.rs"]
+mod sleep;
 
 const BASE: u64 = 0x4000_0000;
 const BYTES: u64 = 64 << 20;

@@ -267,6 +267,9 @@ fn a_part_of_another_write_is_refused() {
         second(2, place(99, 0)),
         second(3, whole | 101),
         second(3, (201 << 32) | 100),
+        // Within the whole, but not behind the first.
+        [1, BASE, place(50, 0), whole | 110, 0, 0, 0],
+        [1, BASE, place(50, 0), whole | 50, 0, 0, 0],
     ] {
         let mut hostile = Hostile::connect(&node.path);
         hostile.entry(WRITE, PART | AREA, 0, first);
