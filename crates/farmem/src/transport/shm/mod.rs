@@ -87,7 +87,7 @@ reasons! {
         /// The sizes of the region.
         Sizes = 2: "the sizes of the region are not possible: entries are a power of two from 16 \
             to 4096, data is whole pages from 16 KiB to 64 MiB",
-        /// As many clients as there may be.
+        /// The node has as many clients as it may have.
         Full = 3: "the node has as many clients as it may have",
         /// No memory for another region.
         Memory = 4: "the node has no memory for another region",
@@ -130,7 +130,7 @@ pub enum ConnectError {
         /// The node's version.
         version: u32,
     },
-    /// What answers is no node, or the region is not what was agreed.
+    /// The other side is no node, or the region is not what was agreed.
     NotANode,
     /// The region could not be mapped.
     Memory(tare_memory::Error),

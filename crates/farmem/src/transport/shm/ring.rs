@@ -47,7 +47,7 @@ pub(super) struct Shared<'a, S, C> {
     pub(super) clock: &'a C,
     /// The last time that was asked for.
     pub(super) now: &'a mut Instant,
-    /// Whether spaces must be attached.
+    /// True if spaces must be attached.
     pub(super) is_restricted: bool,
     /// Bytes that further writes in parts may take.
     pub(super) assembly_free: &'a mut u64,
@@ -100,8 +100,8 @@ impl Ring {
         layout::first_word(&self.memory, at, self.next).is_some()
     }
 
-    /// From now on the client has to notify the node. Returns false, and changes that back, if there
-    /// is something to do already.
+    /// From now on the client has to notify the node. Returns false, and changes that back, if
+    /// there is something to do already.
     pub(super) fn park(&mut self) -> bool {
         self.node_word = self.node_word.wrapping_add(1) | 1;
         layout::set_waits(&self.memory, NODE_WORD, self.node_word);

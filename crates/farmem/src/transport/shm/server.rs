@@ -393,7 +393,7 @@ impl Server {
             epoch: self.config.epoch,
             refusal: Some(refusal),
         };
-        // Whoever does not read it sees the end of the connection.
+        // A client that does not read it sees the end of the connection.
         let _ = rendezvous::send(socket, &welcome);
     }
 

@@ -191,7 +191,8 @@ impl Client {
         !self.flights.is_empty() && layout::first_word(&self.memory, at, self.answered).is_some()
     }
 
-    /// Puts as much of an operation into the ring as there is room for; returns true if that is all.
+    /// Puts as much of an operation into the ring as there is room for; returns true if that is
+    /// all.
     fn place(&mut self, pending: &mut Pending, number: u64, body: &[u8]) -> bool {
         let length = match pending.head.code {
             code::READ => pending.head.length,

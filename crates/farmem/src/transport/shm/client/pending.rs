@@ -24,7 +24,7 @@ pub(super) struct Pending {
     pub(super) entries: u32,
     /// Bytes that were read.
     pub(super) received: u32,
-    /// What was read.
+    /// The bytes that were read.
     pub(super) data: Vec<u8>,
     pub(super) outcome: Result<Value, Failure>,
     pub(super) submitted: Instant,

@@ -74,7 +74,7 @@ impl Client {
 
     /// Returns the descriptor to sleep on.
     pub(super) fn sleeping_descriptor(&self) -> BorrowedFd<'_> {
-        // Completions that nobody took are not announced again, nor an answer that came before.
+        // Completions that were not taken are not announced again, nor an answer that came before.
         match self.prepare_to_sleep() && self.completions.is_empty() && !self.is_gone {
             true => self.socket.as_fd(),
             false => self.ready.as_fd(),

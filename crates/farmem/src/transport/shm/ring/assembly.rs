@@ -52,7 +52,7 @@ pub(in crate::transport::shm) struct Lack {
     pub(in crate::transport::shm) bytes: u64,
     /// The time from which on it waits.
     since: Instant,
-    /// Nobody has given way to it in all that time.
+    /// No other write has given way to it in all that time.
     is_over: bool,
 }
 
