@@ -9,7 +9,11 @@
 //! - `raw line`: a ping-pong of two cache lines, one written by each side, no PAUSE.
 //! - `raw copy`: one process copies 64 KiB after 64 KiB from private memory into 16 slots of shared
 //!   memory, the other one from there into private memory; from the same 64 KiB each time, or cold,
-//!   from random blocks of as much memory as there are pages.
+//!   from random blocks of as much memory as there are pages, up to 1 GiB.
+//!
+//! A CASE is the beginning of the name of a group: `line`, `batched`, `sessions`, `bulk`. There are
+//! 2^ORDER_MAX pages of 4 KiB, 4 GiB unless it is said otherwise; `line` and `sessions` alone need
+//! less. The node's process ends with the client's.
 //!
 //! All cases take turns of some milliseconds in each round. Figures are medians over the rounds of
 //! nanoseconds per operation, and of the ratio to a reference in the same round, with the lower and
@@ -24,6 +28,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use rustix::process::{getppid, set_parent_process_death_signal, Signal};
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 use tare_farmem::memory::{Config, Store};
 use tare_farmem::operation::{Operation, PageSize, Permission, SpaceId};
@@ -38,6 +43,12 @@ const SESSIONS: u64 = 1000;
 const TURN: Duration = Duration::from_millis(8);
 const BATCH: usize = 16;
 const BULK: usize = 64 << 10;
+/// Bulk operations on the way.
+const DEPTH: usize = 8;
+/// The most memory that the cold copy is from: many times a cache.
+const COLD_MAX: usize = 1 << 30;
+/// The pages of the cases on single lines are 2^7.
+const LINE_ORDER: u32 = 7;
 
 /// The control memory: what the node does, written by the client; the two lines of the ping-pong;
 /// and the slots of the copy.
@@ -63,12 +74,26 @@ const STOP: u64 = u64::MAX;
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().map(String::as_str) == Some("node") {
+        // Whatever ends the client: the node waits for no one else, on a processor of its own.
+        set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
+        if getppid().map(|parent| parent.to_string()).as_ref() != arguments.get(4) {
+            return;
+        }
         return node(&arguments[1], &arguments[2], arguments[3].parse().unwrap());
     }
     let number = |n: usize, default| arguments.get(n).map_or(default, |a| a.parse().unwrap());
     let (order_max, rounds) = (number(0, 20), number(1, 31) as usize);
     let cases = arguments.get(2..).unwrap_or_default();
-    let mut bench = Bench::new(order_max);
+    let needs_all = |case: &String| {
+        ["batched", "bulk"]
+            .iter()
+            .any(|name| name.starts_with(case))
+    };
+    let order = match cases.is_empty() || cases.iter().any(needs_all) {
+        true => order_max.max(LINE_ORDER),
+        false => LINE_ORDER,
+    };
+    let mut bench = Bench::new(order);
     bench.run(rounds, cases);
 }
 
@@ -137,7 +162,7 @@ fn node(control: &str, socket: &str, order_max: u32) {
             .unwrap();
     }
     let source = vec![7; BULK];
-    let cold = vec![7; BULK << order_max.saturating_sub(4)];
+    let mut cold = Vec::new();
     let mut position = 0;
     println!("ready");
     let clock = || tare_sim::Instant::now();
@@ -152,7 +177,13 @@ fn node(control: &str, socket: &str, order_max: u32) {
             }
             LINES => pong(view),
             COPY => produce(view, &source, &mut position),
-            COPY_COLD => produce(view, &cold, &mut position),
+            COPY_COLD => {
+                // Only now: other cases do without it.
+                if cold.is_empty() {
+                    cold = vec![7; (BULK << order_max.saturating_sub(4)).min(COLD_MAX)];
+                }
+                produce(view, &cold, &mut position);
+            }
             _ => std::hint::spin_loop(),
         }
     }
@@ -226,6 +257,7 @@ impl Bench {
         let mut node = Command::new(std::env::current_exe().unwrap())
             .arg("node")
             .args([&path, socket.to_str().unwrap(), &order_max.to_string()])
+            .arg(std::process::id().to_string())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -236,7 +268,6 @@ impl Bench {
         assert_eq!(line, "ready\n");
         let config = ClientConfig {
             timeout: Duration::from_secs(5),
-            entries: std::env::var("ENTRIES").map_or(256, |n| n.parse().unwrap()),
             ..ClientConfig::busy()
         };
         let client = Client::connect(&socket, &config).unwrap();
@@ -268,10 +299,10 @@ impl Bench {
                 |name: &str, ns: f64| samples.entry(name.to_owned()).or_default().push(ns);
             if wanted("line") {
                 add("raw line", self.raw_line());
-                add("line: read 16 B, in the entry", self.read(16, 7));
-                add("line: read 64 B, data area", self.read(64, 7));
-                add("line: write 16 B, in the entry", self.write(16, 7));
-                add("line: write 64 B, data area", self.write(64, 7));
+                add("line: read 16 B, in the entry", self.read(16, LINE_ORDER));
+                add("line: read 64 B, data area", self.read(64, LINE_ORDER));
+                add("line: write 16 B, in the entry", self.write(16, LINE_ORDER));
+                add("line: write 64 B, data area", self.write(64, LINE_ORDER));
             }
             if wanted("batched") {
                 for &order in &orders {
@@ -417,12 +448,11 @@ impl Bench {
     /// 64 KiB operations on 2^order pages, 8 at a time.
     fn bulk(&mut self, order: u32, is_write: bool) -> f64 {
         let data = vec![7; BULK];
-        let depth = std::env::var("DEPTH").map_or(8, |n| n.parse().unwrap());
         let mut done = 0;
         let ns = turn(|| {
             let before = done;
             while done < before + 32 {
-                while self.client.outstanding() < depth {
+                while self.client.outstanding() < DEPTH {
                     let page = self.page(order) & !15;
                     let (address, len) = (START + page * PAGE, BULK as u32);
                     let operation = match is_write {

@@ -12,15 +12,21 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use tare_farmem::memory::{Config, Store};
 use tare_farmem::operation::{Error, Guard, Operation, PageSize, Permission, SpaceId, Value};
-use tare_farmem::protocol::{Completion, Failure};
+use tare_farmem::protocol::{Completion, Failure, Secret};
 use tare_farmem::transport::shm::{
     Client, ClientConfig, ConnectError, Counters, Refusal, Server, ServerConfig, Violation,
 };
 use tare_farmem::transport::Channel;
 use tare_sim::Random;
 
+#[path = "shm/asynchronous.rs"]
+mod asynchronous;
 #[path = "shm/hostile.rs"]
 mod hostile;
+#[path = "shm/service.rs"]
+mod service;
+#[path = "shm/sleep.rs"]
+mod sleep;
 
 const BASE: u64 = 0x4000_0000;
 const BYTES: u64 = 64 << 20;
@@ -470,17 +476,16 @@ fn a_node_that_ends_is_seen_at_once() {
 
 #[test]
 fn a_space_needs_its_capability_where_the_node_has_a_check() {
-    let authorize = |space: SpaceId, capability: &[u8; 32]| capability[0] == space.0 as u8;
-    let node = Node::start(ServerConfig {
-        authorize: Some(Box::new(authorize)),
-        ..ServerConfig::new(1)
-    });
+    let secret = |n| Secret::new(&[n; 32]);
+    let node = Node::start(ServerConfig::with_secret(1, secret(1)));
     let mut client = node.connect();
     let refused = Err(Failure::Refused(Error::NoSuchSpace));
     assert_eq!(client.call(SpaceId(3), &Operation::Open, &mut []), refused);
-    assert_eq!(client.attach(SpaceId(3), &[4; 32]), Ok(false));
+    assert_eq!(client.attach(&secret(2).capability(SpaceId(3))), Ok(false));
     assert_eq!(client.call(SpaceId(3), &Operation::Open, &mut []), refused);
-    assert_eq!(client.attach(SpaceId(3), &[3; 32]), Ok(true));
+    assert_eq!(client.attach(&secret(1).capability(SpaceId(4))), Ok(true));
+    assert_eq!(client.call(SpaceId(3), &Operation::Open, &mut []), refused);
+    assert_eq!(client.attach(&secret(1).capability(SpaceId(3))), Ok(true));
     alloc(&mut client, SpaceId(3), 4096);
     client.write(SpaceId(3), BASE, &[1; 100], None).unwrap();
     let mut other = node.connect();

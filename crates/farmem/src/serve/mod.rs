@@ -4,6 +4,7 @@
 //! the epoch is no longer than the question, but a read can have an answer of a whole datagram, so
 //! beyond trusted networks a node needs authentication.
 
+mod shm;
 mod source;
 mod udp;
 mod worker;
@@ -17,6 +18,7 @@ use std::thread::JoinHandle;
 use crate::protocol::{Execute, Node};
 use crate::transport::Waiting;
 
+pub use shm::ShmSource;
 pub use source::{Source, Turn};
 pub use udp::UdpSource;
 pub use worker::{Work, WorkCounters};

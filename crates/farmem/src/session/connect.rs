@@ -1,11 +1,13 @@
 //! Sessions by the address of a node.
 
+use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::Path;
 
 use super::{Error, Session};
 use crate::operation::SpaceId;
-use crate::protocol::{Authentication, Capability, Client, ClientConfig};
-use crate::transport::{Channel, Faults, Faulty, Remote, UdpLink, Waiting};
+use crate::protocol::{Authentication, Capability, Client, ClientConfig, SubmitError};
+use crate::transport::{shm, Channel, Faults, Faulty, Remote, UdpLink, Waiting};
 
 /// A channel of any transport.
 pub type AnyChannel = Box<dyn Channel + Send>;
@@ -16,17 +18,20 @@ pub struct Options {
     /// The address space; a random one if `None`.
     pub space: Option<SpaceId>,
     /// The settings of the client; those of [`ClientConfig::new`] with a random number if `None`.
+    /// Over shared memory only the timeout and the most operations have a meaning.
     pub client: Option<ClientConfig>,
     /// The way to wait for answers.
     pub waiting: Waiting,
-    /// Faults of the network that are made in the process, and their seed.
+    /// Faults of the network that are made in the process, and their seed. Over UDP only.
     pub faults: Option<(Faults, u64)>,
 }
 
-const EXPECTED: &str = "udp://HOST:PORT";
+const EXPECTED: &str = "udp://HOST:PORT, or shm:PATH for a node on this machine";
 
-/// Opens a session with the node at an address, `udp://HOST:PORT`. That the node is there shows
-/// with the first operation.
+const EXPECTED_WITH_FAULTS: &str = "udp://HOST:PORT, since there are to be faults of the network";
+
+/// Opens a session with the node at an address: `udp://HOST:PORT`, or `shm:PATH` for one on this
+/// machine. That a node is there shows over UDP with the first operation.
 ///
 /// # Errors
 /// [`Error::Address`], also for a host without an address, and [`Error::Io`].
@@ -34,11 +39,12 @@ pub fn connect(address: &str, options: &Options) -> Result<Session, Error> {
     open(address, options, None)
 }
 
-/// Opens a session as [`connect`] does, with a node that demands encryption, for the space of a
-/// capability.
+/// Opens a session as [`connect`] does, with a node that demands capabilities, for the space of
+/// this one. Over UDP all messages are encrypted; over shared memory it is shown to the node.
 ///
 /// # Errors
-/// Those of [`connect`].
+/// Those of [`connect`]; over shared memory [`SubmitError::Unauthorized`] if the node does not
+/// accept the capability.
 pub fn connect_authorized(
     address: &str,
     options: &Options,
@@ -56,14 +62,18 @@ fn open(
     options: &Options,
     capability: Option<Capability>,
 ) -> Result<Session, Error> {
-    let invalid = || Error::Address {
+    let invalid = |expected| Error::Address {
         address: address.to_string(),
-        expected: EXPECTED,
+        expected,
     };
-    let (scheme, place) = address.split_once(':').ok_or_else(invalid)?;
-    let channel = match scheme {
-        "udp" => udp(resolve(place).ok_or_else(invalid)?, options, capability)?,
-        _ => return Err(invalid()),
+    let channel = match address.split_once(':') {
+        Some(("udp", place)) => {
+            let node = resolve(place).ok_or_else(|| invalid(EXPECTED))?;
+            udp(node, options, capability)?
+        }
+        Some(("shm", _)) if options.faults.is_some() => return Err(invalid(EXPECTED_WITH_FAULTS)),
+        Some(("shm", path)) if !path.is_empty() => shm(Path::new(path), options, capability)?,
+        _ => return Err(invalid(EXPECTED)),
     };
     let space = match options.space {
         Some(space) => space,
@@ -101,6 +111,32 @@ fn udp(
         None => Box::new(Remote::new(client, link)),
         Some((faults, seed)) => Box::new(Remote::new(client, Faulty::new(link, faults, seed))),
     })
+}
+
+fn shm(
+    path: &Path,
+    options: &Options,
+    capability: Option<Capability>,
+) -> Result<AnyChannel, Error> {
+    let mut config = match options.waiting {
+        Waiting::Busy => shm::ClientConfig::busy(),
+        Waiting::Asleep => shm::ClientConfig::blocking(),
+        Waiting::Adaptive(busy) => shm::ClientConfig {
+            busy,
+            ..shm::ClientConfig::blocking()
+        },
+    };
+    if let Some(client) = options.client {
+        config.timeout = client.timeout;
+        config.operations_max = client.operations_max;
+    }
+    let mut client = shm::Client::connect(path, &config).map_err(io::Error::from)?;
+    if let Some(capability) = capability {
+        if !client.attach(&capability)? {
+            return Err(SubmitError::Unauthorized.into());
+        }
+    }
+    Ok(Box::new(client))
 }
 
 /// Returns a random number other than 0, for spaces and for [`ClientConfig::first_id`].

@@ -4,6 +4,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
+use rustix::net::sockopt::Timeout;
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags,
     SocketAddrUnix, SocketFlags, SocketType,
@@ -86,6 +87,8 @@ impl Hostile {
 
     /// Waits for the node to cut it off; returns the reason.
     fn end(&self) -> u8 {
+        let patience = Some(Duration::from_secs(60));
+        net::sockopt::set_socket_timeout(&self.socket, Timeout::Recv, patience).unwrap();
         loop {
             let mut bytes = [0; 64];
             match net::recv(&self.socket, &mut bytes[..], RecvFlags::empty()) {
@@ -132,8 +135,9 @@ fn a_client_that_breaks_the_protocol_is_cut_off_with_a_reason() {
     let lines = DATA / 64;
     let whole = 100_000u64 << 32;
     let p = place;
-    let cases: [(&str, u8, u8, u8, u64, u64, Violation); 14] = [
+    let cases: [(&str, u8, u8, u8, u64, u64, Violation); 15] = [
         ("reserved flag", READ, 8, 0, p(8, 0), 0, Violation::Reserved),
+        ("the same", WRITE, 8, 0, p(8, 0), 0, Violation::Reserved),
         (
             "read of a part",
             READ,
@@ -226,12 +230,25 @@ fn a_client_that_breaks_the_protocol_is_cut_off_with_a_reason() {
         assert_eq!(hostile.end(), violation as u8, "{name}");
         honest.write(SpaceId(1), BASE, &[7; 100], None).unwrap();
     }
+    let hostile = Hostile::connect(&node.path);
+    hostile.word(
+        RING + (FIRST % ENTRIES) as usize * 64,
+        1 << 56 | u64::from(FIRST),
+    );
+    hostile.notify();
+    assert_eq!(hostile.end(), Violation::Reserved as u8);
+    let mut hostile = Hostile::connect(&node.path);
+    for _ in 0..3 {
+        // Together more than 32 bits, whichever of them the node finds at once.
+        hostile.entry(READ, AREA, 0, [1, BASE, place(u32::MAX, 0), 0, 0, 0, 0]);
+    }
+    assert_eq!(hostile.end(), Violation::Area as u8);
     for message in [&[9u8][..], &[4; 10], &[1; 32], &[3; 65]] {
         let hostile = Hostile::connect(&node.path);
         net::send(&hostile.socket, message, SendFlags::empty()).unwrap();
         assert_eq!(hostile.end(), Violation::Message as u8);
     }
-    assert_eq!(node.stop().0.cut_off, 18);
+    assert_eq!(node.stop().0.cut_off, 21);
 }
 
 #[test]
@@ -250,6 +267,9 @@ fn a_part_of_another_write_is_refused() {
         second(2, place(99, 0)),
         second(3, whole | 101),
         second(3, (201 << 32) | 100),
+        // Within the whole, but not behind the first.
+        [1, BASE, place(50, 0), whole | 110, 0, 0, 0],
+        [1, BASE, place(50, 0), whole | 50, 0, 0, 0],
     ] {
         let mut hostile = Hostile::connect(&node.path);
         hostile.entry(WRITE, PART | AREA, 0, first);
@@ -358,4 +378,102 @@ fn scribble(path: &Path, random: &mut Random) {
             hostile.notify();
         }
     }
+}
+
+/// Begins writes of so many bytes, and leaves them incomplete.
+fn leave_incomplete(path: &Path, count: u64, bytes: u64) -> Vec<Hostile> {
+    let begin = |n| {
+        let mut hostile = Hostile::connect(path);
+        let words = [2000 + n, BASE, place(100, 0), bytes << 32, 0, 0, 0];
+        hostile.entry(WRITE, PART | AREA, 0, words);
+        assert_eq!(hostile.answer(), RECEIVED);
+        hostile
+    };
+    (0..count).map(begin).collect()
+}
+
+const RECEIVED: u8 = 1;
+const EXPIRED: u8 = 4;
+
+#[test]
+fn writes_left_incomplete_keep_no_other_client_from_its_share() {
+    let mut node = Node::start(ServerConfig {
+        assembly_bytes_max: 4 << 20,
+        ..ServerConfig::new(1)
+    });
+    let mut honest = node.connect();
+    alloc(&mut honest, SpaceId(1), 4 << 20);
+    // All of the memory for them, by two clients that go on with them all the time.
+    let mut hostile = leave_incomplete(&node.path, 2, 2 << 20);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let busy = scope.spawn(|| {
+            let (mut at, mut lost, mut is_last) = ([100; 2], 0, false);
+            while !is_last && at[0] < 2 << 20 {
+                // Once more afterwards, in case that there was no time for it before.
+                is_last = stop.load(Ordering::Relaxed);
+                for (n, hostile) in hostile.iter_mut().enumerate() {
+                    let body = 2u64 << 52 | at[n];
+                    let words = [2000 + n as u64, BASE, place(1, 0), body, 0, 0, 0];
+                    hostile.entry(WRITE, PART | AREA, 0, words);
+                    at[n] += 1;
+                    lost += u32::from(hostile.answer() == EXPIRED);
+                }
+            }
+            lost
+        });
+        let data = vec![3; 1 << 20];
+        let start = Instant::now();
+        honest.write(SpaceId(1), BASE, &data, None).unwrap();
+        let mut out = vec![0; data.len()];
+        honest.read_into(SpaceId(1), BASE, &mut out).unwrap();
+        assert!(out == data && start.elapsed() < Duration::from_secs(55));
+        stop.store(true, Ordering::Relaxed);
+        assert!(busy.join().unwrap() > 0, "the one that gave way is told");
+    });
+    assert_eq!(node.stop().0.evicted, 1);
+}
+
+#[test]
+fn a_write_left_incomplete_for_a_second_gives_way_to_one_of_any_length() {
+    let mut node = Node::start(ServerConfig {
+        assembly_bytes_max: 4 << 20,
+        ..ServerConfig::new(1)
+    });
+    let mut honest = node.connect();
+    alloc(&mut honest, SpaceId(1), 4 << 20);
+    // None of these has more than its share.
+    let mut hostile = leave_incomplete(&node.path, 7, 1 << 19);
+    let data = vec![3; 4 << 20];
+    honest.write(SpaceId(1), BASE, &data, None).unwrap();
+    let words = [2000, BASE, place(1, 0), 1 << 51 | 100, 0, 0, 0];
+    for _ in 0..2 {
+        hostile[0].entry(WRITE, PART | AREA, 0, words);
+        assert_eq!(hostile[0].answer(), EXPIRED);
+    }
+    // It can begin another one.
+    let words = [2000, BASE, place(1, 0), 1 << 51, 0, 0, 0];
+    hostile[0].entry(WRITE, PART | AREA, 0, words);
+    assert_eq!(hostile[0].answer(), RECEIVED);
+    assert_eq!(node.stop().0.evicted, 7);
+}
+
+#[test]
+fn a_write_for_which_there_is_never_room_is_refused_and_holds_up_no_one() {
+    let node = Node::start(ServerConfig {
+        assembly_bytes_max: 1 << 20,
+        ..ServerConfig::new(1)
+    });
+    let (mut large, mut honest) = (node.connect(), node.connect());
+    alloc(&mut honest, SpaceId(1), 4 << 20);
+    let data = vec![3; 2 << 20];
+    let refused = large.write(SpaceId(1), BASE, &data, None);
+    assert_eq!(refused, Err(Failure::Timeout));
+    large
+        .write(SpaceId(1), BASE, &data[..1 << 20], None)
+        .unwrap();
+    let mut out = vec![0; 2 << 20];
+    honest.read_into(SpaceId(1), BASE, &mut out).unwrap();
+    assert!(out[..1 << 20].iter().all(|&byte| byte == 3));
+    assert!(out[1 << 20..].iter().all(|&byte| byte == 0));
 }

@@ -24,7 +24,8 @@
 //!   Nothing that the node needs to know is in shared memory: where it is in each ring, and what it
 //!   keeps of a write, is its own. A client that breaks the protocol is cut off, with a
 //!   [`Violation`]. Each turn does a bounded amount of work per client, except that an operation
-//!   is never divided: a write of 1 GiB takes as long as copying 1 GiB does.
+//!   is never divided: a write of 1 GiB takes as long as copying 1 GiB does. The memory for writes
+//!   in parts is shared out: one that is left incomplete gives way to those of others.
 //! - **Access.** The socket's file has mode 0600. With [`ServerConfig::authorize`], a process may
 //!   use a space only after it has shown the space's capability ([`Client::attach`]).
 
@@ -86,7 +87,7 @@ reasons! {
         /// The sizes of the region.
         Sizes = 2: "the sizes of the region are not possible: entries are a power of two from 16 \
             to 4096, data is whole pages from 16 KiB to 64 MiB",
-        /// As many clients as there may be.
+        /// The node has as many clients as it may have.
         Full = 3: "the node has as many clients as it may have",
         /// No memory for another region.
         Memory = 4: "the node has no memory for another region",
@@ -129,7 +130,7 @@ pub enum ConnectError {
         /// The node's version.
         version: u32,
     },
-    /// What answers is no node, or the region is not what was agreed.
+    /// The other side is no node, or the region is not what was agreed.
     NotANode,
     /// The region could not be mapped.
     Memory(tare_memory::Error),
@@ -157,6 +158,19 @@ impl fmt::Display for ConnectError {
             ),
             ConnectError::Memory(error) => error.fmt(f),
         }
+    }
+}
+
+impl From<ConnectError> for io::Error {
+    fn from(error: ConnectError) -> io::Error {
+        let kind = match &error {
+            ConnectError::Os { source, .. } => source.kind(),
+            ConnectError::Silent => io::ErrorKind::TimedOut,
+            ConnectError::Refused { .. } => io::ErrorKind::ConnectionRefused,
+            ConnectError::NotANode => io::ErrorKind::InvalidData,
+            ConnectError::Memory(_) => io::ErrorKind::OutOfMemory,
+        };
+        io::Error::new(kind, error)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The socket of a client: messages of a sequenced-packet Unix socket, which also notify a side
 //! that is asleep, and whose end is the end of the client or the node.
 
+use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,6 +11,7 @@ use rustix::net::{
     self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
 };
+use zeroize::Zeroizing;
 
 use super::layout::Layout;
 use super::{Refusal, Violation, VERSION};
@@ -25,8 +27,29 @@ const ATTACH: u8 = 4;
 const ATTACHED: u8 = 5;
 const END: u8 = 6;
 
+/// A capability in a message. It is wiped on drop, and not printed.
+pub(super) struct Shown(Zeroizing<[u8; 32]>);
+
+impl Shown {
+    pub(super) fn new(capability: &[u8; 32]) -> Shown {
+        let mut shown = Shown(Zeroizing::default());
+        shown.0.copy_from_slice(capability);
+        shown
+    }
+
+    pub(super) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Shown")
+    }
+}
+
 /// A message. Integers are little-endian; unused bytes are 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Message {
     /// The client's first: version, entries, bytes of data.
     Hello { version: u32, layout: (u32, u32) },
@@ -40,10 +63,7 @@ pub(super) enum Message {
     /// Wakes the other side.
     Notify,
     /// Shows the capability of a space.
-    Attach {
-        space: SpaceId,
-        capability: [u8; 32],
-    },
+    Attach { space: SpaceId, capability: Shown },
     /// The answer: whether the space may be used.
     Attached { allowed: bool },
     /// The node's last, if the client broke the protocol.
@@ -51,14 +71,14 @@ pub(super) enum Message {
 }
 
 impl Message {
-    fn encode(&self) -> ([u8; MESSAGE_MAX], usize) {
-        let mut bytes = [0; MESSAGE_MAX];
+    fn encode(&self) -> (Zeroizing<[u8; MESSAGE_MAX]>, usize) {
+        let mut bytes = Zeroizing::new([0; MESSAGE_MAX]);
         let len = match *self {
             Message::Hello { version, layout } => {
                 bytes[8..16].copy_from_slice(&MAGIC);
-                put(&mut bytes, 16, version);
-                put(&mut bytes, 20, layout.0);
-                put(&mut bytes, 24, layout.1);
+                put(&mut bytes[..], 16, version);
+                put(&mut bytes[..], 20, layout.0);
+                put(&mut bytes[..], 24, layout.1);
                 bytes[0] = HELLO;
                 32
             }
@@ -70,9 +90,9 @@ impl Message {
             } => {
                 bytes[..2].copy_from_slice(&[WELCOME, refusal.map_or(0, |r| r as u8)]);
                 bytes[8..16].copy_from_slice(&MAGIC);
-                put(&mut bytes, 16, version);
-                put(&mut bytes, 20, layout.0);
-                put(&mut bytes, 24, layout.1);
+                put(&mut bytes[..], 16, version);
+                put(&mut bytes[..], 20, layout.0);
+                put(&mut bytes[..], 24, layout.1);
                 bytes[32..40].copy_from_slice(&epoch.to_le_bytes());
                 40
             }
@@ -80,10 +100,13 @@ impl Message {
                 bytes[0] = NOTIFY;
                 1
             }
-            Message::Attach { space, capability } => {
+            Message::Attach {
+                space,
+                ref capability,
+            } => {
                 bytes[0] = ATTACH;
                 bytes[8..16].copy_from_slice(&space.0.to_le_bytes());
-                bytes[16..48].copy_from_slice(&capability);
+                bytes[16..48].copy_from_slice(capability.bytes());
                 48
             }
             Message::Attached { allowed } => {
@@ -117,7 +140,7 @@ impl Message {
             (NOTIFY, 1) => Message::Notify,
             (ATTACH, 48) => Message::Attach {
                 space: SpaceId(read_u64(bytes, 8)?),
-                capability: *bytes.get(16..)?.first_chunk()?,
+                capability: Shown::new(bytes.get(16..)?.first_chunk()?),
             },
             (ATTACHED, 2) => Message::Attached {
                 allowed: *bytes.get(1)? != 0,
@@ -187,7 +210,7 @@ pub(super) enum Received {
 /// Takes a message if there is one. Files that come with it are closed by the kernel.
 pub(super) fn receive(socket: impl AsFd) -> Received {
     // One byte more than any message, so that a longer one is seen.
-    let mut bytes = [0; MESSAGE_MAX + 1];
+    let mut bytes = Zeroizing::new([0; MESSAGE_MAX + 1]);
     let mut take = || net::recv(&socket, &mut bytes[..], RecvFlags::DONTWAIT);
     let taken = match take() {
         Err(Errno::CONNRESET) => take(),

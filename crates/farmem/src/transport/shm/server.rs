@@ -15,10 +15,10 @@ use tare_memory::SharedMemory;
 use tare_sim::Instant;
 
 use super::rendezvous::{self, Message, Received};
-use super::ring::{Ring, Shared};
+use super::ring::{victim, Ring, Shared, Turn};
 use super::{Refusal, Violation, VERSION};
 use crate::operation::SpaceId;
-use crate::protocol::Execute;
+use crate::protocol::{Execute, Secret};
 
 /// Decides whether a capability is that of a space. It must take the same time for all.
 pub type Authorize = Box<dyn Fn(SpaceId, &[u8; 32]) -> bool + Send>;
@@ -64,6 +64,15 @@ impl ServerConfig {
             authorize: None,
         }
     }
+
+    /// The same for a node whose clients need the capabilities that follow from a secret.
+    pub fn with_secret(epoch: u64, secret: Secret) -> ServerConfig {
+        let check = move |space, shown: &[u8; 32]| secret.capability(space).is(shown);
+        ServerConfig {
+            authorize: Some(Box::new(check)),
+            ..ServerConfig::new(epoch)
+        }
+    }
 }
 
 /// The work of a [`Server`], counted.
@@ -81,6 +90,12 @@ pub struct Counters {
     pub last_violation: Option<Violation>,
     /// Entries answered.
     pub entries: u64,
+    /// Bytes that were asked for, those of refused reads included.
+    pub read_bytes: u64,
+    /// Bytes that were to be written, those of refused writes included.
+    pub written_bytes: u64,
+    /// Incomplete writes in parts that gave way to others.
+    pub evicted: u64,
     /// Messages sent to wake clients.
     pub notifications: u64,
     /// Clients that were not polled any more, and later notified the node.
@@ -93,6 +108,27 @@ struct Peer {
     ring: Option<Ring>,
     idle: u32,
     is_active: bool,
+}
+
+impl Peer {
+    /// Takes note of a turn; returns false if the client is not polled any more.
+    #[inline]
+    fn has_had(&mut self, turn: &Turn, config: &ServerConfig, counters: &mut Counters) -> bool {
+        if turn.must_notify {
+            counters.notifications += 1;
+            // A client that is gone is seen as such by the next look at the sockets.
+            let _ = rendezvous::send(&self.socket, &Message::Notify);
+        }
+        if turn.entries > 0 {
+            self.idle = 0;
+            return true;
+        }
+        self.idle += 1;
+        if self.idle >= config.idle_turns && self.ring.as_mut().is_none_or(Ring::park) {
+            self.is_active = false;
+        }
+        self.is_active
+    }
 }
 
 /// The `shm` transport at a node. It belongs to one thread, and has none of its own.
@@ -172,23 +208,18 @@ impl Server {
             };
             match ring.turn(&mut shared) {
                 Ok(turn) => {
-                    if turn.must_notify {
-                        self.counters.notifications += 1;
-                        // A client that is gone is seen as such by the next look at the sockets.
-                        let _ = rendezvous::send(&peer.socket, &Message::Notify);
-                    }
-                    if turn.entries > 0 {
-                        work += turn.entries;
-                        peer.idle = 0;
+                    work += turn.entries;
+                    let lack = ring.lack();
+                    self.counters.read_bytes += turn.read_bytes;
+                    self.counters.written_bytes += turn.written_bytes;
+                    if peer.has_had(&turn, &self.config, &mut self.counters) {
+                        n += 1;
                     } else {
-                        peer.idle += 1;
-                        if peer.idle >= self.config.idle_turns && ring.park() {
-                            peer.is_active = false;
-                            self.active.swap_remove(n);
-                            continue;
-                        }
+                        self.active.swap_remove(n);
                     }
-                    n += 1;
+                    if let Some(lack) = lack {
+                        self.make_room(index, lack.bytes, clock());
+                    }
                 }
                 Err(violation) => {
                     work += 1;
@@ -197,12 +228,50 @@ impl Server {
             }
         }
         self.counters.entries += u64::from(work);
-        self.countdown = self.countdown.saturating_sub(1 + work);
-        if self.countdown == 0 {
-            self.countdown = EVENTS_EVERY;
-            return Ok(self.events(Some(Duration::ZERO))? || work > 0);
+        Ok(self.look_at_sockets(1 + work)? || work > 0)
+    }
+
+    /// Returns true if a client has something for [`Server::turn`]. If none has, it does what else
+    /// a turn does, for which it needs no memory.
+    ///
+    /// # Errors
+    /// Those of the operating system on the node's own descriptors.
+    #[inline]
+    pub fn look(&mut self) -> io::Result<bool> {
+        let has_entry = |&index: &usize| {
+            let ring = self.peers[index]
+                .as_ref()
+                .and_then(|peer| peer.ring.as_ref());
+            ring.is_some_and(Ring::has_entry)
+        };
+        if self.active.iter().any(has_entry) {
+            return Ok(true);
         }
-        Ok(work > 0)
+        let mut n = 0;
+        while let Some(&index) = self.active.get(n) {
+            let is_polled = self.peers[index].as_mut().is_some_and(|peer| {
+                let turn = peer.ring.as_mut().map(Ring::rest).unwrap_or_default();
+                peer.has_had(&turn, &self.config, &mut self.counters)
+            });
+            if is_polled {
+                n += 1;
+            } else {
+                self.active.swap_remove(n);
+            }
+        }
+        self.look_at_sockets(1)?;
+        Ok(false)
+    }
+
+    /// Looks at the sockets if so much work makes it due; returns whether something came.
+    #[inline]
+    fn look_at_sockets(&mut self, work: u32) -> io::Result<bool> {
+        self.countdown = self.countdown.saturating_sub(work);
+        if self.countdown > 0 {
+            return Ok(false);
+        }
+        self.countdown = EVENTS_EVERY;
+        self.events(Some(Duration::ZERO))
     }
 
     /// Sleeps until a client has something to do, for at most `timeout`. Returns at once if one has
@@ -324,7 +393,7 @@ impl Server {
             epoch: self.config.epoch,
             refusal: Some(refusal),
         };
-        // Whoever does not read it sees the end of the connection.
+        // A client that does not read it sees the end of the connection.
         let _ = rendezvous::send(socket, &welcome);
     }
 
@@ -352,7 +421,7 @@ impl Server {
                 }
                 (Received::Message(Message::Attach { space, capability }), Some(ring)) => {
                     let authorize = self.config.authorize.as_ref();
-                    let allowed = authorize.is_none_or(|check| check(space, &capability));
+                    let allowed = authorize.is_none_or(|check| check(space, capability.bytes()));
                     if allowed && authorize.is_some() {
                         ring.attached.insert(space);
                     }
@@ -412,6 +481,26 @@ impl Server {
             let _ = rendezvous::send(&peer.socket, &Message::End { violation });
         }
         self.remove(index);
+    }
+
+    /// Makes room for a client's write in parts, if others must give way to it.
+    #[cold]
+    fn make_room(&mut self, index: usize, bytes: u64, now: Instant) {
+        let share = self.config.assembly_bytes_max / self.clients().max(1) as u64;
+        while self.assembly_free < bytes {
+            let rings = self.peers.iter().enumerate();
+            let rings = rings.filter_map(|(n, peer)| Some((n, peer.as_ref()?.ring.as_ref()?)));
+            let victim = victim(rings, now, bytes, share);
+            let victim = victim.and_then(|n| self.peers[n].as_mut()?.ring.as_mut());
+            let Some(ring) = victim else {
+                let ring = self.peers[index]
+                    .as_mut()
+                    .and_then(|peer| peer.ring.as_mut());
+                return ring.map_or((), |ring| ring.find_no_room(now));
+            };
+            self.assembly_free += ring.evict();
+            self.counters.evicted += 1;
+        }
     }
 
     /// Forgets a client. That closes its socket, which also takes it out of the epoll set.

@@ -1,74 +1,20 @@
 //! Operations that are submitted, and complete later.
 
 use std::io;
-use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use super::{outcome, take_read, Client, Entry, Flight, LIVENESS, SPINS};
+use super::entry::take_read;
+use super::pending::Pending;
+use super::{Client, Flight, LIVENESS, SPINS};
 use crate::operation::{Operation, SpaceId, Value, LEN_MAX};
-use crate::protocol::codec::{self, code, status, Head};
-use crate::protocol::{Completion, Failure, OperationId, SubmitError};
-use crate::transport::shm::layout::{self, READ_INLINE};
+use crate::protocol::codec::{self, code, Head};
+use crate::protocol::{Completion, OperationId, SubmitError};
+use crate::transport::shm::layout::{self, Entry, READ_INLINE};
 use crate::transport::Channel;
 
 /// Most buffers that are kept to be used again.
 const BUFFERS_MAX: usize = 64;
-
-/// An operation that is not over.
-#[derive(Debug)]
-pub(super) struct Pending {
-    space: SpaceId,
-    head: Head,
-    /// The body, unless all of it is in the ring.
-    body: Vec<u8>,
-    /// Bytes that are in the ring; that all are, if `is_sent`.
-    sent: u32,
-    is_sent: bool,
-    /// Entries on the way.
-    entries: u32,
-    /// Bytes that were read.
-    received: u32,
-    /// What was read.
-    data: Vec<u8>,
-    outcome: Result<Value, Failure>,
-    submitted: Instant,
-    /// The time from which on its timeout counts.
-    since: Instant,
-    is_reported: bool,
-}
-
-impl Pending {
-    /// An operation of one entry whose end the caller knows already.
-    pub(super) fn reported(entry: &Entry, now: Instant) -> Pending {
-        Pending {
-            space: entry.space(),
-            head: Head {
-                code: entry.code,
-                address: entry.address,
-                length: entry.length,
-                guard: None,
-            },
-            body: Vec::new(),
-            sent: entry.length,
-            is_sent: true,
-            entries: 1,
-            received: 0,
-            data: Vec::new(),
-            outcome: Ok(Value::None),
-            submitted: now,
-            since: now,
-            is_reported: true,
-        }
-    }
-
-    pub(super) fn is_reported(&self) -> bool {
-        self.is_reported
-    }
-
-    fn is_over(&self) -> bool {
-        self.entries == 0 && (self.is_sent || self.is_reported)
-    }
-}
 
 impl Channel for Client {
     fn submit(
@@ -184,6 +130,18 @@ impl Channel for Client {
     fn outstanding(&self) -> usize {
         self.outstanding
     }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        // It is asked for in order to sleep: from now on the node has to notify this client.
+        Some(self.sleeping_descriptor())
+    }
+
+    fn next_deadline(&self) -> tare_sim::Instant {
+        match self.outstanding {
+            0 => tare_sim::Instant::NEVER,
+            _ => tare_sim::Instant::now() + self.until_timeout(Instant::now()),
+        }
+    }
 }
 
 impl Client {
@@ -191,6 +149,7 @@ impl Client {
     /// operation has completed.
     fn step(&mut self) -> bool {
         let before = self.completions.len();
+        self.wake_if_asleep();
         self.date();
         self.send();
         let mut answers = false;
@@ -232,7 +191,8 @@ impl Client {
         !self.flights.is_empty() && layout::first_word(&self.memory, at, self.answered).is_some()
     }
 
-    /// Puts as much of an operation into the ring as there is room for; returns true if that is all.
+    /// Puts as much of an operation into the ring as there is room for; returns true if that is
+    /// all.
     fn place(&mut self, pending: &mut Pending, number: u64, body: &[u8]) -> bool {
         let length = match pending.head.code {
             code::READ => pending.head.length,
@@ -342,90 +302,5 @@ impl Client {
                 data,
             });
         }
-    }
-
-    fn until_timeout(&self, now: Instant) -> Duration {
-        let oldest = self.operations.iter().find(|pending| !pending.is_reported);
-        let age = oldest.map_or(Duration::ZERO, |oldest| now - oldest.since);
-        self.config.timeout.saturating_sub(age)
-    }
-
-    /// Gives up what is too old; returns true if there is any.
-    fn expire(&mut self, now: Instant) -> bool {
-        if !self.until_timeout(now).is_zero() {
-            return false;
-        }
-        self.messages();
-        let timeout = self.config.timeout;
-        self.give_up(|pending| now - pending.since >= timeout)
-    }
-
-    fn give_up_all(&mut self) {
-        self.give_up(|_| true);
-        // No answer comes any more.
-        self.flights.clear();
-        self.answered = self.next;
-        self.first += self.operations.len() as u64;
-        self.operations.clear();
-        self.unsent = 0;
-        self.area.clear();
-    }
-
-    fn give_up(&mut self, is_too_old: impl Fn(&Pending) -> bool) -> bool {
-        let mut any = false;
-        for index in 0..self.operations.len() {
-            let pending = &self.operations[index];
-            if pending.is_reported || !is_too_old(pending) {
-                continue;
-            }
-            any = true;
-            // A write in parts of which the last is not in the ring never runs.
-            let is_sent = match pending.head.code {
-                code::WRITE => pending.is_sent,
-                _ => pending.entries > 0 || pending.is_sent,
-            };
-            let failure = self.failure(pending.head.code, is_sent, pending.submitted);
-            let (id, space) = (OperationId(self.first + index as u64), pending.space);
-            self.operations[index].is_reported = true;
-            self.operations[index].data = Vec::new();
-            self.outstanding -= 1;
-            self.completions.push_back(Completion {
-                id,
-                space,
-                outcome: Err(failure),
-                data: Vec::new(),
-            });
-        }
-        if any {
-            self.retract();
-        }
-        any
-    }
-}
-
-impl Pending {
-    /// Takes the status of an entry. Returns the place of the bytes that were read.
-    fn take(&mut self, flight: &Flight, status: u8, value: u64) -> Range<usize> {
-        if !self.is_sent || self.entries > 0 {
-            self.since = Instant::now();
-        }
-        if self.outcome.is_err() || status == status::RECEIVED {
-            return 0..0;
-        }
-        self.outcome = match outcome(self.head.code, status, value) {
-            Ok(Value::Bytes(len)) if len != flight.len => Err(Failure::OutcomeUnknown),
-            other => other,
-        };
-        if self.head.code != code::READ || self.outcome.is_err() {
-            return 0..0;
-        }
-        // Answers come in order, so all bytes before these are there.
-        let start = self.received as usize;
-        self.received += flight.len;
-        let end = self.received as usize;
-        if self.data.len() < end {
-            self.data.resize(end, 0);
-        }
-        start..end
     }
 }

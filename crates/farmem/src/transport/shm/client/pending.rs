@@ -1,0 +1,94 @@
+//! An operation that is not over.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use super::entry::outcome;
+use super::Flight;
+use crate::operation::{SpaceId, Value};
+use crate::protocol::codec::{code, status, Head};
+use crate::protocol::Failure;
+use crate::transport::shm::layout::Entry;
+
+/// An operation that is not over.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) space: SpaceId,
+    pub(super) head: Head,
+    /// The body, unless all of it is in the ring.
+    pub(super) body: Vec<u8>,
+    /// Bytes that are in the ring; that all are, if `is_sent`.
+    pub(super) sent: u32,
+    pub(super) is_sent: bool,
+    /// Entries on the way.
+    pub(super) entries: u32,
+    /// Bytes that were read.
+    pub(super) received: u32,
+    /// The bytes that were read.
+    pub(super) data: Vec<u8>,
+    pub(super) outcome: Result<Value, Failure>,
+    pub(super) submitted: Instant,
+    /// The time from which on its timeout counts.
+    pub(super) since: Instant,
+    pub(super) is_reported: bool,
+}
+
+impl Pending {
+    /// An operation of one entry whose end the caller knows already.
+    pub(super) fn reported(entry: &Entry, now: Instant) -> Pending {
+        Pending {
+            space: entry.space(),
+            head: Head {
+                code: entry.code,
+                address: entry.address,
+                length: entry.length,
+                guard: None,
+            },
+            body: Vec::new(),
+            sent: entry.length,
+            is_sent: true,
+            entries: 1,
+            received: 0,
+            data: Vec::new(),
+            outcome: Ok(Value::None),
+            submitted: now,
+            since: now,
+            is_reported: true,
+        }
+    }
+
+    pub(super) fn is_reported(&self) -> bool {
+        self.is_reported
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.entries == 0 && (self.is_sent || self.is_reported)
+    }
+}
+
+impl Pending {
+    /// Takes the status of an entry. Returns the place of the bytes that were read.
+    pub(super) fn take(&mut self, flight: &Flight, status: u8, value: u64) -> Range<usize> {
+        if !self.is_sent || self.entries > 0 {
+            self.since = Instant::now();
+        }
+        if self.outcome.is_err() || status == status::RECEIVED {
+            return 0..0;
+        }
+        self.outcome = match outcome(self.head.code, status, value) {
+            Ok(Value::Bytes(len)) if len != flight.len => Err(Failure::OutcomeUnknown),
+            other => other,
+        };
+        if self.head.code != code::READ || self.outcome.is_err() {
+            return 0..0;
+        }
+        // Answers come in order, so all bytes before these are there.
+        let start = self.received as usize;
+        self.received += flight.len;
+        let end = self.received as usize;
+        if self.data.len() < end {
+            self.data.resize(end, 0);
+        }
+        start..end
+    }
+}

@@ -1,0 +1,111 @@
+//! Each step of falling asleep, one side after the other in one thread.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Mutex;
+
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use tare_farmem::protocol::{Node as ProtocolNode, NodeConfig};
+use tare_farmem::serve::{ShmSource, Source};
+use tare_farmem::transport::Waiting;
+
+use super::*;
+
+/// A node and a client, both idle.
+fn pair() -> (Server, Client) {
+    let path = socket_path();
+    let mut server = Server::listen(&path, ServerConfig::new(1)).unwrap();
+    let client = thread::spawn(move || Client::connect(&path, &PATIENT).unwrap());
+    while server.counters().connected == 0 {
+        server.wait(Some(Duration::from_secs(1))).unwrap();
+    }
+    (server, client.join().unwrap())
+}
+
+fn is_readable(descriptor: BorrowedFd<'_>) -> bool {
+    let mut ready = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
+    poll(&mut ready, Some(&Timespec::default())).unwrap() > 0
+}
+
+fn submit(client: &mut Client) {
+    client.submit(SpaceId(1), &Operation::Open).unwrap();
+    client.progress(Duration::ZERO).unwrap();
+}
+
+fn answer(server: &mut Server, memory: &mut Store) {
+    let before = server.counters().entries;
+    while server.counters().entries == before {
+        server.turn(memory, &tare_sim::Instant::now).unwrap();
+    }
+    // The fence before the look at the client's word is in a turn without entries.
+    server.turn(memory, &tare_sim::Instant::now).unwrap();
+}
+
+#[test]
+fn a_node_does_not_sleep_if_an_entry_is_there_already() {
+    let (mut server, mut client) = pair();
+    // It polls after its first message.
+    submit(&mut client);
+    server.wake().unwrap();
+    answer(&mut server, &mut store());
+    submit(&mut client);
+    assert!(!server.prepare_to_sleep());
+    answer(&mut server, &mut store());
+    assert!(server.prepare_to_sleep());
+}
+
+#[test]
+fn an_entry_wakes_a_node_that_is_asleep() {
+    let (mut server, mut client) = pair();
+    assert!(server.prepare_to_sleep());
+    assert!(!is_readable(server.as_fd()));
+    submit(&mut client);
+    assert!(is_readable(server.as_fd()));
+    server.wake().unwrap();
+    answer(&mut server, &mut store());
+    client.progress(Duration::ZERO).unwrap();
+    assert_eq!(client.poll().unwrap().outcome, Ok(Value::None));
+}
+
+#[test]
+fn a_client_does_not_sleep_if_the_answer_is_there_already_and_is_woken_if_it_comes_later() {
+    let (mut server, mut client) = pair();
+    let mut memory = store();
+    submit(&mut client);
+    server.wake().unwrap();
+    answer(&mut server, &mut memory);
+    assert!(is_readable(client.descriptor().unwrap()));
+    client.progress(Duration::ZERO).unwrap();
+    assert!(client.poll().is_some());
+    submit(&mut client);
+    server.wake().unwrap();
+    assert!(!is_readable(client.descriptor().unwrap()));
+    answer(&mut server, &mut memory);
+    // Notified, since it was asleep when the answer came.
+    assert_eq!(server.counters().notifications, 1);
+    client.progress(Duration::ZERO).unwrap();
+    assert!(client.poll().is_some());
+}
+
+#[test]
+fn a_worker_does_not_sleep_on_the_descriptor_if_an_entry_is_there_already() {
+    let (server, mut client) = pair();
+    let node = Mutex::new(ProtocolNode::new(NodeConfig::new(1), store()));
+    let mut source = ShmSource::new(server).unwrap();
+    let turn = |source: &mut ShmSource| {
+        let turn = source.turn(&node, Duration::ZERO, Waiting::Busy).unwrap();
+        turn.received
+    };
+    let is_ready = |source: &ShmSource| {
+        let descriptor = Source::<Store>::descriptor(source).unwrap();
+        is_readable(descriptor)
+    };
+    assert!(!is_ready(&source));
+    submit(&mut client);
+    assert!(is_ready(&source));
+    assert_eq!(turn(&mut source), 1);
+    // Now it polls the client, which does not notify it.
+    submit(&mut client);
+    assert!(is_ready(&source));
+    assert_eq!(turn(&mut source), 1);
+    assert!(!is_ready(&source));
+}
