@@ -35,7 +35,7 @@ The project's development tasks.
                        put deliberate faults into a copy of the sources, where tests must fail (lists: xtask/mutants);
                        about an hour for all on two CPUs. With the number of a fault it begins there, as after an interruption
   cargo xtask sim [SEEDS [FIRST]]
-                       remote memory over simulated lines with faults (1,000,000 seeds), from a seed that is drawn
+                       remote memory over simulated lines with faults (1,000,000 seeds)
   cargo xtask race [S] the cipher against a hostile thread on every path, for S seconds in all (600)
 
 Environment: CI=true makes a missing package a failure instead of a notice.
@@ -98,8 +98,8 @@ fn race(seconds: &str) -> Result<(), String> {
     shell::step("race", "cargo", &arguments)
 }
 
-/// More seeds than the tests have of the simulation of remote memory. Without a first one they begin
-/// where no run before is likely to have been.
+/// More seeds than the tests have of the simulation of remote memory. Without a first one they
+/// begin where no run before is likely to have been.
 fn simulate(seeds: &str, first: Option<&str>) -> Result<(), String> {
     for number in [Some(seeds), first].into_iter().flatten() {
         number.parse::<u64>().map_err(|_| {

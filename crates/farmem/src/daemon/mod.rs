@@ -15,7 +15,7 @@ use tare_sim::Instant;
 
 use crate::memory::{Config, KeepError, Preset, Restored, Store};
 use crate::protocol::{Authentication, Node, NodeConfig, Secret};
-use crate::serve::{Service, ServiceConfig};
+use crate::serve::{Service, ShmSource, Source, UdpSource};
 use crate::transport::Waiting;
 pub use report::{MemoryReport, NodeReport, Report, WorkerReport};
 
@@ -30,7 +30,9 @@ pub struct Options {
     pub secret: Option<Secret>,
     /// True if without a secret all who can send to an address beyond loopback may do everything.
     pub is_open: bool,
-    /// Threads that answer requests.
+    /// The path for clients on this machine, over shared memory.
+    pub shm: Option<PathBuf>,
+    /// Threads that answer requests over UDP; shared memory has one of its own.
     pub workers: usize,
     /// The way they wait.
     pub waiting: Waiting,
@@ -65,6 +67,8 @@ pub enum Error {
     Open(SocketAddr),
     /// The address cannot be listened at.
     Listen(SocketAddr, io::Error),
+    /// The path for shared memory cannot be listened at.
+    ListenShm(PathBuf, io::Error),
     /// There is not as much memory.
     Memory(tare_memory::Error),
     /// The file that keeps the memory.
@@ -86,6 +90,9 @@ impl fmt::Display for Error {
                  write everything: give the node a secret, or allow it with --insecure"
             ),
             Error::Listen(address, error) => write!(f, "cannot listen at {address}: {error}"),
+            Error::ListenShm(path, error) => {
+                write!(f, "cannot listen at {}: {error}", path.display())
+            }
             Error::Memory(error) => error.fmt(f),
             Error::Keep(path, error) => write!(f, "{}: {error}", path.display()),
             Error::Random(error) => write!(f, "the system has no random numbers: {error}"),
@@ -133,6 +140,7 @@ pub fn run(mut options: Options) -> Result<(), Error> {
     let (store, restored) = open(&options, &config)?;
     let pages = store.pool_memory().pages();
     let secret = options.secret.take();
+    let for_shm = secret.as_ref().map(Secret::duplicate);
     let (authentication, encryption) = match secret {
         Some(_) => (
             Authentication::aead().map_err(Error::Random)?,
@@ -149,14 +157,9 @@ pub fn run(mut options: Options) -> Result<(), Error> {
     if let Some(secret) = secret {
         node.set_secret(secret);
     }
-    let service = ServiceConfig {
-        listen: options.listen,
-        workers: options.workers,
-        waiting: options.waiting,
-    };
-    let service =
-        Service::start(&service, node).map_err(|error| Error::Listen(options.listen, error))?;
-    let listen = service.address().unwrap_or(options.listen);
+    let (sources, listen) = listen(&options, started, for_shm)?;
+    let service = Service::with_sources(node, sources, options.waiting);
+    let service = service.map_err(Error::Worker)?;
     let mut endpoints = options.endpoints.clone();
     endpoints.socket.get_or_insert_with(|| socket_of(listen));
     let errors = host.serve_at(endpoints);
@@ -189,6 +192,32 @@ pub fn run(mut options: Options) -> Result<(), Error> {
             .with("executed", counters.executed),
     );
     Ok(())
+}
+
+/// The sources of each worker.
+type Sources = Vec<Vec<Box<dyn Source<Store<Mapping>>>>>;
+
+/// Opens the sockets; returns them by worker, and the address that they got.
+fn listen(
+    options: &Options,
+    epoch: u64,
+    secret: Option<Secret>,
+) -> Result<(Sources, SocketAddr), Error> {
+    let mut address = options.listen;
+    let mut workers: Sources = Vec::new();
+    for _ in 0..options.workers.max(1) {
+        let failed = |error| Error::Listen(address, error);
+        let source = UdpSource::bind(address, options.workers > 1).map_err(failed)?;
+        // All the others get the port that the first one got.
+        address = source.local_addr().map_err(failed)?;
+        workers.push(vec![Box::new(source)]);
+    }
+    if let Some(path) = &options.shm {
+        let source = ShmSource::listen(path, epoch, secret);
+        let source = source.map_err(|error| Error::ListenShm(path.clone(), error))?;
+        workers.push(vec![Box::new(source)]);
+    }
+    Ok((workers, address))
 }
 
 /// Opens the memory, which a file may hold.

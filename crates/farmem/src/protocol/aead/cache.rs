@@ -85,11 +85,13 @@ impl KeyCache {
 
     /// Forgets the keys of a space.
     pub(super) fn remove(&mut self, space: SpaceId) {
+        let mut removed = 0;
         for way in self.set(space) {
             if way.space == space.0 {
-                way.pair = None;
+                removed += usize::from(way.pair.take().is_some());
             }
         }
+        self.used -= removed;
     }
 
     /// Forgets all keys.
@@ -120,11 +122,18 @@ impl KeyCache {
 
     #[inline]
     fn set(&mut self, space: SpaceId) -> &mut [Way; WAYS] {
-        let product = u128::from(space.0 ^ self.keys[0]) * u128::from(self.keys[1]);
-        let hash = (product >> 64) as u64 ^ product as u64;
-        let index = hash as usize & (self.sets.len() - 1);
+        // Once is not enough: for some keys, spaces one after the other would share sets.
+        let once = fold(space.0 ^ self.keys[0], self.keys[1]);
+        let index = fold(once, self.keys[1]) as usize & (self.sets.len() - 1);
         &mut self.sets[index]
     }
+}
+
+/// Multiplies, and folds the two halves of the product.
+#[inline]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product >> 64) as u64 ^ product as u64
 }
 
 #[cfg(test)]
@@ -176,12 +185,16 @@ mod tests {
 
     #[test]
     fn spaces_do_not_take_each_others_places_while_half_of_them_is_free() {
-        let mut cache = KeyCache::new(2048);
-        for space in 0..1000 {
-            cache.insert(SpaceId(space), 1, pair());
-            assert!(cache.sets.len() * WAYS <= 4 * (space as usize + 4));
+        // Whatever the keys of the hash: of 1,000 spaces in 256 sets of 8, 8 find theirs full on
+        // average, and 50 practically never.
+        for attempt in 0..20 {
+            let mut cache = KeyCache::new(2048);
+            for space in 0..1000 {
+                cache.insert(SpaceId(space), 1, pair());
+                assert!(cache.sets.len() * WAYS <= 4 * (space as usize + 4));
+            }
+            let kept = (0..1000).filter(|space| cache.find(SpaceId(*space), 1).is_some());
+            assert!(kept.count() >= 950, "attempt {attempt}: {:?}", cache.keys);
         }
-        let kept = (0..1000).filter(|space| cache.find(SpaceId(*space), 1).is_some());
-        assert!(kept.count() >= 950);
     }
 }

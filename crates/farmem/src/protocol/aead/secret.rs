@@ -61,6 +61,11 @@ impl Secret {
         Secret(secret)
     }
 
+    /// Returns a copy, for another part of the node: not by `Clone`, so that none is made by accident.
+    pub fn duplicate(&self) -> Secret {
+        Secret::new(&self.0)
+    }
+
     /// Derives the capability of a space.
     pub fn capability(&self, space: SpaceId) -> Capability {
         let key = derive(&self.0, label::SPACE, [space.0, 0]);

@@ -267,13 +267,9 @@ impl<S: Execute> Node<S> {
                 body: &[],
             };
             // It has the key of every space of which it could open a request.
-            if response
-                .finish(&mut self.protection, start, &mut replies.bytes)
-                .is_ok()
-            {
-                if replies.open_bytes() > self.config.datagram_bytes {
-                    replies.end_at(start);
-                }
+            let sealed = response.finish(&mut self.protection, start, &mut replies.bytes);
+            if sealed.is_ok() && replies.open_bytes() > self.config.datagram_bytes {
+                replies.end_at(start);
             }
         }
     }

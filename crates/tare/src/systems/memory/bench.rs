@@ -2,17 +2,20 @@
 
 use std::fmt::Write as _;
 use std::net::ToSocketAddrs as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{ensure, Context as _};
 use clap::ValueEnum;
 use serde_json::json;
+use tare_farmem::operation::SpaceId;
+use tare_farmem::protocol::Secret;
 use tare_farmem::session::random_id;
+use tare_farmem::transport::shm;
 use tare_histogram::Histogram;
 
-use super::fleet::UdpFleet;
+use super::fleet::{Fleet, UdpFleet};
 use super::keygen::read_secret;
 use super::load::{Direction, Layout, Load, Proof};
 use super::serve::Wait;
@@ -33,7 +36,7 @@ const GROUP: Duration = Duration::from_millis(2);
     Exit status: 0 done; 1 a byte was wrong or an operation failed; 2 wrong usage, or it could not\n\
     run.")]
 pub(crate) struct Args {
-    /// The node, such as udp://127.0.0.1:7311
+    /// The node, such as udp://127.0.0.1:7311 or shm:/run/tare/node.shm
     #[arg(value_name = "NODE")]
     node: String,
     /// The direction of operations
@@ -155,16 +158,10 @@ fn measure(
         },
     };
     let secret = args.secret.as_deref().map(read_secret).transpose()?;
-    let mut fleet = UdpFleet {
-        node: address(&args.node)?,
-        sessions,
-        first_space: layout.first_space,
-        datagram_bytes: 65_507,
-        waiting: args.wait.into(),
-        faults: None,
-        secret: secret.as_ref(),
-    }
-    .open()?;
+    let mut fleet = match args.node.strip_prefix("shm:") {
+        Some(path) => shm(Path::new(path), args, &layout, secret.as_ref())?,
+        None => udp(args, &layout, secret.as_ref())?,
+    };
     let mut load = Load::prepare(&mut fleet, layout)?;
     let (mut latency, mut operations, mut time) = (Histogram::new(), 0, Duration::ZERO);
     let from = Instant::now();
@@ -194,11 +191,47 @@ fn measure(
     })
 }
 
+/// Opens the sessions over UDP.
+fn udp(args: &Args, layout: &Layout, secret: Option<&Secret>) -> anyhow::Result<Fleet> {
+    let fleet = UdpFleet {
+        node: address(&args.node)?,
+        sessions: layout.spaces,
+        first_space: layout.first_space,
+        datagram_bytes: 65_507,
+        waiting: args.wait.into(),
+        faults: None,
+        secret,
+    };
+    fleet.open()
+}
+
+/// Opens the sessions over one ring of shared memory.
+fn shm(
+    path: &Path,
+    args: &Args,
+    layout: &Layout,
+    secret: Option<&Secret>,
+) -> anyhow::Result<Fleet> {
+    let config = match args.wait {
+        Wait::Busy => shm::ClientConfig::busy(),
+        _ => shm::ClientConfig::blocking(),
+    };
+    let mut client = shm::Client::connect(path, &config).context(args.node.clone())?;
+    if let Some(secret) = secret {
+        for session in 0..layout.spaces {
+            let space = SpaceId(layout.first_space + session);
+            let is_accepted = client.attach(&secret.capability(space))?;
+            ensure!(is_accepted, "the node does not accept the secret");
+        }
+    }
+    Ok(Fleet::over(client))
+}
+
 fn address(node: &str) -> anyhow::Result<std::net::SocketAddr> {
     let place = node.strip_prefix("udp://").unwrap_or_default();
     let mut addresses = place
         .to_socket_addrs()
-        .with_context(|| format!("found \"{node}\", expected udp://HOST:PORT"))?;
+        .with_context(|| format!("found \"{node}\", expected udp://HOST:PORT or shm:PATH"))?;
     addresses
         .next()
         .with_context(|| format!("{node} has no address"))

@@ -1,13 +1,15 @@
 //! `tare memory ping`: round trips to a node, one after the other.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use serde_json::json;
-use tare_farmem::session::{connect, Options};
+use tare_farmem::session::{connect, connect_authorized, Options};
 use tare_histogram::Histogram;
 
+use super::keygen::read_capability;
 use super::serve::Wait;
 use crate::terminal;
 
@@ -18,7 +20,7 @@ use crate::terminal;
     A round trip is the node's answer to a request that needs none of its memory.\n\n\
     Exit status: 0 every one was answered; 1 some were not; 2 wrong usage, or none was.")]
 pub(crate) struct Args {
-    /// The node, such as udp://127.0.0.1:7311
+    /// The node, such as udp://127.0.0.1:7311 or shm:/run/tare/node.shm
     #[arg(value_name = "NODE")]
     node: String,
     /// Round trips
@@ -30,6 +32,9 @@ pub(crate) struct Args {
     /// The way to wait until the answer comes
     #[arg(long, value_enum, default_value_t = Wait::Blocking)]
     wait: Wait,
+    /// Encrypt: the file with the capability of an address space
+    #[arg(long, value_name = "FILE")]
+    capability: Option<PathBuf>,
     /// Print JSON, and only the summary
     #[arg(long)]
     json: bool,
@@ -44,7 +49,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         waiting: args.wait.into(),
         ..Options::default()
     };
-    let mut session = connect(&args.node, &options)?;
+    let mut session = match &args.capability {
+        Some(file) => connect_authorized(&args.node, &options, read_capability(file)?)?,
+        None => connect(&args.node, &options)?,
+    };
     let interval = Duration::try_from_secs_f64(args.interval).context("the interval")?;
     let (mut latency, mut unanswered, mut last) = (Histogram::new(), 0, None);
     // The first one finds the way: it is measured, like that of arping.

@@ -28,6 +28,7 @@ const ADAPTIVE: Duration = Duration::from_micros(50);
     tare memory serve --preset 0x40000000-0xb4c0000000\n  \
     tare memory keygen > node.secret && tare memory serve --listen 10.0.0.1:7311 --secret node.secret\n  \
     tare memory serve --listen 10.0.0.1:7311 --insecure    for a network that is trusted\n  \
+    tare memory serve --shm /run/tare/node.shm    then: tare memory ping shm:/run/tare/node.shm\n  \
     tare memory serve --keep /dev/shm/node        its memory is there again after a restart\n  \
     tare memory serve --metrics 127.0.0.1:9304     then: curl 127.0.0.1:9304/metrics\n\n\
     SIGTERM and SIGINT end it: what has come is answered first.\n\n\
@@ -36,6 +37,9 @@ pub(crate) struct Args {
     /// The address for UDP; port 0 lets the system choose one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7311")]
     listen: SocketAddr,
+    /// Serve clients of this machine over shared memory too, at a socket of this path
+    #[arg(long, value_name = "PATH")]
+    shm: Option<PathBuf>,
     /// Memory for pages, such as 512Mi or 16Gi
     #[arg(short, long, value_name = "BYTES", default_value = "1Gi", value_parser = parse_bytes)]
     memory: u64,
@@ -129,6 +133,7 @@ impl From<Wait> for Waiting {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let options = Options {
         listen: args.listen,
+        shm: args.shm.clone(),
         secret: args.secret.as_deref().map(read_secret).transpose()?,
         is_open: args.insecure,
         workers: args.cores.into(),
