@@ -22,7 +22,7 @@
 use std::hint::black_box;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -62,9 +62,11 @@ fn main() {
 
 /// The source of the node's only worker: the node, or one of the references.
 struct Either {
-    raw: Arc<AtomicBool>,
+    role: Arc<AtomicU8>,
     node: UdpSource,
+    /// The socket of the ping-pong, without any option, and that of the stream.
     echo: UdpSocket,
+    sink: UdpSocket,
     /// Bytes of the raw stream that came.
     streamed: Arc<AtomicU64>,
     buffer: Vec<u8>,
@@ -77,19 +79,22 @@ impl Source<Store> for Either {
         wait: Duration,
         waiting: Waiting,
     ) -> io::Result<Turn> {
-        if !self.raw.load(Ordering::Relaxed) {
-            return self.node.turn(node, wait.min(TURN / 20), waiting);
-        }
         let flags = match waiting {
             Waiting::Busy => RecvFlags::DONTWAIT,
             _ => RecvFlags::empty(),
         };
+        let role = self.role.load(Ordering::Relaxed);
+        let socket = match role {
+            NODE => return self.node.turn(node, wait.min(TURN / 20), waiting),
+            ECHO => &self.echo,
+            _ => &self.sink,
+        };
         // As long as a worker that has work stays with its source.
         for _ in 0..64 {
-            match recvfrom(&self.echo, &mut self.buffer[..], flags) {
-                Ok((_, REQUEST, Some(from))) => {
+            match recvfrom(socket, &mut self.buffer[..], flags) {
+                Ok((_, _, Some(from))) if role == ECHO => {
                     let answer = &self.buffer[..RESPONSE];
-                    sendto(&self.echo, answer, SendFlags::empty(), &from)?;
+                    sendto(socket, answer, SendFlags::empty(), &from)?;
                 }
                 Ok((_, len, _)) => {
                     self.streamed.fetch_add(len as u64, Ordering::Relaxed);
@@ -102,13 +107,19 @@ impl Source<Store> for Either {
     }
 }
 
+/// The roles of the worker.
+const NODE: u8 = 0;
+const ECHO: u8 = 1;
+const SINK: u8 = 2;
+
 struct Bench {
     order: u32,
     waiting: Waiting,
-    raw: Arc<AtomicBool>,
+    role: Arc<AtomicU8>,
     streamed: Arc<AtomicU64>,
     service: Service<Store>,
     echo: UdpSocket,
+    stream: UdpSocket,
     session: Session,
     base: u64,
     random: u64,
@@ -120,18 +131,18 @@ impl Bench {
         let store = Store::new(&Config::new((pages * PAGE).max(64 << 20)));
         let node = UdpSource::bind(ANY, false).expect("a socket");
         let address = node.local_addr().expect("an address");
-        let echo = UdpSocket::bind(ANY).expect("a socket");
-        setsockopt(&echo, sockopt::UdpGroSegment, &true).expect("Linux 5.0");
-        let room = rustix::net::sockopt::set_socket_recv_buffer_size(&echo, 4 << 20);
+        let (echo, echo_here) = pair();
+        let (sink, stream) = pair();
+        setsockopt(&sink, sockopt::UdpGroSegment, &true).expect("Linux 5.0");
+        setsockopt(&stream, sockopt::UdpGsoSegment, &1472).expect("Linux 4.18");
+        let room = rustix::net::sockopt::set_socket_recv_buffer_size(&sink, 4 << 20);
         room.expect("room");
-        let timeout = Some(Duration::from_millis(4));
-        echo.set_read_timeout(timeout).expect("a time-out");
-        let raw_address = echo.local_addr().expect("an address");
-        let (raw, streamed) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let (role, streamed) = (Arc::new(AtomicU8::new(NODE)), Arc::default());
         let source = Either {
-            raw: Arc::clone(&raw),
+            role: Arc::clone(&role),
             node,
             echo,
+            sink,
             streamed: Arc::clone(&streamed),
             buffer: vec![0; 1 << 16],
         };
@@ -144,8 +155,6 @@ impl Bench {
         let node = Node::new(config, store);
         let sources: Vec<Vec<Box<dyn Source<Store>>>> = vec![vec![Box::new(source)]];
         let service = Service::with_sources(node, sources, waiting).expect("threads");
-        let echo = UdpSocket::bind(ANY).expect("a socket");
-        echo.connect(raw_address).expect("a socket");
         let client = ClientConfig {
             timeout: Duration::from_secs(2),
             datagram_bytes: datagram_bytes(),
@@ -171,10 +180,11 @@ impl Bench {
         let mut bench = Bench {
             order,
             waiting,
-            raw,
+            role,
             streamed,
             service,
-            echo,
+            echo: echo_here,
+            stream,
             session,
             base,
             random: 1,
@@ -216,17 +226,30 @@ impl Bench {
             println!("{:?}", self.service.with_node(|node| node.counters()));
             return;
         }
-        let rtt = self.compare(Bench::reads, Bench::ping_pong);
-        println!("  round trip    {rtt}   (ns)");
-        let coalesced = self.compare(Bench::reads, |bench| bench.coalesced(16, 8));
-        println!("  1 / 16 x 8    {coalesced}   (ns per read)");
-        let coalesced = self.compare(Bench::reads, |bench| bench.coalesced(64, 32));
-        println!("  1 / 64 x 32   {coalesced}   (ns per read)");
-        if order >= 4 {
-            let bulk = self.compare(Bench::bulk_reads, Bench::stream);
-            println!("  64 KiB reads  {bulk}   (Gb/s)");
-            let bulk = self.compare(Bench::bulk_writes, Bench::stream);
-            println!("  64 KiB writes {bulk}   (Gb/s)");
+        let only = std::env::var("ONLY").unwrap_or_default();
+        type Side = fn(&mut Bench) -> f64;
+        let all: [(&str, Side, Side, &str); 5] = [
+            ("round trip", Bench::reads, Bench::ping_pong, "ns"),
+            (
+                "1 / 16 x 8",
+                Bench::reads,
+                |b| b.coalesced(16, 8),
+                "ns per read",
+            ),
+            (
+                "1 / 64 x 32",
+                Bench::reads,
+                |b| b.coalesced(64, 32),
+                "ns per read",
+            ),
+            ("64 KiB reads", Bench::bulk_reads, Bench::stream, "Gb/s"),
+            ("64 KiB writes", Bench::bulk_writes, Bench::stream, "Gb/s"),
+        ];
+        for (name, left, right, unit) in all {
+            if name.contains(&only) && (order >= 4 || !name.starts_with("64")) {
+                let result = self.compare(left, right);
+                println!("  {name:13} {result}   ({unit})");
+            }
         }
         let work = self.service.work();
         println!("  {:?}", self.service.with_node(|node| node.counters()));
@@ -269,7 +292,7 @@ impl Bench {
 
     /// The median time of a synchronous read of 16 bytes.
     fn reads(&mut self) -> f64 {
-        self.raw.store(false, Ordering::Relaxed);
+        self.role.store(NODE, Ordering::Relaxed);
         median(|| {
             let page = self.next_page();
             let mut bytes = [0; 16];
@@ -281,7 +304,7 @@ impl Bench {
 
     /// The median time of a round trip of datagrams of the same size.
     fn ping_pong(&mut self) -> f64 {
-        self.raw.store(true, Ordering::Relaxed);
+        self.role.store(ECHO, Ordering::Relaxed);
         let mut buffer = [0; 2048];
         let request = [7; REQUEST];
         median(|| {
@@ -302,7 +325,7 @@ impl Bench {
 
     /// The time per read, `outstanding` datagrams of `per_datagram` reads on the way.
     fn coalesced(&mut self, per_datagram: usize, outstanding: usize) -> f64 {
-        self.raw.store(false, Ordering::Relaxed);
+        self.role.store(NODE, Ordering::Relaxed);
         let (start, mut reads, mut waiting) = (Instant::now(), 0u64, 0);
         // Ids are consecutive, so that they tell the page.
         let mut pages = [0; 1 << 12];
@@ -373,7 +396,7 @@ impl Bench {
             tare_farmem::session::Error,
         >,
     ) -> f64 {
-        self.raw.store(false, Ordering::Relaxed);
+        self.role.store(NODE, Ordering::Relaxed);
         let outstanding = std::env::var("OUT").map_or(8, |out| out.parse().expect("a number"));
         // As the pages have it, so that the reads stay verifiable.
         let places = ((1u64 << self.order) * PAGE) / BULK as u64;
@@ -407,21 +430,30 @@ impl Bench {
 
     /// Gigabits per second of a stream of datagrams in one direction, as far as they arrive.
     fn stream(&mut self) -> f64 {
-        self.raw.store(true, Ordering::Relaxed);
+        self.role.store(SINK, Ordering::Relaxed);
         let data = vec![3; RUN];
-        setsockopt(&self.echo, sockopt::UdpGsoSegment, &1472).expect("Linux 4.18");
         let before = self.streamed.load(Ordering::Relaxed);
         let start = Instant::now();
         while start.elapsed() < TURN {
-            let _ = send(&self.echo, &data, SendFlags::empty());
+            let _ = send(&self.stream, &data, SendFlags::empty());
         }
         let elapsed = start.elapsed().as_nanos() as f64;
         let bytes = self.streamed.load(Ordering::Relaxed) - before;
         // What is still in the queue must not be counted for the next turn.
         std::thread::sleep(Duration::from_millis(2));
-        setsockopt(&self.echo, sockopt::UdpGsoSegment, &0).expect("Linux 4.18");
         bytes as f64 * 8.0 / elapsed
     }
+}
+
+/// A socket of the worker, and one that is connected with it.
+fn pair() -> (UdpSocket, UdpSocket) {
+    let there = UdpSocket::bind(ANY).expect("a socket");
+    let timeout = Some(Duration::from_millis(4));
+    there.set_read_timeout(timeout).expect("a time-out");
+    let here = UdpSocket::bind(ANY).expect("a socket");
+    let address = there.local_addr().expect("an address");
+    here.connect(address).expect("a socket");
+    (there, here)
 }
 
 fn datagram_bytes() -> usize {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tare_sim::Instant;
 
-use super::link::{Link, DATAGRAM_MAX};
+use super::link::{with_buffer, Link};
 use super::Channel;
 use crate::operation::{Operation, SpaceId};
 use crate::protocol::{Client, Completion, Datagrams, OperationId, SubmitError};
@@ -14,6 +14,13 @@ use crate::protocol::{Client, Completion, Datagrams, OperationId, SubmitError};
 /// Bytes of datagrams after which they are handed to the link: about a run of them, so that the
 /// other side works on it while the next one is written.
 pub(crate) const SEND_BYTES: usize = 62 << 10;
+
+/// Most pieces taken at a time. What they make room for can leave in one run, but the node should
+/// have something to do meanwhile.
+const PIECES_MAX: u32 = 3;
+
+/// Bytes of a piece that is worth an answer of its own.
+const LONG: usize = 16 << 10;
 
 /// One client over a link.
 #[derive(Debug)]
@@ -24,7 +31,6 @@ pub struct Remote<L> {
     /// get the same, since reading the clock for each would be a tenth of their cost.
     submitted: Option<Instant>,
     out: Datagrams,
-    buffer: Box<[u8]>,
 }
 
 impl<L: Link> Remote<L> {
@@ -35,7 +41,6 @@ impl<L: Link> Remote<L> {
             link,
             submitted: None,
             out: Datagrams::default(),
-            buffer: vec![0; DATAGRAM_MAX].into(),
         }
     }
 
@@ -47,6 +52,24 @@ impl<L: Link> Remote<L> {
     /// Returns the link.
     pub fn link(&self) -> &L {
         &self.link
+    }
+
+    /// Takes what comes within `wait`, and what is there then; returns the time if anything came.
+    fn receive(&mut self, buffer: &mut [u8], mut wait: Duration) -> io::Result<Option<Instant>> {
+        let mut last = None;
+        for _ in 0..PIECES_MAX {
+            let len = self.link.receive(buffer, wait)?;
+            if len == 0 {
+                break;
+            }
+            let now = self.link.now();
+            self.client.receive(now, &mut buffer[..len]);
+            (last, wait) = (Some(now), Duration::ZERO);
+            if self.client.outstanding() == 0 || len >= LONG {
+                break;
+            }
+        }
+        Ok(last)
     }
 
     fn send(&mut self, now: Instant) -> io::Result<()> {
@@ -70,8 +93,9 @@ impl<L: Link> Channel for Remote<L> {
         space: SpaceId,
         operation: &Operation<'_>,
     ) -> Result<OperationId, SubmitError> {
-        let now = *self.submitted.get_or_insert_with(Instant::now);
-        self.client.submit(now, space, operation)
+        let submitted = &mut self.submitted;
+        let clock = || *submitted.get_or_insert_with(Instant::now);
+        self.client.submit_by(clock, space, operation)
     }
 
     fn progress(&mut self, wait: Duration) -> io::Result<()> {
@@ -90,15 +114,12 @@ impl<L: Link> Channel for Remote<L> {
             true => Duration::ZERO,
             false => wait.min(self.client.next_deadline().since(now)),
         };
-        let len = self.link.receive(&mut self.buffer, wait)?;
-        if len > 0 {
-            let now = Instant::now();
-            self.client.receive(now, &mut self.buffer[..len]);
-            // The caller may now wait for the descriptor: what the answers made room for must not
-            // wait with it.
-            self.send(now)?;
-        }
-        Ok(())
+        let Some(now) = with_buffer(|buffer| self.receive(buffer, wait))? else {
+            return Ok(());
+        };
+        // The caller may now wait for the descriptor: what the answers made room for must not wait
+        // with it.
+        self.send(now)
     }
 
     fn poll(&mut self) -> Option<Completion> {
