@@ -8,16 +8,20 @@
 //!
 //! For each order, 2^ORDER pages of 4 KiB with a frame of their own:
 //! - `round trip`: reads of 16 bytes, one at a time, each verified, in random order of the pages;
-//!   beside it the same datagrams (72 bytes there, 64 back) without client and node. Busy and
-//!   asleep.
-//! - `coalesced`: the same reads, 16 in a datagram; beside it the synchronous reads.
-//! - `bulk`: reads and writes of 64 KiB; beside them a stream of bytes in one direction, also with
-//!   UDP_SEGMENT and UDP_GRO.
+//!   beside it the same datagrams (72 bytes there, 64 back) without client and node, between sockets
+//!   without any option. Busy and asleep.
+//! - `1 / 16 x 8`: a synchronous read beside the same reads, 16 in a datagram, 8 datagrams on the
+//!   way; `1 / 64 x 32` likewise.
+//! - `64 KiB`: reads and writes of so many bytes; beside them a stream of bytes in one direction,
+//!   also with UDP_SEGMENT and UDP_GRO. Of what is read, the first bytes of each page are verified
+//!   as they come, and all bytes of the same ranges after the turn, outside of its time; all that
+//!   was written is read back and verified in the same way.
 //!
 //! The two sides of a comparison take turns of 80 ms, served by the same thread. Figures are
-//! medians over the turns; `PROFILE` names one of them to be run alone, `OUT` sets the operations of
-//! 64 KiB outstanding (8), `DATAGRAM` the bytes of datagrams (1472). The ratio is the median of the ratios of neighbouring turns, with its
-//! quartiles.
+//! medians over the turns; the ratio is the median of the ratios of neighbouring turns, with its
+//! quartiles. `ONLY` is a part of the names of the comparisons to be made, `PROFILE` names one side
+//! to be run alone, `OUT` sets the operations of 64 KiB outstanding (8), `DATAGRAM` the bytes of
+//! datagrams (1472).
 
 use std::hint::black_box;
 use std::io;
@@ -123,6 +127,8 @@ struct Bench {
     session: Session,
     base: u64,
     random: u64,
+    /// How often each range of 64 KiB was written, modulo 2⁶⁴.
+    versions: Vec<u64>,
 }
 
 impl Bench {
@@ -188,22 +194,41 @@ impl Bench {
             session,
             base,
             random: 1,
+            versions: vec![0; (pages * PAGE).div_ceil(BULK as u64) as usize],
         };
         bench.fill();
         bench
     }
 
-    /// Writes the number of each page into its first bytes.
+    /// Writes all pages.
     fn fill(&mut self) {
-        let pages = 1u64 << self.order;
-        let mut page = 0;
-        while page < pages {
-            let batch: Vec<_> = (page..pages.min(page + 1024))
-                .map(|page| (self.base + page * PAGE, content(page)))
-                .collect();
-            let parts: Vec<_> = batch.iter().map(|(at, bytes)| (*at, &bytes[..])).collect();
-            self.session.write_many(&parts).expect("writes");
-            page += 1024;
+        let bytes = (1u64 << self.order) * PAGE;
+        let mut data = pattern();
+        for place in 0..bytes.div_ceil(BULK as u64) {
+            stamp(&mut data, place, 0);
+            let len = (bytes - place * BULK as u64).min(BULK as u64) as usize;
+            let address = self.base + place * BULK as u64;
+            self.session.write(address, &data[..len]).expect("a write");
+        }
+    }
+
+    /// Returns the first bytes of a page as they should be.
+    fn content(&self, page: u64) -> [u8; 16] {
+        content(page, self.versions[(page * PAGE) as usize / BULK])
+    }
+
+    /// Reads ranges of 64 KiB and verifies every byte.
+    fn verify(&mut self, mut places: Vec<u64>) {
+        places.sort_unstable();
+        places.dedup();
+        // As many as take about as long as a turn.
+        let step = places.len().div_ceil(VERIFIED_MAX).max(1);
+        let (mut expected, mut found) = (pattern(), vec![0; BULK]);
+        for place in places.into_iter().step_by(step) {
+            stamp(&mut expected, place, self.versions[place as usize]);
+            let address = self.base + place * BULK as u64;
+            self.session.read(address, &mut found).expect("a read");
+            assert!(found == expected, "range {place} has other bytes");
         }
     }
 
@@ -298,7 +323,7 @@ impl Bench {
             let mut bytes = [0; 16];
             let address = self.base + page * PAGE;
             self.session.read(address, &mut bytes).expect("a read");
-            assert_eq!(bytes, content(page));
+            assert_eq!(bytes, self.content(page));
         })
     }
 
@@ -343,7 +368,7 @@ impl Bench {
             while let Some(ended) = self.session.poll(TURN).expect("an end") {
                 ended.outcome.expect("a read");
                 let page = pages[ended.id.0 as usize % (1 << 12)];
-                assert_eq!(ended.data, content(page));
+                assert_eq!(ended.data, self.content(page));
                 self.session.release(ended);
                 (reads, waiting) = (reads + 1, waiting - 1);
                 if waiting <= per_datagram * (outstanding - 1) {
@@ -368,63 +393,56 @@ impl Bench {
     }
 
     fn bulk_reads(&mut self) -> f64 {
-        self.bulk(|session, address, _| {
-            let len = BULK as u32;
-            session.submit(&Operation::Read { address, len })
-        })
+        self.bulk(false)
     }
 
     fn bulk_writes(&mut self) -> f64 {
-        self.bulk(|session, address, data| {
-            session.submit(&Operation::Write {
-                address,
-                data,
-                guard: None,
-            })
-        })
+        self.bulk(true)
     }
 
     /// Gigabits per second of operations on 64 KiB, eight of them outstanding.
-    fn bulk(
-        &mut self,
-        mut submit: impl FnMut(
-            &mut Session,
-            u64,
-            &[u8],
-        ) -> Result<
-            tare_farmem::protocol::OperationId,
-            tare_farmem::session::Error,
-        >,
-    ) -> f64 {
+    fn bulk(&mut self, is_write: bool) -> f64 {
         self.role.store(NODE, Ordering::Relaxed);
         let outstanding = std::env::var("OUT").map_or(8, |out| out.parse().expect("a number"));
-        // As the pages have it, so that the reads stay verifiable.
         let places = ((1u64 << self.order) * PAGE) / BULK as u64;
-        let mut data = vec![0; BULK];
+        let mut data = pattern();
+        let mut used = Vec::with_capacity(1 << 16);
+        // Ids are consecutive, so that they tell the range.
+        let mut recent = [0; 1 << 12];
         let (start, mut bytes) = (Instant::now(), 0u64);
         while start.elapsed() < TURN {
             while self.session.outstanding() < outstanding {
                 let place = self.next_page() % places;
-                for page in 0..16 {
-                    let at = (page * PAGE) as usize;
-                    let number = place * 16 + page;
-                    data[at..at + 16].copy_from_slice(&content(number));
-                }
                 let address = self.base + place * BULK as u64;
-                submit(&mut self.session, address, &data).expect("room");
+                let operation = if is_write {
+                    self.versions[place as usize] += 1;
+                    stamp(&mut data, place, self.versions[place as usize]);
+                    Operation::Write {
+                        address,
+                        data: &data,
+                        guard: None,
+                    }
+                } else {
+                    let len = BULK as u32;
+                    Operation::Read { address, len }
+                };
+                let id = self.session.submit(&operation).expect("room");
+                recent[id.0 as usize % (1 << 12)] = place;
+                used.push(place);
             }
             if let Some(ended) = self.session.poll(TURN).expect("an end") {
                 ended.outcome.expect("success");
                 bytes += BULK as u64;
-                if let Some(first) = ended.data.first_chunk::<16>() {
-                    let page = u64::from_le_bytes(*first.first_chunk().expect("8 bytes"));
-                    assert_eq!(*first, content(page));
+                let place = recent[ended.id.0 as usize % (1 << 12)];
+                for (page, found) in (place * 16..).zip(ended.data.chunks(PAGE as usize)) {
+                    assert_eq!(found[..16], self.content(page));
                 }
                 self.session.release(ended);
             }
         }
         let elapsed = start.elapsed().as_nanos() as f64;
         self.drain();
+        self.verify(used);
         bytes as f64 * 8.0 / elapsed
     }
 
@@ -460,9 +478,26 @@ fn datagram_bytes() -> usize {
     std::env::var("DATAGRAM").map_or(1472, |bytes| bytes.parse().expect("a number"))
 }
 
-fn content(page: u64) -> [u8; 16] {
-    let mut bytes = [0x5a; 16];
+/// Ranges of 64 KiB that are verified after a turn at most, spread over all.
+const VERIFIED_MAX: usize = 2048;
+
+/// Returns 64 KiB of which each word is another one.
+fn pattern() -> Vec<u8> {
+    let words = (0..BULK as u64 / 8).map(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+/// Writes what tells a range and its version apart from others into the pages of a pattern.
+fn stamp(data: &mut [u8], place: u64, version: u64) {
+    for (page, bytes) in (place * 16..).zip(data.chunks_mut(PAGE as usize)) {
+        bytes[..16].copy_from_slice(&content(page, version));
+    }
+}
+
+fn content(page: u64, version: u64) -> [u8; 16] {
+    let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&page.to_le_bytes());
+    bytes[8..].copy_from_slice(&version.to_le_bytes());
     bytes
 }
 
