@@ -14,6 +14,14 @@ pub struct Datagrams {
 }
 
 impl Datagrams {
+    /// No datagrams.
+    pub const fn new() -> Datagrams {
+        Datagrams {
+            bytes: Vec::new(),
+            ends: Vec::new(),
+        }
+    }
+
     /// Forgets all datagrams.
     #[inline]
     pub fn clear(&mut self) {

@@ -16,15 +16,27 @@ thread_local! {
     /// One buffer for all links of a thread: with one each, thousands of sessions would never find
     /// theirs in a cache.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// The same for what is sent; empty between two uses.
+    static OUT: RefCell<Datagrams> = const { RefCell::new(Datagrams::new()) };
 }
 
 /// Calls a function with the thread's buffer of [`DATAGRAM_MAX`] bytes.
+#[inline]
 pub(super) fn with_buffer<R>(call: impl FnOnce(&mut [u8]) -> R) -> R {
     BUFFER.with_borrow_mut(|buffer| {
         if buffer.is_empty() {
             buffer.resize(DATAGRAM_MAX, 0);
         }
         call(buffer)
+    })
+}
+
+/// Calls a function with the thread's empty datagrams.
+#[inline]
+pub(super) fn with_out<R>(call: impl FnOnce(&mut Datagrams) -> R) -> R {
+    OUT.with_borrow_mut(|out| {
+        out.clear();
+        call(out)
     })
 }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tare_sim::Instant;
 
-use super::link::{with_buffer, Link};
+use super::link::{with_buffer, with_out, Link};
 use super::Channel;
 use crate::operation::{Operation, SpaceId};
-use crate::protocol::{Client, Completion, Datagrams, OperationId, SubmitError};
+use crate::protocol::{Client, Completion, OperationId, SubmitError};
 
 /// Bytes of datagrams after which they are handed to the link: about a run of them, so that the
 /// other side works on it while the next one is written.
@@ -30,7 +30,6 @@ pub struct Remote<L> {
     /// The time of the first operation that was submitted since the last progress. Those after it
     /// get the same, since reading the clock for each would be a tenth of their cost.
     submitted: Option<Instant>,
-    out: Datagrams,
 }
 
 impl<L: Link> Remote<L> {
@@ -40,7 +39,6 @@ impl<L: Link> Remote<L> {
             client,
             link,
             submitted: None,
-            out: Datagrams::default(),
         }
     }
 
@@ -55,6 +53,7 @@ impl<L: Link> Remote<L> {
     }
 
     /// Takes what comes within `wait`, and what is there then; returns the time if anything came.
+    #[inline]
     fn receive(&mut self, buffer: &mut [u8], mut wait: Duration) -> io::Result<Option<Instant>> {
         let mut last = None;
         for _ in 0..PIECES_MAX {
@@ -73,17 +72,18 @@ impl<L: Link> Remote<L> {
     }
 
     fn send(&mut self, now: Instant) -> io::Result<()> {
-        while self.client.transmit(now, &mut self.out) {
-            if self.out.bytes() >= SEND_BYTES {
-                self.link.send(&self.out)?;
-                self.out.clear();
+        with_out(|out| {
+            while self.client.transmit(now, out) {
+                if out.bytes() >= SEND_BYTES {
+                    self.link.send(out)?;
+                    out.clear();
+                }
             }
-        }
-        if !self.out.is_empty() {
-            self.link.send(&self.out)?;
-            self.out.clear();
-        }
-        Ok(())
+            match out.is_empty() {
+                true => Ok(()),
+                false => self.link.send(out),
+            }
+        })
     }
 }
 

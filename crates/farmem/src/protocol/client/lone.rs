@@ -98,7 +98,7 @@ impl Client {
             lone.end = now + self.config.timeout.min(node.timeout);
         }
         let sent = Sent {
-            id: self.requests.new_id(),
+            id: self.requests.new_id_alone(),
             at: now,
             at_ns: node.time_ns.saturating_add(nanos(now.since(node.at))),
             timer: now + self.path.timeout(0),

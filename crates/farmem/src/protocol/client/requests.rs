@@ -72,6 +72,14 @@ impl Requests {
         }
     }
 
+    /// The same while no request is on the way, when all places are free.
+    #[inline]
+    pub(super) fn new_id_alone(&mut self) -> u64 {
+        let id = self.next_id.max(1);
+        self.next_id = id.wrapping_add(1);
+        id
+    }
+
     #[inline]
     fn place(&self, id: u64) -> (u64, u32) {
         self.attempts[id as usize & (self.attempts.len() - 1)]
