@@ -127,8 +127,9 @@ struct Bench {
     session: Session,
     base: u64,
     random: u64,
-    /// How often each range of 64 KiB was written, modulo 2⁶⁴.
-    versions: Vec<u64>,
+    /// How often each range of 64 KiB was written, modulo 256: few bytes, because they are looked up
+    /// within the time of a read.
+    versions: Vec<u8>,
 }
 
 impl Bench {
@@ -415,8 +416,9 @@ impl Bench {
                 let place = self.next_page() % places;
                 let address = self.base + place * BULK as u64;
                 let operation = if is_write {
-                    self.versions[place as usize] += 1;
-                    stamp(&mut data, place, self.versions[place as usize]);
+                    let version = &mut self.versions[place as usize];
+                    *version = version.wrapping_add(1);
+                    stamp(&mut data, place, *version);
                     Operation::Write {
                         address,
                         data: &data,
@@ -488,16 +490,16 @@ fn pattern() -> Vec<u8> {
 }
 
 /// Writes what tells a range and its version apart from others into the pages of a pattern.
-fn stamp(data: &mut [u8], place: u64, version: u64) {
+fn stamp(data: &mut [u8], place: u64, version: u8) {
     for (page, bytes) in (place * 16..).zip(data.chunks_mut(PAGE as usize)) {
         bytes[..16].copy_from_slice(&content(page, version));
     }
 }
 
-fn content(page: u64, version: u64) -> [u8; 16] {
+fn content(page: u64, version: u8) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&page.to_le_bytes());
-    bytes[8..].copy_from_slice(&version.to_le_bytes());
+    bytes[8..].fill(version);
     bytes
 }
 
