@@ -8,21 +8,25 @@
 //!
 //! For each order, 2^ORDER pages of 4 KiB with a frame of their own:
 //! - `round trip`: reads of 16 bytes, one at a time, each verified, in random order of the pages;
-//!   beside it the same datagrams (72 bytes there, 64 back) without client and node. Busy and
-//!   asleep.
-//! - `coalesced`: the same reads, 16 in a datagram; beside it the synchronous reads.
-//! - `bulk`: reads and writes of 64 KiB; beside them a stream of bytes in one direction, also with
-//!   UDP_SEGMENT and UDP_GRO.
+//!   beside it the same datagrams (72 bytes there, 64 back) without client and node, between sockets
+//!   without any option. Busy and asleep.
+//! - `1 / 16 x 8`: a synchronous read beside the same reads, 16 in a datagram, 8 datagrams on the
+//!   way; `1 / 64 x 32` likewise.
+//! - `64 KiB`: reads and writes of so many bytes; beside them a stream of bytes in one direction,
+//!   also with UDP_SEGMENT and UDP_GRO. Of what is read, the first bytes of each page are verified
+//!   as they come, and all bytes of the same ranges after the turn, outside of its time; all that
+//!   was written is read back and verified in the same way.
 //!
 //! The two sides of a comparison take turns of 80 ms, served by the same thread. Figures are
-//! medians over the turns; `PROFILE` names one of them to be run alone, `OUT` sets the operations of
-//! 64 KiB outstanding (8), `DATAGRAM` the bytes of datagrams (1472). The ratio is the median of the ratios of neighbouring turns, with its
-//! quartiles.
+//! medians over the turns; the ratio is the median of the ratios of neighbouring turns, with its
+//! quartiles. `ONLY` is a part of the names of the comparisons to be made, `PROFILE` names one side
+//! to be run alone, `OUT` sets the operations of 64 KiB outstanding (8), `DATAGRAM` the bytes of
+//! datagrams (1472).
 
 use std::hint::black_box;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -62,9 +66,11 @@ fn main() {
 
 /// The source of the node's only worker: the node, or one of the references.
 struct Either {
-    raw: Arc<AtomicBool>,
+    role: Arc<AtomicU8>,
     node: UdpSource,
+    /// The socket of the ping-pong, without any option, and that of the stream.
     echo: UdpSocket,
+    sink: UdpSocket,
     /// Bytes of the raw stream that came.
     streamed: Arc<AtomicU64>,
     buffer: Vec<u8>,
@@ -77,19 +83,22 @@ impl Source<Store> for Either {
         wait: Duration,
         waiting: Waiting,
     ) -> io::Result<Turn> {
-        if !self.raw.load(Ordering::Relaxed) {
-            return self.node.turn(node, wait.min(TURN / 20), waiting);
-        }
         let flags = match waiting {
             Waiting::Busy => RecvFlags::DONTWAIT,
             _ => RecvFlags::empty(),
         };
+        let role = self.role.load(Ordering::Relaxed);
+        let socket = match role {
+            NODE => return self.node.turn(node, wait.min(TURN / 20), waiting),
+            ECHO => &self.echo,
+            _ => &self.sink,
+        };
         // As long as a worker that has work stays with its source.
         for _ in 0..64 {
-            match recvfrom(&self.echo, &mut self.buffer[..], flags) {
-                Ok((_, REQUEST, Some(from))) => {
+            match recvfrom(socket, &mut self.buffer[..], flags) {
+                Ok((_, _, Some(from))) if role == ECHO => {
                     let answer = &self.buffer[..RESPONSE];
-                    sendto(&self.echo, answer, SendFlags::empty(), &from)?;
+                    sendto(socket, answer, SendFlags::empty(), &from)?;
                 }
                 Ok((_, len, _)) => {
                     self.streamed.fetch_add(len as u64, Ordering::Relaxed);
@@ -102,16 +111,25 @@ impl Source<Store> for Either {
     }
 }
 
+/// The roles of the worker.
+const NODE: u8 = 0;
+const ECHO: u8 = 1;
+const SINK: u8 = 2;
+
 struct Bench {
     order: u32,
     waiting: Waiting,
-    raw: Arc<AtomicBool>,
+    role: Arc<AtomicU8>,
     streamed: Arc<AtomicU64>,
     service: Service<Store>,
     echo: UdpSocket,
+    stream: UdpSocket,
     session: Session,
     base: u64,
     random: u64,
+    /// How often each range of 64 KiB was written, modulo 256: few bytes, because they are looked up
+    /// within the time of a read.
+    versions: Vec<u8>,
 }
 
 impl Bench {
@@ -120,18 +138,18 @@ impl Bench {
         let store = Store::new(&Config::new((pages * PAGE).max(64 << 20)));
         let node = UdpSource::bind(ANY, false).expect("a socket");
         let address = node.local_addr().expect("an address");
-        let echo = UdpSocket::bind(ANY).expect("a socket");
-        setsockopt(&echo, sockopt::UdpGroSegment, &true).expect("Linux 5.0");
-        let room = rustix::net::sockopt::set_socket_recv_buffer_size(&echo, 4 << 20);
+        let (echo, echo_here) = pair();
+        let (sink, stream) = pair();
+        setsockopt(&sink, sockopt::UdpGroSegment, &true).expect("Linux 5.0");
+        setsockopt(&stream, sockopt::UdpGsoSegment, &1472).expect("Linux 4.18");
+        let room = rustix::net::sockopt::set_socket_recv_buffer_size(&sink, 4 << 20);
         room.expect("room");
-        let timeout = Some(Duration::from_millis(4));
-        echo.set_read_timeout(timeout).expect("a time-out");
-        let raw_address = echo.local_addr().expect("an address");
-        let (raw, streamed) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let (role, streamed) = (Arc::new(AtomicU8::new(NODE)), Arc::default());
         let source = Either {
-            raw: Arc::clone(&raw),
+            role: Arc::clone(&role),
             node,
             echo,
+            sink,
             streamed: Arc::clone(&streamed),
             buffer: vec![0; 1 << 16],
         };
@@ -144,8 +162,6 @@ impl Bench {
         let node = Node::new(config, store);
         let sources: Vec<Vec<Box<dyn Source<Store>>>> = vec![vec![Box::new(source)]];
         let service = Service::with_sources(node, sources, waiting).expect("threads");
-        let echo = UdpSocket::bind(ANY).expect("a socket");
-        echo.connect(raw_address).expect("a socket");
         let client = ClientConfig {
             timeout: Duration::from_secs(2),
             datagram_bytes: datagram_bytes(),
@@ -171,29 +187,49 @@ impl Bench {
         let mut bench = Bench {
             order,
             waiting,
-            raw,
+            role,
             streamed,
             service,
-            echo,
+            echo: echo_here,
+            stream,
             session,
             base,
             random: 1,
+            versions: vec![0; (pages * PAGE).div_ceil(BULK as u64) as usize],
         };
         bench.fill();
         bench
     }
 
-    /// Writes the number of each page into its first bytes.
+    /// Writes all pages.
     fn fill(&mut self) {
-        let pages = 1u64 << self.order;
-        let mut page = 0;
-        while page < pages {
-            let batch: Vec<_> = (page..pages.min(page + 1024))
-                .map(|page| (self.base + page * PAGE, content(page)))
-                .collect();
-            let parts: Vec<_> = batch.iter().map(|(at, bytes)| (*at, &bytes[..])).collect();
-            self.session.write_many(&parts).expect("writes");
-            page += 1024;
+        let bytes = (1u64 << self.order) * PAGE;
+        let mut data = pattern();
+        for place in 0..bytes.div_ceil(BULK as u64) {
+            stamp(&mut data, place, 0);
+            let len = (bytes - place * BULK as u64).min(BULK as u64) as usize;
+            let address = self.base + place * BULK as u64;
+            self.session.write(address, &data[..len]).expect("a write");
+        }
+    }
+
+    /// Returns the first bytes of a page as they should be.
+    fn content(&self, page: u64) -> [u8; 16] {
+        content(page, self.versions[(page * PAGE) as usize / BULK])
+    }
+
+    /// Reads ranges of 64 KiB and verifies every byte.
+    fn verify(&mut self, mut places: Vec<u64>) {
+        places.sort_unstable();
+        places.dedup();
+        // As many as take about as long as a turn.
+        let step = places.len().div_ceil(VERIFIED_MAX).max(1);
+        let (mut expected, mut found) = (pattern(), vec![0; BULK]);
+        for place in places.into_iter().step_by(step) {
+            stamp(&mut expected, place, self.versions[place as usize]);
+            let address = self.base + place * BULK as u64;
+            self.session.read(address, &mut found).expect("a read");
+            assert!(found == expected, "range {place} has other bytes");
         }
     }
 
@@ -216,17 +252,30 @@ impl Bench {
             println!("{:?}", self.service.with_node(|node| node.counters()));
             return;
         }
-        let rtt = self.compare(Bench::reads, Bench::ping_pong);
-        println!("  round trip    {rtt}   (ns)");
-        let coalesced = self.compare(Bench::reads, |bench| bench.coalesced(16, 8));
-        println!("  1 / 16 x 8    {coalesced}   (ns per read)");
-        let coalesced = self.compare(Bench::reads, |bench| bench.coalesced(64, 32));
-        println!("  1 / 64 x 32   {coalesced}   (ns per read)");
-        if order >= 4 {
-            let bulk = self.compare(Bench::bulk_reads, Bench::stream);
-            println!("  64 KiB reads  {bulk}   (Gb/s)");
-            let bulk = self.compare(Bench::bulk_writes, Bench::stream);
-            println!("  64 KiB writes {bulk}   (Gb/s)");
+        let only = std::env::var("ONLY").unwrap_or_default();
+        type Side = fn(&mut Bench) -> f64;
+        let all: [(&str, Side, Side, &str); 5] = [
+            ("round trip", Bench::reads, Bench::ping_pong, "ns"),
+            (
+                "1 / 16 x 8",
+                Bench::reads,
+                |b| b.coalesced(16, 8),
+                "ns per read",
+            ),
+            (
+                "1 / 64 x 32",
+                Bench::reads,
+                |b| b.coalesced(64, 32),
+                "ns per read",
+            ),
+            ("64 KiB reads", Bench::bulk_reads, Bench::stream, "Gb/s"),
+            ("64 KiB writes", Bench::bulk_writes, Bench::stream, "Gb/s"),
+        ];
+        for (name, left, right, unit) in all {
+            if name.contains(&only) && (order >= 4 || !name.starts_with("64")) {
+                let result = self.compare(left, right);
+                println!("  {name:13} {result}   ({unit})");
+            }
         }
         let work = self.service.work();
         println!("  {:?}", self.service.with_node(|node| node.counters()));
@@ -269,19 +318,19 @@ impl Bench {
 
     /// The median time of a synchronous read of 16 bytes.
     fn reads(&mut self) -> f64 {
-        self.raw.store(false, Ordering::Relaxed);
+        self.role.store(NODE, Ordering::Relaxed);
         median(|| {
             let page = self.next_page();
             let mut bytes = [0; 16];
             let address = self.base + page * PAGE;
             self.session.read(address, &mut bytes).expect("a read");
-            assert_eq!(bytes, content(page));
+            assert_eq!(bytes, self.content(page));
         })
     }
 
     /// The median time of a round trip of datagrams of the same size.
     fn ping_pong(&mut self) -> f64 {
-        self.raw.store(true, Ordering::Relaxed);
+        self.role.store(ECHO, Ordering::Relaxed);
         let mut buffer = [0; 2048];
         let request = [7; REQUEST];
         median(|| {
@@ -302,7 +351,7 @@ impl Bench {
 
     /// The time per read, `outstanding` datagrams of `per_datagram` reads on the way.
     fn coalesced(&mut self, per_datagram: usize, outstanding: usize) -> f64 {
-        self.raw.store(false, Ordering::Relaxed);
+        self.role.store(NODE, Ordering::Relaxed);
         let (start, mut reads, mut waiting) = (Instant::now(), 0u64, 0);
         // Ids are consecutive, so that they tell the page.
         let mut pages = [0; 1 << 12];
@@ -320,7 +369,7 @@ impl Bench {
             while let Some(ended) = self.session.poll(TURN).expect("an end") {
                 ended.outcome.expect("a read");
                 let page = pages[ended.id.0 as usize % (1 << 12)];
-                assert_eq!(ended.data, content(page));
+                assert_eq!(ended.data, self.content(page));
                 self.session.release(ended);
                 (reads, waiting) = (reads + 1, waiting - 1);
                 if waiting <= per_datagram * (outstanding - 1) {
@@ -345,92 +394,112 @@ impl Bench {
     }
 
     fn bulk_reads(&mut self) -> f64 {
-        self.bulk(|session, address, _| {
-            let len = BULK as u32;
-            session.submit(&Operation::Read { address, len })
-        })
+        self.bulk(false)
     }
 
     fn bulk_writes(&mut self) -> f64 {
-        self.bulk(|session, address, data| {
-            session.submit(&Operation::Write {
-                address,
-                data,
-                guard: None,
-            })
-        })
+        self.bulk(true)
     }
 
     /// Gigabits per second of operations on 64 KiB, eight of them outstanding.
-    fn bulk(
-        &mut self,
-        mut submit: impl FnMut(
-            &mut Session,
-            u64,
-            &[u8],
-        ) -> Result<
-            tare_farmem::protocol::OperationId,
-            tare_farmem::session::Error,
-        >,
-    ) -> f64 {
-        self.raw.store(false, Ordering::Relaxed);
+    fn bulk(&mut self, is_write: bool) -> f64 {
+        self.role.store(NODE, Ordering::Relaxed);
         let outstanding = std::env::var("OUT").map_or(8, |out| out.parse().expect("a number"));
-        // As the pages have it, so that the reads stay verifiable.
         let places = ((1u64 << self.order) * PAGE) / BULK as u64;
-        let mut data = vec![0; BULK];
+        let mut data = pattern();
+        let mut used = Vec::with_capacity(1 << 16);
+        // Ids are consecutive, so that they tell the range.
+        let mut recent = [0; 1 << 12];
         let (start, mut bytes) = (Instant::now(), 0u64);
         while start.elapsed() < TURN {
             while self.session.outstanding() < outstanding {
                 let place = self.next_page() % places;
-                for page in 0..16 {
-                    let at = (page * PAGE) as usize;
-                    let number = place * 16 + page;
-                    data[at..at + 16].copy_from_slice(&content(number));
-                }
                 let address = self.base + place * BULK as u64;
-                submit(&mut self.session, address, &data).expect("room");
+                let operation = if is_write {
+                    let version = &mut self.versions[place as usize];
+                    *version = version.wrapping_add(1);
+                    stamp(&mut data, place, *version);
+                    Operation::Write {
+                        address,
+                        data: &data,
+                        guard: None,
+                    }
+                } else {
+                    let len = BULK as u32;
+                    Operation::Read { address, len }
+                };
+                let id = self.session.submit(&operation).expect("room");
+                recent[id.0 as usize % (1 << 12)] = place;
+                used.push(place);
             }
             if let Some(ended) = self.session.poll(TURN).expect("an end") {
                 ended.outcome.expect("success");
                 bytes += BULK as u64;
-                if let Some(first) = ended.data.first_chunk::<16>() {
-                    let page = u64::from_le_bytes(*first.first_chunk().expect("8 bytes"));
-                    assert_eq!(*first, content(page));
+                let place = recent[ended.id.0 as usize % (1 << 12)];
+                for (page, found) in (place * 16..).zip(ended.data.chunks(PAGE as usize)) {
+                    assert_eq!(found[..16], self.content(page));
                 }
                 self.session.release(ended);
             }
         }
         let elapsed = start.elapsed().as_nanos() as f64;
         self.drain();
+        self.verify(used);
         bytes as f64 * 8.0 / elapsed
     }
 
     /// Gigabits per second of a stream of datagrams in one direction, as far as they arrive.
     fn stream(&mut self) -> f64 {
-        self.raw.store(true, Ordering::Relaxed);
+        self.role.store(SINK, Ordering::Relaxed);
         let data = vec![3; RUN];
-        setsockopt(&self.echo, sockopt::UdpGsoSegment, &1472).expect("Linux 4.18");
         let before = self.streamed.load(Ordering::Relaxed);
         let start = Instant::now();
         while start.elapsed() < TURN {
-            let _ = send(&self.echo, &data, SendFlags::empty());
+            let _ = send(&self.stream, &data, SendFlags::empty());
         }
         let elapsed = start.elapsed().as_nanos() as f64;
         let bytes = self.streamed.load(Ordering::Relaxed) - before;
         // What is still in the queue must not be counted for the next turn.
         std::thread::sleep(Duration::from_millis(2));
-        setsockopt(&self.echo, sockopt::UdpGsoSegment, &0).expect("Linux 4.18");
         bytes as f64 * 8.0 / elapsed
     }
+}
+
+/// A socket of the worker, and one that is connected with it.
+fn pair() -> (UdpSocket, UdpSocket) {
+    let there = UdpSocket::bind(ANY).expect("a socket");
+    let timeout = Some(Duration::from_millis(4));
+    there.set_read_timeout(timeout).expect("a time-out");
+    let here = UdpSocket::bind(ANY).expect("a socket");
+    let address = there.local_addr().expect("an address");
+    here.connect(address).expect("a socket");
+    (there, here)
 }
 
 fn datagram_bytes() -> usize {
     std::env::var("DATAGRAM").map_or(1472, |bytes| bytes.parse().expect("a number"))
 }
 
-fn content(page: u64) -> [u8; 16] {
-    let mut bytes = [0x5a; 16];
+/// Ranges of 64 KiB that are verified after a turn at most, spread over all.
+const VERIFIED_MAX: usize = 2048;
+
+/// Returns 64 KiB of which each word is another one.
+fn pattern() -> Vec<u8> {
+    let words = (0..BULK as u64 / 8).map(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+/// Writes what tells a range and its version apart from others into the pages of a pattern.
+fn stamp(data: &mut [u8], place: u64, version: u8) {
+    for (page, bytes) in (place * 16..).zip(data.chunks_mut(PAGE as usize)) {
+        bytes[..16].copy_from_slice(&content(page, version));
+    }
+}
+
+fn content(page: u64, version: u8) -> [u8; 16] {
+    let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&page.to_le_bytes());
+    bytes[8..].fill(version);
     bytes
 }
 

@@ -3,8 +3,8 @@
 /// Bytes of a block, a line of the cache.
 const BLOCK: usize = 64;
 
-/// The distance at which a copy from shared memory prefetches ahead: the lines are in another processor's cache.
-/// In the other direction that was slower, since the stores already wait for as many lines as the
+/// The distance at which a copy from shared memory prefetches ahead: the lines are in another
+/// processor's cache. In the other direction that was slower, since the stores already wait for as many lines as the
 /// processor can wait for.
 pub(crate) const AHEAD: usize = 8 * BLOCK;
 

@@ -13,10 +13,10 @@ pub(super) struct Space {
     pub(super) used: u64,
     /// By the first address; they do not overlap.
     pub(super) areas: BTreeMap<Address, Area>,
-    /// The areas that were freed and have not left the page table yet; none of it overlaps an area.
+    /// The areas that were freed and have not left the page table yet; none overlaps another area.
     pub(super) leaving: BTreeMap<Address, Area>,
-    /// The first addresses of the pages of sparse areas, leaving ones too, that have an entry in the
-    /// page table.
+    /// The first addresses of the pages of sparse areas, leaving ones too, that have an entry in
+    /// the page table.
     pub(super) touched: BTreeSet<Address>,
     /// The place of the next allocation, if there is room.
     pub(super) next: Address,

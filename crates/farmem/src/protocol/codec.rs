@@ -50,6 +50,7 @@ pub(crate) mod status {
 
 /// Returns true if running it twice is the same as running it once, so that nothing needs to be
 /// remembered and an answer that never came leaves nothing unknown.
+#[inline]
 pub(crate) fn is_idempotent(code: u8) -> bool {
     matches!(code, code::READ | code::FIND)
 }
@@ -284,6 +285,7 @@ impl<'a> Arguments<'a> {
 }
 
 /// The status and the value of an outcome.
+#[inline]
 pub(crate) fn encode_outcome(outcome: Result<Value, Error>) -> (u8, u64) {
     let error = match outcome {
         Ok(value) => {
@@ -317,6 +319,7 @@ pub(crate) fn encode_outcome(outcome: Result<Value, Error>) -> (u8, u64) {
 }
 
 /// The outcome of an operation of this code; `None` if it cannot have one like that.
+#[inline]
 pub(crate) fn decode_outcome(code: u8, status: u8, value: u64) -> Option<Result<Value, Error>> {
     if status == status::DONE {
         return Some(Ok(match code {
@@ -354,6 +357,7 @@ fn permission(bits: u64) -> Result<Permission, Malformed> {
     bits.and_then(Permission::from_bits).ok_or(Malformed::Code)
 }
 
+#[inline]
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -14,23 +14,35 @@ pub struct Datagrams {
 }
 
 impl Datagrams {
+    /// No datagrams.
+    pub const fn new() -> Datagrams {
+        Datagrams {
+            bytes: Vec::new(),
+            ends: Vec::new(),
+        }
+    }
+
     /// Forgets all datagrams.
+    #[inline]
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
     }
 
     /// Returns the number of datagrams.
+    #[inline]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
     /// Returns true if there is none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
     /// Returns the bytes of all datagrams together.
+    #[inline]
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -77,23 +89,27 @@ impl Datagrams {
     }
 
     /// Returns the bytes of the datagram that is not complete.
+    #[inline]
     pub(super) fn open_bytes(&self) -> usize {
         self.bytes.len() - self.start(self.ends.len())
     }
 
     /// Completes the last datagram, unless there is nothing in it.
+    #[inline]
     pub(super) fn end(&mut self) {
         self.end_at(self.bytes.len());
     }
 
     /// Completes the last datagram in front of the message that starts at `message`, unless there
     /// is nothing in it.
+    #[inline]
     pub(super) fn end_at(&mut self, message: usize) {
         if message > self.start(self.ends.len()) {
             self.ends.push(message);
         }
     }
 
+    #[inline]
     fn start(&self, index: usize) -> usize {
         match index {
             0 => 0,
@@ -101,6 +117,7 @@ impl Datagrams {
         }
     }
 
+    #[inline]
     fn part(&self, range: Range<usize>) -> &[u8] {
         let end = self.start(range.end);
         self.bytes.get(self.start(range.start)..end).unwrap_or(&[])

@@ -43,6 +43,7 @@ pub(super) enum Direction {
 
 impl Direction {
     /// That of a message with this code.
+    #[inline]
     fn of(code: u8) -> Direction {
         match code & RESPONSE {
             0 => Direction::Request,
@@ -92,6 +93,7 @@ struct Frame<'a> {
 
 /// Returns the space and the length of the first message of bytes that came, without any check of
 /// the rest; `None` if there is no whole message.
+#[inline]
 pub fn peek(bytes: &[u8]) -> Option<(SpaceId, usize)> {
     let (first, _) = bytes.split_first_chunk::<16>()?;
     let [_, _, _, _, length @ .., _, _, _, _, _, _, _, _] = *first;
@@ -136,6 +138,7 @@ pub struct Request<'a> {
 impl<'a> Request<'a> {
     /// Reads the first message of a datagram, which is decrypted in place; returns the rest of the
     /// datagram with it.
+    #[inline]
     pub fn parse(
         datagram: &'a mut [u8],
         protection: &mut Protection,
@@ -179,6 +182,7 @@ impl<'a> Request<'a> {
     }
 
     /// The operation's number: that of its first attempt.
+    #[inline]
     pub fn operation_id(&self) -> u64 {
         if self.replaced == 0 {
             self.id
@@ -189,6 +193,7 @@ impl<'a> Request<'a> {
 
     /// Segments start at multiples of their size, and all but the last have exactly that size: two
     /// segments of one operation are the same or do not overlap.
+    #[inline]
     fn check_segment(&self) -> Result<(), Malformed> {
         let (length, offset, segment) = (self.length, self.offset, self.segment);
         let fits = match segment {
@@ -208,11 +213,12 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     /// [`Unauthorized`]; nothing is appended then.
+    #[inline]
     pub fn emit(&self, protection: &mut Protection, out: &mut Vec<u8>) -> Result<(), Unauthorized> {
         let start = out.len();
         let flags = if self.guard.is_some() { GUARDED } else { 0 };
-        out.extend_from_slice(&[VERSION, self.code, protection.number(), 0, 0, 0, 0, 0]);
         let words = [
+            u64::from_le_bytes([VERSION, self.code, protection.number(), 0, 0, 0, 0, 0]),
             self.space.0,
             self.id,
             self.epoch,
@@ -254,6 +260,7 @@ pub struct Response<'a> {
 impl<'a> Response<'a> {
     /// Reads the first message of a datagram, which is decrypted in place; returns the rest of the
     /// datagram with it.
+    #[inline]
     pub fn parse(
         datagram: &'a mut [u8],
         protection: &mut Protection,
@@ -276,6 +283,7 @@ impl<'a> Response<'a> {
     ///
     /// # Errors
     /// [`Unauthorized`]; nothing is appended then.
+    #[inline]
     pub fn emit(&self, protection: &mut Protection, out: &mut Vec<u8>) -> Result<(), Unauthorized> {
         let start = Response::begin(protection, out);
         out.extend_from_slice(self.body);
@@ -284,10 +292,12 @@ impl<'a> Response<'a> {
 
     /// Makes room for the header at the end of `out`, behind which the body is then written;
     /// returns where the message starts. A read writes its data into the reply, without a copy.
+    #[inline]
     pub(super) fn begin(protection: &Protection, out: &mut Vec<u8>) -> usize {
         let start = out.len();
-        out.extend_from_slice(&[VERSION, RESPONSE, protection.number(), 0]);
-        out.resize(start + RESPONSE_HEADER, 0);
+        let mut header = [0; RESPONSE_HEADER];
+        header[..3].copy_from_slice(&[VERSION, RESPONSE, protection.number()]);
+        out.extend_from_slice(&header);
         start
     }
 
@@ -295,6 +305,7 @@ impl<'a> Response<'a> {
     ///
     /// # Errors
     /// [`Unauthorized`]; header and body are removed then.
+    #[inline]
     pub(super) fn finish(
         &self,
         protection: &mut Protection,
@@ -315,6 +326,7 @@ impl<'a> Response<'a> {
 impl<'a> Frame<'a> {
     /// Checks version, protection, direction, length and reserved bytes of the first message of a
     /// datagram; returns the rest of the datagram with it.
+    #[inline]
     fn parse(
         datagram: &'a mut [u8],
         protection: &mut Protection,
@@ -349,11 +361,13 @@ impl<'a> Frame<'a> {
     }
 
     /// The field at a position within the header.
+    #[inline]
     fn u64(&self, at: usize) -> u64 {
         let field = self.fields.get(at..).and_then(|bytes| bytes.first_chunk());
         field.map_or(0, |bytes| u64::from_le_bytes(*bytes))
     }
 
+    #[inline]
     fn u32(&self, at: usize) -> u32 {
         let field = self.fields.get(at..).and_then(|bytes| bytes.first_chunk());
         field.map_or(0, |bytes| u32::from_le_bytes(*bytes))
@@ -361,6 +375,7 @@ impl<'a> Frame<'a> {
 }
 
 /// Writes the length of the message that begins at `start`, and its trailer.
+#[inline]
 fn protect(
     protection: &mut Protection,
     direction: Direction,

@@ -161,7 +161,7 @@ impl<S> Service<S> {
 
 impl<S> Drop for Service<S> {
     fn drop(&mut self) {
-        // An error was either returned, or nobody asked for it.
+        // An error was either returned, or was not asked for.
         let _ = self.end();
     }
 }

@@ -1,21 +1,17 @@
 //! Requests over UDP.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use rustix::net::{
-    bind, socket_with, sockopt, AddressFamily, SocketAddrAny, SocketFlags, SocketType,
-};
-use tare_sim::Instant;
-
 use super::lock;
 use super::source::{Source, Turn};
 use crate::protocol::{Datagrams, Execute, Node};
-use crate::transport::{Arrived, UdpSocket, Waiting, DATAGRAM_MAX, SEND_BYTES};
+use crate::transport::{UdpSocket, Waiting, DATAGRAM_MAX, SEND_BYTES};
+use rustix::net::{bind, socket_with, sockopt, AddressFamily, SocketFlags, SocketType};
 
 /// Most pieces taken in one turn. The more, the less often the node is locked; the fewer, the
 /// sooner the first is answered.
@@ -36,7 +32,7 @@ const BUFFER: usize = 4 * DATAGRAM_MAX;
 pub struct UdpSource {
     socket: UdpSocket,
     buffer: Box<[u8]>,
-    arrived: Vec<(Range<usize>, SocketAddrAny)>,
+    arrived: Vec<(Range<usize>, SocketAddr)>,
     replies: Datagrams,
     /// The replies to each piece.
     answers: Vec<Range<usize>>,
@@ -61,7 +57,7 @@ impl UdpSource {
         sockopt::set_socket_reuseport(&socket, shared)?;
         bind(socket.as_fd(), &listen)?;
         Ok(UdpSource {
-            socket: UdpSocket::new(socket.into())?,
+            socket: UdpSocket::new(socket)?,
             buffer: vec![0; BUFFER].into(),
             arrived: Vec::with_capacity(BATCH_MAX),
             replies: Datagrams::default(),
@@ -84,32 +80,30 @@ impl UdpSource {
         self.arrived.clear();
         self.turns = self.turns.wrapping_add(1);
         let looks = self.batch > 1 || wait.is_zero() || self.turns.is_multiple_of(LOOK_PERIOD);
+        let mut from = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let mut found = match looks {
-            true => self.socket.receive(&mut self.buffer, false)?,
-            false => Arrived::Nothing,
+            true => self.socket.receive(&mut self.buffer, Some(&mut from))?,
+            false => None,
         };
-        match found {
-            Arrived::Bytes(..) => self.batch = (self.batch * 2).min(BATCH_MAX),
-            Arrived::Nothing => {
-                self.batch = 1;
-                if wait.is_zero() {
-                    return Ok(0);
-                }
-                let buffer = &mut self.buffer;
-                found = self.socket.receive_within(buffer, false, wait, waiting)?;
+        if found.is_some() {
+            self.batch = (self.batch * 2).min(BATCH_MAX);
+        } else {
+            self.batch = 1;
+            if wait.is_zero() {
+                return Ok(0);
             }
+            let buffer = &mut self.buffer;
+            found = (self.socket).receive_within(buffer, Some(&mut from), wait, waiting)?;
         }
         let mut end = 0;
-        while let Arrived::Bytes(len, from) = found {
-            if let Some(from) = from {
-                self.arrived.push((end..end + len, from));
-                end += len;
-            }
+        while let Some(len) = found {
+            self.arrived.push((end..end + len, from));
+            end += len;
             let room = &mut self.buffer[end..];
             if self.arrived.len() >= self.batch || room.len() < DATAGRAM_MAX {
                 break;
             }
-            found = self.socket.receive(room, false)?;
+            found = self.socket.receive(room, Some(&mut from))?;
         }
         Ok(end)
     }
@@ -138,21 +132,32 @@ impl<S: Execute> Source<S> for UdpSource {
             self.answers.clear();
             {
                 let mut node = lock(node);
-                // Read while the lock is held: the node's time must not run backwards.
-                let now = Instant::now();
+                let now = self.socket.now();
                 // Long answers leave before the others are made: the client can read them
                 // meanwhile, and they are still in the cache.
                 while done < self.arrived.len() && self.replies.bytes() < SEND_BYTES {
                     let first = self.replies.len();
-                    let piece = self.arrived[done].0.clone();
-                    node.receive(now, &mut self.buffer[piece], &mut self.replies);
+                    let piece = &mut self.arrived[done].0;
+                    let bytes = &mut self.buffer[piece.clone()];
+                    piece.start += node.receive_some(now, bytes, &mut self.replies, SEND_BYTES);
                     self.answers.push(first..self.replies.len());
+                    if piece.start < piece.end {
+                        break;
+                    }
                     done += 1;
                 }
             }
-            for ((_, peer), answers) in self.arrived[from..].iter().zip(&self.answers) {
-                let answers = answers.clone();
-                self.socket.send(&self.replies, answers, Some(peer))?;
+            let mut answers = self.answers.iter().peekable();
+            let mut pieces = self.arrived[from..].iter().peekable();
+            // What several pieces of one client ask for leaves as one run.
+            while let (Some((_, peer)), Some(first)) = (pieces.next(), answers.next()) {
+                let mut end = first.end;
+                while answers.peek().is_some() && pieces.next_if(|(_, next)| next == peer).is_some()
+                {
+                    end = answers.next().map_or(end, |more| more.end);
+                }
+                self.socket
+                    .send(&self.replies, first.start..end, Some(peer))?;
             }
             turn.sent += self.replies.len() as u64;
             turn.sent_bytes += self.replies.bytes() as u64;

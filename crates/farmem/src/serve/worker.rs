@@ -44,7 +44,7 @@ pub struct Work {
 /// The work of a worker, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkCounters {
-    /// What came and what was sent.
+    /// Traffic in both directions.
     pub traffic: Turn,
     /// Turns over all sources.
     pub turns: u64,

@@ -1,13 +1,44 @@
 //! Links: the way of datagrams between a client and its node.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
+
+use tare_sim::Instant;
 
 use crate::protocol::Datagrams;
 
 /// Bytes that [`Link::receive`] needs room for: what the kernel puts together at most.
 pub const DATAGRAM_MAX: usize = 1 << 16;
+
+thread_local! {
+    /// One buffer for all links of a thread: with one each, thousands of sessions would never find
+    /// theirs in a cache.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    /// The same for what is sent; empty between two uses.
+    static OUT: RefCell<Datagrams> = const { RefCell::new(Datagrams::new()) };
+}
+
+/// Calls a function with the thread's buffer of [`DATAGRAM_MAX`] bytes.
+#[inline]
+pub(super) fn with_buffer<R>(call: impl FnOnce(&mut [u8]) -> R) -> R {
+    BUFFER.with_borrow_mut(|buffer| {
+        if buffer.is_empty() {
+            buffer.resize(DATAGRAM_MAX, 0);
+        }
+        call(buffer)
+    })
+}
+
+/// Calls a function with the thread's empty datagrams.
+#[inline]
+pub(super) fn with_out<R>(call: impl FnOnce(&mut Datagrams) -> R) -> R {
+    OUT.with_borrow_mut(|out| {
+        out.clear();
+        call(out)
+    })
+}
 
 /// The way to wait for datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +79,12 @@ pub trait Link {
     /// # Errors
     /// Those after which the link is of no use.
     fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> io::Result<usize>;
+
+    /// Returns the time when something came last, if that was a moment ago, to within a few
+    /// microseconds. It is not before any time that was read before that.
+    fn now(&mut self) -> Instant {
+        Instant::now()
+    }
 
     /// The descriptor that is readable when a datagram has come, if there is one.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;

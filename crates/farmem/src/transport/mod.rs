@@ -26,7 +26,7 @@ pub use link::{Link, Waiting, DATAGRAM_MAX};
 pub use remote::Remote;
 pub(crate) use remote::SEND_BYTES;
 pub use shared::{Member, Shared};
-pub(crate) use udp::{Arrived, UdpSocket};
+pub(crate) use udp::UdpSocket;
 pub use udp::{UdpLink, SOCKET_BYTES};
 
 /// The way from the sessions of one thread to one node: operations in, completions out.

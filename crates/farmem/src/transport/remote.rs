@@ -6,14 +6,21 @@ use std::time::Duration;
 
 use tare_sim::Instant;
 
-use super::link::{Link, DATAGRAM_MAX};
+use super::link::{with_buffer, with_out, Link};
 use super::Channel;
 use crate::operation::{Operation, SpaceId};
-use crate::protocol::{Client, Completion, Datagrams, OperationId, SubmitError};
+use crate::protocol::{Client, Completion, OperationId, SubmitError};
 
 /// Bytes of datagrams after which they are handed to the link: about a run of them, so that the
 /// other side works on it while the next one is written.
 pub(crate) const SEND_BYTES: usize = 62 << 10;
+
+/// Most pieces taken at a time. What they make room for can leave in one run, but the node should
+/// have something to do meanwhile.
+const PIECES_MAX: u32 = 3;
+
+/// Bytes of a piece that is worth an answer of its own.
+const LONG: usize = 16 << 10;
 
 /// One client over a link.
 #[derive(Debug)]
@@ -23,8 +30,6 @@ pub struct Remote<L> {
     /// The time of the first operation that was submitted since the last progress. Those after it
     /// get the same, since reading the clock for each would be a tenth of their cost.
     submitted: Option<Instant>,
-    out: Datagrams,
-    buffer: Box<[u8]>,
 }
 
 impl<L: Link> Remote<L> {
@@ -34,8 +39,6 @@ impl<L: Link> Remote<L> {
             client,
             link,
             submitted: None,
-            out: Datagrams::default(),
-            buffer: vec![0; DATAGRAM_MAX].into(),
         }
     }
 
@@ -49,18 +52,38 @@ impl<L: Link> Remote<L> {
         &self.link
     }
 
-    fn send(&mut self, now: Instant) -> io::Result<()> {
-        while self.client.transmit(now, &mut self.out) {
-            if self.out.bytes() >= SEND_BYTES {
-                self.link.send(&self.out)?;
-                self.out.clear();
+    /// Takes what comes within `wait`, and what is there then; returns the time if anything came.
+    #[inline]
+    fn receive(&mut self, buffer: &mut [u8], mut wait: Duration) -> io::Result<Option<Instant>> {
+        let mut last = None;
+        for _ in 0..PIECES_MAX {
+            let len = self.link.receive(buffer, wait)?;
+            if len == 0 {
+                break;
+            }
+            let now = self.link.now();
+            self.client.receive(now, &mut buffer[..len]);
+            (last, wait) = (Some(now), Duration::ZERO);
+            if self.client.outstanding() == 0 || len >= LONG {
+                break;
             }
         }
-        if !self.out.is_empty() {
-            self.link.send(&self.out)?;
-            self.out.clear();
-        }
-        Ok(())
+        Ok(last)
+    }
+
+    fn send(&mut self, now: Instant) -> io::Result<()> {
+        with_out(|out| {
+            while self.client.transmit(now, out) {
+                if out.bytes() >= SEND_BYTES {
+                    self.link.send(out)?;
+                    out.clear();
+                }
+            }
+            match out.is_empty() {
+                true => Ok(()),
+                false => self.link.send(out),
+            }
+        })
     }
 }
 
@@ -70,8 +93,9 @@ impl<L: Link> Channel for Remote<L> {
         space: SpaceId,
         operation: &Operation<'_>,
     ) -> Result<OperationId, SubmitError> {
-        let now = *self.submitted.get_or_insert_with(Instant::now);
-        self.client.submit(now, space, operation)
+        let submitted = &mut self.submitted;
+        let clock = || *submitted.get_or_insert_with(Instant::now);
+        self.client.submit_by(clock, space, operation)
     }
 
     fn progress(&mut self, wait: Duration) -> io::Result<()> {
@@ -90,15 +114,12 @@ impl<L: Link> Channel for Remote<L> {
             true => Duration::ZERO,
             false => wait.min(self.client.next_deadline().since(now)),
         };
-        let len = self.link.receive(&mut self.buffer, wait)?;
-        if len > 0 {
-            let now = Instant::now();
-            self.client.receive(now, &mut self.buffer[..len]);
-            // The caller may now wait for the descriptor: what the answers made room for must not
-            // wait with it.
-            self.send(now)?;
-        }
-        Ok(())
+        let Some(now) = with_buffer(|buffer| self.receive(buffer, wait))? else {
+            return Ok(());
+        };
+        // The caller may now wait for the descriptor: what the answers made room for must not wait
+        // with it.
+        self.send(now)
     }
 
     fn poll(&mut self) -> Option<Completion> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tare_sim::{EventQueue, Instant};
 
-use super::link::{Link, DATAGRAM_MAX};
+use super::link::{with_buffer, Link};
 use super::remote::SEND_BYTES;
 use super::Channel;
 use crate::operation::{Operation, SpaceId};
@@ -41,7 +41,6 @@ struct Clients<L> {
     timers: EventQueue<u32>,
     submitted: Option<Instant>,
     out: Datagrams,
-    buffer: Box<[u8]>,
     /// Messages for spaces that no client has.
     unmatched: u64,
 }
@@ -68,7 +67,6 @@ impl<L: Link> Shared<L> {
                 timers: EventQueue::new(),
                 submitted: None,
                 out: Datagrams::default(),
-                buffer: vec![0; DATAGRAM_MAX].into(),
                 unmatched: 0,
             })),
         }
@@ -151,13 +149,13 @@ impl<L: Link> Clients<L> {
             true => Duration::ZERO,
             false => wait.min(self.timers.next_at().since(now)),
         };
-        let len = self.link.receive(&mut self.buffer, wait)?;
-        if len > 0 {
-            let now = Instant::now();
-            self.take(now, len);
-            self.send(now)?;
-        }
-        Ok(())
+        let came = with_buffer(|buffer| {
+            let len = self.link.receive(buffer, wait)?;
+            let now = self.link.now();
+            self.take(now, &mut buffer[..len]);
+            io::Result::Ok((len > 0).then_some(now))
+        })?;
+        came.map_or(Ok(()), |now| self.send(now))
     }
 
     fn send(&mut self, now: Instant) -> io::Result<()> {
@@ -186,9 +184,7 @@ impl<L: Link> Clients<L> {
     }
 
     /// Gives each client the messages for its space.
-    fn take(&mut self, now: Instant, len: usize) {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        let mut rest = &mut buffer[..len];
+    fn take(&mut self, now: Instant, mut rest: &mut [u8]) {
         while let Some((space, mut messages)) = peek(rest) {
             while let Some((_, more)) = peek(&rest[messages..]).filter(|next| next.0 == space) {
                 messages += more;
@@ -204,7 +200,6 @@ impl<L: Link> Clients<L> {
                 None => self.unmatched += 1,
             }
         }
-        self.buffer = buffer;
     }
 }
 
@@ -225,11 +220,17 @@ impl<L: Link> Channel for Member<L> {
         operation: &Operation<'_>,
     ) -> Result<OperationId, SubmitError> {
         let mut clients = self.clients.borrow_mut();
-        let now = *clients.submitted.get_or_insert_with(Instant::now);
         clients.make_ready(self.index);
-        let entry = clients.entry(self.index).ok_or(SubmitError::Full)?;
+        let Clients {
+            clients, submitted, ..
+        } = &mut *clients;
+        let clock = || *submitted.get_or_insert_with(Instant::now);
+        let entry = clients
+            .get_mut(self.index as usize)
+            .and_then(Option::as_mut);
+        let entry = entry.ok_or(SubmitError::Full)?;
         debug_assert_eq!(space, entry.space);
-        entry.client.submit(now, space, operation)
+        entry.client.submit_by(clock, space, operation)
     }
 
     fn progress(&mut self, wait: Duration) -> io::Result<()> {

@@ -1,15 +1,16 @@
 //! Datagrams over UDP.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{sendmsg, setsockopt, sockopt, ControlMessage, MsgFlags, SockaddrStorage};
+use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
-    recv, recvfrom, send, sendto, sockopt as option, RecvFlags, SendFlags, SocketAddrAny,
+    getsockname, recv, recvfrom, send, sendto, sockopt as option, RecvFlags, SendFlags,
 };
 use tare_sim::Instant;
 
@@ -27,36 +28,36 @@ const RUN_BYTES: usize = 65_535 - 48;
 const RUN_DATAGRAMS: usize = 64;
 
 /// The times that a socket asks again before it looks at the clock.
-const SPINS: u32 = 16;
+const SPINS: u32 = 8;
+
+/// Least bytes of a long datagram.
+const LONG: usize = 512;
+
+/// Short datagrams in succession after which no run is expected any more.
+const SHORT_MAX: u32 = 64;
 
 /// A UDP socket that sends and receives runs of datagrams in one system call each, where the kernel
 /// can (UDP_SEGMENT and UDP_GRO, from Linux 4.18 and 5.0 on).
 ///
-/// Both are set as options of the socket, not with each message: a run of the same size as the last
-/// is then an ordinary `send`. The kernel cuts only what is longer than the size that is set, so
-/// single datagrams need no change of it unless they are longer.
+/// UDP_SEGMENT goes with each run. As an option of the socket it would cost a single datagram a
+/// tenth of a round trip: the kernel then puts its bytes into a page of their own.
 #[derive(Debug)]
 pub(crate) struct UdpSocket {
-    socket: std::net::UdpSocket,
-    /// The size of datagrams that the kernel cuts longer ones into; 0 if it does not.
-    segment: usize,
+    socket: OwnedFd,
     /// False if the kernel or the interface cannot cut runs.
     cuts: bool,
+    /// The kernel hands over runs as one piece.
+    gathers: bool,
+    /// Short datagrams that came since the last long one.
+    short: u32,
     /// The time after which the kernel gives up waiting.
     timeout: Duration,
-}
-
-/// The result of an attempt to receive.
-#[derive(Debug)]
-pub(crate) enum Arrived {
-    /// So many bytes, from this address if it was asked for.
-    Bytes(usize, Option<SocketAddrAny>),
-    /// Nothing is there.
-    Nothing,
+    /// The clock as it was read a moment before something came.
+    seen: Option<Instant>,
 }
 
 impl UdpSocket {
-    pub(crate) fn new(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
+    pub(crate) fn new(socket: OwnedFd) -> io::Result<UdpSocket> {
         // As root, beyond the limits of the system. Less room costs speed only, so that errors do
         // not matter.
         let bytes = SOCKET_BYTES;
@@ -64,18 +65,19 @@ impl UdpSocket {
             .or_else(|_| option::set_socket_recv_buffer_size(&socket, bytes));
         let _ = option::set_socket_send_buffer_size_force(&socket, bytes)
             .or_else(|_| option::set_socket_send_buffer_size(&socket, bytes));
-        let _ = setsockopt(&socket, sockopt::UdpGroSegment, &true);
-        socket.set_nonblocking(false)?;
+        fcntl_setfl(&socket, fcntl_getfl(&socket)? - OFlags::NONBLOCK)?;
         Ok(UdpSocket {
             socket,
-            segment: 0,
             cuts: true,
+            gathers: false,
+            short: 0,
             timeout: Duration::MAX,
+            seen: None,
         })
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
+        Ok(SocketAddr::try_from(getsockname(&self.socket)?)?)
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -88,7 +90,7 @@ impl UdpSocket {
         &mut self,
         datagrams: &Datagrams,
         range: Range<usize>,
-        to: Option<&SocketAddrAny>,
+        to: Option<&SocketAddr>,
     ) -> io::Result<()> {
         let run_datagrams = if self.cuts { RUN_DATAGRAMS } else { 1 };
         for (run, size) in datagrams.runs(range, RUN_BYTES, run_datagrams) {
@@ -103,45 +105,35 @@ impl UdpSocket {
     }
 
     /// Sends a run of datagrams; returns false if that does not work here.
-    fn send_run(
-        &mut self,
-        run: &[u8],
-        size: usize,
-        to: Option<&SocketAddrAny>,
-    ) -> io::Result<bool> {
-        if self.segment != size && !self.cut_into(size) {
+    fn send_run(&mut self, run: &[u8], size: usize, to: Option<&SocketAddr>) -> io::Result<bool> {
+        let Ok(size) = u16::try_from(size) else {
             return Ok(false);
-        }
-        match self.send_bytes(run, to) {
+        };
+        let to = to.map(|to| SockaddrStorage::from(*to));
+        let (run, size) = ([IoSlice::new(run)], [ControlMessage::UdpGsoSegments(&size)]);
+        let sent = loop {
+            let socket = self.socket.as_raw_fd();
+            match sendmsg(socket, &run, &size, MsgFlags::empty(), to.as_ref()) {
+                Ok(_) => return Ok(true),
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(error) => break Errno::from_raw_os_error(error as i32),
+            }
+        };
+        match sent {
             // No checksums by the interface; a size beyond that of the path.
-            Err(Errno::IO | Errno::INVAL | Errno::MSGSIZE | Errno::OPNOTSUPP) => {
+            Errno::IO | Errno::INVAL | Errno::MSGSIZE | Errno::OPNOTSUPP => {
                 self.cuts = false;
-                self.cut_into(0);
                 Ok(false)
             }
-            Err(error) => lost(error).map(|()| true),
-            Ok(()) => Ok(true),
+            error => lost(error).map(|()| true),
         }
     }
 
-    fn send_one(&mut self, datagram: &[u8], to: Option<&SocketAddrAny>) -> io::Result<()> {
-        if self.segment != 0 && datagram.len() > self.segment {
-            self.cut_into(0);
-        }
+    fn send_one(&self, datagram: &[u8], to: Option<&SocketAddr>) -> io::Result<()> {
         self.send_bytes(datagram, to).or_else(lost)
     }
 
-    fn cut_into(&mut self, size: usize) -> bool {
-        let value = i32::try_from(size).unwrap_or(0);
-        let set = setsockopt(&self.socket, sockopt::UdpGsoSegment, &value);
-        match set {
-            Ok(()) => self.segment = size,
-            Err(_) => self.cuts = false,
-        }
-        set.is_ok()
-    }
-
-    fn send_bytes(&self, bytes: &[u8], to: Option<&SocketAddrAny>) -> Result<(), Errno> {
+    fn send_bytes(&self, bytes: &[u8], to: Option<&SocketAddr>) -> Result<(), Errno> {
         let flags = SendFlags::empty();
         loop {
             let sent = match to {
@@ -156,46 +148,59 @@ impl UdpSocket {
         }
     }
 
-    /// Takes what has come, without waiting.
-    pub(crate) fn receive(&self, buffer: &mut [u8], connected: bool) -> io::Result<Arrived> {
-        self.receive_with(buffer, connected, RecvFlags::DONTWAIT)
+    /// Takes what has come, without waiting; returns the number of bytes, and stores the address
+    /// that they are from if it is asked for.
+    #[inline]
+    pub(crate) fn receive(
+        &mut self,
+        buffer: &mut [u8],
+        from: Option<&mut SocketAddr>,
+    ) -> io::Result<Option<usize>> {
+        self.receive_with(buffer, from, RecvFlags::DONTWAIT)
     }
 
     /// Takes what has come; if nothing has it waits for about `wait`, which may be less.
     pub(crate) fn receive_within(
         &mut self,
         buffer: &mut [u8],
-        connected: bool,
+        mut from: Option<&mut SocketAddr>,
         wait: Duration,
         waiting: Waiting,
-    ) -> io::Result<Arrived> {
+    ) -> io::Result<Option<usize>> {
         let busy = waiting.busy().min(wait);
+        self.seen = None;
         if !busy.is_zero() {
-            let mut start = None;
-            loop {
+            // Here the clock costs nothing, unlike later, when somebody waits.
+            let start = Instant::now();
+            let mut now = start;
+            while now.since(start) < busy {
                 for _ in 0..SPINS {
-                    let arrived = self.receive(buffer, connected)?;
-                    if let Arrived::Bytes(..) = arrived {
+                    let arrived = self.receive(buffer, from.as_deref_mut())?;
+                    if arrived.is_some() {
+                        self.seen = Some(now);
                         return Ok(arrived);
                     }
                 }
-                let now = Instant::now();
-                if now.since(*start.get_or_insert(now)) >= busy {
-                    break;
-                }
+                now = Instant::now();
             }
         }
         let wait = wait - busy;
         if wait.is_zero() {
-            return self.receive(buffer, connected);
+            return self.receive(buffer, from);
         }
         self.set_timeout(wait)?;
-        let arrived = self.receive_with(buffer, connected, RecvFlags::empty())?;
-        if let Arrived::Nothing = arrived {
+        let arrived = self.receive_with(buffer, from, RecvFlags::empty())?;
+        if arrived.is_none() {
             // It may be longer next time: setting it each time would be a system call more.
             self.timeout = Duration::MAX;
         }
         Ok(arrived)
+    }
+
+    /// Returns the time, which is that of the last arrival to within a few microseconds.
+    #[inline]
+    pub(crate) fn now(&mut self) -> Instant {
+        self.seen.take().unwrap_or_else(Instant::now)
     }
 
     /// Sets the time after which the kernel gives up, if the present one is too long.
@@ -203,27 +208,51 @@ impl UdpSocket {
         if self.timeout > wait {
             let timeout = wait.clamp(TIMEOUT_MIN, TIMEOUT_MAX);
             if self.timeout != timeout {
-                self.socket.set_read_timeout(Some(timeout))?;
+                option::set_socket_timeout(&self.socket, option::Timeout::Recv, Some(timeout))?;
                 self.timeout = timeout;
             }
         }
         Ok(())
     }
 
+    /// Lets the kernel hand over runs in one piece while long datagrams come, which runs are made
+    /// of. For short ones it would be a thirtieth of a round trip for nothing.
+    fn gather(&mut self, len: usize) {
+        let is_long = len >= LONG;
+        self.short = if is_long { 0 } else { self.short + 1 };
+        let gathers = is_long || (self.gathers && self.short < SHORT_MAX);
+        if gathers != self.gathers {
+            self.gathers = gathers;
+            // Without it they come one by one.
+            let _ = setsockopt(&self.socket, sockopt::UdpGroSegment, &gathers);
+        }
+    }
+
     fn receive_with(
-        &self,
+        &mut self,
         buffer: &mut [u8],
-        connected: bool,
+        from: Option<&mut SocketAddr>,
         flags: RecvFlags,
-    ) -> io::Result<Arrived> {
-        let received = match connected {
-            true => recv(&self.socket, buffer, flags).map(|(_, len)| (len, None)),
-            false => recvfrom(&self.socket, buffer, flags).map(|(_, len, from)| (len, from)),
+    ) -> io::Result<Option<usize>> {
+        let received = match from {
+            None => recv(&self.socket, buffer, flags).map(|(_, len)| len),
+            Some(place) => recvfrom(&self.socket, buffer, flags).map(|(_, len, from)| {
+                // It comes over IP, so that it has an address.
+                if let Some(Ok(from)) = from.map(SocketAddr::try_from) {
+                    *place = from;
+                }
+                len
+            }),
         };
         match received {
-            Ok((len, from)) => Ok(Arrived::Bytes(len, from)),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(Arrived::Nothing),
-            Err(error) => lost(error).map(|()| Arrived::Nothing),
+            Ok(len) => {
+                if len >= LONG || self.gathers {
+                    self.gather(len);
+                }
+                Ok(Some(len))
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+            Err(error) => lost(error).map(|()| None),
         }
     }
 }
@@ -269,7 +298,7 @@ impl UdpLink {
         };
         let socket = std::net::UdpSocket::bind(any)?;
         socket.connect(node)?;
-        let socket = UdpSocket::new(socket)?;
+        let socket = UdpSocket::new(socket.into())?;
         Ok(UdpLink { socket, waiting })
     }
 
@@ -289,10 +318,12 @@ impl Link for UdpLink {
 
     fn receive(&mut self, buffer: &mut [u8], wait: Duration) -> io::Result<usize> {
         let waiting = self.waiting;
-        match self.socket.receive_within(buffer, true, wait, waiting)? {
-            Arrived::Bytes(len, _) => Ok(len),
-            Arrived::Nothing => Ok(0),
-        }
+        let len = self.socket.receive_within(buffer, None, wait, waiting)?;
+        Ok(len.unwrap_or(0))
+    }
+
+    fn now(&mut self) -> Instant {
+        self.socket.now()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

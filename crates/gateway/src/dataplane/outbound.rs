@@ -62,7 +62,7 @@ struct Job {
     fate: Fate,
 }
 
-/// What becomes of a packet after the first pass.
+/// The fate of a packet after the first pass.
 #[derive(Clone, Copy, Default)]
 enum Fate {
     #[default]

@@ -152,9 +152,9 @@ pub(super) struct Kept<M> {
 impl Store<Mapping> {
     /// Opens the store that is kept in a file, or makes one in an empty file. It restores, also
     /// after SIGKILL at any moment, spaces, allocations, sparse ranges, permissions, quotas,
-    /// regions, grants, mappings, and all bytes that were written. Of an operation under way, it has all or
-    /// nothing, but for a write of more than [`WHOLE_WRITE_MAX`] bytes, which may be there in part,
-    /// and pages that a write gave memory to before its first byte. Locks are not restored; tokens
+    /// regions, grants, mappings, and all bytes that were written. Of an operation under way, it
+    /// has all or nothing, but for a write of more than [`WHOLE_WRITE_MAX`] bytes, which may be
+    /// there in part, and pages that a write gave memory to before its first byte. Locks are not restored; tokens
     /// are greater than all that were given. Memory that the machine loses, as at a power loss, is
     /// no store any more.
     ///

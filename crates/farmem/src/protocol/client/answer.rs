@@ -81,6 +81,17 @@ impl Client {
         }
     }
 
+    /// Takes note of an answer of the node, and of its time.
+    #[inline]
+    pub(super) fn hear(&mut self, now: Instant, time_ns: u64) {
+        self.heard = Some(now);
+        if let Some(node) = self.node.as_mut() {
+            if time_ns > node.time_ns {
+                (node.time_ns, node.at) = (time_ns, now);
+            }
+        }
+    }
+
     /// Takes the response to a request of an operation.
     pub(super) fn answer(&mut self, now: Instant, response: &Response<'_>) {
         let Some((index, part)) = self.requests.find(response.id) else {
@@ -107,12 +118,7 @@ impl Client {
             }
             return;
         }
-        self.heard = Some(now);
-        if let Some(node) = self.node.as_mut() {
-            if response.time_ns > node.time_ns {
-                (node.time_ns, node.at) = (response.time_ns, now);
-            }
-        }
+        self.hear(now, response.time_ns);
         let sent = match response.id == part.last.0 {
             true => part.last.1,
             false => part.first.1,

@@ -2,6 +2,7 @@
 
 mod answer;
 mod interface;
+mod lone;
 mod order;
 mod path;
 mod requests;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use tare_sim::Instant;
 
+use self::lone::{Fresh, Lone};
 use self::order::{Footprint, Order};
 use self::path::{Bounds, Path};
 use self::requests::{Part, Requests};
@@ -38,6 +40,9 @@ pub struct Client {
     epoch: u64,
     hello: Hello,
     heard: Option<Instant>,
+    /// The only operation outstanding, which is in none of the lists below. At most one: a list
+    /// for its memory, which an idle client does not have.
+    lone: Vec<Lone>,
     operations: Vec<Option<Active>>,
     free: Vec<u32>,
     active: usize,
@@ -53,7 +58,6 @@ pub struct Client {
     completions: VecDeque<Completion>,
     /// Empty buffers, for their memory.
     buffers: Vec<Vec<u8>>,
-    blockers: Vec<u32>,
     counters: ClientCounters,
 }
 
@@ -132,6 +136,7 @@ impl Client {
             epoch: 0,
             hello: HELLO,
             heard: None,
+            lone: Vec::new(),
             operations: Vec::new(),
             free: Vec::new(),
             active: 0,
@@ -140,17 +145,16 @@ impl Client {
             deadlines: VecDeque::new(),
             requests: Requests::new(config.first_id),
             path: Path::new(Bounds {
-                timeout_initial: config.retransmission_initial,
-                timeout_min: config.retransmission_min,
-                timeout_max: config.retransmission_max,
-                queueing: config.queueing,
+                timeout_initial_ns: nanos(config.retransmission_initial),
+                timeout_min_ns: nanos(config.retransmission_min),
+                timeout_max_ns: nanos(config.retransmission_max),
+                queueing_ns: nanos(config.queueing),
                 window_max: config.window_bytes_max,
                 datagram: config.datagram_bytes as u64,
             }),
             is_blocked: false,
             completions: VecDeque::new(),
             buffers: Vec::new(),
-            blockers: Vec::new(),
             counters: ClientCounters::default(),
             config,
         }
@@ -174,6 +178,28 @@ impl Client {
         space: SpaceId,
         operation: &Operation<'_>,
     ) -> Result<OperationId, SubmitError> {
+        self.take(Some(now), || now, space, operation)
+    }
+
+    /// The same with a clock that is read only if that is needed. If it is not, the operation counts
+    /// as submitted when it is sent.
+    #[inline]
+    pub(crate) fn submit_by(
+        &mut self,
+        clock: impl FnOnce() -> Instant,
+        space: SpaceId,
+        operation: &Operation<'_>,
+    ) -> Result<OperationId, SubmitError> {
+        self.take(None, clock, space, operation)
+    }
+
+    fn take(
+        &mut self,
+        submitted: Option<Instant>,
+        clock: impl FnOnce() -> Instant,
+        space: SpaceId,
+        operation: &Operation<'_>,
+    ) -> Result<OperationId, SubmitError> {
         if let Operation::Read { address, len } = *operation {
             check_range(address, u64::from(len))?;
         } else if let Operation::Write { address, data, .. } = *operation {
@@ -189,9 +215,37 @@ impl Client {
         let head = codec::encode(operation, &mut data);
         let id = OperationId(self.counters.submitted);
         self.counters.submitted += 1;
+        let fresh = Fresh {
+            id,
+            space,
+            head,
+            footprint: Footprint::new(operation, &head),
+            data,
+            submitted,
+        };
+        if self.is_alone(&fresh.head, fresh.data.len()) {
+            self.enter_alone(fresh);
+        } else {
+            let now = clock();
+            self.join(now);
+            self.enter(now, fresh);
+        }
+        Ok(id)
+    }
+
+    /// Puts an operation among others; returns its slot.
+    fn enter(&mut self, now: Instant, fresh: Fresh) -> u32 {
+        let Fresh {
+            id,
+            space,
+            head,
+            footprint,
+            data,
+            submitted,
+        } = fresh;
+        let submitted = submitted.unwrap_or(now);
         let slot = self.free.pop().unwrap_or(self.operations.len() as u32);
-        let mut blockers = std::mem::take(&mut self.blockers);
-        let footprint = Footprint::new(operation, &head);
+        let mut blockers = self.order.list();
         self.order.enter(slot, space, footprint, &mut blockers);
         for blocker in &blockers {
             if let Some(Some(blocker)) = self.operations.get_mut(*blocker as usize) {
@@ -203,7 +257,7 @@ impl Client {
             space,
             head,
             data,
-            submitted: now,
+            submitted,
             first: None,
             sent: 0,
             answered: 0,
@@ -212,18 +266,18 @@ impl Client {
         };
         self.counters.ordered += u64::from(!blockers.is_empty());
         let is_free = blockers.is_empty();
-        blockers.clear();
-        self.blockers = blockers;
+        self.order.give_back(blockers);
         match self.operations.get_mut(slot as usize) {
             Some(place) => *place = Some(active),
             None => self.operations.push(Some(active)),
         }
         self.active += 1;
-        self.deadlines.push_back((now + self.timeout(), slot, id));
+        self.deadlines
+            .push_back((submitted + self.timeout(), slot, id));
         if is_free {
             self.start(slot);
         }
-        Ok(id)
+        slot
     }
 
     /// Takes a datagram from the node, which it decrypts in place.
@@ -245,7 +299,8 @@ impl Client {
             };
             if response.status == status::HELLO {
                 self.welcome(now, &response);
-            } else {
+            } else if !self.answer_alone(now, &response) {
+                self.join(now);
                 self.answer(now, &response);
             }
         }
@@ -259,6 +314,9 @@ impl Client {
             }
             return end(out);
         };
+        if let Some(is_some) = self.transmit_alone(now, &node, out) {
+            return is_some;
+        }
         let longest = self.config.datagram_bytes.min(node.datagram_bytes);
         while self.transmit_again(now, longest, out) {}
         if self.requests.again.is_empty() && !self.waits_for_burst() {
@@ -279,6 +337,12 @@ impl Client {
 
     /// Does what is due. To be called at [`Client::next_deadline`], or any time.
     pub fn tick(&mut self, now: Instant) {
+        if let Some(deadline) = self.lone_deadline() {
+            if deadline > now {
+                return;
+            }
+            self.join(now);
+        }
         while let Some((_, (part, id))) = self.requests.timers.pop(now) {
             let Some(flying) = self.requests.flying(part, id) else {
                 continue;
@@ -309,6 +373,9 @@ impl Client {
 
     /// The time of the next call of [`Client::tick`], unless something else happens before.
     pub fn next_deadline(&self) -> Instant {
+        if let Some(deadline) = self.lone_deadline() {
+            return deadline;
+        }
         let hello = match self.node {
             None if self.active > 0 => self.hello.next,
             _ => Instant::NEVER,
@@ -319,16 +386,19 @@ impl Client {
     }
 
     /// The next operation that has completed, in the order in which they did.
+    #[inline]
     pub fn poll(&mut self) -> Option<Completion> {
         self.completions.pop_front()
     }
 
     /// Returns true if [`Client::poll`] has something.
+    #[inline]
     pub fn has_completed(&self) -> bool {
         !self.completions.is_empty()
     }
 
     /// Takes back the buffer of a completion, to be used again.
+    #[inline]
     pub fn recycle(&mut self, mut buffer: Vec<u8>) {
         if self.buffers.len() < BUFFERS_MAX && buffer.capacity() <= BUFFER_BYTES_MAX {
             buffer.clear();
@@ -337,6 +407,7 @@ impl Client {
     }
 
     /// Operations that have not completed.
+    #[inline]
     pub fn outstanding(&self) -> usize {
         self.active
     }
@@ -351,11 +422,13 @@ impl Client {
         self.counters
     }
 
+    #[inline]
     fn timeout(&self) -> Duration {
         let node = self.node.map_or(Duration::MAX, |node| node.timeout);
         self.config.timeout.min(node)
     }
 
+    #[inline]
     fn active(&self, (slot, id): (u32, OperationId)) -> Option<&Active> {
         let active = self.operations.get(slot as usize)?.as_ref();
         active.filter(|active| active.id == id)
@@ -437,17 +510,20 @@ const BUFFERS_MAX: usize = 64;
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 
 /// Completes the datagram; returns false if there is nothing in it.
+#[inline]
 fn end(out: &mut Datagrams) -> bool {
     let is_some = out.open_bytes() > 0;
     out.end();
     is_some
 }
 
+#[inline]
 fn check_range(address: u64, bytes: u64) -> Result<(), SubmitError> {
     let fits = bytes <= u64::from(OPERATION_MAX) && address.checked_add(bytes).is_some();
     fits.then_some(()).ok_or(SubmitError::Length)
 }
 
+#[inline]
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -58,6 +58,14 @@ impl Footprint {
         }
     }
 
+    /// Returns true if it never has to wait for others of which this is true.
+    fn is_read(self) -> bool {
+        matches!(
+            self,
+            Footprint::None | Footprint::Pages { write: false, .. }
+        )
+    }
+
     /// The pages, if they are few.
     fn narrow(self) -> Option<(std::ops::RangeInclusive<u64>, bool)> {
         match self {
@@ -72,8 +80,15 @@ impl Footprint {
 /// The operations that have not completed, by what they touch.
 ///
 /// Operations on few pages are found by page; the others, which are rare, are compared with all.
+/// While all only read, none has to be found: the index of pages is made when one writes.
 #[derive(Debug, Default)]
 pub(super) struct Order {
+    /// Operations that may write.
+    writers: u32,
+    /// True if those on few pages are in `pages`.
+    is_indexed: bool,
+    /// Reads that entered since the last writer, while there is an index.
+    reads: u32,
     pages: HashMap<(SpaceId, u64), Page, BuildHasherDefault<PageHasher>>,
     /// Operations by slot.
     entries: Vec<Option<(SpaceId, Footprint)>>,
@@ -93,6 +108,17 @@ struct Page {
 }
 
 impl Order {
+    /// Returns an empty list.
+    pub(super) fn list(&mut self) -> Vec<u32> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Takes back a list, for its memory.
+    pub(super) fn give_back(&mut self, mut list: Vec<u32>) {
+        list.clear();
+        self.spare.push(list);
+    }
+
     /// Enters an operation; appends the slots of the operations that it must wait for to
     /// `blockers`, some perhaps twice.
     pub(super) fn enter(
@@ -113,7 +139,62 @@ impl Order {
             blockers.extend((0..self.entries.len() as u32).filter(conflicts));
             self.wide.push(slot);
         }
-        for (page, write) in narrow.into_iter().flat_map(with_write) {
+        let is_read = footprint.is_read();
+        self.writers += u32::from(!is_read);
+        if let (Some(narrow), true) = (narrow, self.needs_index(is_read)) {
+            self.index(slot, space, narrow, blockers);
+        }
+        if self.entries.len() <= slot as usize {
+            self.entries.resize(slot as usize + 1, None);
+        }
+        self.entries[slot as usize] = Some((space, footprint));
+    }
+
+    /// Makes the index if an operation is not a read, and forgets it if it was of no use for more
+    /// reads than it took to make it; returns true if there is one.
+    #[inline]
+    fn needs_index(&mut self, is_read: bool) -> bool {
+        if !is_read {
+            self.reads = 0;
+            if !self.is_indexed {
+                self.is_indexed = true;
+                self.index_all();
+            }
+        } else if self.is_indexed {
+            self.reads += 1;
+            if self.writers == 0 && self.reads as usize > 2 * self.entries.len() {
+                self.is_indexed = false;
+                let pages = self.pages.drain();
+                self.spare.extend(pages.map(|(_, mut page)| {
+                    page.readers.clear();
+                    page.readers
+                }));
+            }
+        }
+        self.is_indexed
+    }
+
+    /// Enters the reads that are there into the index.
+    #[cold]
+    fn index_all(&mut self) {
+        for slot in 0..self.entries.len() as u32 {
+            let entry = self.entries[slot as usize];
+            let narrow = entry.and_then(|(space, footprint)| Some((space, footprint.narrow()?)));
+            if let Some((space, narrow)) = narrow {
+                // They have nothing to wait for.
+                self.index(slot, space, narrow, &mut Vec::new());
+            }
+        }
+    }
+
+    fn index(
+        &mut self,
+        slot: u32,
+        space: SpaceId,
+        narrow: (std::ops::RangeInclusive<u64>, bool),
+        blockers: &mut Vec<u32>,
+    ) {
+        for (page, write) in with_write(narrow) {
             let spare = &mut self.spare;
             let page = self.pages.entry((space, page)).or_insert_with(|| Page {
                 writer: None,
@@ -130,10 +211,6 @@ impl Order {
                 page.readers.push(slot);
             }
         }
-        if self.entries.len() <= slot as usize {
-            self.entries.resize(slot as usize + 1, None);
-        }
-        self.entries[slot as usize] = Some((space, footprint));
     }
 
     /// Removes an operation that has completed.
@@ -142,10 +219,14 @@ impl Order {
         let Some((space, footprint)) = entry else {
             return;
         };
+        self.writers -= u32::from(!footprint.is_read());
         let Some(narrow) = footprint.narrow() else {
             self.wide.retain(|wide| *wide != slot);
             return;
         };
+        if !self.is_indexed {
+            return;
+        }
         for (number, _) in with_write(narrow) {
             let Some(page) = self.pages.get_mut(&(space, number)) else {
                 continue;

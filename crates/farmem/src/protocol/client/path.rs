@@ -7,11 +7,11 @@ use tare_sim::Instant;
 /// The bounds of a path's estimates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bounds {
-    pub(super) timeout_initial: Duration,
-    pub(super) timeout_min: Duration,
-    pub(super) timeout_max: Duration,
+    pub(super) timeout_initial_ns: u64,
+    pub(super) timeout_min_ns: u64,
+    pub(super) timeout_max_ns: u64,
     /// Time in queues that the window aims at.
-    pub(super) queueing: Duration,
+    pub(super) queueing_ns: u64,
     pub(super) window_max: u64,
     /// Bytes of a full datagram.
     pub(super) datagram: u64,
@@ -58,23 +58,27 @@ impl Path {
     }
 
     /// Bytes that may be outstanding; at least those of a datagram.
+    #[inline]
     pub(super) fn window(&self) -> u64 {
         self.window
     }
 
     /// The time after which an attempt is taken for lost, `earlier` being the attempts before it.
+    #[inline]
     pub(super) fn timeout(&self, earlier: u32) -> Duration {
         let bounds = &self.bounds;
         let first = match self.smoothed_ns {
-            0 => bounds.timeout_initial,
-            smoothed => Duration::from_nanos(smoothed + 4 * self.variation_ns),
+            0 => bounds.timeout_initial_ns,
+            smoothed => smoothed + 4 * self.variation_ns,
         };
-        let first = first.clamp(bounds.timeout_min, bounds.timeout_max);
-        (first * (1 << earlier.min(10))).min(bounds.timeout_max)
+        let least = bounds.timeout_min_ns.min(bounds.timeout_max_ns);
+        let first = first.max(least).saturating_mul(1 << earlier.min(10));
+        Duration::from_nanos(first.min(bounds.timeout_max_ns))
     }
 
     /// Takes the round trip of an attempt of `bytes` in both directions, while `outstanding` bytes
     /// were, that included.
+    #[inline]
     pub(super) fn answered(&mut self, now: Instant, rtt: Duration, bytes: u64, outstanding: u64) {
         let rtt = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX).max(1);
         if self.smoothed_ns == 0 {
@@ -90,7 +94,7 @@ impl Path {
         }
         self.least_ns[0] = self.least_ns[0].min(rtt);
         let least = self.least_ns[0].min(self.least_ns[1]);
-        let target = least + self.bounds.queueing.as_nanos() as u64;
+        let target = least + self.bounds.queueing_ns;
         if rtt > target {
             let excess = 0.8 * (rtt - target) as f64 / rtt as f64;
             self.shrink(now, 1.0 - excess.min(0.5));
@@ -129,10 +133,10 @@ mod tests {
 
     fn path() -> Path {
         Path::new(Bounds {
-            timeout_initial: micros(10_000),
-            timeout_min: micros(200),
-            timeout_max: micros(100_000),
-            queueing: micros(50),
+            timeout_initial_ns: 10_000_000,
+            timeout_min_ns: 200_000,
+            timeout_max_ns: 100_000_000,
+            queueing_ns: 50_000,
             window_max: 1 << 20,
             datagram: 1500,
         })

@@ -55,11 +55,13 @@ impl Requests {
         }
     }
 
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.parts.len() - self.free.len()
     }
 
     /// A number that was not used before and whose place is free.
+    #[inline]
     pub(super) fn new_id(&mut self) -> u64 {
         loop {
             let id = self.next_id;
@@ -70,16 +72,27 @@ impl Requests {
         }
     }
 
+    /// The same while no request is on the way, when all places are free.
+    #[inline]
+    pub(super) fn new_id_alone(&mut self) -> u64 {
+        let id = self.next_id.max(1);
+        self.next_id = id.wrapping_add(1);
+        id
+    }
+
+    #[inline]
     fn place(&self, id: u64) -> (u64, u32) {
         self.attempts[id as usize & (self.attempts.len() - 1)]
     }
 
+    #[inline]
     fn set_place(&mut self, id: u64, attempt: (u64, u32)) {
         let index = id as usize & (self.attempts.len() - 1);
         self.attempts[index] = attempt;
     }
 
     /// The part that an attempt belongs to, with its index.
+    #[inline]
     pub(super) fn find(&self, id: u64) -> Option<(u32, Part)> {
         let (found, index) = self.place(id);
         let part = self.parts.get(index as usize).copied().flatten();
@@ -92,19 +105,31 @@ impl Requests {
         (part.last.0 == id && part.in_flight).then_some(part)
     }
 
+    /// Adds a part with its first attempt, which is on the way.
+    #[inline]
     pub(super) fn insert(&mut self, part: Part) -> u32 {
-        match self.free.pop() {
+        let id = part.last.0;
+        self.bytes += part.request_bytes + part.response_bytes;
+        self.response_bytes += part.response_bytes;
+        let index = match self.free.pop() {
             Some(index) => {
                 self.parts[index as usize] = Some(part);
                 index
             }
             None => {
                 self.parts.push(Some(part));
-                if self.parts.len() * 4 > self.attempts.len() {
-                    self.grow();
-                }
                 self.parts.len() as u32 - 1
             }
+        };
+        self.set_place(id, (id, index));
+        index
+    }
+
+    /// Makes room for the places of one more part, before its first attempt gets its number.
+    #[inline]
+    pub(super) fn make_room(&mut self) {
+        if self.free.is_empty() && (self.parts.len() + 1) * 4 > self.attempts.len() {
+            self.grow();
         }
     }
 
@@ -119,13 +144,10 @@ impl Requests {
         }
     }
 
-    /// Gives a part a new attempt; returns the part as it is then.
-    pub(super) fn begin_attempt(&mut self, index: u32, now: Instant) -> Option<Part> {
+    /// Gives a part another attempt, of this number; returns the part as it is then.
+    pub(super) fn begin_attempt(&mut self, index: u32, id: u64, now: Instant) -> Option<Part> {
         let mut part = self.parts.get(index as usize).copied().flatten()?;
-        let id = self.new_id();
-        if part.attempts == 0 {
-            part.first = (id, now);
-        } else if part.last.0 != part.first.0 {
+        if part.last.0 != part.first.0 {
             self.set_place(part.last.0, (0, 0));
         }
         part.last = (id, now);

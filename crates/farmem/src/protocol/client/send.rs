@@ -2,11 +2,14 @@
 
 use tare_sim::Instant;
 
-use super::super::codec::code;
+use super::super::codec::{code, Head};
 use super::super::datagrams::Datagrams;
 use super::super::message::{Request, GUARD_LEN, REQUEST_HEADER, RESPONSE_HEADER};
 use super::{nanos, Client, Failure, First, NodeInfo, Part, Requests};
 use crate::operation::{Error, SpaceId};
+
+/// Bytes of an operation after which it is the turn of the next one.
+const TURN_BYTES: u32 = 64 << 10;
 
 impl Client {
     /// Asks the node for its epoch, for a space that an operation waits for: every key belongs to
@@ -64,12 +67,17 @@ impl Client {
         }
         self.requests.again.pop_front();
         self.counters.retransmissions += 1;
-        self.emit(now, index, datagram);
+        let id = self.requests.new_id();
+        if let Some(part) = self.requests.begin_attempt(index, id, now) {
+            self.emit(now, index, &part, datagram);
+        }
         true
     }
 
     /// Sends the next part of the first operation in the queue, if there is room for it; returns
-    /// false if not. Operations take turns, so that a long one does not hold up the others.
+    /// false if not. Operations take turns, so that a long one does not hold up the others. A turn is
+    /// not a single part, because operations that were submitted together would then end together,
+    /// with nothing on the way until others are submitted.
     pub(super) fn transmit_first(
         &mut self,
         now: Instant,
@@ -77,10 +85,10 @@ impl Client {
         longest: usize,
         datagram: &mut Datagrams,
     ) -> bool {
-        let Some(&(slot, id)) = self.ready.front() else {
+        let Some(&(slot, operation)) = self.ready.front() else {
             return false;
         };
-        let Some(active) = self.active((slot, id)) else {
+        let Some(active) = self.active((slot, operation)) else {
             self.ready.pop_front();
             return true;
         };
@@ -90,35 +98,18 @@ impl Client {
             self.finish(slot, Err(Failure::Refused(Error::Length)));
             return true;
         }
-        let trailer = self.config.authentication.trailer_len();
-        let guard = if head.guard.is_some() { GUARD_LEN } else { 0 };
-        let request = REQUEST_HEADER + guard + trailer;
-        let response = RESPONSE_HEADER + trailer;
-        let part = active.first.map_or_else(
-            || {
-                let around = if head.code == code::READ {
-                    response
-                } else {
-                    request
-                };
-                ((longest - around) & !7) as u32
-            },
-            |first| first.part,
-        );
+        let part = match active.first {
+            None => self.part(&head, longest),
+            Some(first) => first.part,
+        };
         let offset = active.sent;
         let length = part.min(head.length - offset);
-        let (request_bytes, response_bytes) = match head.code {
-            code::READ => (request, response + length as usize),
-            code::WRITE => (request + length as usize, response),
-            _ => (request + active.data.len(), response),
-        };
-        let (request_bytes, response_bytes) = (request_bytes as u64, response_bytes as u64);
+        let (request_bytes, response_bytes) = self.message_bytes(&head, active.data.len(), length);
         if self.requests.len() >= self.config.requests_max
             || !self.has_room(request_bytes, response_bytes, longest, datagram)
         {
             return false;
         }
-        self.ready.pop_front();
         let at_ns = node.time_ns.saturating_add(nanos(now.since(node.at)));
         if let Some(Some(active)) = self.operations.get_mut(slot as usize) {
             active.sent += length;
@@ -131,23 +122,56 @@ impl Client {
             if head.code == code::READ {
                 active.data.resize(head.length as usize, 0);
             }
-            if active.sent < head.length {
-                self.ready.push_back((slot, id));
+            let is_over = active.sent / TURN_BYTES != offset / TURN_BYTES;
+            if active.sent == head.length {
+                self.ready.pop_front();
+            } else if is_over {
+                self.ready.rotate_left(1);
             }
         }
-        let index = self.requests.insert(Part {
-            operation: (slot, id),
+        self.requests.make_room();
+        let id = self.requests.new_id();
+        let part = Part {
+            operation: (slot, operation),
             offset,
             length,
-            first: (0, now),
-            last: (0, now),
-            attempts: 0,
+            first: (id, now),
+            last: (id, now),
+            attempts: 1,
             request_bytes,
             response_bytes,
-            in_flight: false,
-        });
-        self.emit(now, index, datagram);
+            in_flight: true,
+        };
+        let index = self.requests.insert(part);
+        self.emit(now, index, &part, datagram);
         true
+    }
+
+    /// Returns the bytes of a request or response that carry data, in datagrams of up to `longest`.
+    #[inline]
+    pub(super) fn part(&self, head: &Head, longest: usize) -> u32 {
+        let trailer = self.config.authentication.trailer_len();
+        let around = match head.code {
+            code::READ => RESPONSE_HEADER,
+            _ => REQUEST_HEADER + guard_len(head),
+        };
+        ((longest - around - trailer) & !7) as u32
+    }
+
+    /// Returns the bytes of a request for `length` bytes, and of its response as far as they can be
+    /// foreseen. `data` is the length of what is sent behind the header if that is no part of a
+    /// write.
+    #[inline]
+    pub(super) fn message_bytes(&self, head: &Head, data: usize, length: u32) -> (u64, u64) {
+        let trailer = self.config.authentication.trailer_len();
+        let request = REQUEST_HEADER + guard_len(head) + trailer;
+        let response = RESPONSE_HEADER + trailer;
+        let (request, response) = match head.code {
+            code::READ => (request, response + length as usize),
+            code::WRITE => (request + length as usize, response),
+            _ => (request + data, response),
+        };
+        (request as u64, response as u64)
     }
 
     fn has_room(
@@ -170,11 +194,10 @@ impl Client {
         in_window && datagram.open_bytes() as u64 + request <= longest as u64
     }
 
-    /// Appends the next attempt of a part to a datagram.
-    fn emit(&mut self, now: Instant, index: u32, datagram: &mut Datagrams) {
-        let Some(part) = self.requests.begin_attempt(index, now) else {
-            return;
-        };
+    /// Appends the latest attempt of a part to a datagram.
+    #[inline]
+    fn emit(&mut self, now: Instant, index: u32, part: &Part, datagram: &mut Datagrams) {
+        let id = part.last.0;
         let (slot, _) = part.operation;
         let Some(Some(active)) = self.operations.get_mut(slot as usize) else {
             return;
@@ -182,7 +205,6 @@ impl Client {
         let Some(first) = active.first.as_mut() else {
             return;
         };
-        let id = part.last.0;
         if first.id == 0 {
             first.id = id;
         }
@@ -220,5 +242,13 @@ impl Client {
         let timeout = self.path.timeout(part.attempts - 1);
         self.requests.timers.push(now + timeout, (index, id));
         self.counters.requests += 1;
+    }
+}
+
+fn guard_len(head: &Head) -> usize {
+    if head.guard.is_some() {
+        GUARD_LEN
+    } else {
+        0
     }
 }

@@ -1,6 +1,7 @@
 //! Segmented writes that are not complete yet.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 use super::super::message::{Malformed, Request};
 use crate::operation::{Address, Guard, SpaceId};
@@ -14,7 +15,7 @@ const WRITES_MAX_PER_SPACE: usize = 128;
 /// The segments of writes, until each write is complete or too old to be completed.
 #[derive(Debug)]
 pub(super) struct Assemblies {
-    writes: HashMap<(SpaceId, u64), Assembly>,
+    writes: HashMap<(SpaceId, u64), Assembly, Keyed>,
     bytes_max: u64,
     bytes_max_per_space: u64,
     /// The memory of a write that was complete. Writes come one like the other, and the allocator
@@ -61,7 +62,7 @@ impl Assemblies {
     /// Keeps writes of up to this many bytes in all, and of one space.
     pub(super) fn new(bytes_max: u64, bytes_max_per_space: u64) -> Assemblies {
         Assemblies {
-            writes: HashMap::new(),
+            writes: HashMap::with_hasher(Keyed::new()),
             bytes_max,
             bytes_max_per_space,
             spare: Vec::new(),
@@ -73,6 +74,12 @@ impl Assemblies {
         if data.capacity() <= SPARE_BYTES_MAX && data.capacity() > self.spare.capacity() {
             self.spare = data;
         }
+    }
+
+    /// Returns true if segments of the write are kept.
+    #[inline]
+    pub(super) fn has(&self, key: (SpaceId, u64)) -> bool {
+        self.writes.contains_key(&key)
     }
 
     /// Takes a segment. The data of a write is complete only if `may_complete`.
@@ -161,6 +168,51 @@ impl Assemblies {
             && writes_of_space < WRITES_MAX_PER_SPACE
             && bytes + more <= self.bytes_max
             && bytes_of_space + more <= self.bytes_max_per_space
+    }
+}
+
+/// A hash of two words under a secret key: a multiplication for each instead of the dozens of steps
+/// of the standard one, at every segment.
+#[derive(Clone, Copy, Debug)]
+struct Keyed {
+    keys: [u64; 2],
+}
+
+impl Keyed {
+    fn new() -> Keyed {
+        let random = RandomState::new();
+        Keyed {
+            keys: [random.hash_one(0), random.hash_one(1)],
+        }
+    }
+}
+
+impl BuildHasher for Keyed {
+    type Hasher = KeyedHasher;
+
+    #[inline]
+    fn build_hasher(&self) -> KeyedHasher {
+        KeyedHasher(*self)
+    }
+}
+
+struct KeyedHasher(Keyed);
+
+impl Hasher for KeyedHasher {
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0.keys[0]
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
+    }
+
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        let [state, key] = &mut self.0.keys;
+        let product = u128::from(*state ^ word) * u128::from(*key | 1);
+        *state = (product >> 64) as u64 ^ product as u64;
     }
 }
 

@@ -194,6 +194,8 @@ pub struct Node<S> {
     protection: Protection,
     store: S,
     started: Option<Instant>,
+    /// The latest time that it was called with.
+    latest: Instant,
     records: Records,
     assemblies: Assemblies,
     counters: NodeCounters,
@@ -215,6 +217,7 @@ impl<S: Execute> Node<S> {
             protection,
             store,
             started: None,
+            latest: Instant::ZERO,
             records: Records::new(config.records_max()),
             assemblies: Assemblies::new(config.assembly_bytes, config.assembly_bytes_per_space),
             counters: NodeCounters::default(),
@@ -227,15 +230,49 @@ impl<S: Execute> Node<S> {
     }
 
     /// Takes a datagram, which it decrypts in place, and adds the answers to `replies`. It must be
-    /// called with its own time of the node, which does not run backwards.
+    /// called with its own time of the node, which should not run backwards: of what was later the
+    /// node takes the latest.
     pub fn receive(&mut self, now: Instant, datagram: &mut [u8], replies: &mut Datagrams) {
-        self.started.get_or_insert(now);
-        self.take(now, datagram, replies);
-        replies.end();
+        self.receive_some(now, datagram, replies, usize::MAX);
     }
 
-    fn take(&mut self, now: Instant, mut datagram: &mut [u8], replies: &mut Datagrams) {
+    /// The same, but ends before a message once the replies have so many bytes; returns the bytes of
+    /// the datagram that were taken. The rest is to be given to it as another datagram, so that long
+    /// answers to many requests leave as they are made.
+    pub(crate) fn receive_some(
+        &mut self,
+        now: Instant,
+        datagram: &mut [u8],
+        replies: &mut Datagrams,
+        enough: usize,
+    ) -> usize {
+        let now = self.advance(now);
+        let len = datagram.len();
+        let rest = self.take(now, datagram, replies, enough);
+        replies.end();
+        len - rest
+    }
+
+    /// Returns the time, which does not run backwards.
+    #[inline]
+    fn advance(&mut self, now: Instant) -> Instant {
+        self.latest = self.latest.max(now);
+        self.started.get_or_insert(self.latest);
+        self.latest
+    }
+
+    /// Returns the bytes that it left for later.
+    fn take(
+        &mut self,
+        now: Instant,
+        mut datagram: &mut [u8],
+        replies: &mut Datagrams,
+        enough: usize,
+    ) -> usize {
         while !datagram.is_empty() {
+            if replies.bytes() >= enough {
+                return datagram.len();
+            }
             let request = match Request::parse(datagram, &mut self.protection) {
                 Ok((request, rest)) => {
                     datagram = rest;
@@ -243,11 +280,11 @@ impl<S: Execute> Node<S> {
                 }
                 Err(Malformed::Unauthenticated) => {
                     self.counters.unauthenticated += 1;
-                    return;
+                    return 0;
                 }
                 Err(_) => {
                     self.counters.malformed += 1;
-                    return;
+                    return 0;
                 }
             };
             self.counters.requests += 1;
@@ -272,15 +309,28 @@ impl<S: Execute> Node<S> {
                 replies.end_at(start);
             }
         }
+        0
     }
 
     /// The status and the value of the answer to a request; its body is appended to `out`.
+    #[inline]
     fn answer(
         &mut self,
         now: Instant,
         request: &Request<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(u8, u64), Malformed> {
+        let head = RESPONSE_HEADER + self.config.authentication.trailer_len();
+        let is_plain = request.guard.is_none() && request.body.is_empty();
+        if request.code == code::READ && request.epoch == self.config.epoch && is_plain {
+            // Most requests; the rest of this finds out the same in more steps.
+            let (address, len) = (request.address, request.length);
+            if len as usize > self.config.datagram_bytes - head {
+                return Ok(codec::encode_outcome(Err(Error::Length)));
+            }
+            let read = Operation::Read { address, len };
+            return Ok(self.execute(now, request.space, &read, out));
+        }
         if request.code == code::HELLO {
             return Ok((status::HELLO, self.hello(now, out)));
         }
@@ -290,7 +340,6 @@ impl<S: Execute> Node<S> {
         }
         if codec::is_idempotent(request.code) {
             let operation = codec::decode(request, request.body)?;
-            let head = RESPONSE_HEADER + self.config.authentication.trailer_len();
             if request.length as usize > self.config.datagram_bytes - head {
                 return Ok(codec::encode_outcome(Err(Error::Length)));
             }
@@ -320,7 +369,12 @@ impl<S: Execute> Node<S> {
             return Ok((status::EXPIRED, 0));
         }
         let key = (request.space, request.operation_id());
-        if let Some(outcome) = self.records.find(key.0, key.1) {
+        // A write of which segments are missing has not run.
+        let is_open = request.segment != 0 && self.assemblies.has(key);
+        if let Some(outcome) = (!is_open)
+            .then(|| self.records.find(key.0, key.1))
+            .flatten()
+        {
             self.counters.repeated += 1;
             return Ok(outcome);
         }
@@ -382,7 +436,7 @@ impl<S: Execute> Node<S> {
 
     /// Forgets what has expired. To be called at [`Node::next_deadline`], or any time.
     pub fn tick(&mut self, now: Instant) {
-        self.started.get_or_insert(now);
+        let now = self.advance(now);
         self.records.has_room(now.as_nanos());
         self.counters.abandoned += self.assemblies.expire(now.as_nanos()) as u64;
     }
