@@ -8,8 +8,8 @@
 //!
 //! For each order, 2^ORDER pages of 4 KiB with a frame of their own:
 //! - `round trip`: reads of 16 bytes, one at a time, each verified, in random order of the pages;
-//!   beside it the same datagrams (72 bytes there, 64 back) without client and node, between sockets
-//!   without any option. Busy and asleep.
+//!   beside it the same datagrams (72 bytes there, 64 back) without client and node, between
+//!   sockets without any option. Busy and asleep.
 //! - `1 / 16 x 8`: a synchronous read beside the same reads, 16 in a datagram, 8 datagrams on the
 //!   way; `1 / 64 x 32` likewise.
 //! - `64 KiB`: reads and writes of so many bytes; beside them a stream of bytes in one direction,
@@ -127,8 +127,8 @@ struct Bench {
     session: Session,
     base: u64,
     random: u64,
-    /// How often each range of 64 KiB was written, modulo 256: few bytes, because they are looked up
-    /// within the time of a read.
+    /// The number of times that each range of 64 KiB was written, modulo 256: few bytes, because
+    /// they are looked up within the time of a read.
     versions: Vec<u8>,
 }
 

@@ -4,8 +4,8 @@
 const BLOCK: usize = 64;
 
 /// The distance at which a copy from shared memory prefetches ahead: the lines are in another
-/// processor's cache. In the other direction that was slower, since the stores already wait for as many lines as the
-/// processor can wait for.
+/// processor's cache. In the other direction that was slower, since the stores already wait for as
+/// many lines as the processor can wait for.
 pub(crate) const AHEAD: usize = 8 * BLOCK;
 
 /// Copies the whole blocks of the first `len` bytes, each byte loaded once and stored once; returns

@@ -260,6 +260,51 @@ fn an_encrypted_node_answers_those_who_have_the_key_alone() {
 }
 
 #[test]
+fn programs_of_this_machine_are_served_over_shared_memory() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("ring");
+    let node = Node::start(folder.path(), &["--shm", path.to_str().unwrap()]);
+    let url = format!("shm:{}", path.display());
+    let pinged = run(&["ping", &url, "-c", "2", "-i", "0"]);
+    assert!(pinged.status.success(), "{}", text(&pinged.stderr));
+    let bench = [
+        "bench",
+        &url,
+        "-d",
+        "0.05",
+        "--sessions",
+        "3",
+        "--wait",
+        "blocking",
+        "--json",
+    ];
+    let done = run(&bench);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    // Both ways lead to the same memory.
+    let mut over_udp = node.session();
+    let options = Options {
+        space: Some(over_udp.space()),
+        ..Options::default()
+    };
+    over_udp.open().unwrap();
+    let address = over_udp.alloc(4096).unwrap();
+    over_udp.write(address, b"by UDP").unwrap();
+    let mut bytes = [0; 6];
+    let mut over_shm = connect(&url, &options).unwrap();
+    over_shm.read(address, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"by UDP");
+    let refused = run(&[
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--shm",
+        path.to_str().unwrap(),
+    ]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("cannot listen at"));
+}
+
+#[test]
 fn a_network_is_served_without_encryption_only_if_that_is_said() {
     let done = run(&["serve", "--listen", "0.0.0.0:0"]);
     assert_eq!(done.status.code(), Some(2));

@@ -33,7 +33,7 @@ pub struct Remote<L> {
 }
 
 impl<L: Link> Remote<L> {
-    /// A client over a link that nobody else uses.
+    /// A client over a link that it alone uses.
     pub fn new(client: Client, link: L) -> Remote<L> {
         Remote {
             client,

@@ -170,7 +170,7 @@ impl UdpSocket {
         let busy = waiting.busy().min(wait);
         self.seen = None;
         if !busy.is_zero() {
-            // Here the clock costs nothing, unlike later, when somebody waits.
+            // Here the clock costs nothing, unlike later, when a caller waits.
             let start = Instant::now();
             let mut now = start;
             while now.since(start) < busy {

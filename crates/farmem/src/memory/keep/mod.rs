@@ -154,9 +154,9 @@ impl Store<Mapping> {
     /// after SIGKILL at any moment, spaces, allocations, sparse ranges, permissions, quotas,
     /// regions, grants, mappings, and all bytes that were written. Of an operation under way, it
     /// has all or nothing, but for a write of more than [`WHOLE_WRITE_MAX`] bytes, which may be
-    /// there in part, and pages that a write gave memory to before its first byte. Locks are not restored; tokens
-    /// are greater than all that were given. Memory that the machine loses, as at a power loss, is
-    /// no store any more.
+    /// there in part, and pages that a write gave memory to before its first byte. Locks are not
+    /// restored; tokens are greater than all that were given. Memory that the machine loses, as at
+    /// a power loss, is no store any more.
     ///
     /// The key is that of the file; that of the settings is for a new one.
     ///

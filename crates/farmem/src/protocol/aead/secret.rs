@@ -61,7 +61,8 @@ impl Secret {
         Secret(secret)
     }
 
-    /// Returns a copy, for another part of the node: not by `Clone`, so that none is made by accident.
+    /// Returns a copy, for another part of the node: not by `Clone`, so that none is made by
+    /// accident.
     pub fn duplicate(&self) -> Secret {
         Secret::new(&self.0)
     }

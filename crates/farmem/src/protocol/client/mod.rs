@@ -181,8 +181,8 @@ impl Client {
         self.take(Some(now), || now, space, operation)
     }
 
-    /// The same with a clock that is read only if that is needed. If it is not, the operation counts
-    /// as submitted when it is sent.
+    /// The same with a clock that is read only if that is needed. If it is not, the operation
+    /// counts as submitted when it is sent.
     #[inline]
     pub(crate) fn submit_by(
         &mut self,
