@@ -76,8 +76,8 @@ impl Client {
 
     /// Sends the next part of the first operation in the queue, if there is room for it; returns
     /// false if not. Operations take turns, so that a long one does not hold up the others. A turn
-    /// is not a single part, because operations that were submitted together would then end together,
-    /// with nothing on the way until others are submitted.
+    /// is not a single part, because operations that were submitted together would then end
+    /// together, with nothing on the way until others are submitted.
     pub(super) fn transmit_first(
         &mut self,
         now: Instant,

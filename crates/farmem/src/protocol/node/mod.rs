@@ -236,9 +236,9 @@ impl<S: Execute> Node<S> {
         self.receive_some(now, datagram, replies, usize::MAX);
     }
 
-    /// The same, but ends before a message once the replies have so many bytes; returns the bytes of
-    /// the datagram that were taken. The rest is to be given to it as another datagram, so that long
-    /// answers to many requests leave as they are made.
+    /// The same, but ends before a message once the replies have so many bytes; returns the bytes
+    /// of the datagram that were taken. The rest is to be given to it as another datagram, so that
+    /// long answers to many requests leave as they are made.
     pub(crate) fn receive_some(
         &mut self,
         now: Instant,
