@@ -269,3 +269,26 @@ impl Hasher for PageHasher {
         self.0 = (product >> 64) as u64 ^ product as u64;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_waits_for_a_writer_of_its_page_however_many_reads_came_between() {
+        let page = |n, write| Footprint::Pages {
+            first: n,
+            last: n,
+            write,
+        };
+        let (mut order, mut blockers) = (Order::default(), Vec::new());
+        order.enter(0, SpaceId(1), page(7, true), &mut blockers);
+        for _ in 0..100 {
+            order.enter(1, SpaceId(1), page(8, false), &mut blockers);
+            order.leave(1);
+        }
+        assert!(blockers.is_empty());
+        order.enter(1, SpaceId(1), page(7, false), &mut blockers);
+        assert_eq!(blockers, [0]);
+    }
+}

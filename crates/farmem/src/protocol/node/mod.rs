@@ -485,3 +485,51 @@ pub(super) const DATAGRAM_MIN: usize = 1024;
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Config;
+
+    #[test]
+    fn a_piece_is_answered_in_parts_and_every_request_of_it_once() {
+        let mut protection = Protection::new(Authentication::None);
+        let mut piece = Vec::new();
+        for id in 1..=5 {
+            let request = Request {
+                code: code::HELLO,
+                space: SpaceId(1),
+                id,
+                epoch: 0,
+                replaced: 0,
+                sent_ns: 0,
+                address: 0,
+                length: 0,
+                offset: 0,
+                segment: 0,
+                guard: None,
+                body: &[],
+            };
+            request.emit(&mut protection, &mut piece).unwrap();
+        }
+        let store = Store::new(&Config::new(1 << 20));
+        let mut node = Node::new(NodeConfig::new(1), store);
+        let (mut ids, mut parts, mut rest) = (Vec::new(), 0, &mut piece[..]);
+        while !rest.is_empty() {
+            let mut replies = Datagrams::default();
+            // Enough after the second.
+            let enough = RESPONSE_HEADER + 25;
+            let taken = node.receive_some(Instant::ZERO, rest, &mut replies, enough);
+            rest = &mut rest[taken..];
+            parts += 1;
+            let mut bytes = replies.bytes.clone();
+            let mut answers = &mut bytes[..];
+            while !answers.is_empty() {
+                let (response, more) = Response::parse(answers, &mut protection).unwrap();
+                ids.push(response.id);
+                answers = more;
+            }
+        }
+        assert_eq!((ids, parts), (vec![1, 2, 3, 4, 5], 3));
+    }
+}
