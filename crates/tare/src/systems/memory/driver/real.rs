@@ -415,7 +415,6 @@ impl Trial<'_> {
             failed: proof.failed,
             sessions: proof.sessions,
             pages: proof.pages,
-            ..FarmemFigures::default()
         })
     }
 
