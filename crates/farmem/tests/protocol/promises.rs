@@ -387,17 +387,17 @@ fn an_answer_of_another_epoch_or_space_ends_nothing() {
     let (mut node, mut client) = (node_config(5), client_config(100));
     node.authentication = Authentication::None;
     client.authentication = Authentication::None;
-    let mut bench = Bench::new(node, client);
-    bench.submit(&read(0, 8));
-    let sent = bench.sent();
-    let answers = bench.answers(&sent[0]);
-    // The space, then the epoch.
+    // The space, and the epoch.
     for at in [8, 24] {
+        let mut bench = Bench::new(node, client);
+        bench.submit(&read(0, 8));
+        let sent = bench.sent();
+        let answers = bench.answers(&sent[0]);
         let mut other = answers.clone();
         other[0][at] ^= 1;
         bench.give(&other);
         assert_eq!(bench.completions(), []);
+        bench.give(&answers);
+        assert_eq!(bench.completions().len(), 1);
     }
-    bench.give(&answers);
-    assert_eq!(bench.completions().len(), 1);
 }
