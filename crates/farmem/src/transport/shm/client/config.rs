@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The settings of a [`Client`].
+/// The settings of a [`Client`](super::Client).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientConfig {
     /// Entries of each ring, a power of two from 16 to 4096: the most requests on the way.
