@@ -75,6 +75,9 @@ impl<C: Channel> Session<C> {
     /// [`Error`]; the buffer is then as it was.
     pub fn read(&mut self, address: Address, into: &mut [u8]) -> Result<(), Error> {
         let read = read(address, into)?;
+        if let Some(outcome) = self.channel.direct(self.space, &read, into) {
+            return Ok(outcome.map(drop)?);
+        }
         let completion = self.run(&read)?;
         Ok(self.deliver(completion, into)?)
     }
@@ -356,6 +359,9 @@ impl<C: Channel> Session<C> {
     }
 
     fn value(&mut self, operation: &Operation<'_>) -> Result<Value, Error> {
+        if let Some(outcome) = self.channel.direct(self.space, operation, &mut []) {
+            return Ok(outcome?);
+        }
         let completion = self.run(operation)?;
         let outcome = completion.outcome;
         if !completion.data.is_empty() {

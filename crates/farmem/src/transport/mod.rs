@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use tare_sim::Instant;
 
-use crate::operation::{Operation, SpaceId};
-use crate::protocol::{Completion, OperationId, SubmitError};
+use crate::operation::{Operation, SpaceId, Value};
+use crate::protocol::{Completion, Failure, OperationId, SubmitError};
 
 pub use faulty::{FaultCounts, Faults, Faulty};
 pub use link::{Link, Waiting, DATAGRAM_MAX};
@@ -58,6 +58,19 @@ pub trait Channel {
     /// Operations that have not completed.
     fn outstanding(&self) -> usize;
 
+    /// Runs one operation and waits for its end, if the channel has a way for that which is shorter
+    /// than by a completion; what it reads is put into `into`, which is as long. `None` if it has
+    /// none, or other operations have not completed.
+    fn direct(
+        &mut self,
+        space: SpaceId,
+        operation: &Operation<'_>,
+        into: &mut [u8],
+    ) -> Option<Result<Value, Failure>> {
+        let _ = (space, operation, into);
+        None
+    }
+
     /// The descriptor that is readable when something has come, for callers that wait for other
     /// things too; `None` if there is none.
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -93,6 +106,15 @@ impl<C: Channel + ?Sized> Channel for Box<C> {
 
     fn outstanding(&self) -> usize {
         (**self).outstanding()
+    }
+
+    fn direct(
+        &mut self,
+        space: SpaceId,
+        operation: &Operation<'_>,
+        into: &mut [u8],
+    ) -> Option<Result<Value, Failure>> {
+        (**self).direct(space, operation, into)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

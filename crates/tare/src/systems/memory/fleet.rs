@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tare_farmem::operation::{Operation, SpaceId};
+use tare_farmem::operation::{Operation, SpaceId, Value};
 use tare_farmem::protocol::{
-    Authentication, Client, ClientConfig, Completion, OperationId, Secret, SubmitError,
+    Authentication, Client, ClientConfig, Completion, Failure, OperationId, Secret, SubmitError,
 };
 use tare_farmem::session::random_id;
 use tare_farmem::transport::{Channel, Faults, Faulty, Link, Remote, Shared, UdpLink, Waiting};
@@ -138,6 +138,16 @@ impl Channel for Fleet {
         let id = channel.ok_or(SubmitError::Full)?.submit(space, operation)?;
         self.outstanding.extend(index);
         Ok(id)
+    }
+
+    fn direct(
+        &mut self,
+        space: SpaceId,
+        operation: &Operation<'_>,
+        into: &mut [u8],
+    ) -> Option<Result<Value, Failure>> {
+        let index = self.index(space)?;
+        self.channels.get_mut(index)?.direct(space, operation, into)
     }
 
     fn progress(&mut self, wait: Duration) -> io::Result<()> {

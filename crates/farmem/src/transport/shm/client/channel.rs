@@ -9,7 +9,7 @@ use super::pending::Pending;
 use super::{Client, Flight, LIVENESS, SPINS};
 use crate::operation::{Operation, SpaceId, Value, LEN_MAX};
 use crate::protocol::codec::{self, code, Head};
-use crate::protocol::{Completion, OperationId, SubmitError};
+use crate::protocol::{Completion, Failure, OperationId, SubmitError};
 use crate::transport::shm::layout::{self, Entry, READ_INLINE};
 use crate::transport::Channel;
 
@@ -80,6 +80,15 @@ impl Channel for Client {
         self.undated += 1;
         self.outstanding += 1;
         Ok(OperationId(number))
+    }
+
+    fn direct(
+        &mut self,
+        space: SpaceId,
+        operation: &Operation<'_>,
+        into: &mut [u8],
+    ) -> Option<Result<Value, Failure>> {
+        (self.outstanding == 0).then(|| self.call(space, operation, into))
     }
 
     fn progress(&mut self, wait: Duration) -> io::Result<()> {
