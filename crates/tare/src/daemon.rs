@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::{anyhow, Context as _};
 use clap::ValueEnum;
+use serde::de::DeserializeOwned;
 use tare_daemon::{Checked, Endpoints, Level, LogOptions};
 
 use crate::terminal;
@@ -54,6 +56,34 @@ impl DaemonArgs {
             },
         }
     }
+}
+
+/// Asks the daemon of a kind at a socket, or the only one of this machine, for its status. With
+/// `is_json` the answer is printed as it is, and `None` returned.
+///
+/// # Errors
+/// It does not answer, or with something else.
+pub(crate) fn status<R: DeserializeOwned>(
+    kind: &str,
+    name: &str,
+    socket: Option<PathBuf>,
+    is_json: bool,
+) -> anyhow::Result<Option<R>> {
+    let socket = match socket {
+        Some(socket) => socket,
+        None => tare_daemon::only_socket(kind).map_err(|error| anyhow!(error))?,
+    };
+    let answer = tare_daemon::ask(&socket)
+        .with_context(|| format!("no {name} answers at {} (is it running?)", socket.display()))?;
+    if is_json {
+        terminal::print(answer.trim_end())?;
+        terminal::print("\n")?;
+        return Ok(None);
+    }
+    let report = serde_json::from_str(&answer);
+    Ok(Some(
+        report.with_context(|| format!("the {name}'s answer"))?,
+    ))
 }
 
 /// Prints the result of a check: warnings on standard error, the summary on standard output.

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{anyhow, Context as _};
 use tare_farmem::daemon::{self, Report};
 
 use crate::terminal;
@@ -30,23 +29,10 @@ pub(crate) struct Args {
 /// # Errors
 /// It does not answer.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let socket = match &args.at {
-        Some(at) => socket_of(at),
-        None => tare_daemon::only_socket(daemon::KIND).map_err(|error| anyhow!(error))?,
-    };
-    let answer = tare_daemon::ask(&socket).with_context(|| {
-        format!(
-            "no memory node answers at {} (is it running?)",
-            socket.display()
-        )
-    })?;
-    if args.json {
-        terminal::print(answer.trim_end())?;
-        terminal::print("\n")?;
-        return Ok(ExitCode::SUCCESS);
+    let socket = args.at.as_deref().map(socket_of);
+    if let Some(report) = crate::daemon::status(daemon::KIND, "memory node", socket, args.json)? {
+        terminal::print(&text(&report))?;
     }
-    let report: Report = serde_json::from_str(&answer).context("the node's answer")?;
-    terminal::print(&text(&report))?;
     Ok(ExitCode::SUCCESS)
 }
 
