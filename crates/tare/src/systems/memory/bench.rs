@@ -156,6 +156,7 @@ fn measure(
             Op::Read => Direction::Read,
             Op::Write => Direction::Write,
         },
+        regions: 0,
     };
     let secret = args.secret.as_deref().map(read_secret).transpose()?;
     let mut fleet = match args.node.strip_prefix("shm:") {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{ensure, Context as _};
+use anyhow::{bail, ensure, Context as _};
 use tare_farmem::operation::{Operation, PageSize, Permission, SpaceId, Value};
 use tare_farmem::protocol::{Completion, Failure, OperationId};
 use tare_farmem::transport::Channel;
@@ -19,6 +19,10 @@ const WAIT: Duration = Duration::from_millis(20);
 
 /// The longest allocation at a time.
 const ALLOC_BYTES: u64 = tare_farmem::memory::PAGES_MAX * PAGE;
+
+/// The most operations of an open loop that have not completed, and the most bytes of all of them.
+const OPEN_MAX: usize = 2048;
+const OPEN_BYTES: usize = 64 << 20;
 
 /// Operations that prepare pages and are outstanding at a time.
 const PREPARED_AT_ONCE: usize = 256;
@@ -50,6 +54,9 @@ pub(crate) struct Layout {
     pub(crate) size: u32,
     /// The direction of all operations.
     pub(crate) direction: Direction,
+    /// Regions that the pages are in, which belong to the space after the last one and are mapped by
+    /// all others; 0 if each has memory of its own.
+    pub(crate) regions: u64,
 }
 
 impl Layout {
@@ -203,8 +210,10 @@ impl<'a> Load<'a> {
             expected: Vec::new(),
             proof: Proof::default(),
         };
-        let spaces = (0..layout.spaces).map(|session| SpaceId(layout.first_space + session));
+        let owners = u64::from(layout.regions > 0);
+        let spaces = (0..layout.spaces + owners).map(|n| SpaceId(layout.first_space + n));
         load.submit_all(spaces.clone().map(|space| (space, Operation::Open)))?;
+        let skipped = (layout.spaces * owners) as usize;
         let bytes = layout.bytes();
         let alloc = |at, bytes| Operation::Alloc {
             bytes,
@@ -216,9 +225,58 @@ impl<'a> Load<'a> {
         let pieces = (0..bytes)
             .step_by(ALLOC_BYTES as usize)
             .map(|offset| alloc(layout.base + offset, ALLOC_BYTES.min(bytes - offset)));
-        load.submit_all(spaces.flat_map(|space| pieces.clone().map(move |piece| (space, piece))))?;
+        load.submit_all(
+            spaces
+                .skip(skipped)
+                .flat_map(|space| pieces.clone().map(move |piece| (space, piece))),
+        )?;
         load.write_all_places()?;
+        if layout.regions > 0 {
+            load.map_regions()?;
+        }
         Ok(load)
+    }
+
+    /// Lets the other spaces map what the owner has written, region by region.
+    fn map_regions(&mut self) -> anyhow::Result<()> {
+        let layout = self.layout;
+        let owner = SpaceId(layout.first_space + layout.spaces);
+        let bytes = layout.bytes() / layout.regions;
+        for number in 0..layout.regions {
+            let address = layout.base + number * bytes;
+            let name = format!("tare-{}-{number}", layout.first_space);
+            let region = Operation::Region {
+                name: name.as_bytes(),
+                address,
+                bytes,
+            };
+            let Value::Region(region) = self.one(owner, &region)? else {
+                bail!("naming a region gave none");
+            };
+            for session in 0..layout.spaces {
+                let to = SpaceId(layout.first_space + session);
+                let grant = Operation::Grant {
+                    region,
+                    to,
+                    permission: Permission::READ,
+                };
+                self.one(owner, &grant)?;
+                let at = Some(address);
+                self.one(to, &Operation::Map { region, at })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one operation while the memory is prepared.
+    fn one(&mut self, space: SpaceId, operation: &Operation<'_>) -> anyhow::Result<Value> {
+        self.channel.submit(space, operation)?;
+        loop {
+            self.channel.progress(WAIT)?;
+            if let Some(completion) = self.channel.poll() {
+                return completion.outcome.context("to prepare the memory");
+            }
+        }
     }
 
     /// Returns the counts so far.
@@ -267,7 +325,11 @@ impl<'a> Load<'a> {
                 data: &data,
                 guard: None,
             };
-            self.channel.submit(layout.space(place), &write)?;
+            let space = match layout.regions {
+                0 => layout.space(place),
+                _ => SpaceId(layout.first_space + layout.spaces),
+            };
+            self.channel.submit(space, &write)?;
         }
         while self.channel.outstanding() > 0 {
             self.take_prepared()?;
@@ -302,9 +364,23 @@ impl<'a> Load<'a> {
         count: usize,
         latency: &mut Histogram,
     ) -> anyhow::Result<Duration> {
+        self.one_by_one_beside(count, latency, || Ok(()))
+    }
+
+    /// The same, with something else to do in front of each.
+    ///
+    /// # Errors
+    /// As [`Load::group`], and those of `beside`.
+    pub(crate) fn one_by_one_beside(
+        &mut self,
+        count: usize,
+        latency: &mut Histogram,
+        mut beside: impl FnMut() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Duration> {
         self.begin(count);
         let all = Instant::now();
         for index in 0..count {
+            beside()?;
             let from = Instant::now();
             self.run(self.layout.direction, index)?;
             latency.record_duration(from.elapsed());
@@ -312,6 +388,44 @@ impl<'a> Load<'a> {
         let elapsed = all.elapsed();
         self.end()?;
         Ok(elapsed)
+    }
+
+    /// Runs operations that are due at equal gaps, whether those before have completed or not; their
+    /// latencies count from the times at which they were due.
+    ///
+    /// # Errors
+    /// As [`Load::group`].
+    pub(crate) fn open_loop(
+        &mut self,
+        rate: f64,
+        time: Duration,
+        latency: &mut Histogram,
+    ) -> anyhow::Result<()> {
+        let most = OPEN_BYTES / self.layout.size as usize;
+        let count = ((time.as_secs_f64() * rate) as usize).clamp(1, most.max(1));
+        self.begin(count);
+        let due = |index: usize| Duration::from_secs_f64(index as f64 / rate);
+        let mut waiting = HashMap::new();
+        let (from, mut next) = (Instant::now(), 0);
+        while self.completions.len() < count {
+            let now = from.elapsed();
+            let room = OPEN_MAX - waiting.len();
+            let limit = (next + room).min(count);
+            while next < limit && due(next) <= now {
+                self.submit(self.layout.direction, next)?;
+                let space = self.layout.space(self.places[next]);
+                waiting.insert((space, self.ids[next]), due(next));
+                next += 1;
+            }
+            self.channel.progress(Duration::ZERO)?;
+            while let Some(completion) = self.channel.poll() {
+                let due = waiting.remove(&(completion.space, completion.id));
+                let due = due.context("an operation completed twice")?;
+                latency.record_duration(from.elapsed().saturating_sub(due));
+                self.completions.push(completion);
+            }
+        }
+        self.end()
     }
 
     /// Closes the spaces.

@@ -4,6 +4,7 @@ mod control;
 mod peers;
 mod raw;
 mod real;
+mod storm;
 
 use std::time::Duration;
 
@@ -90,6 +91,9 @@ parameters! {
         /// log2 of the number of pages of 4 KiB of all sessions together, each with memory of its
         /// own; a session has at least one
         order: u32 [0..=22] = 7,
+        /// named regions of another session that the pages are in, which the session maps and
+        /// reads; 0 for memory of its own
+        regions: u64 [0..=1024] = 0,
         /// operations outstanding at a time
         outstanding: usize [1..=4096] = 1,
         /// the longest datagram
@@ -99,6 +103,10 @@ parameters! {
         /// the part of datagrams that the client's links lose; half as many are duplicated, and as
         /// many reordered
         loss: f64 = 0.0,
+        /// one at a time: pages are allocated, touched for the first time and freed between them
+        storm: Switch = "off",
+        /// above 0: latencies are those of an open loop at this part of the rate with `outstanding`
+        share: f64 = 0.0,
         /// the measured part of a trial, in turns of 80 ms with the reference
         duration: Duration = "320 ms",
     }
@@ -129,6 +137,8 @@ figures! {
             /// operations of 32 KiB and more: the throughput over that of a raw stream in one
             /// direction, or of a copy from process to process, in the same trial
             of_raw: Option<f64> [Ratio],
+            /// allocations, first touches and frees per measured operation
+            storm_operations: Option<f64> [Count],
             /// processor time of the node per operation, idle polling included, also while the
             /// client verifies
             node_time: Option<f64> [Seconds],
@@ -189,6 +199,35 @@ impl Workload for Farmem {
         if parameters.loss > 0.0 && parameters.sessions > 1000 {
             let found = parameters.sessions as i64;
             return Err(mistake("sessions", found, "at most 1000 with loss"));
+        }
+        if !(0.0..1.0).contains(&parameters.share) {
+            return Err(mistake(
+                "share",
+                parameters.share,
+                "a part from 0 to below 1",
+            ));
+        }
+        if parameters.storm == Switch::On && (parameters.outstanding > 1 || parameters.share > 0.0)
+        {
+            return Err(mistake(
+                "storm",
+                "on",
+                "off unless there is one operation at a time",
+            ));
+        }
+        let regions = parameters.regions;
+        if regions > 0 {
+            if parameters.sessions > 1 {
+                let found = parameters.sessions as i64;
+                return Err(mistake("sessions", found, "1 with regions"));
+            }
+            if parameters.op == Direction::Write {
+                return Err(mistake("op", "write", "read with regions"));
+            }
+            if !regions.is_power_of_two() || regions > 1 << parameters.order {
+                let expected = "a power of two, at most the number of pages";
+                return Err(mistake("regions", regions as i64, expected));
+            }
         }
         let is_shm = parameters.transport == Transport::Shm;
         if is_shm && parameters.loss > 0.0 {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{ensure, Context as _};
 use rustix::time::{clock_gettime, ClockId};
 use tare_farmem::memory::{Config, Store};
+use tare_farmem::operation::SpaceId;
 use tare_farmem::protocol::{
     Authentication, Node, NodeConfig, Secret, REQUEST_HEADER, RESPONSE_HEADER,
 };
@@ -25,6 +26,7 @@ use super::super::fleet::{Fleet, UdpFleet};
 use super::super::load::{Direction, Layout, Load};
 use super::control::{Control, Phase};
 use super::raw::{self, Ping};
+use super::storm::Storm;
 use super::{FarmemFigures, FarmemParameters, Switch, Transport, Wait, NODE};
 use crate::agent::Agent;
 use crate::systems::load::driver::{pin, processors};
@@ -64,6 +66,7 @@ pub(super) fn layout(parameters: &FarmemParameters) -> Layout {
         base: BASE,
         size: parameters.size.0 as u32,
         direction: parameters.op,
+        regions: parameters.regions,
     }
 }
 
@@ -283,6 +286,7 @@ struct Trial<'a> {
     parameters: &'a FarmemParameters,
     control: Control,
     reference: Reference,
+    storm: Option<Storm>,
 }
 
 /// Measures, in the role that does.
@@ -307,12 +311,17 @@ pub(super) fn measure(
     };
     // Over shared memory it is the node that opens a client's ring.
     control.begin(Phase::Node)?;
-    let mut fleet = match parameters.transport {
-        Transport::Udp => fleet(parameters, address("node")?)?,
-        Transport::Shm => {
-            let path = Path::new(place("node")?);
-            Fleet::over(shm::Client::connect(path, &shm::ClientConfig::busy())?)
+    let node = place("node")?;
+    // Regions have an owner, which is the last session.
+    let sessions = parameters.sessions + u64::from(parameters.regions > 0);
+    let mut fleet = fleet(parameters, node, FIRST_SPACE, sessions)?;
+    let storm = match parameters.storm {
+        Switch::On => {
+            let space = FIRST_SPACE + sessions;
+            let fleet = self::fleet(parameters, node, space, 1)?;
+            Some(Storm::new(fleet, SpaceId(space))?)
         }
+        Switch::Off => None,
     };
     let is_busy = parameters.wait == Wait::Busy;
     let request = REQUEST_HEADER + lengths(parameters).0;
@@ -330,6 +339,7 @@ pub(super) fn measure(
         parameters,
         control,
         reference,
+        storm,
     };
     let mut load = Load::prepare(&mut fleet, layout(parameters))?;
     trial.turn_of_load(&mut load, parameters.outstanding)?;
@@ -337,23 +347,34 @@ pub(super) fn measure(
     trial.compare(&mut load)
 }
 
-fn fleet(parameters: &FarmemParameters, node: SocketAddr) -> anyhow::Result<Fleet> {
+/// Opens sessions, of which the first has this space and the others the ones after it.
+fn fleet(
+    parameters: &FarmemParameters,
+    node: &str,
+    first_space: u64,
+    sessions: u64,
+) -> anyhow::Result<Fleet> {
+    if parameters.transport == Transport::Shm {
+        let config = shm::ClientConfig::busy();
+        return Ok(Fleet::over(shm::Client::connect(Path::new(node), &config)?));
+    }
     let loss = parameters.loss;
     let faults = Faults {
         loss,
         duplication: loss / 2.0,
         reordering: loss / 2.0,
     };
-    UdpFleet {
-        node,
-        sessions: parameters.sessions,
-        first_space: FIRST_SPACE,
+    let secret = parameters.secret();
+    let fleet = UdpFleet {
+        node: node.parse().with_context(|| node.to_owned())?,
+        sessions,
+        first_space,
         datagram_bytes: parameters.datagram.0 as usize,
         waiting: parameters.waiting(),
         faults: (loss > 0.0).then_some((faults, 1)),
-        secret: parameters.secret().as_ref(),
-    }
-    .open()
+        secret: secret.as_ref(),
+    };
+    fleet.open()
 }
 
 /// A turn of the load.
@@ -388,9 +409,19 @@ impl Trial<'_> {
         }
         let (time, ratio) = (median(&mut times), median(&mut ratios));
         let mut latency = Histogram::new();
-        if parameters.outstanding == 1 {
+        let measured_before = load.proof().operations;
+        if parameters.share > 0.0 {
+            self.control.begin(Phase::Node)?;
+            let open = parameters.duration / 2;
+            load.open_loop(parameters.share / time, open, &mut latency)?;
+        } else if parameters.outstanding == 1 {
             self.latencies(load, &mut latency)?;
         }
+        let measured = (load.proof().operations - measured_before) as f64;
+        let storm = self
+            .storm
+            .as_ref()
+            .map(|storm| storm.operations() as f64 / measured);
         self.control.begin(Phase::Idle)?;
         let proof = load.proof();
         let quantile = |share| Some(latency.quantile(share)?.as_secs_f64());
@@ -407,6 +438,7 @@ impl Trial<'_> {
             of_single: (parameters.outstanding > 1 && !is_bulk).then_some(1.0 / ratio),
             throughput: Some(8.0 * size / time),
             of_raw: is_bulk.then_some(1.0 / ratio),
+            storm_operations: storm,
             node_time: Some(node.as_secs_f64() / operations as f64),
             operations: measured,
             bytes: measured * parameters.size.0,
@@ -449,11 +481,14 @@ impl Trial<'_> {
     }
 
     /// Measures each operation for half of the duration.
-    fn latencies(&self, load: &mut Load<'_>, latency: &mut Histogram) -> anyhow::Result<()> {
+    fn latencies(&mut self, load: &mut Load<'_>, latency: &mut Histogram) -> anyhow::Result<()> {
         self.control.begin(Phase::Node)?;
         let until = Instant::now() + self.parameters.duration / 2;
         while Instant::now() < until {
-            load.one_by_one(64, latency)?;
+            match &mut self.storm {
+                Some(storm) => load.one_by_one_beside(64, latency, || storm.step())?,
+                None => load.one_by_one(64, latency)?,
+            };
         }
         Ok(())
     }
