@@ -54,8 +54,8 @@ pub(crate) struct Layout {
     pub(crate) size: u32,
     /// The direction of all operations.
     pub(crate) direction: Direction,
-    /// Regions that the pages are in, which belong to the space after the last one and are mapped by
-    /// all others; 0 if each has memory of its own.
+    /// Regions that the pages are in, which belong to the space after the last one and are mapped
+    /// by all others; 0 if each has memory of its own.
     pub(crate) regions: u64,
 }
 
@@ -390,8 +390,8 @@ impl<'a> Load<'a> {
         Ok(elapsed)
     }
 
-    /// Runs operations that are due at equal gaps, whether those before have completed or not; their
-    /// latencies count from the times at which they were due.
+    /// Runs operations that are due at equal gaps, whether those before have completed or not;
+    /// their latencies count from the times at which they were due.
     ///
     /// # Errors
     /// As [`Load::group`].
