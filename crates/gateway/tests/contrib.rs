@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use tare_daemon::Report as _;
+use tare_daemon::{ProcessStatus, Report as _};
 use tare_gateway::config::Config;
 use tare_gateway::control::SaStatus;
 use tare_gateway::daemon::{Report, WorkerReport};
@@ -41,7 +41,12 @@ fn exported() -> String {
         ..SaStatus::default()
     };
     (route.outbound, route.inbound) = (vec![sa.clone()], vec![sa]);
+    let process = ProcessStatus {
+        config: "test".into(),
+        ..ProcessStatus::default()
+    };
     let report = Report {
+        process,
         workers: vec![WorkerReport::default()],
         metrics_per_sa: true,
         status,
