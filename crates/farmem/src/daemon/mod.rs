@@ -231,10 +231,27 @@ fn open(options: &Options, config: &Config) -> Result<(Store<Mapping>, Option<Re
         return Ok((store, None));
     };
     let failed = |error| Error::Keep(path.clone(), error);
-    let file = OwnedFile::open(path).map_err(|error| failed(error.into()))?;
+    let file = owned(path).map_err(|error| failed(error.into()))?;
     let (store, restored) = Store::open_kept(config, file).map_err(failed)?;
     Ok((store, Some(restored)))
 }
+
+/// Takes the file. A process that was killed has it until the kernel has taken its memory down, so
+/// that one which takes its place at once must wait for a moment.
+fn owned(path: &Path) -> Result<OwnedFile, tare_memory::Error> {
+    let end = Instant::now() + TAKE_OVER;
+    loop {
+        match OwnedFile::open(path) {
+            Err(tare_memory::Error::FileInUse) if Instant::now() < end => {
+                std::thread::sleep(TAKE_OVER / 50);
+            }
+            result => return result,
+        }
+    }
+}
+
+/// The longest wait for the process that had the file before.
+const TAKE_OVER: Duration = Duration::from_secs(2);
 
 fn record(restored: &Restored) -> Record {
     match restored.is_new {
