@@ -293,6 +293,43 @@ fn a_long_write_is_whole_and_a_long_read_is_complete() {
 }
 
 #[test]
+fn what_is_mapped_for_reading_is_not_written() {
+    let node = Node::start(ServerConfig::new(1));
+    let (mut client, owner, reader) = (node.connect(), SpaceId(1), SpaceId(2));
+    alloc(&mut client, owner, 8192);
+    client.write(owner, BASE, &[7; 8192], None).unwrap();
+    client.call(reader, &Operation::Open, &mut []).unwrap();
+    let region = Operation::Region {
+        name: b"shared",
+        address: BASE,
+        bytes: 8192,
+    };
+    let Ok(Value::Region(region)) = client.call(owner, &region, &mut []) else {
+        panic!("no region");
+    };
+    let grant = Operation::Grant {
+        region,
+        to: reader,
+        permission: Permission::READ,
+    };
+    client.call(owner, &grant, &mut []).unwrap();
+    let at = Some(BASE);
+    let map = Operation::Map { region, at };
+    client.call(reader, &map, &mut []).unwrap();
+    // In the line, beside the rings, and over the border of two pages.
+    for (address, len) in [(BASE, 16), (BASE, 500), (BASE + 4000, 500)] {
+        let refused = client.write(reader, address, &vec![1; len], None);
+        assert!(
+            matches!(refused, Err(Failure::Refused(Error::Permission { .. }))),
+            "{len}: {refused:?}"
+        );
+    }
+    let mut bytes = [0; 8192];
+    client.read_into(owner, BASE, &mut bytes).unwrap();
+    assert_eq!(bytes, [7; 8192]);
+}
+
+#[test]
 fn numbers_wrap_around_and_nothing_is_lost() {
     let node = Node::start(ServerConfig::new(1));
     let config = ClientConfig {
