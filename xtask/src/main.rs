@@ -140,7 +140,10 @@ fn test() -> Result<(), String> {
     ];
     shell::step("an example for valgrind", "cargo", &example)?;
     std::env::set_var(processors::EXERCISED, &exercised);
-    shell::step("tests", "cargo", binaries::WORKSPACE)?;
+    // Every failure is told at once, as a run takes long.
+    let mut workspace = binaries::WORKSPACE.to_vec();
+    workspace.push("--no-fail-fast");
+    shell::step("tests", "cargo", &workspace)?;
     std::env::remove_var(processors::EXERCISED);
     shell::step(
         "documentation examples",
