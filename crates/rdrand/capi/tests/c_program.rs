@@ -3,67 +3,29 @@
 //! built against what the installation put into a tree; the shared library exports what the
 //! header declares and nothing else; and the manual pages render.
 
+#[path = "../../../../contrib/c-library/tests.rs"]
+mod tools;
+
 use std::collections::BTreeSet;
-use std::env;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::path::Path;
+use std::process::Command;
 
-const HERE: &str = env!("CARGO_MANIFEST_DIR");
+use tools::{
+    find_manual_pages, found, libraries, name, not_tested, render_manual_pages, run, scratch, text,
+    Library, HERE,
+};
 
-/// Builds the libraries into a target directory of this test's own, so that it neither waits
-/// for nor deceives the build that runs it, and says where they are.
-fn libraries() -> PathBuf {
-    let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("capi");
-    let built = Command::new(env!("CARGO"))
-        .args([
-            "build",
-            "--quiet",
-            "--lib",
-            "--package",
-            "tare-rdrand-capi",
-            "--target-dir",
-        ])
-        .arg(&target)
-        .args(["--manifest-path", &format!("{HERE}/Cargo.toml")])
-        .env_remove("CARGO_BUILD_TARGET")
-        .output()
-        .expect("cargo runs");
-    assert!(built.status.success(), "{}", text(&built.stderr));
-    target.join("debug")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Past the test harness, which keeps the output of tests that pass to itself.
-fn not_tested(what: &str) {
-    let _ = std::io::stderr().write_all(format!("\nNOT TESTED: {what}\n").as_bytes());
-}
-
-/// Runs a tool; `None`, with a note, if it is not installed and not required.
-fn run(program: &str, arguments: &[&str]) -> Option<Output> {
-    found(program, Command::new(program).args(arguments).output())
-}
-
-fn found(program: &str, output: std::io::Result<Output>) -> Option<Output> {
-    match output {
-        Ok(output) => Some(output),
-        Err(error) if env::var("CI").is_ok_and(|value| value == "true") => {
-            panic!("{program} is required where CI=true: {error}")
-        }
-        Err(error) => {
-            not_tested(&format!("{program} does not run: {error}"));
-            None
-        }
-    }
-}
+const LIBRARY: Library = Library {
+    name: "librdrand",
+    files: ["librdrand.so.2.0.0", "librdrand.so.2"],
+    prefix: "/opt/rdrand",
+    headers: &["rdrand.h", "librdrand.h", "librdrand-aes.h"],
+    packages: &["rdrand", "librdrand"],
+};
 
 /// Compiles with every warning an error, links, runs, and reads the protocol.
 fn compile_and_run(compiler: &[&str], name: &str, linking: &[&str], library_path: &Path) {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let program = scratch().join(name);
     let (source, include) = (
         format!("{HERE}/tests/every_function.c"),
         format!("-I{HERE}/include"),
@@ -100,12 +62,12 @@ fn a_c_program_uses_every_function_of_both_libraries() {
     let path = libraries();
     let directory = format!("-L{}", path.display());
     let archive = path.join("librdrand.a");
-    let archive = archive.to_str().expect("a path in UTF-8");
+    let archive = name(&archive);
     let c = ["gcc", "-std=gnu99"];
-    compile_and_run(&c, "shared", &[&directory, "-lrdrand", "-lpthread"], &path);
-    compile_and_run(&c, "static", &[archive, "-lpthread", "-ldl", "-lm"], &path);
+    compile_and_run(&c, "shared", &[&directory, "-lrdrand", "-lpthread"], path);
+    compile_and_run(&c, "static", &[archive, "-lpthread", "-ldl", "-lm"], path);
     // Without RDRAND every function fails, which the program looks at.
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("static");
+    let program = scratch().join("static");
     let program = program.to_str().expect("a path in UTF-8");
     let Some(emulated) = run("qemu-x86_64", &["-cpu", "Nehalem", program, "unused"]) else {
         return;
@@ -122,46 +84,13 @@ fn a_c_program_uses_every_function_of_both_libraries() {
     );
 }
 
-/// The library, installed once for all tests; where its tree is and where its libraries are.
-fn installed() -> (PathBuf, PathBuf) {
-    static TREE: OnceLock<PathBuf> = OnceLock::new();
-    let tree = TREE.get_or_init(|| {
-        let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        let tree = directory.join("tree");
-        let _ = std::fs::remove_dir_all(&tree);
-        let output = Command::new("sh")
-            .arg(format!("{HERE}/install.sh"))
-            .args(["--prefix=/opt/rdrand", "--libdir=/opt/rdrand/lib64"])
-            .arg(format!("--destdir={}", tree.display()))
-            .env("CARGO", env!("CARGO"))
-            .env("CARGO_TARGET_DIR", &directory)
-            .env_remove("CARGO_BUILD_TARGET")
-            .output()
-            .expect("sh runs");
-        assert!(output.status.success(), "{}", text(&output.stderr));
-        tree
-    });
-    (tree.clone(), tree.join("opt/rdrand/lib64"))
-}
-
 #[test]
 fn a_program_for_the_original_builds_and_notices_failure() {
-    let (_, libraries) = installed();
-    // By relative paths, which have no space whatever the directory's own name is: pkg-config
-    // cannot tell it from the end of an argument.
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let asked = Command::new("pkg-config")
-        .args(["--cflags", "--libs", "librdrand"])
-        .env("PKG_CONFIG_SYSROOT_DIR", "tree")
-        .env("PKG_CONFIG_PATH", "tree/opt/rdrand/lib64/pkgconfig")
-        .current_dir(directory)
-        .output();
-    let Some(asked) = found("pkg-config", asked) else {
+    let Some(flags) = LIBRARY.flags("librdrand") else {
         return;
     };
-    assert!(asked.status.success(), "{}", text(&asked.stderr));
-    let linking = text(&asked.stdout);
-    let shared: Vec<&str> = linking.split_whitespace().collect();
+    let (directory, libraries) = (scratch(), LIBRARY.installed());
+    let shared: Vec<&str> = flags.iter().map(String::as_str).collect();
     let archive = "tree/opt/rdrand/lib64/librdrand.a";
     let fixed = [shared[0], archive, "-lpthread", "-ldl", "-lm"];
     for (name, linking) in [("original", &shared[..]), ("original-static", &fixed)] {
@@ -185,7 +114,7 @@ fn a_program_for_the_original_builds_and_notices_failure() {
             }
             command
                 .args((!how.is_empty()).then_some(how))
-                .env("LD_LIBRARY_PATH", &libraries)
+                .env("LD_LIBRARY_PATH", libraries)
                 .output()
         };
         let here = |how| under(&[], how).expect("the program runs");
@@ -219,60 +148,13 @@ fn a_program_for_the_original_builds_and_notices_failure() {
 
 #[test]
 fn what_is_installed_is_complete_and_stripped() {
-    let (tree, libraries) = installed();
-    for file in [
-        "include/rdrand.h",
-        "include/librdrand.h",
-        "include/librdrand-aes.h",
-    ] {
-        assert!(tree.join("opt/rdrand").join(file).is_file(), "{file}");
-    }
-    for page in declared() {
-        let page = tree.join(format!("opt/rdrand/share/man/man3/{page}.3"));
-        assert!(page.is_file(), "{}", page.display());
-    }
-    for name in ["rdrand", "librdrand"] {
-        let file = libraries.join(format!("pkgconfig/{name}.pc"));
-        let file = std::fs::read_to_string(file).expect("a pkg-config file");
-        assert!(
-            file.contains("prefix=/opt/rdrand\n") && !file.contains("/tree"),
-            "{file}"
-        );
-    }
-    let shared = std::fs::canonicalize(libraries.join("librdrand.so")).expect("the library");
-    assert_eq!(shared.file_name().expect("a name"), "librdrand.so.2.0.0");
-    for library in [shared, libraries.join("librdrand.a")] {
-        let library = library.to_str().expect("a path in UTF-8");
-        let Some(sections) = run("objdump", &["-h", library]) else {
-            return;
-        };
-        let sections = text(&sections.stdout);
-        assert!(sections.contains(".text"), "{library}");
-        assert!(
-            !sections.contains(" .debug_"),
-            "{library} has debugging symbols"
-        );
-    }
-    let library = libraries.join("librdrand.so.2");
-    let library = library.to_str().expect("a path in UTF-8");
-    let Some(dynamic) = run("objdump", &["-p", library]) else {
-        return;
-    };
-    assert!(text(&dynamic.stdout).contains("SONAME               librdrand.so.2\n"));
-    let Some(symbols) = run("nm", &[library]) else {
-        return;
-    };
-    assert_eq!(
-        text(&symbols.stdout),
-        "",
-        "the symbols of the program that built it"
-    );
+    LIBRARY.check_installed("2.0.0", &declared());
 }
 
 #[test]
 fn copies_load_unload_and_load_again_in_threads_that_run_already() {
     let library = libraries().join("librdrand.so");
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let directory = scratch();
     let (program, copy) = (
         directory.join("dlopen"),
         directory.join("librdrand-copy.so"),
@@ -314,7 +196,7 @@ fn the_header_is_valid_cpp() {
     let path = libraries();
     let directory = format!("-L{}", path.display());
     let cpp = ["g++", "-std=c++11", "-x", "c++"];
-    compile_and_run(&cpp, "cpp", &[&directory, "-lrdrand", "-lpthread"], &path);
+    compile_and_run(&cpp, "cpp", &[&directory, "-lrdrand", "-lpthread"], path);
 }
 
 /// The functions that a declaration of the header names.
@@ -334,54 +216,21 @@ fn declared() -> BTreeSet<String> {
 
 #[test]
 fn the_shared_library_exports_the_header_and_nothing_else() {
-    let library = libraries().join("librdrand.so");
-    let library = library.to_str().expect("a path in UTF-8");
-    let Some(output) = run("nm", &["-D", "--defined-only", library]) else {
+    let Some(exported) = LIBRARY.exported() else {
         return;
     };
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let exported: BTreeSet<String> = text(&output.stdout)
-        .lines()
-        .filter_map(|line| line.split_whitespace().nth(2).map(str::to_owned))
-        .collect();
     assert_eq!(exported, declared());
     assert_eq!(exported.len(), 20);
 }
 
 #[test]
 fn every_function_has_a_manual_page() {
-    let pages = Path::new(HERE).join("man/man3");
-    let main = std::fs::read_to_string(pages.join("librdrand.3")).expect("the main page");
-    for name in declared() {
-        let page = std::fs::read_to_string(pages.join(format!("{name}.3")))
-            .unwrap_or_else(|error| panic!("{name}.3: {error}"));
-        assert!(page.contains(".so man3/librdrand.3"), "{name}.3");
-        assert!(main.contains(&name), "librdrand.3 does not describe {name}");
-    }
+    find_manual_pages(&declared(), "librdrand.3", str::to_owned);
 }
 
 #[test]
 fn every_manual_page_renders_without_a_warning() {
-    let manual = Path::new(HERE).join("man");
-    for page in std::fs::read_dir(manual.join("man3")).expect("pages") {
-        let name = page.expect("a page").file_name();
-        let page = format!("man3/{}", name.to_str().expect("a name in UTF-8"));
-        // From here, because most pages only name the one that they stand for.
-        let rendered = Command::new("man")
-            .args(["--warnings", "-E", "UTF-8", "-l", &page])
-            .current_dir(&manual)
-            // `man` complains of a locale that this machine lacks.
-            .env("LC_ALL", "C.UTF-8")
-            .env("MANPAGER", "cat")
-            .env("MANWIDTH", "80")
-            .output();
-        let Some(rendered) = found("man", rendered) else {
-            return;
-        };
-        assert!(rendered.status.success(), "{page}: {}", rendered.status);
-        assert_eq!(text(&rendered.stderr), "", "{page}");
-        assert!(text(&rendered.stdout).contains("SYNOPSIS"), "{page}");
-    }
+    render_manual_pages();
 }
 
 #[test]

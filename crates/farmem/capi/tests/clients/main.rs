@@ -4,4 +4,5 @@
 mod library;
 mod node;
 mod programs;
+#[path = "../../../../../contrib/c-library/tests.rs"]
 mod tools;
