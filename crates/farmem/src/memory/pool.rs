@@ -197,6 +197,17 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Pool<M> {
         }
     }
 
+    /// Takes back frames of 4 KiB, mostly consecutive ones.
+    pub(super) fn give_back_small(&mut self, frames: &[Frame]) {
+        for of_block in frames.chunk_by(|one, next| one / FRAMES == next / FRAMES) {
+            let mut bits = Bits::default();
+            for frame in of_block {
+                bits.0[(frame % FRAMES / 64) as usize] |= 1 << (frame % 64);
+            }
+            self.give_back_to(of_block[0] / FRAMES, bits);
+        }
+    }
+
     fn give_back_to(&mut self, number: u32, bits: Bits) {
         self.change(number, |block| {
             debug_assert!(block.free.and(&bits).is_empty(), "a frame came back twice");
@@ -280,6 +291,7 @@ pub(super) fn place(frame: Frame, offset: u64) -> u64 {
 struct Bits([u64; 8]);
 
 impl Bits {
+    #[inline]
     fn one(index: u32) -> Bits {
         let mut bits = Bits::default();
         bits.0[(index / 64) as usize] = 1 << (index % 64);
@@ -295,18 +307,22 @@ impl Bits {
         }))
     }
 
+    #[inline]
     fn combine(&self, other: &Bits, with: impl Fn(u64, u64) -> u64) -> Bits {
         Bits(std::array::from_fn(|n| with(self.0[n], other.0[n])))
     }
 
+    #[inline]
     fn and(&self, other: &Bits) -> Bits {
         self.combine(other, |one, other| one & other)
     }
 
+    #[inline]
     fn or(&self, other: &Bits) -> Bits {
         self.combine(other, |one, other| one | other)
     }
 
+    #[inline]
     fn without(&self, other: &Bits) -> Bits {
         self.combine(other, |one, other| one & !other)
     }

@@ -39,6 +39,15 @@ impl Page {
         }
     }
 
+    /// Returns the page of the same size that is so many after this one.
+    #[inline]
+    fn after(&self, pages: u64) -> Page {
+        Page {
+            number: self.number + pages,
+            ..*self
+        }
+    }
+
     /// The second word of an entry, without the permission: bits 12 to 63 are the number of the
     /// page, 4 is set in each entry, 2 and 3 are the size, 0 and 1 the permission.
     #[inline]
@@ -187,19 +196,60 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Table<M> {
     }
 
     fn slot(&self, page: &Page) -> Option<Slot> {
-        let home = self.home(page);
-        [home, self.second(home, page)]
-            .into_iter()
-            .find_map(|bucket| {
-                let way = way(self.line(bucket), page)?;
-                Some(Slot { bucket, way })
-            })
+        self.slot_from(self.home(page), page)
+    }
+
+    #[inline]
+    fn slot_from(&self, home: usize, page: &Page) -> Option<Slot> {
+        let slot = |bucket| {
+            let way = way(self.line(bucket), page)?;
+            Some(Slot { bucket, way })
+        };
+        // The second bucket takes another hash.
+        slot(home).or_else(|| slot(self.second(home, page)))
     }
 
     /// Adds the entry of a page that has none. Returns false, and changes nothing, if there is no
     /// room.
     pub(super) fn insert(&mut self, page: &Page, entry: Entry, room: Room) -> bool {
-        let home = self.home(page);
+        self.insert_from(self.home(page), page, entry, room)
+    }
+
+    /// Adds the entries of consecutive pages that have none, of which `entry` returns each by its
+    /// place. Returns false, and changes nothing, if one has no room.
+    pub(super) fn insert_all(
+        &mut self,
+        first: &Page,
+        count: u64,
+        room: Room,
+        entry: impl Fn(u64) -> Entry,
+    ) -> bool {
+        let mut run = None;
+        for n in 0..count {
+            let page = first.after(n);
+            let home = self.home_in(&page, &mut run);
+            if !self.insert_from(home, &page, entry(n), room) {
+                self.remove_all(first, n, |_| ());
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Removes the entries of consecutive pages, and calls `each` with those that there were.
+    pub(super) fn remove_all(&mut self, first: &Page, count: u64, mut each: impl FnMut(Entry)) {
+        let mut run = None;
+        for n in 0..count {
+            let page = first.after(n);
+            let home = self.home_in(&page, &mut run);
+            if let Some(entry) = self.remove_from(home, &page) {
+                each(entry);
+            }
+        }
+    }
+
+    #[inline]
+    fn insert_from(&mut self, home: usize, page: &Page, entry: Entry, room: Room) -> bool {
         if let Some(way) = self.vacant(home) {
             self.store(Slot { bucket: home, way }, page, entry);
         } else if room == Room::Home {
@@ -242,10 +292,15 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Table<M> {
 
     /// Removes an entry.
     pub(super) fn remove(&mut self, page: &Page) -> Option<Entry> {
-        let slot = self.slot(page)?;
-        let entry = entry(self.line(slot.bucket), slot.way)?;
-        write(self.line_mut(slot.bucket), WAYS + slot.way, 0);
-        let home = self.home(page);
+        self.remove_from(self.home(page), page)
+    }
+
+    #[inline]
+    fn remove_from(&mut self, home: usize, page: &Page) -> Option<Entry> {
+        let slot = self.slot_from(home, page)?;
+        let line = self.line_mut(slot.bucket);
+        let entry = entry(line, slot.way)?;
+        write(line, WAYS + slot.way, 0);
         if slot.bucket != home {
             self.count_away(home, false);
         }
@@ -323,9 +378,21 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Table<M> {
 
     #[inline]
     fn home(&self, page: &Page) -> usize {
-        let run = page.number >> RUN_SHIFT << 2 | page.size as u64;
+        self.home_in(page, &mut None)
+    }
+
+    /// Returns the home of a page. The last run of pages and its hash are in `run`, for the other
+    /// pages of it.
+    #[inline]
+    fn home_in(&self, page: &Page, run: &mut Option<(u64, u64)>) -> usize {
+        let number = page.number >> RUN_SHIFT << 2 | page.size as u64;
+        let hash = match *run {
+            Some((of, hash)) if of == number => hash,
+            _ => self.hash(page.space.0, number),
+        };
+        *run = Some((number, hash));
         let within = page.number & ((1 << RUN_SHIFT) - 1);
-        (self.hash(page.space.0, run).wrapping_add(within) & self.mask) as usize
+        (hash.wrapping_add(within) & self.mask) as usize
     }
 
     /// Returns the second bucket, which is another one than the home.
@@ -366,6 +433,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Table<M> {
         // number of the page, which makes it one, comes last.
         let entry = entry.0.get();
         let (word, frame) = (WAYS + slot.way, 4 * WAYS + slot.way);
+        // Each asks for the line anew, so that tests can kill in between.
         write(self.line_mut(slot.bucket), word, 0);
         write_half(self.line_mut(slot.bucket), frame, entry as u32);
         write(self.line_mut(slot.bucket), slot.way, page.space.0);
