@@ -1,7 +1,8 @@
 //! Long ranges that are freed: gone at once, and given back in parts.
 
 use tare_farmem::memory::{Config, Preset, Store};
-use tare_farmem::operation::{Error, PageSize, Permission, SpaceId};
+use tare_farmem::operation::{Error, Operation, PageSize, Permission, SpaceId, Value};
+use tare_sim::Instant;
 
 const KIB_4: u64 = 4096;
 const MIB_2: u64 = 2 << 20;
@@ -198,4 +199,112 @@ fn a_region_that_is_revoked_is_unmapped_at_once_and_its_memory_stays() {
     while store.clean(MIB_2) {}
     assert_eq!(store.counts().entries, [PAGES, 0, 0]);
     assert_eq!(store.counts().bytes_free, 0);
+}
+
+/// The allocation of so many pages, which is prepared in several parts.
+fn wanted(at: Option<u64>, pages: u64) -> Operation<'static> {
+    Operation::Alloc {
+        bytes: pages * KIB_4,
+        page: PageSize::Small,
+        at,
+        permission: Permission::READ_WRITE,
+        sparse: false,
+    }
+}
+
+fn run(store: &mut Store, operation: &Operation<'_>) -> Result<Value, Error> {
+    store.execute(Instant::ZERO, ONE, operation, &mut Vec::new())
+}
+
+#[test]
+fn a_long_allocation_is_prepared_in_parts_and_there_as_a_whole() {
+    for at in [None, Some(BASE)] {
+        let mut store = store();
+        let operation = wanted(at, 1000);
+        let mut entries = 0;
+        while !store.prepare(ONE, &operation) {
+            let now = store.counts().entries[0];
+            assert!(now > entries && now <= entries + PART, "a part each time");
+            entries = now;
+            for at in [BASE, 1 << 46] {
+                let unmapped = Err(Error::Unmapped { address: at });
+                assert_eq!(read(&store, ONE, at), unmapped);
+                assert_eq!(store.write(ONE, at, &[1]), unmapped.map(drop));
+            }
+        }
+        assert_eq!(store.counts().entries[0], 1000);
+        let Ok(Value::Address(start)) = run(&mut store, &operation) else {
+            panic!("no address");
+        };
+        assert_eq!(store.counts().entries[0], 1000);
+        assert_eq!(store.counts().spaces_freeing, 0);
+        for page in [0, 1, 500, 999] {
+            assert_eq!(read(&store, ONE, start + page * KIB_4), Ok(0));
+            assert_eq!(store.write(ONE, start + page * KIB_4, &[1]), Ok(()));
+        }
+        let address = start + 1000 * KIB_4;
+        assert_eq!(read(&store, ONE, address), Err(Error::Unmapped { address }));
+    }
+}
+
+#[test]
+fn what_was_prepared_for_nothing_leaves_again() {
+    let prepare = |store: &mut Store| {
+        let operation = wanted(Some(BASE), 2000);
+        for _ in 0..50 {
+            assert!(!store.prepare(ONE, &operation));
+        }
+        assert!(store.counts().entries[0] > 0);
+    };
+    // Another allocation comes, at the same place; or the space is closed; or there is no room
+    // for the pages of another one.
+    let mut store = store();
+    prepare(&mut store);
+    assert_eq!(alloc(&mut store, ONE, BASE, KIB_4, false), Ok(BASE));
+    while store.clean(1 << 20) {}
+    assert_eq!(store.counts().entries[0], 1);
+    store.free(ONE, BASE, KIB_4).unwrap();
+    prepare(&mut store);
+    store.close(ONE).unwrap();
+    while store.clean(1 << 20) {}
+    assert_eq!(store.counts().entries[0], 0);
+    store.open(ONE).unwrap();
+    prepare(&mut store);
+    // All that the page table has room for.
+    let room = (0..4).map(|n| {
+        store.set_quota(TWO, u64::MAX).unwrap();
+        let at = BASE + (n << 40);
+        alloc(&mut store, TWO, at, PAGES * KIB_4, false)
+    });
+    let room = room.take_while(Result::is_ok).count();
+    assert_eq!((room, store.counts().entries[0]), (3, 3 * PAGES));
+}
+
+#[test]
+fn an_allocation_that_another_one_of_the_space_holds_up_is_made_in_the_end() {
+    let mut store = store();
+    let (one, other) = (wanted(Some(BASE), 2000), wanted(Some(2 * BASE), 100));
+    assert!(!store.prepare(ONE, &one));
+    // The client of the first one is gone.
+    let calls = (0..10_000).take_while(|_| !store.prepare(ONE, &other));
+    assert!((100..5000).contains(&calls.count()));
+    assert_eq!(run(&mut store, &other), Ok(Value::Address(2 * BASE)));
+}
+
+#[test]
+fn memory_that_a_space_has_freed_goes_before_its_next_allocation() {
+    let mut store = full(false);
+    store.free(ONE, BASE, PAGES * KIB_4).unwrap();
+    let operation = wanted(Some(BASE), 1);
+    let mut free = store.counts().bytes_free;
+    while !store.prepare(ONE, &operation) {
+        let now = store.counts().bytes_free;
+        assert!(now > free && now <= free + PART * KIB_4, "a part each time");
+        free = now;
+    }
+    assert_eq!(free, PAGES * KIB_4);
+    // Others do not wait for it.
+    let mut store = full(false);
+    store.free(ONE, BASE, PAGES * KIB_4).unwrap();
+    assert!(store.prepare(TWO, &operation));
 }

@@ -384,11 +384,10 @@ impl<M: Bytes> Store<M> {
         let entry = Entry::new(size, area.permission, Some(frame));
         let page = Page::of(id, address, size);
         while !self.table.insert(&page, entry, Room::Second) {
-            if self.leaving.is_empty() {
+            if !self.find_room(self.config.free_pages.max(1)) {
                 self.pool.give_back(frame, size);
                 return Err(Error::OutOfMemory);
             }
-            self.give_back(self.config.free_pages.max(1));
         }
         let space = self.spaces.get_mut(&id).ok_or(Error::NoSuchSpace)?;
         space.used += size.bytes();

@@ -90,6 +90,7 @@ impl<M: Bytes> Store<M> {
             self.take_grant_back(region, id);
         }
         self.locks.forget_space(id);
+        self.abandon(id);
         if let Some(mut space) = self.spaces.remove(&id) {
             space.leaving.append(&mut space.areas);
             self.leaving.insert(id);
@@ -180,9 +181,11 @@ impl<M: Bytes> Store<M> {
     ) -> Result<Address, Error> {
         loop {
             match self.try_reserve(id, bytes, at, area, frames) {
-                Err(Error::OutOfMemory) if !self.leaving.is_empty() => {
+                Err(Error::OutOfMemory) => {
                     let pages = (bytes >> area.page.shift()).max(self.config.free_pages);
-                    self.give_back(pages.max(1));
+                    if !self.find_room(pages.max(1)) {
+                        return Err(Error::OutOfMemory);
+                    }
                 }
                 result => return result,
             }
@@ -202,13 +205,15 @@ impl<M: Bytes> Store<M> {
         if space.areas.len() >= AREAS_MAX {
             return Err(Error::Quota);
         }
-        let start = match at {
-            Some(at) => {
+        let start = match (self.prepared(id, bytes, at, area, frames), at) {
+            (Some(start), _) => start,
+            (None, Some(at)) => {
                 let multiple = area.page.bytes();
                 if !at.is_multiple_of(multiple) {
                     return Err(Error::Misaligned { multiple });
                 }
                 let end = at.checked_add(bytes).ok_or(Error::Length)?;
+                let space = self.spaces.get(&id).ok_or(Error::NoSuchSpace)?;
                 if let Some(address) = space.taken(at, end) {
                     return Err(Error::Overlap { address });
                 }
@@ -217,7 +222,7 @@ impl<M: Bytes> Store<M> {
                 }
                 at
             }
-            None => self.choose(id, bytes, area, frames)?,
+            (None, None) => self.choose(id, bytes, area, frames)?,
         };
         area.end = start + bytes;
         let space = self.spaces.get_mut(&id).ok_or(Error::NoSuchSpace)?;
@@ -276,24 +281,14 @@ impl<M: Bytes> Store<M> {
             return true;
         }
         let first = Page::of(id, start, area.page);
-        let page = |n| Page {
-            number: first.number + n,
-            ..first
-        };
-        for n in 0..bytes >> area.page.shift() {
+        let pages = bytes >> area.page.shift();
+        self.table.insert_all(&first, pages, room, |n| {
             let frame = match frames {
                 Frames::Are(frames) => frames.get(n as usize).copied(),
                 _ => None,
             };
-            let entry = Entry::new(area.page, area.permission, frame);
-            if !self.table.insert(&page(n), entry, room) {
-                for entered in 0..n {
-                    self.table.remove(&page(entered));
-                }
-                return false;
-            }
-        }
-        true
+            Entry::new(area.page, area.permission, frame)
+        })
     }
 
     /// Frees whole pages, or unmaps a region.

@@ -10,17 +10,22 @@ use std::ops::Range;
 use super::locks::Locks;
 use super::pool::{place, Frame, Pool};
 use super::space::{Kind, Space};
-use super::table::{Entry, Page, Table};
+use super::table::{Page, Table};
 use super::{Bytes, Store};
 use crate::operation::{Address, PageSize, SpaceId};
 
+/// Pages for which there is room at once among those that are given back.
+const BATCH: u64 = 256;
+
 impl<M: Bytes> Store<M> {
-    /// Returns true if an address belongs to memory that was freed, and not given back yet.
+    /// Returns true if an address belongs to memory that was freed, and not given back yet, or to an
+    /// allocation that is being prepared.
     #[inline(never)]
     pub(super) fn is_leaving(&self, id: SpaceId, address: Address) -> bool {
         let of = |space: &Space| {
             let before = space.leaving.range(..=address).next_back();
-            before.is_some_and(|(_, area)| address < area.end)
+            let is_freed = before.is_some_and(|(_, area)| address < area.end);
+            is_freed || matches!(&space.entering, Some(entering) if entering.has(address))
         };
         self.leaving.contains(&id)
             && (self.spaces.get(&id).is_some_and(of) || self.closed.get(&id).is_some_and(of))
@@ -30,12 +35,39 @@ impl<M: Bytes> Store<M> {
     /// many there were not.
     pub(super) fn give_back(&mut self, mut pages: u64) -> u64 {
         while pages > 0 {
-            let Some(&id) = self.leaving.first() else {
+            let Some(&id) = self.leaving.iter().find(|id| self.frees(id)) else {
                 break;
             };
             pages = self.give_back_of(id, 0..Address::MAX, pages);
         }
         pages
+    }
+
+    /// Returns true if a space, open or closed, has freed memory that is not given back yet.
+    pub(super) fn frees(&self, id: &SpaceId) -> bool {
+        let frees = |space: &Space| !space.leaving.is_empty();
+        self.spaces.get(id).is_some_and(frees) || self.closed.get(id).is_some_and(frees)
+    }
+
+    /// Gives back pages because there is no room without. Returns false if there are none.
+    pub(super) fn find_room(&mut self, pages: u64) -> bool {
+        let Some(&id) = self.leaving.first() else {
+            return false;
+        };
+        if self.give_back(pages) == pages {
+            // Nothing is freed, so what there is, is prepared.
+            self.abandon(id);
+        }
+        true
+    }
+
+    /// Takes a space from those with pages that no lookup finds, unless it has some.
+    pub(super) fn settle(&mut self, id: SpaceId) {
+        let prepares = |space: &Space| space.entering.is_some();
+        if !self.frees(&id) && !self.spaces.get(&id).is_some_and(prepares) {
+            self.closed.remove(&id);
+            self.leaving.remove(&id);
+        }
     }
 
     /// Gives back pages of one range of a space that are leaving, at most so many.
@@ -51,7 +83,7 @@ impl<M: Bytes> Store<M> {
         let is_leaving = |space: &&mut Space| !space.leaving.is_empty();
         let open = self.spaces.get_mut(&id).filter(is_leaving);
         let Some(space) = open.or_else(|| self.closed.get_mut(&id)) else {
-            self.leaving.remove(&id);
+            self.settle(id);
             return pages;
         };
         let mut physical = (&mut self.table, &mut self.pool, &mut self.locks);
@@ -72,7 +104,7 @@ impl<M: Bytes> Store<M> {
                     .collect();
                 for &at in &touched {
                     space.touched.remove(&at);
-                    drop_page(&mut physical, &Page::of(id, at, size), area.kind);
+                    drop_pages(&mut physical, &Page::of(id, at, size), 1, area.kind);
                 }
                 // An empty range costs something too.
                 pages = pages.saturating_sub((touched.len() as u64).max(1) * cost);
@@ -82,18 +114,14 @@ impl<M: Bytes> Store<M> {
                 }
             } else {
                 let count = count.min((to - from) >> size.shift());
-                let end = from + (count << size.shift());
-                for at in (from..end).step_by(size.bytes() as usize) {
-                    drop_page(&mut physical, &Page::of(id, at, size), area.kind);
-                }
+                drop_pages(&mut physical, &Page::of(id, from, size), count, area.kind);
                 pages = pages.saturating_sub(count * cost);
-                end
+                from + (count << size.shift())
             };
             space.cut_leaving(start, from, done);
         }
         if space.leaving.is_empty() {
-            self.closed.remove(&id);
-            self.leaving.remove(&id);
+            self.settle(id);
         }
         pages
     }
@@ -102,9 +130,9 @@ impl<M: Bytes> Store<M> {
     pub(super) fn take_frame(&mut self, size: PageSize) -> Option<Frame> {
         loop {
             match self.pool.take(size) {
-                None if !self.leaving.is_empty() => self.give_back(self.config.free_pages.max(1)),
+                None if self.find_room(self.config.free_pages.max(1)) => {}
                 frame => return frame,
-            };
+            }
         }
     }
 }
@@ -118,18 +146,24 @@ fn cost(size: PageSize) -> u64 {
     }
 }
 
-fn drop_page<M: Bytes>(
+fn drop_pages<M: Bytes>(
     (table, pool, locks): &mut (&mut Table<M>, &mut Pool<M>, &mut Locks),
-    page: &Page,
+    first: &Page,
+    count: u64,
     kind: Kind,
 ) {
-    let entry = table.remove(page);
-    if matches!(kind, Kind::Mapped(_)) {
-        return;
-    }
-    if let Some(frame) = entry.and_then(Entry::frame) {
+    // Those of 4 KiB are mostly neighbours, which go back together.
+    let mut small = Vec::with_capacity(count.min(BATCH) as usize);
+    table.remove_all(first, count, |entry| {
+        let Some(frame) = entry.frame().filter(|_| !matches!(kind, Kind::Mapped(_))) else {
+            return;
+        };
         let start = place(frame, 0);
-        locks.forget(start..start + page.size.bytes());
-        pool.give_back(frame, page.size);
-    }
+        locks.forget(start..start + first.size.bytes());
+        match first.size {
+            PageSize::Small => small.push(frame),
+            size => pool.give_back(frame, size),
+        }
+    });
+    pool.give_back_small(&small);
 }

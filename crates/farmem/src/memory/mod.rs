@@ -5,6 +5,7 @@
 //! store for each, and spreads the spaces over them, or a lock.
 
 mod access;
+mod ahead;
 mod allocation;
 mod keep;
 mod leaving;
@@ -72,7 +73,7 @@ impl Config {
             preset: None,
             key: [0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03],
             last_token: 0,
-            free_pages: 2048,
+            free_pages: 8,
         }
     }
 }
@@ -114,8 +115,8 @@ pub struct Counts {
     pub retries: u64,
     /// Bytes of physical memory that are free.
     pub bytes_free: u64,
-    /// Spaces, open or closed, with freed memory that is not given back yet. What that is counts in
-    /// `entries`, and not in `bytes_free`.
+    /// Spaces, open or closed, with freed memory that is not given back yet, or with an allocation
+    /// that is being prepared. What that is counts in `entries`, and not in `bytes_free`.
     pub spaces_freeing: usize,
     /// Frames of 4 KiB that were zeroed only when they were taken, since [`Store::clean`] had not
     /// come to them.
@@ -137,7 +138,8 @@ pub struct Store<M = Vec<u8>> {
     random: Random,
     retries: u64,
     kept: Option<Kept<M>>,
-    /// The spaces with memory that was freed and not given back yet.
+    /// The spaces with pages that no lookup finds: with memory that was freed and not given back
+    /// yet, or with an allocation that is being prepared.
     leaving: BTreeSet<SpaceId>,
     /// Those of them that are closed, and not open again.
     closed: BTreeMap<SpaceId, Space>,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use super::ahead::Entering;
 use crate::operation::{Address, PageSize, Permission, RegionId};
 
 /// An address space.
@@ -15,6 +16,8 @@ pub(super) struct Space {
     pub(super) areas: BTreeMap<Address, Area>,
     /// The areas that were freed and have not left the page table yet; none overlaps another area.
     pub(super) leaving: BTreeMap<Address, Area>,
+    /// The allocation that is being prepared; it overlaps no area.
+    pub(super) entering: Option<Entering>,
     /// The first addresses of the pages of sparse areas, leaving ones too, that have an entry in
     /// the page table.
     pub(super) touched: BTreeSet<Address>,
@@ -53,6 +56,7 @@ impl Space {
             used: 0,
             areas: BTreeMap::new(),
             leaving: BTreeMap::new(),
+            entering: None,
             touched: BTreeSet::new(),
             next,
             regions: BTreeSet::new(),

@@ -1,4 +1,4 @@
-//! Each step of falling asleep, one side after the other in one thread.
+//! Each step of falling asleep and of serving in turn, one side after the other in one thread.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Mutex;
@@ -10,15 +10,21 @@ use tare_farmem::transport::Waiting;
 
 use super::*;
 
-/// A node and a client, both idle.
-fn pair() -> (Server, Client) {
+/// A node and clients, all idle.
+fn node_and<const CLIENTS: usize>() -> (Server, [Client; CLIENTS]) {
     let path = socket_path();
     let mut server = Server::listen(&path, ServerConfig::new(1)).unwrap();
-    let client = thread::spawn(move || Client::connect(&path, &PATIENT).unwrap());
-    while server.counters().connected == 0 {
+    let connect = move || [(); CLIENTS].map(|()| Client::connect(&path, &PATIENT).unwrap());
+    let clients = thread::spawn(connect);
+    while server.counters().connected < CLIENTS as u64 {
         server.wait(Some(Duration::from_secs(1))).unwrap();
     }
-    (server, client.join().unwrap())
+    (server, clients.join().unwrap())
+}
+
+fn pair() -> (Server, Client) {
+    let (server, [client]) = node_and();
+    (server, client)
 }
 
 fn is_readable(descriptor: BorrowedFd<'_>) -> bool {
@@ -108,4 +114,65 @@ fn a_worker_does_not_sleep_on_the_descriptor_if_an_entry_is_there_already() {
     assert!(is_ready(&source));
     assert_eq!(turn(&mut source), 1);
     assert!(!is_ready(&source));
+}
+
+#[test]
+fn a_client_is_answered_in_the_middle_of_the_long_allocation_of_another() {
+    const PAGES: u64 = 4096;
+    let (mut server, [mut slow, mut quick]) = node_and();
+    let mut memory = store();
+    // Both are polled after their first messages.
+    for (n, client) in [&mut slow, &mut quick].into_iter().enumerate() {
+        let id = client.submit(SpaceId(n as u64), &Operation::Open).unwrap();
+        client.progress(Duration::ZERO).unwrap();
+        server.wake().unwrap();
+        answer(&mut server, &mut memory);
+        client.progress(Duration::ZERO).unwrap();
+        assert_eq!(client.poll().unwrap().id, id);
+    }
+    for _ in 0..2 {
+        let alloc = Operation::Alloc {
+            bytes: PAGES << 12,
+            page: PageSize::Small,
+            at: Some(BASE),
+            permission: Permission::READ_WRITE,
+            sparse: false,
+        };
+        slow.submit(SpaceId(0), &alloc).unwrap();
+        slow.progress(Duration::ZERO).unwrap();
+        let mut answers = 0;
+        while slow.outstanding() > 0 {
+            quick.submit(SpaceId(1), &Operation::Fence).unwrap();
+            quick
+                .submit(
+                    SpaceId(1),
+                    &Operation::Read {
+                        address: BASE,
+                        len: 1,
+                    },
+                )
+                .unwrap();
+            quick.progress(Duration::ZERO).unwrap();
+            server.turn(&mut memory, &tare_sim::Instant::now).unwrap();
+            quick.progress(Duration::ZERO).unwrap();
+            assert_eq!(quick.outstanding(), 0, "answered in one turn");
+            while quick.poll().is_some() {}
+            answers += 1;
+            slow.progress(Duration::ZERO).unwrap();
+        }
+        assert_eq!(slow.poll().unwrap().outcome, Ok(Value::Address(BASE)));
+        assert!(answers > PAGES / 64, "{answers}");
+        assert_eq!(memory.counts().entries[0], PAGES);
+        // What it frees goes in parts too, in front of its next allocation.
+        let free = Operation::Free {
+            address: BASE,
+            bytes: PAGES << 12,
+        };
+        slow.submit(SpaceId(0), &free).unwrap();
+        slow.progress(Duration::ZERO).unwrap();
+        server.turn(&mut memory, &tare_sim::Instant::now).unwrap();
+        slow.progress(Duration::ZERO).unwrap();
+        assert_eq!(slow.poll().unwrap().outcome, Ok(Value::None));
+        assert!(memory.counts().entries[0] > PAGES - 64);
+    }
 }

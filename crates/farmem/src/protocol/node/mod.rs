@@ -32,6 +32,13 @@ pub trait Execute {
         out: &mut Vec<u8>,
     ) -> Result<Value, Error>;
 
+    /// Does a bounded part of the work of an operation ahead of it. Returns false if there is more of
+    /// it, so that a caller can serve others before it calls this again. An operation runs without
+    /// it too, at once.
+    fn prepare(&mut self, _space: SpaceId, _operation: &Operation<'_>) -> bool {
+        true
+    }
+
     /// Does a little of what can wait until there is nothing else to do; returns false if there is
     /// no more of it.
     fn idle(&mut self) -> bool {
@@ -76,6 +83,10 @@ impl<M: Bytes> Execute for Store<M> {
         out: &mut Vec<u8>,
     ) -> Result<Value, Error> {
         Store::execute(self, now, space, operation, out)
+    }
+
+    fn prepare(&mut self, space: SpaceId, operation: &Operation<'_>) -> bool {
+        Store::prepare(self, space, operation)
     }
 
     fn idle(&mut self) -> bool {

@@ -29,7 +29,7 @@ impl Ring {
             code::WRITE if entry.has(flag::PART) => self.assemble(entry, shared),
             _ if entry.has(flag::PART) => Err(Violation::Reserved),
             code::WRITE => self.write(entry, shared).map(Some),
-            _ => self.run(entry, shared).map(Some),
+            _ => self.run(entry, shared),
         }
     }
 
@@ -79,7 +79,7 @@ impl Ring {
         &mut self,
         entry: &Entry,
         shared: &mut Shared<'_, S, C>,
-    ) -> Result<(u8, u64), Violation> {
+    ) -> Result<Option<(u8, u64)>, Violation> {
         let len = usize::from(entry.arguments);
         let guard = entry.guard();
         let inline = to_bytes(&entry.body);
@@ -111,11 +111,14 @@ impl Ring {
             body,
         };
         let operation = codec::decode(&request, body).map_err(|_| Violation::Operation)?;
+        if !shared.store.prepare(entry.space(), &operation) {
+            return Ok(None);
+        }
         shared.scratch.clear();
         let now = shared.time();
         let outcome = shared
             .store
             .execute(now, entry.space(), &operation, shared.scratch);
-        Ok(codec::encode_outcome(outcome))
+        Ok(Some(codec::encode_outcome(outcome)))
     }
 }
