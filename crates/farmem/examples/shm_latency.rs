@@ -8,14 +8,19 @@
 //! The node is a child process on the first processor, the client is on the second. Its references:
 //! - `raw line`: a ping-pong of two cache lines, one written by each side, no PAUSE.
 //! - `raw copy`: one process copies 64 KiB after 64 KiB from private memory into 16 slots of shared
-//!   memory, the other one from there into private memory; from the same 64 KiB each time, or cold,
-//!   from random blocks of as much memory as there are pages, up to 1 GiB.
+//!   memory, the other one from there into private memory, both by the C library's `memcpy`; from
+//!   the same 64 KiB each time, or cold, from random blocks of as much memory as there are pages,
+//!   up to 1 GiB. `slots alone` is the same by the copy that the transport has: its limit.
 //!
-//! A CASE is the beginning of the name of a group: `line`, `batched`, `sessions`, `bulk`. There are
-//! 2^ORDER_MAX pages of 4 KiB, 4 GiB unless it is said otherwise; `line` and `sessions` alone need
-//! less. The node's process ends with the client's.
+//! A CASE is the beginning of the name of a group: `line`, `batched`, `sessions`, `storm`, `bulk`.
+//! There are 2^ORDER_MAX pages of 4 KiB, 4 GiB unless it is said otherwise; `line`, `sessions` and
+//! `storm` alone need less. The node's process ends with the client's.
 //!
-//! All cases take turns of some milliseconds in each round. Figures are medians over the rounds of
+//! The `storm` cases are the 50th and 99th percentile of single reads: alone, then each right
+//! behind an operation of another client, which is a read too, the least that there can be, or
+//! belongs to a cycle of 64 pages that are allocated, written for the first time and freed.
+//!
+//! All cases take turns of 80 ms in each round. Figures are medians over the rounds of
 //! nanoseconds per operation, and of the ratio to a reference in the same round, with the lower and
 //! upper quartile. Every page has its number in it, and every read is compared with it.
 
@@ -40,7 +45,7 @@ const PAGE: u64 = 4096;
 const START: u64 = 0x4000_0000;
 const SPACE: SpaceId = SpaceId(7);
 const SESSIONS: u64 = 1000;
-const TURN: Duration = Duration::from_millis(8);
+const TURN: Duration = Duration::from_millis(80);
 const BATCH: usize = 16;
 const BULK: usize = 64 << 10;
 /// Bulk operations on the way.
@@ -49,6 +54,10 @@ const DEPTH: usize = 8;
 const COLD_MAX: usize = 1 << 30;
 /// The pages of the cases on single lines are 2^7.
 const LINE_ORDER: u32 = 7;
+/// The space beside what is measured, the pages of its cycle, and the memory for them.
+const STORM: SpaceId = SpaceId(8);
+const STORM_PAGES: u64 = 64;
+const STORM_SPARE: u64 = 4096;
 
 /// The control memory: what the node does, written by the client; the two lines of the ping-pong;
 /// and the slots of the copy.
@@ -69,6 +78,8 @@ const SERVE: u64 = 2;
 const LINES: u64 = 3;
 const COPY: u64 = 4;
 const COPY_COLD: u64 = 5;
+const SLOTS_ALONE: u64 = 6;
+const SLOTS_ALONE_COLD: u64 = 7;
 const STOP: u64 = u64::MAX;
 
 fn main() {
@@ -135,7 +146,7 @@ fn node(control: &str, socket: &str, order_max: u32) {
     let memory = memory.unwrap();
     let mut server = Server::listen(Path::new(socket), ServerConfig::new(1)).unwrap();
     let pages = 1u64 << order_max;
-    let mut store = Store::new(&Config::new((pages + SESSIONS) * PAGE));
+    let mut store = Store::new(&Config::new((pages + SESSIONS + STORM_SPARE) * PAGE));
     let alloc = |store: &mut Store, space, at: u64, bytes| {
         let (at, permission) = (Some(at), Permission::READ_WRITE);
         store
@@ -176,13 +187,13 @@ fn node(control: &str, socket: &str, order_max: u32) {
                 }
             }
             LINES => pong(view),
-            COPY => produce(view, &source, &mut position),
-            COPY_COLD => {
+            mode @ (COPY | SLOTS_ALONE) => produce(view, &source, &mut position, mode == COPY),
+            mode @ (COPY_COLD | SLOTS_ALONE_COLD) => {
                 // Only now: other cases do without it.
                 if cold.is_empty() {
                     cold = vec![7; (BULK << order_max.saturating_sub(4)).min(COLD_MAX)];
                 }
-                produce(view, &cold, &mut position);
+                produce(view, &cold, &mut position, mode == COPY_COLD);
             }
             _ => std::hint::spin_loop(),
         }
@@ -214,7 +225,7 @@ fn pong(view: View<'_>) {
 }
 
 /// Copies blocks of the source, in a random order that goes on from call to call at `position`.
-fn produce(view: View<'_>, source: &[u8], position: &mut u64) {
+fn produce(view: View<'_>, source: &[u8], position: &mut u64, by_memcpy: bool) {
     let mut n = 0;
     loop {
         let consumed = load(view, CONSUMED);
@@ -225,7 +236,11 @@ fn produce(view: View<'_>, source: &[u8], position: &mut u64) {
             *position += 1;
             let block = position.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
             let at = block as usize % (source.len() / BULK) * BULK;
-            slot(view, n).copy_from(&source[at..at + BULK]).unwrap();
+            let (slot, source) = (slot(view, n), &source[at..at + BULK]);
+            match by_memcpy {
+                true => slot.memcpy_from(source).unwrap(),
+                false => slot.copy_from(source).unwrap(),
+            }
             n += 1;
             store(view, PRODUCED, n);
         }
@@ -237,10 +252,19 @@ fn slot(view: View<'_>, n: u64) -> View<'_> {
     view.range(at, BULK).unwrap()
 }
 
+/// What another client does.
+#[derive(Clone, Copy)]
+enum Beside {
+    Read,
+    Pages,
+}
+
 struct Bench {
     control: SharedMemory,
     node: Child,
     client: Client,
+    other: Client,
+    beside: u64,
     order_max: u32,
     state: u64,
     sink: Vec<u8>,
@@ -270,11 +294,14 @@ impl Bench {
             timeout: Duration::from_secs(5),
             ..ClientConfig::busy()
         };
-        let client = Client::connect(&socket, &config).unwrap();
+        let [client, mut other] = [(); 2].map(|()| Client::connect(&socket, &config).unwrap());
+        other.call(STORM, &Operation::Open, &mut []).unwrap();
         Bench {
             control,
             node,
             client,
+            other,
+            beside: 0,
             order_max,
             state: 1,
             sink: vec![0; BULK],
@@ -313,9 +340,22 @@ impl Bench {
                 add("sessions:    1", self.sessions(1));
                 add("sessions: 1000", self.sessions(SESSIONS));
             }
+            if wanted("storm") {
+                for (name, beside) in [
+                    ("alone", None),
+                    ("beside a read", Some(Beside::Read)),
+                    ("beside pages", Some(Beside::Pages)),
+                ] {
+                    let [half, most] = self.storm(beside);
+                    add(&format!("storm: p50 {name}"), half);
+                    add(&format!("storm: p99 {name}"), most);
+                }
+            }
             if wanted("bulk") {
                 add("raw copy", self.raw_copy(COPY));
                 add("cold: raw copy", self.raw_copy(COPY_COLD));
+                add("bulk: slots alone, hot", self.raw_copy(SLOTS_ALONE));
+                add("cold: slots alone", self.raw_copy(SLOTS_ALONE_COLD));
                 add("bulk: read 64 KiB, hot", self.bulk(4, false));
                 add("bulk: write 64 KiB, hot", self.bulk(4, true));
                 add("cold: read 64 KiB", self.bulk(self.order_max, false));
@@ -333,6 +373,8 @@ impl Bench {
                 Some("cold") => "cold: raw copy",
                 Some("batched") => "batched: order  0",
                 Some("sessions") => "sessions:    1",
+                Some("storm") if name.contains("p99") => "storm: p99 alone",
+                Some("storm") => "storm: p50 alone",
                 _ => name,
             };
             let reference = &samples[reference];
@@ -417,6 +459,80 @@ impl Bench {
             }
             256
         })
+    }
+
+    /// Returns the percentiles of single reads, in nanoseconds.
+    fn storm(&mut self, beside: Option<Beside>) -> [f64; 2] {
+        let mut times = Vec::new();
+        turn(|| {
+            for _ in 0..256 {
+                if let Some(beside) = beside {
+                    self.step_beside(beside);
+                }
+                let page = self.page(LINE_ORDER);
+                let mut out = [0; 16];
+                let start = Instant::now();
+                self.client
+                    .read_into(SPACE, address(page), &mut out)
+                    .unwrap();
+                times.push(start.elapsed().as_nanos() as u32);
+                assert_eq!(out[..8], page.to_le_bytes());
+            }
+            256
+        });
+        while self.other.outstanding() > 0 {
+            self.take_beside();
+        }
+        times.sort_unstable();
+        [50, 99].map(|percent| f64::from(times[times.len() * percent / 100]))
+    }
+
+    /// Submits the next operation of the other client if the last one has completed.
+    fn step_beside(&mut self, beside: Beside) {
+        self.take_beside();
+        if self.other.outstanding() > 0 {
+            return;
+        }
+        let bytes = STORM_PAGES * PAGE;
+        let operation = match (beside, self.beside % (STORM_PAGES + 2)) {
+            (Beside::Read, _) => Operation::Read {
+                address: START,
+                len: 16,
+            },
+            (Beside::Pages, 0) => Operation::Alloc {
+                bytes,
+                page: PageSize::Small,
+                at: Some(START),
+                permission: Permission::READ_WRITE,
+                sparse: false,
+            },
+            (Beside::Pages, n) if n <= STORM_PAGES => Operation::Write {
+                address: START + (n - 1) * PAGE,
+                data: b"touched!",
+                guard: None,
+            },
+            (Beside::Pages, _) => Operation::Free {
+                address: START,
+                bytes,
+            },
+        };
+        let space = match beside {
+            Beside::Read => SpaceId(1000),
+            Beside::Pages => {
+                self.beside += 1;
+                STORM
+            }
+        };
+        self.other.submit(space, &operation).unwrap();
+        self.other.progress(Duration::ZERO).unwrap();
+    }
+
+    fn take_beside(&mut self) {
+        self.other.progress(Duration::ZERO).unwrap();
+        while let Some(completion) = self.other.poll() {
+            completion.outcome.unwrap();
+            self.other.recycle(completion.data);
+        }
     }
 
     /// Batches of 16 reads; the next batch begins when the last is over.
@@ -519,7 +635,10 @@ impl Bench {
         let ns = turn(|| {
             for _ in 0..32 {
                 while load(view, PRODUCED) <= n {}
-                slot(view, n).copy_to(&mut self.sink).unwrap();
+                match mode {
+                    COPY | COPY_COLD => slot(view, n).memcpy_to(&mut self.sink).unwrap(),
+                    _ => slot(view, n).copy_to(&mut self.sink).unwrap(),
+                }
                 n += 1;
                 store(view, CONSUMED, n);
             }

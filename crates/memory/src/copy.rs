@@ -60,6 +60,22 @@ pub(crate) unsafe fn blocks(from: *const u8, to: *mut u8, len: usize, ahead: *co
     blocks * BLOCK
 }
 
+/// Copies by the C library's `memcpy`, which the compiler does not see: what it may neither repeat
+/// nor assume anything of is then a call of an unknown function.
+///
+/// # Safety
+/// As for [`blocks`].
+pub(crate) unsafe fn memcpy(from: *const u8, to: *mut u8, len: usize) {
+    type Copy = unsafe extern "C" fn(*mut u8, *const u8, usize) -> *mut u8;
+    unsafe extern "C" {
+        #[link_name = "memcpy"]
+        unsafe fn of_c(to: *mut u8, from: *const u8, len: usize) -> *mut u8;
+    }
+    let copy: Copy = std::hint::black_box(of_c);
+    // SAFETY: it reads `len` bytes and writes as many, for which the caller vouches.
+    unsafe { copy(to, from, len) };
+}
+
 /// Copies nothing: the words of the caller do it.
 ///
 /// # Safety

@@ -213,6 +213,29 @@ impl<'a> View<'a> {
         self.copy_from_before(from, ahead.as_ptr())
     }
 
+    /// Copies as [`View::copy_to`], but by the C library's `memcpy`: for measurements, which hold
+    /// the other copy against it.
+    #[doc(hidden)]
+    pub fn memcpy_to(self, to: &mut [u8]) -> Option<()> {
+        if to.len() != self.len {
+            return None;
+        }
+        // SAFETY: as in `copy_to`.
+        unsafe { copy::memcpy(self.start.as_ptr(), to.as_mut_ptr(), self.len) };
+        Some(())
+    }
+
+    /// Copies as [`View::copy_from`], but by the C library's `memcpy`.
+    #[doc(hidden)]
+    pub fn memcpy_from(self, from: &[u8]) -> Option<()> {
+        if from.len() != self.len {
+            return None;
+        }
+        // SAFETY: as in `copy_from_before`.
+        unsafe { copy::memcpy(from.as_ptr(), self.start.as_ptr(), self.len) };
+        Some(())
+    }
+
     #[inline]
     fn copy_from_before(self, from: &[u8], ahead: *const u8) -> Option<()> {
         if from.len() != self.len {

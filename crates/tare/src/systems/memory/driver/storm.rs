@@ -1,4 +1,8 @@
 //! Pages that are allocated, touched for the first time and freed, beside what is measured.
+//!
+//! The client is another one, on the thread of the one that measures, and gets its turn in front of
+//! each measured operation: its own operation is then at the node, or on its way. With a thread of
+//! its own there would be three busy ones, and on two processors their share of time the result.
 
 use std::time::Duration;
 
