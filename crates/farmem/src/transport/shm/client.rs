@@ -9,7 +9,6 @@ mod pending;
 mod timeout;
 mod wake;
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -25,9 +24,10 @@ use self::area::Area;
 pub use self::config::ClientConfig;
 use self::pending::Pending;
 use self::wake::wait_readable;
-use super::layout::{Layout, FIRST, LINE};
+use super::bell::Bell;
+use super::layout::{Layout, CLIENT, FIRST, LINE, NODE};
 use super::rendezvous::{self, Message, Received, Shown};
-use super::{ConnectError, Violation, PART_MAX};
+use super::{ConnectError, Violation, PART_MAX, VERSION};
 use crate::protocol::{Capability, Completion, Failure};
 
 /// Looks at a completion between looks at the clock.
@@ -64,15 +64,9 @@ pub struct Client {
     outstanding: usize,
     completions: VecDeque<Completion>,
     buffers: Vec<Vec<u8>>,
-    /// The client's word in the header: odd while the node must notify it. It changes when the
-    /// caller asks for the descriptor, to sleep on it.
-    client_word: Cell<u32>,
+    bell: Bell,
     /// A descriptor that can always be read.
     ready: OwnedFd,
-    /// The value of the node's word for which it was notified last.
-    notified: u32,
-    /// Entries were stored since the last full fence.
-    is_fence_due: bool,
     /// The last time that the node answered.
     heard: Instant,
     is_gone: bool,
@@ -95,10 +89,11 @@ impl Client {
     /// # Errors
     /// No node listens there, it refuses, or it is another version.
     pub fn connect(path: &Path, config: &ClientConfig) -> Result<Client, ConnectError> {
-        let wanted = Layout::checked(config.entries, config.data_bytes);
+        let sizes = (config.entries, config.data_bytes);
+        let wanted = Layout::checked(sizes);
         let wanted = wanted.ok_or(ConnectError::Refused {
             refusal: super::Refusal::Sizes,
-            version: super::VERSION,
+            version: VERSION,
         })?;
         let address = SocketAddrUnix::new(path).map_err(ConnectError::os("the socket's path"))?;
         let kind = SocketType::SEQPACKET;
@@ -109,7 +104,11 @@ impl Client {
             doing: "greeting the node",
             source,
         };
-        match rendezvous::send(&socket, &rendezvous::hello(wanted)) {
+        let hello = Message::Hello {
+            version: VERSION,
+            layout: sizes,
+        };
+        match rendezvous::send(&socket, &hello) {
             // It has refused already, and said why.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             sent => sent.map_err(failed)?,
@@ -134,7 +133,7 @@ impl Client {
         }
         let file = file.ok_or(ConnectError::NotANode)?;
         let memory = SharedMemory::open(file).map_err(ConnectError::Memory)?;
-        if rendezvous::layout(layout) != Some(wanted) || memory.len() != wanted.bytes() {
+        if layout != sizes || memory.len() != wanted.bytes() {
             return Err(ConnectError::NotANode);
         }
         let ready = eventfd(1, EventfdFlags::CLOEXEC).map_err(ConnectError::os("eventfd"))?;
@@ -156,10 +155,8 @@ impl Client {
             outstanding: 0,
             completions: VecDeque::new(),
             buffers: Vec::new(),
-            client_word: Cell::new(0),
+            bell: Bell::new(CLIENT, NODE),
             ready,
-            notified: 0,
-            is_fence_due: false,
             heard: Instant::now(),
             is_gone: false,
             violation: None,

@@ -20,9 +20,9 @@ const WORDS: usize = LINE / 8;
 const PAGE: usize = 4096;
 
 /// The offset of the node's word. Two lines before the client's: processors fetch pairs of lines.
-pub(super) const NODE_WORD: usize = 0;
+pub(super) const NODE: usize = 0;
 /// The offset of the client's word.
-pub(super) const CLIENT_WORD: usize = 128;
+pub(super) const CLIENT: usize = 128;
 const HEADER: usize = 256;
 
 /// The number of the first entry, such that the numbers of every client wrap around after its first
@@ -64,7 +64,7 @@ impl Layout {
     pub(super) const DATA_MAX: u32 = 64 << 20;
 
     /// Returns the layout with these sizes; `None` if it may not have them.
-    pub(super) fn checked(entries: u32, data_bytes: u32) -> Option<Layout> {
+    pub(super) fn checked((entries, data_bytes): (u32, u32)) -> Option<Layout> {
         let are_entries = entries.is_power_of_two()
             && (Layout::ENTRIES_MIN..=Layout::ENTRIES_MAX).contains(&entries);
         let is_data = data_bytes.is_multiple_of(PAGE as u32)
@@ -145,19 +145,6 @@ pub(super) fn store_line(memory: &SharedMemory, at: usize, first: u64, words: &[
     }
     if let Some(word) = view.atomic::<u64>(at) {
         word.store(first, Ordering::Release);
-    }
-}
-
-/// Loads the word that the other side changes when it begins or ends to wait.
-#[inline]
-pub(super) fn waits(memory: &SharedMemory, at: usize) -> u32 {
-    let word = memory.view().atomic::<u32>(at);
-    word.map_or(0, |word| word.load(Ordering::Relaxed))
-}
-
-pub(super) fn set_waits(memory: &SharedMemory, at: usize, value: u32) {
-    if let Some(word) = memory.view().atomic::<u32>(at) {
-        word.store(value, Ordering::Relaxed);
     }
 }
 

@@ -23,12 +23,15 @@
 //! - **Hostile clients.** Of an entry, each word is loaded once, and what is checked is the copy.
 //!   Nothing that the node needs to know is in shared memory: where it is in each ring, and what it
 //!   keeps of a write, is its own. A client that breaks the protocol is cut off, with a
-//!   [`Violation`]. Each turn does a bounded amount of work per client, except that an operation
-//!   is never divided: a write of 1 GiB takes as long as copying 1 GiB does. The memory for writes
-//!   in parts is shared out: one that is left incomplete gives way to those of others.
+//!   [`Violation`]. Each turn does a bounded amount of work per client: a long allocation is
+//!   prepared in parts, with other clients' turns between them. Only what names or maps a long
+//!   region, and a write of several parts, run at once: one of 1 GiB takes as long as copying 1 GiB
+//!   does. The memory for writes in parts is shared out: one that is left incomplete gives way to
+//!   those of others.
 //! - **Access.** The socket's file has mode 0600. With [`ServerConfig::authorize`], a process may
 //!   use a space only after it has shown the space's capability ([`Client::attach`]).
 
+mod bell;
 mod client;
 mod layout;
 mod rendezvous;

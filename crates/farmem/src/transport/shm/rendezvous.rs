@@ -13,8 +13,7 @@ use rustix::net::{
 };
 use zeroize::Zeroizing;
 
-use super::layout::Layout;
-use super::{Refusal, Violation, VERSION};
+use super::{Refusal, Violation};
 use crate::operation::SpaceId;
 
 const MAGIC: [u8; 8] = *b"tare-shm";
@@ -246,17 +245,4 @@ pub(super) fn receive_with(socket: impl AsFd) -> io::Result<(Option<Message>, Op
         }
     }
     Ok((Message::decode(&bytes[..received.bytes]), file))
-}
-
-/// The layout of a greeting; `None` if a region may not have these sizes.
-pub(super) fn layout(sizes: (u32, u32)) -> Option<Layout> {
-    Layout::checked(sizes.0, sizes.1)
-}
-
-/// The client's first message.
-pub(super) fn hello(layout: Layout) -> Message {
-    Message::Hello {
-        version: VERSION,
-        layout: (layout.entries, layout.data_bytes),
-    }
 }

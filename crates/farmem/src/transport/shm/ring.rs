@@ -5,14 +5,14 @@ mod change;
 mod read;
 
 use std::collections::HashSet;
-use std::sync::atomic::{fence, Ordering};
 
 use tare_memory::SharedMemory;
 use tare_sim::Instant;
 
 pub(super) use self::assembly::victim;
 use self::assembly::{Assembly, Lack};
-use super::layout::{self, Entry, Layout, CLIENT_WORD, FIRST, NODE_WORD};
+use super::bell::Bell;
+use super::layout::{self, Entry, Layout, CLIENT, FIRST, NODE};
 use super::{Violation, BATCH, PART_MAX};
 use crate::operation::SpaceId;
 use crate::protocol::codec::code;
@@ -27,12 +27,7 @@ pub(super) struct Ring {
     layout: Layout,
     /// The number of the next entry.
     next: u32,
-    /// The node's word in the header: odd while the client must notify the node.
-    node_word: u32,
-    /// The value of the client's word for which it was notified last.
-    notified: u32,
-    /// True if there are completions since the last full fence.
-    is_fence_due: bool,
+    bell: Bell,
     assembly: Assembly,
     /// The write in parts that waits for room.
     lack: Option<Lack>,
@@ -80,9 +75,7 @@ impl Ring {
             memory,
             layout,
             next: FIRST,
-            node_word: 0,
-            notified: 0,
-            is_fence_due: false,
+            bell: Bell::new(NODE, CLIENT),
             assembly: Assembly::None,
             lack: None,
             batch: Box::new([Entry::default(); BATCH]),
@@ -102,25 +95,14 @@ impl Ring {
 
     /// From now on the client has to notify the node. Returns false, and changes that back, if
     /// there is something to do already.
-    pub(super) fn park(&mut self) -> bool {
-        self.node_word = self.node_word.wrapping_add(1) | 1;
-        layout::set_waits(&self.memory, NODE_WORD, self.node_word);
-        // Against the client's fence between its entry and its load of this word: either it sees
-        // the odd number, or this sees the entry.
-        fence(Ordering::SeqCst);
-        if self.has_entry() {
-            self.unpark();
-            return false;
-        }
-        true
+    pub(super) fn park(&self) -> bool {
+        let at = self.layout.submission(self.next);
+        self.bell.park(&self.memory, at, self.next)
     }
 
     /// From now on the node looks at the ring by itself.
-    pub(super) fn unpark(&mut self) {
-        if self.node_word & 1 == 1 {
-            self.node_word = self.node_word.wrapping_add(1);
-            layout::set_waits(&self.memory, NODE_WORD, self.node_word);
-        }
+    pub(super) fn unpark(&self) {
+        self.bell.unpark(&self.memory);
     }
 
     /// Answers entries, at most [`BATCH`].
@@ -138,26 +120,12 @@ impl Ring {
     /// A turn without entries.
     #[inline]
     pub(super) fn rest(&mut self) -> Turn {
-        if self.is_fence_due {
-            // Only now, when the client has what it waits for: completions and this fence in front
-            // of the look at its word are only needed before the node stops looking.
-            self.is_fence_due = false;
-            fence(Ordering::SeqCst);
-            return Turn {
-                must_notify: self.must_notify(),
-                ..Turn::default()
-            };
+        // The fence only now, when the client has what it waits for: it is only needed before the
+        // node stops looking.
+        Turn {
+            must_notify: self.bell.must_notify_for_certain(&self.memory),
+            ..Turn::default()
         }
-        Turn::default()
-    }
-
-    fn must_notify(&mut self) -> bool {
-        let waits = layout::waits(&self.memory, CLIENT_WORD);
-        let must = waits & 1 == 1 && waits != self.notified;
-        if must {
-            self.notified = waits;
-        }
-        must
     }
 
     fn serve<S: Execute, C: Fn() -> Instant>(
@@ -194,7 +162,7 @@ impl Ring {
             let entry = batch[0];
             turn.written_bytes += u64::from(entry.length);
             let Some((status, value)) = self.other(&entry, shared)? else {
-                // No room for a write in parts: nothing of this ring goes on before that.
+                // Not yet: nothing of this ring goes on before that.
                 break;
             };
             self.complete(status, &[value]);
@@ -203,9 +171,9 @@ impl Ring {
         match violation {
             Some(violation) if at == count => Err(violation),
             _ => {
-                self.is_fence_due = true;
+                self.bell.stored();
                 turn.entries = at as u32;
-                turn.must_notify = self.must_notify();
+                turn.must_notify = self.bell.must_notify(&self.memory);
                 Ok(turn)
             }
         }

@@ -14,6 +14,7 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tare_memory::SharedMemory;
 use tare_sim::Instant;
 
+use super::layout::Layout;
 use super::rendezvous::{self, Message, Received};
 use super::ring::{victim, Ring, Shared, Turn};
 use super::{Refusal, Violation, VERSION};
@@ -124,7 +125,7 @@ impl Peer {
             return true;
         }
         self.idle += 1;
-        if self.idle >= config.idle_turns && self.ring.as_mut().is_none_or(Ring::park) {
+        if self.idle >= config.idle_turns && self.ring.as_ref().is_none_or(Ring::park) {
             self.is_active = false;
         }
         self.is_active
@@ -295,7 +296,7 @@ impl Server {
             let Some(peer) = &mut peers[index] else {
                 return false;
             };
-            peer.is_active = !peer.ring.as_mut().is_some_and(Ring::park);
+            peer.is_active = !peer.ring.as_ref().is_some_and(Ring::park);
             peer.is_active
         });
         self.active.is_empty()
@@ -437,7 +438,7 @@ impl Server {
         let Some(peer) = self.peers.get_mut(index).and_then(Option::as_mut) else {
             return;
         };
-        let region = match rendezvous::layout(sizes) {
+        let region = match Layout::checked(sizes) {
             _ if version != VERSION => Err(Refusal::Version),
             None => Err(Refusal::Sizes),
             Some(layout) if layout.bytes() as u64 > self.region_free => Err(Refusal::Memory),

@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use super::entry::{outcome, take_read};
+use super::entry::{encode, outcome, take_read};
 use super::pending::Pending;
-use super::{Client, Flight, LIVENESS, SPINS};
+use super::{Client, Flight, SPINS};
 use crate::operation::{Address, Error, Guard, Operation, SpaceId, Value};
-use crate::protocol::codec::{self, code, Head};
-use crate::protocol::Failure;
-use crate::transport::shm::layout::{self, flag, Entry, LINE, READ_INLINE};
+use crate::protocol::codec::code;
+use crate::protocol::{Failure, OperationId};
+use crate::transport::shm::layout::{self, flag, Entry, READ_INLINE};
 use crate::transport::Channel;
 
 impl Client {
@@ -28,7 +28,6 @@ impl Client {
             let operation = Operation::Read { address, len };
             return self.call_queued(space, &operation, out).map(drop);
         }
-        let is_inline = len as usize <= READ_INLINE;
         let mut entry = Entry {
             code: code::READ,
             space: space.0,
@@ -37,19 +36,13 @@ impl Client {
             ..Entry::default()
         };
         let mut lines = 0;
-        if !is_inline {
-            // Everything is free, so the first line is.
+        if len as usize > READ_INLINE {
             entry.flags = flag::AREA;
-            lines = len.div_ceil(LINE as u32);
+            let taken = self.area.take(len);
+            // Everything is free.
+            (entry.line, lines) = taken.ok_or(Failure::OutcomeUnknown)?;
         }
-        let (status, value) = self.exchange(&entry, lines)?;
-        outcome(code::READ, status, value)?;
-        if value != u64::from(len) {
-            return Err(Failure::OutcomeUnknown);
-        }
-        let at = self.layout.completion(self.answered.wrapping_sub(1));
-        take_read(&self.memory, self.layout, is_inline, at, 0, out);
-        Ok(())
+        self.exchange(&entry, lines, out).map(drop)
     }
 
     /// Writes bytes, and waits for it.
@@ -69,16 +62,7 @@ impl Client {
             data,
             guard,
         };
-        if !self.is_idle() || data.len() > self.part_max as usize {
-            return self.call_queued(space, &operation, &mut []).map(drop);
-        }
-        let head = Head {
-            code: code::WRITE,
-            address,
-            length: data.len() as u32,
-            guard,
-        };
-        self.call_one(space, &head, data).map(drop)
+        self.call_one(space, &operation, &mut Vec::new()).map(drop)
     }
 
     /// Runs any operation, and waits for it. What is read is put into `out`.
@@ -98,23 +82,13 @@ impl Client {
                 self.read_into(space, address, out)?;
                 Ok(Value::Bytes(len))
             }
-            Operation::Write {
-                address,
-                data,
-                guard,
-            } => {
-                self.write(space, address, data, guard)?;
-                Ok(Value::None)
-            }
-            _ if self.is_idle() && *operation != Operation::Fence => {
-                let mut body = self.buffers.pop().unwrap_or_default();
-                body.clear();
-                let head = codec::encode(operation, &mut body);
-                let result = self.call_one(space, &head, &body);
-                self.recycle(body);
+            _ => {
+                let mut buffer = self.buffers.pop().unwrap_or_default();
+                buffer.clear();
+                let result = self.call_one(space, operation, &mut buffer);
+                self.recycle(buffer);
                 result
             }
-            _ => self.call_queued(space, operation, out),
         }
     }
 
@@ -124,13 +98,24 @@ impl Client {
         self.operations.is_empty() && !self.is_gone
     }
 
-    /// Runs an operation of one entry.
-    fn call_one(&mut self, space: SpaceId, head: &Head, body: &[u8]) -> Result<Value, Failure> {
-        let Some((entry, lines)) = self.entry(space, head, body, 0) else {
+    /// Runs an operation that reads nothing, past the queues if it is of one entry and they are
+    /// empty.
+    #[inline]
+    fn call_one<'a>(
+        &mut self,
+        space: SpaceId,
+        operation: &Operation<'a>,
+        buffer: &'a mut Vec<u8>,
+    ) -> Result<Value, Failure> {
+        let (head, body) = encode(operation, buffer);
+        let is_one = body.len() <= self.part_max as usize && head.code != code::FENCE;
+        if !self.is_idle() || !is_one {
+            return self.call_queued(space, operation, &mut []);
+        }
+        let Some((entry, lines)) = self.entry(space, &head, body, 0) else {
             return Err(Failure::Refused(Error::Length));
         };
-        let (status, value) = self.exchange(&entry, lines)?;
-        outcome(head.code, status, value)
+        self.exchange(&entry, lines, &mut [])
     }
 
     /// Runs an operation by the queues, behind all that is on the way.
@@ -152,10 +137,16 @@ impl Client {
                     return Err(Failure::Refused(Error::NoSuchSpace));
                 }
                 Err(crate::protocol::SubmitError::Full) => {
-                    self.progress(LIVENESS).map_err(|_| Failure::NodeGone)?;
+                    let timeout = self.config.timeout;
+                    self.progress(timeout).map_err(|_| Failure::NodeGone)?;
                 }
             }
         };
+        self.wait_for(id, out)
+    }
+
+    /// Waits for the end of an operation of the queues.
+    fn wait_for(&mut self, id: OperationId, out: &mut [u8]) -> Result<Value, Failure> {
         loop {
             let ours = self.completions.iter().rposition(|done| done.id == id);
             if let Some(done) = ours.and_then(|n| self.completions.remove(n)) {
@@ -164,15 +155,16 @@ impl Client {
                 self.recycle(done.data);
                 return done.outcome;
             }
-            if self.progress(LIVENESS).is_err() {
+            if self.progress(self.config.timeout).is_err() {
                 return Err(Failure::OutcomeUnknown);
             }
         }
     }
 
-    /// Stores an entry, past the queues, and waits for its answer. The data area is then free.
+    /// Stores an entry, past the queues, and waits for its answer; what is read is put into `out`.
+    /// The data area is then free.
     #[inline]
-    fn exchange(&mut self, entry: &Entry, lines: u32) -> Result<(u8, u64), Failure> {
+    fn exchange(&mut self, entry: &Entry, lines: u32, out: &mut [u8]) -> Result<Value, Failure> {
         let number = self.next;
         entry.store(&self.memory, self.layout.submission(number), number);
         self.next = number.wrapping_add(1);
@@ -183,59 +175,39 @@ impl Client {
             if let Some(first) = layout::first_word(&self.memory, at, number) {
                 self.answered = self.next;
                 self.area.clear();
-                return Ok(((first >> 32) as u8, layout::word(&self.memory, at, 1)));
+                let value = layout::word(&self.memory, at, 1);
+                let result = outcome(entry.code, (first >> 32) as u8, value)?;
+                if entry.code == code::READ {
+                    if value != u64::from(entry.length) {
+                        return Err(Failure::OutcomeUnknown);
+                    }
+                    let is_inline = entry.flags == 0;
+                    take_read(&self.memory, self.layout, is_inline, at, entry.line, out);
+                }
+                return Ok(result);
             }
         }
-        self.exchange_slowly(entry, lines)
+        self.exchange_slowly(entry, lines, out)
     }
 
+    /// Makes an entry that was stored past the queues an operation of them, and waits for it.
     #[cold]
-    fn exchange_slowly(&mut self, entry: &Entry, lines: u32) -> Result<(u8, u64), Failure> {
-        let (number, start) = (self.answered, Instant::now());
-        let at = self.layout.completion(number);
-        self.heard = start;
-        self.is_fence_due = true;
-        self.ring_doorbell();
-        let mut seen_alive = start;
-        loop {
-            if let Some(first) = layout::first_word(&self.memory, at, number) {
-                self.answered = self.next;
-                self.area.clear();
-                return Ok(((first >> 32) as u8, layout::word(&self.memory, at, 1)));
-            }
-            let now = Instant::now();
-            let age = now - start;
-            if now - seen_alive >= LIVENESS {
-                seen_alive = now;
-                self.messages();
-            }
-            if age >= self.config.timeout || self.is_gone {
-                break;
-            }
-            if age >= self.config.busy {
-                let left = self.config.timeout - age;
-                if self.sleep(left).is_err() {
-                    self.is_gone = true;
-                }
-                continue;
-            }
-            for _ in 0..SPINS {
-                if layout::first_word(&self.memory, at, number).is_some() {
-                    break;
-                }
-                std::hint::spin_loop();
-            }
-        }
-        // From here on it is an operation of the queues whose end was reported.
+    fn exchange_slowly(
+        &mut self,
+        entry: &Entry,
+        lines: u32,
+        out: &mut [u8],
+    ) -> Result<Value, Failure> {
+        self.heard = Instant::now();
+        self.bell.stored();
         self.flights.push_back(Flight {
             operation: self.first,
             len: entry.length,
             line: entry.line,
             lines,
         });
-        let failure = self.failure(entry.code, true, start);
-        self.operations.push_back(Pending::reported(entry, start));
-        self.retract();
-        Err(failure)
+        self.operations.push_back(Pending::sent(entry, self.heard));
+        self.outstanding += 1;
+        self.wait_for(OperationId(self.first), out)
     }
 }

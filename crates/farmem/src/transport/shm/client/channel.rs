@@ -4,14 +4,19 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use super::entry::take_read;
+use super::entry::{encode, take_read};
 use super::pending::Pending;
 use super::{Client, Flight, LIVENESS, SPINS};
 use crate::operation::{Operation, SpaceId, Value, LEN_MAX};
-use crate::protocol::codec::{self, code, Head};
+use crate::protocol::codec::code;
 use crate::protocol::{Completion, Failure, OperationId, SubmitError};
 use crate::transport::shm::layout::{self, Entry, READ_INLINE};
+use crate::transport::shm::PART_MAX;
 use crate::transport::Channel;
+
+/// Bytes of answers after which the caller gets its turn: to take the data while it is in the
+/// caches, and to submit more while the node still has some to do.
+const STEP_BYTES: u32 = 4 * PART_MAX;
 
 /// Most buffers that are kept to be used again.
 const BUFFERS_MAX: usize = 64;
@@ -33,44 +38,10 @@ impl Channel for Client {
         if len > LEN_MAX as usize || address.checked_add(len as u64).is_none() {
             return Err(SubmitError::Length);
         }
-        let (head, encoded);
-        let body = match *operation {
-            Operation::Write {
-                address,
-                data,
-                guard,
-            } => {
-                let length = data.len() as u32;
-                head = Head {
-                    code: code::WRITE,
-                    address,
-                    length,
-                    guard,
-                };
-                data
-            }
-            _ => {
-                let mut buffer = Vec::new();
-                head = codec::encode(operation, &mut buffer);
-                encoded = buffer;
-                &encoded
-            }
-        };
-        let mut pending = Pending {
-            space,
-            head,
-            body: Vec::new(),
-            sent: 0,
-            is_sent: head.code == code::FENCE,
-            entries: 0,
-            received: 0,
-            data: Vec::new(),
-            outcome: Ok(Value::None),
-            // The timeout counts from the next call of `progress`, which looks at the clock.
-            submitted: self.heard,
-            since: self.heard,
-            is_reported: false,
-        };
+        let mut buffer = Vec::new();
+        let (head, body) = encode(operation, &mut buffer);
+        // The timeout counts from the next call of `progress`, which looks at the clock.
+        let mut pending = Pending::new(space, head, self.heard);
         let number = self.first + self.operations.len() as u64;
         if self.unsent > 0 || !self.place(&mut pending, number, body) {
             pending.body = body.to_vec();
@@ -158,13 +129,13 @@ impl Client {
     /// operation has completed.
     fn step(&mut self) -> bool {
         let before = self.completions.len();
-        self.wake_if_asleep();
+        self.wake();
         self.date();
         self.send();
-        let mut answers = false;
-        while self.has_answer() {
+        let (mut answers, mut bytes) = (false, 0);
+        while bytes < STEP_BYTES && self.has_answer() {
             answers = true;
-            self.take_answer();
+            bytes += self.take_answer();
             if self.unsent > 0 {
                 self.send();
             }
@@ -224,7 +195,7 @@ impl Client {
             });
             entry.store(&self.memory, self.layout.submission(self.next), self.next);
             self.next = self.next.wrapping_add(1);
-            self.is_fence_due = true;
+            self.bell.stored();
             pending.sent += len;
             pending.entries += 1;
             pending.is_sent = pending.sent >= length;
@@ -236,7 +207,7 @@ impl Client {
     fn send(&mut self) {
         while self.unsent > 0 {
             let index = self.operations.len() - self.unsent;
-            let vacant = Pending::reported(&Entry::default(), self.heard);
+            let vacant = Pending::sent(&Entry::default(), self.heard);
             let mut pending = std::mem::replace(&mut self.operations[index], vacant);
             let body = std::mem::take(&mut pending.body);
             let number = self.first + index as u64;
@@ -252,15 +223,15 @@ impl Client {
         }
     }
 
-    /// Takes the answer to the first entry on the way.
-    fn take_answer(&mut self) {
+    /// Takes the answer to the first entry on the way; returns the bytes that it transferred.
+    fn take_answer(&mut self) -> u32 {
         let at = self.layout.completion(self.answered);
         let Some(first) = layout::first_word(&self.memory, at, self.answered) else {
-            return;
+            return 0;
         };
         let (status, value) = ((first >> 32) as u8, layout::word(&self.memory, at, 1));
         let Some(flight) = self.flights.pop_front() else {
-            return;
+            return 0;
         };
         self.answered = self.answered.wrapping_add(1);
         let index = (flight.operation - self.first) as usize;
@@ -282,6 +253,7 @@ impl Client {
         }
         self.area.give_back(flight.lines);
         self.report();
+        flight.len
     }
 
     /// Completes operations from the front, as far as they are over.

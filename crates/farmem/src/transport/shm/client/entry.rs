@@ -3,7 +3,7 @@
 use tare_memory::SharedMemory;
 
 use super::Client;
-use crate::operation::{SpaceId, Value};
+use crate::operation::{Operation, SpaceId, Value};
 use crate::protocol::codec::{self, code, status, Head};
 use crate::protocol::Failure;
 use crate::transport::shm::layout::{self, flag, to_words, Entry, Layout, READ_INLINE};
@@ -74,6 +74,26 @@ impl Client {
         to.and_then(|to| to.copy_from(part))?;
         Some((entry, lines))
     }
+}
+
+/// Returns the parts of an operation; the body is the data of a write, and else in the buffer.
+#[inline]
+pub(super) fn encode<'a>(operation: &Operation<'a>, buffer: &'a mut Vec<u8>) -> (Head, &'a [u8]) {
+    if let Operation::Write {
+        address,
+        data,
+        guard,
+    } = *operation
+    {
+        let head = Head {
+            code: code::WRITE,
+            address,
+            length: data.len() as u32,
+            guard,
+        };
+        return (head, data);
+    }
+    (codec::encode(operation, buffer), buffer)
 }
 
 /// Returns the outcome of an operation.

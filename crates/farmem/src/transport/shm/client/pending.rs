@@ -34,26 +34,37 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// An operation of one entry whose end the caller knows already.
-    pub(super) fn reported(entry: &Entry, now: Instant) -> Pending {
+    /// An operation of which nothing is in the ring.
+    pub(super) fn new(space: SpaceId, head: Head, now: Instant) -> Pending {
         Pending {
-            space: entry.space(),
-            head: Head {
-                code: entry.code,
-                address: entry.address,
-                length: entry.length,
-                guard: None,
-            },
+            space,
+            is_sent: head.code == code::FENCE,
+            head,
             body: Vec::new(),
-            sent: entry.length,
-            is_sent: true,
-            entries: 1,
+            sent: 0,
+            entries: 0,
             received: 0,
             data: Vec::new(),
             outcome: Ok(Value::None),
             submitted: now,
             since: now,
-            is_reported: true,
+            is_reported: false,
+        }
+    }
+
+    /// An operation of one entry, which is in the ring.
+    pub(super) fn sent(entry: &Entry, now: Instant) -> Pending {
+        let head = Head {
+            code: entry.code,
+            address: entry.address,
+            length: entry.length,
+            guard: None,
+        };
+        Pending {
+            sent: entry.length,
+            is_sent: true,
+            entries: 1,
+            ..Pending::new(entry.space(), head, now)
         }
     }
 
@@ -64,9 +75,7 @@ impl Pending {
     pub(super) fn is_over(&self) -> bool {
         self.entries == 0 && (self.is_sent || self.is_reported)
     }
-}
 
-impl Pending {
     /// Takes the status of an entry. Returns the place of the bytes that were read.
     pub(super) fn take(&mut self, flight: &Flight, status: u8, value: u64) -> Range<usize> {
         if !self.is_sent || self.entries > 0 {

@@ -2,14 +2,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{fence, Ordering};
 use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::io::Errno;
 
 use super::Client;
-use crate::transport::shm::layout::{self, CLIENT_WORD, NODE_WORD};
 use crate::transport::shm::rendezvous::{self, Message, Received};
 use crate::transport::shm::server::timespec;
 
@@ -17,27 +15,28 @@ impl Client {
     /// Wakes the node if it asks for that, as far as is known without a fence.
     #[inline]
     pub(super) fn notify(&mut self) {
-        let waits = layout::waits(&self.memory, NODE_WORD);
-        if waits & 1 == 1 && waits != self.notified {
-            self.notified = waits;
-            if rendezvous::send(&self.socket, &Message::Notify).is_err() {
-                self.is_gone = true;
-            }
+        if self.bell.must_notify(&self.memory) {
+            self.send_notification();
         }
     }
 
-    /// Wakes the node if it asks for that. The fence is against the node's between its store of the
-    /// word and its last look at the ring: one of the two sees what the other stored.
+    /// Wakes the node if it asks for that.
     pub(super) fn ring_doorbell(&mut self) {
-        if std::mem::take(&mut self.is_fence_due) {
-            fence(Ordering::SeqCst);
-            self.notify();
+        if self.bell.must_notify_for_certain(&self.memory) {
+            self.send_notification();
+        }
+    }
+
+    #[cold]
+    fn send_notification(&mut self) {
+        if rendezvous::send(&self.socket, &Message::Notify).is_err() {
+            self.is_gone = true;
         }
     }
 
     /// Sleeps until the node answers or something comes over the socket, for at most `timeout`.
     pub(super) fn sleep(&mut self, timeout: Duration) -> io::Result<()> {
-        let result = match self.prepare_to_sleep() {
+        let result = match self.park() {
             true => wait_readable(&self.socket, timeout).map(drop),
             false => Ok(()),
         };
@@ -46,36 +45,24 @@ impl Client {
     }
 
     /// Asks the node to notify this client from now on. Returns false if it has answered already.
-    fn prepare_to_sleep(&self) -> bool {
-        let word = self.client_word.get().wrapping_add(1) | 1;
-        self.client_word.set(word);
-        layout::set_waits(&self.memory, CLIENT_WORD, word);
-        // Against the node's fence between its completion and its load of this word.
-        fence(Ordering::SeqCst);
+    fn park(&self) -> bool {
         let at = self.layout.completion(self.answered);
-        layout::first_word(&self.memory, at, self.answered).is_none()
+        self.bell.park(&self.memory, at, self.answered)
     }
 
-    /// Asks the node for no more notifications, and takes what came over the socket.
-    fn wake(&mut self) {
-        let word = self.client_word.get_mut();
-        *word = word.wrapping_add(1);
-        layout::set_waits(&self.memory, CLIENT_WORD, *word);
-        self.messages();
-    }
-
-    /// Ends the sleep that the caller's look at the descriptor has begun.
+    /// Ends a sleep, also one that the caller's look at the descriptor has begun: asks the node for
+    /// no more notifications, and takes what came over the socket.
     #[inline]
-    pub(super) fn wake_if_asleep(&mut self) {
-        if *self.client_word.get_mut() & 1 == 1 {
-            self.wake();
+    pub(super) fn wake(&mut self) {
+        if self.bell.unpark(&self.memory) {
+            self.messages();
         }
     }
 
     /// Returns the descriptor to sleep on.
     pub(super) fn sleeping_descriptor(&self) -> BorrowedFd<'_> {
         // Completions that were not taken are not announced again, nor an answer that came before.
-        match self.prepare_to_sleep() && self.completions.is_empty() && !self.is_gone {
+        match self.park() && self.completions.is_empty() && !self.is_gone {
             true => self.socket.as_fd(),
             false => self.ready.as_fd(),
         }

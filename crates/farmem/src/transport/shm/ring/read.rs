@@ -9,6 +9,9 @@ use crate::protocol::Execute;
 use crate::transport::shm::layout::{flag, to_words, Entry, READ_INLINE};
 use crate::transport::shm::{Violation, BATCH, PART_MAX};
 
+/// The longest read whose lookup overlaps with those of others: what is longer looks ahead by itself.
+const LOOK_AHEAD_MAX: u32 = 4096;
+
 impl Ring {
     /// Answers `count` reads of the batch, whose lookups overlap.
     #[inline]
@@ -18,18 +21,20 @@ impl Ring {
         count: usize,
         shared: &mut Shared<'_, S, C>,
     ) -> Result<(), Violation> {
-        if count == 1 {
-            let entry = self.batch[at];
-            let part = shared
-                .store
-                .part(entry.space(), entry.address, entry.length);
-            if !self.read_inline(&entry, part, shared)? {
-                self.read_any(&entry, shared)?;
-            }
-            return Ok(());
-        }
         let mut done = 0;
         while done < count {
+            let entry = self.batch[at + done];
+            if done + 1 == count || entry.length > LOOK_AHEAD_MAX {
+                let part = shared
+                    .store
+                    .part(entry.space(), entry.address, entry.length);
+                if !self.read_inline(&entry, part, shared)? {
+                    let next = self.batch[at + done + 1..at + count].first().copied();
+                    self.read_any(&entry, next.as_ref(), shared)?;
+                }
+                done += 1;
+                continue;
+            }
             // Refused ones end the look ahead, since what they need changes the store's borrow.
             let mut parts: [Option<Result<&[u8], Error>>; BATCH] = [None; BATCH];
             for (part, entry) in parts.iter_mut().zip(&self.batch[at + done..at + count]) {
@@ -47,7 +52,7 @@ impl Ring {
                 }
             }
             if let Some(entry) = slow {
-                self.read_any(&entry, shared)?;
+                self.read_any(&entry, None, shared)?;
             }
         }
         Ok(())
@@ -94,11 +99,12 @@ impl Ring {
         Ok(true)
     }
 
-    /// Answers a read of several pages, or one that is refused.
+    /// Answers a read of several pages, or one that is refused. `next` is the read after it.
     #[inline(never)]
     fn read_any<S: Execute, C: Fn() -> Instant>(
         &mut self,
         entry: &Entry,
+        next: Option<&Entry>,
         shared: &mut Shared<'_, S, C>,
     ) -> Result<(), Violation> {
         let len = entry.length;
@@ -130,10 +136,12 @@ impl Ring {
             // processor itself does not look beyond a page.
             let part = |done: u32| match done < len {
                 true => store.part(entry.space(), entry.address + u64::from(done), len - done),
-                false => None,
+                false => next
+                    .filter(|next| self.is_allowed(next.space(), shared))
+                    .and_then(|next| store.part(next.space(), next.address, next.length)),
             };
             let mut this = part(0);
-            while let Some(Ok(bytes)) = this {
+            while let (true, Some(Ok(bytes))) = (done < len, this) {
                 let next = part(done + bytes.len() as u32);
                 let ahead = next.and_then(Result::ok).unwrap_or_default();
                 let to = area.range(done as usize, bytes.len());
@@ -142,7 +150,7 @@ impl Ring {
                 done += bytes.len() as u32;
                 this = next;
             }
-            if let Some(Err(error)) = this {
+            if let (true, Some(Err(error))) = (done < len, this) {
                 outcome = Err(error);
             }
         }
