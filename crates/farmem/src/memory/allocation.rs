@@ -95,6 +95,7 @@ impl<M: Bytes> Store<M> {
             space.leaving.append(&mut space.areas);
             self.leaving.insert(id);
             self.closed.insert(id, space);
+            self.settle(id);
         }
         self.give_back(self.config.free_pages);
         Ok(())
