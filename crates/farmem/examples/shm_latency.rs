@@ -172,7 +172,8 @@ fn node(control: &str, socket: &str, order_max: u32) {
             .write(space, START + session % 64 * 64, &bytes)
             .unwrap();
     }
-    let source = vec![7; BULK];
+    let mut source = vec![7; BULK + PAGE as usize];
+    let source = aligned(&mut source);
     let mut cold = Vec::new();
     let mut position = 0;
     println!("ready");
@@ -187,7 +188,7 @@ fn node(control: &str, socket: &str, order_max: u32) {
                 }
             }
             LINES => pong(view),
-            mode @ (COPY | SLOTS_ALONE) => produce(view, &source, &mut position, mode == COPY),
+            mode @ (COPY | SLOTS_ALONE) => produce(view, source, &mut position, mode == COPY),
             mode @ (COPY_COLD | SLOTS_ALONE_COLD) => {
                 // Only now: other cases do without it.
                 if cold.is_empty() {
@@ -247,6 +248,12 @@ fn produce(view: View<'_>, source: &[u8], position: &mut u64, by_memcpy: bool) {
     }
 }
 
+/// The 64 KiB at the first border of a page: `memcpy` depends on it.
+fn aligned(bytes: &mut [u8]) -> &mut [u8] {
+    let start = bytes.as_ptr().align_offset(PAGE as usize);
+    &mut bytes[start..][..BULK]
+}
+
 fn slot(view: View<'_>, n: u64) -> View<'_> {
     let at = SLOT + n as usize % SLOTS * BULK;
     view.range(at, BULK).unwrap()
@@ -304,7 +311,7 @@ impl Bench {
             beside: 0,
             order_max,
             state: 1,
-            sink: vec![0; BULK],
+            sink: vec![0; BULK + PAGE as usize],
             socket,
         }
     }
@@ -631,18 +638,19 @@ impl Bench {
         store(view, CONSUMED, 0);
         store(view, PRODUCED, 0);
         self.mode(mode);
+        let sink = aligned(&mut self.sink);
         let mut n = 0;
         let ns = turn(|| {
             for _ in 0..32 {
                 while load(view, PRODUCED) <= n {}
                 match mode {
-                    COPY | COPY_COLD => slot(view, n).memcpy_to(&mut self.sink).unwrap(),
-                    _ => slot(view, n).copy_to(&mut self.sink).unwrap(),
+                    COPY | COPY_COLD => slot(view, n).memcpy_to(sink).unwrap(),
+                    _ => slot(view, n).copy_to(sink).unwrap(),
                 }
                 n += 1;
                 store(view, CONSUMED, n);
             }
-            black_box(&self.sink);
+            black_box(&*sink);
             32
         });
         self.mode(SERVE);

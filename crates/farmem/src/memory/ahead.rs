@@ -11,8 +11,9 @@ use super::table::{Entry, Page, Room};
 use super::{Bytes, Store};
 use crate::operation::{Address, Operation, PageSize, Permission, SpaceId};
 
-/// Pages that a call enters, and that it gives back: some hundred nanoseconds.
-const PART: u64 = 16;
+/// Pages that a call enters or gives back, at most, whatever the settings: some hundred
+/// nanoseconds.
+const PART_MAX: u64 = 16;
 
 /// Spaces with pages that no lookup finds, above which no allocation is prepared.
 const SPACES_MAX: usize = 64;
@@ -66,10 +67,11 @@ impl<M: Bytes> Store<M> {
         let Ok(bytes) = whole_pages(bytes, page) else {
             return true;
         };
-        if self.frees(&id) && self.give_back_of(id, 0..Address::MAX, PART) == 0 {
+        let part = self.config.free_pages.clamp(1, PART_MAX);
+        if self.frees(&id) && self.give_back_of(id, 0..Address::MAX, part) == 0 {
             return false;
         }
-        if sparse || bytes >> page.shift() <= PART {
+        if sparse || bytes >> page.shift() <= part {
             return true;
         }
         let wanted = Wanted {
@@ -78,10 +80,10 @@ impl<M: Bytes> Store<M> {
             permission,
             at,
         };
-        self.enter_ahead(id, wanted)
+        self.enter_ahead(id, wanted, part)
     }
 
-    fn enter_ahead(&mut self, id: SpaceId, wanted: Wanted) -> bool {
+    fn enter_ahead(&mut self, id: SpaceId, wanted: Wanted, part: u64) -> bool {
         let Some(space) = self.spaces.get_mut(&id) else {
             return true;
         };
@@ -123,7 +125,7 @@ impl<M: Bytes> Store<M> {
             return true;
         };
         let (size, end) = (wanted.page, entering.start + wanted.bytes);
-        let count = ((end - entering.next) >> size.shift()).min(PART);
+        let count = ((end - entering.next) >> size.shift()).min(part);
         let room = match wanted.at {
             Some(_) => Room::Second,
             None => Room::Home,

@@ -58,7 +58,7 @@ pub struct Config {
     pub last_token: u64,
     /// The pages of 4 KiB that an operation gives back of what was freed, by itself or others. The
     /// rest waits for later operations, for [`Store::clean`], or until memory runs out: so the
-    /// others do not wait for a long one.
+    /// others do not wait for a long one. [`Store::prepare`] does as much at a time, from 1 to 16.
     pub free_pages: u64,
 }
 

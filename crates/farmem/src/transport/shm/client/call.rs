@@ -162,8 +162,8 @@ impl Client {
     }
 
     /// Stores an entry, past the queues, and waits for its answer; what is read is put into `out`.
-    /// The data area is then free.
-    #[inline]
+    /// The data area is then free. Always inline, so that each caller's code is known in it.
+    #[inline(always)]
     fn exchange(&mut self, entry: &Entry, lines: u32, out: &mut [u8]) -> Result<Value, Failure> {
         let number = self.next;
         entry.store(&self.memory, self.layout.submission(number), number);
