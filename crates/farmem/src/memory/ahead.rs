@@ -67,7 +67,7 @@ impl<M: Bytes> Store<M> {
         let Ok(bytes) = whole_pages(bytes, page) else {
             return true;
         };
-        let part = self.config.free_pages.clamp(1, PART_MAX);
+        let part = (2 * self.config.free_pages.min(PART_MAX)).clamp(1, PART_MAX);
         if self.frees(&id) && self.give_back_of(id, 0..Address::MAX, part) == 0 {
             return false;
         }

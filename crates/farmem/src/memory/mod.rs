@@ -58,7 +58,8 @@ pub struct Config {
     pub last_token: u64,
     /// The pages of 4 KiB that an operation gives back of what was freed, by itself or others. The
     /// rest waits for later operations, for [`Store::clean`], or until memory runs out: so the
-    /// others do not wait for a long one. [`Store::prepare`] does as much at a time, from 1 to 16.
+    /// others do not wait for a long one. [`Store::prepare`] does twice as much at a time, at most
+    /// 16.
     pub free_pages: u64,
 }
 
@@ -73,7 +74,7 @@ impl Config {
             preset: None,
             key: [0x9e37_79b9_7f4a_7c15, 0xd1b5_4a32_d192_ed03],
             last_token: 0,
-            free_pages: 8,
+            free_pages: 4,
         }
     }
 }
