@@ -231,6 +231,8 @@ fn produce(view: View<'_>, source: &[u8], position: &mut u64, by_memcpy: bool) {
     loop {
         let consumed = load(view, CONSUMED);
         if consumed == STOP {
+            // What it produced last is not for the next turn.
+            store(view, PRODUCED, STOP);
             return;
         }
         if n < consumed + SLOTS as u64 {
@@ -655,6 +657,7 @@ impl Bench {
         });
         self.mode(SERVE);
         store(view, CONSUMED, STOP);
+        while load(view, PRODUCED) != STOP {}
         ns
     }
 }
