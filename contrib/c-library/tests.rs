@@ -1,4 +1,4 @@
-//! What the tests of the C libraries have in common: the library built and installed for them,
+//! The common part of the tests of the C libraries: the library built and installed for them,
 //! programs of the machine, and what each library, its manual pages and its installation promise.
 //! It is a module of each library's test.
 

@@ -261,7 +261,7 @@ fn slot(view: View<'_>, n: u64) -> View<'_> {
     view.range(at, BULK).unwrap()
 }
 
-/// What another client does.
+/// The operations of another client.
 #[derive(Clone, Copy)]
 enum Beside {
     Read,

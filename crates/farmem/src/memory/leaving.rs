@@ -18,8 +18,8 @@ use crate::operation::{Address, PageSize, SpaceId};
 const BATCH: u64 = 256;
 
 impl<M: Bytes> Store<M> {
-    /// Returns true if an address belongs to memory that was freed, and not given back yet, or to an
-    /// allocation that is being prepared.
+    /// Returns true if an address belongs to memory that was freed, and not given back yet, or to
+    /// an allocation that is being prepared.
     #[inline(never)]
     pub(super) fn is_leaving(&self, id: SpaceId, address: Address) -> bool {
         let of = |space: &Space| {

@@ -219,6 +219,7 @@ fn a_region_is_shared_as_far_as_it_is_granted() {
         read(&store, TWO, theirs, 1),
         Err(Error::Unmapped { address: theirs })
     );
+    while store.clean(1 << 20) {}
     let counts = store.counts();
     assert_eq!(
         (counts.regions, counts.entries, counts.bytes_free),

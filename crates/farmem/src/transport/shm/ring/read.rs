@@ -9,7 +9,7 @@ use crate::protocol::Execute;
 use crate::transport::shm::layout::{flag, to_words, Entry, READ_INLINE};
 use crate::transport::shm::{Violation, BATCH, PART_MAX};
 
-/// The longest read whose lookup overlaps with those of others: what is longer looks ahead by itself.
+/// The longest read whose lookup overlaps with those of others: a longer one looks ahead itself.
 const LOOK_AHEAD_MAX: u32 = 4096;
 
 impl Ring {
