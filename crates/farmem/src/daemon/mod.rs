@@ -309,11 +309,12 @@ fn listen_xdp(at: &XdpAddress, options: &Options) -> io::Result<(XdpSource, Open
         return Err(io::Error::other(said));
     }
     let (station, opened) = XdpStation::open(at, Kind::Auto)?;
-    if options.datagram_bytes > station.datagram_max() {
+    let most = station.datagram_max();
+    if options.datagram_bytes > most {
         return Err(io::Error::other(format!(
-            "found datagrams of up to {} bytes, expected at most {}, which the MTU allows",
-            options.datagram_bytes,
-            station.datagram_max()
+            "found datagrams of up to {} bytes, expected at most {most}, since the MTU allows no \
+             more: --datagram {most}",
+            options.datagram_bytes
         )));
     }
     Ok((XdpSource::new(station), opened))

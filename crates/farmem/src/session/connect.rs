@@ -79,12 +79,14 @@ fn open(
         Some(("udp", place)) => {
             let node = resolve(place).ok_or_else(|| invalid(EXPECTED))?;
             let link = UdpLink::connect(node, options.waiting)?;
-            over(link, options, capability)?
+            over(link, usize::MAX, options, capability)?
         }
         Some(("xdp", place)) => {
             let place = XdpAddress::with_node(place);
             let (own, node) = place.map_err(|_| invalid(EXPECTED))?;
-            over(xdp(own, node, options.waiting)?, options, capability)?
+            let link = xdp(own, node, options.waiting)?;
+            let datagram_max = link.station().datagram_max();
+            over(link, datagram_max, options, capability)?
         }
         Some(("shm", _)) if options.faults.is_some() => return Err(invalid(EXPECTED_WITH_FAULTS)),
         Some(("shm", path)) if !path.is_empty() => shm(Path::new(path), options, capability)?,
@@ -114,6 +116,7 @@ fn xdp(mut own: XdpAddress, node: SocketAddr, waiting: Waiting) -> Result<XdpLin
 
 fn over(
     link: impl Link + Send + 'static,
+    datagram_max: usize,
     options: &Options,
     capability: Option<Capability>,
 ) -> Result<AnyChannel, Error> {
@@ -121,6 +124,7 @@ fn over(
         Some(config) => config,
         None => ClientConfig::new(random_id()?),
     };
+    config.datagram_bytes = config.datagram_bytes.min(datagram_max);
     if capability.is_some() {
         config.authentication = Authentication::Aead {
             first_nonce: random_bytes()?,

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use tare_farmem::operation::{Operation, PageSize, Permission, SpaceId, Value};
-use tare_farmem::protocol::{Client, Completion, Datagrams};
+use tare_farmem::protocol::{Client, ClientConfig, Completion, Datagrams};
 use tare_farmem::transport::xdp::{XdpLink, XdpStation};
 use tare_farmem::transport::{Channel as _, Link as _, Remote, Waiting};
 use tare_neighbor::{Local, Neighbors};
@@ -25,10 +25,14 @@ impl World {
         let address: SocketAddr = node.parse().unwrap();
         let (node, there) = MemoryNode::new(address);
         let station = XdpStation::new(there, CLIENT_MAC, client.parse().unwrap(), MTU);
+        let config = ClientConfig {
+            datagram_bytes: station.datagram_max(),
+            ..client_config()
+        };
         let link = XdpLink::new(station, address, Waiting::Busy);
         World {
             node,
-            client: Remote::new(Client::new(client_config()), link),
+            client: Remote::new(Client::new(config), link),
         }
     }
 

@@ -17,6 +17,9 @@ pub(crate) const NODE_MAC: Mac = [2, 0, 0, 0, 0, 1];
 pub(crate) const CLIENT_MAC: Mac = [2, 0, 0, 0, 0, 2];
 pub(crate) const MTU: usize = 1500;
 
+/// The longest datagram over IPv6.
+const DATAGRAM: usize = MTU - 48;
+
 /// A node at a port in memory.
 pub(crate) struct MemoryNode {
     pub(crate) node: Mutex<Node<Store>>,
@@ -56,6 +59,7 @@ pub(crate) fn node() -> Node<Store> {
     let config = NodeConfig {
         timeout: Duration::from_secs(5),
         bytes_per_second: 50_000_000,
+        datagram_bytes: DATAGRAM,
         ..NodeConfig::new(epoch.as_nanos() as u64)
     };
     Node::new(config, Store::new(&Config::new(16 << 20)))

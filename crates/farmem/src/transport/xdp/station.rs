@@ -15,7 +15,7 @@ use tare_sim::{Instant, TokenBucket};
 
 use super::frame::{self, Content, End, Refusal};
 use super::XdpAddress;
-use crate::protocol::Datagrams;
+use crate::protocol::{Datagrams, DATAGRAM_MIN};
 use crate::transport::Waiting;
 
 /// Most addresses that are known or asked for. One that has not answered gives its place to the
@@ -89,7 +89,15 @@ impl XdpStation {
         let interface = Interface::find(&at.interface).map_err(other)?;
         let (port, opened) = Exclusive::open(&interface, kind).map_err(other)?;
         let (mac, mtu) = (interface.mac()?, interface.mtu()?);
-        Ok((XdpStation::new(port, mac, at.address, mtu), opened))
+        let station = XdpStation::new(port, mac, at.address, mtu);
+        if station.datagram_max < DATAGRAM_MIN {
+            let least = mtu + DATAGRAM_MIN - station.datagram_max;
+            return Err(io::Error::other(format!(
+                "found an MTU of {mtu} at {}, expected at least {least}",
+                at.interface
+            )));
+        }
+        Ok((station, opened))
     }
 }
 
