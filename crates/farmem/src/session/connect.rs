@@ -4,12 +4,10 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
 
-use tare_port::Kind;
-
 use super::{Error, Session};
 use crate::operation::SpaceId;
 use crate::protocol::{Authentication, Capability, Client, ClientConfig, SubmitError};
-use crate::transport::xdp::{XdpAddress, XdpLink, XdpStation};
+use crate::transport::xdp::{XdpAddress, XdpLink};
 use crate::transport::{shm, Channel, Faults, Faulty, Link, Remote, UdpLink, Waiting};
 
 /// A channel of any transport.
@@ -33,9 +31,6 @@ const EXPECTED: &str = "udp://HOST:PORT, shm:PATH for a node on this machine, or
                         xdp:IFACE,OWN-ADDRESS,NODE-ADDRESS:PORT for the frames of an interface";
 
 const EXPECTED_WITH_FAULTS: &str = "udp://HOST:PORT, since there are to be faults of the network";
-
-/// The first of the dynamic ports, and the number of them.
-const PORTS: (u16, u64) = (tare_packet::udp::DYNAMIC_FIRST, 1 << 14);
 
 /// Opens a session with the node at an address: `udp://HOST:PORT`, `shm:PATH` for one on this
 /// machine, or `xdp:IFACE,OWN-ADDRESS,NODE-ADDRESS:PORT` for one on the link of an interface, whose
@@ -84,7 +79,7 @@ fn open(
         Some(("xdp", place)) => {
             let place = XdpAddress::with_node(place);
             let (own, node) = place.map_err(|_| invalid(EXPECTED))?;
-            let link = xdp(own, node, options.waiting)?;
+            let link = XdpLink::connect(own, node, options.waiting)?;
             let datagram_max = link.station().datagram_max();
             over(link, datagram_max, options, capability)?
         }
@@ -103,15 +98,6 @@ fn resolve(place: &str) -> Option<SocketAddr> {
     let place = place.strip_prefix("//").unwrap_or(place);
     let place = place.strip_suffix('/').unwrap_or(place);
     place.to_socket_addrs().ok()?.next()
-}
-
-fn xdp(mut own: XdpAddress, node: SocketAddr, waiting: Waiting) -> Result<XdpLink, Error> {
-    if own.address.port() == 0 {
-        let port = PORTS.0 + (random_id()? % PORTS.1) as u16;
-        own.address.set_port(port);
-    }
-    let (station, _) = XdpStation::open(&own, Kind::Auto)?;
-    Ok(XdpLink::new(station, node, waiting))
 }
 
 fn over(

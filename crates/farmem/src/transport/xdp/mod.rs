@@ -13,7 +13,8 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use tare_port::{OfInterface, Port, BURST};
+use tare_packet::udp::DYNAMIC_FIRST;
+use tare_port::{Kind, OfInterface, Port, BURST};
 use tare_sim::Instant;
 
 use super::link::{Link, Waiting, DATAGRAM_MAX};
@@ -30,6 +31,22 @@ pub struct XdpLink<P: Port = OfInterface> {
     waiting: Waiting,
 }
 
+impl XdpLink {
+    /// Opens an end, at a random port if it has none, and a link from it to a node.
+    ///
+    /// # Errors
+    /// Those of [`XdpStation::open`].
+    pub fn connect(mut own: XdpAddress, node: SocketAddr, waiting: Waiting) -> io::Result<XdpLink> {
+        if own.address.port() == 0 {
+            // One of the dynamic ports, of which there are 2^14.
+            let drawn = u16::from_le_bytes(crate::random::bytes()?) & 0x3fff;
+            own.address.set_port(DYNAMIC_FIRST | drawn);
+        }
+        let (station, _) = XdpStation::open(&own, Kind::Auto)?;
+        Ok(XdpLink::new(station, node, waiting))
+    }
+}
+
 impl<P: Port> XdpLink<P> {
     /// A link from a station to a node, which is on the same link layer.
     pub fn new(station: XdpStation<P>, node: SocketAddr, waiting: Waiting) -> XdpLink<P> {
@@ -38,6 +55,11 @@ impl<P: Port> XdpLink<P> {
             node,
             waiting,
         }
+    }
+
+    /// Returns the address of the node.
+    pub fn node(&self) -> SocketAddr {
+        self.node
     }
 
     /// Returns the station.
