@@ -114,6 +114,9 @@ impl<P: Port> Exclusive<P> {
     #[inline]
     pub fn receive(&mut self, max: usize, mut each: impl FnMut(&[u8])) -> io::Result<usize> {
         let count = self.port.receive(&mut self.received, max)?;
+        if count == 0 {
+            return Ok(0);
+        }
         for frame in self.received.drain(..) {
             each(&frame);
         }

@@ -351,6 +351,42 @@ mod tests {
     }
 
     #[test]
+    fn discovery_comes_to_the_own_station_and_its_group_and_with_the_right_checksum() {
+        let [_, [node, client]] = pairs();
+        let (IpAddr::V6(src), IpAddr::V6(dst)) = (client.address.ip(), node.address.ip()) else {
+            panic!("IPv6");
+        };
+        let group = [0x33, 0x33, 0xff, 0, 0, 1];
+        for kind in [SOLICITATION, ADVERTISEMENT] {
+            let mut message = vec![0; 24];
+            message[0] = kind;
+            for to in [
+                node.mac,
+                group,
+                [0x33, 0x33, 0xff, 0, 0, 2],
+                ethernet::BROADCAST,
+            ] {
+                let is_own = to == node.mac || to == group;
+                let mut frame = frame::icmpv6(to, client.mac, src, dst, 255, message.clone());
+                let found = read(&frame, &node);
+                match found {
+                    Ok(Content::Discovery(ip, from, found)) => {
+                        assert!(is_own && ip.hop_limit == 255 && from == client.mac);
+                        assert_eq!(found[0], kind);
+                    }
+                    found => assert!(!is_own && found == Err(Refusal::Foreign), "{found:?}"),
+                }
+                if is_own {
+                    frame[60] ^= 1;
+                    assert_eq!(read(&frame, &node), Err(Refusal::Malformed));
+                }
+            }
+        }
+        let echo = frame::icmpv6(node.mac, client.mac, src, dst, 255, vec![128; 24]);
+        assert_eq!(read(&echo, &node), Err(Refusal::Foreign));
+    }
+
+    #[test]
     fn over_ipv4_a_datagram_may_lack_a_checksum_and_over_ipv6_it_may_not() {
         for [node, client] in pairs() {
             let mut frame = written(&client, &node, &[1; 64]);

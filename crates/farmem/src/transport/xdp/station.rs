@@ -35,7 +35,7 @@ const HELD_MAX: usize = 128;
 
 /// Looks at an empty port between two at the clock, and receptions after which what is due is done
 /// though the port is never empty.
-const SPINS: u32 = 8;
+const SPINS: u32 = 32;
 const RECEPTIONS: u32 = 256;
 
 /// Frames of a station that were dropped, counted.
@@ -332,8 +332,6 @@ impl<P: Port> XdpStation<P> {
                 self.counters.unsent += 1;
             }
         }
-        // It says when the next request is due also where none is sent now.
-        self.due = self.due.min(self.neighbors.next_deadline());
         self.tick(now)
     }
 
@@ -358,6 +356,7 @@ impl<P: Port> XdpStation<P> {
         let targets = &self.targets;
         let addresses = targets.iter().map(|(address, _)| *address);
         self.neighbors.set_targets(addresses, now);
+        self.due = self.neighbors.next_deadline();
         let count = self.held.len();
         self.held
             .retain(|(to, _)| targets.iter().any(|(address, _)| *address == to.ip()));
@@ -393,5 +392,121 @@ impl<P: Port> XdpStation<P> {
     fn flush(&mut self) -> io::Result<()> {
         self.counters.unsent += self.port.send()? as u64;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use tare_port::{memory, Layout, Memory, Pool};
+
+    use super::*;
+
+    const OWN: (Mac, Ipv4Addr) = ([2, 0, 0, 0, 0, 1], Ipv4Addr::new(10, 0, 0, 1));
+    const PEER: (Mac, Ipv4Addr) = ([2, 0, 0, 0, 0, 2], Ipv4Addr::new(10, 0, 0, 2));
+
+    fn station() -> (XdpStation<Memory>, Exclusive<Memory>) {
+        let (a, b) = memory(4096);
+        let end = |port| Exclusive::new(port, Pool::new(4096, 2048, Layout::Spread).unwrap());
+        let station = XdpStation::new(end(a), OWN.0, (OWN.1, 7311).into(), 1500);
+        (station, end(b))
+    }
+
+    /// Lets the peer answer what it is asked.
+    fn answer(station: &mut XdpStation<Memory>, link: &mut Exclusive<Memory>) {
+        let mut peer = Neighbors::new(Local {
+            mac: PEER.0,
+            ip4: Some(PEER.1),
+            ip6: None,
+        });
+        let (mut limit, mut replies) = (TokenBucket::new(ANSWERS.0, 9), Vec::new());
+        let each = |frame: &[u8]| {
+            let now = Instant::now();
+            let _ = peer.receive_arp(now, &frame[14..], &mut limit, &mut replies);
+        };
+        link.receive(64, each).unwrap();
+        assert_eq!(replies.len(), 1);
+        assert!(link.put(replies[0].len(), |place| place.copy_from_slice(&replies[0])));
+        link.send().unwrap();
+        station.receive(64, |_, _| ()).unwrap();
+    }
+
+    fn one(bytes: &[u8]) -> Datagrams {
+        let mut datagrams = Datagrams::new();
+        datagrams.push(bytes);
+        datagrams
+    }
+
+    #[test]
+    fn silent_addresses_give_way_to_others_and_known_ones_do_not() {
+        let (mut station, mut link) = station();
+        let mut now = Instant::now();
+        station
+            .send(&one(&[1; 9]), 0..1, (PEER.1, 9).into())
+            .unwrap();
+        answer(&mut station, &mut link);
+        assert_eq!(station.neighbors.mac(PEER.1.into()), Some(PEER.0));
+        for number in 0..3 * TARGETS_MAX as u32 {
+            now += ASKS.0;
+            let address = Ipv4Addr::from_bits(Ipv4Addr::new(10, 1, 0, 0).to_bits() + number);
+            assert!(station.ask(now, address.into()));
+            assert!(station.targets.len() <= TARGETS_MAX);
+        }
+        assert_eq!(station.targets.len(), TARGETS_MAX);
+        assert_eq!(station.neighbors.mac(PEER.1.into()), Some(PEER.0));
+        station.tick(now + 2 * GIVE_UP).unwrap();
+        let left: Vec<_> = station.targets.iter().map(|target| target.0).collect();
+        assert_eq!(left, [IpAddr::from(PEER.1)]);
+    }
+
+    #[test]
+    fn datagrams_for_silent_addresses_are_bounded_given_up_and_counted() {
+        let (mut station, _link) = station();
+        for number in 1..=10 {
+            let mut datagrams = Datagrams::new();
+            for _ in 0..20 {
+                datagrams.push(&[number; 9]);
+            }
+            let to = (Ipv4Addr::new(10, 0, 0, number), 9).into();
+            station.send(&datagrams, 0..20, to).unwrap();
+        }
+        assert_eq!(station.held.len(), HELD_MAX);
+        assert_eq!(station.counters.unsent, 200 - HELD_MAX as u64);
+        station.tick(Instant::now() + 2 * GIVE_UP).unwrap();
+        assert_eq!((station.held.len(), station.targets.len()), (0, 0));
+        assert_eq!(station.counters.unsent, 200);
+    }
+
+    #[test]
+    fn new_addresses_are_asked_for_at_a_bounded_rate() {
+        let (mut station, _link) = station();
+        let now = Instant::now();
+        let asked = (0..1000).filter(|number| {
+            let address = Ipv4Addr::from_bits(Ipv4Addr::new(10, 1, 0, 0).to_bits() + number);
+            station.ask(now, address.into())
+        });
+        assert_eq!(asked.count(), ASKS.1 as usize);
+    }
+
+    #[test]
+    fn what_a_dead_neighbor_left_is_asked_for_again_and_then_forgotten() {
+        let (mut station, mut link) = station();
+        station
+            .send(&one(&[1; 9]), 0..1, (PEER.1, 9).into())
+            .unwrap();
+        answer(&mut station, &mut link);
+        let mut now = Instant::now();
+        let end = now + Duration::from_secs(120);
+        let mut asked = 0;
+        while now < end {
+            now += Duration::from_millis(100);
+            station.tick(now).unwrap();
+            while link.receive(64, |_| asked += 1).unwrap() > 0 {}
+        }
+        assert!(station.targets.is_empty(), "{:?}", station.targets);
+        // The first datagram, three questions to it alone, three to all, and at most a few more.
+        assert!((7..=12).contains(&asked), "{asked}");
+        assert_eq!(station.due, Instant::NEVER);
     }
 }
