@@ -1,5 +1,7 @@
 //! Ports of real interfaces, in network namespaces (root).
 
+use std::time::Duration;
+
 use tare_farmem::memory::Store;
 use tare_farmem::serve::{Service, ServiceConfig, XdpSource};
 use tare_farmem::session::{connect, Options, Session};
@@ -9,6 +11,9 @@ use tare_port::Kind;
 
 use crate::namespace::Namespaces;
 use crate::support::{client_config, node};
+
+/// Busy for a moment, then asleep.
+const ADAPTIVE: Waiting = Waiting::Adaptive(Duration::from_micros(50));
 
 fn service(
     place: &str,
@@ -72,7 +77,7 @@ fn a_node_over_frames_serves_clients_over_sockets_and_over_frames_through_a_brid
     let ways = [
         (Kind::Auto, Waiting::Asleep),
         (Kind::Packet, Waiting::Asleep),
-        (Kind::Auto, Waiting::Busy),
+        (Kind::Auto, ADAPTIVE),
     ];
     for (kind, waiting) in ways {
         for (at, client) in ends {
@@ -105,7 +110,7 @@ fn a_client_over_frames_uses_a_node_over_sockets() {
         let listen = ServiceConfig::new(at.parse().unwrap());
         let service = spaces.within("node", || Service::start(&listen, node()).unwrap());
         let place = format!("xdp:net,{client},{at}");
-        for waiting in [Waiting::Asleep, Waiting::Busy] {
+        for waiting in [Waiting::Asleep, ADAPTIVE] {
             use_memory(&mut session("client", &spaces, &place, waiting));
         }
         service.stop().unwrap();
