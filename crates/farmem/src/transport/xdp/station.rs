@@ -27,7 +27,7 @@ const GIVE_UP: Duration = Duration::from_secs(3);
 
 /// New addresses asked for, and answers to requests for the own address: so many at once, and one
 /// more per interval.
-const ASKS: (Duration, u32) = (Duration::from_millis(1), 64);
+const ASKS: (Duration, u32) = (Duration::from_millis(4), 64);
 const ANSWERS: (Duration, u32) = (Duration::from_millis(1), 64);
 
 /// Datagrams that wait until the station of their address is known: a few runs.
@@ -168,10 +168,11 @@ impl<P: Port> XdpStation<P> {
         max: usize,
         mut each: impl FnMut(SocketAddr, &[u8]),
     ) -> io::Result<usize> {
-        let (mut datagrams, mut send, mut has_reply) = (0, Vec::new(), false);
+        let (mut datagrams, mut send) = (0, Vec::new());
+        let (mut has_message, mut has_reply) = (false, false);
         let (own, counters) = (&self.own, &mut self.counters);
         let (neighbors, answers) = (&mut self.neighbors, &mut self.answers);
-        let received = self.port.receive(max.min(BURST), |bytes| {
+        self.port.receive(max.min(BURST), |bytes| {
             let handled = match frame::read(bytes, own) {
                 Ok(Content::Datagram(from, payload)) => {
                     datagrams += 1;
@@ -193,13 +194,14 @@ impl<P: Port> XdpStation<P> {
                 Err(Refusal::Foreign) => return counters.foreign += 1,
                 Err(Refusal::Malformed) => return counters.malformed += 1,
             };
+            has_message = true;
             match handled {
                 Ok(Handled::Reply | Handled::Moved { .. }) => has_reply = true,
                 Ok(Handled::Request) => {}
                 Err(_) => counters.ignored += 1,
             }
         })?;
-        if received > datagrams {
+        if has_message {
             self.settle(&send, has_reply)?;
         }
         self.receptions += 1;
@@ -273,12 +275,16 @@ impl<P: Port> XdpStation<P> {
             return Ok(());
         }
         let neighbors = &self.neighbors;
-        let count = self.targets.len();
+        let mut given_up = Vec::new();
         self.targets.retain(|(address, since)| {
-            now.since(*since) < GIVE_UP || neighbors.mac(*address).is_some()
+            let stays = now.since(*since) < GIVE_UP || neighbors.mac(*address).is_some();
+            if !stays {
+                given_up.push(*address);
+            }
+            stays
         });
-        if self.targets.len() < count {
-            self.follow_targets(now);
+        if !given_up.is_empty() {
+            self.follow_targets(now, &given_up);
         }
         let mut send = Vec::new();
         self.neighbors.tick(now, &mut send);
@@ -340,26 +346,26 @@ impl<P: Port> XdpStation<P> {
         if !self.asks.take(now) {
             return false;
         }
+        let mut given_up = None;
         if self.targets.len() >= TARGETS_MAX {
             let neighbors = &self.neighbors;
             let is_silent = |(address, _): &(IpAddr, Instant)| neighbors.mac(*address).is_none();
             let silent = self.targets.iter().position(is_silent);
-            self.targets.remove(silent.unwrap_or(0));
+            given_up = Some(self.targets.remove(silent.unwrap_or(0)).0);
         }
         self.targets.push((address, now));
-        self.follow_targets(now);
+        self.follow_targets(now, given_up.as_slice());
         true
     }
 
-    /// Lets the table follow the list of targets, with what is held for them.
-    fn follow_targets(&mut self, now: Instant) {
-        let targets = &self.targets;
-        let addresses = targets.iter().map(|(address, _)| *address);
+    /// Lets the table follow the list of targets, from which some are gone with what is held for
+    /// them.
+    fn follow_targets(&mut self, now: Instant, given_up: &[IpAddr]) {
+        let addresses = self.targets.iter().map(|(address, _)| *address);
         self.neighbors.set_targets(addresses, now);
         self.due = self.neighbors.next_deadline();
         let count = self.held.len();
-        self.held
-            .retain(|(to, _)| targets.iter().any(|(address, _)| *address == to.ip()));
+        self.held.retain(|(to, _)| !given_up.contains(&to.ip()));
         self.counters.unsent += (count - self.held.len()) as u64;
         self.last = None;
     }
