@@ -281,7 +281,11 @@ impl Workload for Farmem {
         let program = match parameters.system {
             System::Farmem => {
                 if parameters.network != Network::Loopback {
-                    machine.need(Feature::Root)?;
+                    let root = machine.need(Feature::Root);
+                    root.map_err(|missing| Missing {
+                        remedy: Some("sudo tare run clio/xdp clio/bridge".into()),
+                        ..missing
+                    })?;
                     for tool in Feature::network_tools() {
                         machine.need(tool)?;
                     }
