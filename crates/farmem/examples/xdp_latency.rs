@@ -4,12 +4,12 @@
 //! sudo -E cargo run --release -p tare-farmem --example xdp_latency [ORDER…]
 //! ```
 //!
-//! It makes two network namespaces with a cable between them, which go away with it. For each order,
-//! 2^ORDER pages of 4 KiB: reads of 16 bytes, one at a time, each verified, in random order of the
-//! pages; beside it frames as long, to and fro through the same two ports without client and node.
-//! The two sides take turns of 80 ms, served by the same threads, which ask again and again. Figures
-//! are medians over the turns; the ratio is the median of the ratios of neighbouring turns, with its
-//! quartiles. `KIND=packet` measures packet sockets.
+//! It makes two network namespaces with a cable between them, which go away with it. For each
+//! order, 2^ORDER pages of 4 KiB: reads of 16 bytes, one at a time, each verified, in random order
+//! of the pages; beside it frames as long, to and fro through the same two ports without client and
+//! node. The two sides take turns of 80 ms, served by the same threads, which ask again and again.
+//! Figures are medians over the turns; the ratio is the median of the ratios of neighbouring turns,
+//! with its quartiles. `KIND=packet` measures packet sockets.
 
 use std::hint::black_box;
 use std::io;

@@ -55,8 +55,8 @@ impl Exclusive {
     /// Opens the only queue of an interface.
     ///
     /// # Errors
-    /// Those of [`open()`], [`Error::SeveralQueues`], since what arrives at the others would be lost,
-    /// and [`Error::Refused`] if another socket of AF_XDP receives what arrives.
+    /// Those of [`open()`]; [`Error::SeveralQueues`], since what arrives at the others would be
+    /// lost; [`Error::Refused`] if another socket of AF_XDP receives what arrives.
     pub fn open(interface: &Interface, kind: Kind) -> Result<(Exclusive, Opened), Error> {
         let queues = interface.queues();
         if queues > 1 && kind != Kind::Packet {

@@ -120,7 +120,7 @@ fn a_station_that_claims_a_clients_address_does_not_get_its_answers() {
     assert_eq!(ask(&mut node, &mut link, &mut client)[..6], CLIENT_MAC);
     let thief = [2, 6, 6, 6, 6, 6];
     for target in [NODE, CLIENT] {
-        // An answer that nobody asked for, a request, and an announcement.
+        // An answer without a question, a request, and an announcement.
         let mut replies = Vec::new();
         station(thief, CLIENT).announce(&mut replies);
         let mut asking = station(thief, CLIENT);

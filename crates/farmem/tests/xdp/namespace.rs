@@ -61,7 +61,7 @@ impl Namespaces {
         ));
         for (place, end) in [(a, name), (b, other)] {
             self.ip(place, &format!("link set {end} up"));
-            // Checksums and segments are left to nobody.
+            // No card fills in checksums, or cuts segments.
             self.within(place, || {
                 let end = tare_port::Interface::by_name(end).unwrap();
                 end.switch_offloads_off().unwrap();

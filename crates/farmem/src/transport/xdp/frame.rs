@@ -72,7 +72,7 @@ fn read_v4<'a>(packet: &'a [u8], own: &SocketAddr) -> Result<Content<'a>, Refusa
         return Err(Refusal::Foreign);
     }
     let from = IpAddr::from(Ipv4Addr::from_bits(ip.src));
-    // Datagrams here are no longer than the MTU, so nobody has a reason for fragments.
+    // Datagrams here are no longer than the MTU, so no sender has a reason for fragments.
     if ip.is_fragment() || !ipv4::is_host(ip.src) || from == to {
         return Err(Refusal::Malformed);
     }

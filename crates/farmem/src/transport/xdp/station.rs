@@ -230,7 +230,7 @@ impl<P: Port> XdpStation<P> {
         self.flush()
     }
 
-    /// As [`XdpStation::receive`]; if nothing has come it waits for about `wait`, which may be less.
+    /// As [`XdpStation::receive`]; if nothing has come it waits for about `wait`, or less.
     pub(crate) fn receive_within(
         &mut self,
         max: usize,

@@ -117,7 +117,7 @@ impl Frames {
 
     fn send(&self, port: &mut Exclusive) -> io::Result<()> {
         for frame in &self.0 {
-            // What finds no room is lost, and asked for again.
+            // What is dropped here is asked for again.
             let _ = port.put(frame.len(), |place| place.copy_from_slice(frame));
         }
         port.send().map(drop)
