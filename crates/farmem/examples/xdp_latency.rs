@@ -124,7 +124,7 @@ impl Bench {
         let ((there, opened), (here, _)) = (open("node", NODE), open("client", CLIENT));
         println!("2^{order} pages, {}", opened.kind);
         let mac = |place: &str| {
-            let mac = || tare_port::Interface::by_name("net").and_then(|net| Ok(net.mac().ok()));
+            let mac = || tare_port::Interface::by_name("net").map(|net| net.mac().ok());
             spaces
                 .within(place, mac)
                 .expect("an interface")
@@ -234,9 +234,10 @@ impl Bench {
             let mut len = 0;
             let mut looks = 0u32;
             while len == 0 {
-                let see = |frame: &[u8]| match ethernet::kind(frame) {
-                    Some(KIND) => len = frame.len(),
-                    _ => {}
+                let see = |frame: &[u8]| {
+                    if ethernet::kind(frame) == Some(KIND) {
+                        len = frame.len();
+                    }
                 };
                 port.receive(1, see).expect("the port");
                 looks += 1;

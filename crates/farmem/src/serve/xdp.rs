@@ -46,8 +46,8 @@ impl<P: Port> XdpSource<P> {
         &mut self.station
     }
 
-    /// Takes what has come and lets the node answer it, as [`Source::turn`] does, also for ports that
-    /// stay on their thread.
+    /// Takes what has come and lets the node answer it, as [`Source::turn`] does, also for ports
+    /// that stay on their thread.
     ///
     /// # Errors
     /// The interface is gone.
