@@ -467,6 +467,24 @@ mod tests {
     }
 
     #[test]
+    fn each_datagram_leaves_to_the_station_of_its_own_address() {
+        let (mut station, mut link) = station();
+        let to = |last| (Ipv4Addr::new(10, 0, 0, last), 9).into();
+        station.send(&one(&[1; 9]), 0..1, to(2)).unwrap();
+        answer(&mut station, &mut link);
+        station.send(&one(&[2; 9]), 0..1, to(2)).unwrap();
+        station.send(&one(&[3; 9]), 0..1, to(3)).unwrap();
+        let mut sent = Vec::new();
+        let each = |frame: &[u8]| sent.push((frame[..6].to_vec(), frame[42]));
+        link.receive(64, each).unwrap();
+        let all = tare_packet::ethernet::BROADCAST;
+        assert_eq!(
+            sent,
+            [(PEER.0.into(), 1), (PEER.0.into(), 2), (all.into(), 0)]
+        );
+    }
+
+    #[test]
     fn datagrams_for_silent_addresses_are_bounded_given_up_and_counted() {
         let (mut station, _link) = station();
         for number in 1..=10 {
