@@ -40,6 +40,13 @@ pub enum Error {
         /// The number of queues.
         queues: u32,
     },
+    /// The interface has more queues than one, of which only one would be received from.
+    SeveralQueues {
+        /// The interface.
+        interface: String,
+        /// The number of queues.
+        queues: u32,
+    },
     /// The memory of the pool is not cut as AF_XDP wants it.
     UnfitPool {
         /// Slots of the pool.
@@ -134,6 +141,10 @@ impl fmt::Display for Error {
                 f,
                 "{interface} has no queue {queue}, only 0 to {}; use fewer workers, or give it more with `ethtool -L {interface}`",
                 queues.saturating_sub(1)
+            ),
+            Error::SeveralQueues { interface, queues } => write!(
+                f,
+                "{interface} has {queues} queues, expected one; give it one with `ethtool -L {interface} combined 1`"
             ),
             Error::UnfitPool { slots, capacity } => write!(
                 f,

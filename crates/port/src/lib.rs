@@ -2,6 +2,7 @@
 
 mod cache;
 mod error;
+mod exclusive;
 mod frame;
 mod handover;
 mod interface;
@@ -18,6 +19,7 @@ mod xdp;
 
 pub use cache::prefetch;
 pub use error::{Error, Refused};
+pub use exclusive::{Exclusive, OfInterface};
 pub use frame::{Frame, Layout, Pool, HEADROOM};
 pub use handover::{Descriptors, Handover};
 pub use interface::{Interface, Offload};

@@ -25,6 +25,7 @@ use program::Attachment;
 use ring::Ring;
 pub use sender::XdpSender;
 use socket::Socket;
+pub(crate) use socket::TAKEN;
 
 /// A queue of an interface, received from and sent to through AF_XDP.
 ///

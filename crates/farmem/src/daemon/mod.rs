@@ -6,16 +6,19 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::mpsc::{sync_channel, Receiver};
 use std::time::Duration;
 
 use tare_daemon::{Endpoints, Host, Level, LogOptions, Record, Signals};
 use tare_memory::{Mapping, OwnedFile, Pages};
+use tare_port::{Kind, Opened};
 use tare_sim::Instant;
 
 use crate::memory::{Config, KeepError, Preset, Restored, Store};
 use crate::protocol::{Authentication, Node, NodeConfig, Secret};
-use crate::serve::{Service, ShmSource, Source, UdpSource};
+use crate::serve::{Service, ShmSource, Source, UdpSource, XdpSource};
+use crate::transport::xdp::{XdpAddress, XdpStation};
 use crate::transport::Waiting;
 pub use report::{MemoryReport, NodeReport, Report, WorkerReport};
 
@@ -24,15 +27,16 @@ pub const KIND: &str = "memory";
 
 /// Settings of a memory node.
 pub struct Options {
-    /// The address for UDP.
-    pub listen: SocketAddr,
+    /// The address for UDP, and the way to it.
+    pub listen: Listen,
     /// The secret of which the keys of all spaces follow; `None` for no encryption.
     pub secret: Option<Secret>,
     /// True if without a secret all who can send to an address beyond loopback may do everything.
     pub is_open: bool,
     /// The path for clients on this machine, over shared memory.
     pub shm: Option<PathBuf>,
-    /// Threads that answer requests over UDP; shared memory has one of its own.
+    /// Threads that answer requests over UDP; shared memory has one of its own. One over the frames
+    /// of an interface.
     pub workers: usize,
     /// The way they wait.
     pub waiting: Waiting,
@@ -59,14 +63,63 @@ pub struct Options {
     pub signals: Signals,
 }
 
+/// The way of requests over UDP to a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// Sockets of the operating system.
+    Udp(SocketAddr),
+    /// The frames of an interface.
+    Xdp(XdpAddress),
+}
+
+impl Listen {
+    /// Returns the address and port.
+    pub fn address(&self) -> SocketAddr {
+        match self {
+            Listen::Udp(address) => *address,
+            Listen::Xdp(at) => at.address,
+        }
+    }
+
+    /// Returns true if only this machine reaches it.
+    fn is_loopback(&self) -> bool {
+        matches!(self, Listen::Udp(address) if address.ip().is_loopback())
+    }
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Listen, String> {
+        let wrong =
+            || format!("found \"{text}\", expected ADDRESS:PORT, or xdp:IFACE,ADDRESS:PORT");
+        match text.strip_prefix("xdp:") {
+            Some(at) => at.parse().map(Listen::Xdp).map_err(|_| wrong()),
+            None => {
+                let address = text.strip_prefix("udp://").unwrap_or(text);
+                address.parse().map(Listen::Udp).map_err(|_| wrong())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Udp(address) => address.fmt(f),
+            Listen::Xdp(at) => at.fmt(f),
+        }
+    }
+}
+
 /// The reason why a node could not be run.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// It would serve a network without protection, and was not told so.
-    Open(SocketAddr),
+    Open(Listen),
     /// The address cannot be listened at.
-    Listen(SocketAddr, io::Error),
+    Listen(Listen, io::Error),
     /// The path for shared memory cannot be listened at.
     ListenShm(PathBuf, io::Error),
     /// There is not as much memory.
@@ -116,9 +169,9 @@ pub fn socket_of(listen: SocketAddr) -> PathBuf {
 /// # Errors
 /// It cannot be started, or its sockets failed.
 pub fn run(mut options: Options) -> Result<(), Error> {
-    let is_protected = options.secret.is_some() || options.listen.ip().is_loopback();
+    let is_protected = options.secret.is_some() || options.listen.is_loopback();
     if !is_protected && !options.is_open {
-        return Err(Error::Open(options.listen));
+        return Err(Error::Open(options.listen.clone()));
     }
     let (wake, woken) = sync_channel(1);
     let signals = options.signals.clone();
@@ -157,11 +210,13 @@ pub fn run(mut options: Options) -> Result<(), Error> {
     if let Some(secret) = secret {
         node.set_secret(secret);
     }
-    let (sources, listen) = listen(&options, started, for_shm)?;
+    let (sources, listen, port) = listen(&options, started, for_shm)?;
     let service = Service::with_sources(node, sources, options.waiting);
     let service = service.map_err(Error::Worker)?;
     let mut endpoints = options.endpoints.clone();
-    endpoints.socket.get_or_insert_with(|| socket_of(listen));
+    endpoints
+        .socket
+        .get_or_insert_with(|| socket_of(listen.address()));
     let errors = host.serve_at(endpoints);
     if let (Some(error), true) = (
         errors.into_iter().next(),
@@ -179,10 +234,18 @@ pub fn run(mut options: Options) -> Result<(), Error> {
             .with("encryption", encryption)
             .with("start_ms", took.as_millis() as u64),
     );
+    if let Some(port) = port {
+        let refused: Vec<_> = port.refused.iter().map(ToString::to_string).collect();
+        host.log().write(
+            &Record::new(Level::Info, "port_opened")
+                .with("kind", port.kind.to_string())
+                .with("refused", refused.join("; ")),
+        );
+    }
     if let Some(restored) = restored {
         host.log().write(&record(&restored));
     }
-    watch(&host, &service, listen, &woken);
+    watch(&host, &service, &listen, &woken);
     host.end_service();
     let node = service.stop().map_err(Error::Worker)?;
     let counters = node.counters();
@@ -197,27 +260,64 @@ pub fn run(mut options: Options) -> Result<(), Error> {
 /// The sources of each worker.
 type Sources = Vec<Vec<Box<dyn Source<Store<Mapping>>>>>;
 
-/// Opens the sockets; returns them by worker, and the address that they got.
+/// Opens the sockets or the port; returns them by worker, the address that they got, and the
+/// kind of port.
 fn listen(
     options: &Options,
     epoch: u64,
     secret: Option<Secret>,
-) -> Result<(Sources, SocketAddr), Error> {
-    let mut address = options.listen;
-    let mut workers: Sources = Vec::new();
-    for _ in 0..options.workers.max(1) {
-        let failed = |error| Error::Listen(address, error);
-        let source = UdpSource::bind(address, options.workers > 1).map_err(failed)?;
-        // All the others get the port that the first one got.
-        address = source.local_addr().map_err(failed)?;
-        workers.push(vec![Box::new(source)]);
-    }
+) -> Result<(Sources, Listen, Option<Opened>), Error> {
+    let (mut workers, mut port) = (Sources::new(), None);
+    let address = match &options.listen {
+        Listen::Udp(address) => Listen::Udp(listen_udp(*address, options.workers, &mut workers)?),
+        Listen::Xdp(at) => {
+            let opened = listen_xdp(at, options);
+            let (source, kind) =
+                opened.map_err(|error| Error::Listen(options.listen.clone(), error))?;
+            workers.push(vec![Box::new(source)]);
+            port = Some(kind);
+            options.listen.clone()
+        }
+    };
     if let Some(path) = &options.shm {
         let source = ShmSource::listen(path, epoch, secret);
         let source = source.map_err(|error| Error::ListenShm(path.clone(), error))?;
         workers.push(vec![Box::new(source)]);
     }
-    Ok((workers, address))
+    Ok((workers, address, port))
+}
+
+/// Opens a socket for each worker; returns the address that they got.
+fn listen_udp(listen: SocketAddr, workers: usize, to: &mut Sources) -> Result<SocketAddr, Error> {
+    let mut address = listen;
+    for _ in 0..workers.max(1) {
+        let failed = |error| Error::Listen(Listen::Udp(address), error);
+        let source = UdpSource::bind(address, workers > 1).map_err(failed)?;
+        // All the others get the port that the first one got.
+        address = source.local_addr().map_err(failed)?;
+        to.push(vec![Box::new(source)]);
+    }
+    Ok(address)
+}
+
+fn listen_xdp(at: &XdpAddress, options: &Options) -> io::Result<(XdpSource, Opened)> {
+    if options.workers > 1 {
+        let said = format!(
+            "found {} workers, expected 1 for a single queue",
+            options.workers
+        );
+        return Err(io::Error::other(said));
+    }
+    let (station, opened) = XdpStation::open(at, Kind::Auto)?;
+    let most = station.datagram_max();
+    if options.datagram_bytes > most {
+        return Err(io::Error::other(format!(
+            "found datagrams of up to {} bytes, expected at most {most}, since the MTU allows no \
+             more: --datagram {most}",
+            options.datagram_bytes
+        )));
+    }
+    Ok((XdpSource::new(station), opened))
 }
 
 /// Opens the memory, which a file may hold.
@@ -266,7 +366,7 @@ fn record(restored: &Restored) -> Record {
 fn watch(
     host: &Host<Report>,
     service: &Service<Store<Mapping>>,
-    listen: SocketAddr,
+    listen: &Listen,
     woken: &Receiver<()>,
 ) {
     while !host.is_stopped() && !service.has_failed() {
@@ -282,4 +382,24 @@ const PULSE: Duration = Duration::from_millis(100);
 fn wall_clock_ns() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(1, |since| since.as_nanos() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_of_an_interface_are_never_taken_for_loopback() {
+        let listen = |text: &str| text.parse::<Listen>();
+        assert!(listen("127.0.0.1:7311").unwrap().is_loopback());
+        assert!(listen("udp://[::1]:7311").unwrap().is_loopback());
+        assert!(!listen("10.0.0.1:7311").unwrap().is_loopback());
+        let xdp = listen("xdp:eth1,127.0.0.1:7311").unwrap();
+        assert!(!xdp.is_loopback());
+        assert_eq!(xdp.to_string(), "xdp:eth1,127.0.0.1:7311");
+        for wrong in ["", "xdp:", "xdp:eth1", "eth1,10.0.0.1:7311", "10.0.0.1"] {
+            let error = listen(wrong).unwrap_err();
+            assert!(error.starts_with(&format!("found \"{wrong}\"")), "{error}");
+        }
+    }
 }

@@ -1,11 +1,10 @@
 //! The status of a running node, as JSON and for Prometheus.
 
-use std::net::SocketAddr;
-
 use serde::{Deserialize, Serialize};
 use tare_daemon::{Metrics, ProcessStatus};
 use tare_memory::Mapping;
 
+use super::Listen;
 use crate::memory::{Counts, Store};
 use crate::operation::PageSize;
 use crate::protocol::NodeCounters;
@@ -17,7 +16,7 @@ pub struct Report {
     /// The process.
     #[serde(flatten)]
     pub process: ProcessStatus,
-    /// The address for UDP.
+    /// The address for UDP, with the interface if it is served by its frames.
     pub listen: String,
     /// The node's epoch: when it was started, in nanoseconds since 1970.
     pub epoch: u64,
@@ -74,6 +73,7 @@ tare_daemon::counters! {
         received_bytes => "received_bytes_total": "Bytes received",
         sent => "sent_total": "Datagrams sent",
         sent_bytes => "sent_bytes_total": "Bytes sent",
+        refused => "frames_refused_total": "Frames of an interface that were not for the node, or malformed",
         turns => "turns_total": "Turns of the loop",
         idle_turns => "idle_turns_total": "Turns in which nothing came",
         cpu_ns => "cpu_nanoseconds_total": "Processor time, idle turns included",
@@ -84,7 +84,7 @@ tare_daemon::counters! {
 pub(super) fn of(
     process: ProcessStatus,
     service: &Service<Store<Mapping>>,
-    listen: SocketAddr,
+    listen: &Listen,
 ) -> Report {
     let (epoch, bytes, counts, counters) = service.with_node(|node| {
         let store = node.store();
@@ -182,6 +182,7 @@ impl WorkerReport {
             received_bytes: work.traffic.received_bytes,
             sent: work.traffic.sent,
             sent_bytes: work.traffic.sent_bytes,
+            refused: work.traffic.refused,
             turns: work.turns,
             idle_turns: work.idle_turns,
             cpu_ns: work.cpu.as_nanos() as u64,

@@ -32,6 +32,7 @@ pub use message::{
     peek, Malformed, Request, Response, GUARD_LEN, MESSAGE_MAX, OPERATION_MAX, REQUEST_HEADER,
     RESPONSE_HEADER, SEGMENT_MIN, VERSION,
 };
+pub(crate) use node::DATAGRAM_MIN;
 pub use node::{Execute, Node, NodeConfig, NodeCounters};
 pub use protection::{Authentication, Protection};
 

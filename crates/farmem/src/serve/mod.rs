@@ -8,6 +8,7 @@ mod shm;
 mod source;
 mod udp;
 mod worker;
+mod xdp;
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,6 +23,7 @@ pub use shm::ShmSource;
 pub use source::{Source, Turn};
 pub use udp::UdpSource;
 pub use worker::{Work, WorkCounters};
+pub use xdp::XdpSource;
 
 /// The settings of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -83,6 +83,7 @@ fn difference(before: Counters, after: Counters) -> Turn {
         received_bytes: after.written_bytes - before.written_bytes,
         sent: entries,
         sent_bytes: after.read_bytes - before.read_bytes,
+        refused: 0,
     }
 }
 

@@ -19,6 +19,9 @@ pub struct Turn {
     pub sent: u64,
     /// Bytes that were sent.
     pub sent_bytes: u64,
+    /// Frames that came and were not for this node, or were malformed, over ports that hand over
+    /// frames.
+    pub refused: u64,
 }
 
 /// A way for requests to come and answers to leave. Each belongs to one worker.

@@ -36,6 +36,7 @@ pub struct Work {
     received_bytes: AtomicU64,
     sent: AtomicU64,
     sent_bytes: AtomicU64,
+    refused: AtomicU64,
     turns: AtomicU64,
     idle_turns: AtomicU64,
     cpu_ns: AtomicU64,
@@ -65,6 +66,7 @@ impl Work {
                 received_bytes: load(&self.received_bytes),
                 sent: load(&self.sent),
                 sent_bytes: load(&self.sent_bytes),
+                refused: load(&self.refused),
             },
             turns: load(&self.turns),
             idle_turns: load(&self.idle_turns),
@@ -83,6 +85,7 @@ impl Work {
         add(&self.received_bytes, turn.received_bytes);
         add(&self.sent, turn.sent);
         add(&self.sent_bytes, turn.sent_bytes);
+        add(&self.refused, turn.refused);
         add(&self.turns, 1);
         add(&self.idle_turns, u64::from(turn.received == 0));
     }
@@ -167,6 +170,7 @@ impl<S: Execute> Worker<S> {
             turn.received_bytes += more.received_bytes;
             turn.sent += more.sent;
             turn.sent_bytes += more.sent_bytes;
+            turn.refused += more.refused;
         }
         Ok(turn)
     }

@@ -7,7 +7,8 @@ use std::path::Path;
 use super::{Error, Session};
 use crate::operation::SpaceId;
 use crate::protocol::{Authentication, Capability, Client, ClientConfig, SubmitError};
-use crate::transport::{shm, Channel, Faults, Faulty, Remote, UdpLink, Waiting};
+use crate::transport::xdp::{XdpAddress, XdpLink};
+use crate::transport::{shm, Channel, Faults, Faulty, Link, Remote, UdpLink, Waiting};
 
 /// A channel of any transport.
 pub type AnyChannel = Box<dyn Channel + Send>;
@@ -22,16 +23,19 @@ pub struct Options {
     pub client: Option<ClientConfig>,
     /// The way to wait for answers.
     pub waiting: Waiting,
-    /// Faults of the network that are made in the process, and their seed. Over UDP only.
+    /// Faults of the network that are made in the process, and their seed. Not over shared memory.
     pub faults: Option<(Faults, u64)>,
 }
 
-const EXPECTED: &str = "udp://HOST:PORT, or shm:PATH for a node on this machine";
+const EXPECTED: &str = "udp://HOST:PORT, shm:PATH for a node on this machine, or \
+                        xdp:IFACE,OWN-ADDRESS,NODE-ADDRESS:PORT for the frames of an interface";
 
 const EXPECTED_WITH_FAULTS: &str = "udp://HOST:PORT, since there are to be faults of the network";
 
-/// Opens a session with the node at an address: `udp://HOST:PORT`, or `shm:PATH` for one on this
-/// machine. That a node is there shows over UDP with the first operation.
+/// Opens a session with the node at an address: `udp://HOST:PORT`, `shm:PATH` for one on this
+/// machine, or `xdp:IFACE,OWN-ADDRESS,NODE-ADDRESS:PORT` for one on the link of an interface, whose
+/// frames this process receives from then on instead of the kernel. That a node is there shows with
+/// the first operation, but for shared memory.
 ///
 /// # Errors
 /// [`Error::Address`], also for a host without an address, and [`Error::Io`].
@@ -69,7 +73,15 @@ fn open(
     let channel = match address.split_once(':') {
         Some(("udp", place)) => {
             let node = resolve(place).ok_or_else(|| invalid(EXPECTED))?;
-            udp(node, options, capability)?
+            let link = UdpLink::connect(node, options.waiting)?;
+            over(link, usize::MAX, options, capability)?
+        }
+        Some(("xdp", place)) => {
+            let place = XdpAddress::with_node(place);
+            let (own, node) = place.map_err(|_| invalid(EXPECTED))?;
+            let link = XdpLink::connect(own, node, options.waiting)?;
+            let datagram_max = link.station().datagram_max();
+            over(link, datagram_max, options, capability)?
         }
         Some(("shm", _)) if options.faults.is_some() => return Err(invalid(EXPECTED_WITH_FAULTS)),
         Some(("shm", path)) if !path.is_empty() => shm(Path::new(path), options, capability)?,
@@ -88,8 +100,9 @@ fn resolve(place: &str) -> Option<SocketAddr> {
     place.to_socket_addrs().ok()?.next()
 }
 
-fn udp(
-    node: SocketAddr,
+fn over(
+    link: impl Link + Send + 'static,
+    datagram_max: usize,
     options: &Options,
     capability: Option<Capability>,
 ) -> Result<AnyChannel, Error> {
@@ -97,6 +110,7 @@ fn udp(
         Some(config) => config,
         None => ClientConfig::new(random_id()?),
     };
+    config.datagram_bytes = config.datagram_bytes.min(datagram_max);
     if capability.is_some() {
         config.authentication = Authentication::Aead {
             first_nonce: random_bytes()?,
@@ -106,7 +120,6 @@ fn udp(
     if let Some(capability) = capability {
         client.authorize(capability);
     }
-    let link = UdpLink::connect(node, options.waiting)?;
     Ok(match options.faults {
         None => Box::new(Remote::new(client, link)),
         Some((faults, seed)) => Box::new(Remote::new(client, Faulty::new(link, faults, seed))),

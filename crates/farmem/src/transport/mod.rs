@@ -2,7 +2,8 @@
 //!
 //! A [`Channel`] takes operations and gives completions. Over datagrams that is a [`Remote`], a
 //! [`Client`](crate::protocol::Client) with a [`Link`], or a [`Shared`], many clients with one
-//! link. [`UdpLink`] is a UDP socket, and [`Faulty`] a link that loses, duplicates and reorders.
+//! link. [`UdpLink`] is a UDP socket, [`XdpLink`](xdp::XdpLink) the frames of an interface, and
+//! [`Faulty`] a link that loses, duplicates and reorders.
 
 mod faulty;
 mod link;
@@ -11,6 +12,7 @@ mod shared;
 mod udp;
 
 pub mod shm;
+pub mod xdp;
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -52,6 +52,11 @@ impl<L: Link> Remote<L> {
         &self.link
     }
 
+    /// Returns the link, for callers that use it between two operations.
+    pub fn link_mut(&mut self) -> &mut L {
+        &mut self.link
+    }
+
     /// Takes what comes within `wait`, and what is there then; returns the time if anything came.
     #[inline]
     fn receive(&mut self, buffer: &mut [u8], mut wait: Duration) -> io::Result<Option<Instant>> {

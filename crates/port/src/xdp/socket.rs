@@ -278,13 +278,16 @@ pub(super) fn explain(error: &io::Error, mode: XdpMode, in_parts: bool) -> Strin
         (Some(libc::EOPNOTSUPP | libc::EINVAL), XdpMode::ZeroCopy | XdpMode::Native) => {
             "; its driver cannot"
         }
-        (Some(libc::EBUSY), _) => "; another socket has this queue",
+        (Some(libc::EBUSY), _) => TAKEN,
         (Some(libc::ENOBUFS | libc::ENOMEM), _) => "; raise the limit of locked memory (ulimit -l)",
         (Some(libc::EAFNOSUPPORT), _) => "; the kernel was built without XDP_SOCKETS",
         _ => "",
     };
     format!("{error}{hint}")
 }
+
+/// The end of what is said where another socket receives what arrives.
+pub(crate) const TAKEN: &str = "; another socket has this queue";
 
 const XDP_USE_SG: u16 = 1 << 4;
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;

@@ -8,6 +8,7 @@ pub(crate) mod import;
 pub(crate) mod load;
 pub(crate) mod loadtest;
 pub(crate) mod memory;
+mod namespace;
 mod port_kind;
 pub(crate) mod rng;
 mod synthetic;

@@ -491,7 +491,7 @@ impl<S: Execute> Node<S> {
 }
 
 /// Least length of the longest datagram, in bytes: header, guard and trailer around a segment.
-pub(super) const DATAGRAM_MIN: usize = 1024;
+pub(crate) const DATAGRAM_MIN: usize = 1024;
 
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)

@@ -13,6 +13,7 @@ use tare_farmem::operation::SpaceId;
 use tare_farmem::protocol::Secret;
 use tare_farmem::session::random_id;
 use tare_farmem::transport::shm;
+use tare_farmem::transport::xdp::{XdpAddress, XdpLink};
 use tare_histogram::Histogram;
 
 use super::fleet::{Fleet, UdpFleet};
@@ -36,7 +37,8 @@ const GROUP: Duration = Duration::from_millis(2);
     Exit status: 0 done; 1 a byte was wrong or an operation failed; 2 wrong usage, or it could not\n\
     run.")]
 pub(crate) struct Args {
-    /// The node, such as udp://127.0.0.1:7311 or shm:/run/tare/node.shm
+    /// The node, such as udp://127.0.0.1:7311, shm:/run/tare/node.shm or
+    /// xdp:eth1,10.0.0.2,10.0.0.1:7311
     #[arg(value_name = "NODE")]
     node: String,
     /// The direction of operations
@@ -194,16 +196,39 @@ fn measure(
 
 /// Opens the sessions over UDP.
 fn udp(args: &Args, layout: &Layout, secret: Option<&Secret>) -> anyhow::Result<Fleet> {
+    let (node, link) = match args.node.strip_prefix("xdp:") {
+        Some(place) => {
+            let link = link(place, args)?;
+            (link.node(), Some(link))
+        }
+        None => (address(&args.node)?, None),
+    };
+    let longest = link.as_ref().map(|link| link.station().datagram_max());
     let fleet = UdpFleet {
-        node: address(&args.node)?,
+        node,
         sessions: layout.spaces,
         first_space: layout.first_space,
-        datagram_bytes: 65_507,
+        datagram_bytes: longest.unwrap_or(65_507),
         waiting: args.wait.into(),
         faults: None,
         secret,
     };
-    fleet.open()
+    match link {
+        Some(link) => fleet.open_on(link),
+        None => fleet.open(),
+    }
+}
+
+/// Opens the link of all sessions over the frames of an interface.
+fn link(place: &str, args: &Args) -> anyhow::Result<XdpLink> {
+    let wrong = || {
+        format!(
+            "found \"{}\", expected xdp:IFACE,OWN-ADDRESS,NODE-ADDRESS:PORT",
+            args.node
+        )
+    };
+    let (own, node) = XdpAddress::with_node(place).with_context(wrong)?;
+    XdpLink::connect(own, node, args.wait.into()).context(args.node.clone())
 }
 
 /// Opens the sessions over one ring of shared memory.
@@ -230,9 +255,9 @@ fn shm(
 
 fn address(node: &str) -> anyhow::Result<std::net::SocketAddr> {
     let place = node.strip_prefix("udp://").unwrap_or_default();
-    let mut addresses = place
-        .to_socket_addrs()
-        .with_context(|| format!("found \"{node}\", expected udp://HOST:PORT or shm:PATH"))?;
+    let mut addresses = place.to_socket_addrs().with_context(|| {
+        format!("found \"{node}\", expected udp://HOST:PORT, shm:PATH or xdp:IFACE,…")
+    })?;
     addresses
         .next()
         .with_context(|| format!("{node} has no address"))

@@ -70,20 +70,42 @@ impl UdpFleet<'_> {
                 });
             }
         } else {
-            let links = (0..SHARED_SOCKETS).map(|_| Ok(Shared::new(self.link()?)));
-            let links = links.collect::<anyhow::Result<Vec<_>>>()?;
-            for number in 0..self.sessions {
-                let link = &links[(number % SHARED_SOCKETS) as usize];
-                let space = SpaceId(self.first_space + number);
-                let member = link.join(space, self.client(number)?);
-                channels.push(Box::new(member.context("a space of two sessions")?));
-            }
+            let links = (0..SHARED_SOCKETS).map(|_| self.link());
+            channels = self.share(links.collect::<anyhow::Result<_>>()?)?;
         }
-        Ok(Fleet {
+        Ok(self.of(channels))
+    }
+
+    /// Opens all sessions on one link.
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub(crate) fn open_on(&self, link: impl Link + 'static) -> anyhow::Result<Fleet> {
+        let channels: Vec<Box<dyn Channel>> = match self.sessions {
+            1 => vec![Box::new(Remote::new(self.client(0)?, link))],
+            _ => self.share(vec![link])?,
+        };
+        Ok(self.of(channels))
+    }
+
+    /// Lets the sessions share links.
+    fn share<L: Link + 'static>(&self, links: Vec<L>) -> anyhow::Result<Vec<Box<dyn Channel>>> {
+        let links: Vec<_> = links.into_iter().map(Shared::new).collect();
+        let member = |number: u64| -> anyhow::Result<Box<dyn Channel>> {
+            let link = &links[number as usize % links.len()];
+            let space = SpaceId(self.first_space + number);
+            let member = link.join(space, self.client(number)?);
+            Ok(Box::new(member.context("a space of two sessions")?))
+        };
+        (0..self.sessions).map(member).collect()
+    }
+
+    fn of(&self, channels: Vec<Box<dyn Channel>>) -> Fleet {
+        Fleet {
             first_space: self.first_space,
             channels,
             outstanding: VecDeque::new(),
-        })
+        }
     }
 
     fn client(&self, number: u64) -> anyhow::Result<Client> {

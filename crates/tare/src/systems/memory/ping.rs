@@ -20,7 +20,8 @@ use crate::terminal;
     A round trip is the node's answer to a request that needs none of its memory.\n\n\
     Exit status: 0 every one was answered; 1 some were not; 2 wrong usage, or none was.")]
 pub(crate) struct Args {
-    /// The node, such as udp://127.0.0.1:7311 or shm:/run/tare/node.shm
+    /// The node, such as udp://127.0.0.1:7311, shm:/run/tare/node.shm or
+    /// xdp:eth1,10.0.0.2,10.0.0.1:7311
     #[arg(value_name = "NODE")]
     node: String,
     /// Round trips

@@ -1,6 +1,5 @@
 //! `tare memory serve`: a memory node.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,7 +7,7 @@ use std::time::Duration;
 use anyhow::{anyhow, Context as _};
 use clap::ValueEnum;
 use tare_daemon::Signals;
-use tare_farmem::daemon::{self, Options};
+use tare_farmem::daemon::{self, Listen, Options};
 use tare_farmem::memory::Preset;
 use tare_farmem::operation::PageSize;
 use tare_farmem::transport::Waiting;
@@ -28,15 +27,23 @@ const ADAPTIVE: Duration = Duration::from_micros(50);
     tare memory serve --preset 0x40000000-0xb4c0000000\n  \
     tare memory keygen > node.secret && tare memory serve --listen 10.0.0.1:7311 --secret node.secret\n  \
     tare memory serve --listen 10.0.0.1:7311 --insecure    for a network that is trusted\n  \
+    tare memory serve --listen xdp:eth1,10.0.0.1:7311 --secret node.secret    by frames, without the\n  \
+    \x20                                             kernel's network stack\n  \
     tare memory serve --shm /run/tare/node.shm    then: tare memory ping shm:/run/tare/node.shm\n  \
     tare memory serve --keep /dev/shm/node        its memory is there again after a restart\n  \
     tare memory serve --metrics 127.0.0.1:9304     then: curl 127.0.0.1:9304/metrics\n\n\
     SIGTERM and SIGINT end it: what has come is answered first.\n\n\
     Exit status: 0 ended by a signal; 2 wrong usage, or it could not run.")]
 pub(crate) struct Args {
-    /// The address for UDP; port 0 lets the system choose one
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7311")]
-    listen: SocketAddr,
+    /// The address for UDP; port 0 lets the system choose one. With xdp:IFACE, in front, the node
+    /// takes the frames of that interface itself, by AF_XDP or a packet socket; the address must be
+    /// one that this system does not have
+    #[arg(
+        long,
+        value_name = "[xdp:IFACE,]ADDRESS:PORT",
+        default_value = "127.0.0.1:7311"
+    )]
+    listen: Listen,
     /// Serve clients of this machine over shared memory too, at a socket of this path
     #[arg(long, value_name = "PATH")]
     shm: Option<PathBuf>,
@@ -132,7 +139,7 @@ impl From<Wait> for Waiting {
 /// It cannot be started.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let options = Options {
-        listen: args.listen,
+        listen: args.listen.clone(),
         shm: args.shm.clone(),
         secret: args.secret.as_deref().map(read_secret).transpose()?,
         is_open: args.insecure,

@@ -86,6 +86,9 @@ fn text(report: &Report) -> String {
             worker.sent,
             worker.cpu_ns as f64 / 1e9
         );
+        if worker.refused > 0 {
+            let _ = writeln!(text, "          {} frames refused", worker.refused);
+        }
     }
     text
 }

@@ -31,6 +31,7 @@ use super::topology::Setup;
 use crate::agent::{Agent, TrialError};
 use crate::machine::{Feature, Machine};
 use crate::systems::gateway::driver::Size;
+use crate::systems::namespace::{self, await_link, ip};
 use crate::systems::workload::Workload;
 
 /// The longest time until the gateways have keys.
@@ -38,9 +39,6 @@ const KEYS_MAX: Duration = Duration::from_secs(15);
 
 /// The usual time until then.
 const KEYS_USUAL: Duration = Duration::from_millis(1500);
-
-/// The longest time until both ends of a cable are up.
-const LINK_MAX: Duration = Duration::from_secs(10);
 
 /// Outer packets are longer than what the tester sends.
 const MTU: &str = "2000";
@@ -131,14 +129,7 @@ impl Workload for VitaVeth {
     }
 
     fn invocation(_: &Role, _: &VethParameters, own_trial: Invocation) -> Invocation {
-        // For `unshare`, /proc/self/exe would be `unshare` itself.
-        let program = format!("/proc/{}/exe", std::process::id());
-        let unshare = ["--net".into(), "--".into(), program.into()];
-        Invocation {
-            program: "unshare".into(),
-            arguments: unshare.into_iter().chain(own_trial.arguments).collect(),
-            ..own_trial
-        }
+        namespace::apart(own_trial)
     }
 
     fn run(parameters: VethParameters, agent: &mut Agent) -> Result<VethFigures, TrialError> {
@@ -185,6 +176,7 @@ impl Workload for VitaVeth {
         let status_socket = folder.path().join("status.sock");
         let data = json!({ "pid": std::process::id(), "status_socket": status_socket });
         agent.ready(data.as_object().cloned().unwrap_or_default())?;
+        // A gateway that began before would lose its first negotiation, and wait to repeat it.
         for interface in ["private", "public"] {
             await_link(interface)?;
         }
@@ -350,18 +342,6 @@ impl Tester {
     }
 }
 
-/// Runs `ip` and returns what it prints.
-fn ip(arguments: &[&str]) -> anyhow::Result<String> {
-    let mut command = Command::new("ip");
-    let output = command.args(arguments).stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("{command:?}"))?;
-    if !output.status.success() {
-        let errors = String::from_utf8_lossy(&output.stderr);
-        bail!("{command:?}: {}", errors.trim());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
 /// Makes a veth pair between the namespaces of two processes; `None` is this process.
 fn cable(one: Option<u64>, name: &str, two: Option<u64>, other: &str) -> anyhow::Result<()> {
     let pid = |pid: Option<u64>| pid.unwrap_or(std::process::id().into()).to_string();
@@ -384,22 +364,4 @@ fn cable(one: Option<u64>, name: &str, two: Option<u64>, other: &str) -> anyhow:
         &pid(two),
     ])
     .map(drop)
-}
-
-/// Waits until the tester has made the interface, sets this end of its cable up, and waits for the
-/// other one. A gateway that began before would lose its first negotiation, and wait to repeat it.
-fn await_link(interface: &str) -> anyhow::Result<()> {
-    let deadline = Instant::now() + LINK_MAX;
-    loop {
-        let up = ip(&["link", "set", interface, "up"]);
-        let shown = up.and_then(|_| ip(&["-o", "link", "show", "dev", interface]));
-        match shown {
-            Ok(flags) if flags.contains("LOWER_UP") => return Ok(()),
-            Ok(_) if Instant::now() > deadline => {
-                bail!("the other end of {interface} is not up after {LINK_MAX:?}")
-            }
-            Err(error) if Instant::now() > deadline => return Err(error),
-            _ => std::thread::sleep(Duration::from_millis(10)),
-        }
-    }
 }

@@ -1,6 +1,8 @@
 //! Remote memory, each operation verified, beside what its transport does without a protocol.
 
 mod control;
+mod frames;
+mod network;
 mod peers;
 mod raw;
 mod real;
@@ -8,18 +10,23 @@ mod storm;
 
 use std::time::Duration;
 
-use tare_lab::driver::{Expected, Missing, Mistake, Role};
-use tare_lab::parameters::Bytes;
+use tare_lab::driver::{Expected, Invocation, Missing, Mistake, Role};
+use tare_lab::parameters::{Bytes, Choice as _};
 use tare_lab::protocol::Ready;
 use tare_lab::{choices, figures, parameters};
 
 use super::load::Direction;
 use crate::agent::{Agent, TrialError};
 use crate::machine::{Feature, Machine};
+use crate::systems::namespace;
 use crate::systems::workload::{mistake, References, Workload};
+use network::Network;
 
 /// The role that measures.
 const CLIENT: &str = "client";
+
+/// The usual time for making a network.
+const NETWORK_USUAL: Duration = Duration::from_millis(200);
 
 /// The role of the memory node, and of the other side of the reference.
 const NODE: &str = "node";
@@ -28,8 +35,10 @@ choices! {
     /// The way of operations to the node.
     #[derive(Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Transport {
-        /// UDP over loopback; UCX over TCP.
+        /// UDP over sockets; UCX over TCP.
         Udp = "udp",
+        /// UDP over the frames of an interface, by AF_XDP or packet sockets.
+        Xdp = "xdp",
         /// Rings in shared memory.
         Shm = "shm",
     }
@@ -79,6 +88,8 @@ parameters! {
         system: System = "farmem",
         /// the way to the node
         transport: Transport = "udp",
+        /// the network of UDP: loopback, or a cable or a bridge between network namespaces
+        network: Network = "loopback",
         /// how both sides of UDP wait: busy, or asleep
         wait: Wait = "busy",
         /// the direction of operations
@@ -229,7 +240,20 @@ impl Workload for Farmem {
                 return Err(mistake("regions", regions as i64, expected));
             }
         }
-        let is_shm = parameters.transport == Transport::Shm;
+        let (transport, network) = (parameters.transport, parameters.network);
+        if network != Network::Loopback {
+            if transport == Transport::Shm {
+                return Err(mistake("network", network.name(), "loopback for shm"));
+            }
+            if parameters.system != System::Farmem {
+                let expected = "loopback for this system";
+                return Err(mistake("network", network.name(), expected));
+            }
+        }
+        if transport == Transport::Xdp {
+            examine_xdp(parameters)?;
+        }
+        let is_shm = transport == Transport::Shm;
         if is_shm && parameters.loss > 0.0 {
             return Err(mistake(
                 "loss",
@@ -255,7 +279,19 @@ impl Workload for Farmem {
 
     fn check(parameters: &FarmemParameters, machine: &Machine) -> Result<(), Missing> {
         let program = match parameters.system {
-            System::Farmem => return real::check_memory(parameters),
+            System::Farmem => {
+                if parameters.network != Network::Loopback {
+                    let root = machine.need(Feature::Root);
+                    root.map_err(|missing| Missing {
+                        remedy: Some("sudo tare run clio/xdp clio/bridge".into()),
+                        ..missing
+                    })?;
+                    for tool in Feature::network_tools() {
+                        machine.need(tool)?;
+                    }
+                }
+                return real::check_memory(parameters);
+            }
             System::Ucx => "ucx_perftest",
             System::Memcached => "memcached",
             System::Redis => "redis-server",
@@ -266,7 +302,10 @@ impl Workload for Farmem {
     fn expected(parameters: &FarmemParameters) -> Option<Expected> {
         let pages = real::layout(parameters).total() >> 12;
         Some(Expected {
-            clock: parameters.duration.mul_f64(1.75),
+            clock: match parameters.network {
+                Network::Loopback => Duration::ZERO,
+                _ => NETWORK_USUAL,
+            } + parameters.duration.mul_f64(1.75),
             // The memory is zeroed and written once; a session takes a socket and three operations.
             work: Duration::from_millis(50)
                 + Duration::from_nanos(3000 * pages)
@@ -289,6 +328,13 @@ impl Workload for Farmem {
         vec![role(CLIENT), role(NODE)]
     }
 
+    fn invocation(_: &Role, parameters: &FarmemParameters, own_trial: Invocation) -> Invocation {
+        match parameters.network {
+            Network::Loopback => own_trial,
+            _ => namespace::apart(own_trial),
+        }
+    }
+
     fn run(parameters: FarmemParameters, agent: &mut Agent) -> Result<FarmemFigures, TrialError> {
         match parameters.system {
             System::Farmem => Ok(real::measure(&parameters, agent)?),
@@ -308,4 +354,37 @@ impl Workload for Farmem {
             }
         }
     }
+}
+
+/// Checks the parameters of a trial over the frames of an interface.
+fn examine_xdp(parameters: &FarmemParameters) -> Result<(), Mistake> {
+    if parameters.system != System::Farmem {
+        return Err(mistake("transport", "xdp", "udp for this system"));
+    }
+    if parameters.network == Network::Loopback {
+        return Err(mistake("network", "loopback", "cable or bridge for xdp"));
+    }
+    if parameters.wait == Wait::Blocking {
+        return Err(mistake("wait", "blocking", "busy for xdp"));
+    }
+    if parameters.loss > 0.0 {
+        return Err(mistake("loss", parameters.loss, "0 for xdp"));
+    }
+    if parameters.storm == Switch::On {
+        return Err(mistake("storm", "on", "off for xdp"));
+    }
+    if parameters.size.0 >= real::BULK {
+        let found = format!("{} B", parameters.size.0);
+        return Err(mistake("size", found.as_str(), "below 32 KiB for xdp"));
+    }
+    // An Ethernet frame of 1514 bytes carries no more.
+    if parameters.datagram.0 > 1472 {
+        let found = format!("{} B", parameters.datagram.0);
+        return Err(mistake(
+            "datagram",
+            found.as_str(),
+            "at most \"1472 B\" for xdp",
+        ));
+    }
+    Ok(())
 }

@@ -3,11 +3,12 @@
 //! - UDP: datagrams as long as request and response, answered as soon as they are received, by a
 //!   server that asks for the sender's address and answers it, as any server of several clients
 //!   must. For long operations a stream in one direction, with UDP_SEGMENT and UDP_GRO.
+//! - Frames of an interface: see [`frames`](super::frames).
 //! - Shared memory: the *raw line*, two cache lines, one written by each side, without PAUSE. For
 //!   long operations a copy from one process to the other, over slots.
 
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -33,12 +34,12 @@ const RUN: usize = 44;
 /// Looks at a line between two at whether to end.
 const LOOKS: u32 = 1000;
 
-/// Opens the socket of the node's side.
+/// Opens a socket of one side.
 ///
 /// # Errors
 /// Those of the system.
-pub(super) fn socket(is_busy: bool) -> io::Result<UdpSocket> {
-    let socket = UdpSocket::bind("127.0.0.1:0")?;
+pub(super) fn socket(own: IpAddr, is_busy: bool) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((own, 0))?;
     socket.set_nonblocking(is_busy)?;
     socket.set_read_timeout(Some(LOST))?;
     Ok(socket)
@@ -106,12 +107,17 @@ pub(super) struct Ping {
 }
 
 impl Ping {
-    /// A client with requests of so many bytes.
+    /// A client at an address, with requests of so many bytes.
     ///
     /// # Errors
     /// Those of the socket.
-    pub(super) fn new(server: SocketAddr, is_busy: bool, request: usize) -> io::Result<Ping> {
-        let socket = socket(is_busy)?;
+    pub(super) fn new(
+        own: IpAddr,
+        server: SocketAddr,
+        is_busy: bool,
+        request: usize,
+    ) -> io::Result<Ping> {
+        let socket = socket(own, is_busy)?;
         socket.connect(server)?;
         Ok(Ping {
             socket,

@@ -1,7 +1,7 @@
 //! A memory node in one process, clients in another, and the references of their transport.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ use tare_farmem::operation::SpaceId;
 use tare_farmem::protocol::{
     Authentication, Node, NodeConfig, Secret, REQUEST_HEADER, RESPONSE_HEADER,
 };
-use tare_farmem::serve::{Source, UdpSource};
+use tare_farmem::serve::{Source, UdpSource, XdpSource};
 use tare_farmem::transport::{shm, Faults, UdpLink, Waiting};
 use tare_histogram::Histogram;
 use tare_lab::driver::Missing;
@@ -25,6 +25,8 @@ use tare_memory::Mapping;
 use super::super::fleet::{Fleet, UdpFleet};
 use super::super::load::{Direction, Layout, Load};
 use super::control::{Control, Phase};
+use super::frames::{self, CommonLink};
+use super::network;
 use super::raw::{self, Ping};
 use super::storm::Storm;
 use super::{FarmemFigures, FarmemParameters, Switch, Transport, Wait, NODE};
@@ -133,7 +135,13 @@ impl FarmemParameters {
 /// A socket failed, or there is too little memory.
 pub(super) fn serve(parameters: &FarmemParameters, agent: &mut Agent) -> anyhow::Result<()> {
     let control = Control::create()?;
-    let socket = raw::socket(parameters.wait == Wait::Busy)?;
+    let is_xdp = parameters.transport == Transport::Xdp;
+    let _network = parameters.network.make(is_xdp)?;
+    let own = match is_xdp {
+        true => Ipv4Addr::UNSPECIFIED.into(),
+        false => parameters.network.socket(network::NODE),
+    };
+    let socket = raw::socket(own, parameters.wait == Wait::Busy)?;
     if parameters.is_bulk() {
         raw::take_runs(&socket);
     }
@@ -142,7 +150,8 @@ pub(super) fn serve(parameters: &FarmemParameters, agent: &mut Agent) -> anyhow:
     ready.insert("reference".into(), socket.local_addr()?.to_string().into());
     let folder = tempfile::Builder::new().prefix("tare-farmem-").tempdir()?;
     let served = match parameters.transport {
-        Transport::Udp => Served::udp(parameters, &mut ready)?,
+        Transport::Udp => Served::udp(parameters, own, &mut ready)?,
+        Transport::Xdp => Served::xdp(parameters, &mut ready)?,
         Transport::Shm => Served::shm(parameters, &folder.path().join("node"), &mut ready)?,
     };
     agent.ready(ready)?;
@@ -168,28 +177,29 @@ pub(super) fn serve(parameters: &FarmemParameters, agent: &mut Agent) -> anyhow:
 /// The node, and the way to it.
 enum Served {
     Udp(Box<UdpSource>, Box<Mutex<Node<Store<Mapping>>>>),
+    Xdp(Box<XdpSource>, Box<Mutex<Node<Store<Mapping>>>>),
     Shm(Box<shm::Server>, Box<Store<Mapping>>),
 }
 
 impl Served {
-    fn udp(parameters: &FarmemParameters, ready: &mut Ready) -> anyhow::Result<Served> {
-        let source = UdpSource::bind(SocketAddr::from(([127, 0, 0, 1], 0)), false)?;
+    fn udp(
+        parameters: &FarmemParameters,
+        own: IpAddr,
+        ready: &mut Ready,
+    ) -> anyhow::Result<Served> {
+        let source = UdpSource::bind((own, 0).into(), false)?;
         ready.insert("node".into(), source.local_addr()?.to_string().into());
-        let authentication = match parameters.aead {
-            Switch::On => Authentication::aead()?,
-            Switch::Off => Authentication::None,
-        };
-        let config = NodeConfig {
-            authentication,
-            datagram_bytes: parameters.datagram.0 as usize,
-            timeout: TIMEOUT,
-            ..NodeConfig::new(1)
-        };
-        let mut node = Node::new(config, store(parameters)?);
-        if let Some(secret) = parameters.secret() {
-            node.set_secret(secret);
-        }
-        Ok(Served::Udp(Box::new(source), Box::new(Mutex::new(node))))
+        let node = Box::new(Mutex::new(node(parameters)?));
+        Ok(Served::Udp(Box::new(source), node))
+    }
+
+    fn xdp(parameters: &FarmemParameters, ready: &mut Ready) -> anyhow::Result<Served> {
+        let station = frames::open(true)?;
+        ready.insert("node".into(), station.address().to_string().into());
+        let mac = frames::mac()?;
+        ready.insert("mac".into(), mac.to_vec().into());
+        let node = Box::new(Mutex::new(node(parameters)?));
+        Ok(Served::Xdp(Box::new(XdpSource::new(station)), node))
     }
 
     fn shm(
@@ -207,6 +217,7 @@ impl Served {
     fn turn(&mut self, waiting: Waiting) -> anyhow::Result<()> {
         match self {
             Served::Udp(source, node) => source.turn(node, WAIT, waiting).map(drop)?,
+            Served::Xdp(source, node) => source.turn(node, WAIT, waiting).map(drop)?,
             Served::Shm(server, store) => {
                 // As many as take a microsecond between two looks at the commands.
                 for _ in 0..32 {
@@ -216,6 +227,24 @@ impl Served {
         }
         Ok(())
     }
+}
+
+fn node(parameters: &FarmemParameters) -> anyhow::Result<Node<Store<Mapping>>> {
+    let authentication = match parameters.aead {
+        Switch::On => Authentication::aead()?,
+        Switch::Off => Authentication::None,
+    };
+    let config = NodeConfig {
+        authentication,
+        datagram_bytes: parameters.datagram.0 as usize,
+        timeout: TIMEOUT,
+        ..NodeConfig::new(1)
+    };
+    let mut node = Node::new(config, store(parameters)?);
+    if let Some(secret) = parameters.secret() {
+        node.set_secret(secret);
+    }
+    Ok(node)
 }
 
 fn store(parameters: &FarmemParameters) -> anyhow::Result<Store<Mapping>> {
@@ -247,6 +276,13 @@ impl NodeSide<'_> {
                     }
                 }
                 (Phase::Echo, Transport::Udp) => raw::echo(socket, answer, is_over)?,
+                (Phase::Echo, Transport::Xdp) => {
+                    if let Served::Xdp(source, _) = &mut served {
+                        let port = source.station_mut().port_mut();
+                        let datagram = self.parameters.datagram.0 as usize;
+                        frames::echo(port, answer, datagram, is_over)?;
+                    }
+                }
                 (Phase::Sink, Transport::Udp) => raw::sink(socket, &self.control, is_over)?,
                 (Phase::Echo, _) => raw::pong(&self.control, is_over),
                 (Phase::Sink, _) => raw::take_copies(&self.control, is_over),
@@ -277,6 +313,7 @@ fn processor_time() -> anyhow::Result<Duration> {
 /// The client's end of the reference.
 enum Reference {
     Ping(Ping),
+    Frames(frames::Ping),
     Stream(UdpLink),
     Memory,
 }
@@ -300,6 +337,11 @@ pub(super) fn measure(
     let roles = agent.ready(Ready::new())?;
     let described = roles.get(NODE).context("no node's side")?;
     let control = Control::open(described)?;
+    let is_xdp = parameters.transport == Transport::Xdp;
+    let pid = described.get("pid").and_then(|pid| pid.as_u64());
+    let pid = pid.and_then(|pid| u32::try_from(pid).ok());
+    let pid = pid.context("the node's side did not say its pid")?;
+    parameters.network.join(pid, is_xdp)?;
     pin(processors()?.1)?;
     let place = |name: &str| {
         let text = described.get(name).and_then(|value| value.as_str());
@@ -314,22 +356,31 @@ pub(super) fn measure(
     let node = place("node")?;
     // Regions have an owner, which is the last session.
     let sessions = parameters.sessions + u64::from(parameters.regions > 0);
-    let mut fleet = fleet(parameters, node, FIRST_SPACE, sessions)?;
+    let link = match parameters.transport {
+        Transport::Xdp => Some(CommonLink::open()?),
+        _ => None,
+    };
+    let mut fleet = fleet(parameters, node, FIRST_SPACE, sessions, link.clone())?;
     let storm = match parameters.storm {
         Switch::On => {
             let space = FIRST_SPACE + sessions;
-            let fleet = self::fleet(parameters, node, space, 1)?;
+            let fleet = self::fleet(parameters, node, space, 1, None)?;
             Some(Storm::new(fleet, SpaceId(space))?)
         }
         Switch::Off => None,
     };
     let is_busy = parameters.wait == Wait::Busy;
     let request = REQUEST_HEADER + lengths(parameters).0;
-    let reference = match (parameters.transport, parameters.is_bulk()) {
-        (Transport::Udp, false) => {
-            Reference::Ping(Ping::new(address("reference")?, is_busy, request)?)
+    let reference = match (link, parameters.transport, parameters.is_bulk()) {
+        (Some(link), ..) => {
+            let datagram = parameters.datagram.0 as usize;
+            Reference::Frames(frames::Ping::new(link, mac(described)?, request, datagram)?)
         }
-        (Transport::Udp, true) => {
+        (None, Transport::Udp, false) => {
+            let own = parameters.network.socket(network::CLIENT);
+            Reference::Ping(Ping::new(own, address("reference")?, is_busy, request)?)
+        }
+        (None, Transport::Udp, true) => {
             let link = UdpLink::connect(address("reference")?, Waiting::Busy)?;
             Reference::Stream(link)
         }
@@ -353,6 +404,7 @@ fn fleet(
     node: &str,
     first_space: u64,
     sessions: u64,
+    link: Option<CommonLink>,
 ) -> anyhow::Result<Fleet> {
     if parameters.transport == Transport::Shm {
         let config = shm::ClientConfig::busy();
@@ -374,7 +426,20 @@ fn fleet(
         faults: (loss > 0.0).then_some((faults, 1)),
         secret: secret.as_ref(),
     };
-    fleet.open()
+    match link {
+        Some(link) => fleet.open_on(link),
+        None => fleet.open(),
+    }
+}
+
+/// Returns the MAC address that the node's side said.
+fn mac(described: &Ready) -> anyhow::Result<[u8; 6]> {
+    let bytes = described.get("mac").and_then(|mac| mac.as_array());
+    let bytes = bytes.into_iter().flatten().filter_map(|byte| byte.as_u64());
+    let bytes: Vec<u8> = bytes.filter_map(|byte| u8::try_from(byte).ok()).collect();
+    let mac = <[u8; 6]>::try_from(bytes);
+    mac.ok()
+        .context("the node's side did not say its MAC address")
 }
 
 /// A turn of the load.
@@ -462,6 +527,7 @@ impl Trial<'_> {
             }
             Reference::Memory => Ok(groups(|count| Ok(raw::raw_line(control, count)))?.0),
             Reference::Ping(ping) => Ok(groups(|count| Ok(ping.round_trips(count)?))?.0),
+            Reference::Frames(ping) => Ok(groups(|count| Ok(ping.round_trips(count)?))?.0),
         }
     }
 
