@@ -39,7 +39,6 @@ struct Clients<L> {
     ready: Vec<u32>,
     /// The deadlines of clients, each at most once but for those that a nearer one replaced.
     timers: EventQueue<u32>,
-    submitted: Option<Instant>,
     out: Datagrams,
     /// Messages for spaces that no client has.
     unmatched: u64,
@@ -65,7 +64,6 @@ impl<L: Link> Shared<L> {
                 spaces: HashMap::new(),
                 ready: Vec::new(),
                 timers: EventQueue::new(),
-                submitted: None,
                 out: Datagrams::default(),
                 unmatched: 0,
             })),
@@ -132,7 +130,6 @@ impl<L: Link> Clients<L> {
 
     fn progress(&mut self, wait: Duration, index: u32) -> io::Result<()> {
         let now = Instant::now();
-        self.submitted = None;
         while let Some((at, due)) = self.timers.pop(now) {
             // An entry that a nearer one replaced, or that of a client which has left.
             if let Some(entry) = self.entry(due).filter(|entry| entry.timer == at) {
@@ -221,16 +218,9 @@ impl<L: Link> Channel for Member<L> {
     ) -> Result<OperationId, SubmitError> {
         let mut clients = self.clients.borrow_mut();
         clients.make_ready(self.index);
-        let Clients {
-            clients, submitted, ..
-        } = &mut *clients;
-        let clock = || *submitted.get_or_insert_with(Instant::now);
-        let entry = clients
-            .get_mut(self.index as usize)
-            .and_then(Option::as_mut);
-        let entry = entry.ok_or(SubmitError::Full)?;
+        let entry = clients.entry(self.index).ok_or(SubmitError::Full)?;
         debug_assert_eq!(space, entry.space);
-        entry.client.submit_by(clock, space, operation)
+        entry.client.submit_soon(space, operation)
     }
 
     fn progress(&mut self, wait: Duration) -> io::Result<()> {

@@ -108,17 +108,6 @@ struct Page {
 }
 
 impl Order {
-    /// Returns an empty list.
-    pub(super) fn list(&mut self) -> Vec<u32> {
-        self.spare.pop().unwrap_or_default()
-    }
-
-    /// Takes back a list, for its memory.
-    pub(super) fn give_back(&mut self, mut list: Vec<u32>) {
-        list.clear();
-        self.spare.push(list);
-    }
-
     /// Enters an operation; appends the slots of the operations that it must wait for to
     /// `blockers`, some perhaps twice.
     pub(super) fn enter(
