@@ -23,7 +23,7 @@ const PIECES_MAX: u32 = 3;
 
 /// Bytes of requests and their answers after which operations that were submitted are sent without
 /// waiting for [`Channel::progress`]: the node works on them while the next ones are submitted.
-const EARLY_BYTES: u64 = 8 << 10;
+const EARLY_BYTES: u64 = 12_000;
 
 /// Bytes of a request and a response without data.
 const MESSAGES_BYTES: u64 = (REQUEST_HEADER + RESPONSE_HEADER) as u64;

@@ -120,7 +120,6 @@ impl Client {
         }
         self.hear(now, response.time_ns);
         let rtt_ns = now.as_nanos().saturating_sub(part.at.as_nanos());
-        let outstanding = self.requests.bytes;
         match response.status {
             status::BUSY => {
                 // Sent again when its timer fires.
@@ -140,7 +139,7 @@ impl Client {
             }
             status::RECEIVED if code == code::WRITE => {
                 self.requests.answer(id);
-                self.path.answered(now, rtt_ns, part.bytes(), outstanding);
+                self.answered = (rtt_ns, self.answered.1 + part.bytes());
                 return;
             }
             _ => {}
@@ -153,7 +152,7 @@ impl Client {
             return;
         };
         self.requests.answer(id);
-        self.path.answered(now, rtt_ns, part.bytes(), outstanding);
+        self.answered = (rtt_ns, self.answered.1 + part.bytes());
         if !is_read {
             return self.finish(slot, outcome.map_err(Failure::Refused));
         }
@@ -171,7 +170,7 @@ impl Client {
         active.answered += part.length;
         if active.answered == active.head.length {
             let length = active.head.length;
-            self.finish(slot, Ok(Value::Bytes(length)));
+            self.finish_read(slot, length);
         }
     }
 }

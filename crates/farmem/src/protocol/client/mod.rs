@@ -50,6 +50,8 @@ pub struct Client {
     path: Path,
     /// The window was full, and has not had room for a burst since.
     is_blocked: bool,
+    /// The last round trip of what is being received, in nanoseconds, and the bytes of all of it.
+    answered: (u64, u64),
     completions: VecDeque<Completion>,
     /// Empty buffers and lists, for their memory.
     buffers: Vec<Vec<u8>>,
@@ -116,6 +118,7 @@ impl Client {
                 datagram: config.datagram_bytes as u64,
             }),
             is_blocked: false,
+            answered: (0, 0),
             completions: VecDeque::new(),
             buffers: Vec::new(),
             blockers: Vec::new(),
@@ -197,7 +200,7 @@ impl Client {
             id,
             space,
             head,
-            data,
+            data: Vec::new(),
             submitted,
             first: None,
             sent: 0,
@@ -205,6 +208,9 @@ impl Client {
             blockers,
             dependents: Vec::new(),
         });
+        if let (1.., Some((_, active))) = (data.capacity(), self.operations.at(slot)) {
+            active.data = data;
+        }
         if blockers > 0 {
             self.counters.ordered += 1;
         } else if head.code == code::FENCE {
@@ -224,7 +230,18 @@ impl Client {
     }
 
     /// Takes a datagram from the node, which it decrypts in place.
-    pub fn receive(&mut self, now: Instant, mut datagram: &mut [u8]) {
+    pub fn receive(&mut self, now: Instant, datagram: &mut [u8]) {
+        let outstanding = self.requests.bytes;
+        self.answered = (0, 0);
+        self.take_responses(now, datagram);
+        // One sample for all that came together.
+        let (rtt_ns, bytes) = self.answered;
+        if bytes > 0 {
+            self.path.answered(now, rtt_ns, bytes, outstanding);
+        }
+    }
+
+    fn take_responses(&mut self, now: Instant, mut datagram: &mut [u8]) {
         while !datagram.is_empty() {
             let response = match Response::parse(datagram, &mut self.protection) {
                 Ok((response, rest)) => {
@@ -356,40 +373,57 @@ impl Client {
     }
 
     fn finish(&mut self, slot: u32, outcome: Result<Value, Failure>) {
-        // Not by recursion: a thousand fences may wait for each other.
-        let mut ended = Vec::new();
-        let mut next = Some((slot, outcome));
-        while let Some((slot, outcome)) = next.or_else(|| ended.pop()) {
-            next = None;
-            let Some(active) = self.operations.remove(slot) else {
+        let mut fences = Vec::new();
+        self.end(slot, outcome, &mut fences);
+        self.end_fences(fences);
+    }
+
+    /// Ends an operation that has read so many bytes.
+    #[inline]
+    fn finish_read(&mut self, slot: u32, length: u32) {
+        let mut fences = Vec::new();
+        self.end(slot, Ok(Value::Bytes(length)), &mut fences);
+        self.end_fences(fences);
+    }
+
+    /// Ends fences, and those that wait for them: not by recursion, because there may be thousands.
+    fn end_fences(&mut self, mut fences: Vec<u32>) {
+        while let Some(slot) = fences.pop() {
+            self.end(slot, Ok(Value::None), &mut fences);
+        }
+    }
+
+    /// Ends an operation; appends the slots of the fences that wait for nothing more.
+    #[inline(always)]
+    fn end(&mut self, slot: u32, outcome: Result<Value, Failure>, fences: &mut Vec<u32>) {
+        let Some(ended) = self.operations.remove(slot) else {
+            return;
+        };
+        self.order.leave(slot);
+        let data = match outcome {
+            Ok(Value::Bytes(_)) => ended.data,
+            _ => {
+                self.recycle(ended.data);
+                Vec::new()
+            }
+        };
+        self.completions.push_back(Completion {
+            id: ended.id,
+            space: ended.space,
+            outcome,
+            data,
+        });
+        for dependent in ended.dependents {
+            let Some((handle, waiting)) = self.operations.at(dependent) else {
                 continue;
             };
-            self.order.leave(slot);
-            let data = match outcome {
-                Ok(Value::Bytes(_)) => active.data,
-                _ => {
-                    self.recycle(active.data);
-                    Vec::new()
-                }
-            };
-            self.completions.push_back(Completion {
-                id: active.id,
-                space: active.space,
-                outcome,
-                data,
-            });
-            for dependent in active.dependents {
-                let Some((handle, waiting)) = self.operations.at(dependent) else {
-                    continue;
-                };
-                waiting.blockers = waiting.blockers.saturating_sub(1);
-                if waiting.blockers > 0 {
-                    continue;
-                }
-                match waiting.head.code {
-                    code::FENCE => ended.push((dependent, Ok(Value::None))),
-                    _ => self.ready.push_back(handle),
-                }
+            waiting.blockers = waiting.blockers.saturating_sub(1);
+            if waiting.blockers > 0 {
+                continue;
+            }
+            match waiting.head.code {
+                code::FENCE => fences.push(dependent),
+                _ => self.ready.push_back(handle),
             }
         }
     }

@@ -27,6 +27,14 @@ pub(super) struct Active {
     pub(super) dependents: Vec<u32>,
 }
 
+/// An operation that has completed.
+pub(super) struct Ended {
+    pub(super) id: OperationId,
+    pub(super) space: SpaceId,
+    pub(super) data: Vec<u8>,
+    pub(super) dependents: Vec<u32>,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct First {
     pub(super) id: u64,
@@ -43,6 +51,14 @@ pub(super) struct Handle {
     pub(super) slot: u32,
     /// The last bits of its number.
     number: u32,
+}
+
+impl Handle {
+    /// That of no operation.
+    pub(super) const NONE: Handle = Handle {
+        slot: NONE,
+        number: 0,
+    };
 }
 
 /// The operations that have not completed: in slots that are used again, and in a list by the order
@@ -121,10 +137,18 @@ impl Operations {
         handle
     }
 
+    /// Removes an operation; returns what is needed of it.
     #[inline]
-    pub(super) fn remove(&mut self, slot: u32) -> Option<Active> {
+    pub(super) fn remove(&mut self, slot: u32) -> Option<Ended> {
         let place = self.slots.get_mut(slot as usize)?;
-        let active = place.active.take()?;
+        let active = place.active.as_mut()?;
+        let ended = Ended {
+            id: active.id,
+            space: active.space,
+            data: std::mem::take(&mut active.data),
+            dependents: std::mem::take(&mut active.dependents),
+        };
+        place.active = None;
         let (older, newer) = (place.older, place.newer);
         place.newer = std::mem::replace(&mut self.vacant, slot);
         *self.newer_of(older) = newer;
@@ -133,7 +157,7 @@ impl Operations {
             None => self.newest = older,
         }
         self.len -= 1;
-        Some(active)
+        Some(ended)
     }
 
     /// The place of the slot after this one, in the order of submission.

@@ -39,9 +39,23 @@ enum State {
     Over,
 }
 
+/// An attempt that is over.
+const NONE: Attempt = Attempt {
+    operation: Handle::NONE,
+    offset: 0,
+    length: 0,
+    at: Instant::ZERO,
+    request_bytes: 0,
+    response_bytes: 0,
+    earlier: 0,
+    later: 0,
+    retries: 0,
+    state: State::Over,
+};
+
 impl Attempt {
     /// A first attempt.
-    #[inline]
+    #[inline(always)]
     pub(super) fn first(
         operation: Handle,
         (offset, length): (u32, u32),
@@ -56,10 +70,7 @@ impl Attempt {
             // A message is at most `MESSAGE_MAX`.
             request_bytes: request_bytes as u32,
             response_bytes: response_bytes as u32,
-            earlier: 0,
-            later: 0,
-            retries: 0,
-            state: State::Flying,
+            ..NONE
         }
     }
 
@@ -136,11 +147,7 @@ impl Requests {
             self.oldest = self.first;
             return id;
         }
-        let end = self.attempts.back().copied();
-        self.attempts.extend(end.map(|attempt| Attempt {
-            state: State::Over,
-            ..attempt
-        }));
+        self.attempts.push_back(NONE);
         self.first.wrapping_add(self.attempts.len() as u64 - 1)
     }
 
@@ -158,42 +165,43 @@ impl Requests {
     }
 
     /// Adds the first attempt of a part; returns its number.
-    #[inline]
-    pub(super) fn insert(&mut self, attempt: Attempt) -> u64 {
+    #[inline(always)]
+    pub(super) fn insert(&mut self, attempt: &Attempt) -> u64 {
         self.len += 1;
         self.push(attempt)
     }
 
-    #[inline]
-    fn push(&mut self, attempt: Attempt) -> u64 {
+    #[inline(always)]
+    fn push(&mut self, attempt: &Attempt) -> u64 {
         let mut id = self.first.wrapping_add(self.attempts.len() as u64);
         if id == 0 {
             // It would mean that there is none.
-            id = self.skip(attempt);
+            self.attempts.push_back(NONE);
+            id = 1;
         }
         self.bytes += attempt.bytes();
         self.response_bytes += u64::from(attempt.response_bytes);
-        self.attempts.push_back(attempt);
+        // Field by field, because a copy of all would wait for what was just written.
+        self.attempts.push_back(NONE);
+        if let Some(place) = self.attempts.back_mut() {
+            place.operation = attempt.operation;
+            place.offset = attempt.offset;
+            place.length = attempt.length;
+            place.at = attempt.at;
+            place.request_bytes = attempt.request_bytes;
+            place.response_bytes = attempt.response_bytes;
+            place.retries = attempt.retries;
+            place.state = State::Flying;
+        }
         id
-    }
-
-    #[cold]
-    fn skip(&mut self, attempt: Attempt) -> u64 {
-        let over = Attempt {
-            state: State::Over,
-            ..attempt
-        };
-        self.attempts.push_back(over);
-        1
     }
 
     /// Sends a lost part again; returns the attempt with its number.
     pub(super) fn retry(&mut self, id: u64, now: Instant) -> Option<(u64, Attempt)> {
         let attempt = *self.find(id)?;
-        let number = self.push(Attempt {
+        let number = self.push(&Attempt {
             at: now,
             retries: attempt.retries.saturating_add(1),
-            state: State::Flying,
             ..attempt
         });
         let distance = number.wrapping_sub(id) as u32;
@@ -226,13 +234,36 @@ impl Requests {
         }
     }
 
-    /// Takes note of an answer to the attempt with this number.
+    /// Takes note of an answer to the attempt with this number, and forgets its part.
     #[inline]
     pub(super) fn answer(&mut self, id: u64) {
-        if let Some(attempt) = self.find(id) {
-            self.answered = self.answered.max(attempt.at);
-            self.remove(id);
+        let Some(attempt) = self.find_mut(id) else {
+            return;
+        };
+        let at = attempt.at;
+        let is_only = attempt.earlier == 0 && attempt.later == 0 && attempt.state == State::Flying;
+        self.answered = self.answered.max(at);
+        if !is_only {
+            return self.remove(id);
         }
+        // Nearly always; the rest does the same for all attempts of a part.
+        self.end(id);
+        self.len -= 1;
+        self.forget();
+    }
+
+    /// Ends one attempt; returns the distance to the one before it.
+    #[inline]
+    fn end(&mut self, id: u64) -> Option<u32> {
+        let attempt = self.find_mut(id)?;
+        let counts = attempt.counts();
+        attempt.state = State::Over;
+        let (bytes, response, earlier) = (attempt.bytes(), attempt.response_bytes, attempt.earlier);
+        if counts {
+            self.bytes -= bytes;
+            self.response_bytes -= u64::from(response);
+        }
+        Some(earlier)
     }
 
     /// Forgets the part of an attempt.
@@ -246,18 +277,8 @@ impl Requests {
             }
             next = next.wrapping_add(distance.into());
         }
-        while let Some(attempt) = self.find_mut(next) {
-            let counts = attempt.counts();
-            attempt.state = State::Over;
-            let attempt = *attempt;
-            if counts {
-                self.bytes -= attempt.bytes();
-                self.response_bytes -= u64::from(attempt.response_bytes);
-            }
-            if attempt.earlier == 0 {
-                break;
-            }
-            next = next.wrapping_sub(attempt.earlier.into());
+        while let Some(distance @ 1..) = self.end(next) {
+            next = next.wrapping_sub(distance.into());
         }
         self.forget();
     }
@@ -298,7 +319,7 @@ impl Requests {
     /// The time from which on an attempt is lost. An answer to one that was sent later says much:
     /// then it needs no patience.
     #[inline]
-    fn end(&self, attempt: &Attempt, path: &Path) -> Instant {
+    fn lost_at(&self, attempt: &Attempt, path: &Path) -> Instant {
         attempt.at
             + match attempt.at < self.answered {
                 true => path.round_trip(),
@@ -310,7 +331,7 @@ impl Requests {
     #[inline]
     pub(super) fn next_due(&self, path: &Path) -> Instant {
         let oldest = self.oldest();
-        let end = oldest.map_or(Instant::NEVER, |(_, attempt)| self.end(attempt, path));
+        let end = oldest.map_or(Instant::NEVER, |(_, attempt)| self.lost_at(attempt, path));
         end.min(self.refused.next_at())
     }
 
@@ -322,7 +343,7 @@ impl Requests {
             }
         }
         let (id, attempt) = self.oldest()?;
-        let is_over = self.end(attempt, path) <= now;
+        let is_over = self.lost_at(attempt, path) <= now;
         self.oldest = id;
         is_over.then_some(id)
     }

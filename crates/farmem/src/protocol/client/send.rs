@@ -5,7 +5,7 @@ use tare_sim::Instant;
 use super::super::codec::{code, Head};
 use super::super::datagrams::Datagrams;
 use super::super::message::{Request, GUARD_LEN, REQUEST_HEADER, RESPONSE_HEADER};
-use super::{Attempt, Client, Failure, First, NodeInfo, Requests};
+use super::{Attempt, Client, Failure, First, Handle, NodeInfo, Requests};
 use crate::operation::{Error, SpaceId};
 
 /// Bytes of an operation after which it is the turn of the next one.
@@ -62,7 +62,8 @@ impl Client {
                 return false;
             } else if let Some((id, attempt)) = self.requests.retry(id, now) {
                 self.counters.retransmissions += 1;
-                self.emit(id, &attempt, datagram);
+                let part = (attempt.offset, attempt.length);
+                self.emit(id, attempt.operation, part, datagram);
             }
         }
         self.requests.again.pop_front();
@@ -106,7 +107,7 @@ impl Client {
             return false;
         }
         let attempt = Attempt::first(handle, (offset, length), now, bytes);
-        let id = self.requests.insert(attempt);
+        let id = self.requests.insert(&attempt);
         let passed_ns = now.as_nanos().saturating_sub(node.at.as_nanos());
         let at_ns = node.time_ns.saturating_add(passed_ns);
         if let Some((_, active)) = self.operations.at(handle.slot) {
@@ -127,7 +128,7 @@ impl Client {
                 self.ready.rotate_left(1);
             }
         }
-        self.emit(id, &attempt, datagram);
+        self.emit(id, handle, (offset, length), datagram);
         true
     }
 
@@ -179,26 +180,25 @@ impl Client {
 
     /// Appends an attempt to a datagram.
     #[inline]
-    fn emit(&mut self, id: u64, part: &Attempt, datagram: &mut Datagrams) {
-        let Some((active, first)) = self
-            .operations
-            .get(part.operation)
-            .and_then(|active| Some((active, active.first?)))
-        else {
+    fn emit(
+        &mut self,
+        id: u64,
+        handle: Handle,
+        (offset, part): (u32, u32),
+        datagram: &mut Datagrams,
+    ) {
+        let active = self.operations.get(handle);
+        let Some((active, first)) = active.and_then(|active| Some((active, active.first?))) else {
             return;
         };
         let head = active.head;
-        let (from, to) = (
-            part.offset as usize,
-            part.offset as usize + part.length as usize,
-        );
         let (address, length, body) = match head.code {
-            code::READ => (head.address + u64::from(part.offset), part.length, &[][..]),
-            code::WRITE => (
-                head.address,
-                head.length,
-                active.data.get(from..to).unwrap_or(&[]),
-            ),
+            code::READ => (head.address + u64::from(offset), part, &[][..]),
+            code::WRITE => {
+                let body = active.data.get(offset as usize..);
+                let body = body.and_then(|body| body.get(..part as usize));
+                (head.address, head.length, body.unwrap_or(&[]))
+            }
             _ => (head.address, 0, &active.data[..]),
         };
         let is_segment = head.code == code::WRITE && head.length > first.part;
@@ -211,7 +211,7 @@ impl Client {
             sent_ns: first.at_ns,
             address,
             length,
-            offset: if is_segment { part.offset } else { 0 },
+            offset: if is_segment { offset } else { 0 },
             segment: if is_segment { first.part } else { 0 },
             guard: head.guard,
             body,
