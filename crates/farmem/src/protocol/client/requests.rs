@@ -348,3 +348,81 @@ impl Requests {
         is_over.then_some(id)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Beside the plainest account of it: for each part its attempts, of which only the last
+        /// one may be on the way.
+        #[test]
+        fn an_answer_to_any_attempt_ends_its_part_and_bytes_on_the_way_are_those_of_the_last_ones(
+            first in prop_oneof![Just(1u64), (u64::MAX - 40)..=u64::MAX],
+            steps in proptest::collection::vec((0u8..4, any::<proptest::sample::Index>()), 1..400),
+        ) {
+            let mut requests = Requests::new(first);
+            let mut parts: Vec<(Vec<u64>, bool)> = Vec::new();
+            for (step, index) in steps {
+                if step == 0 || parts.is_empty() {
+                    let part = Attempt::first(Handle::NONE, (0, 8), Instant::ZERO, (72, 56));
+                    parts.push((vec![requests.insert(&part)], true));
+                    continue;
+                }
+                let chosen = index.index(parts.len());
+                let (ids, is_flying) = &mut parts[chosen];
+                let last = ids[ids.len() - 1];
+                match step {
+                    1 => {
+                        requests.send_again(last);
+                        *is_flying = false;
+                    }
+                    2 if !*is_flying => {
+                        let (id, attempt) = requests.retry(last, Instant::ZERO).unwrap();
+                        prop_assert_eq!(usize::from(attempt.retries), ids.len());
+                        ids.push(id);
+                        *is_flying = true;
+                    }
+                    2 => {}
+                    _ => {
+                        let id = ids[index.index(ids.len())];
+                        prop_assert!(requests.find(id).is_some());
+                        requests.answer(id);
+                        for id in parts.swap_remove(chosen).0 {
+                            prop_assert!(requests.find(id).is_none());
+                        }
+                    }
+                }
+                let flying = parts.iter().filter(|part| part.1).count() as u64;
+                prop_assert_eq!((requests.bytes, requests.response_bytes), (flying * 128, flying * 56));
+                prop_assert_eq!(requests.len(), parts.len());
+                let mut ids: Vec<u64> = parts.iter().flat_map(|part| part.0.clone()).collect();
+                prop_assert!(ids.iter().all(|id| *id != 0 && requests.find(*id).is_some()));
+                let kept = ids.len();
+                ids.sort_unstable();
+                ids.dedup();
+                prop_assert_eq!(ids.len(), kept, "no number is given twice");
+            }
+        }
+    }
+
+    #[test]
+    fn attempts_that_were_replaced_do_not_pile_up_behind_one_that_is_never_answered() {
+        let mut requests = Requests::new(1);
+        let part = Attempt::first(Handle::NONE, (0, 8), Instant::ZERO, (72, 56));
+        let lost = requests.insert(&part);
+        requests.send_again(lost);
+        for _ in 0..20 * ATTEMPTS_MORE {
+            let id = requests.insert(&part);
+            requests.answer(id);
+            if let Some(id) = requests.again.pop_front() {
+                let (id, _) = requests.retry(id, Instant::ZERO).unwrap();
+                requests.send_again(id);
+            }
+        }
+        assert_eq!(requests.len(), 1);
+        assert!(requests.ids().count() < 2 * ATTEMPTS_MORE);
+    }
+}
