@@ -10,9 +10,9 @@
 //! - `round trip`: reads of 16 bytes, one at a time, each verified, in random order of the pages;
 //!   beside it the same datagrams (72 bytes there, 64 back) without client and node, between
 //!   sockets without any option. Busy and asleep.
-//! - `floor`: such round trips beside those of the same datagrams to a server that looks the address
-//!   up in the same memory and returns what is there, and does nothing else; and these beside
-//!   `round trip`'s reference, which is what the memory costs.
+//! - `floor`: such round trips beside those of the same datagrams to a server that looks the
+//!   address up in the same memory and returns what is there, and does nothing else; and these
+//!   beside `round trip`'s reference, which is what the memory costs.
 //! - `sessions`: from 1 to 1000 and from 1000 to 100,000 with a page each, of a socket each up to
 //!   1000 and of 64 sockets above, beside as many sockets of the raw ping-pong in the same turns.
 //!   With 2^7 pages only. It needs 2100 descriptors (`ulimit -n`).

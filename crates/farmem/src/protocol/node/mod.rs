@@ -332,9 +332,9 @@ impl<S: Execute> Node<S> {
         0
     }
 
-    /// Asks the cache for what the next requests touch: for their places in the page table, then for
-    /// their memory, so that the misses of all overlap. Returns the number of the requests, at least
-    /// one.
+    /// Asks the cache for what the next requests touch: for their places in the page table, then
+    /// for their memory, so that the misses of all overlap. Returns the number of the requests, at
+    /// least one.
     #[inline]
     fn prefetch(&self, datagram: &[u8]) -> usize {
         if datagram.len() <= ALONE_MAX || self.protection.is_secret() {
