@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod arena;
+mod cache;
 mod copy;
 mod error;
 mod file;
@@ -9,6 +10,7 @@ mod private;
 mod view;
 
 pub use arena::{Arena, Placed, Shared};
+pub use cache::prefetch;
 pub use error::Error;
 pub use file::OwnedFile;
 pub use mapping::{SharedMemory, LEN_MAX};

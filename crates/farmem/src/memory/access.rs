@@ -18,6 +18,13 @@ static ZEROS: [u8; PageSize::Small.bytes() as usize] = [0; PageSize::Small.bytes
 const PARTS_MAX: usize = 17;
 
 impl<M: Bytes> Store<M> {
+    /// Asks the cache for the place of an address in the page table, and does not wait for it.
+    #[inline]
+    pub fn prefetch(&self, space: SpaceId, address: Address) {
+        self.table
+            .prefetch(&Page::of(space, address, PageSize::Small));
+    }
+
     /// Returns the first bytes of a range, at least one and at most `len`, as they are in memory:
     /// those up to the end of the page, or less where the page was never written. The bytes
     /// themselves are not loaded yet, so the misses of calls for several ranges overlap.

@@ -189,6 +189,12 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Table<M> {
         entry(line, way?)
     }
 
+    /// Asks the cache for the home of a page, and does not wait for it.
+    #[inline]
+    pub(super) fn prefetch(&self, page: &Page) {
+        tare_memory::prefetch(self.line(self.home(page)));
+    }
+
     #[inline(never)]
     fn find_away(&self, home: usize, page: &Page) -> Option<Entry> {
         let line = self.line(self.second(home, page));

@@ -319,7 +319,7 @@ pub(crate) fn encode_outcome(outcome: Result<Value, Error>) -> (u8, u64) {
 }
 
 /// The outcome of an operation of this code; `None` if it cannot have one like that.
-#[inline]
+#[inline(always)]
 pub(crate) fn decode_outcome(code: u8, status: u8, value: u64) -> Option<Result<Value, Error>> {
     if status == status::DONE {
         return Some(Ok(match code {
@@ -331,7 +331,11 @@ pub(crate) fn decode_outcome(code: u8, status: u8, value: u64) -> Option<Result<
             _ => Value::None,
         }));
     }
-    Some(Err(match status.checked_sub(status::ERRORS)? {
+    decode_error(status, value).map(Err)
+}
+
+fn decode_error(status: u8, value: u64) -> Option<Error> {
+    Some(match status.checked_sub(status::ERRORS)? {
         0 => Error::NoSuchSpace,
         1 => Error::Permission { address: value },
         2 => Error::Unmapped { address: value },
@@ -349,7 +353,7 @@ pub(crate) fn decode_outcome(code: u8, status: u8, value: u64) -> Option<Result<
         12 => Error::Name,
         13 => Error::InUse,
         _ => return None,
-    }))
+    })
 }
 
 fn permission(bits: u64) -> Result<Permission, Malformed> {

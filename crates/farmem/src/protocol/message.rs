@@ -104,6 +104,18 @@ pub fn peek(bytes: &[u8]) -> Option<(SpaceId, usize)> {
         .then_some((SpaceId(space), length))
 }
 
+/// Returns the space and the address of the first request of bytes that came, and the bytes behind
+/// it, without any check of the rest: what is done with them may cost time, but change nothing.
+#[inline]
+pub(super) fn peek_address(bytes: &[u8]) -> Option<(SpaceId, u64, &[u8])> {
+    let (header, _) = bytes.split_first_chunk::<REQUEST_HEADER>()?;
+    let words = header.as_chunks::<8>().0;
+    let length = (u64::from_le_bytes(words[0]) >> 32) as usize;
+    let rest = bytes.get(length.max(REQUEST_HEADER)..)?;
+    let (space, address) = (u64::from_le_bytes(words[1]), u64::from_le_bytes(words[6]));
+    Some((SpaceId(space), address, rest))
+}
+
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
@@ -233,7 +245,9 @@ impl<'a> Request<'a> {
             out.extend_from_slice(&lock.to_le_bytes());
             out.extend_from_slice(&token.to_le_bytes());
         }
-        out.extend_from_slice(self.body);
+        if !self.body.is_empty() {
+            out.extend_from_slice(self.body);
+        }
         protect(protection, Direction::Request, start, out)
     }
 }

@@ -99,6 +99,12 @@ impl Protection {
         }
     }
 
+    /// Returns true if messages are encrypted.
+    #[inline]
+    pub(super) fn is_secret(&self) -> bool {
+        matches!(self.0, Kind::Aead(_))
+    }
+
     /// The number in messages.
     #[inline]
     pub(super) fn number(&self) -> u8 {

@@ -156,7 +156,10 @@ impl<C: Channel> Session<C> {
     }
 
     fn next(&mut self) -> Option<Completion> {
-        let next = self.completed.pop_front().or_else(|| self.channel.poll());
+        let next = match self.completed.is_empty() {
+            true => self.channel.poll(),
+            false => self.completed.pop_front(),
+        };
         self.outstanding -= usize::from(next.is_some());
         next
     }

@@ -9,7 +9,9 @@ use tare_sim::Instant;
 use super::link::{with_buffer, with_out, Link};
 use super::Channel;
 use crate::operation::{Operation, SpaceId};
-use crate::protocol::{Client, Completion, OperationId, SubmitError};
+use crate::protocol::{
+    Client, Completion, OperationId, SubmitError, REQUEST_HEADER, RESPONSE_HEADER,
+};
 
 /// Bytes of datagrams after which they are handed to the link: about a run of them, so that the
 /// other side works on it while the next one is written.
@@ -19,6 +21,13 @@ pub(crate) const SEND_BYTES: usize = 62 << 10;
 /// have something to do meanwhile.
 const PIECES_MAX: u32 = 3;
 
+/// Bytes of requests and their answers after which operations that were submitted are sent without
+/// waiting for [`Channel::progress`]: the node works on them while the next ones are submitted.
+const EARLY_BYTES: u64 = 12_000;
+
+/// Bytes of a request and a response without data.
+const MESSAGES_BYTES: u64 = (REQUEST_HEADER + RESPONSE_HEADER) as u64;
+
 /// Bytes of a piece that is worth an answer of its own.
 const LONG: usize = 16 << 10;
 
@@ -27,9 +36,10 @@ const LONG: usize = 16 << 10;
 pub struct Remote<L> {
     client: Client,
     link: L,
-    /// The time of the first operation that was submitted since the last progress. Those after it
-    /// get the same, since reading the clock for each would be a tenth of their cost.
-    submitted: Option<Instant>,
+    /// Bytes of requests and answers that were submitted since something was sent.
+    unsent: u64,
+    /// The error of an early send, for the next call that can return it.
+    failed: Option<io::Error>,
 }
 
 impl<L: Link> Remote<L> {
@@ -38,7 +48,8 @@ impl<L: Link> Remote<L> {
         Remote {
             client,
             link,
-            submitted: None,
+            unsent: 0,
+            failed: None,
         }
     }
 
@@ -77,6 +88,8 @@ impl<L: Link> Remote<L> {
     }
 
     fn send(&mut self, now: Instant) -> io::Result<()> {
+        self.unsent = 0;
+        self.failed.take().map_or(Ok(()), Err)?;
         with_out(|out| {
             while self.client.transmit(now, out) {
                 if out.bytes() >= SEND_BYTES {
@@ -98,14 +111,20 @@ impl<L: Link> Channel for Remote<L> {
         space: SpaceId,
         operation: &Operation<'_>,
     ) -> Result<OperationId, SubmitError> {
-        let submitted = &mut self.submitted;
-        let clock = || *submitted.get_or_insert_with(Instant::now);
-        self.client.submit_by(clock, space, operation)
+        let id = self.client.submit_soon(space, operation)?;
+        self.unsent += match operation {
+            Operation::Read { len, .. } => MESSAGES_BYTES + u64::from(*len),
+            Operation::Write { data, .. } => MESSAGES_BYTES + data.len() as u64,
+            _ => MESSAGES_BYTES,
+        };
+        if self.unsent >= EARLY_BYTES {
+            self.failed = self.send(Instant::now()).err();
+        }
+        Ok(id)
     }
 
     fn progress(&mut self, wait: Duration) -> io::Result<()> {
         let now = Instant::now();
-        self.submitted = None;
         let is_due = self.client.next_deadline() <= now;
         if is_due {
             self.client.tick(now);

@@ -6,6 +6,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use tare_memory::prefetch;
 use tare_sim::{EventQueue, Instant};
 
 use super::link::{with_buffer, Link};
@@ -39,7 +40,6 @@ struct Clients<L> {
     ready: Vec<u32>,
     /// The deadlines of clients, each at most once but for those that a nearer one replaced.
     timers: EventQueue<u32>,
-    submitted: Option<Instant>,
     out: Datagrams,
     /// Messages for spaces that no client has.
     unmatched: u64,
@@ -65,7 +65,6 @@ impl<L: Link> Shared<L> {
                 spaces: HashMap::new(),
                 ready: Vec::new(),
                 timers: EventQueue::new(),
-                submitted: None,
                 out: Datagrams::default(),
                 unmatched: 0,
             })),
@@ -132,7 +131,6 @@ impl<L: Link> Clients<L> {
 
     fn progress(&mut self, wait: Duration, index: u32) -> io::Result<()> {
         let now = Instant::now();
-        self.submitted = None;
         while let Some((at, due)) = self.timers.pop(now) {
             // An entry that a nearer one replaced, or that of a client which has left.
             if let Some(entry) = self.entry(due).filter(|entry| entry.timer == at) {
@@ -152,7 +150,7 @@ impl<L: Link> Clients<L> {
         let came = with_buffer(|buffer| {
             let len = self.link.receive(buffer, wait)?;
             let now = self.link.now();
-            self.take(now, &mut buffer[..len]);
+            self.take(now, &mut buffer[..len], index);
             io::Result::Ok((len > 0).then_some(now))
         })?;
         came.map_or(Ok(()), |now| self.send(now))
@@ -183,15 +181,19 @@ impl<L: Link> Clients<L> {
         Ok(())
     }
 
-    /// Gives each client the messages for its space.
-    fn take(&mut self, now: Instant, mut rest: &mut [u8]) {
+    /// Gives each client the messages for its space, which is mostly that of the client that waits.
+    fn take(&mut self, now: Instant, mut rest: &mut [u8], waiting: u32) {
         while let Some((space, mut messages)) = peek(rest) {
             while let Some((_, more)) = peek(&rest[messages..]).filter(|next| next.0 == space) {
                 messages += more;
             }
             let (these, others) = rest.split_at_mut(messages);
             rest = others;
-            let index = self.spaces.get(&space).copied();
+            let is_it = |entry: &mut Entry| entry.space == space;
+            let index = match self.entry(waiting).is_some_and(is_it) {
+                true => Some(waiting),
+                false => self.spaces.get(&space).copied(),
+            };
             match index.and_then(|index| Some((index, self.entry(index)?))) {
                 Some((index, entry)) => {
                     entry.client.receive(now, these);
@@ -220,17 +222,14 @@ impl<L: Link> Channel for Member<L> {
         operation: &Operation<'_>,
     ) -> Result<OperationId, SubmitError> {
         let mut clients = self.clients.borrow_mut();
+        // One of a hundred thousand is in no cache: its lines had better come all at once.
+        if let Some(entry) = clients.clients.get(self.index as usize) {
+            prefetch(entry);
+        }
         clients.make_ready(self.index);
-        let Clients {
-            clients, submitted, ..
-        } = &mut *clients;
-        let clock = || *submitted.get_or_insert_with(Instant::now);
-        let entry = clients
-            .get_mut(self.index as usize)
-            .and_then(Option::as_mut);
-        let entry = entry.ok_or(SubmitError::Full)?;
+        let entry = clients.entry(self.index).ok_or(SubmitError::Full)?;
         debug_assert_eq!(space, entry.space);
-        entry.client.submit_by(clock, space, operation)
+        entry.client.submit_soon(space, operation)
     }
 
     fn progress(&mut self, wait: Duration) -> io::Result<()> {

@@ -42,6 +42,42 @@ fn a_request_that_comes_again_and_again_runs_once_and_is_answered_alike() {
 }
 
 #[test]
+fn a_request_is_sent_again_a_few_round_trips_after_a_later_one_was_answered() {
+    const ROUND_TRIP: Duration = Duration::from_micros(100);
+    for is_later_answered in [false, true] {
+        let mut bench = Bench::new(node_config(5), client_config(100));
+        let round_trip = |bench: &mut Bench, page: u64| {
+            bench.submit(&read(page << 12, 8));
+            let sent = bench.sent().concat();
+            bench.wait(ROUND_TRIP);
+            let answers = bench.answers(&sent);
+            bench.give(&answers);
+        };
+        (0..30).for_each(|_| round_trip(&mut bench, 0));
+        bench.completions();
+        // This one is lost.
+        bench.submit(&read(0, 8));
+        assert_eq!(bench.sent().len(), 1);
+        bench.wait(ROUND_TRIP / 10);
+        if is_later_answered {
+            round_trip(&mut bench, 1);
+        }
+        bench.wait(2 * ROUND_TRIP);
+        // Long before the least timeout, which is a millisecond.
+        let again = bench.sent().concat();
+        let retransmissions = bench.client.counters().retransmissions;
+        assert_eq!(retransmissions, u64::from(is_later_answered));
+        assert_eq!(again.is_empty(), !is_later_answered);
+        let answers = bench.answers(&again);
+        bench.give(&answers);
+        assert_eq!(
+            bench.completions().len(),
+            2 * usize::from(is_later_answered)
+        );
+    }
+}
+
+#[test]
 fn attempts_may_arrive_in_any_order_and_each_answer_will_do() {
     let orders = [[0, 1, 2], [2, 1, 0], [1, 0, 2], [2, 0, 1]];
     for (order, answered) in orders

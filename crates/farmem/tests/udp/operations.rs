@@ -3,16 +3,55 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tare_farmem::operation::{Error as Refusal, Operation, PageSize, Permission, Value};
-use tare_farmem::protocol::Failure;
-use tare_farmem::session::Error;
+use tare_farmem::operation::{Error as Refusal, Operation, PageSize, Permission, SpaceId, Value};
+use tare_farmem::protocol::{Client, Failure};
+use tare_farmem::session::{Error, Session};
+use tare_farmem::transport::{Remote, UdpLink, Waiting};
 
-use crate::support::{service, session, ANY};
+use crate::support::{options, service, session, ANY};
 
 fn refusal<T: std::fmt::Debug>(result: Result<T, Error>) -> Refusal {
     match result.expect_err("a refusal").failure() {
         Some(Failure::Refused(refusal)) => refusal,
         other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn operations_that_fill_datagrams_are_sent_before_anyone_waits_for_them() {
+    let service = service(ANY, 1);
+    let node = service.address().unwrap();
+    let link = UdpLink::connect(node, Waiting::Asleep).unwrap();
+    let client = Client::new(options().client.unwrap());
+    let mut session = Session::new(Remote::new(client, link), SpaceId(1));
+    session.open().unwrap();
+    let address = session.alloc(1 << 20).unwrap();
+    let requests =
+        |session: &Session<Remote<UdpLink>>| session.channel().client().counters().requests;
+    let before = requests(&session);
+    let read = |n: u64| Operation::Read {
+        address: address + n * 4096,
+        len: 16,
+    };
+    for n in 0..10 {
+        session.submit(&read(n)).unwrap();
+    }
+    assert_eq!(
+        requests(&session),
+        before,
+        "they may share a datagram with others"
+    );
+    for n in 10..200 {
+        session.submit(&read(n)).unwrap();
+    }
+    assert!(requests(&session) >= before + 100);
+    for _ in 0..200 {
+        let ended = session
+            .poll(Duration::from_secs(5))
+            .unwrap()
+            .expect("an end");
+        assert_eq!(ended.data, [0; 16]);
+        session.release(ended);
     }
 }
 

@@ -49,8 +49,8 @@ impl Client {
     /// Ends or repeats what was sent to the node before it was restarted, which was not later than
     /// `started`.
     fn restart(&mut self, started: Instant) {
-        for slot in 0..self.operations.len() as u32 {
-            let Some(Some(active)) = self.operations.get_mut(slot as usize) else {
+        for slot in self.operations.slots() {
+            let Some((handle, active)) = self.operations.at(slot) else {
                 continue;
             };
             let Some(first) = active
@@ -65,18 +65,17 @@ impl Client {
             }
             // No copy of it can have reached the old node; the new one has refused all of them. It
             // may still be in the queue, if some of it had not been sent.
-            let entry = (slot, active.id);
             (active.first, active.sent, active.answered) = (None, 0, 0);
-            self.ready.retain(|ready| *ready != entry);
-            self.ready.push_back(entry);
+            self.ready.retain(|ready| *ready != handle);
+            self.ready.push_back(handle);
         }
-        for part in 0..self.requests.parts.len() as u32 {
-            let Some(Some(found)) = self.requests.parts.get(part as usize).copied() else {
+        for id in self.requests.ids() {
+            let Some(attempt) = self.requests.find(id) else {
                 continue;
             };
-            match self.active(found.operation) {
-                Some(active) if active.first.is_some() => self.requests.send_again(part),
-                _ => self.requests.remove(part),
+            match self.operations.get(attempt.operation) {
+                Some(active) if active.first.is_some() => self.requests.send_again(id),
+                _ => self.requests.remove(id),
             }
         }
     }
@@ -94,13 +93,14 @@ impl Client {
 
     /// Takes the response to a request of an operation.
     pub(super) fn answer(&mut self, now: Instant, response: &Response<'_>) {
-        let Some((index, part)) = self.requests.find(response.id) else {
+        let id = response.id;
+        let Some(&part) = self.requests.find(id) else {
             self.counters.unmatched += 1;
             return;
         };
-        let (slot, _) = part.operation;
-        let Some(active) = self.active(part.operation) else {
-            self.requests.remove(index);
+        let slot = part.operation.slot;
+        let Some(active) = self.operations.get(part.operation) else {
+            self.requests.remove(id);
             self.counters.unmatched += 1;
             return;
         };
@@ -119,30 +119,27 @@ impl Client {
             return;
         }
         self.hear(now, response.time_ns);
-        let sent = match response.id == part.last.0 {
-            true => part.last.1,
-            false => part.first.1,
-        };
-        let bytes = part.request_bytes + part.response_bytes;
-        let outstanding = self.requests.bytes;
+        let rtt_ns = now.as_nanos().saturating_sub(part.at.as_nanos());
         match response.status {
             status::BUSY => {
                 // Sent again when its timer fires.
                 self.counters.busy += 1;
+                let timeout = self.path.timeout(part.retries.into());
+                self.requests.refuse(id, part.at + timeout);
                 self.path.lost(now);
                 return;
             }
             status::EPOCH => return,
             status::EXPIRED => {
-                self.requests.remove(index);
+                self.requests.remove(id);
                 if !codec::is_idempotent(code) {
                     self.finish(slot, Err(Failure::OutcomeUnknown));
                 }
                 return;
             }
             status::RECEIVED if code == code::WRITE => {
-                self.requests.remove(index);
-                self.path.answered(now, now.since(sent), bytes, outstanding);
+                self.requests.answer(id);
+                self.answered = (rtt_ns, self.answered.1 + part.bytes());
                 return;
             }
             _ => {}
@@ -154,22 +151,26 @@ impl Client {
             self.counters.malformed += 1;
             return;
         };
-        self.requests.remove(index);
-        self.path.answered(now, now.since(sent), bytes, outstanding);
+        self.requests.answer(id);
+        self.answered = (rtt_ns, self.answered.1 + part.bytes());
         if !is_read {
             return self.finish(slot, outcome.map_err(Failure::Refused));
         }
-        let Some(Some(active)) = self.operations.get_mut(slot as usize) else {
+        let Some((_, active)) = self.operations.at(slot) else {
             return;
         };
-        let place = part.offset as usize..part.offset as usize + length;
-        if let Some(place) = active.data.get_mut(place) {
-            place.copy_from_slice(response.body);
+        if part.length == active.head.length {
+            active.data = self.buffers.pop().unwrap_or_default();
+            active.data.extend_from_slice(response.body);
+        } else if let Some(place) = active.data.get_mut(part.offset as usize..) {
+            if let Some(place) = place.get_mut(..length) {
+                place.copy_from_slice(response.body);
+            }
         }
         active.answered += part.length;
         if active.answered == active.head.length {
             let length = active.head.length;
-            self.finish(slot, Ok(Value::Bytes(length)));
+            self.finish_read(slot, length);
         }
     }
 }

@@ -55,7 +55,7 @@ impl ClientConfig {
             response_bytes_max: 4 << 20,
             queueing: Duration::from_micros(500),
             retransmission_initial: Duration::from_millis(10),
-            retransmission_min: Duration::from_millis(1),
+            retransmission_min: Duration::from_micros(200),
             retransmission_max: Duration::from_millis(50),
         }
     }

@@ -2,7 +2,7 @@
 
 mod answer;
 mod interface;
-mod lone;
+mod operations;
 mod order;
 mod path;
 mod requests;
@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use tare_sim::Instant;
 
-use self::lone::{Fresh, Lone};
+use self::operations::{Active, First, Handle, Operations};
 use self::order::{Footprint, Order};
 use self::path::{Bounds, Path};
-use self::requests::{Part, Requests};
+use self::requests::{Attempt, Requests};
 use super::aead::Capability;
-use super::codec::{self, code, status, Head};
+use super::codec::{self, code, status};
 use super::datagrams::Datagrams;
 use super::message::{Malformed, Response, MESSAGE_MAX, OPERATION_MAX};
 use super::node::DATAGRAM_MIN;
@@ -40,24 +40,22 @@ pub struct Client {
     epoch: u64,
     hello: Hello,
     heard: Option<Instant>,
-    /// The only operation outstanding, which is in none of the lists below. At most one: a list
-    /// for its memory, which an idle client does not have.
-    lone: Vec<Lone>,
-    operations: Vec<Option<Active>>,
-    free: Vec<u32>,
-    active: usize,
+    operations: Operations,
+    /// Some operations were submitted at a time that is not known yet.
+    is_unstamped: bool,
     order: Order,
     /// Operations of which something is to be sent for the first time.
-    ready: VecDeque<(u32, OperationId)>,
-    /// All that are active, in the order of their ends.
-    deadlines: VecDeque<(Instant, u32, OperationId)>,
+    ready: VecDeque<Handle>,
     requests: Requests,
     path: Path,
     /// The window was full, and has not had room for a burst since.
     is_blocked: bool,
+    /// The last round trip of what is being received, in nanoseconds, and the bytes of all of it.
+    answered: (u64, u64),
     completions: VecDeque<Completion>,
-    /// Empty buffers, for their memory.
+    /// Empty buffers and lists, for their memory.
     buffers: Vec<Vec<u8>>,
+    blockers: Vec<u32>,
     counters: ClientCounters,
 }
 
@@ -91,36 +89,6 @@ const HELLO: Hello = Hello {
     next: Instant::ZERO,
 };
 
-/// An operation that has not completed.
-#[derive(Debug)]
-struct Active {
-    id: OperationId,
-    space: SpaceId,
-    head: Head,
-    /// The body to send, or the buffer of a read.
-    data: Vec<u8>,
-    submitted: Instant,
-    /// Its first request; `None` if nothing was sent.
-    first: Option<First>,
-    /// Bytes sent at least once, and bytes answered.
-    sent: u32,
-    answered: u32,
-    /// Operations that it waits for.
-    blockers: u32,
-    /// Operations that wait for it.
-    dependents: Vec<u32>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct First {
-    id: u64,
-    at: Instant,
-    /// The same by the node's clock.
-    at_ns: u64,
-    /// Bytes of a request or response that carry data.
-    part: u32,
-}
-
 impl Client {
     /// A client that has sent nothing.
     pub fn new(config: ClientConfig) -> Client {
@@ -136,13 +104,10 @@ impl Client {
             epoch: 0,
             hello: HELLO,
             heard: None,
-            lone: Vec::new(),
-            operations: Vec::new(),
-            free: Vec::new(),
-            active: 0,
+            operations: Operations::new(),
+            is_unstamped: false,
             order: Order::default(),
             ready: VecDeque::new(),
-            deadlines: VecDeque::new(),
             requests: Requests::new(config.first_id),
             path: Path::new(Bounds {
                 timeout_initial_ns: nanos(config.retransmission_initial),
@@ -153,8 +118,10 @@ impl Client {
                 datagram: config.datagram_bytes as u64,
             }),
             is_blocked: false,
+            answered: (0, 0),
             completions: VecDeque::new(),
             buffers: Vec::new(),
+            blockers: Vec::new(),
             counters: ClientCounters::default(),
             config,
         }
@@ -178,25 +145,25 @@ impl Client {
         space: SpaceId,
         operation: &Operation<'_>,
     ) -> Result<OperationId, SubmitError> {
-        self.take(Some(now), || now, space, operation)
+        self.stamp(now);
+        self.take(now, space, operation)
     }
 
-    /// The same with a clock that is read only if that is needed. If it is not, the operation
-    /// counts as submitted when it is sent.
+    /// The same at a time that is not known yet: that of the next call of [`Client::transmit`].
     #[inline]
-    pub(crate) fn submit_by(
+    pub(crate) fn submit_soon(
         &mut self,
-        clock: impl FnOnce() -> Instant,
         space: SpaceId,
         operation: &Operation<'_>,
     ) -> Result<OperationId, SubmitError> {
-        self.take(None, clock, space, operation)
+        let id = self.take(Instant::NEVER, space, operation)?;
+        self.is_unstamped = true;
+        Ok(id)
     }
 
     fn take(
         &mut self,
-        submitted: Option<Instant>,
-        clock: impl FnOnce() -> Instant,
+        submitted: Instant,
         space: SpaceId,
         operation: &Operation<'_>,
     ) -> Result<OperationId, SubmitError> {
@@ -205,83 +172,76 @@ impl Client {
         } else if let Operation::Write { address, data, .. } = *operation {
             check_range(address, data.len() as u64)?;
         }
-        if self.active >= self.config.operations_max {
+        if self.operations.len() >= self.config.operations_max {
             return Err(SubmitError::Full);
         }
         if !self.protection.is_authorized(space) {
             return Err(SubmitError::Unauthorized);
         }
-        let mut data = self.buffers.pop().unwrap_or_default();
+        let mut data = match operation {
+            Operation::Read { .. } => Vec::new(),
+            _ => self.buffers.pop().unwrap_or_default(),
+        };
         let head = codec::encode(operation, &mut data);
         let id = OperationId(self.counters.submitted);
         self.counters.submitted += 1;
-        let fresh = Fresh {
-            id,
-            space,
-            head,
-            footprint: Footprint::new(operation, &head),
-            data,
-            submitted,
-        };
-        if self.is_alone(&fresh.head, fresh.data.len()) {
-            self.enter_alone(fresh);
-        } else {
-            let now = clock();
-            self.join(now);
-            self.enter(now, fresh);
-        }
-        Ok(id)
-    }
-
-    /// Puts an operation among others; returns its slot.
-    fn enter(&mut self, now: Instant, fresh: Fresh) -> u32 {
-        let Fresh {
-            id,
-            space,
-            head,
-            footprint,
-            data,
-            submitted,
-        } = fresh;
-        let submitted = submitted.unwrap_or(now);
-        let slot = self.free.pop().unwrap_or(self.operations.len() as u32);
-        let mut blockers = self.order.list();
-        self.order.enter(slot, space, footprint, &mut blockers);
-        for blocker in &blockers {
-            if let Some(Some(blocker)) = self.operations.get_mut(*blocker as usize) {
+        let slot = self.operations.next_slot();
+        let blockers = &mut self.blockers;
+        blockers.clear();
+        let footprint = Footprint::new(operation, &head);
+        self.order.enter(slot, space, footprint, blockers);
+        for blocker in blockers.iter() {
+            if let Some((_, blocker)) = self.operations.at(*blocker) {
                 blocker.dependents.push(slot);
             }
         }
-        let active = Active {
+        let blockers = blockers.len() as u32;
+        let handle = self.operations.insert(Active {
             id,
             space,
             head,
-            data,
+            data: Vec::new(),
             submitted,
             first: None,
             sent: 0,
             answered: 0,
-            blockers: blockers.len() as u32,
+            blockers,
             dependents: Vec::new(),
-        };
-        self.counters.ordered += u64::from(!blockers.is_empty());
-        let is_free = blockers.is_empty();
-        self.order.give_back(blockers);
-        match self.operations.get_mut(slot as usize) {
-            Some(place) => *place = Some(active),
-            None => self.operations.push(Some(active)),
+        });
+        if let (1.., Some((_, active))) = (data.capacity(), self.operations.at(slot)) {
+            active.data = data;
         }
-        self.active += 1;
-        self.deadlines
-            .push_back((submitted + self.timeout(), slot, id));
-        if is_free {
-            self.start(slot);
+        if blockers > 0 {
+            self.counters.ordered += 1;
+        } else if head.code == code::FENCE {
+            self.finish(slot, Ok(Value::None));
+        } else {
+            self.ready.push_back(handle);
         }
-        slot
+        Ok(id)
+    }
+
+    /// Gives operations the time of their submission, as far as they have none.
+    #[inline]
+    fn stamp(&mut self, now: Instant) {
+        if std::mem::take(&mut self.is_unstamped) {
+            self.operations.stamp(now);
+        }
     }
 
     /// Takes a datagram from the node, which it decrypts in place.
-    pub fn receive(&mut self, now: Instant, mut datagram: &mut [u8]) {
+    pub fn receive(&mut self, now: Instant, datagram: &mut [u8]) {
+        let outstanding = self.requests.bytes;
+        self.answered = (0, 0);
+        self.take_responses(now, datagram);
+        // One sample for all that came together.
+        let (rtt_ns, bytes) = self.answered;
+        if bytes > 0 {
+            self.path.answered(now, rtt_ns, bytes, outstanding);
+        }
+    }
+
+    fn take_responses(&mut self, now: Instant, mut datagram: &mut [u8]) {
         while !datagram.is_empty() {
             let response = match Response::parse(datagram, &mut self.protection) {
                 Ok((response, rest)) => {
@@ -299,8 +259,7 @@ impl Client {
             };
             if response.status == status::HELLO {
                 self.welcome(now, &response);
-            } else if !self.answer_alone(now, &response) {
-                self.join(now);
+            } else {
                 self.answer(now, &response);
             }
         }
@@ -308,15 +267,13 @@ impl Client {
 
     /// Appends the next datagram to be sent to the node; returns false if there is none at present.
     pub fn transmit(&mut self, now: Instant, out: &mut Datagrams) -> bool {
+        self.stamp(now);
         let Some(node) = self.node else {
-            if self.active > 0 && now >= self.hello.next {
+            if self.operations.len() > 0 && now >= self.hello.next {
                 self.greet(now, out);
             }
             return end(out);
         };
-        if let Some(is_some) = self.transmit_alone(now, &node, out) {
-            return is_some;
-        }
         let longest = self.config.datagram_bytes.min(node.datagram_bytes);
         while self.transmit_again(now, longest, out) {}
         if self.requests.again.is_empty() && !self.waits_for_burst() {
@@ -337,52 +294,35 @@ impl Client {
 
     /// Does what is due. To be called at [`Client::next_deadline`], or any time.
     pub fn tick(&mut self, now: Instant) {
-        if let Some(deadline) = self.lone_deadline() {
-            if deadline > now {
-                return;
+        while let Some(id) = self.requests.due(now, &self.path) {
+            let attempt = self.requests.find(id);
+            match attempt.and_then(|attempt| self.operations.get(attempt.operation)) {
+                Some(_) => {
+                    self.requests.send_again(id);
+                    self.path.lost(now);
+                }
+                None => self.requests.remove(id),
             }
-            self.join(now);
         }
-        while let Some((_, (part, id))) = self.requests.timers.pop(now) {
-            let Some(flying) = self.requests.flying(part, id) else {
-                continue;
-            };
-            if self.active(flying.operation).is_none() {
-                self.requests.remove(part);
-                continue;
-            }
-            self.requests.send_again(part);
-            self.path.lost(now);
-        }
-        while let Some(&(deadline, slot, id)) = self.deadlines.front() {
-            if deadline > now {
+        while let Some((slot, active)) = self.operations.oldest() {
+            if active.submitted + self.timeout() > now {
                 break;
             }
-            self.deadlines.pop_front();
-            self.give_up(slot, id);
+            self.give_up(slot);
         }
-        if self.deadlines.len() > 64 + 2 * self.active {
-            let operations = &self.operations;
-            self.deadlines.retain(|(_, slot, id)| {
-                let active = operations.get(*slot as usize).and_then(Option::as_ref);
-                active.is_some_and(|active| active.id == *id)
-            });
-        }
-        self.requests.prune_timers();
     }
 
     /// The time of the next call of [`Client::tick`], unless something else happens before.
     pub fn next_deadline(&self) -> Instant {
-        if let Some(deadline) = self.lone_deadline() {
-            return deadline;
-        }
-        let hello = match self.node {
-            None if self.active > 0 => self.hello.next,
-            _ => Instant::NEVER,
+        let Some((_, oldest)) = self.operations.oldest() else {
+            return self.requests.next_due(&self.path);
         };
-        let deadline = self.deadlines.front();
-        let deadline = deadline.map_or(Instant::NEVER, |(deadline, ..)| *deadline);
-        self.requests.timers.next_at().min(deadline).min(hello)
+        let next = match self.node {
+            None => self.hello.next,
+            Some(_) => Instant::NEVER,
+        };
+        let deadline = oldest.submitted + self.timeout();
+        self.requests.next_due(&self.path).min(deadline).min(next)
     }
 
     /// The next operation that has completed, in the order in which they did.
@@ -400,7 +340,11 @@ impl Client {
     /// Takes back the buffer of a completion, to be used again.
     #[inline]
     pub fn recycle(&mut self, mut buffer: Vec<u8>) {
-        if self.buffers.len() < BUFFERS_MAX && buffer.capacity() <= BUFFER_BYTES_MAX {
+        let has_room = match buffer.capacity() {
+            0..=SHORT_BYTES_MAX => self.buffers.len() < SHORT_MAX,
+            capacity => capacity <= BUFFER_BYTES_MAX && self.buffers.len() < BUFFERS_MAX,
+        };
+        if has_room && buffer.capacity() > 0 {
             buffer.clear();
             self.buffers.push(buffer);
         }
@@ -409,7 +353,7 @@ impl Client {
     /// Operations that have not completed.
     #[inline]
     pub fn outstanding(&self) -> usize {
-        self.active
+        self.operations.len()
     }
 
     /// The node's epoch, 0 if it never answered.
@@ -428,68 +372,66 @@ impl Client {
         self.config.timeout.min(node)
     }
 
-    #[inline]
-    fn active(&self, (slot, id): (u32, OperationId)) -> Option<&Active> {
-        let active = self.operations.get(slot as usize)?.as_ref();
-        active.filter(|active| active.id == id)
+    fn finish(&mut self, slot: u32, outcome: Result<Value, Failure>) {
+        let mut fences = Vec::new();
+        self.end(slot, outcome, &mut fences);
+        self.end_fences(fences);
     }
 
-    /// Lets an operation go that waits for no other.
-    fn start(&mut self, slot: u32) {
-        let Some(Some(active)) = self.operations.get(slot as usize) else {
-            return;
-        };
-        match active.head.code {
-            code::FENCE => self.finish(slot, Ok(Value::None)),
-            _ => self.ready.push_back((slot, active.id)),
+    /// Ends an operation that has read so many bytes.
+    #[inline]
+    fn finish_read(&mut self, slot: u32, length: u32) {
+        let mut fences = Vec::new();
+        self.end(slot, Ok(Value::Bytes(length)), &mut fences);
+        self.end_fences(fences);
+    }
+
+    /// Ends fences, and those that wait for them: not by recursion, because there may be thousands.
+    fn end_fences(&mut self, mut fences: Vec<u32>) {
+        while let Some(slot) = fences.pop() {
+            self.end(slot, Ok(Value::None), &mut fences);
         }
     }
 
-    fn finish(&mut self, slot: u32, outcome: Result<Value, Failure>) {
-        // Not by recursion: a thousand fences may wait for each other.
-        let mut ended = Vec::new();
-        let mut next = Some((slot, outcome));
-        while let Some((slot, outcome)) = next.or_else(|| ended.pop()) {
-            next = None;
-            let Some(active) = self.operations[slot as usize].take() else {
+    /// Ends an operation; appends the slots of the fences that wait for nothing more.
+    #[inline(always)]
+    fn end(&mut self, slot: u32, outcome: Result<Value, Failure>, fences: &mut Vec<u32>) {
+        let Some(ended) = self.operations.remove(slot) else {
+            return;
+        };
+        self.order.leave(slot);
+        let data = match outcome {
+            Ok(Value::Bytes(_)) => ended.data,
+            _ => {
+                self.recycle(ended.data);
+                Vec::new()
+            }
+        };
+        self.completions.push_back(Completion {
+            id: ended.id,
+            space: ended.space,
+            outcome,
+            data,
+        });
+        for dependent in ended.dependents {
+            let Some((handle, waiting)) = self.operations.at(dependent) else {
                 continue;
             };
-            self.order.leave(slot);
-            self.free.push(slot);
-            self.active -= 1;
-            let data = match outcome {
-                Ok(Value::Bytes(_)) => active.data,
-                _ => {
-                    self.recycle(active.data);
-                    Vec::new()
-                }
-            };
-            self.completions.push_back(Completion {
-                id: active.id,
-                space: active.space,
-                outcome,
-                data,
-            });
-            for dependent in active.dependents {
-                let Some(Some(waiting)) = self.operations.get_mut(dependent as usize) else {
-                    continue;
-                };
-                waiting.blockers = waiting.blockers.saturating_sub(1);
-                if waiting.blockers > 0 {
-                    continue;
-                }
-                match waiting.head.code {
-                    code::FENCE => ended.push((dependent, Ok(Value::None))),
-                    _ => self.ready.push_back((dependent, waiting.id)),
-                }
+            waiting.blockers = waiting.blockers.saturating_sub(1);
+            if waiting.blockers > 0 {
+                continue;
+            }
+            match waiting.head.code {
+                code::FENCE => fences.push(dependent),
+                _ => self.ready.push_back(handle),
             }
         }
     }
 
     /// Ends an operation whose time is over. Operations are given up in the order of their
     /// submission, so none that still waits for another is given up before that.
-    fn give_up(&mut self, slot: u32, id: OperationId) {
-        let Some(active) = self.active((slot, id)) else {
+    fn give_up(&mut self, slot: u32) {
+        let Some((_, active)) = self.operations.at(slot) else {
             return;
         };
         let failure = if active.first.is_some() && !codec::is_idempotent(active.head.code) {
@@ -506,7 +448,11 @@ impl Client {
 /// Bytes for which there has to be room after the window was full, unless a quarter of it is less.
 const BURST_BYTES: u64 = 64 << 10;
 
+/// Most buffers that are kept, if they are short, and if not.
+const SHORT_MAX: usize = 1024;
 const BUFFERS_MAX: usize = 64;
+
+const SHORT_BYTES_MAX: usize = 256;
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 
 /// Completes the datagram; returns false if there is nothing in it.

@@ -7,13 +7,20 @@ use std::hash::{BuildHasherDefault, Hasher};
 use super::super::codec::{code, Head};
 use crate::operation::{Operation, SpaceId};
 
-/// The pages that an operation touches, as far as the order is concerned.
+/// The pages of 4 KiB that an operation touches, as far as the order is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Footprint {
+pub(super) struct Footprint {
+    kind: Kind,
+    first: u64,
+    last: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
     /// No page that the client knows of.
     None,
-    /// Pages of 4 KiB.
-    Pages { first: u64, last: u64, write: bool },
+    Read,
+    Write,
     /// Everything: runs after all operations of its space that were submitted before it, and before
     /// all that are submitted after it.
     Barrier,
@@ -25,55 +32,56 @@ const PAGE_SHIFT: u32 = 12;
 const NARROW_MAX: u64 = 4;
 
 impl Footprint {
+    const fn without_pages(kind: Kind) -> Footprint {
+        Footprint {
+            kind,
+            first: 0,
+            last: 0,
+        }
+    }
+
+    #[inline]
     pub(super) fn new(operation: &Operation<'_>, head: &Head) -> Footprint {
         let bytes = match operation {
-            Operation::Alloc { at: None, .. } | Operation::Find { .. } => return Footprint::None,
-            Operation::Alloc { bytes, .. } | Operation::Free { bytes, .. } => *bytes,
             Operation::Read { .. } | Operation::Write { .. } => u64::from(head.length),
+            Operation::Alloc { at: None, .. } | Operation::Find { .. } => {
+                return Footprint::without_pages(Kind::None)
+            }
+            Operation::Alloc { bytes, .. } | Operation::Free { bytes, .. } => *bytes,
             Operation::CompareAndSwap { .. } | Operation::FetchAdd { .. } => 8,
             // Locks, so that what a lock protects happens while it is held; changes of the space
             // and its regions, because what they touch is known to the node alone.
-            _ => return Footprint::Barrier,
+            _ => return Footprint::without_pages(Kind::Barrier),
         };
         let last = head.address.saturating_add(bytes.max(1) - 1);
-        Footprint::Pages {
+        Footprint {
+            kind: match head.code {
+                code::READ => Kind::Read,
+                _ => Kind::Write,
+            },
             first: head.address >> PAGE_SHIFT,
             last: last >> PAGE_SHIFT,
-            write: head.code != code::READ,
         }
     }
 
     fn conflicts(self, other: Footprint) -> bool {
-        match (self, other) {
-            (Footprint::None, _) | (_, Footprint::None) => false,
-            (Footprint::Barrier, _) | (_, Footprint::Barrier) => true,
-            (
-                Footprint::Pages { first, last, write },
-                Footprint::Pages {
-                    first: other_first,
-                    last: other_last,
-                    write: other_write,
-                },
-            ) => (write || other_write) && first <= other_last && other_first <= last,
+        match (self.kind, other.kind) {
+            (Kind::None, _) | (_, Kind::None) | (Kind::Read, Kind::Read) => false,
+            (Kind::Barrier, _) | (_, Kind::Barrier) => true,
+            _ => self.first <= other.last && other.first <= self.last,
         }
     }
 
     /// Returns true if it never has to wait for others of which this is true.
+    #[inline]
     fn is_read(self) -> bool {
-        matches!(
-            self,
-            Footprint::None | Footprint::Pages { write: false, .. }
-        )
+        matches!(self.kind, Kind::None | Kind::Read)
     }
 
-    /// The pages, if they are few.
-    fn narrow(self) -> Option<(std::ops::RangeInclusive<u64>, bool)> {
-        match self {
-            Footprint::Pages { first, last, write } if last - first < NARROW_MAX => {
-                Some((first..=last, write))
-            }
-            _ => None,
-        }
+    /// Returns true if it is of pages, of few.
+    #[inline]
+    fn is_narrow(self) -> bool {
+        matches!(self.kind, Kind::Read | Kind::Write) && self.last - self.first < NARROW_MAX
     }
 }
 
@@ -91,12 +99,24 @@ pub(super) struct Order {
     reads: u32,
     pages: HashMap<(SpaceId, u64), Page, BuildHasherDefault<PageHasher>>,
     /// Operations by slot.
-    entries: Vec<Option<(SpaceId, Footprint)>>,
+    entries: Vec<Entry>,
     /// The slots of those that are not narrow.
     wide: Vec<u32>,
     /// Empty lists, for their memory.
     spare: Vec<Vec<u32>>,
 }
+
+/// An operation, or [`Kind::None`] in an empty slot, of which nothing has to be known either.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    space: SpaceId,
+    footprint: Footprint,
+}
+
+const EMPTY: Entry = Entry {
+    space: SpaceId(0),
+    footprint: Footprint::without_pages(Kind::None),
+};
 
 /// The operations that the next one on a page has to wait for. Those before them are waited for by
 /// them.
@@ -108,19 +128,9 @@ struct Page {
 }
 
 impl Order {
-    /// Returns an empty list.
-    pub(super) fn list(&mut self) -> Vec<u32> {
-        self.spare.pop().unwrap_or_default()
-    }
-
-    /// Takes back a list, for its memory.
-    pub(super) fn give_back(&mut self, mut list: Vec<u32>) {
-        list.clear();
-        self.spare.push(list);
-    }
-
     /// Enters an operation; appends the slots of the operations that it must wait for to
     /// `blockers`, some perhaps twice.
+    #[inline]
     pub(super) fn enter(
         &mut self,
         slot: u32,
@@ -128,26 +138,43 @@ impl Order {
         footprint: Footprint,
         blockers: &mut Vec<u32>,
     ) {
-        let entry = |slot: u32| self.entries.get(slot as usize).copied().flatten();
-        let conflicts = |slot: &u32| {
-            entry(*slot).is_some_and(|(of, other)| of == space && other.conflicts(footprint))
-        };
-        let narrow = footprint.narrow();
-        if narrow.is_some() {
-            blockers.extend(self.wide.iter().copied().filter(conflicts));
-        } else if footprint != Footprint::None {
-            blockers.extend((0..self.entries.len() as u32).filter(conflicts));
-            self.wide.push(slot);
+        let is_narrow = footprint.is_narrow();
+        if !is_narrow || !self.wide.is_empty() {
+            self.compare(slot, space, footprint, blockers);
         }
         let is_read = footprint.is_read();
         self.writers += u32::from(!is_read);
-        if let (Some(narrow), true) = (narrow, self.needs_index(is_read)) {
-            self.index(slot, space, narrow, blockers);
+        if is_narrow && self.needs_index(is_read) {
+            self.index(slot, space, footprint, blockers);
         }
         if self.entries.len() <= slot as usize {
-            self.entries.resize(slot as usize + 1, None);
+            self.entries.resize(slot as usize + 1, EMPTY);
         }
-        self.entries[slot as usize] = Some((space, footprint));
+        let entry = &mut self.entries[slot as usize];
+        entry.space = space;
+        entry.footprint.kind = footprint.kind;
+        entry.footprint.first = footprint.first;
+        entry.footprint.last = footprint.last;
+    }
+
+    /// Compares an operation with those that are not in the index, or with all.
+    fn compare(
+        &mut self,
+        slot: u32,
+        space: SpaceId,
+        footprint: Footprint,
+        blockers: &mut Vec<u32>,
+    ) {
+        let conflicts = |slot: &u32| {
+            let entry = self.entries.get(*slot as usize);
+            entry.is_some_and(|e| e.space == space && e.footprint.conflicts(footprint))
+        };
+        if footprint.is_narrow() {
+            blockers.extend(self.wide.iter().copied().filter(conflicts));
+        } else if footprint.kind != Kind::None {
+            blockers.extend((0..self.entries.len() as u32).filter(conflicts));
+            self.wide.push(slot);
+        }
     }
 
     /// Makes the index if an operation is not a read, and forgets it if it was of no use for more
@@ -178,29 +205,22 @@ impl Order {
     #[cold]
     fn index_all(&mut self) {
         for slot in 0..self.entries.len() as u32 {
-            let entry = self.entries[slot as usize];
-            let narrow = entry.and_then(|(space, footprint)| Some((space, footprint.narrow()?)));
-            if let Some((space, narrow)) = narrow {
+            let Entry { space, footprint } = self.entries[slot as usize];
+            if footprint.is_narrow() {
                 // They have nothing to wait for.
-                self.index(slot, space, narrow, &mut Vec::new());
+                self.index(slot, space, footprint, &mut Vec::new());
             }
         }
     }
 
-    fn index(
-        &mut self,
-        slot: u32,
-        space: SpaceId,
-        narrow: (std::ops::RangeInclusive<u64>, bool),
-        blockers: &mut Vec<u32>,
-    ) {
-        for (page, write) in with_write(narrow) {
+    fn index(&mut self, slot: u32, space: SpaceId, footprint: Footprint, blockers: &mut Vec<u32>) {
+        for page in footprint.first..=footprint.last {
             let spare = &mut self.spare;
             let page = self.pages.entry((space, page)).or_insert_with(|| Page {
                 writer: None,
                 readers: spare.pop().unwrap_or_default(),
             });
-            if write {
+            if footprint.kind == Kind::Write {
                 match page.readers.is_empty() {
                     true => blockers.extend(page.writer),
                     false => blockers.append(&mut page.readers),
@@ -214,20 +234,26 @@ impl Order {
     }
 
     /// Removes an operation that has completed.
+    #[inline]
     pub(super) fn leave(&mut self, slot: u32) {
-        let entry = self.entries.get_mut(slot as usize).and_then(Option::take);
-        let Some((space, footprint)) = entry else {
+        let Some(entry) = self.entries.get_mut(slot as usize) else {
             return;
         };
+        let Entry { space, footprint } = *entry;
+        entry.footprint.kind = Kind::None;
         self.writers -= u32::from(!footprint.is_read());
-        let Some(narrow) = footprint.narrow() else {
-            self.wide.retain(|wide| *wide != slot);
-            return;
-        };
-        if !self.is_indexed {
+        if footprint.is_narrow() && !self.is_indexed {
             return;
         }
-        for (number, _) in with_write(narrow) {
+        self.leave_lists(slot, space, footprint);
+    }
+
+    fn leave_lists(&mut self, slot: u32, space: SpaceId, footprint: Footprint) {
+        if !footprint.is_narrow() {
+            self.wide.retain(|wide| *wide != slot);
+            return;
+        }
+        for number in footprint.first..=footprint.last {
             let Some(page) = self.pages.get_mut(&(space, number)) else {
                 continue;
             };
@@ -242,12 +268,6 @@ impl Order {
             }
         }
     }
-}
-
-fn with_write(
-    (pages, write): (std::ops::RangeInclusive<u64>, bool),
-) -> impl Iterator<Item = (u64, bool)> {
-    pages.map(move |page| (page, write))
 }
 
 /// One multiplication per number. The keys are the program's own pages: there is no adversary who
@@ -276,10 +296,10 @@ mod tests {
 
     #[test]
     fn a_read_waits_for_a_writer_of_its_page_however_many_reads_came_between() {
-        let page = |n, write| Footprint::Pages {
+        let page = |n, write| Footprint {
+            kind: if write { Kind::Write } else { Kind::Read },
             first: n,
             last: n,
-            write,
         };
         let (mut order, mut blockers) = (Order::default(), Vec::new());
         order.enter(0, SpaceId(1), page(7, true), &mut blockers);

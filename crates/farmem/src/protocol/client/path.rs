@@ -76,11 +76,17 @@ impl Path {
         Duration::from_nanos(first.min(bounds.timeout_max_ns))
     }
 
+    /// The time after which an attempt is taken for lost if one that was sent later is answered.
+    #[inline]
+    pub(super) fn round_trip(&self) -> Duration {
+        Duration::from_nanos(self.smoothed_ns + 4 * self.variation_ns)
+    }
+
     /// Takes the round trip of an attempt of `bytes` in both directions, while `outstanding` bytes
     /// were, that included.
     #[inline]
-    pub(super) fn answered(&mut self, now: Instant, rtt: Duration, bytes: u64, outstanding: u64) {
-        let rtt = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX).max(1);
+    pub(super) fn answered(&mut self, now: Instant, rtt_ns: u64, bytes: u64, outstanding: u64) {
+        let rtt = rtt_ns.max(1);
         if self.smoothed_ns == 0 {
             (self.smoothed_ns, self.variation_ns) = (rtt, rtt / 2);
         } else {
@@ -146,14 +152,14 @@ mod tests {
     fn the_timeout_follows_rfc_6298_and_doubles_per_attempt() {
         let mut path = path();
         assert_eq!(path.timeout(0), micros(10_000));
-        path.answered(Instant::ZERO, micros(400), 100, 100);
+        path.answered(Instant::ZERO, 400000, 100, 100);
         assert_eq!(path.timeout(0), micros(400 + 4 * 200));
-        path.answered(Instant::ZERO, micros(800), 100, 100);
+        path.answered(Instant::ZERO, 800000, 100, 100);
         // Variation 3/4 · 200 + 1/4 · 400, mean 7/8 · 400 + 1/8 · 800.
         assert_eq!(path.timeout(0), micros(450 + 4 * 250));
         assert_eq!(path.timeout(2), micros(4 * 1450));
         assert_eq!(path.timeout(60), micros(100_000));
-        (0..1000).for_each(|_| path.answered(Instant::ZERO, micros(10), 100, 100));
+        (0..1000).for_each(|_| path.answered(Instant::ZERO, 10000, 100, 100));
         assert_eq!(path.timeout(0), micros(200));
     }
 
@@ -162,19 +168,19 @@ mod tests {
         let mut path = path();
         let start = path.window();
         let now = Instant::ZERO + PERIOD;
-        path.answered(now, micros(100), 1500, 1500);
+        path.answered(now, 100000, 1500, 1500);
         assert_eq!(path.window(), start, "most of it is unused");
-        path.answered(now, micros(100), 1500, start);
+        path.answered(now, 100000, 1500, start);
         assert_eq!(path.window(), start + 1500, "slow start");
-        path.answered(now, micros(150), 1500, start);
+        path.answered(now, 150000, 1500, start);
         assert_eq!(path.window(), start + 3000, "within the target");
-        path.answered(now, micros(300), 1500, start);
+        path.answered(now, 300000, 1500, start);
         let shrunk = path.window();
         assert!(shrunk < start && shrunk > start / 2, "{shrunk}");
-        path.answered(now, micros(300), 1500, start);
+        path.answered(now, 300000, 1500, start);
         path.lost(now);
         assert_eq!(path.window(), shrunk, "the same round trip");
-        path.answered(now, micros(100), 1500, shrunk);
+        path.answered(now, 100000, 1500, shrunk);
         let grown = path.window() - shrunk;
         assert!((1..200).contains(&grown), "{grown}");
         (0..100).for_each(|n| path.lost(now + micros(10_000) * n));
@@ -185,13 +191,13 @@ mod tests {
     fn a_longer_route_becomes_the_base_after_two_periods() {
         let mut path = path();
         let mut now = Instant::ZERO;
-        path.answered(now, micros(10), 1500, 1500);
+        path.answered(now, 10000, 1500, 1500);
         for _ in 0..3 {
             now += PERIOD;
-            path.answered(now, micros(500), 1500, 1500);
+            path.answered(now, 500000, 1500, 1500);
         }
         let window = path.window();
-        path.answered(now + PERIOD, micros(500), 1500, window);
+        path.answered(now + PERIOD, 500000, 1500, window);
         assert!(path.window() > window);
     }
 }

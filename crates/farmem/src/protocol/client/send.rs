@@ -5,7 +5,7 @@ use tare_sim::Instant;
 use super::super::codec::{code, Head};
 use super::super::datagrams::Datagrams;
 use super::super::message::{Request, GUARD_LEN, REQUEST_HEADER, RESPONSE_HEADER};
-use super::{nanos, Client, Failure, First, NodeInfo, Part, Requests};
+use super::{Attempt, Client, Failure, First, Handle, NodeInfo, Requests};
 use crate::operation::{Error, SpaceId};
 
 /// Bytes of an operation after which it is the turn of the next one.
@@ -17,8 +17,8 @@ impl Client {
     pub(super) fn greet(&mut self, now: Instant, datagram: &mut Datagrams) {
         if self.hello.id == 0 {
             self.hello.id = self.requests.new_id();
-            let first = self.operations.iter().flatten().next();
-            self.hello.space = first.map_or(SpaceId(0), |active| active.space);
+            let first = self.operations.oldest();
+            self.hello.space = first.map_or(SpaceId(0), |(_, active)| active.space);
         }
         let request = Request {
             code: code::HELLO,
@@ -48,29 +48,25 @@ impl Client {
         longest: usize,
         datagram: &mut Datagrams,
     ) -> bool {
-        let Some(&(index, id)) = self.requests.again.front() else {
+        let Some(&id) = self.requests.again.front() else {
             return false;
         };
-        let part = self.requests.parts.get(index as usize).copied().flatten();
-        let part = part.filter(|part| part.last.0 == id && !part.in_flight);
-        let Some(part) = part else {
-            self.requests.again.pop_front();
-            return true;
-        };
-        if self.active(part.operation).is_none() {
-            self.requests.again.pop_front();
-            self.requests.remove(index);
-            return true;
-        }
-        if !self.has_room(part.request_bytes, part.response_bytes, longest, datagram) {
-            return false;
+        if let Some(&attempt) = self.requests.find(id) {
+            if self.operations.get(attempt.operation).is_none() {
+                self.requests.remove(id);
+            } else if !self.has_room(
+                (attempt.request_bytes.into(), attempt.response_bytes.into()),
+                longest,
+                datagram,
+            ) {
+                return false;
+            } else if let Some((id, attempt)) = self.requests.retry(id, now) {
+                self.counters.retransmissions += 1;
+                let part = (attempt.offset, attempt.length);
+                self.emit(id, attempt.operation, part, datagram);
+            }
         }
         self.requests.again.pop_front();
-        self.counters.retransmissions += 1;
-        let id = self.requests.new_id();
-        if let Some(part) = self.requests.begin_attempt(index, id, now) {
-            self.emit(now, index, &part, datagram);
-        }
         true
     }
 
@@ -85,17 +81,17 @@ impl Client {
         longest: usize,
         datagram: &mut Datagrams,
     ) -> bool {
-        let Some(&(slot, operation)) = self.ready.front() else {
+        let Some(&handle) = self.ready.front() else {
             return false;
         };
-        let Some(active) = self.active((slot, operation)) else {
+        let Some(active) = self.operations.get(handle) else {
             self.ready.pop_front();
             return true;
         };
         let head = active.head;
         if head.code == code::WRITE && u64::from(head.length) > node.write_max {
             self.ready.pop_front();
-            self.finish(slot, Err(Failure::Refused(Error::Length)));
+            self.finish(handle.slot, Err(Failure::Refused(Error::Length)));
             return true;
         }
         let part = match active.first {
@@ -104,22 +100,25 @@ impl Client {
         };
         let offset = active.sent;
         let length = part.min(head.length - offset);
-        let (request_bytes, response_bytes) = self.message_bytes(&head, active.data.len(), length);
+        let bytes = self.message_bytes(&head, active.data.len(), length);
         if self.requests.len() >= self.config.requests_max
-            || !self.has_room(request_bytes, response_bytes, longest, datagram)
+            || !self.has_room(bytes, longest, datagram)
         {
             return false;
         }
-        let at_ns = node.time_ns.saturating_add(nanos(now.since(node.at)));
-        if let Some(Some(active)) = self.operations.get_mut(slot as usize) {
+        let attempt = Attempt::first(handle, (offset, length), now, bytes);
+        let id = self.requests.insert(&attempt);
+        let passed_ns = now.as_nanos().saturating_sub(node.at.as_nanos());
+        let at_ns = node.time_ns.saturating_add(passed_ns);
+        if let Some((_, active)) = self.operations.at(handle.slot) {
             active.sent += length;
             active.first.get_or_insert(First {
-                id: 0,
+                id,
                 at: now,
                 at_ns,
                 part,
             });
-            if head.code == code::READ {
+            if head.code == code::READ && length < head.length {
                 active.data.resize(head.length as usize, 0);
             }
             let is_over = active.sent / TURN_BYTES != offset / TURN_BYTES;
@@ -129,21 +128,7 @@ impl Client {
                 self.ready.rotate_left(1);
             }
         }
-        self.requests.make_room();
-        let id = self.requests.new_id();
-        let part = Part {
-            operation: (slot, operation),
-            offset,
-            length,
-            first: (id, now),
-            last: (id, now),
-            attempts: 1,
-            request_bytes,
-            response_bytes,
-            in_flight: true,
-        };
-        let index = self.requests.insert(part);
-        self.emit(now, index, &part, datagram);
+        self.emit(id, handle, (offset, length), datagram);
         true
     }
 
@@ -176,8 +161,7 @@ impl Client {
 
     fn has_room(
         &mut self,
-        request: u64,
-        response: u64,
+        (request, response): (u64, u64),
         longest: usize,
         datagram: &Datagrams,
     ) -> bool {
@@ -194,32 +178,27 @@ impl Client {
         in_window && datagram.open_bytes() as u64 + request <= longest as u64
     }
 
-    /// Appends the latest attempt of a part to a datagram.
+    /// Appends an attempt to a datagram.
     #[inline]
-    fn emit(&mut self, now: Instant, index: u32, part: &Part, datagram: &mut Datagrams) {
-        let id = part.last.0;
-        let (slot, _) = part.operation;
-        let Some(Some(active)) = self.operations.get_mut(slot as usize) else {
+    fn emit(
+        &mut self,
+        id: u64,
+        handle: Handle,
+        (offset, part): (u32, u32),
+        datagram: &mut Datagrams,
+    ) {
+        let active = self.operations.get(handle);
+        let Some((active, first)) = active.and_then(|active| Some((active, active.first?))) else {
             return;
         };
-        let Some(first) = active.first.as_mut() else {
-            return;
-        };
-        if first.id == 0 {
-            first.id = id;
-        }
         let head = active.head;
-        let (from, to) = (
-            part.offset as usize,
-            part.offset as usize + part.length as usize,
-        );
         let (address, length, body) = match head.code {
-            code::READ => (head.address + u64::from(part.offset), part.length, &[][..]),
-            code::WRITE => (
-                head.address,
-                head.length,
-                active.data.get(from..to).unwrap_or(&[]),
-            ),
+            code::READ => (head.address + u64::from(offset), part, &[][..]),
+            code::WRITE => {
+                let body = active.data.get(offset as usize..);
+                let body = body.and_then(|body| body.get(..part as usize));
+                (head.address, head.length, body.unwrap_or(&[]))
+            }
             _ => (head.address, 0, &active.data[..]),
         };
         let is_segment = head.code == code::WRITE && head.length > first.part;
@@ -232,15 +211,13 @@ impl Client {
             sent_ns: first.at_ns,
             address,
             length,
-            offset: if is_segment { part.offset } else { 0 },
+            offset: if is_segment { offset } else { 0 },
             segment: if is_segment { first.part } else { 0 },
             guard: head.guard,
             body,
         };
         // As above.
         let _ = request.emit(&mut self.protection, &mut datagram.bytes);
-        let timeout = self.path.timeout(part.attempts - 1);
-        self.requests.timers.push(now + timeout, (index, id));
         self.counters.requests += 1;
     }
 }

@@ -13,7 +13,8 @@ use super::aead::Secret;
 use super::codec::{self, code, status};
 use super::datagrams::Datagrams;
 use super::message::{
-    Malformed, Request, Response, MESSAGE_MAX, OPERATION_MAX, REQUEST_HEADER, RESPONSE_HEADER,
+    peek_address, Malformed, Request, Response, MESSAGE_MAX, OPERATION_MAX, REQUEST_HEADER,
+    RESPONSE_HEADER,
 };
 use super::protection::{Authentication, Protection, KEYS_MAX};
 use super::HORIZON_TIMEOUTS;
@@ -44,6 +45,9 @@ pub trait Execute {
     fn idle(&mut self) -> bool {
         false
     }
+
+    /// Asks the cache for what [`Execute::part`] reads for an address, and does not wait for it.
+    fn prefetch(&self, _space: SpaceId, _address: Address) {}
 
     /// Returns the first bytes of a range where they are, at least one and at most `len`, without
     /// loading them, so that the misses of calls for several ranges overlap. Refused as a read of
@@ -94,6 +98,11 @@ impl<M: Bytes> Execute for Store<M> {
     }
 
     #[inline]
+    fn prefetch(&self, space: SpaceId, address: Address) {
+        Store::prefetch(self, space, address);
+    }
+
+    #[inline]
     fn part(&self, space: SpaceId, address: Address, len: u32) -> Option<Result<&[u8], Error>> {
         Some(Store::part(self, space, address, len))
     }
@@ -114,6 +123,12 @@ impl<M: Bytes> Execute for Store<M> {
 
 /// Freed memory that is zeroed at a time: about 10 µs, for which a request may have to wait.
 const CLEAN_BYTES: u64 = 64 << 10;
+
+/// Requests whose memory is asked for at a time: about as many lines as a processor waits for.
+const AHEAD: usize = 32;
+
+/// Bytes of which nothing is asked for ahead, because most of them are a single request.
+const ALONE_MAX: usize = 2 * REQUEST_HEADER - 1;
 
 /// The settings of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -280,10 +295,15 @@ impl<S: Execute> Node<S> {
         replies: &mut Datagrams,
         enough: usize,
     ) -> usize {
+        let mut ahead = 0;
         while !datagram.is_empty() {
             if replies.bytes() >= enough {
                 return datagram.len();
             }
+            if ahead == 0 {
+                ahead = self.prefetch(datagram);
+            }
+            ahead -= 1;
             let request = match Request::parse(datagram, &mut self.protection) {
                 Ok((request, rest)) => {
                     datagram = rest;
@@ -321,6 +341,31 @@ impl<S: Execute> Node<S> {
             }
         }
         0
+    }
+
+    /// Asks the cache for what the next requests touch: for their places in the page table, then
+    /// for their memory, so that the misses of all overlap. Returns the number of the requests, at
+    /// least one.
+    #[inline]
+    fn prefetch(&self, datagram: &[u8]) -> usize {
+        if datagram.len() <= ALONE_MAX || self.protection.is_secret() {
+            return 1;
+        }
+        let mut places = [(SpaceId(0), 0); AHEAD];
+        let (mut count, mut rest) = (0, datagram);
+        while let (Some(place), Some((space, address, more))) =
+            (places.get_mut(count), peek_address(rest))
+        {
+            *place = (space, address);
+            self.store.prefetch(space, address);
+            (count, rest) = (count + 1, more);
+        }
+        for (space, address) in &places[..count] {
+            if let Some(Ok(part)) = self.store.part(*space, *address, 1) {
+                tare_memory::prefetch(part);
+            }
+        }
+        count.max(1)
     }
 
     /// The status and the value of the answer to a request; its body is appended to `out`.

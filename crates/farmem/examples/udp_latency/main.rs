@@ -10,6 +10,12 @@
 //! - `round trip`: reads of 16 bytes, one at a time, each verified, in random order of the pages;
 //!   beside it the same datagrams (72 bytes there, 64 back) without client and node, between
 //!   sockets without any option. Busy and asleep.
+//! - `floor`: such round trips beside those of the same datagrams to a server that looks the
+//!   address up in the same memory and returns what is there, and does nothing else; and these
+//!   beside `round trip`'s reference, which is what the memory costs.
+//! - `sessions`: from 1 to 1000 and from 1000 to 100,000 with a page each, of a socket each up to
+//!   1000 and of 64 sockets above, beside as many sockets of the raw ping-pong in the same turns.
+//!   With 2^7 pages only. It needs 2100 descriptors (`ulimit -n`).
 //! - `1 / 16 x 8`: a synchronous read beside the same reads, 16 in a datagram, 8 datagrams on the
 //!   way; `1 / 64 x 32` likewise.
 //! - `64 KiB`: reads and writes of so many bytes; beside them a stream of bytes in one direction,
@@ -23,6 +29,8 @@
 //! to be run alone, `OUT` sets the operations of 64 KiB outstanding (8), `DATAGRAM` the bytes of
 //! datagrams (1472).
 
+mod sessions;
+
 use std::hint::black_box;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -33,7 +41,7 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{setsockopt, sockopt};
 use rustix::net::{recv, recvfrom, send, sendto, RecvFlags, SendFlags};
 use tare_farmem::memory::{Config, Store};
-use tare_farmem::operation::Operation;
+use tare_farmem::operation::{Operation, SpaceId};
 use tare_farmem::protocol::{ClientConfig, Node, NodeConfig};
 use tare_farmem::serve::{Service, Source, Turn, UdpSource};
 use tare_farmem::session::{connect, Options, Session};
@@ -74,6 +82,7 @@ struct Either {
     /// Bytes of the raw stream that came.
     streamed: Arc<AtomicU64>,
     buffer: Vec<u8>,
+    answer: Vec<u8>,
 }
 
 impl Source<Store> for Either {
@@ -96,6 +105,17 @@ impl Source<Store> for Either {
         // As long as a worker that has work stays with its source.
         for _ in 0..64 {
             match recvfrom(socket, &mut self.buffer[..], flags) {
+                Ok((_, _, Some(from))) if role == ECHO && self.buffer[0] == FLOOR => {
+                    let words = self.buffer.as_chunks().0;
+                    let (space, address) =
+                        (u64::from_le_bytes(words[1]), u64::from_le_bytes(words[6]));
+                    self.answer.truncate(RESPONSE - 16);
+                    let node = node.lock().expect("no panic");
+                    let read = (node.store()).read(SpaceId(space), address, 16, &mut self.answer);
+                    drop(node);
+                    read.expect("memory");
+                    sendto(socket, &self.answer, SendFlags::empty(), &from)?;
+                }
                 Ok((_, _, Some(from))) if role == ECHO => {
                     let answer = &self.buffer[..RESPONSE];
                     sendto(socket, answer, SendFlags::empty(), &from)?;
@@ -116,12 +136,16 @@ const NODE: u8 = 0;
 const ECHO: u8 = 1;
 const SINK: u8 = 2;
 
+/// The first byte of a datagram that asks for memory.
+const FLOOR: u8 = 8;
+
 struct Bench {
     order: u32,
     waiting: Waiting,
     role: Arc<AtomicU8>,
     streamed: Arc<AtomicU64>,
     service: Service<Store>,
+    address: SocketAddr,
     echo: UdpSocket,
     stream: UdpSocket,
     session: Session,
@@ -135,7 +159,7 @@ struct Bench {
 impl Bench {
     fn new(order: u32, waiting: Waiting) -> Bench {
         let pages = 1u64 << order;
-        let store = Store::new(&Config::new((pages * PAGE).max(64 << 20)));
+        let store = Store::new(&Config::new((pages * PAGE).max(512 << 20)));
         let node = UdpSource::bind(ANY, false).expect("a socket");
         let address = node.local_addr().expect("an address");
         let (echo, echo_here) = pair();
@@ -152,6 +176,7 @@ impl Bench {
             sink,
             streamed: Arc::clone(&streamed),
             buffer: vec![0; 1 << 16],
+            answer: vec![0; RESPONSE],
         };
         let config = NodeConfig {
             timeout: Duration::from_secs(2),
@@ -190,6 +215,7 @@ impl Bench {
             role,
             streamed,
             service,
+            address,
             echo: echo_here,
             stream,
             session,
@@ -237,6 +263,9 @@ impl Bench {
         let (order, waiting) = (self.order, self.waiting);
         println!("2^{order} pages, {waiting:?}");
         if let Ok(what) = std::env::var("PROFILE") {
+            if waiting != Waiting::Busy {
+                return;
+            }
             let start = Instant::now();
             while start.elapsed() < Duration::from_secs(3) {
                 let figure = match &what[..] {
@@ -250,12 +279,15 @@ impl Bench {
                 print!("{figure:.1} ");
             }
             println!("{:?}", self.service.with_node(|node| node.counters()));
+            println!("{:?}", self.service.work()[0]);
             return;
         }
         let only = std::env::var("ONLY").unwrap_or_default();
         type Side = fn(&mut Bench) -> f64;
-        let all: [(&str, Side, Side, &str); 5] = [
+        let all: [(&str, Side, Side, &str); 7] = [
             ("round trip", Bench::reads, Bench::ping_pong, "ns"),
+            ("floor", Bench::reads, Bench::floor, "ns"),
+            ("floor / raw", Bench::floor, Bench::ping_pong, "ns"),
             (
                 "1 / 16 x 8",
                 Bench::reads,
@@ -277,6 +309,10 @@ impl Bench {
                 println!("  {name:13} {result}   ({unit})");
             }
         }
+        if "sessions".contains(&only) && order == 7 && waiting == Waiting::Busy {
+            sessions::compare(&mut self, 1, 1000);
+            sessions::compare(&mut self, 1000, 100_000);
+        }
         let work = self.service.work();
         println!("  {:?}", self.service.with_node(|node| node.counters()));
         println!("  {:?}", work[0]);
@@ -294,19 +330,10 @@ impl Bench {
             let pair = (left(self), right(self));
             samples.push((pair.0 / pair.1, pair.0, pair.1));
         }
-        let middle = |by: fn(&(f64, f64, f64)) -> f64, at: usize| {
-            let mut sorted: Vec<f64> = samples.iter().map(by).collect();
-            sorted.sort_by(f64::total_cmp);
-            sorted[sorted.len() * at / 4]
-        };
-        format!(
-            "{:8.1} / {:8.1} = {:6.3} [{:.3}, {:.3}]",
-            middle(|s| s.1, 2),
-            middle(|s| s.2, 2),
-            middle(|s| s.0, 2),
-            middle(|s| s.0, 1),
-            middle(|s| s.0, 3),
-        )
+        let figure = |by: fn(&(f64, f64, f64)) -> f64| quartiles(samples.iter().map(by).collect());
+        let ([_, left, _], [_, right, _]) = (figure(|s| s.1), figure(|s| s.2));
+        let [from, ratio, to] = figure(|s| s.0);
+        format!("{left:8.1} / {right:8.1} = {ratio:6.3} [{from:.3}, {to:.3}]")
     }
 
     fn next_page(&mut self) -> u64 {
@@ -318,7 +345,7 @@ impl Bench {
 
     /// The median time of a synchronous read of 16 bytes.
     fn reads(&mut self) -> f64 {
-        self.role.store(NODE, Ordering::Relaxed);
+        self.play(NODE);
         median(|| {
             let page = self.next_page();
             let mut bytes = [0; 16];
@@ -330,28 +357,57 @@ impl Bench {
 
     /// The median time of a round trip of datagrams of the same size.
     fn ping_pong(&mut self) -> f64 {
-        self.role.store(ECHO, Ordering::Relaxed);
-        let mut buffer = [0; 2048];
-        let request = [7; REQUEST];
+        self.play(ECHO);
         median(|| {
             black_box(self.next_page());
-            send(&self.echo, &request, SendFlags::empty()).expect("a send");
-            let flags = match self.waiting {
-                Waiting::Busy => RecvFlags::DONTWAIT,
-                _ => RecvFlags::empty(),
-            };
-            loop {
-                match recv(&self.echo, &mut buffer, flags) {
-                    Ok((_, len)) => return assert_eq!(len, RESPONSE),
-                    Err(error) => assert_eq!(error, rustix::io::Errno::AGAIN),
-                }
-            }
+            self.round_trip(&self.echo);
         })
+    }
+
+    /// The median time of a read of 16 bytes without client and node.
+    fn floor(&mut self) -> f64 {
+        self.play(ECHO);
+        let mut request = [FLOOR; REQUEST];
+        request[8..16].copy_from_slice(&self.session.space().0.to_le_bytes());
+        median(|| {
+            let page = self.next_page();
+            request[48..56].copy_from_slice(&(self.base + page * PAGE).to_le_bytes());
+            let answer = self.exchange(&self.echo, &request);
+            assert_eq!(answer[RESPONSE - 16..], self.content(page));
+        })
+    }
+
+    /// Lets the worker play a role.
+    fn play(&self, role: u8) {
+        self.role.store(role, Ordering::Relaxed);
+    }
+
+    /// One round trip of the raw ping-pong.
+    fn round_trip(&self, socket: &UdpSocket) {
+        self.exchange(socket, &[7; REQUEST]);
+    }
+
+    fn exchange(&self, socket: &UdpSocket, request: &[u8]) -> [u8; RESPONSE] {
+        let mut answer = [0; RESPONSE];
+        send(socket, request, SendFlags::empty()).expect("a send");
+        let flags = match self.waiting {
+            Waiting::Busy => RecvFlags::DONTWAIT,
+            _ => RecvFlags::empty(),
+        };
+        loop {
+            match recv(socket, &mut answer, flags) {
+                Ok((_, len)) => {
+                    assert_eq!(len, RESPONSE);
+                    return answer;
+                }
+                Err(error) => assert_eq!(error, rustix::io::Errno::AGAIN),
+            }
+        }
     }
 
     /// The time per read, `outstanding` datagrams of `per_datagram` reads on the way.
     fn coalesced(&mut self, per_datagram: usize, outstanding: usize) -> f64 {
-        self.role.store(NODE, Ordering::Relaxed);
+        self.play(NODE);
         let (start, mut reads, mut waiting) = (Instant::now(), 0u64, 0);
         // Ids are consecutive, so that they tell the page.
         let mut pages = [0; 1 << 12];
@@ -369,7 +425,12 @@ impl Bench {
             while let Some(ended) = self.session.poll(TURN).expect("an end") {
                 ended.outcome.expect("a read");
                 let page = pages[ended.id.0 as usize % (1 << 12)];
-                assert_eq!(ended.data, self.content(page));
+                // Two words, because bytes that were just written one by one are slow to compare.
+                let (words, expected) = (ended.data.as_chunks().0, self.content(page));
+                let expected = expected.as_chunks().0;
+                let is_same =
+                    |n: usize| u64::from_le_bytes(words[n]) == u64::from_le_bytes(expected[n]);
+                assert!(words.len() == 2 && is_same(0) && is_same(1));
                 self.session.release(ended);
                 (reads, waiting) = (reads + 1, waiting - 1);
                 if waiting <= per_datagram * (outstanding - 1) {
@@ -403,7 +464,7 @@ impl Bench {
 
     /// Gigabits per second of operations on 64 KiB, eight of them outstanding.
     fn bulk(&mut self, is_write: bool) -> f64 {
-        self.role.store(NODE, Ordering::Relaxed);
+        self.play(NODE);
         let outstanding = std::env::var("OUT").map_or(8, |out| out.parse().expect("a number"));
         let places = ((1u64 << self.order) * PAGE) / BULK as u64;
         let mut data = pattern();
@@ -450,7 +511,7 @@ impl Bench {
 
     /// Gigabits per second of a stream of datagrams in one direction, as far as they arrive.
     fn stream(&mut self) -> f64 {
-        self.role.store(SINK, Ordering::Relaxed);
+        self.play(SINK);
         let data = vec![3; RUN];
         let before = self.streamed.load(Ordering::Relaxed);
         let start = Instant::now();
@@ -463,6 +524,12 @@ impl Bench {
         std::thread::sleep(Duration::from_millis(2));
         bytes as f64 * 8.0 / elapsed
     }
+}
+
+/// The quartiles of samples.
+fn quartiles(mut samples: Vec<f64>) -> [f64; 3] {
+    samples.sort_by(f64::total_cmp);
+    [1, 2, 3].map(|at| samples[samples.len() * at / 4])
 }
 
 /// A socket of the worker, and one that is connected with it.
