@@ -287,8 +287,8 @@ unsafe fn hash<const R: usize>(
             *last = _mm512_mask_broadcast_i32x4(*last, 0xf << (4 * lane), message.lengths);
         }
         let mut sum = Sum::of(blocks[0], Quad::load_private(powers));
-        for (i, b) in blocks.iter().enumerate().skip(1) {
-            sum.add(*b, Quad::load_private(powers.add(4 * i)));
+        for i in 1..R {
+            sum.add(blocks[i], Quad::load_private(powers.add(4 * i)));
         }
         if lane == 0 {
             // The registers are full: the lengths take the first lane of one more.
