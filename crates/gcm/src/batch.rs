@@ -10,7 +10,7 @@
 use crate::columns::{words, Columns, Lens, Tags};
 use crate::kernel::{wipe_checked, Batch4};
 use crate::key::check;
-use crate::memory::crosses_page;
+use crate::memory::reaches_page_end;
 use crate::schedule::Schedule;
 use crate::wipe::wipe;
 use crate::{Error, Key, Nonce, SharedRead, SharedWrite, Tag};
@@ -365,7 +365,7 @@ impl<'a, T: Copy, O: Operation> Queue<'a, T, O> {
             .key
             .batch4()
             .map_or(core::ptr::null(), core::ptr::from_ref);
-        if (batch4 != self.batch4) | packet.is_at_page_end() {
+        if batch4 != self.batch4 || packet.is_at_page_end() {
             // A copy: a reference to the packet would force it into memory on the common path too.
             return self.push_other(&{ *packet }, item, done);
         }
@@ -472,7 +472,7 @@ impl<'a> Packet<'a> {
     /// behind, which may not be mapped and is slow then.
     #[inline(always)]
     fn is_at_page_end(&self) -> bool {
-        crosses_page(self.src) | crosses_page(self.dst)
+        reaches_page_end(self.src) || (self.src != self.dst && reaches_page_end(self.dst))
     }
 
     /// Describes the packet in the `i`-th place of each column.

@@ -15,5 +15,11 @@ pub(crate) fn kernel(_: Path, _key_len: usize) -> Option<&'static Kernel> {
     None
 }
 
+/// Returns the lower half of the address 64 bytes after `p`.
+#[inline(always)]
+pub(crate) fn low_bits_after_64(p: *const u8) -> u32 {
+    p.addr().wrapping_add(64) as u32
+}
+
 /// Asks for a line of the cache.
 pub(crate) fn prefetch(_: *const u8) {}

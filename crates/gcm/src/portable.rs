@@ -63,7 +63,8 @@ pub(crate) struct PortableStream<'k> {
     aad_len: u64,
     pub(crate) data_len: u64,
     stage: [u8; STEP_LEN],
-    keystream: [aes::Block; STEP_LEN / 16],
+    /// That of a piece, and behind that of the last one the mask of the tag.
+    keystream: [aes::Block; STEP_LEN / 16 + 1],
 }
 
 impl<'k> PortableStream<'k> {
@@ -77,7 +78,7 @@ impl<'k> PortableStream<'k> {
             aad_len: aad.len() as u64,
             data_len: 0,
             stage: [0; STEP_LEN],
-            keystream: [Array::default(); STEP_LEN / 16],
+            keystream: [Array::default(); STEP_LEN / 16 + 1],
         }
     }
 
@@ -88,14 +89,54 @@ impl<'k> PortableStream<'k> {
         block
     }
 
-    /// Seals or opens up to [`STEP_LEN`] bytes; less only at the end of the message.
+    /// Seals or opens [`STEP_LEN`] bytes.
+    ///
+    /// # Safety
+    /// They must be readable at `src` and writable at `dst`.
+    pub(crate) unsafe fn step(&mut self, seal: bool, src: *const u8, dst: *mut u8) {
+        // SAFETY: the caller's contract.
+        unsafe { self.piece(seal, src, dst, STEP_LEN, STEP_LEN / 16) };
+    }
+
+    /// Seals or opens the last bytes, up to [`STEP_LEN`], and returns the tag.
     ///
     /// # Safety
     /// `len` bytes must be readable at `src` and writable at `dst`.
-    pub(crate) unsafe fn piece(&mut self, seal: bool, src: *const u8, dst: *mut u8, len: usize) {
+    pub(crate) unsafe fn last(
+        &mut self,
+        seal: bool,
+        src: *const u8,
+        dst: *mut u8,
+        len: usize,
+    ) -> u128 {
+        // Together with the keystream: of a short message, a call of the cipher is a fourth.
+        let mask = len.div_ceil(16);
+        self.keystream[mask] = self.counter_block(1);
+        // SAFETY: the caller's contract.
+        unsafe { self.piece(seal, src, dst, len, mask + 1) };
+        let mut lengths = Array::default();
+        lengths[..8].copy_from_slice(&(self.aad_len * 8).to_be_bytes());
+        lengths[8..].copy_from_slice(&(self.data_len * 8).to_be_bytes());
+        self.hash.update(&[lengths]);
+        let hash = self.hash.clone().finalize();
+        u128::from_le_bytes(self.keystream[mask].into()) ^ u128::from_le_bytes(hash.into())
+    }
+
+    /// Seals or opens `len` bytes, up to [`STEP_LEN`], and encrypts so many blocks for it: those of
+    /// the keystream, and what is behind them.
+    ///
+    /// # Safety
+    /// They must be readable at `src` and writable at `dst`.
+    unsafe fn piece(
+        &mut self,
+        seal: bool,
+        src: *const u8,
+        dst: *mut u8,
+        len: usize,
+        blocks: usize,
+    ) {
         let first = counter_after(self.data_len);
-        let blocks = len.div_ceil(16);
-        for i in 0..blocks {
+        for i in 0..len.div_ceil(16) {
             self.keystream[i] = self.counter_block(first.wrapping_add(i as u32));
         }
         self.key.cipher.encrypt(&mut self.keystream[..blocks]);
@@ -105,7 +146,12 @@ impl<'k> PortableStream<'k> {
         if !seal {
             self.hash.update_padded(stage);
         }
-        for (byte, key) in stage.iter_mut().zip(self.keystream.iter().flatten()) {
+        let (whole, rest) = stage.as_chunks_mut();
+        for (block, key) in whole.iter_mut().zip(&self.keystream) {
+            let output = u128::from_ne_bytes(*block) ^ u128::from_ne_bytes((*key).into());
+            *block = output.to_ne_bytes();
+        }
+        for (byte, key) in rest.iter_mut().zip(&self.keystream[whole.len()]) {
             *byte ^= key;
         }
         if seal {
@@ -115,19 +161,31 @@ impl<'k> PortableStream<'k> {
         unsafe { copy_out(stage.as_ptr(), dst, len) };
         self.data_len += len as u64;
     }
+}
 
-    /// Returns the tag, after all pieces.
-    pub(crate) fn tag(&mut self) -> u128 {
-        let mut lengths = Array::default();
-        lengths[..8].copy_from_slice(&(self.aad_len * 8).to_be_bytes());
-        lengths[8..].copy_from_slice(&(self.data_len * 8).to_be_bytes());
-        self.hash.update(&[lengths]);
-        self.keystream[0] = self.counter_block(1);
-        self.key.cipher.encrypt(&mut self.keystream[..1]);
-        let hash = self.hash.clone().finalize();
-        for (byte, hash) in self.keystream[0].iter_mut().zip(hash) {
-            *byte ^= hash;
+/// Seals or opens a whole message of `len` bytes and returns its tag. Not inlined, so that all it
+/// uses of the stack is below its caller, who wipes it.
+///
+/// # Safety
+/// `len` bytes must be readable at `src` and writable at `dst`, the same or without overlap.
+#[inline(never)]
+pub(crate) unsafe fn whole(
+    key: &PortableKey,
+    seal: bool,
+    nonce: &[u8; 12],
+    aad: &[u8],
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+) -> u128 {
+    let mut stream = PortableStream::new(key, nonce, aad);
+    let mut done = 0;
+    // SAFETY: the caller's contract; the steps and the rest add up to `len`.
+    unsafe {
+        while len - done > STEP_LEN {
+            stream.step(seal, src.add(done), dst.add(done));
+            done += STEP_LEN;
         }
-        u128::from_le_bytes(self.keystream[0].into())
+        stream.last(seal, src.add(done), dst.add(done), len - done)
     }
 }

@@ -61,7 +61,7 @@ impl Stream<'_> {
                 }
                 Stream::Portable(stream) => {
                     for at in (0..count).map(|i| i * portable::STEP_LEN) {
-                        stream.piece(seal, src.add(at), dst.add(at), portable::STEP_LEN);
+                        stream.step(seal, src.add(at), dst.add(at));
                     }
                 }
             }
@@ -87,10 +87,7 @@ impl Stream<'_> {
                     };
                     finish(schedule, progress, src, dst, len)
                 }
-                Stream::Portable(stream) => {
-                    stream.piece(seal, src, dst, len);
-                    stream.tag()
-                }
+                Stream::Portable(stream) => stream.last(seal, src, dst, len),
             }
         }
     }

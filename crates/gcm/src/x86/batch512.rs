@@ -152,8 +152,9 @@ unsafe fn of_shape<
                     if BLOCKS == 4 {
                         tag_masks = tag_masks.aes(lanes);
                     }
-                    if !ALIKE {
-                        // The compiler would load the keys of all rounds first, and spill them.
+                    if !ALIKE || (BLOCKS == 4 && ROUNDS > 10) {
+                        // The compiler would load the keys of all rounds first, and leave them, or
+                        // data, on the stack.
                         let mut four = [state[0].0, state[1].0, state[2].0, state[3].0];
                         once::together(&mut four, &mut tag_masks.0);
                         for j in 0..4 {

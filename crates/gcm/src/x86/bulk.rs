@@ -81,10 +81,10 @@ impl Powers {
 /// The state of a message between its steps.
 struct Steps<'k, V, const N: usize> {
     schedule: &'k Schedule,
-    /// Nonce and first round key in every lane; the last words are overwritten by the counter.
-    nonce_and_key: V,
-    /// The last word of the first round key.
-    key_word: u32,
+    /// The nonce in every lane; the last words are overwritten by the counter. Not added to the
+    /// first round key once for all: the sum would tell the key, and what is held over all steps
+    /// is what the compiler leaves on the stack first.
+    nonce: V,
     /// The counter of the first block of the next step.
     counter: u32,
     byte_reversal: V,
@@ -97,11 +97,9 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
     unsafe fn new(schedule: &'k Schedule, nonce: __m128i, counter: u32) -> Self {
         // SAFETY: under the contract of Lanes, as everywhere in this file.
         unsafe {
-            let key = _mm_load_si128(schedule.round_keys.as_ptr().cast());
             Self {
                 schedule,
-                nonce_and_key: V::splat(_mm_xor_si128(nonce, key)),
-                key_word: _mm_cvtsi128_si32(_mm_shuffle_epi32::<3>(key)) as u32,
+                nonce: V::splat(nonce),
                 counter,
                 byte_reversal: V::splat(ghash::byte_reversal()),
                 pending: [V::zero(); N],
@@ -120,12 +118,13 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
         // SAFETY: as above; there are 16 numbers and 15 round keys.
         unsafe {
             let mut keys = self.schedule.round_keys.as_ptr();
-            if V::COUNT < 4 {
+            if V::COUNT < 4 || ROUNDS > 10 {
                 keys = once::fresh(keys);
             }
             let first = self
-                .nonce_and_key
-                .with_last_words(self.counter.swap_bytes() ^ self.key_word);
+                .nonce
+                .with_last_words(self.counter.swap_bytes())
+                .xor(V::splat_from(keys));
             self.counter = self.counter.wrapping_add((N * V::COUNT) as u32);
             let mut state = [V::zero(); N];
             for (i, s) in state.iter_mut().enumerate() {
@@ -290,7 +289,10 @@ pub(super) unsafe fn begin<V: Lanes, const N: usize, const ROUNDS: usize, const 
         }
         let mut steps = Steps::<V, N>::new(schedule, nonce, 0);
         let mask = steps.head::<ROUNDS, SEAL>(additional, src, dst);
-        once::put(tag_mask, mask, V::COUNT > 1);
+        // Paths that stage the end of a message make it anew there.
+        if V::COUNT == 4 {
+            once::put(tag_mask, mask, V::COUNT > 1);
+        }
         let head_len = head_len(V::COUNT, N);
         steps.run::<ROUNDS, SEAL>(src.add(head_len), dst.add(head_len), count)
     }

@@ -1,7 +1,7 @@
 //! Short messages and the ends of long ones, by the registers that they are worked on with.
 
 use super::lanes::{Lanes, Pair, Quad, Single};
-use super::message::{Before, Begun, Data, Message};
+use super::message::{Before, Begun, Data, Message, Stage};
 use super::{finish, finish512};
 use core::arch::x86_64::__m128i;
 
@@ -64,7 +64,10 @@ macro_rules! staged_ends {
             ) -> __m128i {
                 let before = Before::Additional(additional);
                 // SAFETY: the caller's contract.
-                unsafe { finish::finish::<Self, ROUNDS, SEAL>(message, 2, before, data) }
+                unsafe {
+                    let stage = &mut Stage::uninit();
+                    finish::finish::<Self, ROUNDS, SEAL>(message, 2, before, data, stage)
+                }
             }
 
             #[inline(always)]
@@ -77,7 +80,10 @@ macro_rules! staged_ends {
                 // The mask is made anew: J0 has a place on the stage in any case.
                 let before = Before::State(begun.state);
                 // SAFETY: the caller's contract.
-                unsafe { finish::finish::<Self, ROUNDS, SEAL>(message, counter, before, data) }
+                unsafe {
+                    let stage = &mut *begun.stage;
+                    finish::finish::<Self, ROUNDS, SEAL>(message, counter, before, data, stage)
+                }
             }
         }
     };

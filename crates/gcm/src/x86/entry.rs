@@ -3,12 +3,15 @@
 
 use super::ends::Ends;
 use super::lanes::{Lanes, Pair, Quad, Single};
-use super::message::{hash_additional, length_block, load_nonce, to_u128, Begun, Data, Message};
+use super::message::{
+    hash_additional, length_block, load_nonce, to_u128, Begun, Data, Message, Stage,
+};
 use super::{batch512, bulk, expand, once, stack};
 use crate::columns::{Columns, Tags};
-use crate::kernel::{counter_after, Batch4, Kernel, Progress};
+use crate::kernel::{counter_after, Batch4, Kernel, Progress, Whole};
 use crate::schedule::{Block, Schedule, Shape};
 use crate::Path;
+use core::arch::asm;
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
@@ -34,21 +37,26 @@ macro_rules! path {
                             schedule, nonce, aad, src, dst, len,
                         );
                     }
-                    // There no secret but the mask of the tag would be spilled, and that has its
-                    // place.
-                    if $register::COUNT == 4 && (SEAL || ROUNDS == 10) {
-                        return super::long::<$register, $registers, ROUNDS, SEAL>(
-                            schedule, nonce, aad, src, dst, len,
-                        );
+                    // No secret but the mask of the tag would be spilled, and that has its place.
+                    if $register::COUNT == 4 {
+                        // Through its address, which the compiler does not look at. It would
+                        // change how `long` takes its arguments, and could no longer jump to it.
+                        let address: usize;
+                        asm!("lea {}, [rip + {}]", lateout(reg) address, sym long::<ROUNDS, SEAL>,
+                            options(pure, nomem, nostack, preserves_flags));
+                        let long: Whole = core::mem::transmute(address);
+                        return long(schedule, nonce, aad, src, dst, len);
                     }
-                    let tag = long::<ROUNDS, SEAL>(schedule, nonce, aad, src, dst, len);
+                    let stage = &mut Stage::uninit();
+                    let tag =
+                        long_staged::<ROUNDS, SEAL>(schedule, nonce, aad, src, dst, len, stage);
                     stack::wipe($path);
                     tag
                 }
             }
 
-            /// A message with a head. Not inlined, so that all it uses of the stack is below what
-            /// wipes it.
+            /// A message with a head. Not inlined: what it has to save would cost short messages
+            /// time as well.
             #[inline(never)]
             #[target_feature(enable = $features)]
             unsafe fn long<const ROUNDS: usize, const SEAL: bool>(
@@ -62,7 +70,35 @@ macro_rules! path {
                 // SAFETY: the caller's contract.
                 unsafe {
                     super::long::<$register, $registers, ROUNDS, SEAL>(
-                        schedule, nonce, aad, src, dst, len,
+                        schedule,
+                        nonce,
+                        aad,
+                        src,
+                        dst,
+                        len,
+                        core::ptr::null_mut(),
+                    )
+                }
+            }
+
+            /// [`long`] with a stage that the caller has. Not inlined, so that all it uses of the
+            /// stack is below what wipes it.
+            #[allow(clippy::too_many_arguments, reason = "those of `long`")]
+            #[inline(never)]
+            #[target_feature(enable = $features)]
+            unsafe fn long_staged<const ROUNDS: usize, const SEAL: bool>(
+                schedule: &Schedule,
+                nonce: &[u8; 12],
+                aad: &[u8],
+                src: *const u8,
+                dst: *mut u8,
+                len: usize,
+                stage: &mut Stage,
+            ) -> u128 {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    super::long::<$register, $registers, ROUNDS, SEAL>(
+                        schedule, nonce, aad, src, dst, len, stage,
                     )
                 }
             }
@@ -183,13 +219,8 @@ static BATCH4_256: Batch4 = Batch4 {
 unsafe fn seal_four<const ROUNDS: usize>(packets: &Columns, tags: &mut MaybeUninit<Tags>) {
     // SAFETY: the caller's contract; the tags are 64 bytes.
     unsafe {
-        if ROUNDS == 10 {
-            let lanes = batch512::four::<ROUNDS, true>(packets);
-            _mm512_store_si512(tags.as_mut_ptr().cast(), lanes);
-        } else {
-            four_of_aes_256::<true>(packets, tags);
-            stack::wipe(Path::Vaes512);
-        }
+        let lanes = batch512::four::<ROUNDS, true>(packets);
+        _mm512_store_si512(tags.as_mut_ptr().cast(), lanes);
     }
 }
 
@@ -200,33 +231,12 @@ unsafe fn seal_four<const ROUNDS: usize>(packets: &Columns, tags: &mut MaybeUnin
 unsafe fn open_four<const ROUNDS: usize>(packets: &Columns) -> u8 {
     // SAFETY: the caller's contract; the tags are 64 bytes.
     unsafe {
-        let computed = if ROUNDS == 10 {
-            batch512::four::<ROUNDS, false>(packets)
-        } else {
-            let mut tags = MaybeUninit::uninit();
-            four_of_aes_256::<false>(packets, &mut tags);
-            stack::wipe(Path::Vaes512);
-            _mm512_load_si512(tags.as_ptr().cast())
-        };
+        let computed = batch512::four::<ROUNDS, false>(packets);
         // All words at once: there is no early exit to time.
         let differ =
             _mm512_cmpneq_epu64_mask(computed, _mm512_load_si512(packets.tag.as_ptr().cast()));
         // Two bits per packet: the even ones, put together.
         _pext_u32(u32::from(differ | differ >> 1), 0x55) as u8
-    }
-}
-
-/// [`batch512::four`] under AES-256, whose keys leave too few registers. Not inlined, so that all it
-/// uses of the stack is below what wipes it.
-#[inline(never)]
-#[target_feature(
-    enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx2,vaes,vpclmulqdq,aes,pclmulqdq,ssse3,sse4.1,bmi1,bmi2"
-)]
-unsafe fn four_of_aes_256<const SEAL: bool>(packets: &Columns, tags: &mut MaybeUninit<Tags>) {
-    // SAFETY: the caller's contract; the tags are 64 bytes.
-    unsafe {
-        let lanes = batch512::four::<14, SEAL>(packets);
-        _mm512_store_si512(tags.as_mut_ptr().cast(), lanes);
     }
 }
 
@@ -272,6 +282,10 @@ unsafe fn short<V: Ends, const ROUNDS: usize, const SEAL: bool>(
 
 /// A whole message of a head and more.
 #[inline(always)]
+#[allow(
+    clippy::too_many_arguments,
+    reason = "those of `Whole`, and a place outside of what is wiped"
+)]
 unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
     schedule: &Schedule,
     nonce: &[u8; 12],
@@ -279,6 +293,7 @@ unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
     src: *const u8,
     dst: *mut u8,
     len: usize,
+    stage: *mut Stage,
 ) -> u128 {
     // SAFETY: the caller's contract; head, steps and tail add up to `len`.
     unsafe {
@@ -302,8 +317,13 @@ unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
             &mut mask,
         );
         let begun = Begun {
-            tag_mask: once::take(&mut mask, V::COUNT > 1),
+            tag_mask: if V::COUNT == 4 {
+                once::take(&mut mask, V::COUNT > 1)
+            } else {
+                _mm_setzero_si128()
+            },
             state,
+            stage,
         };
         let done = head_len + count * step_len;
         let counter = counter_after(done as u64);
@@ -365,7 +385,11 @@ unsafe fn finish<V: Ends, const ROUNDS: usize, const SEAL: bool>(
             return to_u128(V::short::<ROUNDS, SEAL>(message, state, data));
         }
         let tag_mask = _mm_load_si128((&raw const progress.tag_mask).cast());
-        let begun = Begun { tag_mask, state };
+        let begun = Begun {
+            tag_mask,
+            state,
+            stage: &mut Stage::uninit(),
+        };
         let counter = progress.next_counter();
         to_u128(V::tail::<ROUNDS, SEAL>(message, counter, begun, data))
     }

@@ -5,14 +5,11 @@
 
 use super::ghash::{self, Sum};
 use super::lanes::{Lanes, Single};
-use super::message::{Before, Data, Message};
+use super::message::{Before, Data, Message, Stage, STAGE};
 use super::once;
 use crate::schedule::Block;
 use core::arch::asm;
 use core::arch::x86_64::*;
-
-/// Blocks on the stage: J0 or additional data, up to 8 of data, one of lengths.
-const STAGE: usize = 10;
 
 /// Seals or opens up to 127 bytes and returns the tag; `first` is the counter of the first block.
 ///
@@ -25,13 +22,14 @@ pub(super) unsafe fn finish<V: Lanes, const ROUNDS: usize, const SEAL: bool>(
     first: u32,
     before: Before,
     data: Data,
+    stage: &mut Stage,
 ) -> __m128i {
     // SAFETY: the stage holds 1 + 8 + 1 blocks, enough for 127 bytes; each case covers len/16 + 2
     // blocks.
     unsafe {
         macro_rules! run {
             ($registers:literal) => {
-                run::<V, ROUNDS, SEAL, $registers>(message, first, before, data)
+                run::<V, ROUNDS, SEAL, $registers>(message, first, before, data, stage)
             };
         }
         match (V::COUNT, data.len > 64) {
@@ -43,6 +41,18 @@ pub(super) unsafe fn finish<V: Lanes, const ROUNDS: usize, const SEAL: bool>(
     }
 }
 
+/// As many bytes of ones as the stage has, and then of zeros: from its byte number n on, a mask for
+/// all but the last n bytes of the stage.
+static EXIST: [Block; 2 * STAGE] = {
+    let mut blocks = [Block::ZERO; 2 * STAGE];
+    let mut i = 0;
+    while i < STAGE {
+        blocks[i] = Block([0xff; 16]);
+        i += 1;
+    }
+    blocks
+};
+
 /// # Safety
 /// As for `finish`; `R` registers must hold ⌈len/16⌉ + 2 blocks and no more than the stage.
 #[inline(always)]
@@ -51,6 +61,7 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
     first: u32,
     before: Before,
     data: Data,
+    stage: &mut Stage,
 ) -> __m128i {
     let Message {
         schedule,
@@ -63,8 +74,14 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
     unsafe {
         let reversal = V::splat(ghash::byte_reversal());
         let keys = once::fresh(schedule.round_keys.as_ptr());
-        let mut stage = [Block::ZERO; STAGE];
-        let stage = stage.as_mut_ptr();
+        let stage = stage.as_mut_ptr().cast::<[Block; STAGE]>();
+        // Opened, the data has a place of its own: the hash is of what was loaded.
+        let opened = stage.add(1).cast::<Block>();
+        let stage = stage.cast::<Block>();
+        for i in 0..R {
+            V::store_private(stage.add(i * V::COUNT), V::zero());
+        }
+        let to = if SEAL { stage } else { opened };
         copy_in_on::<V>(src, stage.add(1).cast(), len);
 
         // Counters: 1 (that of J0) in the first place, then `first`, `first` + 1, …
@@ -106,25 +123,24 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
         output[0] = output[0].xor(V::in_first_lane(mask));
         let mut tag_mask = Block::ZERO;
         once::put(&mut tag_mask, mask, V::COUNT > 1);
+        // Keystream in place of bytes that do not exist is neither hashed nor left here.
+        let exist = EXIST.as_ptr().byte_add(16 * (STAGE - 1) - len);
         for (i, x) in output.iter().enumerate() {
-            V::store_private(stage.add(i * V::COUNT), *x);
+            let mut x = *x;
+            if SEAL {
+                x = x.and(V::load_private(exist.add(i * V::COUNT)));
+            }
+            V::store_private(to.add(i * V::COUNT), x);
         }
-        copy_out_on::<V>(stage.add(1).cast(), dst, len);
-
-        // The hashed blocks go back on the stage, where additional data and lengths are put around
-        // them.
-        let data_blocks = len.div_ceil(16);
-        if SEAL {
-            core::ptr::write_bytes(
-                stage.add(1).cast::<u8>().add(len),
-                0,
-                16 * (STAGE - 1) - len,
-            );
-        } else {
-            for (i, x) in input.iter().enumerate() {
-                V::store_private(stage.add(i * V::COUNT), *x);
+        copy_out_on::<V>(to.add(1).cast(), dst, len);
+        if !SEAL {
+            for i in 0..R {
+                V::clear(opened.add(i * V::COUNT));
             }
         }
+
+        // Additional data and lengths are put around the hashed blocks.
+        let data_blocks = len.div_ceil(16);
         let lengths = _mm_shuffle_epi8(lengths, ghash::byte_reversal());
         _mm_store_si128(stage.add(data_blocks + 1).cast(), lengths);
         _mm_store_si128(stage.cast(), _mm_setzero_si128());
@@ -145,7 +161,7 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
             sum.add(x, V::load_private(powers.add(i * V::COUNT)));
         }
         let hash = sum.reduce().sum_of_lanes();
-        // What is left on the stage is ciphertext; its plaintext, if any, has been overwritten.
+        // What is left on the stage is ciphertext.
         _mm_xor_si128(
             _mm_shuffle_epi8(hash, ghash::byte_reversal()),
             once::take(&mut tag_mask, V::COUNT > 1),

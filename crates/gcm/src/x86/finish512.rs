@@ -91,26 +91,32 @@ unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
             );
         }
 
-        // The last register may hold only what was shifted up into it.
-        let last_has_memory = len > 64 * (R - 1);
-        let in_memory = |i: usize| {
-            if i + 2 < R {
-                u64::MAX
-            } else {
-                mask_from(len, 64 * i)
-            }
+        // The last register may hold only what was shifted up into it. So just one access does not
+        // fill its register: it is the only one that needs a mask, and a look at its page.
+        let full = if len > 64 * (R - 1) {
+            R - 1
+        } else {
+            R.max(2) - 2
         };
-        let mut input = [Quad::zero(); R];
-        let mut below = Quad::zero();
-        for (i, x) in input.iter_mut().enumerate() {
-            let mut data = Quad::zero();
-            if i + 2 < R {
-                data.0 = once::load_512::<0>(src.add(64 * i));
-            } else if i + 1 < R || last_has_memory {
-                data.0 = once::load_512_masked(src.add(64 * i), in_memory(i));
-            }
-            x.0 = _mm512_alignr_epi64::<6>(data.0, below.0);
-            below = data;
+        let in_last = mask_from(len, 64 * full);
+        let mut data = [Quad::zero(); R];
+        macro_rules! load {
+            ($full:expr) => {
+                for i in 0..$full {
+                    data[i].0 = once::load_512::<0>(src.add(64 * i));
+                }
+                data[$full].0 = once::load_512_masked(src.add(64 * $full), in_last);
+            };
+        }
+        if len > 64 * (R - 1) {
+            load!(R - 1);
+        } else if R > 1 {
+            load!(R.max(2) - 2);
+        }
+        let mut input = data;
+        for i in 0..R {
+            let below = if i > 0 { data[i - 1] } else { Quad::zero() };
+            input[i].0 = _mm512_alignr_epi64::<6>(data[i].0, below.0);
         }
 
         rounds!(keys, state; 1 2 3 4 5 6 7 8 9 10 11 12 13);
@@ -125,12 +131,20 @@ unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
             } else {
                 Quad::zero()
             };
-            let data = _mm512_alignr_epi64::<2>(above.0, output[i].0);
-            if i + 2 < R {
-                once::store_512::<0>(dst.add(64 * i), data);
-            } else if i + 1 < R || last_has_memory {
-                once::store_512_masked(dst.add(64 * i), data, in_memory(i));
-            }
+            data[i].0 = _mm512_alignr_epi64::<2>(above.0, output[i].0);
+        }
+        macro_rules! store {
+            ($full:expr) => {
+                for i in 0..$full {
+                    once::store_512::<0>(dst.add(64 * i), data[i].0);
+                }
+                once::store_512_masked(dst.add(64 * $full), data[$full].0, in_last);
+            };
+        }
+        if len > 64 * (R - 1) {
+            store!(R - 1);
+        } else if R > 1 {
+            store!(R.max(2) - 2);
         }
         // Nothing was loaded into lane 0 of the first register, so this is the encryption of J0.
         let tag_mask = output[0].first_lane();
@@ -267,20 +281,21 @@ unsafe fn hash<const R: usize>(
     // SAFETY: the caller's contract.
     unsafe {
         let powers = once::fresh(powers);
-        let mut sum = Sum::zero();
         let lane = count % 4;
-        if lane == 0 {
-            // The registers are full: the lengths take the first lane of one more.
-            sum = Sum::of(
-                Quad::in_first_lane(message.lengths),
-                Quad::load_private(message.schedule.powers_from(1)),
-            );
-        } else {
+        if lane > 0 {
             let last = &mut blocks[R - 1].0;
             *last = _mm512_mask_broadcast_i32x4(*last, 0xf << (4 * lane), message.lengths);
         }
-        for (i, b) in blocks.iter().enumerate() {
-            sum.add(*b, Quad::load_private(powers.add(4 * i)));
+        let mut sum = Sum::of(blocks[0], Quad::load_private(powers));
+        for i in 1..R {
+            sum.add(blocks[i], Quad::load_private(powers.add(4 * i)));
+        }
+        if lane == 0 {
+            // The registers are full: the lengths take the first lane of one more.
+            sum.add(
+                Quad::in_first_lane(message.lengths),
+                Quad::load_private(message.schedule.powers_from(1)),
+            );
         }
         let hash = sum.reduce().sum_of_lanes();
         _mm_xor_si128(_mm_shuffle_epi8(hash, ghash::byte_reversal()), tag_mask)

@@ -26,6 +26,8 @@ pub(super) unsafe trait Lanes: Copy {
     unsafe fn load_private(p: *const Block) -> Self;
     /// `COUNT` blocks to private memory.
     unsafe fn store_private(p: *mut Block, v: Self);
+    /// `COUNT` zero blocks to private memory, a store that the compiler cannot drop.
+    unsafe fn clear(p: *mut Block);
     /// One block in lane 0, zero in the others.
     unsafe fn in_first_lane(block: __m128i) -> Self;
     /// Lane 0.
@@ -41,6 +43,8 @@ pub(super) unsafe trait Lanes: Copy {
     unsafe fn load_block_once(p: *const u8) -> __m128i;
     /// Stores one block to memory that may be shared, once.
     unsafe fn store_block_once(p: *mut u8, v: __m128i);
+    /// And.
+    unsafe fn and(self, other: Self) -> Self;
     /// Exclusive or.
     unsafe fn xor(self, other: Self) -> Self;
     /// Exclusive or of three.
@@ -90,6 +94,7 @@ unsafe impl Lanes for Quad {
     #[inline(always)] unsafe fn splat_from(p: *const Block) -> Self { unsafe { Self::splat(_mm_load_si128(p.cast())) } }
     #[inline(always)] unsafe fn load_private(p: *const Block) -> Self { unsafe { Self(_mm512_loadu_si512(p.cast())) } }
     #[inline(always)] unsafe fn store_private(p: *mut Block, v: Self) { unsafe { _mm512_storeu_si512(p.cast(), v.0) } }
+    #[inline(always)] unsafe fn clear(p: *mut Block) { unsafe { once::clear_512(p.cast()) } }
     #[inline(always)] unsafe fn in_first_lane(b: __m128i) -> Self { unsafe { Self(_mm512_zextsi128_si512(b)) } }
     #[inline(always)] unsafe fn first_lane(self) -> __m128i { unsafe { _mm512_castsi512_si128(self.0) } }
     #[inline(always)] unsafe fn sum_of_lanes(self) -> __m128i { unsafe {
@@ -99,6 +104,7 @@ unsafe impl Lanes for Quad {
     #[inline(always)] unsafe fn store_once<const I: usize>(p: *mut u8, v: Self) { unsafe { once::store_512::<I>(p, v.0) } }
     #[inline(always)] unsafe fn load_block_once(p: *const u8) -> __m128i { unsafe { once::load_128_vex(p) } }
     #[inline(always)] unsafe fn store_block_once(p: *mut u8, v: __m128i) { unsafe { once::store_128_vex(p, v) } }
+    #[inline(always)] unsafe fn and(self, b: Self) -> Self { unsafe { Self(_mm512_and_si512(self.0, b.0)) } }
     #[inline(always)] unsafe fn xor(self, b: Self) -> Self { unsafe { Self(_mm512_xor_si512(self.0, b.0)) } }
     #[inline(always)] unsafe fn xor3(self, b: Self, c: Self) -> Self { unsafe { Self(_mm512_ternarylogic_epi64::<0x96>(self.0, b.0, c.0)) } }
     #[inline(always)] unsafe fn with_last_words(self, w: u32) -> Self { unsafe { Self(_mm512_mask_set1_epi32(self.0, 0x8888, w as i32)) } }
@@ -130,6 +136,7 @@ unsafe impl Lanes for Pair {
     #[inline(always)] unsafe fn splat_from(p: *const Block) -> Self { unsafe { Self::splat(_mm_load_si128(p.cast())) } }
     #[inline(always)] unsafe fn load_private(p: *const Block) -> Self { unsafe { Self(_mm256_loadu_si256(p.cast())) } }
     #[inline(always)] unsafe fn store_private(p: *mut Block, v: Self) { unsafe { _mm256_storeu_si256(p.cast(), v.0) } }
+    #[inline(always)] unsafe fn clear(p: *mut Block) { unsafe { once::clear_256(p.cast()) } }
     #[inline(always)] unsafe fn in_first_lane(b: __m128i) -> Self { unsafe { Self(_mm256_zextsi128_si256(b)) } }
     #[inline(always)] unsafe fn first_lane(self) -> __m128i { unsafe { _mm256_castsi256_si128(self.0) } }
     #[inline(always)] unsafe fn sum_of_lanes(self) -> __m128i { unsafe { _mm_xor_si128(self.first_lane(), _mm256_extracti128_si256::<1>(self.0)) } }
@@ -137,6 +144,7 @@ unsafe impl Lanes for Pair {
     #[inline(always)] unsafe fn store_once<const I: usize>(p: *mut u8, v: Self) { unsafe { once::store_256::<I>(p, v.0) } }
     #[inline(always)] unsafe fn load_block_once(p: *const u8) -> __m128i { unsafe { once::load_128_vex(p) } }
     #[inline(always)] unsafe fn store_block_once(p: *mut u8, v: __m128i) { unsafe { once::store_128_vex(p, v) } }
+    #[inline(always)] unsafe fn and(self, b: Self) -> Self { unsafe { Self(_mm256_and_si256(self.0, b.0)) } }
     #[inline(always)] unsafe fn xor(self, b: Self) -> Self { unsafe { Self(_mm256_xor_si256(self.0, b.0)) } }
     #[inline(always)] unsafe fn xor3(self, b: Self, c: Self) -> Self { unsafe { self.xor(b).xor(c) } }
     #[inline(always)] unsafe fn with_last_words(self, w: u32) -> Self { unsafe { Self(_mm256_blend_epi32::<0x88>(self.0, _mm256_set1_epi32(w as i32))) } }
@@ -168,6 +176,7 @@ unsafe impl Lanes for Single {
     #[inline(always)] unsafe fn splat_from(p: *const Block) -> Self { unsafe { Self(_mm_load_si128(p.cast())) } }
     #[inline(always)] unsafe fn load_private(p: *const Block) -> Self { unsafe { Self(_mm_loadu_si128(p.cast())) } }
     #[inline(always)] unsafe fn store_private(p: *mut Block, v: Self) { unsafe { _mm_storeu_si128(p.cast(), v.0) } }
+    #[inline(always)] unsafe fn clear(p: *mut Block) { unsafe { once::clear_128(p.cast()) } }
     #[inline(always)] unsafe fn in_first_lane(b: __m128i) -> Self { Self(b) }
     #[inline(always)] unsafe fn first_lane(self) -> __m128i { self.0 }
     #[inline(always)] unsafe fn sum_of_lanes(self) -> __m128i { self.0 }
@@ -175,6 +184,7 @@ unsafe impl Lanes for Single {
     #[inline(always)] unsafe fn store_once<const I: usize>(p: *mut u8, v: Self) { unsafe { once::store_128::<I>(p, v.0) } }
     #[inline(always)] unsafe fn load_block_once(p: *const u8) -> __m128i { unsafe { once::load_128::<0>(p) } }
     #[inline(always)] unsafe fn store_block_once(p: *mut u8, v: __m128i) { unsafe { once::store_128::<0>(p, v) } }
+    #[inline(always)] unsafe fn and(self, b: Self) -> Self { unsafe { Self(_mm_and_si128(self.0, b.0)) } }
     #[inline(always)] unsafe fn xor(self, b: Self) -> Self { unsafe { Self(_mm_xor_si128(self.0, b.0)) } }
     #[inline(always)] unsafe fn xor3(self, b: Self, c: Self) -> Self { unsafe { self.xor(b).xor(c) } }
     #[inline(always)] unsafe fn with_last_words(self, w: u32) -> Self { unsafe { Self(_mm_insert_epi32::<3>(self.0, w as i32)) } }

@@ -3,8 +3,9 @@
 use super::ghash;
 use super::lanes::{Lanes, Single};
 use crate::columns::words;
-use crate::schedule::Schedule;
+use crate::schedule::{Block, Schedule};
 use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
 
 /// The values that all parts of a message share.
 #[derive(Clone, Copy)]
@@ -40,7 +41,17 @@ pub(super) struct Begun {
     pub(super) tag_mask: __m128i,
     /// The GHASH state, byte-reversed.
     pub(super) state: __m128i,
+    /// A place for the last bytes, on paths that need one.
+    pub(super) stage: *mut Stage,
 }
+
+/// Private memory for the end of a message: J0 or additional data, up to 8 blocks of data, one of
+/// lengths; and again, for the plaintext on opening. What is left there when a message is done is
+/// public.
+pub(super) type Stage = MaybeUninit<[[Block; STAGE]; 2]>;
+
+/// Blocks on the stage.
+pub(super) const STAGE: usize = 10;
 
 /// Loads a nonce, with a zero counter.
 #[inline(always)]

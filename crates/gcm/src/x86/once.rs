@@ -26,7 +26,7 @@ pub(super) unsafe fn load_512<const I: usize>(p: *const u8) -> __m512i {
     v
 }
 
-use crate::memory::crosses_page;
+use crate::memory::reaches_page_end;
 
 /// The distance by which the 64 bytes at `p` go past the end of their page, if those whose bit in
 /// `mask` is set do not.
@@ -37,7 +37,7 @@ use crate::memory::crosses_page;
 /// instead, and moved within the register.
 #[inline(always)]
 fn past_page_end(p: *const u8, mask: u64) -> Option<u32> {
-    if !crosses_page(p) {
+    if !reaches_page_end(p) {
         return None;
     }
     core::hint::cold_path();
@@ -350,6 +350,47 @@ pub(super) unsafe fn put(place: &mut Block, secret: __m128i, wide: bool) {
         } else {
             put!("movups");
         }
+    }
+}
+
+/// Overwrites the 64 bytes at `p`, which hold a secret and are not read again.
+///
+/// # Safety
+/// They must be mapped and writable.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn clear_512(p: *mut u8) {
+    // SAFETY: writes 64 bytes that the caller vouches for.
+    unsafe {
+        asm!("vmovdqu64 zmmword ptr [{p}], {zero}", p = in(reg) p, zero = in(zmm_reg) _mm512_setzero_si512(),
+            options(nostack, preserves_flags));
+    }
+}
+
+/// Overwrites the 32 bytes at `p`, which hold a secret and are not read again.
+///
+/// # Safety
+/// They must be mapped and writable.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn clear_256(p: *mut u8) {
+    // SAFETY: writes 32 bytes that the caller vouches for.
+    unsafe {
+        asm!("vmovdqu ymmword ptr [{p}], {zero}", p = in(reg) p, zero = in(ymm_reg) _mm256_setzero_si256(),
+            options(nostack, preserves_flags));
+    }
+}
+
+/// Overwrites the 16 bytes at `p`, which hold a secret and are not read again.
+///
+/// # Safety
+/// They must be mapped and writable.
+#[inline(always)]
+pub(super) unsafe fn clear_128(p: *mut u8) {
+    // SAFETY: writes 16 bytes that the caller vouches for.
+    unsafe {
+        asm!("movups xmmword ptr [{p}], {zero}", p = in(reg) p, zero = in(xmm_reg) _mm_setzero_si128(),
+            options(nostack, preserves_flags));
     }
 }
 
