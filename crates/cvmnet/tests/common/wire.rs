@@ -1,0 +1,1 @@
+//! Segments by hand, to and from one stack.
