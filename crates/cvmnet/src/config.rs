@@ -58,6 +58,9 @@ pub struct Config {
     pub pinned_max: usize,
     /// Bytes of the pool that all connections together may keep.
     pub pool_max: usize,
+    /// Bytes of private memory that copied payloads of all connections together may take; what is
+    /// above is dropped, and has to be sent again.
+    pub copied_max: usize,
     /// A payload is copied if it is shorter than its buffer divided by this.
     pub copy_divisor: usize,
     /// Connections, those in TIME-WAIT included.
@@ -105,6 +108,7 @@ impl Config {
             send_references: 1024,
             pinned_max: 2 << 20,
             pool_max: 64 << 20,
+            copied_max: 64 << 20,
             copy_divisor: 4,
             connections_max: 65_536,
             backlog: 256,

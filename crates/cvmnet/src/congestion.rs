@@ -27,9 +27,81 @@ const INITIAL: u64 = 10;
 /// The most that a window grows to, in bytes: scaled windows end there.
 const MAX: f64 = (1u64 << 30) as f64;
 
+/// Measurements of a round trip that HyStart++ compares, the bounds of the delay that ends slow
+/// start, and the share of slow start's growth in the rounds after that (RFC 9406, 4.3).
+const SAMPLES: u32 = 8;
+const DELAY_MIN: Duration = Duration::from_millis(4);
+const DELAY_MAX: Duration = Duration::from_millis(16);
+const CONSERVATIVE: f64 = 0.25;
+const CONSERVATIVE_ROUNDS: u32 = 5;
+
+/// Slow start that ends when the round-trip time grows (HyStart++, RFC 9406), before a queue on the
+/// path is full and drops a large part of a window.
+#[derive(Clone, Debug)]
+struct SlowStart {
+    /// The position whose acknowledgment ends the round.
+    round_end: u64,
+    /// The least round-trip times of the last round and of this one.
+    last: Duration,
+    current: Duration,
+    samples: u32,
+    /// In conservative slow start: the least time when it began, and rounds since.
+    conservative: Option<(Duration, u32)>,
+}
+
+impl SlowStart {
+    fn new() -> SlowStart {
+        SlowStart {
+            round_end: 0,
+            last: Duration::MAX,
+            current: Duration::MAX,
+            samples: 0,
+            conservative: None,
+        }
+    }
+
+    /// Begins a new round at the end of one. Returns true if slow start is over.
+    fn end_round(&mut self, acknowledged: u64, next: u64) -> bool {
+        if acknowledged < self.round_end {
+            return false;
+        }
+        self.round_end = next;
+        self.last = std::mem::replace(&mut self.current, Duration::MAX);
+        self.samples = 0;
+        match &mut self.conservative {
+            Some((_, rounds)) => {
+                *rounds += 1;
+                *rounds >= CONSERVATIVE_ROUNDS
+            }
+            None => false,
+        }
+    }
+
+    /// Takes a measured round-trip time.
+    fn measure(&mut self, rtt: Duration) {
+        self.current = self.current.min(rtt);
+        self.samples += 1;
+        if self.samples < SAMPLES || self.last == Duration::MAX {
+            return;
+        }
+        match self.conservative {
+            None => {
+                let threshold = (self.last / 8).clamp(DELAY_MIN, DELAY_MAX);
+                if self.current >= self.last + threshold {
+                    self.conservative = Some((self.current, 0));
+                }
+            }
+            // The delay was that of a moment.
+            Some((base, _)) if self.current < base => self.conservative = None,
+            Some(_) => {}
+        }
+    }
+}
+
 /// The window of one connection, in bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Congestion {
+    slow_start: SlowStart,
     algorithm: Algorithm,
     mss: f64,
     window: f64,
@@ -49,6 +121,7 @@ impl Congestion {
         // RFC 6928, 2: min (10·MSS, max (2·MSS, 14600)).
         let window = (INITIAL as f64 * mss).min((2.0 * mss).max(14_600.0));
         Congestion {
+            slow_start: SlowStart::new(),
             algorithm,
             mss,
             window,
@@ -70,6 +143,21 @@ impl Congestion {
         self.window = self.window.max(self.mss);
     }
 
+    /// Takes a measured round-trip time.
+    pub(crate) fn measured(&mut self, rtt: Duration) {
+        if self.window < self.threshold {
+            self.slow_start.measure(rtt);
+        }
+    }
+
+    /// All below `acknowledged` has arrived, `next` is the next position to be sent: rounds of slow
+    /// start end here.
+    pub(crate) fn advance(&mut self, acknowledged: u64, next: u64) {
+        if self.window < self.threshold && self.slow_start.end_round(acknowledged, next) {
+            self.threshold = self.window;
+        }
+    }
+
     /// Lets the window grow after `bytes` were acknowledged, if it was what limited the sender.
     pub(crate) fn acknowledged(&mut self, now: Instant, bytes: u64, rtt: Duration, is_limit: bool) {
         let idle = now.since(std::mem::replace(&mut self.last, now));
@@ -82,7 +170,9 @@ impl Congestion {
         }
         let bytes = bytes as f64;
         if self.window < self.threshold {
-            self.window = (self.window + bytes).min(self.threshold).min(MAX);
+            let is_conservative = self.slow_start.conservative.is_some();
+            let share = if is_conservative { CONSERVATIVE } else { 1.0 };
+            self.window = (self.window + share * bytes).min(self.threshold).min(MAX);
             return;
         }
         self.window = match self.algorithm {
@@ -197,6 +287,27 @@ mod tests {
         assert!((620.0..650.0).contains(&windows[78]), "{}", windows[78]);
         assert!((windows[90] - windows[70]).abs() < 15.0);
         assert!(windows[119] > 670.0, "{}", windows[119]);
+    }
+
+    #[test]
+    fn slow_start_becomes_slower_when_the_delay_grows_and_ends_five_rounds_later() {
+        let mut congestion = Congestion::new(Algorithm::Cubic, MSS as usize);
+        let mut windows = Vec::new();
+        let mut position = 0;
+        for round in 0..12 {
+            let rtt = RTT + if round < 3 { Duration::ZERO } else { RTT / 5 };
+            for _ in 0..congestion.window() / MSS {
+                position += MSS;
+                congestion.measured(rtt);
+                congestion.advance(position, position + congestion.window());
+                congestion.acknowledged(Instant::ZERO, MSS, rtt, true);
+            }
+            windows.push(congestion.window() / MSS);
+        }
+        assert_eq!(windows[..3], [20, 40, 80]);
+        assert!((100..110).contains(&windows[3]), "{windows:?}");
+        assert!((240..260).contains(&windows[7]), "{windows:?}");
+        assert!(windows[11] < 280, "{windows:?}");
     }
 
     #[test]

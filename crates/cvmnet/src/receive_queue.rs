@@ -7,17 +7,21 @@ use crate::buffer::{Buffer, Chunk, Payload};
 use crate::intervals::Intervals;
 
 /// Segments ahead of a gap that are kept. Beyond, they are dropped and have to be sent again.
-const AHEAD_MAX: usize = 1024;
+const AHEAD_MAX: usize = 4096;
 /// Gaps between them that are remembered.
-const GAPS_MAX: usize = 128;
+const GAPS_MAX: usize = 1024;
 /// Copied bytes that follow each other share a piece of private memory up to this size.
 const PRIVATE_BYTES: usize = 16 * 1024;
+/// The memory that a piece takes beside its bytes, rounded up.
+const PIECE_BYTES: usize = 64;
 
 /// What a queue may pin of the pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Bytes of buffers.
     pub(crate) pinned_max: usize,
+    /// Bytes of private memory.
+    pub(crate) copied_max: usize,
     /// A payload shorter than its buffer's capacity divided by this is copied.
     pub(crate) copy_divisor: usize,
 }
@@ -44,6 +48,8 @@ pub(crate) struct ReceiveQueue<B> {
     recent: [u64; 3],
     /// Bytes of the pool in both parts.
     pinned: usize,
+    /// Bytes of private memory in both parts.
+    copied: usize,
     /// The position of the FIN.
     fin: Option<u64>,
 }
@@ -58,6 +64,7 @@ impl<B: Buffer> ReceiveQueue<B> {
             gaps: Intervals::new(GAPS_MAX),
             recent: [0; 3],
             pinned: 0,
+            copied: 0,
             fin: None,
         }
     }
@@ -87,6 +94,11 @@ impl<B: Buffer> ReceiveQueue<B> {
         self.pinned
     }
 
+    /// Returns the bytes of private memory that the queue keeps.
+    pub(crate) fn copied(&self) -> usize {
+        self.copied
+    }
+
     /// Returns the number of pieces.
     #[cfg(test)]
     pub(crate) fn pieces(&self) -> usize {
@@ -111,6 +123,7 @@ impl<B: Buffer> ReceiveQueue<B> {
             }
             left -= len;
             self.pinned -= first.pinned();
+            self.copied -= cost(first);
             self.ready.pop_front();
         }
         self.ready_bytes -= n;
@@ -145,17 +158,21 @@ impl<B: Buffer> ReceiveQueue<B> {
             self.insert_ahead(start, payload, limits);
             return false;
         }
-        self.push(payload, limits);
+        let Some(payload) = self.admit(payload, limits) else {
+            return false;
+        };
+        self.push(payload);
         while let Some(first) = self.ahead.front() {
             if first.start > self.next {
                 break;
             }
             if let Some(Ahead { start, mut payload }) = self.ahead.pop_front() {
                 self.pinned -= payload.pinned();
+                self.copied -= cost(&payload);
                 let old = (self.next - start).min(payload.len() as u64);
                 payload.trim_front(old as usize);
                 if payload.len() > 0 {
-                    self.push(payload, limits);
+                    self.push(payload);
                 }
             }
         }
@@ -164,8 +181,7 @@ impl<B: Buffer> ReceiveQueue<B> {
     }
 
     /// Adds a payload at the end of what can be read.
-    fn push(&mut self, payload: Payload<B>, limits: &Limits) {
-        let payload = self.admit(payload, limits);
+    fn push(&mut self, payload: Payload<B>) {
         let len = payload.len();
         self.next += len as u64;
         self.ready_bytes += len;
@@ -174,23 +190,25 @@ impl<B: Buffer> ReceiveQueue<B> {
         {
             if bytes.len() + len <= PRIVATE_BYTES {
                 bytes.extend_from_slice(&new[*at..]);
+                self.copied += len;
                 return;
             }
         }
         self.pinned += payload.pinned();
+        self.copied += cost(&payload);
         self.ready.push_back(payload);
     }
 
     /// Copies a payload that would keep much of the pool for few bytes, or more than the connection
-    /// may keep.
-    fn admit(&self, payload: Payload<B>, limits: &Limits) -> Payload<B> {
+    /// may keep. Returns `None` if there is no private memory for it either.
+    fn admit(&self, payload: Payload<B>, limits: &Limits) -> Option<Payload<B>> {
         let pinned = payload.pinned();
         let is_small = payload.len() < pinned / limits.copy_divisor.max(1);
-        if is_small || self.pinned + pinned > limits.pinned_max {
-            payload.copied()
-        } else {
-            payload
+        if !is_small && self.pinned + pinned <= limits.pinned_max {
+            return Some(payload);
         }
+        let copied = self.copied + payload.len() + PIECE_BYTES;
+        (copied <= limits.copied_max).then(|| payload.copied())
     }
 
     /// Keeps a segment that arrived ahead of a gap, without what is there already. Those that it
@@ -216,15 +234,19 @@ impl<B: Buffer> ReceiveQueue<B> {
             return;
         }
         let end = start + payload.len() as u64;
+        let Some(payload) = self.admit(payload, limits) else {
+            return;
+        };
         if self.gaps.insert(start, end) == 0 && behind == first {
             // There are too many gaps to tell the peer of another.
             return;
         }
         for covered in self.ahead.drain(first..behind) {
             self.pinned -= covered.payload.pinned();
+            self.copied -= cost(&covered.payload);
         }
-        let payload = self.admit(payload, limits);
         self.pinned += payload.pinned();
+        self.copied += cost(&payload);
         self.ahead.insert(first, Ahead { start, payload });
     }
 
@@ -258,6 +280,15 @@ impl<B: Buffer> ReceiveQueue<B> {
         self.gaps.clear();
         self.ready_bytes = 0;
         self.pinned = 0;
+        self.copied = 0;
+    }
+}
+
+/// Returns the private memory that a piece takes.
+fn cost<B>(payload: &Payload<B>) -> usize {
+    match payload {
+        Payload::Shared { .. } => 0,
+        Payload::Private { bytes, .. } => bytes.len() + PIECE_BYTES,
     }
 }
 
@@ -269,6 +300,7 @@ mod tests {
 
     const LIMITS: Limits = Limits {
         pinned_max: 100_000,
+        copied_max: 1 << 20,
         copy_divisor: 4,
     };
 
@@ -349,6 +381,27 @@ mod tests {
     }
 
     #[test]
+    fn without_private_memory_what_would_be_copied_is_not_taken() {
+        let limits = Limits {
+            pinned_max: 0,
+            copied_max: 300,
+            copy_divisor: 4,
+        };
+        let mut queue = ReceiveQueue::new();
+        assert!(queue.insert(1, part(1..101), &limits));
+        queue.insert(201, part(201..211), &limits);
+        assert_eq!(queue.copied(), 100 + 10 + 2 * PIECE_BYTES);
+        assert!(!queue.insert(101, part(101..201), &limits));
+        assert_eq!(
+            (queue.next(), queue.selective()[0]),
+            (101, Some((201, 211)))
+        );
+        queue.consume(100);
+        assert!(queue.insert(101, part(101..201), &limits));
+        assert_eq!((queue.next(), queue.copied()), (211, 110 + PIECE_BYTES));
+    }
+
+    #[test]
     fn what_arrives_ahead_is_bounded() {
         let mut queue = ReceiveQueue::new();
         for at in 0..10_000 {
@@ -382,7 +435,7 @@ mod tests {
         fn segments_in_any_order_and_overlap_give_the_stream(
             cuts in proptest::collection::vec((0usize..400, 1usize..120), 0..60), pinned_max in 0usize..2000,
         ) {
-            let limits = Limits { pinned_max, copy_divisor: 4 };
+            let limits = Limits { pinned_max, ..LIMITS };
             let mut queue = ReceiveQueue::new();
             let mut there = [false; 600];
             let mut all = Vec::new();
@@ -396,6 +449,9 @@ mod tests {
                 let held: usize = queue.ready.iter().map(Payload::pinned).sum::<usize>()
                     + queue.ahead.iter().map(|held| held.payload.pinned()).sum::<usize>();
                 prop_assert_eq!(queue.pinned(), held);
+                let copied: usize = queue.ready.iter().map(cost).sum::<usize>()
+                    + queue.ahead.iter().map(|held| cost(&held.payload)).sum::<usize>();
+                prop_assert_eq!(queue.copied(), copied);
                 let ahead = there[next..].iter().filter(|&&is| is).count();
                 let kept: u64 = queue.ahead.iter().map(|held| held.end() - held.start).sum();
                 prop_assert_eq!(kept as usize, ahead);

@@ -4,7 +4,7 @@
 use crate::intervals::Intervals;
 
 /// Ranges that a scoreboard remembers: more holes than this are not repaired at once.
-const RANGES_MAX: usize = 256;
+const RANGES_MAX: usize = 1024;
 /// Duplicate acknowledgments, or segments above a hole, after which the hole counts as lost
 /// (RFC 6675, section 2: DupThresh).
 const DUP_THRESHOLD: u64 = 3;

@@ -84,6 +84,7 @@ struct Listener {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Book {
     pinned: usize,
+    copied: usize,
     /// The time that the stack's timers have for it, not later than its deadline.
     scheduled: Instant,
     is_output: bool,
@@ -96,6 +97,7 @@ impl Book {
     pub(crate) fn new() -> Book {
         Book {
             pinned: 0,
+            copied: 0,
             scheduled: Instant::NEVER,
             is_output: false,
             is_event: false,
@@ -127,6 +129,8 @@ pub struct Stack<B> {
     time_wait: VecDeque<Id>,
     /// Bytes of the pool in receive queues.
     pinned: usize,
+    /// Bytes of private memory in them.
+    copied: usize,
     next_port: u16,
     counters: Counters,
 }
@@ -148,6 +152,7 @@ impl<B: Buffer> Stack<B> {
             events: VecDeque::new(),
             time_wait: VecDeque::new(),
             pinned: 0,
+            copied: 0,
             next_port: 0,
             counters: Counters::default(),
             config,
@@ -364,6 +369,11 @@ impl<B: Buffer> Stack<B> {
         self.pinned
     }
 
+    /// Returns the bytes of private memory that receive queues keep.
+    pub fn copied(&self) -> usize {
+        self.copied
+    }
+
     /// Returns what was counted.
     pub fn counters(&self) -> Counters {
         self.counters
@@ -438,6 +448,8 @@ impl<B: Buffer> Stack<B> {
         let port = connection.tuple.local_port;
         let pinned = connection.rx.pinned();
         self.pinned = self.pinned - std::mem::replace(&mut book.pinned, pinned) + pinned;
+        let copied = connection.rx.copied();
+        self.copied = self.copied - std::mem::replace(&mut book.copied, copied) + copied;
         if book.is_opening && connection.state != State::SynReceived {
             book.is_opening = false;
             if let Some(listener) = self.listeners.get_mut(&port) {
@@ -482,6 +494,7 @@ impl<B: Buffer> Stack<B> {
         };
         self.timers.remove(&(connection.book.scheduled, index));
         self.pinned -= connection.book.pinned;
+        self.copied -= connection.book.copied;
         let listener = self.listeners.get_mut(&connection.tuple.local_port);
         if let Some(listener) = listener.filter(|_| connection.is_unaccepted) {
             listener.waiting.retain(|&waiting| Some(waiting) != id);

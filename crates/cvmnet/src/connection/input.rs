@@ -279,26 +279,30 @@ impl<B: Buffer> Connection<B> {
     /// The peer has all below `acknowledged`.
     fn advance(&mut self, now: Instant, acknowledged: u64, segment: &Segment) {
         let bytes = acknowledged - self.una;
-        match self.timing {
-            Some((position, sent)) if acknowledged >= position => {
-                self.rtt.measure(now.since(sent));
-                self.timing = None;
-            }
-            Some(_) => self.rtt.end_back_off(),
-            None => match self.clock.zip(segment.options.timestamps) {
-                // RFC 7323, 4.1: an echoed timestamp tells the transmissions of a segment apart.
-                Some((clock, (_, echo))) => {
-                    let age = Clock::at(clock.offset, now).wrapping_sub(echo);
-                    if age < 60_000 {
-                        self.rtt.measure(Duration::from_millis(u64::from(age)));
-                    }
-                }
-                None => self.rtt.end_back_off(),
-            },
+        // RFC 7323, 4.1: an echoed timestamp tells the transmissions of a segment apart.
+        let echoed = self.clock.zip(segment.options.timestamps);
+        let echoed =
+            echoed.map(|(clock, (_, echo))| Clock::at(clock.offset, now).wrapping_sub(echo));
+        let echoed = echoed.filter(|&age| age < 60_000);
+        let echoed = echoed.map(|age| Duration::from_millis(u64::from(age)));
+        if let Some(time) = echoed {
+            self.congestion.measured(time);
+        }
+        let timed = self
+            .timing
+            .filter(|&(position, _)| acknowledged >= position);
+        if let Some((_, sent)) = timed {
+            self.timing = None;
+            self.rtt.measure(now.since(sent));
+        } else if let Some(time) = echoed.filter(|_| self.timing.is_none()) {
+            self.rtt.measure(time);
+        } else {
+            self.rtt.end_back_off();
         }
         self.una = acknowledged;
         self.queue.acknowledge(acknowledged);
         self.progress = now;
+        self.congestion.advance(acknowledged, self.next);
         let was = self.recovery.phase;
         let has_ended = self
             .recovery

@@ -142,6 +142,7 @@ impl<B: Buffer> Stack<B> {
     /// Hands a segment to its connection.
     fn deliver(&mut self, now: Instant, index: u32, arrived: Arrived<B>) {
         let free = self.config.pool_max.saturating_sub(self.pinned);
+        let private = self.config.copied_max.saturating_sub(self.copied);
         let Some(connection) = self.table.at(index) else {
             return;
         };
@@ -156,6 +157,7 @@ impl<B: Buffer> Stack<B> {
         }
         let limits = Limits {
             pinned_max: self.config.pinned_max.min(connection.rx.pinned() + free),
+            copied_max: connection.rx.copied() + private,
             copy_divisor: self.config.copy_divisor,
         };
         let Arrived {

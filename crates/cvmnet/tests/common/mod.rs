@@ -1,6 +1,10 @@
 //! Two guests on a simulated line: stacks whose frames are bytes, with programs that send and check
 //! streams.
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file uses a part of it"
+)]
 
 pub mod wire;
 
