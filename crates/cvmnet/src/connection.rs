@@ -195,6 +195,7 @@ pub(crate) struct Connection<B> {
     /// The last time at which the peer acknowledged something or there was nothing to acknowledge.
     progress: Instant,
     keep_alive_probes: u32,
+    stall_max: Duration,
 
     irs: u32,
     pub(crate) rx: ReceiveQueue<B>,
@@ -257,6 +258,7 @@ impl<B: Buffer> Connection<B> {
             last_received: now,
             progress: now,
             keep_alive_probes: 0,
+            stall_max: config.stall_max,
             irs: 0,
             rx: ReceiveQueue::new(),
             edge: 1 + config.receive_buffer.min(usize::from(u16::MAX)) as u64,
@@ -566,15 +568,15 @@ impl<B: Buffer> Connection<B> {
             self.timers.ack = Instant::NEVER;
             self.acks_due = self.acks_due.max(1);
         }
-        if self.timers.retransmit <= now && self.retransmit_expired(now, config) {
+        if self.timers.retransmit <= now && self.retransmit_expired(now) {
             return true;
         }
         self.timers.keep_alive <= now && self.keep_alive_expired(now, config)
     }
 
-    fn retransmit_expired(&mut self, now: Instant, config: &Config) -> bool {
+    fn retransmit_expired(&mut self, now: Instant) -> bool {
         let is_opening = matches!(self.state, State::SynSent | State::SynReceived);
-        if !is_opening && now.since(self.progress) >= config.stall_max {
+        if !is_opening && now.since(self.progress) >= self.stall_max {
             return true;
         }
         self.timing = None;
@@ -592,8 +594,17 @@ impl<B: Buffer> Connection<B> {
             self.is_small_due = true;
         }
         self.rtt.back_off();
-        self.timers.retransmit = now + self.rtt.timeout();
+        self.timers.retransmit = self.retransmit_at(now);
         false
+    }
+
+    /// Returns the time of the retransmission, or of giving up if that is earlier.
+    fn retransmit_at(&self, now: Instant) -> Instant {
+        let at = now + self.rtt.timeout();
+        match self.state {
+            State::SynSent | State::SynReceived => at,
+            _ => at.min(self.progress + self.stall_max),
+        }
     }
 
     /// The timer is not set again with each segment: it looks at the time of the last one.

@@ -313,7 +313,7 @@ impl<B: Buffer> Connection<B> {
             self.congestion.acknowledged(now, bytes, rtt, is_limit);
         }
         self.timers.retransmit = match self.una < self.next {
-            true => now + self.rtt.timeout(),
+            true => self.retransmit_at(now),
             false => Instant::NEVER,
         };
         if self.is_writer_waiting {

@@ -79,7 +79,7 @@ impl<B: Buffer> Connection<B> {
     fn syn(&mut self, now: Instant, config: &Config) -> Outgoing {
         self.is_syn_due = false;
         if self.timers.retransmit == Instant::NEVER {
-            self.timers.retransmit = now + self.rtt.timeout();
+            self.timers.retransmit = self.retransmit_at(now);
             self.timing = Some((1, now));
         }
         let is_answer = self.state == State::SynReceived;
@@ -170,7 +170,7 @@ impl<B: Buffer> Connection<B> {
         let sent = start + range.len as u64 + u64::from(range.has_fin);
         self.recovery.sent_again(sent, is_rescue);
         self.timing = None;
-        self.timers.retransmit = now + self.rtt.timeout();
+        self.timers.retransmit = self.retransmit_at(now);
         Some(range)
     }
 
@@ -233,7 +233,7 @@ impl<B: Buffer> Connection<B> {
         if is_idle && self.timers.retransmit == Instant::NEVER {
             // The persist timer (RFC 9293, 3.8.6.1): nothing is in flight whose loss would be
             // noticed, and what opens the window may be lost.
-            self.timers.retransmit = now + self.rtt.timeout();
+            self.timers.retransmit = self.retransmit_at(now);
         }
         None
     }
@@ -256,7 +256,7 @@ impl<B: Buffer> Connection<B> {
         self.is_small_due = false;
         if sent > self.next {
             if self.una == self.next || self.timers.retransmit == Instant::NEVER {
-                self.timers.retransmit = now + self.rtt.timeout();
+                self.timers.retransmit = self.retransmit_at(now);
             }
             if self.recovery.phase == Phase::Open {
                 self.timing.get_or_insert((sent, now));
