@@ -11,9 +11,9 @@
 //! smoltcp 0.14, whose `wire` reads headers here, was tried first. Its device hands out frames as
 //! `&[u8]`, which memory that another machine writes to must never be; its TCP socket copies each
 //! payload into a ring buffer of the socket's and offers that to the reader, the copy that this
-//! path exists to avoid; and it repairs a loss by going back to the first byte that is missing: it
-//! sends selective acknowledgments and does not act on those that it receives. There are no SYN
-//! cookies and no table of connections.
+//! path exists to avoid. It does not act on the selective acknowledgments that it receives: of a
+//! window that lost several segments it repeats the first, and after the timeout all. There are no
+//! SYN cookies and no table of connections. ARCHITECTURE.md has the figures of the trial.
 //!
 //! # What is not there
 //! IP fragments and IPv6 extension headers are dropped. There is no urgent data (RFC 6093), no ECN,

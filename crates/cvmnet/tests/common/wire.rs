@@ -79,8 +79,12 @@ impl Seg {
             option.emit(&mut bytes);
             options.extend(bytes);
         };
-        self.mss.map(|mss| put(TcpOption::MaxSegmentSize(mss)));
-        self.scale.map(|scale| put(TcpOption::WindowScale(scale)));
+        if let Some(mss) = self.mss {
+            put(TcpOption::MaxSegmentSize(mss));
+        }
+        if let Some(scale) = self.scale {
+            put(TcpOption::WindowScale(scale));
+        }
         if self.sack_permitted {
             put(TcpOption::SackPermitted);
         }
