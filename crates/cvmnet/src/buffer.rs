@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 /// A piece of memory that the other side of the network path may be writing to: a buffer of the
-/// region shared with the host, held by whoever has the value and given back when it is dropped.
+/// region shared with the host, which goes back to its pool when the value is dropped.
 ///
 /// The stack never sees it as a slice. It copies headers and small payloads out with
 /// [`Buffer::read`], each byte once, and hands larger payloads on by reference, so that the first
@@ -52,14 +52,14 @@ pub struct Frame<B> {
     pub buffer: B,
     /// The bytes of the Ethernet frame in that memory, behind the device's own header.
     pub range: Range<usize>,
-    /// What is known of the checksum.
+    /// The state of its checksum.
     pub checksum: Checksum,
 }
 
 /// A part of the bytes received on a connection, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Chunk<'a, B> {
-    /// Where the bytes arrived.
+    /// A buffer, and the place of the bytes in it.
     Shared(&'a B, Range<usize>),
     /// Bytes that were copied out on arrival.
     Private(&'a [u8]),

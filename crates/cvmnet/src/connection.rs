@@ -30,11 +30,11 @@ use crate::transmit::{Refused, SendError};
 
 /// The segment size of a peer that names none over IPv4 (RFC 9293, 3.7.1), and over IPv6.
 const MSS_DEFAULT: (u16, u16) = (536, 1220);
-/// The smallest segment size that is believed: with less, a peer could make every byte a packet.
+/// The smallest segment size that is believed: with less, a peer could make a packet of every byte.
 const MSS_MIN: u16 = 88;
 /// Challenge ACKs and answers to segments outside the window (RFC 5961, section 7). The limit is
-/// one of each connection: a common one would tell whoever can send to one connection of what
-/// happens on the others.
+/// one of each connection: a common one would tell a peer of one connection what happens on the
+/// others.
 const STRAY: (Duration, u32) = (Duration::from_millis(100), 10);
 
 /// The state of a connection (RFC 9293, 3.3.2).
@@ -100,7 +100,7 @@ impl Clock {
     }
 }
 
-/// What a SYN, or the cookie that stood for it, says of the peer.
+/// The properties of a peer, from its SYN or the cookie that stood for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerOptions {
     pub(crate) mss: Option<u16>,
@@ -122,7 +122,7 @@ impl PeerOptions {
     }
 }
 
-/// What is due when; [`Instant::NEVER`] if nothing is.
+/// The times at which something is due; [`Instant::NEVER`] if nothing is.
 #[derive(Clone, Copy, Debug)]
 struct Timers {
     /// Retransmission while something is in flight, the persist timer while something waits and
@@ -209,6 +209,8 @@ pub(crate) struct Connection<B> {
     /// Acknowledgments that are to be sent now, and bytes received since the last one.
     acks_due: u32,
     unacknowledged: usize,
+    /// The longest segment that has arrived, at most a full one.
+    longest: usize,
     /// The owner does not read any more.
     is_deaf: bool,
     stray: TokenBucket,
@@ -268,6 +270,7 @@ impl<B: Buffer> Connection<B> {
             clock: clock.map(Clock::new),
             acks_due: 0,
             unacknowledged: 0,
+            longest: 0,
             is_deaf: false,
             stray: TokenBucket::new(STRAY.0, STRAY.1),
             timers: Timers {

@@ -1,4 +1,4 @@
-//! What is not TCP: ARP and neighbor discovery, echo requests, and errors about the path's MTU.
+//! Everything but TCP: ARP and neighbor discovery, echo requests, and errors about the path's MTU.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

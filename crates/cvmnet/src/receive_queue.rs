@@ -15,7 +15,7 @@ const PRIVATE_BYTES: usize = 16 * 1024;
 /// The memory that a piece takes beside its bytes, rounded up.
 const PIECE_BYTES: usize = 64;
 
-/// What a queue may pin of the pool.
+/// The bounds of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Bytes of buffers.
@@ -221,8 +221,8 @@ impl<B: Buffer> ReceiveQueue<B> {
             start += known;
         }
         let end = start + payload.len() as u64;
-        self.note_recent(if payload.len() > 0 { start } else { start - 1 });
         if payload.len() == 0 {
+            self.note_recent(start - 1);
             return;
         }
         let first = self.ahead.partition_point(|held| held.end() <= start);
@@ -241,6 +241,7 @@ impl<B: Buffer> ReceiveQueue<B> {
             // There are too many gaps to tell the peer of another.
             return;
         }
+        self.note_recent(start);
         for covered in self.ahead.drain(first..behind) {
             self.pinned -= covered.payload.pinned();
             self.copied -= cost(&covered.payload);
@@ -257,15 +258,16 @@ impl<B: Buffer> ReceiveQueue<B> {
         self.recent = [at, others.next().unwrap_or(0), others.next().unwrap_or(0)];
     }
 
-    /// Returns the ranges ahead of the gap, that of the latest segment first (RFC 2018, section 4).
+    /// Returns ranges ahead of the gap, that of the latest segment first (RFC 2018, section 4).
     pub(crate) fn selective(&self) -> [Option<(u64, u64)>; 3] {
         let mut ranges = [None; 3];
         let mut count = 0;
-        for at in self.recent {
-            let Some(range) = self.gaps.containing(at) else {
-                continue;
-            };
-            if !ranges.contains(&Some(range)) {
+        let recent = self
+            .recent
+            .iter()
+            .filter_map(|&at| self.gaps.containing(at));
+        for range in recent.chain(self.gaps.iter().take(6)) {
+            if count < ranges.len() && !ranges.contains(&Some(range)) {
                 ranges[count] = Some(range);
                 count += 1;
             }
@@ -372,6 +374,13 @@ mod tests {
         );
         queue.insert(41, part(41..51), &LIMITS);
         assert_eq!(queue.selective()[..2], [Some((31, 61)), Some((71, 81))]);
+        // Segments of one range take one place.
+        queue.insert(61, part(61..66), &LIMITS);
+        queue.insert(66, part(66..68), &LIMITS);
+        assert_eq!(
+            queue.selective(),
+            [Some((31, 68)), Some((71, 81)), Some((11, 21))]
+        );
         // A duplicate is reported first too.
         queue.insert(11, part(11..21), &LIMITS);
         assert_eq!(queue.selective()[0], Some((11, 21)));

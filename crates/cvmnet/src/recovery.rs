@@ -12,7 +12,7 @@ const DUP_THRESHOLD: u64 = 3;
 /// The state of loss recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Nothing is known to be lost.
+    /// No segment is known to be lost.
     Open,
     /// Fast recovery (RFC 6675).
     Fast,

@@ -80,7 +80,7 @@ struct Listener {
     cookies_until: Instant,
 }
 
-/// What the stack keeps of a connection: where it is in the stack's own lists.
+/// The stack's own notes of a connection: where it is in the lists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Book {
     pinned: usize,
@@ -452,13 +452,22 @@ impl<B: Buffer> Stack<B> {
         self.copied = self.copied - std::mem::replace(&mut book.copied, copied) + copied;
         if book.is_opening && connection.state != State::SynReceived {
             book.is_opening = false;
-            if let Some(listener) = self.listeners.get_mut(&port) {
-                listener.opening -= 1;
-                if connection.state != State::Closed {
-                    listener.waiting.push_back(id);
+            let is_open = connection.state != State::Closed;
+            match self.listeners.get_mut(&port) {
+                Some(listener) => {
+                    // Lower than the truth after the port was closed and opened again.
+                    listener.opening = listener.opening.saturating_sub(1);
+                    if is_open {
+                        listener.waiting.push_back(id);
+                    }
                 }
+                None if is_open => return self.fail(now, index, Failure::Aborted),
+                None => {}
             }
         }
+        let Some(connection) = self.table.at(index) else {
+            return;
+        };
         if connection.state == State::Closed && connection.is_released {
             self.remove(index);
             return;

@@ -29,7 +29,7 @@ pub struct Offload {
     pub checksum_start: u16,
     /// The place of the checksum behind that (`csum_offset`).
     pub checksum_offset: u16,
-    /// How to cut the packet.
+    /// The way to cut the packet.
     pub segmentation: Segmentation,
     /// Payload of each segment but the last, in bytes (`gso_size`).
     pub segment_bytes: u16,
@@ -41,9 +41,9 @@ pub struct Offload {
 pub struct Packet<'a, B> {
     /// The Ethernet, IP and TCP headers; for answers to ARP, ICMP and the like, the whole frame.
     pub headers: &'a [u8],
-    /// What follows, as at most [`PIECES_MAX`] pieces. A device that still reads a piece after
-    /// [`Transmit::send`] has returned must keep the buffer alive itself: the stack drops it as
-    /// soon as the peer has acknowledged it, which a lying host can arrange at any time.
+    /// The bytes behind them, as at most [`PIECES_MAX`] pieces. A device that still reads a piece
+    /// after [`Transmit::send`] has returned must keep the buffer alive itself: the stack drops it
+    /// as soon as the peer has acknowledged it, which a lying host can arrange at any time.
     pub payload: Pieces<'a, B>,
     /// Bytes of payload.
     pub payload_len: usize,

@@ -1,5 +1,5 @@
-//! What others send: blind guesses, floods and garbage. Connections stay as they were, and memory
-//! is bounded.
+//! Segments of attackers: blind guesses, floods and garbage. Connections stay as they were, and
+//! memory is bounded.
 
 mod common;
 
@@ -155,6 +155,24 @@ fn connections_that_nobody_accepts_are_bounded() {
     let first = bench.stack.accept(PORT).unwrap();
     bench.stack.close(bench.now, first);
     assert_eq!(bench.give(&Seg::syn(1).with(|it| it.from = 7000)).len(), 2);
+}
+
+#[test]
+fn a_port_that_is_given_up_resets_what_was_not_accepted() {
+    let mut bench = Bench::new(|_| {});
+    let answer = bench.give(&Seg::syn(1)).remove(0);
+    let other = bench.give(&Seg::syn(1).with(|it| it.from = 5001)).remove(0);
+    bench.give(&Seg::new(2, other.seq.wrapping_add(1)).with(|it| it.from = 5001));
+    bench.stack.unlisten(bench.now, PORT);
+    assert_eq!(bench.stack.connections(), 1);
+    let resets = bench.poll();
+    assert!(resets.len() == 1 && resets[0].rst && resets[0].to == 5001);
+    bench.stack.listen(PORT);
+    // The one that was being opened is not known to the port any more, and is taken all the same.
+    bench.give(&Seg::new(2, answer.seq.wrapping_add(1)));
+    assert!(bench.stack.accept(PORT).is_some());
+    bench.stack.unlisten(bench.now, PORT);
+    assert!(bench.give(&Seg::syn(1).with(|it| it.from = 5002))[0].rst);
 }
 
 #[test]

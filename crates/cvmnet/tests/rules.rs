@@ -177,6 +177,33 @@ fn bytes_for_an_end_that_was_closed_reset_the_connection() {
 }
 
 #[test]
+fn what_was_not_read_of_a_connection_that_is_over_goes_with_it() {
+    let (mut bench, open) = plain(|_| {});
+    bench.give(
+        &Seg::new(open.seq, open.ack)
+            .with(|it| it.fin = true)
+            .data(&[1; 1400]),
+    );
+    bench.stack.shutdown(bench.now, open.id);
+    bench.poll();
+    bench.give(&Seg::new(open.seq + 1401, open.ack.wrapping_add(1)));
+    assert_eq!(bench.stack.state(open.id), Some(State::Closed));
+    assert_eq!(
+        (bench.stack.readable_len(open.id), bench.stack.pinned()),
+        (1400, 2048)
+    );
+    bench.stack.close(bench.now, open.id);
+    assert_eq!(
+        (
+            bench.stack.connections(),
+            bench.stack.pinned(),
+            bench.live.get()
+        ),
+        (0, 0, 0)
+    );
+}
+
+#[test]
 fn a_peer_that_never_sends_its_fin_does_not_keep_a_closed_connection() {
     let (mut bench, open) = plain(|_| {});
     bench.stack.close(bench.now, open.id);
@@ -212,6 +239,19 @@ fn one_segment_is_acknowledged_late_two_at_once_and_a_gap_at_once_with_its_range
     );
     let acks = bench.give(&at(2996).data(&[1; 1004]));
     assert_eq!((acks.len(), acks[0].ack), (1, Some(open.seq + 4010)));
+}
+
+#[test]
+fn every_second_segment_of_a_peer_with_short_ones_is_acknowledged() {
+    let (mut bench, open) = plain(|_| {});
+    let acks: usize = (0..10)
+        .map(|n| {
+            bench
+                .give(&Seg::new(open.seq + n * 500, open.ack).data(&[1; 500]))
+                .len()
+        })
+        .sum();
+    assert_eq!(acks, 5);
 }
 
 #[test]
@@ -380,7 +420,7 @@ fn an_old_timestamp_or_none_at_all_is_not_accepted() {
     bench.give(&stamped(&open, 90).with(|it| it.seq += 10).data(b"ahead"));
     bench.give(&stamped(&open, 60).with(|it| it.seq += 3).data(b"in time"));
     assert_eq!(bench.read(open.id), b"in timeahead");
-    // After 24 days a timestamp says nothing any more.
+    // After 24 days a timestamp is too old to compare with.
     bench.now += SECOND * 86_400 * 25;
     bench.give(&stamped(&open, 40).with(|it| it.seq += 15).data(b"next"));
     assert_eq!(bench.read(open.id), b"next");

@@ -14,10 +14,10 @@ use crate::recovery::Phase;
 /// The age from which a remembered timestamp is not compared with any more (RFC 7323, 5.5).
 const CLOCK_LIFE: Duration = Duration::from_secs(24 * 86_400);
 
-/// What is to be done about a segment by those who know more than the connection.
+/// The part of the work on a segment that is left to the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Nothing more.
+    /// The connection did all.
     Done,
     /// It is to be answered with a reset.
     Reset,
@@ -396,8 +396,10 @@ impl<B: Buffer> Connection<B> {
             self.acks_due = self.acks_due.max(1);
         } else {
             self.unacknowledged += len;
-            let full = config.mss(self.tuple.local, config.mtu) - 12;
-            if self.unacknowledged >= 2 * full {
+            // RFC 9293, 3.8.6.3: every second full segment. Their length is the peer's choice.
+            let full = config.mss(self.tuple.local, config.mtu);
+            self.longest = self.longest.max(len.min(full));
+            if self.unacknowledged >= 2 * self.longest {
                 self.acks_due = self.acks_due.max(1);
             } else {
                 self.timers.ack = self.timers.ack.min(now + config.ack_delay);

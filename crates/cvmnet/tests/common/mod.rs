@@ -212,7 +212,7 @@ pub struct Host {
     pub stack: Stack<Pooled>,
     pub live: Rc<Cell<usize>>,
     pub flows: BTreeMap<Id, Flow>,
-    /// What programs do that are started for connections to [`PORT`].
+    /// The plan of programs that are started for connections to [`PORT`].
     pub serve: Plan,
     /// Flows that ended well, and that failed.
     pub ended: usize,
