@@ -1,5 +1,5 @@
-//! Numbers that an outsider must not be able to guess: initial sequence numbers, SYN cookies, clocks
-//! of timestamps, ports, and the places of connections in the table.
+//! Numbers that an outsider must not be able to guess: initial sequence numbers, SYN cookies,
+//! clocks of timestamps, ports, and the places of connections in the table.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
