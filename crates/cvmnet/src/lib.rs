@@ -21,21 +21,28 @@
 //! timeout.
 #![forbid(unsafe_code)]
 
+pub mod bounce;
+pub mod breakdown;
 mod buffer;
 mod config;
 mod congestion;
 mod connection;
 mod headers;
+pub mod host;
 mod intervals;
 mod link;
+pub mod pool;
 mod receive_queue;
 mod recovery;
+pub mod region;
+pub mod ring;
 mod rtt;
 mod secret;
 mod send_queue;
 mod stack;
 mod table;
 mod transmit;
+pub mod variant;
 
 pub use buffer::{Buffer, Checksum, Chunk, Frame};
 pub use config::{Config, Invalid, KeepAlive, Network};
