@@ -150,12 +150,20 @@ impl<F: Frames> Device<F> {
     /// # Errors
     /// The guest has made its queues unusable: it can ask for a reset.
     pub fn poll(&mut self, now: Instant) -> Result<bool, DeviceError> {
+        self.poll_at_most(BUDGET, now)
+    }
+
+    /// Moves at most this number of frames each way, as [`Device::poll`].
+    ///
+    /// # Errors
+    /// As [`Device::poll`].
+    pub fn poll_at_most(&mut self, budget: usize, now: Instant) -> Result<bool, DeviceError> {
         self.look_at_status()?;
         if !self.running {
             return Ok(false);
         }
-        let sent = self.serve_transmit()?;
-        let received = self.serve_receive(now)?;
+        let sent = self.serve_transmit(budget)?;
+        let received = self.serve_receive(budget, now)?;
         Ok(sent | received)
     }
 
@@ -198,9 +206,9 @@ impl<F: Frames> Device<F> {
         self.interrupt()
     }
 
-    fn serve_transmit(&mut self) -> Result<bool, DeviceError> {
+    fn serve_transmit(&mut self, budget: usize) -> Result<bool, DeviceError> {
         let mut moved = 0;
-        while moved < BUDGET {
+        while moved < budget {
             let (header, head) = match self.unsent.take() {
                 Some(unsent) => unsent,
                 None => match self.next_from_guest()? {
@@ -271,9 +279,9 @@ impl<F: Frames> Device<F> {
         )))
     }
 
-    fn serve_receive(&mut self, now: Instant) -> Result<bool, DeviceError> {
+    fn serve_receive(&mut self, budget: usize, now: Instant) -> Result<bool, DeviceError> {
         let mut moved = 0;
-        while moved < BUDGET {
+        while moved < budget {
             if let Some((header, frame)) = self.pending.front() {
                 match to_guest(&mut self.receive, &self.memory, header, frame)? {
                     ToGuest::Done => self.counters.to_guest += 1,

@@ -1,5 +1,7 @@
 //! The driver of one queue pair.
 
+mod transmit;
+
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -12,14 +14,10 @@ use super::Fault;
 use crate::bounce::{Bounce, Run};
 use crate::breakdown::{Category, Field, Off, Probe, State};
 use crate::pool::{GuestBuffer, Pool};
-use crate::region::{Error, PairLayout, Region, HEADER_BYTES};
-use crate::variant::{Exits, RIF_COMPLETIONS};
-
-/// The most pieces of payload in one packet.
-pub const PIECES_MAX: usize = 17;
-
-/// Slots of the bounce buffer for a packet of 64 KiB in one piece.
-const SLOTS_OF_PACKET: usize = 34;
+use crate::region::{Error, PairLayout, Region};
+use crate::variant::Exits;
+use transmit::Held;
+pub use transmit::{SendError, PIECES_MAX};
 
 /// The settings of a driver that are not in the layout.
 #[derive(Clone, Debug)]
@@ -52,19 +50,6 @@ pub struct Received {
     pub range: Range<usize>,
     /// The device's header, checked.
     pub header: NetHeader,
-}
-
-/// The reason why a packet was not sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SendError {
-    /// There is no room now, in the ring or in the bounce buffer.
-    Full,
-    /// The packet has too many pieces, or a piece is not within its buffer.
-    Invalid,
-    /// The device is being reset.
-    Resetting,
-    /// The device was given up.
-    Broken(Fault),
 }
 
 /// Counters since the driver was made.
@@ -121,12 +106,6 @@ struct Posted {
     buffer: GuestBuffer,
     /// The slots that stand for a private buffer.
     run: Option<Run>,
-}
-
-/// Memory that the device still reads.
-enum Held {
-    Buffer(#[allow(dead_code, reason = "held until it is dropped")] GuestBuffer),
-    Run(Run),
 }
 
 impl<P: Probe> Driver<P> {
@@ -259,14 +238,13 @@ impl<P: Probe> Driver<P> {
         self.take_interrupts();
         let before = frames.len();
         let taken = self.take_received(frames, max);
-        let taken = taken.map_err(|fault| self.give_up(fault))?;
-        if taken > 0 || self.receive.in_flight() == 0 {
-            self.refill();
-        }
+        taken.map_err(|fault| self.give_up(fault))?;
+        // Also if none was taken: there may have been no free buffer the last time.
+        self.refill();
         Ok(frames.len() - before)
     }
 
-    fn take_received(&mut self, frames: &mut Vec<Received>, max: usize) -> Result<usize, Fault> {
+    fn take_received(&mut self, frames: &mut Vec<Received>, max: usize) -> Result<(), Fault> {
         let count = usize::from(self.receive.completed()?).min(max);
         for _ in 0..count {
             let completion = self.receive.take()?;
@@ -305,7 +283,7 @@ impl<P: Probe> Driver<P> {
                 Err(_) => self.counters.malformed += 1,
             }
         }
-        Ok(count)
+        Ok(())
     }
 
     fn copy_out(&mut self, run: &Run, to: &mut [u8]) {
@@ -346,202 +324,6 @@ impl<P: Probe> Driver<P> {
         self.bounce.find(bytes)
     }
 
-    /// Returns a buffer to seal a record into, of the kind that [`Driver::send`] sends without a
-    /// copy if frames are not bounced; `None` if all are in use.
-    pub fn record(&self) -> Option<GuestBuffer> {
-        self.records.take()
-    }
-
-    /// Returns the number of packets for which there certainly is room, whatever their pieces.
-    pub fn room(&mut self) -> usize {
-        if !matches!(self.status, Status::Running) {
-            return 0;
-        }
-        let room = |driver: &Self| {
-            let ring = driver.transmit.free_count() / (PIECES_MAX + 1);
-            match driver.layout.bounced {
-                true => ring.min(driver.bounce.free() / SLOTS_OF_PACKET),
-                false => ring.min(driver.headers.free()),
-            }
-        };
-        if room(self) < 16 {
-            // A fault is told by the next call that can.
-            let _ = self.reap();
-        }
-        match self.status {
-            Status::Running => room(self),
-            _ => 0,
-        }
-    }
-
-    /// Adds a packet to the ring: headers from private memory, payload by reference. Its buffers
-    /// are held until the device has used them. The device learns of it by [`Driver::flush`].
-    ///
-    /// # Errors
-    /// See [`SendError`]; nothing of the packet is on the ring then.
-    pub fn send<'b>(
-        &mut self,
-        headers: &[u8],
-        payload: impl IntoIterator<Item = (&'b GuestBuffer, Range<usize>)>,
-        header: &NetHeader,
-    ) -> Result<(), SendError> {
-        if !self.is_running().map_err(SendError::Broken)? {
-            return Err(SendError::Resetting);
-        }
-        let _ring = self.probe.enter(Category::Ring);
-        if self.transmit.free_count() <= PIECES_MAX || self.headers.free() == 0 {
-            self.reap().map_err(SendError::Broken)?;
-        }
-        let mut parts = [Part { address: 0, len: 0 }; PIECES_MAX + 1];
-        let mut holding = std::mem::take(&mut self.holding);
-        let added = self
-            .gather(headers, payload, header, &mut parts, &mut holding)
-            .and_then(|count| {
-                let head = self.transmit.add(&parts[..count]);
-                head.ok_or(SendError::Full)
-            });
-        match added {
-            Ok(head) => {
-                let held = &mut self.sent[usize::from(head)];
-                std::mem::swap(held, &mut holding);
-                self.counters.sent += 1;
-            }
-            Err(error) => {
-                self.let_go(&mut holding);
-                self.counters.full += u64::from(error == SendError::Full);
-            }
-        }
-        self.holding = holding;
-        added.map(|_| ())
-    }
-
-    fn gather<'b>(
-        &mut self,
-        headers: &[u8],
-        payload: impl IntoIterator<Item = (&'b GuestBuffer, Range<usize>)>,
-        header: &NetHeader,
-        parts: &mut [Part; PIECES_MAX + 1],
-        holding: &mut Vec<Held>,
-    ) -> Result<usize, SendError> {
-        let prefix = header.to_bytes();
-        let len = prefix.len() + headers.len();
-        let slot = match !self.layout.bounced && len <= HEADER_BYTES {
-            true => Some(self.headers.take().ok_or(SendError::Full)?),
-            false => None,
-        };
-        let address = match slot {
-            Some(slot) => {
-                let written = slot
-                    .write(0, &prefix)
-                    .and(slot.write(prefix.len(), headers));
-                written.ok_or(SendError::Invalid)?;
-                let address = slot.address().ok_or(SendError::Invalid)?;
-                holding.push(Held::Buffer(slot));
-                address
-            }
-            None => self.bounce_in(&[&prefix, headers], holding)?,
-        };
-        parts[0] = Part { address, len };
-        let mut count = 1;
-        for (buffer, range) in payload {
-            let part = parts.get_mut(count).ok_or(SendError::Invalid)?;
-            let len = range.len();
-            if range.end > buffer.capacity() || len == 0 {
-                return Err(SendError::Invalid);
-            }
-            let address = match buffer.address() {
-                Some(address) => {
-                    holding.push(Held::Buffer(buffer.clone()));
-                    address + range.start
-                }
-                None => {
-                    let bytes = buffer.private(range).ok_or(SendError::Invalid)?;
-                    self.bounce_in(&[&bytes], holding)?
-                }
-            };
-            *part = Part { address, len };
-            count += 1;
-        }
-        Ok(count)
-    }
-
-    /// Copies bytes into a run of the bounce buffer and returns its address.
-    fn bounce_in(&mut self, from: &[&[u8]], holding: &mut Vec<Held>) -> Result<usize, SendError> {
-        let len = from.iter().map(|bytes| bytes.len()).sum();
-        let run = self.find(len).ok_or(SendError::Full)?;
-        let _span = self.probe.enter(Category::BounceCopy);
-        let mut at = 0;
-        for bytes in from {
-            let to = self.bounce.view(&run, at..at + bytes.len());
-            to.and_then(|to| to.copy_from(bytes))
-                .expect("the run was found for these bytes");
-            at += bytes.len();
-        }
-        self.counters.bounced += at as u64;
-        let address = self.bounce.address(&run);
-        holding.push(Held::Run(run));
-        Ok(address)
-    }
-
-    fn let_go(&self, held: &mut Vec<Held>) {
-        for held in held.drain(..) {
-            if let Held::Run(run) = held {
-                let _span = self.probe.enter(Category::SlotRelease);
-                self.bounce.release(run);
-            }
-        }
-    }
-
-    /// Gives the device the packets that were sent, and takes back the memory of those that it has
-    /// used.
-    ///
-    /// # Errors
-    /// The device was given up, now or before.
-    pub fn flush(&mut self) -> Result<(), Fault> {
-        if !self.is_running()? {
-            return Ok(());
-        }
-        let _ring = self.probe.enter(Category::Ring);
-        if self.transmit.publish() {
-            self.kick();
-        }
-        self.reap()?;
-        if self.has_interrupts() {
-            self.arm_transmit().map_err(|fault| self.give_up(fault))?;
-        }
-        Ok(())
-    }
-
-    /// Takes back the memory of packets that the device has used: at most those that it had.
-    fn reap(&mut self) -> Result<(), Fault> {
-        let reaped = self.try_reap();
-        reaped.map_err(|fault| self.give_up(fault))
-    }
-
-    fn try_reap(&mut self) -> Result<(), Fault> {
-        for _ in 0..self.transmit.completed()? {
-            let completion = self.transmit.take()?;
-            let head = usize::from(completion.head);
-            let mut held = std::mem::take(&mut self.sent[head]);
-            self.let_go(&mut held);
-            self.sent[head] = held;
-        }
-        Ok(())
-    }
-
-    /// Asks for an interrupt after the next transmit completion or, with RIF, after 16 of them, or
-    /// all if there are fewer.
-    fn arm_transmit(&mut self) -> Result<bool, Fault> {
-        let most = match self.settings.exits {
-            Exits::Rif => RIF_COMPLETIONS,
-            Exits::Each | Exits::Posted => 1,
-        };
-        match self.transmit.in_flight() {
-            0 => Ok(false),
-            in_flight => self.transmit.arm(most.min(in_flight as u16)),
-        }
-    }
-
     /// Waits until the device has something, at most for a time; returns false if that has passed.
     /// Without eventfds it returns at once.
     ///
@@ -555,8 +337,13 @@ impl<P: Probe> Driver<P> {
         let interrupt = interrupt.clone();
         if self.is_running()? {
             self.flush()?;
+            // Without room the caller may wait for completions alone, and there may be no 16.
+            let most = match self.room() {
+                0 => self.transmit.in_flight() as u16,
+                _ => u16::MAX,
+            };
             let armed = self.receive.arm(1).and_then(|more| {
-                let reaped = self.arm_transmit()?;
+                let reaped = self.arm_transmit(most)?;
                 Ok(more || reaped)
             });
             if armed.map_err(|fault| self.give_up(fault))? {
