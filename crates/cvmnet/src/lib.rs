@@ -29,6 +29,7 @@ mod congestion;
 mod connection;
 mod headers;
 pub mod host;
+pub mod hostile;
 mod intervals;
 mod link;
 pub mod pool;
