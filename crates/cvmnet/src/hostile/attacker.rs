@@ -64,11 +64,14 @@ impl Attacker {
         let queue = self.below(2);
         self.follow_status();
         self.look_for_chains(queue);
-        // A wrong index ends it all at once, and so does a wrong id or length. After three of four
-        // resets they are left out, so that the guest comes to what is behind them.
-        let action = match (self.below(26), self.status >> 1 & 3) {
-            (6, 1) | (6..=10, 2..) => 0,
-            (action, _) => action,
+        // A wrong index ends it all at once, and so does a wrong id or length. After some resets
+        // they are left out, so that the guest comes to what is behind them; the rings are then
+        // left alone until they are ready, as a device does.
+        let (action, ready) = (self.below(26), self.status & 1 == 1);
+        let action = match (action, self.status >> 1 & 7) {
+            (_, 5..) if !ready => return,
+            (6, 5..=6) | (6..=10, 7) => 0,
+            _ => action,
         };
         match action {
             20..=25 | 0..=5 => self.honest(queue),
@@ -284,14 +287,13 @@ impl Attacker {
 
     fn status(&mut self) {
         let value = self.random.next_u64() as u32;
-        for (field, at) in [
-            (Field::DeviceStatus, self.layout.device_status),
-            (Field::Interrupts, self.layout.interrupts),
-        ] {
-            self.region.store(at, value, Ordering::Relaxed);
-            self.recorder.plant(0, field, Some(value.into()));
-        }
-        self.acknowledged = false;
+        let (field, at) = match self.below(8) {
+            0 => (Field::Interrupts, self.layout.interrupts),
+            _ => (Field::DeviceStatus, self.layout.device_status),
+        };
+        self.region.store(at, value, Ordering::Relaxed);
+        self.recorder.plant(0, field, Some(value.into()));
+        self.acknowledged &= field != Field::DeviceStatus;
     }
 
     /// Writes to buffers, whoever has them.

@@ -122,7 +122,7 @@ impl Probe for Recorder {
         let polled = !matches!(field, Field::UsedId | Field::UsedLength | Field::Header);
         let new = !polled || before != Some(value);
         let counts = match self.0.counting.get() {
-            Counting::Planted => planted == Some(value),
+            Counting::Planted => new && planted == Some(value),
             Counting::All => new,
             Counting::Stopped => false,
         };
