@@ -1,6 +1,17 @@
-//! The network path of a confidential VM, of which there is one part so far: **the guest's TCP/IP,
-//! without I/O**. The ring that it is to run on, the host, TLS and the servers are not there yet.
+//! The network path of a confidential VM: a guest that has one region of memory in common with a
+//! host that it does not trust. Two parts of it are there: **the ring**, and **the guest's TCP/IP,
+//! without I/O**. TLS, the servers in the guest and the two processes are not there yet.
 //!
+//! # The ring
+//! A [`Region`](region::Region) is a sealed memfd with the virtqueues and buffers of a virtio
+//! network device. The guest's [`Driver`](ring::Driver) reads each field that the host writes once,
+//! believes none that it has written itself, and gives the device up at the first thing that no
+//! device does. The host's [`Device`](host::Device) is on the virtqueues of the rust-vmm project,
+//! and can merge segments before the ring ([`host::merge`]). Frames arrive where they are
+//! decrypted, or are [bounced](bounce): [`variant`] has all that differs. [`breakdown`] says what
+//! time is spent on, and [`hostile`] is a host that lies.
+//!
+//! # TCP/IP
 //! A [`Stack`] takes frames and a time, and gives packets and a time. Received payloads stay in the
 //! [`Buffer`]s that they arrived in, memory that a hostile host may be writing to, until their
 //! reader has decrypted them into private memory; what is sent is sealed bytes by reference. The
@@ -16,7 +27,12 @@
 //! SYN cookies and no table of connections. ARCHITECTURE.md has the figures of the trial.
 //!
 //! # What is not there
-//! IP fragments and IPv6 extension headers are dropped. There is no urgent data (RFC 6093), no ECN,
+//! Of the ring: frames in several buffers (`VIRTIO_NET_F_MRG_RXBUF`), indirect descriptors, packed
+//! queues, a control queue and the negotiation of features: both sides are given the same
+//! [`region::Config`]. A network device of a machine (TAP) behind the host's device, and the choice
+//! of a queue pair by flow, are their caller's. There are no protection keys around the region.
+//!
+//! Of TCP/IP: IP fragments and IPv6 extension headers are dropped. There is no urgent data (RFC 6093), no ECN,
 //! no fast open, no pacing, no tail-loss probe (RFC 8985): a lost last segment waits for the
 //! timeout.
 #![forbid(unsafe_code)]

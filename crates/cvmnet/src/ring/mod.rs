@@ -4,6 +4,7 @@ mod driver;
 mod header;
 mod notify;
 mod queue;
+mod stack;
 
 use std::fmt;
 
