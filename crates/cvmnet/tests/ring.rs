@@ -292,6 +292,32 @@ fn a_reset_takes_everything_back_and_leaves_frames_that_were_received() {
 }
 
 #[test]
+fn a_guest_that_starts_again_over_the_same_region_is_served() {
+    let config = small(ZC);
+    let host = Region::create(&config).unwrap();
+    let settings = DeviceSettings::default();
+    let mut device = Device::new(&host, 0, settings, Memory::default()).unwrap();
+    for n in 0..5 {
+        let guest = host.try_clone().unwrap();
+        let mut driver = Driver::new(guest, 0, Settings::default(), Off).unwrap();
+        assert!(
+            !driver.start().unwrap(),
+            "the device has not seen the reset"
+        );
+        device.poll(Instant::ZERO).unwrap();
+        assert!(driver.start().unwrap());
+        for m in 0..20u8 {
+            let frame = (vec![n, m].repeat(30), NetHeader::default());
+            device.frames().to_guest.push_back(frame.clone());
+            device.poll(Instant::ZERO).unwrap();
+            let mut frames = Vec::new();
+            driver.receive(&mut frames, 64).unwrap();
+            assert_eq!(bytes(&frames[0]), frame.0);
+        }
+    }
+}
+
+#[test]
 fn a_pass_looks_at_no_more_frames_than_it_was_told() {
     let mut link = Link::new(&small(BASELINE));
     (0..10).for_each(|n| link.push(&[n; 60], NetHeader::default()));

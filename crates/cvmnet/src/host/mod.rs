@@ -2,10 +2,12 @@
 
 mod device;
 pub mod merge;
+mod port;
 
 use std::os::fd::BorrowedFd;
 
 pub use device::{Device, DeviceCounters, DeviceError, DeviceSettings};
+pub use port::PortFrames;
 
 use crate::ring::NetHeader;
 

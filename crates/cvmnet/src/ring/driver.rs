@@ -342,6 +342,8 @@ impl<P: Probe> Driver<P> {
                 0 => self.transmit.in_flight() as u16,
                 _ => u16::MAX,
             };
+            // To look for room may have been to find a fault.
+            self.is_running()?;
             let armed = self.receive.arm(1).and_then(|more| {
                 let reaped = self.arm_transmit(most)?;
                 Ok(more || reaped)
