@@ -29,12 +29,13 @@
 //! # What is not there
 //! Of the ring: frames in several buffers (`VIRTIO_NET_F_MRG_RXBUF`), indirect descriptors, packed
 //! queues, a control queue and the negotiation of features: both sides are given the same
-//! [`region::Config`]. A network device of a machine (TAP) behind the host's device, and the choice
-//! of a queue pair by flow, are their caller's. There are no protection keys around the region.
+//! [`region::Config`]. The TAP device with the virtio header, and the choice of a queue pair by
+//! flow, are not there: behind the host's device is a port without offloads, or what its caller
+//! gives it. There are no protection keys around the region.
 //!
-//! Of TCP/IP: IP fragments and IPv6 extension headers are dropped. There is no urgent data (RFC 6093), no ECN,
-//! no fast open, no pacing, no tail-loss probe (RFC 8985): a lost last segment waits for the
-//! timeout.
+//! Of TCP/IP: IP fragments and IPv6 extension headers are dropped. There is no urgent data
+//! (RFC 6093), no ECN, no fast open, no pacing, no tail-loss probe (RFC 8985): a lost last segment
+//! waits for the timeout.
 #![forbid(unsafe_code)]
 
 pub mod bounce;

@@ -307,7 +307,7 @@ fn a_guest_that_starts_again_over_the_same_region_is_served() {
         device.poll(Instant::ZERO).unwrap();
         assert!(driver.start().unwrap());
         for m in 0..20u8 {
-            let frame = (vec![n, m].repeat(30), NetHeader::default());
+            let frame = ([n, m].repeat(30), NetHeader::default());
             device.frames().to_guest.push_back(frame.clone());
             device.poll(Instant::ZERO).unwrap();
             let mut frames = Vec::new();
