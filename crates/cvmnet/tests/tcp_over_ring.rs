@@ -161,7 +161,7 @@ fn exchange(variant: Variant, bytes: &[u8]) -> (u64, usize) {
     let id = device.frames().stack.connect(now, to).unwrap();
     let (mut sent, mut echoed) = (0, Vec::new());
     for _ in 0..100_000 {
-        now = now + Duration::from_micros(50);
+        now += Duration::from_micros(50);
         let peer = device.frames();
         peer.now = now;
         while sent < bytes.len() {
