@@ -383,7 +383,7 @@ enum ToGuest {
     NoBuffer,
 }
 
-/// Copies a frame to the guest's next buffer.
+/// Puts a frame into the guest's next buffer.
 fn to_guest(
     queue: &mut Queue,
     memory: &GuestMemoryMmap,

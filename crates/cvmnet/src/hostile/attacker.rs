@@ -22,7 +22,7 @@ pub(super) struct Attacker {
     acknowledged: bool,
 }
 
-/// What a device knows of a queue.
+/// A device's own record of a queue.
 struct HostQueue {
     layout: QueueLayout,
     available: u16,
@@ -296,7 +296,7 @@ impl Attacker {
         self.acknowledged &= field != Field::DeviceStatus;
     }
 
-    /// Writes to buffers, whoever has them.
+    /// Writes to buffers, those that the guest reads among them.
     fn payload(&mut self) {
         let pools = [self.layout.frames, self.layout.records, self.layout.headers];
         let pool = pools[self.below(3)];

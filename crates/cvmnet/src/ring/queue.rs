@@ -63,7 +63,7 @@ pub(super) struct Queue<P> {
     armed: u16,
 }
 
-/// What the driver knows about a descriptor.
+/// The driver's own record of a descriptor.
 #[derive(Clone, Copy)]
 struct Shadow {
     /// The next of the chain, or of the free list.
