@@ -107,7 +107,7 @@ struct Receiver {
 
 impl Application for Receiver {
     fn receive(&mut self, bytes: &[u8], _: Time, _: &mut Output) -> usize {
-        if self.wants_close {
+        if self.wants_close || bytes.is_empty() {
             return 0;
         }
         let every = self.sink.verify_every;

@@ -239,9 +239,6 @@ impl Connection {
                 return out.print(format_args!("{BAD_EXPTIME}\r\n"));
             };
             (retrieval.touch, keys) = (Some(expires), after);
-            if word(keys).0.is_empty() {
-                return out.push(b"ERROR\r\n");
-            }
         }
         // All of them first: what was said cannot be taken back.
         if keys.split(|&byte| byte == b' ').any(|k| k.len() > KEY_MAX) {
@@ -368,8 +365,9 @@ impl Connection {
         let Some(item) = store.peek(key, now) else {
             return "NOT_FOUND".into();
         };
-        // What an earlier `decr` left ends with blanks.
-        let Some(old) = number::<u64>(item.body.trim_ascii_end()) else {
+        // What an earlier `decr` left ends with blanks; memcached reads up to the first.
+        let mut words = item.body.trim_ascii_start().split(u8::is_ascii_whitespace);
+        let Some(old) = number::<u64>(words.next().unwrap_or_default()) else {
             return "CLIENT_ERROR cannot increment or decrement non-numeric value".into();
         };
         let new = match is_incr {

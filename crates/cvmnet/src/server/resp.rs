@@ -360,8 +360,11 @@ impl Connection {
                 b"XX" if must_exist != Some(false) => must_exist = Some(true),
                 b"GET" => get = true,
                 b"KEEPTTL" if lifetime.is_none() => keep = true,
-                b"EX" | b"PX" if !keep && lifetime.is_none() => {
+                b"EX" | b"PX" if !keep => {
                     let unit_ms = if option == b"EX" { 1000 } else { 1 };
+                    if lifetime.is_some_and(|(_, unit)| unit != unit_ms) {
+                        return Err(SYNTAX.into());
+                    }
                     lifetime = Some((options.next().ok_or(SYNTAX)?, unit_ms));
                 }
                 _ => return Err(SYNTAX.into()),
