@@ -66,7 +66,7 @@ struct Connection {
 enum State {
     Command,
     Value(Update),
-    /// So many bytes of a value that was refused.
+    /// The bytes that are left of a value that was refused.
     Skip(usize),
     /// A `get` whose keys are not all answered, because the queue was full.
     Keys(Retrieval, Vec<u8>),
@@ -258,9 +258,6 @@ impl Connection {
                 return;
             }
             rest = after;
-            if let Some(expires) = retrieval.touch {
-                store.touch(key, expires, now);
-            }
             let Some(item) = store.get(key, now) else {
                 continue;
             };
@@ -273,6 +270,9 @@ impl Connection {
             out.push(b"\r\n");
             out.push_body(&item.body, 0..item.body.len());
             out.push(b"\r\n");
+            if let Some(expires) = retrieval.touch {
+                store.touch(key, expires, now);
+            }
         }
         self.state = State::Keys(retrieval, rest.to_vec());
     }
@@ -399,7 +399,7 @@ impl Connection {
 
     fn flush(&mut self, delay: &[u8], time: Time) -> String {
         let Some(at) = expiry(delay, time) else {
-            return BAD_FORMAT.into();
+            return BAD_EXPTIME.into();
         };
         let at = if at == Instant::NEVER { time.now } else { at };
         self.store.borrow_mut().flush(at, time.now);

@@ -28,7 +28,7 @@ pub(super) struct Requests {
 struct Bulk {
     bytes: Vec<u8>,
     len: usize,
-    /// How much of the `\r\n` behind it was seen.
+    /// The bytes of the `\r\n` behind it that were seen.
     end: usize,
 }
 

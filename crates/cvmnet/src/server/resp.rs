@@ -489,7 +489,8 @@ const GREETING: [&str; 8] = [
     "standalone",
 ];
 
-/// `CONFIG GET`, which knows no parameter, and `CLIENT SETINFO` and `SETNAME`, which have no effect.
+/// Answers `CONFIG GET`, which knows no parameter, and `CLIENT SETINFO` and `SETNAME`, which have
+/// no effect.
 fn subcommand(name: &str, word: &[u8], count: i32) -> Answer {
     let (wanted, answer) = match (name, &word.to_ascii_lowercase()[..]) {
         ("config", b"get") => (3.., Reply::Array(Vec::new())),

@@ -79,7 +79,8 @@ impl Store {
         self.items.peek(key)
     }
 
-    /// Stores a value, evicts what was used longest ago until all fit, and returns the item's `cas`.
+    /// Stores a value, evicts what was used longest ago until all fit, and returns the item's
+    /// `cas`.
     ///
     /// # Errors
     /// [`TooLarge`] if it does not fit alone; an older value of the key is removed, for it is not
@@ -119,11 +120,13 @@ impl Store {
         self.items.remove(key)
     }
 
-    /// Changes when an item expires; returns false if there is none.
+    /// Changes when an item expires, which may be now; returns false if there is none.
     pub fn touch(&mut self, key: &[u8], expires: Instant, now: Instant) -> bool {
         self.expire(key, now);
         let item = self.items.get(key);
-        item.map(|item| item.expires = expires).is_some()
+        let is_there = item.map(|item| item.expires = expires).is_some();
+        self.expire(key, now);
+        is_there
     }
 
     /// Removes all items that are there at a time, now or later; a later call replaces the time.

@@ -54,7 +54,7 @@ proptest! {
     fn what_is_queued_is_sent_in_order_whatever_it_is_queued_as(
         steps in prop::collection::vec(step(), 1..80),
     ) {
-        let body: Body = Arc::new((0..3000_u32).map(|i| (i * 7 >> 3) as u8).collect());
+        let body: Body = Arc::new((0..3000_u32).map(|i| ((i * 7) >> 3) as u8).collect());
         let mut out = Output::new(usize::MAX);
         let (mut expected, mut sent) = (Vec::new(), Vec::new());
         for step in steps.into_iter().chain([Step::Send(usize::MAX)]) {

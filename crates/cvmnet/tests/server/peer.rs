@@ -16,7 +16,7 @@ pub(crate) fn at(ms: u64) -> Time {
 pub(crate) struct Peer {
     application: Box<dyn Application>,
     out: Output,
-    /// What the application has not taken.
+    /// The bytes that the application has not taken.
     waiting: Vec<u8>,
     answered: Vec<u8>,
     pub(crate) time: Time,
@@ -87,7 +87,7 @@ impl Peer {
         has_changed || sent > 0
     }
 
-    /// What was sent since the last call.
+    /// Takes what was sent since the last call.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.answered)
     }

@@ -18,9 +18,7 @@ impl Target {
     /// `..` and all else that begins with a dot, encoded slashes.
     pub(super) fn parse(target: &str) -> Result<Target, Status> {
         let path = match target.split_once("://") {
-            Some((scheme, rest)) if matches!(scheme, "http" | "https") => {
-                rest.find('/').map_or("/", |at| &rest[at..])
-            }
+            Some(("http" | "https", rest)) => rest.find('/').map_or("/", |at| &rest[at..]),
             _ => target,
         };
         let path = path.split(['?', '#']).next().unwrap_or_default();
