@@ -293,11 +293,7 @@ impl Connection {
             _ => return Err(Status::NotImplemented),
         }
         let target = Target::parse(request.target)?;
-        let found = self
-            .shared
-            .files
-            .borrow_mut()
-            .find(&target.file(), time.now)?;
+        let found = self.shared.files.borrow_mut().find(&target.file(), time)?;
         let Some(entity) = found else {
             if target.is_folder {
                 return Err(Status::NotFound);

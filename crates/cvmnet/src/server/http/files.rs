@@ -18,6 +18,7 @@ use tare_sim::Instant;
 use super::super::lru::Lru;
 use super::super::output::Body;
 use super::super::store::OVERHEAD;
+use super::super::Time;
 use super::{date, Status};
 
 /// A file that is in memory is compared with the disk when its last comparison is older.
@@ -52,6 +53,9 @@ struct Cached {
     entity: Rc<Entity>,
     version: Version,
     checked: Instant,
+    /// It had not changed for a second when it was read. Of one that had, a later change may have
+    /// the same time and length.
+    is_settled: bool,
 }
 
 /// Differs between versions of a path's file: device, inode, length, and times of modification and
@@ -72,20 +76,20 @@ impl Files {
     }
 
     /// Returns the file of a path below the folder; `None` if it is a folder itself.
-    pub(super) fn find(&mut self, path: &[u8], now: Instant) -> Result<Option<Rc<Entity>>, Status> {
+    pub(super) fn find(&mut self, path: &[u8], time: Time) -> Result<Option<Rc<Entity>>, Status> {
         if let Some(cached) = self.cache.get(path) {
-            if now.since(cached.checked) < CHECK_AFTER {
+            if time.now.since(cached.checked) < CHECK_AFTER {
                 return Ok(Some(Rc::clone(&cached.entity)));
             }
         }
-        let found = self.look_up(path, now);
+        let found = self.look_up(path, time);
         if !matches!(&found, Ok(Some(entity)) if matches!(entity.content, Content::Memory(_))) {
             self.cache.remove(path);
         }
         found
     }
 
-    fn look_up(&mut self, path: &[u8], now: Instant) -> Result<Option<Rc<Entity>>, Status> {
+    fn look_up(&mut self, path: &[u8], time: Time) -> Result<Option<Rc<Entity>>, Status> {
         let file = self.open(path)?;
         let metadata = file.metadata().map_err(|_| Status::InternalServerError)?;
         if metadata.is_dir() {
@@ -100,8 +104,8 @@ impl Files {
         let len = metadata.len();
         let version = (metadata.dev(), metadata.ino(), len, modified, changed);
         if let Some(cached) = self.cache.get(path) {
-            if cached.version == version {
-                cached.checked = now;
+            if cached.version == version && cached.is_settled {
+                cached.checked = time.now;
                 return Ok(Some(Rc::clone(&cached.entity)));
             }
         }
@@ -129,7 +133,8 @@ impl Files {
             let cached = Cached {
                 entity: Rc::clone(&entity),
                 version,
-                checked: now,
+                checked: time.now,
+                is_settled: changed.max(modified) + 1_000_000_000 < time.unix.as_nanos() as i128,
             };
             self.cache.insert(path, cached, weight);
             while self.cache.weight() > self.cache_max && self.cache.remove_oldest() {}
