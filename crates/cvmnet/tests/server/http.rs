@@ -512,7 +512,10 @@ proptest! {
         let told = field(&answer, "Date").unwrap();
         // The calendar as a count of days, year by year.
         let (mut days, mut year) = (unix_s / 86_400, 1970);
-        let is_leap = |year: u64| (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+        let is_leap = |year: u64| {
+            let every = |years| year.is_multiple_of(years);
+            (every(4) && !every(100)) || every(400)
+        };
         while days >= 365 + u64::from(is_leap(year)) {
             days -= 365 + u64::from(is_leap(year));
             year += 1;
