@@ -240,7 +240,8 @@ fn memcached_answers_the_same_to_random_commands() {
     let key = || prop::sample::select(vec!["a", "b", "c"]);
     let value = prop_oneof![
         "[0-9]{0,3}".boxed(),
-        "[a-z ]{0,9}".boxed(),
+        // Not blanks alone: `incr` of memcached 1.6 reads on behind them, into older values.
+        "([a-z][a-z ]{0,8})?".boxed(),
         "18446744073709551[0-9]{3}".boxed(),
     ];
     let name = prop::sample::select(vec!["set", "add", "replace", "append", "prepend"]);
