@@ -79,6 +79,7 @@ proptest! {
                     prop_assert!(bytes.len() <= most);
                     sent.extend_from_slice(&bytes);
                     out.consume(bytes.len());
+                    prop_assert!(sent.len() <= expected.len());
                     if bytes.is_empty() || most < usize::MAX {
                         break;
                     }
