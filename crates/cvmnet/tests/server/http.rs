@@ -499,7 +499,7 @@ proptest! {
         let mut peer = Peer::with_room(&server(&folder), 100);
         peer.send(&script);
         prop_assert!(peer.waiting() == 0 || peer.is_closed());
-        prop_assert!(peer.take().len() <= script.len() * 20);
+        prop_assert!(peer.take().len() <= 1000 + script.len() * 20);
         prop_assert!(peer.queued_max < 1000);
     }
 
