@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use tare_cvmnet::{Checksum, Config, Frame, Id, Network, Packet, Secret, Stack, Transmit};
+use tare_cvmnet::tcp::{Checksum, Config, Frame, Id, Network, Packet, Secret, Stack, Transmit};
 use tare_packet::{frame, protocol};
 use tare_sim::Instant;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::wire::{Bench, Open, Seg, MS, PEER_PORT};
 use common::PORT;
-use tare_cvmnet::State;
+use tare_cvmnet::tcp::State;
 use tare_sim::{for_seeds, Instant, Random};
 
 fn established() -> (Bench, Open) {

@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use common::wire::{Bench, Open, Seg, MS, PEER_PORT};
 use common::PORT;
-use tare_cvmnet::{Failure, KeepAlive, State};
+use tare_cvmnet::tcp::{Failure, KeepAlive, State};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A connection without options but the segment size.
-fn plain(change: impl FnOnce(&mut tare_cvmnet::Config)) -> (Bench, Open) {
+fn plain(change: impl FnOnce(&mut tare_cvmnet::tcp::Config)) -> (Bench, Open) {
     let mut bench = Bench::new(change);
     let open = bench.open(Seg::syn(100));
     (bench, open)
 }
 
 /// A connection with SACK and timestamps; the peer's clock is at 50.
-fn modern(change: impl FnOnce(&mut tare_cvmnet::Config)) -> (Bench, Open) {
+fn modern(change: impl FnOnce(&mut tare_cvmnet::tcp::Config)) -> (Bench, Open) {
     let mut bench = Bench::new(change);
     let open = bench.open(Seg::syn(100).with(|it| {
         it.sack_permitted = true;
@@ -491,12 +491,12 @@ struct Count {
     seq: u32,
 }
 
-impl tare_cvmnet::Transmit<common::Pooled> for Count {
+impl tare_cvmnet::tcp::Transmit<common::Pooled> for Count {
     fn room(&mut self) -> usize {
         1000
     }
 
-    fn send(&mut self, packet: tare_cvmnet::Packet<'_, common::Pooled>) {
+    fn send(&mut self, packet: tare_cvmnet::tcp::Packet<'_, common::Pooled>) {
         self.bytes += packet.payload_len;
         let seq = packet.headers[38..42].try_into().unwrap();
         self.seq = u32::from_be_bytes(seq).wrapping_add(packet.payload_len as u32);
@@ -603,7 +603,7 @@ fn large_packets_have_the_fields_that_a_device_needs_to_cut_them() {
     // The initial window, in one packet.
     let offload = sink.offloads[0];
     assert_eq!((sink.frames.len(), sink.frames[0].len()), (1, 14_600 + 54));
-    assert_eq!(offload.segmentation, tare_cvmnet::Segmentation::Tcp4);
+    assert_eq!(offload.segmentation, tare_cvmnet::tcp::Segmentation::Tcp4);
     assert_eq!((offload.segment_bytes, offload.header_bytes), (1460, 54));
     assert_eq!((offload.checksum_start, offload.checksum_offset), (34, 16));
     assert!(offload.needs_checksum);

@@ -11,8 +11,8 @@ use tare_cvmnet::host::{Device, DeviceSettings, Frames};
 use tare_cvmnet::pool::GuestBuffer;
 use tare_cvmnet::region::Region;
 use tare_cvmnet::ring::{Driver, NetHeader, Settings};
+use tare_cvmnet::tcp::{Checksum, Config, Frame, Id, Network, Packet, Secret, Stack, Transmit};
 use tare_cvmnet::variant::{Merging, Variant};
-use tare_cvmnet::{Checksum, Config, Frame, Id, Network, Packet, Secret, Stack, Transmit};
 use tare_sim::{Instant, Random};
 
 const PORT: u16 = 4433;
@@ -110,10 +110,10 @@ impl Echo {
             for chunk in self.stack.readable(id) {
                 let mut part = vec![0; chunk.len()];
                 match chunk {
-                    tare_cvmnet::Chunk::Shared(buffer, range) => {
+                    tare_cvmnet::tcp::Chunk::Shared(buffer, range) => {
                         buffer.read(range.start, &mut part).unwrap();
                     }
-                    tare_cvmnet::Chunk::Private(private) => part.copy_from_slice(private),
+                    tare_cvmnet::tcp::Chunk::Private(private) => part.copy_from_slice(private),
                 }
                 bytes.extend(part);
                 if bytes.len() >= record.capacity() {
@@ -177,8 +177,8 @@ fn exchange(variant: Variant, bytes: &[u8]) -> (u64, usize) {
             .stack
             .readable(id)
             .flat_map(|chunk| match chunk {
-                tare_cvmnet::Chunk::Shared(buffer, range) => buffer[range].to_vec(),
-                tare_cvmnet::Chunk::Private(bytes) => bytes.to_vec(),
+                tare_cvmnet::tcp::Chunk::Shared(buffer, range) => buffer[range].to_vec(),
+                tare_cvmnet::tcp::Chunk::Private(bytes) => bytes.to_vec(),
             })
             .collect();
         peer.stack.consume(now, id, ready.len());

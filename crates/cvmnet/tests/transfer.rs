@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{address4, address6, config, Host, Plan, A, B};
-use tare_cvmnet::{Algorithm, Config};
+use tare_cvmnet::tcp::{Algorithm, Config};
 use tare_sim::{for_seeds, Cable, Instant, LineConfig, NodeId, Queue, Testbed};
 
 const MS: Duration = Duration::from_millis(1);

@@ -1,12 +1,16 @@
 //! The host's side: the device that serves the ring, and the merging of segments before it.
 
+mod capture;
 mod device;
 pub mod merge;
+mod peer;
 mod port;
 
 use std::os::fd::BorrowedFd;
 
+pub use capture::Captured;
 pub use device::{Device, DeviceCounters, DeviceError, DeviceSettings};
+pub use peer::{ConnectFailure, Peer};
 pub use port::PortFrames;
 
 use crate::ring::NetHeader;

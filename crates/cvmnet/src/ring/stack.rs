@@ -5,9 +5,9 @@ use std::ops::Range;
 use super::header::{self, NetHeader, Protocol, Segments};
 use super::{Driver, Received};
 use crate::breakdown::Probe;
-use crate::buffer::{Buffer, Checksum, Frame};
 use crate::pool::GuestBuffer;
-use crate::transmit::{Offload, Packet, Segmentation, Transmit};
+use crate::tcp::{Buffer, Checksum, Frame};
+use crate::tcp::{Offload, Packet, Segmentation, Transmit};
 
 impl Buffer for GuestBuffer {
     fn capacity(&self) -> usize {

@@ -15,7 +15,7 @@ mod request;
 mod resp;
 mod store;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tare_sim::Instant;
 
@@ -33,6 +33,17 @@ pub struct Time {
     pub now: Instant,
     /// The time since 1970-01-01 00:00 UTC: for dates in messages, and expiry at a date.
     pub unix: Duration,
+}
+
+impl Time {
+    /// Returns the present of this machine.
+    pub fn now() -> Time {
+        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        Time {
+            now: Instant::now(),
+            unix: unix.unwrap_or_default(),
+        }
+    }
 }
 
 /// One connection's server. Plaintext in, plaintext out.
@@ -57,6 +68,24 @@ pub trait Application {
 
     /// Returns true if the connection is to be closed after what is queued; it stays so.
     fn wants_close(&self) -> bool;
+}
+
+impl<A: Application + ?Sized> Application for Box<A> {
+    fn receive(&mut self, bytes: &[u8], time: Time, out: &mut Output) -> usize {
+        (**self).receive(bytes, time, out)
+    }
+
+    fn produce(&mut self, time: Time, out: &mut Output) {
+        (**self).produce(time, out);
+    }
+
+    fn end(&mut self, time: Time, out: &mut Output) {
+        (**self).end(time, out);
+    }
+
+    fn wants_close(&self) -> bool {
+        (**self).wants_close()
+    }
 }
 
 /// Makes the applications of accepted connections.

@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::rc::Rc;
 
-use tare_cvmnet::{
+use tare_cvmnet::tcp::{
     Buffer, Checksum, Chunk, Config, Frame, Id, Network, Packet, Secret, Segmentation, Stack,
     Transmit,
 };
@@ -145,7 +145,7 @@ impl Transmit<Pooled> for Device {
             frame.extend_from_slice(&buffer.bytes[range]);
             pieces += 1;
         }
-        assert!(pieces <= tare_cvmnet::PIECES_MAX);
+        assert!(pieces <= tare_cvmnet::tcp::PIECES_MAX);
         assert_eq!(frame.len() - packet.headers.len(), packet.payload_len);
         self.largest = self.largest.max(frame.len());
         let offload = packet.offload;
@@ -170,7 +170,7 @@ fn fill_checksum(frame: &mut [u8], start: usize, offset: usize) {
 }
 
 /// Cuts a large packet as a device does.
-fn cut(frame: &[u8], offload: &tare_cvmnet::Offload) -> Vec<Vec<u8>> {
+fn cut(frame: &[u8], offload: &tare_cvmnet::tcp::Offload) -> Vec<Vec<u8>> {
     let start = usize::from(offload.checksum_start);
     let (headers, payload) = frame.split_at(offload.header_bytes.into());
     let mut segments = Vec::new();

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
-use tare_cvmnet::{Checksum, Config, Frame, Id, Packet, Secret, Stack, Transmit};
+use tare_cvmnet::tcp::{Checksum, Config, Frame, Id, Packet, Secret, Stack, Transmit};
 use tare_packet::wire::{TcpOption, TcpPacket, TcpSeqNumber};
 use tare_packet::{ethernet, frame, protocol};
 use tare_sim::Instant;
@@ -170,7 +170,7 @@ impl Seg {
 #[derive(Default)]
 pub struct Sink {
     pub frames: Vec<Vec<u8>>,
-    pub offloads: Vec<tare_cvmnet::Offload>,
+    pub offloads: Vec<tare_cvmnet::tcp::Offload>,
 }
 
 impl Transmit<Pooled> for Sink {
@@ -308,10 +308,10 @@ impl Bench {
         let mut all = Vec::new();
         for chunk in self.stack.readable(id) {
             match chunk {
-                tare_cvmnet::Chunk::Shared(buffer, range) => {
+                tare_cvmnet::tcp::Chunk::Shared(buffer, range) => {
                     all.extend_from_slice(&buffer.bytes[range]);
                 }
-                tare_cvmnet::Chunk::Private(bytes) => all.extend_from_slice(bytes),
+                tare_cvmnet::tcp::Chunk::Private(bytes) => all.extend_from_slice(bytes),
             }
         }
         self.stack.consume(self.now, id, all.len());

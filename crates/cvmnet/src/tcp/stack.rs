@@ -12,14 +12,14 @@ use std::ops::Range;
 use tare_packet::{ipv4, ipv6, udp};
 use tare_sim::Instant;
 
-use crate::buffer::{Buffer, Chunk};
-use crate::config::{Config, Invalid};
-use crate::connection::{Connection, Failure, Ready, State};
-use crate::headers::Tuple;
-use crate::link::Link;
-use crate::secret::Secret;
-use crate::table::{Id, Table};
-use crate::transmit::{Refused, SendError};
+use crate::tcp::buffer::{Buffer, Chunk};
+use crate::tcp::config::{Config, Invalid};
+use crate::tcp::connection::{Connection, Failure, Ready, State};
+use crate::tcp::headers::Tuple;
+use crate::tcp::link::Link;
+use crate::tcp::secret::Secret;
+use crate::tcp::table::{Id, Table};
+use crate::tcp::transmit::{Refused, SendError};
 
 /// Frames and connections, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

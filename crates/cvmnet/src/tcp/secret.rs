@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use tare_sim::Instant;
 use zeroize::Zeroize;
 
-use crate::headers::Tuple;
+use crate::tcp::headers::Tuple;
 
 /// 128 random bits from the system's generator, new in each start of the guest. Wiped on drop; not
 /// printed by `Debug`, which it does not have.

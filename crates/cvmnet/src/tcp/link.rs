@@ -10,8 +10,8 @@ use tare_packet::ipv6::Ipv6;
 use tare_packet::{checksum, frame, ipv4, ipv6, protocol};
 use tare_sim::{Instant, TokenBucket};
 
-use crate::config::Config;
-use crate::headers::{Dropped, Ip, Tuple};
+use crate::tcp::config::Config;
+use crate::tcp::headers::{Dropped, Ip, Tuple};
 
 /// Frames of the link's own that wait to be sent; above, the oldest are dropped.
 const WAITING_MAX: usize = 256;

@@ -4,12 +4,12 @@ use tare_packet::checksum;
 use tare_sim::Instant;
 
 use super::{push_live, Stack};
-use crate::buffer::Buffer;
-use crate::connection::{Connection, Failure, Outgoing};
-use crate::headers::Headers;
-use crate::send_queue::Pieces;
-use crate::table::Id;
-use crate::transmit::{Offload, Packet, Transmit};
+use crate::tcp::buffer::Buffer;
+use crate::tcp::connection::{Connection, Failure, Outgoing};
+use crate::tcp::headers::Headers;
+use crate::tcp::send_queue::Pieces;
+use crate::tcp::table::Id;
+use crate::tcp::transmit::{Offload, Packet, Transmit};
 
 /// Timers that are served in one [`Stack::poll`].
 const TIMERS: usize = 256;

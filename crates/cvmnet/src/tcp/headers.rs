@@ -10,7 +10,7 @@ use tare_packet::ethernet::{self, Mac};
 use tare_packet::wire::{Ipv4Packet, Ipv6Packet, TcpOption, TcpPacket};
 use tare_packet::{checksum, ipv4, ipv6, protocol};
 
-use crate::transmit::{Offload, Segmentation};
+use crate::tcp::transmit::{Offload, Segmentation};
 
 /// Bytes that are copied of each frame: Ethernet, the longest IPv4 and the longest TCP header.
 pub(crate) const PREFIX: usize = ethernet::HEADER + 60 + 60;

@@ -7,11 +7,11 @@ use tare_packet::{checksum, protocol};
 use tare_sim::Instant;
 
 use super::Stack;
-use crate::buffer::{Buffer, Checksum, Frame, Payload};
-use crate::connection::{Clock, Connection, Failure, PeerOptions, State, Verdict};
-use crate::headers::{Dropped, Headers, Ip, Options, Segment, Tuple, PREFIX};
-use crate::link::{Effect, TooBig};
-use crate::receive_queue::Limits;
+use crate::tcp::buffer::{Buffer, Checksum, Frame, Payload};
+use crate::tcp::connection::{Clock, Connection, Failure, PeerOptions, State, Verdict};
+use crate::tcp::headers::{Dropped, Headers, Ip, Options, Segment, Tuple, PREFIX};
+use crate::tcp::link::{Effect, TooBig};
+use crate::tcp::receive_queue::Limits;
 
 /// The time for which cookies are looked for after the last was sent: as long as they are valid.
 const COOKIES: Duration = Duration::from_secs(128);
@@ -355,7 +355,7 @@ impl<B: Buffer> Stack<B> {
 
 /// A way to create a connection that a peer opens.
 type Make<B> =
-    fn(Instant, Tuple, u32, u32, (u32, PeerOptions), &crate::config::Config) -> Connection<B>;
+    fn(Instant, Tuple, u32, u32, (u32, PeerOptions), &crate::tcp::config::Config) -> Connection<B>;
 
 impl<B: Buffer> Connection<B> {
     /// Returns true if a segment opens a new connection in place of this one in TIME-WAIT: its

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::connection::Connection;
-use crate::headers::Tuple;
-use crate::secret::Secret;
+use crate::tcp::connection::Connection;
+use crate::tcp::headers::Tuple;
+use crate::tcp::secret::Secret;
 
 /// The identity of a connection; that of one that is gone is not used again for 2³² others in its
 /// place.

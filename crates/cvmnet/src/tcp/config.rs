@@ -7,8 +7,8 @@ use std::time::Duration;
 use tare_packet::ethernet::{self, Mac};
 use tare_packet::{ipv4, ipv6};
 
-use crate::congestion::Algorithm;
-use crate::headers::TCP;
+use crate::tcp::congestion::Algorithm;
+use crate::tcp::headers::TCP;
 
 /// An address of the guest and the network around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,11 +5,11 @@ use std::time::Duration;
 use tare_sim::Instant;
 
 use super::{Clock, Connection, Failure, PeerOptions, State};
-use crate::buffer::{Buffer, Payload};
-use crate::config::Config;
-use crate::headers::Segment;
-use crate::receive_queue::Limits;
-use crate::recovery::Phase;
+use crate::tcp::buffer::{Buffer, Payload};
+use crate::tcp::config::Config;
+use crate::tcp::headers::Segment;
+use crate::tcp::receive_queue::Limits;
+use crate::tcp::recovery::Phase;
 
 /// The age from which a remembered timestamp is not compared with any more (RFC 7323, 5.5).
 const CLOCK_LIFE: Duration = Duration::from_secs(24 * 86_400);

@@ -3,11 +3,11 @@
 use tare_sim::Instant;
 
 use super::{Clock, Connection, State};
-use crate::buffer::Buffer;
-use crate::config::Config;
-use crate::headers::{Options, Segment};
-use crate::recovery::Phase;
-use crate::transmit::PIECES_MAX;
+use crate::tcp::buffer::Buffer;
+use crate::tcp::config::Config;
+use crate::tcp::headers::{Options, Segment};
+use crate::tcp::recovery::Phase;
+use crate::tcp::transmit::PIECES_MAX;
 
 /// The payload of the largest packet: what the length field of IPv4 leaves with the longest
 /// headers.
@@ -72,7 +72,7 @@ impl<B: Buffer> Connection<B> {
     }
 
     /// Returns the queue's pieces of a segment.
-    pub(crate) fn pieces(&self, at: u64, len: usize) -> crate::send_queue::Pieces<'_, B> {
+    pub(crate) fn pieces(&self, at: u64, len: usize) -> crate::tcp::send_queue::Pieces<'_, B> {
         self.queue.pieces(at, len)
     }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::send_queue::Pieces;
+use crate::tcp::send_queue::Pieces;
 
 /// The most pieces of shared memory in one packet: a frame of 64 KiB in records of 4 KiB.
 pub const PIECES_MAX: usize = 16;

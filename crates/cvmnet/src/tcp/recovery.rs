@@ -1,7 +1,7 @@
 //! Loss recovery: the scoreboard of selective acknowledgments (RFC 2018), fast recovery from it
 //! (RFC 6675), and the retransmissions after a timeout (RFC 6298).
 
-use crate::intervals::Intervals;
+use crate::tcp::intervals::Intervals;
 
 /// Ranges that a scoreboard remembers: more holes than this are not repaired at once.
 const RANGES_MAX: usize = 1024;

@@ -17,16 +17,16 @@ use tare_sim::{Instant, TokenBucket};
 pub(crate) use input::Verdict;
 pub(crate) use output::Outgoing;
 
-use crate::buffer::Buffer;
-use crate::config::Config;
-use crate::congestion::Congestion;
-use crate::headers::{Segment, Tuple};
-use crate::receive_queue::ReceiveQueue;
-use crate::recovery::Recovery;
-use crate::rtt::Rtt;
-use crate::send_queue::SendQueue;
-use crate::stack::Book;
-use crate::transmit::{Refused, SendError};
+use crate::tcp::buffer::Buffer;
+use crate::tcp::config::Config;
+use crate::tcp::congestion::Congestion;
+use crate::tcp::headers::{Segment, Tuple};
+use crate::tcp::receive_queue::ReceiveQueue;
+use crate::tcp::recovery::Recovery;
+use crate::tcp::rtt::Rtt;
+use crate::tcp::send_queue::SendQueue;
+use crate::tcp::stack::Book;
+use crate::tcp::transmit::{Refused, SendError};
 
 /// The segment size of a peer that names none over IPv4 (RFC 9293, 3.7.1), and over IPv6.
 const MSS_DEFAULT: (u16, u16) = (536, 1220);

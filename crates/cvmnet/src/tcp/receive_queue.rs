@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
-use crate::buffer::{Buffer, Chunk, Payload};
-use crate::intervals::Intervals;
+use crate::tcp::buffer::{Buffer, Chunk, Payload};
+use crate::tcp::intervals::Intervals;
 
 /// Segments ahead of a gap that are kept. Beyond, they are dropped and have to be sent again.
 const AHEAD_MAX: usize = 4096;
