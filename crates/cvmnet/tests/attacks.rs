@@ -163,10 +163,13 @@ fn a_port_that_is_given_up_resets_what_was_not_accepted() {
     let answer = bench.give(&Seg::syn(1)).remove(0);
     let other = bench.give(&Seg::syn(1).with(|it| it.from = 5001)).remove(0);
     bench.give(&Seg::new(2, other.seq.wrapping_add(1)).with(|it| it.from = 5001));
+    let third = bench.give(&Seg::syn(1).with(|it| it.from = 5003)).remove(0);
     bench.stack.unlisten(bench.now, PORT);
-    assert_eq!(bench.stack.connections(), 1);
+    assert_eq!(bench.stack.connections(), 2);
     let resets = bench.poll();
     assert!(resets.len() == 1 && resets[0].rst && resets[0].to == 5001);
+    let resets = bench.give(&Seg::new(2, third.seq.wrapping_add(1)).with(|it| it.from = 5003));
+    assert!(resets[0].rst && bench.stack.connections() == 1);
     bench.stack.listen(PORT);
     // The one that was being opened is not known to the port any more, and is taken all the same.
     bench.give(&Seg::new(2, answer.seq.wrapping_add(1)));
