@@ -63,8 +63,8 @@ const NEEDED: &[(&str, &str, &str)] = &[
         "the gateway's dashboard and alert rules",
     ),
     ("nginx", "nginx-light", LOAD),
-    ("memcached", "memcached", LOAD),
-    ("redis-server", "redis-server", LOAD),
+    ("memcached", "memcached", STORES),
+    ("redis-server", "redis-server", STORES),
     ("wrk", "wrk", LOAD),
     ("redis-benchmark", "redis-tools", LOAD),
     ("memcslap", "libmemcached-tools", LOAD),
@@ -72,6 +72,9 @@ const NEEDED: &[(&str, &str, &str)] = &[
 
 /// The part that is not tested without one of the servers and generators.
 const LOAD: &str = "the load generator beside others";
+
+const STORES: &str =
+    "the load generator beside others, and the servers in the guest against others";
 
 /// Installs what is missing when this process may, and says what is missing when not.
 pub(crate) fn provide() -> Result<(), String> {

@@ -7,6 +7,7 @@ mod error;
 mod file;
 mod mapping;
 mod private;
+mod timestamp;
 mod view;
 
 pub use arena::{Arena, Placed, Shared};
@@ -15,4 +16,5 @@ pub use error::Error;
 pub use file::OwnedFile;
 pub use mapping::{SharedMemory, LEN_MAX};
 pub use private::{publish, Mapping, Pages, MAPPING_MAX};
+pub use timestamp::timestamp;
 pub use view::{Atomic, AtomicValue, Slice, Value, View, Volatile};

@@ -317,6 +317,14 @@ impl<W: Write> Writer<W> {
         self.sink.write_all(&frame[..captured as usize])
     }
 
+    /// Flushes the sink.
+    ///
+    /// # Errors
+    /// The error of the sink.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.sink.flush()
+    }
+
     /// The sink, with everything written to it.
     pub fn into_inner(self) -> W {
         self.sink

@@ -6,6 +6,7 @@ use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
 use std::mem;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
@@ -127,6 +128,32 @@ impl Interface {
         let mut request = self.request();
         request.ifr_ifru.ifru_flags = flags | if up { libc::IFF_UP as i16 } else { 0 };
         control(libc::SIOCSIFFLAGS as _, &mut request)
+    }
+
+    /// Gives it an IPv4 address, with a route to the others of its prefix. Needs CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    /// Without the right to, for an address that no interface may have, and where the interface is
+    /// gone.
+    pub fn set_ip4(&self, address: Ipv4Addr, prefix_len: u8) -> io::Result<()> {
+        let mask = u32::MAX.checked_shl(32 - u32::from(prefix_len.min(32)));
+        let mask = Ipv4Addr::from_bits(mask.unwrap_or(0));
+        for (what, value) in [(libc::SIOCSIFADDR, address), (libc::SIOCSIFNETMASK, mask)] {
+            let socket_address = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: 0,
+                sin_addr: libc::in_addr {
+                    s_addr: u32::from_ne_bytes(value.octets()),
+                },
+                sin_zero: [0; 8],
+            };
+            let mut request = self.request();
+            // SAFETY: both are plain bytes of the same length.
+            request.ifr_ifru.ifru_addr =
+                unsafe { mem::transmute::<libc::sockaddr_in, libc::sockaddr>(socket_address) };
+            control(what as _, &mut request)?;
+        }
+        Ok(())
     }
 
     /// The number of its pairs of queues, at least one.

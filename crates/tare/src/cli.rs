@@ -8,7 +8,7 @@ use tare_lab::experiment::ROUNDS_MAX;
 use tare_lab::file::Size;
 use tare_lab::unit::{Quantity, Unit};
 
-use crate::{completion, gateway, import, load, loadtest, memory, rng};
+use crate::{completion, cvm, gateway, import, load, loadtest, memory, rng};
 
 /// Measure what isolation, encryption and distance cost your I/O
 #[derive(Parser)]
@@ -68,6 +68,9 @@ pub(crate) enum Command {
     /// Remote memory: a node that serves it, and what its operations cost
     #[command(subcommand)]
     Memory(memory::Command),
+    /// The network path of a confidential VM: a guest that serves over an untrusted region
+    #[command(subcommand)]
+    Cvm(cvm::Command),
     /// Print a shell's completion script
     Completions(Completions),
     /// Write the manual pages

@@ -14,16 +14,16 @@ use crate::terminal;
 #[derive(clap::Args)]
 pub(crate) struct DaemonArgs {
     /// Address of the Prometheus endpoint, such as 127.0.0.1:9303
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", global = true)]
     metrics: Option<SocketAddr>,
     /// Socket that answers `status` [default: below /run/tare]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", global = true)]
     status_socket: Option<PathBuf>,
     /// Log JSON
-    #[arg(long)]
+    #[arg(long, global = true)]
     log_json: bool,
     /// The lowest level that is logged
-    #[arg(long, value_enum, default_value_t = LogLevel::Info, value_name = "LEVEL")]
+    #[arg(long, value_enum, default_value_t = LogLevel::Info, value_name = "LEVEL", global = true)]
     log_level: LogLevel,
 }
 

@@ -35,7 +35,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use cli::{Cli, Command};
-use systems::{gateway, import, load, loadtest, memory, rng};
+use systems::{cvm, gateway, import, load, loadtest, memory, rng};
 
 /// The exit status for wrong usage, and for a command that could not run.
 const COULD_NOT_RUN: u8 = 2;
@@ -94,6 +94,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Loadtest(command) => loadtest::run(&command),
         Command::Load(command) => load::run(&command),
         Command::Memory(command) => memory::run(&command),
+        Command::Cvm(command) => cvm::run(command),
         Command::Completions(arguments) => completion::script(arguments.shell),
         Command::Man(arguments) => {
             std::fs::create_dir_all(&arguments.out)?;

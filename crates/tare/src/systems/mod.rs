@@ -2,6 +2,7 @@
 //! place where the lab and the systems meet.
 
 mod command;
+pub(crate) mod cvm;
 pub(crate) mod gateway;
 mod gcm;
 pub(crate) mod import;

@@ -1,0 +1,141 @@
+//! The guest's process.
+
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::time::{clock_gettime, ClockId};
+use tare_sim::Instant;
+
+use super::link::{greeted, tell};
+use super::{Agreement, Error, GuestReport, Place, GUEST_MAC, POLL, PULSE};
+use crate::breakdown::Off;
+use crate::guest::Guest;
+use crate::region::Region;
+use crate::ring::{Doorbell, Driver, Notification, Settings};
+use crate::server::{Service, Time};
+use crate::tcp::{self, Network, Secret};
+use crate::tls::{Identity, Options, Server};
+
+/// The pause after the host was caught cheating: it can stop its guest anyway, but not make it
+/// spin.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The settings of a guest.
+pub struct GuestOptions {
+    /// What the host has been told too.
+    pub agreement: Agreement,
+    /// Its place in the network.
+    pub place: Place,
+    /// The files of certificate and key; `None` to make them. They never leave the guest.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// TLS.
+    pub tls: Options,
+    /// The servers, each at its port.
+    pub services: Vec<(u16, Box<dyn Service>)>,
+}
+
+/// Runs a guest on the descriptors that come over the socket, until the host closes it.
+///
+/// # Errors
+/// It cannot be started.
+pub fn run_guest(socket: BorrowedFd<'_>, options: GuestOptions) -> Result<(), Error> {
+    let agreement = options.agreement;
+    let [memory, kick, interrupt] = greeted(socket).map_err(Error::Link)?;
+    let region = Region::open(memory, &agreement.variant.config(1)).map_err(Error::Region)?;
+    let settings = Settings {
+        exits: agreement.exits,
+        switch_cycles: agreement.switch_cycles,
+        notification: match agreement.is_polling {
+            true => Notification::Polling,
+            false => Notification::Events {
+                kick: Doorbell::from_fd(kick),
+                interrupt: Doorbell::from_fd(interrupt),
+            },
+        },
+    };
+    let identity = match &options.identity {
+        Some((chain, key)) => Identity::read(chain, key),
+        None => Identity::self_signed(&[options.place.address.to_string(), "localhost".to_owned()]),
+    };
+    let server = identity.and_then(|identity| Server::new(identity, &options.tls));
+    let server = server.map_err(Error::Tls)?;
+    let mut secret = [0; 16];
+    rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Error::Link(error.into()))?;
+    let driver = Driver::new(region, 0, settings, Off).map_err(Error::Region)?;
+    let mut guest = Guest::new(
+        driver,
+        config(&options.place),
+        Secret::new(&secret),
+        server,
+        options.services,
+        agreement.variant,
+        Off,
+    )
+    .map_err(Error::Tcp)?;
+    let mut look_at = Instant::ZERO;
+    let mut idle_since: Option<Instant> = None;
+    loop {
+        let time = Time::now();
+        let turned = guest.turn(time).and_then(|is_busy| {
+            if is_busy {
+                idle_since = None;
+            } else if time.now.since(*idle_since.get_or_insert(time.now)) > POLL {
+                guest.wait(time.now, PULSE)?;
+            } else {
+                std::hint::spin_loop();
+            }
+            Ok(())
+        });
+        if let Err(fault) = turned {
+            eprintln!("the host broke the rules of the ring, the device is reset: {fault}");
+            std::thread::sleep(PAUSE);
+            guest.reset();
+        }
+        if time.now >= look_at {
+            look_at = time.now + PULSE;
+            if !tell(socket, &report(&guest)) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Returns the settings of TCP.
+fn config(place: &Place) -> tcp::Config {
+    tcp::Config {
+        ip4: Some(Network {
+            address: place.address,
+            prefix_len: place.prefix_len,
+            gateway: place.gateway,
+        }),
+        mtu: place.mtu,
+        no_delay: true,
+        ..tcp::Config::new(GUEST_MAC)
+    }
+}
+
+fn report(guest: &Guest) -> GuestReport {
+    let (served, driver) = (guest.counters(), guest.driver().counters());
+    let exits = guest.driver().exits();
+    let cpu = clock_gettime(ClockId::ThreadCPUTime);
+    GuestReport {
+        opened: served.opened,
+        closed: served.opened - guest.connections() as u64,
+        handshakes: served.handshakes,
+        tls_failures: served.tls_failures,
+        cut_off: served.cut_off,
+        records_in: served.records_in,
+        records_out: served.records_out,
+        bytes_in: served.bytes_in,
+        bytes_out: served.bytes_out,
+        frames_in: driver.received,
+        frames_malformed: driver.malformed,
+        bounced: driver.bounced,
+        kicks: exits.kicks,
+        interrupts: exits.interrupts,
+        faults: driver.faults,
+        cpu_ns: cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64,
+    }
+}

@@ -1,0 +1,117 @@
+//! Guest and host as two processes that share the region and two eventfds, and nothing else.
+//!
+//! The host makes the region and the TAP device, starts the guest with one end of a socket as its
+//! standard input, and sends it the descriptors there. The layout of the region follows from the
+//! variant, which the guest has from its own command line. Over the socket the guest tells its
+//! counters; when either end closes, the other process ends.
+
+mod guest;
+mod host;
+mod link;
+mod report;
+
+use std::fmt;
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use guest::{run_guest, GuestOptions};
+pub use host::{run_host, socket_of, HostOptions};
+pub use report::{GuestReport, HostReport, Report};
+
+use crate::host::DeviceError;
+use crate::region;
+use crate::tcp;
+use crate::tls;
+use crate::variant::{Exits, Variant};
+
+/// The name of this kind of daemon, in the names of its sockets.
+pub const KIND: &str = "cvm";
+
+/// The station address of a guest.
+pub const GUEST_MAC: [u8; 6] = [0x02, 0x74, 0x61, 0x72, 0x65, 0x02];
+
+/// The longest time between two looks at what is not on the path.
+const PULSE: Duration = Duration::from_millis(100);
+
+/// The time for which either side looks again and again before it sleeps.
+const POLL: Duration = Duration::from_micros(50);
+
+/// What guest and host have to agree on. Both have it from their command lines: neither believes
+/// the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Agreement {
+    /// The variant of the path.
+    pub variant: Variant,
+    /// The kind of exits.
+    pub exits: Exits,
+    /// The simulated cost of a world switch, in cycles of the time stamp counter.
+    pub switch_cycles: u64,
+    /// Both sides look for work all the time, instead of notifying each other.
+    pub is_polling: bool,
+}
+
+/// The guest's place in the network.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Bits of the address that all on the link share.
+    pub prefix_len: u8,
+    /// The router to others, if there is one.
+    pub gateway: Option<Ipv4Addr>,
+    /// Bytes of the longest IP packet.
+    pub mtu: usize,
+}
+
+/// The reason why a guest or its host could not run, or ended.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The region.
+    Region(region::Error),
+    /// The device.
+    Device(DeviceError),
+    /// The TAP device.
+    Tap(tare_port::Error),
+    /// The network behind the device.
+    Network(String, io::Error),
+    /// The guest's process could not be started.
+    Launch(io::Error),
+    /// The guest's process ended; its standard error says why.
+    GuestEnded(String),
+    /// The other side of the socket did not send what is expected.
+    Link(io::Error),
+    /// A setting of TCP.
+    Tcp(tcp::Invalid),
+    /// A setting of TLS.
+    Tls(tls::ConfigError),
+    /// The capture of frames.
+    Capture(PathBuf, io::Error),
+    /// The endpoints for status.
+    Service(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Region(error) => error.fmt(f),
+            Error::Device(error) => error.fmt(f),
+            Error::Tap(error) => write!(
+                f,
+                "{error}; the guest's network is a TAP device, which needs root (CAP_NET_ADMIN)"
+            ),
+            Error::Network(what, error) => write!(f, "{what}: {error}"),
+            Error::Launch(error) => write!(f, "the guest could not be started: {error}"),
+            Error::GuestEnded(status) => write!(f, "the guest ended: {status}"),
+            Error::Link(error) => write!(f, "between guest and host: {error}"),
+            Error::Tcp(error) => error.fmt(f),
+            Error::Tls(error) => error.fmt(f),
+            Error::Capture(path, error) => write!(f, "{}: {error}", path.display()),
+            Error::Service(error) => f.write_str(error),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,83 @@
+//! The status of a running guest and its host, as JSON and for Prometheus.
+
+use serde::{Deserialize, Serialize};
+use tare_daemon::{Metrics, ProcessStatus};
+
+use crate::host::DeviceCounters;
+
+/// The status of a host and its guest.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// The host's process.
+    #[serde(flatten)]
+    pub process: ProcessStatus,
+    /// The variant of the path.
+    pub variant: String,
+    /// The guest's address.
+    pub address: String,
+    /// The host's side.
+    pub host: HostReport,
+    /// The guest's side, in its own words; missing until it has told.
+    pub guest: Option<GuestReport>,
+}
+
+tare_daemon::counters! {
+    /// The device.
+    pub struct HostReport {
+        to_guest => "to_guest_frames_total": "Frames that came from the network for the guest",
+        from_guest => "from_guest_frames_total": "Frames that the guest has sent",
+        too_long => "too_long_frames_total": "Frames longer than the guest's buffers, dropped",
+        malformed => "malformed_chains_total": "Chains of the guest's that are no frame",
+        interrupts => "interrupts_sent_total": "Interrupts of the guest",
+        no_buffer => "no_buffer_total": "Passes in which the guest had no buffer for a frame",
+        resets => "device_resets_total": "Resets by the guest",
+    }
+}
+
+tare_daemon::counters! {
+    /// The guest.
+    pub struct GuestReport {
+        opened => "connections_total": "Connections accepted",
+        closed => "connections_closed_total": "Of them, those that are over",
+        handshakes => "handshakes_total": "Handshakes of TLS that were done",
+        tls_failures => "tls_failures_total": "Connections that ended with an error of TLS",
+        cut_off => "cut_off_total": "Connections that ended without the notice of TLS, or with an error of TCP",
+        records_in => "records_opened_total": "Records opened",
+        records_out => "records_sealed_total": "Records sealed",
+        bytes_in => "data_received_bytes_total": "Bytes of data opened",
+        bytes_out => "data_sent_bytes_total": "Bytes of data sealed",
+        frames_in => "frames_received_total": "Frames received from the host",
+        frames_malformed => "frames_malformed_total": "Frames with a header that no device writes, dropped",
+        bounced => "bounced_bytes_total": "Bytes copied through the bounce buffer",
+        kicks => "kicks_total": "Exits to notify the host",
+        interrupts => "interrupts_taken_total": "Exits for interrupts by the host",
+        faults => "device_faults_total": "Times that the host broke the rules of the ring and was given up",
+        cpu_ns => "cpu_nanoseconds_total": "Processor time of the guest, idle polling included",
+    }
+}
+
+impl HostReport {
+    pub(super) fn of(counters: &DeviceCounters) -> HostReport {
+        HostReport {
+            to_guest: counters.to_guest,
+            from_guest: counters.from_guest,
+            too_long: counters.too_long,
+            malformed: counters.malformed,
+            interrupts: counters.interrupts,
+            no_buffer: counters.no_buffer,
+            resets: counters.resets,
+        }
+    }
+}
+
+impl tare_daemon::Report for Report {
+    fn prometheus(&self) -> String {
+        let mut page = Metrics::new("tare_cvm");
+        self.process.metrics(&mut page);
+        page.counters(HostReport::INFO, &[(&[], self.host.values())]);
+        if let Some(guest) = &self.guest {
+            page.counters(GuestReport::INFO, &[(&[], guest.values())]);
+        }
+        page.into_text()
+    }
+}

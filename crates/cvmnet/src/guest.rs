@@ -1,0 +1,236 @@
+//! The guest: driver, TCP, TLS and a server on one core, in one loop.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::time::Duration;
+
+use tare_sim::Instant;
+
+use crate::breakdown::{Category, Off, Probe};
+use crate::endpoint::{Counters, Endpoint, Next, Part, RecordBuffer, Turn};
+use crate::pool::GuestBuffer;
+use crate::ring::{Driver, Fault, Received};
+use crate::server::{Application, Service, Time};
+use crate::tcp::{self, Id, Stack};
+use crate::tls::{self, Room, Session};
+use crate::variant::Variant;
+
+/// Frames that are taken off the ring in one pass.
+const FRAMES: usize = 64;
+/// The time that a handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(30);
+/// Between two looks at the connections whose handshake is not done.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// A guest with one queue pair, on one thread.
+pub struct Guest<P: Probe = Off> {
+    driver: Driver<P>,
+    stack: Stack<GuestBuffer>,
+    tls: tls::Server,
+    services: Vec<(u16, Box<dyn Service>)>,
+    endpoints: HashMap<Id, Endpoint<Box<dyn Application>, GuestBuffer>>,
+    received: Vec<Received>,
+    /// Connections that had no buffer to seal into.
+    starved: Vec<Id>,
+    /// Records are opened into it.
+    plaintext: Box<[u8]>,
+    next_sweep: Instant,
+    probe: P,
+    variant: Variant,
+    counters: Counters,
+}
+
+impl<P: Probe> Guest<P> {
+    /// Returns a guest that serves each of these ports.
+    ///
+    /// # Errors
+    /// The settings of TCP are not possible together.
+    pub fn new(
+        driver: Driver<P>,
+        tcp: tcp::Config,
+        secret: tcp::Secret,
+        tls: tls::Server,
+        services: Vec<(u16, Box<dyn Service>)>,
+        variant: Variant,
+        probe: P,
+    ) -> Result<Guest<P>, tcp::Invalid> {
+        let mut stack = Stack::new(tcp, secret)?;
+        for (port, _) in &services {
+            stack.listen(*port);
+        }
+        Ok(Guest {
+            driver,
+            stack,
+            tls,
+            services,
+            endpoints: HashMap::new(),
+            received: Vec::with_capacity(FRAMES),
+            starved: Vec::new(),
+            plaintext: vec![0; tls::BODY_MAX].into(),
+            next_sweep: Instant::ZERO,
+            probe,
+            variant,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Does what can be done now. Returns true if anything was: call it again at once.
+    ///
+    /// # Errors
+    /// The host broke the rules of the ring, and the device was given up: [`Guest::reset`] starts
+    /// again, with the connections that there are.
+    pub fn turn(&mut self, time: Time) -> Result<bool, Fault> {
+        let now = time.now;
+        if !self.driver.start()? {
+            return Ok(false);
+        }
+        let mut is_busy = self.driver.receive(&mut self.received, FRAMES)? > 0;
+        {
+            let _span = self.probe.enter(Category::PacketIn);
+            for received in self.received.drain(..) {
+                self.stack.receive(now, received.into());
+            }
+        }
+        is_busy |= self.accept(now);
+        // Buffers came back since they had none.
+        for id in std::mem::take(&mut self.starved) {
+            self.serve(time, id);
+        }
+        while let Some((id, _)) = self.stack.event() {
+            is_busy = true;
+            self.serve(time, id);
+        }
+        self.sweep(now);
+        {
+            let _span = self.probe.enter(Category::PacketOut);
+            is_busy |= self.stack.poll(now, &mut self.driver);
+        }
+        self.driver.flush()?;
+        Ok(is_busy)
+    }
+
+    /// Waits until the host has something or a timer is due, at most for a time; polls again at
+    /// once if the guest does not use interrupts.
+    ///
+    /// # Errors
+    /// As [`Guest::turn`].
+    pub fn wait(&mut self, now: Instant, at_most: Duration) -> Result<bool, Fault> {
+        let timer = self.stack.next_timer().since(now);
+        self.driver.wait(timer.min(at_most))
+    }
+
+    /// Asks the device for a reset after a fault; connections outlive it.
+    pub fn reset(&mut self) {
+        self.driver.reset();
+    }
+
+    /// Returns what was served.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Returns the driver, for its counters.
+    pub fn driver(&self) -> &Driver<P> {
+        &self.driver
+    }
+
+    /// Returns the stack, for its counters.
+    pub fn stack(&self) -> &Stack<GuestBuffer> {
+        &self.stack
+    }
+
+    /// Returns the variant of the path.
+    pub fn variant(&self) -> Variant {
+        self.variant
+    }
+
+    /// Returns the number of connections that are served.
+    pub fn connections(&self) -> usize {
+        self.endpoints.len()
+    }
+
+    fn accept(&mut self, now: Instant) -> bool {
+        let mut is_busy = false;
+        for at in 0..self.services.len() {
+            let (port, service) = &self.services[at];
+            while let Some(id) = self.stack.accept(*port) {
+                is_busy = true;
+                self.counters.opened += 1;
+                match Session::server(&self.tls) {
+                    Ok(session) => {
+                        let endpoint = Endpoint::new(session, service.accept(), now + HANDSHAKE);
+                        self.endpoints.insert(id, endpoint);
+                    }
+                    Err(_) => self.stack.abort(now, id),
+                }
+            }
+        }
+        is_busy
+    }
+
+    fn serve(&mut self, time: Time, id: Id) {
+        let Some(endpoint) = self.endpoints.get_mut(&id) else {
+            return;
+        };
+        let mut turn = Turn {
+            time,
+            id,
+            stack: &mut self.stack,
+            take: || self.driver.record(),
+            plaintext: &mut self.plaintext,
+            probe: &self.probe,
+            counters: &mut self.counters,
+        };
+        match endpoint.serve(&mut turn) {
+            Next::Waiting => {}
+            Next::Starved => self.starved.push(id),
+            Next::Over => {
+                self.endpoints.remove(&id);
+                self.stack.close(time.now, id);
+            }
+        }
+    }
+
+    /// Ends connections whose handshake takes too long.
+    fn sweep(&mut self, now: Instant) {
+        if now < self.next_sweep {
+            return;
+        }
+        self.next_sweep = now + SWEEP;
+        let late = self.endpoints.iter().filter(|(_, it)| it.is_late(now));
+        let late: Vec<Id> = late.map(|(id, _)| *id).collect();
+        for id in late {
+            self.endpoints.remove(&id);
+            self.counters.tls_failures += 1;
+            self.stack.abort(now, id);
+        }
+    }
+}
+
+impl<P: Probe> fmt::Debug for Guest<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Guest({}, {:?})", self.variant.name, self.counters)
+    }
+}
+
+impl RecordBuffer for GuestBuffer {
+    fn fill(&mut self, bytes: &[u8]) -> Option<()> {
+        self.write(0, bytes)
+    }
+
+    fn seal<R>(&mut self, seal: impl FnOnce(Room<'_>) -> R) -> Option<R> {
+        let whole = 0..GuestBuffer::capacity(self);
+        match self.view(whole.clone()) {
+            Some(view) => Some(seal(Room::Shared(view))),
+            None => Some(seal(Room::Private(&mut self.private_mut(whole)?))),
+        }
+    }
+
+    fn part(&self, range: Range<usize>) -> Option<Part<'_>> {
+        match self.view(range.clone()) {
+            Some(view) => Some(Part::Shared(view)),
+            None => self.private(range).map(Part::Guarded),
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! A peer of the guest's in the host's own process: TCP and TLS of ours behind the device, so that
+//! a guest can be spoken to without a network, without privileges.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::time::Duration;
+
+use tare_sim::Instant;
+
+use super::Frames;
+use crate::breakdown::Off;
+use crate::endpoint::{Counters, Endpoint, Next, Part, RecordBuffer, Turn};
+use crate::ring::{self, NetHeader};
+use crate::server::{Application, Time};
+use crate::tcp::{self, ConnectError, Frame, Id, Packet, Stack, Transmit};
+use crate::tls::{self, Room, Session};
+
+/// Frames on their way to the guest: enough for its queue, few enough to stay in the cache.
+const QUEUE: usize = 512;
+
+/// Clients on one simulated machine.
+pub struct Peer<A> {
+    stack: Stack<Vec<u8>>,
+    tls: tls::Client,
+    endpoints: HashMap<Id, Endpoint<A, Vec<u8>>>,
+    finished: Vec<(Id, A)>,
+    outgoing: Outgoing,
+    plaintext: Box<[u8]>,
+    time: Time,
+    counters: Counters,
+}
+
+/// Frames that the guest has not received yet, and the memory of those that it has.
+#[derive(Default)]
+struct Outgoing {
+    frames: VecDeque<Vec<u8>>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl<A: Application> Peer<A> {
+    /// Returns a peer without connections.
+    ///
+    /// # Errors
+    /// The settings of TCP are not possible together.
+    pub fn new(
+        tcp: tcp::Config,
+        secret: tcp::Secret,
+        tls: tls::Client,
+    ) -> Result<Peer<A>, tcp::Invalid> {
+        Ok(Peer {
+            stack: Stack::new(tcp, secret)?,
+            tls,
+            endpoints: HashMap::new(),
+            finished: Vec::new(),
+            outgoing: Outgoing::default(),
+            plaintext: vec![0; tls::BODY_MAX].into(),
+            time: Time {
+                now: Instant::ZERO,
+                unix: Duration::ZERO,
+            },
+            counters: Counters::default(),
+        })
+    }
+
+    /// Opens a connection.
+    ///
+    /// # Errors
+    /// TCP has no way there, or TLS no configuration.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        to: SocketAddr,
+        application: A,
+    ) -> Result<Id, ConnectFailure> {
+        let session = Session::client(&self.tls).map_err(ConnectFailure::Tls)?;
+        let id = self.stack.connect(now, to).map_err(ConnectFailure::Tcp)?;
+        self.counters.opened += 1;
+        let endpoint = Endpoint::new(session, application, Instant::NEVER);
+        self.endpoints.insert(id, endpoint);
+        Ok(id)
+    }
+
+    /// Does what can be done now. Returns true if anything was.
+    pub fn turn(&mut self, time: Time) -> bool {
+        self.time = time;
+        let mut is_busy = false;
+        while let Some((id, _)) = self.stack.event() {
+            is_busy = true;
+            self.serve(id);
+        }
+        is_busy | self.stack.poll(time.now, &mut self.outgoing)
+    }
+
+    fn serve(&mut self, id: Id) {
+        let Some(endpoint) = self.endpoints.get_mut(&id) else {
+            return;
+        };
+        let mut turn = Turn {
+            time: self.time,
+            id,
+            stack: &mut self.stack,
+            take: || Some(vec![0; tls::DATA_MAX + tls::OVERHEAD]),
+            plaintext: &mut self.plaintext,
+            probe: &Off,
+            counters: &mut self.counters,
+        };
+        if endpoint.serve(&mut turn) != Next::Over {
+            return;
+        }
+        if let Some(endpoint) = self.endpoints.remove(&id) {
+            self.finished.push((id, endpoint.into_application()));
+        }
+        self.stack.close(self.time.now, id);
+    }
+
+    /// Lets a connection's application be asked for more, after it was changed.
+    pub fn wake(&mut self, id: Id) {
+        self.serve(id);
+    }
+
+    /// Returns the application of a connection that is not over.
+    pub fn application(&mut self, id: Id) -> Option<&mut A> {
+        self.endpoints.get_mut(&id).map(Endpoint::application)
+    }
+
+    /// Takes the connections that are over.
+    pub fn take_finished(&mut self) -> Vec<(Id, A)> {
+        std::mem::take(&mut self.finished)
+    }
+
+    /// Returns the number of connections that are not over.
+    pub fn connections(&self) -> usize {
+        self.endpoints.len()
+    }
+
+    /// Returns the counts of all connections.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Returns the time of the next [`Peer::turn`] if nothing else happens before.
+    pub fn next_timer(&self) -> Instant {
+        self.stack.next_timer()
+    }
+}
+
+/// The reason why a connection was not opened.
+#[derive(Debug)]
+pub enum ConnectFailure {
+    /// TCP.
+    Tcp(ConnectError),
+    /// TLS.
+    Tls(tls::Error),
+}
+
+impl fmt::Display for ConnectFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConnectFailure::Tcp(error) => error.fmt(f),
+            ConnectFailure::Tls(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ConnectFailure {}
+
+impl<A: Application> Frames for Peer<A> {
+    fn receive(&mut self, frame: &mut Vec<u8>) -> Option<NetHeader> {
+        let next = self.outgoing.frames.pop_front()?;
+        let done = std::mem::replace(frame, next);
+        self.outgoing.spare.push(done);
+        // Nothing could damage it on the way.
+        Some(NetHeader {
+            checksum: ring::Checksum::Verified,
+            segments: None,
+        })
+    }
+
+    fn send(&mut self, frame: &[u8], header: NetHeader) -> bool {
+        let frame = Frame {
+            range: 0..frame.len(),
+            buffer: frame.to_vec(),
+            checksum: match header.checksum {
+                ring::Checksum::Unverified => tcp::Checksum::Unverified,
+                _ => tcp::Checksum::Trusted,
+            },
+        };
+        self.stack.receive(self.time.now, frame);
+        true
+    }
+}
+
+impl Transmit<Vec<u8>> for Outgoing {
+    fn room(&mut self) -> usize {
+        QUEUE.saturating_sub(self.frames.len())
+    }
+
+    fn send(&mut self, packet: Packet<'_, Vec<u8>>) {
+        let mut frame = self.spare.pop().unwrap_or_default();
+        frame.clear();
+        frame.extend_from_slice(packet.headers);
+        for (buffer, range) in packet.payload {
+            frame.extend_from_slice(buffer.get(range).unwrap_or_default());
+        }
+        self.frames.push_back(frame);
+    }
+}
+
+impl RecordBuffer for Vec<u8> {
+    fn fill(&mut self, bytes: &[u8]) -> Option<()> {
+        self.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(())
+    }
+
+    fn seal<R>(&mut self, seal: impl FnOnce(Room<'_>) -> R) -> Option<R> {
+        Some(seal(Room::Private(self)))
+    }
+
+    fn part(&self, range: Range<usize>) -> Option<Part<'_>> {
+        self.get(range).map(Part::Private)
+    }
+}

@@ -1,0 +1,211 @@
+//! The handshake: rustls, one record at a time.
+
+use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::kernel::KernelConnection;
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
+use rustls::{ConnectionTrafficSecrets, ExtractedSecrets};
+use zeroize::Zeroizing;
+
+/// The most bytes of records that may wait for the rest of a handshake message: the longest message
+/// that rustls takes, and one record more.
+const INCOMING_MAX: usize = (1 << 16) + (1 << 15);
+
+/// A connection before its secrets are known.
+pub(super) struct Handshake {
+    connection: Connection,
+    /// Whole records that rustls has not discarded yet; it decrypts in place.
+    incoming: Zeroizing<Vec<u8>>,
+}
+
+enum Connection {
+    Server(UnbufferedServerConnection),
+    Client(UnbufferedClientConnection),
+}
+
+/// The part of rustls that outlives the handshake: it derives later secrets, and keeps tickets.
+pub(super) enum Kernel {
+    Server(KernelConnection<ServerConnectionData>),
+    Client(KernelConnection<ClientConnectionData>),
+}
+
+/// What [`Handshake::advance`] has come to.
+pub(super) enum Progress {
+    /// Another record is needed.
+    Waiting(Handshake),
+    /// Secrets are agreed on and the peer is authenticated as far as it has to be.
+    Done(ExtractedSecrets, Kernel),
+}
+
+impl Handshake {
+    pub(super) fn server(connection: UnbufferedServerConnection) -> Handshake {
+        Handshake {
+            connection: Connection::Server(connection),
+            incoming: Zeroizing::default(),
+        }
+    }
+
+    pub(super) fn client(connection: UnbufferedClientConnection) -> Handshake {
+        Handshake {
+            connection: Connection::Client(connection),
+            incoming: Zeroizing::default(),
+        }
+    }
+
+    /// Takes one whole record, with its header, or none at a client's start; what is to be sent is
+    /// added to `outgoing`, also when it fails.
+    pub(super) fn advance(
+        mut self,
+        record: &[u8],
+        outgoing: &mut Vec<u8>,
+    ) -> Result<Progress, rustls::Error> {
+        if self.incoming.len() + record.len() > INCOMING_MAX {
+            return Err(rustls::Error::General(
+                "a handshake message is too long".into(),
+            ));
+        }
+        self.incoming.extend_from_slice(record);
+        let done = match &mut self.connection {
+            Connection::Server(server) => drive(server, &mut self.incoming, outgoing)?,
+            Connection::Client(client) => drive(client, &mut self.incoming, outgoing)?,
+        };
+        if !done {
+            return Ok(Progress::Waiting(self));
+        }
+        if !self.incoming.is_empty() {
+            // Part of a record cannot be left: each one is handed over alone.
+            return Err(rustls::PeerMisbehaved::KeyEpochWithPendingFragment.into());
+        }
+        Ok(match self.connection {
+            Connection::Server(server) => {
+                let (secrets, kernel) = server.dangerous_into_kernel_connection()?;
+                Progress::Done(secrets, Kernel::Server(kernel))
+            }
+            Connection::Client(client) => {
+                let (secrets, kernel) = client.dangerous_into_kernel_connection()?;
+                Progress::Done(secrets, Kernel::Client(kernel))
+            }
+        })
+    }
+}
+
+impl Kernel {
+    pub(super) fn next_sealing(
+        &mut self,
+    ) -> Result<(u64, ConnectionTrafficSecrets), rustls::Error> {
+        match self {
+            Kernel::Server(kernel) => kernel.update_tx_secret(),
+            Kernel::Client(kernel) => kernel.update_tx_secret(),
+        }
+    }
+
+    pub(super) fn next_opening(
+        &mut self,
+    ) -> Result<(u64, ConnectionTrafficSecrets), rustls::Error> {
+        match self {
+            Kernel::Server(kernel) => kernel.update_rx_secret(),
+            Kernel::Client(kernel) => kernel.update_rx_secret(),
+        }
+    }
+
+    /// Keeps a ticket for a later connection. Returns `None` if this side does not get any.
+    pub(super) fn ticket(&mut self, payload: &[u8]) -> Option<Result<(), rustls::Error>> {
+        match self {
+            Kernel::Server(_) => None,
+            Kernel::Client(kernel) => Some(kernel.handle_new_session_ticket(payload)),
+        }
+    }
+}
+
+/// Both sides' connections, which have the same method without a common trait.
+trait Unbuffered {
+    type Data;
+    fn process<'c, 'i>(
+        &'c mut self,
+        incoming: &'i mut [u8],
+    ) -> UnbufferedStatus<'c, 'i, Self::Data>;
+    /// Returns true if there are records to be sent.
+    fn has_outgoing(&self) -> bool;
+}
+
+impl Unbuffered for UnbufferedServerConnection {
+    type Data = ServerConnectionData;
+    fn process<'c, 'i>(
+        &'c mut self,
+        incoming: &'i mut [u8],
+    ) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(incoming)
+    }
+    fn has_outgoing(&self) -> bool {
+        self.wants_write()
+    }
+}
+
+impl Unbuffered for UnbufferedClientConnection {
+    type Data = ClientConnectionData;
+    fn process<'c, 'i>(
+        &'c mut self,
+        incoming: &'i mut [u8],
+    ) -> UnbufferedStatus<'c, 'i, Self::Data> {
+        self.process_tls_records(incoming)
+    }
+    fn has_outgoing(&self) -> bool {
+        self.wants_write()
+    }
+}
+
+/// Goes on until another record is needed (false) or the handshake is done (true).
+fn drive<C: Unbuffered>(
+    connection: &mut C,
+    incoming: &mut Vec<u8>,
+    outgoing: &mut Vec<u8>,
+) -> Result<bool, rustls::Error> {
+    loop {
+        let UnbufferedStatus { discard, state } = connection.process(incoming);
+        let step = match state {
+            Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                encode(&mut data, outgoing).map(|()| None)
+            }
+            Ok(ConnectionState::TransmitTlsData(data)) => {
+                data.done();
+                Ok(None)
+            }
+            Ok(ConnectionState::BlockedHandshake) => Ok(Some(false)),
+            Ok(ConnectionState::WriteTraffic(_)) => Ok(Some(true)),
+            Ok(_) => Err(rustls::Error::HandshakeNotComplete),
+            Err(error) => Err(error),
+        };
+        incoming.drain(..discard);
+        match step {
+            Ok(None) => {}
+            Ok(Some(done)) => return Ok(done),
+            Err(error) => {
+                // The alert waits behind the error. rustls knows places in what is left.
+                while connection.has_outgoing() {
+                    let UnbufferedStatus { discard, state } = connection.process(incoming);
+                    let Ok(ConnectionState::EncodeTlsData(mut data)) = state else {
+                        break;
+                    };
+                    encode(&mut data, outgoing)?;
+                    incoming.drain(..discard);
+                }
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// Adds a chunk of records to what is to be sent.
+fn encode<Data>(
+    data: &mut EncodeTlsData<'_, Data>,
+    outgoing: &mut Vec<u8>,
+) -> Result<(), rustls::Error> {
+    let start = outgoing.len();
+    if let Err(EncodeError::InsufficientSize(needed)) = data.encode(&mut []) {
+        outgoing.resize(start + needed.required_size, 0);
+        let room = outgoing.get_mut(start..).unwrap_or_default();
+        data.encode(room)
+            .map_err(|error| rustls::Error::General(error.to_string()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,340 @@
+//! The variants of the network path, as plain values: everything that differs between them.
+//!
+//! | variant | buffers of the device | headers | cipher | merging |
+//! |---|---|---|---|---|
+//! | `baseline` | shared, no copies | read in place | ordinary | none |
+//! | `baseline-gro` | shared, no copies | read in place | ordinary | by the device |
+//! | `cvm` | bounced, a copy each way | private by the copy | ordinary | none |
+//! | `zc` | shared, no copies | copied first | single reads | none |
+//! | `prpr` | bounced, a copy each way | private by the copy | ordinary | by the host, before the ring |
+//! | `bifrost` | shared, no copies | copied first | single reads | by the host, before the ring |
+//! | `bifrost-unprotected` | shared, no copies | read in place | ordinary | by the host, before the ring |
+//!
+//! The driver of the ring is the same in all of them, with all of its checks.
+
+use crate::region::Config;
+
+/// The memory that the device reads and writes frames in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buffers {
+    /// The memory that the stack and the cipher work on: no copy.
+    Shared,
+    /// Slots of a bounce buffer, as with Linux's `swiotlb`: every frame is copied between them and
+    /// private memory.
+    Bounced,
+}
+
+/// The way in which headers of frames are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Headers {
+    /// From where they arrived; the host may change shared ones between two reads.
+    InPlace,
+    /// Once, into private memory, and only then looked at.
+    CopiedFirst,
+}
+
+/// The implementation of AES-GCM for records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cipher {
+    /// One that may read a byte more than once, as most do.
+    Ordinary,
+    /// `tare-gcm`, which reads each byte of shared memory once.
+    SingleRead,
+}
+
+/// The party that makes large frames of consecutive segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merging {
+    /// None: frames of the MTU.
+    None,
+    /// The host, before the ring (PRPR).
+    Host,
+    /// The device, by its offloads, as in a plain VM of today (a control; off in all others).
+    Device,
+}
+
+/// The kind of exits that the machine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exits {
+    /// Each notification is one.
+    Each,
+    /// RIF: one in [`RIF_COMPLETIONS`] transmit completions interrupts.
+    Rif,
+    /// Posted interrupts: the host's notifications cause none.
+    Posted,
+}
+
+/// With RIF, the transmit completions for one interrupt.
+pub const RIF_COMPLETIONS: u16 = 16;
+
+/// The costs of a world switch that are reported, in cycles; targets are judged at the first. The
+/// second and third are those that the published breakdown adds to each exit, the last stands for
+/// machines with posted interrupts.
+pub const SWITCH_CYCLES: [u64; 4] = [0, 1400, 9500, 10500];
+
+/// A variant of the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// The name on the command line.
+    pub name: &'static str,
+    /// The label in the published figures; `None` for a control of Tare's own.
+    pub label: Option<&'static str>,
+    /// The memory of the device.
+    pub buffers: Buffers,
+    /// The way to read headers.
+    pub headers: Headers,
+    /// The cipher of records.
+    pub cipher: Cipher,
+    /// The party that merges segments.
+    pub merging: Merging,
+}
+
+/// A plain VM: the host may touch all of the guest's memory.
+pub const BASELINE: Variant = Variant {
+    name: "baseline",
+    label: Some("Baseline"),
+    buffers: Buffers::Shared,
+    headers: Headers::InPlace,
+    cipher: Cipher::Ordinary,
+    merging: Merging::None,
+};
+
+/// A plain VM with the offloads of its device on.
+pub const BASELINE_GRO: Variant = Variant {
+    name: "baseline-gro",
+    label: None,
+    merging: Merging::Device,
+    ..BASELINE
+};
+
+/// A confidential VM as Linux is today.
+pub const CVM: Variant = Variant {
+    name: "cvm",
+    label: Some("CVM"),
+    buffers: Buffers::Bounced,
+    ..BASELINE
+};
+
+/// Zero copy: records are opened from shared memory and sealed into it.
+pub const ZC: Variant = Variant {
+    name: "zc",
+    label: Some("+ZC"),
+    buffers: Buffers::Shared,
+    headers: Headers::CopiedFirst,
+    cipher: Cipher::SingleRead,
+    merging: Merging::None,
+};
+
+/// Packets reassembled by the host before they reach the bounce buffer.
+pub const PRPR: Variant = Variant {
+    name: "prpr",
+    label: Some("+PRPR"),
+    merging: Merging::Host,
+    ..CVM
+};
+
+/// Both.
+pub const BIFROST: Variant = Variant {
+    name: "bifrost",
+    label: Some("Bifrost"),
+    merging: Merging::Host,
+    ..ZC
+};
+
+/// Both, without what makes them safe from a host that changes memory while it is read.
+pub const BIFROST_UNPROTECTED: Variant = Variant {
+    name: "bifrost-unprotected",
+    label: Some("w/o TOCTTOU protection"),
+    headers: Headers::InPlace,
+    cipher: Cipher::Ordinary,
+    ..BIFROST
+};
+
+impl Variant {
+    /// All, in the order of the published figures, the control last.
+    pub const ALL: [Variant; 7] = [
+        BASELINE,
+        CVM,
+        ZC,
+        PRPR,
+        BIFROST,
+        BIFROST_UNPROTECTED,
+        BASELINE_GRO,
+    ];
+
+    /// Returns the variant of this name.
+    pub fn by_name(name: &str) -> Option<Variant> {
+        Variant::ALL
+            .into_iter()
+            .find(|variant| variant.name == name)
+    }
+
+    /// Returns true if frames of up to 64 KiB arrive.
+    pub fn has_large_frames(&self) -> bool {
+        self.merging != Merging::None
+    }
+
+    /// Returns the region of shared memory for this number of queue pairs.
+    ///
+    /// Large frames have buffers of 64 KiB and few of them, so that what is in use stays in the
+    /// second-level cache.
+    pub fn config(&self, pairs: u16) -> Config {
+        let mut config = Config {
+            pairs,
+            ..Config::default()
+        };
+        if self.has_large_frames() {
+            config.receive_bytes = LARGE_FRAME;
+            config.receive_posted = 64;
+            config.receive_buffers = 256;
+        }
+        match self.buffers {
+            Buffers::Shared => config.bounce_slots = BOUNCE_SLOTS_MIN,
+            Buffers::Bounced => {
+                config.bounced = true;
+                config.bounce_slots = BOUNCE_SLOTS;
+            }
+        }
+        config
+    }
+}
+
+/// Bytes of a buffer for a frame of 64 KiB: the header of the device, an Ethernet header and the
+/// longest IP packet.
+pub const LARGE_FRAME: u32 = 12 + 14 + 65_535;
+
+/// Slots of the bounce buffer of a queue pair: 16 MiB in each direction at most. Linux takes 64 MiB
+/// for a machine.
+const BOUNCE_SLOTS: u32 = 8192;
+
+/// Slots for what is not in shared buffers anyway: answers to ARP and ICMP.
+const BOUNCE_SLOTS_MIN: u32 = 256;
+
+/// A row of the published matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The published label.
+    pub label: &'static str,
+    /// The published `mode`: the kernel of the guest.
+    pub mode: &'static str,
+    /// The published `swiotlb_opt`: 0 is a plain VM.
+    pub swiotlb_opt: u8,
+    /// True for the tables of breakdowns.
+    pub breakdown: bool,
+    /// The variant that the row measures.
+    pub variant: Variant,
+    /// The kind of exits.
+    pub exits: Exits,
+}
+
+impl Row {
+    /// The rows of the published tables, in their order.
+    pub const ALL: [Row; 26] = {
+        use Exits::{Each, Posted, Rif};
+        [
+            row("Baseline", "vanilla", 0, false, BASELINE, Each),
+            row("CVM", "vanilla", 2, false, CVM, Each),
+            row("Baseline", "vo", 0, false, BASELINE, Rif),
+            row("CVM+RIF", "vo", 2, false, CVM, Rif),
+            row("+ZC", "no", 2, false, ZC, Rif),
+            row("+PRPR", "vgo", 2, false, PRPR, Rif),
+            row("Bifrost", "ngo", 2, false, BIFROST, Rif),
+            row(
+                "w/o TOCTTOU protection",
+                "ngonp",
+                2,
+                false,
+                BIFROST_UNPROTECTED,
+                Rif,
+            ),
+            row("Baseline", "vanilla", 0, false, BASELINE, Posted),
+            row("CVM+PI", "vanilla", 1, false, CVM, Posted),
+            row("+ZC", "numatx", 1, false, ZC, Posted),
+            row("+PRPR", "vg", 1, false, PRPR, Posted),
+            row("Bifrost", "ng", 1, false, BIFROST, Posted),
+            row(
+                "w/o TOCTTOU protection",
+                "ngnp",
+                1,
+                false,
+                BIFROST_UNPROTECTED,
+                Posted,
+            ),
+            row("Baseline", "bd", 0, true, BASELINE, Each),
+            row("CVM", "bd", 2, true, CVM, Each),
+            row("Baseline", "vobd", 0, true, BASELINE, Rif),
+            row("CVM+RIF", "vobd", 2, true, CVM, Rif),
+            row("+ZC", "nobd", 2, true, ZC, Rif),
+            row("+PRPR", "vgobd", 2, true, PRPR, Rif),
+            row("Bifrost", "ngobd", 2, true, BIFROST, Rif),
+            row("Baseline", "bd", 0, true, BASELINE, Posted),
+            row("CVM+PI", "bd", 1, true, CVM, Posted),
+            row("+ZC", "nbd", 1, true, ZC, Posted),
+            row("+PRPR", "vgbd", 1, true, PRPR, Posted),
+            row("Bifrost", "ngbd", 1, true, BIFROST, Posted),
+        ]
+    };
+}
+
+const fn row(
+    label: &'static str,
+    mode: &'static str,
+    swiotlb_opt: u8,
+    breakdown: bool,
+    variant: Variant,
+    exits: Exits,
+) -> Row {
+    Row {
+        label,
+        mode,
+        swiotlb_opt,
+        breakdown,
+        variant,
+        exits,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn variants_are_found_by_name_and_differ_from_each_other() {
+        for (n, variant) in Variant::ALL.into_iter().enumerate() {
+            assert_eq!(Variant::by_name(variant.name), Some(variant));
+            for other in &Variant::ALL[..n] {
+                let renamed = Variant {
+                    name: variant.name,
+                    label: variant.label,
+                    ..*other
+                };
+                assert_ne!(renamed, variant, "{} and {}", other.name, variant.name);
+            }
+        }
+        assert_eq!(Variant::by_name("Bifrost"), None);
+    }
+
+    #[test]
+    fn only_variants_of_one_kind_keep_frames_where_the_host_can_change_them() {
+        for variant in Variant::ALL {
+            let bounced = variant.buffers == Buffers::Bounced;
+            assert_eq!(variant.config(1).bounced, bounced, "{}", variant.name);
+        }
+    }
+
+    #[test]
+    fn the_rows_of_the_matrix_differ_and_plain_machines_are_the_baseline() {
+        let rows: HashSet<_> = Row::ALL
+            .iter()
+            .map(|row| (row.mode, row.swiotlb_opt, format!("{:?}", row.exits)))
+            .collect();
+        assert_eq!(rows.len(), 26);
+        for row in Row::ALL {
+            assert_eq!(row.swiotlb_opt == 0, row.variant == BASELINE, "{row:?}");
+            let label = row.variant.label.unwrap();
+            assert!(row.label.starts_with(label), "{row:?}");
+        }
+        assert_eq!(Row::ALL.iter().filter(|row| row.breakdown).count(), 12);
+    }
+}

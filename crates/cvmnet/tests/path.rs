@@ -1,0 +1,180 @@
+//! A guest and a host on two threads, with all of the path between them: every variant carries the
+//! same bytes.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use tare_cvmnet::breakdown::Off;
+use tare_cvmnet::guest::Guest;
+use tare_cvmnet::host::merge::Limits;
+use tare_cvmnet::host::{Device, DeviceSettings, Peer};
+use tare_cvmnet::region::Region;
+use tare_cvmnet::ring::{Driver, Settings};
+use tare_cvmnet::server::{Application, Output, Service, Time};
+use tare_cvmnet::tcp::{Config, Network, Secret};
+use tare_cvmnet::tls::{Client, Identity, Options, Server};
+use tare_cvmnet::variant::{Merging, Variant};
+use tare_cvmnet::Counters;
+use tare_sim::Instant;
+
+const GUEST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+const PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+const PORT: u16 = 443;
+/// Bytes of one direction.
+const BYTES: u64 = 24 << 20;
+
+fn config(last: u8, address: Ipv4Addr) -> Config {
+    Config {
+        ip4: Some(Network {
+            address,
+            prefix_len: 24,
+            gateway: None,
+        }),
+        ..Config::new([2, 0, 0, 0, 0, last])
+    }
+}
+
+fn byte(at: u64) -> u8 {
+    ((at ^ at >> 8).wrapping_mul(0x9e37_79b9) >> 11) as u8
+}
+
+/// Sends so many bytes, and checks those of the other side.
+#[derive(Default)]
+struct Stream {
+    to_send: u64,
+    expected: u64,
+    sent: u64,
+    received: u64,
+    wrong: u64,
+    /// The guest's: it ends the connection.
+    is_server: bool,
+}
+
+impl Application for Stream {
+    fn receive(&mut self, bytes: &[u8], _: Time, _: &mut Output) -> usize {
+        for found in bytes {
+            self.wrong += u64::from(*found != byte(self.received));
+            self.received += 1;
+        }
+        bytes.len()
+    }
+
+    fn produce(&mut self, _: Time, out: &mut Output) {
+        while out.has_room() && self.sent < self.to_send {
+            let len = (self.to_send - self.sent).min(32 << 10);
+            out.push_own((self.sent..self.sent + len).map(byte).collect());
+            self.sent += len;
+        }
+    }
+
+    fn end(&mut self, _: Time, _: &mut Output) {}
+
+    fn wants_close(&self) -> bool {
+        self.is_server && self.sent == self.to_send && self.received >= self.expected
+    }
+}
+
+struct Streams(u64, u64);
+
+impl Service for Streams {
+    fn accept(&self) -> Box<dyn Application> {
+        Box::new(Stream {
+            to_send: self.0,
+            expected: self.1,
+            is_server: true,
+            ..Stream::default()
+        })
+    }
+}
+
+/// Moves bytes both ways and returns the guest's counters.
+fn run(variant: Variant, to_guest: u64, from_guest: u64) -> Counters {
+    let identity = Identity::self_signed(&["guest.example".into()]).unwrap();
+    let certificate = identity.certificate().unwrap().clone();
+    let name = ServerName::try_from("guest.example").unwrap();
+    let client = Client::new(&certificate, name, &Options::default()).unwrap();
+    let server = Server::new(identity, &Options::default()).unwrap();
+
+    let layout = variant.config(1);
+    let region = Region::create(&layout).unwrap();
+    let fd = region.fd().try_clone_to_owned().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let guest = {
+        let stop = stop.clone();
+        std::thread::spawn(move || {
+            let region = Region::open(fd, &layout).unwrap();
+            let driver = Driver::new(region, 0, Settings::default(), Off).unwrap();
+            let tcp = config(2, GUEST);
+            let streams: Box<dyn Service> = Box::new(Streams(from_guest, to_guest));
+            let services = vec![(PORT, streams)];
+            let secret = Secret::new(&[7; 16]);
+            let mut guest =
+                Guest::new(driver, tcp, secret, server, services, variant, Off).unwrap();
+            while !stop.load(Ordering::Relaxed) {
+                if !guest.turn(Time::now()).unwrap() {
+                    std::thread::yield_now();
+                }
+            }
+            guest.counters()
+        })
+    };
+    let mut peer = Peer::new(config(1, PEER), Secret::new(&[9; 16]), client).unwrap();
+    let to = SocketAddr::from((GUEST, PORT));
+    for _ in 0..4 {
+        let stream = Stream {
+            to_send: to_guest,
+            expected: from_guest,
+            ..Stream::default()
+        };
+        peer.connect(Instant::now(), to, stream).unwrap();
+    }
+    let settings = DeviceSettings {
+        merge: (variant.merging == Merging::Host).then(Limits::default),
+        ..DeviceSettings::default()
+    };
+    let mut device = Device::new(&region, 0, settings, peer).unwrap();
+    let began = Instant::now();
+    let mut finished = Vec::new();
+    while finished.len() < 4 {
+        let now = Instant::now();
+        assert!(
+            now.since(began) < Duration::from_secs(60),
+            "{:?}",
+            device.frames().counters()
+        );
+        let is_busy = device.frames().turn(Time::now()) | device.poll(now).unwrap();
+        finished.extend(device.frames().take_finished());
+        if !is_busy {
+            std::thread::yield_now();
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    let elapsed = Instant::now().since(began).as_secs_f64();
+    for (_, stream) in finished {
+        assert_eq!((stream.received, stream.wrong), (from_guest, 0));
+    }
+    let counters = guest.join().unwrap();
+    let megabytes = 4e-6 * (to_guest + from_guest) as f64;
+    eprintln!(
+        "{:20} {:7.1} MB/s {:?}",
+        variant.name,
+        megabytes / elapsed,
+        device.counters()
+    );
+    counters
+}
+
+#[test]
+fn every_variant_carries_the_same_bytes_both_ways() {
+    for variant in Variant::ALL {
+        for (to_guest, from_guest) in [(BYTES, 0), (0, BYTES), (BYTES / 4, BYTES / 4)] {
+            let counters = run(variant, to_guest, from_guest);
+            assert_eq!(counters.bytes_in, 4 * to_guest, "{}", variant.name);
+            assert_eq!(counters.bytes_out, 4 * from_guest, "{}", variant.name);
+            assert_eq!((counters.handshakes, counters.tls_failures), (4, 0));
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! `tare cvm`: the network path of a confidential VM.
+
+mod serve;
+mod status;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+/// The subcommands of `tare cvm`.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Serve a network from a guest that shares only an untrusted region with its host
+    Serve(serve::Args),
+    /// Show the state of a running guest and its host
+    Status(status::Args),
+    /// The guest's process: started by `serve`
+    #[command(hide = true)]
+    Guest(serve::Args),
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The reason why it could not be done, in words. A closed pipe behind standard output is passed on
+/// as the `io::Error` that it is.
+pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Serve(args) => serve::host(&args),
+        Command::Status(args) => status::run(&args),
+        Command::Guest(args) => serve::guest(args),
+    }
+}

@@ -1,0 +1,314 @@
+//! `tare cvm serve`: a TLS server in a guest, and its host.
+
+use std::cell::RefCell;
+use std::ffi::OsString;
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::rc::Rc;
+
+use anyhow::{anyhow, Context as _};
+use clap::{Subcommand, ValueEnum};
+use tare_cvmnet::daemon::{run_guest, run_host, Agreement, GuestOptions, HostOptions, Place};
+use tare_cvmnet::server::bulk::{Sink, Source, BUFFER_MAX};
+use tare_cvmnet::server::{Http, HttpConfig, Memcached, Resp, RespConfig, Service, Store};
+use tare_cvmnet::tls::{Options, Suites};
+use tare_cvmnet::variant::{Exits, Variant};
+use tare_daemon::Signals;
+
+use crate::daemon::DaemonArgs;
+use crate::size::parse_bytes;
+use crate::terminal;
+
+/// The most bytes of a file that is kept in memory.
+const CACHED_FILE: usize = 16 << 20;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples (as root):\n  \
+    tare cvm serve http --dir /srv/www            then: curl -k https://10.77.0.2/\n  \
+    tare cvm serve http --dir . --variant cvm --pcap frames.pcap --key-log keys.txt\n  \
+    tare cvm serve memcached --memory 1Gi         TLS at 10.77.0.2:11211\n  \
+    tare cvm serve resp                           then: redis-cli -h 10.77.0.2 --tls --insecure\n  \
+    tare cvm serve source                         then: openssl s_client -connect 10.77.0.2:4433\n\n\
+    The guest is a process of its own. It has a TCP and a TLS of its own, and shares with the host\n\
+    one region of memory that it does not trust. The host joins it to a TAP device.\n\n\
+    Exit status: 0 ended by a signal; 2 wrong usage, or it could not run.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    server: Server,
+    /// The variant of the path: baseline, cvm, zc, prpr, bifrost, bifrost-unprotected, baseline-gro
+    #[arg(long, value_name = "NAME", default_value = "bifrost", value_parser = variant, global = true)]
+    variant: Variant,
+    /// The guest's address and the bits that its link shares
+    #[arg(long, value_name = "ADDRESS/BITS", default_value = "10.77.0.2/24", value_parser = subnet, global = true)]
+    address: (Ipv4Addr, u8),
+    /// The host's address on the TAP device, which the guest has as its router; `none` to leave the
+    /// device as it is
+    #[arg(long, value_name = "ADDRESS", default_value = "10.77.0.1", value_parser = host_address, global = true)]
+    host_address: HostAddress,
+    /// The TAP device, made if there is none
+    #[arg(long, value_name = "NAME", default_value = "tare0", global = true)]
+    tap: String,
+    /// Bytes of the longest IP packet
+    #[arg(long, value_name = "BYTES", default_value_t = 1500, value_parser = clap::value_parser!(u16).range(1280..=9000), global = true)]
+    mtu: u16,
+    /// The port [default: 443, 11211, 6379 or 4433]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), global = true)]
+    port: Option<u16>,
+    /// The certificate and those that vouch for it, PEM [default: one that signs itself, made at
+    /// every start]
+    #[arg(long, value_name = "FILE", requires = "key", global = true)]
+    cert: Option<PathBuf>,
+    /// Its private key, PEM
+    #[arg(long, value_name = "FILE", requires = "cert", global = true)]
+    key: Option<PathBuf>,
+    /// Use TLS_AES_256_GCM_SHA384 instead of TLS_AES_128_GCM_SHA256
+    #[arg(long, global = true)]
+    aes_256: bool,
+    /// Give no tickets, so that every connection has a full handshake
+    #[arg(long, global = true)]
+    no_resumption: bool,
+    /// Append the secrets of all connections to a file, for Wireshark: who reads it reads them all
+    #[arg(long, value_name = "FILE", global = true)]
+    key_log: Option<PathBuf>,
+    /// Write the frames of both directions to a file
+    #[arg(long, value_name = "FILE", global = true)]
+    pcap: Option<PathBuf>,
+    /// The kind of exits of the machine that is simulated
+    #[arg(long, value_enum, default_value_t = ExitKind::Each, value_name = "KIND", global = true)]
+    exits: ExitKind,
+    /// The simulated cost of an exit, in cycles of the time stamp counter
+    #[arg(long, value_name = "CYCLES", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000), global = true)]
+    switch_cycles: u64,
+    /// Look for work all the time on both sides, with a core each, instead of notifying
+    #[arg(long, global = true)]
+    busy: bool,
+    #[command(flatten)]
+    daemon: DaemonArgs,
+}
+
+/// The servers.
+#[derive(Subcommand)]
+enum Server {
+    /// Files over HTTPS: ranges, keep-alive, conditional requests
+    Http {
+        /// The folder
+        #[arg(long, value_name = "FOLDER")]
+        dir: PathBuf,
+        /// The most bytes of files that are kept in memory
+        #[arg(long, value_name = "BYTES", default_value = "256Mi", value_parser = parse_bytes)]
+        cache: u64,
+    },
+    /// A store that speaks memcached's text protocol
+    Memcached {
+        /// The most bytes of items
+        #[arg(long, value_name = "BYTES", default_value = "64Mi", value_parser = parse_bytes)]
+        memory: u64,
+    },
+    /// A store that speaks Redis' protocol
+    Resp {
+        /// The most bytes of items
+        #[arg(long, value_name = "BYTES", default_value = "64Mi", value_parser = parse_bytes)]
+        memory: u64,
+    },
+    /// Counts what it receives
+    Sink,
+    /// Sends bytes
+    Source {
+        /// Bytes of each connection [default: without end]
+        #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+        bytes: Option<u64>,
+    },
+}
+
+/// The kind of exits.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ExitKind {
+    /// Each notification is one
+    Each,
+    /// One in 16 transmit completions interrupts (reduced interrupt frequency)
+    Rif,
+    /// Interrupts cause none (posted interrupts)
+    Posted,
+}
+
+/// The host's address; `None` to leave the device as it is.
+#[derive(Clone, Copy)]
+struct HostAddress(Option<Ipv4Addr>);
+
+fn host_address(text: &str) -> Result<HostAddress, String> {
+    if text == "none" {
+        return Ok(HostAddress(None));
+    }
+    let address = text.parse();
+    let address =
+        address.map_err(|_| format!("found \"{text}\", expected an IPv4 address or \"none\""));
+    address.map(|address| HostAddress(Some(address)))
+}
+
+fn variant(text: &str) -> Result<Variant, String> {
+    Variant::by_name(text).ok_or_else(|| {
+        let names: Vec<&str> = Variant::ALL.iter().map(|variant| variant.name).collect();
+        format!("found \"{text}\", expected one of {}", names.join(", "))
+    })
+}
+
+fn subnet(text: &str) -> Result<(Ipv4Addr, u8), String> {
+    let parsed = text.split_once('/').and_then(|(address, bits)| {
+        let bits = bits.parse().ok().filter(|bits| (1..=30).contains(bits))?;
+        Some((address.parse().ok()?, bits))
+    });
+    parsed.ok_or_else(|| {
+        format!("found \"{text}\", expected an IPv4 address and 1 to 30 bits, such as 10.77.0.2/24")
+    })
+}
+
+impl Args {
+    fn agreement(&self) -> Agreement {
+        Agreement {
+            variant: self.variant,
+            exits: match self.exits {
+                ExitKind::Each => Exits::Each,
+                ExitKind::Rif => Exits::Rif,
+                ExitKind::Posted => Exits::Posted,
+            },
+            switch_cycles: self.switch_cycles,
+            is_polling: self.busy,
+        }
+    }
+
+    fn port(&self) -> u16 {
+        self.port.unwrap_or(match self.server {
+            Server::Http { .. } => 443,
+            Server::Memcached { .. } => 11211,
+            Server::Resp { .. } => 6379,
+            Server::Sink | Server::Source { .. } => 4433,
+        })
+    }
+
+    fn service(&self) -> anyhow::Result<Box<dyn Service>> {
+        let store = |memory: u64| Rc::new(RefCell::new(Store::new(memory as usize)));
+        Ok(match &self.server {
+            Server::Http { dir, cache } => {
+                let config = HttpConfig {
+                    folder: dir.clone(),
+                    cache_max: *cache as usize,
+                    cached_file_max: CACHED_FILE,
+                };
+                let http = Http::new(&config);
+                Box::new(http.with_context(|| format!("{}", dir.display()))?)
+            }
+            Server::Memcached { memory } => Box::new(Memcached::new(store(*memory))),
+            Server::Resp { memory } => Box::new(Resp::new(store(*memory), RespConfig::default())),
+            Server::Sink => Box::new(Sink::new(0)),
+            Server::Source { bytes } => {
+                Box::new(Source::new(bytes.unwrap_or(u64::MAX), BUFFER_MAX / 2))
+            }
+        })
+    }
+
+    /// Says how to reach the server.
+    fn greeting(&self) -> String {
+        let (address, port) = (self.address.0, self.port());
+        let is_own = if self.cert.is_none() { "-k " } else { "" };
+        match self.server {
+            Server::Http { .. } if port == 443 => format!("curl {is_own}https://{address}/"),
+            Server::Http { .. } => format!("curl {is_own}https://{address}:{port}/"),
+            Server::Resp { .. } => format!("redis-cli -h {address} -p {port} --tls --insecure"),
+            _ => format!("openssl s_client -connect {address}:{port}"),
+        }
+    }
+}
+
+/// Runs the host, which starts the guest.
+///
+/// # Errors
+/// It cannot be started, or ended.
+pub(crate) fn host(args: &Args) -> anyhow::Result<ExitCode> {
+    // What is wrong is told here, before there is a network.
+    drop(args.service()?);
+    let (guest, bits) = args.address;
+    let options = HostOptions {
+        agreement: args.agreement(),
+        tap: args.tap.clone(),
+        address: args.host_address.0.map(|address| (address, bits)),
+        guest,
+        mtu: args.mtu.into(),
+        capture: args.pcap.clone(),
+        endpoints: args.daemon.endpoints(),
+        log: args.daemon.log(),
+        signals: Signals::install().context("signals")?,
+    };
+    let arguments = guest_arguments().context("the arguments of the guest")?;
+    terminal::say(&format!("try: {}", args.greeting()));
+    run_host(&options, |socket| {
+        Command::new(std::env::current_exe()?)
+            .args(arguments)
+            .stdin(Stdio::from(socket))
+            .stdout(Stdio::null())
+            .spawn()
+    })
+    .map_err(|error| anyhow!("{error}"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns this command's arguments with `guest` in the place of `serve`.
+fn guest_arguments() -> Option<Vec<OsString>> {
+    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let at = arguments.iter().position(|argument| argument == "serve")?;
+    *arguments.get_mut(at)? = "guest".into();
+    Some(arguments)
+}
+
+/// Runs the guest, on the socket that is its standard input.
+///
+/// # Errors
+/// It was not started by a host.
+pub(crate) fn guest(args: Args) -> anyhow::Result<ExitCode> {
+    let service = args.service()?;
+    let (address, prefix_len) = args.address;
+    let options = GuestOptions {
+        agreement: args.agreement(),
+        place: Place {
+            address,
+            prefix_len,
+            gateway: args.host_address.0,
+            mtu: args.mtu.into(),
+        },
+        services: vec![(args.port(), service)],
+        identity: args.cert.clone().zip(args.key.clone()),
+        tls: Options {
+            suites: if args.aes_256 {
+                Suites::Aes256
+            } else {
+                Suites::Aes128
+            },
+            resumption: !args.no_resumption,
+            key_log: args.key_log.clone(),
+        },
+    };
+    // The host ends it, by the socket; a key on the terminal is for the host.
+    let _signals = Signals::install().context("signals")?;
+    let stdin = std::io::stdin();
+    run_guest(stdin.as_fd(), options).map_err(|error| anyhow!("the guest: {error}"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_variants_are_checked_with_what_was_found_and_expected() {
+        assert_eq!(subnet("10.1.2.3/24"), Ok((Ipv4Addr::new(10, 1, 2, 3), 24)));
+        for wrong in ["10.1.2.3", "10.1.2.3/0", "10.1.2.3/31", "::1/64", "", "/8"] {
+            let error = subnet(wrong).unwrap_err();
+            assert!(error.starts_with(&format!("found \"{wrong}\"")), "{error}");
+        }
+        assert_eq!(variant("zc").map(|variant| variant.name), Ok("zc"));
+        assert!(variant("ZC").unwrap_err().contains("bifrost-unprotected"));
+        assert!(host_address("none").is_ok_and(|address| address.0.is_none()));
+        assert!(host_address("nobody").is_err());
+    }
+}

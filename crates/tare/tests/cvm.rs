@@ -1,0 +1,263 @@
+//! `tare cvm serve` with root: guest and host as two processes, the machine's own clients over a
+//! TAP device in a network namespace that goes with the test.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const TARE: &str = env!("CARGO_BIN_EXE_tare");
+const VARIANTS: [&str; 7] = [
+    "baseline",
+    "cvm",
+    "zc",
+    "prpr",
+    "bifrost",
+    "bifrost-unprotected",
+    "baseline-gro",
+];
+
+/// Returns whether this can be tested here; under CI=true it must be.
+fn is_testable(programs: &[&str]) -> bool {
+    let runs = |program: &&str| {
+        let output = Command::new("sh")
+            .args(["-c", &format!("command -v {program}")])
+            .output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    let missing: Vec<_> = programs.iter().filter(|program| !runs(program)).collect();
+    let notice = if !rustix::process::geteuid().is_root() {
+        "NOT TESTED: tare cvm serve, which needs root".to_owned()
+    } else if !missing.is_empty() {
+        format!("NOT TESTED: tare cvm serve; missing: {missing:?}")
+    } else {
+        return true;
+    };
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{notice}");
+    let _ = writeln!(std::io::stderr(), "{notice}");
+    false
+}
+
+/// A script in a network namespace of its own, with a guest that serves and is stopped when it has
+/// told a counter.
+fn serve(folder: &Path, arguments: &str, script: &str, told: &str) -> Output {
+    let whole = format!(
+        r#"ip link set lo up
+{TARE:?} cvm serve {arguments} --status-socket "$PWD/status.sock" > host.log 2>&1 &
+host=$!
+tries=0
+until {TARE:?} cvm status --json "$PWD/status.sock" 2> /dev/null | grep -q '"guest":{{'; do
+    tries=$((tries + 1))
+    if [ $tries -gt 300 ] || ! kill -0 $host; then cat host.log; exit 90; fi
+    sleep 0.1
+done
+{script}
+# The guest tells its counters ten times a second.
+tries=0
+until {TARE:?} cvm status --json "$PWD/status.sock" > status.json && grep -q '{told}' status.json; do
+    tries=$((tries + 1))
+    if [ $tries -gt 300 ]; then cat status.json; exit 92; fi
+    sleep 0.1
+done
+kill -TERM $host
+wait $host || exit 91
+"#
+    );
+    let output = Command::new("unshare")
+        .args(["-n", "sh", "-c", &whole])
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let log = fs::read_to_string(folder.join("host.log")).unwrap_or_default();
+    assert!(
+        output.status.success(),
+        "{:?}\n{}\n{}\n{log}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+fn status(folder: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(folder.join("status.json")).unwrap()).unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A folder to serve from, with one large file.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let files = folder.path().join("files");
+    fs::create_dir(&files).unwrap();
+    fs::write(files.join("index.html"), "<h1>from the guest</h1>\n").unwrap();
+    let bytes: Vec<u8> = (0..3_000_001_u32).map(|n| (n ^ n >> 7) as u8).collect();
+    fs::write(files.join("large.bin"), bytes).unwrap();
+    folder
+}
+
+#[test]
+fn curl_gets_the_same_bytes_in_every_variant() {
+    if !is_testable(&["curl", "unshare", "ip"]) {
+        return;
+    }
+    for variant in VARIANTS {
+        let folder = folder();
+        let output = serve(
+            folder.path(),
+            &format!("http --dir files --variant {variant}"),
+            "curl -sk -m 20 https://10.77.0.2/\n\
+             curl -sk -m 60 https://10.77.0.2/large.bin | cmp - files/large.bin && echo same\n\
+             curl -sk -m 20 -r 5-14 https://10.77.0.2/large.bin | wc -c",
+            "\"closed\":3,",
+        );
+        let expected = "<h1>from the guest</h1>\nsame\n10\n";
+        assert_eq!(text(&output), expected, "{variant}");
+        let status = status(folder.path());
+        assert_eq!(status["variant"], variant);
+        let guest = &status["guest"];
+        assert_eq!(guest["handshakes"], 3, "{guest}");
+        assert_eq!(guest["faults"], 0, "{guest}");
+        let is_bounced = matches!(variant, "cvm" | "prpr");
+        assert_eq!(guest["bounced"].as_u64() > Some(3_000_000), is_bounced);
+    }
+}
+
+#[test]
+fn certificates_key_log_and_capture_are_the_users() {
+    if !is_testable(&["curl", "openssl", "unshare", "ip"]) {
+        return;
+    }
+    let folder = folder();
+    let made = Command::new("openssl")
+        .args("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2".split(' '))
+        .args("-keyout key.pem -out cert.pem -subj /CN=guest".split(' '))
+        .args(["-addext", "subjectAltName=IP:10.99.1.2"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let output = serve(
+        folder.path(),
+        "http --dir files --cert cert.pem --key key.pem --aes-256 --key-log keys.txt \
+         --pcap frames.pcap --address 10.99.1.2/24 --host-address 10.99.1.1 --port 8443",
+        "curl -s -m 20 --cacert cert.pem https://10.99.1.2:8443/\n\
+         echo | openssl s_client -connect 10.99.1.2:8443 2>&1 | grep -o 'Cipher is .*'\n\
+         sleep 0.3",
+        "\"closed\":2,",
+    );
+    let expected = "<h1>from the guest</h1>\nCipher is TLS_AES_256_GCM_SHA384\n";
+    assert_eq!(text(&output), expected);
+    let keys = fs::read_to_string(folder.path().join("keys.txt")).unwrap();
+    assert_eq!(keys.matches("CLIENT_TRAFFIC_SECRET_0 ").count(), 2);
+    let capture = fs::read(folder.path().join("frames.pcap")).unwrap();
+    let frames = tare_packet::pcap::read_frames(&capture[..], 1 << 24).unwrap();
+    assert!(frames.len() > 20, "{}", frames.len());
+    // Encrypted: the page is not among the bytes that passed.
+    let page = b"from the guest";
+    let shown = |frame: &[u8]| frame.windows(page.len()).any(|bytes| bytes == page);
+    assert!(!frames.iter().any(|frame| shown(frame)));
+}
+
+#[test]
+fn stores_are_served_to_clients_of_their_protocols() {
+    if !is_testable(&["openssl", "unshare", "ip"]) {
+        return;
+    }
+    for (server, port, request, answer) in [
+        (
+            "memcached",
+            11211,
+            r"set a 5 0 3\r\nxyz\r\nget a\r\nquit\r\n",
+            "STORED\r\nVALUE a 5 3\r\nxyz\r\nEND\r\n",
+        ),
+        (
+            "resp",
+            6379,
+            r"SET a xyz\r\nGET a\r\nQUIT\r\n",
+            "+OK\r\n$3\r\nxyz\r\n+OK\r\n",
+        ),
+    ] {
+        let folder = folder();
+        let output = serve(
+            folder.path(),
+            server,
+            &format!(
+                "printf '{request}' | openssl s_client -quiet -ign_eof -connect 10.77.0.2:{port} \
+                 2> /dev/null || true"
+            ),
+            "\"closed\":1,",
+        );
+        assert_eq!(text(&output), answer, "{server}");
+    }
+}
+
+#[test]
+fn guest_and_host_end_with_each_other_and_nothing_is_left() {
+    if !is_testable(&["curl", "unshare", "ip"]) {
+        return;
+    }
+    // A host that is killed takes its guest with it: the namespace, which only they are in, is
+    // gone with the script, or `unshare` would wait.
+    let folder = folder();
+    let marker = format!("tare{}", std::process::id() % 100_000);
+    let output = serve(
+        folder.path(),
+        &format!("http --dir files --tap {marker}"),
+        &format!(
+            r#"guest=$(cat /proc/$host/task/*/children)
+kill -KILL $guest
+tries=0
+while kill -0 $host 2> /dev/null && [ $tries -lt 100 ]; do tries=$((tries + 1)); sleep 0.1; done
+wait $host; echo host $?
+grep -o 'the guest ended' host.log
+{TARE:?} cvm serve http --dir files --tap {marker} --status-socket "$PWD/status.sock" > host.log 2>&1 &
+host=$!
+until {TARE:?} cvm status --json "$PWD/status.sock" 2> /dev/null | grep -q '"guest":{{'; do sleep 0.1; done
+guest=$(cat /proc/$host/task/*/children)
+kill -KILL $host
+tries=0
+while kill -0 $guest 2> /dev/null && [ $tries -lt 100 ]; do tries=$((tries + 1)); sleep 0.1; done
+kill -0 $guest 2> /dev/null || echo guest gone
+exit 0"#
+        ),
+        "",
+    );
+    assert_eq!(text(&output), "host 2\nthe guest ended\nguest gone\n");
+}
+
+#[test]
+fn what_is_wrong_is_one_line_and_exit_code_2() {
+    for (arguments, expected) in [
+        ("http --dir /nowhere", "/nowhere"),
+        ("http --dir . --variant fast", "bifrost-unprotected"),
+        ("http --dir . --address 10.1.2.3", "10.77.0.2/24"),
+        ("http --dir . --cert a.pem", "--key"),
+        ("http --dir . --mtu 100", "1280"),
+    ] {
+        let output = Command::new(TARE)
+            .args(["cvm", "serve"])
+            .args(arguments.split(' '))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {error}");
+        assert!(error.contains(expected), "{arguments}: {error}");
+        assert_eq!(error.trim_end().lines().count(), 1, "{error}");
+    }
+    // The guest's command is not for people.
+    let output = Command::new(TARE)
+        .args(["cvm", "guest", "sink"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+}
