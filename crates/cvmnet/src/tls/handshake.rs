@@ -32,9 +32,9 @@ pub(super) enum Kernel {
 /// What [`Handshake::advance`] has come to.
 pub(super) enum Progress {
     /// Another record is needed.
-    Waiting(Handshake),
+    Waiting(Box<Handshake>),
     /// Secrets are agreed on and the peer is authenticated as far as it has to be.
-    Done(ExtractedSecrets, Kernel),
+    Done(Box<(ExtractedSecrets, Kernel)>),
 }
 
 impl Handshake {
@@ -55,7 +55,7 @@ impl Handshake {
     /// Takes one whole record, with its header, or none at a client's start; what is to be sent is
     /// added to `outgoing`, also when it fails.
     pub(super) fn advance(
-        mut self,
+        mut self: Box<Self>,
         record: &[u8],
         outgoing: &mut Vec<u8>,
     ) -> Result<Progress, rustls::Error> {
@@ -79,11 +79,11 @@ impl Handshake {
         Ok(match self.connection {
             Connection::Server(server) => {
                 let (secrets, kernel) = server.dangerous_into_kernel_connection()?;
-                Progress::Done(secrets, Kernel::Server(kernel))
+                Progress::Done(Box::new((secrets, Kernel::Server(kernel))))
             }
             Connection::Client(client) => {
                 let (secrets, kernel) = client.dangerous_into_kernel_connection()?;
-                Progress::Done(secrets, Kernel::Client(kernel))
+                Progress::Done(Box::new((secrets, Kernel::Client(kernel))))
             }
         })
     }

@@ -133,10 +133,11 @@ impl Session {
         match handshake.advance(record, &mut self.outgoing) {
             Err(error) => Err(Error::Handshake(error)),
             Ok(Progress::Waiting(handshake)) => {
-                self.state = State::Handshaking(Box::new(handshake));
+                self.state = State::Handshaking(handshake);
                 Ok(())
             }
-            Ok(Progress::Done(secrets, kernel)) => {
+            Ok(Progress::Done(done)) => {
+                let (secrets, kernel) = *done;
                 let sealer = self.sealer(secrets.tx)?;
                 self.state = State::Open(Box::new(Open {
                     opener: Opener::new(secrets.rx)?,
