@@ -62,7 +62,7 @@ pub(crate) enum Part<'a> {
     Private(&'a [u8]),
 }
 
-/// What one turn of a connection needs of its side.
+/// The parts of its side that a connection needs in its turn.
 pub(crate) struct Turn<'a, B, P, T> {
     pub(crate) time: Time,
     pub(crate) id: Id,
@@ -96,7 +96,7 @@ pub(crate) struct Endpoint<A, B> {
     header: Option<Header>,
     /// A sealed record that TCP did not take yet.
     sealed: Option<(B, Range<usize>)>,
-    /// What the session had to send, and how much of that was.
+    /// The session's own records to be sent, and the bytes of them that were.
     control: (Vec<u8>, usize),
     handshake_until: Instant,
     is_ended: bool,
@@ -353,9 +353,9 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
     }
 }
 
-/// What writing has come to.
+/// The outcome of writing.
 enum Written {
-    /// Nothing is left to be sent.
+    /// All was handed to TCP.
     All,
     /// TCP takes no more now, and tells when it does.
     Full,

@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// The settings of a guest.
 pub struct GuestOptions {
-    /// What the host has been told too.
+    /// The settings that the host has been given too.
     pub agreement: Agreement,
     /// Its place in the network.
     pub place: Place,

@@ -26,7 +26,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// The settings of a host.
 pub struct HostOptions {
-    /// What the guest has been told too.
+    /// The settings that the guest has been given too.
     pub agreement: Agreement,
     /// The name of the TAP device.
     pub tap: String,

@@ -38,8 +38,8 @@ const PULSE: Duration = Duration::from_millis(100);
 /// The time for which either side looks again and again before it sleeps.
 const POLL: Duration = Duration::from_micros(50);
 
-/// What guest and host have to agree on. Both have it from their command lines: neither believes
-/// the other.
+/// The settings that guest and host have to agree on. Both have them from their command lines:
+/// neither believes the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Agreement {
     /// The variant of the path.

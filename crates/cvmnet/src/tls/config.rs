@@ -1,4 +1,4 @@
-//! What both sides bring to a handshake.
+//! The configurations of both sides.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -41,7 +41,7 @@ impl Suites {
     }
 }
 
-/// What both sides choose.
+/// The choices of either side.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The cipher suite.
@@ -68,7 +68,7 @@ pub enum ConfigError {
     Pem {
         /// The file.
         path: PathBuf,
-        /// What it should have: "a certificate", "a private key".
+        /// The content that is expected: "a certificate", "a private key".
         expected: &'static str,
         /// The reason.
         error: pem::Error,

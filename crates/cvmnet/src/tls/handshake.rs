@@ -29,7 +29,7 @@ pub(super) enum Kernel {
     Client(KernelConnection<ClientConnectionData>),
 }
 
-/// What [`Handshake::advance`] has come to.
+/// The outcome of [`Handshake::advance`].
 pub(super) enum Progress {
     /// Another record is needed.
     Waiting(Box<Handshake>),

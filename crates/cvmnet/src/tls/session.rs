@@ -11,10 +11,10 @@ use super::{Alert, Client, ContentType, Error, Header, Server};
 /// opened and gives none.
 const WITHOUT_DATA_MAX: u32 = 32;
 
-/// What a record held.
+/// The content of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// So many bytes of data, at the front of the buffer.
+    /// Data: its bytes, at the front of the buffer.
     Data(usize),
     /// A message about the connection, which is done with.
     Message,

@@ -1,4 +1,4 @@
-//! What a session promises its user, and what it does with a peer that breaks the protocol.
+//! The promises of a session, and its answers to a peer that breaks the protocol.
 
 use proptest::prelude::*;
 use tare_cvmnet::tls::{

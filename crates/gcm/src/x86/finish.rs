@@ -41,8 +41,8 @@ pub(super) unsafe fn finish<V: Lanes, const ROUNDS: usize, const SEAL: bool>(
     }
 }
 
-/// As many bytes of ones as the stage has, and then of zeros: from its byte number n on, a mask for
-/// all but the last n bytes of the stage.
+/// Bytes of ones, as many as the stage has, and then of zeros: from its byte number n on, a mask
+/// for all but the last n bytes of the stage.
 static EXIST: [Block; 2 * STAGE] = {
     let mut blocks = [Block::ZERO; 2 * STAGE];
     let mut i = 0;

@@ -34,7 +34,7 @@ pub(super) fn write(unix_s: u64) -> String {
     )
 }
 
-/// Reads a time in seconds since 1970; `None` if it is not one that [`write`] writes.
+/// Reads a time in seconds since 1970; `None` if it is not one that [`write()`] writes.
 pub(super) fn read(text: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(text).ok()?;
     let number = |at: std::ops::Range<usize>| text.get(at)?.parse::<u64>().ok();

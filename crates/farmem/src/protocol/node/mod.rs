@@ -34,8 +34,8 @@ pub trait Execute {
     ) -> Result<Value, Error>;
 
     /// Does a bounded part of the work of an operation ahead of it. Returns false if there is more
-    /// of it, so that a caller can serve others before it calls this again. An operation runs without
-    /// it too, at once.
+    /// of it, so that a caller can serve others before it calls this again. An operation runs
+    /// without it too, at once.
     fn prepare(&mut self, _space: SpaceId, _operation: &Operation<'_>) -> bool {
         true
     }

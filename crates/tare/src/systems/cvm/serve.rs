@@ -309,6 +309,6 @@ mod tests {
         assert_eq!(variant("zc").map(|variant| variant.name), Ok("zc"));
         assert!(variant("ZC").unwrap_err().contains("bifrost-unprotected"));
         assert!(host_address("none").is_ok_and(|address| address.0.is_none()));
-        assert!(host_address("nobody").is_err());
+        assert!(host_address("10.1.2").is_err());
     }
 }
