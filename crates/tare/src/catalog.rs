@@ -36,6 +36,10 @@ pub(crate) const EMBEDDED: &[(&str, &str)] = &[
         "experiments/clio.toml",
         include_str!("../../../experiments/clio.toml"),
     ),
+    (
+        "experiments/bifrost.toml",
+        include_str!("../../../experiments/bifrost.toml"),
+    ),
 ];
 
 /// The largest experiment file that is read, in bytes.

@@ -233,6 +233,46 @@ exit 0"#
 }
 
 #[test]
+fn a_trial_verifies_its_bytes_and_shows_what_its_variant_does() {
+    for variant in VARIANTS {
+        for direction in ["receive", "send"] {
+            let parameters = format!(
+                r#"{{"variant":"{variant}","direction":"{direction}","duration":"60 ms"}}"#
+            );
+            let output = Command::new(TARE)
+                .args(["trial", "cvmnet", &parameters])
+                .stdin(Stdio::null())
+                .output()
+                .unwrap();
+            let at = format!("{variant} {direction}: {}", text(&output));
+            let lines = text(&output);
+            let lines = lines
+                .lines()
+                .map(|line| serde_json::from_str::<Value>(line).unwrap());
+            let (mut frame, mut counters) = (0.0, Value::Null);
+            for line in lines {
+                if line["metric"] == "frame" {
+                    frame = line["value"].as_f64().unwrap();
+                }
+                if line["counters"].is_object() {
+                    counters = line["counters"].clone();
+                }
+            }
+            let count = |name: &str| counters[name].as_u64().unwrap_or_else(|| panic!("{at}"));
+            assert!(count("operations") > 0 && count("verified") > 0, "{at}");
+            assert_eq!((count("wrong"), count("faults")), (0, 0), "{at}");
+            let is_bounced = matches!(variant, "cvm" | "prpr");
+            assert_eq!(count("bounced") > 0, is_bounced, "{at}");
+            // Frames of the MTU carry at most 1448 bytes, of which records have 22 of 16406.
+            let is_merged = !matches!(variant, "baseline" | "cvm" | "zc");
+            if direction == "receive" {
+                assert_eq!(frame > 2000.0, is_merged, "{at}");
+            }
+        }
+    }
+}
+
+#[test]
 fn what_is_wrong_is_one_line_and_exit_code_2() {
     for (arguments, expected) in [
         ("http --dir /nowhere", "/nowhere"),

@@ -17,7 +17,6 @@ use crate::host::merge::Limits;
 use crate::host::{Captured, Device, DeviceSettings, PortFrames};
 use crate::region::Region;
 use crate::ring::{Doorbell, Notification};
-use crate::variant::Merging;
 
 /// Frames between the device and the port.
 const SLOTS: usize = 1024;
@@ -76,7 +75,8 @@ pub fn run_host(
     let network = Captured::new(network(options)?, capture).map_err(failed_capture(options))?;
     let settings = DeviceSettings {
         notification: notification.clone(),
-        merge: (agreement.variant.merging == Merging::Host).then(Limits::default),
+        // Of `baseline-gro` it is the device's own merging, by the same code.
+        merge: agreement.variant.has_large_frames().then(Limits::default),
     };
     let mut device = Device::new(&region, 0, settings, network).map_err(Error::Device)?;
 

@@ -42,6 +42,7 @@ pub(crate) fn on(machine: &Machine) -> Vec<Box<dyn OwnDriver>> {
         load::driver::Load,
         memory::driver::Farmem,
         memory::simulated::FarmemSimulated,
+        cvm::driver::Cvmnet,
         vita::Vita,
         vita::VitaVeth,
         synthetic::Synthetic,

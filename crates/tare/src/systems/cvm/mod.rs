@@ -1,5 +1,6 @@
 //! `tare cvm`: the network path of a confidential VM.
 
+pub(super) mod driver;
 mod serve;
 mod status;
 
