@@ -68,11 +68,16 @@ fn a_message_at_the_end_of_mapped_memory_takes_as_long_as_elsewhere() {
     }
 }
 
+/// Opens a message from elsewhere, which a batch begins with, and four at the place.
 fn open_four(key: &Key, bytes: &[u8], tag: Tag) {
-    let mut outs = [[0; LEN]; 4];
+    let mut elsewhere = [0; LEN];
+    elsewhere.copy_from_slice(bytes);
+    let mut outs = [[0; LEN]; 5];
+    let mut at = 0;
     let mut packets = outs.each_mut().map(|out| {
-        let from = SharedRead::from(bytes);
+        let from = SharedRead::from(if at == 0 { &elsewhere[..] } else { bytes });
+        at += 1;
         OpenPacket::new(key, Nonce::from([2; 12]), &[], from, tag, out).unwrap()
     });
-    assert_eq!(open_batch(&mut packets), 4);
+    assert_eq!(open_batch(&mut packets), 5);
 }
