@@ -123,11 +123,6 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
         }
     }
 
-    /// Returns the application.
-    pub(crate) fn application(&mut self) -> &mut A {
-        &mut self.application
-    }
-
     /// Returns the application, for what it knows after the end.
     pub(crate) fn into_application(self) -> A {
         self.application

@@ -14,7 +14,6 @@ use crate::ring::{Driver, Fault, Received};
 use crate::server::{Application, Service, Time};
 use crate::tcp::{self, Id, Stack};
 use crate::tls::{self, Room, Session};
-use crate::variant::Variant;
 
 /// Frames that are taken off the ring in one pass.
 const FRAMES: usize = 64;
@@ -37,7 +36,6 @@ pub struct Guest<P: Probe = Off> {
     plaintext: Box<[u8]>,
     next_sweep: Instant,
     probe: P,
-    variant: Variant,
     counters: Counters,
 }
 
@@ -52,7 +50,6 @@ impl<P: Probe> Guest<P> {
         secret: tcp::Secret,
         tls: tls::Server,
         services: Vec<(u16, Box<dyn Service>)>,
-        variant: Variant,
         probe: P,
     ) -> Result<Guest<P>, tcp::Invalid> {
         let mut stack = Stack::new(tcp, secret)?;
@@ -70,7 +67,6 @@ impl<P: Probe> Guest<P> {
             plaintext: vec![0; tls::BODY_MAX].into(),
             next_sweep: Instant::ZERO,
             probe,
-            variant,
             counters: Counters::default(),
         })
     }
@@ -133,16 +129,6 @@ impl<P: Probe> Guest<P> {
     /// Returns the driver, for its counters.
     pub fn driver(&self) -> &Driver<P> {
         &self.driver
-    }
-
-    /// Returns the stack, for its counters.
-    pub fn stack(&self) -> &Stack<GuestBuffer> {
-        &self.stack
-    }
-
-    /// Returns the variant of the path.
-    pub fn variant(&self) -> Variant {
-        self.variant
     }
 
     /// Returns the number of connections that are served.
@@ -210,7 +196,7 @@ impl<P: Probe> Guest<P> {
 
 impl<P: Probe> fmt::Debug for Guest<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Guest({}, {:?})", self.variant.name, self.counters)
+        write!(f, "Guest({:?})", self.counters)
     }
 }
 

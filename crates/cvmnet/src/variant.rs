@@ -10,7 +10,9 @@
 //! | `bifrost` | shared, no copies | copied first | single reads | by the host, before the ring |
 //! | `bifrost-unprotected` | shared, no copies | read in place | ordinary | by the host, before the ring |
 //!
-//! The driver of the ring is the same in all of them, with all of its checks.
+//! The driver of the ring is the same in all of them, with all of its checks. At present only
+//! buffers and merging are acted on: in all variants the guest copies headers first and opens records
+//! by single reads, whatever [`Headers`] and [`Cipher`] say.
 
 use crate::region::Config;
 

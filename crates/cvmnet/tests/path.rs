@@ -111,8 +111,7 @@ fn run(variant: Variant, to_guest: u64, from_guest: u64) -> Counters {
             let streams: Box<dyn Service> = Box::new(Streams(from_guest, to_guest));
             let services = vec![(PORT, streams)];
             let secret = Secret::new(&[7; 16]);
-            let mut guest =
-                Guest::new(driver, tcp, secret, server, services, variant, Off).unwrap();
+            let mut guest = Guest::new(driver, tcp, secret, server, services, Off).unwrap();
             while !stop.load(Ordering::Relaxed) {
                 if !guest.turn(Time::now()).unwrap() {
                     std::thread::yield_now();

@@ -16,7 +16,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tare_farmem::memory::{Config, Store};
 use tare_farmem::operation::{PageSize, Permission, SpaceId};
@@ -31,14 +31,16 @@ use tare_packet::{ethernet, ipv4, udp};
 use tare_port::Kind;
 
 use namespace::Namespaces;
+use turns::{median, TURN, TURNS};
+
+#[path = "udp_latency/turns.rs"]
+mod turns;
 
 #[path = "../tests/xdp/namespace.rs"]
 mod namespace;
 
 const PAGE: u64 = 4096;
 const BASE: u64 = 0x4000_0000;
-const TURN: Duration = Duration::from_millis(80);
-const TURNS: usize = 15;
 const NODE: &str = "10.79.0.1:7311";
 const CLIENT: &str = "10.79.0.2:50000";
 /// The kind of raw frames (IEEE 802: for experiments), which no station of farmem takes.
@@ -255,22 +257,4 @@ fn content(page: u64) -> [u8; 16] {
     let mut bytes = [0x5a; 16];
     bytes[..8].copy_from_slice(&page.to_le_bytes());
     bytes
-}
-
-/// Runs something for a turn; returns the median time of it in nanoseconds.
-fn median(mut run: impl FnMut()) -> f64 {
-    let mut times = Vec::with_capacity(1 << 16);
-    let start = Instant::now();
-    let mut before = start;
-    loop {
-        run();
-        let now = Instant::now();
-        times.push((now - before).as_nanos() as u64);
-        before = now;
-        if now - start >= TURN {
-            break;
-        }
-    }
-    let middle = times.len() / 2;
-    *times.select_nth_unstable(middle).1 as f64
 }

@@ -70,7 +70,6 @@ pub fn run_guest(socket: BorrowedFd<'_>, options: GuestOptions) -> Result<(), Er
         Secret::new(&secret),
         server,
         options.services,
-        agreement.variant,
         Off,
     )
     .map_err(Error::Tcp)?;

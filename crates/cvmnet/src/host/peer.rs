@@ -115,16 +115,6 @@ impl<A: Application> Peer<A> {
         self.stack.close(self.time.now, id);
     }
 
-    /// Lets a connection's application be asked for more, after it was changed.
-    pub fn wake(&mut self, id: Id) {
-        self.serve(id);
-    }
-
-    /// Returns the application of a connection that is not over.
-    pub fn application(&mut self, id: Id) -> Option<&mut A> {
-        self.endpoints.get_mut(&id).map(Endpoint::application)
-    }
-
     /// Takes the connections that are over.
     pub fn take_finished(&mut self) -> Vec<(Id, A)> {
         std::mem::take(&mut self.finished)
@@ -138,11 +128,6 @@ impl<A: Application> Peer<A> {
     /// Returns the counts of all connections.
     pub fn counters(&self) -> Counters {
         self.counters
-    }
-
-    /// Returns the time of the next [`Peer::turn`] if nothing else happens before.
-    pub fn next_timer(&self) -> Instant {
-        self.stack.next_timer()
     }
 }
 

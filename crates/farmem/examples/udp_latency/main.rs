@@ -30,6 +30,7 @@
 //! datagrams (1472).
 
 mod sessions;
+mod turns;
 
 use std::hint::black_box;
 use std::io;
@@ -46,10 +47,9 @@ use tare_farmem::protocol::{ClientConfig, Node, NodeConfig};
 use tare_farmem::serve::{Service, Source, Turn, UdpSource};
 use tare_farmem::session::{connect, Options, Session};
 use tare_farmem::transport::Waiting;
+use turns::{median, TURN, TURNS};
 
 const PAGE: u64 = 4096;
-const TURN: Duration = Duration::from_millis(80);
-const TURNS: usize = 15;
 const REQUEST: usize = 72;
 const RESPONSE: usize = 64;
 const BULK: usize = 64 << 10;
@@ -568,22 +568,4 @@ fn content(page: u64, version: u8) -> [u8; 16] {
     bytes[..8].copy_from_slice(&page.to_le_bytes());
     bytes[8..].fill(version);
     bytes
-}
-
-/// Runs something for a turn; returns the median time of it in nanoseconds.
-fn median(mut run: impl FnMut()) -> f64 {
-    let mut times = Vec::with_capacity(1 << 16);
-    let start = Instant::now();
-    let mut before = start;
-    loop {
-        run();
-        let now = Instant::now();
-        times.push((now - before).as_nanos() as u64);
-        before = now;
-        if now - start >= TURN {
-            break;
-        }
-    }
-    let middle = times.len() / 2;
-    *times.select_nth_unstable(middle).1 as f64
 }

@@ -283,16 +283,8 @@ fn serve(
         (PORT + n as u16, service)
     });
     let (config, secret) = (place(2, GUEST), Secret::new(&[1; 16]));
-    let mut guest = Guest::new(
-        driver,
-        config,
-        secret,
-        server,
-        services.collect(),
-        variant,
-        Off,
-    )
-    .map_err(text)?;
+    let mut guest =
+        Guest::new(driver, config, secret, server, services.collect(), Off).map_err(text)?;
     let mut busy = Duration::ZERO;
     while !board.stop.load(Relaxed) {
         let time = Time::now();
