@@ -11,8 +11,8 @@
 //! | `bifrost-unprotected` | shared, no copies | read in place | ordinary | by the host, before the ring |
 //!
 //! The driver of the ring is the same in all of them, with all of its checks. At present only
-//! buffers and merging are acted on: in all variants the guest copies headers first and opens records
-//! by single reads, whatever [`Headers`] and [`Cipher`] say.
+//! buffers and merging are acted on: in all variants the guest copies headers first and opens
+//! records by single reads, whatever [`Headers`] and [`Cipher`] say.
 
 use crate::region::Config;
 
