@@ -10,7 +10,7 @@
 use crate::columns::{words, Columns, Lens, Tags};
 use crate::kernel::{wipe_checked, Batch4};
 use crate::key::check;
-use crate::memory::reaches_page_end;
+use crate::memory::goes_past_page_end;
 use crate::schedule::Schedule;
 use crate::wipe::wipe;
 use crate::{Error, Key, Nonce, SharedRead, SharedWrite, Tag};
@@ -472,7 +472,7 @@ impl<'a> Packet<'a> {
     /// behind, which may not be mapped and is slow then.
     #[inline(always)]
     fn is_at_page_end(&self) -> bool {
-        reaches_page_end(self.src) || (self.src != self.dst && reaches_page_end(self.dst))
+        goes_past_page_end(self.src) || (self.src != self.dst && goes_past_page_end(self.dst))
     }
 
     /// Describes the packet in the `i`-th place of each column.

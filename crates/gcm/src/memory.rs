@@ -27,6 +27,14 @@
 
 use std::marker::PhantomData;
 
+/// Returns true if the 64 bytes at `p` go past the end of its page.
+///
+/// Those on a cache line never do. Frames mostly begin on one, so this is looked at first.
+#[inline(always)]
+pub(crate) fn goes_past_page_end(p: *const u8) -> bool {
+    !p.addr().is_multiple_of(64) && reaches_page_end(p)
+}
+
 /// Returns true if the 64 bytes at `p` go past the end of its page, or just up to it: to tell these
 /// apart takes an instruction more, which every packet would pay for.
 #[inline(always)]
