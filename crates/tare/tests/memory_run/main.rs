@@ -50,8 +50,9 @@ fn an_index_larger_than_the_programs_memory_stays_right_while_servers_are_killed
         let line = line.unwrap();
         if line.starts_with("udp:") && line.contains(": run ") {
             of_node += 1;
-            // In the middle: operations are on the way.
-            if let 1 | 4 = of_node {
+            // The targets take turns, and a turn has one line or two: after its last one the node may
+            // die unnoticed, between operations. Of two lines in a row one is in the middle of a turn.
+            if let 1 | 3 | 4 | 6 | 7 = of_node {
                 scene.kill_node();
                 scene.start_node();
             }
@@ -70,7 +71,7 @@ fn an_index_larger_than_the_programs_memory_stays_right_while_servers_are_killed
     assert_eq!(of(&faulty, 0, "wrong"), Some(0));
     assert!(
         of(&faulty, 0, "resumed") >= Some(2),
-        "the node was killed twice"
+        "the node was killed twice or more while operations were on the way"
     );
     assert!(of(&faulty, 0, "index_bytes") > Some(LIMIT * 5 / 4));
     assert!(faulty["peak_memory_bytes"].as_u64() < Some(LIMIT));
