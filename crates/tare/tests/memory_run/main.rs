@@ -50,8 +50,8 @@ fn an_index_larger_than_the_programs_memory_stays_right_while_servers_are_killed
         let line = line.unwrap();
         if line.starts_with("udp:") && line.contains(": run ") {
             of_node += 1;
-            // The targets take turns, and a turn has one line or two: after its last one the node may
-            // die unnoticed, between operations. Of two lines in a row one is in the middle of a turn.
+            // The targets take turns, and a turn has one line or two: after the last one a node
+            // may die unnoticed. Of two lines in a row one comes in the middle of a turn.
             if let 1 | 3 | 4 | 6 | 7 = of_node {
                 scene.kill_node();
                 scene.start_node();
