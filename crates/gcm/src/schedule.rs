@@ -21,6 +21,8 @@ pub(crate) struct Shape {
     pub(crate) lanes: usize,
     /// Bytes in the first step of a message.
     pub(crate) head_len: usize,
+    /// The longest message that is worked on without a head, in bytes.
+    pub(crate) short_max: usize,
     /// Bytes in every further step: a power of two.
     pub(crate) step_len: usize,
 }
@@ -91,7 +93,8 @@ impl Schedule {
     fn lines_of_longer(shape: &Shape, len: usize, line: impl Fn(usize)) {
         const BLOCK: usize = size_of::<Block>();
         let mut powers = len.div_ceil(16) + 2;
-        if let Some(behind) = len.checked_sub(shape.head_len) {
+        if len > shape.short_max {
+            let behind = len - shape.head_len;
             // Head and steps end with a power for each block of a step, the rest has fewer than a
             // step. Steps are powers of two.
             let steps = behind >> shape.step_len.trailing_zeros();

@@ -10,7 +10,7 @@ use core::arch::x86_64::__m128i;
 /// # Safety
 /// As for [`Lanes`].
 pub(super) unsafe trait Ends: Lanes {
-    /// Seals or opens a message shorter than the head of a long one and returns its tag.
+    /// Seals or opens a message that is worked on without a head and returns its tag.
     /// `additional` is the last block of additional data with the state before it.
     unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
         message: Message<'_>,

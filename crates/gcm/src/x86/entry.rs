@@ -6,7 +6,7 @@ use super::lanes::{Lanes, Pair, Quad, Single};
 use super::message::{
     hash_additional, length_block, load_nonce, to_u128, Begun, Data, Message, Stage,
 };
-use super::{batch512, bulk, expand, once, stack};
+use super::{batch512, bulk, expand, finish512, once, stack};
 use crate::columns::{Columns, Tags};
 use crate::kernel::{counter_after, Batch4, Kernel, Progress, Whole};
 use crate::schedule::{Block, Schedule, Shape};
@@ -21,6 +21,15 @@ macro_rules! path {
         pub(super) mod $module {
             use super::*;
 
+            const HEAD_LEN: usize = bulk::head_len($register::COUNT, $registers);
+
+            /// The longest message that is worked on without a head, in bytes.
+            const SHORT_MAX: usize = if $register::COUNT == 4 {
+                finish512::SHORT_MAX
+            } else {
+                HEAD_LEN - 1
+            };
+
             #[target_feature(enable = $features)]
             unsafe fn whole<const ROUNDS: usize, const SEAL: bool>(
                 schedule: &Schedule,
@@ -32,7 +41,7 @@ macro_rules! path {
             ) -> u128 {
                 // SAFETY: the caller's contract.
                 unsafe {
-                    if len < bulk::head_len($register::COUNT, $registers) {
+                    if len <= SHORT_MAX {
                         return super::short::<$register, ROUNDS, SEAL>(
                             schedule, nonce, aad, src, dst, len,
                         );
@@ -151,7 +160,8 @@ macro_rules! path {
                     shape: Shape {
                         rounds: ROUNDS,
                         lanes: $register::COUNT,
-                        head_len: bulk::head_len($register::COUNT, $registers),
+                        head_len: HEAD_LEN,
+                        short_max: SHORT_MAX,
                         step_len: 16 * $registers * $register::COUNT,
                     },
                     fill,
@@ -257,7 +267,7 @@ unsafe fn begin(schedule: &Schedule, nonce: &[u8; 12], aad: &[u8]) -> Progress {
     }
 }
 
-/// A whole message that is shorter than a head.
+/// A whole message that is worked on without a head.
 #[inline(always)]
 unsafe fn short<V: Ends, const ROUNDS: usize, const SEAL: bool>(
     schedule: &Schedule,

@@ -1,18 +1,21 @@
 //! Short messages and the ends of long ones on 512-bit registers.
 //!
-//! A short message is one pass that holds everything in place: the lane in which GHASH wants the
-//! additional data is the lane in which counter mode has the block for the tag (J0), and the block
-//! of lengths follows the last block of data. So AES runs once over [J0, C1, C2, …], and one sum of
-//! products, reduced once, covers additional data, ciphertext and lengths. In registers the data
-//! therefore sits one block further up than in memory; it is moved by register shifts, because an
-//! access 16 bytes before the data would touch what the caller has just written there (a header, an
-//! IV) and wait for it.
+//! A short message is one pass. In most of them the last register has a lane to spare, and then all
+//! is held in place: the lane in which GHASH wants the additional data is the lane in which counter
+//! mode has the block for the tag (J0), and the block of lengths follows the last block of data. So
+//! AES runs once over [J0, C1, C2, …], and one sum of products, reduced once, covers additional
+//! data, ciphertext and lengths. In registers the data therefore sits one block further up than in
+//! memory; it is moved by register shifts, because an access 16 bytes before the data would touch
+//! what the caller has just written there (a header, an IV) and wait for it.
+//!
+//! Where the last register is full, that would take one more. There the data stays where it is, J0
+//! is encrypted beside it in a register of one block, and additional data and lengths share one.
 //!
 //! Masks keep every access to the bytes that exist, each once.
 
 use super::bulk::NUMBERS;
 use super::ghash::{self, Sum};
-use super::lanes::{Lanes, Quad};
+use super::lanes::{Lanes, Quad, Single};
 use super::message::{Begun, Data, Message};
 use super::once;
 use crate::schedule::Block;
@@ -37,7 +40,10 @@ pub(super) unsafe fn mask_from(len: usize, at: usize) -> u64 {
     unsafe { _bzhi_u64(u64::MAX, len.saturating_sub(at) as u32) }
 }
 
-/// Seals or opens a whole message of fewer than 240 bytes and returns its tag.
+/// The longest message that is one pass, in bytes.
+pub(super) const SHORT_MAX: usize = 256;
+
+/// Seals or opens a whole message of up to [`SHORT_MAX`] bytes and returns its tag.
 ///
 /// `additional` is the last block of additional data with the state before it, byte-reversed.
 ///
@@ -50,26 +56,38 @@ pub(super) unsafe fn short<const ROUNDS: usize, const SEAL: bool>(
     additional: __m128i,
     data: Data,
 ) -> __m128i {
-    // SAFETY: the number of registers passed is ⌈(len + 16) / 64⌉, as the function demands.
+    // SAFETY: each function gets the lengths that it demands.
     unsafe {
-        macro_rules! on {
+        macro_rules! with_j0 {
             ($registers:literal) => {
-                short_on::<ROUNDS, SEAL, $registers>(message, additional, data)
+                short_with_j0::<ROUNDS, SEAL, $registers>(message, additional, data)
             };
         }
-        match (data.len + 16).div_ceil(64) {
-            0 | 1 => on!(1),
-            2 => on!(2),
-            3 => on!(3),
-            _ => on!(4),
+        macro_rules! full {
+            ($registers:literal) => {
+                short_full::<ROUNDS, SEAL, $registers>(message, additional, data)
+            };
+        }
+        // In steps of the 16 bytes by which the two kinds of messages differ.
+        match data.len.div_ceil(16) {
+            0..=3 => with_j0!(1),
+            4 => full!(1),
+            5..=7 => with_j0!(2),
+            8 => full!(2),
+            9..=11 => with_j0!(3),
+            12 => full!(3),
+            13..=15 => with_j0!(4),
+            _ => full!(4),
         }
     }
 }
 
+/// [`short`], for messages that leave room for J0 in their registers.
+///
 /// # Safety
-/// As for [`short`]; `R` must be ⌈(len + 16) / 64⌉.
+/// As for [`short`]; `R` must be ⌈(len + 16) / 64⌉, and ⌈len / 64⌉ unless that is 0.
 #[inline(always)]
-unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
+unsafe fn short_with_j0<const ROUNDS: usize, const SEAL: bool, const R: usize>(
     message: Message<'_>,
     additional: __m128i,
     data: Data,
@@ -91,27 +109,14 @@ unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
             );
         }
 
-        // The last register may hold only what was shifted up into it. So just one access does not
-        // fill its register: it is the only one that needs a mask, and a look at its page.
-        let full = if len > 64 * (R - 1) {
-            R - 1
-        } else {
-            R.max(2) - 2
-        };
-        let in_last = mask_from(len, 64 * full);
+        let in_last = mask_from(len, 64 * (R - 1));
         let mut data = [Quad::zero(); R];
-        macro_rules! load {
-            ($full:expr) => {
-                for i in 0..$full {
-                    data[i].0 = once::load_512::<0>(src.add(64 * i));
-                }
-                data[$full].0 = once::load_512_masked(src.add(64 * $full), in_last);
-            };
+        for i in 0..R - 1 {
+            data[i].0 = once::load_512::<0>(src.add(64 * i));
         }
-        if len > 64 * (R - 1) {
-            load!(R - 1);
-        } else if R > 1 {
-            load!(R.max(2) - 2);
+        // No bytes may be nowhere.
+        if R > 1 || len > 0 {
+            data[R - 1].0 = once::load_512_masked(src.add(64 * (R - 1)), in_last);
         }
         let mut input = data;
         for i in 0..R {
@@ -133,18 +138,11 @@ unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
             };
             data[i].0 = _mm512_alignr_epi64::<2>(above.0, output[i].0);
         }
-        macro_rules! store {
-            ($full:expr) => {
-                for i in 0..$full {
-                    once::store_512::<0>(dst.add(64 * i), data[i].0);
-                }
-                once::store_512_masked(dst.add(64 * $full), data[$full].0, in_last);
-            };
+        for i in 0..R - 1 {
+            once::store_512::<0>(dst.add(64 * i), data[i].0);
         }
-        if len > 64 * (R - 1) {
-            store!(R - 1);
-        } else if R > 1 {
-            store!(R.max(2) - 2);
+        if R > 1 || len > 0 {
+            once::store_512_masked(dst.add(64 * (R - 1)), data[R - 1].0, in_last);
         }
         // Nothing was loaded into lane 0 of the first register, so this is the encryption of J0.
         let tag_mask = output[0].first_lane();
@@ -163,6 +161,96 @@ unsafe fn short_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
         let data_blocks = len.div_ceil(16);
         let powers = schedule.powers_from(data_blocks + 2);
         hash::<R>(message, blocks, powers, data_blocks + 1, tag_mask)
+    }
+}
+
+/// [`short`], for messages whose blocks fill their registers.
+///
+/// # Safety
+/// As for [`short`]; ⌈len / 16⌉ must be 4·`R`.
+#[inline(always)]
+unsafe fn short_full<const ROUNDS: usize, const SEAL: bool, const R: usize>(
+    message: Message<'_>,
+    additional: __m128i,
+    data: Data,
+) -> __m128i {
+    let Message {
+        schedule,
+        nonce,
+        lengths,
+    } = message;
+    let Data { src, dst, len } = data;
+    // SAFETY: masks limit all accesses to the `len` bytes.
+    unsafe {
+        let reversal = Quad::splat(ghash::byte_reversal());
+        let in_last = mask_from(len, 64 * (R - 1));
+        let mut input = [Quad::zero(); R];
+        for i in 0..R - 1 {
+            input[i].0 = once::load_512::<0>(src.add(64 * i));
+        }
+        input[R - 1].0 = once::load_512_masked(src.add(64 * (R - 1)), in_last);
+
+        // The part of the hash that does not wait for the cipher.
+        let first = schedule.powers_from(4 * R + 2);
+        let ends = _mm256_set_m128i(lengths, additional);
+        let end_powers = _mm256_set_m128i(
+            Single::load_private(schedule.powers_from(1)).0,
+            Single::load_private(first).0,
+        );
+        let mut sum = Sum::of(
+            Quad(_mm512_zextsi256_si512(ends)),
+            Quad(_mm512_zextsi256_si512(end_powers)),
+        );
+
+        let keys = once::fresh(schedule.round_keys.as_ptr());
+        let first_key = Quad::splat_from(keys);
+        let one = Single::load_private(NUMBERS.as_ptr().add(1));
+        let mut j0 = Single(nonce).xor3(Single(first_key.first_lane()), one);
+        let nonce = Quad::splat(nonce);
+        let mut state = [Quad::zero(); R];
+        for (i, s) in state.iter_mut().enumerate() {
+            let numbers = Quad::load_private(NUMBERS.as_ptr().add(2 + 4 * i));
+            *s = nonce.xor3(first_key, numbers);
+        }
+        macro_rules! rounds_with_j0 {
+            ($($r:literal)*) => {$(
+                if $r < ROUNDS {
+                    let key = Quad::splat_from(keys.add($r));
+                    for s in &mut state {
+                        *s = s.aes(key);
+                    }
+                    j0 = j0.aes(Single(key.first_lane()));
+                }
+            )*};
+        }
+        rounds_with_j0!(1 2 3 4 5 6 7 8 9 10 11 12 13);
+        let last_key = Quad::splat_from(keys.add(ROUNDS));
+        let tag_mask = j0.aes_last(Single(last_key.first_lane())).0;
+        let mut blocks = input;
+        for i in 0..R {
+            let output = state[i].aes_last(last_key.xor(input[i]));
+            let to = dst.add(64 * i);
+            if i + 1 < R {
+                once::store_512::<0>(to, output.0);
+            } else {
+                once::store_512_masked(to, output.0, in_last);
+            }
+            if SEAL {
+                blocks[i] = output;
+            }
+        }
+        if SEAL {
+            // Keystream in place of bytes that do not exist is not hashed.
+            let last = &mut blocks[R - 1].0;
+            *last = _mm512_maskz_mov_epi8(in_last, *last);
+        }
+        let powers = once::fresh(first.add(1));
+        for i in 0..R {
+            let block = blocks[i].permute(reversal);
+            sum.add(block, Quad::load_private(powers.add(4 * i)));
+        }
+        let hash = sum.reduce().sum_of_lanes();
+        _mm_xor_si128(_mm_shuffle_epi8(hash, ghash::byte_reversal()), tag_mask)
     }
 }
 

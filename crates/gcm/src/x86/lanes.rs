@@ -77,6 +77,11 @@ pub(super) unsafe trait Lanes: Copy {
 #[derive(Clone, Copy)]
 pub(super) struct Quad(pub(super) __m512i);
 
+/// A register in memory, at any address. Reading its field takes no function, where the intrinsic
+/// is a call in a debug build.
+#[repr(C, packed)]
+struct Unaligned<T>(T);
+
 /// Two blocks: AVX2 with VAES and VPCLMULQDQ.
 #[derive(Clone, Copy)]
 pub(super) struct Pair(pub(super) __m256i);
@@ -92,7 +97,7 @@ unsafe impl Lanes for Quad {
     #[inline(always)] unsafe fn zero() -> Self { unsafe { Self(_mm512_setzero_si512()) } }
     #[inline(always)] unsafe fn splat(b: __m128i) -> Self { unsafe { Self(_mm512_broadcast_i32x4(b)) } }
     #[inline(always)] unsafe fn splat_from(p: *const Block) -> Self { unsafe { Self::splat(_mm_load_si128(p.cast())) } }
-    #[inline(always)] unsafe fn load_private(p: *const Block) -> Self { unsafe { Self(_mm512_loadu_si512(p.cast())) } }
+    #[inline(always)] unsafe fn load_private(p: *const Block) -> Self { unsafe { Self((*p.cast::<Unaligned<__m512i>>()).0) } }
     #[inline(always)] unsafe fn store_private(p: *mut Block, v: Self) { unsafe { _mm512_storeu_si512(p.cast(), v.0) } }
     #[inline(always)] unsafe fn clear(p: *mut Block) { unsafe { once::clear_512(p.cast()) } }
     #[inline(always)] unsafe fn in_first_lane(b: __m128i) -> Self { unsafe { Self(_mm512_zextsi128_si512(b)) } }
@@ -134,7 +139,7 @@ unsafe impl Lanes for Pair {
     #[inline(always)] unsafe fn zero() -> Self { unsafe { Self(_mm256_setzero_si256()) } }
     #[inline(always)] unsafe fn splat(b: __m128i) -> Self { unsafe { Self(_mm256_broadcastsi128_si256(b)) } }
     #[inline(always)] unsafe fn splat_from(p: *const Block) -> Self { unsafe { Self::splat(_mm_load_si128(p.cast())) } }
-    #[inline(always)] unsafe fn load_private(p: *const Block) -> Self { unsafe { Self(_mm256_loadu_si256(p.cast())) } }
+    #[inline(always)] unsafe fn load_private(p: *const Block) -> Self { unsafe { Self((*p.cast::<Unaligned<__m256i>>()).0) } }
     #[inline(always)] unsafe fn store_private(p: *mut Block, v: Self) { unsafe { _mm256_storeu_si256(p.cast(), v.0) } }
     #[inline(always)] unsafe fn clear(p: *mut Block) { unsafe { once::clear_256(p.cast()) } }
     #[inline(always)] unsafe fn in_first_lane(b: __m128i) -> Self { unsafe { Self(_mm256_zextsi128_si256(b)) } }
@@ -174,7 +179,7 @@ unsafe impl Lanes for Single {
     #[inline(always)] unsafe fn zero() -> Self { unsafe { Self(_mm_setzero_si128()) } }
     #[inline(always)] unsafe fn splat(b: __m128i) -> Self { Self(b) }
     #[inline(always)] unsafe fn splat_from(p: *const Block) -> Self { unsafe { Self(_mm_load_si128(p.cast())) } }
-    #[inline(always)] unsafe fn load_private(p: *const Block) -> Self { unsafe { Self(_mm_loadu_si128(p.cast())) } }
+    #[inline(always)] unsafe fn load_private(p: *const Block) -> Self { unsafe { Self((*p.cast::<Unaligned<__m128i>>()).0) } }
     #[inline(always)] unsafe fn store_private(p: *mut Block, v: Self) { unsafe { _mm_storeu_si128(p.cast(), v.0) } }
     #[inline(always)] unsafe fn clear(p: *mut Block) { unsafe { once::clear_128(p.cast()) } }
     #[inline(always)] unsafe fn in_first_lane(b: __m128i) -> Self { Self(b) }

@@ -56,13 +56,29 @@ static ORDERS: [u8; 128] = {
     orders
 };
 
+/// Permutes the bytes of a register by an order of 64 bytes in (not shared) memory.
+///
+/// # Safety
+/// They must be mapped and readable, and each below 64.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vbmi")]
+unsafe fn permute(v: __m512i, order: *const u8) -> __m512i {
+    let permuted;
+    // SAFETY: reads 64 bytes that the caller vouches for.
+    unsafe {
+        asm!("vmovdqu64 {to}, zmmword ptr [{p}]", "vpermb {to}, {to}, {v}", v = in(zmm_reg) v,
+            to = out(zmm_reg) permuted, p = in(reg) order,
+            options(pure, readonly, nostack, preserves_flags));
+    }
+    permuted
+}
+
 /// Loads those of the 64 bytes at `p` whose bit in `mask` is set; the others are zero, and are not
 /// accessed at all.
 ///
 /// # Safety
 /// The bytes whose bit is set must be mapped and readable.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+#[inline(always)]
 pub(super) unsafe fn load_512_masked(p: *const u8, mask: u64) -> __m512i {
     // SAFETY: the same bytes, counted from the beginning of the last 64 of the page.
     unsafe {
@@ -70,8 +86,7 @@ pub(super) unsafe fn load_512_masked(p: *const u8, mask: u64) -> __m512i {
             return load_masked(p, mask);
         };
         let v = load_masked(p.wrapping_sub(past as usize), mask << past);
-        let order = _mm512_loadu_si512(ORDERS.as_ptr().add(past as usize).cast());
-        _mm512_permutexvar_epi8(order, v)
+        permute(v, ORDERS.as_ptr().add(past as usize))
     }
 }
 
@@ -109,16 +124,14 @@ pub(super) unsafe fn store_512<const I: usize>(p: *mut u8, v: __m512i) {
 ///
 /// # Safety
 /// The bytes whose bit is set must be mapped and writable.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+#[inline(always)]
 pub(super) unsafe fn store_512_masked(p: *mut u8, v: __m512i, mask: u64) {
     // SAFETY: as in `load_512_masked`.
     unsafe {
         let Some(past) = past_page_end(p, mask) else {
             return store_masked(p, v, mask);
         };
-        let order = _mm512_loadu_si512(ORDERS.as_ptr().add(64 - past as usize).cast());
-        let v = _mm512_permutexvar_epi8(order, v);
+        let v = permute(v, ORDERS.as_ptr().add(64 - past as usize));
         store_masked(p.wrapping_sub(past as usize), v, mask << past);
     }
 }
