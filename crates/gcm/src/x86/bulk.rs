@@ -78,6 +78,10 @@ impl Powers {
     }
 }
 
+/// The last round key that registers of 512 bits hold over all steps of AES-256. Later ones are
+/// loaded in each step: the compiler has no room for them and would leave some on the stack.
+const KEPT: usize = 8;
+
 /// The state of a message between its steps.
 struct Steps<'k, V, const N: usize> {
     schedule: &'k Schedule,
@@ -118,6 +122,7 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
         // SAFETY: as above; there are 16 numbers and 15 round keys.
         unsafe {
             let mut keys = self.schedule.round_keys.as_ptr();
+            let kept = keys;
             if V::COUNT < 4 || ROUNDS > 10 {
                 keys = once::fresh(keys);
             }
@@ -133,7 +138,8 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
             macro_rules! rounds {
                 ($($r:literal)*) => {$(
                     if $r < ROUNDS {
-                        let key = V::splat_from(keys.add($r));
+                        let from = if V::COUNT == 4 && $r <= KEPT { kept } else { keys };
+                        let key = V::splat_from(from.add($r));
                         for s in &mut state {
                             *s = s.aes(key);
                         }

@@ -6,7 +6,7 @@ use super::lanes::{Lanes, Pair, Quad, Single};
 use super::message::{
     hash_additional, length_block, load_nonce, to_u128, Begun, Data, Message, Stage,
 };
-use super::{batch512, bulk, expand, finish512, once, stack};
+use super::{batch512, bulk, expand, finish, finish512, once, stack};
 use crate::columns::{Columns, Tags};
 use crate::kernel::{counter_after, Batch4, Kernel, Progress, Whole};
 use crate::schedule::{Block, Schedule, Shape};
@@ -27,7 +27,7 @@ macro_rules! path {
             const SHORT_MAX: usize = if $register::COUNT == 4 {
                 finish512::SHORT_MAX
             } else {
-                HEAD_LEN - 1
+                finish::SHORT_MAX
             };
 
             #[target_feature(enable = $features)]

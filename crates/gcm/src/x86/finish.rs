@@ -1,4 +1,4 @@
-//! The end of a message on registers without byte masks: up to 127 bytes, staged in private memory.
+//! The end of a message on registers without byte masks: up to 128 bytes, staged in private memory.
 //!
 //! The bytes are copied in once and out once; in between they are handled as on 512-bit registers
 //! (see `finish512`): one pass over [J0, C1, …], one sum of products.
@@ -11,7 +11,10 @@ use crate::schedule::Block;
 use core::arch::asm;
 use core::arch::x86_64::*;
 
-/// Seals or opens up to 127 bytes and returns the tag; `first` is the counter of the first block.
+/// The longest message that is worked on at once, in bytes: as many as the stage holds.
+pub(super) const SHORT_MAX: usize = 16 * (STAGE - 2);
+
+/// Seals or opens up to [`SHORT_MAX`] bytes and returns the tag; `first` is the counter of the first block.
 ///
 /// # Safety
 /// The processor must have what `V` needs; the data must be readable at its source and writable at
@@ -24,19 +27,22 @@ pub(super) unsafe fn finish<V: Lanes, const ROUNDS: usize, const SEAL: bool>(
     data: Data,
     stage: &mut Stage,
 ) -> __m128i {
-    // SAFETY: the stage holds 1 + 8 + 1 blocks, enough for 127 bytes; each case covers len/16 + 2
-    // blocks.
+    // SAFETY: the stage holds 1 + 8 + 1 blocks, enough for 128 bytes; each case covers ⌈len/16⌉ + 2
+    // blocks, and no block before the one it names can be partial.
     unsafe {
         macro_rules! run {
-            ($registers:literal) => {
-                run::<V, ROUNDS, SEAL, $registers>(message, first, before, data, stage)
+            ($registers:literal, $partial:literal) => {
+                run::<V, ROUNDS, SEAL, $registers, $partial>(message, first, before, data, stage)
             };
         }
-        match (V::COUNT, data.len > 64) {
-            (2, false) => run!(3),
-            (2, true) => run!(5),
-            (_, false) => run!(6),
-            (_, true) => run!(10),
+        match (V::COUNT, data.len) {
+            (2, 0..=32) => run!(2, 1),
+            (2, 33..=64) => run!(3, 3),
+            (2, _) => run!(5, 5),
+            (_, 0..=16) => run!(3, 1),
+            (_, 17..=32) => run!(4, 2),
+            (_, 33..=64) => run!(6, 3),
+            (_, _) => run!(10, 5),
         }
     }
 }
@@ -54,9 +60,16 @@ static EXIST: [Block; 2 * STAGE] = {
 };
 
 /// # Safety
-/// As for `finish`; `R` registers must hold ⌈len/16⌉ + 2 blocks and no more than the stage.
+/// As for `finish`; `R` registers must hold ⌈len/16⌉ + 2 blocks and no more than the stage; blocks
+/// of data before number `PARTIAL`, counted from 1, must be whole.
 #[inline(always)]
-unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
+unsafe fn run<
+    V: Lanes,
+    const ROUNDS: usize,
+    const SEAL: bool,
+    const R: usize,
+    const PARTIAL: usize,
+>(
     message: Message<'_>,
     first: u32,
     before: Before,
@@ -78,8 +91,9 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
         // Opened, the data has a place of its own: the hash is of what was loaded.
         let opened = stage.add(1).cast::<Block>();
         let stage = stage.cast::<Block>();
-        for i in 0..R {
-            V::store_private(stage.add(i * V::COUNT), V::zero());
+        _mm_store_si128(stage.cast(), _mm_setzero_si128());
+        for i in PARTIAL..R * V::COUNT {
+            _mm_store_si128(stage.add(i).cast(), _mm_setzero_si128());
         }
         let to = if SEAL { stage } else { opened };
         copy_in_on::<V>(src, stage.add(1).cast(), len);
@@ -92,13 +106,14 @@ unsafe fn run<V: Lanes, const ROUNDS: usize, const SEAL: bool, const R: usize>(
             } else {
                 first.wrapping_add(i as u32 - 1)
             };
-            let block_vector = _mm_insert_epi32::<3>(nonce, counter.swap_bytes() as i32);
-            _mm_store_si128((&raw mut *block).cast(), block_vector);
+            let counter = _mm_set_epi32(counter.swap_bytes() as i32, 0, 0, 0);
+            _mm_store_si128((&raw mut *block).cast(), counter);
         }
-        let first_key = V::splat_from(keys);
+        // Of a short message the counters are constants.
+        let base = V::splat_from(keys).xor(V::splat(nonce));
         let mut state = [V::zero(); R];
         for (i, s) in state.iter_mut().enumerate() {
-            *s = V::load_private(counters.as_ptr().add(i * V::COUNT)).xor(first_key);
+            *s = V::load_private(counters.as_ptr().add(i * V::COUNT)).xor(base);
         }
         macro_rules! rounds {
             ($($r:literal)*) => {$(
