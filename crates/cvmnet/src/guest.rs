@@ -46,12 +46,13 @@ impl<P: Probe> Guest<P> {
     /// The settings of TCP are not possible together.
     pub fn new(
         driver: Driver<P>,
-        tcp: tcp::Config,
+        mut tcp: tcp::Config,
         secret: tcp::Secret,
         tls: tls::Server,
         services: Vec<(u16, Box<dyn Service>)>,
         probe: P,
     ) -> Result<Guest<P>, tcp::Invalid> {
+        tcp.headers = driver.layout().parsing;
         let mut stack = Stack::new(tcp, secret)?;
         for (port, _) in &services {
             stack.listen(*port);
@@ -165,6 +166,7 @@ impl<P: Probe> Guest<P> {
             stack: &mut self.stack,
             take: || self.driver.record(),
             plaintext: &mut self.plaintext,
+            cipher: self.driver.layout().cipher,
             probe: &self.probe,
             counters: &mut self.counters,
         };

@@ -183,6 +183,8 @@ impl Variant {
     pub fn config(&self, pairs: u16) -> Config {
         let mut config = Config {
             pairs,
+            headers: self.headers,
+            cipher: self.cipher,
             ..Config::default()
         };
         if self.has_large_frames() {

@@ -368,6 +368,11 @@ impl<P: Probe> Driver<P> {
         Ok(woken)
     }
 
+    /// Returns the queue pair's layout.
+    pub(crate) fn layout(&self) -> &PairLayout {
+        &self.layout
+    }
+
     /// Returns the counters since the driver was made.
     pub fn counters(&self) -> Counters {
         self.counters

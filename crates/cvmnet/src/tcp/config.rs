@@ -9,6 +9,7 @@ use tare_packet::{ipv4, ipv6};
 
 use crate::tcp::congestion::Algorithm;
 use crate::tcp::headers::TCP;
+use crate::variant::Headers;
 
 /// An address of the guest and the network around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +92,8 @@ pub struct Config {
     pub timestamps: bool,
     /// Congestion control.
     pub congestion: Algorithm,
+    /// The way in which headers of received frames are read.
+    pub headers: Headers,
 }
 
 impl Config {
@@ -123,6 +126,7 @@ impl Config {
             sack: true,
             timestamps: true,
             congestion: Algorithm::Cubic,
+            headers: Headers::CopiedFirst,
         }
     }
 
