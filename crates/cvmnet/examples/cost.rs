@@ -3,16 +3,20 @@
 //! [VARIANT[,VARIANT…]] [receive|send] [one]`.
 //!
 //! All are measured once in each round, in turn, and the median over the rounds is printed with the
-//! lowest and the highest. The guest's time is its thread's processor time in those turns of its
-//! loop that did something, so other programs on the machine count only by what they do to the
-//! caches. Host and guest have a thread and, where there are two, a processor each; with `one` they
-//! take turns on one thread, which is for counting instructions. Cycles are those of the time stamp
-//! counter.
+//! lowest and the highest. Host and guest have a thread and, where there are two, a processor each,
+//! and take turns: each works until it has nothing left to do. So the guest always finds as much
+//! work as a guest that is the bottleneck, whatever the host costs, and what the host has touched
+//! is in the other processor's caches. The guest's time is its thread's processor time: other
+//! programs on the machine count only by what they do to the caches. With `one` both sides are on
+//! one thread, which is for counting instructions. Cycles are those of the time stamp counter.
 
 use std::error::Error;
-use std::hint::black_box;
+use std::hint::{self, black_box};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::time::{Duration, Instant as Clock};
 
 use rustix::time::{clock_gettime, ClockId};
@@ -65,6 +69,8 @@ fn place(last: u8, address: Ipv4Addr) -> Config {
 #[derive(Default)]
 struct Board {
     stop: AtomicBool,
+    /// It is the guest's turn.
+    is_guest: AtomicBool,
     handshakes: AtomicU64,
     bytes: AtomicU64,
     busy: AtomicU64,
@@ -77,10 +83,18 @@ struct Side {
 }
 
 impl Side {
-    fn turn(&mut self, board: &Board) {
+    /// Works until there is nothing left to do.
+    fn work(&mut self, board: &Board) {
         let before = processor_time();
-        if !self.guest.turn(Time::now()).expect("the host is honest") {
-            return;
+        // A turn that neither receives nor sends waits for the host.
+        let frames = |guest: &Guest| {
+            let counters = guest.driver().counters();
+            counters.received + counters.sent
+        };
+        let mut done = u64::MAX;
+        while done != frames(&self.guest) {
+            done = frames(&self.guest);
+            self.guest.turn(Time::now()).expect("the host is honest");
         }
         self.busy += processor_time() - before;
         let counters = self.guest.counters();
@@ -157,11 +171,20 @@ fn trial(
     let mut load = |mut beside: Option<&mut Side>| {
         let mut until = |is_done: &mut dyn FnMut() -> bool| {
             while !is_done() {
-                let time = Time::now();
-                device.frames().turn(time);
-                device.poll(time.now).expect("a region of this layout");
+                let mut is_moving = true;
+                while is_moving {
+                    let time = Time::now();
+                    device.frames().turn(time);
+                    let polled = device.poll(time.now);
+                    is_moving = polled.expect("a region of this layout");
+                }
                 if let Some(side) = &mut beside {
-                    side.turn(&board);
+                    side.work(&board);
+                    continue;
+                }
+                board.is_guest.store(true, Release);
+                while board.is_guest.load(Acquire) {
+                    hint::spin_loop();
                 }
             }
         };
@@ -185,7 +208,11 @@ fn trial(
             let _ = tare_daemon::bind_to_cpu(Some(1));
             let mut side = make(server);
             while !board.stop.load(Relaxed) {
-                side.turn(&board);
+                if board.is_guest.load(Acquire) {
+                    side.work(&board);
+                    board.is_guest.store(false, Release);
+                }
+                hint::spin_loop();
             }
         });
         let _ = tare_daemon::bind_to_cpu(Some(0));
@@ -196,7 +223,7 @@ fn trial(
 /// Nanoseconds per byte of sealing and opening full records by `tare-gcm` alone: in the caches, and
 /// in shared memory that another thread has just written or read (one buffer after another, as many
 /// as the guest has frames of 64 KiB posted).
-fn alone(length: Duration) -> Result<[f64; 4], Box<dyn Error>> {
+fn alone(length: Duration) -> Result<[f64; 6], Box<dyn Error>> {
     const BUFFERS: usize = 256;
     const STRIDE: usize = 16_448;
     let key = Key::new(&[7; 16])?;
@@ -206,13 +233,18 @@ fn alone(length: Duration) -> Result<[f64; 4], Box<dyn Error>> {
     let mut out = vec![0; RECORD];
     let mut sealed = plaintext.clone();
     let tag = key.seal_in_place(Nonce::from([1; 12]), &[0; 5], &mut sealed)?;
-    let mut results = [0.0; 4];
+    let mut results = [0.0; 6];
     for (n, result) in results.iter_mut().enumerate() {
-        let (is_open, is_shared) = (n % 2 == 0, n >= 2);
+        let (is_open, is_twice, is_shared) = (n % 3 != 2, n % 3 == 1, n >= 3);
         let buffers = if is_shared { BUFFERS } else { 1 };
-        let view = |n: usize| memory.view().range(n * STRIDE, RECORD).expect("it is there");
+        let view = |n: usize| {
+            memory
+                .view()
+                .range(n * STRIDE, RECORD)
+                .expect("it is there")
+        };
         let (mut spent, mut bytes) = (0, 0);
-        let end = Clock::now() + length / 4;
+        let end = Clock::now() + length / 6;
         // The other thread's part: it writes what is opened, and reads what was sealed.
         let touch = |private: &mut [u8]| {
             for n in 0..buffers {
@@ -237,7 +269,12 @@ fn alone(length: Duration) -> Result<[f64; 4], Box<dyn Error>> {
             for n in (0..buffers).cycle().take(buffers.max(64)) {
                 if is_open {
                     let from = [view(n).into()];
-                    key.open_scattered(&[1; 12].into(), &[0; 5], &from, &tag, &mut [&mut out])?;
+                    let nonce = Nonce::from([1; 12]);
+                    if is_twice {
+                        key.open_reading_twice(&nonce, &[0; 5], &from, &tag, &mut out, || ())?;
+                    } else {
+                        key.open_scattered(&nonce, &[0; 5], &from, &tag, &mut [&mut out])?;
+                    }
                 } else {
                     let nonce = Nonce::from([1; 12]);
                     key.seal_scattered(nonce, &[0; 5], &[&plaintext], &mut [view(n).into()])?;
@@ -280,8 +317,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut n = 0;
         for (value, name) in alone(length)?.iter().zip([
             "gcm open, in the caches",
+            "gcm open twice, in the caches",
             "gcm seal, in the caches",
             "gcm open, shared",
+            "gcm open twice, shared",
             "gcm seal, shared",
         ]) {
             add(n, name.into(), *value);

@@ -23,10 +23,6 @@
 //! [`region::Config`]. The TAP device with the virtio header, and the choice of a queue pair by
 //! flow, are not there: behind the host's device is a port without offloads, or what its caller
 //! gives it. There are no protection keys around the region.
-//!
-//! The variants differ in their buffers and in merging by the host: [`variant::Headers`] and
-//! [`variant::Cipher`] are named there, and all variants copy headers first and open records by
-//! single reads.
 #![forbid(unsafe_code)]
 
 pub mod bounce;

@@ -241,7 +241,8 @@ impl Key {
         );
         let mut dst = Pieces::new(out.iter().map(|piece| (piece.start(), piece.len())));
         // SAFETY: as in `seal`, piece by piece; the source is only read.
-        let tag = unsafe { self.streamed(Work::Seal, nonce.as_bytes(), aad, &mut src, &mut dst, len) };
+        let tag =
+            unsafe { self.streamed(Work::Seal, nonce.as_bytes(), aad, &mut src, &mut dst, len) };
         Ok(Tag::from_u128(tag))
     }
 

@@ -29,8 +29,7 @@ impl Key {
         check(aad.len(), len, out.len())?;
         let mut read = |work| {
             let pieces = ciphertext.iter();
-            let mut src =
-                Pieces::new(pieces.map(|piece| (piece.start().cast_mut(), piece.len())));
+            let mut src = Pieces::new(pieces.map(|piece| (piece.start().cast_mut(), piece.len())));
             let mut dst = Pieces::new([(out.as_mut_ptr(), len)].into_iter());
             // SAFETY: both sides have the same number of bytes, the views vouch for theirs and
             // `out` is borrowed exclusively; the source is only read.

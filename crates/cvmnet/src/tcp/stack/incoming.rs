@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tare_packet::ethernet::{self, Mac};
-use tare_packet::{checksum, protocol};
+use tare_packet::{checksum, ipv6, protocol};
 use tare_sim::Instant;
 
 use super::Stack;
@@ -17,8 +17,6 @@ use crate::variant::Headers;
 /// The time for which cookies are looked for after the last was sent: as long as they are valid.
 const COOKIES: Duration = Duration::from_secs(128);
 
-/// Bytes of the longest IP header.
-const IP_MAX: usize = 60;
 /// The place of the header's length in a TCP header.
 const TCP_OFFSET: usize = 12;
 
@@ -61,8 +59,13 @@ impl<B: Buffer> Stack<B> {
         match self.config.headers {
             Headers::CopiedFirst => frame.buffer.read(frame.range.start, prefix),
             Headers::InPlace => {
-                look_at(&frame, prefix, 0, ethernet::HEADER);
-                look_at(&frame, prefix, ethernet::HEADER, IP_MAX);
+                // Once for the length, and once for the fields, as with TCP below.
+                look_at(&frame, prefix, 0, ethernet::HEADER + 1);
+                let len = match prefix.get(ethernet::HEADER) {
+                    Some(first) if first >> 4 == 4 => usize::from(first & 15) * 4,
+                    _ => ipv6::HEADER,
+                };
+                look_at(&frame, prefix, ethernet::HEADER, len);
             }
         }
         let kind = ethernet::kind(prefix).ok_or(Dropped::Malformed)?;
@@ -128,7 +131,9 @@ impl<B: Buffer> Stack<B> {
         if !is_copied {
             // Once for the length, and once for the fields.
             look_at(&frame, prefix, ip.start, TCP);
-            let len = prefix.get(ip.start + TCP_OFFSET).map_or(0, |byte| byte >> 4);
+            let len = prefix
+                .get(ip.start + TCP_OFFSET)
+                .map_or(0, |byte| byte >> 4);
             look_at(&frame, prefix, ip.start, usize::from(len) * 4);
         }
         let bytes = prefix.get(ip.start..ip.end.min(prefix.len()));
