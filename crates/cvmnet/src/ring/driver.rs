@@ -16,7 +16,7 @@ use crate::breakdown::{Category, Field, Off, Probe, State};
 use crate::pool::{GuestBuffer, Pool};
 use crate::region::{Error, PairLayout, Region};
 use crate::variant::Exits;
-use transmit::Held;
+use transmit::Packet;
 pub use transmit::{SendError, PIECES_MAX};
 
 /// The settings of a driver that are not in the layout.
@@ -80,9 +80,9 @@ pub struct Driver<P: Probe = Off> {
     transmit: Queue<P>,
     /// By the first descriptor of its chain.
     posted: Box<[Option<Posted>]>,
-    /// By the first descriptor of its chain; the vectors keep their memory.
-    sent: Box<[Vec<Held>]>,
-    holding: Vec<Held>,
+    /// By the first descriptor of its chain.
+    sent: Box<[Packet]>,
+    holding: Packet,
     frames: Rc<Pool>,
     records: Rc<Pool>,
     headers: Rc<Pool>,
@@ -144,8 +144,10 @@ impl<P: Probe> Driver<P> {
             receive: queue(layout.receive, Direction::Receive),
             transmit: queue(layout.transmit, Direction::Transmit),
             posted: (0..layout.receive.size).map(|_| None).collect(),
-            sent: (0..layout.transmit.size).map(|_| Vec::new()).collect(),
-            holding: Vec::new(),
+            sent: (0..layout.transmit.size)
+                .map(|_| Packet::default())
+                .collect(),
+            holding: Packet::default(),
             frames: pool(layout.frames),
             records,
             headers: Pool::shared(Rc::clone(&region), layout.headers),
@@ -175,10 +177,8 @@ impl<P: Probe> Driver<P> {
         posted
             .filter_map(|posted| posted.run)
             .for_each(|run| self.bounce.release(run));
-        for held in self.sent.iter_mut().flat_map(|held| held.drain(..)) {
-            if let Held::Run(run) = held {
-                self.bounce.release(run);
-            }
+        for held in self.sent.iter_mut() {
+            held.release(&self.bounce, &self.probe);
         }
         self.generation = self.generation.wrapping_add(1) & (u32::MAX >> 1);
         self.status = Status::Resetting;

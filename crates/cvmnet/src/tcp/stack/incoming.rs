@@ -179,6 +179,9 @@ impl<B: Buffer> Stack<B> {
     /// Hands a segment to its connection.
     fn deliver(&mut self, now: Instant, index: u32, arrived: Arrived<B>) {
         let free = self.config.pool_max.saturating_sub(self.pinned);
+        // Short payloads too are mostly read before the next ones arrive, and stay where they are
+        // as long as they keep a small part of the pool.
+        let uncopied = (self.config.pool_max / 16).saturating_sub(self.pinned);
         let private = self.config.copied_max.saturating_sub(self.copied);
         let Some(connection) = self.table.at(index) else {
             return;
@@ -196,6 +199,7 @@ impl<B: Buffer> Stack<B> {
             pinned_max: self.config.pinned_max.min(connection.rx.pinned() + free),
             copied_max: connection.rx.copied() + private,
             copy_divisor: self.config.copy_divisor,
+            uncopied_max: connection.rx.pinned() + uncopied,
         };
         let Arrived {
             tuple,
