@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use tare_memory::{AtomicValue, SharedMemory, View};
+use tare_memory::{AtomicValue, Means, SharedMemory, View, Window};
 
 use crate::variant::{Cipher, Headers};
 
@@ -316,6 +316,27 @@ impl Region {
             memory: self.memory.try_clone()?,
             layout: self.layout.clone(),
         })
+    }
+
+    /// Keeps the guest off the region outside of its driver, its TCP and its records: applications
+    /// and handshakes that read or write there by mistake end the process.
+    ///
+    /// # Errors
+    /// Processor or kernel have no protection keys.
+    pub fn guard(&mut self, means: Means) -> Result<(), Error> {
+        Ok(self.memory.guard(means)?)
+    }
+
+    /// Opens a guarded region until the window is dropped.
+    #[inline]
+    pub(crate) fn open_window(&self) -> Window<'_> {
+        self.memory.open_window()
+    }
+
+    /// Closes a guarded region until the window is dropped.
+    #[inline]
+    pub(crate) fn closed_window(&self) -> Window<'_> {
+        self.memory.closed_window()
     }
 
     /// Returns the file descriptor, to be sent to the other side.

@@ -102,6 +102,7 @@ impl<A: Application> Peer<A> {
             time: self.time,
             id,
             stack: &mut self.stack,
+            region: None,
             take: || Some(vec![0; tls::DATA_MAX + tls::OVERHEAD]),
             plaintext: &mut self.plaintext,
             cipher: Cipher::SingleRead,

@@ -121,6 +121,8 @@ impl<P: Probe> Driver<P> {
         probe: P,
     ) -> Result<Driver<P>, Error> {
         let region = Rc::new(region);
+        let opened = Rc::clone(&region);
+        let _open = opened.open_window();
         let Some(&layout) = region.layout().pair(pair) else {
             return Err(Error::Number {
                 what: "queue pair",
@@ -366,6 +368,11 @@ impl<P: Probe> Driver<P> {
             self.take_interrupts();
         }
         Ok(woken)
+    }
+
+    /// Returns the region.
+    pub(crate) fn region(&self) -> &Rc<Region> {
+        &self.region
     }
 
     /// Returns the queue pair's layout.
