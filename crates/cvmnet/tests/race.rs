@@ -223,11 +223,13 @@ struct Raced {
     verified: u64,
 }
 
-/// Lets the host flip bits for a time, or until the guest has delivered a wrong byte.
-fn race(variant: Variant, at_most: Duration) -> Raced {
+/// Lets the host flip bits until the guest has delivered a wrong byte; if that is not expected, until
+/// it has refused some records in no less than two seconds. At most for a minute.
+fn race(variant: Variant, is_lost: bool) -> Raced {
     let host = host(variant);
     let fd = host.region.fd().try_clone_to_owned().unwrap();
-    let (stop, wrong) = (AtomicBool::new(false), AtomicU64::new(0));
+    let stop = AtomicBool::new(false);
+    let (wrong, refused) = (AtomicU64::new(0), AtomicU64::new(0));
     let server = host.server;
     let mut flipper = Flipper::new(&host.region, 0).unwrap();
     let mut peer: Client4 = Peer::new(place(1, PEER), Secret::new(&[9; 16]), host.client).unwrap();
@@ -244,12 +246,18 @@ fn race(variant: Variant, at_most: Duration) -> Raced {
                     std::thread::yield_now();
                 }
                 wrong.store(sink.counters().wrong, Relaxed);
+                refused.store(guest.counters().tls_failures, Relaxed);
             }
             (guest.counters(), sink.counters())
         });
         let began = Instant::now();
-        while Instant::now().since(began) < at_most && wrong.load(Relaxed) == 0 {
+        while wrong.load(Relaxed) == 0 {
             let time = Time::now();
+            let elapsed = time.now.since(began);
+            let is_met = elapsed.as_secs() >= 2 && refused.load(Relaxed) >= 5;
+            if elapsed.as_secs() >= 60 || is_met && !is_lost {
+                break;
+            }
             flipper.note();
             produce(device.frames(), time);
             device.poll(time.now).unwrap();
@@ -278,20 +286,22 @@ fn race(variant: Variant, at_most: Duration) -> Raced {
 #[test]
 fn a_host_that_flips_bits_gets_wrong_bytes_past_the_unprotected_variant_alone() {
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
+    // In `zc` the checksums of short frames are verified by the guest, which drops most of those that
+    // were changed.
     for variant in [BIFROST, ZC] {
-        let raced = race(variant, Duration::from_secs(2));
+        let raced = race(variant, false);
         eprintln!("{}: {raced:?}", variant.name);
         assert_eq!(raced.wrong, 0, "{}", variant.name);
         assert!(raced.flips > 0 && raced.verified > 0, "{}", variant.name);
         // The attack has reached records, and only their connections ended.
         let is_met = raced.refused > 0 && raced.connections > 4;
-        assert!(is_met || processors < 2, "{}: {raced:?}", variant.name);
+        assert!(is_met || processors < 2 || variant == ZC, "{raced:?}");
     }
     if processors < 2 {
         eprintln!("NOT TESTED: bifrost-unprotected in a real race, which needs two processors");
         return;
     }
-    let raced = race(BIFROST_UNPROTECTED, Duration::from_secs(60));
+    let raced = race(BIFROST_UNPROTECTED, true);
     eprintln!("bifrost-unprotected: {raced:?}");
     assert!(raced.wrong > 0, "the race went unnoticed: {raced:?}");
 }
