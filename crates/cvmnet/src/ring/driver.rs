@@ -7,6 +7,8 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tare_memory::View;
+
 use super::header::{HeaderError, NetHeader, NET_HEADER};
 use super::notify::{switch, ExitCounts, Notification};
 use super::queue::{Direction, Part, Queue};
@@ -273,6 +275,9 @@ impl<P: Probe> Driver<P> {
             match NetHeader::parse(&header, len.saturating_sub(NET_HEADER)) {
                 Ok(header) => {
                     self.counters.received += 1;
+                    // The lines of all headers at once, before TCP waits for one after the other.
+                    let headers = posted.buffer.view(64..len.clamp(64, 256));
+                    headers.into_iter().for_each(View::prefetch);
                     frames.push(Received {
                         buffer: posted.buffer,
                         range: NET_HEADER..len,
