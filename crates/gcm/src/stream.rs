@@ -349,7 +349,7 @@ mod tests {
             let mut end = [0; 1];
             let p = end.as_mut_ptr();
             // SAFETY: no bytes at all.
-            let computed = unsafe { stream.finish(true, p, p, 0) };
+            let computed = unsafe { stream.finish(Work::Seal, p, p, 0) };
             assert_eq!(computed, tag(&bytes, &[], crate::MESSAGE_LEN_MAX), "{path}");
         }
     }
