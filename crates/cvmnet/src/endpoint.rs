@@ -4,14 +4,16 @@
 use std::cell::Ref;
 use std::ops::Range;
 
-use tare_memory::View;
+use tare_memory::{View, Window};
 use tare_sim::Instant;
 use zeroize::Zeroize as _;
 
 use crate::breakdown::{Category, Probe};
+use crate::region::Region;
 use crate::server::{Application, Output, Time};
 use crate::tcp::{Buffer, Chunk, Id, Refused, SendError, Stack, State};
-use crate::tls::{self, Content, Header, Piece, Room, Session};
+use crate::tls::{self, Content, Header, Piece, Reading, Room, Session};
+use crate::variant::Cipher;
 
 /// The pieces of a record that are opened where they lie. A record in more is copied first: its
 /// segments were shorter than 400 bytes.
@@ -67,11 +69,23 @@ pub(crate) struct Turn<'a, B, P, T> {
     pub(crate) time: Time,
     pub(crate) id: Id,
     pub(crate) stack: &'a mut Stack<B>,
+    /// The guest's region, open; closed while code runs that has no business there.
+    pub(crate) region: Option<&'a Region>,
     /// Returns a buffer to seal into, if one is free.
     pub(crate) take: T,
     pub(crate) plaintext: &'a mut [u8],
+    /// For records in shared memory.
+    pub(crate) cipher: Cipher,
     pub(crate) probe: &'a P,
     pub(crate) counters: &'a mut Counters,
+}
+
+impl<'a, B, P, T> Turn<'a, B, P, T> {
+    /// Closes the region until the window is dropped.
+    #[inline]
+    fn closed_window(&self) -> Option<Window<'a>> {
+        self.region.map(Region::closed_window)
+    }
 }
 
 /// The state of a connection after its turn.
@@ -178,7 +192,7 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
         if is_all_read && turn.stack.is_finished(turn.id) {
             // The bytes ended without a notice: what was understood is answered, and no more.
             turn.counters.cut_off += 1;
-            self.end(turn.time);
+            self.end(turn);
             has_read = true;
         }
         has_read
@@ -191,6 +205,7 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
             return false;
         }
         let _application = turn.probe.enter(Category::Application);
+        let _closed = turn.closed_window();
         let rest = bytes.get(*at..).unwrap_or_default();
         let taken = self.application.receive(rest, turn.time, &mut self.output);
         *at += taken;
@@ -201,9 +216,10 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
         taken > 0
     }
 
-    fn end(&mut self, time: Time) {
+    fn end<P, T>(&mut self, turn: &Turn<'_, B, P, T>) {
+        let _closed = turn.closed_window();
         self.is_ended = true;
-        self.application.end(time, &mut self.output);
+        self.application.end(turn.time, &mut self.output);
     }
 
     /// Opens the next record; false if it is not there.
@@ -235,12 +251,19 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
             first.copy_from_slice(header.as_bytes());
             copy(turn.stack.readable(turn.id), rest);
             turn.stack.consume(turn.time.now, turn.id, body);
+            let _closed = turn.closed_window();
             self.session.handshake(&record)?;
             turn.counters.handshakes += u64::from(!self.session.is_handshaking());
             return Ok(true);
         }
         let chunks = turn.stack.readable(turn.id);
-        let content = match open(&mut self.session, header, chunks, turn.plaintext)? {
+        // The second reading is a span of its own.
+        let between = || drop(turn.probe.enter(Category::Crypto));
+        let reading = match turn.cipher {
+            Cipher::SingleRead => Reading::Once,
+            Cipher::Ordinary => Reading::Twice(&between),
+        };
+        let content = match open(&mut self.session, header, chunks, reading, turn.plaintext)? {
             Some(content) => content,
             None => {
                 let mut record = vec![0; body];
@@ -256,13 +279,14 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
                 turn.counters.bytes_in += len as u64;
                 let data = turn.plaintext.get(..len).unwrap_or_default();
                 let _application = turn.probe.enter(Category::Application);
+                let _closed = turn.closed_window();
                 let taken = self.application.receive(data, turn.time, &mut self.output);
                 if let Some(rest) = data.get(taken..).filter(|rest| !rest.is_empty()) {
                     self.pending.0.extend_from_slice(rest);
                 }
             }
             Content::Message => {}
-            Content::Closed => self.end(turn.time),
+            Content::Closed => self.end(turn),
         }
         Ok(true)
     }
@@ -308,6 +332,7 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
             }
             if self.output.has_room() {
                 let _application = turn.probe.enter(Category::Application);
+                let _closed = turn.closed_window();
                 self.application.produce(turn.time, &mut self.output);
             }
             if self.output.is_empty() {
@@ -381,6 +406,7 @@ fn open<'a, B: RecordBuffer + 'a>(
     session: &mut Session,
     header: Header,
     mut chunks: impl Iterator<Item = Chunk<'a, B>>,
+    reading: Reading<'_>,
     out: &mut [u8],
 ) -> Result<Option<Content>, tls::Error> {
     let mut parts: [Option<Part<'a>>; PIECES] = [const { None }; PIECES];
@@ -409,5 +435,8 @@ fn open<'a, B: RecordBuffer + 'a>(
         }
     }
     let pieces = pieces.get(..count).unwrap_or_default();
-    session.open(header, pieces, out).map(Some)
+    // In private memory it makes no difference, and the faster one is taken.
+    let is_shared = pieces.iter().any(|it| matches!(it, Piece::Shared(_)));
+    let reading = if is_shared { reading } else { Reading::Once };
+    session.open_by(reading, header, pieces, out).map(Some)
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
+use std::rc::Rc;
 use std::time::Duration;
 
 use tare_sim::Instant;
@@ -46,12 +47,13 @@ impl<P: Probe> Guest<P> {
     /// The settings of TCP are not possible together.
     pub fn new(
         driver: Driver<P>,
-        tcp: tcp::Config,
+        mut tcp: tcp::Config,
         secret: tcp::Secret,
         tls: tls::Server,
         services: Vec<(u16, Box<dyn Service>)>,
         probe: P,
     ) -> Result<Guest<P>, tcp::Invalid> {
+        tcp.headers = driver.layout().parsing;
         let mut stack = Stack::new(tcp, secret)?;
         for (port, _) in &services {
             stack.listen(*port);
@@ -78,6 +80,8 @@ impl<P: Probe> Guest<P> {
     /// again, with the connections that there are.
     pub fn turn(&mut self, time: Time) -> Result<bool, Fault> {
         let now = time.now;
+        let region = Rc::clone(self.driver.region());
+        let _open = region.open_window();
         if !self.driver.start()? {
             return Ok(false);
         }
@@ -113,11 +117,15 @@ impl<P: Probe> Guest<P> {
     /// As [`Guest::turn`].
     pub fn wait(&mut self, now: Instant, at_most: Duration) -> Result<bool, Fault> {
         let timer = self.stack.next_timer().since(now);
+        let region = Rc::clone(self.driver.region());
+        let _open = region.open_window();
         self.driver.wait(timer.min(at_most))
     }
 
     /// Asks the device for a reset after a fault; connections outlive it.
     pub fn reset(&mut self) {
+        let region = Rc::clone(self.driver.region());
+        let _open = region.open_window();
         self.driver.reset();
     }
 
@@ -137,6 +145,7 @@ impl<P: Probe> Guest<P> {
     }
 
     fn accept(&mut self, now: Instant) -> bool {
+        let _closed = self.driver.region().closed_window();
         let mut is_busy = false;
         for at in 0..self.services.len() {
             let (port, service) = &self.services[at];
@@ -163,8 +172,10 @@ impl<P: Probe> Guest<P> {
             time,
             id,
             stack: &mut self.stack,
+            region: Some(self.driver.region()),
             take: || self.driver.record(),
             plaintext: &mut self.plaintext,
+            cipher: self.driver.layout().cipher,
             probe: &self.probe,
             counters: &mut self.counters,
         };

@@ -22,11 +22,7 @@
 //! queues, a control queue and the negotiation of features: both sides are given the same
 //! [`region::Config`]. The TAP device with the virtio header, and the choice of a queue pair by
 //! flow, are not there: behind the host's device is a port without offloads, or what its caller
-//! gives it. There are no protection keys around the region.
-//!
-//! The variants differ in their buffers and in merging by the host: [`variant::Headers`] and
-//! [`variant::Cipher`] are named there, and all variants copy headers first and open records by
-//! single reads.
+//! gives it.
 #![forbid(unsafe_code)]
 
 pub mod bounce;

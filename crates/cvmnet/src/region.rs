@@ -8,7 +8,9 @@ use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use tare_memory::{AtomicValue, SharedMemory, View};
+use tare_memory::{AtomicValue, Means, SharedMemory, View, Window};
+
+use crate::variant::{Cipher, Headers};
 
 /// Bytes of a slot of the bounce buffer, as with Linux's `swiotlb`.
 pub const SLOT: usize = 2048;
@@ -44,10 +46,14 @@ pub struct Config {
     pub bounced: bool,
     /// Slots of the bounce buffer of a queue pair, [`SLOT`] bytes each.
     pub bounce_slots: u32,
+    /// The way in which the guest reads headers.
+    pub headers: Headers,
+    /// The guest's cipher for records in shared buffers.
+    pub cipher: Cipher,
 }
 
 impl Default for Config {
-    /// One queue pair with frames of the MTU in shared buffers.
+    /// One queue pair with frames of the MTU in shared buffers, which are read once.
     fn default() -> Config {
         Config {
             pairs: 1,
@@ -61,6 +67,8 @@ impl Default for Config {
             record_buffers: 512,
             bounced: false,
             bounce_slots: 256,
+            headers: Headers::CopiedFirst,
+            cipher: Cipher::SingleRead,
         }
     }
 }
@@ -133,6 +141,10 @@ pub struct PairLayout {
     pub bounce: usize,
     /// Slots of the bounce buffer.
     pub bounce_slots: usize,
+    /// The way in which the guest reads headers.
+    pub parsing: Headers,
+    /// The guest's cipher for records in shared buffers.
+    pub cipher: Cipher,
 }
 
 /// The layout of a region.
@@ -234,6 +246,8 @@ impl Layout {
                 headers: pool(HEADER_BYTES, usize::from(transmit.size) / 2, false),
                 bounce: take(slots * SLOT),
                 bounce_slots: slots,
+                parsing: config.headers,
+                cipher: config.cipher,
             });
         }
         if at > LEN_MAX {
@@ -302,6 +316,27 @@ impl Region {
             memory: self.memory.try_clone()?,
             layout: self.layout.clone(),
         })
+    }
+
+    /// Keeps the guest off the region outside of its driver, its TCP and its records: applications
+    /// and handshakes that read or write there by mistake end the process.
+    ///
+    /// # Errors
+    /// Processor or kernel have no protection keys.
+    pub fn guard(&mut self, means: Means) -> Result<(), Error> {
+        Ok(self.memory.guard(means)?)
+    }
+
+    /// Opens a guarded region until the window is dropped.
+    #[inline]
+    pub(crate) fn open_window(&self) -> Window<'_> {
+        self.memory.open_window()
+    }
+
+    /// Closes a guarded region until the window is dropped.
+    #[inline]
+    pub(crate) fn closed_window(&self) -> Window<'_> {
+        self.memory.closed_window()
     }
 
     /// Returns the file descriptor, to be sent to the other side.

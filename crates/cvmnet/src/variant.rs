@@ -10,9 +10,13 @@
 //! | `bifrost` | shared, no copies | copied first | single reads | by the host, before the ring |
 //! | `bifrost-unprotected` | shared, no copies | read in place | ordinary | by the host, before the ring |
 //!
-//! The driver of the ring is the same in all of them, with all of its checks. At present only
-//! buffers and merging are acted on: in all variants the guest copies headers first and opens
-//! records by single reads, whatever [`Headers`] and [`Cipher`] say.
+//! The driver of the ring is the same in all of them, with all of its checks.
+//!
+//! The speed of the cipher must not decide between variants. The ordinary one is that of the others
+//! but for the second reading, on the same instructions
+//! ([`Key::open_reading_twice`](tare_gcm::Key::open_reading_twice)); and where records are opened
+//! from private memory, so that it makes no difference to safety (`cvm`, `prpr`, and small segments
+//! in all variants), the faster one is taken: the single reads. Sealing is the same in all.
 
 use crate::region::Config;
 
@@ -29,7 +33,8 @@ pub enum Buffers {
 /// The way in which headers of frames are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Headers {
-    /// From where they arrived; the host may change shared ones between two reads.
+    /// From where they arrived, by each part of the parser that looks at them: the host may change
+    /// shared ones in between.
     InPlace,
     /// Once, into private memory, and only then looked at.
     CopiedFirst,
@@ -38,7 +43,8 @@ pub enum Headers {
 /// The implementation of AES-GCM for records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cipher {
-    /// One that may read a byte more than once, as most do.
+    /// One that reads shared bytes twice, as most do: it authenticates the first reading and
+    /// decrypts the second.
     Ordinary,
     /// `tare-gcm`, which reads each byte of shared memory once.
     SingleRead,
@@ -183,6 +189,8 @@ impl Variant {
     pub fn config(&self, pairs: u16) -> Config {
         let mut config = Config {
             pairs,
+            headers: self.headers,
+            cipher: self.cipher,
             ..Config::default()
         };
         if self.has_large_frames() {

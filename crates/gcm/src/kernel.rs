@@ -66,6 +66,10 @@ pub(crate) struct Kernel {
     pub(crate) open: Whole,
     pub(crate) seal_steps: Steps,
     pub(crate) open_steps: Steps,
+    /// The two readings of a message that is opened as most libraries do it: the first hashes and
+    /// stores nothing but the head, the second decrypts.
+    pub(crate) hash_steps: Steps,
+    pub(crate) decrypt_steps: Steps,
     pub(crate) seal_finish: Finish,
     pub(crate) open_finish: Finish,
     /// Four short packets at once, on paths that can.

@@ -4,7 +4,7 @@ use crate::kernel::{Batch4, Kernel};
 use crate::native;
 use crate::portable::{self, PortableKey, PortableStream};
 use crate::schedule::Schedule;
-use crate::stream::{Pieces, Stream};
+use crate::stream::{Pieces, Stream, Work};
 use crate::wipe::wipe;
 use crate::{Error, Nonce, Path, SharedRead, SharedWrite, Tag, AAD_LEN_MAX, MESSAGE_LEN_MAX};
 use tare_memory::Shared;
@@ -241,7 +241,8 @@ impl Key {
         );
         let mut dst = Pieces::new(out.iter().map(|piece| (piece.start(), piece.len())));
         // SAFETY: as in `seal`, piece by piece; the source is only read.
-        let tag = unsafe { self.streamed(true, nonce.as_bytes(), aad, &mut src, &mut dst, len) };
+        let tag =
+            unsafe { self.streamed(Work::Seal, nonce.as_bytes(), aad, &mut src, &mut dst, len) };
         Ok(Tag::from_u128(tag))
     }
 
@@ -270,7 +271,7 @@ impl Key {
         );
         // SAFETY: as in `open`, piece by piece; the source is only read.
         let computed =
-            unsafe { self.streamed(false, nonce.as_bytes(), aad, &mut src, &mut dst, len) };
+            unsafe { self.streamed(Work::Open, nonce.as_bytes(), aad, &mut src, &mut dst, len) };
         if tag.matches(Tag::from_u128(computed)) {
             Ok(())
         } else {
@@ -322,9 +323,9 @@ impl Key {
     ///
     /// # Safety
     /// As for [`Stream::run`].
-    unsafe fn streamed(
+    pub(crate) unsafe fn streamed(
         &self,
-        seal: bool,
+        work: Work,
         nonce: &[u8; 12],
         aad: &[u8],
         src: &mut Pieces<impl Iterator<Item = (*mut u8, usize)>>,
@@ -332,7 +333,7 @@ impl Key {
         len: usize,
     ) -> u128 {
         // SAFETY: the caller's contract.
-        let tag = unsafe { self.run_stream(seal, nonce, aad, src, dst, len) };
+        let tag = unsafe { self.run_stream(work, nonce, aad, src, dst, len) };
         match &self.engine {
             Engine::Native { .. } => zeroize_stack::<NATIVE_STACK>(),
             Engine::Portable(_) => zeroize_stack::<PORTABLE_STACK>(),
@@ -348,7 +349,7 @@ impl Key {
     #[inline(never)]
     unsafe fn run_stream(
         &self,
-        seal: bool,
+        work: Work,
         nonce: &[u8; 12],
         aad: &[u8],
         src: &mut Pieces<impl Iterator<Item = (*mut u8, usize)>>,
@@ -356,7 +357,7 @@ impl Key {
         len: usize,
     ) -> u128 {
         // SAFETY: the caller's contract.
-        unsafe { self.stream(nonce, aad).run(seal, src, dst, len) }
+        unsafe { self.stream(nonce, aad).run(work, src, dst, len) }
     }
 
     /// # Safety
@@ -407,7 +408,7 @@ unsafe fn whole_portable(
 }
 
 /// Returns the sum of lengths; saturating, because a list may name the same bytes many times.
-fn total(lens: impl Iterator<Item = usize>) -> usize {
+pub(crate) fn total(lens: impl Iterator<Item = usize>) -> usize {
     lens.fold(0, usize::saturating_add)
 }
 

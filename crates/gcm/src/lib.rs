@@ -17,6 +17,7 @@ mod stream;
 mod tag;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod twice;
 mod wipe;
 // The code for this processor: a folder for each family, one line each.
 #[cfg_attr(all(target_arch = "x86_64", not(miri)), path = "x86/mod.rs")]

@@ -19,6 +19,17 @@ pub(crate) enum Stream<'k> {
     Portable(PortableStream<'k>),
 }
 
+/// The work on the bytes of a message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Work {
+    Seal,
+    Open,
+    /// The first of two readings: the tag is right, and the plaintext has gaps.
+    Hash,
+    /// The second: the plaintext is whole, and the tag means nothing.
+    Decrypt,
+}
+
 impl Stream<'_> {
     fn step_len(&self) -> usize {
         match self {
@@ -42,7 +53,7 @@ impl Stream<'_> {
     /// # Safety
     /// The head and the steps must be readable at `src` and writable at `dst`, the same or without
     /// overlap.
-    unsafe fn steps(&mut self, seal: bool, src: *const u8, dst: *mut u8, count: usize) {
+    unsafe fn steps(&mut self, work: Work, src: *const u8, dst: *mut u8, count: usize) {
         // SAFETY: the caller's contract; a kernel is only ever paired with a schedule filled for it
         // on a processor that has its instructions (Key::with_path).
         unsafe {
@@ -52,16 +63,17 @@ impl Stream<'_> {
                     kernel,
                     progress,
                 } => {
-                    let steps = if seal {
-                        kernel.seal_steps
-                    } else {
-                        kernel.open_steps
+                    let steps = match work {
+                        Work::Seal => kernel.seal_steps,
+                        Work::Open => kernel.open_steps,
+                        Work::Hash => kernel.hash_steps,
+                        Work::Decrypt => kernel.decrypt_steps,
                     };
                     steps(schedule, progress, src, dst, count);
                 }
                 Stream::Portable(stream) => {
                     for at in (0..count).map(|i| i * portable::STEP_LEN) {
-                        stream.step(seal, src.add(at), dst.add(at));
+                        stream.step(work == Work::Seal, src.add(at), dst.add(at));
                     }
                 }
             }
@@ -71,7 +83,7 @@ impl Stream<'_> {
     /// # Safety
     /// As for `steps`, with `len` bytes, fewer than a step (or than the head, when it is still to
     /// be done).
-    unsafe fn finish(&mut self, seal: bool, src: *const u8, dst: *mut u8, len: usize) -> u128 {
+    unsafe fn finish(&mut self, work: Work, src: *const u8, dst: *mut u8, len: usize) -> u128 {
         // SAFETY: as in `steps`.
         unsafe {
             match self {
@@ -80,14 +92,13 @@ impl Stream<'_> {
                     kernel,
                     progress,
                 } => {
-                    let finish = if seal {
-                        kernel.seal_finish
-                    } else {
-                        kernel.open_finish
+                    let finish = match work {
+                        Work::Seal => kernel.seal_finish,
+                        _ => kernel.open_finish,
                     };
                     finish(schedule, progress, src, dst, len)
                 }
-                Stream::Portable(stream) => stream.last(seal, src, dst, len),
+                Stream::Portable(stream) => stream.last(work == Work::Seal, src, dst, len),
             }
         }
     }
@@ -103,7 +114,7 @@ impl Stream<'_> {
     /// where source and destination are the same.
     pub(crate) unsafe fn run(
         mut self,
-        seal: bool,
+        work: Work,
         src: &mut Pieces<impl Iterator<Item = (*mut u8, usize)>>,
         dst: &mut Pieces<impl Iterator<Item = (*mut u8, usize)>>,
         len: usize,
@@ -120,7 +131,7 @@ impl Stream<'_> {
                 let direct = contiguous.checked_sub(head_len).map(|rest| rest / step_len);
                 if let Some(count) = direct.filter(|count| head_len > 0 || *count > 0) {
                     let bytes = head_len + count * step_len;
-                    self.steps(seal, src.take(bytes), dst.take(bytes), count);
+                    self.steps(work, src.take(bytes), dst.take(bytes), count);
                     left -= bytes;
                     continue;
                 }
@@ -144,9 +155,9 @@ impl Stream<'_> {
                 let to = if direct { dst.take(bytes) } else { on_stage };
                 let mut tag = 0;
                 if last {
-                    tag = self.finish(seal, from, to, bytes);
+                    tag = self.finish(work, from, to, bytes);
                 } else {
-                    self.steps(seal, from, to, count);
+                    self.steps(work, from, to, count);
                 }
                 if !direct {
                     dst.copy_out(&stage[..bytes]);
@@ -311,14 +322,14 @@ mod tests {
                     let mut data = [0; STEPS];
                     let p = data.as_mut_ptr();
                     // SAFETY: whole steps in place, within `data`.
-                    unsafe { stream.steps(true, p, p, STEPS / stream.step_len()) };
+                    unsafe { stream.steps(Work::Seal, p, p, STEPS / stream.step_len()) };
                     assert_eq!(data[..], keystream[..STEPS], "{path}, {first:#x}");
 
                     let mut stream = after(&key, &bytes, done);
                     let mut end = [0; END];
                     let p = end.as_mut_ptr();
                     // SAFETY: less than a step in place, within `end`.
-                    let computed = unsafe { stream.finish(true, p, p, END) };
+                    let computed = unsafe { stream.finish(Work::Seal, p, p, END) };
                     assert_eq!(end[..], keystream[..END], "{path}, {first:#x}");
                     let expected = tag(&bytes, &end, done + END as u64);
                     assert_eq!(computed, expected, "{path}, {first:#x}");
@@ -338,7 +349,7 @@ mod tests {
             let mut end = [0; 1];
             let p = end.as_mut_ptr();
             // SAFETY: no bytes at all.
-            let computed = unsafe { stream.finish(true, p, p, 0) };
+            let computed = unsafe { stream.finish(Work::Seal, p, p, 0) };
             assert_eq!(computed, tag(&bytes, &[], crate::MESSAGE_LEN_MAX), "{path}");
         }
     }

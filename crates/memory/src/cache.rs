@@ -4,15 +4,18 @@
 /// them. Changes nothing, whatever stands there.
 #[inline(always)]
 pub fn prefetch<T: ?Sized>(value: &T) {
+    prefetch_at((value as *const T).cast(), size_of_val(value));
+}
+
+/// [`prefetch`] of the lines of `len` bytes.
+#[inline(always)]
+pub(crate) fn prefetch_at(start: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    {
+    for at in (0..len).step_by(64) {
         use core::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-        let start = (value as *const T).cast::<i8>();
-        for at in (0..size_of_val(value)).step_by(64) {
-            // SAFETY: within the value; a prefetch reads nothing and never faults.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.add(at)) };
-        }
+        // SAFETY: a prefetch reads nothing and never faults, whatever is there.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(at).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = value;
+    let _ = (start, len);
 }

@@ -10,6 +10,7 @@ use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{self, MapFlags, ProtFlags};
 
 use crate::error::Error;
+use crate::gate::{Gate, Means, Window};
 use crate::view::View;
 
 /// The longest memory: 1 TiB.
@@ -20,6 +21,7 @@ pub struct SharedMemory {
     fd: OwnedFd,
     start: NonNull<u8>,
     len: usize,
+    gate: Option<Gate>,
     /// Not `Sync`: see the front page, "One thread per mapping".
     one_thread: PhantomData<Cell<()>>,
 }
@@ -68,6 +70,33 @@ impl SharedMemory {
     /// It cannot be mapped.
     pub fn try_clone(&self) -> Result<SharedMemory, Error> {
         SharedMemory::open(self.fd.try_clone()?)
+    }
+
+    /// Keeps the program off this mapping but within a [`SharedMemory::open_window`]: outside, a
+    /// load or store ends the process. Other mappings of the memory, those of
+    /// [`SharedMemory::try_clone`] too, are not affected.
+    ///
+    /// # Errors
+    /// Processor or kernel have no protection keys, or none that is free.
+    pub fn guard(&mut self, means: Means) -> Result<(), Error> {
+        self.gate = None;
+        // SAFETY: the mapping has whole pages, since the kernel rounds its length up, exists as
+        // long as this value, and is accessed through views only.
+        self.gate = Some(unsafe { Gate::new(self.start, self.len, means) }?);
+        Ok(())
+    }
+
+    /// Lets this thread access the memory until the window is dropped. Without a
+    /// [`SharedMemory::guard`], it may always.
+    #[inline]
+    pub fn open_window(&self) -> Window<'_> {
+        Window::new(self.gate.as_ref(), true)
+    }
+
+    /// Keeps this thread off the memory within an open window, until the inner one is dropped.
+    #[inline]
+    pub fn closed_window(&self) -> Window<'_> {
+        Window::new(self.gate.as_ref(), false)
     }
 
     /// Returns the file descriptor, to be sent to the other side.
@@ -119,6 +148,7 @@ fn map(fd: OwnedFd, len: usize) -> Result<SharedMemory, Error> {
         fd,
         start,
         len,
+        gate: None,
         one_thread: PhantomData,
     })
 }

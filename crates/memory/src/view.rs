@@ -128,6 +128,12 @@ impl<'a> View<'a> {
         self.start.as_ptr()
     }
 
+    /// Asks for the cache lines of all bytes, and does not wait for them.
+    #[inline]
+    pub fn prefetch(self) {
+        crate::cache::prefetch_at(self.start.as_ptr(), self.len);
+    }
+
     /// Returns the `len` bytes at `offset`; `None` if they are not all within this view.
     #[inline]
     pub fn range(self, offset: usize, len: usize) -> Option<View<'a>> {

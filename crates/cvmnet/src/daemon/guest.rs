@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::time::{clock_gettime, ClockId};
+use tare_memory::Means;
 use tare_sim::Instant;
 
 use super::link::{greeted, tell};
@@ -42,7 +43,7 @@ pub struct GuestOptions {
 pub fn run_guest(socket: BorrowedFd<'_>, options: GuestOptions) -> Result<(), Error> {
     let agreement = options.agreement;
     let [memory, kick, interrupt] = greeted(socket).map_err(Error::Link)?;
-    let region = Region::open(memory, &agreement.variant.config(1)).map_err(Error::Region)?;
+    let mut region = Region::open(memory, &agreement.variant.config(1)).map_err(Error::Region)?;
     let settings = Settings {
         exits: agreement.exits,
         switch_cycles: agreement.switch_cycles,
@@ -63,6 +64,8 @@ pub fn run_guest(socket: BorrowedFd<'_>, options: GuestOptions) -> Result<(), Er
     let mut secret = [0; 16];
     rustix::rand::getrandom(&mut secret, rustix::rand::GetRandomFlags::empty())
         .map_err(|error| Error::Link(error.into()))?;
+    // Where processor and kernel have keys: without, the guest is as safe, but from itself.
+    let _ = region.guard(Means::Key);
     let driver = Driver::new(region, 0, settings, Off).map_err(Error::Region)?;
     let mut guest = Guest::new(
         driver,

@@ -2,6 +2,7 @@
 
 mod capture;
 mod device;
+mod flipper;
 pub mod merge;
 mod peer;
 mod port;
@@ -10,6 +11,7 @@ use std::os::fd::BorrowedFd;
 
 pub use capture::Captured;
 pub use device::{Device, DeviceCounters, DeviceError, DeviceSettings};
+pub use flipper::Flipper;
 pub use peer::{ConnectFailure, Peer};
 pub use port::PortFrames;
 

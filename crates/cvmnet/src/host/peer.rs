@@ -16,6 +16,7 @@ use crate::ring::{self, NetHeader};
 use crate::server::{Application, Time};
 use crate::tcp::{self, ConnectError, Frame, Id, Packet, Stack, Transmit};
 use crate::tls::{self, Room, Session};
+use crate::variant::Cipher;
 
 /// Frames on their way to the guest: enough for its queue, few enough to stay in the cache.
 const QUEUE: usize = 512;
@@ -101,8 +102,10 @@ impl<A: Application> Peer<A> {
             time: self.time,
             id,
             stack: &mut self.stack,
+            region: None,
             take: || Some(vec![0; tls::DATA_MAX + tls::OVERHEAD]),
             plaintext: &mut self.plaintext,
+            cipher: Cipher::SingleRead,
             probe: &Off,
             counters: &mut self.counters,
         };

@@ -7,6 +7,8 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tare_memory::View;
+
 use super::header::{HeaderError, NetHeader, NET_HEADER};
 use super::notify::{switch, ExitCounts, Notification};
 use super::queue::{Direction, Part, Queue};
@@ -16,7 +18,7 @@ use crate::breakdown::{Category, Field, Off, Probe, State};
 use crate::pool::{GuestBuffer, Pool};
 use crate::region::{Error, PairLayout, Region};
 use crate::variant::Exits;
-use transmit::Held;
+use transmit::Packet;
 pub use transmit::{SendError, PIECES_MAX};
 
 /// The settings of a driver that are not in the layout.
@@ -80,9 +82,9 @@ pub struct Driver<P: Probe = Off> {
     transmit: Queue<P>,
     /// By the first descriptor of its chain.
     posted: Box<[Option<Posted>]>,
-    /// By the first descriptor of its chain; the vectors keep their memory.
-    sent: Box<[Vec<Held>]>,
-    holding: Vec<Held>,
+    /// By the first descriptor of its chain.
+    sent: Box<[Packet]>,
+    holding: Packet,
     frames: Rc<Pool>,
     records: Rc<Pool>,
     headers: Rc<Pool>,
@@ -121,6 +123,8 @@ impl<P: Probe> Driver<P> {
         probe: P,
     ) -> Result<Driver<P>, Error> {
         let region = Rc::new(region);
+        let opened = Rc::clone(&region);
+        let _open = opened.open_window();
         let Some(&layout) = region.layout().pair(pair) else {
             return Err(Error::Number {
                 what: "queue pair",
@@ -144,8 +148,10 @@ impl<P: Probe> Driver<P> {
             receive: queue(layout.receive, Direction::Receive),
             transmit: queue(layout.transmit, Direction::Transmit),
             posted: (0..layout.receive.size).map(|_| None).collect(),
-            sent: (0..layout.transmit.size).map(|_| Vec::new()).collect(),
-            holding: Vec::new(),
+            sent: (0..layout.transmit.size)
+                .map(|_| Packet::default())
+                .collect(),
+            holding: Packet::default(),
             frames: pool(layout.frames),
             records,
             headers: Pool::shared(Rc::clone(&region), layout.headers),
@@ -175,10 +181,8 @@ impl<P: Probe> Driver<P> {
         posted
             .filter_map(|posted| posted.run)
             .for_each(|run| self.bounce.release(run));
-        for held in self.sent.iter_mut().flat_map(|held| held.drain(..)) {
-            if let Held::Run(run) = held {
-                self.bounce.release(run);
-            }
+        for held in self.sent.iter_mut() {
+            held.release(&self.bounce, &self.probe);
         }
         self.generation = self.generation.wrapping_add(1) & (u32::MAX >> 1);
         self.status = Status::Resetting;
@@ -271,6 +275,9 @@ impl<P: Probe> Driver<P> {
             match NetHeader::parse(&header, len.saturating_sub(NET_HEADER)) {
                 Ok(header) => {
                     self.counters.received += 1;
+                    // The lines of all headers at once, before TCP waits for one after the other.
+                    let headers = posted.buffer.view(64..len.clamp(64, 256));
+                    headers.into_iter().for_each(View::prefetch);
                     frames.push(Received {
                         buffer: posted.buffer,
                         range: NET_HEADER..len,
@@ -366,6 +373,16 @@ impl<P: Probe> Driver<P> {
             self.take_interrupts();
         }
         Ok(woken)
+    }
+
+    /// Returns the region.
+    pub(crate) fn region(&self) -> &Rc<Region> {
+        &self.region
+    }
+
+    /// Returns the queue pair's layout.
+    pub(crate) fn layout(&self) -> &PairLayout {
+        &self.layout
     }
 
     /// Returns the counters since the driver was made.

@@ -9,6 +9,7 @@ use tare_packet::{ipv4, ipv6};
 
 use crate::tcp::congestion::Algorithm;
 use crate::tcp::headers::TCP;
+use crate::variant::Headers;
 
 /// An address of the guest and the network around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +62,8 @@ pub struct Config {
     /// Bytes of private memory that copied payloads of all connections together may take; what is
     /// above is dropped, and has to be sent again.
     pub copied_max: usize,
-    /// A payload is copied if it is shorter than its buffer divided by this.
+    /// A payload is copied if it is shorter than its buffer divided by this, and a 16th of
+    /// `pool_max` is kept by others.
     pub copy_divisor: usize,
     /// Connections, those in TIME-WAIT included.
     pub connections_max: usize,
@@ -91,6 +93,8 @@ pub struct Config {
     pub timestamps: bool,
     /// Congestion control.
     pub congestion: Algorithm,
+    /// The way in which headers of received frames are read.
+    pub headers: Headers,
 }
 
 impl Config {
@@ -123,6 +127,7 @@ impl Config {
             sack: true,
             timestamps: true,
             congestion: Algorithm::Cubic,
+            headers: Headers::CopiedFirst,
         }
     }
 

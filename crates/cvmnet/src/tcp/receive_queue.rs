@@ -22,8 +22,10 @@ pub(crate) struct Limits {
     pub(crate) pinned_max: usize,
     /// Bytes of private memory.
     pub(crate) copied_max: usize,
-    /// A payload shorter than its buffer's capacity divided by this is copied.
+    /// A payload shorter than its buffer's capacity divided by this is copied,
     pub(crate) copy_divisor: usize,
+    /// unless the queue keeps no more bytes of buffers than this with it.
+    pub(crate) uncopied_max: usize,
 }
 
 struct Ahead<B> {
@@ -203,7 +205,8 @@ impl<B: Buffer> ReceiveQueue<B> {
     /// may keep. Returns `None` if there is no private memory for it either.
     fn admit(&self, payload: Payload<B>, limits: &Limits) -> Option<Payload<B>> {
         let pinned = payload.pinned();
-        let is_small = payload.len() < pinned / limits.copy_divisor.max(1);
+        let is_small = payload.len() < pinned / limits.copy_divisor.max(1)
+            && self.pinned + pinned > limits.uncopied_max;
         if !is_small && self.pinned + pinned <= limits.pinned_max {
             return Some(payload);
         }
@@ -304,6 +307,7 @@ mod tests {
         pinned_max: 100_000,
         copied_max: 1 << 20,
         copy_divisor: 4,
+        uncopied_max: 0,
     };
 
     fn part(range: std::ops::Range<usize>) -> Payload<Vec<u8>> {
@@ -395,6 +399,7 @@ mod tests {
             pinned_max: 0,
             copied_max: 300,
             copy_divisor: 4,
+            uncopied_max: 0,
         };
         let mut queue = ReceiveQueue::new();
         assert!(queue.insert(1, part(1..101), &limits));

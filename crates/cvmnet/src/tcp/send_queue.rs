@@ -1,5 +1,6 @@
 //! Sealed bytes that are waiting to be sent or acknowledged, by reference.
 
+use std::cell::Cell;
 use std::collections::{vec_deque, VecDeque};
 use std::ops::Range;
 
@@ -11,11 +12,19 @@ struct Queued<B> {
     start: u64,
 }
 
+impl<B> Queued<B> {
+    fn end(&self) -> u64 {
+        self.start + self.range.len() as u64
+    }
+}
+
 /// The bytes from the first that is not acknowledged on.
 pub(crate) struct SendQueue<B> {
     queue: VecDeque<Queued<B>>,
     start: u64,
     end: u64,
+    /// The piece that was looked for last: the next packet begins there or in the one behind it.
+    last: Cell<usize>,
 }
 
 impl<B> SendQueue<B> {
@@ -25,6 +34,7 @@ impl<B> SendQueue<B> {
             queue: VecDeque::new(),
             start,
             end: start,
+            last: Cell::new(0),
         }
     }
 
@@ -67,6 +77,7 @@ impl<B> SendQueue<B> {
                 break;
             }
             self.queue.pop_front();
+            self.last.set(self.last.get().saturating_sub(1));
         }
         self.start = at;
     }
@@ -98,8 +109,17 @@ impl<B> SendQueue<B> {
     }
 
     fn first(&self, at: u64) -> usize {
-        let behind = |queued: &Queued<B>| queued.start + queued.range.len() as u64 <= at;
-        self.queue.partition_point(behind)
+        let last = self.last.get();
+        for index in last..last + 2 {
+            let piece = self.queue.get(index);
+            if piece.is_some_and(|piece| piece.start <= at && at < piece.end()) {
+                self.last.set(index);
+                return index;
+            }
+        }
+        let index = self.queue.partition_point(|piece| piece.end() <= at);
+        self.last.set(index);
+        index
     }
 }
 

@@ -21,7 +21,7 @@ mod session;
 pub use config::{Client, ConfigError, Identity, Options, Server, Suites};
 pub use error::{Alert, Error};
 pub use header::{ContentType, Header};
-pub use records::{Piece, Room};
+pub use records::{Piece, Reading, Room};
 pub use session::{Content, Session};
 
 /// The most bytes of data in one record (RFC 8446, section 5.1).

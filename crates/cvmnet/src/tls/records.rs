@@ -70,6 +70,16 @@ impl<'a> From<Piece<'a>> for SharedRead<'a> {
     }
 }
 
+/// The way in which a record is opened.
+#[derive(Clone, Copy)]
+pub enum Reading<'a> {
+    /// Each byte is read once: what was authenticated is what is decrypted.
+    Once,
+    /// As by most libraries: a second reading is decrypted, whatever was written since the first.
+    /// For comparison only. The function is called between them.
+    Twice(&'a dyn Fn()),
+}
+
 /// The memory that a record is sealed into.
 pub enum Room<'a> {
     /// Memory that the host may read and write at any time.
@@ -122,6 +132,7 @@ impl Opener {
     /// `out`, which needs [`Header::body_len`] − 16 bytes.
     pub(super) fn open(
         &mut self,
+        reading: Reading<'_>,
         header: Header,
         pieces: &[Piece<'_>],
         out: &mut [u8],
@@ -144,10 +155,18 @@ impl Opener {
             .sequence
             .checked_add(1)
             .ok_or(Error::Peer(Alert::INTERNAL_ERROR))?;
-        with_ciphertext(pieces, len, |ciphertext| {
-            let mut out = [&mut out[..]];
-            self.key
-                .open_scattered(&nonce, header.as_bytes(), ciphertext, &tag, &mut out)
+        let aad = header.as_bytes();
+        with_ciphertext(pieces, len, |ciphertext| match reading {
+            Reading::Once => {
+                let mut out = [&mut out[..]];
+                self.key
+                    .open_scattered(&nonce, aad, ciphertext, &tag, &mut out)
+            }
+            Reading::Twice(between) => {
+                let out = &mut out[..];
+                self.key
+                    .open_reading_twice(&nonce, aad, ciphertext, &tag, out, between)
+            }
         })
         .map_err(|_| Error::Peer(Alert::BAD_RECORD_MAC))?;
         // The content's type is the last byte that is not zero; zeros after it are padding.

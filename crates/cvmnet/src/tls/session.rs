@@ -4,7 +4,7 @@ use std::mem;
 
 use super::handshake::{Handshake, Kernel, Progress};
 use super::messages::{key_update, Message, Messages};
-use super::records::{Opener, Piece, Room, Sealer};
+use super::records::{Opener, Piece, Reading, Room, Sealer};
 use super::{Alert, Client, ContentType, Error, Header, Server};
 
 /// The records without data that may come one after another: with more, a peer has its records
@@ -173,11 +173,25 @@ impl Session {
         pieces: &[Piece<'_>],
         out: &mut [u8],
     ) -> Result<Content, Error> {
+        self.open_by(Reading::Once, header, pieces, out)
+    }
+
+    /// [`Session::open`], with the way to read the record.
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    pub fn open_by(
+        &mut self,
+        reading: Reading<'_>,
+        header: Header,
+        pieces: &[Piece<'_>],
+        out: &mut [u8],
+    ) -> Result<Content, Error> {
         let opened = match &mut self.state {
             State::Handshaking(_) => return Err(Error::Usage("the handshake is not done")),
             State::Over => return Err(Error::Over),
             State::Open(open) if open.is_closed_by_peer => return Ok(Content::Closed),
-            State::Open(open) => open.take(header, pieces, out),
+            State::Open(open) => open.take(reading, header, pieces, out),
         };
         let (content, is_answer_wanted) = match opened {
             Ok(opened) => opened,
@@ -270,6 +284,7 @@ impl Open {
     /// Opens a record; true if our key is to be replaced, because the peer asked for it.
     fn take(
         &mut self,
+        reading: Reading<'_>,
         header: Header,
         pieces: &[Piece<'_>],
         out: &mut [u8],
@@ -277,7 +292,7 @@ impl Open {
         if header.content() != ContentType::ApplicationData {
             return Err(Error::Peer(Alert::UNEXPECTED_MESSAGE));
         }
-        let (content, len) = self.opener.open(header, pieces, out)?;
+        let (content, len) = self.opener.open(reading, header, pieces, out)?;
         let bytes = out.get(..len).unwrap_or_default();
         if content != ContentType::Handshake && self.messages.is_partial() {
             return Err(Error::Peer(Alert::UNEXPECTED_MESSAGE));

@@ -332,3 +332,91 @@ pub(super) unsafe fn proceed<V: Lanes, const N: usize, const ROUNDS: usize, cons
         steps.run::<ROUNDS, SEAL>(src.add(step_len), dst.add(step_len), count - 1)
     }
 }
+
+/// Hashes `count` ≥ 1 whole steps of ciphertext and returns the state after them: the first of two
+/// readings, see [`Key::open_reading_twice`](crate::Key::open_reading_twice).
+///
+/// # Safety
+/// As for [`proceed`]; nothing is stored.
+#[inline(always)]
+pub(super) unsafe fn hash_alone<V: Lanes, const N: usize>(
+    schedule: &Schedule,
+    state: __m128i,
+    mut src: *const u8,
+    count: usize,
+) -> __m128i {
+    // SAFETY: the caller's contract; the powers are those that `Steps::run` takes.
+    unsafe {
+        let step_len = 16 * N * V::COUNT;
+        let byte_reversal = V::splat(ghash::byte_reversal());
+        let mut carried = V::in_first_lane(state);
+        let mut blocks = [V::zero(); N];
+        macro_rules! load {
+            ($($i:literal)*) => {$(
+                if $i < N {
+                    blocks[$i] = V::load_once::<$i>(src).permute(byte_reversal);
+                }
+            )*};
+        }
+        macro_rules! add_to {
+            ($sum:ident, $powers:expr) => {
+                for i in 0..N / 2 {
+                    let (a, b) = (2 * i, 2 * i + 1);
+                    $sum.add2(
+                        blocks[a],
+                        $powers.of_register(a),
+                        blocks[b],
+                        $powers.of_register(b),
+                    );
+                }
+            };
+        }
+        let mut left = count - 1;
+        while left > 0 {
+            let together = left.min(STRIDES / N);
+            let mut powers = schedule.strides_end().sub(together * N);
+            let mut sum = Sum::zero();
+            for _ in 0..together {
+                fetch_ahead(src, step_len);
+                load!(0 1 2 3 4 5 6 7);
+                blocks[0] = blocks[0].xor(carried);
+                carried = V::zero();
+                add_to!(sum, Powers::Strides(powers));
+                powers = powers.add(N);
+                src = src.add(step_len);
+            }
+            carried = sum.reduce();
+            left -= together;
+        }
+        load!(0 1 2 3 4 5 6 7);
+        blocks[0] = blocks[0].xor(carried);
+        let powers = Powers::Consecutive(schedule.powers_from(N * V::COUNT));
+        let mut sum = Sum::zero();
+        add_to!(sum, powers);
+        sum.reduce().sum_of_lanes()
+    }
+}
+
+/// Decrypts `count` whole steps without hashing them: the second of two readings.
+///
+/// # Safety
+/// As for [`proceed`].
+#[inline(always)]
+pub(super) unsafe fn decrypt_alone<V: Lanes, const N: usize, const ROUNDS: usize>(
+    schedule: &Schedule,
+    nonce: __m128i,
+    counter: u32,
+    src: *const u8,
+    dst: *mut u8,
+    count: usize,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut steps = Steps::<V, N>::new(schedule, nonce, counter);
+        let none = Powers::Strides(schedule.strides_end());
+        for at in (0..count).map(|step| step * 16 * N * V::COUNT) {
+            let (src, dst) = (src.add(at), dst.add(at));
+            steps.step::<ROUNDS, false, false>(src, dst, &mut Sum::zero(), none);
+        }
+    }
+}

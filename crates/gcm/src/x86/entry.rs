@@ -141,6 +141,22 @@ macro_rules! path {
             }
 
             #[target_feature(enable = $features)]
+            unsafe fn one_reading<const ROUNDS: usize, const HASH: bool>(
+                schedule: &Schedule,
+                progress: &mut Progress,
+                src: *const u8,
+                dst: *mut u8,
+                count: usize,
+            ) {
+                // SAFETY: the caller's contract.
+                unsafe {
+                    super::one_reading::<$register, $registers, ROUNDS, HASH>(
+                        schedule, progress, src, dst, count,
+                    )
+                }
+            }
+
+            #[target_feature(enable = $features)]
             unsafe fn finish<const ROUNDS: usize, const SEAL: bool>(
                 schedule: &Schedule,
                 progress: &mut Progress,
@@ -170,6 +186,8 @@ macro_rules! path {
                     open: whole::<ROUNDS, false>,
                     seal_steps: steps::<ROUNDS, true>,
                     open_steps: steps::<ROUNDS, false>,
+                    hash_steps: one_reading::<ROUNDS, true>,
+                    decrypt_steps: one_reading::<ROUNDS, false>,
                     seal_finish: finish::<ROUNDS, true>,
                     open_finish: finish::<ROUNDS, false>,
                     batch4,
@@ -370,6 +388,40 @@ unsafe fn steps<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
         };
         _mm_store_si128((&raw mut progress.hash).cast(), state);
         progress.data_len += done as u64;
+    }
+}
+
+/// Whole steps of a message that is read twice: hashed the first time, decrypted the second. The
+/// head is opened in both.
+#[inline(always)]
+unsafe fn one_reading<V: Ends, const N: usize, const ROUNDS: usize, const HASH: bool>(
+    schedule: &Schedule,
+    progress: &mut Progress,
+    src: *const u8,
+    dst: *mut u8,
+    count: usize,
+) {
+    // SAFETY: the caller's contract; the block is aligned.
+    unsafe {
+        let mut at = 0;
+        if progress.is_new() {
+            at = bulk::head_len(V::COUNT, N);
+            steps::<V, N, ROUNDS, false>(schedule, progress, src, dst, 0);
+        }
+        if count == 0 {
+            return;
+        }
+        let (src, dst) = (src.add(at), dst.add(at));
+        if HASH {
+            let state = _mm_load_si128((&raw const progress.hash).cast());
+            let state = bulk::hash_alone::<V, N>(schedule, state, src, count);
+            _mm_store_si128((&raw mut progress.hash).cast(), state);
+        } else {
+            let nonce = load_nonce(&progress.nonce);
+            let counter = progress.next_counter();
+            bulk::decrypt_alone::<V, N, ROUNDS>(schedule, nonce, counter, src, dst, count);
+        }
+        progress.data_len += (16 * N * V::COUNT * count) as u64;
     }
 }
 

@@ -6,7 +6,7 @@ use super::super::header::NetHeader;
 use super::super::queue::Part;
 use super::super::Fault;
 use super::{Driver, Status};
-use crate::bounce::Run;
+use crate::bounce::{Bounce, Run};
 use crate::breakdown::{Category, Probe};
 use crate::pool::GuestBuffer;
 use crate::region::HEADER_BYTES;
@@ -35,6 +35,35 @@ pub enum SendError {
 pub(super) enum Held {
     Buffer(#[allow(dead_code, reason = "held until it is dropped")] GuestBuffer),
     Run(Run),
+}
+
+/// The memory of one packet.
+#[derive(Default)]
+pub(super) struct Packet {
+    /// The headers, and a payload in one or two pieces: a segment has no more, and needs no memory
+    /// elsewhere that would have to be fetched into the cache for each.
+    few: [Option<Held>; 3],
+    rest: Vec<Held>,
+}
+
+impl Packet {
+    fn push(&mut self, held: Held) {
+        match self.few.iter_mut().find(|place| place.is_none()) {
+            Some(place) => *place = Some(held),
+            None => self.rest.push(held),
+        }
+    }
+
+    /// Gives all of it back.
+    pub(super) fn release<P: Probe>(&mut self, bounce: &Bounce, probe: &P) {
+        let few = self.few.iter_mut().map_while(Option::take);
+        for held in few.chain(self.rest.drain(..)) {
+            if let Held::Run(run) = held {
+                let _span = probe.enter(Category::SlotRelease);
+                bounce.release(run);
+            }
+        }
+    }
 }
 
 impl<P: Probe> Driver<P> {
@@ -99,7 +128,7 @@ impl<P: Probe> Driver<P> {
                 self.counters.sent += 1;
             }
             Err(error) => {
-                self.let_go(&mut holding);
+                holding.release(&self.bounce, &self.probe);
                 self.counters.full += u64::from(error == SendError::Full);
             }
         }
@@ -113,7 +142,7 @@ impl<P: Probe> Driver<P> {
         payload: impl IntoIterator<Item = (&'b GuestBuffer, Range<usize>)>,
         header: &NetHeader,
         parts: &mut [Part; PIECES_MAX + 1],
-        holding: &mut Vec<Held>,
+        holding: &mut Packet,
     ) -> Result<usize, SendError> {
         let prefix = header.to_bytes();
         let len = prefix.len() + headers.len();
@@ -158,7 +187,7 @@ impl<P: Probe> Driver<P> {
     }
 
     /// Copies bytes into a run of the bounce buffer and returns its address.
-    fn bounce_in(&mut self, from: &[&[u8]], holding: &mut Vec<Held>) -> Result<usize, SendError> {
+    fn bounce_in(&mut self, from: &[&[u8]], holding: &mut Packet) -> Result<usize, SendError> {
         let len = from.iter().map(|bytes| bytes.len()).sum();
         let run = self.find(len).ok_or(SendError::Full)?;
         let _span = self.probe.enter(Category::BounceCopy);
@@ -173,15 +202,6 @@ impl<P: Probe> Driver<P> {
         let address = self.bounce.address(&run);
         holding.push(Held::Run(run));
         Ok(address)
-    }
-
-    fn let_go(&self, held: &mut Vec<Held>) {
-        for held in held.drain(..) {
-            if let Held::Run(run) = held {
-                let _span = self.probe.enter(Category::SlotRelease);
-                self.bounce.release(run);
-            }
-        }
     }
 
     /// Gives the device the packets that were sent, and takes back the memory of those that it has
@@ -214,10 +234,8 @@ impl<P: Probe> Driver<P> {
     fn try_reap(&mut self) -> Result<(), Fault> {
         for _ in 0..self.transmit.completed()? {
             let completion = self.transmit.take()?;
-            let head = usize::from(completion.head);
-            let mut held = std::mem::take(&mut self.sent[head]);
-            self.let_go(&mut held);
-            self.sent[head] = held;
+            let held = &mut self.sent[usize::from(completion.head)];
+            held.release(&self.bounce, &self.probe);
         }
         Ok(())
     }

@@ -3,18 +3,31 @@
 use std::time::Duration;
 
 use tare_packet::ethernet::{self, Mac};
-use tare_packet::{checksum, protocol};
+use tare_packet::{checksum, ipv6, protocol};
 use tare_sim::Instant;
 
 use super::Stack;
 use crate::tcp::buffer::{Buffer, Checksum, Frame, Payload};
 use crate::tcp::connection::{Clock, Connection, Failure, PeerOptions, State, Verdict};
-use crate::tcp::headers::{Dropped, Headers, Ip, Options, Segment, Tuple, PREFIX};
+use crate::tcp::headers::{self, Dropped, Ip, Options, Segment, Tuple, PREFIX, TCP};
 use crate::tcp::link::{Effect, TooBig};
 use crate::tcp::receive_queue::Limits;
+use crate::variant::Headers;
 
 /// The time for which cookies are looked for after the last was sent: as long as they are valid.
 const COOKIES: Duration = Duration::from_secs(128);
+
+/// The place of the header's length in a TCP header.
+const TCP_OFFSET: usize = 12;
+
+/// Reads up to `len` bytes of a frame's headers at `at` where they lie, again if they were read
+/// before: there may be other bytes by now.
+fn look_at<B: Buffer>(frame: &Frame<B>, prefix: &mut [u8], at: usize, len: usize) {
+    let end = at.saturating_add(len).min(prefix.len());
+    if let Some(to) = prefix.get_mut(at..end) {
+        frame.buffer.read(frame.range.start + at, to);
+    }
+}
 
 /// A segment on its way to a connection.
 struct Arrived<B> {
@@ -43,8 +56,18 @@ impl<B: Buffer> Stack<B> {
         let len = frame.range.len();
         let mut prefix = [0; PREFIX];
         let prefix = &mut prefix[..len.min(PREFIX)];
-        frame.buffer.read(frame.range.start, prefix);
-        let prefix = &*prefix;
+        match self.config.headers {
+            Headers::CopiedFirst => frame.buffer.read(frame.range.start, prefix),
+            Headers::InPlace => {
+                // Once for the length, and once for the fields, as with TCP below.
+                look_at(&frame, prefix, 0, ethernet::HEADER + 1);
+                let len = match prefix.get(ethernet::HEADER) {
+                    Some(first) if first >> 4 == 4 => usize::from(first & 15) * 4,
+                    _ => ipv6::HEADER,
+                };
+                look_at(&frame, prefix, ethernet::HEADER, len);
+            }
+        }
         let kind = ethernet::kind(prefix).ok_or(Dropped::Malformed)?;
         let is_group = prefix[0] & 1 == 1;
         if !is_group && prefix[..6] != self.config.mac {
@@ -101,16 +124,30 @@ impl<B: Buffer> Stack<B> {
         &mut self,
         now: Instant,
         frame: Frame<B>,
-        prefix: &[u8],
+        prefix: &mut [u8],
         ip: &Ip,
     ) -> Result<(), Dropped> {
+        let is_copied = self.config.headers == Headers::CopiedFirst;
+        if !is_copied {
+            // Once for the length, and once for the fields.
+            look_at(&frame, prefix, ip.start, TCP);
+            let len = prefix
+                .get(ip.start + TCP_OFFSET)
+                .map_or(0, |byte| byte >> 4);
+            look_at(&frame, prefix, ip.start, usize::from(len) * 4);
+        }
         let bytes = prefix.get(ip.start..ip.end.min(prefix.len()));
         let bytes = bytes.ok_or(Dropped::Malformed)?;
         let (segment, header_len) = Segment::parse(bytes)?;
         let start = frame.range.start + ip.start + header_len;
         let range = start..frame.range.start + ip.end;
         if frame.checksum == Checksum::Unverified {
-            let header = checksum::sum(&bytes[..header_len]);
+            let header = if is_copied {
+                checksum::sum(&bytes[..header_len])
+            } else {
+                let at = frame.range.start + ip.start;
+                frame.buffer.sum(at..at + header_len)
+            };
             let sum = ip.pseudo_sum() + header + frame.buffer.sum(range.clone());
             if checksum::finish(sum) != 0 {
                 return Err(Dropped::Checksum);
@@ -142,6 +179,9 @@ impl<B: Buffer> Stack<B> {
     /// Hands a segment to its connection.
     fn deliver(&mut self, now: Instant, index: u32, arrived: Arrived<B>) {
         let free = self.config.pool_max.saturating_sub(self.pinned);
+        // Short payloads too are mostly read before the next ones arrive, and stay where they are
+        // as long as they keep a small part of the pool.
+        let uncopied = (self.config.pool_max / 16).saturating_sub(self.pinned);
         let private = self.config.copied_max.saturating_sub(self.copied);
         let Some(connection) = self.table.at(index) else {
             return;
@@ -159,6 +199,7 @@ impl<B: Buffer> Stack<B> {
             pinned_max: self.config.pinned_max.min(connection.rx.pinned() + free),
             copied_max: connection.rx.copied() + private,
             copy_divisor: self.config.copy_divisor,
+            uncopied_max: connection.rx.pinned() + uncopied,
         };
         let Arrived {
             tuple,
@@ -201,7 +242,7 @@ impl<B: Buffer> Stack<B> {
 
     /// Sends a segment of no connection.
     pub(super) fn reply(&mut self, to: Mac, tuple: &Tuple, segment: &Segment) {
-        let mut headers = Headers::new((to, self.config.mac), tuple, segment, 0);
+        let mut headers = headers::Headers::new((to, self.config.mac), tuple, segment, 0);
         headers.finish(tuple, 0, 0);
         self.link.queue(headers.bytes().to_vec());
     }
