@@ -295,7 +295,10 @@ fn the_quotas_of_a_full_pool_are_available_at_given_addresses_whatever_the_key()
             store.close(SpaceId(n)).unwrap();
         }
         while store.clean(1 << 20) {}
-        assert_eq!((store.counts().displaced, store.counts().entries), (0, [0; 3]));
+        assert_eq!(
+            (store.counts().displaced, store.counts().entries),
+            (0, [0; 3])
+        );
         displaced
     };
     let mut random = Random::new(14);
@@ -308,7 +311,9 @@ fn the_quotas_of_a_full_pool_are_available_at_given_addresses_whatever_the_key()
     assert!(crowded > 10, "spaces met with {crowded} keys only");
     // Pages that lie as far apart as the table is long: the sixteen of a space have one home.
     for _ in 0..40 {
-        fill(&mut random, &config, 64, &|page| BASE + page * frames * KIB_4);
+        fill(&mut random, &config, 64, &|page| {
+            BASE + page * frames * KIB_4
+        });
     }
 }
 
