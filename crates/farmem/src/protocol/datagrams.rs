@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// Most bytes of a run that a socket sends at once, so that it fits into an IPv6 packet like that of
-/// one datagram.
+/// Most bytes of a run that a socket sends at once, so that it fits into an IPv6 packet like that
+/// of one datagram.
 pub(crate) const RUN_BYTES: usize = 65_535 - 48;
 
 /// Bytes of datagrams after which they are handed to a link: about a run of them, so that the other

@@ -248,8 +248,8 @@ fn an_allocation_without_room_in_the_page_table_tries_elsewhere_and_counts_it() 
     assert_eq!(store.counts().displaced, 0);
 }
 
-/// Where the pages of a space are in the page table depends on the secret key, and so does whether
-/// spaces meet there. Four of a quarter of the pool each do so with one key in sixteen.
+/// The place of a page in the page table depends on the secret key, and so does it whether spaces
+/// meet there. Four of a quarter of the pool each do so with one key in sixteen.
 #[test]
 fn the_quotas_of_a_full_pool_are_available_at_given_addresses_whatever_the_key() {
     let frames = 1024;
