@@ -14,6 +14,8 @@ const LINE: usize = 64;
 const WAYS: usize = 3;
 /// The least number of buckets.
 const BUCKETS_MIN: u64 = 64;
+/// Buckets that an insertion looks at, at most, to make room.
+const SEARCH_MAX: usize = 128;
 /// Consecutive pages, as a power of two, whose home buckets are consecutive too.
 const RUN_SHIFT: u32 = 18;
 /// The frame of a page that was never written.
@@ -262,38 +264,83 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> Table<M> {
             return false;
         } else {
             let bucket = self.second(home, page);
-            let Some(way) = self.vacant(bucket).or_else(|| self.make_room(bucket)) else {
+            let slot = match self.vacant(bucket) {
+                Some(way) => Some(Slot { bucket, way }),
+                None => self.make_room([bucket, home]),
+            };
+            let Some(slot) = slot else {
                 return false;
             };
-            self.store(Slot { bucket, way }, page, entry);
-            self.count_away(home, true);
+            self.store(slot, page, entry);
+            // Room may have been made in its home.
+            if home != slot.bucket {
+                self.count_away(home, true);
+            }
         }
         self.counts[page.size as usize] += 1;
         true
     }
 
-    /// Moves one entry of a full bucket to the other bucket that it may be in.
-    fn make_room(&mut self, bucket: usize) -> Option<usize> {
-        for way in 0..WAYS {
-            let slot = Slot { bucket, way };
-            let (page, entry) = self.load(slot)?;
-            let home = self.home(&page);
-            let to = if home == bucket {
-                self.second(home, &page)
-            } else {
-                home
-            };
-            if let Some(vacant) = self.vacant(to) {
-                self.count_away(home, home == bucket);
-                let to = Slot {
-                    bucket: to,
-                    way: vacant,
-                };
-                self.store(to, &page, entry);
-                return Some(way);
+    /// Makes room in one of two full buckets: moves an entry to the other bucket that it may be in,
+    /// and before that, if that one is full too, an entry of that one, and so on along the shortest
+    /// such path.
+    ///
+    /// One move is not enough. Runs of pages may begin close together: the table is then full where
+    /// they are, and each page beyond the third needs one of its few entries out of there.
+    fn make_room(&mut self, buckets: [usize; 2]) -> Option<Slot> {
+        // Buckets, and for each the entry that would move there: its slot, whose bucket is found
+        // before.
+        let mut found: [(usize, Option<(usize, usize)>); SEARCH_MAX] = [(0, None); SEARCH_MAX];
+        (found[0].0, found[1].0) = (buckets[0], buckets[1]);
+        let (mut known, mut next) = (2, 0);
+        while next < known {
+            let bucket = found[next].0;
+            for way in 0..WAYS {
+                let to = self.other(Slot { bucket, way })?;
+                if found[..known].iter().any(|&(bucket, _)| bucket == to) {
+                    continue;
+                }
+                if let Some(vacant) = self.vacant(to) {
+                    let mut vacant = Slot {
+                        bucket: to,
+                        way: vacant,
+                    };
+                    let mut from = Some((next, way));
+                    while let Some((place, way)) = from {
+                        let (bucket, before) = found[place];
+                        let slot = Slot { bucket, way };
+                        self.relocate(slot, vacant);
+                        (vacant, from) = (slot, before);
+                    }
+                    return Some(vacant);
+                }
+                if known < SEARCH_MAX {
+                    found[known] = (to, Some((next, way)));
+                    known += 1;
+                }
             }
+            next += 1;
         }
         None
+    }
+
+    /// Returns the other bucket that an entry may be in.
+    fn other(&self, slot: Slot) -> Option<usize> {
+        let (page, _) = self.load(slot)?;
+        let home = self.home(&page);
+        Some(match home == slot.bucket {
+            true => self.second(home, &page),
+            false => home,
+        })
+    }
+
+    /// Copies an entry to the other bucket that it may be in. Its slot is to be written next.
+    fn relocate(&mut self, from: Slot, to: Slot) {
+        if let Some((page, entry)) = self.load(from) {
+            let home = self.home(&page);
+            self.count_away(home, home == from.bucket);
+            self.store(to, &page, entry);
+        }
     }
 
     /// Removes an entry.

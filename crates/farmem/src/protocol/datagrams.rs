@@ -2,6 +2,14 @@
 
 use std::ops::Range;
 
+/// Most bytes of a run that a socket sends at once, so that it fits into an IPv6 packet like that
+/// of one datagram.
+pub(crate) const RUN_BYTES: usize = 65_535 - 48;
+
+/// Bytes of datagrams after which they are handed to a link: about a run of them, so that the other
+/// side works on it while the next one is written.
+pub(crate) const SEND_BYTES: usize = 62 << 10;
+
 /// Datagrams one behind the other in one piece of memory that is used again.
 ///
 /// Since messages say their own length, those of the same size can be handed to the kernel as one

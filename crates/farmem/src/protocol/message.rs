@@ -21,6 +21,9 @@ pub const OPERATION_MAX: u32 = 1 << 30;
 /// remember which have arrived.
 pub const SEGMENT_MIN: u32 = 512;
 
+/// Most attempts before its own that a response to a segment may answer too.
+pub(super) const RECEIVED_MAX: u64 = 1023;
+
 /// Longest message, in bytes: what a datagram can hold is less, a ring of shared memory may hold
 /// more than a datagram.
 pub const MESSAGE_MAX: usize = 1 << 20;

@@ -28,6 +28,7 @@ pub use client::{
     Client, ClientConfig, ClientCounters, Completion, Failure, OperationId, SubmitError,
 };
 pub use datagrams::Datagrams;
+pub(crate) use datagrams::{RUN_BYTES, SEND_BYTES};
 pub use message::{
     peek, Malformed, Request, Response, GUARD_LEN, MESSAGE_MAX, OPERATION_MAX, REQUEST_HEADER,
     RESPONSE_HEADER, SEGMENT_MIN, VERSION,

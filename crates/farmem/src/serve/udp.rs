@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::lock;
 use super::source::{Source, Turn};
-use crate::protocol::{Datagrams, Execute, Node};
-use crate::transport::{UdpSocket, Waiting, DATAGRAM_MAX, SEND_BYTES};
+use crate::protocol::{Datagrams, Execute, Node, SEND_BYTES};
+use crate::transport::{UdpSocket, Waiting, DATAGRAM_MAX};
 use rustix::net::{bind, socket_with, sockopt, AddressFamily, SocketFlags, SocketType};
 
 /// Most pieces taken in one turn. The more, the less often the node is locked; the fewer, the

@@ -11,9 +11,9 @@ use tare_port::{OfInterface, Port};
 
 use super::lock;
 use super::source::{Source, Turn};
-use crate::protocol::{Datagrams, Execute, Node};
+use crate::protocol::{Datagrams, Execute, Node, SEND_BYTES};
 use crate::transport::xdp::XdpStation;
-use crate::transport::{Waiting, SEND_BYTES};
+use crate::transport::Waiting;
 
 /// Most datagrams taken in one turn.
 const BATCH_MAX: usize = 32;

@@ -26,7 +26,6 @@ use crate::protocol::{Completion, Failure, OperationId, SubmitError};
 pub use faulty::{FaultCounts, Faults, Faulty};
 pub use link::{Link, Waiting, DATAGRAM_MAX};
 pub use remote::Remote;
-pub(crate) use remote::SEND_BYTES;
 pub use shared::{Member, Shared};
 pub(crate) use udp::UdpSocket;
 pub use udp::{UdpLink, SOCKET_BYTES};

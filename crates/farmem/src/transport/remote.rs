@@ -10,12 +10,8 @@ use super::link::{with_buffer, with_out, Link};
 use super::Channel;
 use crate::operation::{Operation, SpaceId};
 use crate::protocol::{
-    Client, Completion, OperationId, SubmitError, REQUEST_HEADER, RESPONSE_HEADER,
+    Client, Completion, OperationId, SubmitError, REQUEST_HEADER, RESPONSE_HEADER, SEND_BYTES,
 };
-
-/// Bytes of datagrams after which they are handed to the link: about a run of them, so that the
-/// other side works on it while the next one is written.
-pub(crate) const SEND_BYTES: usize = 62 << 10;
 
 /// Most pieces taken at a time. What they make room for can leave in one run, but the node should
 /// have something to do meanwhile.
@@ -111,6 +107,8 @@ impl<L: Link> Channel for Remote<L> {
         space: SpaceId,
         operation: &Operation<'_>,
     ) -> Result<OperationId, SubmitError> {
+        tare_memory::prefetch(self);
+        self.client.prefetch();
         let id = self.client.submit_soon(space, operation)?;
         self.unsent += match operation {
             Operation::Read { len, .. } => MESSAGES_BYTES + u64::from(*len),

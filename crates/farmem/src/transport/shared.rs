@@ -10,10 +10,9 @@ use tare_memory::prefetch;
 use tare_sim::{EventQueue, Instant};
 
 use super::link::{with_buffer, Link};
-use super::remote::SEND_BYTES;
 use super::Channel;
 use crate::operation::{Operation, SpaceId};
-use crate::protocol::{peek, Client, Completion, Datagrams, OperationId, SubmitError};
+use crate::protocol::{peek, Client, Completion, Datagrams, OperationId, SubmitError, SEND_BYTES};
 
 /// A link that many clients of one thread share, each with a space of its own: a hundred thousand
 /// sessions need no hundred thousand sockets. Responses find their client by the space.

@@ -15,14 +15,11 @@ use rustix::net::{
 use tare_sim::Instant;
 
 use super::link::{Link, Waiting};
-use crate::protocol::Datagrams;
+use crate::protocol::{Datagrams, RUN_BYTES};
 
 /// The room that a socket asks for in each direction, in bytes. Linux counts what packets take, not
 /// what they carry, and gives at most `net.core.rmem_max` and `wmem_max`.
 pub const SOCKET_BYTES: usize = 4 << 20;
-
-/// Most bytes of a run, so that it fits into an IPv6 packet like that of one datagram.
-const RUN_BYTES: usize = 65_535 - 48;
 
 /// Most datagrams of a run that every kernel takes.
 const RUN_DATAGRAMS: usize = 64;

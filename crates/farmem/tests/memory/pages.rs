@@ -248,6 +248,75 @@ fn an_allocation_without_room_in_the_page_table_tries_elsewhere_and_counts_it() 
     assert_eq!(store.counts().displaced, 0);
 }
 
+/// The place of a page in the page table depends on the secret key, and so does it whether spaces
+/// meet there. Four of a quarter of the pool each do so with one key in sixteen.
+#[test]
+fn the_quotas_of_a_full_pool_are_available_at_given_addresses_whatever_the_key() {
+    let frames = 1024;
+    let fill = |random: &mut Random, config: &Config, spaces: u64, at: &dyn Fn(u64) -> u64| {
+        let key = [random.next_u64(), random.next_u64()];
+        let config = Config {
+            key,
+            quota: config.bytes / spaces,
+            ..config.clone()
+        };
+        let mut store = Store::new(&config);
+        for n in 0..spaces {
+            store.open(SpaceId(n)).unwrap();
+        }
+        let (mut displaced, pages) = (0, frames / spaces);
+        for n in 0..spaces {
+            if at(1) - at(0) == KIB_4 {
+                let result = alloc(&mut store, SpaceId(n), config.quota, Some(at(0)));
+                assert_eq!(result, Ok(at(0)), "space {n}, key {key:x?}");
+            } else {
+                for page in 0..pages {
+                    let result = alloc(&mut store, SpaceId(n), KIB_4, Some(at(page)));
+                    assert_eq!(result, Ok(at(page)), "space {n}, key {key:x?}");
+                }
+            }
+            displaced = store.counts().displaced.max(displaced);
+        }
+        for n in 0..spaces {
+            for page in 0..pages {
+                let word = (n * pages + page).to_le_bytes();
+                store.write(SpaceId(n), at(page) + 8, &word).unwrap();
+            }
+        }
+        assert_eq!(store.counts().bytes_free, 0);
+        for n in 0..spaces {
+            for page in 0..pages {
+                let word = (n * pages + page).to_le_bytes();
+                let found = read(&store, SpaceId(n), at(page) + 8, 8);
+                assert_eq!(found, Ok(word.to_vec()));
+            }
+        }
+        for n in 0..spaces {
+            store.close(SpaceId(n)).unwrap();
+        }
+        while store.clean(1 << 20) {}
+        assert_eq!(
+            (store.counts().displaced, store.counts().entries),
+            (0, [0; 3])
+        );
+        displaced
+    };
+    let mut random = Random::new(14);
+    let config = Config::new(frames * KIB_4);
+    let mut crowded = 0;
+    for _ in 0..400 {
+        let displaced = fill(&mut random, &config, 4, &|page| BASE + page * KIB_4);
+        crowded += u64::from(displaced > 32);
+    }
+    assert!(crowded > 10, "spaces met with {crowded} keys only");
+    // Pages that lie as far apart as the table is long: the sixteen of a space have one home.
+    for _ in 0..40 {
+        fill(&mut random, &config, 64, &|page| {
+            BASE + page * frames * KIB_4
+        });
+    }
+}
+
 #[test]
 fn one_allocation_may_take_the_whole_memory() {
     let mut store = store(64 << 20);

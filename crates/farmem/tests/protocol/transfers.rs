@@ -7,7 +7,7 @@ use tare_farmem::operation::{
     Error, Guard, Operation, PageSize, Permission, SpaceId, Value, LEASE_MAX,
 };
 use tare_farmem::protocol::{
-    ClientConfig, Failure, Node, NodeConfig, SubmitError, OPERATION_MAX, REQUEST_HEADER,
+    ClientConfig, Datagrams, Failure, Node, NodeConfig, SubmitError, OPERATION_MAX, REQUEST_HEADER,
     RESPONSE_HEADER,
 };
 use tare_sim::{Instant, LineConfig, Queue, Random};
@@ -137,6 +137,83 @@ fn a_write_of_many_messages_is_seen_as_a_whole_or_not_at_all() {
         let end = bench.completions().remove(0);
         assert_eq!(end.outcome, Err(Failure::OutcomeUnknown));
     }
+}
+
+#[test]
+fn segments_that_arrive_together_have_one_answer() {
+    let mut bench = Bench::new(node_config(5), client_config(100));
+    let data: Vec<u8> = (0..9000).map(|n| n as u8 | 1).collect();
+    bench.submit(&write(0, &data));
+    let sent = bench.sent();
+    let before = bench.client.counters().requests;
+    assert_eq!(sent.len(), 10);
+    // As the kernel hands over a run; one is lost in the middle, and the last comes later.
+    let (run, last) = ([&sent[..4], &sent[5..9]].concat().concat(), &sent[9]);
+    let answers = bench.answers(&run);
+    assert_eq!(answers.concat().len(), 2 * RESPONSE_HEADER);
+    bench.give(&answers);
+    let answers = bench.answers(last);
+    assert_eq!(answers.concat().len(), RESPONSE_HEADER);
+    bench.give(&answers);
+    assert_eq!(bench.client.outstanding(), 1);
+    // All but the lost one count as answered: it alone is sent again.
+    bench.wait(10 * MILLISECOND);
+    let again = bench.sent();
+    assert_eq!(again.len(), 1);
+    assert_eq!(bench.client.counters().requests, before + 1);
+    let answers = bench.answers(&again[0]);
+    bench.give(&answers);
+    assert_eq!(bench.completions().remove(0).outcome, Ok(Value::None));
+    assert_eq!(bench.memory.bytes(0..9000), data);
+    // Segments of two writes in turn are answered one by one.
+    bench.submit(&write(0, &data[..2000]));
+    bench.submit(&write(16384, &data[..2000]));
+    let sent = bench.sent();
+    let (one, other): (Vec<_>, Vec<_>) = (sent[..2].to_vec(), sent[3..5].to_vec());
+    let mixed = [&one[0], &other[0], &one[1], &other[1]];
+    let answers = bench.answers(&mixed.map(Vec::as_slice).concat());
+    assert_eq!(answers.concat().len(), 4 * RESPONSE_HEADER);
+}
+
+#[test]
+fn the_short_end_of_a_long_write_is_the_last_of_a_run() {
+    let client = ClientConfig {
+        queueing: 100 * MILLISECOND,
+        requests_max: 1024,
+        datagram_bytes: 1472,
+        ..client_config(100)
+    };
+    let node = NodeConfig {
+        datagram_bytes: 1472,
+        ..node_config(5)
+    };
+    let mut bench = Bench::new(node, client);
+    let data = vec![7; 50_000];
+    // Until the window is open.
+    while bench.client.counters().requests < 2000 {
+        bench.submit(&write(0, &data));
+        bench.exchange();
+        bench.completions();
+    }
+    (0..4).for_each(|n| bench.submit(&write(65536 * n, &data)));
+    let mut runs = Vec::new();
+    while bench.client.outstanding() > 0 {
+        // As a link sends.
+        let mut run = Datagrams::default();
+        while run.bytes() < 62 << 10 && bench.client.transmit(bench.now, &mut run) {}
+        let longest = run.iter().map(<[u8]>::len).max().unwrap();
+        let short = run.iter().take(run.len() - 1);
+        let short = short.filter(|datagram| datagram.len() < longest).count();
+        runs.push((run.bytes(), short));
+        let answers = bench.answers(&run.iter().collect::<Vec<_>>().concat());
+        bench.give(&answers);
+    }
+    // In the order of the writes each but the first would have an end in its middle.
+    assert_eq!(runs.len(), 4, "{runs:?}");
+    for &(bytes, short) in &runs[..3] {
+        assert!((60_000..=65_487).contains(&bytes) && short == 0, "{runs:?}");
+    }
+    assert_eq!(bench.completions().len(), 4);
 }
 
 #[test]

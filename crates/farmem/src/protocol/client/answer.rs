@@ -5,9 +5,9 @@ use std::time::Duration;
 use tare_sim::Instant;
 
 use super::super::codec::{self, code, status};
-use super::super::message::Response;
+use super::super::message::{Response, RECEIVED_MAX};
 use super::super::node::DATAGRAM_MIN;
-use super::{Client, Failure, NodeInfo, HELLO};
+use super::{Attempt, Client, Failure, NodeInfo, HELLO};
 use crate::operation::Value;
 
 impl Client {
@@ -140,6 +140,15 @@ impl Client {
             status::RECEIVED if code == code::WRITE => {
                 self.requests.answer(id);
                 self.answered = (rtt_ns, self.answered.1 + part.bytes());
+                for before in 1..=response.value.min(RECEIVED_MAX) {
+                    let id = id.wrapping_sub(before);
+                    let earlier = self.requests.find(id).copied();
+                    let is_part = |earlier: &Attempt| earlier.operation == part.operation;
+                    if let Some(earlier) = earlier.filter(is_part) {
+                        self.requests.answer(id);
+                        self.answered.1 += earlier.bytes();
+                    }
+                }
                 return;
             }
             _ => {}

@@ -98,6 +98,15 @@ impl Operations {
         self.len
     }
 
+    /// Asks the cache for the first slot.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        self.slots
+            .first()
+            .into_iter()
+            .for_each(tare_memory::prefetch);
+    }
+
     /// All slots, of which some are vacant.
     pub(super) fn slots(&self) -> std::ops::Range<u32> {
         0..self.slots.len() as u32

@@ -128,6 +128,15 @@ struct Page {
 }
 
 impl Order {
+    /// Asks the cache for the first slot.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        self.entries
+            .first()
+            .into_iter()
+            .for_each(tare_memory::prefetch);
+    }
+
     /// Enters an operation; appends the slots of the operations that it must wait for to
     /// `blockers`, some perhaps twice.
     #[inline]

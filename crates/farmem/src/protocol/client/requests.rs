@@ -294,6 +294,10 @@ impl Requests {
             self.attempts.pop_front();
             self.first = self.first.wrapping_add(1);
         }
+        if self.attempts.is_empty() {
+            // Back to the start of its memory, so that one operation at a time uses the same lines.
+            self.attempts.clear();
+        }
     }
 
     /// The oldest attempt on the way, with its number.

@@ -3,13 +3,21 @@
 use tare_sim::Instant;
 
 use super::super::codec::{code, Head};
-use super::super::datagrams::Datagrams;
+use super::super::datagrams::{Datagrams, RUN_BYTES, SEND_BYTES};
 use super::super::message::{Request, GUARD_LEN, REQUEST_HEADER, RESPONSE_HEADER};
 use super::{Attempt, Client, Failure, First, Handle, NodeInfo, Requests};
 use crate::operation::{Error, SpaceId};
 
 /// Bytes of an operation after which it is the turn of the next one.
 const TURN_BYTES: u32 = 64 << 10;
+
+/// The next segment of a long write.
+enum Segment {
+    /// One as long as the others.
+    Whole,
+    /// A shorter one, the last, in a request of so many bytes.
+    End(usize),
+}
 
 impl Client {
     /// Asks the node for its epoch, for a space that an operation waits for: every key belongs to
@@ -81,6 +89,9 @@ impl Client {
         longest: usize,
         datagram: &mut Datagrams,
     ) -> bool {
+        if self.ready.len() > 1 && datagram.open_bytes() == 0 {
+            self.order_ends(longest, datagram.bytes());
+        }
         let Some(&handle) = self.ready.front() else {
             return false;
         };
@@ -130,6 +141,44 @@ impl Client {
         }
         self.emit(id, handle, (offset, length), datagram);
         true
+    }
+
+    /// Sees to it that the last segment of a long write, which is shorter than the others, is the
+    /// last datagram of a run, if there is another long write: it ends the run that it is in.
+    fn order_ends(&mut self, longest: usize, run: usize) {
+        let (Some(one), Some(other)) = (self.segment(0), self.segment(1)) else {
+            return;
+        };
+        let run = run + longest;
+        let has_room = |end: usize| run < SEND_BYTES && run + end <= RUN_BYTES;
+        let is_swapped = match (one, other) {
+            (Segment::End(end), Segment::Whole) => has_room(end),
+            (Segment::Whole, Segment::End(end)) => run > longest && !has_room(end),
+            _ => false,
+        };
+        if is_swapped {
+            self.ready.swap(0, 1);
+        }
+    }
+
+    /// Returns the next segment of an operation in the queue, if it is a long write of which
+    /// something was sent, or which has not begun.
+    fn segment(&self, place: usize) -> Option<Segment> {
+        let active = self.operations.get(*self.ready.get(place)?)?;
+        let (head, first) = (active.head, active.first);
+        if head.code != code::WRITE {
+            return None;
+        }
+        let rest = head.length - active.sent;
+        match first {
+            Some(first) if head.length > first.part && rest < first.part => {
+                let (request, _) = self.message_bytes(&head, 0, rest);
+                Some(Segment::End(request as usize))
+            }
+            Some(first) if rest >= first.part => Some(Segment::Whole),
+            None if u64::from(rest) >= RUN_BYTES as u64 / 2 => Some(Segment::Whole),
+            _ => None,
+        }
     }
 
     /// Returns the bytes of a request or response that carry data, in datagrams of up to `longest`.

@@ -13,8 +13,8 @@ use super::aead::Secret;
 use super::codec::{self, code, status};
 use super::datagrams::Datagrams;
 use super::message::{
-    peek_address, Malformed, Request, Response, MESSAGE_MAX, OPERATION_MAX, REQUEST_HEADER,
-    RESPONSE_HEADER,
+    peek_address, Malformed, Request, Response, MESSAGE_MAX, OPERATION_MAX, RECEIVED_MAX,
+    REQUEST_HEADER, RESPONSE_HEADER,
 };
 use super::protection::{Authentication, Protection, KEYS_MAX};
 use super::HORIZON_TIMEOUTS;
@@ -227,6 +227,36 @@ pub struct Node<S> {
     counters: NodeCounters,
 }
 
+/// Segments of one write that arrived in succession, with consecutive numbers, and are answered
+/// together.
+struct Received {
+    space: SpaceId,
+    operation: u64,
+    /// The number of the last one.
+    id: u64,
+    count: u64,
+}
+
+impl Received {
+    fn new(request: &Request<'_>) -> Received {
+        Received {
+            space: request.space,
+            operation: request.operation_id(),
+            id: request.id,
+            count: 0,
+        }
+    }
+
+    /// Returns true if a request is the next segment.
+    #[inline]
+    fn goes_on(&self, request: &Request<'_>) -> bool {
+        request.segment != 0
+            && (request.space, request.operation_id()) == (self.space, self.operation)
+            && request.id == self.id.wrapping_add(1)
+            && self.count <= RECEIVED_MAX
+    }
+}
+
 impl<S: Execute> Node<S> {
     /// A node with this memory.
     pub fn new(config: NodeConfig, store: S) -> Node<S> {
@@ -291,9 +321,24 @@ impl<S: Execute> Node<S> {
     fn take(
         &mut self,
         now: Instant,
+        datagram: &mut [u8],
+        replies: &mut Datagrams,
+        enough: usize,
+    ) -> usize {
+        let mut received = None;
+        let rest = self.take_requests(now, datagram, replies, enough, &mut received);
+        self.acknowledge(now, &mut received, replies);
+        rest
+    }
+
+    /// The same without the answer to the last segments.
+    fn take_requests(
+        &mut self,
+        now: Instant,
         mut datagram: &mut [u8],
         replies: &mut Datagrams,
         enough: usize,
+        received: &mut Option<Received>,
     ) -> usize {
         let mut ahead = 0;
         while !datagram.is_empty() {
@@ -319,28 +364,85 @@ impl<S: Execute> Node<S> {
                 }
             };
             self.counters.requests += 1;
-            let start = Response::begin(&self.protection, &mut replies.bytes);
+            if received
+                .as_ref()
+                .is_some_and(|last| !last.goes_on(&request))
+            {
+                self.acknowledge(now, received, replies);
+            }
+            let mut start = Response::begin(&self.protection, &mut replies.bytes);
             let Ok((status, value)) = self.answer(now, &request, &mut replies.bytes) else {
                 self.counters.malformed += 1;
                 replies.bytes.truncate(start);
                 continue;
             };
-            let response = Response {
-                status,
-                space: request.space,
-                id: request.id,
-                epoch: self.config.epoch,
-                time_ns: now.as_nanos(),
-                value,
-                body: &[],
-            };
-            // It has the key of every space of which it could open a request.
-            let sealed = response.finish(&mut self.protection, start, &mut replies.bytes);
-            if sealed.is_ok() && replies.open_bytes() > self.config.datagram_bytes {
-                replies.end_at(start);
+            if status == status::RECEIVED {
+                replies.bytes.truncate(start);
+                let segments = received.get_or_insert(Received::new(&request));
+                (segments.id, segments.count) = (request.id, segments.count + 1);
+                continue;
             }
+            if received.is_some() {
+                // This one is of the same write, and has no body.
+                replies.bytes.truncate(start);
+                self.acknowledge(now, received, replies);
+                start = Response::begin(&self.protection, &mut replies.bytes);
+            }
+            self.finish(
+                now,
+                start,
+                status,
+                value,
+                (request.space, request.id),
+                replies,
+            );
         }
         0
+    }
+
+    /// Answers segments, if there are any, in one response.
+    #[inline]
+    fn acknowledge(
+        &mut self,
+        now: Instant,
+        received: &mut Option<Received>,
+        replies: &mut Datagrams,
+    ) {
+        if let Some(Received {
+            space, id, count, ..
+        }) = received.take()
+        {
+            let start = Response::begin(&self.protection, &mut replies.bytes);
+            let before = count - 1;
+            self.finish(now, start, status::RECEIVED, before, (space, id), replies);
+        }
+    }
+
+    /// Writes the header of the response that begins at `start`.
+    #[inline]
+    fn finish(
+        &mut self,
+        now: Instant,
+        start: usize,
+        status: u8,
+        value: u64,
+        (space, id): (SpaceId, u64),
+        replies: &mut Datagrams,
+    ) {
+        let response = Response {
+            status,
+            space,
+            id,
+            epoch: self.config.epoch,
+            time_ns: now.as_nanos(),
+            value,
+            body: &[],
+        };
+        // It has the key of every space of which it could open a request.
+        let sealed = response.finish(&mut self.protection, start, &mut replies.bytes);
+        if sealed.is_ok() && replies.open_bytes() > self.config.datagram_bytes {
+            replies.end_at(start);
+        }
     }
 
     /// Asks the cache for what the next requests touch: for their places in the page table, then
