@@ -153,7 +153,7 @@ fn a_guarded_guest_carries_all_bytes_in_every_variant() {
     }
 }
 
-/// What a child does, and the signal that ends it.
+/// The tasks of a child, and the signal that ends it.
 const TASKS: [(&str, Option<i32>); 6] = [
     ("application", Some(SIGSEGV)),
     ("application, without a guard", None),

@@ -83,7 +83,7 @@ fn connect(peer: &mut Client4, source: &Source) {
     peer.connect(Instant::now(), to, source.accept()).unwrap();
 }
 
-/// Has the peer send more than one segment at a time: the payloads of small frames are copied before
+/// Has the peer send more than one segment at a time: payloads of small frames may be copied before
 /// they are opened, and what the host changes in those is lost on the guest.
 fn produce(peer: &mut Client4, time: Time) {
     for _ in 0..8 {
@@ -223,8 +223,8 @@ struct Raced {
     verified: u64,
 }
 
-/// Lets the host flip bits until the guest has delivered a wrong byte; if that is not expected, until
-/// it has refused some records in no less than two seconds. At most for a minute.
+/// Lets the host flip bits until the guest has delivered a wrong byte; if that is not expected,
+/// until it has refused some records in no less than two seconds. At most for a minute.
 fn race(variant: Variant, is_lost: bool) -> Raced {
     let host = host(variant);
     let fd = host.region.fd().try_clone_to_owned().unwrap();
@@ -286,8 +286,8 @@ fn race(variant: Variant, is_lost: bool) -> Raced {
 #[test]
 fn a_host_that_flips_bits_gets_wrong_bytes_past_the_unprotected_variant_alone() {
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
-    // In `zc` the checksums of short frames are verified by the guest, which drops most of those that
-    // were changed.
+    // In `zc` the checksums of short frames are verified by the guest, which drops most of those
+    // that were changed.
     for variant in [BIFROST, ZC] {
         let raced = race(variant, false);
         eprintln!("{}: {raced:?}", variant.name);
