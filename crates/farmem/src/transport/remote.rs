@@ -107,8 +107,10 @@ impl<L: Link> Channel for Remote<L> {
         space: SpaceId,
         operation: &Operation<'_>,
     ) -> Result<OperationId, SubmitError> {
-        tare_memory::prefetch(self);
-        self.client.prefetch();
+        if self.client.outstanding() == 0 {
+            tare_memory::prefetch(self);
+            self.client.prefetch();
+        }
         let id = self.client.submit_soon(space, operation)?;
         self.unsent += match operation {
             Operation::Read { len, .. } => MESSAGES_BYTES + u64::from(*len),

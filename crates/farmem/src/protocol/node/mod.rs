@@ -327,11 +327,14 @@ impl<S: Execute> Node<S> {
     ) -> usize {
         let mut received = None;
         let rest = self.take_requests(now, datagram, replies, enough, &mut received);
-        self.acknowledge(now, &mut received, replies);
+        if received.is_some() {
+            self.acknowledge(now, &mut received, replies);
+        }
         rest
     }
 
     /// The same without the answer to the last segments.
+    #[inline(always)]
     fn take_requests(
         &mut self,
         now: Instant,
@@ -401,7 +404,7 @@ impl<S: Execute> Node<S> {
     }
 
     /// Answers segments, if there are any, in one response.
-    #[inline]
+    #[inline(never)]
     fn acknowledge(
         &mut self,
         now: Instant,
@@ -419,7 +422,7 @@ impl<S: Execute> Node<S> {
     }
 
     /// Writes the header of the response that begins at `start`.
-    #[inline]
+    #[inline(always)]
     fn finish(
         &mut self,
         now: Instant,
