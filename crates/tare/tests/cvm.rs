@@ -236,9 +236,8 @@ exit 0"#
 fn a_trial_verifies_its_bytes_and_shows_what_its_variant_does() {
     for variant in VARIANTS {
         for direction in ["receive", "send"] {
-            let parameters = format!(
-                r#"{{"variant":"{variant}","direction":"{direction}","duration":"60 ms"}}"#
-            );
+            let parameters =
+                format!(r#"{{"variant":"{variant}","work":"{direction}","duration":"60 ms"}}"#);
             let output = Command::new(TARE)
                 .args(["trial", "cvmnet", &parameters])
                 .stdin(Stdio::null())
