@@ -31,6 +31,8 @@ fn is_testable(programs: &[&str]) -> bool {
     let missing: Vec<_> = programs.iter().filter(|program| !runs(program)).collect();
     let notice = if !rustix::process::geteuid().is_root() {
         "NOT TESTED: tare cvm serve, which needs root".to_owned()
+    } else if !Path::new("/dev/net/tun").exists() {
+        "NOT TESTED: tare cvm serve, which needs /dev/net/tun (modprobe tun)".to_owned()
     } else if !missing.is_empty() {
         format!("NOT TESTED: tare cvm serve; missing: {missing:?}")
     } else {
