@@ -134,6 +134,19 @@ pub trait Probe: Clone {
     fn consumed(&self, queue: usize, field: Field, state: State, value: u64) {
         let _ = (queue, field, state, value);
     }
+
+    /// Begins a turn of a loop that polls.
+    #[inline(always)]
+    fn begin_turn(&self) {}
+
+    /// Says that there was nothing to do in the turn: all of its time was [`Category::Idle`].
+    #[inline(always)]
+    fn turn_was_idle(&self) {}
+
+    /// Returns the totals up to now, if there are any.
+    fn totals(&self) -> Option<Totals> {
+        None
+    }
 }
 
 /// Measures nothing, in no time.
@@ -165,6 +178,8 @@ struct Clock {
     current: Cell<Category>,
     cycles: [Cell<u64>; Category::ALL.len()],
     spans: [Cell<u64>; Category::ALL.len()],
+    /// `cycles` and `spans` when the turn began.
+    turn: Cell<[[u64; Category::ALL.len()]; 2]>,
 }
 
 impl Breakdown {
@@ -177,28 +192,27 @@ impl Breakdown {
             current: Cell::new(Category::Application),
             cycles: Default::default(),
             spans: Default::default(),
+            turn: Cell::default(),
         }))
     }
 
     /// Returns the totals up to now.
     pub fn totals(&self) -> Totals {
         let now = self.0.switch(self.0.current.get());
-        let value = |cells: &[Cell<u64>; Category::ALL.len()]| {
-            let mut values = [0; Category::ALL.len()];
-            for (value, cell) in values.iter_mut().zip(cells) {
-                *value = cell.get();
-            }
-            values
-        };
+        let [cycles, spans] = self.0.counts();
         Totals {
             whole: now.saturating_sub(self.0.started),
-            cycles: value(&self.0.cycles),
-            spans: value(&self.0.spans),
+            cycles,
+            spans,
         }
     }
 }
 
 impl Clock {
+    fn counts(&self) -> [[u64; Category::ALL.len()]; 2] {
+        [&self.cycles, &self.spans].map(|cells| std::array::from_fn(|n| cells[n].get()))
+    }
+
     /// Accounts for the time until now, and returns it.
     #[inline(always)]
     fn switch(&self, to: Category) -> u64 {
@@ -223,6 +237,32 @@ impl Probe for Breakdown {
             clock: Rc::clone(&self.0),
             outer,
         }
+    }
+
+    #[inline]
+    fn begin_turn(&self) {
+        self.0.switch(self.0.current.get());
+        self.0.turn.set(self.0.counts());
+    }
+
+    fn turn_was_idle(&self) {
+        self.0.switch(self.0.current.get());
+        let [cycles, spans] = self.0.turn.get();
+        let mut idle = 0;
+        for (cell, before) in self.0.cycles.iter().zip(cycles) {
+            idle += cell.get() - before;
+            cell.set(before);
+        }
+        for (cell, before) in self.0.spans.iter().zip(spans) {
+            cell.set(before);
+        }
+        let place = Category::Idle as usize;
+        self.0.cycles[place].set(self.0.cycles[place].get() + idle);
+        self.0.spans[place].set(self.0.spans[place].get() + 1);
+    }
+
+    fn totals(&self) -> Option<Totals> {
+        Some(Breakdown::totals(self))
     }
 }
 
@@ -255,6 +295,26 @@ impl Totals {
     /// Returns the share of a category in the whole, from 0 to 1; `None` without any time.
     pub fn share(&self, category: Category) -> Option<f64> {
         (self.whole > 0).then(|| self.cycles[category as usize] as f64 / self.whole as f64)
+    }
+
+    /// Returns the cycles of some categories.
+    pub fn sum(&self, categories: &[Category]) -> u64 {
+        categories
+            .iter()
+            .map(|category| self.cycles[*category as usize])
+            .sum()
+    }
+
+    /// Returns what came after an earlier moment of the same breakdown.
+    #[must_use]
+    pub fn since(&self, earlier: &Totals) -> Totals {
+        let less =
+            |now: &[u64], before: &[u64]| std::array::from_fn(|n| now[n].saturating_sub(before[n]));
+        Totals {
+            whole: self.whole.saturating_sub(earlier.whole),
+            cycles: less(&self.cycles, &earlier.cycles),
+            spans: less(&self.spans, &earlier.spans),
+        }
     }
 }
 
@@ -328,6 +388,29 @@ mod tests {
         assert!(sum.abs_diff(before.whole) * 100 <= before.whole, "{before}");
         assert!(of(&totals, Category::Application) >= 1_000_000, "{totals}");
         assert_eq!(totals.spans[Category::PacketIn as usize], 1);
+    }
+
+    #[test]
+    fn a_turn_without_work_is_idle_whatever_it_looked_at_and_one_with_work_is_not() {
+        let breakdown = Breakdown::start();
+        let start = breakdown.totals();
+        for is_idle in [true, false, true] {
+            breakdown.begin_turn();
+            spin(1_000_000);
+            let _ring = breakdown.enter(Category::Ring);
+            spin(2_000_000);
+            drop(_ring);
+            if is_idle {
+                breakdown.turn_was_idle();
+            }
+        }
+        let totals = breakdown.totals().since(&start);
+        let (idle, ring) = (Category::Idle as usize, Category::Ring as usize);
+        assert_eq!((totals.spans[idle], totals.spans[ring]), (2, 1), "{totals}");
+        assert!(totals.cycles[idle] >= 6_000_000, "{totals}");
+        assert!(totals.cycles[ring] >= 2_000_000, "{totals}");
+        let sum = totals.sum(&Category::ALL);
+        assert!(sum.abs_diff(totals.whole) * 100 <= totals.whole, "{totals}");
     }
 
     #[test]

@@ -31,6 +31,8 @@ fn is_testable(programs: &[&str]) -> bool {
     let missing: Vec<_> = programs.iter().filter(|program| !runs(program)).collect();
     let notice = if !rustix::process::geteuid().is_root() {
         "NOT TESTED: tare cvm serve, which needs root".to_owned()
+    } else if !Path::new("/dev/net/tun").exists() {
+        "NOT TESTED: tare cvm serve, which needs /dev/net/tun (modprobe tun)".to_owned()
     } else if !missing.is_empty() {
         format!("NOT TESTED: tare cvm serve; missing: {missing:?}")
     } else {
@@ -236,9 +238,8 @@ exit 0"#
 fn a_trial_verifies_its_bytes_and_shows_what_its_variant_does() {
     for variant in VARIANTS {
         for direction in ["receive", "send"] {
-            let parameters = format!(
-                r#"{{"variant":"{variant}","direction":"{direction}","duration":"60 ms"}}"#
-            );
+            let parameters =
+                format!(r#"{{"variant":"{variant}","work":"{direction}","duration":"60 ms"}}"#);
             let output = Command::new(TARE)
                 .args(["trial", "cvmnet", &parameters])
                 .stdin(Stdio::null())

@@ -43,6 +43,7 @@ pub(crate) fn on(machine: &Machine) -> Vec<Box<dyn OwnDriver>> {
         memory::driver::Farmem,
         memory::simulated::FarmemSimulated,
         cvm::driver::Cvmnet,
+        cvm::breakdown::CvmnetBreakdown,
         vita::Vita,
         vita::VitaVeth,
         synthetic::Synthetic,

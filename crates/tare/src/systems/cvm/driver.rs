@@ -1,49 +1,25 @@
-//! The driver `cvmnet`: bytes over TLS between a guest and a client in the host's process.
+//! The driver `cvmnet`: data over TLS between a guest and clients in the host's process.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use anyhow::{anyhow, Context as _};
-use rustls::pki_types::ServerName;
-use tare_cvmnet::breakdown::Off;
-use tare_cvmnet::guest::Guest;
-use tare_cvmnet::host::merge::Limits;
-use tare_cvmnet::host::{Device, DeviceSettings, Peer};
-use tare_cvmnet::region::Region;
-use tare_cvmnet::ring::{Driver as RingDriver, Settings};
-use tare_cvmnet::server::bulk::{Sink, Source};
-use tare_cvmnet::server::{Application, Service, Time};
-use tare_cvmnet::tcp::{Config, Network, Secret};
-use tare_cvmnet::tls::{Client, Identity, Options, Server, Suites};
+use tare_cvmnet::tls::Suites;
 use tare_cvmnet::variant::{Exits, Variant};
-use tare_lab::driver::Expected;
+use tare_lab::driver::{Expected, Missing};
 use tare_lab::parameters::{Bytes, Choice};
 use tare_lab::{choices, figures, parameters};
-use tare_sim::Instant;
 
+use super::session::{self, Outcome, Setup, Work, HANDSHAKES, STANDSTILL, WARM_UP};
 use crate::agent::{Agent, TrialError};
+use crate::machine::Machine;
 use crate::systems::gcm::KeyBits;
 use crate::systems::workload::{by_the_clock, Workload};
 
-const GUEST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-const PEER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-const NAME: &str = "guest.example";
-/// The first port; each connection has one.
-const PORT: u16 = 4433;
 /// The data of a full record, in bytes.
 const RECORD: f64 = 16384.0;
-/// The part of a trial's duration that its warm-up takes on top.
-const WARM_UP: f64 = 0.25;
-/// The longest time for which no byte may arrive.
-const STANDSTILL: Duration = Duration::from_secs(5);
-/// The longest time for the handshakes.
-const HANDSHAKES: Duration = Duration::from_secs(10);
 
 /// A variant of the path.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Path(Variant);
+pub(crate) struct Path(pub(super) Variant);
 
 impl Choice for Path {
     fn all() -> Vec<Path> {
@@ -56,13 +32,36 @@ impl Choice for Path {
 }
 
 choices! {
-    /// The direction of the data, as the guest sees it.
-    #[derive(Clone, Copy, PartialEq, Eq)]
-    pub(crate) enum Direction {
-        /// To the guest.
-        Receive = "receive",
-        /// From the guest.
-        Send = "send",
+    /// The kind of exits.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum ExitKind {
+        /// Each notification is one.
+        Each = "each",
+        /// One in 16 completions of sent packets interrupts (reduced interrupt frequency).
+        Rif = "rif",
+        /// Interrupts cause none (posted interrupts).
+        Posted = "posted",
+    }
+}
+
+impl ExitKind {
+    pub(super) fn exits(self) -> Exits {
+        match self {
+            ExitKind::Each => Exits::Each,
+            ExitKind::Rif => Exits::Rif,
+            ExitKind::Posted => Exits::Posted,
+        }
+    }
+}
+
+choices! {
+    /// The way in which the guest learns of the host's work.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) enum Wait {
+        /// It looks all the time.
+        Polling = "polling",
+        /// It sleeps, and is interrupted.
+        Interrupts = "interrupts",
     }
 }
 
@@ -71,19 +70,77 @@ parameters! {
     pub(crate) struct CvmnetParameters {
         /// the variant of the path
         variant: Path = "bifrost",
-        /// the direction of the data, as the guest sees it
-        direction: Direction = "receive",
-        /// connections, each at a port of its own
+        /// the work of the guest: bulk data that it receives or sends, or a server
+        work: Work = "receive",
+        /// bytes of a file or value
+        size: Bytes = "256 KiB",
+        /// connections; with bulk data each has a port of its own
         connections: u64 [1..=64] = 4,
-        /// bytes that the source writes at a time
+        /// bytes that a source of bulk data writes at a time
         buffer: Bytes = "32 KiB",
         /// bits of the key of AES-GCM
         key: KeyBits = 128,
+        /// the processors of the guest
+        vcpus: u64 [1..=64] = 1,
+        /// how the guest learns of the host's work
+        wait: Wait = "polling",
+        /// the kind of exits of the machine that is simulated
+        exits: ExitKind = "each",
         /// the simulated cost of a world switch, in cycles of the time stamp counter
         switch_cycles: u64 [0..=1_000_000] = 0,
         /// the measured part of a trial
         duration: Duration = "400 ms",
     }
+}
+
+impl CvmnetParameters {
+    pub(super) fn setup(&self) -> Setup {
+        Setup {
+            variant: self.variant.0,
+            work: self.work,
+            size: self.size.0 as usize,
+            connections: self.connections,
+            buffer: usize::try_from(self.buffer.0).unwrap_or(usize::MAX),
+            suites: match self.key.bytes() {
+                16 => Suites::Aes128,
+                _ => Suites::Aes256,
+            },
+            exits: self.exits.exits(),
+            switch_cycles: self.switch_cycles,
+            has_interrupts: self.wait == Wait::Interrupts,
+            duration: self.duration,
+            has_breakdown: false,
+        }
+    }
+}
+
+/// Bytes of the largest file or value, of which a store of the guest holds some.
+const SIZE_MAX: u64 = 512 << 10;
+
+/// Checks the size of a file or value.
+pub(super) fn examine_size(size: Bytes) -> Result<(), tare_lab::driver::Mistake> {
+    if size.0 <= SIZE_MAX {
+        return Ok(());
+    }
+    let found = format!("{} B", size.0);
+    Err(crate::systems::workload::mistake(
+        "size",
+        found.as_str(),
+        "at most 512 KiB",
+    ))
+}
+
+/// Says that a guest of several processors is missing.
+fn one_vcpu(vcpus: u64) -> Result<(), Missing> {
+    if vcpus == 1 {
+        return Ok(());
+    }
+    Err(Missing {
+        reason: format!(
+            "found {vcpus} processors of the guest; the path has one queue pair, for one"
+        ),
+        remedy: None,
+    })
 }
 
 figures! {
@@ -100,14 +157,20 @@ figures! {
             guest_time: f64 [Seconds],
             /// the part of the clock that these are: the guest is the bottleneck at 0.95
             guest_busy: f64 [Ratio],
-            /// bytes per frame that the guest has received
+            /// bytes of data per frame that the guest has received
             frame: Option<f64> [Bytes],
+            /// requests that were answered, per second of the clock
+            request_rate: Option<f64> [RequestsPerSecond],
+            /// exits per MiB of data: notifications of the host, interrupts, waits
+            exits: f64 [Count],
         }
         counters {
-            /// records opened or sealed by the guest
+            /// records of bulk data, requests over HTTPS, or turns of a set and ten gets
             operations,
-            /// bytes of data
+            /// bytes of data in them
             bytes,
+            /// requests that were answered
+            requests,
             /// bytes that the receiver compared with what was sent
             verified,
             /// connections with a byte that was not sent
@@ -120,6 +183,37 @@ figures! {
     }
 }
 
+impl CvmnetFigures {
+    pub(super) fn of(outcome: &Outcome, work: Work) -> CvmnetFigures {
+        let data = outcome.data as f64;
+        let has_requests = !matches!(work, Work::Receive | Work::Send);
+        let exits = outcome.exits;
+        let exits = exits.kicks + exits.interrupts + exits.halts;
+        let has_frames = work != Work::Send && outcome.frames > 0;
+        CvmnetFigures {
+            throughput: data / outcome.clock,
+            guest_rate: data / outcome.busy,
+            guest_time: outcome.busy / (data / RECORD),
+            guest_busy: (outcome.busy / outcome.clock).min(1.0),
+            frame: has_frames.then(|| outcome.frame_bytes as f64 / outcome.frames as f64),
+            request_rate: has_requests.then(|| outcome.requests as f64 / outcome.clock),
+            exits: exits as f64 / (data / f64::from(1 << 20)),
+            operations: outcome.operations,
+            bytes: outcome.bytes,
+            requests: outcome.requests,
+            verified: outcome.verified,
+            wrong: outcome.wrong,
+            bounced: outcome.bounced,
+            faults: outcome.faults,
+        }
+    }
+}
+
+/// The longest time of a measurement.
+pub(super) fn longest(duration: Duration) -> Duration {
+    duration.mul_f64(1.0 + WARM_UP) + HANDSHAKES + STANDSTILL
+}
+
 /// The driver `cvmnet`.
 pub(crate) struct Cvmnet;
 
@@ -130,266 +224,24 @@ impl Workload for Cvmnet {
     type Parameters = CvmnetParameters;
     type Figures = CvmnetFigures;
 
+    fn examine(parameters: &CvmnetParameters) -> Result<(), tare_lab::driver::Mistake> {
+        examine_size(parameters.size)
+    }
+
+    fn check(parameters: &CvmnetParameters, _: &Machine) -> Result<(), Missing> {
+        one_vcpu(parameters.vcpus)
+    }
+
     fn expected(parameters: &CvmnetParameters) -> Option<Expected> {
         Some(by_the_clock(parameters.duration.mul_f64(1.0 + WARM_UP)))
     }
 
     fn longest(parameters: &CvmnetParameters) -> Duration {
-        parameters.duration.mul_f64(1.0 + WARM_UP) + HANDSHAKES + STANDSTILL
+        longest(parameters.duration)
     }
 
     fn run(parameters: CvmnetParameters, agent: &mut Agent) -> Result<CvmnetFigures, TrialError> {
-        Ok(run(&parameters, agent)?)
+        let outcome = session::run(&parameters.setup(), || agent.start())?;
+        Ok(CvmnetFigures::of(&outcome, parameters.work))
     }
-}
-
-/// The guest's counters, which it stores after each of its turns.
-#[derive(Default)]
-struct Board {
-    stop: AtomicBool,
-    has_ended: AtomicBool,
-    handshakes: AtomicU64,
-    bytes_in: AtomicU64,
-    bytes_out: AtomicU64,
-    records: AtomicU64,
-    busy_ns: AtomicU64,
-    frames: AtomicU64,
-    bounced: AtomicU64,
-    verified: AtomicU64,
-    wrong: AtomicU64,
-    faults: AtomicU64,
-}
-
-/// The counters at a moment.
-struct Moment {
-    now: Instant,
-    bytes: u64,
-    records: u64,
-    busy_ns: u64,
-    frames: u64,
-    bounced: u64,
-}
-
-impl Moment {
-    fn of(board: &Board, direction: Direction) -> Moment {
-        let bytes = match direction {
-            Direction::Receive => &board.bytes_in,
-            Direction::Send => &board.bytes_out,
-        };
-        Moment {
-            now: Instant::now(),
-            bytes: bytes.load(Relaxed),
-            records: board.records.load(Relaxed),
-            busy_ns: board.busy_ns.load(Relaxed),
-            frames: board.frames.load(Relaxed),
-            bounced: board.bounced.load(Relaxed),
-        }
-    }
-}
-
-fn run(parameters: &CvmnetParameters, agent: &mut Agent) -> anyhow::Result<CvmnetFigures> {
-    let variant = parameters.variant.0;
-    let direction = parameters.direction;
-    let options = Options {
-        suites: match parameters.key.bytes() {
-            16 => Suites::Aes128,
-            _ => Suites::Aes256,
-        },
-        ..Options::default()
-    };
-    let identity = Identity::self_signed(&[NAME.into()]).map_err(text)?;
-    let certificate = identity.certificate().context("a certificate")?.clone();
-    let client = Client::new(&certificate, ServerName::try_from(NAME)?, &options).map_err(text)?;
-    let server = Server::new(identity, &options).map_err(text)?;
-
-    let region = Region::create(&variant.config(1)).map_err(text)?;
-    let fd = region.fd().try_clone_to_owned()?;
-    let board = Board::default();
-    let (served, measured) = std::thread::scope(|scope| {
-        let guest = scope.spawn(|| {
-            let served = serve(fd, server, parameters, &board);
-            board.has_ended.store(true, Relaxed);
-            served
-        });
-        // Wherever there are two processors, each side has one.
-        let _ = tare_daemon::bind_to_cpu(Some(0));
-        let measured = load(&region, client, parameters, &board, agent);
-        board.stop.store(true, Relaxed);
-        (guest.join(), measured)
-    });
-    served.map_err(|_| anyhow!("the guest ended with a panic"))??;
-    let (start, end, received) = measured?;
-
-    let bytes = end.bytes - start.bytes;
-    let clock = end.now.since(start.now).as_secs_f64();
-    let busy = (end.busy_ns - start.busy_ns) as f64 * 1e-9;
-    if bytes == 0 {
-        return Err(anyhow!("no byte arrived in {clock:.3} s"));
-    }
-    let frames = end.frames - start.frames;
-    let has_frames = direction == Direction::Receive && frames > 0;
-    Ok(CvmnetFigures {
-        throughput: bytes as f64 / clock,
-        guest_rate: bytes as f64 / busy,
-        guest_time: busy / (bytes as f64 / RECORD),
-        guest_busy: (busy / clock).min(1.0),
-        frame: has_frames.then(|| bytes as f64 / frames as f64),
-        operations: end.records - start.records,
-        bytes,
-        verified: received.0 + board.verified.load(Relaxed),
-        wrong: received.1 + board.wrong.load(Relaxed),
-        bounced: end.bounced - start.bounced,
-        faults: board.faults.load(Relaxed),
-    })
-}
-
-fn text(error: impl std::fmt::Display) -> anyhow::Error {
-    anyhow!("{error}")
-}
-
-fn place(last: u8, address: Ipv4Addr) -> Config {
-    Config {
-        ip4: Some(Network {
-            address,
-            prefix_len: 24,
-            gateway: None,
-        }),
-        ..Config::new([2, 0, 0, 0, 0, last])
-    }
-}
-
-/// Runs the guest until it is stopped.
-fn serve(
-    fd: OwnedFd,
-    server: Server,
-    parameters: &CvmnetParameters,
-    board: &Board,
-) -> anyhow::Result<()> {
-    let _ = tare_daemon::bind_to_cpu(Some(1));
-    let variant = parameters.variant.0;
-    let region = Region::open(fd, &variant.config(1)).map_err(text)?;
-    let settings = Settings {
-        exits: Exits::Each,
-        switch_cycles: parameters.switch_cycles,
-        ..Settings::default()
-    };
-    let driver = RingDriver::new(region, 0, settings, Off).map_err(text)?;
-    let (source, sink) = services(parameters);
-    let services = (0..parameters.connections).map(|n| {
-        let service: Box<dyn Service> = match parameters.direction {
-            Direction::Receive => Box::new(sink.clone()),
-            Direction::Send => Box::new(source.clone()),
-        };
-        (PORT + n as u16, service)
-    });
-    let (config, secret) = (place(2, GUEST), Secret::new(&[1; 16]));
-    let mut guest =
-        Guest::new(driver, config, secret, server, services.collect(), Off).map_err(text)?;
-    let mut busy = Duration::ZERO;
-    while !board.stop.load(Relaxed) {
-        let time = Time::now();
-        match guest.turn(time) {
-            Ok(true) => busy += Instant::now().since(time.now),
-            Ok(false) => {
-                std::hint::spin_loop();
-                continue;
-            }
-            Err(fault) => return Err(anyhow!("the device was given up: {fault}")),
-        }
-        let (served, driver) = (guest.counters(), guest.driver().counters());
-        board.handshakes.store(served.handshakes, Relaxed);
-        board.bytes_in.store(served.bytes_in, Relaxed);
-        board.bytes_out.store(served.bytes_out, Relaxed);
-        board
-            .records
-            .store(served.records_in + served.records_out, Relaxed);
-        board.frames.store(driver.received, Relaxed);
-        board.bounced.store(driver.bounced, Relaxed);
-        board
-            .faults
-            .store(served.tls_failures + driver.faults, Relaxed);
-        board.busy_ns.store(busy.as_nanos() as u64, Relaxed);
-        board.verified.store(sink.counters().verified, Relaxed);
-        board.wrong.store(sink.counters().wrong, Relaxed);
-    }
-    Ok(())
-}
-
-/// Returns a source without end, and a sink that compares each hundredth record.
-fn services(parameters: &CvmnetParameters) -> (Source, Sink) {
-    let buffer = usize::try_from(parameters.buffer.0).unwrap_or(usize::MAX);
-    (Source::new(u64::MAX, buffer), Sink::new(100))
-}
-
-/// The counters at the start and the end, and the bytes that the client has verified and the
-/// connections that it found wrong.
-type Measured = (Moment, Moment, (u64, u64));
-
-/// Runs the host and its client through warm-up and measurement.
-fn load(
-    region: &Region,
-    client: Client,
-    parameters: &CvmnetParameters,
-    board: &Board,
-    agent: &mut Agent,
-) -> anyhow::Result<Measured> {
-    let (source, sink) = services(parameters);
-    let peer = Peer::new(place(1, PEER), Secret::new(&[2; 16]), client);
-    let mut peer: Peer<Box<dyn Application>> = peer.map_err(text)?;
-    for n in 0..parameters.connections {
-        let application = match parameters.direction {
-            Direction::Receive => source.accept(),
-            Direction::Send => sink.accept(),
-        };
-        let to = SocketAddr::from((GUEST, PORT + n as u16));
-        peer.connect(Instant::now(), to, application)
-            .map_err(text)?;
-    }
-    let settings = DeviceSettings {
-        // Of `baseline-gro` it is the device's own merging, by the same code.
-        merge: parameters
-            .variant
-            .0
-            .has_large_frames()
-            .then(Limits::default),
-        ..DeviceSettings::default()
-    };
-    let mut device = Device::new(region, 0, settings, peer).map_err(text)?;
-    let mut until = |is_done: &mut dyn FnMut(Instant) -> bool| -> anyhow::Result<()> {
-        loop {
-            let time = Time::now();
-            if is_done(time.now) {
-                return Ok(());
-            }
-            device.frames().turn(time);
-            device.poll(time.now).map_err(text)?;
-            if !device.frames().take_finished().is_empty() || board.has_ended.load(Relaxed) {
-                return Err(anyhow!("a connection ended before the trial did"));
-            }
-        }
-    };
-    let began = Instant::now();
-    let all = parameters.connections;
-    let mut is_late = false;
-    until(&mut |now| {
-        is_late = now.since(began) > HANDSHAKES;
-        is_late || board.handshakes.load(Relaxed) == all
-    })?;
-    if is_late {
-        return Err(anyhow!("the handshakes took more than {HANDSHAKES:?}"));
-    }
-    let warm = Instant::now() + parameters.duration.mul_f64(WARM_UP);
-    until(&mut |now| now >= warm)?;
-    agent.start()?;
-    let start = Moment::of(board, parameters.direction);
-    let end = start.now + parameters.duration;
-    // On a busy machine a side may stand still for longer than a short trial.
-    let latest = end + STANDSTILL;
-    until(&mut |now| {
-        let bytes = Moment::of(board, parameters.direction).bytes;
-        now >= latest || (now >= end && bytes > start.bytes)
-    })?;
-    let end = Moment::of(board, parameters.direction);
-    let counters = sink.counters();
-    Ok((start, end, (counters.verified, counters.wrong)))
 }

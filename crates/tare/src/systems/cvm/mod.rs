@@ -1,7 +1,10 @@
 //! `tare cvm`: the network path of a confidential VM.
 
+pub(super) mod breakdown;
+mod client;
 pub(super) mod driver;
 mod serve;
+mod session;
 mod status;
 
 use std::process::ExitCode;
@@ -13,6 +16,8 @@ use clap::Subcommand;
 pub(crate) enum Command {
     /// Serve a network from a guest that shares only an untrusted region with its host
     Serve(serve::Args),
+    /// Count the cycles of a guest by what they are spent on, by variant
+    Breakdown(breakdown::Args),
     /// Show the state of a running guest and its host
     Status(status::Args),
     /// The guest's process: started by `serve`
@@ -28,6 +33,7 @@ pub(crate) enum Command {
 pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Serve(args) => serve::host(&args),
+        Command::Breakdown(args) => breakdown::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Guest(args) => serve::guest(args),
     }

@@ -147,7 +147,7 @@ fn host_address(text: &str) -> Result<HostAddress, String> {
     address.map(|address| HostAddress(Some(address)))
 }
 
-fn variant(text: &str) -> Result<Variant, String> {
+pub(super) fn variant(text: &str) -> Result<Variant, String> {
     Variant::by_name(text).ok_or_else(|| {
         let names: Vec<&str> = Variant::ALL.iter().map(|variant| variant.name).collect();
         format!("found \"{text}\", expected one of {}", names.join(", "))
