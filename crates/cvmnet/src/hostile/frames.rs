@@ -49,7 +49,7 @@ pub enum FrameField {
     TcpOptions,
     /// The payload of TCP, with its checksum: records of TLS.
     Payload,
-    /// The content of a frame that is neither TCP nor UDP: ARP.
+    /// A field of an ARP message.
     Arp,
     /// A whole frame of random bytes.
     Random,
@@ -91,6 +91,11 @@ const TCP: usize = IP + ipv4::HEADER;
 /// The longest frame of the link.
 const FRAME: usize = 1514;
 
+/// An ARP request for the guest's address, from no station.
+const ARP: [u8; 28] = [
+    0, 1, 8, 0, 6, 4, 0, 1, 0, 0, 0, 0, 0, 0, 10, 9, 0, 1, 0, 0, 0, 0, 0, 0, 10, 9, 0, 2,
+];
+
 /// Returns the bytes of the TCP header, if the frame is TCP over IPv4 without options.
 fn tcp_header(frame: &[u8]) -> Option<usize> {
     let is_tcp = frame.get(12..14)? == [8, 0] && frame.get(IP) == Some(&0x45) && frame[23] == 6;
@@ -116,8 +121,16 @@ pub(super) fn change(frame: &mut Vec<u8>, random: &mut Random) -> Option<(FrameF
         FrameField::EthernetTarget => 0..6,
         FrameField::EthernetSource => 6..12,
         FrameField::EtherType => 12..14,
-        FrameField::Arp if header.is_none() => 14..frame.len(),
-        FrameField::Arp | FrameField::Replayed => return None,
+        FrameField::Arp => {
+            // A request or an answer that has come instead; some of its fields are right.
+            frame.resize(ethernet::HEADER + ARP.len(), 0);
+            frame[12..14].copy_from_slice(&ethernet::ARP.to_be_bytes());
+            frame[14..].copy_from_slice(&ARP);
+            frame[21] = 1 + random.below(2) as u8;
+            let at = 14 + random.below(ARP.len() as u64) as usize;
+            at..(at + 6).min(frame.len())
+        }
+        FrameField::Replayed => return None,
         _ => {
             let end = TCP + header?;
             match which {

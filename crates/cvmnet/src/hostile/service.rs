@@ -29,7 +29,7 @@ const PORT: u16 = 443;
 /// Connections at a time.
 const CONNECTIONS: usize = 3;
 /// The most bytes of a direction of a connection.
-const BYTES: u64 = 60_000;
+const BYTES: u64 = 20_000;
 /// The reads and spans that one turn of the guest may have: it takes at most 64 frames off the ring
 /// and sends at most what the ring has room for, whatever the host does.
 const EVENTS_MAX: u64 = 10_000;
