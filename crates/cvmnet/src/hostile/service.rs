@@ -25,6 +25,8 @@ use crate::tls::{Client, Identity, Options, Server};
 
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+/// The clients after the attack: what is left of it at the others' address does not disturb them.
+const AFTERWARDS: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 3);
 const PORT: u16 = 443;
 /// Connections at a time.
 const CONNECTIONS: usize = 3;
@@ -264,7 +266,7 @@ impl Scene {
             recorder.clone(),
         );
         let line = Line {
-            peer: peer(keys)?,
+            peer: peer(keys, PEER)?,
             random: random.fork(),
             recorder: recorder.clone(),
             hostile: attack.frames,
@@ -381,7 +383,9 @@ impl Scene {
     fn check(&self) -> Result<(), Broken> {
         let Delivered { right, wrong } = self.delivered.get();
         if wrong > 0 {
-            return Err(format!("{wrong} wrong bytes of plaintext after {right} right ones").into());
+            return Err(
+                format!("{wrong} wrong bytes of plaintext after {right} right ones").into(),
+            );
         }
         let driver = self.guest.driver();
         let [frames, ..] = driver.free();
@@ -404,7 +408,7 @@ impl Scene {
         let line = self.device.frames();
         (line.hostile, line.is_counted) = (0.0, false);
         line.held.clear();
-        line.peer = peer(&self.keys)?;
+        line.peer = peer(&self.keys, AFTERWARDS)?;
         let right = self.delivered.get().right;
         self.report.delivered = right;
         self.guest.reset();
@@ -431,7 +435,9 @@ impl Scene {
             if self.now > until {
                 let left = self.guest.connections();
                 let free = self.guest.driver().free();
-                return Err(format!("{left} connections left, {free:?} of {:?}", self.fresh).into());
+                return Err(
+                    format!("{left} connections left, {free:?} of {:?}", self.fresh).into(),
+                );
             }
         }
         let counters = self.guest.driver().counters();
@@ -443,9 +449,7 @@ impl Scene {
         let driver = self.guest.driver();
         let ([frames, records, headers, _], [receive, transmit]) =
             (driver.free(), driver.in_flight());
-        transmit == 0
-            && frames + receive == self.fresh[0]
-            && [records, headers] == self.fresh[1..3]
+        transmit == 0 && frames + receive == self.fresh[0] && [records, headers] == self.fresh[1..3]
     }
 
     /// Returns a second mapping of the region, for another thread.
@@ -480,11 +484,9 @@ fn network(last: u8, address: Ipv4Addr) -> tcp::Config {
     }
 }
 
-fn peer(keys: &Keys) -> Result<Peer<Stream>, Broken> {
-    let peer = Peer::new(
-        network(1, PEER),
-        Secret::new(&[9; 16]),
-        keys.client.clone(),
-    );
+fn peer(keys: &Keys, address: Ipv4Addr) -> Result<Peer<Stream>, Broken> {
+    let [.., last] = address.octets();
+    let (network, secret) = (network(last, address), Secret::new(&[9; 16]));
+    let peer = Peer::new(network, secret, keys.client.clone());
     peer.map_err(|error| Broken(error.to_string()))
 }
