@@ -259,7 +259,12 @@ impl Scene {
         });
         let guest = Guest::new(
             driver,
-            network(2, GUEST),
+            tcp::Config {
+                // Payloads never keep the buffers that are to be on the ring.
+                pool_max: (config.receive_buffers - u32::from(config.receive_posted)) as usize
+                    * config.receive_bytes as usize,
+                ..network(2, GUEST)
+            },
             Secret::new(&[7; 16]),
             keys.server.clone(),
             vec![(PORT, services)],
@@ -427,7 +432,13 @@ impl Scene {
         let delivered = self.delivered.get().right - right;
         // What was left of the attack may have been delivered meanwhile, too.
         if delivered < expected {
-            return Err(format!("{delivered} of {expected} bytes delivered").into());
+            let counters = self.device.frames().peer.counters();
+            let (guest, faults) = (self.guest.counters(), &self.report.faults);
+            return Err(format!(
+                "{delivered} of {expected} bytes delivered: clients {counters:?}, guest {before:?} \
+                 before and {guest:?} after, {faults:?}"
+            )
+            .into());
         }
         let until = self.now + Duration::from_secs(1200);
         while self.guest.connections() > 0 || !self.is_fresh() {
