@@ -4,6 +4,7 @@ mod binaries;
 mod check;
 mod conditions;
 mod environment;
+mod hostile;
 mod initramfs;
 mod interop;
 mod mutants;
@@ -36,6 +37,8 @@ The project's development tasks.
                        about an hour for all on two CPUs. With the number of a fault it begins there, as after an interruption
   cargo xtask sim [SEEDS [FIRST]]
                        remote memory over simulated lines with faults (1,000,000 seeds)
+  cargo xtask hostile [--values N] [--seed N] [--seconds S] [--race S]
+                       a host that lies, against the guest of a confidential VM (10,000,000 hostile values); --help says more
   cargo xtask race [S] the cipher against a hostile thread on every path, for S seconds in all (600)
 
 Environment: CI=true makes a missing package a failure instead of a notice.
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         ["sim"] => simulate("1000000", None),
         ["sim", seeds] => simulate(seeds, None),
         ["sim", seeds, first] => simulate(seeds, Some(first)),
+        ["hostile", ref rest @ ..] => hostile::run(rest),
         ["race"] => race("600"),
         ["race", seconds] => race(seconds),
         [] | ["help" | "--help" | "-h"] => {

@@ -201,6 +201,56 @@ fn the_oldest_in_time_wait_makes_room() {
 }
 
 #[test]
+fn ten_thousand_connections_opened_and_closed_leave_nothing() {
+    let mut bench = Bench::new(|config| config.connections_max = 300);
+    for n in 0..10_000u32 {
+        let from = 6000 + (n % 20_000) as u16;
+        let open = bench.open(Seg::syn(n).with(|it| it.from = from));
+        // Large enough to stay in the pool, small enough to be copied, and out of order.
+        let seg = |at: u32, bytes: &[u8]| {
+            let seg = Seg::new(open.seq + at, open.ack).data(bytes);
+            seg.with(|it| it.from = from)
+        };
+        bench.give(&seg(1500, &[2; 100]));
+        bench.give(&seg(0, &[1; 1400]));
+        bench.send(open.id, &[3; 2000]);
+        assert!(bench.live.get() > 0);
+        if n % 3 > 0 {
+            bench.read(open.id);
+        }
+        match n % 4 {
+            // Each side resets, or both end in order, the guest or the peer first.
+            0 => bench.stack.abort(bench.now, open.id),
+            1 => {
+                bench.give(&Seg::new(open.seq + 1400, open.ack).with(|it| {
+                    (it.rst, it.from) = (true, from);
+                }));
+                bench.stack.close(bench.now, open.id);
+            }
+            _ => {
+                bench.give(&seg(1400, &[4; 100]));
+                bench.read(open.id);
+                let ack = open.ack.wrapping_add(2000);
+                bench.give(&Seg::new(open.seq + 1600, ack).with(|it| it.from = from));
+                bench.stack.close(bench.now, open.id);
+                bench.poll();
+                let fin = Seg::new(open.seq + 1600, ack.wrapping_add(1));
+                bench.give(&fin.with(|it| (it.fin, it.from) = (true, from)));
+            }
+        }
+        bench.poll();
+        assert!(bench.stack.connections() <= 300, "{n}");
+        assert!(bench.live.get() < 10, "{n}: {} buffers", bench.live.get());
+        bench.now += MS;
+    }
+    bench.now += Duration::from_secs(200);
+    bench.poll();
+    assert_eq!((bench.stack.connections(), bench.live.get()), (0, 0));
+    assert_eq!((bench.stack.pinned(), bench.stack.copied()), (0, 0));
+    assert_eq!(bench.stack.next_timer(), Instant::NEVER);
+}
+
+#[test]
 fn small_segments_do_not_pin_the_pool_and_large_ones_only_up_to_its_bounds() {
     let mut bench = Bench::new(|config| {
         config.pinned_max = 20_000;

@@ -20,6 +20,17 @@ pub(super) struct Attacker {
     /// The driver's status, and whether the host's is the same.
     status: u32,
     acknowledged: bool,
+    role: Role,
+}
+
+/// The part that an attacker plays.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Role {
+    /// It is the device.
+    Device,
+    /// It writes to the region while an honest device serves it: between two reads of the guest
+    /// with this probability.
+    Beside(f64),
 }
 
 /// A device's own record of a queue.
@@ -46,7 +57,7 @@ impl HostQueue {
 }
 
 impl Attacker {
-    pub(super) fn new(region: Region, recorder: Recorder, random: Random) -> Attacker {
+    pub(super) fn new(region: Region, recorder: Recorder, random: Random, role: Role) -> Attacker {
         let layout = *region.layout().pair(0).expect("a region has a queue pair");
         Attacker {
             region,
@@ -56,6 +67,112 @@ impl Attacker {
             random,
             status: 0,
             acknowledged: false,
+            role,
+        }
+    }
+
+    /// The guest is between two reads: it makes a change or none.
+    pub(super) fn strike(&mut self) {
+        if let Role::Beside(probability) = self.role {
+            if self.random.chance(probability) {
+                self.tamper();
+            }
+        }
+    }
+
+    /// Makes a change beside an honest device, rarely one that ends it all at once.
+    pub(super) fn tamper(&mut self) {
+        let queue = self.below(2);
+        match self.below(40) {
+            0 => {
+                let at = self.queues[queue].layout.used + 2;
+                let now: u16 = self.region.load(at, Ordering::Relaxed);
+                let value = now.wrapping_add(1 + self.below(4) as u16);
+                self.write_u16(queue, Field::UsedIndex, at, value);
+            }
+            1..=2 => self.pending_element(queue),
+            3..=8 => self.pending_header(),
+            9..=12 => self.suppression(queue),
+            13..=14 => self.status(),
+            15 => self.descriptors(queue),
+            16 => self.available_ring(queue),
+            17 => self.anywhere(),
+            _ => self.live_buffer(queue),
+        }
+    }
+
+    fn write_u16(&mut self, queue: usize, field: Field, at: usize, value: u16) {
+        if self.region.load::<u16>(at, Ordering::Relaxed) != value {
+            self.region.store(at, value, Ordering::Release);
+            self.recorder.plant(queue, field, Some(value.into()));
+        }
+    }
+
+    /// Returns the place in the used ring of an element that the guest has not taken, and the
+    /// number of those before it.
+    fn pending(&mut self, queue: usize) -> Option<(usize, u16)> {
+        let layout = self.queues[queue].layout;
+        let used: u16 = self.region.load(layout.used + 2, Ordering::Acquire);
+        let taken = self.recorder.taken(queue);
+        let count = used.wrapping_sub(taken).min(layout.size);
+        if count == 0 {
+            return None;
+        }
+        let number = taken.wrapping_add(self.below(count.into()) as u16);
+        let place = layout.used + 4 + 8 * usize::from(number % layout.size);
+        Some((place, number))
+    }
+
+    /// Changes the id or the length of an element that the guest has not taken.
+    fn pending_element(&mut self, queue: usize) {
+        let Some((place, number)) = self.pending(queue) else {
+            return;
+        };
+        let mut element = [None; 2];
+        let which = self.below(2);
+        let at = place + 4 * which;
+        let before: u32 = self.region.load(at, Ordering::Relaxed);
+        let value = match self.below(3) {
+            0 => self.random.next_u64() as u32,
+            1 => before.wrapping_add(1),
+            _ => before ^ 1 << self.below(11),
+        };
+        if value != before {
+            self.region.store(at, value, Ordering::Release);
+            element[which] = Some(value.into());
+            self.recorder.plant_element(queue, number, element);
+        }
+    }
+
+    /// Changes the header of a frame that the guest has not taken.
+    fn pending_header(&mut self) {
+        let Some((place, _)) = self.pending(0) else {
+            return;
+        };
+        let head = self.region.load::<u32>(place, Ordering::Relaxed) as u16;
+        let mut header = [0; NET_HEADER];
+        self.random.fill(&mut header);
+        (header[0], header[1]) = (header[0] & 3, header[1] & 5);
+        header[10..].copy_from_slice(&[u8::from(self.below(20) > 0), 0]);
+        let value = u64::from_le_bytes(*header.first_chunk().expect("12 bytes"));
+        if self.write_header(head, header) {
+            self.recorder.plant_header(head, Some(value));
+        }
+    }
+
+    /// Changes a byte or more of a buffer that is on a queue or was: frames and records that the
+    /// guest is reading and writing.
+    fn live_buffer(&mut self, queue: usize) {
+        let layout = self.queues[queue].layout;
+        let descriptor = layout.descriptors + 16 * self.below(layout.size.into());
+        let address: u64 = self.region.load(descriptor, Ordering::Relaxed);
+        let buffers = self.layout.receive.descriptors as u64;
+        // The headers of a frame more often than its payload.
+        let reach = [12 + 14 + 40, 1500][self.below(2)];
+        let at = address.saturating_add(self.below(reach) as u64);
+        if address >= buffers && at < self.region.layout().len() as u64 {
+            let value = self.random.next_u64() as u8;
+            self.region.store(at as usize, value, Ordering::Relaxed);
         }
     }
 
@@ -102,11 +219,7 @@ impl Attacker {
         }
         if asked != self.status {
             self.queues = [self.layout.receive, self.layout.transmit].map(HostQueue::new);
-            for queue in 0..2 {
-                for field in Field::ALL {
-                    self.recorder.plant(queue, field, None);
-                }
-            }
+            self.recorder.forget();
         }
         (self.status, self.acknowledged) = (asked, true);
         self.recorder.plant(0, Field::DeviceStatus, None);
@@ -143,10 +256,17 @@ impl Attacker {
         self.layout.frames.bytes
     }
 
-    /// Adds an element to the used ring.
-    fn complete(&mut self, queue: usize, id: u32, len: u32) {
+    /// Adds an element to the used ring, with its hostile id and length.
+    fn complete(&mut self, queue: usize, id: u32, len: u32, hostile: [bool; 2]) {
         let host = &mut self.queues[queue];
         let at = host.layout.used + 4 + 8 * usize::from(host.used % host.layout.size);
+        let [hostile_id, hostile_len] = hostile;
+        let element = [
+            hostile_id.then_some(id.into()),
+            hostile_len.then_some(len.into()),
+        ];
+        let number = host.used;
+        self.recorder.plant_element(queue, number, element);
         self.region.store(at, id, Ordering::Relaxed);
         self.region.store(at + 4, len, Ordering::Relaxed);
         host.used = host.used.wrapping_add(1);
@@ -157,7 +277,8 @@ impl Attacker {
     }
 
     /// Writes the header of a frame to where a chain begins, by the descriptor as it is now.
-    fn write_header(&mut self, head: u16, header: [u8; NET_HEADER]) {
+    /// Returns true if it has one.
+    fn write_header(&mut self, head: u16, header: [u8; NET_HEADER]) -> bool {
         let at = self.layout.receive.descriptors + 16 * usize::from(head);
         if usize::from(head) < usize::from(self.layout.receive.size) {
             let address: u64 = self.region.load(at, Ordering::Relaxed);
@@ -165,25 +286,24 @@ impl Attacker {
             // changes descriptors, too, and those of an empty ring are 0.
             if address >= self.layout.receive.descriptors as u64 {
                 let view = self.region.view().range(address as usize, NET_HEADER);
-                let _ = view.and_then(|to| to.copy_from(&header));
+                return view.and_then(|to| to.copy_from(&header)).is_some();
             }
         }
+        false
     }
 
     fn honest(&mut self, queue: usize) {
         let Some(head) = self.chain(queue) else {
             return;
         };
-        self.recorder.plant(queue, Field::UsedId, None);
-        self.recorder.plant(queue, Field::UsedLength, None);
         let len = if queue == 0 {
-            self.recorder.plant(0, Field::Header, None);
+            self.recorder.plant_header(head, None);
             self.write_header(head, NetHeader::default().to_bytes());
             26 + self.below(self.room() - 25)
         } else {
             0
         };
-        self.complete(queue, head.into(), len as u32);
+        self.complete(queue, head.into(), len as u32, [false, false]);
     }
 
     fn used_index(&mut self, queue: usize) {
@@ -194,9 +314,7 @@ impl Attacker {
             2 => used.wrapping_add(layout.size),
             _ => used.wrapping_add(1 + self.queues[queue].held.len() as u16),
         };
-        self.region.store(layout.used + 2, value, Ordering::Release);
-        self.recorder
-            .plant(queue, Field::UsedIndex, Some(value.into()));
+        self.write_u16(queue, Field::UsedIndex, layout.used + 2, value);
     }
 
     fn used_id(&mut self, queue: usize) {
@@ -208,8 +326,7 @@ impl Attacker {
             3 => u32::from(last),
             _ => u32::from(last) | 0x1_0000,
         };
-        self.recorder.plant(queue, Field::UsedId, Some(id.into()));
-        self.complete(queue, id, 100);
+        self.complete(queue, id, 100, [true, false]);
     }
 
     fn used_length(&mut self, queue: usize) {
@@ -224,10 +341,7 @@ impl Attacker {
             (0, _) => self.below(26) as u32,
             _ => 1 + self.below(70_000) as u32,
         };
-        self.recorder.plant(queue, Field::UsedId, None);
-        self.recorder
-            .plant(queue, Field::UsedLength, Some(len.into()));
-        self.complete(queue, head.into(), len);
+        self.complete(queue, head.into(), len, [false, true]);
     }
 
     fn header(&mut self) {
@@ -246,12 +360,11 @@ impl Attacker {
             header[10..].copy_from_slice(&[1, 0]);
         }
         let value = u64::from_le_bytes(*header.first_chunk().expect("12 bytes"));
-        self.write_header(head, header);
-        self.recorder.plant(0, Field::UsedId, None);
-        self.recorder.plant(0, Field::UsedLength, None);
-        self.recorder.plant(0, Field::Header, Some(value));
+        if self.write_header(head, header) {
+            self.recorder.plant_header(head, Some(value));
+        }
         let len = 26 + self.below(self.room() - 25);
-        self.complete(0, head.into(), len as u32);
+        self.complete(0, head.into(), len as u32, [false, false]);
     }
 
     fn descriptors(&mut self, queue: usize) {
@@ -280,8 +393,7 @@ impl Attacker {
             (Field::UsedFlags, layout.used),
             (Field::AvailableEvent, layout.available_event()),
         ] {
-            self.region.store(at, value, Ordering::Relaxed);
-            self.recorder.plant(queue, field, Some(value.into()));
+            self.write_u16(queue, field, at, value);
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tare_sim::{Instant, Random};
 
 use super::record::Recorder;
-use super::{Broken, Report};
+use super::{search, Broken, Report, CANARY};
 use crate::host::{Device, DeviceSettings, Memory};
 use crate::pool::GuestBuffer;
 use crate::region::{PairLayout, Region};
@@ -14,9 +14,6 @@ use crate::ring::{
     Checksum, Doorbell, Driver, Fault, NetHeader, Notification, Received, SendError, Settings,
 };
 use crate::variant::Exits;
-
-/// Eight bytes that are in private memory alone.
-const CANARY: [u8; 8] = *b"\xc5private";
 
 pub(super) struct Guest {
     driver: Driver<Recorder>,
@@ -219,23 +216,7 @@ impl Guest {
 
     /// Searches the region for private bytes.
     pub(super) fn search(&mut self, region: &Region) -> Result<(), Broken> {
-        const STEP: usize = 1 << 16;
-        let view = region.view();
-        let mut bytes = vec![0; STEP + CANARY.len()];
-        for at in (0..view.len()).step_by(STEP) {
-            let bytes = &mut bytes[..(view.len() - at).min(STEP + CANARY.len())];
-            let part = view.range(at, bytes.len());
-            part.and_then(|part| part.copy_to(bytes))
-                .expect("it is within the region");
-            let mut starts = bytes
-                .iter()
-                .enumerate()
-                .filter(|(_, byte)| **byte == CANARY[0]);
-            if let Some((n, _)) = starts.find(|(n, _)| bytes[*n..].starts_with(&CANARY)) {
-                return Err(format!("private bytes at {} of the region", at + n).into());
-            }
-        }
-        self.searched += view.len() as u64;
+        self.searched += search(region)?;
         Ok(())
     }
 
@@ -288,15 +269,16 @@ impl Guest {
             resets: self.resets,
             frames: [counters.received, counters.sent],
             searched: self.searched,
+            ..Report::default()
         }
     }
 }
 
-fn doorbell() -> Result<Doorbell, Broken> {
+pub(super) fn doorbell() -> Result<Doorbell, Broken> {
     Doorbell::new().map_err(|error| Broken::from(error.to_string()))
 }
 
-fn name(fault: Fault) -> &'static str {
+pub(super) fn name(fault: Fault) -> &'static str {
     match fault {
         Fault::UsedIndex { .. } => "used index",
         Fault::Id { .. } => "id",
