@@ -41,7 +41,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Turns without anything after which the guest resets its device.
 const WATCHDOG: u32 = 2000;
 
-/// What both sides of TLS are given: made once, as it takes long.
+/// The keys and certificates of both sides of TLS: made once, as it takes long.
 #[derive(Clone)]
 pub struct Keys {
     client: Client,

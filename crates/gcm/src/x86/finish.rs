@@ -14,7 +14,8 @@ use core::arch::x86_64::*;
 /// The longest message that is worked on at once, in bytes: as many as the stage holds.
 pub(super) const SHORT_MAX: usize = 16 * (STAGE - 2);
 
-/// Seals or opens up to [`SHORT_MAX`] bytes and returns the tag; `first` is the counter of the first block.
+/// Seals or opens up to [`SHORT_MAX`] bytes and returns the tag; `first` is the counter of the
+/// first block.
 ///
 /// # Safety
 /// The processor must have what `V` needs; the data must be readable at its source and writable at

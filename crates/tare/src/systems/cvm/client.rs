@@ -44,7 +44,7 @@ pub(super) struct Counters {
     pub(super) wrong: u64,
 }
 
-/// What all clients have in common.
+/// The part that all clients have in common.
 #[derive(Clone)]
 pub(super) struct Clients {
     protocol: Protocol,
@@ -121,7 +121,7 @@ enum State {
     Head,
     /// The value, from this byte on.
     Value(usize),
-    /// What is behind it: the bytes that have come.
+    /// The bytes behind it: as many have come.
     Tail(usize),
 }
 
@@ -182,7 +182,7 @@ impl Client {
         }
     }
 
-    /// What stands behind the value of an answer.
+    /// Returns the bytes that stand behind the value of an answer.
     fn tail(&self) -> &'static [u8] {
         match self.shared.protocol {
             Protocol::Http => b"",

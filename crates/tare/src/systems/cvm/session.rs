@@ -74,7 +74,7 @@ impl Work {
     }
 }
 
-/// What is measured.
+/// The measurement to be made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
     pub(super) variant: Variant,
@@ -94,7 +94,7 @@ pub(super) struct Setup {
     pub(super) has_breakdown: bool,
 }
 
-/// What a measurement found.
+/// The results of a measurement.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     /// Seconds of the clock.
@@ -174,7 +174,7 @@ impl Moment {
     }
 }
 
-/// What the guest alone knows at a mark.
+/// The counts that the guest alone has at a mark.
 type Marked = (ExitCounts, Option<Totals>);
 
 /// Runs a guest and its clients; `start` is called when the warm-up is over.
