@@ -53,7 +53,12 @@ impl<P: Probe> Guest<P> {
         services: Vec<(u16, Box<dyn Service>)>,
         probe: P,
     ) -> Result<Guest<P>, tcp::Invalid> {
-        tcp.headers = driver.layout().parsing;
+        let layout = driver.layout();
+        tcp.headers = layout.parsing;
+        // Payloads that wait for the rest of their record leave the buffers that are to be on the
+        // ring: with none there, nothing would arrive that could end the wait.
+        let spare = layout.frames.count.saturating_sub(layout.receive_posted);
+        tcp.pool_max = tcp.pool_max.min(spare * layout.frames.bytes);
         let mut stack = Stack::new(tcp, secret)?;
         for (port, _) in &services {
             stack.listen(*port);

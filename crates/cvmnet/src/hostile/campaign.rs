@@ -46,7 +46,7 @@ pub fn campaign(plan: &Plan, mut progress: impl FnMut(&Report)) -> Result<Report
 /// # Errors
 /// The promise that is broken.
 pub fn scenario(seed: u64, keys: &Keys) -> Result<Report, Broken> {
-    let event_index = seed / 8 % 2 == 0;
+    let event_index = (seed / 8).is_multiple_of(2);
     let mut report = match seed % 8 {
         n @ 0..=3 => {
             let variant = if n % 2 == 0 { ZC } else { CVM };

@@ -259,12 +259,7 @@ impl Scene {
         });
         let guest = Guest::new(
             driver,
-            tcp::Config {
-                // Payloads never keep the buffers that are to be on the ring.
-                pool_max: (config.receive_buffers - u32::from(config.receive_posted)) as usize
-                    * config.receive_bytes as usize,
-                ..network(2, GUEST)
-            },
+            network(2, GUEST),
             Secret::new(&[7; 16]),
             keys.server.clone(),
             vec![(PORT, services)],
