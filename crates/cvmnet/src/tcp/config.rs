@@ -62,7 +62,7 @@ pub struct Config {
     /// Bytes of private memory that copied payloads of all connections together may take; what is
     /// above is dropped, and has to be sent again.
     pub copied_max: usize,
-    /// A payload is copied if it is shorter than its buffer divided by this, and a 16th of
+    /// A payload is copied if it is shorter than its buffer divided by this, and a quarter of
     /// `pool_max` is kept by others.
     pub copy_divisor: usize,
     /// Connections, those in TIME-WAIT included.

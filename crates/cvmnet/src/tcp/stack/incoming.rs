@@ -181,7 +181,7 @@ impl<B: Buffer> Stack<B> {
         let free = self.config.pool_max.saturating_sub(self.pinned);
         // Short payloads too are mostly read before the next ones arrive, and stay where they are
         // as long as they keep a small part of the pool.
-        let uncopied = (self.config.pool_max / 16).saturating_sub(self.pinned);
+        let uncopied = (self.config.pool_max / 4).saturating_sub(self.pinned);
         let private = self.config.copied_max.saturating_sub(self.copied);
         let Some(connection) = self.table.at(index) else {
             return;
