@@ -29,7 +29,7 @@ use tare_cvmnet::region::Region;
 use tare_cvmnet::ring::{Driver, Settings};
 use tare_cvmnet::server::bulk::{Sink, Source};
 use tare_cvmnet::server::{Application, Service, Time};
-use tare_cvmnet::tcp::{Config, Network, Secret};
+use tare_cvmnet::tcp::{Config, Secret};
 use tare_cvmnet::tls::{Client, Identity, Options, Server, Suites};
 use tare_cvmnet::variant::Variant;
 use tare_gcm::{Key, Nonce};
@@ -52,18 +52,6 @@ enum Direction {
 fn processor_time() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-fn place(last: u8, address: Ipv4Addr) -> Config {
-    let network = Network {
-        address,
-        prefix_len: 24,
-        gateway: None,
-    };
-    Config {
-        ip4: Some(network),
-        ..Config::new([2, 0, 0, 0, 0, last])
-    }
 }
 
 #[derive(Default)]
@@ -142,8 +130,11 @@ fn trial(
     let fd = region.fd().try_clone_to_owned()?;
     let board = Board::default();
 
-    let mut peer: Peer<Box<dyn Application>> =
-        Peer::new(place(1, PEER), Secret::new(&[2; 16]), client)?;
+    let mut peer: Peer<Box<dyn Application>> = Peer::new(
+        Config::on_link([2, 0, 0, 0, 0, 1], PEER),
+        Secret::new(&[2; 16]),
+        client,
+    )?;
     let other = match direction {
         Direction::Receive => Direction::Send,
         Direction::Send => Direction::Receive,
@@ -160,7 +151,10 @@ fn trial(
     let make = |server| -> Side {
         let region = Region::open(fd, &layout).expect("the same layout");
         let driver = Driver::new(region, 0, Settings::default(), Off).expect("a queue pair");
-        let (tcp, secret) = (place(2, GUEST), Secret::new(&[1; 16]));
+        let (tcp, secret) = (
+            Config::on_link([2, 0, 0, 0, 0, 2], GUEST),
+            Secret::new(&[1; 16]),
+        );
         let guest = Guest::new(driver, tcp, secret, server, services(direction), Off);
         Side {
             guest: guest.expect("the settings are possible"),

@@ -14,7 +14,7 @@ use tare_cvmnet::host::{Device, DeviceSettings, Peer};
 use tare_cvmnet::region::Region;
 use tare_cvmnet::ring::{Driver, Settings};
 use tare_cvmnet::server::{Application, Output, Service, Time};
-use tare_cvmnet::tcp::{Config, Network, Secret};
+use tare_cvmnet::tcp::{Config, Secret};
 use tare_cvmnet::tls::{Client, Identity, Options, Server};
 use tare_cvmnet::variant::{Merging, Variant};
 use tare_cvmnet::Counters;
@@ -25,17 +25,6 @@ const PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const PORT: u16 = 443;
 /// Bytes of one direction.
 const BYTES: u64 = 24 << 20;
-
-fn config(last: u8, address: Ipv4Addr) -> Config {
-    Config {
-        ip4: Some(Network {
-            address,
-            prefix_len: 24,
-            gateway: None,
-        }),
-        ..Config::new([2, 0, 0, 0, 0, last])
-    }
-}
 
 fn byte(at: u64) -> u8 {
     ((at ^ at >> 8).wrapping_mul(0x9e37_79b9) >> 11) as u8
@@ -107,7 +96,7 @@ fn run(variant: Variant, to_guest: u64, from_guest: u64) -> Counters {
         std::thread::spawn(move || {
             let region = Region::open(fd, &layout).unwrap();
             let driver = Driver::new(region, 0, Settings::default(), Off).unwrap();
-            let tcp = config(2, GUEST);
+            let tcp = Config::on_link([2, 0, 0, 0, 0, 2], GUEST);
             let streams: Box<dyn Service> = Box::new(Streams(from_guest, to_guest));
             let services = vec![(PORT, streams)];
             let secret = Secret::new(&[7; 16]);
@@ -120,7 +109,12 @@ fn run(variant: Variant, to_guest: u64, from_guest: u64) -> Counters {
             guest.counters()
         })
     };
-    let mut peer = Peer::new(config(1, PEER), Secret::new(&[9; 16]), client).unwrap();
+    let mut peer = Peer::new(
+        Config::on_link([2, 0, 0, 0, 0, 1], PEER),
+        Secret::new(&[9; 16]),
+        client,
+    )
+    .unwrap();
     let to = SocketAddr::from((GUEST, PORT));
     for _ in 0..4 {
         let stream = Stream {

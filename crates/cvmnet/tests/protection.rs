@@ -17,7 +17,7 @@ use tare_cvmnet::pool::GuestBuffer;
 use tare_cvmnet::region::Region;
 use tare_cvmnet::ring::{Driver, Settings};
 use tare_cvmnet::server::{Application, Output, Service, Time};
-use tare_cvmnet::tcp::{Config, Network, Secret};
+use tare_cvmnet::tcp::{Config, Secret};
 use tare_cvmnet::tls::{Client, Identity, Options, Server};
 use tare_cvmnet::variant::{Variant, BIFROST};
 use tare_memory::{Means, SharedMemory};
@@ -30,18 +30,6 @@ const PORT: u16 = 443;
 const BYTES: usize = 200_000;
 /// The variable that tells a child what to do.
 const TASK: &str = "TARE_TEST_STRAY";
-
-fn place(last: u8, address: Ipv4Addr) -> Config {
-    let network = Network {
-        address,
-        prefix_len: 24,
-        gateway: None,
-    };
-    Config {
-        ip4: Some(network),
-        ..Config::new([2, 0, 0, 0, 0, last])
-    }
-}
 
 /// Sends and receives bytes, and may read a byte of the shared region on the way.
 struct Exchange {
@@ -102,9 +90,17 @@ fn exchange(variant: Variant, means: Option<Means>, has_stray: bool) -> usize {
     let driver = Driver::new(region, 0, Settings::default(), Off).unwrap();
     let stray = has_stray.then(|| driver.record().unwrap());
     let services: Vec<(u16, Box<dyn Service>)> = vec![(PORT, Box::new(Exchanges(stray)))];
-    let (tcp, secret) = (place(2, GUEST), Secret::new(&[7; 16]));
+    let (tcp, secret) = (
+        Config::on_link([2, 0, 0, 0, 0, 2], GUEST),
+        Secret::new(&[7; 16]),
+    );
     let mut guest = Guest::new(driver, tcp, secret, server, services, Off).unwrap();
-    let mut peer = Peer::new(place(1, PEER), Secret::new(&[9; 16]), client).unwrap();
+    let mut peer = Peer::new(
+        Config::on_link([2, 0, 0, 0, 0, 1], PEER),
+        Secret::new(&[9; 16]),
+        client,
+    )
+    .unwrap();
     let exchange = Exchange {
         received: 0,
         has_sent: false,

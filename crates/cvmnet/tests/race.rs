@@ -18,7 +18,7 @@ use tare_cvmnet::region::Region;
 use tare_cvmnet::ring::{Driver, Settings};
 use tare_cvmnet::server::bulk::{BulkCounters, Sink, Source};
 use tare_cvmnet::server::{Application, Service, Time};
-use tare_cvmnet::tcp::{Buffer, Checksum, Config, Frame, Network, Secret, Stack};
+use tare_cvmnet::tcp::{Buffer, Checksum, Config, Frame, Secret, Stack};
 use tare_cvmnet::tls::{Client, Identity, Options, Server};
 use tare_cvmnet::variant::{Cipher, Headers, Variant};
 use tare_cvmnet::variant::{BIFROST, BIFROST_UNPROTECTED, CVM, ZC};
@@ -30,25 +30,16 @@ const PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const PORT: u16 = 443;
 const NAME: &str = "guest.example";
 
-fn place(last: u8, address: Ipv4Addr) -> Config {
-    let network = Network {
-        address,
-        prefix_len: 24,
-        gateway: None,
-    };
-    Config {
-        ip4: Some(network),
-        ..Config::new([2, 0, 0, 0, 0, last])
-    }
-}
-
 /// A guest with a sink that looks at every byte.
 fn guest<P: Probe>(fd: OwnedFd, variant: Variant, server: Server, probe: P) -> (Guest<P>, Sink) {
     let region = Region::open(fd, &variant.config(1)).unwrap();
     let driver = Driver::new(region, 0, Settings::default(), probe.clone()).unwrap();
     let sink = Sink::new(1);
     let services: Vec<(u16, Box<dyn Service>)> = vec![(PORT, Box::new(sink.clone()))];
-    let (tcp, secret) = (place(2, GUEST), Secret::new(&[7; 16]));
+    let (tcp, secret) = (
+        Config::on_link([2, 0, 0, 0, 0, 2], GUEST),
+        Secret::new(&[7; 16]),
+    );
     let guest = Guest::new(driver, tcp, secret, server, services, probe).unwrap();
     (guest, sink)
 }
@@ -169,7 +160,12 @@ fn changed_between_readings(variant: Variant) -> (BulkCounters, u64) {
     let fd = host.region.fd().try_clone_to_owned().unwrap();
     let between = Between(Rc::clone(&state));
     let (mut guest, sink) = guest(fd, variant, host.server, between);
-    let mut peer: Client4 = Peer::new(place(1, PEER), Secret::new(&[9; 16]), host.client).unwrap();
+    let mut peer: Client4 = Peer::new(
+        Config::on_link([2, 0, 0, 0, 0, 1], PEER),
+        Secret::new(&[9; 16]),
+        host.client,
+    )
+    .unwrap();
     connect(&mut peer, &Source::new(4 << 20, 32 << 10));
     let mut device = Device::new(&host.region, 0, host.settings, peer).unwrap();
     let began = Instant::now();
@@ -232,7 +228,12 @@ fn race(variant: Variant, is_lost: bool) -> Raced {
     let (wrong, refused) = (AtomicU64::new(0), AtomicU64::new(0));
     let server = host.server;
     let mut flipper = Flipper::new(&host.region, 0).unwrap();
-    let mut peer: Client4 = Peer::new(place(1, PEER), Secret::new(&[9; 16]), host.client).unwrap();
+    let mut peer: Client4 = Peer::new(
+        Config::on_link([2, 0, 0, 0, 0, 1], PEER),
+        Secret::new(&[9; 16]),
+        host.client,
+    )
+    .unwrap();
     let source = Source::new(u64::MAX, 32 << 10);
     for _ in 0..4 {
         connect(&mut peer, &source);
@@ -359,7 +360,7 @@ fn headers_that_are_copied_first_are_read_once_and_those_in_place_may_change() {
     for headers in [Headers::CopiedFirst, Headers::InPlace] {
         let config = Config {
             headers,
-            ..place(2, GUEST)
+            ..Config::on_link([2, 0, 0, 0, 0, 2], GUEST)
         };
         let mut stack = Stack::new(config, Secret::new(&[7; 16])).unwrap();
         stack.listen(PORT);

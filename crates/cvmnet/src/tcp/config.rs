@@ -98,6 +98,19 @@ pub struct Config {
 }
 
 impl Config {
+    /// Returns the defaults with this IPv4 address, of a network of 24 bits without a gateway: one
+    /// of two hosts on a link of their own.
+    pub fn on_link(mac: Mac, address: Ipv4Addr) -> Config {
+        Config {
+            ip4: Some(Network {
+                address,
+                prefix_len: 24,
+                gateway: None,
+            }),
+            ..Config::new(mac)
+        }
+    }
+
     /// Returns the defaults, without addresses.
     pub fn new(mac: Mac) -> Config {
         Config {

@@ -22,7 +22,7 @@ use tare_cvmnet::server::bulk::{Sink, Source};
 use tare_cvmnet::server::{
     Application, Body, Http, HttpConfig, Memcached, Resp, RespConfig, Service, Store, Time,
 };
-use tare_cvmnet::tcp::{Config, Network, Secret};
+use tare_cvmnet::tcp::{Config, Secret};
 use tare_cvmnet::tls::{Client, Identity, Options, Server, Suites};
 use tare_cvmnet::variant::{Exits, Variant};
 use tare_lab::choices;
@@ -285,17 +285,6 @@ fn text(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("{error}")
 }
 
-fn place(last: u8, address: Ipv4Addr) -> Config {
-    Config {
-        ip4: Some(Network {
-            address,
-            prefix_len: 24,
-            gateway: None,
-        }),
-        ..Config::new([2, 0, 0, 0, 0, last])
-    }
-}
-
 /// Returns the ports and servers of the guest.
 fn services(
     setup: &Setup,
@@ -354,7 +343,7 @@ fn serve<P: Probe>(
     let config = Config {
         // Answers are not to wait for what acknowledges them.
         no_delay: setup.work.protocol().is_some(),
-        ..place(2, GUEST)
+        ..Config::on_link([2, 0, 0, 0, 0, 2], GUEST)
     };
     let secret = Secret::new(&[1; 16]);
     let guest = Guest::new(driver, config, secret, server, services, probe.clone());
@@ -432,7 +421,7 @@ fn load(
     let clients = Clients::new(protocol.unwrap_or(Protocol::Http), Arc::clone(value));
     let place = Config {
         no_delay: protocol.is_some(),
-        ..place(1, PEER)
+        ..Config::on_link([2, 0, 0, 0, 0, 1], PEER)
     };
     let peer = Peer::new(place, Secret::new(&[2; 16]), client);
     let mut peer: Peer<Box<dyn Application>> = peer.map_err(text)?;
