@@ -28,16 +28,13 @@ use tare_farmem::session::Session;
 use tare_farmem::transport::xdp::{XdpAddress, XdpLink, XdpStation};
 use tare_farmem::transport::{Remote, Waiting};
 use tare_packet::{ethernet, ipv4, udp};
+use tare_port::namespaces::Namespaces;
 use tare_port::Kind;
 
-use namespace::Namespaces;
 use turns::{median, TURN, TURNS};
 
 #[path = "udp_latency/turns.rs"]
 mod turns;
-
-#[path = "../tests/xdp/namespace.rs"]
-mod namespace;
 
 const PAGE: u64 = 4096;
 const BASE: u64 = 0x4000_0000;
@@ -62,7 +59,7 @@ fn main() {
         Ok("packet") => Kind::Packet,
         _ => Kind::Auto,
     };
-    let spaces = match Namespaces::new(&["node", "client"]) {
+    let spaces = match Namespaces::new("farmem", &["node", "client"]) {
         Ok(spaces) => spaces,
         Err(why) => return eprintln!("not testable: {why}"),
     };

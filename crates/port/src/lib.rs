@@ -8,6 +8,8 @@ mod handover;
 mod interface;
 mod line_port;
 mod memory;
+#[cfg(feature = "namespaces")]
+pub mod namespaces;
 mod open;
 mod packet_socket;
 mod pcap_file;

@@ -3,6 +3,7 @@
 mod capture;
 mod device;
 mod flipper;
+mod lossy;
 pub mod merge;
 mod peer;
 mod port;
@@ -12,6 +13,7 @@ use std::os::fd::BorrowedFd;
 pub use capture::Captured;
 pub use device::{Device, DeviceCounters, DeviceError, DeviceSettings};
 pub use flipper::Flipper;
+pub use lossy::Lossy;
 pub use peer::{ConnectFailure, Peer};
 pub use port::PortFrames;
 

@@ -7,9 +7,9 @@ use tare_farmem::serve::{Service, ServiceConfig, XdpSource};
 use tare_farmem::session::{connect, Options, Session};
 use tare_farmem::transport::xdp::{XdpAddress, XdpStation};
 use tare_farmem::transport::Waiting;
+use tare_port::namespaces::Namespaces;
 use tare_port::Kind;
 
-use crate::namespace::Namespaces;
 use crate::support::{client_config, node};
 
 /// Busy for a moment, then asleep.
@@ -59,7 +59,7 @@ fn use_memory(session: &mut Session) {
 #[test]
 fn a_node_over_frames_serves_clients_over_sockets_and_over_frames_through_a_bridge() {
     let places = ["node", "switch", "socket", "frames"];
-    let Some(spaces) = Namespaces::of_test(&places) else {
+    let Some(spaces) = Namespaces::of_test("farmem", &places) else {
         return;
     };
     spaces.ip("switch", "link add bridge type bridge");
@@ -97,7 +97,7 @@ fn a_node_over_frames_serves_clients_over_sockets_and_over_frames_through_a_brid
 
 #[test]
 fn a_client_over_frames_uses_a_node_over_sockets() {
-    let Some(spaces) = Namespaces::of_test(&["node", "client"]) else {
+    let Some(spaces) = Namespaces::of_test("farmem", &["node", "client"]) else {
         return;
     };
     spaces.cable(["node", "client"], ["net", "net"]);
@@ -119,7 +119,7 @@ fn a_client_over_frames_uses_a_node_over_sockets() {
 
 #[test]
 fn an_interface_whose_frames_another_station_receives_is_refused() {
-    let Some(spaces) = Namespaces::of_test(&["node", "client"]) else {
+    let Some(spaces) = Namespaces::of_test("farmem", &["node", "client"]) else {
         return;
     };
     spaces.cable(["node", "client"], ["net", "net"]);

@@ -3,5 +3,4 @@
 mod hostile;
 mod kernel;
 mod memory;
-mod namespace;
 mod support;

@@ -1,4 +1,5 @@
-//! Network namespaces joined by cables, for a test or an example. They go away with their owner.
+//! Network namespaces joined by cables, for tests, examples and benchmarks. They go away with
+//! their owner.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -10,19 +11,25 @@ use std::thread;
 use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 
 /// Namespaces by the places of the ends of cables in them.
-pub(crate) struct Namespaces {
+pub struct Namespaces {
     name: String,
     places: Vec<&'static str>,
 }
 
 impl Namespaces {
-    /// Makes a namespace for each place. Returns the reason where that is not possible.
-    pub(crate) fn new(places: &[&'static str]) -> Result<Namespaces, String> {
+    /// Makes a namespace for each place, named after the test `of` which they are.
+    ///
+    /// # Errors
+    /// The reason where that is not possible: not root, or no `ip`.
+    ///
+    /// # Panics
+    /// Where it should be possible and fails.
+    pub fn new(of: &str, places: &[&'static str]) -> Result<Namespaces, String> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         possible()?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let spaces = Namespaces {
-            name: format!("tare-farmem-{}-{number}", std::process::id()),
+            name: format!("tare-{of}-{}-{number}", std::process::id()),
             places: places.to_vec(),
         };
         for place in places {
@@ -37,9 +44,11 @@ impl Namespaces {
 
     /// As [`Namespaces::new`]; where it is not possible it says so past the capture of the test
     /// runner, and fails in CI, where it must be possible.
-    #[allow(dead_code, reason = "not in the example")]
-    pub(crate) fn of_test(places: &[&'static str]) -> Option<Namespaces> {
-        match Namespaces::new(places) {
+    ///
+    /// # Panics
+    /// As [`Namespaces::new`], and in CI where that is not possible.
+    pub fn of_test(of: &str, places: &[&'static str]) -> Option<Namespaces> {
+        match Namespaces::new(of, places) {
             Ok(spaces) => Some(spaces),
             Err(why) => {
                 assert!(std::env::var_os("CI").is_none(), "cannot be tested: {why}");
@@ -53,8 +62,12 @@ impl Namespaces {
         format!("{}-{place}", self.name)
     }
 
-    /// Lays a cable between two places; each end is the interface `name`, up.
-    pub(crate) fn cable(&self, [a, b]: [&str; 2], [name, other]: [&str; 2]) {
+    /// Connects two places by a cable; each end is an interface of the given name, up, without
+    /// offloads.
+    ///
+    /// # Panics
+    /// Where a place or a name is not possible.
+    pub fn cable(&self, [a, b]: [&str; 2], [name, other]: [&str; 2]) {
         let (space, peer) = (self.space(a), self.space(b));
         ip(&format!(
             "link add {name} netns {space} type veth peer name {other} netns {peer}"
@@ -63,19 +76,25 @@ impl Namespaces {
             self.ip(place, &format!("link set {end} up"));
             // No card fills in checksums, or cuts segments.
             self.within(place, || {
-                let end = tare_port::Interface::by_name(end).unwrap();
+                let end = crate::Interface::by_name(end).unwrap();
                 end.switch_offloads_off().unwrap();
             });
         }
     }
 
     /// Runs `ip` in the namespace of a place.
-    pub(crate) fn ip(&self, place: &str, arguments: &str) {
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn ip(&self, place: &str, arguments: &str) {
         ip(&format!("-n {} {arguments}", self.space(place)));
     }
 
     /// Runs something on a thread in the namespace of a place.
-    pub(crate) fn within<R: Send>(&self, place: &str, run: impl FnOnce() -> R + Send) -> R {
+    ///
+    /// # Panics
+    /// When the namespace is gone, or `run` panics.
+    pub fn within<R: Send>(&self, place: &str, run: impl FnOnce() -> R + Send) -> R {
         let space = format!("/run/netns/{}", self.space(place));
         thread::scope(|scope| {
             let there = scope.spawn(|| {
