@@ -1,0 +1,115 @@
+//! Frames: a kind, a length, and bytes.
+
+use std::io::{self, Read, Write};
+
+/// The most bytes of a frame's content.
+pub(crate) const CONTENT_MAX: usize = 1 << 20;
+
+/// The meaning of a frame's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Agent: [`super::Ready`] as JSON.
+    Ready,
+    /// Host: [`super::Run`] as JSON.
+    Run,
+    /// Host: standard input of the command; empty at its end.
+    Input,
+    /// Agent: standard output of the command.
+    Output,
+    /// Agent: standard error of the command.
+    Errors,
+    /// Agent: [`super::Exit`] as JSON.
+    Exit,
+    /// Agent: the reason why the command was not started.
+    Refused,
+    /// Host: end the guest.
+    PowerOff,
+}
+
+const KINDS: [Kind; 8] = [
+    Kind::Ready,
+    Kind::Run,
+    Kind::Input,
+    Kind::Output,
+    Kind::Errors,
+    Kind::Exit,
+    Kind::Refused,
+    Kind::PowerOff,
+];
+
+/// A frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub(crate) kind: Kind,
+    pub(crate) content: Vec<u8>,
+}
+
+/// Writes a frame as one piece.
+///
+/// # Errors
+/// As the writer; content that is too long.
+pub(crate) fn write(mut to: impl Write, kind: Kind, content: &[u8]) -> io::Result<()> {
+    if content.len() > CONTENT_MAX {
+        return Err(wrong(format!("a frame of {} bytes", content.len())));
+    }
+    let number = KINDS.iter().position(|it| *it == kind).unwrap_or_default();
+    let mut frame = Vec::with_capacity(content.len() + 5);
+    frame.push(number as u8);
+    frame.extend((content.len() as u32).to_le_bytes());
+    frame.extend(content);
+    to.write_all(&frame)
+}
+
+/// Reads a frame; `None` at the end of the stream before one.
+///
+/// # Errors
+/// As the reader; a stream that ends in a frame; what is no frame.
+pub(crate) fn read(mut from: impl Read) -> io::Result<Option<Frame>> {
+    let mut header = [0; 5];
+    if from.read(&mut header[..1])? == 0 {
+        return Ok(None);
+    }
+    from.read_exact(&mut header[1..])?;
+    let [number, len @ ..] = header;
+    let kind = KINDS.get(usize::from(number));
+    let kind = *kind.ok_or_else(|| wrong(format!("a frame of kind {number}, expected 0 to 7")))?;
+    let len = u32::from_le_bytes(len) as usize;
+    if len > CONTENT_MAX {
+        return Err(wrong(format!(
+            "a frame of {len} bytes, expected at most {CONTENT_MAX}"
+        )));
+    }
+    let mut content = vec![0; len];
+    from.read_exact(&mut content)?;
+    Ok(Some(Frame { kind, content }))
+}
+
+fn wrong(found: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("found {found}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_read_as_they_were_written_and_nothing_else_is() {
+        let mut bytes = Vec::new();
+        for (n, kind) in KINDS.into_iter().enumerate() {
+            write(&mut bytes, kind, &vec![n as u8; n * 1000]).unwrap();
+        }
+        let mut from = &bytes[..];
+        for (n, kind) in KINDS.into_iter().enumerate() {
+            let content = vec![n as u8; n * 1000];
+            assert_eq!(read(&mut from).unwrap(), Some(Frame { kind, content }));
+        }
+        assert_eq!(read(&mut from).unwrap(), None);
+        for cut in [1, 4, 6] {
+            assert!(read(&bytes[5..5 + cut]).is_err());
+        }
+        assert!(read(&[8, 0, 0, 0, 0][..]).is_err());
+        let long = read(&[1, 1, 0, 16, 0][..]).unwrap_err().to_string();
+        assert!(long.contains("expected at most 1048576"), "{long}");
+        assert!(write(&mut bytes, Kind::Run, &vec![0; CONTENT_MAX + 1]).is_err());
+    }
+}

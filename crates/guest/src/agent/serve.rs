@@ -1,0 +1,145 @@
+//! Commands of the host, one at a time.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::WaitOptions;
+
+use super::{read, write, Exit, Kind, Ready, Run, PROTOCOL};
+use crate::evidence::slots_used;
+use crate::Evidence;
+
+/// The time between two looks at a command that runs.
+const LOOK: Duration = Duration::from_millis(10);
+/// The time for output that was written before a command's end: a server that it started may hold
+/// its standard output for good.
+const LAST_OUTPUT: Duration = Duration::from_millis(300);
+
+/// The port, for threads that send.
+type Port = Arc<Mutex<File>>;
+
+fn send(port: &Port, kind: Kind, content: &[u8]) -> io::Result<()> {
+    let mut port = port.lock().unwrap_or_else(PoisonError::into_inner);
+    write(&mut *port, kind, content)
+}
+
+/// Serves the host until it is gone or ends the guest.
+///
+/// # Errors
+/// The port fails, or what arrives is not of the protocol.
+pub(super) fn serve(port: &File) -> io::Result<()> {
+    let shared: Port = Arc::new(Mutex::new(port.try_clone()?));
+    let ready = Ready {
+        protocol: PROTOCOL,
+        evidence: Evidence::gather(),
+    };
+    send(&shared, Kind::Ready, &serde_json::to_vec(&ready)?)?;
+    let mut input: Option<ChildStdin> = None;
+    let running = Arc::new(Mutex::new(()));
+    while let Some(frame) = read(port)? {
+        match frame.kind {
+            Kind::Run => {
+                let Ok(_free) = running.try_lock() else {
+                    send(&shared, Kind::Refused, b"a command is running already")?;
+                    continue;
+                };
+                // Processes that lost their parents are this process's.
+                while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
+                match start(&frame.content) {
+                    Ok(mut child) => {
+                        input = child.stdin.take();
+                        let (shared, running) = (Arc::clone(&shared), Arc::clone(&running));
+                        let (started, has_started) = mpsc::channel();
+                        drop(_free);
+                        thread::spawn(move || {
+                            let _busy = running.lock().unwrap_or_else(PoisonError::into_inner);
+                            let _ = started.send(());
+                            // If the port fails, the loop below ends, too.
+                            let _ = watch(child, &shared);
+                        });
+                        let _ = has_started.recv();
+                    }
+                    Err(reason) => send(&shared, Kind::Refused, reason.as_bytes())?,
+                }
+            }
+            Kind::Input if frame.content.is_empty() => input = None,
+            Kind::Input => {
+                // A command need not read all of its input.
+                if let Some(to) = &mut input {
+                    if to.write_all(&frame.content).is_err() {
+                        input = None;
+                    }
+                }
+            }
+            Kind::PowerOff => return Ok(()),
+            other => return Err(io::Error::other(format!("found a frame {other:?}"))),
+        }
+    }
+    Ok(())
+}
+
+fn start(content: &[u8]) -> Result<Child, String> {
+    let run: Run = serde_json::from_slice(content).map_err(|error| error.to_string())?;
+    let (program, arguments) = run.command.split_first().ok_or("found no command")?;
+    Command::new(program)
+        .args(arguments)
+        .env_clear()
+        .env("PATH", "/bin:/sbin:/usr/bin:/usr/sbin")
+        .env("HOME", "/root")
+        .env("TERM", "dumb")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("{program}: {error}"))
+}
+
+/// Sends the output of a command and then its end.
+fn watch(mut child: Child, port: &Port) -> io::Result<()> {
+    let (ended, ends) = mpsc::channel();
+    let mut streams = 0;
+    if let Some(output) = child.stdout.take() {
+        forward(output, Kind::Output, Arc::clone(port), ended.clone());
+        streams += 1;
+    }
+    if let Some(errors) = child.stderr.take() {
+        forward(errors, Kind::Errors, Arc::clone(port), ended);
+        streams += 1;
+    }
+    let mut slots = None;
+    let status = loop {
+        slots = slots.max(slots_used());
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        thread::sleep(LOOK);
+    };
+    for _ in 0..streams {
+        let _ = ends.recv_timeout(LAST_OUTPUT);
+    }
+    let exit = Exit {
+        status: status.code(),
+        signal: status.signal(),
+        bounce_slots_max: slots.max(slots_used()),
+    };
+    send(port, Kind::Exit, &serde_json::to_vec(&exit)?)
+}
+
+/// Sends all that a stream has, on a thread.
+fn forward(mut from: impl Read + Send + 'static, kind: Kind, port: Port, ended: Sender<()>) {
+    thread::spawn(move || {
+        let mut bytes = vec![0; 1 << 16];
+        while let Ok(len @ 1..) = from.read(&mut bytes) {
+            if send(&port, kind, &bytes[..len]).is_err() {
+                break;
+            }
+        }
+        let _ = ended.send(());
+    });
+}

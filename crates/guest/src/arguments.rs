@@ -1,0 +1,288 @@
+//! The arguments of QEMU, by flavour and version.
+
+use std::path::Path;
+use std::{fmt, str};
+
+use crate::accelerator::Accelerator;
+use crate::version::Version;
+use crate::Error;
+
+/// The kind of isolation of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flavour {
+    /// A virtual machine.
+    Plain,
+    /// A virtual machine whose devices reach bounce buffers alone, as in a confidential one.
+    Swiotlb,
+    /// A confidential virtual machine of AMD SEV-SNP.
+    SevSnp,
+    /// A confidential virtual machine of Intel TDX.
+    Tdx,
+}
+
+impl Flavour {
+    /// All.
+    pub const ALL: [Flavour; 4] = [
+        Flavour::Plain,
+        Flavour::Swiotlb,
+        Flavour::SevSnp,
+        Flavour::Tdx,
+    ];
+
+    /// Returns its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Flavour::Plain => "plain",
+            Flavour::Swiotlb => "swiotlb",
+            Flavour::SevSnp => "sev-snp",
+            Flavour::Tdx => "tdx",
+        }
+    }
+
+    /// Returns true if the guest's memory is hidden from its host.
+    pub fn is_confidential(self) -> bool {
+        matches!(self, Flavour::SevSnp | Flavour::Tdx)
+    }
+
+    /// Returns the first version of QEMU that has it.
+    pub fn since(self) -> Version {
+        match self {
+            Flavour::Plain | Flavour::Swiotlb => Version(7, 2),
+            Flavour::SevSnp => Version(9, 1),
+            Flavour::Tdx => Version(10, 1),
+        }
+    }
+}
+
+impl fmt::Display for Flavour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl str::FromStr for Flavour {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Flavour, String> {
+        let found = Flavour::ALL.into_iter().find(|it| it.name() == text);
+        found.ok_or(format!(
+            "found \"{text}\", expected plain, swiotlb, sev-snp or tdx"
+        ))
+    }
+}
+
+/// The network of a guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// None but the guest's own loopback.
+    None,
+    /// QEMU's own, behind which the guest reaches the host's network: 10.0.2.15, router 10.0.2.2.
+    User,
+    /// A TAP device of this name, which is there, in the namespace that the guest is booted from.
+    Tap(String),
+}
+
+/// A guest's machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hardware {
+    /// The kind of isolation.
+    pub flavour: Flavour,
+    /// Processors.
+    pub vcpus: u16,
+    /// Memory in MiB.
+    pub memory_mib: u32,
+    /// The network.
+    pub network: Network,
+    /// The way in which its instructions run.
+    pub accelerator: Accelerator,
+}
+
+impl Hardware {
+    /// Returns the machine with one processor, 512 MiB and no network.
+    pub fn new(flavour: Flavour, accelerator: Accelerator) -> Hardware {
+        Hardware {
+            flavour,
+            vcpus: 1,
+            memory_mib: 512,
+            network: Network::None,
+            accelerator,
+        }
+    }
+}
+
+/// The descriptors that QEMU inherits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Descriptors {
+    /// The socket of the monitor.
+    pub(crate) monitor: i32,
+    /// The socket of the agent.
+    pub(crate) agent: i32,
+}
+
+/// The name of the port that the agent serves.
+pub const PORT: &str = "org.tare.agent.0";
+
+/// The firmware of confidential guests, which Debian's package `ovmf` has.
+pub const FIRMWARE: &str = "/usr/share/ovmf/OVMF.fd";
+
+/// Returns the arguments.
+///
+/// # Errors
+/// [`Error::Version`] if this QEMU does not have the flavour; [`Error::Flavour`] if the machine is
+/// not possible.
+pub(crate) fn arguments(
+    hardware: &Hardware,
+    version: Version,
+    kernel: &Path,
+    initramfs: &Path,
+    descriptors: Descriptors,
+) -> Result<Vec<String>, Error> {
+    check(hardware, version)?;
+    let flavour = hardware.flavour;
+    let mut machine = "q35".to_owned();
+    let mut objects = Vec::new();
+    match flavour {
+        Flavour::SevSnp => {
+            machine += ",confidential-guest-support=cc,vmport=off";
+            // 0x30000: the policy that SNP requires, SMT allowed, no debugging.
+            objects.push(
+                "sev-snp-guest,id=cc,cbitpos=51,reduced-phys-bits=1,policy=0x30000".to_owned(),
+            );
+        }
+        Flavour::Tdx => {
+            machine += ",kernel-irqchip=split,confidential-guest-support=cc";
+            objects.push("tdx-guest,id=cc".to_owned());
+        }
+        Flavour::Plain | Flavour::Swiotlb => {}
+    }
+    let (accelerator, cpu) = match (hardware.accelerator, flavour) {
+        (Accelerator::Emulated, _) => ("tcg,thread=multi", "max,-erms,-fsrm"),
+        (Accelerator::Kvm, Flavour::SevSnp) => ("kvm", "EPYC-v4"),
+        (Accelerator::Kvm, _) => ("kvm", "host"),
+    };
+    let memory = format!("{}M", hardware.memory_mib);
+    let processors = hardware.vcpus.to_string();
+    let line = command_line(flavour);
+    let mut list: Vec<String> = Vec::new();
+    let mut add = |name: &str, value: &str| list.extend([name.to_owned(), value.to_owned()]);
+    add("-machine", &machine);
+    add("-accel", accelerator);
+    add("-cpu", cpu);
+    add("-smp", &processors);
+    add("-m", &memory);
+    for object in &objects {
+        add("-object", object);
+    }
+    if flavour.is_confidential() {
+        add("-bios", FIRMWARE);
+    }
+    add("-kernel", &kernel.display().to_string());
+    add("-initrd", &initramfs.display().to_string());
+    add("-append", &line);
+    add("-chardev", "stdio,id=console,signal=off");
+    add("-serial", "chardev:console");
+    add(
+        "-chardev",
+        &format!("socket,id=monitor,fd={}", descriptors.monitor),
+    );
+    add("-mon", "chardev=monitor,mode=control");
+    let options = device_options(flavour);
+    add(
+        "-device",
+        &format!("virtio-serial-pci,max_ports=2{options}"),
+    );
+    add(
+        "-chardev",
+        &format!("socket,id=agent,fd={}", descriptors.agent),
+    );
+    add(
+        "-device",
+        &format!("virtserialport,chardev=agent,name={PORT}"),
+    );
+    let network = match &hardware.network {
+        Network::None => None,
+        Network::User => Some("user,id=net".to_owned()),
+        Network::Tap(name) => Some(format!("tap,id=net,ifname={name},script=no,downscript=no")),
+    };
+    if let Some(network) = network {
+        add("-netdev", &network);
+        add(
+            "-device",
+            &format!("virtio-net-pci,netdev=net,romfile={options}"),
+        );
+    }
+    list.extend(
+        [
+            "-nodefaults",
+            "-no-reboot",
+            "-no-user-config",
+            "-display",
+            "none",
+        ]
+        .map(str::to_owned),
+    );
+    Ok(list)
+}
+
+/// Options of virtio devices. Without the first two a driver does not ask the kernel for addresses,
+/// and `swiotlb=force` does nothing.
+fn device_options(flavour: Flavour) -> &'static str {
+    match flavour {
+        Flavour::Plain => "",
+        _ => ",iommu_platform=on,disable-legacy=on",
+    }
+}
+
+/// The kernel's command line. What is behind `--` is for the agent, which is the first process.
+fn command_line(flavour: Flavour) -> String {
+    let swiotlb = match flavour {
+        Flavour::Swiotlb => " swiotlb=force",
+        _ => "",
+    };
+    // A guest that lacks memory ends: one that goes on without some of its processes would be
+    // measured.
+    format!(
+        "console=ttyS0 quiet panic=-1 sysctl.vm.panic_on_oom=1{swiotlb} rdinit=/init -- guest-agent"
+    )
+}
+
+fn check(hardware: &Hardware, version: Version) -> Result<(), Error> {
+    let flavour = hardware.flavour;
+    if version < flavour.since() {
+        return Err(Error::Version(format!(
+            "flavour {flavour}: found QEMU {version}, expected {} or later",
+            flavour.since()
+        )));
+    }
+    if flavour.is_confidential() && hardware.accelerator == Accelerator::Emulated {
+        return Err(Error::Flavour(format!(
+            "flavour {flavour}: needs KVM, and a processor and a kernel that have it"
+        )));
+    }
+    let range = |what: &str, found: u32, expected: std::ops::RangeInclusive<u32>| {
+        if expected.contains(&found) {
+            return Ok(());
+        }
+        let (least, most) = (expected.start(), expected.end());
+        Err(Error::Flavour(format!(
+            "{what}: found {found}, expected {least} to {most}"
+        )))
+    };
+    range("processors", hardware.vcpus.into(), 1..=255)?;
+    range("memory in MiB", hardware.memory_mib, 128..=1 << 20)?;
+    if let Network::Tap(name) = &hardware.network {
+        // A comma would begin another option.
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        if name.is_empty() || name.len() > 15 || !name.chars().all(is_name) {
+            return Err(Error::Flavour(format!(
+                "TAP device: found \"{}\", expected 1 to 15 letters, digits, '.', '_' or '-'",
+                name.escape_default()
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "arguments_tests.rs"]
+mod tests;

@@ -1,0 +1,153 @@
+//! The evidence, from inside a guest, of what it is.
+
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Flavour;
+
+/// Lines of the kernel's log that are kept.
+const LINES_MAX: usize = 16;
+
+/// The state of a guest as seen from inside when it was ready. It goes into the record of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// The kernel's release.
+    pub kernel: String,
+    /// Processors.
+    pub vcpus: u32,
+    /// Memory in KiB, as the kernel counts it.
+    pub memory_kib: Option<u64>,
+    /// Slots of bounce buffers that are in use; `None` if the kernel does not say.
+    pub bounce_slots_used: Option<u64>,
+    /// Slots of bounce buffers that there are.
+    pub bounce_slots: Option<u64>,
+    /// The kernel's own lines about memory encryption.
+    pub encryption: Vec<String>,
+    /// Devices of which a report can be had that the hardware signs.
+    pub attestation: Vec<String>,
+}
+
+impl Evidence {
+    /// Reads the evidence, inside a guest.
+    pub(crate) fn gather() -> Evidence {
+        let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let memory = memory
+            .lines()
+            .find_map(|line| line.strip_prefix("MemTotal:"));
+        let devices = ["/dev/sev-guest", "/dev/tdx_guest"];
+        let devices = devices
+            .into_iter()
+            .filter(|it| fs::exists(it).unwrap_or(false));
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Evidence {
+            kernel: release.trim().to_owned(),
+            vcpus: cpus
+                .lines()
+                .filter(|it| it.starts_with("processor"))
+                .count() as u32,
+            memory_kib: memory.and_then(|it| it.split_whitespace().next()?.parse().ok()),
+            bounce_slots_used: slots_used(),
+            bounce_slots: slots("io_tlb_nslabs"),
+            encryption: encryption(&crate::agent::kernel_log()),
+            attestation: devices.map(str::to_owned).collect(),
+        }
+    }
+
+    /// Checks that the guest is what its flavour says.
+    ///
+    /// # Errors
+    /// What was found and expected.
+    pub fn check(&self, flavour: Flavour) -> Result<(), String> {
+        let has = |name: &str| self.encryption.iter().any(|line| line.contains(name));
+        let found = match flavour {
+            Flavour::Plain => match self.bounce_slots_used {
+                None | Some(0) => return Ok(()),
+                Some(used) => format!("{used} bounce slots in use, expected none"),
+            },
+            Flavour::Swiotlb => match self.bounce_slots_used {
+                Some(1..) => return Ok(()),
+                Some(0) => "found no bounce slot in use, expected some".to_owned(),
+                None => "found no /sys/kernel/debug/swiotlb/io_tlb_used".to_owned(),
+            },
+            Flavour::SevSnp if has("SEV-SNP") => return Ok(()),
+            Flavour::Tdx if has("TDX") => return Ok(()),
+            Flavour::SevSnp | Flavour::Tdx => format!(
+                "found {:?} in the kernel's log, expected \"Memory Encryption Features active\" \
+                 with the name of the technique",
+                self.encryption
+            ),
+        };
+        Err(format!("flavour {flavour}: {found}"))
+    }
+}
+
+/// Returns the slots of bounce buffers that are in use.
+pub(crate) fn slots_used() -> Option<u64> {
+    slots("io_tlb_used")
+}
+
+fn slots(name: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/sys/kernel/debug/swiotlb/{name}")).ok()?;
+    text.trim().parse().ok()
+}
+
+/// Returns the lines of a kernel's log that say that memory is encrypted.
+fn encryption(log: &str) -> Vec<String> {
+    let lines = log.lines().filter(|line| {
+        line.contains("Memory Encryption Features active") || line.contains("tdx: Guest detected")
+    });
+    lines
+        .map(|line| line.chars().take(200).collect())
+        .take(LINES_MAX)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_is_called_confidential_only_with_evidence_from_inside() {
+        let of = |log: &str, used| Evidence {
+            encryption: encryption(log),
+            bounce_slots_used: used,
+            ..Evidence::default()
+        };
+        let none = of(
+            "6,1,0,-;Linux version 6.12\n6,2,0,-;software IO TLB: mapped",
+            Some(0),
+        );
+        let snp = of(
+            "6,9,0,-;Memory Encryption Features active: AMD SEV SEV-ES SEV-SNP",
+            Some(9),
+        );
+        let sev = of(
+            "6,9,0,-;Memory Encryption Features active: AMD SEV SEV-ES",
+            Some(9),
+        );
+        let tdx = of(
+            "6,9,0,-;Memory Encryption Features active: Intel TDX",
+            Some(9),
+        );
+        let bounced = of("", Some(3));
+        for (evidence, right) in [
+            (&none, &[Flavour::Plain][..]),
+            (&snp, &[Flavour::SevSnp, Flavour::Swiotlb]),
+            (&sev, &[Flavour::Swiotlb]),
+            (&tdx, &[Flavour::Tdx, Flavour::Swiotlb]),
+            (&bounced, &[Flavour::Swiotlb]),
+            (&of("", None), &[Flavour::Plain]),
+        ] {
+            for flavour in Flavour::ALL {
+                let checked = evidence.check(flavour);
+                assert_eq!(
+                    checked.is_ok(),
+                    right.contains(&flavour),
+                    "{flavour} {checked:?}"
+                );
+            }
+        }
+    }
+}

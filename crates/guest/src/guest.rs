@@ -1,0 +1,425 @@
+//! A guest that runs.
+
+use std::io::{self, Read};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::io::{fcntl_setfd, FdFlags};
+
+use crate::agent::{self, Exit, Frame, Kind, Ready, Run, PROTOCOL};
+use crate::arguments::{arguments, Descriptors, Hardware, Network};
+use crate::console::Console;
+use crate::kernel::Kernel;
+use crate::qmp::Monitor;
+use crate::version::{Version, PACKAGE, QEMU};
+use crate::{Accelerator, Error, Evidence};
+
+/// The time for QEMU to end by itself.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// The time between two looks at QEMU's process.
+const LOOK: Duration = Duration::from_millis(20);
+/// The program that has the kernel end QEMU when this process ends, whatever ends it.
+const LEASH: &str = "setpriv";
+
+/// The limits of a guest's time.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// From the start of QEMU until the agent is ready.
+    pub boot: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            boot: Duration::from_secs(120),
+        }
+    }
+}
+
+/// The stream that a command in a guest has written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Output,
+    /// Standard error.
+    Errors,
+}
+
+/// A guest, which ends with this value and with this process.
+pub struct Guest {
+    qemu: Process,
+    console: Console,
+    errors: Console,
+    followers: Vec<JoinHandle<()>>,
+    monitor: Option<Monitor>,
+    agent: UnixStream,
+    evidence: Evidence,
+    accelerator: Accelerator,
+    boot_time: Duration,
+}
+
+impl Guest {
+    /// Starts QEMU in this process' network namespace and returns when the agent is ready.
+    ///
+    /// # Errors
+    /// QEMU or its version is not right, or the guest ends or hangs: then with the last of its
+    /// console. A guest that is not what its flavour says is [`Error::Flavour`].
+    pub fn boot(
+        hardware: &Hardware,
+        kernel: &Kernel,
+        initramfs: &Path,
+        limits: &Limits,
+    ) -> Result<Guest, Error> {
+        let version = Version::installed()?;
+        let began = Instant::now();
+        let until = began + limits.boot;
+        let failed = |error: io::Error| Error::Qemu(error.to_string());
+        let (monitor, its_monitor) = UnixStream::pair().map_err(failed)?;
+        let (agent, its_agent) = UnixStream::pair().map_err(failed)?;
+        let descriptors = Descriptors {
+            monitor: its_monitor.as_raw_fd(),
+            agent: its_agent.as_raw_fd(),
+        };
+        let list = arguments(hardware, version, &kernel.image, initramfs, descriptors)?;
+        let (qemu, output, errors) = Process::start(list, [its_monitor, its_agent])?;
+        let (console, messages) = (Console::default(), Console::default());
+        let followers = vec![console.follow(output), messages.follow(errors)];
+        let mut guest = Guest {
+            qemu,
+            console,
+            errors: messages,
+            followers,
+            monitor: None,
+            agent,
+            evidence: Evidence::default(),
+            accelerator: hardware.accelerator,
+            boot_time: Duration::ZERO,
+        };
+        guest.monitor = match Monitor::new(monitor) {
+            Ok(monitor) => Some(monitor),
+            Err(error) => return Err(guest.reason().unwrap_or(error)),
+        };
+        guest.evidence = guest.ready(until, limits.boot)?;
+        guest.boot_time = began.elapsed();
+        guest
+            .evidence
+            .check(hardware.flavour)
+            .map_err(Error::Flavour)?;
+        guest.set_up_network(&hardware.network)?;
+        Ok(guest)
+    }
+
+    /// Returns the evidence, from inside, of what the guest is.
+    pub fn evidence(&self) -> &Evidence {
+        &self.evidence
+    }
+
+    /// Returns the way in which its instructions run. Times of an emulated guest mean nothing.
+    pub fn accelerator(&self) -> Accelerator {
+        self.accelerator
+    }
+
+    /// Returns the time from the start of QEMU until the agent was ready.
+    pub fn boot_time(&self) -> Duration {
+        self.boot_time
+    }
+
+    /// Returns the process number of QEMU.
+    pub fn pid(&self) -> u32 {
+        self.qemu.pid
+    }
+
+    /// Runs a command in the guest: `output` gets what it writes, `input`, which is read on a thread
+    /// of its own, is its standard input. `limit` is the longest time until its end.
+    ///
+    /// What a process that the command left behind writes later is lost, or comes with the output
+    /// of the next command.
+    ///
+    /// # Errors
+    /// [`Error::Command`] if it cannot be started or exceeds the limit; the reason why the guest has
+    /// ended.
+    pub fn run(
+        &mut self,
+        command: &[&str],
+        input: impl Read + Send + 'static,
+        limit: Option<Duration>,
+        mut output: impl FnMut(Stream, &[u8]),
+    ) -> Result<Exit, Error> {
+        let command: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
+        let shown = command.first().cloned().unwrap_or_default();
+        let run = serde_json::to_vec(&Run { command }).unwrap_or_default();
+        self.send(Kind::Run, &run)?;
+        if let Ok(to) = self.agent.try_clone() {
+            thread::spawn(move || forward(input, &to));
+        }
+        let until = limit.map(|limit| Instant::now() + limit);
+        loop {
+            let Some(frame) = self.receive(until)? else {
+                let limit = limit.unwrap_or_default().as_secs_f64();
+                return Err(Error::Command(format!("{shown} runs after {limit:.1} s")));
+            };
+            match frame.kind {
+                Kind::Output => output(Stream::Output, &frame.content),
+                Kind::Errors => output(Stream::Errors, &frame.content),
+                Kind::Exit => return parse(&frame),
+                Kind::Refused => {
+                    let reason = String::from_utf8_lossy(&frame.content);
+                    return Err(Error::Command(reason.chars().take(400).collect()));
+                }
+                _ => return Err(unexpected(&frame)),
+            }
+        }
+    }
+
+    /// Runs a command without input and returns its standard output; both of its streams are in the
+    /// error if it fails.
+    ///
+    /// # Errors
+    /// As [`Guest::run`]; [`Error::Command`] if its exit status is not 0.
+    pub fn output(&mut self, command: &[&str], limit: Duration) -> Result<String, Error> {
+        let (mut printed, mut errors) = (Vec::new(), Vec::new());
+        let exit = self.run(command, io::empty(), Some(limit), |stream, bytes| {
+            match stream {
+                Stream::Output => printed.extend_from_slice(bytes),
+                Stream::Errors => errors.extend_from_slice(bytes),
+            };
+        })?;
+        let printed = String::from_utf8_lossy(&printed).into_owned();
+        if exit.status == Some(0) {
+            return Ok(printed);
+        }
+        let errors = String::from_utf8_lossy(&errors);
+        Err(Error::Command(format!(
+            "{}: {} {}",
+            command.join(" "),
+            printed.trim(),
+            errors.trim()
+        )))
+    }
+
+    /// Waits for the agent's first message.
+    fn ready(&mut self, until: Instant, limit: Duration) -> Result<Evidence, Error> {
+        let Some(frame) = self.receive(Some(until))? else {
+            let mut last = self.console.last();
+            if let Some(Ok(status)) = self.monitor.as_mut().map(Monitor::status) {
+                last.0.push(format!("(QEMU: the machine is {status})"));
+            }
+            return Err(Error::Deadline(limit, last));
+        };
+        if frame.kind != Kind::Ready {
+            return Err(unexpected(&frame));
+        }
+        let ready: Ready = parse(&frame)?;
+        if ready.protocol != PROTOCOL {
+            return Err(Error::Protocol(format!(
+                "the agent: found protocol {}, expected {PROTOCOL}",
+                ready.protocol
+            )));
+        }
+        Ok(ready.evidence)
+    }
+
+    fn set_up_network(&mut self, network: &Network) -> Result<(), Error> {
+        let limit = Duration::from_secs(60);
+        self.output(&["ip", "link", "set", "lo", "up"], limit)?;
+        if *network == Network::User {
+            for command in [
+                &["ip", "address", "add", "10.0.2.15/24", "dev", "eth0"][..],
+                &["ip", "link", "set", "eth0", "up"],
+                &["ip", "route", "add", "default", "via", "10.0.2.2"],
+            ] {
+                self.output(command, limit)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, kind: Kind, content: &[u8]) -> Result<(), Error> {
+        match agent::write(&self.agent, kind, content) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.reason().unwrap_or(Error::Protocol(error.to_string()))),
+        }
+    }
+
+    /// Returns the agent's next frame; `None` if there is none in time.
+    fn receive(&mut self, until: Option<Instant>) -> Result<Option<Frame>, Error> {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = left.map(|left| left.max(Duration::from_millis(1)));
+        let set = self.agent.set_read_timeout(left);
+        match set.and_then(|()| agent::read(&self.agent)) {
+            Ok(Some(frame)) => Ok(Some(frame)),
+            Ok(None) => Err(self
+                .reason()
+                .unwrap_or_else(|| Error::Ended(self.console.last()))),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(Error::Protocol(format!("the agent: {error}")))
+            }
+            Err(error) => Err(self.reason().unwrap_or(Error::Protocol(error.to_string()))),
+        }
+    }
+
+    /// Returns the reason why the guest has ended; `None` if it has not.
+    fn reason(&mut self) -> Option<Error> {
+        let status = self.qemu.wait(FAREWELL)?;
+        for follower in self.followers.drain(..) {
+            let _ = follower.join();
+        }
+        let last = self.console.last();
+        if self.console.is_out_of_memory() {
+            return Some(Error::Memory(last));
+        }
+        if let Some(reason) = self.console.panic() {
+            return Some(Error::Panic(reason, last));
+        }
+        let said = self.errors.last().0.join("; ");
+        if !status.success() || (last.0.is_empty() && !said.is_empty()) {
+            return Some(Error::Qemu(format!("{status}: {said}")));
+        }
+        Some(Error::Ended(last))
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // QEMU closes its devices; then its process ends in any case.
+        let quit = self.monitor.as_mut().map(|it| it.execute("quit"));
+        if matches!(quit, Some(Ok(_))) {
+            self.qemu.wait(FAREWELL);
+        }
+    }
+}
+
+fn parse<T: serde::de::DeserializeOwned>(frame: &Frame) -> Result<T, Error> {
+    serde_json::from_slice(&frame.content)
+        .map_err(|error| Error::Protocol(format!("the agent: {:?}: {error}", frame.kind)))
+}
+
+fn unexpected(frame: &Frame) -> Error {
+    Error::Protocol(format!("the agent: found a frame {:?}", frame.kind))
+}
+
+/// Sends all of a reader as the command's input, and its end.
+fn forward(mut input: impl Read, to: &UnixStream) {
+    let mut bytes = vec![0; 1 << 16];
+    while let Ok(len @ 1..) = input.read(&mut bytes) {
+        if agent::write(to, Kind::Input, &bytes[..len]).is_err() {
+            return;
+        }
+    }
+    let _ = agent::write(to, Kind::Input, &[]);
+}
+
+/// QEMU's process, which ends with this value.
+struct Process {
+    pid: u32,
+    /// Dropped to end it.
+    keeper: Option<Sender<()>>,
+    ended: Receiver<ExitStatus>,
+    status: Option<ExitStatus>,
+}
+
+/// The streams of a process that was started.
+type Started = (u32, ChildStdout, ChildStderr);
+
+impl Process {
+    /// Starts QEMU on a thread that lives as long: the kernel ends it with the thread that started
+    /// it.
+    fn start(
+        arguments: Vec<String>,
+        inherited: [UnixStream; 2],
+    ) -> Result<(Process, ChildStdout, ChildStderr), Error> {
+        let (keeper, kept) = mpsc::channel();
+        let (tell, ended) = mpsc::channel();
+        let (told, started) = mpsc::channel();
+        thread::spawn(move || keep(&arguments, inherited, &told, &kept, &tell));
+        let dead = || Error::Qemu("its thread has ended".into());
+        let (pid, output, errors) = started.recv().map_err(|_| dead())??;
+        let process = Process {
+            pid,
+            keeper: Some(keeper),
+            ended,
+            status: None,
+        };
+        Ok((process, output, errors))
+    }
+
+    /// Returns the exit status; `None` if it still runs after this time.
+    fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        if self.status.is_none() {
+            self.status = self.ended.recv_timeout(limit).ok();
+        }
+        self.status
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.keeper = None;
+        self.wait(FAREWELL);
+    }
+}
+
+/// Starts QEMU and waits for its end or that of [`Process`].
+fn keep(
+    arguments: &[String],
+    inherited: [UnixStream; 2],
+    told: &Sender<Result<Started, Error>>,
+    kept: &Receiver<()>,
+    tell: &Sender<ExitStatus>,
+) {
+    let mut child = match spawn(arguments, inherited) {
+        Ok(child) => child,
+        Err(error) => {
+            let _ = told.send(Err(error));
+            return;
+        }
+    };
+    let streams = (child.stdout.take(), child.stderr.take());
+    if let (Some(output), Some(errors)) = streams {
+        let _ = told.send(Ok((child.id(), output, errors)));
+    }
+    let status = loop {
+        match kept.recv_timeout(LOOK) {
+            Err(RecvTimeoutError::Timeout) => {
+                if let Ok(Some(status)) = child.try_wait() {
+                    break Ok(status);
+                }
+            }
+            _ => {
+                let _ = child.kill();
+                break child.wait();
+            }
+        }
+    };
+    if let Ok(status) = status {
+        let _ = tell.send(status);
+    }
+}
+
+fn spawn(arguments: &[String], inherited: [UnixStream; 2]) -> Result<std::process::Child, Error> {
+    // Another guest that is started meanwhile must not inherit this one's sockets: they would stay
+    // open after its end.
+    static STARTING: Mutex<()> = Mutex::new(());
+    let _one = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    for socket in &inherited {
+        fcntl_setfd(socket, FdFlags::empty()).map_err(|error| Error::Qemu(error.to_string()))?;
+    }
+    let child = Command::new(LEASH)
+        .args(["--pdeathsig", "KILL", "--", QEMU])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    child.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Error::Program(LEASH.into(), "util-linux"),
+        _ => Error::Qemu(format!("{error} (package {PACKAGE})")),
+    })
+}
