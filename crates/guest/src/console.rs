@@ -12,6 +12,15 @@ const LINES_MAX: usize = 12;
 /// Characters of a line that are kept.
 const WIDTH_MAX: usize = 160;
 
+/// Words by which a kernel says that it has no memory left. The last are those of one that cannot
+/// unpack its root file system.
+const OUT_OF_MEMORY: [&str; 4] = [
+    "Out of memory",
+    "out of memory",
+    "System is deadlocked on memory",
+    "Initramfs unpacking failed: write error",
+];
+
 /// The state of a console, fed by a thread that reads as fast as the guest writes.
 #[derive(Clone, Default)]
 pub(crate) struct Console(Arc<Mutex<State>>);
@@ -82,13 +91,7 @@ impl State {
         if let Some((_, reason)) = line.split_once("Kernel panic - not syncing: ") {
             self.panic.get_or_insert_with(|| reason.to_owned());
         }
-        self.is_out_of_memory |= [
-            "Out of memory",
-            "out of memory",
-            "System is deadlocked on memory",
-        ]
-        .iter()
-        .any(|words| line.contains(words));
+        self.is_out_of_memory |= OUT_OF_MEMORY.iter().any(|words| line.contains(words));
         if self.lines.len() == LINES_MAX {
             self.lines.pop_front();
         }

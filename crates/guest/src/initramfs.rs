@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cpio::newc::{Builder, ModeFileType};
+use rustix::fs::{memfd_create, MemfdFlags};
 
 use crate::kernel::Kernel;
 use crate::Error;
@@ -37,6 +39,19 @@ pub struct Initramfs {
     files: BTreeMap<String, File>,
 }
 
+/// An archive in memory, which is gone with this process however that ends.
+pub struct Image {
+    path: PathBuf,
+    _memory: fs::File,
+}
+
+impl Image {
+    /// Returns the path by which programs of the same user read it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
 #[derive(Debug)]
 enum File {
     Regular(u32, Vec<u8>),
@@ -56,7 +71,9 @@ impl Initramfs {
         let output = Command::new("busybox").arg("--list").output();
         let output = output.map_err(|_| Error::Program("busybox".into(), "busybox"))?;
         for applet in String::from_utf8_lossy(&output.stdout).lines() {
-            if !applet.is_empty() && !applet.contains('/') {
+            // Without the first two the kernel ends where the agent cannot be started.
+            let is_init = ["init", "linuxrc"].contains(&applet);
+            if !applet.is_empty() && !applet.contains('/') && !is_init {
                 image.link(&format!("bin/{applet}"), "/bin/busybox");
             }
         }
@@ -104,6 +121,22 @@ impl Initramfs {
     pub fn link(&mut self, name: &str, target: &str) {
         let link = File::Link(target.to_owned());
         self.files.entry(name.to_owned()).or_insert(link);
+    }
+
+    /// Writes the archive to memory that has a path while the value lives.
+    ///
+    /// # Errors
+    /// As [`Initramfs::write`].
+    pub fn in_memory(&self) -> io::Result<Image> {
+        let memory = memfd_create(c"initramfs", MemfdFlags::CLOEXEC)?;
+        let memory = fs::File::from(memory);
+        self.write(BufWriter::new(&memory))?;
+        // Of this process, and not its "self": QEMU is another.
+        let path = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
+        Ok(Image {
+            path: path.into(),
+            _memory: memory,
+        })
     }
 
     /// Writes the archive, in the format "newc" of cpio, which the kernel unpacks.

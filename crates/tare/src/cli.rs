@@ -8,7 +8,7 @@ use tare_lab::experiment::ROUNDS_MAX;
 use tare_lab::file::Size;
 use tare_lab::unit::{Quantity, Unit};
 
-use crate::{completion, cvm, gateway, import, load, loadtest, memory, rng};
+use crate::{completion, cvm, gateway, guest, import, load, loadtest, memory, rng};
 
 /// Measure what isolation, encryption and distance cost your I/O
 #[derive(Parser)]
@@ -71,6 +71,9 @@ pub(crate) enum Command {
     /// The network path of a confidential VM: a guest that serves over an untrusted region
     #[command(subcommand)]
     Cvm(cvm::Command),
+    /// Guests under QEMU: a shell or a command in a virtual machine, also a confidential one
+    #[command(subcommand)]
+    Guest(guest::Command),
     /// Print a shell's completion script
     Completions(Completions),
     /// Write the manual pages
@@ -78,6 +81,9 @@ pub(crate) enum Command {
     /// One trial, in the process that a run starts for it
     #[command(hide = true)]
     Trial(Trial),
+    /// The first process of a guest
+    #[command(hide = true)]
+    GuestAgent,
 }
 
 #[derive(Args)]

@@ -35,7 +35,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use cli::{Cli, Command};
-use systems::{cvm, gateway, import, load, loadtest, memory, rng};
+use systems::{cvm, gateway, guest, import, load, loadtest, memory, rng};
 
 /// The exit status for wrong usage, and for a command that could not run.
 const COULD_NOT_RUN: u8 = 2;
@@ -95,6 +95,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Load(command) => load::run(&command),
         Command::Memory(command) => memory::run(&command),
         Command::Cvm(command) => cvm::run(command),
+        Command::Guest(command) => guest::run(&command),
         Command::Completions(arguments) => completion::script(arguments.shell),
         Command::Man(arguments) => {
             std::fs::create_dir_all(&arguments.out)?;
@@ -102,5 +103,6 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Trial(arguments) => trial::trial(&arguments),
+        Command::GuestAgent => guest::agent(),
     }
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -41,29 +42,30 @@ pub(super) fn serve(port: &File) -> io::Result<()> {
     };
     send(&shared, Kind::Ready, &serde_json::to_vec(&ready)?)?;
     let mut input: Option<ChildStdin> = None;
-    let running = Arc::new(Mutex::new(()));
+    let is_running = Arc::new(AtomicBool::new(false));
     while let Some(frame) = read(port)? {
         match frame.kind {
             Kind::Run => {
-                let Ok(_free) = running.try_lock() else {
+                if is_running.load(Ordering::Acquire) {
                     send(&shared, Kind::Refused, b"a command is running already")?;
                     continue;
-                };
+                }
                 // Processes that lost their parents are this process's.
                 while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
                 match start(&frame.content) {
                     Ok(mut child) => {
                         input = child.stdin.take();
-                        let (shared, running) = (Arc::clone(&shared), Arc::clone(&running));
-                        let (started, has_started) = mpsc::channel();
-                        drop(_free);
+                        is_running.store(true, Ordering::Release);
+                        let (shared, is_running) = (Arc::clone(&shared), Arc::clone(&is_running));
                         thread::spawn(move || {
-                            let _busy = running.lock().unwrap_or_else(PoisonError::into_inner);
-                            let _ = started.send(());
                             // If the port fails, the loop below ends, too.
-                            let _ = watch(child, &shared);
+                            let Ok(content) = watch(child, &shared) else {
+                                return;
+                            };
+                            // The host's next command may follow at once.
+                            is_running.store(false, Ordering::Release);
+                            let _ = send(&shared, Kind::Exit, &content);
                         });
-                        let _ = has_started.recv();
                     }
                     Err(reason) => send(&shared, Kind::Refused, reason.as_bytes())?,
                 }
@@ -100,8 +102,8 @@ fn start(content: &[u8]) -> Result<Child, String> {
         .map_err(|error| format!("{program}: {error}"))
 }
 
-/// Sends the output of a command and then its end.
-fn watch(mut child: Child, port: &Port) -> io::Result<()> {
+/// Sends the output of a command, and returns the content of the frame about its end.
+fn watch(mut child: Child, port: &Port) -> io::Result<Vec<u8>> {
     let (ended, ends) = mpsc::channel();
     let mut streams = 0;
     if let Some(output) = child.stdout.take() {
@@ -128,7 +130,7 @@ fn watch(mut child: Child, port: &Port) -> io::Result<()> {
         signal: status.signal(),
         bounce_slots_max: slots.max(slots_used()),
     };
-    send(port, Kind::Exit, &serde_json::to_vec(&exit)?)
+    Ok(serde_json::to_vec(&exit)?)
 }
 
 /// Sends all that a stream has, on a thread.

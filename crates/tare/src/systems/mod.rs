@@ -5,6 +5,7 @@ mod command;
 pub(crate) mod cvm;
 pub(crate) mod gateway;
 mod gcm;
+pub(crate) mod guest;
 pub(crate) mod import;
 pub(crate) mod load;
 pub(crate) mod loadtest;

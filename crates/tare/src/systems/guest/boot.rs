@@ -1,0 +1,256 @@
+//! `tare guest boot`: a guest for a shell or a command.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context as _};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use tare_guest::accelerator::{choose, Choice};
+use tare_guest::agent::Exit;
+use tare_guest::initramfs::Initramfs;
+use tare_guest::kernel::Kernel;
+use tare_guest::{Accelerator, Evidence, Flavour, Guest, Hardware, Limits, Network, Stream};
+
+use crate::size::parse_bytes;
+use crate::terminal;
+
+const MIB: u64 = 1 << 20;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tare guest boot                                     a shell in a guest\n  \
+    tare guest boot -- uname -a\n  \
+    tare guest boot --flavour swiotlb --json -- dmesg   with the bounce buffers' use in the report\n  \
+    tare guest boot --program nginx --network user -- nginx -v\n\n\
+    The guest has the newest kernel of /boot, busybox, the programs that are named, and this program\n\
+    as its first process. Nothing of the machine's disks is in it, and nothing is kept. It ends with\n\
+    the command, and with this program however that ends.\n\n\
+    Without a KVM that boots a guest in 6 s it is emulated: results are right, times mean nothing.\n\n\
+    Exit status: that of the command; 128 and the signal's number if one ended it; 2 wrong usage, or\n\
+    it could not run.")]
+pub(crate) struct Args {
+    /// The kind of isolation: plain, swiotlb (devices reach bounce buffers alone), sev-snp, tdx
+    #[arg(long, value_name = "FLAVOUR", default_value = "plain")]
+    flavour: Flavour,
+    /// Processors
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=255))]
+    vcpus: u16,
+    /// Memory, such as 1Gi
+    #[arg(long, value_name = "SIZE", default_value = "512Mi", value_parser = parse_bytes)]
+    memory: u64,
+    /// The network: none, user (the host's, behind QEMU), or the name of a TAP device
+    #[arg(long, value_name = "NETWORK", default_value = "none")]
+    network: String,
+    /// A program of this machine that the guest has too, by name or path; may be given many times
+    #[arg(long, value_name = "PROGRAM")]
+    program: Vec<String>,
+    /// The accelerator: auto, kvm or tcg
+    #[arg(long, value_enum, default_value_t = Acceleration::Auto, value_name = "NAME")]
+    accelerator: Acceleration,
+    /// The longest time until the guest is ready, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    boot_limit: u64,
+    /// The longest time until the end of the command, in seconds [default: none]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+    /// The kernel's image, with --modules [default: the newest of /boot]
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "modules",
+        env = "TARE_GUEST_KERNEL"
+    )]
+    kernel: Option<PathBuf>,
+    /// The folder of its modules
+    #[arg(
+        long,
+        value_name = "DIR",
+        requires = "kernel",
+        env = "TARE_GUEST_MODULES"
+    )]
+    modules: Option<PathBuf>,
+    /// Print a report as JSON instead of the command's standard output, which is part of it
+    #[arg(long)]
+    json: bool,
+    /// The command and its arguments [default: a shell]
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Acceleration {
+    /// KVM if it boots a guest in 6 s, else emulated
+    Auto,
+    /// By the processor
+    Kvm,
+    /// Emulated
+    Tcg,
+}
+
+/// The report of a guest.
+#[derive(Serialize)]
+struct Report<'a> {
+    flavour: &'static str,
+    accelerator: &'static str,
+    /// True if times mean nothing.
+    emulated: bool,
+    /// The reason why it is emulated.
+    reason: Option<&'a str>,
+    boot_seconds: f64,
+    command_seconds: f64,
+    evidence: &'a Evidence,
+    exit: Exit,
+    stdout: String,
+    stderr: String,
+}
+
+/// Boots a guest, runs the command, and returns its exit status.
+///
+/// # Errors
+/// There is no guest, or it ends early.
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let kernel = match (&args.kernel, &args.modules) {
+        (Some(image), Some(modules)) => Kernel {
+            image: image.clone(),
+            modules: modules.clone(),
+        },
+        _ => Kernel::installed()?,
+    };
+    let agent = std::env::current_exe().context("the path of this program")?;
+    let mut initramfs = Initramfs::new(&agent, &kernel)?;
+    for program in &args.program {
+        initramfs.program(program, "the package that has it")?;
+    }
+    let image = initramfs.in_memory().context("the initramfs")?;
+
+    let progress = bar();
+    let Choice {
+        accelerator,
+        reason,
+    } = match args.accelerator {
+        Acceleration::Auto => {
+            progress.set_message("looking whether KVM boots a guest");
+            choose(&kernel, image.path())
+        }
+        Acceleration::Kvm => Choice {
+            accelerator: Accelerator::Kvm,
+            reason: None,
+        },
+        Acceleration::Tcg => Choice {
+            accelerator: Accelerator::Emulated,
+            reason: Some("asked for by --accelerator".into()),
+        },
+    };
+    let hardware = Hardware {
+        flavour: args.flavour,
+        vcpus: args.vcpus,
+        memory_mib: memory(args.memory)?,
+        network: network(&args.network),
+        accelerator,
+    };
+    let limits = Limits {
+        boot: Duration::from_secs(args.boot_limit),
+    };
+    progress.set_message(format!("booting a guest ({}, {accelerator})", args.flavour));
+    let booted = Guest::boot(&hardware, &kernel, image.path(), &limits);
+    progress.finish_and_clear();
+    let mut guest = booted?;
+    if !args.json {
+        let seconds = guest.boot_time().as_secs_f64();
+        let emulated = match accelerator {
+            Accelerator::Kvm => "",
+            Accelerator::Emulated => ", emulated: times mean nothing",
+        };
+        let release = &guest.evidence().kernel;
+        terminal::say(&format!(
+            "tare: guest {} with Linux {release}, ready after {seconds:.1} s{emulated}",
+            args.flavour
+        ));
+    }
+    finish(args, &mut guest, reason.as_deref())
+}
+
+/// Runs the command and prints what there is to print.
+fn finish(args: &Args, guest: &mut Guest, reason: Option<&str>) -> anyhow::Result<ExitCode> {
+    let words: Vec<&str> = match args.command.is_empty() {
+        true => vec!["/bin/sh", "-i"],
+        false => args.command.iter().map(String::as_str).collect(),
+    };
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let mut closed = Ok(());
+    let limit = args.limit.map(Duration::from_secs);
+    let began = Instant::now();
+    let output = |stream, bytes: &[u8]| {
+        if args.json {
+            match stream {
+                Stream::Output => stdout.extend_from_slice(bytes),
+                Stream::Errors => stderr.extend_from_slice(bytes),
+            }
+            return;
+        }
+        let written = match stream {
+            Stream::Output => {
+                let mut to = io::stdout().lock();
+                to.write_all(bytes).and_then(|()| to.flush())
+            }
+            Stream::Errors => io::stderr().lock().write_all(bytes),
+        };
+        if closed.is_ok() {
+            closed = written;
+        }
+    };
+    // A command that is not interactive does not take what the shell around it reads next.
+    let exit = match args.command.is_empty() || !io::stdin().is_terminal() {
+        true => guest.run(&words, io::stdin(), limit, output)?,
+        false => guest.run(&words, io::empty(), limit, output)?,
+    };
+    if args.json {
+        let report = Report {
+            flavour: args.flavour.name(),
+            accelerator: guest.accelerator().name(),
+            emulated: guest.accelerator() == Accelerator::Emulated,
+            reason,
+            boot_seconds: guest.boot_time().as_secs_f64(),
+            command_seconds: began.elapsed().as_secs_f64(),
+            evidence: guest.evidence(),
+            exit,
+            stdout: String::from_utf8_lossy(&stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&stderr).into_owned(),
+        };
+        terminal::print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
+    }
+    closed?;
+    let code = match (exit.status, exit.signal) {
+        (Some(status), _) => status,
+        (None, signal) => 128 + signal.unwrap_or(0),
+    };
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
+}
+
+fn memory(bytes: u64) -> anyhow::Result<u32> {
+    match u32::try_from(bytes / MIB) {
+        Ok(mib) if bytes % MIB == 0 => Ok(mib),
+        _ => bail!("--memory: found {bytes} bytes, expected a whole number of MiB, such as 512Mi"),
+    }
+}
+
+fn network(name: &str) -> Network {
+    match name {
+        "none" => Network::None,
+        "user" => Network::User,
+        tap => Network::Tap(tap.to_owned()),
+    }
+}
+
+/// A line on the terminal that shows what is waited for.
+fn bar() -> ProgressBar {
+    let progress = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
+        progress.set_style(style);
+    }
+    progress.enable_steady_tick(Duration::from_millis(100));
+    progress
+}

@@ -1,0 +1,34 @@
+//! `tare guest`: guests under QEMU.
+
+mod boot;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+/// The subcommands of `tare guest`.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Boot a guest from programs of this machine, and run a shell or a command in it
+    Boot(boot::Args),
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The reason why it could not be done, in words. A closed pipe behind standard output is passed on
+/// as the `io::Error` that it is.
+pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Boot(args) => boot::run(args),
+    }
+}
+
+/// Serves the host, as the first process of a guest.
+///
+/// # Errors
+/// This process is none, or the guest is not as it should be.
+pub(crate) fn agent() -> anyhow::Result<ExitCode> {
+    tare_guest::agent::run()?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,242 @@
+//! `tare guest boot`, with guests under QEMU, emulated. They need QEMU, busybox and a kernel with its
+//! modules, which `cargo xtask interop` gets where there is none.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const TARE: &str = env!("CARGO_BIN_EXE_tare");
+
+/// Runs `tare guest boot`, emulated, with an empty standard input.
+fn boot(arguments: &[&str]) -> Output {
+    command(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(TARE);
+    command
+        .args(["guest", "boot", "--accelerator", "tcg"])
+        .args(arguments);
+    command
+}
+
+fn texts(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+#[ignore = "needs QEMU and a kernel: cargo xtask interop"]
+fn a_command_in_a_guest_has_its_streams_and_its_exit_status() {
+    let script = "echo out; echo err >&2; cat /proc/1/comm; exit 3";
+    let output = boot(&["--", "sh", "-c", script]);
+    let (stdout, stderr) = texts(&output);
+    assert_eq!(
+        (stdout.as_str(), output.status.code()),
+        ("out\ninit\n", Some(3)),
+        "{stderr}"
+    );
+    assert!(stderr.ends_with("err\n"), "{stderr}");
+    assert!(stderr.contains("emulated: times mean nothing"), "{stderr}");
+    let output = boot(&["--", "sh", "-c", "kill -9 $$"]);
+    assert_eq!(output.status.code(), Some(137));
+    let output = boot(&["--", "tare-absent"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(texts(&output).1.contains("in the guest: tare-absent"));
+}
+
+#[test]
+#[ignore = "needs QEMU and a kernel: cargo xtask interop"]
+fn standard_input_reaches_the_command_and_megabytes_come_back() {
+    let mut child = command(&["--", "cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let sent: Vec<u8> = (0..5_000_000u32).map(|n| (n % 251) as u8).collect();
+    let (mut input, copy) = (child.stdin.take().unwrap(), sent.clone());
+    let writer = thread::spawn(move || input.write_all(&copy));
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap().unwrap();
+    assert!(output.status.success() && output.stdout == sent);
+}
+
+#[test]
+#[ignore = "needs QEMU and a kernel: cargo xtask interop"]
+fn bounce_buffers_are_used_in_a_swiotlb_guest_alone() {
+    for (flavour, is_used) in [("plain", false), ("swiotlb", true)] {
+        let output = boot(&[
+            "--flavour",
+            flavour,
+            "--vcpus",
+            "2",
+            "--json",
+            "--",
+            "nproc",
+        ]);
+        let (stdout, stderr) = texts(&output);
+        let report: serde_json::Value = serde_json::from_str(&stdout).expect(&stderr);
+        // A small plain guest need not have any, nor say so.
+        let used = report["exit"]["bounce_slots_max"].as_u64();
+        assert_eq!(used.is_some_and(|used| used > 0), is_used, "{report:#}");
+        assert_eq!(report["evidence"]["vcpus"], 2);
+        assert_eq!(
+            (&report["stdout"], &report["emulated"]),
+            (&"2\n".into(), &true.into())
+        );
+        assert_eq!(report["evidence"]["attestation"], serde_json::json!([]));
+    }
+}
+
+#[test]
+#[ignore = "needs QEMU and a kernel: cargo xtask interop"]
+fn a_guest_that_ends_or_hangs_is_one_error_with_the_last_of_its_console() {
+    let memory_hog = "dd if=/dev/zero of=/tmp/file bs=1M; tail /dev/zero";
+    for (arguments, expected) in [
+        (
+            &["--", "sh", "-c", "echo c > /proc/sysrq-trigger; sleep 60"][..],
+            "the guest's kernel panicked: sysrq triggered crash; the last of its console:",
+        ),
+        (
+            &["--memory", "256Mi", "--", "sh", "-c", memory_hog],
+            "the guest ran out of memory: give it more; the last of its console:",
+        ),
+        (
+            &["--memory", "128Mi", "--program", TARE, "--", "true"],
+            "the guest ran out of memory: give it more; the last of its console:",
+        ),
+        (&["--", "poweroff", "-f"], "the guest ended early; "),
+        (
+            &["--boot-limit", "1", "--", "true"],
+            "the guest is not ready after 1 s; ",
+        ),
+        (
+            &[
+                "--limit",
+                "3",
+                "--",
+                "sh",
+                "-c",
+                "cat /dev/urandom > /dev/console",
+            ],
+            "in the guest: sh runs after 3.0 s",
+        ),
+    ] {
+        let began = Instant::now();
+        let output = boot(arguments);
+        let (stdout, stderr) = texts(&output);
+        assert_eq!(
+            (stdout.as_str(), output.status.code()),
+            ("", Some(2)),
+            "{stderr}"
+        );
+        assert!(stderr.contains(expected), "{stderr}");
+        assert!(stderr.lines().count() < 24, "{stderr}");
+        assert!(began.elapsed() < Duration::from_secs(100), "{arguments:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs QEMU and a kernel: cargo xtask interop"]
+fn a_guest_ends_with_a_command_that_is_killed() {
+    let mut tare = command(&["--", "sleep", "1000"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    let qemu = loop {
+        let found = children(tare.id()).into_iter().find(|pid| is_qemu(*pid));
+        if let Some(pid) = found {
+            break pid;
+        }
+        assert!(Instant::now() < until, "no guest is started");
+        thread::sleep(Duration::from_millis(10));
+    };
+    // SIGKILL: nothing of its own ends the guest.
+    tare.kill().unwrap();
+    tare.wait().unwrap();
+    while is_qemu(qemu) {
+        assert!(Instant::now() < until, "QEMU runs on");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten();
+    let lists = threads
+        .flatten()
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let pids = lists.flat_map(|list| {
+        let words: Vec<u32> = list
+            .split_whitespace()
+            .filter_map(|it| it.parse().ok())
+            .collect();
+        words
+    });
+    pids.collect()
+}
+
+fn is_qemu(pid: u32) -> bool {
+    let line = std::fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline"));
+    line.is_ok_and(|line| line.starts_with(b"qemu-system"))
+}
+
+#[test]
+#[ignore = "needs QEMU and a kernel: cargo xtask interop"]
+fn twenty_boots_two_at_a_time_are_twenty_ready() {
+    let boots = |lane: usize| {
+        for n in 0..10 {
+            let word = format!("lane {lane} boot {n}");
+            let output = boot(&["--", "echo", &word]);
+            let (stdout, stderr) = texts(&output);
+            assert_eq!(stdout, format!("{word}\n"), "{stderr}");
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| boots(1));
+        boots(2);
+    });
+}
+
+#[test]
+fn wrong_arguments_are_one_line_with_what_was_found_and_expected() {
+    for (arguments, expected) in [
+        (
+            &["--flavour", "xen"][..],
+            "found \"xen\", expected plain, swiotlb, sev-snp or tdx",
+        ),
+        (
+            &["--memory", "5k"],
+            "expected a whole number of MiB, such as 512Mi",
+        ),
+        (&["--vcpus", "0"], "0 is not in 1..=255"),
+        (&["--kernel", "/boot/x"], "--modules"),
+        (
+            &[
+                "--kernel",
+                "/absent",
+                "--modules",
+                "/absent",
+                "--program",
+                "tare-absent",
+            ],
+            "tare-absent is missing",
+        ),
+    ] {
+        let output = boot(arguments);
+        let (stdout, stderr) = texts(&output);
+        assert_eq!(
+            (stdout.as_str(), output.status.code()),
+            ("", Some(2)),
+            "{stderr}"
+        );
+        assert!(stderr.contains(expected), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    }
+}
