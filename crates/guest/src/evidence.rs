@@ -84,8 +84,14 @@ impl Evidence {
 }
 
 /// Returns the slots of bounce buffers that are in use.
-pub(crate) fn slots_used() -> Option<u64> {
+fn slots_used() -> Option<u64> {
     slots("io_tlb_used")
+}
+
+/// Returns the most slots that were in use at a time since the guest was booted, where the kernel
+/// keeps that (since 6.4), or those that are in use.
+pub(crate) fn slots_peak() -> Option<u64> {
+    slots("io_tlb_used_hiwater").or_else(slots_used)
 }
 
 fn slots(name: &str) -> Option<u64> {

@@ -6,11 +6,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::io::{fcntl_setfd, FdFlags};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::{fcntl_setfd, Errno, FdFlags};
 
 use crate::agent::{self, Exit, Frame, Kind, Ready, Run, PROTOCOL};
 use crate::arguments::{arguments, Descriptors, Hardware, Network};
@@ -24,8 +25,14 @@ use crate::{Accelerator, Error, Evidence};
 const FAREWELL: Duration = Duration::from_secs(2);
 /// The time between two looks at QEMU's process.
 const LOOK: Duration = Duration::from_millis(20);
+/// The longest time in which a frame arrives that has begun to.
+const FRAME: Duration = Duration::from_secs(30);
+/// The most bytes of output that are kept.
+const OUTPUT_MAX: usize = 64 << 20;
 /// The program that has the kernel end QEMU when this process ends, whatever ends it.
 const LEASH: &str = "setpriv";
+/// Becomes QEMU, unless the process that starts it has ended before the kernel was told to watch it.
+const UNLESS_ORPHANED: &str = "[ \"$PPID\" = \"$0\" ] && exec \"$@\"";
 
 /// The limits of a guest's time.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +66,12 @@ pub struct Guest {
     followers: Vec<JoinHandle<()>>,
     monitor: Option<Monitor>,
     agent: UnixStream,
+    /// The sending side of the same socket, for one frame at a time.
+    to_agent: Arc<Mutex<UnixStream>>,
+    /// The number of the last command.
+    command: u32,
+    /// A command that exceeded its limit may run on.
+    is_spent: bool,
     evidence: Evidence,
     accelerator: Accelerator,
     boot_time: Duration,
@@ -96,7 +109,10 @@ impl Guest {
             errors: messages,
             followers,
             monitor: None,
+            to_agent: Arc::new(Mutex::new(agent.try_clone().map_err(failed)?)),
             agent,
+            command: 0,
+            is_spent: false,
             evidence: Evidence::default(),
             accelerator: hardware.accelerator,
             boot_time: Duration::ZERO,
@@ -138,12 +154,11 @@ impl Guest {
     /// Runs a command in the guest: `output` gets what it writes, `input`, which is read on a thread
     /// of its own, is its standard input. `limit` is the longest time until its end.
     ///
-    /// What a process that the command left behind writes later is lost, or comes with the output
-    /// of the next command.
+    /// Output of a process that the command left behind is lost after its end.
     ///
     /// # Errors
-    /// [`Error::Command`] if it cannot be started or exceeds the limit; the reason why the guest has
-    /// ended.
+    /// [`Error::Command`] if it cannot be started or exceeds the limit, after which the guest takes
+    /// no other command; the reason why the guest has ended.
     pub fn run(
         &mut self,
         command: &[&str],
@@ -154,16 +169,24 @@ impl Guest {
         let command: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
         let shown = command.first().cloned().unwrap_or_default();
         let run = serde_json::to_vec(&Run { command }).unwrap_or_default();
-        self.send(Kind::Run, &run)?;
-        if let Ok(to) = self.agent.try_clone() {
-            thread::spawn(move || forward(input, &to));
+        if self.is_spent {
+            let reason = "a command that exceeded its limit may run on: boot another guest";
+            return Err(Error::Command(reason.into()));
         }
+        self.command += 1;
+        self.send(Kind::Run, &run)?;
+        let (to, number) = (Arc::clone(&self.to_agent), self.command);
+        thread::spawn(move || forward(input, &to, number));
         let until = limit.map(|limit| Instant::now() + limit);
         loop {
             let Some(frame) = self.receive(until)? else {
+                self.is_spent = true;
                 let limit = limit.unwrap_or_default().as_secs_f64();
                 return Err(Error::Command(format!("{shown} runs after {limit:.1} s")));
             };
+            if frame.command != self.command {
+                continue;
+            }
             match frame.kind {
                 Kind::Output => output(Stream::Output, &frame.content),
                 Kind::Errors => output(Stream::Errors, &frame.content),
@@ -185,11 +208,20 @@ impl Guest {
     pub fn output(&mut self, command: &[&str], limit: Duration) -> Result<String, Error> {
         let (mut printed, mut errors) = (Vec::new(), Vec::new());
         let exit = self.run(command, io::empty(), Some(limit), |stream, bytes| {
-            match stream {
-                Stream::Output => printed.extend_from_slice(bytes),
-                Stream::Errors => errors.extend_from_slice(bytes),
+            let to = match stream {
+                Stream::Output => &mut printed,
+                Stream::Errors => &mut errors,
             };
+            // One byte more, to know that there was more.
+            let room = (OUTPUT_MAX + 1).saturating_sub(to.len());
+            to.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
         })?;
+        if printed.len().max(errors.len()) > OUTPUT_MAX {
+            let shown = command.join(" ");
+            return Err(Error::Command(format!(
+                "{shown}: found more than 64 MiB of output"
+            )));
+        }
         let printed = String::from_utf8_lossy(&printed).into_owned();
         if exit.status == Some(0) {
             return Ok(printed);
@@ -241,7 +273,7 @@ impl Guest {
     }
 
     fn send(&mut self, kind: Kind, content: &[u8]) -> Result<(), Error> {
-        match agent::write(&self.agent, kind, content) {
+        match put(&self.to_agent, kind, self.command, content) {
             Ok(()) => Ok(()),
             Err(error) => Err(self.reason().unwrap_or(Error::Protocol(error.to_string()))),
         }
@@ -249,19 +281,20 @@ impl Guest {
 
     /// Returns the agent's next frame; `None` if there is none in time.
     fn receive(&mut self, until: Option<Instant>) -> Result<Option<Frame>, Error> {
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let left = left.map(|left| left.max(Duration::from_millis(1)));
-        let set = self.agent.set_read_timeout(left);
+        let failed = |error: &io::Error| Error::Protocol(format!("the agent: {error}"));
+        let is_there = wait_for(&self.agent, until).map_err(|error| failed(&error))?;
+        if !is_there {
+            return Ok(None);
+        }
+        // A frame that has begun is there soon: one that is cut short is an error.
+        let set = self.agent.set_read_timeout(Some(FRAME));
         match set.and_then(|()| agent::read(&self.agent)) {
             Ok(Some(frame)) => Ok(Some(frame)),
             Ok(None) => Err(self
                 .reason()
                 .unwrap_or_else(|| Error::Ended(self.console.last()))),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                Err(Error::Protocol(format!("the agent: {error}")))
-            }
-            Err(error) => Err(self.reason().unwrap_or(Error::Protocol(error.to_string()))),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(failed(&error)),
+            Err(error) => Err(self.reason().unwrap_or(failed(&error))),
         }
     }
 
@@ -305,15 +338,34 @@ fn unexpected(frame: &Frame) -> Error {
     Error::Protocol(format!("the agent: found a frame {:?}", frame.kind))
 }
 
+/// Returns true if there is something to read, or the other side is gone; false if that is not so
+/// in time.
+fn wait_for(socket: &UnixStream, until: Option<Instant>) -> io::Result<bool> {
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut [PollFd::new(socket, PollFlags::IN)], timeout.as_ref()) {
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+            Ok(ready) => return Ok(ready > 0),
+        }
+    }
+}
+
+fn put(to: &Mutex<UnixStream>, kind: Kind, command: u32, content: &[u8]) -> io::Result<()> {
+    let to = to.lock().unwrap_or_else(PoisonError::into_inner);
+    agent::write(&*to, kind, command, content)
+}
+
 /// Sends all of a reader as the command's input, and its end.
-fn forward(mut input: impl Read, to: &UnixStream) {
+fn forward(mut input: impl Read, to: &Mutex<UnixStream>, command: u32) {
     let mut bytes = vec![0; 1 << 16];
     while let Ok(len @ 1..) = input.read(&mut bytes) {
-        if agent::write(to, Kind::Input, &bytes[..len]).is_err() {
+        if put(to, Kind::Input, command, &bytes[..len]).is_err() {
             return;
         }
     }
-    let _ = agent::write(to, Kind::Input, &[]);
+    let _ = put(to, Kind::Input, command, &[]);
 }
 
 /// QEMU's process, which ends with this value.
@@ -412,7 +464,9 @@ fn spawn(arguments: &[String], inherited: [UnixStream; 2]) -> Result<std::proces
         fcntl_setfd(socket, FdFlags::empty()).map_err(|error| Error::Qemu(error.to_string()))?;
     }
     let child = Command::new(LEASH)
-        .args(["--pdeathsig", "KILL", "--", QEMU])
+        .args(["--pdeathsig", "KILL", "--", "sh", "-c", UNLESS_ORPHANED])
+        .arg(std::process::id().to_string())
+        .arg(QEMU)
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -1,9 +1,12 @@
-//! Frames: a kind, a length, and bytes.
+//! Frames: a kind, the number of a command, a length, and bytes.
 
 use std::io::{self, Read, Write};
 
 /// The most bytes of a frame's content.
 pub(crate) const CONTENT_MAX: usize = 1 << 20;
+
+/// Bytes in front of the content.
+const HEADER: usize = 9;
 
 /// The meaning of a frame's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +44,8 @@ const KINDS: [Kind; 8] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) kind: Kind,
+    /// The number of the command that it is about; 0 if it is about none.
+    pub(crate) command: u32,
     pub(crate) content: Vec<u8>,
 }
 
@@ -48,13 +53,19 @@ pub(crate) struct Frame {
 ///
 /// # Errors
 /// As the writer; content that is too long.
-pub(crate) fn write(mut to: impl Write, kind: Kind, content: &[u8]) -> io::Result<()> {
+pub(crate) fn write(
+    mut to: impl Write,
+    kind: Kind,
+    command: u32,
+    content: &[u8],
+) -> io::Result<()> {
     if content.len() > CONTENT_MAX {
         return Err(wrong(format!("a frame of {} bytes", content.len())));
     }
     let number = KINDS.iter().position(|it| *it == kind).unwrap_or_default();
-    let mut frame = Vec::with_capacity(content.len() + 5);
+    let mut frame = Vec::with_capacity(content.len() + HEADER);
     frame.push(number as u8);
+    frame.extend(command.to_le_bytes());
     frame.extend((content.len() as u32).to_le_bytes());
     frame.extend(content);
     to.write_all(&frame)
@@ -65,12 +76,13 @@ pub(crate) fn write(mut to: impl Write, kind: Kind, content: &[u8]) -> io::Resul
 /// # Errors
 /// As the reader; a stream that ends in a frame; what is no frame.
 pub(crate) fn read(mut from: impl Read) -> io::Result<Option<Frame>> {
-    let mut header = [0; 5];
+    let mut header = [0; HEADER];
     if from.read(&mut header[..1])? == 0 {
         return Ok(None);
     }
     from.read_exact(&mut header[1..])?;
-    let [number, len @ ..] = header;
+    let [number, c0, c1, c2, c3, len @ ..] = header;
+    let command = u32::from_le_bytes([c0, c1, c2, c3]);
     let kind = KINDS.get(usize::from(number));
     let kind = *kind.ok_or_else(|| wrong(format!("a frame of kind {number}, expected 0 to 7")))?;
     let len = u32::from_le_bytes(len) as usize;
@@ -81,7 +93,11 @@ pub(crate) fn read(mut from: impl Read) -> io::Result<Option<Frame>> {
     }
     let mut content = vec![0; len];
     from.read_exact(&mut content)?;
-    Ok(Some(Frame { kind, content }))
+    Ok(Some(Frame {
+        kind,
+        command,
+        content,
+    }))
 }
 
 fn wrong(found: String) -> io::Error {
@@ -96,20 +112,29 @@ mod tests {
     fn frames_are_read_as_they_were_written_and_nothing_else_is() {
         let mut bytes = Vec::new();
         for (n, kind) in KINDS.into_iter().enumerate() {
-            write(&mut bytes, kind, &vec![n as u8; n * 1000]).unwrap();
+            write(&mut bytes, kind, n as u32, &vec![n as u8; n * 1000]).unwrap();
         }
         let mut from = &bytes[..];
         for (n, kind) in KINDS.into_iter().enumerate() {
             let content = vec![n as u8; n * 1000];
-            assert_eq!(read(&mut from).unwrap(), Some(Frame { kind, content }));
+            assert_eq!(
+                read(&mut from).unwrap(),
+                Some(Frame {
+                    kind,
+                    command: n as u32,
+                    content
+                })
+            );
         }
         assert_eq!(read(&mut from).unwrap(), None);
-        for cut in [1, 4, 6] {
-            assert!(read(&bytes[5..5 + cut]).is_err());
+        for cut in [1, 8, 10] {
+            assert!(read(&bytes[HEADER..HEADER + cut]).is_err());
         }
-        assert!(read(&[8, 0, 0, 0, 0][..]).is_err());
-        let long = read(&[1, 1, 0, 16, 0][..]).unwrap_err().to_string();
+        assert!(read(&[8, 0, 0, 0, 0, 0, 0, 0, 0][..]).is_err());
+        let long = read(&[1, 0, 0, 0, 0, 1, 0, 16, 0][..])
+            .unwrap_err()
+            .to_string();
         assert!(long.contains("expected at most 1048576"), "{long}");
-        assert!(write(&mut bytes, Kind::Run, &vec![0; CONTENT_MAX + 1]).is_err());
+        assert!(write(&mut bytes, Kind::Run, 1, &vec![0; CONTENT_MAX + 1]).is_err());
     }
 }

@@ -39,7 +39,7 @@ pub struct Exit {
     pub status: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// The most slots of bounce buffers that were in use meanwhile; `None` if the kernel does not
-    /// say.
+    /// The most slots of bounce buffers that were in use at a time: since the guest was booted, if
+    /// its kernel keeps that, or else seen during the command; `None` if the kernel does not say.
     pub bounce_slots_max: Option<u64>,
 }

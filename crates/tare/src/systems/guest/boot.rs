@@ -19,6 +19,9 @@ use crate::terminal;
 
 const MIB: u64 = 1 << 20;
 
+/// The most bytes of a stream that a report has.
+const REPORTED_MAX: usize = 64 << 20;
+
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
     tare guest boot                                     a shell in a guest\n  \
@@ -185,10 +188,13 @@ fn finish(args: &Args, guest: &mut Guest, reason: Option<&str>) -> anyhow::Resul
     let began = Instant::now();
     let output = |stream, bytes: &[u8]| {
         if args.json {
-            match stream {
-                Stream::Output => stdout.extend_from_slice(bytes),
-                Stream::Errors => stderr.extend_from_slice(bytes),
-            }
+            let to = match stream {
+                Stream::Output => &mut stdout,
+                Stream::Errors => &mut stderr,
+            };
+            // One byte more, to know that there was more.
+            let room = (REPORTED_MAX + 1).saturating_sub(to.len());
+            to.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
             return;
         }
         let written = match stream {
@@ -207,6 +213,9 @@ fn finish(args: &Args, guest: &mut Guest, reason: Option<&str>) -> anyhow::Resul
         true => guest.run(&words, io::stdin(), limit, output)?,
         false => guest.run(&words, io::empty(), limit, output)?,
     };
+    if stdout.len().max(stderr.len()) > REPORTED_MAX {
+        bail!("--json: found more than 64 MiB of output: leave it out, or redirect the command's");
+    }
     if args.json {
         let report = Report {
             flavour: args.flavour.name(),
@@ -232,7 +241,7 @@ fn finish(args: &Args, guest: &mut Guest, reason: Option<&str>) -> anyhow::Resul
 
 fn memory(bytes: u64) -> anyhow::Result<u32> {
     match u32::try_from(bytes / MIB) {
-        Ok(mib) if bytes % MIB == 0 => Ok(mib),
+        Ok(mib) if bytes.is_multiple_of(MIB) => Ok(mib),
         _ => bail!("--memory: found {bytes} bytes, expected a whole number of MiB, such as 512Mi"),
     }
 }
