@@ -29,7 +29,7 @@ The project's development tasks.
   cargo xtask conditions [NAME]
                        a part of the tests under ignored signals, odd umasks, locales, a read-only /tmp, … (in `test`, too);
                        with the name of one condition, every test under it
-  cargo xtask interop  the gateway against Linux's own IPsec, in a guest under QEMU (in `test`, too)
+  cargo xtask interop  the gateway against Linux's own IPsec in a guest under QEMU, and `tare guest` (in `test`, too)
   cargo xtask references gateway [ROUNDS [SECONDS]]
                        TCP through the gateway beside boringtun and wireguard-go, which it installs (7 rounds of 4 s)
   cargo xtask mutants [CRATE [FIRST [LAST]]]

@@ -8,8 +8,7 @@ use std::time::Duration;
 use crate::kernel::Kernel;
 use crate::{Flavour, Guest, Hardware, Limits};
 
-/// The time in which a guest under KVM is ready, if that is fast enough to be timed. An emulated one
-/// takes about as long.
+/// The time in which a guest under KVM is ready, if that is fast enough to be timed.
 const PROBE: Duration = Duration::from_secs(6);
 
 /// The way in which a guest's instructions run.
@@ -46,8 +45,8 @@ pub struct Choice {
     pub reason: Option<String>,
 }
 
-/// Boots a guest under KVM, if there is any, and returns it as the choice if that was ready in time:
-/// a machine that is a guest itself may have a `/dev/kvm` that interprets every instruction.
+/// Boots a guest under KVM, if there is any, and returns it as the choice if that was ready in
+/// time: a machine that is a guest itself may have a `/dev/kvm` that interprets every instruction.
 pub fn choose(kernel: &Kernel, initramfs: &Path) -> Choice {
     let reason = match OpenOptions::new().read(true).write(true).open("/dev/kvm") {
         Err(error) => format!("/dev/kvm: {error}"),

@@ -31,7 +31,7 @@ const FRAME: Duration = Duration::from_secs(30);
 const OUTPUT_MAX: usize = 64 << 20;
 /// The program that has the kernel end QEMU when this process ends, whatever ends it.
 const LEASH: &str = "setpriv";
-/// Becomes QEMU, unless the process that starts it has ended before the kernel was told to watch it.
+/// Becomes QEMU, unless the process that starts it ended before the kernel was told to watch it.
 const UNLESS_ORPHANED: &str = "[ \"$PPID\" = \"$0\" ] && exec \"$@\"";
 
 /// The limits of a guest's time.
@@ -151,8 +151,8 @@ impl Guest {
         self.qemu.pid
     }
 
-    /// Runs a command in the guest: `output` gets what it writes, `input`, which is read on a thread
-    /// of its own, is its standard input. `limit` is the longest time until its end.
+    /// Runs a command in the guest: `output` gets what it writes, `input`, which is read on a
+    /// thread of its own, is its standard input. `limit` is the longest time until its end.
     ///
     /// Output of a process that the command left behind is lost after its end.
     ///

@@ -1,5 +1,5 @@
-//! `tare guest boot`, with guests under QEMU, emulated. They need QEMU, busybox and a kernel with its
-//! modules, which `cargo xtask interop` gets where there is none.
+//! `tare guest boot`, with guests under QEMU, emulated. They need QEMU, busybox and a kernel with
+//! its modules, which `cargo xtask interop` gets where there is none.
 
 use std::io::Write as _;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! The agent: the first process of a guest, which runs commands for the host.
 //!
-//! Host and agent exchange frames over a port of a virtio serial device. The agent speaks first, and
-//! one command runs at a time.
+//! Host and agent exchange frames over a port of a virtio serial device. The agent speaks first,
+//! and one command runs at a time.
 
 mod frame;
 mod init;
