@@ -30,6 +30,10 @@ const FOLDERS: [&str; 10] = [
 /// The file with the names of the modules, in the order in which they are loaded.
 pub(crate) const ORDER: &str = "modules/order";
 
+/// Users and groups: root, and those that Debian's servers run as where they are not told.
+const USERS: &str = "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n";
+const GROUPS: &str = "root:x:0:\nnogroup:x:65534:\n";
+
 /// The most bytes of one file: the format's limit.
 const FILE_MAX: usize = u32::MAX as usize;
 
@@ -84,8 +88,8 @@ impl Initramfs {
         }
         image.file(ORDER, 0o644, order.into());
         // Servers look up the users and groups that they are to run as.
-        image.file("etc/passwd", 0o644, b"root:x:0:0::/root:/bin/sh\n".to_vec());
-        image.file("etc/group", 0o644, b"root:x:0:\n".to_vec());
+        image.file("etc/passwd", 0o644, USERS.into());
+        image.file("etc/group", 0o644, GROUPS.into());
         image.file("etc/hosts", 0o644, b"127.0.0.1 localhost\n".to_vec());
         Ok(image)
     }

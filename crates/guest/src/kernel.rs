@@ -36,11 +36,18 @@ impl Kernel {
         found.pop().map(|(_, kernel)| kernel)
     }
 
-    /// Returns the newest kernel of this machine.
+    /// Returns the kernel that `TARE_GUEST_KERNEL` and `TARE_GUEST_MODULES` name, or the newest one
+    /// of this machine.
     ///
     /// # Errors
     /// [`Error::Kernel`] if there is none with its modules.
     pub fn installed() -> Result<Kernel, Error> {
+        let named = |name| std::env::var_os(name).map(PathBuf::from);
+        if let (Some(image), Some(modules)) =
+            (named("TARE_GUEST_KERNEL"), named("TARE_GUEST_MODULES"))
+        {
+            return Ok(Kernel { image, modules });
+        }
         Kernel::below(Path::new("/")).ok_or_else(|| {
             Error::Kernel(
                 "found no kernel in /boot with modules in /lib/modules: as root: apt-get install \

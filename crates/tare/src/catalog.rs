@@ -37,6 +37,10 @@ pub(crate) const EMBEDDED: &[(&str, &str)] = &[
         include_str!("../../../experiments/clio.toml"),
     ),
     (
+        "experiments/tdx.toml",
+        include_str!("../../../experiments/tdx.toml"),
+    ),
+    (
         "experiments/bifrost.toml",
         include_str!("../../../experiments/bifrost.toml"),
     ),

@@ -5,6 +5,11 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use tare_gcm::Path;
+use tare_guest::accelerator::choose;
+use tare_guest::initramfs::Initramfs;
+use tare_guest::kernel::Kernel;
+use tare_guest::version::Version;
+use tare_guest::{Accelerator, Flavour};
 use tare_lab::driver::Missing;
 use tare_rdrand::processor;
 
@@ -29,6 +34,12 @@ pub(crate) enum Feature {
     NetworkTool(&'static str),
     /// A server, or a load generator that Tare is compared with.
     Load(&'static str),
+    /// QEMU, busybox, and a kernel for guests.
+    Guests,
+    /// Guests that are not emulated, so that their times mean something.
+    Kvm,
+    /// A confidential flavour of guests.
+    Confidential(&'static str),
 }
 
 /// The programs that make network namespaces, and an argument with which each does nothing.
@@ -66,6 +77,10 @@ impl Feature {
             Feature::VdsoGetrandom,
             Feature::References,
             Feature::Root,
+            Feature::Guests,
+            Feature::Kvm,
+            Feature::Confidential("sev-snp"),
+            Feature::Confidential("tdx"),
         ];
         all.extend(Path::ALL.map(Feature::GcmPath));
         all.extend(Feature::network_tools());
@@ -83,6 +98,22 @@ impl Feature {
     /// The reason and the remedy that are reported where it is missing.
     pub(crate) fn missing(self) -> Missing {
         let (reason, remedy) = match self {
+            Feature::Guests => (
+                "guests need QEMU, busybox and a kernel with its modules".into(),
+                "apt install qemu-system-x86 busybox linux-image-amd64",
+            ),
+            Feature::Confidential("tdx") => (
+                "this machine, or its QEMU, has no Intel TDX".into(),
+                "a processor and a kernel with TDX (kvm_intel.tdx=1), QEMU 10.1 or later, apt install ovmf",
+            ),
+            Feature::Confidential(flavour) => (
+                format!("this machine, or its QEMU, has no {flavour}"),
+                "a processor and a kernel with AMD SEV-SNP (kvm_amd.sev_snp=1), QEMU 9.1 or later, apt install ovmf",
+            ),
+            Feature::Kvm => (
+                "guests are emulated here, so times mean nothing: KVM boots none in 6 s".into(),
+                "run on a machine whose /dev/kvm works: hardware, or a guest with nested virtualization",
+            ),
             Feature::Rdrand => (
                 "the processor has no RDRAND".into(),
                 "run on Intel Ivy Bridge or AMD Excavator and later, or let the hypervisor pass RDRAND on",
@@ -135,6 +166,12 @@ impl Feature {
             Feature::Root => rustix::process::geteuid().is_root(),
             Feature::NetworkTool(program) => runs(program),
             Feature::Load(program) => load_program(program).is_some(),
+            Feature::Guests => {
+                let has_kernel = Kernel::installed().is_ok();
+                has_kernel && Version::installed().is_ok() && program::find("busybox").is_some()
+            }
+            Feature::Kvm => has_kvm(),
+            Feature::Confidential(flavour) => has_confidential(flavour),
         }
     }
 }
@@ -204,6 +241,34 @@ fn libc_uses_vdso() -> bool {
         let mut parts = version.trim().trim_start_matches("glibc ").split('.');
         let mut number = || parts.next().and_then(|part| part.parse::<u32>().ok());
         matches!((number(), number()), (Some(major), Some(minor)) if (major, minor) >= (2, 41))
+    })
+}
+
+/// Returns true if the kernel's module says that it can run guests of a confidential flavour, and
+/// QEMU has it.
+fn has_confidential(flavour: &str) -> bool {
+    let Ok(flavour) = flavour.parse::<Flavour>() else {
+        return false;
+    };
+    let parameter = match flavour {
+        Flavour::Tdx => "kvm_intel/parameters/tdx",
+        _ => "kvm_amd/parameters/sev_snp",
+    };
+    let value = std::fs::read_to_string(std::path::Path::new("/sys/module").join(parameter));
+    let is_on = value.is_ok_and(|value| ["1", "Y"].contains(&value.trim()));
+    is_on && Version::installed().is_ok_and(|version| version >= flavour.since())
+}
+
+/// Returns true if a guest boots under KVM in time, which is tried once.
+fn has_kvm() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let boots = || -> anyhow::Result<bool> {
+            let kernel = Kernel::installed()?;
+            let image = Initramfs::new(&std::env::current_exe()?, &kernel)?.in_memory()?;
+            Ok(choose(&kernel, image.path()).accelerator == Accelerator::Kvm)
+        };
+        std::path::Path::new("/dev/kvm").exists() && boots().unwrap_or(false)
     })
 }
 

@@ -188,6 +188,59 @@ fn is_qemu(pid: u32) -> bool {
 }
 
 #[test]
+#[ignore = "needs QEMU, nginx, root and a kernel: cargo xtask interop"]
+fn nginx_serves_and_counts_the_same_on_the_host_and_in_guests() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("run");
+    let run = Command::new(TARE)
+        .args(["run", "tdx/served", "--rounds", "1", "--out"])
+        .arg(&out)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let (stdout, stderr) = texts(&run);
+    assert!(run.status.success(), "{stderr}");
+    let records = std::fs::read_to_string(out.join("samples.jsonl")).expect(&stdout);
+    let mut places = Vec::new();
+    for line in records.lines() {
+        let record: serde_json::Value = serde_json::from_str(line).unwrap();
+        let outcome = &record["outcome"];
+        assert_eq!(outcome["status"], "done", "{line}");
+        // The document's 615, and nginx's headers.
+        let bytes = outcome["values"]["response_bytes"].as_f64().unwrap();
+        assert!((750.0..950.0).contains(&bytes), "{line}");
+        let counters = &outcome["counters"];
+        let count = |name: &str| counters[name].as_u64().unwrap();
+        let operations = count("operations");
+        assert!(
+            operations > 10 && count("bytes") == operations * bytes as u64,
+            "{line}"
+        );
+        assert_eq!((count("miscounted"), count("unbounced")), (0, 0), "{line}");
+        let place = record["at"]["place"].as_str().unwrap().to_owned();
+        assert_eq!(
+            count("emulated") == 1,
+            ["plain", "swiotlb"].contains(&&*place),
+            "{line}"
+        );
+        assert_eq!(count("bouncing") == 1, place == "swiotlb", "{line}");
+        places.push((place, bytes as u64));
+    }
+    places.sort();
+    places.dedup();
+    let names: Vec<&str> = places.iter().map(|(place, _)| place.as_str()).collect();
+    assert_eq!(
+        names,
+        ["bridge", "loopback", "plain", "swiotlb"],
+        "{places:?}"
+    );
+    assert!(
+        places.iter().all(|(_, bytes)| *bytes == places[0].1),
+        "{places:?}"
+    );
+}
+
+#[test]
 #[ignore = "needs QEMU and a kernel: cargo xtask interop"]
 fn twenty_boots_two_at_a_time_are_twenty_ready() {
     let boots = |lane: usize| {

@@ -40,6 +40,7 @@ pub(crate) fn on(machine: &Machine) -> Vec<Box<dyn OwnDriver>> {
         gcm::driver::Gcm,
         gcm::race::GcmRace,
         gateway::driver::Gateway,
+        guest::driver::GuestWorkload,
         load::driver::Load,
         memory::driver::Farmem,
         memory::simulated::FarmemSimulated,

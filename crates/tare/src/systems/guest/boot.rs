@@ -59,21 +59,12 @@ pub(crate) struct Args {
     /// The longest time until the end of the command, in seconds [default: none]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
-    /// The kernel's image, with --modules [default: the newest of /boot]
-    #[arg(
-        long,
-        value_name = "FILE",
-        requires = "modules",
-        env = "TARE_GUEST_KERNEL"
-    )]
+    /// The kernel's image, with --modules [default: $TARE_GUEST_KERNEL, or the
+    /// newest of /boot]
+    #[arg(long, value_name = "FILE", requires = "modules")]
     kernel: Option<PathBuf>,
-    /// The folder of its modules
-    #[arg(
-        long,
-        value_name = "DIR",
-        requires = "kernel",
-        env = "TARE_GUEST_MODULES"
-    )]
+    /// The folder of its modules [default: $TARE_GUEST_MODULES]
+    #[arg(long, value_name = "DIR", requires = "kernel")]
     modules: Option<PathBuf>,
     /// Print a report as JSON instead of the command's standard output, which is part of it
     #[arg(long)]

@@ -1,6 +1,8 @@
 //! `tare guest`: guests under QEMU.
 
 mod boot;
+pub(super) mod driver;
+mod legs;
 
 use std::process::ExitCode;
 

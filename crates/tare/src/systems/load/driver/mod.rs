@@ -18,11 +18,11 @@ use tare_load::Pace;
 use crate::agent::{Agent, TrialError};
 use crate::machine::{Feature, Machine};
 use crate::systems::workload::{mistake, Workload};
-pub(in crate::systems) use server::{Running, Server};
-use tool::{Generator, Report};
+pub(in crate::systems) use server::{nginx, Running, Served, Server};
+pub(in crate::systems) use tool::{Generator, Report};
 
 /// The document that nginx serves.
-const DOCUMENT: &str = "/index.html";
+pub(in crate::systems) const DOCUMENT: &str = "/index.html";
 
 /// The longest time for writing the keys before a trial.
 const FILL_MAX: Duration = Duration::from_secs(60);
@@ -300,7 +300,8 @@ fn other_trial(
     parameters: &LoadParameters,
     closed_rate: f64,
 ) -> anyhow::Result<Trial> {
-    let (report, cpu) = generator.run(server, parameters, closed_rate)?;
+    let (report, cpu) =
+        generator.run(server.address(), server.folder(), parameters, closed_rate)?;
     Ok(Trial {
         report,
         cpu,

@@ -52,8 +52,8 @@ pub(in crate::systems) struct Running {
 
 /// The requests that a server has served since its start, by its own counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Served {
-    pub(super) requests: u64,
+pub(in crate::systems) struct Served {
+    pub(in crate::systems) requests: u64,
     /// Bytes that it sent; `None` if it does not count them.
     pub(super) bytes: Option<u64>,
     /// Bytes of the answer that these numbers are from.
@@ -86,7 +86,10 @@ impl Running {
             Server::Nginx => {
                 let path = folder.path().to_str().context("a path of no text")?;
                 fs::write(folder.path().join("index.html"), "x".repeat(document_len))?;
-                fs::write(folder.path().join("nginx.conf"), nginx(path, address))?;
+                fs::write(
+                    folder.path().join("nginx.conf"),
+                    nginx(path, address, "off"),
+                )?;
                 command.args(["-e", "stderr", "-p", path, "-c", "nginx.conf"]);
             }
             Server::Memcached => {
@@ -150,21 +153,9 @@ impl Running {
     /// Asks the server what it has served.
     ///
     /// # Errors
-    /// It gives no answer, or one without the numbers.
+    /// As [`Served::ask`].
     pub(super) fn served(&self) -> anyhow::Result<Served> {
-        let question = match self.kind {
-            Server::Nginx => format!("GET {STATUS} HTTP/1.0\r\n\r\n"),
-            Server::Memcached => "stats\r\n".into(),
-            Server::Redis => "INFO\r\n".into(),
-        };
-        let mut stream = TcpStream::connect(self.address)?;
-        stream.set_read_timeout(Some(ANSWER_MAX))?;
-        stream.write_all(question.as_bytes())?;
-        stream.shutdown(Shutdown::Write)?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        read_served(self.kind, &answer)
-            .with_context(|| format!("{} says {answer:?}", self.kind.name()))
+        Served::ask(self.kind, self.address)
     }
 
     /// Processor time of all its threads since its start, to a [`TICK`].
@@ -190,11 +181,34 @@ impl Drop for Running {
 }
 
 impl Served {
+    /// Asks a server what it has served.
+    ///
+    /// # Errors
+    /// It gives no answer, or one without the numbers.
+    pub(in crate::systems) fn ask(kind: Server, address: SocketAddr) -> anyhow::Result<Served> {
+        let question = match kind {
+            Server::Nginx => format!("GET {STATUS} HTTP/1.0\r\n\r\n"),
+            Server::Memcached => "stats\r\n".into(),
+            Server::Redis => "INFO\r\n".into(),
+        };
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(ANSWER_MAX))?;
+        stream.write_all(question.as_bytes())?;
+        stream.shutdown(Shutdown::Write)?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        read_served(kind, &answer).with_context(|| format!("{} says {answer:?}", kind.name()))
+    }
+
     /// The difference to an earlier answer, without the questions themselves.
     ///
     /// # Errors
     /// The count is smaller than the earlier one.
-    pub(super) fn since(&self, kind: Server, before: &Served) -> anyhow::Result<Served> {
+    pub(in crate::systems) fn since(
+        &self,
+        kind: Server,
+        before: &Served,
+    ) -> anyhow::Result<Served> {
         // nginx counts the second question when it answers, Redis the first one after it answered.
         let questions = u64::from(kind != Server::Memcached);
         let requests = self.requests.checked_sub(before.requests + questions);
@@ -240,14 +254,15 @@ fn read_served(kind: Server, answer: &str) -> Option<Served> {
     })
 }
 
-/// The configuration of nginx: one process, which closes no connection by itself.
-fn nginx(folder: &str, address: SocketAddr) -> String {
+/// The configuration of nginx: one process, which closes no connection by itself. `daemon` is "on"
+/// if it is to go into the background.
+pub(in crate::systems) fn nginx(folder: &str, address: SocketAddr, daemon: &str) -> String {
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
     let temporary = temporary.map(|name| format!("{name}_temp_path \"{folder}/{name}\";"));
     format!(
-        "daemon off;\nmaster_process off;\npid \"{folder}/pid\";\nerror_log stderr;\n\
+        "daemon {daemon};\nmaster_process off;\npid \"{folder}/pid\";\nerror_log stderr;\n\
          events {{ worker_connections 8192; }}\n\
-         http {{\n  access_log off;\n  keepalive_requests 1000000000;\n  open_file_cache max=16;\n  \
+         http {{\n  access_log off;\n  etag off;\n  keepalive_requests 1000000000;\n  open_file_cache max=16;\n  \
          {}\n  server {{\n    listen {address};\n    root \"{folder}\";\n    \
          location = {STATUS} {{ stub_status; }}\n  }}\n}}\n",
         temporary.join("\n  ")

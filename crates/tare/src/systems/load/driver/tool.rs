@@ -40,15 +40,15 @@ choices! {
 
 /// The figures of a trial that its generator gives.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Report {
+pub(in crate::systems) struct Report {
     /// Requests per second.
-    pub(super) rate: f64,
+    pub(in crate::systems) rate: f64,
     /// Seconds; `None` where it prints none.
-    pub(super) p50: Option<f64>,
-    pub(super) p99: Option<f64>,
-    pub(super) p999: Option<f64>,
+    pub(in crate::systems) p50: Option<f64>,
+    pub(in crate::systems) p99: Option<f64>,
+    pub(in crate::systems) p999: Option<f64>,
     /// Bytes per response; `None` if it does not count them.
-    pub(super) bytes_per_response: Option<f64>,
+    pub(in crate::systems) bytes_per_response: Option<f64>,
 }
 
 /// The line of the script below with wrk's 99.9th percentile, which wrk does not print.
@@ -56,7 +56,7 @@ const WRK_P999: &str = "tare-p99.9-us ";
 
 impl Generator {
     /// The servers whose protocol it speaks.
-    pub(super) fn servers(self) -> &'static [Server] {
+    pub(in crate::systems) fn servers(self) -> &'static [Server] {
         match self {
             Generator::Load => &[Server::Nginx, Server::Memcached, Server::Redis],
             Generator::Wrk => &[Server::Nginx],
@@ -67,7 +67,7 @@ impl Generator {
     }
 
     /// Returns true if its trials last whole seconds.
-    pub(super) fn takes_whole_seconds(self) -> bool {
+    pub(in crate::systems) fn takes_whole_seconds(self) -> bool {
         matches!(self, Generator::Wrk | Generator::Memaslap)
     }
 
@@ -99,15 +99,16 @@ impl Generator {
         }
     }
 
-    /// Runs it against a server for about the duration of the parameters; `rate` is what the server
+    /// Runs it against a server, with a folder for its files, for about the duration of the parameters; `rate` is what the server
     /// does in a closed loop, for generators that take a number of requests. Returns its report and
     /// its processor time from start to exit.
     ///
     /// # Errors
     /// It fails, or its report lacks a figure or counts errors.
-    pub(super) fn run(
+    pub(in crate::systems) fn run(
         self,
-        server: &Running,
+        address: SocketAddr,
+        folder: &Path,
         parameters: &LoadParameters,
         rate: f64,
     ) -> anyhow::Result<(Report, Duration)> {
@@ -115,8 +116,7 @@ impl Generator {
         let requests = (rate * parameters.duration.as_secs_f64()).ceil() as u64;
         let requests = requests.max(parameters.connections as u64);
         let mut command = Command::new(load_program(name).context("no program")?);
-        let folder = server.folder();
-        self.arguments(&mut command, server.address(), folder, parameters, requests)?;
+        self.arguments(&mut command, address, folder, parameters, requests)?;
         let errors = folder.join("errors");
         command
             .current_dir(folder)
