@@ -99,9 +99,9 @@ impl Generator {
         }
     }
 
-    /// Runs it against a server, with a folder for its files, for about the duration of the parameters; `rate` is what the server
-    /// does in a closed loop, for generators that take a number of requests. Returns its report and
-    /// its processor time from start to exit.
+    /// Runs it against a server, with a folder for its files, for about the duration of the
+    /// parameters; `rate` is what the server does in a closed loop, for generators that take a
+    /// number of requests. Returns its report and its processor time from start to exit.
     ///
     /// # Errors
     /// It fails, or its report lacks a figure or counts errors.
