@@ -14,6 +14,7 @@ mod guest;
 pub mod initramfs;
 pub mod kernel;
 mod qmp;
+pub mod syscall;
 pub mod version;
 
 pub use accelerator::Accelerator;

@@ -84,6 +84,13 @@ pub(crate) enum Command {
     /// The first process of a guest
     #[command(hide = true)]
     GuestAgent,
+    /// One copy of UnixBench's system calls
+    #[command(hide = true)]
+    GuestSyscalls {
+        /// The time in milliseconds
+        #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+        milliseconds: u64,
+    },
 }
 
 #[derive(Args)]

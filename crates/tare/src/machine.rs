@@ -215,6 +215,18 @@ impl Machine {
         }
     }
 
+    /// Returns an error if the machine cannot boot a guest of this flavour, or cannot time it.
+    pub(crate) fn need_guest(&self, flavour: Flavour, timed: bool) -> Result<(), Missing> {
+        self.need(Feature::Guests)?;
+        if timed || flavour.is_confidential() {
+            self.need(Feature::Kvm)?;
+        }
+        if flavour.is_confidential() {
+            self.need(Feature::Confidential(flavour.name()))?;
+        }
+        Ok(())
+    }
+
     /// Returns an error if the machine has fewer processors; `what` needs them.
     pub(crate) fn need_cpus(&self, cpus: usize, what: &str) -> Result<(), Missing> {
         let here = self.cpus();

@@ -104,5 +104,6 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Trial(arguments) => trial::trial(&arguments),
         Command::GuestAgent => guest::agent(),
+        Command::GuestSyscalls { milliseconds } => guest::syscalls::copy(milliseconds),
     }
 }

@@ -112,17 +112,10 @@ impl Workload for GuestWorkload {
         if parameters.generator != Generator::Load {
             machine.need(Feature::Load(parameters.generator.name()))?;
         }
-        let Some(flavour) = parameters.place.flavour() else {
-            return Ok(());
-        };
-        machine.need(Feature::Guests)?;
-        if parameters.timed || flavour.is_confidential() {
-            machine.need(Feature::Kvm)?;
+        match parameters.place.flavour() {
+            Some(flavour) => machine.need_guest(flavour, parameters.timed),
+            None => Ok(()),
         }
-        if flavour.is_confidential() {
-            machine.need(Feature::Confidential(flavour.name()))?;
-        }
-        Ok(())
     }
 
     fn expected(parameters: &GuestParameters) -> Option<Expected> {

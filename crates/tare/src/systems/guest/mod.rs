@@ -3,6 +3,7 @@
 mod boot;
 pub(super) mod driver;
 mod legs;
+pub(crate) mod syscalls;
 
 use std::process::ExitCode;
 

@@ -1,0 +1,158 @@
+//! The system calls of UnixBench's test "System Call Overhead", which are the same on a host and in
+//! its guests.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::fs::Mode;
+
+/// Loops between two looks at the clock: a few hundred microseconds where a call takes longest.
+const LOOPS: u64 = 256;
+
+/// The score of the reference machine, a SPARCstation 20-61, whose index is 10: loops per second.
+pub const REFERENCE: f64 = 15_000.0;
+
+/// Returns UnixBench's index of a rate of loops per second.
+pub fn index(rate: f64) -> f64 {
+    rate / REFERENCE * 10.0
+}
+
+/// The system calls of one loop.
+trait Calls {
+    /// Duplicates a descriptor and closes the copy.
+    fn dup_and_close(&mut self) -> io::Result<()>;
+    /// Asks for the process's number.
+    fn getpid(&mut self);
+    /// Asks for the user's number.
+    fn getuid(&mut self);
+    /// Sets the file mode creation mask to 022.
+    fn umask(&mut self);
+}
+
+/// The kernel's.
+struct Kernel {
+    /// The read end of a pipe, as UnixBench has it.
+    fd: OwnedFd,
+}
+
+impl Calls for Kernel {
+    fn dup_and_close(&mut self) -> io::Result<()> {
+        // A debug build asks for the descriptor's flags before it closes it: one call more.
+        drop(rustix::io::dup(&self.fd)?);
+        Ok(())
+    }
+
+    fn getpid(&mut self) {
+        std::hint::black_box(rustix::process::getpid());
+    }
+
+    fn getuid(&mut self) {
+        std::hint::black_box(rustix::process::getuid());
+    }
+
+    fn umask(&mut self) {
+        rustix::process::umask(Mode::from_raw_mode(0o022));
+    }
+}
+
+/// The work of one copy of the test.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Copy {
+    /// Loops that were done: five system calls each.
+    pub loops: u64,
+    /// The time that they took.
+    pub time: Duration,
+}
+
+/// Makes the system calls for this time, on this thread. The file mode creation mask of the process
+/// is 022 afterwards.
+///
+/// # Errors
+/// There is no descriptor left.
+pub fn run(duration: Duration) -> io::Result<Copy> {
+    let (fd, _other) = rustix::pipe::pipe()?;
+    let began = Instant::now();
+    let loops = repeat(&mut Kernel { fd }, || began.elapsed() >= duration)?;
+    Ok(Copy {
+        loops,
+        time: began.elapsed(),
+    })
+}
+
+fn repeat(calls: &mut impl Calls, mut is_over: impl FnMut() -> bool) -> io::Result<u64> {
+    let mut loops = 0;
+    while !is_over() {
+        for _ in 0..LOOPS {
+            calls.dup_and_close()?;
+            calls.getpid();
+            calls.getuid();
+            calls.umask();
+        }
+        loops += LOOPS;
+    }
+    Ok(loops)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Counted(String);
+
+    impl Calls for Counted {
+        fn dup_and_close(&mut self) -> io::Result<()> {
+            self.0.push('d');
+            Ok(())
+        }
+
+        fn getpid(&mut self) {
+            self.0.push('p');
+        }
+
+        fn getuid(&mut self) {
+            self.0.push('u');
+        }
+
+        fn umask(&mut self) {
+            self.0.push('m');
+        }
+    }
+
+    #[test]
+    fn a_loop_is_the_calls_of_unixbench_in_their_order_and_each_is_counted() {
+        let (mut calls, mut looks) = (Counted::default(), 0);
+        let loops = repeat(&mut calls, || {
+            looks += 1;
+            looks > 3
+        });
+        let loops = loops.unwrap();
+        assert_eq!(
+            (loops, calls.0),
+            (3 * LOOPS, "dpum".repeat(3 * LOOPS as usize))
+        );
+    }
+
+    #[test]
+    fn the_kernel_is_asked_for_the_time_that_was_given_and_no_descriptor_stays_open() {
+        let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = count();
+        let copy = run(Duration::from_millis(30)).unwrap();
+        assert!(copy.loops >= LOOPS && copy.loops.is_multiple_of(LOOPS), "{copy:?}");
+        assert!((30..3000).contains(&copy.time.as_millis()), "{copy:?}");
+        // Other tests of this process open some too.
+        assert!(count() < before + 50);
+    }
+
+    #[test]
+    fn the_index_is_that_of_the_published_scores() {
+        for (rate, published) in [
+            (18_750_490.3, 12_500.3),
+            (18_801_524.5, 12_534.3),
+            (19_818_118.3, 13_212.1),
+        ] {
+            assert!((index(rate) - published).abs() < 0.06, "{rate}");
+        }
+    }
+}
