@@ -158,10 +158,12 @@ impl<A: Application, B: RecordBuffer> Endpoint<A, B> {
         }
         loop {
             let has_read = !self.is_failed && self.read(turn);
+            // Reading stops there, and no event of TCP's tells that it can go on.
+            let was_full = !self.output.has_room();
             match self.write(turn) {
                 Written::All if self.is_over() => return Next::Over,
                 // There may be room for answers again.
-                Written::All if has_read && !self.is_ended => {}
+                Written::All if (has_read || was_full) && !self.is_ended => {}
                 Written::All | Written::Full => return Next::Waiting,
                 Written::Starved => return Next::Starved,
             }
@@ -440,3 +442,7 @@ fn open<'a, B: RecordBuffer + 'a>(
     let reading = if is_shared { reading } else { Reading::Once };
     session.open_by(reading, header, pieces, out).map(Some)
 }
+
+#[cfg(test)]
+#[path = "endpoint_tests.rs"]
+mod tests;

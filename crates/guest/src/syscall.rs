@@ -139,7 +139,10 @@ mod tests {
         let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let before = count();
         let copy = run(Duration::from_millis(30)).unwrap();
-        assert!(copy.loops >= LOOPS && copy.loops.is_multiple_of(LOOPS), "{copy:?}");
+        assert!(
+            copy.loops >= LOOPS && copy.loops.is_multiple_of(LOOPS),
+            "{copy:?}"
+        );
         assert!((30..3000).contains(&copy.time.as_millis()), "{copy:?}");
         // Other tests of this process open some too.
         assert!(count() < before + 50);
