@@ -69,12 +69,12 @@ pub(crate) fn run() -> Result<(), String> {
     fs::write(&image, bytes).map_err(|error| format!("{}: {error}", image.display()))?;
     std::env::set_var("TARE_GUEST_KERNEL", &kernel);
     std::env::set_var("TARE_GUEST_INITRAMFS", &image);
-    let arguments = "test --locked -p tare-gateway --test interop linux:: -- --ignored --nocapture";
+    let arguments = "test --locked --workspace --test interop linux:: -- --ignored --nocapture";
     let arguments: Vec<&str> = arguments.split(' ').collect();
     step("Linux in a guest", "cargo", &arguments)?;
     // `tare guest boot` makes its own root file system.
     std::env::set_var("TARE_GUEST_MODULES", &modules);
-    let arguments = "test --locked -p tare --test guest -- --ignored";
+    let arguments = "test --locked --workspace --test guest -- --ignored";
     let arguments: Vec<&str> = arguments.split(' ').collect();
     step("guests of `tare guest`", "cargo", &arguments)
 }

@@ -134,14 +134,7 @@ fn test() -> Result<(), String> {
     }
     let exercised = processors::file("native")?;
     // `cargo test --examples` builds only the tests of examples; a test of gcm runs this one.
-    let example = [
-        "build",
-        "--locked",
-        "-p",
-        "tare-gcm",
-        "--example",
-        "memcheck",
-    ];
+    let example = ["build", "--locked", "--workspace", "--example", "memcheck"];
     shell::step("an example for valgrind", "cargo", &example)?;
     std::env::set_var(processors::EXERCISED, &exercised);
     // Every failure is told at once, as a run takes long.

@@ -43,10 +43,9 @@ pub(crate) fn all() -> Result<(), String> {
         "cargo",
         &[
             "clippy",
-            "--package",
-            "tare",
+            "--workspace",
             "--features",
-            "references",
+            "tare/references",
             "--all-targets",
             "--locked",
             "--",
@@ -121,9 +120,12 @@ fn experiments() -> Result<(), String> {
     step(
         "experiments",
         "cargo",
+        // Of the workspace: dependencies have the features that all of its tests ask for, and are
+        // not built once more for these.
         &[
             "test",
-            "--package",
+            "--workspace",
+            "--bin",
             "tare",
             "--locked",
             "--quiet",

@@ -106,6 +106,7 @@ struct Report<'a> {
 /// # Errors
 /// There is no guest, or it ends early.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let memory_mib = memory(args.memory)?;
     let kernel = match (&args.kernel, &args.modules) {
         (Some(image), Some(modules)) => Kernel {
             image: image.clone(),
@@ -141,7 +142,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let hardware = Hardware {
         flavour: args.flavour,
         vcpus: args.vcpus,
-        memory_mib: memory(args.memory)?,
+        memory_mib,
         network: network(&args.network),
         accelerator,
     };
