@@ -156,15 +156,14 @@ impl Leg {
         fs::write(self.folder.path().join("nginx.conf"), config)?;
         let log = fs::File::create(self.folder.path().join("log"))?;
         let program = load_program("nginx").context("no nginx")?;
-        let mut command = match place {
-            Place::Loopback => Command::new(&program),
-            _ => {
-                let mut unshare = Command::new("unshare");
-                unshare.args(["--net", "--"]).arg(&program);
-                unshare
-            }
-        };
+        // The kernel ends it with this process, whatever ends that.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]);
+        if place != Place::Loopback {
+            command.args(["unshare", "--net", "--"]);
+        }
         command
+            .arg(&program)
             .args(["-e", "stderr", "-p", path, "-c", "nginx.conf"])
             .process_group(0)
             .stdin(Stdio::null())
