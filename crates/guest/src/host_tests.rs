@@ -343,7 +343,8 @@ fn garbage_and_files_that_block_are_read_in_bounded_time() {
         true => fs::remove_dir(path),
         false => fs::remove_file(path),
     };
-    let makers: [(&str, &dyn Fn(&Path)); 5] = [
+    type Maker<'a> = (&'a str, &'a dyn Fn(&Path));
+    let makers: [Maker<'_>; 5] = [
         ("FIFO", &|path| {
             mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap()
         }),

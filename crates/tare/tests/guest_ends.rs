@@ -25,11 +25,17 @@ struct Run {
 
 impl Run {
     fn start() -> Run {
+        Run::of(&["tdx/served"])
+    }
+
+    fn of(experiment: &[&str]) -> Run {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("tmp")).unwrap();
         let errors = fs::File::create(folder.path().join("errors")).unwrap();
         let tare = Command::new(TARE)
-            .args(["run", "tdx/served", "--rounds", "1", "--out"])
+            .args(["run", "--rounds", "1"])
+            .args(experiment)
+            .arg("--out")
             .arg(folder.path().join("out"))
             .env("TMPDIR", folder.path().join("tmp"))
             .stdin(Stdio::null())
@@ -152,9 +158,14 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
 #[test]
 #[ignore = "needs QEMU, nginx, root and a kernel: cargo xtask interop"]
 fn a_run_that_is_killed_leaves_no_process_and_its_folder_until_the_next_command() {
-    for program in ["qemu-system", "nginx"] {
+    for (experiment, program) in [
+        ("tdx/served", "qemu-system"),
+        ("tdx/served", "nginx"),
+        // Of 30 s, which is longer than it is waited for.
+        ("tdx/nginx", "wrk"),
+    ] {
         let machine_before = machine();
-        let mut run = Run::start();
+        let mut run = Run::of(&[experiment, "--full"]);
         let pid = run.await_program(program);
         let space = fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
         run.signal(Signal::KILL);
