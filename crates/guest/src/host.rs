@@ -26,7 +26,7 @@ const IPC_LOCK: u64 = 1 << 14;
 /// The words of a kernel that has no bounce buffers left.
 const FULL: &str = "swiotlb buffer is full";
 
-/// Whether a host has something.
+/// The answer to whether a host has something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
@@ -34,7 +34,7 @@ pub enum State {
     Fine,
     /// It has not, or too little.
     Lacking,
-    /// What was found says neither.
+    /// It cannot be told from what was found.
     Unknown,
 }
 
@@ -43,11 +43,11 @@ pub enum State {
 pub struct Check {
     /// Its name.
     pub name: &'static str,
-    /// Whether it is there.
+    /// The answer to whether it is there.
     pub state: State,
-    /// What was found.
+    /// The finding.
     pub found: String,
-    /// What depends on it.
+    /// The things that depend on it.
     pub matters: &'static str,
     /// The command or change that would help; `None` if nothing is to be done.
     pub remedy: Option<String>,
@@ -69,16 +69,16 @@ pub struct Cause {
     pub is_here: Option<bool>,
     /// The cause.
     pub name: &'static str,
-    /// What helps.
+    /// The remedy.
     pub remedy: String,
 }
 
 /// The state of a host for guests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Host {
-    /// What guests use.
+    /// The things that guests use.
     pub checks: Vec<Check>,
-    /// What people run into.
+    /// The troubles that people run into.
     pub troubles: Vec<Trouble>,
 }
 

@@ -308,7 +308,7 @@ fn modules_are_judged_by_what_they_say_alone() {
         assert_eq!(of, expected, "{found}");
         assert!(!found.contains('\x1b'), "{found}");
     }
-    // Another maker's module says nothing about this processor.
+    // The module of another maker does not count.
     write("sys/module/kvm_intel/parameters/tdx", "Y\n");
     assert_eq!(state(Flavour::Tdx).0, State::Lacking);
     let denied = Err(io::ErrorKind::PermissionDenied.into());

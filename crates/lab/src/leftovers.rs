@@ -1,4 +1,4 @@
-//! What a run leaves behind when it is killed, which the next one clears away.
+//! The leftovers of a run that was killed, which the next one clears away.
 //!
 //! A run that ends by itself, or by a signal that it handles, leaves nothing. One that is killed
 //! (SIGKILL, out of memory) takes its agents with it, which ask the kernel for that, but not what

@@ -31,7 +31,7 @@ pub struct TrialRecord {
     /// The last lines that a failed trial printed on its standard error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_lines: Vec<String>,
-    /// What the trial's processes noted, by name; by `role.name` for a role that does not measure.
+    /// Notes of the trial's processes, by name; by `role.name` for a role that does not measure.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub notes: BTreeMap<String, serde_json::Value>,
     /// The log file of a failed trial, relative to the run directory.

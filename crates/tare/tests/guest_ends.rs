@@ -1,5 +1,5 @@
-//! Nothing of a run with guests is left when it ends, whatever ends it. Needs QEMU, nginx, root and
-//! a kernel, which `cargo xtask interop` gets where there is none.
+//! The end of runs with guests, of which nothing is left, whatever ends them. They need QEMU, nginx,
+//! root and a kernel, which `cargo xtask interop` gets where there is none.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -138,7 +138,7 @@ fn namespaces() -> BTreeSet<String> {
     all
 }
 
-/// What of the machine a run could leave: network interfaces and shared memory.
+/// The parts of the machine that a run could leave: network interfaces and shared memory.
 fn machine() -> BTreeSet<PathBuf> {
     let folders = ["/sys/class/net", "/dev/shm"].map(fs::read_dir);
     let entries = folders.into_iter().flatten().flatten().flatten();

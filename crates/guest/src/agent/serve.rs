@@ -149,7 +149,7 @@ fn watch(mut child: Child, number: u32, port: &Port) -> io::Result<Vec<u8>> {
     Ok(serde_json::to_vec(&exit)?)
 }
 
-/// One piece that was sent, in the count of [`forward`]; less than it are those that are being sent.
+/// One piece that was sent, in the count of [`forward`]. The rest are those that are being sent.
 const SENT: u64 = 1 << 8;
 
 /// Waits until that many streams have ended, or nothing moves: a host may be slow to take output.

@@ -41,7 +41,7 @@ pub struct Finished {
     /// The part of `elapsed` in which the process that measures did not yet, or no longer, speak;
     /// `None` for a program without the protocol.
     pub overhead: Option<Duration>,
-    /// What the processes noted for the record.
+    /// Notes of the processes for the record.
     pub notes: BTreeMap<String, serde_json::Value>,
     /// The end of what each process printed, for the log of a failed trial.
     pub log: Vec<u8>,

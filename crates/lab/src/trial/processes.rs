@@ -242,7 +242,7 @@ impl Processes {
         ended.collect()
     }
 
-    /// What the processes noted, those that do not measure under the name of their role too.
+    /// Returns the notes of the processes; of those that do not measure under `role.name`.
     pub(super) fn notes(&self) -> BTreeMap<String, serde_json::Value> {
         let mut all = BTreeMap::new();
         for (place, watch) in self.watches.iter().enumerate() {

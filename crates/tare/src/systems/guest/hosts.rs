@@ -1,4 +1,4 @@
-//! What a host has for guests, in words, for `tare doctor`.
+//! The section of `tare doctor` about guests.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use tare_guest::host::{Host, State};
 /// The width of the names of checks.
 const NAME_WIDTH: usize = 10;
 
-/// The section of the report.
+/// Returns the section in words.
 pub(crate) fn in_words(host: &Host) -> String {
     let mut text = String::from("\nGuests\n");
     for check in &host.checks {
