@@ -1,5 +1,5 @@
-//! The end of runs with guests, of which nothing is left, whatever ends them. They need QEMU, nginx,
-//! root and a kernel, which `cargo xtask interop` gets where there is none.
+//! The end of runs with guests, of which nothing is left, whatever ends them. They need QEMU, root,
+//! nginx and a kernel, which `cargo xtask interop` gets where there is none.
 
 use std::collections::BTreeSet;
 use std::fs;
