@@ -29,6 +29,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const FRAME: Duration = Duration::from_secs(30);
 /// The most bytes of output that are kept.
 const OUTPUT_MAX: usize = 64 << 20;
+/// The most characters of what a guest says that an error has.
+const SAID_MAX: usize = 400;
 /// The program that has the kernel end QEMU when this process ends, whatever ends it.
 const LEASH: &str = "setpriv";
 /// Becomes QEMU, unless the process that starts it ended before the kernel was told to watch it.
@@ -195,7 +197,7 @@ impl Guest {
                 Kind::Exit => return parse(&frame),
                 Kind::Refused => {
                     let reason = String::from_utf8_lossy(&frame.content);
-                    return Err(Error::Command(reason.chars().take(400).collect()));
+                    return Err(Error::Command(excerpt(&reason)));
                 }
                 _ => return Err(unexpected(&frame)),
             }
@@ -232,8 +234,8 @@ impl Guest {
         Err(Error::Command(format!(
             "{}: {} {}",
             command.join(" "),
-            printed.trim(),
-            errors.trim()
+            excerpt(&printed),
+            excerpt(&errors)
         )))
     }
 
@@ -335,8 +337,18 @@ impl Drop for Guest {
 }
 
 fn parse<T: serde::de::DeserializeOwned>(frame: &Frame) -> Result<T, Error> {
-    serde_json::from_slice(&frame.content)
-        .map_err(|error| Error::Protocol(format!("the agent: {:?}: {error}", frame.kind)))
+    serde_json::from_slice(&frame.content).map_err(|error| {
+        let reason = excerpt(&error.to_string());
+        Error::Protocol(format!("the agent: {:?}: {reason}", frame.kind))
+    })
+}
+
+/// Returns the end of what a guest says, without what could drive a terminal.
+fn excerpt(text: &str) -> String {
+    let mut last: Vec<char> = text.trim().chars().rev().take(SAID_MAX).collect();
+    last.reverse();
+    let safe = |c: char| if c.is_control() { ' ' } else { c };
+    last.into_iter().map(safe).collect()
 }
 
 fn unexpected(frame: &Frame) -> Error {
@@ -516,6 +528,28 @@ mod tests {
         assert!(wait_for(&ours, None).unwrap());
         assert!(wait_for(&ours, Some(now + hour)).unwrap());
         assert!(!wait_for(&ours, Some(now)).unwrap());
+    }
+
+    #[test]
+    fn an_error_has_the_end_of_what_a_guest_says_and_nothing_that_drives_a_terminal() {
+        let text = excerpt(&format!(
+            "first {} last\x1b[2J\u{9b}\n",
+            "é".repeat(1 << 20)
+        ));
+        assert_eq!(text.chars().count(), SAID_MAX);
+        assert!(text.ends_with("é last [2J"), "{text}");
+        assert_eq!(excerpt(" a\nb "), "a b");
+        let content = format!("{{\"status\": \"{}\"}}", "x".repeat(1 << 19));
+        let frame = Frame {
+            kind: Kind::Exit,
+            command: 1,
+            content: content.into(),
+        };
+        let error = parse::<Exit>(&frame).unwrap_err().to_string();
+        assert!(
+            error.starts_with("the agent: Exit: ") && error.len() < 500,
+            "{error}"
+        );
     }
 
     #[test]

@@ -23,10 +23,11 @@ pub(crate) struct Folder {
 impl Folder {
     /// Makes a folder, which is locked before it has the name by which [`clear`] finds it.
     pub(crate) fn new(parent: &Path) -> io::Result<Folder> {
+        let parent = std::path::absolute(parent)?;
         let hidden = format!(".{PREFIX}");
         let made = tempfile::Builder::new()
             .prefix(&hidden)
-            .tempdir_in(parent)?;
+            .tempdir_in(&parent)?;
         let lock = File::open(made.path())?;
         lock.try_lock()?;
         let name = made
