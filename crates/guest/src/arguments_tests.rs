@@ -81,7 +81,21 @@ fn arguments_of_confidential_guests() {
              -device virtserialport,chardev=agent,name=org.tare.agent.0 -netdev user,id=net \
              -device virtio-net-pci,netdev=net,romfile=,iommu_platform=on,disable-legacy=on {END}"
         );
-        assert_eq!(line(&hardware, version), Ok(expected));
+        assert_eq!(line(&hardware, version), Ok(expected.clone()));
+        // Later versions take the same; the machine's size and network are as for any flavour.
+        let large = Hardware {
+            vcpus: 4,
+            memory_mib: 4096,
+            network: Network::Tap("near".into()),
+            ..hardware.clone()
+        };
+        let expected = expected
+            .replace("-smp 1 -m 512M", "-smp 4 -m 4096M")
+            .replace(
+                "-netdev user,id=net",
+                "-netdev tap,id=net,ifname=near,script=no,downscript=no",
+            );
+        assert_eq!(line(&large, Version(11, 0)), Ok(expected));
         let emulated = Hardware {
             accelerator: Accelerator::Emulated,
             ..hardware
@@ -103,6 +117,21 @@ fn versions_and_machines_that_are_not_possible_are_refused_with_what_was_found()
             kvm(Flavour::Tdx),
             Version(10, 0),
             "flavour tdx: found QEMU 10.0, expected 10.1",
+        ),
+        (
+            kvm(Flavour::SevSnp),
+            Version(8, 2),
+            "flavour sev-snp: found QEMU 8.2, expected 9.1 or later",
+        ),
+        (
+            kvm(Flavour::Tdx),
+            Version(9, 2),
+            "flavour tdx: found QEMU 9.2, expected 10.1 or later",
+        ),
+        (
+            kvm(Flavour::Swiotlb),
+            Version(7, 1),
+            "flavour swiotlb: found QEMU 7.1, expected 7.2",
         ),
         (
             kvm(Flavour::Plain),

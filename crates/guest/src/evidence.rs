@@ -1,13 +1,17 @@
 //! The evidence, from inside a guest, of what it is.
 
 use std::fs;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::host::kernel_log;
 use crate::Flavour;
 
 /// Lines of the kernel's log that are kept.
 const LINES_MAX: usize = 16;
+/// Characters of a line that are kept.
+const WIDTH_MAX: usize = 200;
 
 /// The state of a guest as seen from inside when it was ready. It goes into the record of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,9 +54,19 @@ impl Evidence {
             memory_kib: memory.and_then(|it| it.split_whitespace().next()?.parse().ok()),
             bounce_slots_used: slots_used(),
             bounce_slots: slots("io_tlb_nslabs"),
-            encryption: encryption(&crate::agent::kernel_log()),
+            encryption: encryption(&kernel_log(Path::new("/dev/kmsg"))),
             attestation: devices.map(str::to_owned).collect(),
         }
+    }
+
+    /// Returns as much of it as a guest that tells the truth has: it goes into records and errors.
+    pub(crate) fn bounded(mut self) -> Evidence {
+        let cut = |text: &String| text.chars().take(WIDTH_MAX).collect();
+        let lines = |all: Vec<String>| all.iter().take(LINES_MAX).map(cut).collect();
+        self.kernel = cut(&self.kernel);
+        self.encryption = lines(self.encryption);
+        self.attestation = lines(self.attestation);
+        self
     }
 
     /// Checks that the guest is what its flavour says.
@@ -99,13 +113,18 @@ fn slots(name: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// Returns the lines of a kernel's log that say that memory is encrypted.
+/// Returns the lines of a kernel's log that say that memory is encrypted. The first number of a
+/// record is 8 or more if a process wrote it, which may say what it likes.
 fn encryption(log: &str) -> Vec<String> {
-    let lines = log.lines().filter(|line| {
+    let is_of_kernel = |line: &&str| {
+        let number = line.split(',').next().and_then(|it| it.parse().ok());
+        number.is_some_and(|number: u32| number < 8)
+    };
+    let lines = log.lines().filter(is_of_kernel).filter(|line| {
         line.contains("Memory Encryption Features active") || line.contains("tdx: Guest detected")
     });
     lines
-        .map(|line| line.chars().take(200).collect())
+        .map(|line| line.chars().take(WIDTH_MAX).collect())
         .take(LINES_MAX)
         .collect()
 }
@@ -137,6 +156,12 @@ mod tests {
             "6,9,0,-;Memory Encryption Features active: Intel TDX",
             Some(9),
         );
+        // A process can write the same words into the log.
+        let forged = of(
+            "12,9,0,-;Memory Encryption Features active: AMD SEV-SNP, Intel TDX\n \
+             6,SUBSYSTEM=Memory Encryption Features active: Intel TDX",
+            Some(9),
+        );
         let bounced = of("", Some(3));
         for (evidence, right) in [
             (&none, &[Flavour::Plain][..]),
@@ -144,6 +169,7 @@ mod tests {
             (&sev, &[Flavour::Swiotlb]),
             (&tdx, &[Flavour::Tdx, Flavour::Swiotlb]),
             (&bounced, &[Flavour::Swiotlb]),
+            (&forged, &[Flavour::Swiotlb]),
             (&of("", None), &[Flavour::Plain]),
         ] {
             for flavour in Flavour::ALL {
@@ -155,5 +181,25 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn the_evidence_of_a_guest_that_floods_is_bounded() {
+        let long = "é".repeat(1 << 16);
+        let flood = Evidence {
+            kernel: long.clone(),
+            encryption: vec![long.clone(); 100],
+            attestation: vec![long; 100],
+            ..Evidence::default()
+        };
+        let text = flood.bounded().check(Flavour::Tdx).unwrap_err();
+        assert!(text.len() < 10_000, "{}", text.len());
+        let small = Evidence {
+            kernel: "6.12".into(),
+            encryption: vec!["Intel TDX".into()],
+            attestation: vec!["/dev/tdx_guest".into()],
+            ..Evidence::default()
+        };
+        assert_eq!(small.clone().bounded(), small);
     }
 }

@@ -29,6 +29,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const FRAME: Duration = Duration::from_secs(30);
 /// The most bytes of output that are kept.
 const OUTPUT_MAX: usize = 64 << 20;
+/// The most characters of what a guest says that an error has.
+const SAID_MAX: usize = 400;
 /// The program that has the kernel end QEMU when this process ends, whatever ends it.
 const LEASH: &str = "setpriv";
 /// Becomes QEMU, unless the process that starts it ended before the kernel was told to watch it.
@@ -182,7 +184,9 @@ impl Guest {
             let Some(frame) = self.receive(until)? else {
                 self.is_spent = true;
                 let limit = limit.unwrap_or_default().as_secs_f64();
-                return Err(Error::Command(format!("{shown} runs after {limit:.1} s")));
+                return Err(Error::Command(format!(
+                    "{shown} still runs after {limit:.1} s"
+                )));
             };
             if frame.command != self.command {
                 continue;
@@ -193,7 +197,7 @@ impl Guest {
                 Kind::Exit => return parse(&frame),
                 Kind::Refused => {
                     let reason = String::from_utf8_lossy(&frame.content);
-                    return Err(Error::Command(reason.chars().take(400).collect()));
+                    return Err(Error::Command(excerpt(&reason)));
                 }
                 _ => return Err(unexpected(&frame)),
             }
@@ -230,8 +234,8 @@ impl Guest {
         Err(Error::Command(format!(
             "{}: {} {}",
             command.join(" "),
-            printed.trim(),
-            errors.trim()
+            excerpt(&printed),
+            excerpt(&errors)
         )))
     }
 
@@ -254,7 +258,7 @@ impl Guest {
                 ready.protocol
             )));
         }
-        Ok(ready.evidence)
+        Ok(ready.evidence.bounded())
     }
 
     fn set_up_network(&mut self, network: &Network) -> Result<(), Error> {
@@ -286,9 +290,12 @@ impl Guest {
         if !is_there {
             return Ok(None);
         }
-        // A frame that has begun is there soon: one that is cut short is an error.
-        let set = self.agent.set_read_timeout(Some(FRAME));
-        match set.and_then(|()| agent::read(&self.agent)) {
+        // A frame that has begun is there soon, as a whole: one that is cut short is an error.
+        let timed = Timed {
+            socket: &self.agent,
+            until: Instant::now() + FRAME,
+        };
+        match agent::read(timed) {
             Ok(Some(frame)) => Ok(Some(frame)),
             Ok(None) => Err(self
                 .reason()
@@ -330,19 +337,48 @@ impl Drop for Guest {
 }
 
 fn parse<T: serde::de::DeserializeOwned>(frame: &Frame) -> Result<T, Error> {
-    serde_json::from_slice(&frame.content)
-        .map_err(|error| Error::Protocol(format!("the agent: {:?}: {error}", frame.kind)))
+    serde_json::from_slice(&frame.content).map_err(|error| {
+        let reason = excerpt(&error.to_string());
+        Error::Protocol(format!("the agent: {:?}: {reason}", frame.kind))
+    })
+}
+
+/// Returns the end of what a guest says, without what could drive a terminal.
+fn excerpt(text: &str) -> String {
+    let mut last: Vec<char> = text.trim().chars().rev().take(SAID_MAX).collect();
+    last.reverse();
+    let safe = |c: char| if c.is_control() { ' ' } else { c };
+    last.into_iter().map(safe).collect()
 }
 
 fn unexpected(frame: &Frame) -> Error {
     Error::Protocol(format!("the agent: found a frame {:?}", frame.kind))
 }
 
+/// Reads a socket until a time, however its bytes trickle in.
+struct Timed<'a> {
+    socket: &'a UnixStream,
+    until: Instant,
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        if !wait_for(self.socket, Some(self.until))? {
+            let reason = format!("a frame is cut short for {} s", FRAME.as_secs());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
+        }
+        self.socket.read(bytes)
+    }
+}
+
 /// Returns true if there is something to read, or the other side is gone; false if that is not so
-/// in time.
+/// in time, or the time is over: a guest that never stops writing has no more of it.
 fn wait_for(socket: &UnixStream, until: Option<Instant>) -> io::Result<bool> {
     loop {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Ok(false);
+        }
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut [PollFd::new(socket, PollFlags::IN)], timeout.as_ref()) {
             Err(Errno::INTR) => {}
@@ -476,4 +512,66 @@ fn spawn(arguments: &[String], inherited: [UnixStream; 2]) -> Result<std::proces
         io::ErrorKind::NotFound => Error::Program(LEASH.into(), "util-linux"),
         _ => Error::Qemu(format!("{error} (package {PACKAGE})")),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    #[test]
+    fn a_guest_that_never_stops_writing_has_no_more_time_than_another() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(b"x").unwrap();
+        let now = Instant::now();
+        let hour = Duration::from_secs(3600);
+        assert!(wait_for(&ours, None).unwrap());
+        assert!(wait_for(&ours, Some(now + hour)).unwrap());
+        assert!(!wait_for(&ours, Some(now)).unwrap());
+    }
+
+    #[test]
+    fn an_error_has_the_end_of_what_a_guest_says_and_nothing_that_drives_a_terminal() {
+        let text = excerpt(&format!(
+            "first {} last\x1b[2J\u{9b}\n",
+            "é".repeat(1 << 20)
+        ));
+        assert_eq!(text.chars().count(), SAID_MAX);
+        assert!(text.ends_with("é last [2J"), "{text}");
+        assert_eq!(excerpt(" a\nb "), "a b");
+        let content = format!("{{\"status\": \"{}\"}}", "x".repeat(1 << 19));
+        let frame = Frame {
+            kind: Kind::Exit,
+            command: 1,
+            content: content.into(),
+        };
+        let error = parse::<Exit>(&frame).unwrap_err().to_string();
+        assert!(
+            error.starts_with("the agent: Exit: ") && error.len() < 500,
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_frame_that_trickles_in_ends_with_its_time_as_a_whole() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let began = Instant::now();
+        let writer = thread::spawn(move || {
+            // The header of a frame of a mebibyte, and of that a byte every 10 ms.
+            let mut bytes = vec![3, 0, 0, 0, 0, 0, 0, 16, 0];
+            while theirs.write_all(&bytes).is_ok() && began.elapsed() < Duration::from_secs(20) {
+                bytes = vec![0];
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let timed = Timed {
+            socket: &ours,
+            until: began + Duration::from_millis(200),
+        };
+        let error = agent::read(timed).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(began.elapsed() < Duration::from_secs(10));
+        drop(ours);
+        writer.join().unwrap();
+    }
 }

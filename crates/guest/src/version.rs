@@ -65,6 +65,23 @@ mod tests {
             ),
             ("QEMU emulator version 10.1.0", Version(10, 1)),
             ("QEMU emulator version 9.1(x)", Version(9, 1)),
+            (
+                "QEMU emulator version 10.1.0 (Debian 1:10.1.0+ds-5)\nCopyright (c) 2003-2025",
+                Version(10, 1),
+            ),
+            (
+                "QEMU emulator version 8.2.2 (Debian 1:8.2.2+ds-0ubuntu1.4)\n",
+                Version(8, 2),
+            ),
+            ("QEMU emulator version 9.1.0-dirty", Version(9, 1)),
+            (
+                "QEMU emulator version 9.2.4 (qemu-9.2.4-1.fc42)\r\n",
+                Version(9, 2),
+            ),
+            (
+                "QEMU emulator version 10.0.94 (v10.1.0-rc4)",
+                Version(10, 0),
+            ),
         ] {
             assert_eq!(Version::parse(text).unwrap(), expected);
         }
@@ -73,6 +90,10 @@ mod tests {
             "QEMU emulator version ",
             "QEMU emulator version 7",
             "qemu 7.2",
+            "QEMU emulator version 65536.1",
+            "QEMU emulator version -1.2",
+            "QEMU emulator version 10,1",
+            "Copyright\nQEMU emulator version 10.1",
             "\n7.2",
         ] {
             let error = Version::parse(text).unwrap_err().to_string();

@@ -19,7 +19,11 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{getpgrp, getpid, kill_process, set_child_subreaper, Pid, Signal};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::process::{
+    getpgrp, getpid, kill_process, pidfd_open, pidfd_send_signal, set_child_subreaper, Pid,
+    PidfdFlags, Signal,
+};
 
 use crate::usage;
 
@@ -152,6 +156,36 @@ impl Drop for Descendants {
     }
 }
 
+/// Kills the processes of trials whose run was killed itself: their mark names a process that is
+/// gone. Other users' are left alone, and those of another PID namespace (a container), where the
+/// mark means another process.
+pub(crate) fn end_orphans() {
+    let space = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let own = getpid().as_raw_nonzero().get();
+    let here = space(own);
+    let orphans = numbers("/proc").into_iter().filter(|&pid| {
+        let process = Process::read(pid);
+        let is_orphan = |process: Process| process.is_orphan();
+        pid != own && process.is_some_and(is_orphan) && space(pid) == here
+    });
+    for pid in orphans {
+        let Some(handle) = Pid::from_raw(pid) else {
+            continue;
+        };
+        let Ok(handle) = pidfd_open(handle, PidfdFlags::empty()) else {
+            continue;
+        };
+        // Its number may have passed to another process before it was opened.
+        if !Process::read(pid).is_some_and(|process| process.is_orphan()) {
+            continue;
+        }
+        if pidfd_send_signal(&handle, Signal::KILL).is_ok() {
+            let limit = Timespec::try_from(PERSISTENCE).ok();
+            let _ = poll(&mut [PollFd::new(&handle, PollFlags::IN)], limit.as_ref());
+        }
+    }
+}
+
 fn running<T>(look: impl FnOnce(&mut BTreeMap<u64, Vec<Identity>>) -> T) -> T {
     look(&mut RUNNING.lock().unwrap_or_else(PoisonError::into_inner))
 }
@@ -190,6 +224,21 @@ impl Process {
         fs::read(format!("/proc/{}/environ", self.identity.pid)).unwrap_or_default()
     }
 
+    /// Returns true if it was started for a trial of a run that is gone.
+    fn is_orphan(&self) -> bool {
+        let environment = self.environment();
+        let start = format!("{MARK}=");
+        let mut variables = environment.split(|&byte| byte == 0);
+        let mark = variables.find_map(|one| one.strip_prefix(start.as_bytes()));
+        let run = mark.and_then(|mark| {
+            let (run, _) = std::str::from_utf8(mark).ok()?.split_once('-')?;
+            run.parse::<i32>().ok()
+        });
+        // A process that started later has the number of one that is gone.
+        let lives = |run: Process| !run.exited && run.identity.started <= self.identity.started;
+        !self.exited && run.is_some_and(|run| !Process::read(run).is_some_and(lives))
+    }
+
     /// Returns true if it was started with the mark `mark`.
     fn is_marked(&self, mark: &str) -> bool {
         let variable = format!("{MARK}={mark}");
@@ -205,14 +254,16 @@ impl Process {
     }
 }
 
+/// The numbers among the names in a folder.
+fn numbers(folder: &str) -> Vec<i32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter_map(|name| name.parse().ok()).collect()
+}
+
 /// The children of a process. A kernel without lists of children (`CONFIG_PROC_CHILDREN`) is asked
 /// for every process there is.
 fn children_of(pid: i32) -> Vec<i32> {
-    let numbers = |folder: &str| -> Vec<i32> {
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        names.filter_map(|name| name.parse().ok()).collect()
-    };
     let threads = format!("/proc/{pid}/task");
     if fs::exists("/proc/thread-self/children").unwrap_or(false) {
         let lists = numbers(&threads)

@@ -9,6 +9,7 @@ pub mod figures;
 pub mod file;
 pub mod fingerprint;
 pub mod judge;
+pub mod leftovers;
 pub mod parameters;
 pub mod placement;
 pub mod plan;

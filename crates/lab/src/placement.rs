@@ -14,6 +14,7 @@ use rustix::process::{kill_process_group, pidfd_open, Pid, PidfdFlags, Signal};
 
 use crate::descendants::{Descendants, MARK};
 use crate::driver::{Invocation, Role};
+use crate::leftovers::Folder;
 use crate::usage::{self, Usage};
 
 /// A place for the roles of one trial. When it is dropped, no process of the trial is left.
@@ -61,7 +62,12 @@ pub trait Process {
 /// Whatever happens, none of a trial's processes is left behind, in its group or out of it. For
 /// that, this process becomes a subreaper (`PR_SET_CHILD_SUBREAPER`), and should start no other
 /// programs in groups of their own while a trial runs.
-pub struct Local(Descendants);
+pub struct Local {
+    processes: Descendants,
+    /// The temporary folder of all roles, which is removed when their processes are gone; `None`
+    /// where there can be none.
+    folder: Option<Folder>,
+}
 
 impl Local {
     /// A place for one trial.
@@ -69,7 +75,10 @@ impl Local {
     /// # Errors
     /// This process cannot be a subreaper.
     pub fn new() -> io::Result<Local> {
-        Descendants::expected().map(Local)
+        Ok(Local {
+            processes: Descendants::expected()?,
+            folder: Folder::new(&std::env::temp_dir()).ok(),
+        })
     }
 }
 
@@ -85,10 +94,13 @@ impl Placement for Local {
             true => Stdio::piped(),
             false => Stdio::null(),
         };
+        if let Some(folder) = &self.folder {
+            command.env("TMPDIR", folder.path());
+        }
         command
             .args(&invocation.arguments)
             .envs(&invocation.environment)
-            .env(MARK, self.0.mark())
+            .env(MARK, self.processes.mark())
             .stdin(stdin)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -102,7 +114,7 @@ impl Placement for Local {
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let id = Pid::from_child(&child);
-        self.0.led_by(id);
+        self.processes.led_by(id);
         let group = Group {
             child: Some(child),
             id,

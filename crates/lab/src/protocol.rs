@@ -11,6 +11,7 @@
 //! {"type":"end"}
 //! ```
 //!
+//! A `note`, `{"type":"note","name":"guest","value":…}`, may be anywhere behind `version`.
 //! `version` comes first and `start` second, when the warm-up is over. `progress`, `sample` and
 //! `counters` follow in any order and number; of a counter given twice the last value counts.
 //! `end`, or `error` at any place after `version`, is last, and the process exits with 0 after it.
@@ -49,6 +50,12 @@ pub const SAMPLES_MAX: usize = 1 << 20;
 
 /// The most counters one trial may give.
 pub const COUNTERS_MAX: usize = 1024;
+
+/// The most notes one process may give.
+pub const NOTES_MAX: usize = 16;
+
+/// The largest note, in bytes of JSON.
+pub const NOTE_MAX: usize = 16 * 1024;
 
 /// The largest object that a role may say it is ready with, in bytes of JSON.
 pub const READY_MAX: usize = 4096;
@@ -111,6 +118,13 @@ pub enum Message {
     Counters {
         /// Totals so far, by counter.
         counters: BTreeMap<String, u64>,
+    },
+    /// A finding for the record, such as evidence of what was measured.
+    Note {
+        /// The name of the finding.
+        name: String,
+        /// The finding, at most [`NOTE_MAX`] bytes.
+        value: serde_json::Value,
     },
     /// The process begins no more work. Only of trials with several roles.
     Done {},
@@ -193,6 +207,7 @@ pub struct Conversation {
     ready: Ready,
     samples: Vec<(String, f64, Unit, Option<Statistic>)>,
     counters: BTreeMap<String, u64>,
+    notes: BTreeMap<String, serde_json::Value>,
     error: Option<Refusal>,
 }
 
@@ -264,6 +279,7 @@ impl Conversation {
             ready: Ready::new(),
             samples: Vec::new(),
             counters: BTreeMap::new(),
+            notes: BTreeMap::new(),
             error: None,
         }
     }
@@ -325,6 +341,19 @@ impl Conversation {
                     remedy,
                 });
                 Ok(Heard::Over)
+            }
+            (_, Message::Note { name, value }) => {
+                let length = name.len() + value.to_string().len();
+                if length > NOTE_MAX {
+                    return Err(self.violation(format!(
+                        "found {length} bytes in a note, expected at most {NOTE_MAX}"
+                    )));
+                }
+                self.notes.insert(name, value);
+                if self.notes.len() > NOTES_MAX {
+                    return Err(self.violation(format!("found more than {NOTES_MAX} notes")));
+                }
+                Ok(Heard::Noted)
             }
             (Stage::Introduced, Message::Ready { data }) if self.position != Position::Alone => {
                 let length = serde_json::to_string(&data).map_or(usize::MAX, |json| json.len());
@@ -400,6 +429,11 @@ impl Conversation {
     /// Returns the data that the process reported when it was ready; empty before that.
     pub fn ready_data(&self) -> &Ready {
         &self.ready
+    }
+
+    /// Returns what the process noted for the record, by name.
+    pub fn notes(&self) -> &BTreeMap<String, serde_json::Value> {
+        &self.notes
     }
 
     /// Returns whether the process waits for a command: it is ready, or done.

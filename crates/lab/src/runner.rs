@@ -1,10 +1,11 @@
 //! Runs a plan, round after round: each trial is recorded as soon as it ends, each round is judged.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use crate::driver::{Drivers, Missing};
 use crate::experiment::Experiment;
+use crate::leftovers;
 use crate::placement::Local;
 use crate::plan::{Done, Trial};
 use crate::result::ExperimentResult;
@@ -62,6 +63,7 @@ pub fn run(
     interrupted: &dyn Fn() -> bool,
     observer: &mut dyn Observer,
 ) -> Result<Ended, StoreError> {
+    leftovers::clear();
     let mut run = Run {
         elapsed_before: schedule::elapsed(directory.records()),
         began: Instant::now(),
@@ -204,6 +206,7 @@ impl Run<'_> {
         if matches!(record.outcome, Outcome::Failed { .. }) {
             record.last_lines = last_lines(&finished.errors);
         }
+        record.notes = finished.notes;
         self.observer.ended(&record);
         self.directory.append(record, &finished.log)?;
         Ok(Ended::Complete)
@@ -256,6 +259,7 @@ impl Run<'_> {
             overhead_ms: overhead.map(milliseconds),
             run_ms: milliseconds(self.elapsed()),
             last_lines: Vec::new(),
+            notes: BTreeMap::new(),
             log: None,
         }
     }

@@ -31,6 +31,9 @@ pub struct TrialRecord {
     /// The last lines that a failed trial printed on its standard error.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last_lines: Vec<String>,
+    /// Notes of the trial's processes, by name; by `role.name` for a role that does not measure.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub notes: BTreeMap<String, serde_json::Value>,
     /// The log file of a failed trial, relative to the run directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,

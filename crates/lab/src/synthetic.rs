@@ -188,6 +188,7 @@ pub fn records(
                 overhead_ms: None,
                 run_ms: 0.0,
                 last_lines: Vec::new(),
+                notes: BTreeMap::new(),
                 log: None,
             });
         }

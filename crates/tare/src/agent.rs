@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{anyhow, bail, Context as _};
+use serde::Serialize;
 use tare_lab::driver::Missing;
 use tare_lab::figures::Figures;
 use tare_lab::protocol::{Command, Message, Ready, PROTOCOL};
@@ -69,6 +70,12 @@ impl Agent {
             Command::Start { roles } => Ok(roles),
             other => Err(unexpected(&other, "start")),
         }
+    }
+
+    /// Adds a finding to the record of the trial.
+    pub(crate) fn note(&mut self, name: &str, value: &impl Serialize) -> anyhow::Result<()> {
+        let (name, value) = (name.to_owned(), serde_json::to_value(value)?);
+        Ok(self.writer.write(&Message::Note { name, value })?)
     }
 
     /// Tells the lab that the warm-up is over; of the role that measures.

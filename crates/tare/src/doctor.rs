@@ -1,14 +1,18 @@
 //! `tare doctor`: what this machine can test, what is missing, and the command that gets it.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum as _;
 use serde::Serialize;
+use tare_guest::version::Version;
+use tare_guest::Host;
 use tare_lab::file::Size;
 use tare_lab::fingerprint::Machine;
 
+use crate::machine::Feature;
+use crate::systems::guest::hosts;
 use crate::systems::rng::diagnosis;
 use crate::systems::rng::external::Tool;
 use crate::{catalog, cli, systems, terminal};
@@ -18,6 +22,7 @@ struct Diagnosis {
     machine: Machine,
     warnings: Vec<String>,
     random: Vec<diagnosis::Diagnosis>,
+    guests: Host,
     experiments: Vec<Readiness>,
     programs: Vec<Program>,
 }
@@ -51,6 +56,7 @@ pub(crate) fn doctor(arguments: &cli::Doctor) -> anyhow::Result<ExitCode> {
     let diagnosis = Diagnosis {
         warnings: machine.warnings(),
         random: diagnosis::diagnose(&machine),
+        guests: guests(arguments.experiments.is_empty()),
         machine,
         experiments: readiness(&arguments.experiments)?,
         programs: programs(),
@@ -93,6 +99,15 @@ fn readiness(names: &[String]) -> anyhow::Result<Vec<Readiness>> {
         .collect())
 }
 
+/// Examines the host of guests. Where no experiment is named, KVM is tried by booting one, which
+/// `tdx/nginx` asks for anyway.
+fn guests(is_tried: bool) -> Host {
+    let this = crate::machine::Machine::This;
+    let is_tried = is_tried && this.need(Feature::Guests).is_ok();
+    let boots = is_tried.then(|| this.need(Feature::Kvm).is_ok());
+    Host::examine(Path::new("/"), &Version::installed(), boots)
+}
+
 fn programs() -> Vec<Program> {
     let batteries = Tool::value_variants().iter().map(|tool| {
         let path = tool.find();
@@ -125,6 +140,7 @@ fn in_words(diagnosis: &Diagnosis) -> String {
     }
     text.push('\n');
     text.push_str(&diagnosis::in_words(&diagnosis.random));
+    text.push_str(&hosts::in_words(&diagnosis.guests));
     text.push_str("\nExperiments\n");
     let widest = diagnosis
         .experiments

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use tare_gcm::Path;
 use tare_guest::accelerator::choose;
+use tare_guest::host::has_technique;
 use tare_guest::initramfs::Initramfs;
 use tare_guest::kernel::Kernel;
 use tare_guest::version::Version;
@@ -262,12 +263,7 @@ fn has_confidential(flavour: &str) -> bool {
     let Ok(flavour) = flavour.parse::<Flavour>() else {
         return false;
     };
-    let parameter = match flavour {
-        Flavour::Tdx => "kvm_intel/parameters/tdx",
-        _ => "kvm_amd/parameters/sev_snp",
-    };
-    let value = std::fs::read_to_string(std::path::Path::new("/sys/module").join(parameter));
-    let is_on = value.is_ok_and(|value| ["1", "Y"].contains(&value.trim()));
+    let is_on = has_technique(std::path::Path::new("/"), flavour);
     is_on && Version::installed().is_ok_and(|version| version >= flavour.since())
 }
 

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The folders in which a program is looked for if `PATH` is not set, as the C library has them.
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
@@ -31,6 +32,15 @@ pub(crate) fn find_in(name: &str, folder: &Path, path: Option<&OsStr>) -> Option
     std::env::split_paths(&path)
         .map(|found| folder.join(found).join(name))
         .find(|file| is_executable(file))
+}
+
+/// The beginning of a command whose program the kernel ends with this thread, whatever ends that. A
+/// program that changes its user is not ended.
+pub(crate) fn leash() -> Command {
+    let program = find("setpriv").unwrap_or_else(|| "/usr/bin/setpriv".into());
+    let mut command = Command::new(program);
+    command.args(["--pdeathsig", "KILL", "--"]);
+    command
 }
 
 fn is_executable(file: &Path) -> bool {

@@ -3,12 +3,10 @@
 use std::convert::Infallible;
 use std::ffi::CStr;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use rustix::fs::OFlags;
 use rustix::mount::{mount, MountFlags};
 use rustix::system::{init_module, reboot, RebootCommand};
 
@@ -18,8 +16,6 @@ use crate::initramfs::ORDER;
 
 /// The longest time until the port is there.
 const PORT_LIMIT: Duration = Duration::from_secs(60);
-/// Records of the kernel's log that are read.
-const RECORDS_MAX: usize = 4096;
 
 /// Serves the host until it ends the guest. This process is the first of a guest.
 ///
@@ -77,26 +73,4 @@ fn open_port() -> io::Result<File> {
         std::thread::sleep(Duration::from_millis(20));
     }
     Err(io::Error::other(format!("found no port {PORT}")))
-}
-
-/// Returns the records of the kernel's log so far; empty if it cannot be read.
-pub(crate) fn kernel_log() -> String {
-    let flags = OFlags::NONBLOCK.bits() as i32;
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags)
-        .open("/dev/kmsg");
-    let Ok(mut file) = file else {
-        return String::new();
-    };
-    let (mut log, mut record) = (String::new(), [0; 8192]);
-    for _ in 0..RECORDS_MAX {
-        match file.read(&mut record) {
-            Ok(len @ 1..) => log += &String::from_utf8_lossy(&record[..len]),
-            // A record was overwritten before it was read.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-            _ => break,
-        }
-    }
-    log
 }

@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use crate::Evidence;
 
 pub(crate) use frame::{read, write, Frame, Kind};
-pub(crate) use init::kernel_log;
 pub use init::run;
 
 /// The protocol's version, which both sides must have.

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Sender};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -18,8 +18,8 @@ use crate::Evidence;
 
 /// The time between two looks at a command that runs.
 const LOOK: Duration = Duration::from_millis(10);
-/// The time for output that was written before a command's end: a server that it started may hold
-/// its standard output for good.
+/// The time in which no output is read or sent after a command's end, and then none is waited for:
+/// a server that it started may hold its standard output for good.
 const LAST_OUTPUT: Duration = Duration::from_millis(300);
 
 /// The port, for threads that send.
@@ -115,18 +115,21 @@ fn start(content: &[u8]) -> Result<Child, String> {
 /// Sends the output of a command, and returns the content of the frame about its end.
 fn watch(mut child: Child, number: u32, port: &Port) -> io::Result<Vec<u8>> {
     let (ended, ends) = mpsc::channel();
+    let moves = Arc::new(AtomicU64::new(0));
     let mut streams = 0;
     if let Some(output) = child.stdout.take() {
         forward(
             output,
             (Kind::Output, number),
             Arc::clone(port),
-            ended.clone(),
+            (ended.clone(), Arc::clone(&moves)),
         );
         streams += 1;
     }
     if let Some(errors) = child.stderr.take() {
-        forward(errors, (Kind::Errors, number), Arc::clone(port), ended);
+        let port = Arc::clone(port);
+        let state = (ended, Arc::clone(&moves));
+        forward(errors, (Kind::Errors, number), port, state);
         streams += 1;
     }
     let mut slots = None;
@@ -137,9 +140,7 @@ fn watch(mut child: Child, number: u32, port: &Port) -> io::Result<Vec<u8>> {
         }
         thread::sleep(LOOK);
     };
-    for _ in 0..streams {
-        let _ = ends.recv_timeout(LAST_OUTPUT);
-    }
+    drain(streams, &ends, &moves);
     let exit = Exit {
         status: status.code(),
         signal: status.signal(),
@@ -148,20 +149,135 @@ fn watch(mut child: Child, number: u32, port: &Port) -> io::Result<Vec<u8>> {
     Ok(serde_json::to_vec(&exit)?)
 }
 
-/// Sends all that a stream has, on a thread.
+/// One piece that was sent, in the count of [`forward`]. The rest are those that are being sent.
+const SENT: u64 = 1 << 8;
+
+/// Waits until that many streams have ended, or nothing moves: a host may be slow to take output.
+fn drain(streams: usize, ends: &Receiver<()>, moves: &AtomicU64) {
+    let mut ended = 0;
+    let mut before = moves.load(Ordering::Acquire);
+    while ended < streams {
+        match ends.recv_timeout(LAST_OUTPUT) {
+            Ok(()) => ended += 1,
+            Err(_) => {
+                let now = moves.load(Ordering::Acquire);
+                if now == before && now.is_multiple_of(SENT) {
+                    return;
+                }
+                before = now;
+            }
+        }
+    }
+}
+
+/// Sends all that a stream has, on a thread, and counts what it does.
 fn forward(
     mut from: impl Read + Send + 'static,
     (kind, number): (Kind, u32),
     port: Port,
-    ended: Sender<()>,
+    (ended, moves): (Sender<()>, Arc<AtomicU64>),
 ) {
     thread::spawn(move || {
         let mut bytes = vec![0; 1 << 16];
         while let Ok(len @ 1..) = from.read(&mut bytes) {
-            if send(&port, kind, number, &bytes[..len]).is_err() {
+            moves.fetch_add(1, Ordering::AcqRel);
+            let sent = send(&port, kind, number, &bytes[..len]);
+            moves.fetch_add(SENT - 1, Ordering::AcqRel);
+            if sent.is_err() {
                 break;
             }
         }
         let _ = ended.send(());
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+    use std::time::Instant;
+
+    /// The port of a host, and what that reads.
+    fn port() -> (Port, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let file = File::from(std::os::fd::OwnedFd::from(ours));
+        (Arc::new(Mutex::new(file)), theirs)
+    }
+
+    fn run(script: &str, port: &Port) -> thread::JoinHandle<()> {
+        let child = Command::new("sh")
+            .args(["-c", script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let port = Arc::clone(port);
+        thread::spawn(move || {
+            let exit = watch(child, 7, &port).unwrap();
+            send(&port, Kind::Exit, 7, &exit).unwrap();
+        })
+    }
+
+    /// Reads frames until the command's end, and returns the length of its output.
+    fn output(host: &UnixStream) -> usize {
+        let mut len = 0;
+        loop {
+            let frame = read(host).unwrap().unwrap();
+            match frame.kind {
+                Kind::Output => len += frame.content.len(),
+                Kind::Exit => return len,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_host_that_is_slow_to_take_output_gets_all_of_it() {
+        let (port, host) = port();
+        let watching = run("head -c 1000000 /dev/zero", &port);
+        // What is under way fills the port, and the command ends before the host reads on.
+        let mut len = 0;
+        while len < 700_000 {
+            len += read(&host).unwrap().unwrap().content.len();
+        }
+        thread::sleep(LAST_OUTPUT * 3);
+        assert_eq!(len + output(&host), 1_000_000);
+        watching.join().unwrap();
+    }
+
+    #[test]
+    fn output_is_waited_for_while_it_moves() {
+        let (ended, ends) = mpsc::channel();
+        let moves = Arc::new(AtomicU64::new(1));
+        let began = Instant::now();
+        let sender = {
+            let moves = Arc::clone(&moves);
+            thread::spawn(move || {
+                // A piece that is being sent, then short ones, then the end.
+                thread::sleep(LAST_OUTPUT * 2);
+                for _ in 0..4 {
+                    moves.fetch_add(SENT - 1, Ordering::AcqRel);
+                    thread::sleep(LAST_OUTPUT / 2);
+                    moves.fetch_add(1, Ordering::AcqRel);
+                }
+                moves.fetch_add(SENT - 1, Ordering::AcqRel);
+                ended.send(()).unwrap();
+            })
+        };
+        drain(1, &ends, &moves);
+        assert!(began.elapsed() > LAST_OUTPUT * 4, "{:?}", began.elapsed());
+        sender.join().unwrap();
+        assert!(ends.recv().is_err(), "drain did not wait for the end");
+    }
+
+    #[test]
+    fn a_server_that_holds_the_output_does_not_keep_its_command() {
+        let (port, host) = port();
+        let began = Instant::now();
+        let watching = run("echo up; sleep 30 & echo $!", &port);
+        assert!(output(&host) > 4);
+        assert!(began.elapsed() < Duration::from_secs(20));
+        watching.join().unwrap();
+    }
 }

@@ -101,6 +101,7 @@ fn record(at: &Point, round: u32, outcome: Outcome) -> TrialRecord {
         overhead_ms: None,
         run_ms: 0.0,
         last_lines: Vec::new(),
+        notes: BTreeMap::new(),
         log: None,
     }
 }

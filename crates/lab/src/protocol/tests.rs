@@ -52,6 +52,33 @@ fn a_proper_conversation_gives_values_in_the_metrics_unit() {
 }
 
 #[test]
+fn notes_are_kept_by_name_and_bounded() {
+    let mut conversation = Conversation::new(Position::Alone);
+    let note = |name: &str, value: &str| {
+        format!(r#"{{"type":"note","name":"{name}","value":{value}}}"#).into_bytes()
+    };
+    assert!(conversation.hear(&note("early", "1")).is_err());
+    let mut conversation = Conversation::new(Position::Alone);
+    conversation.hear(VERSION.as_bytes()).unwrap();
+    conversation.hear(&note("guest", "[1]")).unwrap();
+    conversation.hear(START.as_bytes()).unwrap();
+    conversation.hear(&note("guest", "{\"vcpus\":4}")).unwrap();
+    let notes = conversation.notes();
+    assert_eq!((notes.len(), &notes["guest"]["vcpus"]), (1, &4.into()));
+    let long = note("long", &format!("\"{}\"", "x".repeat(NOTE_MAX)));
+    let long = conversation.hear(&long).unwrap_err().0;
+    assert!(
+        long.contains("found 16390 bytes in a note, expected at most 16384"),
+        "{long}"
+    );
+    for n in 1..NOTES_MAX {
+        conversation.hear(&note(&n.to_string(), "null")).unwrap();
+    }
+    let more = conversation.hear(&note("more", "null")).unwrap_err().0;
+    assert!(more.contains("found more than 16 notes"), "{more}");
+}
+
+#[test]
 fn every_breach_is_named_with_its_line() {
     let cases: &[(&[&str], &str)] = &[
             (&["hello"], "line 1 of its output: found \"hello\", expected a message"),

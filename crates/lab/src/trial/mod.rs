@@ -11,7 +11,7 @@ mod patience;
 mod processes;
 mod watch;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,8 @@ pub struct Finished {
     /// The part of `elapsed` in which the process that measures did not yet, or no longer, speak;
     /// `None` for a program without the protocol.
     pub overhead: Option<Duration>,
+    /// Notes of the processes for the record.
+    pub notes: BTreeMap<String, serde_json::Value>,
     /// The end of what each process printed, for the log of a failed trial.
     pub log: Vec<u8>,
     /// The end of the standard error of the role that failed, or else of the one that measures.
@@ -54,6 +56,7 @@ impl Finished {
             outcome: Some(failed(reason)),
             elapsed: Duration::ZERO,
             overhead: None,
+            notes: BTreeMap::new(),
             log: Vec::new(),
             errors: Vec::new(),
         }
@@ -159,6 +162,7 @@ fn measure(
         _ => None,
     };
     let time = measuring.exited.map_or(elapsed, |at| at - began);
+    let notes = processes.notes();
     let outcome = match ended {
         Ok(ended) => processes.outcome(metrics, &ended, time, parts[0].invocation.speaks_protocol),
         Err(reason) => Some(failed(reason)),
@@ -167,6 +171,7 @@ fn measure(
         outcome,
         elapsed,
         overhead,
+        notes,
         log: processes.log(),
         errors: processes.errors(),
     }
@@ -216,6 +221,7 @@ fn step(
         outcome,
         elapsed: began.elapsed(),
         overhead: None,
+        notes: BTreeMap::new(),
         log: processes.log(),
         errors: processes.errors(),
     })

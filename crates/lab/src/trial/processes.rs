@@ -242,6 +242,21 @@ impl Processes {
         ended.collect()
     }
 
+    /// Returns the notes of the processes; of those that do not measure under `role.name`.
+    pub(super) fn notes(&self) -> BTreeMap<String, serde_json::Value> {
+        let mut all = BTreeMap::new();
+        for (place, watch) in self.watches.iter().enumerate() {
+            for (name, value) in watch.conversation.notes() {
+                let name = match place {
+                    0 => name.clone(),
+                    _ => format!("{}.{name}", watch.role),
+                };
+                all.insert(name, value.clone());
+            }
+        }
+        all
+    }
+
     /// The end of what the processes printed: with several roles, under the name of each.
     pub(super) fn log(&self) -> Vec<u8> {
         if let [alone] = &self.watches[..] {

@@ -51,6 +51,7 @@ pub(crate) fn measure(bench: &Bench, pairs: u64, extra: usize) {
                         overhead_ms: None,
                         run_ms: 0.0,
                         last_lines: vec![],
+                        notes: BTreeMap::new(),
                         log: None,
                     });
                 }

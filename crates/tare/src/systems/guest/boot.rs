@@ -226,7 +226,8 @@ fn finish(args: &Args, guest: &mut Guest, reason: Option<&str>) -> anyhow::Resul
     closed?;
     let code = match (exit.status, exit.signal) {
         (Some(status), _) => status,
-        (None, signal) => 128 + signal.unwrap_or(0),
+        // The guest's word: it may be any number.
+        (None, signal) => signal.unwrap_or(0).saturating_add(128),
     };
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
 }

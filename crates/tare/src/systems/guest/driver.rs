@@ -147,6 +147,9 @@ impl Workload for GuestWorkload {
         let (place, vcpus) = (parameters.place, parameters.vcpus as u16);
         let mut leg = Leg::start(place, document, vcpus, accelerator)?;
         let boot_time = leg.guest().map(|guest| guest.boot_time().as_secs_f64());
+        if let Some(guest) = leg.guest() {
+            agent.note("guest", guest.evidence())?;
+        }
         agent.start()?;
         let before = leg.served()?;
         let load = generate(&leg, &parameters)?;

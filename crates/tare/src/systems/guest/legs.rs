@@ -4,7 +4,7 @@
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context as _};
@@ -15,6 +15,7 @@ use tare_guest::{Flavour, Guest, Hardware, Limits, Network};
 use tare_lab::choices;
 
 use crate::machine::load_program;
+use crate::program::leash;
 use crate::systems::load::driver::{nginx, Served, Server};
 use crate::systems::namespace::{ip, within};
 
@@ -156,15 +157,13 @@ impl Leg {
         fs::write(self.folder.path().join("nginx.conf"), config)?;
         let log = fs::File::create(self.folder.path().join("log"))?;
         let program = load_program("nginx").context("no nginx")?;
-        let mut command = match place {
-            Place::Loopback => Command::new(&program),
-            _ => {
-                let mut unshare = Command::new("unshare");
-                unshare.args(["--net", "--"]).arg(&program);
-                unshare
-            }
-        };
+        // The kernel ends it with this process, whatever ends that.
+        let mut command = leash();
+        if place != Place::Loopback {
+            command.args(["unshare", "--net", "--"]);
+        }
         command
+            .arg(&program)
             .args(["-e", "stderr", "-p", path, "-c", "nginx.conf"])
             .process_group(0)
             .stdin(Stdio::null())

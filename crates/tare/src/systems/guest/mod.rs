@@ -2,6 +2,7 @@
 
 mod boot;
 pub(super) mod driver;
+pub(crate) mod hosts;
 mod legs;
 pub(crate) mod syscalls;
 
@@ -22,6 +23,7 @@ pub(crate) enum Command {
 /// The reason why it could not be done, in words. A closed pipe behind standard output is passed on
 /// as the `io::Error` that it is.
 pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
+    tare_lab::leftovers::clear();
     match command {
         Command::Boot(args) => boot::run(args),
     }

@@ -146,6 +146,7 @@ impl Workload for Syscalls {
                 let limits = Limits::default();
                 let guest = Guest::boot(&hardware, &kernel, image.path(), &limits);
                 let mut guest = guest.map_err(anyhow::Error::from)?;
+                agent.note("guest", guest.evidence())?;
                 agent.start()?;
                 inside(&mut guest, copies, duration)?
             }

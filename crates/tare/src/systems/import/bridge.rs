@@ -109,6 +109,7 @@ pub(super) fn write(
                     overhead_ms: None,
                     run_ms: 0.0,
                     last_lines: Vec::new(),
+                    notes: BTreeMap::new(),
                     log: None,
                 };
                 directory.append(record, &[])?;

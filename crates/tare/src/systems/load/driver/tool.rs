@@ -18,6 +18,7 @@ use super::own::FIRST_KEY;
 use super::server::{Running, Server};
 use super::LoadParameters;
 use crate::machine::load_program;
+use crate::program::leash;
 
 choices! {
     /// The generator of a trial.
@@ -115,7 +116,8 @@ impl Generator {
         let name = self.name();
         let requests = (rate * parameters.duration.as_secs_f64()).ceil() as u64;
         let requests = requests.max(parameters.connections as u64);
-        let mut command = Command::new(load_program(name).context("no program")?);
+        let mut command = leash();
+        command.arg(load_program(name).context("no program")?);
         self.arguments(&mut command, address, folder, parameters, requests)?;
         let errors = folder.join("errors");
         command
