@@ -537,7 +537,7 @@ mod tests {
             "é".repeat(1 << 20)
         ));
         assert_eq!(text.chars().count(), SAID_MAX);
-        assert!(text.ends_with("é last [2J"), "{text}");
+        assert!(text.ends_with("é last [2J "), "{text}");
         assert_eq!(excerpt(" a\nb "), "a b");
         let content = format!("{{\"status\": \"{}\"}}", "x".repeat(1 << 19));
         let frame = Frame {

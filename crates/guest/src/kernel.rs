@@ -165,7 +165,11 @@ mod tests {
             fs::write(root.path().join(format!("boot/vmlinuz-{release}")), "").unwrap();
         }
         assert_eq!(Kernel::below(root.path()), None);
-        for modules in ["lib/modules/6.1.0-9-amd64", "usr/lib/modules/6.12.1-amd64"] {
+        for modules in [
+            "lib/modules/6.1.0-9-amd64",
+            "lib/modules/6.2.0-1-amd64",
+            "usr/lib/modules/6.12.1-amd64",
+        ] {
             fs::create_dir_all(root.path().join(modules)).unwrap();
         }
         let kernel = Kernel::below(root.path()).unwrap();

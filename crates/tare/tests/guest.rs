@@ -41,7 +41,7 @@ fn a_command_in_a_guest_has_its_streams_and_its_exit_status() {
     assert!(stderr.ends_with("err\n"), "{stderr}");
     assert!(stderr.contains("emulated: times mean nothing"), "{stderr}");
     let output = boot(&["--", "sh", "-c", "kill -9 $$"]);
-    assert_eq!(output.status.code(), Some(137));
+    assert_eq!(output.status.code(), Some(137), "{}", texts(&output).1);
     let output = boot(&["--", "tare-absent"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(texts(&output).1.contains("in the guest: tare-absent"));
