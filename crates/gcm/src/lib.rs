@@ -17,6 +17,7 @@ mod stream;
 mod tag;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+#[cfg(feature = "comparison")]
 mod twice;
 mod wipe;
 // The code for this processor: a folder for each family, one line each.

@@ -8,7 +8,7 @@ use crate::{Error, Key, Nonce, SharedRead, Tag};
 impl Key {
     /// Opens as most libraries do: a first reading of the ciphertext is authenticated, a second one
     /// decrypted. **For comparison only**: whatever writes to the ciphertext meanwhile chooses the
-    /// plaintext. Use [`Key::open_scattered`].
+    /// plaintext. Use [`Key::open_scattered`]. Needs the feature `comparison`.
     ///
     /// It is no slower than it has to be: in the long middle of a message, each reading takes the
     /// instructions of [`Key::open_scattered`] for hashing or for decrypting. The portable path

@@ -168,6 +168,61 @@ fn certificates_key_log_and_capture_are_the_users() {
 }
 
 #[test]
+fn a_guest_is_reached_by_ipv6_too() {
+    if !is_testable(&["curl", "unshare", "ip"]) {
+        return;
+    }
+    if !Path::new("/proc/sys/net/ipv6").exists() {
+        let notice = "NOT TESTED: a guest by IPv6, which this kernel has not";
+        let _ = writeln!(std::io::stderr(), "{notice}");
+        return;
+    }
+    let folder = folder();
+    let output = serve(
+        folder.path(),
+        "http --dir files --address-6 fd77::2/64 --host-address-6 fd77::1",
+        "curl -sk -m 20 'https://[fd77::2]/'\n\
+         curl -sk -m 60 'https://[fd77::2]/large.bin' | cmp - files/large.bin && echo same\n\
+         curl -sk -m 20 https://10.77.0.2/",
+        "\"closed\":3,",
+    );
+    let page = "<h1>from the guest</h1>\n";
+    assert_eq!(text(&output), format!("{page}same\n{page}"));
+    let log = fs::read_to_string(folder.path().join("host.log")).unwrap();
+    assert!(log.contains("curl -k https://[fd77::2]/"), "{log}");
+    assert_eq!(status(folder.path())["address"], "10.77.0.2 fd77::2");
+}
+
+#[test]
+fn wrk_is_answered_by_a_guest_and_by_nginx_in_trials() {
+    if !is_testable(&["wrk", "nginx", "unshare", "ip"]) {
+        return;
+    }
+    for server in ["cvm", "bifrost", "nginx"] {
+        let parameters = format!(r#"{{"server":"{server}","size":"64 KiB","connections":4}}"#);
+        let output = Command::new("unshare")
+            .args(["--net", "--", TARE, "trial", "cvmnet-wrk", &parameters])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let at = format!("{server}: {}", text(&output));
+        let lines = text(&output);
+        let lines = lines
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let counters = lines
+            .filter_map(|line| line.get("counters").cloned())
+            .last();
+        let counters = counters.unwrap_or_else(|| panic!("{at}"));
+        let count = |name: &str| counters[name].as_u64().unwrap_or_else(|| panic!("{at}"));
+        assert!(count("operations") > 0, "{at}");
+        assert_eq!(count("bytes"), count("operations") * (64 << 10), "{at}");
+        assert_eq!(count("faults"), 0, "{at}");
+        assert_eq!(count("bounced") > 0, server == "cvm", "{at}");
+    }
+}
+
+#[test]
 fn stores_are_served_to_clients_of_their_protocols() {
     if !is_testable(&["openssl", "unshare", "ip"]) {
         return;
@@ -280,6 +335,8 @@ fn what_is_wrong_is_one_line_and_exit_code_2() {
         ("http --dir . --variant fast", "bifrost-unprotected"),
         ("http --dir . --address 10.1.2.3", "10.77.0.2/24"),
         ("http --dir . --cert a.pem", "--key"),
+        ("http --dir . --address-6 fd77::2", "fd77::2/64"),
+        ("http --dir . --host-address-6 fd77::1", "--address-6"),
         ("http --dir . --mtu 100", "1280"),
     ] {
         let output = Command::new(TARE)

@@ -15,12 +15,15 @@ use crate::guest::Guest;
 use crate::region::Region;
 use crate::ring::{Doorbell, Driver, Notification, Settings};
 use crate::server::{Service, Time};
-use crate::tcp::{self, Network, Secret};
+use crate::tcp::{self, Secret};
 use crate::tls::{Identity, Options, Server};
 
 /// The pause after the host was caught cheating: it can stop its guest anyway, but not make it
 /// spin.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// The longest time of a turn without work that was not interrupted.
+const TURN_MAX: Duration = Duration::from_micros(20);
 
 /// The settings of a guest.
 pub struct GuestOptions {
@@ -57,7 +60,11 @@ pub fn run_guest(socket: BorrowedFd<'_>, options: GuestOptions) -> Result<(), Er
     };
     let identity = match &options.identity {
         Some((chain, key)) => Identity::read(chain, key),
-        None => Identity::self_signed(&[options.place.address.to_string(), "localhost".to_owned()]),
+        None => {
+            let addresses = options.place.addresses().map(|address| address.to_string());
+            let names: Vec<String> = addresses.chain(["localhost".to_owned()]).collect();
+            Identity::self_signed(&names)
+        }
     };
     let server = identity.and_then(|identity| Server::new(identity, &options.tls));
     let server = server.map_err(Error::Tls)?;
@@ -78,8 +85,12 @@ pub fn run_guest(socket: BorrowedFd<'_>, options: GuestOptions) -> Result<(), Er
     .map_err(Error::Tcp)?;
     let mut look_at = Instant::ZERO;
     let mut idle_since: Option<Instant> = None;
+    let (mut polling, mut polled_at) = (Duration::ZERO, None::<Instant>);
     loop {
         let time = Time::now();
+        let turn = polled_at.take().map(|at| time.now.since(at));
+        // The other ones were interrupted, and the time was another program's.
+        polling += turn.filter(|turn| *turn < TURN_MAX).unwrap_or_default();
         let turned = guest.turn(time).and_then(|is_busy| {
             if is_busy {
                 idle_since = None;
@@ -87,6 +98,7 @@ pub fn run_guest(socket: BorrowedFd<'_>, options: GuestOptions) -> Result<(), Er
                 guest.wait(time.now, PULSE)?;
             } else {
                 std::hint::spin_loop();
+                polled_at = Some(time.now);
             }
             Ok(())
         });
@@ -97,7 +109,7 @@ pub fn run_guest(socket: BorrowedFd<'_>, options: GuestOptions) -> Result<(), Er
         }
         if time.now >= look_at {
             look_at = time.now + PULSE;
-            if !tell(socket, &report(&guest)) {
+            if !tell(socket, &report(&guest, polling)) {
                 return Ok(());
             }
         }
@@ -107,18 +119,15 @@ pub fn run_guest(socket: BorrowedFd<'_>, options: GuestOptions) -> Result<(), Er
 /// Returns the settings of TCP.
 fn config(place: &Place) -> tcp::Config {
     tcp::Config {
-        ip4: Some(Network {
-            address: place.address,
-            prefix_len: place.prefix_len,
-            gateway: place.gateway,
-        }),
+        ip4: Some(place.ip4),
+        ip6: place.ip6,
         mtu: place.mtu,
         no_delay: true,
         ..tcp::Config::new(GUEST_MAC)
     }
 }
 
-fn report(guest: &Guest) -> GuestReport {
+fn report(guest: &Guest, polling: Duration) -> GuestReport {
     let (served, driver) = (guest.counters(), guest.driver().counters());
     let exits = guest.driver().exits();
     let cpu = clock_gettime(ClockId::ThreadCPUTime);
@@ -139,5 +148,6 @@ fn report(guest: &Guest) -> GuestReport {
         interrupts: exits.interrupts,
         faults: driver.faults,
         cpu_ns: cpu.tv_sec as u64 * 1_000_000_000 + cpu.tv_nsec as u64,
+        polling_ns: polling.as_nanos() as u64,
     }
 }

@@ -1,7 +1,7 @@
 //! The host's process: the region, the device, the network.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -12,7 +12,7 @@ use tare_port::{Layout, Pool, TapPort, HEADROOM};
 use tare_sim::Instant;
 
 use super::link::{greet, pair, told};
-use super::{Agreement, Error, GuestReport, HostReport, Report, KIND, POLL, PULSE};
+use super::{Agreement, Error, GuestReport, HostReport, Place, Report, KIND, POLL, PULSE};
 use crate::host::merge::Limits;
 use crate::host::{Captured, Device, DeviceSettings, PortFrames};
 use crate::region::Region;
@@ -29,13 +29,9 @@ pub struct HostOptions {
     pub agreement: Agreement,
     /// The name of the TAP device.
     pub tap: String,
-    /// The host's own address on it and the bits of its prefix; `None` to leave the device as it
-    /// is, as a port of a bridge or one that has an address.
-    pub address: Option<(Ipv4Addr, u8)>,
-    /// The guest's address, for people.
-    pub guest: Ipv4Addr,
-    /// Bytes of the longest IP packet.
-    pub mtu: usize,
+    /// The guest's place. Its gateways are the host's own addresses on the device, which is left as
+    /// it is without: a port of a bridge, or one that has an address.
+    pub place: Place,
     /// A file for the frames of both directions.
     pub capture: Option<PathBuf>,
     /// The endpoints for status.
@@ -98,7 +94,7 @@ pub fn run_host(
     }
     host.log().write(
         &Record::new(Level::Info, "serving")
-            .with("guest", options.guest.to_string())
+            .with("guest", addresses(&options.place))
             .with("device", options.tap.clone())
             .with("variant", agreement.variant.name),
     );
@@ -115,7 +111,7 @@ pub fn run_host(
             host.answer(|| Report {
                 process: host.status(env!("CARGO_PKG_VERSION")),
                 variant: agreement.variant.name.into(),
-                address: options.guest.to_string(),
+                address: addresses(&options.place),
                 host: counters,
                 guest: latest,
             });
@@ -150,15 +146,30 @@ pub fn run_host(
     Ok(())
 }
 
+/// Returns the guest's addresses for people.
+fn addresses(place: &Place) -> String {
+    let addresses = place.addresses().map(|address: IpAddr| address.to_string());
+    addresses.collect::<Vec<_>>().join(" ")
+}
+
 /// Opens the TAP device.
 fn network(options: &HostOptions) -> Result<PortFrames<TapPort>, Error> {
     let failed = |what: &str, error| Error::Network(format!("{what} of {}", options.tap), error);
-    let pool = Pool::new(SLOTS, HEADROOM + 64 + 14 + options.mtu, Layout::Spread);
+    let pool = Pool::new(
+        SLOTS,
+        HEADROOM + 64 + 14 + options.place.mtu,
+        Layout::Spread,
+    );
     let pool = pool.map_err(|error| failed("frames", error))?;
     let port = TapPort::open(&options.tap, &pool).map_err(Error::Tap)?;
-    if let Some((address, prefix_len)) = options.address {
-        let set = port.interface().set_ip4(address, prefix_len);
+    let (place, interface) = (&options.place, port.interface());
+    if let Some(address) = place.ip4.gateway {
+        let set = interface.set_ip4(address, place.ip4.prefix_len);
         set.map_err(|error| failed("the address", error))?;
+    }
+    if let Some((address, net)) = place.ip6.and_then(|net| Some((net.gateway?, net))) {
+        let set = interface.set_ip6(address, net.prefix_len);
+        set.map_err(|error| failed("the IPv6 address", error))?;
     }
     Ok(PortFrames::new(port, pool))
 }

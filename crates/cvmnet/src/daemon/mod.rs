@@ -12,7 +12,7 @@ mod report;
 
 use std::fmt;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub use report::{GuestReport, HostReport, Report};
 
 use crate::host::DeviceError;
 use crate::region;
-use crate::tcp;
+use crate::tcp::{self, Network};
 use crate::tls;
 use crate::variant::{Exits, Variant};
 
@@ -52,17 +52,23 @@ pub struct Agreement {
     pub is_polling: bool,
 }
 
-/// The guest's place in the network.
+/// The guest's place in the network: the gateways are the host's own addresses, if it has some.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// Its address.
-    pub address: Ipv4Addr,
-    /// Bits of the address that all on the link share.
-    pub prefix_len: u8,
-    /// The router to others, if there is one.
-    pub gateway: Option<Ipv4Addr>,
+    /// IPv4.
+    pub ip4: Network<Ipv4Addr>,
+    /// IPv6, if there is any.
+    pub ip6: Option<Network<Ipv6Addr>>,
     /// Bytes of the longest IP packet.
     pub mtu: usize,
+}
+
+impl Place {
+    /// Returns the guest's addresses.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let ip6 = self.ip6.map(|net| net.address.into());
+        std::iter::once(self.ip4.address.into()).chain(ip6)
+    }
 }
 
 /// The reason why a guest or its host could not run, or ended.

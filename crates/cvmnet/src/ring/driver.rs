@@ -84,7 +84,6 @@ pub struct Driver<P: Probe = Off> {
     posted: Box<[Option<Posted>]>,
     /// By the first descriptor of its chain.
     sent: Box<[Packet]>,
-    holding: Packet,
     frames: Rc<Pool>,
     records: Rc<Pool>,
     headers: Rc<Pool>,
@@ -151,7 +150,6 @@ impl<P: Probe> Driver<P> {
             sent: (0..layout.transmit.size)
                 .map(|_| Packet::default())
                 .collect(),
-            holding: Packet::default(),
             frames: pool(layout.frames),
             records,
             headers: Pool::shared(Rc::clone(&region), layout.headers),

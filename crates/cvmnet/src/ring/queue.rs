@@ -154,6 +154,13 @@ impl<P: Probe> Queue<P> {
         self.in_flight.into()
     }
 
+    /// Returns the first descriptor of the chain that [`Queue::add`] adds next; `None` if none is
+    /// free.
+    #[inline]
+    pub(super) fn next_head(&self) -> Option<u16> {
+        (self.free_count > 0).then_some(self.free)
+    }
+
     /// Adds a chain; returns its first descriptor, or `None` if there are not as many free ones as
     /// parts, or no parts.
     #[inline]

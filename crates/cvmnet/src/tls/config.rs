@@ -160,6 +160,16 @@ impl Identity {
     }
 }
 
+/// Returns a certificate for these names and addresses that signs itself, and its key, as the PEM
+/// files that [`Identity::read`] reads: for another server.
+///
+/// # Errors
+/// [`ConfigError::SelfSigned`] for a name that is none.
+pub fn self_signed_pem(names: &[String]) -> Result<(String, String), ConfigError> {
+    let made = rcgen::generate_simple_self_signed(names).map_err(ConfigError::SelfSigned)?;
+    Ok((made.cert.pem(), made.signing_key.serialize_pem()))
+}
+
 /// A server's part of every handshake.
 #[derive(Clone)]
 pub struct Server(Arc<ServerConfig>);

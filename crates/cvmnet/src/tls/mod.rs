@@ -18,7 +18,7 @@ mod messages;
 mod records;
 mod session;
 
-pub use config::{Client, ConfigError, Identity, Options, Server, Suites};
+pub use config::{self_signed_pem, Client, ConfigError, Identity, Options, Server, Suites};
 pub use error::{Alert, Error};
 pub use header::{ContentType, Header};
 pub use records::{Piece, Reading, Room};

@@ -202,7 +202,9 @@ fn a_full_ring_refuses_a_packet_and_takes_it_after_completions() {
         };
         let sent = (0..1000).take_while(|_| send(&mut link).is_ok()).count();
         assert!((24..=32).contains(&sent), "{sent}");
+        let full = (link.driver.free(), link.driver.in_flight());
         assert_eq!(send(&mut link), Err(SendError::Full));
+        assert_eq!((link.driver.free(), link.driver.in_flight()), full);
         assert_eq!(link.driver.room(), 0);
         link.driver.flush().unwrap();
         link.poll();

@@ -334,7 +334,7 @@ pub(super) unsafe fn proceed<V: Lanes, const N: usize, const ROUNDS: usize, cons
 }
 
 /// Hashes `count` ≥ 1 whole steps of ciphertext and returns the state after them: the first of two
-/// readings, see [`Key::open_reading_twice`](crate::Key::open_reading_twice).
+/// readings, see `Key::open_reading_twice`.
 ///
 /// # Safety
 /// As for [`proceed`]; nothing is stored.

@@ -47,6 +47,7 @@ pub(crate) fn on(machine: &Machine) -> Vec<Box<dyn OwnDriver>> {
         memory::simulated::FarmemSimulated,
         cvm::driver::Cvmnet,
         cvm::breakdown::CvmnetBreakdown,
+        cvm::wrk::CvmnetWrk,
         vita::Vita,
         vita::VitaVeth,
         synthetic::Synthetic,

@@ -47,6 +47,9 @@ pub(super) struct Packet {
 }
 
 impl Packet {
+    /// Inlined, so that what is held is written to its place at once: a copy of what was written in
+    /// parts just before waits for all writes to shared memory.
+    #[inline(always)]
     fn push(&mut self, held: Held) {
         match self.few.iter_mut().find(|place| place.is_none()) {
             Some(place) => *place = Some(held),
@@ -114,25 +117,27 @@ impl<P: Probe> Driver<P> {
             self.reap().map_err(SendError::Broken)?;
         }
         let mut parts = [Part { address: 0, len: 0 }; PIECES_MAX + 1];
-        let mut holding = std::mem::take(&mut self.holding);
+        let Some(head) = self.transmit.next_head() else {
+            self.counters.full += 1;
+            return Err(SendError::Full);
+        };
+        // Taken out for as long as `gather` needs the rest of the driver.
+        let mut sent = std::mem::take(&mut self.sent);
+        let holding = &mut sent[usize::from(head)];
         let added = self
-            .gather(headers, payload, header, &mut parts, &mut holding)
+            .gather(headers, payload, header, &mut parts, holding)
             .and_then(|count| {
                 let head = self.transmit.add(&parts[..count]);
                 head.ok_or(SendError::Full)
             });
         match added {
-            Ok(head) => {
-                let held = &mut self.sent[usize::from(head)];
-                std::mem::swap(held, &mut holding);
-                self.counters.sent += 1;
-            }
+            Ok(_) => self.counters.sent += 1,
             Err(error) => {
                 holding.release(&self.bounce, &self.probe);
                 self.counters.full += u64::from(error == SendError::Full);
             }
         }
-        self.holding = holding;
+        self.sent = sent;
         added.map(|_| ())
     }
 

@@ -9,13 +9,14 @@ use serde_json::{json, Value as Json};
 use tare_cvmnet::breakdown::{Category, Totals};
 use tare_cvmnet::tls::Suites;
 use tare_cvmnet::variant::{self, Variant};
-use tare_lab::driver::Expected;
+use tare_lab::driver::{Expected, Missing, Mistake};
+use tare_lab::figures;
 use tare_lab::parameters::{Bytes, Choice as _};
-use tare_lab::{figures, parameters};
 
-use super::driver::{examine_size, longest, ExitKind, Path, Wait};
+use super::driver::{examine_size, longest, CvmnetParameters, ExitKind};
 use super::session::{self, Outcome, Setup, Work, WARM_UP};
 use crate::agent::{Agent, TrialError};
+use crate::machine::Machine;
 use crate::size::parse_bytes;
 use crate::systems::workload::{by_the_clock, Workload};
 use crate::terminal;
@@ -38,46 +39,6 @@ const PARTS: [(&str, &[Category]); 5] = [
     ("tls", &[Category::Crypto]),
     ("application", &[Category::Application]),
 ];
-
-parameters! {
-    /// The parameters of the driver `cvmnet-breakdown`.
-    pub(crate) struct BreakdownParameters {
-        /// the variant of the path
-        variant: Path = "bifrost",
-        /// the work of the guest
-        work: Work = "memcached",
-        /// bytes of a file or value
-        size: Bytes = "256 KiB",
-        /// connections
-        connections: u64 [1..=64] = 16,
-        /// how the guest learns of the host's work
-        wait: Wait = "interrupts",
-        /// the kind of exits of the machine that is simulated
-        exits: ExitKind = "each",
-        /// the simulated cost of a world switch, in cycles of the time stamp counter
-        switch_cycles: u64 [0..=1_000_000] = 0,
-        /// the time for which cycles are counted, and that for which they are not
-        duration: Duration = "200 ms",
-    }
-}
-
-impl BreakdownParameters {
-    fn setup(&self) -> Setup {
-        Setup {
-            variant: self.variant.0,
-            work: self.work,
-            size: self.size.0 as usize,
-            connections: self.connections,
-            buffer: 32 << 10,
-            suites: Suites::Aes128,
-            exits: self.exits.exits(),
-            switch_cycles: self.switch_cycles,
-            has_interrupts: self.wait == Wait::Interrupts,
-            duration: self.duration,
-            has_breakdown: true,
-        }
-    }
-}
 
 figures! {
     /// The figures of a trial of `cvmnet-breakdown`.
@@ -280,27 +241,31 @@ impl Workload for CvmnetBreakdown {
     const NAME: &'static str = "cvmnet-breakdown";
     const ABOUT: &'static str =
         "the cycles of a confidential VM's guest by what they are spent on, by variant";
-    type Parameters = BreakdownParameters;
+    type Parameters = CvmnetParameters;
     type Figures = BreakdownFigures;
 
-    fn examine(parameters: &BreakdownParameters) -> Result<(), tare_lab::driver::Mistake> {
-        examine_size(parameters.size)
+    fn examine(parameters: &CvmnetParameters) -> Result<(), Mistake> {
+        parameters.examine(true)
     }
 
-    fn expected(parameters: &BreakdownParameters) -> Option<Expected> {
+    fn check(parameters: &CvmnetParameters, _: &Machine) -> Result<(), Missing> {
+        parameters.check()
+    }
+
+    fn expected(parameters: &CvmnetParameters) -> Option<Expected> {
         let both = parameters.duration.mul_f64(2.0 * (1.0 + WARM_UP));
         Some(by_the_clock(both))
     }
 
-    fn longest(parameters: &BreakdownParameters) -> Duration {
+    fn longest(parameters: &CvmnetParameters) -> Duration {
         longest(parameters.duration) * 2
     }
 
     fn run(
-        parameters: BreakdownParameters,
+        parameters: CvmnetParameters,
         agent: &mut Agent,
     ) -> Result<BreakdownFigures, TrialError> {
-        Ok(Measured::of(&parameters.setup(), Some(agent))?.figures())
+        Ok(Measured::of(&parameters.setup(true), Some(agent))?.figures())
     }
 }
 
@@ -350,7 +315,7 @@ fn work(text: &str) -> Result<Work, String> {
     choice(text)
 }
 
-fn exits(text: &str) -> Result<ExitKind, String> {
+pub(super) fn exits(text: &str) -> Result<ExitKind, String> {
     choice(text)
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tare_cvmnet::tls::Suites;
-use tare_cvmnet::variant::{Exits, Variant};
-use tare_lab::driver::{Expected, Missing};
+use tare_cvmnet::variant::{Exits, Row, Variant};
+use tare_lab::driver::{Expected, Missing, Mistake};
 use tare_lab::parameters::{Bytes, Choice};
 use tare_lab::{choices, figures, parameters};
 
@@ -12,7 +12,7 @@ use super::session::{self, Outcome, Setup, Work, HANDSHAKES, STANDSTILL, WARM_UP
 use crate::agent::{Agent, TrialError};
 use crate::machine::Machine;
 use crate::systems::gcm::KeyBits;
-use crate::systems::workload::{by_the_clock, Workload};
+use crate::systems::workload::{by_the_clock, mistake, Workload};
 
 /// The data of a full record, in bytes.
 const RECORD: f64 = 16384.0;
@@ -28,6 +28,21 @@ impl Choice for Path {
 
     fn name(&self) -> &'static str {
         self.0.name
+    }
+}
+
+/// A row of the published tables, or none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Published(Option<Row>);
+
+impl Choice for Published {
+    fn all() -> Vec<Published> {
+        let rows = Row::ALL.into_iter().map(Some);
+        std::iter::once(None).chain(rows).map(Published).collect()
+    }
+
+    fn name(&self) -> &'static str {
+        self.0.map_or("none", |row| row.name)
     }
 }
 
@@ -66,8 +81,11 @@ choices! {
 }
 
 parameters! {
-    /// The parameters of the driver `cvmnet`.
+    /// The parameters of the drivers `cvmnet` and `cvmnet-breakdown`.
     pub(crate) struct CvmnetParameters {
+        /// a row of the published tables, whose variant and exits are taken in the place of those
+        /// below
+        row: Published = "none",
         /// the variant of the path
         variant: Path = "bifrost",
         /// the work of the guest: bulk data that it receives or sends, or a server
@@ -94,9 +112,11 @@ parameters! {
 }
 
 impl CvmnetParameters {
-    pub(super) fn setup(&self) -> Setup {
+    /// Returns the measurement that they ask for.
+    pub(super) fn setup(&self, has_breakdown: bool) -> Setup {
+        let row = self.row.0;
         Setup {
-            variant: self.variant.0,
+            variant: row.map_or(self.variant.0, |row| row.variant),
             work: self.work,
             size: self.size.0 as usize,
             connections: self.connections,
@@ -105,12 +125,41 @@ impl CvmnetParameters {
                 16 => Suites::Aes128,
                 _ => Suites::Aes256,
             },
-            exits: self.exits.exits(),
+            exits: row.map_or(self.exits.exits(), |row| row.exits),
             switch_cycles: self.switch_cycles,
             has_interrupts: self.wait == Wait::Interrupts,
             duration: self.duration,
-            has_breakdown: false,
+            has_breakdown,
         }
+    }
+
+    /// Checks them for the driver that measures breakdowns, or for the other one.
+    pub(super) fn examine(&self, is_breakdown: bool) -> Result<(), Mistake> {
+        examine_size(self.size)?;
+        match self.row.0 {
+            Some(row) if row.is_breakdown() != is_breakdown => {
+                let expected = match is_breakdown {
+                    true => "a row of the breakdowns, whose mode ends in \"bd\"",
+                    false => "a row that is not of the breakdowns, whose mode ends in \"bd\"",
+                };
+                Err(mistake("row", row.name, expected))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks whether the path can be measured with them.
+    pub(super) fn check(&self) -> Result<(), Missing> {
+        if self.vcpus == 1 {
+            return Ok(());
+        }
+        Err(Missing {
+            reason: format!(
+                "found {} processors of the guest; the path has one queue pair, for one",
+                self.vcpus
+            ),
+            remedy: None,
+        })
     }
 }
 
@@ -118,29 +167,12 @@ impl CvmnetParameters {
 const SIZE_MAX: u64 = 512 << 10;
 
 /// Checks the size of a file or value.
-pub(super) fn examine_size(size: Bytes) -> Result<(), tare_lab::driver::Mistake> {
+pub(super) fn examine_size(size: Bytes) -> Result<(), Mistake> {
     if size.0 <= SIZE_MAX {
         return Ok(());
     }
     let found = format!("{} B", size.0);
-    Err(crate::systems::workload::mistake(
-        "size",
-        found.as_str(),
-        "at most 512 KiB",
-    ))
-}
-
-/// Says that a guest of several processors is missing.
-fn one_vcpu(vcpus: u64) -> Result<(), Missing> {
-    if vcpus == 1 {
-        return Ok(());
-    }
-    Err(Missing {
-        reason: format!(
-            "found {vcpus} processors of the guest; the path has one queue pair, for one"
-        ),
-        remedy: None,
-    })
+    Err(mistake("size", found.as_str(), "at most 512 KiB"))
 }
 
 figures! {
@@ -224,12 +256,12 @@ impl Workload for Cvmnet {
     type Parameters = CvmnetParameters;
     type Figures = CvmnetFigures;
 
-    fn examine(parameters: &CvmnetParameters) -> Result<(), tare_lab::driver::Mistake> {
-        examine_size(parameters.size)
+    fn examine(parameters: &CvmnetParameters) -> Result<(), Mistake> {
+        parameters.examine(false)
     }
 
     fn check(parameters: &CvmnetParameters, _: &Machine) -> Result<(), Missing> {
-        one_vcpu(parameters.vcpus)
+        parameters.check()
     }
 
     fn expected(parameters: &CvmnetParameters) -> Option<Expected> {
@@ -241,7 +273,59 @@ impl Workload for Cvmnet {
     }
 
     fn run(parameters: CvmnetParameters, agent: &mut Agent) -> Result<CvmnetFigures, TrialError> {
-        let outcome = session::run(&parameters.setup(), || agent.start())?;
+        let outcome = session::run(&parameters.setup(false), || agent.start())?;
         Ok(CvmnetFigures::of(&outcome, parameters.work))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tare_lab::parameters::ParameterSet as _;
+    use tare_lab::value::Parameters;
+
+    fn with_row(row: &str) -> CvmnetParameters {
+        let given = Parameters::from([("row".into(), row.into())]);
+        CvmnetParameters::read(&given).unwrap()
+    }
+
+    #[test]
+    fn every_row_of_the_published_tables_is_measured_by_an_experiment_of_its_figure() {
+        let file = include_str!("../../../../../experiments/bifrost.toml");
+        let experiments: Vec<&str> = file.split("[[experiment]]").skip(1).collect();
+        for row in Row::ALL {
+            let named = format!("  \"{}\",\n", row.name);
+            let of = experiments.iter().filter(|text| text.contains(&named));
+            let figures: Vec<_> = of.filter(|text| text.contains("Figure ")).collect();
+            assert!(!figures.is_empty(), "{}", row.name);
+            let driver = match row.is_breakdown() {
+                true => "driver = \"cvmnet-breakdown\"",
+                false => "driver = \"cvmnet\"",
+            };
+            assert!(figures.iter().all(|it| it.contains(driver)), "{}", row.name);
+        }
+        for figure in [2, 3, 6, 7, 8, 9, 10, 11, 12] {
+            let title = format!("title  = \"Figure {figure}: ");
+            assert_eq!(file.matches(&title).count(), 1, "{figure}");
+        }
+    }
+
+    #[test]
+    fn a_row_stands_for_its_variant_and_exits_and_is_of_one_driver() {
+        for row in Row::ALL {
+            let parameters = with_row(row.name);
+            let setup = parameters.setup(row.is_breakdown());
+            assert_eq!((setup.variant, setup.exits), (row.variant, row.exits));
+            assert!(parameters.examine(row.is_breakdown()).is_ok());
+            let mistake = parameters.examine(!row.is_breakdown()).unwrap_err();
+            assert_eq!(mistake.parameter, "row", "{}", row.name);
+        }
+        let given = Parameters::from([
+            ("variant".into(), "prpr".into()),
+            ("exits".into(), "rif".into()),
+        ]);
+        let setup = CvmnetParameters::read(&given).unwrap().setup(false);
+        assert_eq!(setup.variant, tare_cvmnet::variant::PRPR);
+        assert_eq!(setup.exits, Exits::Rif);
     }
 }

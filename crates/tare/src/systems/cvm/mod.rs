@@ -6,6 +6,7 @@ pub(super) mod driver;
 mod serve;
 mod session;
 mod status;
+pub(super) mod wrk;
 
 use std::process::ExitCode;
 

@@ -2,21 +2,24 @@
 
 use std::cell::RefCell;
 use std::ffi::OsString;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::rc::Rc;
+use std::str::FromStr;
 
 use anyhow::{anyhow, Context as _};
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 use tare_cvmnet::daemon::{run_guest, run_host, Agreement, GuestOptions, HostOptions, Place};
 use tare_cvmnet::server::bulk::{Sink, Source, BUFFER_MAX};
 use tare_cvmnet::server::{Http, HttpConfig, Memcached, Resp, RespConfig, Service, Store};
+use tare_cvmnet::tcp::Network;
 use tare_cvmnet::tls::{Options, Suites};
-use tare_cvmnet::variant::{Exits, Variant};
+use tare_cvmnet::variant::Variant;
 use tare_daemon::Signals;
 
+use super::driver::ExitKind;
 use crate::daemon::DaemonArgs;
 use crate::size::parse_bytes;
 use crate::terminal;
@@ -30,6 +33,7 @@ const CACHED_FILE: usize = 16 << 20;
     tare cvm serve http --dir . --variant cvm --pcap frames.pcap --key-log keys.txt\n  \
     tare cvm serve memcached --memory 1Gi         TLS at 10.77.0.2:11211\n  \
     tare cvm serve resp                           then: redis-cli -h 10.77.0.2 --tls --insecure\n  \
+    tare cvm serve sink --address-6 fd77::2/64 --host-address-6 fd77::1\n  \
     tare cvm serve source                         then: openssl s_client -connect 10.77.0.2:4433\n\n\
     The guest is a process of its own. It has a TCP and a TLS of its own, and shares with the host\n\
     one region of memory that it does not trust. The host joins it to a TAP device.\n\n\
@@ -47,6 +51,13 @@ pub(crate) struct Args {
     /// device as it is
     #[arg(long, value_name = "ADDRESS", default_value = "10.77.0.1", value_parser = host_address, global = true)]
     host_address: HostAddress,
+    /// The guest's IPv6 address and the bits that its link shares [default: none]
+    #[arg(long, value_name = "ADDRESS/BITS", value_parser = subnet6, global = true)]
+    address_6: Option<(Ipv6Addr, u8)>,
+    /// The host's IPv6 address on the TAP device, which the guest has as its router [default: the
+    /// device is left as it is]
+    #[arg(long, value_name = "ADDRESS", requires = "address_6", global = true)]
+    host_address_6: Option<Ipv6Addr>,
     /// The TAP device, made if there is none
     #[arg(long, value_name = "NAME", default_value = "tare0", global = true)]
     tap: String,
@@ -75,8 +86,8 @@ pub(crate) struct Args {
     /// Write the frames of both directions to a file
     #[arg(long, value_name = "FILE", global = true)]
     pcap: Option<PathBuf>,
-    /// The kind of exits of the machine that is simulated
-    #[arg(long, value_enum, default_value_t = ExitKind::Each, value_name = "KIND", global = true)]
+    /// The kind of exits of the machine that is simulated: each, rif, posted
+    #[arg(long, value_name = "KIND", default_value = "each", value_parser = super::breakdown::exits, global = true)]
     exits: ExitKind,
     /// The simulated cost of an exit, in cycles of the time stamp counter
     #[arg(long, value_name = "CYCLES", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000), global = true)]
@@ -122,17 +133,6 @@ enum Server {
     },
 }
 
-/// The kind of exits.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ExitKind {
-    /// Each notification is one
-    Each,
-    /// One in 16 transmit completions interrupts (reduced interrupt frequency)
-    Rif,
-    /// Interrupts cause none (posted interrupts)
-    Posted,
-}
-
 /// The host's address; `None` to leave the device as it is.
 #[derive(Clone, Copy)]
 struct HostAddress(Option<Ipv4Addr>);
@@ -155,26 +155,48 @@ pub(super) fn variant(text: &str) -> Result<Variant, String> {
 }
 
 fn subnet(text: &str) -> Result<(Ipv4Addr, u8), String> {
-    let parsed = text.split_once('/').and_then(|(address, bits)| {
-        let bits = bits.parse().ok().filter(|bits| (1..=30).contains(bits))?;
-        Some((address.parse().ok()?, bits))
-    });
-    parsed.ok_or_else(|| {
+    prefix(text, 30).ok_or_else(|| {
         format!("found \"{text}\", expected an IPv4 address and 1 to 30 bits, such as 10.77.0.2/24")
     })
+}
+
+fn subnet6(text: &str) -> Result<(Ipv6Addr, u8), String> {
+    prefix(text, 127).ok_or_else(|| {
+        format!("found \"{text}\", expected an IPv6 address and 1 to 127 bits, such as fd77::2/64")
+    })
+}
+
+/// Returns an address and the bits of its prefix, of which there are at most `most`.
+fn prefix<A: FromStr>(text: &str, most: u8) -> Option<(A, u8)> {
+    let (address, bits) = text.split_once('/')?;
+    let bits = bits.parse().ok().filter(|bits| (1..=most).contains(bits))?;
+    Some((address.parse().ok()?, bits))
 }
 
 impl Args {
     fn agreement(&self) -> Agreement {
         Agreement {
             variant: self.variant,
-            exits: match self.exits {
-                ExitKind::Each => Exits::Each,
-                ExitKind::Rif => Exits::Rif,
-                ExitKind::Posted => Exits::Posted,
-            },
+            exits: self.exits.exits(),
             switch_cycles: self.switch_cycles,
             is_polling: self.busy,
+        }
+    }
+
+    fn place(&self) -> Place {
+        let (address, prefix_len) = self.address;
+        Place {
+            ip4: Network {
+                address,
+                prefix_len,
+                gateway: self.host_address.0,
+            },
+            ip6: self.address_6.map(|(address, prefix_len)| Network {
+                address,
+                prefix_len,
+                gateway: self.host_address_6,
+            }),
+            mtu: self.mtu.into(),
         }
     }
 
@@ -208,15 +230,19 @@ impl Args {
         })
     }
 
-    /// Says how to reach the server.
-    fn greeting(&self) -> String {
-        let (address, port) = (self.address.0, self.port());
+    /// Says how to reach the server at an address.
+    fn greeting(&self, address: IpAddr) -> String {
+        let port = self.port();
+        let host = match address {
+            IpAddr::V4(address) => address.to_string(),
+            IpAddr::V6(address) => format!("[{address}]"),
+        };
         let is_own = if self.cert.is_none() { "-k " } else { "" };
         match self.server {
-            Server::Http { .. } if port == 443 => format!("curl {is_own}https://{address}/"),
-            Server::Http { .. } => format!("curl {is_own}https://{address}:{port}/"),
+            Server::Http { .. } if port == 443 => format!("curl {is_own}https://{host}/"),
+            Server::Http { .. } => format!("curl {is_own}https://{host}:{port}/"),
             Server::Resp { .. } => format!("redis-cli -h {address} -p {port} --tls --insecure"),
-            _ => format!("openssl s_client -connect {address}:{port}"),
+            _ => format!("openssl s_client -connect {host}:{port}"),
         }
     }
 }
@@ -228,20 +254,20 @@ impl Args {
 pub(crate) fn host(args: &Args) -> anyhow::Result<ExitCode> {
     // What is wrong is told here, before there is a network.
     drop(args.service()?);
-    let (guest, bits) = args.address;
+    let place = args.place();
     let options = HostOptions {
         agreement: args.agreement(),
         tap: args.tap.clone(),
-        address: args.host_address.0.map(|address| (address, bits)),
-        guest,
-        mtu: args.mtu.into(),
+        place,
         capture: args.pcap.clone(),
         endpoints: args.daemon.endpoints(),
         log: args.daemon.log(),
         signals: Signals::install().context("signals")?,
     };
     let arguments = guest_arguments().context("the arguments of the guest")?;
-    terminal::say(&format!("try: {}", args.greeting()));
+    for address in place.addresses() {
+        terminal::say(&format!("try: {}", args.greeting(address)));
+    }
     run_host(&options, |socket| {
         Command::new(std::env::current_exe()?)
             .args(arguments)
@@ -267,15 +293,9 @@ fn guest_arguments() -> Option<Vec<OsString>> {
 /// It was not started by a host.
 pub(crate) fn guest(args: Args) -> anyhow::Result<ExitCode> {
     let service = args.service()?;
-    let (address, prefix_len) = args.address;
     let options = GuestOptions {
         agreement: args.agreement(),
-        place: Place {
-            address,
-            prefix_len,
-            gateway: args.host_address.0,
-            mtu: args.mtu.into(),
-        },
+        place: args.place(),
         services: vec![(args.port(), service)],
         identity: args.cert.clone().zip(args.key.clone()),
         tls: Options {
@@ -304,6 +324,12 @@ mod tests {
         assert_eq!(subnet("10.1.2.3/24"), Ok((Ipv4Addr::new(10, 1, 2, 3), 24)));
         for wrong in ["10.1.2.3", "10.1.2.3/0", "10.1.2.3/31", "::1/64", "", "/8"] {
             let error = subnet(wrong).unwrap_err();
+            assert!(error.starts_with(&format!("found \"{wrong}\"")), "{error}");
+        }
+        let address = "fd77::2".parse().unwrap();
+        assert_eq!(subnet6("fd77::2/64"), Ok((address, 64)));
+        for wrong in ["fd77::2", "fd77::2/0", "fd77::2/128", "10.1.2.3/24", "/64"] {
+            let error = subnet6(wrong).unwrap_err();
             assert!(error.starts_with(&format!("found \"{wrong}\"")), "{error}");
         }
         assert_eq!(variant("zc").map(|variant| variant.name), Ok("zc"));

@@ -478,10 +478,10 @@ fn load(
     // On a busy machine a side may stand still for longer than a short trial.
     let latest = end + STANDSTILL;
     until(&mut |now| {
-        let has_moved = match protocol {
-            Some(_) => clients.counters().turns > start.clients.turns,
-            None => Moment::of(board, &clients).data() > start.data(),
-        };
+        // An answer may have been sealed before the start.
+        let moment = Moment::of(board, &clients);
+        let has_turns = protocol.is_none() || moment.clients.turns > start.clients.turns;
+        let has_moved = has_turns && moment.data() > start.data();
         now >= latest || (now >= end && has_moved)
     })?;
     board.mark.store(2, Relaxed);

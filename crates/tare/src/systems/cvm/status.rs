@@ -85,8 +85,9 @@ fn text(report: &Report) -> String {
     );
     let _ = writeln!(
         text,
-        "guest        {:.1} s of processor time",
-        guest.cpu_ns as f64 / 1e9
+        "guest        {:.1} s of processor time, of which {:.1} s were without work",
+        guest.cpu_ns as f64 / 1e9,
+        guest.polling_ns as f64 / 1e9
     );
     text
 }
