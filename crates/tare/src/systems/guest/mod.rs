@@ -1,8 +1,11 @@
 //! `tare guest`: guests under QEMU.
 
 mod boot;
+pub(crate) mod cost;
 pub(super) mod driver;
+mod generate;
 mod legs;
+mod service;
 pub(crate) mod syscalls;
 
 use std::process::ExitCode;
