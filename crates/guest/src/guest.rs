@@ -242,7 +242,9 @@ impl Guest {
     pub fn check(&mut self) -> Result<(), Error> {
         match self.qemu.wait(Duration::ZERO) {
             None => Ok(()),
-            Some(_) => Err(self.reason().unwrap_or_else(|| Error::Ended(self.console.last()))),
+            Some(_) => Err(self
+                .reason()
+                .unwrap_or_else(|| Error::Ended(self.console.last()))),
         }
     }
 

@@ -68,7 +68,10 @@ const TLS_SERVERS: [(&str, &[&str]); 3] = [
     ("nginx", &["-V"]),
     ("memcached", &["-h"]),
     // It reads its settings in this order, and does not start for want of the folder.
-    ("redis-server", &["--tls-port", "0", "--dir", "/dev/null/none"]),
+    (
+        "redis-server",
+        &["--tls-port", "0", "--dir", "/dev/null/none"],
+    ),
 ];
 
 /// The file of a program of [`Feature::Load`]. Debian calls memaslap memcaslap.

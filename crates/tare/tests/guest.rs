@@ -237,7 +237,11 @@ fn assert_marked(record: &serde_json::Value) {
     let place = text(record, "place");
     let is_guest = ["plain", "swiotlb"].contains(&place);
     assert_eq!(count(record, "emulated") == 1, is_guest, "{record}");
-    assert_eq!(count(record, "bouncing") == 1, place == "swiotlb", "{record}");
+    assert_eq!(
+        count(record, "bouncing") == 1,
+        place == "swiotlb",
+        "{record}"
+    );
     assert_eq!(count(record, "unbounced"), 0, "{record}");
 }
 
@@ -362,7 +366,7 @@ metrics = [{ name = "response_bytes", unit = "B", better = "lower" }]
 "#;
     std::fs::write(&file, experiment).unwrap();
     let out = folder.path().join("run");
-    let mut run = Command::new(TARE)
+    let run = Command::new(TARE)
         .args(["run", "--rounds", "1", "--out"])
         .args([&out, &file])
         .stdin(Stdio::null())
@@ -385,14 +389,15 @@ metrics = [{ name = "response_bytes", unit = "B", better = "lower" }]
             break pid;
         }
     };
-    let killed = Command::new("kill").args(["-9", &qemu.to_string()]).status();
+    let killed = Command::new("kill")
+        .args(["-9", &qemu.to_string()])
+        .status();
     assert!(killed.unwrap().success());
     let began = Instant::now();
     let output = run.wait_with_output().unwrap();
     assert!(began.elapsed() < Duration::from_secs(35));
     let records = std::fs::read_to_string(out.join("samples.jsonl")).unwrap();
-    let record: serde_json::Value =
-        serde_json::from_str(records.lines().next().unwrap()).unwrap();
+    let record: serde_json::Value = serde_json::from_str(records.lines().next().unwrap()).unwrap();
     let reason = record["outcome"]["reason"].as_str().unwrap_or_default();
     assert!(
         reason.contains("server: QEMU") && reason.contains("signal: 9"),
@@ -430,7 +435,10 @@ fn a_quick_run_of_the_suite_has_the_cost_table_and_honest_verdicts() {
             panic!("{stdout}")
         };
         assert_eq!((wrk, load), ("–", "–"), "{stdout}");
-        assert!(emulated.parse::<f64>().is_ok_and(|rate| rate > 0.0), "{stdout}");
+        assert!(
+            emulated.parse::<f64>().is_ok_and(|rate| rate > 0.0),
+            "{stdout}"
+        );
         assert!(stdout.contains("Not tested in a guest, in a guest with bounce buffers"));
         assert!(!stdout.contains("not reproduced:"), "{stdout}");
     }

@@ -192,7 +192,12 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn cell(place: &str, generator: Option<&str>, samples: &[f64], bytes: f64) -> serde_json::Value {
+    fn cell(
+        place: &str,
+        generator: Option<&str>,
+        samples: &[f64],
+        bytes: f64,
+    ) -> serde_json::Value {
         let mut at = json!({ "place": place });
         if let Some(generator) = generator {
             at["generator"] = generator.into();
@@ -253,13 +258,19 @@ mod tests {
             ["3000", "1.50 [1.50, 1.50]"],
             "{table}"
         );
-        assert_eq!(row(&table, "on the host, over the bridge"), ["2000", "1", DASH, DASH, DASH]);
+        assert_eq!(
+            row(&table, "on the host, over the bridge"),
+            ["2000", "1", DASH, DASH, DASH]
+        );
         assert_eq!(
             row(&table, "in a guest  "),
             ["1000", "0.50 [0.50, 0.50]", DASH, DASH, "55"]
         );
         // Other bytes per response are never compared.
-        assert_eq!(row(&table, "in a guest with bounce buffers")[..2], ["500", DASH]);
+        assert_eq!(
+            row(&table, "in a guest with bounce buffers")[..2],
+            ["500", DASH]
+        );
         assert_eq!(row(&table, "in a guest with TDX"), [DASH; 5]);
         let flat = table.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
@@ -267,7 +278,10 @@ mod tests {
             "{table}"
         );
         assert!(!table.contains("77"), "{table}");
-        assert!(table.lines().skip(8).all(|line| line.chars().count() <= 80), "{table}");
+        assert!(
+            table.lines().skip(8).all(|line| line.chars().count() <= 80),
+            "{table}"
+        );
     }
 
     #[test]

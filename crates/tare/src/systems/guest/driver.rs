@@ -200,10 +200,16 @@ impl Workload for GuestWorkload {
             machine.need_guest(flavour, parameters.timed)?;
         }
         if parameters.timed {
-            machine.need_cpus(parameters.vcpus, "so many processors of a guest, or threads of its server, need")?;
+            machine.need_cpus(
+                parameters.vcpus,
+                "so many processors of a guest, or threads of its server, need",
+            )?;
         }
         // Of a server, and QEMU beside it.
-        machine.need_memory(2 * parameters.store() + (1 << 30), "the server and its values need")
+        machine.need_memory(
+            2 * parameters.store() + (1 << 30),
+            "the server and its values need",
+        )
     }
 
     fn expected(parameters: &GuestParameters) -> Option<Expected> {
@@ -294,7 +300,9 @@ impl Workload for GuestWorkload {
         let data = serde_json::to_value(&remote)?;
         let data = data.as_object().cloned().unwrap_or_default();
         let roles = agent.ready(data)?;
-        let folder = roles.get(CLIENT).and_then(|data| data.get(FOLDER)?.as_str());
+        let folder = roles
+            .get(CLIENT)
+            .and_then(|data| data.get(FOLDER)?.as_str());
         let file = Path::new(folder.context("the role client names no folder")?).join(SLOTS);
         agent.until_stopped(|| leg.check())?;
         fs::write(file, json!(leg.bounce_slots()?).to_string())?;

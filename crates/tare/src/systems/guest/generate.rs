@@ -132,7 +132,11 @@ fn beyond_flight(served: u64, answered: u64, connections: usize) -> u64 {
 
 /// Checks that all was as asked.
 fn check(record: &Record, parameters: &GuestParameters) -> anyhow::Result<()> {
-    let misses = if parameters.hits < 1.0 { 0 } else { record.misses };
+    let misses = if parameters.hits < 1.0 {
+        0
+    } else {
+        record.misses
+    };
     let lost = misses + record.refused + record.failed + record.timed_out;
     if lost > 0 {
         let error = record.first_error.as_deref().unwrap_or("no response");
@@ -151,11 +155,7 @@ fn check(record: &Record, parameters: &GuestParameters) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn other(
-    remote: &Remote,
-    folder: &Path,
-    parameters: &GuestParameters,
-) -> anyhow::Result<Report> {
+fn other(remote: &Remote, folder: &Path, parameters: &GuestParameters) -> anyhow::Result<Report> {
     let shared = LoadParameters {
         connections: parameters.connections,
         duration: parameters.duration,

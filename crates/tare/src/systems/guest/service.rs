@@ -193,7 +193,9 @@ impl Service {
 /// It has one.
 pub(super) fn folder_text(folder: &std::path::Path) -> anyhow::Result<&str> {
     let text = folder.to_str().filter(|text| !text.contains(' '));
-    text.with_context(|| format!("found the folder {folder:?}, expected one without blanks: set TMPDIR"))
+    text.with_context(|| {
+        format!("found the folder {folder:?}, expected one without blanks: set TMPDIR")
+    })
 }
 
 #[cfg(test)]
