@@ -237,11 +237,11 @@ impl Machine {
     /// Returns an error if the machine cannot boot a guest of this flavour, or cannot time it.
     pub(crate) fn need_guest(&self, flavour: Flavour, timed: bool) -> Result<(), Missing> {
         self.need(Feature::Guests)?;
-        if timed || flavour.is_confidential() {
-            self.need(Feature::Kvm)?;
-        }
         if flavour.is_confidential() {
             self.need(Feature::Confidential(flavour.name()))?;
+        }
+        if timed || flavour.is_confidential() {
+            self.need(Feature::Kvm)?;
         }
         Ok(())
     }

@@ -234,6 +234,7 @@ fn places(records: &[serde_json::Value]) -> Vec<&str> {
 
 /// Checks that what a trial says of its place is right.
 fn assert_marked(record: &serde_json::Value) {
+    assert_eq!(count(record, "unlike"), 0, "{record}");
     let place = text(record, "place");
     let is_guest = ["plain", "swiotlb"].contains(&place);
     assert_eq!(count(record, "emulated") == 1, is_guest, "{record}");

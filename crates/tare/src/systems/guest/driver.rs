@@ -32,6 +32,7 @@ const BOOT_MAX: Duration = Duration::from_secs(180);
 
 parameters! {
     /// The parameters of the driver `guest`.
+    #[derive(Clone)]
     pub(crate) struct GuestParameters {
         /// where the server runs
         place: Place = "bridge",
@@ -88,6 +89,9 @@ figures! {
             /// the difference between the bytes of documents and values that came, and the hits
             /// that the server counts times the size; of Tare's own generator
             unequal,
+            /// the difference between the bytes of one response and those of the same one from the
+            /// same server on the host, over loopback, headers included
+            unlike,
             /// 1 if the guest is emulated
             emulated,
             /// 1 if the server is in a guest with bounce buffers
@@ -280,6 +284,7 @@ impl Workload for GuestWorkload {
             bytes: bytes.round() as u64,
             miscounted: load.miscounted,
             unequal: load.unequal,
+            unlike: load.unlike,
             emulated: (remote.boot_seconds.is_some() && !parameters.timed).into(),
             bouncing: is_bouncing.into(),
             unbounced: (is_bouncing && slots.unwrap_or(0) == 0).into(),
@@ -289,13 +294,18 @@ impl Workload for GuestWorkload {
     fn serve(_: &str, parameters: GuestParameters, agent: &mut Agent) -> Result<(), TrialError> {
         let (place, vcpus) = (parameters.place, parameters.vcpus as u16);
         let service = parameters.service()?;
-        let mut leg = Leg::start(place, service, vcpus, parameters.accelerator())?;
+        let accelerator = parameters.accelerator();
+        let reference = match place {
+            Place::Loopback => None,
+            _ => {
+                let mut leg = Leg::start(Place::Loopback, service.clone(), vcpus, accelerator)?;
+                Some(generate::one(&Remote::of(&mut leg), &parameters)?)
+            }
+        };
+        let mut leg = Leg::start(place, service, vcpus, accelerator)?;
         let remote = Remote {
-            pid: std::process::id(),
-            address: leg.address(),
-            counts: leg.counts(),
-            certificate: leg.certificate().map(str::to_owned),
-            boot_seconds: leg.guest().map(|guest| guest.boot_time().as_secs_f64()),
+            reference,
+            ..Remote::of(&mut leg)
         };
         let data = serde_json::to_value(&remote)?;
         let data = data.as_object().cloned().unwrap_or_default();

@@ -13,6 +13,7 @@ use tare_load::protocol::{Http, MemcachedText, Resp, RespVersion};
 use tare_load::{run, KeyPattern, Options, Record, Target, ValueLen, Workload};
 
 use super::driver::GuestParameters;
+use super::legs::Leg;
 use super::service::trusting;
 use crate::systems::load::driver::{
     Generator, LoadParameters, Padded, Report, Served, Server, DOCUMENT,
@@ -39,6 +40,22 @@ pub(super) struct Remote {
     pub(super) certificate: Option<String>,
     /// From the start of QEMU until its agent was ready; `None` on the host.
     pub(super) boot_seconds: Option<f64>,
+    /// Bytes of one response of the same server on the host, over loopback; `None` of that itself.
+    pub(super) reference: Option<u64>,
+}
+
+impl Remote {
+    /// Describes a leg of this process.
+    pub(super) fn of(leg: &mut Leg) -> Remote {
+        Remote {
+            pid: std::process::id(),
+            address: leg.address(),
+            counts: leg.counts(),
+            certificate: leg.certificate().map(str::to_owned),
+            boot_seconds: leg.guest().map(|guest| guest.boot_time().as_secs_f64()),
+            reference: None,
+        }
+    }
 }
 
 /// The result of a load.
@@ -51,6 +68,8 @@ pub(super) struct Load {
     /// The difference between the bytes of the values, or documents, that came and those that the
     /// server's hits make.
     pub(super) unequal: u64,
+    /// The difference between the bytes of one response and of the same one of the host.
+    pub(super) unlike: u64,
 }
 
 /// Writes the keys of a store.
@@ -82,6 +101,23 @@ pub(super) fn fill(remote: &Remote, parameters: &GuestParameters) -> anyhow::Res
     Ok(())
 }
 
+/// Returns the bytes of one response: of the document, or of the value of the first key, which is
+/// written before.
+pub(super) fn one(remote: &Remote, parameters: &GuestParameters) -> anyhow::Result<u64> {
+    let one = GuestParameters {
+        keys: 1,
+        sets: 0.0,
+        hits: 1.0,
+        requests: 1,
+        connections: 1,
+        ..parameters.clone()
+    };
+    fill(remote, &one)?;
+    let record = trial(remote, one.server, &options(&one))?;
+    check(&record, &one)?;
+    Ok(record.received_bytes)
+}
+
 /// Loads the server, in its network namespace. `folder` is for files of other generators.
 pub(super) fn load(
     remote: &Remote,
@@ -89,6 +125,10 @@ pub(super) fn load(
     parameters: &GuestParameters,
 ) -> anyhow::Result<Load> {
     let (server, size) = (parameters.server, parameters.size.0);
+    let unlike = match remote.reference {
+        Some(reference) => one(remote, parameters)?.abs_diff(reference),
+        None => 0,
+    };
     let before = Served::ask(server, remote.counts)?;
     if parameters.generator != Generator::Load {
         let report = other(remote, folder, parameters)?;
@@ -99,6 +139,7 @@ pub(super) fn load(
             operations: served.requests,
             miscounted: beyond_flight(served.requests, counted, parameters.connections),
             unequal: 0,
+            unlike,
         });
     }
     let record = trial(remote, server, &options(parameters))?;
@@ -118,6 +159,7 @@ pub(super) fn load(
         operations: served.requests,
         miscounted: record.answered().abs_diff(served.requests),
         unequal: record.body_bytes.abs_diff(hits * size),
+        unlike,
     })
 }
 

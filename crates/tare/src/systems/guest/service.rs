@@ -26,6 +26,7 @@ const STORE_FACTOR: u64 = 2;
 const MIB: u64 = 1 << 20;
 
 /// A server and what it serves.
+#[derive(Clone)]
 pub(super) struct Service {
     /// The program.
     pub(super) kind: Server,
@@ -53,6 +54,7 @@ impl From<usize> for Service {
 }
 
 /// A certificate that was made for a run, and its private key, as PEM.
+#[derive(Clone)]
 pub(super) struct Identity {
     pub(super) certificate: String,
     key: String,
