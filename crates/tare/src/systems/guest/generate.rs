@@ -244,7 +244,7 @@ fn trial(remote: &Remote, server: Server, options: &Options) -> anyhow::Result<R
     let tls = remote.certificate.as_deref().map(trusting).transpose()?;
     let target = Target { address, tls };
     let go_on = AtomicBool::new(false);
-    Ok(match server {
+    let record = match server {
         Server::Nginx => {
             let http = Http::new(&address.to_string(), &[DOCUMENT.into()], &[])?;
             run(&target, &http, options, &go_on)?
@@ -256,7 +256,18 @@ fn trial(remote: &Remote, server: Server, options: &Options) -> anyhow::Result<R
             options,
             &go_on,
         )?,
-    })
+    };
+    let handshakes = record.full_handshakes + record.resumed_handshakes;
+    ensure!(
+        remote.certificate.is_some() == (handshakes > 0),
+        "found {handshakes} TLS handshakes, expected {}",
+        if remote.certificate.is_some() {
+            "some"
+        } else {
+            "none"
+        }
+    );
+    Ok(record)
 }
 
 #[cfg(test)]
