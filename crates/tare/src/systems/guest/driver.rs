@@ -319,3 +319,111 @@ impl Workload for GuestWorkload {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tare_lab::parameters::ParameterSet as _;
+    use tare_lab::value::{Parameters, Value};
+
+    fn read(given: &[(&str, Value)]) -> GuestParameters {
+        let given = given
+            .iter()
+            .map(|(name, value)| ((*name).into(), value.clone()));
+        GuestParameters::read(&given.collect::<Parameters>()).unwrap()
+    }
+
+    #[test]
+    fn parameters_that_no_server_or_generator_has_are_refused() {
+        for (given, expected) in [
+            (&[("server", "memcached".into()), ("sets", 0.5.into())][..], None),
+            (&[("generator", "wrk".into())], None),
+            (
+                &[("generator", "wrk".into()), ("tls", Value::Bool(true))],
+                Some("parameter generator: found \"wrk\", expected load with tls or a number of requests"),
+            ),
+            (
+                &[("generator", "wrk".into()), ("requests", Value::Int(9))],
+                Some("parameter generator: found \"wrk\", expected load with tls or a number of requests"),
+            ),
+            (
+                &[("generator", "wrk".into()), ("server", "redis-server".into())],
+                Some("parameter generator: found \"wrk\", expected load for a store"),
+            ),
+            (
+                &[("generator", "memaslap".into()), ("server", "memcached".into())],
+                Some("parameter generator: found \"memaslap\", expected load for a store"),
+            ),
+            (
+                &[("generator", "wrk".into()), ("duration", "1500 ms".into())],
+                Some("parameter duration: found \"1.5 s\", expected whole seconds for wrk"),
+            ),
+            (
+                &[("sets", 0.5.into())],
+                Some("parameter sets: found 0.5, expected 0 for nginx"),
+            ),
+            (
+                &[("hits", 0.5.into())],
+                Some("parameter hits: found 0.5, expected 1 for nginx"),
+            ),
+            (
+                &[("hits", 1.5.into()), ("server", "redis-server".into())],
+                Some("parameter hits: found 1.5, expected 0 to 1"),
+            ),
+            (
+                &[("size", "2 MiB".into())],
+                Some("parameter size: found \"2097152 B\", expected \"1 B\" to \"1 MiB\""),
+            ),
+        ] {
+            let found = GuestWorkload::examine(&read(given)).err();
+            let found = found.map(|mistake| mistake.to_string());
+            assert_eq!(found.as_deref(), expected, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn a_cell_that_this_machine_cannot_run_or_time_says_what_is_missing() {
+        let all = |without: &[Feature]| Machine::Described {
+            cpus: 2,
+            without: without.to_vec(),
+        };
+        let tls = Feature::ServerTls("memcached");
+        let tdx = Feature::Confidential("tdx");
+        let store = ("server", Value::from("memcached"));
+        let (plain, with_tls) = (
+            &[store.clone()][..],
+            &[store, ("tls", Value::Bool(true))][..],
+        );
+        let of = |place: &str, timed: bool| {
+            [("place", Value::from(place)), ("timed", Value::Bool(timed))]
+        };
+        let many = [("vcpus", Value::Int(4))];
+        for (given, lacks, expected) in [
+            (plain, tls, None),
+            (with_tls, tls, Some(tls.missing().reason)),
+            (
+                &of("plain", true),
+                Feature::Kvm,
+                Some(Feature::Kvm.missing().reason),
+            ),
+            (&of("plain", false), Feature::Kvm, None),
+            (&of("bridge", true), Feature::Kvm, None),
+            (&of("tdx", true), tdx, Some(tdx.missing().reason)),
+            (
+                &many,
+                tdx,
+                Some(
+                    "so many processors of a guest, or threads of its server, need 4 CPUs, this \
+                     machine has 2"
+                        .into(),
+                ),
+            ),
+        ] {
+            let found = GuestWorkload::check(&read(given), &all(&[lacks]));
+            assert_eq!(found.err().map(|it| it.reason), expected, "{given:?}");
+        }
+        // What no other kernel would help comes first.
+        let found = GuestWorkload::check(&read(&of("tdx", true)), &all(&[Feature::Kvm, tdx]));
+        assert_eq!(found, Err(tdx.missing()));
+    }
+}
