@@ -239,6 +239,19 @@ impl Guest {
         )))
     }
 
+    /// Checks that the guest runs.
+    ///
+    /// # Errors
+    /// The reason why it has ended.
+    pub fn check(&mut self) -> Result<(), Error> {
+        match self.qemu.wait(Duration::ZERO) {
+            None => Ok(()),
+            Some(_) => Err(self
+                .reason()
+                .unwrap_or_else(|| Error::Ended(self.console.last()))),
+        }
+    }
+
     /// Waits for the agent's first message.
     fn ready(&mut self, until: Instant, limit: Duration) -> Result<Evidence, Error> {
         let Some(frame) = self.receive(Some(until))? else {

@@ -18,6 +18,19 @@ pub fn index(rate: f64) -> f64 {
     rate / REFERENCE * 10.0
 }
 
+/// Returns UnixBench's score of several repeats: the geometric mean of the rates that remain when
+/// the worst third, rounded down, is dropped. `None` without a repeat, or with a rate that is none.
+pub fn score(rates: &[f64]) -> Option<f64> {
+    let mut rates = rates.to_vec();
+    if !rates.iter().all(|rate| rate.is_finite() && *rate > 0.0) {
+        return None;
+    }
+    rates.sort_by(f64::total_cmp);
+    let kept = rates.get(rates.len() / 3..).filter(|it| !it.is_empty())?;
+    let sum: f64 = kept.iter().map(|rate| rate.ln()).sum();
+    Some((sum / kept.len() as f64).exp())
+}
+
 /// The system calls of one loop.
 trait Calls {
     /// Duplicates a descriptor and closes the copy.
@@ -156,6 +169,26 @@ mod tests {
             (19_818_118.3, 13_212.1),
         ] {
             assert!((index(rate) - published).abs() < 0.06, "{rate}");
+        }
+    }
+
+    #[test]
+    fn the_score_is_the_geometric_mean_without_the_worst_third() {
+        let close = |rates: &[f64], expected: f64| {
+            let found = score(rates).unwrap();
+            assert!((found / expected - 1.0).abs() < 1e-12, "{rates:?}: {found}");
+        };
+        close(&[7.0], 7.0);
+        close(&[8.0, 2.0], 4.0);
+        // One of three is dropped, whatever its place.
+        close(&[2.0, 1.0, 8.0], 4.0);
+        // Three of ten.
+        let ten = [9.0, 9.0, 1.0, 9.0, 9.0, 3.0, 9.0, 9.0, 2.0, 9.0];
+        close(&ten, 9.0);
+        let five = [4.0, 1.0, 4.0, 16.0, 16.0];
+        close(&five, 8.0);
+        for none in [&[][..], &[1.0, 0.0], &[f64::NAN], &[f64::INFINITY]] {
+            assert_eq!(score(none), None, "{none:?}");
         }
     }
 }

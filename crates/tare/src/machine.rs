@@ -35,6 +35,8 @@ pub(crate) enum Feature {
     NetworkTool(&'static str),
     /// A server, or a load generator that Tare is compared with.
     Load(&'static str),
+    /// TLS in a server of `Load`.
+    ServerTls(&'static str),
     /// QEMU, busybox, and a kernel for guests.
     Guests,
     /// Guests that are not emulated, so that their times mean something.
@@ -62,6 +64,17 @@ const LOAD_PROGRAMS: [(&str, &str); 9] = [
     ),
 ];
 
+/// The servers that may have TLS, with the arguments after which each shows whether it does.
+const TLS_SERVERS: [(&str, &[&str]); 3] = [
+    ("nginx", &["-V"]),
+    ("memcached", &["-h"]),
+    // It reads its settings in this order, and does not start for want of the folder.
+    (
+        "redis-server",
+        &["--tls-port", "0", "--dir", "/dev/null/none"],
+    ),
+];
+
 /// The file of a program of [`Feature::Load`]. Debian calls memaslap memcaslap.
 pub(crate) fn load_program(name: &str) -> Option<PathBuf> {
     let other = (name == "memaslap").then_some("memcaslap");
@@ -86,6 +99,7 @@ impl Feature {
         all.extend(Path::ALL.map(Feature::GcmPath));
         all.extend(Feature::network_tools());
         all.extend(LOAD_PROGRAMS.map(|(name, _)| Feature::Load(name)));
+        all.extend(TLS_SERVERS.map(|(name, _)| Feature::ServerTls(name)));
         all
     }
 
@@ -150,6 +164,10 @@ impl Feature {
                     remedy.map_or("", |(_, remedy)| remedy),
                 )
             }
+            Feature::ServerTls(program) => (
+                format!("this `{program}` was built without TLS"),
+                "the distribution's package, which has TLS in Debian 12, or a build with it",
+            ),
         };
         Missing {
             reason,
@@ -167,6 +185,7 @@ impl Feature {
             Feature::Root => rustix::process::geteuid().is_root(),
             Feature::NetworkTool(program) => runs(program),
             Feature::Load(program) => load_program(program).is_some(),
+            Feature::ServerTls(program) => has_tls(program),
             Feature::Guests => {
                 let has_kernel = Kernel::installed().is_ok();
                 has_kernel && Version::installed().is_ok() && program::find("busybox").is_some()
@@ -219,13 +238,34 @@ impl Machine {
     /// Returns an error if the machine cannot boot a guest of this flavour, or cannot time it.
     pub(crate) fn need_guest(&self, flavour: Flavour, timed: bool) -> Result<(), Missing> {
         self.need(Feature::Guests)?;
-        if timed || flavour.is_confidential() {
-            self.need(Feature::Kvm)?;
-        }
         if flavour.is_confidential() {
             self.need(Feature::Confidential(flavour.name()))?;
         }
+        if timed || flavour.is_confidential() {
+            self.need(Feature::Kvm)?;
+        }
         Ok(())
+    }
+
+    /// Returns an error if the machine has less memory that is free; `what` needs these bytes.
+    pub(crate) fn need_memory(&self, bytes: u64, what: &str) -> Result<(), Missing> {
+        let free = match self {
+            Machine::This => free_memory(),
+            #[cfg(test)]
+            Machine::Described { .. } => None,
+        };
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        match free {
+            Some(free) if free < bytes => Err(Missing {
+                reason: format!(
+                    "{what} {:.1} GiB of memory, {:.1} GiB are free",
+                    gib(bytes),
+                    gib(free)
+                ),
+                remedy: Some("run on a machine with more memory".into()),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Returns an error if the machine has fewer processors; `what` needs them.
@@ -280,6 +320,42 @@ fn has_kvm() -> bool {
     })
 }
 
+/// Returns the bytes of memory that programs can still take; `None` if the kernel does not say.
+fn free_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib << 10)
+}
+
+/// Returns true if a server says that it has TLS.
+fn has_tls(name: &str) -> bool {
+    let server = TLS_SERVERS.iter().find(|(server, _)| *server == name);
+    let (Some((_, arguments)), Some(program)) = (server, load_program(name)) else {
+        return false;
+    };
+    let output = Command::new(program)
+        .args(*arguments)
+        .stdin(Stdio::null())
+        .output();
+    output.is_ok_and(|output| {
+        let said = [output.stdout, output.stderr].concat();
+        says_tls(name, &String::from_utf8_lossy(&said))
+    })
+}
+
+/// Returns true if that is what a server with TLS says.
+fn says_tls(name: &str, said: &str) -> bool {
+    match name {
+        "nginx" => said.contains("--with-http_ssl_module"),
+        "memcached" => said.contains("--enable-ssl"),
+        // Without TLS it stops at the setting before.
+        _ => said.contains("'dir \"/dev/null/none\"'"),
+    }
+}
+
 /// Returns true if a network tool can be started: a file of that name may be for another processor.
 fn runs(program: &str) -> bool {
     let argument = NETWORK_TOOLS.iter().find(|(name, _)| *name == program);
@@ -289,4 +365,33 @@ fn runs(program: &str) -> bool {
         .stderr(Stdio::null())
         .status();
     status.is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::says_tls;
+
+    #[test]
+    fn a_server_without_tls_is_told_by_what_it_says() {
+        for (name, with, without) in [
+            (
+                "nginx",
+                "configure arguments: --with-http_ssl_module --with-http_v2_module",
+                "configure arguments: --with-http_v2_module",
+            ),
+            (
+                "memcached",
+                "-u, --user=<user>\n-Z, --enable-ssl          enable TLS/SSL",
+                "-u, --user=<user>",
+            ),
+            (
+                "redis-server",
+                "at line 3\n>>> 'dir \"/dev/null/none\"'\nNot a directory",
+                "at line 2\n>>> 'tls-port \"0\"'\nBad directive or wrong number of arguments",
+            ),
+        ] {
+            assert!(says_tls(name, with) && !says_tls(name, without), "{name}");
+            assert!(!says_tls(name, ""), "{name}");
+        }
+    }
 }

@@ -10,7 +10,7 @@ use tare_lab::sample::TrialRecord;
 use tare_lab::schedule::Schedule;
 use tare_lab::store::{self, RunDirectory};
 
-use crate::{cli, terminal};
+use crate::{cli, systems, terminal};
 
 /// Judges a run again, writes its report and prints its claims.
 pub(crate) fn report(arguments: &cli::Report) -> anyhow::Result<ExitCode> {
@@ -95,6 +95,7 @@ fn print(result: &RunResult, json: bool, cells: bool) -> anyhow::Result<()> {
             text.push('\n');
         }
     }
+    text.push_str(&systems::guest::cost::table(result, width).unwrap_or_default());
     text.push_str(&report::text::claims(result, width, colour));
     Ok(terminal::print(&text)?)
 }

@@ -1,21 +1,27 @@
-//! The driver `guest`: nginx on the host and in guests, under load from the host.
+//! The driver `guest`: a server on the host and in guests, under load from the host.
+//!
+//! The role `server` has the place, in a network namespace of its own, which the role `client`
+//! joins: the bridge and the client's end of it are there. So both must be on the same machine, and
+//! may know each other's process ids and files.
 
-use std::sync::atomic::AtomicBool;
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{bail, Context as _};
+use anyhow::Context as _;
+use serde_json::{json, Value as Json};
 use tare_guest::accelerator::Accelerator;
 use tare_lab::driver::{Expected, Invocation, Missing, Mistake, Role};
-use tare_lab::parameters::{Bytes, Choice as _, ParameterSet as _};
-use tare_lab::value::Parameters;
+use tare_lab::parameters::{Bytes, Choice as _};
+use tare_lab::protocol::Ready;
 use tare_lab::{figures, parameters};
-use tare_load::protocol::Http;
-use tare_load::{run, Options, Target};
 
+use super::generate::{self, Remote, WORK_MAX};
 use super::legs::{Leg, Place};
+use super::service::{Identity, Service};
 use crate::agent::{Agent, TrialError};
 use crate::machine::{Feature, Machine};
-use crate::systems::load::driver::{Generator, LoadParameters, Report, Server, DOCUMENT};
+use crate::systems::load::driver::{Generator, Server};
 use crate::systems::namespace;
 use crate::systems::workload::{mistake, Workload};
 
@@ -26,19 +32,32 @@ const BOOT_MAX: Duration = Duration::from_secs(180);
 
 parameters! {
     /// The parameters of the driver `guest`.
+    #[derive(Clone)]
     pub(crate) struct GuestParameters {
-        /// where nginx runs
+        /// where the server runs
         place: Place = "bridge",
+        /// the server
+        server: Server = "nginx",
+        /// true for TLS 1.3, with a certificate that is made for the trial
+        tls: bool = false,
         /// Tare's own load generator, or wrk
         generator: Generator = "load",
         /// true if times are judged: an emulated guest is then not testable
         timed: bool = true,
-        /// processors of the guest
+        /// processors of the guest, and threads or processes of the server wherever it runs
         vcpus: usize [1..=64] = 1,
         /// connections
         connections: usize [1..=4096] = 100,
-        /// bytes of the document
-        document: Bytes = "615 B",
+        /// bytes of nginx's document, or of a value
+        size: Bytes = "615 B",
+        /// keys in use
+        keys: u64 [1..=1_000_000] = 1000,
+        /// the part of the requests that write a key
+        sets: f64 = 0.0,
+        /// the part of the reads that ask for a key that there is
+        hits: f64 = 1.0,
+        /// requests of the trial, the same ones at each place; 0 for as many as the duration allows
+        requests: u64 [0..=100_000_000] = 0,
         /// the trial; whole seconds for wrk
         duration: Duration = "1 s",
     }
@@ -54,19 +73,25 @@ figures! {
             latency_p50: Option<f64> [Seconds],
             /// 99th percentile of the latency
             latency_p99: Option<f64> [Seconds],
-            /// bytes of a response, headers included
+            /// bytes of a response, headers included, TLS not
             response_bytes: Option<f64> [Bytes],
             /// time from the start of QEMU until the guest's agent is ready
             boot_time: Option<f64> [Seconds],
         }
         counters {
-            /// requests that nginx counts
+            /// requests that the server counts
             operations,
             /// bytes of the responses
             bytes,
-            /// the difference between the requests that nginx counts and those that the generator
-            /// has responses to; the generator must be Tare's own
+            /// the difference between the requests that the server counts and those that the
+            /// generator has responses to; of wrk, beyond the one in flight on each connection
             miscounted,
+            /// the difference between the bytes of documents and values that came, and the hits
+            /// that the server counts times the size; of Tare's own generator
+            unequal,
+            /// the difference between the bytes of one response and those of the same one from the
+            /// same server on the host, over loopback, headers included
+            unlike,
             /// 1 if the guest is emulated
             emulated,
             /// 1 if the server is in a guest with bounce buffers
@@ -77,28 +102,87 @@ figures! {
     }
 }
 
+/// The role that loads the server and measures.
+const CLIENT: &str = "client";
+/// The role that has the server.
+const SERVER: &str = "server";
+/// The name under which the client tells its folder.
+const FOLDER: &str = "folder";
+/// The file in it where the server's role writes how many bounce slots were in use under load.
+const SLOTS: &str = "bounce_slots";
+
+impl GuestParameters {
+    fn document(&self) -> usize {
+        self.size.0 as usize
+    }
+
+    /// Bytes of all values.
+    fn store(&self) -> u64 {
+        match self.server {
+            Server::Nginx => 0,
+            _ => self.keys * self.size.0,
+        }
+    }
+
+    fn service(&self) -> anyhow::Result<Service> {
+        Ok(Service {
+            kind: self.server,
+            document: self.document(),
+            threads: self.vcpus,
+            store: self.store(),
+            identity: self.tls.then(Identity::new).transpose()?,
+        })
+    }
+
+    /// A guest whose times are judged is not emulated, which the check has seen.
+    fn accelerator(&self) -> Accelerator {
+        match self.timed {
+            true => Accelerator::Kvm,
+            false => Accelerator::Emulated,
+        }
+    }
+}
+
 /// The driver `guest`.
 pub(crate) struct GuestWorkload;
 
 impl Workload for GuestWorkload {
     const NAME: &'static str = "guest";
-    const ABOUT: &'static str = "nginx on the host and in guests, under load from the host";
+    const ABOUT: &'static str =
+        "nginx, memcached or redis-server on the host and in guests, under load from the host";
     type Parameters = GuestParameters;
     type Figures = GuestTrial;
 
     fn examine(parameters: &GuestParameters) -> Result<(), Mistake> {
-        let generator = parameters.generator;
-        if !generator.servers().contains(&Server::Nginx) {
-            return Err(mistake("generator", generator.name(), "load or wrk"));
+        let (generator, server) = (parameters.generator, parameters.server);
+        let expected = match (server, parameters.tls || parameters.requests > 0) {
+            (Server::Nginx, false) => "load or wrk",
+            (Server::Nginx, true) => "load with tls or a number of requests",
+            (Server::Memcached | Server::Redis, _) => "load for a store",
+        };
+        let is_wrk = generator == Generator::Wrk && expected == "load or wrk";
+        if generator != Generator::Load && !is_wrk {
+            return Err(mistake("generator", generator.name(), expected));
+        }
+        for (name, value, of_nginx) in [
+            ("sets", parameters.sets, 0.0),
+            ("hits", parameters.hits, 1.0),
+        ] {
+            if server == Server::Nginx && value != of_nginx {
+                return Err(mistake(name, value, &format!("{of_nginx} for nginx")));
+            }
+            if !(0.0..=1.0).contains(&value) {
+                return Err(mistake(name, value, "0 to 1"));
+            }
         }
         let duration = parameters.duration;
         if generator.takes_whole_seconds() && (duration.subsec_nanos() > 0 || duration.is_zero()) {
             let found = format!("{} s", duration.as_secs_f64());
             return Err(mistake("duration", found.as_str(), "whole seconds for wrk"));
         }
-        if parameters.document.0 == 0 || parameters.document.0 > 1 << 20 {
-            let found = format!("{} B", parameters.document.0);
-            return Err(mistake("document", found.as_str(), "\"1 B\" to \"1 MiB\""));
+        if parameters.size.0 == 0 || parameters.size.0 > 1 << 20 {
+            let found = format!("{} B", parameters.size.0);
+            return Err(mistake("size", found.as_str(), "\"1 B\" to \"1 MiB\""));
         }
         Ok(())
     }
@@ -108,14 +192,28 @@ impl Workload for GuestWorkload {
         for tool in Feature::network_tools() {
             machine.need(tool)?;
         }
-        machine.need(Feature::Load("nginx"))?;
+        let server = parameters.server.name();
+        machine.need(Feature::Load(server))?;
+        if parameters.tls {
+            machine.need(Feature::ServerTls(server))?;
+        }
         if parameters.generator != Generator::Load {
             machine.need(Feature::Load(parameters.generator.name()))?;
         }
-        match parameters.place.flavour() {
-            Some(flavour) => machine.need_guest(flavour, parameters.timed),
-            None => Ok(()),
+        if let Some(flavour) = parameters.place.flavour() {
+            machine.need_guest(flavour, parameters.timed)?;
         }
+        if parameters.timed {
+            machine.need_cpus(
+                parameters.vcpus,
+                "so many processors of a guest, or threads of its server, need",
+            )?;
+        }
+        // Of a server, and QEMU beside it.
+        machine.need_memory(
+            2 * parameters.store() + (1 << 30),
+            "the server and its values need",
+        )
     }
 
     fn expected(parameters: &GuestParameters) -> Option<Expected> {
@@ -123,121 +221,212 @@ impl Workload for GuestWorkload {
             Some(_) => BOOT,
             None => Duration::from_millis(100),
         };
+        let load = match parameters.requests {
+            0 => parameters.duration,
+            requests => Duration::from_micros(100) * requests.try_into().unwrap_or(u32::MAX),
+        };
         Some(Expected {
-            clock: parameters.duration + start,
-            work: Duration::ZERO,
+            clock: load + start,
+            work: Duration::from_nanos(parameters.store()),
         })
     }
 
     fn longest(parameters: &GuestParameters) -> Duration {
-        BOOT_MAX + parameters.duration * 4
+        let work = match (parameters.requests, parameters.server) {
+            (0, Server::Nginx) => Duration::ZERO,
+            _ => WORK_MAX,
+        };
+        BOOT_MAX + work + parameters.duration * 4
     }
 
-    fn invocation(_: &Role, _: &GuestParameters, own_trial: Invocation) -> Invocation {
-        namespace::apart(own_trial)
+    fn roles() -> Vec<Role> {
+        let role = |name: &str| Role {
+            name: name.into(),
+            same_host: true,
+        };
+        [CLIENT, SERVER].map(role).into()
+    }
+
+    fn invocation(role: &Role, _: &GuestParameters, own_trial: Invocation) -> Invocation {
+        match role.name.as_str() {
+            SERVER => namespace::apart(own_trial),
+            _ => own_trial,
+        }
     }
 
     fn run(parameters: GuestParameters, agent: &mut Agent) -> Result<GuestTrial, TrialError> {
-        // A guest whose times are judged is not emulated, which the check has seen.
-        let accelerator = match parameters.timed {
-            true => Accelerator::Kvm,
-            false => Accelerator::Emulated,
-        };
-        let document = parameters.document.0 as usize;
-        let (place, vcpus) = (parameters.place, parameters.vcpus as u16);
-        let mut leg = Leg::start(place, document, vcpus, accelerator)?;
-        let boot_time = leg.guest().map(|guest| guest.boot_time().as_secs_f64());
-        if let Some(guest) = leg.guest() {
-            agent.note("guest", guest.evidence())?;
-        }
+        let folder = tempfile::tempdir()?;
+        let mut own = Ready::new();
+        own.insert(FOLDER.into(), json!(folder.path()));
+        let mut roles = agent.ready(own)?;
+        let data = roles.remove(SERVER).context("no role server")?;
+        let remote: Remote =
+            serde_json::from_value(Json::Object(data)).context("the role server")?;
+        namespace::within(remote.pid, || generate::fill(&remote, &parameters))?;
         agent.start()?;
-        let before = leg.served()?;
-        let load = generate(&leg, &parameters)?;
-        let operations = leg.served()?.since(Server::Nginx, &before)?.requests;
-        let is_bouncing = place == Place::Swiotlb;
-        let slots = match leg.guest() {
-            Some(guest) if is_bouncing => {
-                let name = "/sys/kernel/debug/swiotlb/io_tlb_used";
-                let text = guest.output(&["cat", name], Duration::from_secs(60))?;
-                text.trim()
-                    .parse::<u64>()
-                    .with_context(|| format!("{name}: {text:?}"))?
-            }
-            _ => 0,
-        };
+        let load = namespace::within(remote.pid, || {
+            generate::load(&remote, folder.path(), &parameters)
+        })?;
+        // When it is done too, the server's role has written its file.
+        agent.done()?;
+        let is_bouncing = parameters.place == Place::Swiotlb;
+        let slots = fs::read_to_string(folder.path().join(SLOTS))?;
+        let slots: Option<u64> = serde_json::from_str(&slots).context(SLOTS)?;
         let per_response = load.report.bytes_per_response;
-        let bytes = per_response.map_or(0.0, |bytes| bytes * operations as f64);
+        let bytes = per_response.map_or(0.0, |bytes| bytes * load.operations as f64);
         Ok(GuestTrial {
             request_rate: load.report.rate,
             latency_p50: load.report.p50,
             latency_p99: load.report.p99,
             response_bytes: per_response,
-            boot_time,
-            operations,
+            boot_time: remote.boot_seconds,
+            operations: load.operations,
             bytes: bytes.round() as u64,
-            miscounted: load.answered.map_or(0, |n| n.abs_diff(operations)),
-            emulated: (leg.guest().is_some() && !parameters.timed).into(),
+            miscounted: load.miscounted,
+            unequal: load.unequal,
+            unlike: load.unlike,
+            emulated: (remote.boot_seconds.is_some() && !parameters.timed).into(),
             bouncing: is_bouncing.into(),
-            unbounced: (is_bouncing && slots == 0).into(),
+            unbounced: (is_bouncing && slots.unwrap_or(0) == 0).into(),
         })
     }
-}
 
-/// The result of a generator.
-struct Load {
-    report: Report,
-    /// Responses, if they are counted apart from the server.
-    answered: Option<u64>,
-}
-
-fn generate(leg: &Leg, parameters: &GuestParameters) -> anyhow::Result<Load> {
-    if parameters.generator != Generator::Load {
-        let given = Parameters::default();
-        let shared = LoadParameters {
-            connections: parameters.connections,
-            duration: parameters.duration,
-            generator: parameters.generator,
-            ..LoadParameters::read(&given).map_err(|mistake| anyhow::anyhow!("{mistake}"))?
+    fn serve(_: &str, parameters: GuestParameters, agent: &mut Agent) -> Result<(), TrialError> {
+        let (place, vcpus) = (parameters.place, parameters.vcpus as u16);
+        let service = parameters.service()?;
+        let accelerator = parameters.accelerator();
+        let reference = match place {
+            Place::Loopback => None,
+            _ => {
+                let mut leg = Leg::start(Place::Loopback, service.clone(), vcpus, accelerator)?;
+                Some(generate::one(&Remote::of(&mut leg), &parameters)?)
+            }
         };
-        let (address, folder) = (leg.address(), leg.folder());
-        let (report, _) = parameters.generator.run(address, folder, &shared, 0.0)?;
-        return Ok(Load {
-            report,
-            answered: None,
-        });
+        let mut leg = Leg::start(place, service, vcpus, accelerator)?;
+        if let Some(guest) = leg.guest() {
+            agent.note("guest", guest.evidence())?;
+        }
+        let remote = Remote {
+            reference,
+            ..Remote::of(&mut leg)
+        };
+        let data = serde_json::to_value(&remote)?;
+        let data = data.as_object().cloned().unwrap_or_default();
+        let roles = agent.ready(data)?;
+        let folder = roles
+            .get(CLIENT)
+            .and_then(|data| data.get(FOLDER)?.as_str());
+        let file = Path::new(folder.context("the role client names no folder")?).join(SLOTS);
+        agent.until_stopped(|| leg.check())?;
+        fs::write(file, json!(leg.bounce_slots()?).to_string())?;
+        Ok(())
     }
-    let address = leg.address();
-    let options = Options {
-        connections: parameters.connections,
-        duration: parameters.duration,
-        warm_up: Duration::ZERO,
-        // An emulated guest takes seconds for a hundred connections at once.
-        timeout: Duration::from_secs(60),
-        ..Options::default()
-    };
-    let http = Http::new(&address.to_string(), &[DOCUMENT.into()], &[])?;
-    let target = Target { address, tls: None };
-    let record = run(&target, &http, &options, &AtomicBool::new(false))?;
-    let lost = record.misses + record.refused + record.failed + record.timed_out;
-    if lost > 0 {
-        let error = record.first_error.as_deref().unwrap_or("no response");
-        bail!(
-            "{lost} of {} requests were not served: {error}",
-            record.issued
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tare_lab::parameters::ParameterSet as _;
+    use tare_lab::value::{Parameters, Value};
+
+    fn read(given: &[(&str, Value)]) -> GuestParameters {
+        let given = given
+            .iter()
+            .map(|(name, value)| ((*name).into(), value.clone()));
+        GuestParameters::read(&given.collect::<Parameters>()).unwrap()
+    }
+
+    #[test]
+    fn parameters_that_no_server_or_generator_has_are_refused() {
+        for (given, expected) in [
+            (&[("server", "memcached".into()), ("sets", 0.5.into())][..], None),
+            (&[("generator", "wrk".into())], None),
+            (
+                &[("generator", "wrk".into()), ("tls", Value::Bool(true))],
+                Some("parameter generator: found \"wrk\", expected load with tls or a number of requests"),
+            ),
+            (
+                &[("generator", "wrk".into()), ("requests", Value::Int(9))],
+                Some("parameter generator: found \"wrk\", expected load with tls or a number of requests"),
+            ),
+            (
+                &[("generator", "wrk".into()), ("server", "redis-server".into())],
+                Some("parameter generator: found \"wrk\", expected load for a store"),
+            ),
+            (
+                &[("generator", "memaslap".into()), ("server", "memcached".into())],
+                Some("parameter generator: found \"memaslap\", expected load for a store"),
+            ),
+            (
+                &[("generator", "wrk".into()), ("duration", "1500 ms".into())],
+                Some("parameter duration: found \"1.5 s\", expected whole seconds for wrk"),
+            ),
+            (
+                &[("sets", 0.5.into())],
+                Some("parameter sets: found 0.5, expected 0 for nginx"),
+            ),
+            (
+                &[("hits", 0.5.into())],
+                Some("parameter hits: found 0.5, expected 1 for nginx"),
+            ),
+            (
+                &[("hits", 1.5.into()), ("server", "redis-server".into())],
+                Some("parameter hits: found 1.5, expected 0 to 1"),
+            ),
+            (
+                &[("size", "2 MiB".into())],
+                Some("parameter size: found \"2097152 B\", expected \"1 B\" to \"1 MiB\""),
+            ),
+        ] {
+            let found = GuestWorkload::examine(&read(given)).err();
+            let found = found.map(|mistake| mistake.to_string());
+            assert_eq!(found.as_deref(), expected, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn a_cell_that_this_machine_cannot_run_or_time_says_what_is_missing() {
+        let all = |without: &[Feature]| Machine::Described {
+            cpus: 2,
+            without: without.to_vec(),
+        };
+        let tls = Feature::ServerTls("memcached");
+        let tdx = Feature::Confidential("tdx");
+        let store = ("server", Value::from("memcached"));
+        let (plain, with_tls) = (
+            &[store.clone()][..],
+            &[store, ("tls", Value::Bool(true))][..],
         );
+        let of = |place: &str, timed: bool| {
+            [("place", Value::from(place)), ("timed", Value::Bool(timed))]
+        };
+        let many = [("vcpus", Value::Int(4))];
+        for (given, lacks, expected) in [
+            (plain, tls, None),
+            (with_tls, tls, Some(tls.missing().reason)),
+            (
+                &of("plain", true),
+                Feature::Kvm,
+                Some(Feature::Kvm.missing().reason),
+            ),
+            (&of("plain", false), Feature::Kvm, None),
+            (&of("bridge", true), Feature::Kvm, None),
+            (&of("tdx", true), tdx, Some(tdx.missing().reason)),
+            (
+                &many,
+                tdx,
+                Some(
+                    "so many processors of a guest, or threads of its server, need 4 CPUs, this \
+                     machine has 2"
+                        .into(),
+                ),
+            ),
+        ] {
+            let found = GuestWorkload::check(&read(given), &all(&[lacks]));
+            assert_eq!(found.err().map(|it| it.reason), expected, "{given:?}");
+        }
+        // What no other kernel would help comes first.
+        let found = GuestWorkload::check(&read(&of("tdx", true)), &all(&[Feature::Kvm, tdx]));
+        assert_eq!(found, Err(tdx.missing()));
     }
-    if let (true, Some(reason)) = (parameters.timed, record.is_invalid()) {
-        bail!("invalid: {reason}");
-    }
-    let latency = |level| Some(record.latency.quantile(level)?.as_secs_f64());
-    Ok(Load {
-        report: Report {
-            rate: record.rate().unwrap_or_default(),
-            p50: latency(0.5),
-            p99: latency(0.99),
-            p999: None,
-            bytes_per_response: record.bytes_per_response(),
-        },
-        answered: Some(record.answered()),
-    })
 }

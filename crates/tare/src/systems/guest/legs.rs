@@ -1,5 +1,5 @@
-//! The places of nginx: the host, by two ways, and guests. All serve one document by one
-//! configuration; a leg ends with its value, and with the network namespace of its process.
+//! The places of a server: the host, by two ways, and guests. It has the same files and arguments
+//! everywhere; a leg ends with its value, and with the network namespace of its process.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -8,15 +8,17 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context as _};
+use rustix::process::{kill_process_group, Pid, Signal};
 use tare_guest::accelerator::Accelerator;
 use tare_guest::initramfs::Initramfs;
 use tare_guest::kernel::Kernel;
 use tare_guest::{Flavour, Guest, Hardware, Limits, Network};
 use tare_lab::choices;
 
+use super::service::{folder_text, Service};
 use crate::machine::load_program;
 use crate::program::leash;
-use crate::systems::load::driver::{nginx, Served, Server};
+use crate::systems::load::driver::Served;
 use crate::systems::namespace::{ip, within};
 
 choices! {
@@ -55,53 +57,61 @@ impl Place {
 const CLIENT: &str = "10.88.0.1/24";
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 2);
 const SERVER_NET: &str = "10.88.0.2/24";
-const PORT: u16 = 8080;
-/// The folder of nginx in a guest.
+/// The folder of the server in a guest.
 const FOLDER: &str = "/srv";
 /// The longest time until a server answers.
 const START_MAX: Duration = Duration::from_secs(30);
 /// The longest time for a command that sets something up in a guest.
 const COMMAND_MAX: Duration = Duration::from_secs(60);
 
+/// The file that says how many bounce slots are in use.
+const SLOTS_USED: &str = "/sys/kernel/debug/swiotlb/io_tlb_used";
+
 /// A server that runs at a place.
 pub(super) struct Leg {
+    service: Service,
     address: SocketAddr,
-    /// For files of the server on the host, and of load generators.
+    /// The address for questions about the server's counts.
+    counts: SocketAddr,
+    /// For files of the server on the host.
     folder: tempfile::TempDir,
     server: Option<Process>,
     guest: Option<Guest>,
 }
 
-/// A process that ends with this value.
+/// A process that ends with this value, and its group with it.
 struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL);
         let _ = self.0.wait();
     }
 }
 
 impl Leg {
-    /// Starts nginx with a document of this length. The process must be in a network namespace of
-    /// its own, of which this takes loopback and the bridge.
+    /// Starts a server; a number is an nginx with a document of this length. The process must be in
+    /// a network namespace of its own, of which this takes loopback and the bridge.
     ///
     /// # Errors
     /// The place, or the server in it, cannot be started.
     pub(super) fn start(
         place: Place,
-        document: usize,
+        service: impl Into<Service>,
         vcpus: u16,
         accelerator: Accelerator,
     ) -> anyhow::Result<Leg> {
+        let service = service.into();
         let folder = tempfile::Builder::new().prefix("tare-guest-").tempdir()?;
         ip(&["link", "set", "lo", "up"])?;
-        let address = match place {
+        let (address, counts) = service.addresses(match place {
             Place::Loopback => Ipv4Addr::LOCALHOST,
             _ => SERVER,
-        };
+        });
         let mut leg = Leg {
-            address: (address, PORT).into(),
+            service,
+            address,
+            counts,
             folder,
             server: None,
             guest: None,
@@ -120,8 +130,8 @@ impl Leg {
             ip(&["link", "set", "bridge", "up"])?;
         }
         match place.flavour() {
-            Some(flavour) => leg.start_guest(flavour, document, vcpus, accelerator)?,
-            None => leg.start_here(place, document)?,
+            Some(flavour) => leg.start_guest(flavour, vcpus, accelerator)?,
+            None => leg.start_here(place)?,
         }
         leg.wait()?;
         Ok(leg)
@@ -132,9 +142,15 @@ impl Leg {
         self.address
     }
 
-    /// Returns a folder that is there for as long as the server is.
-    pub(super) fn folder(&self) -> &std::path::Path {
-        self.folder.path()
+    /// Returns the address for questions about the server's counts.
+    pub(super) fn counts(&self) -> SocketAddr {
+        self.counts
+    }
+
+    /// Returns the certificate of its TLS, as PEM.
+    pub(super) fn certificate(&self) -> Option<&str> {
+        let identity = self.service.identity.as_ref()?;
+        Some(&identity.certificate)
     }
 
     /// Returns the guest, if the place is one.
@@ -142,21 +158,67 @@ impl Leg {
         self.guest.as_mut()
     }
 
-    /// Asks nginx what it has served.
+    /// Returns how many slots of bounce buffers are in use; `None` outside of a guest, or in one
+    /// that has none.
+    ///
+    /// # Errors
+    /// The guest does not say.
+    pub(super) fn bounce_slots(&mut self) -> anyhow::Result<Option<u64>> {
+        let Some(guest) = &mut self.guest else {
+            return Ok(None);
+        };
+        let script = format!("test ! -e {SLOTS_USED} || cat {SLOTS_USED}");
+        let text = guest.output(&["sh", "-c", &script], COMMAND_MAX)?;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let slots = text.trim().parse();
+        Ok(Some(slots.with_context(|| {
+            format!("{SLOTS_USED}: found {text:?}, expected a number")
+        })?))
+    }
+
+    /// Checks that the server's process, or its guest, runs.
+    ///
+    /// # Errors
+    /// It has ended: why.
+    pub(super) fn check(&mut self) -> anyhow::Result<()> {
+        if let Some(guest) = &mut self.guest {
+            return Ok(guest.check()?);
+        }
+        match self.server.as_mut().map(|it| it.0.try_wait()) {
+            Some(Ok(Some(status))) => {
+                bail!(
+                    "{} ended by itself: {status}; {}",
+                    self.service.program(),
+                    self.log()
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks the server what it has served.
     ///
     /// # Errors
     /// It gives no answer.
     pub(super) fn served(&self) -> anyhow::Result<Served> {
-        Served::ask(Server::Nginx, self.address)
+        Served::ask(self.service.kind, self.counts)
     }
 
-    fn start_here(&mut self, place: Place, document: usize) -> anyhow::Result<()> {
-        let path = self.folder.path().to_str().context("a path of no text")?;
-        fs::write(self.folder.path().join("index.html"), "x".repeat(document))?;
-        let config = nginx(path, (Ipv4Addr::UNSPECIFIED, PORT).into(), "off");
-        fs::write(self.folder.path().join("nginx.conf"), config)?;
+    fn log(&self) -> String {
+        let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+        log.trim().to_owned()
+    }
+
+    fn start_here(&mut self, place: Place) -> anyhow::Result<()> {
+        let path = folder_text(self.folder.path())?;
+        for (name, bytes) in self.service.files(path, false) {
+            fs::write(self.folder.path().join(name), bytes)?;
+        }
+        let name = self.service.program();
         let log = fs::File::create(self.folder.path().join("log"))?;
-        let program = load_program("nginx").context("no nginx")?;
+        let program = load_program(name).with_context(|| format!("no {name}"))?;
         // The kernel ends it with this process, whatever ends that.
         let mut command = leash();
         if place != Place::Loopback {
@@ -164,12 +226,12 @@ impl Leg {
         }
         command
             .arg(&program)
-            .args(["-e", "stderr", "-p", path, "-c", "nginx.conf"])
+            .args(self.service.arguments(path, false))
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        let server = Process(command.spawn().context("nginx")?);
+        let server = Process(command.spawn().context(name)?);
         let pid = server.0.id();
         self.server = Some(server);
         if place == Place::Bridge {
@@ -198,7 +260,6 @@ impl Leg {
     fn start_guest(
         &mut self,
         flavour: Flavour,
-        document: usize,
         vcpus: u16,
         accelerator: Accelerator,
     ) -> anyhow::Result<()> {
@@ -206,24 +267,32 @@ impl Leg {
         ip(&["link", "set", "near", "master", "bridge", "up"])?;
         let kernel = Kernel::installed()?;
         let mut image = Initramfs::new(&std::env::current_exe()?, &kernel)?;
-        image.program("nginx", "nginx-light")?;
-        let config = nginx(FOLDER, (Ipv4Addr::UNSPECIFIED, PORT).into(), "on");
-        image.file("srv/nginx.conf", 0o644, config.into());
-        image.file("srv/index.html", 0o644, vec![b'x'; document]);
+        let service = &self.service;
+        image.program(service.program(), service.package())?;
+        for (name, bytes) in service.files(FOLDER, true) {
+            image.file(&format!("{}/{name}", &FOLDER[1..]), 0o644, bytes);
+        }
+        // For the files of a server that has none of its own.
+        image.file(&format!("{}/.keep", &FOLDER[1..]), 0o644, Vec::new());
         let image = image.in_memory()?;
+        let plain = Hardware::new(flavour, accelerator);
         let hardware = Hardware {
             vcpus,
+            memory_mib: plain.memory_mib + u32::try_from(service.store_mib())?,
             network: Network::Tap("near".into()),
-            ..Hardware::new(flavour, accelerator)
+            ..plain
         };
         let mut guest = Guest::boot(&hardware, &kernel, image.path(), &Limits::default())?;
         for command in [
             &["ip", "address", "add", SERVER_NET, "dev", "eth0"][..],
             &["ip", "link", "set", "eth0", "up"],
-            &["nginx", "-e", "stderr", "-p", FOLDER, "-c", "nginx.conf"],
         ] {
             guest.output(command, COMMAND_MAX)?;
         }
+        let arguments = service.arguments(FOLDER, true);
+        let words = arguments.iter().map(String::as_str);
+        let command: Vec<&str> = [service.program()].into_iter().chain(words).collect();
+        guest.output(&command, COMMAND_MAX)?;
         self.guest = Some(guest);
         Ok(())
     }
@@ -236,10 +305,11 @@ impl Leg {
                 Ok(_) => return Ok(()),
                 Err(error) => error,
             };
-            let ended = self.server.as_mut().map(|it| it.0.try_wait());
-            if Instant::now() > until || matches!(ended, Some(Ok(Some(_)))) {
-                let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-                return Err(error.context(format!("nginx does not answer; {}", log.trim())));
+            self.check()?;
+            if Instant::now() > until {
+                let name = self.service.program();
+                let log = self.log();
+                return Err(error.context(format!("{name} does not answer; {log}")));
             }
             std::thread::sleep(Duration::from_millis(10));
         }

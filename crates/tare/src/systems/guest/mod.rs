@@ -1,9 +1,12 @@
 //! `tare guest`: guests under QEMU.
 
 mod boot;
+pub(crate) mod cost;
 pub(super) mod driver;
+mod generate;
 pub(crate) mod hosts;
 mod legs;
+mod service;
 pub(crate) mod syscalls;
 
 use std::process::ExitCode;

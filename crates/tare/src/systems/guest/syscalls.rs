@@ -61,7 +61,9 @@ parameters! {
         copies: usize [1..=255] = 1,
         /// true if times are judged: an emulated guest is then not testable
         timed: bool = true,
-        /// the trial; UnixBench takes 10 s
+        /// repeats, of which the worst third is dropped; UnixBench makes 10
+        repeats: usize [1..=100] = 1,
+        /// each of them; UnixBench takes 10 s
         duration: Duration = "1 s",
     }
 }
@@ -70,7 +72,8 @@ figures! {
     /// The figures of a trial of `guest-syscalls`.
     pub(crate) struct SyscallTrial {
         metrics {
-            /// loops of five system calls per second, of all copies together
+            /// loops of five system calls per second, of all copies together: the geometric mean
+            /// of the repeats that are kept
             loop_rate: f64 [OperationsPerSecond],
             /// UnixBench's index of it: 10 is a SPARCstation 20-61
             index: f64 [Count],
@@ -78,8 +81,10 @@ figures! {
         counters {
             /// loops
             operations,
-            /// copies that have done some
+            /// copies that have done some in every repeat
             copies,
+            /// repeats
+            repeats,
             /// 1 if the guest is emulated
             emulated,
         }
@@ -109,25 +114,31 @@ impl Workload for Syscalls {
             None => Duration::from_millis(20),
         };
         Some(Expected {
-            clock: parameters.duration + start,
+            clock: parameters.duration * parameters.repeats as u32 + start,
             work: Duration::ZERO,
         })
     }
 
     fn longest(parameters: &SyscallParameters) -> Duration {
-        BOOT_MAX + parameters.duration * 4
+        BOOT_MAX + parameters.duration * 4 * parameters.repeats as u32
     }
 
     fn run(parameters: SyscallParameters, agent: &mut Agent) -> Result<SyscallTrial, TrialError> {
         let SyscallParameters {
-            copies, duration, ..
+            copies,
+            repeats,
+            duration,
+            ..
         } = parameters;
         let own = std::env::current_exe().map_err(anyhow::Error::from)?;
         let is_emulated = parameters.place.flavour().is_some() && !parameters.timed;
-        let reports = match parameters.place.flavour() {
+        let mut all = Vec::new();
+        match parameters.place.flavour() {
             None => {
                 agent.start()?;
-                here(&own, copies, duration)?
+                for _ in 0..repeats {
+                    all.push(here(&own, copies, duration)?);
+                }
             }
             Some(flavour) => {
                 let kernel = Kernel::installed().map_err(anyhow::Error::from)?;
@@ -148,16 +159,20 @@ impl Workload for Syscalls {
                 let mut guest = guest.map_err(anyhow::Error::from)?;
                 agent.note("guest", guest.evidence())?;
                 agent.start()?;
-                inside(&mut guest, copies, duration)?
+                for _ in 0..repeats {
+                    all.push(inside(&mut guest, copies, duration)?);
+                }
             }
-        };
-        let operations = reports.iter().map(|report| report.loops).sum();
-        let rate = reports.iter().map(Report::rate).sum();
+        }
+        let worked = |reports: &Vec<Report>| reports.iter().filter(|it| it.loops > 0).count();
+        let rates: Vec<f64> = all.iter().map(|reports| rate(reports)).collect();
+        let score = syscall::score(&rates).context("a repeat without a loop")?;
         Ok(SyscallTrial {
-            loop_rate: rate,
-            index: syscall::index(rate),
-            operations,
-            copies: reports.iter().filter(|report| report.loops > 0).count() as u64,
+            loop_rate: score,
+            index: syscall::index(score),
+            operations: all.iter().flatten().map(|report| report.loops).sum(),
+            copies: all.iter().map(worked).min().unwrap_or(0) as u64,
+            repeats: all.len() as u64,
             emulated: is_emulated.into(),
         })
     }
@@ -181,6 +196,11 @@ impl Report {
         ensure!(report.seconds > 0.0, "a copy took {} s", report.seconds);
         Ok(report)
     }
+}
+
+/// The rate of all copies together.
+fn rate(reports: &[Report]) -> f64 {
+    reports.iter().map(Report::rate).sum()
 }
 
 /// Makes the system calls in this process, and prints how many.

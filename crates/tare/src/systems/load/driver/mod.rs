@@ -18,7 +18,8 @@ use tare_load::Pace;
 use crate::agent::{Agent, TrialError};
 use crate::machine::{Feature, Machine};
 use crate::systems::workload::{mistake, Workload};
-pub(in crate::systems) use server::{nginx, Running, Served, Server};
+pub(in crate::systems) use own::Padded;
+pub(in crate::systems) use server::{nginx, Nginx, Running, Served, Server};
 pub(in crate::systems) use tool::{Generator, Report};
 
 /// The document that nginx serves.
@@ -281,6 +282,7 @@ fn own_trial(
             p99: latency(0.99),
             p999: latency(0.999),
             bytes_per_response: record.bytes_per_response(),
+            responses: Some(record.answered()),
         },
         cpu,
         scheduled: record.scheduled,

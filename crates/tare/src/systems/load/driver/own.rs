@@ -22,7 +22,7 @@ const FILL_PIPELINE: usize = 16;
 
 /// A protocol with keys of equal length.
 #[derive(Clone)]
-struct Padded<P>(P);
+pub(in crate::systems) struct Padded<P>(pub(in crate::systems) P);
 
 impl<P: Protocol> Protocol for Padded<P> {
     fn greet(&mut self, out: &mut Vec<u8>) -> usize {

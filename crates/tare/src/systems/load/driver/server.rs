@@ -56,6 +56,8 @@ pub(in crate::systems) struct Served {
     pub(in crate::systems) requests: u64,
     /// Bytes that it sent; `None` if it does not count them.
     pub(super) bytes: Option<u64>,
+    /// Reads of a key that there was; `None` if it has no keys.
+    pub(in crate::systems) hits: Option<u64>,
     /// Bytes of the answer that these numbers are from.
     answer: u64,
 }
@@ -86,10 +88,14 @@ impl Running {
             Server::Nginx => {
                 let path = folder.path().to_str().context("a path of no text")?;
                 fs::write(folder.path().join("index.html"), "x".repeat(document_len))?;
-                fs::write(
-                    folder.path().join("nginx.conf"),
-                    nginx(path, address, "off"),
-                )?;
+                let config = nginx(&Nginx {
+                    folder: path,
+                    address,
+                    tls: None,
+                    workers: 1,
+                    daemon: false,
+                });
+                fs::write(folder.path().join("nginx.conf"), config)?;
                 command.args(["-e", "stderr", "-p", path, "-c", "nginx.conf"]);
             }
             Server::Memcached => {
@@ -213,9 +219,11 @@ impl Served {
         let questions = u64::from(kind != Server::Memcached);
         let requests = self.requests.checked_sub(before.requests + questions);
         let bytes = self.bytes.zip(before.bytes);
+        let hits = self.hits.zip(before.hits);
         Ok(Served {
             requests: requests.context("the server's count went back")?,
             bytes: bytes.and_then(|(now, then)| now.checked_sub(then + before.answer)),
+            hits: hits.and_then(|(now, then)| now.checked_sub(then)),
             answer: 0,
         })
     }
@@ -227,7 +235,7 @@ fn read_served(kind: Server, answer: &str) -> Option<Served> {
         let line = answer.lines().find_map(|line| line.strip_prefix(name))?;
         line.trim().parse().ok()
     };
-    let (requests, bytes) = match kind {
+    let (requests, bytes, hits) = match kind {
         Server::Nginx => {
             let numbers = answer
                 .lines()
@@ -235,35 +243,77 @@ fn read_served(kind: Server, answer: &str) -> Option<Served> {
             let requests = numbers
                 .skip(1)
                 .find_map(|line| line.split_whitespace().nth(2));
-            (requests?.parse().ok()?, None)
+            (requests?.parse().ok()?, None, None)
         }
         Server::Memcached => {
             let of = |operation| number(operation);
             let requests = of("STAT cmd_get ")? + of("STAT cmd_set ")?;
-            (requests, number("STAT bytes_written "))
+            (
+                requests,
+                number("STAT bytes_written "),
+                of("STAT get_hits "),
+            )
         }
         Server::Redis => (
             number("total_commands_processed:")?,
             number("total_net_output_bytes:"),
+            number("keyspace_hits:"),
         ),
     };
     Some(Served {
         requests,
         bytes,
+        hits,
         answer: answer.len() as u64,
     })
 }
 
-/// The configuration of nginx: one process, which closes no connection by itself. `daemon` is "on"
-/// if it is to go into the background.
-pub(in crate::systems) fn nginx(folder: &str, address: SocketAddr, daemon: &str) -> String {
+/// The settings of nginx.
+pub(in crate::systems) struct Nginx<'a> {
+    /// The folder of its files.
+    pub(in crate::systems) folder: &'a str,
+    /// The address without TLS.
+    pub(in crate::systems) address: SocketAddr,
+    /// The address with TLS, for which `cert.pem` and `key.pem` are in the folder.
+    pub(in crate::systems) tls: Option<SocketAddr>,
+    /// Processes that serve.
+    pub(in crate::systems) workers: usize,
+    /// True if it is to go into the background.
+    pub(in crate::systems) daemon: bool,
+}
+
+/// The configuration of nginx, which closes no connection by itself.
+pub(in crate::systems) fn nginx(settings: &Nginx<'_>) -> String {
+    let Nginx {
+        folder,
+        address,
+        workers,
+        ..
+    } = settings;
+    let on = |is_on: bool| if is_on { "on" } else { "off" };
+    let daemon = on(settings.daemon);
+    // One process alone needs no other that watches it. Several take the rights of another user,
+    // who cannot read a folder of root's, unless they are told.
+    let processes = match workers {
+        1 => "master_process off;".to_owned(),
+        _ if rustix::process::geteuid().is_root() => {
+            format!("worker_processes {workers};\nuser root;")
+        }
+        _ => format!("worker_processes {workers};"),
+    };
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"];
     let temporary = temporary.map(|name| format!("{name}_temp_path \"{folder}/{name}\";"));
+    let tls = settings.tls.map_or(String::new(), |tls| {
+        format!(
+            "listen {tls} ssl;\n    ssl_certificate \"{folder}/cert.pem\";\n    \
+             ssl_certificate_key \"{folder}/key.pem\";\n    ssl_protocols TLSv1.3;\n    "
+        )
+    });
     format!(
-        "daemon {daemon};\nmaster_process off;\npid \"{folder}/pid\";\nerror_log stderr;\n\
+        "daemon {daemon};\n{processes}\npid \"{folder}/pid\";\nerror_log stderr;\n\
          events {{ worker_connections 8192; }}\n\
          http {{\n  access_log off;\n  etag off;\n  keepalive_requests 1000000000;\n  open_file_cache max=16;\n  \
-         {}\n  server {{\n    listen {address};\n    root \"{folder}\";\n    \
+         {}\n  server {{\n    listen {address};\n    {tls}root \"{folder}\";\n    \
          location = {STATUS} {{ stub_status; }}\n  }}\n}}\n",
         temporary.join("\n  ")
     )
@@ -282,30 +332,41 @@ mod tests {
             )
         };
         let memcached = |n, bytes| {
-            format!("STAT cmd_get {n}\r\nSTAT cmd_set 2\r\nSTAT bytes_written {bytes}\r\nEND\r\n")
+            format!(
+                "STAT cmd_get {n}\r\nSTAT cmd_set 2\r\nSTAT get_hits {}\r\n\
+                 STAT bytes_written {bytes}\r\nEND\r\n",
+                n / 2
+            )
         };
         let redis = |n, bytes| {
-            format!("$9\r\ntotal_commands_processed:{n}\r\ntotal_net_output_bytes:{bytes}\r\n")
+            format!(
+                "$9\r\ntotal_commands_processed:{n}\r\ntotal_net_output_bytes:{bytes}\r\n\
+                 keyspace_hits:{}\r\n",
+                n / 2
+            )
         };
         let length = |answer: &str| answer.len() as u64;
-        for (kind, before, after, bytes) in [
-            (Server::Nginx, nginx(5), nginx(106), None),
+        for (kind, before, after, bytes, hits) in [
+            (Server::Nginx, nginx(5), nginx(106), None, None),
             (
                 Server::Memcached,
                 memcached(1, 10),
                 memcached(101, 10 + length(&memcached(1, 10)) + 900),
                 Some(900),
+                Some(50),
             ),
             (
                 Server::Redis,
                 redis(3, 20),
                 redis(104, 20 + length(&redis(3, 20)) + 900),
                 Some(900),
+                Some(51),
             ),
         ] {
             let read = |answer: &str| read_served(kind, answer).unwrap();
             let served = read(&after).since(kind, &read(&before)).unwrap();
-            assert_eq!((served.requests, served.bytes), (100, bytes), "{kind:?}");
+            let counts = (served.requests, served.bytes, served.hits);
+            assert_eq!(counts, (100, bytes, hits), "{kind:?}");
             assert_eq!(read_served(kind, "ERROR\r\n"), None);
             assert!(read(&before).since(kind, &read(&after)).is_err());
         }

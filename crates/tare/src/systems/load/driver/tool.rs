@@ -50,6 +50,8 @@ pub(in crate::systems) struct Report {
     pub(in crate::systems) p999: Option<f64>,
     /// Bytes per response; `None` if it does not count them.
     pub(in crate::systems) bytes_per_response: Option<f64>,
+    /// Responses; `None` if it does not count them.
+    pub(in crate::systems) responses: Option<u64>,
 }
 
 /// The line of the script below with wrk's 99.9th percentile, which wrk does not print.
@@ -263,6 +265,7 @@ impl Generator {
             p99: latency(99.0),
             p999: latency(99.9).or_else(|| Some(own_line?.parse::<f64>().ok()? / 1e6)),
             bytes_per_response: bytes_per_response(run),
+            responses: run.work().map(|(_, responses)| responses),
         })
     }
 }

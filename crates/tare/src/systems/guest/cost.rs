@@ -1,0 +1,293 @@
+//! The cost of guests for nginx, as a table for people, out of the result of a run of `tdx`.
+
+use tare_lab::parameters::Choice as _;
+use tare_lab::result::{CellResult, RunResult};
+use tare_lab::stats::{confidence_sequence, log_ratios, median, Bets, Round};
+use tare_lab::unit::significant;
+use tare_lab::value::Value;
+
+use super::legs::Place;
+
+/// The experiment with rates that mean something, and the one with those of emulated guests.
+const TIMED: &str = "tdx/nginx";
+const COUNTED: &str = "tdx/served";
+/// The generators, in the order of the columns.
+const GENERATORS: [&str; 2] = ["wrk", "load"];
+/// The largest difference of the bytes per response of two rates that are compared, as in the lab.
+const SAME_BYTES: f64 = 0.01;
+const DASH: &str = "–";
+
+/// Returns the table in at most `width` columns; `None` if the run has nothing of it.
+pub(crate) fn table(run: &RunResult, width: usize) -> Option<String> {
+    let timed = Rates::of(run, TIMED)?;
+    let emulated = Rates::of(run, COUNTED);
+    let mut rows = vec![[
+        "nginx runs",
+        GENERATORS[0],
+        "of the bridge's",
+        GENERATORS[1],
+        "of the bridge's",
+        "emulated",
+    ]
+    .map(str::to_owned)];
+    let mut reasons: Vec<(String, Vec<&str>)> = Vec::new();
+    for place in Place::all() {
+        let mut row = vec![words(place).to_owned()];
+        for generator in GENERATORS {
+            let cell = timed.cell(place, Some(generator));
+            row.push(cell.map_or(DASH.into(), rate));
+            let reference = timed.cell(Place::Bridge, Some(generator));
+            let share = cell.zip(reference).and_then(|(of, to)| share(of, to));
+            row.push(share.unwrap_or(DASH.into()));
+            if let Some(reason) = cell.and_then(|cell| cell.reason.as_ref()) {
+                note(&mut reasons, reason, words(place));
+            }
+        }
+        let cell = emulated.as_ref().and_then(|rates| rates.cell(place, None));
+        // On the host nothing is emulated, and the column is of guests alone.
+        let cell = cell.filter(|_| place.flavour().is_some());
+        row.push(cell.map_or(DASH.into(), rate));
+        rows.push(row.try_into().ok()?);
+    }
+    let has_emulated = rows[1..].iter().any(|row| row[5] != DASH);
+    let mut lines = vec!["What a guest costs nginx here, in requests per second".to_owned()];
+    lines.extend(aligned(&rows));
+    let mut notes = vec![
+        "Of the bridge's: the part of the requests that nginx serves on the host over the bridge by \
+         which guests are reached, with its 95 % interval. Loopback is no reference."
+            .to_owned(),
+    ];
+    if has_emulated {
+        notes.push(
+            "Emulated: guests whose instructions a program interprets. It says that they serve, and \
+             nothing of what a guest costs."
+                .into(),
+        );
+    }
+    let untested = |(reason, places): (String, Vec<&str>)| {
+        format!("Not tested {}: {reason}", places.join(", "))
+    };
+    notes.extend(reasons.into_iter().map(untested));
+    for note in notes {
+        lines.extend(wrapped(&note, width.max(40)));
+    }
+    Some(lines.join("\n") + "\n\n")
+}
+
+/// The request rates of one experiment.
+struct Rates<'a>(Vec<&'a CellResult>);
+
+impl<'a> Rates<'a> {
+    fn of(run: &'a RunResult, id: &str) -> Option<Rates<'a>> {
+        let experiment = run.experiments.iter().find(|it| it.id == id)?;
+        let cells = experiment.cells.iter();
+        Some(Rates(
+            cells.filter(|cell| cell.metric == "request_rate").collect(),
+        ))
+    }
+
+    fn cell(&self, place: Place, generator: Option<&str>) -> Option<&'a CellResult> {
+        let is = |cell: &&&CellResult, axis: &str, name: &str| {
+            cell.at.0.get(axis).and_then(Value::as_str) == Some(name)
+        };
+        let mut cells = self.0.iter().filter(|cell| is(cell, "place", place.name()));
+        let found = match generator {
+            Some(generator) => cells.find(|cell| is(cell, "generator", generator)),
+            None => cells.next(),
+        };
+        found.copied()
+    }
+}
+
+fn words(place: Place) -> &'static str {
+    match place {
+        Place::Loopback => "on the host, over loopback",
+        Place::Bridge => "on the host, over the bridge",
+        Place::Plain => "in a guest",
+        Place::Swiotlb => "in a guest with bounce buffers",
+        Place::SevSnp => "in a guest with SEV-SNP",
+        Place::Tdx => "in a guest with TDX",
+    }
+}
+
+fn rate(cell: &CellResult) -> String {
+    cell.median.map_or(DASH.into(), significant)
+}
+
+/// Returns the ratio of two cells round by round, its median with its interval; `None` if there is
+/// none, or the responses differ.
+fn share(of: &CellResult, to: &CellResult) -> Option<String> {
+    if of.at == to.at {
+        return of.median.map(|_| "1".into());
+    }
+    let (bytes, reference) = (of.work_per_operation?, to.work_per_operation?);
+    if (bytes / reference - 1.0).abs() > SAME_BYTES {
+        return None;
+    }
+    let rounds = |cell: &CellResult| -> Vec<Round> {
+        let rounds = cell.samples.iter();
+        rounds
+            .map(|value| value.map_or(Round::Missing, Round::Figure))
+            .collect()
+    };
+    let ratios = log_ratios(&rounds(of), &rounds(to)).ok()?;
+    let figures = ratios.iter().filter_map(|round| match round {
+        Round::Figure(value) => Some(*value),
+        _ => None,
+    });
+    let middle = median(&figures.collect::<Vec<f64>>())?.exp();
+    let ends = confidence_sequence(&ratios, Bets::SignsAndRanks, 0.95).map(f64::exp);
+    let [low, high] = ends.map(|end| format!("{end:.2}"));
+    Some(match ends.iter().all(|end| end.is_finite() && *end > 0.0) {
+        true => format!("{middle:.2} [{low}, {high}]"),
+        false => format!("{middle:.2}"),
+    })
+}
+
+fn note<'a>(reasons: &mut Vec<(String, Vec<&'a str>)>, reason: &str, place: &'a str) {
+    let found = reasons.iter_mut().find(|(known, _)| known == reason);
+    match found {
+        Some((_, places)) if places.contains(&place) => {}
+        Some((_, places)) => places.push(place),
+        None => reasons.push((reason.to_owned(), vec![place])),
+    }
+}
+
+/// The rows with columns of equal width: the first one to the left, the others to the right.
+fn aligned(rows: &[[String; 6]]) -> Vec<String> {
+    let len = |text: &String| console::measure_text_width(text);
+    let width = |column: usize| rows.iter().map(|row| len(&row[column])).max().unwrap_or(0);
+    let line = |row: &[String; 6]| {
+        let mut line = String::new();
+        for (column, text) in row.iter().enumerate() {
+            let room = " ".repeat(width(column) - len(text));
+            line += &match column {
+                0 => format!("  {text}{room}"),
+                _ => format!("  {room}{text}"),
+            };
+        }
+        line
+    };
+    rows.iter().map(line).collect()
+}
+
+/// A note in lines of at most this width, indented.
+fn wrapped(note: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in note.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if console::measure_text_width(line) + 1 + word.len() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            Some(_) => lines.push(format!("    {word}")),
+            None => lines.push(format!("  {word}")),
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn cell(
+        place: &str,
+        generator: Option<&str>,
+        samples: &[f64],
+        bytes: f64,
+    ) -> serde_json::Value {
+        let mut at = json!({ "place": place });
+        if let Some(generator) = generator {
+            at["generator"] = generator.into();
+        }
+        let reason = samples.is_empty().then_some("no such processor; buy one");
+        json!({
+            "at": at, "metric": "request_rate", "unit": "ops/s", "better": "higher",
+            "n": samples.len(), "median": median(samples), "ci95": null, "samples": samples,
+            "work_per_operation": bytes, "failed": 0, "reason": reason,
+        })
+    }
+
+    fn run(experiments: &[(&str, Vec<serde_json::Value>)]) -> RunResult {
+        let experiments: Vec<serde_json::Value> = experiments
+            .iter()
+            .map(|(id, cells)| {
+                json!({
+                    "id": id, "title": "", "source": "", "axes": [], "published": [], "noise": [],
+                    "cells": cells, "rounds": 1, "exact": false, "claims": [], "targets": [],
+                })
+            })
+            .collect();
+        let machine = serde_json::to_value(tare_lab::fingerprint::Machine::read()).unwrap();
+        let run = json!({
+            "schema": 2, "run": "r", "tare": "0", "size": "quick", "seed": 1, "started": "",
+            "rounds": 1, "complete": true, "machine": machine, "warnings": [], "families": [],
+            "experiments": experiments,
+        });
+        serde_json::from_value(run).unwrap()
+    }
+
+    fn row<'a>(table: &'a str, place: &str) -> Vec<&'a str> {
+        let line = table.lines().find_map(|it| it.trim().strip_prefix(place));
+        line.unwrap_or_else(|| panic!("{place}: {table}"))
+            .split("  ")
+            .map(str::trim)
+            .filter(|it| !it.is_empty())
+            .collect()
+    }
+
+    #[test]
+    fn the_table_has_shares_of_the_bridge_and_marks_what_is_emulated_or_not_tested() {
+        let timed = vec![
+            cell("loopback", Some("wrk"), &[3000.0; 12], 800.0),
+            cell("bridge", Some("wrk"), &[2000.0; 12], 800.0),
+            cell("plain", Some("wrk"), &[1000.0; 12], 800.0),
+            cell("swiotlb", Some("wrk"), &[500.0; 12], 900.0),
+            cell("tdx", Some("wrk"), &[], 0.0),
+        ];
+        let counted = vec![
+            cell("bridge", None, &[77.0], 800.0),
+            cell("plain", None, &[55.0], 800.0),
+        ];
+        let run = run(&[(TIMED, timed), (COUNTED, counted)]);
+        let table = table(&run, 80).unwrap();
+        assert_eq!(
+            row(&table, "on the host, over loopback")[..2],
+            ["3000", "1.50 [1.50, 1.50]"],
+            "{table}"
+        );
+        assert_eq!(
+            row(&table, "on the host, over the bridge"),
+            ["2000", "1", DASH, DASH, DASH]
+        );
+        assert_eq!(
+            row(&table, "in a guest  "),
+            ["1000", "0.50 [0.50, 0.50]", DASH, DASH, "55"]
+        );
+        // Other bytes per response are never compared.
+        assert_eq!(
+            row(&table, "in a guest with bounce buffers")[..2],
+            ["500", DASH]
+        );
+        assert_eq!(row(&table, "in a guest with TDX"), [DASH; 5]);
+        let flat = table.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(
+            flat.contains("Not tested in a guest with TDX: no such processor; buy one"),
+            "{table}"
+        );
+        assert!(!table.contains("77"), "{table}");
+        assert!(
+            table.lines().skip(8).all(|line| line.chars().count() <= 80),
+            "{table}"
+        );
+    }
+
+    #[test]
+    fn a_run_without_guests_has_no_table() {
+        let counted = vec![cell("plain", None, &[55.0], 800.0)];
+        assert_eq!(table(&run(&[(COUNTED, counted)]), 80), None);
+        assert_eq!(table(&run(&[]), 80), None);
+    }
+}
