@@ -13,6 +13,7 @@ mod evidence;
 mod guest;
 pub mod initramfs;
 pub mod kernel;
+pub mod probes;
 mod qmp;
 pub mod syscall;
 pub mod version;

@@ -1,6 +1,7 @@
 //! `tare guest`: guests under QEMU.
 
 mod boot;
+pub(crate) mod breakdown;
 pub(super) mod driver;
 mod legs;
 pub(crate) mod syscalls;
@@ -14,6 +15,8 @@ use clap::Subcommand;
 pub(crate) enum Command {
     /// Boot a guest from programs of this machine, and run a shell or a command in it
     Boot(boot::Args),
+    /// Measure what the time of nginx in a guest is spent on
+    Breakdown(breakdown::command::Args),
 }
 
 /// Runs the command.
@@ -24,6 +27,7 @@ pub(crate) enum Command {
 pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Boot(args) => boot::run(args),
+        Command::Breakdown(args) => breakdown::command::run(args),
     }
 }
 
