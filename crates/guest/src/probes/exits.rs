@@ -13,105 +13,26 @@ use super::recorder::lost_events;
 /// that of an ordinary VM and of a confidential one.
 pub const SWITCH_CYCLES: [u64; 2] = [1400, 9500];
 
-/// The maker of the processor, which numbers the reasons.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Vendor {
-    /// SVM.
-    Amd,
-    /// VMX.
-    Intel,
-}
-
-/// Names of tracepoints, and numbers: AMD64 Architecture Programmer's Manual, volume 2, appendix C.
-const AMD: &[(&str, u32)] = &[
-    ("excp_base", 0x40),
-    ("interrupt", 0x60),
-    ("nmi", 0x61),
-    ("smi", 0x62),
-    ("init", 0x63),
-    ("vintr", 0x64),
-    ("cr0_sel_write", 0x65),
-    ("rdpmc", 0x6f),
-    ("cpuid", 0x72),
-    ("iret", 0x74),
-    ("invd", 0x76),
-    ("pause", 0x77),
-    ("hlt", 0x78),
-    ("invlpg", 0x79),
-    ("io", 0x7b),
-    ("msr", 0x7c),
-    ("shutdown", 0x7f),
-    ("vmmcall", 0x81),
-    ("wbinvd", 0x89),
-    ("monitor", 0x8a),
-    ("mwait", 0x8b),
-    ("xsetbv", 0x8d),
-    ("npf", 0x400),
-    ("avic_incomplete_ipi", 0x401),
-    ("avic_unaccelerated_access", 0x402),
-    ("vmgexit", 0x403),
-];
-
-/// The same: Intel's Software Developer's Manual, volume 3, appendix C.
-const INTEL: &[(&str, u32)] = &[
-    ("exception_nmi", 0),
-    ("external_interrupt", 1),
-    ("triple_fault", 2),
-    ("interrupt_window", 7),
-    ("pending_interrupt", 7),
-    ("nmi_window", 8),
-    ("cpuid", 10),
-    ("hlt", 12),
-    ("invlpg", 14),
-    ("rdpmc", 15),
-    ("vmcall", 18),
-    ("cr_access", 28),
-    ("dr_access", 29),
-    ("io_instruction", 30),
-    ("msr_read", 31),
-    ("msr_write", 32),
-    ("pause_instruction", 40),
-    ("apic_access", 44),
-    ("eoi_induced", 45),
-    ("ept_violation", 48),
-    ("ept_misconfig", 49),
-    ("preemption_timer", 52),
-    ("wbinvd", 54),
-    ("xsetbv", 55),
-    ("apic_write", 56),
-    ("tdcall", 77),
-];
-
-impl Vendor {
-    /// Returns the vendor in the text of `/proc/cpuinfo`; `None` if it is another one.
-    pub fn of(cpuinfo: &str) -> Option<Vendor> {
-        let line = cpuinfo.lines().find(|line| line.starts_with("vendor_id"))?;
-        match line.rsplit_once(' ')?.1 {
-            "AuthenticAMD" | "HygonGenuine" => Some(Vendor::Amd),
-            "GenuineIntel" => Some(Vendor::Intel),
-            _ => None,
-        }
-    }
-
-    /// Returns the number of a reason, by a name of a tracepoint or the number itself.
-    pub fn number(self, reason: &str) -> Option<u32> {
-        if let Some(digits) = reason.strip_prefix("0x") {
-            return u32::from_str_radix(digits, 16).ok();
-        }
-        let table = match self {
-            Vendor::Amd => AMD,
-            Vendor::Intel => INTEL,
+/// Reads the reasons' numbers by their names from the `format` of the tracepoint `kvm_exit`: pairs
+/// such as `{ 0x078, "hlt" }` or `{ 0x040 + 6, "UD excp" }`. Those of Intel are in upper case.
+pub fn numbers(format: &str) -> BTreeMap<String, u32> {
+    let pairs = format.split('{').filter_map(|pair| {
+        let (number, name) = pair.split_once('}')?.0.split_once(',')?;
+        let parse = |part: &str| match part.trim().strip_prefix("0x") {
+            Some(digits) => u32::from_str_radix(digits, 16).ok(),
+            None => part.trim().parse().ok(),
         };
-        table
-            .iter()
-            .find(|(name, _)| *name == reason)
-            .map(|(_, number)| *number)
-    }
+        let number: Option<u32> = number.split('+').map(parse).sum();
+        Some((name.trim().trim_matches('"').to_owned(), number?))
+    });
+    pairs.collect()
 }
 
 /// The exits of one virtual processor for one reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Exit {
+    /// The reason's number, if the kernel gives its name one.
+    pub number: Option<u32>,
     /// Exits.
     pub count: u64,
     /// Cycles from the exits to the next entries, without the world switch; of those exits that an
@@ -131,11 +52,12 @@ pub struct Exits {
 }
 
 impl Exits {
-    /// Reads the text of `trace` or `trace_pipe`, whose clock must be `x86-tsc`.
+    /// Reads the text of `trace` or `trace_pipe`, whose clock must be `x86-tsc`, with the numbers
+    /// of the reasons.
     ///
     /// Older kernels do not name the virtual processor: then they are numbered in the order in
     /// which their threads appear.
-    pub fn parse(text: &str) -> Exits {
+    pub fn parse(text: &str, numbers: &BTreeMap<String, u32>) -> Exits {
         let mut exits = Exits::default();
         let mut threads: Vec<u32> = Vec::new();
         // The exit of a thread that has no entry yet.
@@ -158,22 +80,19 @@ impl Exits {
             };
             if !is_exit {
                 if let Some((vcpu, reason, began)) = open.remove(&thread) {
-                    let exit = exits
-                        .vcpus
-                        .entry(vcpu)
-                        .or_default()
-                        .entry(reason)
-                        .or_default();
-                    exit.cycles += time.saturating_sub(began);
+                    let of_vcpu = exits.vcpus.entry(vcpu).or_default();
+                    of_vcpu.entry(reason).or_default().cycles += time.saturating_sub(began);
                 }
                 continue;
             }
-            let Some(reason) = after(body, "reason ") else {
+            // Some names have two words; a line that is cut off has no address.
+            let reason = body.split_once("reason ");
+            let Some((name, _)) = reason.and_then(|(_, it)| it.split_once(" rip ")) else {
                 exits.unread += 1;
                 continue;
             };
-            let named =
-                after(body, "vcpu ").and_then(|text| text.trim_end_matches(',').parse().ok());
+            let named = body.strip_prefix("vcpu ").and_then(|it| it.split_once(' '));
+            let named = named.and_then(|(vcpu, _)| vcpu.parse().ok());
             let vcpu = named.unwrap_or_else(|| {
                 let place = threads.iter().position(|it| *it == thread);
                 place.unwrap_or_else(|| {
@@ -181,18 +100,19 @@ impl Exits {
                     threads.len() - 1
                 }) as u32
             });
-            let reason = reason
-                .trim_start_matches("EXIT_REASON_")
-                .trim_start_matches("EXIT_");
-            let reason = reason.to_ascii_lowercase();
+            let reason = name.trim_start_matches("EXIT_REASON_");
+            let reason = reason.trim_start_matches("EXIT_").to_ascii_lowercase();
             let of_vcpu = exits.vcpus.entry(vcpu).or_default();
-            of_vcpu.entry(reason.clone()).or_default().count += 1;
+            let exit = of_vcpu.entry(reason.clone()).or_default();
+            exit.count += 1;
+            exit.number = numbers.get(name).copied();
             open.insert(thread, (vcpu, reason, time));
         }
         exits
     }
 
-    /// Reads what is below a folder of tracefs: `trace`, and `stats` of each processor.
+    /// Reads what is below a folder of tracefs: `trace`, the tracepoint's `format`, and `stats` of
+    /// each processor.
     ///
     /// # Errors
     /// There is no `trace`, or its clock is not `x86-tsc`.
@@ -204,7 +124,9 @@ impl Exits {
                 "trace_clock: found \"{found}\", expected [x86-tsc]"
             )));
         }
-        let mut exits = Exits::parse(&fs::read_to_string(folder.join("trace"))?);
+        let format = fs::read_to_string(folder.join("events/kvm/kvm_exit/format"))?;
+        let text = fs::read_to_string(folder.join("trace"))?;
+        let mut exits = Exits::parse(&text, &numbers(&format));
         let mut lost = 0;
         for cpu in fs::read_dir(folder.join("per_cpu"))?.flatten() {
             lost += lost_events(&fs::read_to_string(cpu.path().join("stats"))?);
@@ -240,11 +162,6 @@ fn head(line: &str) -> Option<(u32, u64, &str)> {
         .ok()?;
     let time = head.rsplit_once(' ')?.1.parse().ok()?;
     Some((thread, time, rest.split_once(": ")?.1))
-}
-
-/// Returns the word behind a name.
-fn after<'a>(body: &'a str, name: &str) -> Option<&'a str> {
-    body.split_once(name)?.1.split_whitespace().next()
 }
 
 /// The tracepoints of a guest on this machine, in an instance of tracefs of their own, which ends

@@ -343,9 +343,9 @@ pub(super) fn lost_events(stats: &str) -> u64 {
         .sum()
 }
 
-/// Returns the misses of the probes whose names have a beginning, from `kprobe_profile`: name, hits,
-/// misses. The two probes of a call are missed together where an interrupt hits them in the middle
-/// of another, and the one at its return alone where too many calls wait for theirs.
+/// Returns the misses of probes whose names begin so, from `kprobe_profile`: name, hits, misses.
+/// The two probes of a call are missed together where an interrupt hits them in the middle of
+/// another, and the one at its return alone where too many calls wait for theirs.
 fn missed(profile: &str, name: &str) -> u64 {
     let lines = profile
         .lines()

@@ -10,7 +10,7 @@ use serde_json::{json, Value as Json};
 use tare_guest::accelerator::{choose, Choice};
 use tare_guest::initramfs::Initramfs;
 use tare_guest::kernel::Kernel;
-use tare_guest::probes::exits::{Vendor, SWITCH_CYCLES};
+use tare_guest::probes::exits::SWITCH_CYCLES;
 use tare_guest::probes::Category;
 use tare_guest::Accelerator;
 use tare_lab::parameters::{Bytes, Choice as _};
@@ -21,6 +21,7 @@ use crate::machine::Machine;
 use crate::size::parse_bytes;
 use crate::systems::guest::boot::bar;
 use crate::systems::guest::legs::Place;
+use crate::systems::namespace::ip;
 use crate::systems::workload::Workload as _;
 use crate::terminal;
 
@@ -99,11 +100,8 @@ pub(in crate::systems::guest) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !args.apart {
         let mut again = Command::new("unshare");
         again.args(["--net", "--"]).arg(own);
-        let error = again
-            .args(std::env::args_os().skip(1))
-            .arg("--apart")
-            .exec();
-        return Err(error).context("unshare");
+        again.args(std::env::args_os().skip(1)).arg("--apart");
+        return Err(again.exec()).context("unshare");
     }
     let progress = bar();
     progress.set_message("looking whether KVM boots a guest");
@@ -130,8 +128,8 @@ pub(in crate::systems::guest) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         found.push(Measured { parameters, rounds });
         // The next guest has the same bridge.
         drop(leg);
-        crate::systems::namespace::ip(&["link", "delete", "bridge"])?;
-        let _ = crate::systems::namespace::ip(&["link", "delete", "near"]);
+        ip(&["link", "delete", "bridge"])?;
+        let _ = ip(&["link", "delete", "near"]);
     }
     progress.finish_and_clear();
     let text = if args.json {
@@ -154,13 +152,13 @@ impl Measured {
     /// round does not have it.
     fn over(&self, figure: impl Fn(&Round) -> Option<f64>) -> Option<[f64; 3]> {
         let values: Option<Vec<f64>> = self.rounds.iter().map(figure).collect();
-        let values = values?;
-        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-        Some([
-            median(&values)?,
-            least,
-            values.iter().copied().fold(0.0, f64::max),
-        ])
+        let mut values = values?;
+        values.sort_by(f64::total_cmp);
+        Some([median(&values)?, *values.first()?, *values.last()?])
+    }
+
+    fn share(&self, categories: &[Category]) -> Option<[f64; 3]> {
+        self.over(|it| it.share(categories))
     }
 
     fn heading(&self) -> String {
@@ -180,62 +178,29 @@ impl Measured {
 
     fn table(&self) -> String {
         const MARKS: [char; PARTS.len()] = ['=', '#', '.', '+'];
-        let mut text = format!("{}\n", self.heading());
-        let (mut bar, mut end) = (String::new(), 0.0);
-        for ((_, categories), mark) in PARTS.into_iter().zip(MARKS) {
-            end += self
-                .over(|it| it.share(categories))
-                .map_or(0.0, |share| share[0])
-                * BAR;
-            let len = bar.chars().count();
-            bar.extend(std::iter::repeat_n(
-                mark,
-                (end.round() as usize).saturating_sub(len),
-            ));
-        }
-        let _ = writeln!(text, "  {bar}");
-        let _ = writeln!(
-            text,
-            "  {:<20} {:<24} calls per request",
-            "", "share: median, range"
-        );
-        let line = |text: &mut String, mark: char, name: &str, share: Option<[f64; 3]>, calls| {
-            let shown = share.map_or("not measured".into(), percent);
-            let calls: Option<[f64; 3]> = calls;
-            let calls = calls.map_or(String::new(), |it| format!("{:.2}", it[0]));
-            let row = format!("  {mark} {name:<18} {shown:<24} {calls}");
-            let _ = writeln!(text, "{}", row.trim_end());
-        };
+        let (mut bar, mut rows, mut all) = (String::new(), Vec::new(), Vec::new());
         for ((part, categories), mark) in PARTS.into_iter().zip(MARKS) {
-            let share = self.over(|it| it.share(categories));
-            line(&mut text, mark, part, share, None);
-            for category in categories
-                .iter()
-                .filter(|_| part != "application" && part != "tls")
-            {
-                let share = self.over(|it| it.share(&[*category]));
-                let calls = self
-                    .over(|it| Some(it.recording.calls(*category)? as f64 / it.requests as f64));
-                line(
-                    &mut text,
-                    ' ',
-                    &format!("  {}", category.name()),
-                    share,
-                    calls,
-                );
+            let share = self.share(categories);
+            let len = share.map_or(0.0, |[median, ..]| median * BAR);
+            bar.extend(std::iter::repeat_n(mark, len.round() as usize));
+            rows.push((format!("{mark} {part}"), share, None));
+            all.extend_from_slice(categories);
+            for category in categories.iter().filter(|_| categories.len() > 1) {
+                let calls = |it: &Round| Some(it.recording.calls(*category)? as f64);
+                let calls = self.over(|it| Some(calls(it)? / it.requests as f64));
+                let name = format!("    {}", category.name());
+                rows.push((name, self.share(&[*category]), calls));
             }
         }
-        let parts: Vec<Category> = PARTS
-            .iter()
-            .flat_map(|(_, all)| all.iter().copied())
-            .collect();
-        line(
-            &mut text,
-            ' ',
-            "sum",
-            self.over(|it| it.share(&parts)),
-            None,
-        );
+        rows.push(("  sum".into(), self.share(&all), None));
+        let (heading, titles) = (self.heading(), "share: median, range     calls per request");
+        let mut text = format!("{heading}\n  {bar}\n{:<23}{titles}\n", "");
+        for (name, share, calls) in rows {
+            let shown = share.map_or("not measured".into(), percent);
+            let calls = calls.map_or(String::new(), |[median, ..]| format!("{median:.2}"));
+            let row = format!("  {name:<20} {shown:<24} {calls}");
+            let _ = writeln!(text, "{}", row.trim_end());
+        }
         if let Some(share) = self.over(Round::exit_share) {
             let _ = writeln!(text, "  exits, inside of these parts: {}", percent(share));
         }
@@ -259,10 +224,10 @@ impl Measured {
         let sum = |figure: fn(&Round) -> u64| self.rounds.iter().map(figure).sum::<u64>();
         let lost = sum(|it| it.recording.lost);
         let missed = sum(|it| it.recording.missed);
-        let _ = writeln!(text, "  probes add to a request's time: {overhead}");
-        let _ = writeln!(
+        let _ = write!(
             text,
-            "  lost events: {lost}; calls without a time of their own: {missed}\n"
+            "  probes add to a request's time: {overhead}\n  lost events: {lost}; calls without a \
+             time of their own: {missed}\n\n"
         );
         text
     }
@@ -271,8 +236,6 @@ impl Measured {
     /// exits have a modelled world switch, as there: `cycle` that of a VM, `cycle1` that of a
     /// confidential one.
     fn published_lines(&self) -> String {
-        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let vendor = Vendor::of(&cpuinfo);
         let mut text = format!("# {}\n", self.heading());
         for (n, round) in self.rounds.iter().enumerate() {
             let cpus = &round.recording.cpus;
@@ -286,8 +249,8 @@ impl Measured {
                 Ok(exits) => {
                     for (vcpu, reasons) in &exits.vcpus {
                         for (reason, exit) in reasons {
-                            let number = vendor.and_then(|it| it.number(reason));
-                            let shown = number.map_or(reason.clone(), |it| format!("{it:#x}"));
+                            let number = exit.number.map(|it| format!("{it:#x}"));
+                            let shown = number.unwrap_or(reason.replace(' ', "_"));
                             let [low, high] =
                                 SWITCH_CYCLES.map(|cost| exit.cycles + exit.count * cost);
                             let _ = writeln!(
@@ -304,19 +267,15 @@ impl Measured {
             }
             let _ = writeln!(text, "Total {whole} cycles");
             for (cpu, times) in cpus.iter().enumerate() {
-                for category in Category::ALL {
-                    let (at, hits) = (category as usize, round.recording.by_cpu(category));
-                    // What has no probe has no calls either.
+                let known = Category::ALL.into_iter().filter(|it| round.is_known(*it));
+                for category in known {
+                    let hits = round.recording.by_cpu(category);
                     let count = hits.map_or(String::new(), |hits| format!(" cnt {}", hits[cpu]));
-                    let cycles = times.cycles[at];
-                    if count.is_empty() && category == Category::Tls {
-                        continue;
-                    }
+                    let (name, cycles) = (category.name(), times.cycles[category as usize]);
+                    let percent = percent(cycles);
                     let _ = writeln!(
                         text,
-                        "cpu {cpu} {}{count} cycles {cycles} percent {}",
-                        category.name(),
-                        percent(cycles)
+                        "cpu {cpu} {name}{count} cycles {cycles} percent {percent}"
                     );
                 }
             }
@@ -329,21 +288,7 @@ impl Measured {
             Some([median, least, most]) => json!({"median": median, "min": least, "max": most}),
             None => Json::Null,
         };
-        let parts = PARTS.map(|(name, categories)| {
-            (
-                name.to_owned(),
-                figure(self.over(|it| it.share(categories))),
-            )
-        });
-        let categories = Category::ALL.map(|category| {
-            let per_request =
-                self.over(|it| Some(it.recording.calls(category)? as f64 / it.requests as f64));
-            let value = json!({
-                "share_of_whole": figure(self.over(|it| Some(it.of_whole(&[category])))),
-                "calls_per_request": figure(per_request),
-            });
-            (category.name().to_owned(), value)
-        });
+        let parts = PARTS.map(|(name, all)| (name.to_owned(), figure(self.share(all))));
         let rounds = self.rounds.iter().map(|round| {
             let exits = match &round.exits {
                 Ok(exits) => json!(exits),
@@ -352,7 +297,6 @@ impl Measured {
             json!({
                 "requests": round.requests,
                 "busy_cycles": round.recording.busy(),
-                "whole_cycles": round.recording.whole(),
                 "accounted": round.accounted(),
                 "overhead": round.overhead,
                 "miscounted": round.miscounted(),
@@ -369,7 +313,6 @@ impl Measured {
             "reason": reason,
             "parts": serde_json::Map::from_iter(parts),
             "exits": figure(self.over(Round::exit_share)),
-            "categories": serde_json::Map::from_iter(categories),
             "idle": figure(self.over(|it| Some(it.idle()))),
             "overhead": figure(self.over(|it| Some(it.overhead))),
             "rounds": rounds.collect::<Vec<Json>>(),
@@ -377,11 +320,7 @@ impl Measured {
     }
 }
 
-fn percent([median, least, most]: [f64; 3]) -> String {
-    format!(
-        "{:.1} % [{:.1}, {:.1}]",
-        100.0 * median,
-        100.0 * least,
-        100.0 * most
-    )
+fn percent(shares: [f64; 3]) -> String {
+    let [median, least, most] = shares.map(|share| 100.0 * share);
+    format!("{median:.1} % [{least:.1}, {most:.1}]")
 }

@@ -164,18 +164,17 @@ impl Round {
         })
     }
 
-    /// Returns the share of some categories in the time with work; `None` if no function of theirs
-    /// has a probe.
+    /// Returns true if the category's time is known: it needs no probe, or has one.
+    fn is_known(&self, category: Category) -> bool {
+        let is_rest = [Category::Recorder, Category::Application, Category::Idle];
+        is_rest.contains(&category) || self.recording.hits(category).is_some()
+    }
+
+    /// Returns the share of some categories in the time with work; `None` if none of them is known.
     fn share(&self, categories: &[Category]) -> Option<f64> {
-        let recording = &self.recording;
-        // Nothing has to have a probe to be the rest.
-        let is_known =
-            |it: &Category| *it == Category::Application || recording.hits(*it).is_some();
-        let cycles = recording.cycles(categories) as f64;
-        categories
-            .iter()
-            .any(is_known)
-            .then(|| cycles / recording.busy() as f64)
+        let is_known = categories.iter().any(|it| self.is_known(*it));
+        let share = self.recording.cycles(categories) as f64 / self.recording.busy() as f64;
+        is_known.then_some(share)
     }
 
     /// Returns the cycles of exits over those with work; `None` if they are not known. A guest that
@@ -183,7 +182,7 @@ impl Round {
     fn exit_share(&self) -> Option<f64> {
         let exits = self.exits.as_ref().ok()?;
         let all = exits.vcpus.values().flatten();
-        let all = all.filter(|(reason, _)| *reason != "hlt");
+        let all = all.filter(|(reason, _)| !["hlt", "idle-halt"].contains(&reason.as_str()));
         let cycles: u64 = all.map(|(_, exit)| exit.cycles).sum();
         Some(cycles as f64 / self.recording.busy() as f64)
     }
@@ -203,14 +202,9 @@ impl Round {
     /// Returns the calls that the kernel counted and that are not in its trace. The other way there
     /// are some: the trace begins before the counts, and ends after them.
     fn miscounted(&self) -> u64 {
-        let differs = |it: Category| {
-            Some(
-                self.recording
-                    .hits(it)?
-                    .saturating_sub(self.recording.spans(it)),
-            )
-        };
-        Category::ALL.into_iter().filter_map(differs).sum()
+        let it = &self.recording;
+        let absent = |category| Some(it.hits(category)?.saturating_sub(it.spans(category)));
+        Category::ALL.into_iter().filter_map(absent).sum()
     }
 
     fn figures(&self, parameters: &BreakdownParameters) -> BreakdownTrial {
