@@ -107,9 +107,15 @@ fn calls_are_counted_twice_alike_and_shares_add_up() {
             }
             let cpus = recording["cpus"].as_array().unwrap();
             assert_eq!(cpus.len(), 2);
+            assert!(cpus
+                .iter()
+                .any(|cpu| cpu["cycles"][6].as_u64().unwrap() > 0));
             for cpu in cpus {
                 let cycles = cpu["cycles"].as_array().unwrap().iter();
-                let sum: f64 = cycles.map(|it| it.as_f64().unwrap()).sum();
+                let cycles: Vec<f64> = cycles.map(|it| it.as_f64().unwrap()).collect();
+                let sum: f64 = cycles.iter().sum();
+                // It was idle for a while.
+                assert!(cycles[8] > 0.0, "{cpu:#}");
                 let whole = cpu["whole"].as_f64().unwrap();
                 assert!((sum / whole - 1.0).abs() < 0.01 && whole > 4e8, "{cpu:#}");
             }

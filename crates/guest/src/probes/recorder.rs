@@ -190,7 +190,7 @@ impl Tracefs {
                             reason: None,
                         }
                     }
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    Err(error) if is_absent(&error) => {
                         reason = "the guest's kernel has no such function: it is not loaded, \
                                   has another name, or is inlined"
                             .into();
@@ -308,6 +308,13 @@ impl Tracefs {
     }
 }
 
+/// Returns true if a probe was refused as there is no such function: ENOENT of Linux 6.1, EINVAL of
+/// 6.12.
+fn is_absent(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidInput, NotFound};
+    [InvalidInput, NotFound].contains(&error.kind())
+}
+
 /// The place of the text in an event of `trace_marker`: behind the head and an address.
 const MARK_AT: usize = 16;
 
@@ -405,6 +412,8 @@ mod tests {
         }
         let names = "swiotlb_tbl_unmap_single or __swiotlb_tbl_unmap_single";
         assert_eq!(probes[Category::SlotRelease as usize].function, names);
+        let refused = [2, 22, 13].map(|it| is_absent(&io::Error::from_raw_os_error(it)));
+        assert_eq!(refused, [true, true, false]);
         fs::write(folder.path().join("kprobe_events"), "").unwrap();
         let probes = trace.set_up(2).unwrap();
         assert_eq!(probes[0].hits, Some(vec![0, 0]));
