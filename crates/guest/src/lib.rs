@@ -14,6 +14,7 @@ mod guest;
 pub mod host;
 pub mod initramfs;
 pub mod kernel;
+pub mod probes;
 mod qmp;
 pub mod syscall;
 pub mod version;

@@ -84,6 +84,9 @@ pub(crate) enum Command {
     /// The first process of a guest
     #[command(hide = true)]
     GuestAgent,
+    /// The probes in a guest's kernel, until standard input ends
+    #[command(hide = true)]
+    GuestProbes,
     /// One copy of UnixBench's system calls
     #[command(hide = true)]
     GuestSyscalls {

@@ -104,6 +104,7 @@ fn dispatch(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Trial(arguments) => trial::trial(&arguments),
         Command::GuestAgent => guest::agent(),
+        Command::GuestProbes => guest::breakdown::probes(),
         Command::GuestSyscalls { milliseconds } => guest::syscalls::copy(milliseconds),
     }
 }

@@ -41,6 +41,7 @@ pub(crate) fn on(machine: &Machine) -> Vec<Box<dyn OwnDriver>> {
         gcm::race::GcmRace,
         gateway::driver::Gateway,
         guest::driver::GuestWorkload,
+        guest::breakdown::GuestBreakdown,
         guest::syscalls::Syscalls,
         load::driver::Load,
         memory::driver::Farmem,

@@ -248,7 +248,7 @@ fn network(name: &str) -> Network {
 }
 
 /// A line on the terminal that shows what is waited for.
-fn bar() -> ProgressBar {
+pub(super) fn bar() -> ProgressBar {
     let progress = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
         progress.set_style(style);

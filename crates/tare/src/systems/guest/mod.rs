@@ -1,6 +1,7 @@
 //! `tare guest`: guests under QEMU.
 
 mod boot;
+pub(crate) mod breakdown;
 pub(crate) mod cost;
 pub(super) mod driver;
 mod generate;
@@ -18,6 +19,8 @@ use clap::Subcommand;
 pub(crate) enum Command {
     /// Boot a guest from programs of this machine, and run a shell or a command in it
     Boot(boot::Args),
+    /// Measure what the time of nginx in a guest is spent on
+    Breakdown(breakdown::command::Args),
 }
 
 /// Runs the command.
@@ -29,6 +32,7 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     tare_lab::leftovers::clear();
     match command {
         Command::Boot(args) => boot::run(args),
+        Command::Breakdown(args) => breakdown::command::run(args),
     }
 }
 

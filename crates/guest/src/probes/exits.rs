@@ -1,0 +1,247 @@
+//! Exits of virtual processors by reason, from the host's tracepoints `kvm_exit` and `kvm_entry`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::recorder::lost_events;
+
+/// The modelled cost of a world switch in cycles, which the published breakdown adds to each exit:
+/// that of an ordinary VM and of a confidential one.
+pub const SWITCH_CYCLES: [u64; 2] = [1400, 9500];
+
+/// Reads the reasons' numbers by their names from the `format` of the tracepoint `kvm_exit`: pairs
+/// such as `{ 0x078, "hlt" }` or `{ 0x040 + 6, "UD excp" }`. Those of Intel are in upper case.
+pub fn numbers(format: &str) -> BTreeMap<String, u32> {
+    let pairs = format.split('{').filter_map(|pair| {
+        let (number, name) = pair.split_once('}')?.0.split_once(',')?;
+        let parse = |part: &str| match part.trim().strip_prefix("0x") {
+            Some(digits) => u32::from_str_radix(digits, 16).ok(),
+            None => part.trim().parse().ok(),
+        };
+        let number: Option<u32> = number.split('+').map(parse).sum();
+        Some((name.trim().trim_matches('"').to_owned(), number?))
+    });
+    pairs.collect()
+}
+
+/// The exits of one virtual processor for one reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Exit {
+    /// The reason's number, if the kernel gives its name one.
+    pub number: Option<u32>,
+    /// Exits.
+    pub count: u64,
+    /// Cycles from the exits to the next entries, without the world switch; of those exits that an
+    /// entry follows.
+    pub cycles: u64,
+}
+
+/// The exits of a guest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Exits {
+    /// By virtual processor and reason, in lower case without `EXIT_`.
+    pub vcpus: BTreeMap<u32, BTreeMap<String, Exit>>,
+    /// Events that the kernel had no room for.
+    pub lost: u64,
+    /// Lines of the tracepoints that could not be read.
+    pub unread: u64,
+}
+
+impl Exits {
+    /// Reads the text of `trace` or `trace_pipe`, whose clock must be `x86-tsc`, with the numbers
+    /// of the reasons.
+    ///
+    /// Older kernels do not name the virtual processor: then they are numbered in the order in
+    /// which their threads appear.
+    pub fn parse(text: &str, numbers: &BTreeMap<String, u32>) -> Exits {
+        let mut exits = Exits::default();
+        let mut threads: Vec<u32> = Vec::new();
+        // The exit of a thread that has no entry yet.
+        let mut open: BTreeMap<u32, (u32, String, u64)> = BTreeMap::new();
+        for line in text.lines() {
+            if line.starts_with("CPU:") && line.ends_with(']') {
+                // "CPU:1 [LOST 12 EVENTS]"; older kernels do not say how many.
+                let mut words = line.split([' ', '[', ']']);
+                exits.lost += words.find_map(|word| word.parse::<u64>().ok()).unwrap_or(1);
+                open.clear();
+                continue;
+            }
+            let is_exit = line.contains(": kvm_exit: ");
+            if line.starts_with('#') || !(is_exit || line.contains(": kvm_entry: ")) {
+                continue;
+            }
+            let Some((thread, time, body)) = head(line) else {
+                exits.unread += 1;
+                continue;
+            };
+            if !is_exit {
+                if let Some((vcpu, reason, began)) = open.remove(&thread) {
+                    let of_vcpu = exits.vcpus.entry(vcpu).or_default();
+                    of_vcpu.entry(reason).or_default().cycles += time.saturating_sub(began);
+                }
+                continue;
+            }
+            // Some names have two words; a line that is cut off has no address.
+            let reason = body.split_once("reason ");
+            let Some((name, _)) = reason.and_then(|(_, it)| it.split_once(" rip ")) else {
+                exits.unread += 1;
+                continue;
+            };
+            let named = body.strip_prefix("vcpu ").and_then(|it| it.split_once(' '));
+            let named = named.and_then(|(vcpu, _)| vcpu.parse().ok());
+            let vcpu = named.unwrap_or_else(|| {
+                let place = threads.iter().position(|it| *it == thread);
+                place.unwrap_or_else(|| {
+                    threads.push(thread);
+                    threads.len() - 1
+                }) as u32
+            });
+            let reason = name.trim_start_matches("EXIT_REASON_");
+            let reason = reason.trim_start_matches("EXIT_").to_ascii_lowercase();
+            let of_vcpu = exits.vcpus.entry(vcpu).or_default();
+            let exit = of_vcpu.entry(reason.clone()).or_default();
+            exit.count += 1;
+            exit.number = numbers.get(name).copied();
+            open.insert(thread, (vcpu, reason, time));
+        }
+        exits
+    }
+
+    /// Reads what is below a folder of tracefs: `trace`, the tracepoint's `format`, and `stats` of
+    /// each processor.
+    ///
+    /// # Errors
+    /// There is no `trace`, or its clock is not `x86-tsc`.
+    pub fn below(folder: &Path) -> io::Result<Exits> {
+        let clock = fs::read_to_string(folder.join("trace_clock"))?;
+        if !clock.contains("[x86-tsc]") {
+            let found = clock.trim();
+            return Err(io::Error::other(format!(
+                "trace_clock: found \"{found}\", expected [x86-tsc]"
+            )));
+        }
+        let format = fs::read_to_string(folder.join("events/kvm/kvm_exit/format"))?;
+        let text = fs::read_to_string(folder.join("trace"))?;
+        let mut exits = Exits::parse(&text, &numbers(&format));
+        let mut lost = 0;
+        for cpu in fs::read_dir(folder.join("per_cpu"))?.flatten() {
+            lost += lost_events(&fs::read_to_string(cpu.path().join("stats"))?);
+        }
+        // The text has marks for some of the same.
+        exits.lost = exits.lost.max(lost);
+        Ok(exits)
+    }
+
+    /// Returns all exits.
+    pub fn count(&self) -> u64 {
+        let all = self.vcpus.values().flat_map(BTreeMap::values);
+        all.map(|exit| exit.count).sum()
+    }
+
+    /// Returns all cycles, with a cost of a world switch for each exit.
+    pub fn cycles(&self, switch: u64) -> u64 {
+        let all = self.vcpus.values().flat_map(BTreeMap::values);
+        all.map(|exit| exit.cycles + exit.count * switch).sum()
+    }
+}
+
+/// Reads `COMMAND-THREAD [CPU] FLAGS TIME: EVENT: …`; a command may have spaces and hyphens.
+fn head(line: &str) -> Option<(u32, u64, &str)> {
+    let (head, rest) = line.split_once(": kvm_e")?;
+    let (task, _) = head.split_once(" [")?;
+    let thread = task
+        .rsplit_once('-')?
+        .1
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()?;
+    let time = head.rsplit_once(' ')?.1.parse().ok()?;
+    Some((thread, time, rest.split_once(": ")?.1))
+}
+
+/// The tracepoints of a guest on this machine, in an instance of tracefs of their own, which ends
+/// with this value.
+pub struct Watch {
+    folder: PathBuf,
+}
+
+/// The buffer of each of the host's processors.
+const BUFFER_KIB: usize = 32 << 10;
+
+impl Watch {
+    /// Begins to watch the threads of a process, below this folder of tracefs.
+    ///
+    /// # Errors
+    /// The kernel has no such tracepoints, or not for this user: in words.
+    pub fn start(tracefs: &Path, process: u32) -> Result<Watch, String> {
+        let shown = tracefs.display();
+        let instances = tracefs.join("instances");
+        if !tracefs.join("events/kvm/kvm_exit").is_dir() {
+            return Err(format!(
+                "{shown} has no events/kvm/kvm_exit: mount tracefs there, as root, with KVM's \
+                 module loaded"
+            ));
+        }
+        remove_stale(&instances);
+        let folder = instances.join(format!("tare-{}", std::process::id()));
+        let made = fs::create_dir(&folder);
+        made.map_err(|error| format!("{}: {error}", folder.display()))?;
+        let watch = Watch { folder };
+        let threads = fs::read_dir(format!("/proc/{process}/task"))
+            .into_iter()
+            .flatten();
+        let threads = threads
+            .flatten()
+            .filter_map(|it| it.file_name().into_string().ok());
+        let threads: Vec<String> = threads.collect();
+        for (name, text) in [
+            ("trace_clock", "x86-tsc"),
+            ("buffer_size_kb", &BUFFER_KIB.to_string()),
+            ("set_event_pid", &threads.join(" ")),
+            ("events/kvm/kvm_entry/enable", "1"),
+            ("events/kvm/kvm_exit/enable", "1"),
+        ] {
+            let path = watch.folder.join(name);
+            fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        Ok(watch)
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// What was recorded cannot be read: in words.
+    pub fn finish(self) -> Result<Exits, String> {
+        let stopped = fs::write(self.folder.join("tracing_on"), "0");
+        let read = stopped.and_then(|()| Exits::below(&self.folder));
+        read.map_err(|error| format!("{}: {error}", self.folder.display()))
+    }
+}
+
+/// Removes instances whose process was killed.
+fn remove_stale(instances: &Path) {
+    for entry in fs::read_dir(instances).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix("tare-"));
+        let is_stale = process
+            .is_some_and(|it| it.parse::<u32>().is_ok() && !Path::new("/proc").join(it).exists());
+        if is_stale {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+#[cfg(test)]
+#[path = "exits_tests.rs"]
+mod tests;

@@ -1,0 +1,326 @@
+//! `tare guest breakdown`: the breakdown for people and programs.
+
+use std::fmt::Write as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::{bail, Context as _};
+use serde_json::{json, Value as Json};
+use tare_guest::accelerator::{choose, Choice};
+use tare_guest::initramfs::Initramfs;
+use tare_guest::kernel::Kernel;
+use tare_guest::probes::exits::SWITCH_CYCLES;
+use tare_guest::probes::Category;
+use tare_guest::Accelerator;
+use tare_lab::parameters::{Bytes, Choice as _};
+use tare_lab::stats::median;
+
+use super::{start, BreakdownParameters, GuestBreakdown, Round, PARTS};
+use crate::machine::Machine;
+use crate::size::parse_bytes;
+use crate::systems::guest::boot::bar;
+use crate::systems::guest::legs::Place;
+use crate::systems::namespace::ip;
+use crate::systems::workload::Workload as _;
+use crate::terminal;
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    tare guest breakdown                            a plain guest, and one with bounce buffers\n  \
+    tare guest breakdown --flavour swiotlb --vcpus 2 --rounds 3\n  \
+    tare guest breakdown --lines                    the lines of the published breakdown\n  \
+    tare guest breakdown --json | jq '.[].parts.swiotlb'\n\n\
+    nginx runs in the guest and is loaded from here, without probes and then with them; root is\n\
+    needed. Shares are of the time in which the guest had work. In an emulated guest counts are\n\
+    right, and cycles mean nothing.")]
+pub(crate) struct Args {
+    /// The guests, with commas between them: plain, swiotlb, sev-snp, tdx
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = place, default_values = ["plain", "swiotlb"])]
+    flavour: Vec<Place>,
+    /// Loads of each guest
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Processors
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    vcpus: u16,
+    /// Connections
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    connections: u16,
+    /// Bytes of nginx's document
+    #[arg(long, value_name = "BYTES", default_value = "615", value_parser = parse_bytes)]
+    document: u64,
+    /// Milliseconds of a load
+    #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(10..=60_000))]
+    duration: u64,
+    /// Print the lines of the published breakdown instead of a table
+    #[arg(long, conflicts_with = "json")]
+    lines: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// The process is in a network namespace of its own
+    #[arg(long, hide = true)]
+    apart: bool,
+}
+
+fn place(text: &str) -> Result<Place, String> {
+    let found = Place::all().into_iter().find(|one| one.name() == text);
+    let found = found.filter(|place| place.flavour().is_some());
+    found.ok_or_else(|| format!("found \"{text}\", expected plain, swiotlb, sev-snp or tdx"))
+}
+
+/// The rounds of one guest.
+struct Measured {
+    parameters: BreakdownParameters,
+    rounds: Vec<Round>,
+}
+
+/// Runs `tare guest breakdown`.
+///
+/// # Errors
+/// Something is missing, or a guest or its server fails.
+pub(in crate::systems::guest) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let parameters = |place| BreakdownParameters {
+        place,
+        timed: false,
+        vcpus: args.vcpus.into(),
+        connections: args.connections.into(),
+        document: Bytes(args.document),
+        duration: Duration::from_millis(args.duration),
+    };
+    for place in &args.flavour {
+        GuestBreakdown::examine(&parameters(*place)).map_err(|it| anyhow::anyhow!("{it}"))?;
+        if let Err(missing) = GuestBreakdown::check(&parameters(*place), &Machine::This) {
+            let remedy = missing.remedy.map_or(String::new(), |it| format!(": {it}"));
+            bail!("{}{remedy}", missing.reason);
+        }
+    }
+    let own = std::env::current_exe().context("the path of this program")?;
+    if !args.apart {
+        let mut again = Command::new("unshare");
+        again.args(["--net", "--"]).arg(own);
+        again.args(std::env::args_os().skip(1)).arg("--apart");
+        return Err(again.exec()).context("unshare");
+    }
+    let progress = bar();
+    progress.set_message("looking whether KVM boots a guest");
+    let kernel = Kernel::installed()?;
+    let image = Initramfs::new(&own, &kernel)?.in_memory()?;
+    let Choice {
+        accelerator,
+        reason,
+    } = choose(&kernel, image.path());
+    let mut found = Vec::new();
+    for place in &args.flavour {
+        let parameters = BreakdownParameters {
+            timed: accelerator == Accelerator::Kvm,
+            ..parameters(*place)
+        };
+        let name = place.name();
+        progress.set_message(format!("{name}: booting a guest ({accelerator})"));
+        let mut leg = start(&parameters, accelerator).with_context(|| name)?;
+        let mut rounds = Vec::new();
+        for n in 1..=args.rounds {
+            progress.set_message(format!("{name}: round {n} of {}", args.rounds));
+            rounds.push(Round::of(&mut leg, &parameters).with_context(|| name)?);
+        }
+        found.push(Measured { parameters, rounds });
+        // The next guest has the same bridge.
+        drop(leg);
+        ip(&["link", "delete", "bridge"])?;
+        let _ = ip(&["link", "delete", "near"]);
+    }
+    progress.finish_and_clear();
+    let text = if args.json {
+        let all: Vec<Json> = found.iter().map(|it| it.json(reason.as_deref())).collect();
+        format!("{:#}\n", Json::Array(all))
+    } else if args.lines {
+        found.iter().map(Measured::published_lines).collect()
+    } else {
+        found.iter().map(Measured::table).collect()
+    };
+    terminal::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The characters of a bar of all time with work.
+const BAR: f64 = 60.0;
+
+impl Measured {
+    /// Returns the median of a figure over the rounds with its least and greatest; `None` if a
+    /// round does not have it.
+    fn over(&self, figure: impl Fn(&Round) -> Option<f64>) -> Option<[f64; 3]> {
+        let values: Option<Vec<f64>> = self.rounds.iter().map(figure).collect();
+        let mut values = values?;
+        values.sort_by(f64::total_cmp);
+        Some([median(&values)?, *values.first()?, *values.last()?])
+    }
+
+    fn share(&self, categories: &[Category]) -> Option<[f64; 3]> {
+        self.over(|it| it.share(categories))
+    }
+
+    fn heading(&self) -> String {
+        let it = &self.parameters;
+        let emulated = match it.timed {
+            true => "",
+            false => "; emulated: counts are right, cycles mean nothing",
+        };
+        format!(
+            "{}: nginx, vCPUs {}, connections {}, rounds {}{emulated}",
+            it.place.name(),
+            it.vcpus,
+            it.connections,
+            self.rounds.len()
+        )
+    }
+
+    fn table(&self) -> String {
+        const MARKS: [char; PARTS.len()] = ['=', '#', '.', '+'];
+        let (mut bar, mut rows, mut all) = (String::new(), Vec::new(), Vec::new());
+        for ((part, categories), mark) in PARTS.into_iter().zip(MARKS) {
+            let share = self.share(categories);
+            let len = share.map_or(0.0, |[median, ..]| median * BAR);
+            bar.extend(std::iter::repeat_n(mark, len.round() as usize));
+            rows.push((format!("{mark} {part}"), share, None));
+            all.extend_from_slice(categories);
+            for category in categories.iter().filter(|_| categories.len() > 1) {
+                let calls = |it: &Round| Some(it.recording.calls(*category)? as f64);
+                let calls = self.over(|it| Some(calls(it)? / it.requests as f64));
+                let name = format!("    {}", category.name());
+                rows.push((name, self.share(&[*category]), calls));
+            }
+        }
+        rows.push(("  sum".into(), self.share(&all), None));
+        let (heading, titles) = (self.heading(), "share: median, range     calls per request");
+        let mut text = format!("{heading}\n  {bar}\n{:<23}{titles}\n", "");
+        for (name, share, calls) in rows {
+            let shown = share.map_or("not measured".into(), percent);
+            let calls = calls.map_or(String::new(), |[median, ..]| format!("{median:.2}"));
+            let row = format!("  {name:<20} {shown:<24} {calls}");
+            let _ = writeln!(text, "{}", row.trim_end());
+        }
+        if let Some(share) = self.over(Round::exit_share) {
+            let _ = writeln!(text, "  exits, inside of these parts: {}", percent(share));
+        }
+        for probe in &self.rounds[0].recording.probes {
+            if let Some(reason) = &probe.reason {
+                let _ = writeln!(text, "  not measured: {}: {reason}", probe.function);
+            }
+        }
+        if let Err(reason) = &self.rounds[0].exits {
+            let _ = writeln!(text, "  not measured: exits: {reason}");
+        }
+        let shown = |figure: Option<[f64; 3]>| figure.map_or("–".into(), percent);
+        let idle = shown(self.over(|it| Some(it.idle())));
+        let recorder = shown(self.over(|it| Some(it.of_whole(&[Category::Recorder]))));
+        let accounted = shown(self.over(|it| Some(it.accounted())));
+        let _ = writeln!(
+            text,
+            "  of all time: idle {idle}; the recorder {recorder}; accounted for {accounted}"
+        );
+        let overhead = shown(self.over(|it| Some(it.overhead - 1.0)));
+        let sum = |figure: fn(&Round) -> u64| self.rounds.iter().map(figure).sum::<u64>();
+        let lost = sum(|it| it.recording.lost);
+        let missed = sum(|it| it.recording.missed);
+        let _ = write!(
+            text,
+            "  probes add to a request's time: {overhead}\n  lost events: {lost}; calls without a \
+             time of their own: {missed}\n\n"
+        );
+        text
+    }
+
+    /// Writes the lines of the published breakdown, percentages rounded down as there. Cycles of
+    /// exits have a modelled world switch, as there: `cycle` that of a VM, `cycle1` that of a
+    /// confidential one.
+    fn published_lines(&self) -> String {
+        let mut text = format!("# {}\n", self.heading());
+        for (n, round) in self.rounds.iter().enumerate() {
+            let cpus = &round.recording.cpus;
+            let whole = cpus.iter().map(|cpu| cpu.whole).max().unwrap_or(0).max(1);
+            let percent = |cycles: u64| u128::from(cycles) * 100 / u128::from(whole);
+            let _ = writeln!(text, "# round {}", n + 1);
+            match &round.exits {
+                Err(reason) => {
+                    let _ = writeln!(text, "# vcpu: not available: {reason}");
+                }
+                Ok(exits) => {
+                    for (vcpu, reasons) in &exits.vcpus {
+                        for (reason, exit) in reasons {
+                            let number = exit.number.map(|it| format!("{it:#x}"));
+                            let shown = number.unwrap_or(reason.replace(' ', "_"));
+                            let [low, high] =
+                                SWITCH_CYCLES.map(|cost| exit.cycles + exit.count * cost);
+                            let _ = writeln!(
+                                text,
+                                "vcpu {vcpu} reason {shown} cnt {} cycle {low} percent {}, \
+                                 cycle1 {high}, percent {}",
+                                exit.count,
+                                percent(low),
+                                percent(high)
+                            );
+                        }
+                    }
+                }
+            }
+            let _ = writeln!(text, "Total {whole} cycles");
+            for (cpu, times) in cpus.iter().enumerate() {
+                let known = Category::ALL.into_iter().filter(|it| round.is_known(*it));
+                for category in known {
+                    let hits = round.recording.by_cpu(category);
+                    let count = hits.map_or(String::new(), |hits| format!(" cnt {}", hits[cpu]));
+                    let (name, cycles) = (category.name(), times.cycles[category as usize]);
+                    let percent = percent(cycles);
+                    let _ = writeln!(
+                        text,
+                        "cpu {cpu} {name}{count} cycles {cycles} percent {percent}"
+                    );
+                }
+            }
+        }
+        text
+    }
+
+    fn json(&self, reason: Option<&str>) -> Json {
+        let figure = |figure: Option<[f64; 3]>| match figure {
+            Some([median, least, most]) => json!({"median": median, "min": least, "max": most}),
+            None => Json::Null,
+        };
+        let parts = PARTS.map(|(name, all)| (name.to_owned(), figure(self.share(all))));
+        let rounds = self.rounds.iter().map(|round| {
+            let exits = match &round.exits {
+                Ok(exits) => json!(exits),
+                Err(reason) => json!({"not_available": reason}),
+            };
+            json!({
+                "requests": round.requests,
+                "busy_cycles": round.recording.busy(),
+                "accounted": round.accounted(),
+                "overhead": round.overhead,
+                "miscounted": round.miscounted(),
+                "recording": round.recording,
+                "exits": exits,
+            })
+        });
+        json!({
+            "place": self.parameters.place.name(),
+            "vcpus": self.parameters.vcpus,
+            "connections": self.parameters.connections,
+            "document_bytes": self.parameters.document.0,
+            "emulated": !self.parameters.timed,
+            "reason": reason,
+            "parts": serde_json::Map::from_iter(parts),
+            "exits": figure(self.over(Round::exit_share)),
+            "idle": figure(self.over(|it| Some(it.idle()))),
+            "overhead": figure(self.over(|it| Some(it.overhead))),
+            "rounds": rounds.collect::<Vec<Json>>(),
+        })
+    }
+}
+
+fn percent(shares: [f64; 3]) -> String {
+    let [median, least, most] = shares.map(|share| 100.0 * share);
+    format!("{median:.1} % [{least:.1}, {most:.1}]")
+}

@@ -1,0 +1,408 @@
+//! The driver `guest-breakdown` and `tare guest breakdown`: the time of a server in a guest by what
+//! it is spent on.
+
+pub(super) mod command;
+
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+use anyhow::{anyhow, bail, ensure, Context as _};
+use tare_guest::accelerator::Accelerator;
+use tare_guest::probes::exits::{Exits, Watch};
+use tare_guest::probes::{self, Category, Recording};
+use tare_guest::{Guest, Stream};
+use tare_lab::driver::{Expected, Invocation, Missing, Mistake, Role};
+use tare_lab::parameters::{Bytes, Choice as _};
+use tare_lab::{figures, parameters};
+use tare_load::protocol::Http;
+use tare_load::{Options, Target};
+
+use super::legs::{Leg, Place};
+use crate::agent::{Agent, TrialError};
+use crate::machine::{Feature, Machine};
+use crate::systems::load::driver::{Server, DOCUMENT};
+use crate::systems::namespace;
+use crate::systems::workload::{mistake, Workload};
+use crate::terminal;
+
+/// The usual time until a guest serves, emulated.
+const BOOT: Duration = Duration::from_secs(6);
+/// The longest time until then, and for the recorder to begin and to end.
+const BOOT_MAX: Duration = Duration::from_secs(180);
+/// The kernel's trace of this machine.
+const TRACEFS: &str = "/sys/kernel/tracing";
+
+/// The parts of the time in which the guest had work, by their published names. Exits are inside of
+/// all of them.
+const PARTS: [(&str, &[Category]); 4] = [
+    (
+        "swiotlb",
+        &[
+            Category::BounceCopy,
+            Category::SlotFind,
+            Category::SlotRelease,
+        ],
+    ),
+    ("packet", &[Category::PacketIn, Category::PacketOut]),
+    ("tls", &[Category::Tls]),
+    ("application", &[Category::Application]),
+];
+
+parameters! {
+    /// The parameters of the driver `guest-breakdown`.
+    pub(crate) struct BreakdownParameters {
+        /// the guest in which nginx runs
+        place: Place = "plain",
+        /// true if times are judged: an emulated guest is then not testable
+        timed: bool = true,
+        /// processors of the guest
+        vcpus: usize [1..=64] = 1,
+        /// connections
+        connections: usize [1..=4096] = 16,
+        /// bytes of the document
+        document: Bytes = "615 B",
+        /// the load with probes, and the same without
+        duration: Duration = "1 s",
+    }
+}
+
+figures! {
+    /// The figures of a trial of `guest-breakdown`.
+    pub(crate) struct BreakdownTrial {
+        metrics {
+            /// cycles per request in which the guest had work
+            request_cycles: f64 [Count],
+            /// the share of the bounce buffer in them: finding slots, copies, giving slots back
+            swiotlb_share: Option<f64> [Ratio],
+            /// the share of packets in and out
+            packet_share: Option<f64> [Ratio],
+            /// the share of TLS in the kernel; none if the kernel has not loaded it
+            tls_share: Option<f64> [Ratio],
+            /// the share of everything else
+            application_share: Option<f64> [Ratio],
+            /// the cycles of exits over those in which the guest had work: a share that is inside
+            /// of the others; none without KVM's tracepoints
+            exit_share: Option<f64> [Ratio],
+            /// the part of all time in which the guest was idle
+            idle: f64 [Ratio],
+            /// the sum of all categories over all time
+            accounted: f64 [Ratio],
+            /// the time per request with probes over that without, measured one after the other
+            overhead: f64 [Ratio],
+        }
+        counters {
+            /// requests that nginx counts
+            operations,
+            /// calls that find slots of the bounce buffer
+            found,
+            /// calls that copy through it
+            copied,
+            /// calls that give slots back
+            released,
+            /// all three together
+            bounces,
+            /// rounds of receiving packets
+            received,
+            /// calls that send
+            sent,
+            /// 1 if the guest is emulated
+            emulated,
+            /// 3 if the guest has bounce buffers
+            bouncing,
+            /// of finding, copying and giving back, those that it did not do
+            unbounced,
+            /// events that the kernel had no room for
+            lost,
+            /// calls that are counted and whose time is that of another category, as an interrupt
+            /// made them in the middle of a probe
+            missed,
+            /// calls that the kernel counted and that are not in its trace
+            miscounted,
+            /// 1 if the categories do not add up to the whole within 1 %
+            unaccounted,
+        }
+    }
+}
+
+/// A load with probes, and the same without.
+struct Round {
+    recording: Recording,
+    /// Requests during the recording, by nginx's count.
+    requests: u64,
+    /// The exits; the reason why they are not known.
+    exits: Result<Exits, String>,
+    /// The time per request with probes over that without.
+    overhead: f64,
+}
+
+impl Round {
+    /// Measures one round at a place that serves.
+    fn of(leg: &mut Leg, parameters: &BreakdownParameters) -> anyhow::Result<Round> {
+        let address = leg.address();
+        let without = load(address, parameters)?;
+        let before = leg.served()?;
+        let guest = leg.guest().context("a guest")?;
+        let watch = match guest.accelerator() {
+            Accelerator::Kvm => Watch::start(Path::new(TRACEFS), guest.pid()),
+            Accelerator::Emulated => Err("the guest is emulated and has no exits".into()),
+        };
+        let (recording, with) = record(guest, parameters, || load(address, parameters))?;
+        let exits = watch.and_then(Watch::finish);
+        let requests = leg.served()?.since(Server::Nginx, &before)?.requests;
+        ensure!(requests > 0, "nginx served no request");
+        ensure!(recording.busy() > 0, "the guest had nothing to do");
+        Ok(Round {
+            recording,
+            requests,
+            exits,
+            overhead: without / with,
+        })
+    }
+
+    /// Returns true if the category's time is known: it needs no probe, or has one.
+    fn is_known(&self, category: Category) -> bool {
+        let is_rest = [Category::Recorder, Category::Application, Category::Idle];
+        is_rest.contains(&category) || self.recording.hits(category).is_some()
+    }
+
+    /// Returns the share of some categories in the time with work; `None` if none of them is known.
+    fn share(&self, categories: &[Category]) -> Option<f64> {
+        let is_known = categories.iter().any(|it| self.is_known(*it));
+        let share = self.recording.cycles(categories) as f64 / self.recording.busy() as f64;
+        is_known.then_some(share)
+    }
+
+    /// Returns the cycles of exits over those with work; `None` if they are not known. A guest that
+    /// halts is idle.
+    fn exit_share(&self) -> Option<f64> {
+        let exits = self.exits.as_ref().ok()?;
+        let all = exits.vcpus.values().flatten();
+        let all = all.filter(|(reason, _)| !["hlt", "idle-halt"].contains(&reason.as_str()));
+        let cycles: u64 = all.map(|(_, exit)| exit.cycles).sum();
+        Some(cycles as f64 / self.recording.busy() as f64)
+    }
+
+    fn idle(&self) -> f64 {
+        self.of_whole(&[Category::Idle])
+    }
+
+    fn accounted(&self) -> f64 {
+        self.of_whole(&Category::ALL)
+    }
+
+    fn of_whole(&self, categories: &[Category]) -> f64 {
+        self.recording.cycles(categories) as f64 / self.recording.whole() as f64
+    }
+
+    /// Returns the calls that the kernel counted and that are not in its trace. The other way there
+    /// are some: the trace begins before the counts, and ends after them.
+    fn miscounted(&self) -> u64 {
+        let it = &self.recording;
+        let absent = |category| Some(it.hits(category)?.saturating_sub(it.spans(category)));
+        Category::ALL.into_iter().filter_map(absent).sum()
+    }
+
+    fn figures(&self, parameters: &BreakdownParameters) -> BreakdownTrial {
+        let [swiotlb, packet, tls, application] =
+            PARTS.map(|(_, categories)| self.share(categories));
+        let is_bouncing = parameters.place != Place::Plain;
+        let calls = |category| self.recording.calls(category).unwrap_or(0);
+        let unbounced = PARTS[0].1.iter().filter(|it| calls(**it) == 0).count();
+        let recording = &self.recording;
+        BreakdownTrial {
+            request_cycles: recording.busy() as f64 / self.requests as f64,
+            swiotlb_share: swiotlb,
+            packet_share: packet,
+            tls_share: tls,
+            application_share: application,
+            exit_share: self.exit_share(),
+            idle: self.idle(),
+            accounted: self.accounted(),
+            overhead: self.overhead,
+            operations: self.requests,
+            found: calls(Category::SlotFind),
+            copied: calls(Category::BounceCopy),
+            released: calls(Category::SlotRelease),
+            received: calls(Category::PacketIn),
+            sent: calls(Category::PacketOut),
+            emulated: (!parameters.timed).into(),
+            bouncing: if is_bouncing { 3 } else { 0 },
+            unbounced: if is_bouncing { unbounced as u64 } else { 0 },
+            bounces: PARTS[0].1.iter().map(|it| calls(*it)).sum(),
+            lost: recording.lost,
+            missed: recording.missed,
+            miscounted: self.miscounted(),
+            unaccounted: ((self.accounted() - 1.0).abs() > 0.01).into(),
+        }
+    }
+}
+
+/// The driver `guest-breakdown`.
+pub(crate) struct GuestBreakdown;
+
+impl Workload for GuestBreakdown {
+    const NAME: &'static str = "guest-breakdown";
+    const ABOUT: &'static str = "the time of nginx in a guest by what it is spent on";
+    type Parameters = BreakdownParameters;
+    type Figures = BreakdownTrial;
+
+    fn examine(parameters: &BreakdownParameters) -> Result<(), Mistake> {
+        if parameters.place.flavour().is_none() {
+            let name = parameters.place.name();
+            return Err(mistake("place", name, "plain, swiotlb, sev-snp or tdx"));
+        }
+        if parameters.document.0 == 0 || parameters.document.0 > 1 << 20 {
+            let found = format!("{} B", parameters.document.0);
+            return Err(mistake("document", found.as_str(), "\"1 B\" to \"1 MiB\""));
+        }
+        Ok(())
+    }
+
+    fn check(parameters: &BreakdownParameters, machine: &Machine) -> Result<(), Missing> {
+        machine.need(Feature::Root)?;
+        for tool in Feature::network_tools() {
+            machine.need(tool)?;
+        }
+        machine.need(Feature::Load("nginx"))?;
+        match parameters.place.flavour() {
+            Some(flavour) => machine.need_guest(flavour, parameters.timed),
+            None => Ok(()),
+        }
+    }
+
+    fn expected(parameters: &BreakdownParameters) -> Option<Expected> {
+        Some(Expected {
+            clock: parameters.duration * 2 + BOOT,
+            work: Duration::ZERO,
+        })
+    }
+
+    fn longest(parameters: &BreakdownParameters) -> Duration {
+        BOOT_MAX + parameters.duration * 8
+    }
+
+    fn invocation(_: &Role, _: &BreakdownParameters, own_trial: Invocation) -> Invocation {
+        namespace::apart(own_trial)
+    }
+
+    fn run(
+        parameters: BreakdownParameters,
+        agent: &mut Agent,
+    ) -> Result<BreakdownTrial, TrialError> {
+        // A guest whose times are judged is not emulated, which the check has seen.
+        let accelerator = match parameters.timed {
+            true => Accelerator::Kvm,
+            false => Accelerator::Emulated,
+        };
+        let mut leg = start(&parameters, accelerator)?;
+        agent.start()?;
+        Ok(Round::of(&mut leg, &parameters)?.figures(&parameters))
+    }
+}
+
+fn start(parameters: &BreakdownParameters, accelerator: Accelerator) -> anyhow::Result<Leg> {
+    let (document, vcpus) = (parameters.document.0 as usize, parameters.vcpus as u16);
+    Leg::start(parameters.place, document, vcpus, accelerator)
+}
+
+/// Loads nginx and returns the requests per second.
+fn load(address: SocketAddr, parameters: &BreakdownParameters) -> anyhow::Result<f64> {
+    let options = Options {
+        connections: parameters.connections,
+        duration: parameters.duration,
+        warm_up: Duration::ZERO,
+        // An emulated guest takes seconds for a hundred connections at once.
+        timeout: Duration::from_secs(60),
+        ..Options::default()
+    };
+    let http = Http::new(&address.to_string(), &[DOCUMENT.into()], &[])?;
+    let target = Target { address, tls: None };
+    let record = tare_load::run(&target, &http, &options, &AtomicBool::new(false))?;
+    let lost = record.misses + record.refused + record.failed + record.timed_out;
+    if lost > 0 {
+        let error = record.first_error.as_deref().unwrap_or("no response");
+        bail!(
+            "{lost} of {} requests were not served: {error}",
+            record.issued
+        );
+    }
+    record.rate().context("a rate of requests")
+}
+
+/// The hidden subcommand that [`probes`] is.
+const PROBES: &str = "guest-probes";
+/// The line that it prints first.
+const BEGUN: &str = "begun\n";
+
+/// Records what the probes of this guest's kernel see until standard input is at its end, and
+/// prints it.
+///
+/// # Errors
+/// As those of the recorder.
+pub(crate) fn probes() -> anyhow::Result<ExitCode> {
+    let recording = probes::record(io::stdin(), || terminal::print(BEGUN))?;
+    terminal::print(&(serde_json::to_string(&recording)? + "\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Records in a guest while `load` runs here.
+fn record(
+    guest: &mut Guest,
+    parameters: &BreakdownParameters,
+    load: impl FnOnce() -> anyhow::Result<f64> + Send,
+) -> anyhow::Result<(Recording, f64)> {
+    let (begun, begins) = mpsc::channel();
+    let (over, ends) = mpsc::channel::<()>();
+    let limit = BOOT_MAX + parameters.duration * 4;
+    std::thread::scope(|scope| {
+        let load = scope.spawn(move || {
+            // Dropped at the end, which is that of the recorder's input.
+            let _over = over;
+            begins
+                .recv()
+                .map_err(|_| anyhow!("the recorder has not begun"))?;
+            load()
+        });
+        let (mut printed, mut errors, mut begun) = (Vec::new(), Vec::new(), Some(begun));
+        let output = |stream, bytes: &[u8]| match stream {
+            Stream::Errors => errors.extend_from_slice(bytes),
+            Stream::Output => {
+                printed.extend_from_slice(bytes);
+                if printed.starts_with(BEGUN.as_bytes()) {
+                    begun.take().map(|begun| begun.send(()));
+                }
+            }
+        };
+        let exit = guest.run(&["/init", PROBES], Until(ends), Some(limit), output);
+        drop(begun);
+        let loaded = load
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let text = String::from_utf8_lossy(&printed);
+        if exit?.status != Some(0) {
+            let errors = String::from_utf8_lossy(&errors);
+            bail!(
+                "the guest's probes: {}",
+                errors.trim().trim_start_matches("tare: ")
+            );
+        }
+        let json = text.strip_prefix(BEGUN).unwrap_or_default();
+        let recording = serde_json::from_str(json).context("the guest's recording")?;
+        Ok((recording, loaded?))
+    })
+}
+
+/// An input that is empty and ends when the other side of the channel does.
+struct Until(Receiver<()>);
+
+impl Read for Until {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        let _ = self.0.recv();
+        Ok(0)
+    }
+}
