@@ -27,8 +27,9 @@ pub(crate) struct Shape {
     pub(crate) step_len: usize,
 }
 
-/// The highest power of H that the last, partial step of a message needs: 16 blocks of data, one of
-/// additional data, one of lengths, rounded up to whole registers.
+/// The highest power of H that the last, partial step of a message needs: on registers of four
+/// blocks 16 of data, one of additional data, one of lengths, rounded up to whole registers; on
+/// narrower ones the 8 of the step before, up to 8 of data and one of lengths.
 pub(crate) const POWER_MAX: usize = 20;
 
 /// The number of registers whose products are summed before a reduction.
@@ -96,10 +97,15 @@ impl Schedule {
         if len > shape.short_max {
             let behind = len - shape.head_len;
             // Head and steps end with a power for each block of a step, the rest has fewer than a
-            // step. Steps are powers of two.
+            // step, and on narrower registers both are in one sum. Steps are powers of two.
             let steps = behind >> shape.step_len.trailing_zeros();
             let rest = behind & (shape.step_len - 1);
-            powers = (shape.step_len / 16).max(rest.div_ceil(16) + 1);
+            let (step, rest) = (shape.step_len / 16, rest.div_ceil(16) + 1);
+            powers = if shape.lanes == 4 {
+                step.max(rest)
+            } else {
+                step + rest
+            };
             let registers = shape.step_len / (16 * shape.lanes);
             let strides = (steps * registers).min(STRIDES);
             let end = offset_of!(Self, strides) + BLOCK * STRIDES;

@@ -264,7 +264,7 @@ unsafe fn short_full<const ROUNDS: usize, const SEAL: bool, const R: usize>(
 pub(super) unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
     message: Message<'_>,
     counter: u32,
-    begun: Begun,
+    begun: Begun<Quad>,
     data: Data,
 ) -> __m128i {
     // SAFETY: the number of registers passed is ⌈len / 64⌉, as the function demands.
@@ -298,7 +298,7 @@ pub(super) unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
 unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
     message: Message<'_>,
     counter: u32,
-    begun: Begun,
+    begun: Begun<Quad>,
     data: Data,
 ) -> __m128i {
     let Message {
