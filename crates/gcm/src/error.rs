@@ -63,6 +63,9 @@ impl fmt::Display for Error {
                 "the tag does not match: the message was altered or sealed under another key, nonce or \
                  additional data; the output has been wiped",
             ),
+            Error::KeyLength { found: 24 } => f.write_str(
+                "the key has 24 bytes: AES-192 is not supported; AES-GCM here takes 16 (AES-128) or 32 (AES-256)",
+            ),
             Error::KeyLength { found } => {
                 write!(f, "the key has {found} bytes; AES-GCM here takes 16 (AES-128) or 32 (AES-256)")
             }

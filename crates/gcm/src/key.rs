@@ -7,6 +7,7 @@ use crate::schedule::Schedule;
 use crate::stream::{Pieces, Stream, Work};
 use crate::wipe::wipe;
 use crate::{Error, Nonce, Path, SharedRead, SharedWrite, Tag, AAD_LEN_MAX, MESSAGE_LEN_MAX};
+use core::fmt;
 use tare_memory::Shared;
 use zeroize::zeroize_stack;
 
@@ -15,12 +16,27 @@ use zeroize::zeroize_stack;
 /// The calls take the nonce from the caller, who must never seal twice with the same one under the
 /// same key; [`SealingContext`](crate::SealingContext) ensures that.
 ///
-/// `Key` implements neither `Debug` nor `Clone`. Its contents have one place on the heap, so moving
-/// it leaves no copies behind.
+/// `Key` does not implement `Clone`, and `Debug` shows its size and path only. Its contents have one
+/// place on the heap, so moving it leaves no copies behind.
 pub struct Key {
     engine: Engine,
     /// Four short packets at once, if the path can.
     batch4: Option<&'static Batch4>,
+}
+
+impl fmt::Debug for Key {
+    /// Size and path: nothing that the key's bytes decide.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bits = match &self.engine {
+            Engine::Native { kernel, .. } if kernel.shape.rounds == 10 => 128,
+            Engine::Native { .. } => 256,
+            Engine::Portable(key) => key.bits(),
+        };
+        f.debug_struct("Key")
+            .field("bits", &bits)
+            .field("path", &self.path())
+            .finish_non_exhaustive()
+    }
 }
 
 enum Engine {
@@ -94,8 +110,8 @@ impl Key {
     }
 
     /// Prefetches the cache lines that a message of `len` bytes under this key needs: round keys
-    /// and powers of the hash key, 4 lines (AES-128, 512 bits) for a message of up to 48 bytes, 8
-    /// for one of 576, 12 for a long one. A caller with more keys than the cache holds calls this
+    /// and powers of the hash key, 4 lines (AES-128, 512 bits) for a message of up to 48 bytes, 10
+    /// for one of 576, up to 15 for a long one. A caller with more keys than the cache holds calls this
     /// some packets ahead.
     ///
     /// The `Key` itself, which has their address, is read at once. On the portable path this does

@@ -1,5 +1,7 @@
 #![doc = include_str!("../README.md")]
 
+#[cfg(feature = "aead")]
+pub mod aead;
 mod batch;
 mod columns;
 mod context;

@@ -38,6 +38,14 @@ pub(crate) struct PortableKey {
 }
 
 impl PortableKey {
+    /// Bits of the key.
+    pub(crate) fn bits(&self) -> usize {
+        match self.cipher {
+            Cipher::Aes128(_) => 128,
+            Cipher::Aes256(_) => 256,
+        }
+    }
+
     /// Expands a key of 16 or 32 bytes, and leaves copies of it on the stack. Not inlined, so that
     /// they are below the caller, who wipes them.
     #[inline(never)]

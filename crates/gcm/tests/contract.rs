@@ -236,10 +236,58 @@ fn the_best_path_is_available_and_fixed() {
 }
 
 #[test]
+fn a_key_shows_its_size_and_path_and_a_key_of_aes_192_is_refused_by_name() {
+    for path in Path::available() {
+        for (byte, len) in [(0xa5, 16), (0x5a, 32)] {
+            let shown = format!("{:?}", Key::with_path(&vec![byte; len], path).unwrap());
+            let expected = format!("Key {{ bits: {}, path: {path:?}, .. }}", 8 * len);
+            assert_eq!(shown, expected);
+        }
+    }
+    let refused = Key::new(&[0; 24]).unwrap_err().to_string();
+    assert!(refused.contains("AES-192"), "{refused}");
+}
+
+/// The traits of the `aead` crate give what a key gives.
+fn has_the_traits<C: aead::KeyInit + aead::AeadInPlace>(key: &[u8]) {
+    let cipher = C::new_from_slice(key).unwrap();
+    let nonce = aead::Nonce::<C>::clone_from_slice(&[3; 12]);
+    for len in [0, 1, 60, 300, 5000] {
+        let plaintext: Vec<u8> = (0..len).map(|i| i as u8).collect();
+        let mut data = plaintext.clone();
+        let tag = cipher
+            .encrypt_in_place_detached(&nonce, b"aad", &mut data)
+            .unwrap();
+        let mut expected = plaintext.clone();
+        let own = Key::new(key).unwrap();
+        let own_tag = own
+            .seal_in_place(Nonce::from([3; 12]), b"aad", &mut expected)
+            .unwrap();
+        assert_eq!((&data, &tag[..]), (&expected, &own_tag.as_bytes()[..]));
+        let mut forged = data.clone();
+        let wrong = cipher.decrypt_in_place_detached(&nonce, b"bad", &mut forged, &tag);
+        assert!(wrong.is_err());
+        assert_eq!(forged, vec![0; len], "plaintext of a forgery");
+        cipher
+            .decrypt_in_place_detached(&nonce, b"aad", &mut data, &tag)
+            .unwrap();
+        assert_eq!(data, plaintext);
+    }
+    assert!(C::new_from_slice(&key[1..]).is_err());
+}
+
+#[test]
+fn the_traits_of_the_aead_crate_give_what_a_key_gives() {
+    has_the_traits::<tare_gcm::aead::Aes128Gcm>(&[7; 16]);
+    has_the_traits::<tare_gcm::aead::Aes256Gcm>(&[7; 32]);
+}
+
+#[test]
 fn errors_are_sentences() {
     for error in [
         Error::Forged,
         Error::KeyLength { found: 3 },
+        Error::KeyLength { found: 24 },
         Error::NonceLength { found: 3 },
         Error::TagLength { found: 3 },
         Error::LengthMismatch {

@@ -11,10 +11,14 @@
 //! Every lane hashes its own share of the blocks (every `lanes`-th one) with powers of K = H^lanes,
 //! so the loop never crosses lanes; up to [`STRIDES`] registers are summed before one reduction.
 //! The last step uses the consecutive powers H^n … H instead, which puts the shares back in their
-//! places, and only then the lanes are added up.
+//! places, and only then the lanes are added up. If the end of the message follows at once, it is in
+//! the same sum, and these powers are as much higher as it has blocks.
 //!
 //! Hashing runs one step behind encryption in both directions. It always works on the register that
 //! was loaded (open) or that is about to be stored (seal), never on what memory holds.
+//!
+//! On registers of one block a step is eight registers of sixteen, and what it leaves for the hash
+//! waits in private memory (`narrow.rs`).
 
 use super::ghash::{self, Sum};
 use super::lanes::Lanes;
@@ -76,6 +80,14 @@ impl Powers {
             }
         }
     }
+
+    /// The first of them.
+    #[inline(always)]
+    fn start(self) -> *const Block {
+        match self {
+            Powers::Strides(p) | Powers::Consecutive(p) => p,
+        }
+    }
 }
 
 /// The last round key that registers of 512 bits hold over all steps of AES-256. Later ones are
@@ -92,7 +104,8 @@ struct Steps<'k, V, const N: usize> {
     /// The counter of the first block of the next step.
     counter: u32,
     byte_reversal: V,
-    /// Ciphertext of the step before, byte-reversed, not yet hashed.
+    /// Ciphertext of the step before, byte-reversed, not yet hashed. On registers of one block it is
+    /// in memory, on purpose.
     pending: [V; N],
 }
 
@@ -134,6 +147,24 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
             let mut state = [V::zero(); N];
             for (i, s) in state.iter_mut().enumerate() {
                 *s = first.xor(V::load_private(NUMBERS.as_ptr().add(i * V::COUNT)));
+            }
+            if V::COUNT == 1 {
+                let pending = (&raw const self.pending).cast::<Block>();
+                let powers = powers.start();
+                macro_rules! rounds {
+                    ($($r:literal $i:literal)*) => {$(
+                        if HASH && $i < N {
+                            V::round_and_product::<N, $r, $i>(&mut state, keys, sum, pending, powers);
+                        } else {
+                            V::round::<N, $r>(&mut state, keys);
+                        }
+                    )*};
+                }
+                rounds!(1 1  2 2  3 3  4 4  5 5  6 6  7 7  8 0  9 8);
+                if ROUNDS > 10 {
+                    rounds!(10 8  11 8  12 8  13 8);
+                }
+                return state;
             }
             macro_rules! rounds {
                 ($($r:literal)*) => {$(
@@ -224,14 +255,16 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
         }
     }
 
-    /// `count` further steps; returns the GHASH state after all of them.
+    /// `count` further steps; returns the hash of all of them with `after` blocks to follow, of
+    /// which the powers must be there: not reduced, and in lanes.
     #[inline(always)]
     unsafe fn run<const ROUNDS: usize, const SEAL: bool>(
         &mut self,
         mut src: *const u8,
         mut dst: *mut u8,
         count: usize,
-    ) -> __m128i {
+        after: usize,
+    ) -> Sum<V> {
         // SAFETY: `count` steps are at `src` and `dst`; powers are read from the tables that the
         // schedule holds, at most STRIDES registers before their end.
         unsafe {
@@ -243,34 +276,47 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
                 let mut powers = self.schedule.strides_end().sub(together * N);
                 let mut sum = Sum::zero();
                 for _ in 0..together {
-                    self.pending[0] = self.pending[0].xor(carried);
-                    carried = V::zero();
+                    if V::COUNT > 1 {
+                        self.pending[0] = self.pending[0].xor(carried);
+                        carried = V::zero();
+                    }
                     self.step::<ROUNDS, SEAL, true>(src, dst, &mut sum, Powers::Strides(powers));
                     powers = powers.add(N);
                     src = src.add(step_len);
                     dst = dst.add(step_len);
                 }
                 carried = sum.reduce();
+                if V::COUNT == 1 {
+                    // Into memory at once: a register would be held over all steps.
+                    self.pending[0] = self.pending[0].xor(carried);
+                }
                 left -= together;
             }
-            self.pending[0] = self.pending[0].xor(carried);
-            let powers = Powers::Consecutive(self.schedule.powers_from(N * V::COUNT));
+            if V::COUNT > 1 {
+                self.pending[0] = self.pending[0].xor(carried);
+            }
+            let powers = Powers::Consecutive(self.schedule.powers_from(N * V::COUNT + after));
             let mut sum = Sum::zero();
+            let mut pending = (&raw const self.pending).cast::<V>();
+            if V::COUNT == 1 {
+                // Otherwise the compiler would keep what it knows to be there in registers.
+                pending = once::fresh(pending);
+            }
             for i in 0..N / 2 {
                 sum.add2(
-                    self.pending[2 * i],
+                    *pending.add(2 * i),
                     powers.of_register(2 * i),
-                    self.pending[2 * i + 1],
+                    *pending.add(2 * i + 1),
                     powers.of_register(2 * i + 1),
                 );
             }
-            sum.reduce().sum_of_lanes()
+            sum
         }
     }
 }
 
-/// Seals or opens the head and `count` whole steps after it; returns the state of the hash, and
-/// puts the encryption of J0 into `tag_mask`.
+/// Seals or opens the head and `count` whole steps after it; returns the hash with `after` blocks
+/// to follow, see [`Steps::run`], and puts the encryption of J0 into `tag_mask`.
 ///
 /// `nonce` is the 96-bit nonce with a zero counter; `additional` the last block of additional data
 /// with the state before it, byte-reversed.
@@ -279,6 +325,10 @@ impl<'k, V: Lanes, const N: usize> Steps<'k, V, N> {
 /// The processor must have what `V` needs; [`head_len`] bytes and `count` steps must be readable at
 /// `src` and writable at `dst`, which either are the same or do not overlap.
 #[inline(always)]
+#[allow(
+    clippy::too_many_arguments,
+    reason = "those of a whole message, in registers"
+)]
 pub(super) unsafe fn begin<V: Lanes, const N: usize, const ROUNDS: usize, const SEAL: bool>(
     schedule: &Schedule,
     nonce: __m128i,
@@ -286,8 +336,9 @@ pub(super) unsafe fn begin<V: Lanes, const N: usize, const ROUNDS: usize, const 
     src: *const u8,
     dst: *mut u8,
     count: usize,
+    after: usize,
     tag_mask: &mut Block,
-) -> __m128i {
+) -> Sum<V> {
     // SAFETY: the caller's contract.
     unsafe {
         if count * 16 * N * V::COUNT >= PREFETCH {
@@ -300,7 +351,7 @@ pub(super) unsafe fn begin<V: Lanes, const N: usize, const ROUNDS: usize, const 
             once::put(tag_mask, mask, V::COUNT > 1);
         }
         let head_len = head_len(V::COUNT, N);
-        steps.run::<ROUNDS, SEAL>(src.add(head_len), dst.add(head_len), count)
+        steps.run::<ROUNDS, SEAL>(src.add(head_len), dst.add(head_len), count, after)
     }
 }
 
@@ -329,7 +380,9 @@ pub(super) unsafe fn proceed<V: Lanes, const N: usize, const ROUNDS: usize, cons
         steps.step::<ROUNDS, SEAL, false>(src, dst, &mut Sum::zero(), none);
         steps.pending[0] = steps.pending[0].xor(V::in_first_lane(state));
         let step_len = 16 * N * V::COUNT;
-        steps.run::<ROUNDS, SEAL>(src.add(step_len), dst.add(step_len), count - 1)
+        let (src, dst) = (src.add(step_len), dst.add(step_len));
+        let sum = steps.run::<ROUNDS, SEAL>(src, dst, count - 1, 0);
+        sum.reduce().sum_of_lanes()
     }
 }
 

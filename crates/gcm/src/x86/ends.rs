@@ -1,5 +1,6 @@
 //! Short messages and the ends of long ones, by the registers that they are worked on with.
 
+use super::ghash::Sum;
 use super::lanes::{Lanes, Pair, Quad, Single};
 use super::message::{Before, Begun, Data, Message, Stage};
 use super::{finish, finish512};
@@ -23,7 +24,7 @@ pub(super) unsafe trait Ends: Lanes {
     unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
         message: Message<'_>,
         counter: u32,
-        begun: Begun,
+        begun: Begun<Self>,
         data: Data,
     ) -> __m128i;
 }
@@ -44,7 +45,7 @@ unsafe impl Ends for Quad {
     unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
         message: Message<'_>,
         counter: u32,
-        begun: Begun,
+        begun: Begun<Self>,
         data: Data,
     ) -> __m128i {
         // SAFETY: the caller's contract.
@@ -66,7 +67,14 @@ macro_rules! staged_ends {
                 // SAFETY: the caller's contract.
                 unsafe {
                     let stage = &mut Stage::uninit();
-                    finish::finish::<Self, ROUNDS, SEAL>(message, 2, before, data, stage)
+                    finish::finish::<Self, ROUNDS, SEAL>(
+                        message,
+                        2,
+                        before,
+                        Sum::zero(),
+                        data,
+                        stage,
+                    )
                 }
             }
 
@@ -74,7 +82,7 @@ macro_rules! staged_ends {
             unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
                 message: Message<'_>,
                 counter: u32,
-                begun: Begun,
+                begun: Begun<Self>,
                 data: Data,
             ) -> __m128i {
                 // The mask is made anew: J0 has a place on the stage in any case.
@@ -82,7 +90,9 @@ macro_rules! staged_ends {
                 // SAFETY: the caller's contract.
                 unsafe {
                     let stage = &mut *begun.stage;
-                    finish::finish::<Self, ROUNDS, SEAL>(message, counter, before, data, stage)
+                    finish::finish::<Self, ROUNDS, SEAL>(
+                        message, counter, before, begun.sum, data, stage,
+                    )
                 }
             }
         }

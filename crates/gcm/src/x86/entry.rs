@@ -2,6 +2,7 @@
 //! and the tables of them.
 
 use super::ends::Ends;
+use super::ghash::Sum;
 use super::lanes::{Lanes, Pair, Quad, Single};
 use super::message::{
     hash_additional, length_block, load_nonce, to_u128, Begun, Data, Message, Stage,
@@ -334,14 +335,18 @@ unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
         let head_len = bulk::head_len(V::COUNT, N);
         let step_len = 16 * N * V::COUNT;
         let count = (len - head_len) / step_len;
+        let done = head_len + count * step_len;
+        // The end of a message is hashed in the same sum as its last step.
+        let after = (len - done).div_ceil(16) + 1;
         let mut mask = Block::ZERO;
-        let state = bulk::begin::<V, N, ROUNDS, SEAL>(
+        let sum = bulk::begin::<V, N, ROUNDS, SEAL>(
             schedule,
             message.nonce,
             additional,
             src,
             dst,
             count,
+            after,
             &mut mask,
         );
         let begun = Begun {
@@ -350,10 +355,10 @@ unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
             } else {
                 _mm_setzero_si128()
             },
-            state,
+            state: _mm_setzero_si128(),
+            sum,
             stage,
         };
-        let done = head_len + count * step_len;
         let counter = counter_after(done as u64);
         let rest = Data {
             src: src.add(done),
@@ -381,7 +386,9 @@ unsafe fn steps<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
         let state = if progress.is_new() {
             done += bulk::head_len(V::COUNT, N);
             let mask = &mut progress.tag_mask;
-            bulk::begin::<V, N, ROUNDS, SEAL>(schedule, nonce, hash, src, dst, count, mask)
+            let sum =
+                bulk::begin::<V, N, ROUNDS, SEAL>(schedule, nonce, hash, src, dst, count, 0, mask);
+            sum.reduce().sum_of_lanes()
         } else {
             let counter = progress.next_counter();
             bulk::proceed::<V, N, ROUNDS, SEAL>(schedule, nonce, counter, hash, src, dst, count)
@@ -447,9 +454,10 @@ unsafe fn finish<V: Ends, const ROUNDS: usize, const SEAL: bool>(
             return to_u128(V::short::<ROUNDS, SEAL>(message, state, data));
         }
         let tag_mask = _mm_load_si128((&raw const progress.tag_mask).cast());
-        let begun = Begun {
+        let begun = Begun::<V> {
             tag_mask,
             state,
+            sum: Sum::zero(),
             stage: &mut Stage::uninit(),
         };
         let counter = progress.next_counter();

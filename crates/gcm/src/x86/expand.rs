@@ -19,25 +19,28 @@ pub(super) unsafe fn fill(schedule: &mut Schedule, key: &[u8], lanes: usize) {
     unsafe {
         let h = encrypt(schedule, _mm_setzero_si128());
         let h = over_x(_mm_shuffle_epi8(h, ghash::byte_reversal()));
-        let mut power = h;
-        for k in 1..=POWER_MAX.max(lanes * STRIDES) {
-            if k <= POWER_MAX {
-                _mm_store_si128(
-                    schedule.powers.as_mut_ptr().add(POWER_MAX - k).cast(),
-                    power,
-                );
-            }
-            if k % lanes == 0 && k / lanes <= STRIDES {
-                _mm_store_si128(
-                    schedule
-                        .strides
-                        .as_mut_ptr()
-                        .add(STRIDES - k / lanes)
-                        .cast(),
-                    power,
-                );
-            }
-            power = ghash::multiply(Single(power), Single(h)).0;
+        // Each power is a product of two of about half its exponent, which waits for few others.
+        let powers = schedule.powers.as_mut_ptr().add(POWER_MAX).cast();
+        fill_powers(powers, POWER_MAX, h);
+        let strides = schedule.strides.as_mut_ptr().add(STRIDES).cast();
+        fill_powers(strides, STRIDES, _mm_load_si128(powers.sub(lanes)));
+    }
+}
+
+/// Stores the first `count` powers of `p` below `end`, the first right before it.
+///
+/// # Safety
+/// As for [`fill`], for `count` blocks.
+#[inline]
+#[target_feature(enable = "pclmulqdq")]
+unsafe fn fill_powers(end: *mut __m128i, count: usize, p: __m128i) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        _mm_store_si128(end.sub(1), p);
+        for k in 2..=count {
+            let (a, b) = (end.sub(k / 2), end.sub(k - k / 2));
+            let product = ghash::multiply(Single(_mm_load_si128(a)), Single(_mm_load_si128(b)));
+            _mm_store_si128(end.sub(k), product.0);
         }
     }
 }

@@ -15,7 +15,7 @@ use core::arch::x86_64::*;
 pub(super) const SHORT_MAX: usize = 16 * (STAGE - 2);
 
 /// Seals or opens up to [`SHORT_MAX`] bytes and returns the tag; `first` is the counter of the
-/// first block.
+/// first block, and `sum` what is added to the hash of ⌈len/16⌉ blocks and one of lengths.
 ///
 /// # Safety
 /// The processor must have what `V` needs; the data must be readable at its source and writable at
@@ -25,6 +25,7 @@ pub(super) unsafe fn finish<V: Lanes, const ROUNDS: usize, const SEAL: bool>(
     message: Message<'_>,
     first: u32,
     before: Before,
+    sum: Sum<V>,
     data: Data,
     stage: &mut Stage,
 ) -> __m128i {
@@ -33,7 +34,9 @@ pub(super) unsafe fn finish<V: Lanes, const ROUNDS: usize, const SEAL: bool>(
     unsafe {
         macro_rules! run {
             ($registers:literal, $partial:literal) => {
-                run::<V, ROUNDS, SEAL, $registers, $partial>(message, first, before, data, stage)
+                run::<V, ROUNDS, SEAL, $registers, $partial>(
+                    message, first, before, sum, data, stage,
+                )
             };
         }
         match (V::COUNT, data.len) {
@@ -74,6 +77,7 @@ unsafe fn run<
     message: Message<'_>,
     first: u32,
     before: Before,
+    sum: Sum<V>,
     data: Data,
     stage: &mut Stage,
 ) -> __m128i {
@@ -171,7 +175,7 @@ unsafe fn run<
         );
 
         let powers = once::fresh(schedule.powers_from(data_blocks + 2));
-        let mut sum = Sum::zero();
+        let mut sum = sum;
         for i in 0..R {
             let x = V::load_private(stage.add(i * V::COUNT)).permute(reversal);
             sum.add(x, V::load_private(powers.add(i * V::COUNT)));

@@ -3,7 +3,8 @@
 // One argument covers every block here; it stands before each implementation.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use super::once;
+use super::ghash::Sum;
+use super::{narrow, once};
 use crate::schedule::Block;
 use core::arch::x86_64::*;
 
@@ -71,6 +72,31 @@ pub(super) unsafe trait Lanes: Copy {
     /// Carry-less product of a half of each; bit 0 of `HALVES` picks the upper half of `self`, bit
     /// 4 of `other`.
     unsafe fn product<const HALVES: i32>(self, other: Self) -> Self;
+
+    /// The `R`-th round of AES, not the last, of a whole step.
+    #[inline(always)]
+    unsafe fn round<const N: usize, const R: usize>(state: &mut [Self; N], keys: *const Block) {
+        unsafe {
+            let key = Self::splat_from(keys.add(R));
+            state.iter_mut().for_each(|s| *s = s.aes(key));
+        }
+    }
+
+    /// The same, and adds the product of the `I`-th registers at `x` and `p` to `sum`.
+    #[inline(always)]
+    unsafe fn round_and_product<const N: usize, const R: usize, const I: usize>(
+        state: &mut [Self; N],
+        keys: *const Block,
+        sum: &mut Sum<Self>,
+        x: *const Block,
+        p: *const Block,
+    ) {
+        unsafe {
+            Self::round::<N, R>(state, keys);
+            let at = I * Self::COUNT;
+            sum.add(Self::load_private(x.add(at)), Self::load_private(p.add(at)));
+        }
+    }
 }
 
 /// Four blocks: AVX-512 with VAES and VPCLMULQDQ.
@@ -208,4 +234,12 @@ unsafe impl Lanes for Single {
     #[inline(always)] unsafe fn aes(self, k: Self) -> Self { unsafe { Self(_mm_aesenc_si128(self.0, k.0)) } }
     #[inline(always)] unsafe fn aes_last(self, k: Self) -> Self { unsafe { Self(_mm_aesenclast_si128(self.0, k.0)) } }
     #[inline(always)] unsafe fn product<const HALVES: i32>(self, b: Self) -> Self { unsafe { Self(_mm_clmulepi64_si128::<HALVES>(self.0, b.0)) } }
+    #[inline(always)] unsafe fn round<const N: usize, const R: usize>(state: &mut [Self; N], keys: *const Block) {
+        unsafe { narrow::round::<N, R>(state, keys) }
+    }
+    #[inline(always)] unsafe fn round_and_product<const N: usize, const R: usize, const I: usize>(
+        state: &mut [Self; N], keys: *const Block, sum: &mut Sum<Self>, x: *const Block, p: *const Block,
+    ) {
+        unsafe { narrow::round_and_product::<N, R, I>(state, keys, sum, x, p) }
+    }
 }

@@ -1,6 +1,6 @@
 //! A message as the kernels see it: in registers, byte-reversed if it is hashed.
 
-use super::ghash;
+use super::ghash::{self, Sum};
 use super::lanes::{Lanes, Single};
 use crate::columns::words;
 use crate::schedule::{Block, Schedule};
@@ -36,11 +36,13 @@ pub(super) enum Before {
 
 /// The values that the beginning of a message computes for its end.
 #[derive(Clone, Copy)]
-pub(super) struct Begun {
+pub(super) struct Begun<V> {
     /// The encryption of J0.
     pub(super) tag_mask: __m128i,
     /// The GHASH state, byte-reversed.
     pub(super) state: __m128i,
+    /// What is added to the hash of the end, whose blocks it allows for.
+    pub(super) sum: Sum<V>,
     /// A place for the last bytes, on paths that need one.
     pub(super) stage: *mut Stage,
 }

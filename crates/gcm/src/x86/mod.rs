@@ -13,6 +13,7 @@ mod finish512;
 mod ghash;
 mod lanes;
 mod message;
+mod narrow;
 mod once;
 mod stack;
 

@@ -1,0 +1,89 @@
+//! A round of AES over a step of eight registers of 128 bits, woven with the hash.
+//!
+//! There are 16 registers: eight hold the step, three the sum, and four are left for a round key
+//! and a product. The compiler keeps more at once, and moved some 25 to the stack and back in each
+//! step; these are blocks whose registers are counted.
+
+use super::ghash::Sum;
+use super::lanes::Single;
+use crate::schedule::Block;
+use core::arch::asm;
+
+/// The `R`-th round of AES, not the last.
+///
+/// # Safety
+/// The processor must have AES-NI; `R` + 1 round keys must be at `keys`.
+#[inline(always)]
+pub(super) unsafe fn round<const N: usize, const R: usize>(
+    state: &mut [Single; N],
+    keys: *const Block,
+) {
+    const { assert!(N == 8) };
+    // SAFETY: reads a round key; the rest is registers.
+    unsafe {
+        asm!(
+            "movdqa {k}, xmmword ptr [{keys} + {r}]",
+            "aesenc {s0}, {k}", "aesenc {s1}, {k}", "aesenc {s2}, {k}", "aesenc {s3}, {k}",
+            "aesenc {s4}, {k}", "aesenc {s5}, {k}", "aesenc {s6}, {k}", "aesenc {s7}, {k}",
+            k = out(xmm_reg) _, keys = in(reg) keys, r = const 16 * R,
+            s0 = inout(xmm_reg) state[0].0, s1 = inout(xmm_reg) state[1].0,
+            s2 = inout(xmm_reg) state[2].0, s3 = inout(xmm_reg) state[3].0,
+            s4 = inout(xmm_reg) state[4].0, s5 = inout(xmm_reg) state[5].0,
+            s6 = inout(xmm_reg) state[6].0, s7 = inout(xmm_reg) state[7].0,
+            options(readonly, nostack, preserves_flags)
+        );
+    }
+}
+
+/// The same, and adds the product of the `I`-th blocks at `x` and `p` to `sum`.
+///
+/// # Safety
+/// As for [`round`], with PCLMULQDQ; `I` + 1 blocks must be at `x` and `p`.
+#[inline(always)]
+pub(super) unsafe fn round_and_product<const N: usize, const R: usize, const I: usize>(
+    state: &mut [Single; N],
+    keys: *const Block,
+    sum: &mut Sum<Single>,
+    x: *const Block,
+    p: *const Block,
+) {
+    const { assert!(N == 8) };
+    // SAFETY: reads a round key and two blocks; the rest is registers.
+    unsafe {
+        asm!(
+            "movdqa {x}, xmmword ptr [{xs} + {i}]",
+            "movdqa {p}, xmmword ptr [{ps} + {i}]",
+            "movdqa {t}, {x}",
+            "pclmulqdq {t}, {p}, 0x00",
+            "movdqa {k}, xmmword ptr [{keys} + {r}]",
+            "pxor {low}, {t}",
+            "aesenc {s0}, {k}",
+            "movdqa {t}, {x}",
+            "pclmulqdq {t}, {p}, 0x11",
+            "aesenc {s1}, {k}",
+            "pxor {high}, {t}",
+            "aesenc {s2}, {k}",
+            "pshufd {t}, {x}, 0x4e",
+            "aesenc {s3}, {k}",
+            "aesenc {s4}, {k}",
+            "pxor {x}, {t}",
+            "aesenc {s5}, {k}",
+            "aesenc {s6}, {k}",
+            "pshufd {t}, {p}, 0x4e",
+            "pxor {p}, {t}",
+            "pclmulqdq {x}, {p}, 0x00",
+            "aesenc {s7}, {k}",
+            "pxor {middle}, {x}",
+            k = out(xmm_reg) _, x = out(xmm_reg) _, p = out(xmm_reg) _, t = out(xmm_reg) _,
+            keys = in(reg) keys, xs = in(reg) x, ps = in(reg) p, r = const 16 * R,
+            i = const 16 * I,
+            low = inout(xmm_reg) sum.low.0, middle = inout(xmm_reg) sum.middle.0,
+            high = inout(xmm_reg) sum.high.0,
+            s0 = inout(xmm_reg) state[0].0, s1 = inout(xmm_reg) state[1].0,
+            s2 = inout(xmm_reg) state[2].0, s3 = inout(xmm_reg) state[3].0,
+            s4 = inout(xmm_reg) state[4].0, s5 = inout(xmm_reg) state[5].0,
+            s6 = inout(xmm_reg) state[6].0, s7 = inout(xmm_reg) state[7].0,
+            options(readonly, nostack, preserves_flags)
+        );
+    }
+}
