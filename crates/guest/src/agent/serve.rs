@@ -150,8 +150,8 @@ fn watch(mut child: Child, number: u32, port: &Port) -> io::Result<Vec<u8>> {
 /// One piece that was sent, in the count of [`forward`]. The rest are those that are being sent.
 const SENT: u64 = 1 << 8;
 
-/// Waits until the streams have ended, or hold nothing and nothing moves: a host may be slow to take
-/// output.
+/// Waits until the streams have ended, or hold nothing and nothing moves: a host may be slow to
+/// take output.
 fn drain(pipes: &[OwnedFd], ends: &Receiver<()>, moves: &AtomicU64) {
     let mut ended = 0;
     let mut before = moves.load(Ordering::Acquire);
