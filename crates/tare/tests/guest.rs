@@ -527,6 +527,34 @@ fn twenty_boots_two_at_a_time_are_twenty_ready() {
 }
 
 #[test]
+fn doctor_says_what_guests_need_in_words_and_as_json() {
+    let doctor = |arguments: &[&str]| {
+        let mut command = Command::new(TARE);
+        let output = command.args(["doctor", "rdrand/size"]).args(arguments);
+        texts(&output.output().unwrap()).0
+    };
+    let report: serde_json::Value = serde_json::from_str(&doctor(&["--json"])).unwrap();
+    let words = doctor(&[]);
+    let checks = report["guests"]["checks"].as_array().unwrap();
+    assert_eq!(checks.len(), 10, "{report:#}");
+    for check in checks {
+        assert!(words.contains(check["name"].as_str().unwrap()), "{words}");
+        let is_fine = check["state"] == "fine";
+        assert_eq!(check["remedy"].is_null(), is_fine, "{check}");
+        let remedy = check["remedy"].as_str().unwrap_or_default();
+        assert!(words.contains(remedy), "{remedy}: {words}");
+    }
+    for trouble in [
+        "ten times slower than the host's:",
+        "swiotlb buffer is full",
+    ] {
+        assert!(words.contains(trouble), "{words}");
+    }
+    let troubles = report["guests"]["troubles"].as_array().unwrap();
+    assert_eq!(troubles.len(), 2, "{report:#}");
+}
+
+#[test]
 fn wrong_arguments_are_one_line_with_what_was_found_and_expected() {
     for (arguments, expected) in [
         (

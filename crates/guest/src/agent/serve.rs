@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use rustix::io::ioctl_fionread;
 use rustix::process::WaitOptions;
 
 use super::{read, write, Exit, Kind, Ready, Run, PROTOCOL};
@@ -116,21 +118,17 @@ fn start(content: &[u8]) -> Result<Child, String> {
 fn watch(mut child: Child, number: u32, port: &Port) -> io::Result<Vec<u8>> {
     let (ended, ends) = mpsc::channel();
     let moves = Arc::new(AtomicU64::new(0));
-    let mut streams = 0;
+    // The same pipes, to see what is left in them.
+    let mut pipes = Vec::new();
     if let Some(output) = child.stdout.take() {
-        forward(
-            output,
-            (Kind::Output, number),
-            Arc::clone(port),
-            (ended.clone(), Arc::clone(&moves)),
-        );
-        streams += 1;
+        pipes.push(output.as_fd().try_clone_to_owned()?);
+        let state = (ended.clone(), Arc::clone(&moves));
+        forward(output, (Kind::Output, number), Arc::clone(port), state);
     }
     if let Some(errors) = child.stderr.take() {
-        let port = Arc::clone(port);
+        pipes.push(errors.as_fd().try_clone_to_owned()?);
         let state = (ended, Arc::clone(&moves));
-        forward(errors, (Kind::Errors, number), port, state);
-        streams += 1;
+        forward(errors, (Kind::Errors, number), Arc::clone(port), state);
     }
     let mut slots = None;
     let status = loop {
@@ -140,7 +138,7 @@ fn watch(mut child: Child, number: u32, port: &Port) -> io::Result<Vec<u8>> {
         }
         thread::sleep(LOOK);
     };
-    drain(streams, &ends, &moves);
+    drain(&pipes, &ends, &moves);
     let exit = Exit {
         status: status.code(),
         signal: status.signal(),
@@ -152,22 +150,29 @@ fn watch(mut child: Child, number: u32, port: &Port) -> io::Result<Vec<u8>> {
 /// One piece that was sent, in the count of [`forward`]. The rest are those that are being sent.
 const SENT: u64 = 1 << 8;
 
-/// Waits until that many streams have ended, or nothing moves: a host may be slow to take output.
-fn drain(streams: usize, ends: &Receiver<()>, moves: &AtomicU64) {
+/// Waits until the streams have ended, or hold nothing and nothing moves: a host may be slow to
+/// take output.
+fn drain(pipes: &[OwnedFd], ends: &Receiver<()>, moves: &AtomicU64) {
     let mut ended = 0;
     let mut before = moves.load(Ordering::Acquire);
-    while ended < streams {
+    while ended < pipes.len() {
         match ends.recv_timeout(LAST_OUTPUT) {
             Ok(()) => ended += 1,
             Err(_) => {
                 let now = moves.load(Ordering::Acquire);
-                if now == before && now.is_multiple_of(SENT) {
+                let is_empty = |pipe| ioctl_fionread(pipe).unwrap_or(0) == 0;
+                if is_still(before, now) && pipes.iter().all(is_empty) {
                     return;
                 }
                 before = now;
             }
         }
     }
+}
+
+/// Returns true if nothing was sent between two counts, and nothing is being sent.
+fn is_still(before: u64, now: u64) -> bool {
+    now == before && now.is_multiple_of(SENT)
 }
 
 /// Sends all that a stream has, on a thread, and counts what it does.
@@ -248,27 +253,29 @@ mod tests {
 
     #[test]
     fn output_is_waited_for_while_it_moves() {
-        let (ended, ends) = mpsc::channel();
-        let moves = Arc::new(AtomicU64::new(1));
-        let began = Instant::now();
-        let sender = {
-            let moves = Arc::clone(&moves);
-            thread::spawn(move || {
-                // A piece that is being sent, then short ones, then the end.
-                thread::sleep(LAST_OUTPUT * 2);
-                for _ in 0..4 {
-                    moves.fetch_add(SENT - 1, Ordering::AcqRel);
-                    thread::sleep(LAST_OUTPUT / 2);
-                    moves.fetch_add(1, Ordering::AcqRel);
-                }
-                moves.fetch_add(SENT - 1, Ordering::AcqRel);
+        // Sent: nothing, one piece, two; the last is being sent.
+        for (before, now, expected) in [
+            (0, 0, true),
+            (0, SENT, false),
+            (SENT, SENT, true),
+            (2 * SENT + 1, 2 * SENT + 1, false),
+        ] {
+            assert_eq!(is_still(before, now), expected, "{before} {now}");
+        }
+        // A piece that is being sent, or is left in a pipe, is waited for.
+        for is_sending in [true, false] {
+            let (pipe, to) = rustix::pipe::pipe().unwrap();
+            let (ended, ends) = mpsc::channel();
+            let moves = AtomicU64::new(is_sending.into());
+            rustix::io::write(&to, &[0; 8][usize::from(is_sending) * 8..]).unwrap();
+            let sender = thread::spawn(move || {
+                thread::sleep(LAST_OUTPUT * 3);
                 ended.send(()).unwrap();
-            })
-        };
-        drain(1, &ends, &moves);
-        assert!(began.elapsed() > LAST_OUTPUT * 4, "{:?}", began.elapsed());
-        sender.join().unwrap();
-        assert!(ends.recv().is_err(), "drain did not wait for the end");
+            });
+            drain(&[pipe], &ends, &moves);
+            sender.join().unwrap();
+            assert!(ends.recv().is_err(), "it was not waited for");
+        }
     }
 
     #[test]
