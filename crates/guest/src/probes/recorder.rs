@@ -83,6 +83,8 @@ pub fn record(
     trace.switch_probes("1")?;
     trace.mark(cpus, BEGIN)?;
     trace.histograms(&probes, HISTOGRAM)?;
+    // The marks are safe, whatever is overwritten under load.
+    drain(&mut accounts, false)?;
     begun()?;
     while !is_over.load(Ordering::Acquire) {
         thread::sleep(ROUND);
