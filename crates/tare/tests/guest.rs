@@ -392,10 +392,29 @@ metrics = [{ name = "response_bytes", unit = "B", better = "lower", work = "byte
 id = "counted"
 text = "counted"
 zero = { counter = "miscounted", out_of = "operations" }
+
+[[experiment]]
+id = "mix/processes"
+title = "An nginx of several processes"
+source = "a test"
+driver = "guest"
+fixed = { timed = false, tls = true, connections = 8, size = "4 KiB", requests = 400, vcpus = 3 }
+matrix = { place = ["loopback", "bridge"] }
+metrics = [{ name = "response_bytes", unit = "B", better = "lower", work = "bytes" }]
 "#;
     std::fs::write(&file, experiment).unwrap();
     let (_, records) = run(&[file.to_str().unwrap(), "--rounds", "1"]);
-    assert!(records.len() >= 6);
+    let is_store = |record: &serde_json::Value| record["experiment"] == "mix/stores";
+    let (records, processes): (Vec<_>, Vec<_>) = records.into_iter().partition(is_store);
+    assert!(records.len() >= 6 && processes.len() >= 2);
+    for record in &processes {
+        let wrong = (count(record, "miscounted"), count(record, "unlike"));
+        assert_eq!(
+            (count(record, "operations"), wrong),
+            (400, (0, 0)),
+            "{record}"
+        );
+    }
     for record in &records {
         let found = (
             count(record, "operations"),

@@ -104,7 +104,7 @@ impl Service {
         }
     }
 
-    /// Returns the address at which it serves on a host, and the one for questions about its counts.
+    /// Returns the address at which it serves on a host, and that for questions about its counts.
     pub(super) fn addresses(&self, ip: Ipv4Addr) -> (SocketAddr, SocketAddr) {
         let port = match self.identity {
             Some(_) => TLS_PORT,
