@@ -300,6 +300,9 @@ impl Workload for GuestBreakdown {
             false => Accelerator::Emulated,
         };
         let mut leg = start(&parameters, accelerator)?;
+        if let Some(guest) = leg.guest() {
+            agent.note("guest", guest.evidence())?;
+        }
         agent.start()?;
         Ok(Round::of(&mut leg, &parameters)?.figures(&parameters))
     }
