@@ -143,12 +143,16 @@ impl Recording {
             .reduce(|a, b| a.iter().zip(&b).map(|(a, b)| a + b).collect())
     }
 
-    /// Returns the entries of a category that were seen in the trace.
-    pub fn spans(&self, category: Category) -> u64 {
-        self.cpus
-            .iter()
-            .map(|cpu| cpu.spans[category as usize])
-            .sum()
+    /// Returns true if the calls of a category that the kernel counted are in its trace: it counts
+    /// from a moment before the first mark to one after the last, and the trace is longer still.
+    pub fn is_counted(&self, category: Category) -> bool {
+        let at = category as usize;
+        let sum = |entries: fn(&Times) -> &[u64]| -> u64 {
+            self.cpus.iter().map(|cpu| entries(cpu)[at]).sum()
+        };
+        let (inside, spans) = (sum(|cpu| &cpu.inside), sum(|cpu| &cpu.spans));
+        self.hits(category)
+            .is_none_or(|hits| (inside..=spans).contains(&hits))
     }
 
     /// Returns the cycles of some categories on all processors.

@@ -81,8 +81,8 @@ pub fn record(
     trace.put("tracing_on", "1")?;
     trace.put(&format!("events/{SWITCH}/enable"), "1")?;
     trace.switch_probes("1")?;
-    trace.mark(cpus, BEGIN)?;
     trace.histograms(&probes, HISTOGRAM)?;
+    trace.mark(cpus, BEGIN)?;
     // The marks are safe, whatever is overwritten under load.
     drain(&mut accounts, false)?;
     begun()?;
@@ -90,9 +90,9 @@ pub fn record(
         thread::sleep(ROUND);
         drain(&mut accounts, false)?;
     }
-    // Hits are counted for less time than events are kept, by a moment in which there is no load.
-    trace.histograms(&probes, &format!("{HISTOGRAM}:pause"))?;
+    // What the kernel counts is between what is between the marks and what is in the trace.
     trace.mark(cpus, END)?;
+    trace.histograms(&probes, &format!("{HISTOGRAM}:pause"))?;
     trace.switch_probes("0")?;
     trace.put("tracing_on", "0")?;
     drain(&mut accounts, true)?;

@@ -46,6 +46,8 @@ pub struct Times {
     pub cycles: [u64; CATEGORIES],
     /// Entries of each category, also before the first mark and after the last.
     pub spans: [u64; CATEGORIES],
+    /// Those between the marks.
+    pub inside: [u64; CATEGORIES],
 }
 
 /// The state of one processor.
@@ -149,6 +151,7 @@ impl Accounts {
             }
             Kind::Enter(category) => {
                 cpu.times.spans[category as usize] += 1;
+                cpu.times.inside[category as usize] += u64::from(cpu.begun.is_some());
                 let open = self.open.entry(key).or_default();
                 if open.len() == DEPTH_MAX {
                     self.unmatched += open.len() as u64;

@@ -190,7 +190,10 @@ fn returns_that_are_missing_end_with_the_span_around_them_and_are_bounded() {
 fn without_marks_nothing_is_counted_but_entries() {
     let (times, _) = counted(&[&[event(5, 0, Enter(PacketIn)), event(9, 0, Leave(PacketIn))]]);
     assert_eq!((times[0].whole, cycles(&times[0])), (0, vec![]));
-    assert_eq!(times[0].spans[PacketIn as usize], 1);
+    let entries = |times: &Times| [times.spans, times.inside].map(|it| it[PacketIn as usize]);
+    assert_eq!(entries(&times[0]), [1, 0]);
+    let (times, _) = counted(&[&[event(5, 0, Begin), event(6, 0, Enter(PacketIn))]]);
+    assert_eq!(entries(&times[0]), [1, 1]);
     // A clock that steps back takes nothing away.
     let (times, _) = counted(&[&[event(50, 0, Begin), event(40, 0, Switch), event(60, 0, End)]]);
     assert_eq!(cycles(&times[0]), [(Idle, 10)]);

@@ -121,7 +121,7 @@ figures! {
             /// calls that are counted and whose time is that of another category, as an interrupt
             /// made them in the middle of a probe
             missed,
-            /// calls that the kernel counted and that are not in its trace
+            /// kinds of calls of which the kernel counted another number than its trace has
             miscounted,
             /// 1 if the categories do not add up to the whole within 1 %
             unaccounted,
@@ -199,12 +199,10 @@ impl Round {
         self.recording.cycles(categories) as f64 / self.recording.whole() as f64
     }
 
-    /// Returns the calls that the kernel counted and that are not in its trace. The other way there
-    /// are some: the trace begins before the counts, and ends after them.
+    /// Returns the number of categories whose calls the kernel counted and whose trace disagrees.
     fn miscounted(&self) -> u64 {
-        let it = &self.recording;
-        let absent = |category| Some(it.hits(category)?.saturating_sub(it.spans(category)));
-        Category::ALL.into_iter().filter_map(absent).sum()
+        let all = Category::ALL.into_iter();
+        all.filter(|it| !self.recording.is_counted(*it)).count() as u64
     }
 
     fn figures(&self, parameters: &BreakdownParameters) -> BreakdownTrial {
