@@ -27,9 +27,10 @@ pub(crate) struct Shape {
     pub(crate) step_len: usize,
 }
 
-/// The highest power of H that the end of a message needs: 16 blocks of the last whole step, up to
-/// 16 after it, and one of lengths.
-pub(crate) const POWER_MAX: usize = 33;
+/// The highest power of H that the last, partial step of a message needs: on registers of four
+/// blocks 16 of data, one of additional data, one of lengths, rounded up to whole registers; on
+/// narrower ones the 8 of the step before, up to 8 of data and one of lengths.
+pub(crate) const POWER_MAX: usize = 20;
 
 /// The number of registers whose products are summed before a reduction.
 pub(crate) const STRIDES: usize = 16;
@@ -48,7 +49,9 @@ pub(crate) struct Schedule {
     /// K^16/x, …, K/x, where K = H^lanes: each lane hashes every `lanes`-th block. They are divided
     /// by x because that is what a product of reflected polynomials wants (`x86/ghash.rs`).
     pub(crate) strides: [Block; STRIDES],
-    /// H^33/x, …, H/x; H^5/x begins a line.
+    /// So that H^5/x begins a line.
+    gap: [Block; 1],
+    /// H^20/x, …, H/x.
     pub(crate) powers: [Block; POWER_MAX],
     /// Round keys; AES-128 uses the first 11.
     pub(crate) round_keys: [Block; 15],
@@ -61,6 +64,7 @@ const _: () = assert!(Schedule::SHORT.is_multiple_of(LINE));
 impl Schedule {
     pub(crate) const EMPTY: Self = Self {
         strides: [Block::ZERO; STRIDES],
+        gap: [Block::ZERO; 1],
         powers: [Block::ZERO; POWER_MAX],
         round_keys: [Block::ZERO; 15],
         rounds: 0,
@@ -93,10 +97,15 @@ impl Schedule {
         if len > shape.short_max {
             let behind = len - shape.head_len;
             // Head and steps end with a power for each block of a step, the rest has fewer than a
-            // step, and both are in one sum. Steps are powers of two.
+            // step, and on narrower registers both are in one sum. Steps are powers of two.
             let steps = behind >> shape.step_len.trailing_zeros();
             let rest = behind & (shape.step_len - 1);
-            powers = shape.step_len / 16 + rest.div_ceil(16) + 1;
+            let (step, rest) = (shape.step_len / 16, rest.div_ceil(16) + 1);
+            powers = if shape.lanes == 4 {
+                step.max(rest)
+            } else {
+                step + rest
+            };
             let registers = shape.step_len / (16 * shape.lanes);
             let strides = (steps * registers).min(STRIDES);
             let end = offset_of!(Self, strides) + BLOCK * STRIDES;

@@ -11,8 +11,7 @@
 //! Every lane hashes its own share of the blocks (every `lanes`-th one) with powers of K = H^lanes,
 //! so the loop never crosses lanes; up to [`STRIDES`] registers are summed before one reduction.
 //! The last step uses the consecutive powers H^n … H instead, which puts the shares back in their
-//! places, and only then the lanes are added up. If the end of the message follows at once, it is in
-//! the same sum, and these powers are as much higher as it has blocks.
+//! places, and only then the lanes are added up.
 //!
 //! Hashing runs one step behind encryption in both directions. It always works on the register that
 //! was loaded (open) or that is about to be stored (seal), never on what memory holds.

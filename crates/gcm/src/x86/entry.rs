@@ -336,8 +336,13 @@ unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
         let step_len = 16 * N * V::COUNT;
         let count = (len - head_len) / step_len;
         let done = head_len + count * step_len;
-        // The end of a message is hashed in the same sum as its last step.
-        let after = (len - done).div_ceil(16) + 1;
+        // The end of a message on narrower registers is hashed in the same sum, before which there
+        // is no reduction. On wider ones there are no powers for that many blocks.
+        let after = if V::COUNT == 4 {
+            0
+        } else {
+            (len - done).div_ceil(16) + 1
+        };
         let mut mask = Block::ZERO;
         let sum = bulk::begin::<V, N, ROUNDS, SEAL>(
             schedule,
@@ -355,7 +360,11 @@ unsafe fn long<V: Ends, const N: usize, const ROUNDS: usize, const SEAL: bool>(
             } else {
                 _mm_setzero_si128()
             },
-            state: _mm_setzero_si128(),
+            state: if V::COUNT == 4 {
+                sum.reduce().sum_of_lanes()
+            } else {
+                _mm_setzero_si128()
+            },
             sum,
             stage,
         };

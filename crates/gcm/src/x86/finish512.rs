@@ -160,14 +160,7 @@ unsafe fn short_with_j0<const ROUNDS: usize, const SEAL: bool, const R: usize>(
         blocks[0].0 = _mm512_inserti32x4::<0>(blocks[0].0, additional);
         let data_blocks = len.div_ceil(16);
         let powers = schedule.powers_from(data_blocks + 2);
-        hash::<R>(
-            message,
-            Sum::zero(),
-            blocks,
-            powers,
-            data_blocks + 1,
-            tag_mask,
-        )
+        hash::<R>(message, blocks, powers, data_blocks + 1, tag_mask)
     }
 }
 
@@ -285,9 +278,7 @@ pub(super) unsafe fn tail<const ROUNDS: usize, const SEAL: bool>(
             0 => {
                 let block = Quad::in_first_lane(_mm_xor_si128(begun.state, message.lengths));
                 let h = Quad::load_private(message.schedule.powers_from(1));
-                let mut sum = begun.sum;
-                sum.add(block, h);
-                let hash = sum.reduce().sum_of_lanes();
+                let hash = ghash::multiply(block, h).first_lane();
                 _mm_xor_si128(
                     _mm_shuffle_epi8(hash, ghash::byte_reversal()),
                     begun.tag_mask,
@@ -358,14 +349,7 @@ unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
         blocks[0] = blocks[0].xor(Quad::in_first_lane(begun.state));
         let data_blocks = len.div_ceil(16);
         let powers = schedule.powers_from(data_blocks + 1);
-        hash::<R>(
-            message,
-            begun.sum,
-            blocks,
-            powers,
-            data_blocks,
-            begun.tag_mask,
-        )
+        hash::<R>(message, blocks, powers, data_blocks, begun.tag_mask)
     }
 }
 
@@ -377,7 +361,6 @@ unsafe fn tail_on<const ROUNDS: usize, const SEAL: bool, const R: usize>(
 #[inline(always)]
 unsafe fn hash<const R: usize>(
     message: Message<'_>,
-    mut sum: Sum<Quad>,
     mut blocks: [Quad; R],
     powers: *const Block,
     count: usize,
@@ -391,7 +374,8 @@ unsafe fn hash<const R: usize>(
             let last = &mut blocks[R - 1].0;
             *last = _mm512_mask_broadcast_i32x4(*last, 0xf << (4 * lane), message.lengths);
         }
-        for i in 0..R {
+        let mut sum = Sum::of(blocks[0], Quad::load_private(powers));
+        for i in 1..R {
             sum.add(blocks[i], Quad::load_private(powers.add(4 * i)));
         }
         if lane == 0 {

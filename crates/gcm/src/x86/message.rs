@@ -41,7 +41,7 @@ pub(super) struct Begun<V> {
     pub(super) tag_mask: __m128i,
     /// The GHASH state, byte-reversed.
     pub(super) state: __m128i,
-    /// What is added to the hash of the end, whose blocks it allows for.
+    /// On narrower registers what is added to the hash of the end, whose blocks it allows for.
     pub(super) sum: Sum<V>,
     /// A place for the last bytes, on paths that need one.
     pub(super) stage: *mut Stage,
