@@ -156,7 +156,7 @@ impl Interface {
         Ok(())
     }
 
-    /// Gives it an IPv6 address, with a route to the others of its prefix, and does not ask the link
+    /// Gives it an IPv6 address, with a route to the others of its prefix, without asking the link
     /// whether another host has it (RFC 4862, 5.4). Needs CAP_NET_ADMIN.
     ///
     /// # Errors
