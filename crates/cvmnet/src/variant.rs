@@ -12,11 +12,11 @@
 //!
 //! The driver of the ring is the same in all of them, with all of its checks.
 //!
-//! The speed of the cipher must not decide between variants: five of the six published ones have the
-//! same, which reads each byte once. It is also the fastest. `bifrost-unprotected` has one on the same
-//! instructions that reads twice
-//! ([`Key::open_reading_twice`](tare_gcm::Key::open_reading_twice)), as most libraries do, and where
-//! its records lie in private memory it takes the single reads too. Sealing is the same in all.
+//! The speed of the cipher must not decide between variants: five of the six published ones have
+//! the same, which reads each byte once, and is also the fastest. `bifrost-unprotected` has one on
+//! the same instructions that reads twice, as most libraries do
+//! ([`Key::open_reading_twice`](tare_gcm::Key::open_reading_twice)), and where its records lie in
+//! private memory it takes the single reads too. Sealing is the same in all.
 
 use crate::region::Config;
 
@@ -224,8 +224,8 @@ const BOUNCE_SLOTS_MIN: u32 = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The table, but for that of the plain exits, and the published label with the pair of `mode`,
-    /// the kernel of the guest, and `swiotlb_opt`, which is 0 for a plain VM: `PI: +ZC (numatx, 1)`.
-    /// The modes of breakdowns end in `bd`.
+    /// the kernel of the guest, and `swiotlb_opt`, which is 0 for a plain VM, as in
+    /// `PI: +ZC (numatx, 1)`. The modes of breakdowns end in `bd`.
     pub name: &'static str,
     /// The variant that the row measures.
     pub variant: Variant,

@@ -156,8 +156,8 @@ impl Interface {
         Ok(())
     }
 
-    /// Gives it an IPv6 address, with a route to the others of its prefix, and does not wait until
-    /// nobody else turns out to have it (RFC 4862, 5.4). Needs CAP_NET_ADMIN.
+    /// Gives it an IPv6 address, with a route to the others of its prefix, without asking the link
+    /// whether another host has it (RFC 4862, 5.4). Needs CAP_NET_ADMIN.
     ///
     /// # Errors
     /// Without the right to, for an address that no interface may have, where the interface is

@@ -441,7 +441,9 @@ mod tests {
     fn a_report_of_wrk_is_read_and_one_with_errors_is_refused() {
         let load = read(REPORT).unwrap();
         assert_eq!((load.responses, load.seconds), (4800, 1.2));
-        assert_eq!((load.p50, load.p99), (Some(0.0015), Some(0.009)));
+        let microseconds = |time: Option<f64>| time.map(|seconds| (seconds * 1e6).round());
+        assert_eq!(microseconds(load.p50), Some(1500.0));
+        assert_eq!(microseconds(load.p99), Some(9000.0));
         let errors = REPORT.replace(
             "Requests/sec",
             "  Non-2xx or 3xx responses: 4800\nRequests/sec",
