@@ -74,8 +74,7 @@ pub(crate) fn run() -> Result<(), String> {
     step("Linux in a guest", "cargo", &arguments)?;
     // `tare guest boot` makes its own root file system.
     std::env::set_var("TARE_GUEST_MODULES", &modules);
-    let arguments =
-        "test --locked --workspace --test guest --test guest_breakdown -- --ignored";
+    let arguments = "test --locked --workspace --test guest --test guest_breakdown -- --ignored";
     let arguments: Vec<&str> = arguments.split(' ').collect();
     step("guests of `tare guest`", "cargo", &arguments)?;
     // One at a time: they look at what is left on the machine.

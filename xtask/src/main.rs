@@ -164,7 +164,7 @@ fn test() -> Result<(), String> {
 /// Writes the generated blocks of the documents anew.
 fn documents() -> Result<(), String> {
     std::env::set_var("TARE_BLESS", "1");
-    let arguments = ["test", "-p", "tare", "--locked", "--test", "documents"];
+    let arguments = ["test", "--workspace", "--locked", "--test", "documents"];
     shell::step("documents", "cargo", &arguments)
 }
 

@@ -16,8 +16,8 @@ use zeroize::zeroize_stack;
 /// The calls take the nonce from the caller, who must never seal twice with the same one under the
 /// same key; [`SealingContext`](crate::SealingContext) ensures that.
 ///
-/// `Key` does not implement `Clone`, and `Debug` shows its size and path only. Its contents have one
-/// place on the heap, so moving it leaves no copies behind.
+/// `Key` does not implement `Clone`, and `Debug` shows its size and path only. Its contents have
+/// one place on the heap, so moving it leaves no copies behind.
 pub struct Key {
     engine: Engine,
     /// Four short packets at once, if the path can.

@@ -103,8 +103,8 @@ struct Steps<'k, V, const N: usize> {
     /// The counter of the first block of the next step.
     counter: u32,
     byte_reversal: V,
-    /// Ciphertext of the step before, byte-reversed, not yet hashed. On registers of one block it is
-    /// in memory, on purpose.
+    /// Ciphertext of the step before, byte-reversed, not yet hashed. On registers of one block it
+    /// is in memory, on purpose.
     pending: [V; N],
 }
 
