@@ -212,7 +212,7 @@ fn wrk_is_answered_by_a_guest_and_by_nginx_in_trials() {
             .map(|line| serde_json::from_str::<Value>(line).unwrap());
         let counters = lines
             .filter_map(|line| line.get("counters").cloned())
-            .last();
+            .next_back();
         let counters = counters.unwrap_or_else(|| panic!("{at}"));
         let count = |name: &str| counters[name].as_u64().unwrap_or_else(|| panic!("{at}"));
         assert!(count("operations") > 0, "{at}");

@@ -335,7 +335,7 @@ fn load(address: SocketAddr, parameters: &BreakdownParameters) -> anyhow::Result
     record.rate().context("a rate of requests")
 }
 
-/// The hidden subcommand that [`probes`] is.
+/// The hidden subcommand that [`probes()`] is.
 const PROBES: &str = "guest-probes";
 /// The line that it prints first.
 const BEGUN: &str = "begun\n";
