@@ -101,7 +101,8 @@ fn jump(function: &Function, at: usize) -> Option<usize> {
 }
 
 /// Returns true if control gets from `start` to `end` by instructions between them. If so, a jump
-/// back from `end` makes a loop; otherwise it only goes to an end that several ways share.
+/// back from `end` makes a loop; otherwise it only goes to an end that several ways share. A call
+/// through a table ends a way: it is a check that panics (see [`kernels_call_nothing`]).
 fn is_loop(function: &Function, start: usize, end: usize) -> bool {
     let mut seen = vec![false; end - start + 1];
     let mut next = vec![start];
@@ -112,7 +113,9 @@ fn is_loop(function: &Function, start: usize, end: usize) -> bool {
         seen[at - start] = true;
         let text = &function.body[at].text;
         next.extend(jump(function, at));
-        if !text.starts_with("jmp") && !text.starts_with("ret") {
+        let is_panic = text.starts_with("call") && text.contains(" *");
+        let ends_here = ["jmp", "ret", "ud2"];
+        if !is_panic && !ends_here.iter().any(|opcode| text.starts_with(opcode)) {
             next.push(at + 1);
         }
     }
