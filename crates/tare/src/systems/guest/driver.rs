@@ -117,14 +117,14 @@ impl GuestParameters {
     }
 
     /// Bytes of all values.
-    fn store(&self) -> u64 {
+    pub(super) fn store(&self) -> u64 {
         match self.server {
             Server::Nginx => 0,
             _ => self.keys * self.size.0,
         }
     }
 
-    fn service(&self) -> anyhow::Result<Service> {
+    pub(super) fn service(&self) -> anyhow::Result<Service> {
         Ok(Service {
             kind: self.server,
             document: self.document(),

@@ -19,7 +19,7 @@ use clap::Subcommand;
 pub(crate) enum Command {
     /// Boot a guest from programs of this machine, and run a shell or a command in it
     Boot(boot::Args),
-    /// Measure what the time of nginx in a guest is spent on
+    /// Measure what the time of a server in a guest is spent on
     Breakdown(breakdown::command::Args),
 }
 

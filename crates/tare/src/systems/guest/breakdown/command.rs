@@ -21,6 +21,7 @@ use crate::machine::Machine;
 use crate::size::parse_bytes;
 use crate::systems::guest::boot::bar;
 use crate::systems::guest::legs::Place;
+use crate::systems::load::driver::Server;
 use crate::systems::namespace::ip;
 use crate::systems::workload::Workload as _;
 use crate::terminal;
@@ -29,10 +30,11 @@ use crate::terminal;
 #[command(after_help = "Examples:\n  \
     tare guest breakdown                            a plain guest, and one with bounce buffers\n  \
     tare guest breakdown --flavour swiotlb --vcpus 2 --rounds 3\n  \
+    tare guest breakdown --server memcached --tls --size 262144\n  \
     tare guest breakdown --lines                    the lines of the published breakdown\n  \
     tare guest breakdown --json | jq '.[].parts.swiotlb'\n\n\
-    nginx runs in the guest and is loaded from here, without probes and then with them; root is\n\
-    needed. Shares are of the time in which the guest had work. In an emulated guest counts are\n\
+    The server runs in the guest and is loaded from here, without probes and then with them; root\n\
+    is needed. A store gets one write to ten reads, of which a tenth hits, as published. Shares are of the time in which the guest had work. In an emulated guest counts are\n\
     right, and cycles mean nothing.")]
 pub(crate) struct Args {
     /// The guests, with commas between them: plain, swiotlb, sev-snp, tdx
@@ -47,9 +49,15 @@ pub(crate) struct Args {
     /// Connections
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=4096))]
     connections: u16,
-    /// Bytes of nginx's document
+    /// The server: nginx, memcached, redis-server
+    #[arg(long, value_name = "NAME", default_value = "nginx", value_parser = server)]
+    server: Server,
+    /// The server speaks TLS 1.3
+    #[arg(long)]
+    tls: bool,
+    /// Bytes of nginx's document, or of a value
     #[arg(long, value_name = "BYTES", default_value = "615", value_parser = parse_bytes)]
-    document: u64,
+    size: u64,
     /// Milliseconds of a load
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(10..=60_000))]
     duration: u64,
@@ -64,10 +72,20 @@ pub(crate) struct Args {
     apart: bool,
 }
 
+/// The published mix of a store: the part of writes, and of reads that hit.
+const STORE_MIX: (f64, f64) = (1.0 / 11.0, 0.1);
+/// Keys of a store, so that an emulated guest has written them in seconds.
+const KEYS: u64 = 100;
+
 fn place(text: &str) -> Result<Place, String> {
     let found = Place::all().into_iter().find(|one| one.name() == text);
     let found = found.filter(|place| place.flavour().is_some());
     found.ok_or_else(|| format!("found \"{text}\", expected plain, swiotlb, sev-snp or tdx"))
+}
+
+fn server(text: &str) -> Result<Server, String> {
+    let found = Server::all().into_iter().find(|one| one.name() == text);
+    found.ok_or_else(|| format!("found \"{text}\", expected nginx, memcached or redis-server"))
 }
 
 /// The rounds of one guest.
@@ -81,12 +99,21 @@ struct Measured {
 /// # Errors
 /// Something is missing, or a guest or its server fails.
 pub(in crate::systems::guest) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let (sets, hits) = match args.server {
+        Server::Nginx => (0.0, 1.0),
+        _ => STORE_MIX,
+    };
     let parameters = |place| BreakdownParameters {
         place,
+        server: args.server,
+        tls: args.tls,
         timed: false,
         vcpus: args.vcpus.into(),
         connections: args.connections.into(),
-        document: Bytes(args.document),
+        size: Bytes(args.size),
+        keys: KEYS,
+        sets,
+        hits,
         duration: Duration::from_millis(args.duration),
     };
     for place in &args.flavour {
@@ -167,9 +194,11 @@ impl Measured {
             true => "",
             false => "; emulated: counts are right, cycles mean nothing",
         };
+        let tls = if it.tls { " over TLS" } else { "" };
         format!(
-            "{}: nginx, vCPUs {}, connections {}, rounds {}{emulated}",
+            "{}: {}{tls}, vCPUs {}, connections {}, rounds {}{emulated}",
             it.place.name(),
+            it.server.name(),
             it.vcpus,
             it.connections,
             self.rounds.len()
@@ -308,7 +337,9 @@ impl Measured {
             "place": self.parameters.place.name(),
             "vcpus": self.parameters.vcpus,
             "connections": self.parameters.connections,
-            "document_bytes": self.parameters.document.0,
+            "server": self.parameters.server.name(),
+            "tls": self.parameters.tls,
+            "size_bytes": self.parameters.size.0,
             "emulated": !self.parameters.timed,
             "reason": reason,
             "parts": serde_json::Map::from_iter(parts),

@@ -4,10 +4,8 @@
 pub(super) mod command;
 
 use std::io::{self, Read};
-use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
@@ -19,13 +17,13 @@ use tare_guest::{Guest, Stream};
 use tare_lab::driver::{Expected, Invocation, Missing, Mistake, Role};
 use tare_lab::parameters::{Bytes, Choice as _};
 use tare_lab::{figures, parameters};
-use tare_load::protocol::Http;
-use tare_load::{Options, Target};
 
+use super::driver::{GuestParameters, GuestWorkload};
+use super::generate::{self, Remote, WORK_MAX};
 use super::legs::{Leg, Place};
 use crate::agent::{Agent, TrialError};
-use crate::machine::{Feature, Machine};
-use crate::systems::load::driver::{Server, DOCUMENT};
+use crate::machine::Machine;
+use crate::systems::load::driver::{Generator, Server};
 use crate::systems::namespace;
 use crate::systems::workload::{mistake, Workload};
 use crate::terminal;
@@ -56,18 +54,49 @@ const PARTS: [(&str, &[Category]); 4] = [
 parameters! {
     /// The parameters of the driver `guest-breakdown`.
     pub(crate) struct BreakdownParameters {
-        /// the guest in which nginx runs
+        /// the guest in which the server runs
         place: Place = "plain",
+        /// the server
+        server: Server = "nginx",
+        /// true for TLS 1.3, with a certificate that is made for the trial
+        tls: bool = false,
         /// true if times are judged: an emulated guest is then not testable
         timed: bool = true,
         /// processors of the guest
         vcpus: usize [1..=64] = 1,
         /// connections
         connections: usize [1..=4096] = 16,
-        /// bytes of the document
-        document: Bytes = "615 B",
+        /// bytes of nginx's document, or of a value
+        size: Bytes = "615 B",
+        /// keys in use
+        keys: u64 [1..=1_000_000] = 1000,
+        /// the part of the requests that write a key
+        sets: f64 = 0.0,
+        /// the part of the reads that ask for a key that there is
+        hits: f64 = 1.0,
         /// the load with probes, and the same without
         duration: Duration = "1 s",
+    }
+}
+
+impl BreakdownParameters {
+    /// The same server and load without probes.
+    fn guest(&self) -> GuestParameters {
+        GuestParameters {
+            place: self.place,
+            server: self.server,
+            tls: self.tls,
+            generator: Generator::Load,
+            timed: self.timed,
+            vcpus: self.vcpus,
+            connections: self.connections,
+            size: self.size,
+            keys: self.keys,
+            sets: self.sets,
+            hits: self.hits,
+            requests: 0,
+            duration: self.duration,
+        }
     }
 }
 
@@ -96,7 +125,7 @@ figures! {
             overhead: f64 [Ratio],
         }
         counters {
-            /// requests that nginx counts
+            /// requests that the server counts
             operations,
             /// calls that find slots of the bounce buffer
             found,
@@ -132,7 +161,7 @@ figures! {
 /// A load with probes, and the same without.
 struct Round {
     recording: Recording,
-    /// Requests during the recording, by nginx's count.
+    /// Requests during the recording, by the server's count.
     requests: u64,
     /// The exits; the reason why they are not known.
     exits: Result<Exits, String>,
@@ -143,24 +172,21 @@ struct Round {
 impl Round {
     /// Measures one round at a place that serves.
     fn of(leg: &mut Leg, parameters: &BreakdownParameters) -> anyhow::Result<Round> {
-        let address = leg.address();
-        let without = load(address, parameters)?;
-        let before = leg.served()?;
+        let remote = Remote::of(leg);
+        let without = load(&remote, parameters)?;
         let guest = leg.guest().context("a guest")?;
         let watch = match guest.accelerator() {
             Accelerator::Kvm => Watch::start(Path::new(TRACEFS), guest.pid()),
             Accelerator::Emulated => Err("the guest is emulated and has no exits".into()),
         };
-        let (recording, with) = record(guest, parameters, || load(address, parameters))?;
+        let (recording, with) = record(guest, parameters, || load(&remote, parameters))?;
         let exits = watch.and_then(Watch::finish);
-        let requests = leg.served()?.since(Server::Nginx, &before)?.requests;
-        ensure!(requests > 0, "nginx served no request");
         ensure!(recording.busy() > 0, "the guest had nothing to do");
         Ok(Round {
             recording,
-            requests,
+            requests: with.operations,
             exits,
-            overhead: without / with,
+            overhead: without.report.rate / with.report.rate,
         })
     }
 
@@ -245,7 +271,7 @@ pub(crate) struct GuestBreakdown;
 
 impl Workload for GuestBreakdown {
     const NAME: &'static str = "guest-breakdown";
-    const ABOUT: &'static str = "the time of nginx in a guest by what it is spent on";
+    const ABOUT: &'static str = "the time of a server in a guest by what it is spent on";
     type Parameters = BreakdownParameters;
     type Figures = BreakdownTrial;
 
@@ -254,34 +280,22 @@ impl Workload for GuestBreakdown {
             let name = parameters.place.name();
             return Err(mistake("place", name, "plain, swiotlb, sev-snp or tdx"));
         }
-        if parameters.document.0 == 0 || parameters.document.0 > 1 << 20 {
-            let found = format!("{} B", parameters.document.0);
-            return Err(mistake("document", found.as_str(), "\"1 B\" to \"1 MiB\""));
-        }
-        Ok(())
+        GuestWorkload::examine(&parameters.guest())
     }
 
     fn check(parameters: &BreakdownParameters, machine: &Machine) -> Result<(), Missing> {
-        machine.need(Feature::Root)?;
-        for tool in Feature::network_tools() {
-            machine.need(tool)?;
-        }
-        machine.need(Feature::Load("nginx"))?;
-        match parameters.place.flavour() {
-            Some(flavour) => machine.need_guest(flavour, parameters.timed),
-            None => Ok(()),
-        }
+        GuestWorkload::check(&parameters.guest(), machine)
     }
 
     fn expected(parameters: &BreakdownParameters) -> Option<Expected> {
         Some(Expected {
             clock: parameters.duration * 2 + BOOT,
-            work: Duration::ZERO,
+            work: Duration::from_nanos(parameters.guest().store()),
         })
     }
 
     fn longest(parameters: &BreakdownParameters) -> Duration {
-        BOOT_MAX + parameters.duration * 8
+        BOOT_MAX + WORK_MAX + parameters.duration * 8
     }
 
     fn invocation(_: &Role, _: &BreakdownParameters, own_trial: Invocation) -> Invocation {
@@ -306,33 +320,32 @@ impl Workload for GuestBreakdown {
     }
 }
 
+/// Starts the server in its guest, with what the load asks for.
 fn start(parameters: &BreakdownParameters, accelerator: Accelerator) -> anyhow::Result<Leg> {
-    let (document, vcpus) = (parameters.document.0 as usize, parameters.vcpus as u16);
-    Leg::start(parameters.place, document, vcpus, accelerator)
+    let (guest, vcpus) = (parameters.guest(), parameters.vcpus as u16);
+    let mut leg = Leg::start(parameters.place, guest.service()?, vcpus, accelerator)?;
+    generate::fill(&Remote::of(&mut leg), &guest)?;
+    Ok(leg)
 }
 
-/// Loads nginx and returns the requests per second.
-fn load(address: SocketAddr, parameters: &BreakdownParameters) -> anyhow::Result<f64> {
-    let options = Options {
-        connections: parameters.connections,
-        duration: parameters.duration,
-        warm_up: Duration::ZERO,
-        // An emulated guest takes seconds for a hundred connections at once.
-        timeout: Duration::from_secs(60),
-        ..Options::default()
+/// Loads the server.
+fn load(remote: &Remote, parameters: &BreakdownParameters) -> anyhow::Result<generate::Load> {
+    // Probes make a server slow, and times are compared with those of the same load alone.
+    let guest = GuestParameters {
+        timed: false,
+        ..parameters.guest()
     };
-    let http = Http::new(&address.to_string(), &[DOCUMENT.into()], &[])?;
-    let target = Target { address, tls: None };
-    let record = tare_load::run(&target, &http, &options, &AtomicBool::new(false))?;
-    let lost = record.misses + record.refused + record.failed + record.timed_out;
-    if lost > 0 {
-        let error = record.first_error.as_deref().unwrap_or("no response");
-        bail!(
-            "{lost} of {} requests were not served: {error}",
-            record.issued
-        );
-    }
-    record.rate().context("a rate of requests")
+    // No file is written: the generator is Tare's own.
+    let load = generate::load(remote, Path::new(""), &guest)?;
+    let name = guest.server.name();
+    ensure!(load.operations > 0, "{name} served no request");
+    ensure!(
+        load.miscounted == 0,
+        "{name} counts {} requests, {} more or fewer than have a response",
+        load.operations,
+        load.miscounted
+    );
+    Ok(load)
 }
 
 /// The hidden subcommand that [`probes()`] is.
@@ -355,8 +368,8 @@ pub(crate) fn probes() -> anyhow::Result<ExitCode> {
 fn record(
     guest: &mut Guest,
     parameters: &BreakdownParameters,
-    load: impl FnOnce() -> anyhow::Result<f64> + Send,
-) -> anyhow::Result<(Recording, f64)> {
+    load: impl FnOnce() -> anyhow::Result<generate::Load> + Send,
+) -> anyhow::Result<(Recording, generate::Load)> {
     let (begun, begins) = mpsc::channel();
     let (over, ends) = mpsc::channel::<()>();
     let limit = BOOT_MAX + parameters.duration * 4;
