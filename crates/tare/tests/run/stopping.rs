@@ -137,7 +137,7 @@ fn a_trial_does_not_fail_because_its_run_was_stopped_and_continued() {
         echo '{"type":"sample","metric":"time","value":1,"unit":"s"}'
         echo '{"type":"end"}'"#;
     fs::write(folder.path().join("slow"), slow).unwrap();
-    let child = tare(
+    let mut child = tare(
         folder.path(),
         &["run", "ways.toml", "--rounds", "1", "--out", "r", "--json"],
     )
@@ -146,6 +146,7 @@ fn a_trial_does_not_fail_because_its_run_was_stopped_and_continued() {
     .spawn()
     .unwrap();
     while !folder.path().join("started").exists() {
+        assert_eq!(child.try_wait().unwrap(), None, "the run has ended");
         sleep(Duration::from_millis(5));
     }
     kill_process(Pid::from_child(&child), Signal::STOP).unwrap();
