@@ -22,7 +22,7 @@ macro_rules! clear {
 }
 
 /// Wipes what a function of this path that the caller has just called has used of the stack: 256
-/// bytes on registers of 256 bits, 336 on those of 128.
+/// bytes on registers of 256 bits, 320 on those of 128.
 ///
 /// # Safety
 /// The processor must have the path's instructions.
@@ -38,7 +38,7 @@ pub(super) unsafe fn wipe(path: Path) {
             ),
             _ => clear!(
                 "pxor xmm0, xmm0", "movups", "xmm0",
-                16 32 48 64 80 96 112 128 144 160 176 192 208 224 240 256 272 288 304 320 336
+                16 32 48 64 80 96 112 128 144 160 176 192 208 224 240 256 272 288 304 320
             ),
         }
     }
