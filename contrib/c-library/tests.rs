@@ -29,26 +29,6 @@ pub(crate) fn scratch() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// Builds the libraries once, into a target folder of these tests' own, so that they neither wait
-/// for nor deceive the build that runs them; returns where they are.
-pub(crate) fn libraries() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let target = scratch().join("capi");
-        let built = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--lib"])
-            .args(["--package", env!("CARGO_PKG_NAME")])
-            .args(["--manifest-path", &format!("{HERE}/Cargo.toml")])
-            .arg("--target-dir")
-            .arg(&target)
-            .env_remove("CARGO_BUILD_TARGET")
-            .output()
-            .expect("cargo runs");
-        assert!(built.status.success(), "{}", text(&built.stderr));
-        target.join("debug")
-    })
-}
-
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -130,7 +110,7 @@ pub(crate) fn find_manual_pages(
 impl Library {
     /// Returns the functions that the shared library exports.
     pub(crate) fn exported(&self) -> Option<BTreeSet<String>> {
-        let library = libraries().join(self.name).with_extension("so");
+        let library = self.installed().join(self.name).with_extension("so");
         let output = run("nm", &["-D", "--defined-only", name(&library)])?;
         assert!(output.status.success(), "{}", text(&output.stderr));
         let symbols = text(&output.stdout);
@@ -138,8 +118,9 @@ impl Library {
         Some(symbols.map(str::to_owned).collect())
     }
 
-    /// Installs the library, once for all tests, into the tree `tree` of the scratch folder;
-    /// returns the folder of the libraries there.
+    /// Builds and installs the library, once for all tests, into the tree `tree` of the scratch
+    /// folder; returns the folder of the libraries there. The build has a target folder of these
+    /// tests' own, so that they neither wait for nor deceive the build that runs them.
     pub(crate) fn installed(&self) -> &'static Path {
         static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
         LIBRARIES.get_or_init(|| {

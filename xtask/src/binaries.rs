@@ -4,29 +4,52 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
+use crate::jobs::Job;
 use crate::shell;
 
 /// The arguments of `cargo test` that name the workspace's test programs. Benches measure, they do
-/// not test; clippy builds them.
-pub(crate) const WORKSPACE: &[&str] = &[
+/// not test, and no example has tests; clippy builds both.
+const WORKSPACE: &[&str] = &[
     "test",
     "--workspace",
     "--lib",
     "--bins",
     "--tests",
-    "--examples",
     "--locked",
 ];
 
 /// A test program.
+#[derive(Clone)]
 pub(crate) struct Binary {
     /// Its package's folder below the root and the target's name: `crates/gcm vectors`.
     pub(crate) name: String,
+    package: String,
     folder: PathBuf,
     program: PathBuf,
 }
 
-/// Builds the test programs, the same that [`WORKSPACE`] runs, and lists them.
+/// The programs that take longest, in seconds of a quiet machine with two CPUs from 192 to 14. They
+/// are begun first, so that none of them is left to run alone at the end.
+const LONGEST: &[&str] = &[
+    "crates/tare gateway_run",
+    "crates/farmem/capi clients",
+    "crates/lab instrument",
+    "crates/tare loadtest",
+    "crates/tare load",
+    "crates/import hostile",
+    "crates/tare rng",
+    "crates/tare run",
+    "crates/tare load_driver",
+    "crates/lab report_chromium",
+    "crates/gcm once",
+    "crates/tare guide",
+    "crates/rdrand/capi c_program",
+    "crates/tare memory_run",
+    "crates/tare compare",
+    "crates/port kernel",
+];
+
+/// Builds the test programs of [`WORKSPACE`] and lists them, those that take longest first.
 pub(crate) fn build() -> Result<Vec<Binary>, String> {
     let mut arguments = WORKSPACE.to_vec();
     arguments.extend(["--no-run", "--message-format=json-render-diagnostics"]);
@@ -39,13 +62,18 @@ pub(crate) fn build() -> Result<Vec<Binary>, String> {
         return Err(format!("failed: cargo {}", arguments.join(" ")));
     }
     let messages = String::from_utf8_lossy(&output.stdout).into_owned();
-    Ok(messages.lines().filter_map(binary).collect())
+    let mut all: Vec<Binary> = messages.lines().filter_map(binary).collect();
+    choose(&all, LONGEST)?;
+    all.sort_by_key(|binary| {
+        let rank = LONGEST.iter().position(|name| *name == binary.name);
+        rank.unwrap_or(LONGEST.len())
+    });
+    Ok(all)
 }
 
 /// The test program that a message of Cargo's is about.
 fn binary(message: &str) -> Option<Binary> {
-    // An example has no tests, and may be called as a test program is.
-    if !message.contains(r#""test":true},"#) || message.contains(r#""kind":["example"]"#) {
+    if !message.contains(r#""test":true},"#) {
         return None;
     }
     let program = PathBuf::from(text(message, "executable")?);
@@ -53,12 +81,23 @@ fn binary(message: &str) -> Option<Binary> {
     let folder = manifest.parent()?.to_path_buf();
     // The target's object comes before everything else that has a name.
     let target = text(message, "name")?;
-    let package = folder.strip_prefix(shell::root()).ok()?.display();
+    let below = folder.strip_prefix(shell::root()).ok()?.display();
     Some(Binary {
-        name: format!("{package} {target}"),
+        name: format!("{below} {target}"),
+        package: package(&text(message, "package_id")?)?,
         folder,
         program,
     })
+}
+
+/// The name in a package's identifier, which leaves it out where it is that of the folder.
+fn package(id: &str) -> Option<String> {
+    let (path, rest) = id.rsplit_once('#')?;
+    let name = match rest.split_once('@') {
+        Some((name, _)) => name,
+        None => path.rsplit('/').next()?,
+    };
+    Some(name.to_owned())
 }
 
 /// The first text in a JSON message that has this key. Cargo's paths need an escape for quotes and
@@ -92,14 +131,34 @@ pub(crate) fn choose<'a>(all: &'a [Binary], names: &[&str]) -> Result<Vec<&'a Bi
 }
 
 impl Binary {
-    /// Runs its tests behind `prefix`, a program and arguments that run the rest of their command
-    /// line. What it says of tests that it left out is shown, everything where it fails.
-    pub(crate) fn run(
+    /// [`Binary::run`] as a job.
+    pub(crate) fn job(
         &self,
         title: &str,
         prefix: &[String],
         arguments: &[&str],
         variables: &[(&str, &str)],
+    ) -> Job {
+        let owned = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
+            let pairs = pairs.iter();
+            pairs.map(|(a, b)| (a.to_string(), b.to_string())).collect()
+        };
+        let (binary, title, prefix) = (self.clone(), title.to_owned(), prefix.to_vec());
+        let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+        let variables = owned(variables);
+        Job::new(format!("{title}: {}", self.name), move || {
+            binary.run(&title, &prefix, &arguments, &variables)
+        })
+    }
+
+    /// Runs its tests behind `prefix`, a program and arguments that run the rest of their command
+    /// line. What it says of tests that it left out is shown, everything where it fails.
+    fn run(
+        &self,
+        title: &str,
+        prefix: &[String],
+        arguments: &[String],
+        variables: &[(String, String)],
     ) -> Result<(), String> {
         let began = Instant::now();
         let mut words = prefix.iter().cloned().map(PathBuf::from);
@@ -112,8 +171,12 @@ impl Binary {
             // With what passing tests print, as that says what was not tested.
             .args(["--nocapture", "--quiet"])
             .args(arguments)
-            .envs(variables.iter().copied())
+            // As Cargo sets them for the tests that it runs.
+            .env("CARGO_MANIFEST_DIR", &self.folder)
+            .env("CARGO_PKG_NAME", &self.package)
+            .envs(variables.iter().cloned())
             .current_dir(&self.folder)
+            .stdin(Stdio::null())
             .output()
             .map_err(|error| format!("{title}: {} could not be started: {error}", self.name))?;
         let (name, took) = (&self.name, began.elapsed().as_secs_f64());
@@ -130,14 +193,15 @@ impl Binary {
             .find_map(|line| line.strip_prefix("test result: ok. "))
             .and_then(|line| line.split(';').next())
             .unwrap_or("no tests");
-        eprintln!("xtask: {title}: {name}: {passed} in {took:.1} s");
-        let mut shown = Vec::new();
+        let mut shown = vec![format!("xtask: {title}: {name}: {passed} in {took:.1} s")];
         for line in said.lines().filter(|line| line.contains("NOT TESTED")) {
+            let line = format!("    {}", line.trim());
             if !shown.contains(&line) {
-                eprintln!("    {}", line.trim());
                 shown.push(line);
             }
         }
+        // At once, as other programs say something at the same time.
+        eprintln!("{}", shown.join("\n"));
         Ok(())
     }
 }
@@ -149,7 +213,15 @@ fn said(output: &Output) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::text;
+    use super::{package, text};
+
+    #[test]
+    fn packages_are_named_by_their_identifiers() {
+        let named = package("path+file:///a/crates/sim#tare-sim@0.1.0");
+        assert_eq!(named.unwrap(), "tare-sim");
+        assert_eq!(package("path+file:///a/xtask#0.1.0").unwrap(), "xtask");
+        assert_eq!(package("nothing"), None);
+    }
 
     #[test]
     fn a_path_with_spaces_quotes_and_other_letters_is_read_whole() {

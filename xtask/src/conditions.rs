@@ -5,6 +5,7 @@ use std::fs;
 
 use crate::binaries::{self, Binary};
 use crate::environment;
+use crate::jobs::{self, Job};
 use crate::shell::{self, has, is_ci, root, succeeds};
 
 /// Something that a process inherits from what starts it, or finds on its machine.
@@ -113,12 +114,13 @@ fn every_name() -> String {
 }
 
 /// The short run: a part of the tests under all conditions.
-pub(crate) fn short(all: &[Binary]) -> Result<(), String> {
+pub(crate) fn short(all: &[Binary]) -> Result<Vec<Job>, String> {
     let suites = binaries::choose(all, SUITES)?;
+    let mut jobs = vec![Job::new("a path with spaces", odd_path)];
     for together in TOGETHER {
-        run(together, &suites)?;
+        jobs.extend(under(together, &suites)?);
     }
-    odd_path()
+    Ok(jobs)
 }
 
 /// Every test under one condition.
@@ -127,10 +129,10 @@ pub(crate) fn one(name: &str, all: &[Binary]) -> Result<(), String> {
         return odd_path();
     }
     let every = all.iter().filter(|binary| binary.name != LEFT_OUT);
-    run(&[name], &every.collect::<Vec<_>>())
+    jobs::run(under(&[name], &every.collect::<Vec<_>>())?)
 }
 
-fn run(names: &[&str], binaries: &[&Binary]) -> Result<(), String> {
+fn under(names: &[&str], binaries: &[&Binary]) -> Result<Vec<Job>, String> {
     let mut prefix: Vec<String> = Vec::new();
     let mut imposed = Vec::new();
     for name in names {
@@ -149,20 +151,15 @@ fn run(names: &[&str], binaries: &[&Binary]) -> Result<(), String> {
         imposed.push(*name);
     }
     let title = format!("under {}", imposed.join(", "));
-    eprintln!("\nxtask: {title}");
     let own = environment::own_temporary_folder();
     fs::create_dir_all(&own).map_err(|error| format!("{}: {error}", own.display()))?;
     let own = own.display().to_string();
     let sources = root().display().to_string();
-    for binary in binaries {
-        binary.run(
-            &title,
-            &prefix,
-            &[],
-            &[("TARE_OWN_TMP", &own), ("TARE_SOURCES", &sources)],
-        )?;
-    }
-    Ok(())
+    let variables = [("TARE_OWN_TMP", &*own), ("TARE_SOURCES", &sources)];
+    let jobs = binaries.iter();
+    Ok(jobs
+        .map(|binary| binary.job(&title, &prefix, &[], &variables))
+        .collect())
 }
 
 fn not_tested(what: &str) -> Result<(), String> {

@@ -5,7 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::binaries::{self, Binary};
 use crate::initramfs;
+use crate::jobs::Job;
 use crate::shell::{has, is_ci, root, step, succeeds};
 
 /// Modules that the test uses; what they depend on is found in them.
@@ -50,37 +52,59 @@ while read -r line; do eval \"$line\"; done
 /// Debian's small kernel for virtual machines.
 const KERNEL: &str = "linux-image-cloud-amd64";
 
-/// Runs the tests that need a guest.
-pub(crate) fn run() -> Result<(), String> {
+/// The tests that need a guest: those that may run beside others, and those that look at what is
+/// left on the machine and run alone.
+pub(crate) struct Jobs {
+    pub(crate) beside: Vec<Job>,
+    pub(crate) alone: Vec<Job>,
+}
+
+/// Finds a kernel and puts the guest's root file system together for the tests of `all` that need
+/// a guest.
+pub(crate) fn jobs(all: &[Binary]) -> Result<Jobs, String> {
+    let none = Jobs {
+        beside: Vec::new(),
+        alone: Vec::new(),
+    };
     let what = "the gateway against Linux in a guest";
     for program in ["qemu-system-x86_64", "busybox", "ip", "perl"] {
         if !has(program) {
-            return not_tested(&format!("{what}: {program} is missing"));
+            return not_tested(&format!("{what}: {program} is missing")).map(|()| none);
         }
     }
     let folder = root().join("target/interop");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let (kernel, modules) = match kernel(&folder) {
         Ok(found) => found,
-        Err(error) => return not_tested(&format!("{what}: {error}")),
+        Err(error) => return not_tested(&format!("{what}: {error}")).map(|()| none),
     };
     let image = folder.join("initramfs.cpio");
     let bytes = initramfs::build(INIT, PROGRAMS, APPLETS, &modules, MODULES)?;
     fs::write(&image, bytes).map_err(|error| format!("{}: {error}", image.display()))?;
-    std::env::set_var("TARE_GUEST_KERNEL", &kernel);
-    std::env::set_var("TARE_GUEST_INITRAMFS", &image);
-    let arguments = "test --locked --workspace --test interop linux:: -- --ignored --nocapture";
-    let arguments: Vec<&str> = arguments.split(' ').collect();
-    step("Linux in a guest", "cargo", &arguments)?;
+    let [kernel, image, modules] = [kernel, image, modules].map(|path| path.display().to_string());
+    let kernel = ("TARE_GUEST_KERNEL", &*kernel);
     // `tare guest boot` makes its own root file system.
-    std::env::set_var("TARE_GUEST_MODULES", &modules);
-    let arguments = "test --locked --workspace --test guest --test guest_breakdown -- --ignored";
-    let arguments: Vec<&str> = arguments.split(' ').collect();
-    step("guests of `tare guest`", "cargo", &arguments)?;
-    // One at a time: they look at what is left on the machine.
-    let arguments = "test --locked --workspace --test guest_ends -- --ignored --test-threads=1";
-    let arguments: Vec<&str> = arguments.split(' ').collect();
-    step("the end of guests", "cargo", &arguments)
+    let own = [kernel, ("TARE_GUEST_MODULES", &*modules)];
+    let job = |name: &str, arguments: &[&str], variables: &[(&str, &str)]| {
+        let binary = binaries::choose(all, &[name])?[0];
+        Ok::<_, String>(binary.job("in a guest", &[], arguments, variables))
+    };
+    Ok(Jobs {
+        beside: vec![
+            job(
+                "crates/gateway interop",
+                &["linux::", "--ignored"],
+                &[kernel, ("TARE_GUEST_INITRAMFS", &*image)],
+            )?,
+            job("crates/tare guest_breakdown", &["--ignored"], &own)?,
+            job("crates/tare guest", &["--ignored"], &own)?,
+        ],
+        alone: vec![job(
+            "crates/tare guest_ends",
+            &["--ignored", "--test-threads=1"],
+            &own,
+        )?],
+    })
 }
 
 fn not_tested(what: &str) -> Result<(), String> {

@@ -7,6 +7,7 @@ mod environment;
 mod hostile;
 mod initramfs;
 mod interop;
+mod jobs;
 mod mutants;
 mod packages;
 mod processors;
@@ -15,6 +16,8 @@ mod shell;
 
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use jobs::Job;
 
 const HELP: &str = "\
 The project's development tasks.
@@ -56,10 +59,14 @@ fn main() -> ExitCode {
         ["book"] => check::book(),
         ["emulated"] => packages::provide()
             .and_then(|()| binaries::build())
-            .and_then(|all| processors::run(&all, None)),
-        ["conditions"] => binaries::build().and_then(|all| conditions::short(&all)),
+            .and_then(|all| jobs::run(processors::jobs(&all)?))
+            .and_then(|()| processors::report(None)),
+        ["conditions"] => binaries::build().and_then(|all| jobs::run(conditions::short(&all)?)),
         ["conditions", name] => binaries::build().and_then(|all| conditions::one(name, &all)),
-        ["interop"] => packages::provide().and_then(|()| interop::run()),
+        ["interop"] => packages::provide()
+            .and_then(|()| binaries::build())
+            .and_then(|all| interop::jobs(&all))
+            .and_then(|found| jobs::run(found.beside).and_then(|()| jobs::run(found.alone))),
         ["references", "gateway"] => references::gateway(None, None),
         ["references", "gateway", rounds] => references::gateway(Some(rounds), None),
         ["references", "gateway", rounds, seconds] => {
@@ -133,30 +140,35 @@ fn test() -> Result<(), String> {
         std::env::set_var(CASES, "1");
     }
     let exercised = processors::file("native")?;
-    // `cargo test --examples` builds only the tests of examples; a test of gcm runs this one.
+    // A test of gcm runs this one, and Cargo builds no example for tests.
     let example = ["build", "--locked", "--workspace", "--example", "memcheck"];
     shell::step("an example for valgrind", "cargo", &example)?;
-    std::env::set_var(processors::EXERCISED, &exercised);
-    // Every failure is told at once, as a run takes long.
-    let mut workspace = binaries::WORKSPACE.to_vec();
-    workspace.push("--no-fail-fast");
-    shell::step("tests", "cargo", &workspace)?;
-    std::env::remove_var(processors::EXERCISED);
-    shell::step(
+    let all = binaries::build()?;
+    let in_guests = interop::jobs(&all)?;
+    let said = exercised.display().to_string();
+    let said = [(processors::EXERCISED, &*said)];
+    let native = |binary: &binaries::Binary| binary.job("tests", &[], &[], &said);
+    let mut jobs = in_guests.beside;
+    jobs.extend(all.iter().map(native));
+    // The compiler keeps other values on the stack there.
+    jobs.push(Job::step(
+        "the wipe in a release build",
+        "cargo",
+        "test --release --locked -p tare-gcm --test wipe --test page_end",
+    ));
+    jobs.push(Job::step(
         "documentation examples",
         "cargo",
-        &["test", "--workspace", "--doc", "--locked"],
-    )?;
-    // The compiler keeps other values on the stack there.
-    let wipe = "test --release --locked -p tare-gcm --test wipe --test page_end";
-    let wipe: Vec<&str> = wipe.split(' ').collect();
-    shell::step("the wipe in a release build", "cargo", &wipe)?;
+        "test --workspace --doc --locked",
+    ));
+    jobs.extend(processors::jobs(&all)?);
+    jobs.extend(conditions::short(&all)?);
+    let beside = jobs::run(jobs);
+    let alone = jobs::run(in_guests.alone);
+    // The table says what has been exercised and what not.
+    let reported = processors::report(Some(&exercised));
+    beside.and(alone).and(reported)?;
     miri()?;
-    let all = binaries::build()?;
-    conditions::short(&all)?;
-    interop::run()?;
-    // Last, as its table says what has been exercised and what not.
-    processors::run(&all, Some(&exercised))?;
     eprintln!("xtask: every test passed");
     Ok(())
 }

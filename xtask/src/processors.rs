@@ -8,6 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::binaries::{self, Binary};
+use crate::jobs::Job;
 use crate::shell::{has, is_ci, root};
 
 /// The variable that names the file in which tests say what they exercised.
@@ -110,11 +111,15 @@ const LEFT_OUT: &[&str] = &["judge::tests::decisions::what_is_decided_stays_deci
 /// keep the CPUs busy.
 const LIMIT_SECONDS: &str = "1800";
 
-/// The file for what the tests say that they exercised on a processor.
-pub(crate) fn file(processor: &str) -> Result<PathBuf, String> {
+fn folder() -> Result<PathBuf, String> {
     let folder = root().join("target/exercised");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let file = folder.join(processor);
+    Ok(folder)
+}
+
+/// The file for what the tests say that they exercised on a processor.
+pub(crate) fn file(processor: &str) -> Result<PathBuf, String> {
+    let file = folder()?.join(processor);
     match fs::remove_file(&file) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(format!("{}: {error}", file.display()))
@@ -123,9 +128,31 @@ pub(crate) fn file(processor: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Runs the tests on the emulated processors; `native` is what they said on this one, where they
-/// have run.
-pub(crate) fn run(all: &[Binary], native: Option<&PathBuf>) -> Result<(), String> {
+/// The tests on the emulated processors, as jobs; [`report`] follows them.
+pub(crate) fn jobs(all: &[Binary]) -> Result<Vec<Job>, String> {
+    if !has(QEMU) {
+        return Ok(Vec::new());
+    }
+    eprintln!(
+        "xtask: left out on emulated processors, as slow: {}",
+        LEFT_OUT.join(", ")
+    );
+    let skip: Vec<&str> = LEFT_OUT.iter().flat_map(|name| ["--skip", name]).collect();
+    let mut jobs = Vec::new();
+    for processor in &EMULATED {
+        let said = file(processor.cpu)?.display().to_string();
+        let title = format!("on an emulated {}", processor.cpu);
+        let prefix = ["timeout", LIMIT_SECONDS, QEMU, "-cpu", processor.cpu].map(str::to_owned);
+        for binary in binaries::choose(all, SUITES)? {
+            jobs.push(binary.job(&title, &prefix, &skip, &[(EXERCISED, &said)]));
+        }
+    }
+    Ok(jobs)
+}
+
+/// Prints what was exercised by the tests that passed on the emulated processors; `native` is the
+/// file of this one, where they have run.
+pub(crate) fn report(native: Option<&PathBuf>) -> Result<(), String> {
     let mut rows = Vec::new();
     let mut complaints = Vec::new();
     if let Some(file) = native {
@@ -142,7 +169,7 @@ pub(crate) fn run(all: &[Binary], native: Option<&PathBuf>) -> Result<(), String
     }
     if has(QEMU) {
         for processor in &EMULATED {
-            let said = emulate(processor, all)?;
+            let said = read(&folder()?.join(processor.cpu));
             for line in processor.must {
                 if !said.iter().any(|other| other == line) {
                     complaints.push(format!("{}: expected \"{line}\"", processor.cpu));
@@ -168,20 +195,6 @@ pub(crate) fn run(all: &[Binary], native: Option<&PathBuf>) -> Result<(), String
         return Err("CI=true and paths were not exercised where they should have been".into());
     }
     Ok(())
-}
-
-fn emulate(processor: &Emulated, all: &[Binary]) -> Result<Vec<String>, String> {
-    let said = file(processor.cpu)?;
-    let title = format!("on an emulated {}", processor.cpu);
-    eprintln!("\nxtask: {title}: {}", processor.about);
-    eprintln!("xtask: {title}: left out, as slow: {}", LEFT_OUT.join(", "));
-    let skip: Vec<&str> = LEFT_OUT.iter().flat_map(|name| ["--skip", name]).collect();
-    let prefix = ["timeout", LIMIT_SECONDS, QEMU, "-cpu", processor.cpu].map(str::to_owned);
-    let name = said.display().to_string();
-    for binary in binaries::choose(all, SUITES)? {
-        binary.run(&title, &prefix, &skip, &[(EXERCISED, &name)])?;
-    }
-    Ok(read(&said))
 }
 
 fn read(file: &PathBuf) -> Vec<String> {

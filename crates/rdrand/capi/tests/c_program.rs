@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::Command;
 
 use tools::{
-    find_manual_pages, found, libraries, name, not_tested, render_manual_pages, run, scratch, text,
-    Library, HERE,
+    find_manual_pages, found, name, not_tested, render_manual_pages, run, scratch, text, Library,
+    HERE,
 };
 
 const LIBRARY: Library = Library {
@@ -59,7 +59,7 @@ fn compile_and_run(compiler: &[&str], name: &str, linking: &[&str], library_path
 
 #[test]
 fn a_c_program_uses_every_function_of_both_libraries() {
-    let path = libraries();
+    let path = LIBRARY.installed();
     let directory = format!("-L{}", path.display());
     let archive = path.join("librdrand.a");
     let archive = name(&archive);
@@ -153,7 +153,7 @@ fn what_is_installed_is_complete_and_stripped() {
 
 #[test]
 fn copies_load_unload_and_load_again_in_threads_that_run_already() {
-    let library = libraries().join("librdrand.so");
+    let library = LIBRARY.installed().join("librdrand.so");
     let directory = scratch();
     let (program, copy) = (
         directory.join("dlopen"),
@@ -193,7 +193,7 @@ fn copies_load_unload_and_load_again_in_threads_that_run_already() {
 
 #[test]
 fn the_header_is_valid_cpp() {
-    let path = libraries();
+    let path = LIBRARY.installed();
     let directory = format!("-L{}", path.display());
     let cpp = ["g++", "-std=c++11", "-x", "c++"];
     compile_and_run(&cpp, "cpp", &[&directory, "-lrdrand", "-lpthread"], path);

@@ -9,7 +9,7 @@ use crate::tools::{find_manual_pages, found, render_manual_pages, scratch, text,
 
 const HEADER: &str = include_str!("../../include/tare_farmem.h");
 
-const LIBRARY: Library = Library {
+pub(crate) const LIBRARY: Library = Library {
     name: "libtare_farmem",
     files: [
         concat!("libtare_farmem.so.", env!("CARGO_PKG_VERSION")),

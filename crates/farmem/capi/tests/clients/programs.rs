@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use tare_farmem::operation::SpaceId;
 use tare_farmem::protocol::Secret;
 
+use crate::library::LIBRARY;
 use crate::node::{silent, Running};
-use crate::tools::{found, libraries, name, run, scratch, text, HERE};
+use crate::tools::{found, name, run, scratch, text, HERE};
 
 /// Compiles the program with every warning an error; `None`, with a note, without a compiler.
 fn compile(compiler: &[&str], to: &str, linking: &[&str]) -> Option<PathBuf> {
@@ -40,7 +41,7 @@ fn use_every_function(wrapper: &[&str], program: &Path) {
         .args(&command[1..])
         .args([node.address(), silent, stopped.address()])
         .args([&secret.address(), capability.as_str(), &space.0.to_string()])
-        .env("LD_LIBRARY_PATH", libraries())
+        .env("LD_LIBRARY_PATH", LIBRARY.installed())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -81,7 +82,7 @@ const C: &[&str] = &["cc", "-std=c89"];
 /// The arguments to link the shared library.
 fn shared() -> [String; 2] {
     [
-        format!("-L{}", libraries().display()),
+        format!("-L{}", LIBRARY.installed().display()),
         "-ltare_farmem".to_string(),
     ]
 }
@@ -96,7 +97,7 @@ fn a_c_program_uses_every_function_of_the_shared_library() {
 
 #[test]
 fn a_c_program_uses_every_function_of_the_static_library_under_valgrind() {
-    let archive = libraries().join("libtare_farmem.a");
+    let archive = LIBRARY.installed().join("libtare_farmem.a");
     let linking = [name(&archive), "-lpthread", "-ldl", "-lm"];
     if let Some(program) = compile(C, "every-static", &linking) {
         use_every_function(&[], &program);
@@ -125,7 +126,7 @@ fn a_python_program_reads_asynchronously_and_gets_typed_errors() {
     let Some(node) = Running::start() else {
         return;
     };
-    let library = libraries().join("libtare_farmem.so");
+    let library = LIBRARY.installed().join("libtare_farmem.so");
     let client = format!("{HERE}/tests/python/client.py");
     let arguments = ["-B", &client, name(&library), &node.address()];
     let Some(output) = run("python3", &arguments) else {
