@@ -45,8 +45,8 @@ struct State {
     next: u64,
     /// Instructions that accessed the memory.
     instructions: usize,
-    /// Of these, counted afresh with the bytes, the masked ones whose operand goes on into a page of
-    /// which the mask selects nothing.
+    /// Of these, counted afresh with the bytes, the masked ones whose operand goes on into a page
+    /// of which the mask selects nothing.
     reaching: usize,
     /// The first instruction that could not be counted, and where it is. Text is made of it later:
     /// QEMU 7.2 enters handlers with a misaligned stack, so they do little.
