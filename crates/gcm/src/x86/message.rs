@@ -3,7 +3,8 @@
 use super::ghash::{self, Sum};
 use super::lanes::{Lanes, Single};
 use crate::columns::words;
-use crate::schedule::{Block, Schedule};
+use crate::kernel::AAD_SERIAL_MAX;
+use crate::schedule::{Block, Schedule, POWER_MAX};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
@@ -80,7 +81,21 @@ unsafe fn load_partial(bytes: &[u8]) -> __m128i {
 
 /// Hashes all additional data but for the multiplication that follows its last block.
 #[inline(always)]
-pub(super) unsafe fn hash_additional(schedule: &Schedule, mut aad: &[u8]) -> __m128i {
+pub(super) unsafe fn hash_additional<V: Lanes>(schedule: &Schedule, aad: &[u8]) -> __m128i {
+    // SAFETY: under the contract of Lanes.
+    unsafe {
+        if aad.len() <= AAD_SERIAL_MAX {
+            return hash_serial(schedule, aad);
+        }
+        core::hint::cold_path();
+        let (blocks, last) = aad.split_at((aad.len() - 1) / 16 * 16);
+        _mm_xor_si128(hash_together::<V>(schedule, blocks), load_partial(last))
+    }
+}
+
+/// [`hash_additional`] one block after the other: little code, and right for any length.
+#[inline(always)]
+pub(super) unsafe fn hash_serial(schedule: &Schedule, mut aad: &[u8]) -> __m128i {
     // SAFETY: under the contract of Lanes; blocks are within `aad`.
     unsafe {
         let mut state = _mm_setzero_si128();
@@ -88,16 +103,53 @@ pub(super) unsafe fn hash_additional(schedule: &Schedule, mut aad: &[u8]) -> __m
             let h = Single::load_private(schedule.powers_from(1));
             while aad.len() > 16 {
                 let (block, rest) = aad.split_at(16);
-                let block = _mm_shuffle_epi8(
-                    _mm_loadu_si128(block.as_ptr().cast()),
-                    ghash::byte_reversal(),
-                );
+                let block = load_reversed(block.as_ptr());
                 state = ghash::multiply(Single(_mm_xor_si128(state, block)), h).0;
                 aad = rest;
             }
         }
         _mm_xor_si128(state, load_partial(aad))
     }
+}
+
+/// Hashes whole blocks, up to [`POWER_MAX`] of them before a reduction.
+///
+/// Two loops rather than unrolled registers, for this is a part of many kernels.
+#[inline(always)]
+unsafe fn hash_together<V: Lanes>(schedule: &Schedule, blocks: &[u8]) -> __m128i {
+    // SAFETY: under the contract of Lanes; loads are within `blocks` and the schedule, where round
+    // keys follow the powers. Those are multiplied by zero.
+    unsafe {
+        let reversal = V::splat(ghash::byte_reversal());
+        let mut state = _mm_setzero_si128();
+        for blocks in blocks.chunks(16 * POWER_MAX) {
+            let mut powers = schedule.powers_from(blocks.len() / 16);
+            let mut sum = Sum::zero();
+            let mut carried = V::in_first_lane(state);
+            let mut registers = blocks.chunks_exact(16 * V::COUNT);
+            for register in &mut registers {
+                let x = V::load_private(register.as_ptr().cast()).permute(reversal);
+                sum.add(x.xor(carried), V::load_private(powers));
+                carried = V::zero();
+                powers = powers.add(V::COUNT);
+            }
+            for block in registers.remainder().chunks_exact(16) {
+                let x = V::in_first_lane(load_reversed(block.as_ptr()));
+                sum.add(x.xor(carried), V::load_private(powers));
+                carried = V::zero();
+                powers = powers.add(1);
+            }
+            state = sum.reduce().sum_of_lanes();
+        }
+        state
+    }
+}
+
+/// Loads a block of private memory, byte-reversed.
+#[inline(always)]
+unsafe fn load_reversed(block: *const u8) -> __m128i {
+    // SAFETY: under the contract of Lanes; the caller's 16 bytes.
+    unsafe { _mm_shuffle_epi8(_mm_loadu_si128(block.cast()), ghash::byte_reversal()) }
 }
 
 /// Returns the block of lengths in bits, byte-reversed.

@@ -45,6 +45,9 @@ struct State {
     next: u64,
     /// Instructions that accessed the memory.
     instructions: usize,
+    /// Of these, counted afresh with the bytes, the masked ones whose operand goes on into a page
+    /// of which the mask selects nothing.
+    reaching: usize,
     /// The first instruction that could not be counted, and where it is. Text is made of it later:
     /// QEMU 7.2 enters handlers with a misaligned stack, so they do little.
     problem: Option<(Code, u64)>,
@@ -73,6 +76,7 @@ impl Watch {
             copy,
             next: 0,
             instructions: 0,
+            reaching: 0,
             problem: None,
             before: [none; 2],
         }));
@@ -119,7 +123,10 @@ impl Watch {
     /// Counts the accesses by `work`, afresh; returns its result.
     pub(crate) fn count<T>(&mut self, work: impl FnOnce() -> T) -> T {
         // SAFETY: no handler runs while the memory is open.
-        unsafe { (*self.state).counts.fill(Count::default()) };
+        unsafe {
+            (*self.state).counts.fill(Count::default());
+            (*self.state).reaching = 0;
+        }
         self.protect(libc::PROT_NONE);
         let result = work();
         self.protect(libc::PROT_READ | libc::PROT_WRITE);
@@ -140,6 +147,13 @@ impl Watch {
     pub(crate) fn instructions(&self) -> usize {
         // SAFETY: as above.
         unsafe { (*self.state).instructions }
+    }
+
+    /// Returns the number of masked accesses, since the counts began, whose operand goes on into a
+    /// page of which the mask selects nothing: if it is not mapped, they are slow.
+    pub(crate) fn reaching(&self) -> usize {
+        // SAFETY: as above.
+        unsafe { (*self.state).reaching }
     }
 
     fn protect(&self, access: c_int) {
@@ -267,7 +281,12 @@ impl State {
                 .virtual_address(0, |register, _, _| value(register, context))
                 .filter(|_| size > 0)? as usize;
             found |= (address..address + size).contains(&fault);
-            for i in (0..size).filter(|&i| is_enabled(i, memory, mask)) {
+            let next_page = (address / PAGE + 1) * PAGE;
+            let selects = |i: &usize| is_enabled(*i, memory, mask);
+            if address + size > next_page && !(next_page - address..size).any(|i| selects(&i)) {
+                self.reaching += 1;
+            }
+            for i in (0..size).filter(selects) {
                 if let Some(count) = (address + i)
                     .checked_sub(self.start)
                     .and_then(|at| self.counts.get_mut(at))

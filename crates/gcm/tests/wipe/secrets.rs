@@ -3,7 +3,8 @@
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
 use std::arch::asm;
 use tare_gcm::{
-    open_each, seal_each, Key, Nonce, OpenPacket, Path, SealPacket, SharedRead, SharedWrite, Tag,
+    open_each, seal_each, Error, Key, Nonce, OpenPacket, Path, SealPacket, SharedRead, SharedWrite,
+    Tag,
 };
 
 use crate::{heap, stack};
@@ -118,6 +119,24 @@ fn open(key: &Key, _: &[u8], sealed: &[u8], tag: &Tag) {
     assert_eq!(opened, Ok(()));
 }
 
+/// More additional data than is hashed one block after the other.
+const MUCH: [u8; 1500] = [7; 1500];
+
+fn seal_after_much(key: &Key, plaintext: &[u8], _: &[u8], _: &Tag) {
+    let mut out = vec![0; plaintext.len()];
+    let to = SharedWrite::from(&mut out[..]);
+    let tag = key.seal(Nonce::from(NONCE), &MUCH, plaintext, to);
+    assert!(tag.is_ok());
+}
+
+/// The tag is of other additional data, so this is a forgery, which is decrypted all the same.
+fn open_after_much(key: &Key, _: &[u8], sealed: &[u8], tag: &Tag) {
+    let mut out = vec![0; sealed.len()];
+    let from = SharedRead::from(sealed);
+    let opened = key.open(&Nonce::from(NONCE), &MUCH, from, tag, &mut out);
+    assert_eq!(opened, Err(Error::Forged));
+}
+
 fn seal_five(key: &Key, plaintext: &[u8], _: &[u8], _: &Tag) {
     let mut outs = vec![vec![0; plaintext.len()]; 5];
     let packets = outs.iter_mut().map(|out| {
@@ -146,9 +165,11 @@ fn keep_a_block(_: &Key, plaintext: &[u8], _: &[u8], _: &Tag) {
 
 #[test]
 fn whole_messages_and_batches_leave_no_secrets_on_the_stack() {
-    let calls: [(&str, Call); 4] = [
+    let calls: [(&str, Call); 6] = [
         ("seal", seal),
         ("open", open),
+        ("seal after much additional data", seal_after_much),
+        ("open after much additional data", open_after_much),
         ("seal_each", seal_five),
         ("open_each", open_five),
     ];
