@@ -139,88 +139,62 @@ pub(crate) fn arguments(
 ) -> Result<Vec<String>, Error> {
     check(hardware, version)?;
     let flavour = hardware.flavour;
-    let mut machine = "q35".to_owned();
-    let mut objects = Vec::new();
-    match flavour {
-        Flavour::SevSnp => {
-            machine += ",confidential-guest-support=cc,vmport=off";
-            // 0x30000: the policy that SNP requires, SMT allowed, no debugging.
-            objects.push(
-                "sev-snp-guest,id=cc,cbitpos=51,reduced-phys-bits=1,policy=0x30000".to_owned(),
-            );
-        }
-        Flavour::Tdx => {
-            machine += ",kernel-irqchip=split,confidential-guest-support=cc";
-            objects.push("tdx-guest,id=cc".to_owned());
-        }
-        Flavour::Plain | Flavour::Swiotlb => {}
-    }
+    let (machine, object) = match flavour {
+        Flavour::Plain | Flavour::Swiotlb => ("q35", None),
+        // 0x30000: the policy that SNP requires, SMT allowed, no debugging.
+        Flavour::SevSnp => (
+            "q35,confidential-guest-support=cc,vmport=off",
+            Some("sev-snp-guest,id=cc,cbitpos=51,reduced-phys-bits=1,policy=0x30000"),
+        ),
+        Flavour::Tdx => (
+            "q35,kernel-irqchip=split,confidential-guest-support=cc",
+            Some("tdx-guest,id=cc"),
+        ),
+    };
     let (accelerator, cpu) = match (hardware.accelerator, flavour) {
         (Accelerator::Emulated, _) => ("tcg,thread=multi", "max,-erms,-fsrm"),
         (Accelerator::Kvm, Flavour::SevSnp) => ("kvm", "EPYC-v4"),
         (Accelerator::Kvm, _) => ("kvm", "host"),
     };
-    let memory = format!("{}M", hardware.memory_mib);
-    let processors = hardware.vcpus.to_string();
-    let line = command_line(hardware);
-    let mut list: Vec<String> = Vec::new();
-    let mut add = |name: &str, value: &str| list.extend([name.to_owned(), value.to_owned()]);
-    add("-machine", &machine);
-    add("-accel", accelerator);
-    add("-cpu", cpu);
-    add("-smp", &processors);
-    add("-m", &memory);
-    for object in &objects {
-        add("-object", object);
+    let options = device_options(flavour);
+    let mut list = Vec::new();
+    let mut add = |name: &str, value: String| list.extend([name.to_owned(), value]);
+    add("-machine", machine.into());
+    add("-accel", accelerator.into());
+    add("-cpu", cpu.into());
+    add("-smp", hardware.vcpus.to_string());
+    add("-m", format!("{}M", hardware.memory_mib));
+    if let Some(object) = object {
+        add("-object", object.into());
     }
     if flavour.is_confidential() {
-        add("-bios", FIRMWARE);
+        add("-bios", FIRMWARE.into());
     }
-    add("-kernel", &kernel.display().to_string());
-    add("-initrd", &initramfs.display().to_string());
-    add("-append", &line);
-    add("-chardev", "stdio,id=console,signal=off");
-    add("-serial", "chardev:console");
-    add(
-        "-chardev",
-        &format!("socket,id=monitor,fd={}", descriptors.monitor),
-    );
-    add("-mon", "chardev=monitor,mode=control");
-    let options = device_options(flavour);
-    add(
-        "-device",
-        &format!("virtio-serial-pci,max_ports=2{options}"),
-    );
-    add(
-        "-chardev",
-        &format!("socket,id=agent,fd={}", descriptors.agent),
-    );
-    add(
-        "-device",
-        &format!("virtserialport,chardev=agent,name={PORT}"),
-    );
+    add("-kernel", kernel.display().to_string());
+    add("-initrd", initramfs.display().to_string());
+    add("-append", command_line(hardware));
+    add("-chardev", "stdio,id=console,signal=off".into());
+    add("-serial", "chardev:console".into());
+    let Descriptors { monitor, agent } = descriptors;
+    add("-chardev", format!("socket,id=monitor,fd={monitor}"));
+    add("-mon", "chardev=monitor,mode=control".into());
+    let serial = format!("virtio-serial-pci,max_ports=2{options}");
+    add("-device", serial);
+    add("-chardev", format!("socket,id=agent,fd={agent}"));
+    let port = format!("virtserialport,chardev=agent,name={PORT}");
+    add("-device", port);
     let network = match &hardware.network {
         Network::None => None,
         Network::User => Some("user,id=net".to_owned()),
         Network::Tap(name) => Some(format!("tap,id=net,ifname={name},script=no,downscript=no")),
     };
     if let Some(network) = network {
-        add("-netdev", &network);
-        add(
-            "-device",
-            &format!("virtio-net-pci,netdev=net,romfile={options}"),
-        );
+        let card = format!("virtio-net-pci,netdev=net,romfile={options}");
+        add("-netdev", network);
+        add("-device", card);
     }
-    list.extend(
-        [
-            "-nodefaults",
-            "-no-reboot",
-            "-no-user-config",
-            "-display",
-            "none",
-        ]
-        .map(str::to_owned),
-    );
+    let rest = "-nodefaults -no-reboot -no-user-config -display none";
+    list.extend(rest.split(' ').map(str::to_owned));
     Ok(list)
 }
 

@@ -312,10 +312,9 @@ fn modules_are_judged_by_what_they_say_alone() {
     write("sys/module/kvm_intel/parameters/tdx", "Y\n");
     assert_eq!(state(Flavour::Tdx).0, State::Lacking);
     let denied = Err(io::ErrorKind::PermissionDenied.into());
-    let denied = device("kvm", denied, "", "modprobe").remedy;
     assert_eq!(
-        denied.as_deref(),
-        Some("run as root, or as a member of the group that it belongs to")
+        device(denied, "modprobe").remedy,
+        "run as root, or as a member of the group that it belongs to"
     );
 }
 

@@ -45,6 +45,13 @@ impl Tree<'_> {
         self.text(path)?.trim().parse().ok()
     }
 
+    /// Returns the rest of a file's first line that begins so.
+    pub(super) fn after(&self, path: &str, start: &str) -> Option<String> {
+        let text = self.text(path)?;
+        let rest = text.lines().find_map(|line| line.strip_prefix(start));
+        rest.map(str::to_owned)
+    }
+
     /// Returns the records of the kernel's log so far; empty if it cannot be read.
     pub(super) fn kernel_log(&self) -> String {
         kernel_log(&self.0.join("dev/kmsg"))

@@ -1,6 +1,6 @@
 //! `tare guest boot`: a guest for a shell or a command.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _, Read, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -8,19 +8,16 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context as _};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
-use tare_guest::accelerator::{choose, Choice};
+use tare_guest::accelerator::try_kvm;
 use tare_guest::agent::Exit;
 use tare_guest::initramfs::Initramfs;
 use tare_guest::kernel::Kernel;
-use tare_guest::{Accelerator, Evidence, Flavour, Guest, Hardware, Limits, Network, Stream};
+use tare_guest::{Accelerator, Evidence, Flavour, Guest, Hardware, Network, Stream};
 
 use crate::size::parse_bytes;
 use crate::terminal;
 
 const MIB: u64 = 1 << 20;
-
-/// The most bytes of a stream that a report has.
-const REPORTED_MAX: usize = 64 << 20;
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -50,9 +47,9 @@ pub(crate) struct Args {
     /// A program of this machine that the guest has too, by name or path; may be given many times
     #[arg(long, value_name = "PROGRAM")]
     program: Vec<String>,
-    /// The accelerator: auto, kvm or tcg
-    #[arg(long, value_enum, default_value_t = Acceleration::Auto, value_name = "NAME")]
-    accelerator: Acceleration,
+    /// The accelerator: auto (kvm if it boots a guest in 6 s, else tcg), kvm, tcg (emulated)
+    #[arg(long, default_value = "auto", value_name = "NAME", value_parser = ["auto", "kvm", "tcg"], hide_possible_values = true)]
+    accelerator: String,
     /// The longest time until the guest is ready, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=3600))]
     boot_limit: u64,
@@ -72,16 +69,6 @@ pub(crate) struct Args {
     /// The command and its arguments [default: a shell]
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Acceleration {
-    /// KVM if it boots a guest in 6 s, else emulated
-    Auto,
-    /// By the processor
-    Kvm,
-    /// Emulated
-    Tcg,
 }
 
 /// The report of a guest.
@@ -122,23 +109,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let image = initramfs.in_memory().context("the initramfs")?;
 
     let progress = bar();
-    let Choice {
-        accelerator,
-        reason,
-    } = match args.accelerator {
-        Acceleration::Auto => {
-            progress.set_message("looking whether KVM boots a guest");
-            choose(&kernel, image.path())
-        }
-        Acceleration::Kvm => Choice {
-            accelerator: Accelerator::Kvm,
-            reason: None,
-        },
-        Acceleration::Tcg => Choice {
-            accelerator: Accelerator::Emulated,
-            reason: Some("asked for by --accelerator".into()),
-        },
+    progress.set_message("looking whether KVM boots a guest");
+    let reason = match args.accelerator.as_str() {
+        "kvm" => None,
+        "tcg" => Some("asked for by --accelerator".into()),
+        _ => try_kvm(&kernel, image.path()).err(),
     };
+    let accelerator = Accelerator::for_times(reason.is_none());
     let hardware = Hardware {
         flavour: args.flavour,
         vcpus: args.vcpus,
@@ -146,11 +123,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         network: network(&args.network),
         accelerator,
     };
-    let limits = Limits {
-        boot: Duration::from_secs(args.boot_limit),
-    };
+    let limit = Duration::from_secs(args.boot_limit);
     progress.set_message(format!("booting a guest ({}, {accelerator})", args.flavour));
-    let booted = Guest::boot(&hardware, &kernel, image.path(), &limits);
+    let booted = Guest::boot(&hardware, &kernel, image.path(), limit);
     progress.finish_and_clear();
     let mut guest = booted?;
     if !args.json {
@@ -174,41 +149,15 @@ fn finish(args: &Args, guest: &mut Guest, reason: Option<&str>) -> anyhow::Resul
         true => vec!["/bin/sh", "-i"],
         false => args.command.iter().map(String::as_str).collect(),
     };
-    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-    let mut closed = Ok(());
-    let limit = args.limit.map(Duration::from_secs);
-    let began = Instant::now();
-    let output = |stream, bytes: &[u8]| {
-        if args.json {
-            let to = match stream {
-                Stream::Output => &mut stdout,
-                Stream::Errors => &mut stderr,
-            };
-            // One byte more, to know that there was more.
-            let room = (REPORTED_MAX + 1).saturating_sub(to.len());
-            to.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
-            return;
-        }
-        let written = match stream {
-            Stream::Output => {
-                let mut to = io::stdout().lock();
-                to.write_all(bytes).and_then(|()| to.flush())
-            }
-            Stream::Errors => io::stderr().lock().write_all(bytes),
-        };
-        if closed.is_ok() {
-            closed = written;
-        }
-    };
     // A command that is not interactive does not take what the shell around it reads next.
-    let exit = match args.command.is_empty() || !io::stdin().is_terminal() {
-        true => guest.run(&words, io::stdin(), limit, output)?,
-        false => guest.run(&words, io::empty(), limit, output)?,
+    let input: Box<dyn Read + Send> = match args.command.is_empty() || !io::stdin().is_terminal() {
+        true => Box::new(io::stdin()),
+        false => Box::new(io::empty()),
     };
-    if stdout.len().max(stderr.len()) > REPORTED_MAX {
-        bail!("--json: found more than 64 MiB of output: leave it out, or redirect the command's");
-    }
-    if args.json {
+    let limit = args.limit.map(Duration::from_secs);
+    let exit = if args.json {
+        let began = Instant::now();
+        let (exit, output) = guest.capture(&words, input, limit)?;
         let report = Report {
             flavour: args.flavour.name(),
             accelerator: guest.accelerator().name(),
@@ -218,12 +167,28 @@ fn finish(args: &Args, guest: &mut Guest, reason: Option<&str>) -> anyhow::Resul
             command_seconds: began.elapsed().as_secs_f64(),
             evidence: guest.evidence(),
             exit,
-            stdout: String::from_utf8_lossy(&stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&stderr).into_owned(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         };
         terminal::print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
-    }
-    closed?;
+        exit
+    } else {
+        let mut closed = Ok(());
+        let exit = guest.run(&words, input, limit, |stream, bytes| {
+            let written = match stream {
+                Stream::Output => {
+                    let mut to = io::stdout().lock();
+                    to.write_all(bytes).and_then(|()| to.flush())
+                }
+                Stream::Errors => io::stderr().lock().write_all(bytes),
+            };
+            if closed.is_ok() {
+                closed = written;
+            }
+        })?;
+        closed?;
+        exit
+    };
     let code = match (exit.status, exit.signal) {
         (Some(status), _) => status,
         // The guest's word: it may be any number.

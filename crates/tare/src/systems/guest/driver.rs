@@ -5,6 +5,7 @@
 //! may know each other's process ids and files.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -18,13 +19,14 @@ use tare_lab::{figures, parameters};
 
 use super::generate::{self, Remote, WORK_MAX};
 use super::legs::{Leg, Place};
-use super::service::{Identity, Service};
 use crate::agent::{Agent, TrialError};
 use crate::machine::{Feature, Machine};
-use crate::systems::load::driver::{Generator, Server};
+use crate::systems::load::driver::{Generator, Identity, Server, Service};
 use crate::systems::namespace;
 use crate::systems::workload::{mistake, Workload};
 
+/// The port of a server, wherever it runs.
+const PORT: u16 = 8080;
 /// The usual time until a guest serves, emulated.
 const BOOT: Duration = Duration::from_secs(4);
 /// The longest time until then.
@@ -112,10 +114,6 @@ const FOLDER: &str = "folder";
 const SLOTS: &str = "bounce_slots";
 
 impl GuestParameters {
-    fn document(&self) -> usize {
-        self.size.0 as usize
-    }
-
     /// Bytes of all values.
     pub(super) fn store(&self) -> u64 {
         match self.server {
@@ -127,19 +125,19 @@ impl GuestParameters {
     pub(super) fn service(&self) -> anyhow::Result<Service> {
         Ok(Service {
             kind: self.server,
-            document: self.document(),
+            address: (Ipv4Addr::UNSPECIFIED, PORT).into(),
+            document: self.size.0 as usize,
             threads: self.vcpus,
             store: self.store(),
             identity: self.tls.then(Identity::new).transpose()?,
         })
     }
 
-    /// A guest whose times are judged is not emulated, which the check has seen.
-    fn accelerator(&self) -> Accelerator {
-        match self.timed {
-            true => Accelerator::Kvm,
-            false => Accelerator::Emulated,
-        }
+    /// Starts the server at its place. A guest whose times are judged is not emulated, which the
+    /// check has seen.
+    pub(super) fn leg(&self, service: Service) -> anyhow::Result<Leg> {
+        let accelerator = Accelerator::for_times(self.timed);
+        Leg::start(self.place, service, self.vcpus as u16, accelerator)
     }
 }
 
@@ -155,13 +153,12 @@ impl Workload for GuestWorkload {
 
     fn examine(parameters: &GuestParameters) -> Result<(), Mistake> {
         let (generator, server) = (parameters.generator, parameters.server);
-        let expected = match (server, parameters.tls || parameters.requests > 0) {
-            (Server::Nginx, false) => "load or wrk",
-            (Server::Nginx, true) => "load with tls or a number of requests",
-            (Server::Memcached | Server::Redis, _) => "load for a store",
+        let (expected, others) = match (server, parameters.tls || parameters.requests > 0) {
+            (Server::Nginx, false) => ("load or wrk", Some(Generator::Wrk)),
+            (Server::Nginx, true) => ("load with tls or a number of requests", None),
+            (Server::Memcached | Server::Redis, _) => ("load for a store", None),
         };
-        let is_wrk = generator == Generator::Wrk && expected == "load or wrk";
-        if generator != Generator::Load && !is_wrk {
+        if generator != Generator::Load && others != Some(generator) {
             return Err(mistake("generator", generator.name(), expected));
         }
         for (name, value, of_nginx) in [
@@ -188,17 +185,15 @@ impl Workload for GuestWorkload {
     }
 
     fn check(parameters: &GuestParameters, machine: &Machine) -> Result<(), Missing> {
-        machine.need(Feature::Root)?;
-        for tool in Feature::network_tools() {
-            machine.need(tool)?;
-        }
-        let server = parameters.server.name();
-        machine.need(Feature::Load(server))?;
-        if parameters.tls {
-            machine.need(Feature::ServerTls(server))?;
-        }
-        if parameters.generator != Generator::Load {
-            machine.need(Feature::Load(parameters.generator.name()))?;
+        let (server, generator) = (parameters.server.name(), parameters.generator);
+        let mut needs = vec![Feature::Root];
+        needs.extend(Feature::network_tools());
+        needs.push(Feature::Load(server));
+        needs.extend(parameters.tls.then_some(Feature::ServerTls(server)));
+        let is_other = generator != Generator::Load;
+        needs.extend(is_other.then(|| Feature::Load(generator.name())));
+        for feature in needs {
+            machine.need(feature)?;
         }
         if let Some(flavour) = parameters.place.flavour() {
             machine.need_guest(flavour, parameters.timed)?;
@@ -292,17 +287,19 @@ impl Workload for GuestWorkload {
     }
 
     fn serve(_: &str, parameters: GuestParameters, agent: &mut Agent) -> Result<(), TrialError> {
-        let (place, vcpus) = (parameters.place, parameters.vcpus as u16);
         let service = parameters.service()?;
-        let accelerator = parameters.accelerator();
-        let reference = match place {
+        let reference = match parameters.place {
             Place::Loopback => None,
             _ => {
-                let mut leg = Leg::start(Place::Loopback, service.clone(), vcpus, accelerator)?;
+                let here = GuestParameters {
+                    place: Place::Loopback,
+                    ..parameters.clone()
+                };
+                let mut leg = here.leg(service.clone())?;
                 Some(generate::one(&Remote::of(&mut leg), &parameters)?)
             }
         };
-        let mut leg = Leg::start(place, service, vcpus, accelerator)?;
+        let mut leg = parameters.leg(service)?;
         if let Some(guest) = leg.guest() {
             agent.note("guest", guest.evidence())?;
         }
@@ -310,12 +307,9 @@ impl Workload for GuestWorkload {
             reference,
             ..Remote::of(&mut leg)
         };
-        let data = serde_json::to_value(&remote)?;
-        let data = data.as_object().cloned().unwrap_or_default();
+        let data = serde_json::from_value(json!(remote))?;
         let roles = agent.ready(data)?;
-        let folder = roles
-            .get(CLIENT)
-            .and_then(|data| data.get(FOLDER)?.as_str());
+        let folder = roles.get(CLIENT).and_then(|it| it.get(FOLDER)?.as_str());
         let file = Path::new(folder.context("the role client names no folder")?).join(SLOTS);
         agent.until_stopped(|| leg.check())?;
         fs::write(file, json!(leg.bounce_slots()?).to_string())?;

@@ -1,7 +1,8 @@
 //! Load on a server that the trial itself starts, by Tare's generator or by another one.
 
-mod own;
+pub(in crate::systems) mod own;
 mod server;
+pub(in crate::systems) mod service;
 mod tool;
 
 use std::thread;
@@ -18,8 +19,8 @@ use tare_load::Pace;
 use crate::agent::{Agent, TrialError};
 use crate::machine::{Feature, Machine};
 use crate::systems::workload::{mistake, Workload};
-pub(in crate::systems) use own::Padded;
-pub(in crate::systems) use server::{nginx, Nginx, Running, Served, Server};
+pub(in crate::systems) use server::{Running, Served, Server};
+pub(in crate::systems) use service::{Identity, Service};
 pub(in crate::systems) use tool::{Generator, Report};
 
 /// The document that nginx serves.
@@ -200,7 +201,7 @@ impl Workload for Load {
         let server = Running::start(parameters.server, parameters.value.0 as usize)?;
         // Other generators inherit it.
         pin(own_cpu)?;
-        own::fill(&server, &parameters)?;
+        own::prepare(&server, &parameters)?;
         parameters.generator.prepare(&server, &parameters)?;
         let closed = own::load(&server, &parameters, Pace::Closed, parameters.warm_up)?;
         let closed_rate = closed.rate().unwrap_or_default();
