@@ -65,9 +65,8 @@ impl str::FromStr for Flavour {
 
     fn from_str(text: &str) -> Result<Flavour, String> {
         let found = Flavour::ALL.into_iter().find(|it| it.name() == text);
-        found.ok_or(format!(
-            "found \"{text}\", expected plain, swiotlb, sev-snp or tdx"
-        ))
+        let expected = "plain, swiotlb, sev-snp or tdx";
+        found.ok_or(format!("found \"{text}\", expected {expected}"))
     }
 }
 
@@ -228,28 +227,26 @@ fn command_line(hardware: &Hardware) -> String {
 
 fn check(hardware: &Hardware, version: Version) -> Result<(), Error> {
     let flavour = hardware.flavour;
-    if version < flavour.since() {
-        return Err(Error::Version(format!(
-            "flavour {flavour}: found QEMU {version}, expected {} or later",
-            flavour.since()
-        )));
+    let since = flavour.since();
+    if version < since {
+        let reason = format!("found QEMU {version}, expected {since} or later");
+        return Err(Error::Version(format!("flavour {flavour}: {reason}")));
     }
     if flavour.is_confidential() && hardware.accelerator == Accelerator::Emulated {
-        return Err(Error::Flavour(format!(
-            "flavour {flavour}: needs KVM, and a processor and a kernel that have it"
-        )));
+        let reason = "needs KVM, and a processor and a kernel that have it";
+        return Err(Error::Flavour(format!("flavour {flavour}: {reason}")));
     }
-    let range = |what: &str, found: u32, expected: std::ops::RangeInclusive<u32>| {
-        if expected.contains(&found) {
-            return Ok(());
+    for (what, found, expected) in [
+        ("processors", hardware.vcpus.into(), 1..=255),
+        ("memory in MiB", hardware.memory_mib, 128..=1 << 20),
+    ] {
+        if !expected.contains(&found) {
+            let (least, most) = (expected.start(), expected.end());
+            return Err(Error::Flavour(format!(
+                "{what}: found {found}, expected {least} to {most}"
+            )));
         }
-        let (least, most) = (expected.start(), expected.end());
-        Err(Error::Flavour(format!(
-            "{what}: found {found}, expected {least} to {most}"
-        )))
-    };
-    range("processors", hardware.vcpus.into(), 1..=255)?;
-    range("memory in MiB", hardware.memory_mib, 128..=1 << 20)?;
+    }
     if let Network::Tap(name) = &hardware.network {
         // A comma would begin another option.
         let is_name = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);

@@ -192,9 +192,8 @@ impl Guest {
             let Some(frame) = self.receive(until)? else {
                 self.is_spent = true;
                 let limit = limit.unwrap_or_default().as_secs_f64();
-                return Err(Error::Command(format!(
-                    "{shown} still runs after {limit:.1} s"
-                )));
+                let reason = format!("{shown} still runs after {limit:.1} s");
+                return Err(Error::Command(reason));
             };
             if frame.command != self.command {
                 continue;
@@ -276,10 +275,9 @@ impl Guest {
         }
         let ready: Ready = parse(&frame)?;
         if ready.protocol != PROTOCOL {
-            return Err(Error::Protocol(format!(
-                "the agent: found protocol {}, expected {PROTOCOL}",
-                ready.protocol
-            )));
+            let found = ready.protocol;
+            let reason = format!("the agent: found protocol {found}, expected {PROTOCOL}");
+            return Err(Error::Protocol(reason));
         }
         Ok(ready.evidence.bounded())
     }
@@ -288,13 +286,9 @@ impl Guest {
         let limit = Duration::from_secs(60);
         self.output(&["ip", "link", "set", "lo", "up"], limit)?;
         if *network == Network::User {
-            for command in [
-                &["ip", "address", "add", "10.0.2.15/24", "dev", "eth0"][..],
-                &["ip", "link", "set", "eth0", "up"],
-                &["ip", "route", "add", "default", "via", "10.0.2.2"],
-            ] {
-                self.output(command, limit)?;
-            }
+            let script = "ip address add 10.0.2.15/24 dev eth0 && ip link set eth0 up && \
+                          ip route add default via 10.0.2.2";
+            self.output(&["sh", "-c", script], limit)?;
         }
         Ok(())
     }

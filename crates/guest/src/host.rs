@@ -1,7 +1,7 @@
 //! The state of a host for guests, read below a root folder: a recorded tree is examined like a
 //! machine.
 
-mod tree;
+pub(crate) mod tree;
 
 use std::io;
 use std::path::Path;
@@ -12,8 +12,6 @@ use crate::arguments::{Flavour, FIRMWARE};
 use crate::version::{Version, PACKAGE};
 use crate::Error;
 use tree::Tree;
-
-pub(crate) use tree::kernel_log;
 
 /// Bytes of a slot of bounce buffers.
 const SLOT: u64 = 2048;

@@ -5,14 +5,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Context as _};
+use anyhow::{ensure, Context as _};
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
+use serde_json::json;
 use tare_guest::accelerator::try_kvm;
-use tare_guest::agent::Exit;
 use tare_guest::initramfs::Initramfs;
 use tare_guest::kernel::Kernel;
-use tare_guest::{Accelerator, Evidence, Flavour, Guest, Hardware, Network, Stream};
+use tare_guest::{Accelerator, Flavour, Guest, Hardware, Network, Stream};
 
 use crate::size::parse_bytes;
 use crate::terminal;
@@ -71,29 +70,22 @@ pub(crate) struct Args {
     command: Vec<String>,
 }
 
-/// The report of a guest.
-#[derive(Serialize)]
-struct Report<'a> {
-    flavour: &'static str,
-    accelerator: &'static str,
-    /// True if times mean nothing.
-    emulated: bool,
-    /// The reason why it is emulated.
-    reason: Option<&'a str>,
-    boot_seconds: f64,
-    command_seconds: f64,
-    evidence: &'a Evidence,
-    exit: Exit,
-    stdout: String,
-    stderr: String,
-}
-
 /// Boots a guest, runs the command, and returns its exit status.
 ///
 /// # Errors
 /// There is no guest, or it ends early.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let memory_mib = memory(args.memory)?;
+    let memory_mib = u32::try_from(args.memory / MIB).unwrap_or(u32::MAX);
+    ensure!(
+        u64::from(memory_mib) * MIB == args.memory,
+        "--memory: found {} bytes, expected a whole number of MiB, such as 512Mi",
+        args.memory
+    );
+    let network = match args.network.as_str() {
+        "none" => Network::None,
+        "user" => Network::User,
+        tap => Network::Tap(tap.to_owned()),
+    };
     let kernel = match (&args.kernel, &args.modules) {
         (Some(image), Some(modules)) => Kernel {
             image: image.clone(),
@@ -120,7 +112,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         flavour: args.flavour,
         vcpus: args.vcpus,
         memory_mib,
-        network: network(&args.network),
+        network,
         accelerator,
     };
     let limit = Duration::from_secs(args.boot_limit);
@@ -129,15 +121,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     progress.finish_and_clear();
     let mut guest = booted?;
     if !args.json {
-        let seconds = guest.boot_time().as_secs_f64();
+        let (flavour, seconds) = (args.flavour, guest.boot_time().as_secs_f64());
         let emulated = match accelerator {
             Accelerator::Kvm => "",
             Accelerator::Emulated => ", emulated: times mean nothing",
         };
         let release = &guest.evidence().kernel;
         terminal::say(&format!(
-            "tare: guest {} with Linux {release}, ready after {seconds:.1} s{emulated}",
-            args.flavour
+            "tare: guest {flavour} with Linux {release}, ready after {seconds:.1} s{emulated}"
         ));
     }
     finish(args, &mut guest, reason.as_deref())
@@ -158,19 +149,20 @@ fn finish(args: &Args, guest: &mut Guest, reason: Option<&str>) -> anyhow::Resul
     let exit = if args.json {
         let began = Instant::now();
         let (exit, output) = guest.capture(&words, input, limit)?;
-        let report = Report {
-            flavour: args.flavour.name(),
-            accelerator: guest.accelerator().name(),
-            emulated: guest.accelerator() == Accelerator::Emulated,
-            reason,
-            boot_seconds: guest.boot_time().as_secs_f64(),
-            command_seconds: began.elapsed().as_secs_f64(),
-            evidence: guest.evidence(),
-            exit,
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        };
-        terminal::print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
+        let report = json!({
+            "flavour": args.flavour.name(),
+            "accelerator": guest.accelerator().name(),
+            // True if times mean nothing, with the reason.
+            "emulated": guest.accelerator() == Accelerator::Emulated,
+            "reason": reason,
+            "boot_seconds": guest.boot_time().as_secs_f64(),
+            "command_seconds": began.elapsed().as_secs_f64(),
+            "evidence": guest.evidence(),
+            "exit": exit,
+            "stdout": String::from_utf8_lossy(&output.stdout),
+            "stderr": String::from_utf8_lossy(&output.stderr),
+        });
+        terminal::print(&format!("{report:#}\n"))?;
         exit
     } else {
         let mut closed = Ok(());
@@ -195,21 +187,6 @@ fn finish(args: &Args, guest: &mut Guest, reason: Option<&str>) -> anyhow::Resul
         (None, signal) => signal.unwrap_or(0).saturating_add(128),
     };
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
-}
-
-fn memory(bytes: u64) -> anyhow::Result<u32> {
-    match u32::try_from(bytes / MIB) {
-        Ok(mib) if bytes.is_multiple_of(MIB) => Ok(mib),
-        _ => bail!("--memory: found {bytes} bytes, expected a whole number of MiB, such as 512Mi"),
-    }
-}
-
-fn network(name: &str) -> Network {
-    match name {
-        "none" => Network::None,
-        "user" => Network::User,
-        tap => Network::Tap(tap.to_owned()),
-    }
 }
 
 /// A line on the terminal that shows what is waited for.

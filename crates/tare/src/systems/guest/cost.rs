@@ -21,15 +21,10 @@ const DASH: &str = "–";
 pub(crate) fn table(run: &RunResult, width: usize) -> Option<String> {
     let timed = Rates::of(run, TIMED)?;
     let emulated = Rates::of(run, COUNTED);
-    let mut rows = vec![[
-        "nginx runs",
-        GENERATORS[0],
-        "of the bridge's",
-        GENERATORS[1],
-        "of the bridge's",
-        "emulated",
-    ]
-    .map(str::to_owned)];
+    let [first, second] = GENERATORS;
+    let of = "of the bridge's";
+    let heads = ["nginx runs", first, of, second, of, "emulated"];
+    let mut rows = vec![heads.map(str::to_owned)];
     let mut reasons: Vec<(String, Vec<&str>)> = Vec::new();
     for place in Place::all() {
         let mut row = vec![words(place).to_owned()];
@@ -49,7 +44,6 @@ pub(crate) fn table(run: &RunResult, width: usize) -> Option<String> {
         row.push(cell.map_or(DASH.into(), rate));
         rows.push(row.try_into().ok()?);
     }
-    let has_emulated = rows[1..].iter().any(|row| row[5] != DASH);
     let mut lines = vec!["What a guest costs nginx here, in requests per second".to_owned()];
     lines.extend(aligned(&rows));
     let mut notes = vec![
@@ -57,7 +51,7 @@ pub(crate) fn table(run: &RunResult, width: usize) -> Option<String> {
          which guests are reached, with its 95 % interval. Loopback is no reference."
             .to_owned(),
     ];
-    if has_emulated {
+    if rows[1..].iter().any(|row| row[5] != DASH) {
         notes.push(
             "Emulated: guests whose instructions a program interprets. It says that they serve, and \
              nothing of what a guest costs."
@@ -68,9 +62,9 @@ pub(crate) fn table(run: &RunResult, width: usize) -> Option<String> {
         format!("Not tested {}: {reason}", places.join(", "))
     };
     notes.extend(reasons.into_iter().map(untested));
-    for note in notes {
-        lines.extend(wrapped(&note, width.max(40)));
-    }
+    let options = textwrap::Options::new(width.max(40));
+    let options = options.initial_indent("  ").subsequent_indent("    ");
+    lines.extend(notes.iter().map(|note| textwrap::fill(note, &options)));
     Some(lines.join("\n") + "\n\n")
 }
 
@@ -81,9 +75,8 @@ impl<'a> Rates<'a> {
     fn of(run: &'a RunResult, id: &str) -> Option<Rates<'a>> {
         let experiment = run.experiments.iter().find(|it| it.id == id)?;
         let cells = experiment.cells.iter();
-        Some(Rates(
-            cells.filter(|cell| cell.metric == "request_rate").collect(),
-        ))
+        let rates = cells.filter(|cell| cell.metric == "request_rate");
+        Some(Rates(rates.collect()))
     }
 
     fn cell(&self, place: Place, generator: Option<&str>) -> Option<&'a CellResult> {
@@ -124,12 +117,8 @@ fn share(of: &CellResult, to: &CellResult) -> Option<String> {
     if (bytes / reference - 1.0).abs() > SAME_BYTES {
         return None;
     }
-    let rounds = |cell: &CellResult| -> Vec<Round> {
-        let rounds = cell.samples.iter();
-        rounds
-            .map(|value| value.map_or(Round::Missing, Round::Figure))
-            .collect()
-    };
+    let round = |value: &Option<f64>| value.map_or(Round::Missing, Round::Figure);
+    let rounds = |cell: &CellResult| cell.samples.iter().map(round).collect::<Vec<_>>();
     let ratios = log_ratios(&rounds(of), &rounds(to)).ok()?;
     let figures = ratios.iter().filter_map(|round| match round {
         Round::Figure(value) => Some(*value),
@@ -145,8 +134,7 @@ fn share(of: &CellResult, to: &CellResult) -> Option<String> {
 }
 
 fn note<'a>(reasons: &mut Vec<(String, Vec<&'a str>)>, reason: &str, place: &'a str) {
-    let found = reasons.iter_mut().find(|(known, _)| known == reason);
-    match found {
+    match reasons.iter_mut().find(|(known, _)| known == reason) {
         Some((_, places)) if places.contains(&place) => {}
         Some((_, places)) => places.push(place),
         None => reasons.push((reason.to_owned(), vec![place])),
@@ -169,22 +157,6 @@ fn aligned(rows: &[[String; 6]]) -> Vec<String> {
         line
     };
     rows.iter().map(line).collect()
-}
-
-/// A note in lines of at most this width, indented.
-fn wrapped(note: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in note.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if console::measure_text_width(line) + 1 + word.len() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            Some(_) => lines.push(format!("    {word}")),
-            None => lines.push(format!("  {word}")),
-        }
-    }
-    lines
 }
 
 #[cfg(test)]

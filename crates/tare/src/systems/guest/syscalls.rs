@@ -175,12 +175,8 @@ fn boot(own: &Path, flavour: Flavour, parameters: &SyscallParameters) -> anyhow:
         vcpus: parameters.copies as u16,
         ..Hardware::new(flavour, Accelerator::for_times(parameters.timed))
     };
-    Ok(Guest::boot(
-        &hardware,
-        &kernel,
-        image.path(),
-        Guest::BOOT_MAX,
-    )?)
+    let guest = Guest::boot(&hardware, &kernel, image.path(), Guest::BOOT_MAX);
+    Ok(guest?)
 }
 
 /// The copies as a script of a shell, whose first argument is this program.
@@ -214,10 +210,7 @@ fn read(printed: &str, parameters: &SyscallParameters) -> anyhow::Result<Vec<Cop
     };
     let copies = printed.lines().map(one);
     let copies = copies.collect::<anyhow::Result<Vec<Copy>>>()?;
-    let (found, expected) = (copies.len(), parameters.copies);
-    ensure!(
-        found == expected,
-        "found {found} reports of {expected} copies"
-    );
+    let (found, all) = (copies.len(), parameters.copies);
+    ensure!(found == all, "found {found} reports of {all} copies");
     Ok(copies)
 }

@@ -98,25 +98,29 @@ pub(in crate::systems::guest) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Server::Nginx => (0.0, 1.0),
         _ => STORE_MIX,
     };
-    let guests = Place::all().into_iter().filter(|place| {
-        let flavour = place.flavour();
-        flavour.is_some_and(|flavour| args.flavour.contains(&flavour))
-    });
-    let guests = guests.map(|place| GuestParameters {
-        place,
-        server: args.server,
-        tls: args.tls,
-        generator: Generator::Load,
-        timed: false,
-        vcpus: args.vcpus.into(),
-        connections: args.connections.into(),
-        size: Bytes(args.size),
-        keys: KEYS,
-        sets,
-        hits,
-        requests: 0,
-        duration: Duration::from_millis(args.duration),
-    });
+    let place = |flavour: &Flavour| {
+        let mut places = Place::all().into_iter();
+        places.find(|place| place.flavour() == Some(*flavour))
+    };
+    let guests = args
+        .flavour
+        .iter()
+        .filter_map(place)
+        .map(|place| GuestParameters {
+            place,
+            server: args.server,
+            tls: args.tls,
+            generator: Generator::Load,
+            timed: false,
+            vcpus: args.vcpus.into(),
+            connections: args.connections.into(),
+            size: Bytes(args.size),
+            keys: KEYS,
+            sets,
+            hits,
+            requests: 0,
+            duration: Duration::from_millis(args.duration),
+        });
     let guests: Vec<GuestParameters> = guests.collect();
     for parameters in &guests {
         GuestBreakdown::examine(parameters).map_err(|it| anyhow::anyhow!("{it}"))?;
@@ -186,18 +190,16 @@ impl Measured {
 
     fn heading(&self) -> String {
         let it = &self.parameters;
+        let (place, server, rounds) = (it.place.name(), it.server.name(), self.rounds.len());
+        let (vcpus, connections) = (it.vcpus, it.connections);
         let emulated = match it.timed {
             true => "",
             false => "; emulated: counts are right, cycles mean nothing",
         };
         let tls = if it.tls { " over TLS" } else { "" };
         format!(
-            "{}: {}{tls}, vCPUs {}, connections {}, rounds {}{emulated}",
-            it.place.name(),
-            it.server.name(),
-            it.vcpus,
-            it.connections,
-            self.rounds.len()
+            "{place}: {server}{tls}, vCPUs {vcpus}, connections {connections}, rounds \
+             {rounds}{emulated}"
         )
     }
 
@@ -229,30 +231,24 @@ impl Measured {
         if let Some(share) = self.over(Round::exit_share) {
             let _ = writeln!(text, "  exits, inside of these parts: {}", percent(share));
         }
-        for probe in &self.rounds[0].recording.probes {
-            if let Some(reason) = &probe.reason {
-                let _ = writeln!(text, "  not measured: {}: {reason}", probe.function);
-            }
-        }
-        if let Err(reason) = &self.rounds[0].exits {
-            let _ = writeln!(text, "  not measured: exits: {reason}");
+        let probes = self.rounds[0].recording.probes.iter();
+        let probes = probes.filter_map(|it| Some((it.function.as_str(), it.reason.as_ref()?)));
+        let exits = self.rounds[0].exits.as_ref().err();
+        for (what, reason) in probes.chain(exits.map(|reason| ("exits", reason))) {
+            let _ = writeln!(text, "  not measured: {what}: {reason}");
         }
         let shown = |figure: Option<[f64; 3]>| figure.map_or("–".into(), percent);
         let idle = shown(self.over(|it| Some(it.idle())));
         let recorder = shown(self.over(|it| Some(it.of_whole(&[Category::Recorder]))));
         let accounted = shown(self.over(|it| Some(it.accounted())));
-        let _ = writeln!(
-            text,
-            "  of all time: idle {idle}; the recorder {recorder}; accounted for {accounted}"
-        );
         let overhead = shown(self.over(|it| Some(it.overhead - 1.0)));
         let sum = |figure: fn(&Round) -> u64| self.rounds.iter().map(figure).sum::<u64>();
         let lost = sum(|it| it.recording.lost);
         let missed = sum(|it| it.recording.missed);
-        let _ = write!(
-            text,
-            "  probes add to a request's time: {overhead}\n  lost events: {lost}; calls without a \
-             time of their own: {missed}\n\n"
+        text += &format!(
+            "  of all time: idle {idle}; the recorder {recorder}; accounted for {accounted}\n  \
+             probes add to a request's time: {overhead}\n  \
+             lost events: {lost}; calls without a time of their own: {missed}\n\n"
         );
         text
     }
@@ -276,14 +272,10 @@ impl Measured {
                     let number = exit.number.map(|it| format!("{it:#x}"));
                     let shown = number.unwrap_or(reason.replace(' ', "_"));
                     let [low, high] = SWITCH_CYCLES.map(|cost| exit.cycles + exit.count * cost);
-                    let _ = writeln!(
-                        text,
-                        "vcpu {vcpu} reason {shown} cnt {} cycle {low} percent {}, cycle1 {high}, \
-                         percent {}",
-                        exit.count,
-                        percent(low),
-                        percent(high)
-                    );
+                    let [of_low, of_high] = [low, high].map(percent);
+                    let head = format!("vcpu {vcpu} reason {shown} cnt {}", exit.count);
+                    let low = format!("cycle {low} percent {of_low}");
+                    let _ = writeln!(text, "{head} {low}, cycle1 {high}, percent {of_high}");
                 }
             }
             let _ = writeln!(text, "Total {whole} cycles");
